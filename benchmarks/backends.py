@@ -36,7 +36,9 @@ INSTANCES = (1, 4)
 CLIENTS = 8
 
 
-def published(name: str, folder: Path, level: int | None) -> dict[str, tuple[Path, bytes, Any]]:
+def published(
+    name: str, folder: Path, level: int | None
+) -> dict[str, tuple[Path, bytes, Any]]:
     """Publish the network. Returns the model's folder, the plan, and the goldens by runtime."""
     options = engine.BuildOptions(optimization_level=level)
     found = {}
@@ -85,7 +87,11 @@ def compute(folder: Path, plan: bytes, golden: Any) -> dict[str, float]:
     alone = serving.alone(plan, x)
     rounds: list[dict[str, float]] = []
     with serve(
-        folder.parent, explicit=True, models=[name], client_shared_memory=True, **serving.FREE
+        folder.parent,
+        explicit=True,
+        models=[name],
+        client_shared_memory=True,
+        **serving.FREE,
     ) as server:
         client = grpc.InferenceServerClient(server.grpc_url)
         with Regions("cuda", client, golden) as regions:
@@ -106,7 +112,9 @@ def rows(name: str, folder: Path, level: int | None) -> Iterator[dict[str, Any]]
             "network": name,
             "runtime": runtime,
             "memory_mib": {n: memory(model, chosen[8], n) for n in INSTANCES},
-            "times": {batch: compute(model, plan, one) for batch, one in chosen.items()},
+            "times": {
+                batch: compute(model, plan, one) for batch, one in chosen.items()
+            },
             **records.host(),
         }
 

@@ -69,7 +69,9 @@ def ours(name: str, precision: str, level: int, cache: Path, static: bool) -> by
         precision=precision,
         profiles=profiles(network, static),
     )
-    built = build(conversion, BuildOptions(timing_cache=cache, optimization_level=level))
+    built = build(
+        conversion, BuildOptions(timing_cache=cache, optimization_level=level)
+    )
     return bytes(built.data)
 
 
@@ -81,12 +83,19 @@ def onnx(name: str, precision: str, level: int, cache: Path) -> bytes:
     cache.parent.mkdir(parents=True, exist_ok=True)
     path = roads.export(cache.parent, name)
     network = NETWORKS[name]
-    plan, _ = roads.onnx(path, network, precision, level, cache, profiles(network, static=True))
+    plan, _ = roads.onnx(
+        path, network, precision, level, cache, profiles(network, static=True)
+    )
     return plan
 
 
 def chains(
-    name: str, folder: Path, precision: str, level: int, engines: Sequence[str], apart: bool
+    name: str,
+    folder: Path,
+    precision: str,
+    level: int,
+    engines: Sequence[str],
+    apart: bool,
 ) -> list[list[Task]]:
     """Return the builds of a network: in one process, or in one each if they are built `apart`.
 
@@ -109,7 +118,9 @@ def chains(
 def rows(name: str, folder: Path, precision: str, level: int) -> Iterator[records.Row]:
     """Yield one row for each batch size, for the plans in `folder`."""
     network, home = NETWORKS[name], folder / f"{name}-{precision}-{level}"
-    files = {way: home / f"{way}.plan" for way in ENGINES if (home / f"{way}.plan").exists()}
+    files = {
+        way: home / f"{way}.plan" for way in ENGINES if (home / f"{way}.plan").exists()
+    }
     if not files:
         return
     module = network.module().cuda()
@@ -127,9 +138,12 @@ def rows(name: str, folder: Path, precision: str, level: int) -> Iterator[record
             "torchscript": lambda _, x=given: timed.torchscript(module, x)(x),
         }
         plain, failed = timed.medians(
-            {**{way: engine.bound for way, engine in engines.items()}, **torch_ways}, [x]
+            {**{way: engine.bound for way, engine in engines.items()}, **torch_ways},
+            [x],
         )
-        graphs, refused = timed.medians({way: e.graph for way, e in engines.items()}, [x])
+        graphs, refused = timed.medians(
+            {way: e.graph for way, e in engines.items()}, [x]
+        )
         yield {
             "network": name,
             "precision": precision,
@@ -148,7 +162,9 @@ def rows(name: str, folder: Path, precision: str, level: int) -> Iterator[record
 def parse() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", nargs="+", default=list(ORDER), choices=list(NETWORKS))
+    parser.add_argument(
+        "--only", nargs="+", default=list(ORDER), choices=list(NETWORKS)
+    )
     parser.add_argument("--precision", default="fp16")
     plans.add_options(parser, "/tmp/trt-build-batch-sizes")
     parser.add_argument(
@@ -171,7 +187,9 @@ def main() -> int:
         every: list[list[Task]] = []
         for name in args.only:
             is_apart = name in args.apart
-            every += chains(name, args.plans, args.precision, levels[name], args.engines, is_apart)
+            every += chains(
+                name, args.plans, args.precision, levels[name], args.engines, is_apart
+            )
         plans.build_all(every, args)
     if args.stage == "build":
         return 0

@@ -28,13 +28,21 @@ from benchmarks.networks import NETWORKS
 MODES = ("reduce-overhead", "max-autotune")
 
 
-def row(name: str, precision: str, batch: int, modes: Sequence[str] = ()) -> records.Row:
+def row(
+    name: str, precision: str, batch: int, modes: Sequence[str] = ()
+) -> records.Row:
     """Return the medians of one network, precision and batch size."""
     network = NETWORKS[name]
-    module = network.module().to("cuda", torch.float16 if precision == "fp16" else torch.float32)
+    module = network.module().to(
+        "cuda", torch.float16 if precision == "fp16" else torch.float32
+    )
     set_tf32(precision == "tf32")
-    sets = [network.sample(batch).cuda().roll(seed, dims=-1) for seed in range(INPUT_SETS)]
-    sets = sets if network.high else [x.to(next(module.parameters()).dtype) for x in sets]
+    sets = [
+        network.sample(batch).cuda().roll(seed, dims=-1) for seed in range(INPUT_SETS)
+    ]
+    sets = (
+        sets if network.high else [x.to(next(module.parameters()).dtype) for x in sets]
+    )
     contenders = {
         "eager": timed.eager(module),
         "torchscript": timed.torchscript(module, sets[0]),
@@ -55,13 +63,18 @@ def row(name: str, precision: str, batch: int, modes: Sequence[str] = ()) -> rec
 
 def main(arguments: list[str]) -> int:
     """Print each row as it is measured."""
-    parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
+    parser = argparse.ArgumentParser(
+        description=" ".join((__doc__ or "").split("\n\n")[0].split())
+    )
     parser.add_argument("--only", action="append", choices=sorted(NETWORKS))
     parser.add_argument("--precision", action="append", choices=PRECISIONS)
     parser.add_argument("--batch", action="append", type=int, choices=BATCHES)
     parser.add_argument("--mode", action="append", default=[], choices=MODES)
     parser.add_argument(
-        "--budget", type=float, default=float("inf"), help="begin no row after so many seconds"
+        "--budget",
+        type=float,
+        default=float("inf"),
+        help="begin no row after so many seconds",
     )
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
@@ -70,7 +83,9 @@ def main(arguments: list[str]) -> int:
         for name in options.only or ORDER:
             for batch in options.batch or BATCHES:
                 if time.monotonic() - started > options.budget:
-                    print(f"out of budget before {name} {precision} {batch}", flush=True)
+                    print(
+                        f"out of budget before {name} {precision} {batch}", flush=True
+                    )
                     return 0
                 measured = row(name, precision, batch, options.mode)
                 records.append(records.TORCH, [measured])

@@ -74,7 +74,9 @@ def onnx_road(traced: Any, network: Network, sample: torch.Tensor) -> Any:
 def file_of(network: Network) -> bytes:
     """Trace and save the network."""
     buffer = io.BytesIO()
-    torch.jit.save(torch.jit.trace(network.module(), network.sample(2), check_trace=False), buffer)
+    torch.jit.save(
+        torch.jit.trace(network.module(), network.sample(2), check_trace=False), buffer
+    )
     return buffer.getvalue()
 
 
@@ -89,12 +91,18 @@ def compare(name: str, runs: int, clock: str) -> dict[str, Any]:
         return seconds(lambda: pipeline(module, *arguments), clock)
 
     layers = ours(torch.jit.load(io.BytesIO(file)), network).network.num_layers
-    parsed = onnx_road(torch.jit.load(io.BytesIO(file)), network, sample)[0][1].num_layers
+    parsed = onnx_road(torch.jit.load(io.BytesIO(file)), network, sample)[0][
+        1
+    ].num_layers
     gc.collect()
     gc.freeze()  # the exporter's imports slow every garbage collection
     for _ in range(runs):
         times.append(
-            (timed(ours, network), timed(builder.lower), timed(onnx_road, network, sample))
+            (
+                timed(ours, network),
+                timed(builder.lower),
+                timed(onnx_road, network, sample),
+            )
         )
     conversion, lowering, export_time = (
         statistics.median(column) for column in zip(*times, strict=True)
@@ -116,17 +124,26 @@ def linear(runs: int, clock: str) -> list[dict[str, Any]]:
     """
     depths = (167, 667, 2667)
     networks = [
-        Network(lambda depth=depth: Chain(depth), NETWORKS["chain_4000"].spec) for depth in depths
+        Network(lambda depth=depth: Chain(depth), NETWORKS["chain_4000"].spec)
+        for depth in depths
     ]
     roads = [
-        functools.partial(ours, torch.jit.trace(n.module(), n.sample(2), check_trace=False), n)
+        functools.partial(
+            ours, torch.jit.trace(n.module(), n.sample(2), check_trace=False), n
+        )
         for n in networks
     ]
     medians = sizes.medians(
-        [functools.partial(seconds, pipeline, clock) for pipeline in roads], depths, runs
+        [functools.partial(seconds, pipeline, clock) for pipeline in roads],
+        depths,
+        runs,
     )
     return [
-        {"nodes": 3 * depth, "seconds": median, "microseconds_per_node": median / 3 / depth * 1e6}
+        {
+            "nodes": 3 * depth,
+            "seconds": median,
+            "microseconds_per_node": median / 3 / depth * 1e6,
+        }
         for depth, median in zip(depths, medians, strict=True)
     ]
 
@@ -142,7 +159,11 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     names, runs, clock = options.only or DEFAULT, options.runs, options.clock
-    rows = linear(runs, clock) if options.linear else (compare(name, runs, clock) for name in names)
+    rows = (
+        linear(runs, clock)
+        if options.linear
+        else (compare(name, runs, clock) for name in names)
+    )
     for row in rows:
         shown = (
             f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"

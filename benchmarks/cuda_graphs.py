@@ -73,7 +73,9 @@ def modules() -> dict[str, Module]:
     torch.manual_seed(0)
     linear = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.Tanh()).eval()
     convolution = torch.nn.Conv2d(3, 8, 3, padding=1)
-    images = torch.nn.Sequential(convolution, torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 3)).eval()
+    images = torch.nn.Sequential(
+        convolution, torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 3)
+    ).eval()
     return {"linear": (linear, (16,)), "convolution": (images, (3, 16, 16))}
 
 
@@ -139,7 +141,9 @@ class Captured:
 
 def _context(engine: Any, profile: int) -> Any:
     context = engine.create_execution_context()
-    context.set_optimization_profile_async(profile, torch.cuda.current_stream().cuda_stream)
+    context.set_optimization_profile_async(
+        profile, torch.cuda.current_stream().cuda_stream
+    )
     torch.cuda.synchronize()
     return context
 
@@ -188,9 +192,15 @@ def publish(folder: Path) -> None:
         (models / f"{name}.yaml").write_text(MANIFEST.format(sizes=sizes))
     options = BuildOptions(optimization_level=0)
     results = build_repository(
-        models, folder / "plain", serve_as="tensorrt_plan", options=options, isolate=False
+        models,
+        folder / "plain",
+        serve_as="tensorrt_plan",
+        options=options,
+        isolate=False,
     )
-    assert all(result.ok for result in results), [str(result.error) for result in results]
+    assert all(result.ok for result in results), [
+        str(result.error) for result in results
+    ]
 
 
 def configure(
@@ -231,7 +241,9 @@ def configure(
     path.write_text(text_format.MessageToString(config))
 
 
-def served(folder: Path, name: str, spec: str, copy_stream: bool) -> Iterator[dict[str, Any]]:
+def served(
+    folder: Path, name: str, spec: str, copy_stream: bool
+) -> Iterator[dict[str, Any]]:
     """Return the incorrect outputs of one server with one model: first one size at a time, then
     alternating sizes.
     """
@@ -264,7 +276,9 @@ def served(folder: Path, name: str, spec: str, copy_stream: bool) -> Iterator[di
             client = grpc.InferenceServerClient(server.grpc_url)
             for size in requests:
                 x = torch.randn(size, *row)
-                sent = grpc.InferInput("x", list(x.shape), "FP32").set_data_from_numpy(x.numpy())
+                sent = grpc.InferInput("x", list(x.shape), "FP32").set_data_from_numpy(
+                    x.numpy()
+                )
                 try:
                     output = client.infer(name, [sent]).as_numpy("y")
                 except Exception as refusal:
@@ -302,7 +316,9 @@ def many(folder: Path, case: str) -> Iterator[dict[str, Any]]:
         for clients in sorted({1, max(len(models), settings.get("instances", 1))}):
             targets = list(models.items()) * (clients if len(models) == 1 else 1)
             with ThreadPoolExecutor(clients) as pool:
-                found = list(pool.map(partial(_wrong_answers, server.grpc_url), targets))
+                found = list(
+                    pool.map(partial(_wrong_answers, server.grpc_url), targets)
+                )
             by_model = zip(targets, found, strict=True)
             yield {
                 "part": "Triton, models together",
@@ -310,7 +326,9 @@ def many(folder: Path, case: str) -> Iterator[dict[str, Any]]:
                 "clients": clients,
                 "answers": {size: 6 * len(targets) for size in SIZES},
                 "wrong": dict(sum(found, Counter())),
-                "by_model": [f"{name}: {dict(counts)}" for (name, _), counts in by_model],
+                "by_model": [
+                    f"{name}: {dict(counts)}" for (name, _), counts in by_model
+                ],
             }
 
 
@@ -346,7 +364,9 @@ def _wrong_answers(url: str, model: tuple[str, Module]) -> Counter[int]:
     with torch.inference_mode():
         for size in list(SIZES) * 6:
             x = torch.randn(size, *row)
-            sent = grpc.InferInput("x", list(x.shape), "FP32").set_data_from_numpy(x.numpy())
+            sent = grpc.InferInput("x", list(x.shape), "FP32").set_data_from_numpy(
+                x.numpy()
+            )
             output = client.infer(name, [sent]).as_numpy("y")
             wrong[size] += is_wrong(torch.from_numpy(np.array(output)), module(x))
     return wrong
@@ -365,7 +385,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=4, help="servers at a time")
-    parser.add_argument("--only-many", action="store_true", help="measure only the third part")
+    parser.add_argument(
+        "--only-many", action="store_true", help="measure only the third part"
+    )
     args = parser.parse_args()
     with args.out.open("a") as out, tempfile.TemporaryDirectory() as folder:
 
@@ -400,12 +422,20 @@ def main() -> int:
     return 0
 
 
-def _rows(folder: Path, name: str, spec: str, copy_stream: bool) -> list[dict[str, Any]]:
+def _rows(
+    folder: Path, name: str, spec: str, copy_stream: bool
+) -> list[dict[str, Any]]:
     try:
         return list(served(folder, name, spec, copy_stream))
     except Exception as failure:
         case = {"model": name, "graph_spec": spec, "output_copy_stream": copy_stream}
-        return [{"part": "Triton", **case, "failed": f"{type(failure).__name__}: {failure}"[:300]}]
+        return [
+            {
+                "part": "Triton",
+                **case,
+                "failed": f"{type(failure).__name__}: {failure}"[:300],
+            }
+        ]
 
 
 def _rows_of_many(folder: Path, case: str) -> list[dict[str, Any]]:

@@ -64,7 +64,9 @@ def rows(
     refused = {}
     try:
         made["onnx"] = roads.onnx(path, network, precision, options.level, cache)
-    except roads.Refused as refusal:  # TensorRT 8.6 cannot build an engine of its own parser's LSTM
+    except (
+        roads.Refused
+    ) as refusal:  # TensorRT 8.6 cannot build an engine of its own parser's LSTM
         refused["onnx"] = str(refusal)
     facts = {pipeline: built for pipeline, (_, built) in made.items()}
     if precision in options.warm and "cold_s" in facts["ours"]:
@@ -74,7 +76,9 @@ def rows(
         facts[pipeline]["engine_layers"] = engine.engine.num_layers
     modules = _modules(network, precision)
     for batch in left:
-        measured = _measured(network, precision, engines, modules, batch, options.compile)
+        measured = _measured(
+            network, precision, engines, modules, batch, options.compile
+        )
         measured["failed"].update(refused)
         yield {
             "network": name,
@@ -125,7 +129,9 @@ def _warm(
     return {"warm_s": built["warm_s"], "convert_again_s": built["convert_s"]}
 
 
-def _modules(network: Network, precision: str) -> tuple[torch.nn.Module, torch.nn.Module]:
+def _modules(
+    network: Network, precision: str
+) -> tuple[torch.nn.Module, torch.nn.Module]:
     """Return the module in float32 as the reference, and in the precision's dtype for timing."""
     half = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision, torch.float32)
     return network.module().cuda(), network.module().to("cuda", half)
@@ -141,11 +147,15 @@ def _measured(
 ) -> dict[str, Any]:
     """Return the medians of all contenders, their ratios, and each engine's error."""
     truth, module = modules
-    wide = [network.sample(batch).cuda().roll(seed, dims=-1) for seed in range(INPUT_SETS)]
+    wide = [
+        network.sample(batch).cuda().roll(seed, dims=-1) for seed in range(INPUT_SETS)
+    ]
     set_tf32(False)
     error = _errors(engines, truth, wide[0])
     set_tf32(precision == "tf32")
-    sets = wide if network.high else [x.to(next(module.parameters()).dtype) for x in wide]
+    sets = (
+        wide if network.high else [x.to(next(module.parameters()).dtype) for x in wide]
+    )
     contenders: dict[str, timed.Make] = {
         **{pipeline: engine.bound for pipeline, engine in engines.items()},
         "eager": timed.eager(module),
@@ -185,7 +195,9 @@ def _ratios(found: dict[str, float]) -> dict[str, float]:
         "eager_by_ours": ("eager", "ours"),
     }
     return {
-        name: found[a] / found[b] for name, (a, b) in pairs.items() if a in found and b in found
+        name: found[a] / found[b]
+        for name, (a, b) in pairs.items()
+        if a in found and b in found
     }
 
 
@@ -213,7 +225,9 @@ def _host() -> records.Row:
 
 
 def _settings(options: argparse.Namespace) -> str:
-    level = [] if options.level is None else [f"builder_optimization_level={options.level}"]
+    level = (
+        [] if options.level is None else [f"builder_optimization_level={options.level}"]
+    )
     return " ".join([*level, *options.set])
 
 
@@ -239,7 +253,11 @@ def work(jobs: list[fleet.Job], options: argparse.Namespace) -> int:
     for name, precision in fleet.taken(jobs, options.claims, options.until):
         begun = time.monotonic()
         try:
-            left = [b for b in BATCHES if options.again or not _stands(host, name, precision, b)]
+            left = [
+                b
+                for b in BATCHES
+                if options.again or not _stands(host, name, precision, b)
+            ]
             for row in rows(name, precision, options, left) if left else ():
                 records.append(records.ENGINES, [row])
                 print(json.dumps(row), flush=True)
@@ -253,19 +271,33 @@ def work(jobs: list[fleet.Job], options: argparse.Namespace) -> int:
 
 
 def _stands(host: records.Row, name: str, precision: str, batch: int) -> bool:
-    wanted = records.key({**host, "network": name, "precision": precision, "batch": batch})
-    found = (row for row in records.read(records.ENGINES) if row.get("method") == records.METHOD)
+    wanted = records.key(
+        {**host, "network": name, "precision": precision, "batch": batch}
+    )
+    found = (
+        row
+        for row in records.read(records.ENGINES)
+        if row.get("method") == records.METHOD
+    )
     return any(records.key(row) == wanted for row in found)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
-    parser.add_argument(
-        "--only", action="append", choices=sorted(NETWORKS), help="networks; all by default"
+    parser = argparse.ArgumentParser(
+        description=" ".join((__doc__ or "").split("\n\n")[0].split())
     )
     parser.add_argument(
-        "--precision", action="append", choices=PRECISIONS, help="in this order; fp16, tf32, fp32"
+        "--only",
+        action="append",
+        choices=sorted(NETWORKS),
+        help="networks; all by default",
+    )
+    parser.add_argument(
+        "--precision",
+        action="append",
+        choices=PRECISIONS,
+        help="in this order; fp16, tf32, fp32",
     )
     parser.add_argument(
         "--warm",
@@ -277,20 +309,29 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--onnx", type=Path, default=Path("/tmp/onnx"), help="folder of the ONNX files"
     )
     parser.add_argument(
-        "--timing", type=Path, default=Path("/tmp/timing"), help="folder of the timing caches"
+        "--timing",
+        type=Path,
+        default=Path("/tmp/timing"),
+        help="folder of the timing caches",
     )
     parser.add_argument(
-        "--layers", type=Path, help="append each engine's layers with their times to this file"
+        "--layers",
+        type=Path,
+        help="append each engine's layers with their times to this file",
     )
     parser.add_argument(
         "--kernels", action="store_true", help="kernels, too; slows what is timed after"
     )
-    parser.add_argument("--export", action="store_true", help="write the ONNX files, and no more")
+    parser.add_argument(
+        "--export", action="store_true", help="write the ONNX files, and no more"
+    )
     parser.add_argument(
         "--again", action="store_true", help="measure what stands in the results, too"
     )
     parser.add_argument("--compile", action="store_true", help="torch.compile, too")
-    parser.add_argument("--builder-optimization-level", dest="level", type=int, choices=range(6))
+    parser.add_argument(
+        "--builder-optimization-level", dest="level", type=int, choices=range(6)
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -299,7 +340,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="change a module's constant",
     )
     parser.add_argument(
-        "--budget", type=float, default=float("inf"), help="begin no job after so many seconds"
+        "--budget",
+        type=float,
+        default=float("inf"),
+        help="begin no job after so many seconds",
     )
     parser.add_argument("--gpus", default="1", help="how many GPUs, or auto for all")
     parser.add_argument("--claims", type=Path, help=argparse.SUPPRESS)
@@ -314,7 +358,11 @@ def main(arguments: list[str]) -> int:
     """Print each row as it is measured. Returns 0 unless a job failed."""
     options = parse(arguments)
     names = options.only or list(ORDER)
-    jobs = [(name, precision) for precision in options.precision or PRECISIONS for name in names]
+    jobs = [
+        (name, precision)
+        for precision in options.precision or PRECISIONS
+        for name in names
+    ]
     if options.export:
         for name in names:
             roads.export(options.onnx, name)

@@ -63,7 +63,9 @@ def _start(command: list[str], uuid: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": uuid})
 
 
-def _watch(command: list[str], workers: dict[str, subprocess.Popen[bytes]], deadline: float) -> int:
+def _watch(
+    command: list[str], workers: dict[str, subprocess.Popen[bytes]], deadline: float
+) -> int:
     died = 0
     while workers:
         for uuid, worker in list(workers.items()):

@@ -45,7 +45,9 @@ def export(network: Network) -> torch.export.ExportedProgram:
     """Export the seeded module, with the batch sizes of its `spec`."""
     low, _, high = network.spec.dims["batch"]
     batch = torch.export.Dim("batch", min=low, max=high)
-    return torch.export.export(network.module(), (network.sample(2),), dynamic_shapes=({0: batch},))
+    return torch.export.export(
+        network.module(), (network.sample(2),), dynamic_shapes=({0: batch},)
+    )
 
 
 def plan(
@@ -62,7 +64,9 @@ def plan(
     started = time.monotonic()
     conversion = builder.convert(source, [network.spec], precision=precision)
     converted = time.monotonic() - started
-    built = build(conversion, BuildOptions(timing_cache=cache, optimization_level=level))
+    built = build(
+        conversion, BuildOptions(timing_cache=cache, optimization_level=level)
+    )
     facts = {
         "layers": conversion.network.num_layers,
         "convert_s": round(converted, 3),
@@ -72,7 +76,11 @@ def plan(
 
 
 def rows(
-    name: str, precision: str, level: int | None, batches: Sequence[int], rebuild: bool = False
+    name: str,
+    precision: str,
+    level: int | None,
+    batches: Sequence[int],
+    rebuild: bool = False,
 ) -> Iterator[records.Row]:
     """Yield one row for each batch size. Raises the errors of conversion and TensorRT."""
     network = NETWORKS[name]
@@ -120,13 +128,20 @@ def measured(engines: Mapping[str, Any], x: torch.Tensor) -> dict[str, Any]:
     """Return the median milliseconds of each engine and of each as a CUDA graph, and their
     ratios.
     """
-    found, failed = timed.medians({way: engine.bound for way, engine in engines.items()}, [x])
+    found, failed = timed.medians(
+        {way: engine.bound for way, engine in engines.items()}, [x]
+    )
     # separate: a failed capture may leave the context unusable
-    graphs: dict[str, timed.Make] = {way: engine.graph for way, engine in engines.items()}
+    graphs: dict[str, timed.Make] = {
+        way: engine.graph for way, engine in engines.items()
+    }
     try:
         captured, refused = timed.medians(graphs, [x])
     except RuntimeError as refusal:
-        captured, refused = {}, dict.fromkeys(graphs, str(refusal).partition("\n")[0][:200])
+        captured, refused = (
+            {},
+            dict.fromkeys(graphs, str(refusal).partition("\n")[0][:200]),
+        )
     return {
         **_named(found, ""),
         **_named(captured, "_graph"),
@@ -136,7 +151,11 @@ def measured(engines: Mapping[str, Any], x: torch.Tensor) -> dict[str, Any]:
 
 def _named(found: Mapping[str, float], suffix: str) -> dict[str, float]:
     """Return the columns of the row; a ratio only if both times exist."""
-    row = {f"ours_{way}{suffix}_ms": found[way] for way in ("script", "export") if way in found}
+    row = {
+        f"ours_{way}{suffix}_ms": found[way]
+        for way in ("script", "export")
+        if way in found
+    }
     names = {"export": "ratio", "repeat": "repeat_ratio", "rebuilt": "rebuilt_ratio"}
     if "script" in found:
         for way, name in names.items():
@@ -155,14 +174,25 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
-        "--networks", nargs="+", default=list(DEFAULT), choices=sorted(NETWORKS), metavar="NAME"
+        "--networks",
+        nargs="+",
+        default=list(DEFAULT),
+        choices=sorted(NETWORKS),
+        metavar="NAME",
     )
     parser.add_argument("--precision", default="fp16", choices=PRECISIONS)
-    parser.add_argument("--batches", type=int, nargs="+", default=list(BATCHES), metavar="N")
-    parser.add_argument("--optimization-level", type=int, choices=range(6))
-    parser.add_argument("--rebuild", action="store_true", help="build from TorchScript twice")
     parser.add_argument(
-        "--budget", type=float, default=float("inf"), help="begin no network after so many seconds"
+        "--batches", type=int, nargs="+", default=list(BATCHES), metavar="N"
+    )
+    parser.add_argument("--optimization-level", type=int, choices=range(6))
+    parser.add_argument(
+        "--rebuild", action="store_true", help="build from TorchScript twice"
+    )
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=float("inf"),
+        help="begin no network after so many seconds",
     )
     return parser.parse_args(arguments)
 

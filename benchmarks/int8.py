@@ -51,7 +51,9 @@ def plan(name: str, variant: str, level: int | None, cache: Path) -> bytes:
     facts: dict[str, Any] = {}
     graph: Any = lowered
     if precision != "fp16":
-        batches = [[network.sample(8).roll(shift, dims=-1)] for shift in range(CALIBRATION)]
+        batches = [
+            [network.sample(8).roll(shift, dims=-1)] for shift in range(CALIBRATION)
+        ]
         found = defining.additions
         if changed:
             defining.additions = lambda *_: []
@@ -60,17 +62,24 @@ def plan(name: str, variant: str, level: int | None, cache: Path) -> bytes:
         finally:
             defining.additions = found
         done = [layer.quantized for layer in quantized.layers]
-        facts = {"products": f"{sum(done)} of {len(done)}", "additions": quantized.additions}
+        facts = {
+            "products": f"{sum(done)} of {len(done)}",
+            "additions": quantized.additions,
+        }
         graph = quantized.lowered
     started = time.monotonic()
     conversion = builder.convert(graph, [network.spec], precision=precision)
-    built = build(conversion, BuildOptions(timing_cache=cache, optimization_level=level))
+    built = build(
+        conversion, BuildOptions(timing_cache=cache, optimization_level=level)
+    )
     facts["build_s"] = round(time.monotonic() - started, 1)
     (cache.parent / f"{variant}.json").write_text(json.dumps(facts))
     return built.data
 
 
-def tasks(home: Path, name: str, variants: Sequence[str], level: int | None) -> list[Task]:
+def tasks(
+    home: Path, name: str, variants: Sequence[str], level: int | None
+) -> list[Task]:
     """Return the plans of a network to build in one process with one timing cache."""
     cache = home / "timing.cache"
     return [
@@ -85,15 +94,24 @@ def rows(home: Path, name: str, variants: Sequence[str]) -> Iterator[dict[str, A
     built = [variant for variant in variants if (home / f"{variant}.plan").exists()]
     if not built:
         return
-    engines = {variant: timed.Engine((home / f"{variant}.plan").read_bytes()) for variant in built}
-    facts = {variant: json.loads((home / f"{variant}.json").read_text()) for variant in built}
+    engines = {
+        variant: timed.Engine((home / f"{variant}.plan").read_bytes())
+        for variant in built
+    }
+    facts = {
+        variant: json.loads((home / f"{variant}.json").read_text()) for variant in built
+    }
     truth_of = network.module().cuda()
     for batch in SIZES:
         x = network.sample(batch).roll(7, dims=-1).cuda()
         with torch.inference_mode():
             truth = truth_of(x).float()
-            outputs = {variant: engine(x).float() for variant, engine in engines.items()}
-        medians, refused = timed.medians({key: e.graph for key, e in engines.items()}, [x])
+            outputs = {
+                variant: engine(x).float() for variant, engine in engines.items()
+            }
+        medians, refused = timed.medians(
+            {key: e.graph for key, e in engines.items()}, [x]
+        )
         yield {
             "network": name,
             "batch": batch,
@@ -108,7 +126,11 @@ def rows(home: Path, name: str, variants: Sequence[str]) -> Iterator[dict[str, A
 
 def _sqnr(output: torch.Tensor, truth: torch.Tensor) -> float:
     noise = float((output - truth).square().sum())
-    return round(10 * math.log10(float(truth.square().sum()) / noise), 1) if noise else math.inf
+    return (
+        round(10 * math.log10(float(truth.square().sum()) / noise), 1)
+        if noise
+        else math.inf
+    )
 
 
 def _agreement(output: torch.Tensor, truth: torch.Tensor) -> float:
@@ -120,7 +142,9 @@ def _agreement(output: torch.Tensor, truth: torch.Tensor) -> float:
 def parse() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
+    parser.add_argument(
+        "--only", nargs="+", default=list(NETWORKS), choices=list(NETWORKS)
+    )
     parser.add_argument("--variant", action="append", choices=VARIANTS)
     plans.add_options(parser, "/tmp/trt-build-int8")
     parser.add_argument("--out", type=Path, required=True)
@@ -135,7 +159,10 @@ def main() -> int:
     levels = plans.levels(args)
     homes = {name: args.plans / f"{name}-{levels.get(name)}" for name in args.only}
     if args.stage != "time":
-        every = [tasks(home, name, variants, levels.get(name)) for name, home in homes.items()]
+        every = [
+            tasks(home, name, variants, levels.get(name))
+            for name, home in homes.items()
+        ]
         plans.build_all(every, args)
     if args.stage == "build":
         return 0

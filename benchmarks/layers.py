@@ -22,7 +22,9 @@ def count(network: Any) -> Counter[str]:
     """The number of layers of each type. Element-wise, unary and activation layers count by
     operation.
     """
-    return Counter(_kind(network.get_layer(index)) for index in range(network.num_layers))
+    return Counter(
+        _kind(network.get_layer(index)) for index in range(network.num_layers)
+    )
 
 
 def _kind(layer: Any) -> str:
@@ -53,7 +55,9 @@ def theirs(path: Path) -> tuple[Any, ...]:
 
 def main() -> None:
     """Print one line for each network and method."""
-    parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
+    parser = argparse.ArgumentParser(
+        description=" ".join((__doc__ or "").split("\n\n")[0].split())
+    )
     parser.add_argument("--onnx", type=Path, default=Path("/tmp/onnx"))
     parser.add_argument("--only", action="append", choices=sorted(NETWORKS))
     parser.add_argument("--precision", default="fp32")

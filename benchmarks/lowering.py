@@ -96,7 +96,9 @@ def synthetic(kind: str, nodes: int) -> tuple[Any, list[torch.Tensor]]:
         value = f"v{number}"
     return (
         ir.C.parse_ir(
-            f"graph({', '.join(arguments)}):" + "".join(lines) + f"\n  return (%{value})"
+            f"graph({', '.join(arguments)}):"
+            + "".join(lines)
+            + f"\n  return (%{value})"
         ),
         weights,
     )
@@ -105,14 +107,18 @@ def synthetic(kind: str, nodes: int) -> tuple[Any, list[torch.Tensor]]:
 def measure(kind: str, rounds: int) -> list[dict[str, Any]]:
     """Return the median seconds of a run and the microseconds per input node, for each size."""
     made = [synthetic(kind, nodes) for nodes in SIZES]
-    medians = sizes.medians([functools.partial(_timed, *one) for one in made], SIZES, rounds)
+    medians = sizes.medians(
+        [functools.partial(_timed, *one) for one in made], SIZES, rounds
+    )
     return [
         _row(kind, graph, params, seconds)
         for (graph, params), seconds in zip(made, medians, strict=True)
     ]
 
 
-def _row(kind: str, graph: Any, params: list[torch.Tensor], seconds: float) -> dict[str, Any]:
+def _row(
+    kind: str, graph: Any, params: list[torch.Tensor], seconds: float
+) -> dict[str, Any]:
     count = _count(graph)
     lowered = _count(builder.lower(graph, params).graph)
     return {
@@ -141,7 +147,9 @@ def memory(megabytes: int = 1024, layers: int = 16) -> dict[str, float]:
     beyond that of the loaded model.
     """
     width = int((megabytes / layers * 2**20 / 4) ** 0.5)
-    model = torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(layers)))
+    model = torch.nn.Sequential(
+        *(torch.nn.Linear(width, width, bias=False) for _ in range(layers))
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         buffer = io.BytesIO()
@@ -164,16 +172,22 @@ def memory(megabytes: int = 1024, layers: int = 16) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=" ".join(__doc__.split("\n\n")[0].split()))
+    parser = argparse.ArgumentParser(
+        description=" ".join(__doc__.split("\n\n")[0].split())
+    )
     parser.add_argument(
-        "--memory", action="store_true", help="measure memory for 1 GB of weights as well"
+        "--memory",
+        action="store_true",
+        help="measure memory for 1 GB of weights as well",
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for kind in KINDS:
-        builder.lower(*synthetic(kind, 100))  # decompositions are compiled once in each process
+        builder.lower(
+            *synthetic(kind, 100)
+        )  # decompositions are compiled once in each process
     rows = [row for kind in KINDS for row in measure(kind, options.rounds)]
     ratios = {k: _ratio([row for row in rows if row["kind"] == k]) for k in KINDS}
     report: dict[str, Any] = {"rows": rows, "ratios": ratios}
@@ -191,7 +205,9 @@ def _table(report: dict[str, Any]) -> str:
     lines = [f"{'graph':14} {'nodes':>6} {'lowered':>8} {'seconds':>8} {'us/node':>8}"]
     for row in report["rows"]:
         lines.append(
-            "{kind:14} {nodes:6} {lowered:8} {seconds:8.3f} {us_per_node:8.1f}".format(**row)
+            "{kind:14} {nodes:6} {lowered:8} {seconds:8.3f} {us_per_node:8.1f}".format(
+                **row
+            )
         )
     lines += [
         f"{kind}: cost per node at 8,000 is {ratio:.2f} times that at 500"

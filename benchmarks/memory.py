@@ -66,8 +66,14 @@ class Text(nn.Module):
 
     def __init__(self, parameters: int) -> None:
         super().__init__()
-        words, layers = max(parameters // 2 // 512, 8), max(parameters // 2 // (12 * 512 * 512), 1)
-        self.words, self.head = nn.Embedding(words, 512), nn.Linear(512, words, bias=False)
+        words, layers = (
+            max(parameters // 2 // 512, 8),
+            max(parameters // 2 // (12 * 512 * 512), 1),
+        )
+        self.words, self.head = (
+            nn.Embedding(words, 512),
+            nn.Linear(512, words, bias=False),
+        )
         self.head.weight = self.words.weight
         layer = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
@@ -82,7 +88,11 @@ class Recurrent(nn.Module):
     def __init__(self, parameters: int) -> None:
         super().__init__()
         self.lstm = nn.LSTM(
-            512, 512, max(parameters // (24 * 512 * 512), 1), batch_first=True, bidirectional=True
+            512,
+            512,
+            max(parameters // (24 * 512 * 512), 1),
+            batch_first=True,
+            bidirectional=True,
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -91,15 +101,24 @@ class Recurrent(nn.Module):
 
 NETWORKS: dict[str, tuple[Callable[[int], nn.Module], builder.TensorSpec]] = {
     "linear": (Linear, builder.TensorSpec("float32", ("batch", 2048), dims=BATCH)),
-    "convolution": (Convolution, builder.TensorSpec("float32", ("batch", 512, 4, 4), dims=BATCH)),
+    "convolution": (
+        Convolution,
+        builder.TensorSpec("float32", ("batch", 512, 4, 4), dims=BATCH),
+    ),
     "text": (Text, builder.TensorSpec("int64", ("batch", 8), dims=BATCH)),
-    "recurrent": (Recurrent, builder.TensorSpec("float32", ("batch", 4, 512), dims=BATCH)),
+    "recurrent": (
+        Recurrent,
+        builder.TensorSpec("float32", ("batch", 4, 512), dims=BATCH),
+    ),
 }
 
 
 def resident() -> tuple[int, int]:
     """Return (resident bytes, their peak since the last reset)."""
-    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    lines = dict(
+        line.split(":", 1)
+        for line in Path("/proc/self/status").read_text().splitlines()
+    )
     now, peak = (1024 * int(lines[key].split()[0]) for key in ("VmRSS", "VmHWM"))
     return now, peak
 
@@ -111,7 +130,9 @@ def reset_peak() -> None:
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
-        print(f"peak counted since start: {resident()[1] / 2**20:.0f} MB", file=sys.stderr)
+        print(
+            f"peak counted since start: {resident()[1] / 2**20:.0f} MB", file=sys.stderr
+        )
 
 
 def measure(name: str, megabytes: float, precision: str) -> dict[str, Any]:
@@ -120,7 +141,9 @@ def measure(name: str, megabytes: float, precision: str) -> dict[str, Any]:
     torch.manual_seed(0)
     small = builder.TensorSpec("float32", ("batch", 4), dims=BATCH)
     # libraries, first uses
-    builder.convert(torch.jit.script(nn.Linear(4, 4).eval()), [small], precision=precision)
+    builder.convert(
+        torch.jit.script(nn.Linear(4, 4).eval()), [small], precision=precision
+    )
     module = make(int(megabytes * 1e6 / 4)).eval().requires_grad_(False)
     weights = sum(p.numel() * p.element_size() for p in module.parameters())
     scripted = torch.jit.script(module)
@@ -153,7 +176,9 @@ def apart(name: str, megabytes: float, precision: str = "fp32") -> dict[str, Any
     ]
     command += ["--precision", precision]
     root = Path(__file__).resolve().parents[1]
-    done = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        command, cwd=root, stdout=subprocess.PIPE, text=True, check=True
+    )
     row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return row
 
@@ -161,14 +186,18 @@ def apart(name: str, megabytes: float, precision: str = "fp32") -> dict[str, Any
 def main() -> None:
     """Print a line for each network, or JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("networks", nargs="*", metavar="network", help=" ".join(NETWORKS))
+    parser.add_argument(
+        "networks", nargs="*", metavar="network", help=" ".join(NETWORKS)
+    )
     parser.add_argument("--megabytes", type=float, default=1000)
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--here", action="store_true", help="in this process")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     for name in options.networks or NETWORKS:
-        row = (measure if options.here else apart)(name, options.megabytes, options.precision)
+        row = (measure if options.here else apart)(
+            name, options.megabytes, options.precision
+        )
         shown = (
             f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}"
             for key, value in row.items()

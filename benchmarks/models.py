@@ -89,7 +89,11 @@ class TritonPythonModel:
 
 
 def variant(
-    model: Path, suffix: str, *, runtime: dict[str, Any] | None = None, instances: int = 1
+    model: Path,
+    suffix: str,
+    *,
+    runtime: dict[str, Any] | None = None,
+    instances: int = 1,
 ) -> str:
     """Copy the model in its repository with these runtime settings. The copy measures its own
     times. Returns its name.

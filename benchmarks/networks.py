@@ -23,7 +23,9 @@ def normalized(
     inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1
 ) -> nn.Sequential:
     """A convolution without bias and its batch normalization."""
-    convolution = nn.Conv2d(inputs, outputs, size, stride, size // 2, groups=groups, bias=False)
+    convolution = nn.Conv2d(
+        inputs, outputs, size, stride, size // 2, groups=groups, bias=False
+    )
     return nn.Sequential(convolution, nn.BatchNorm2d(outputs))
 
 
@@ -38,7 +40,9 @@ class Bottleneck(nn.Module):
         )
         self.last = normalized(width, out, 1)
         changes = stride != 1 or channels != out
-        self.shortcut = normalized(channels, out, 1, stride) if changes else nn.Identity()
+        self.shortcut = (
+            normalized(channels, out, 1, stride) if changes else nn.Identity()
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = x
@@ -59,7 +63,9 @@ class ResNet50(nn.Module):
         blocks, channels = [], 64
         for width, count in zip((64, 128, 256, 512), (3, 4, 6, 3), strict=True):
             for i in range(count):
-                blocks.append(Bottleneck(channels, width, 2 if i == 0 and width != 64 else 1))
+                blocks.append(
+                    Bottleneck(channels, width, 2 if i == 0 and width != 64 else 1)
+                )
                 channels = 4 * width
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(channels, 1000)
@@ -72,19 +78,26 @@ class ResNet50(nn.Module):
 class InvertedResidual(nn.Module):
     """Expand, depthwise, squeeze-and-excite, project (Sandler et al. 2018, Tan and Le 2019)."""
 
-    def __init__(self, inputs: int, outputs: int, size: int, stride: int, expand: int) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, size: int, stride: int, expand: int
+    ) -> None:
         super().__init__()
         inner, squeezed = inputs * expand, max(1, inputs // 4)
         self.expand = normalized(inputs, inner, 1) if expand != 1 else nn.Identity()
         self.depthwise = normalized(inner, inner, size, stride, groups=inner)
-        self.squeeze, self.excite = nn.Conv2d(inner, squeezed, 1), nn.Conv2d(squeezed, inner, 1)
+        self.squeeze, self.excite = (
+            nn.Conv2d(inner, squeezed, 1),
+            nn.Conv2d(squeezed, inner, 1),
+        )
         self.project = normalized(inner, outputs, 1)
         self.expands, self.residual = expand != 1, stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.silu(self.expand(x)) if self.expands else x
         y = F.silu(self.depthwise(y))
-        y = y * torch.sigmoid(self.excite(F.silu(self.squeeze(F.adaptive_avg_pool2d(y, 1)))))
+        y = y * torch.sigmoid(
+            self.excite(F.silu(self.squeeze(F.adaptive_avg_pool2d(y, 1))))
+        )
         y = self.project(y)
         return y + x if self.residual else y
 
@@ -109,7 +122,9 @@ class EfficientNetB0(nn.Module):
         for expand, outputs, count, size, stride in self.STAGES:
             for i in range(count):
                 blocks.append(
-                    InvertedResidual(channels, outputs, size, stride if i == 0 else 1, expand)
+                    InvertedResidual(
+                        channels, outputs, size, stride if i == 0 else 1, expand
+                    )
                 )
                 channels = outputs
         self.blocks, self.top, self.head = (
@@ -134,14 +149,23 @@ class SqueezeExcite(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * F.hardsigmoid(self.excite(F.relu(self.squeeze(F.adaptive_avg_pool2d(x, 1)))))
+        return x * F.hardsigmoid(
+            self.excite(F.relu(self.squeeze(F.adaptive_avg_pool2d(x, 1))))
+        )
 
 
 class MobileBlock(nn.Module):
     """Expand, depthwise, optional squeeze-and-excite, project (Howard et al. 2019)."""
 
     def __init__(
-        self, inputs: int, inner: int, outputs: int, size: int, stride: int, se: bool, hard: bool
+        self,
+        inputs: int,
+        inner: int,
+        outputs: int,
+        size: int,
+        stride: int,
+        se: bool,
+        hard: bool,
     ) -> None:
         super().__init__()
         activation = nn.Hardswish if hard else nn.ReLU
@@ -191,7 +215,9 @@ class MobileNetV3(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.hardswish(self.top(self.blocks(F.hardswish(self.stem(x)))))
-        return self.head(F.hardswish(self.hidden(F.adaptive_avg_pool2d(y, 1).flatten(1))))
+        return self.head(
+            F.hardswish(self.hidden(F.adaptive_avg_pool2d(y, 1).flatten(1)))
+        )
 
 
 class Attention(nn.Module):
@@ -199,7 +225,9 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.query, self.key, self.value, self.out = (
+            nn.Linear(width, width) for _ in range(4)
+        )
         self.heads, self.size = heads, width // heads
 
     def forward(self, x: Tensor) -> Tensor:
@@ -208,8 +236,12 @@ class Attention(nn.Module):
             part(x).view(batch, length, self.heads, self.size).transpose(1, 2)
             for part in (self.query, self.key, self.value)
         )
-        weights = torch.softmax(torch.matmul(q, k.transpose(-1, -2)) / self.size**0.5, dim=-1)
-        return self.out(torch.matmul(weights, v).transpose(1, 2).reshape(batch, length, width))
+        weights = torch.softmax(
+            torch.matmul(q, k.transpose(-1, -2)) / self.size**0.5, dim=-1
+        )
+        return self.out(
+            torch.matmul(weights, v).transpose(1, 2).reshape(batch, length, width)
+        )
 
 
 class PackedAttention(nn.Module):
@@ -231,7 +263,11 @@ class Block(nn.Module):
     """Attention and a feed-forward part, with normalization after (BERT) or before (ViT)."""
 
     def __init__(
-        self, width: int, heads: int, before: bool, attention: type[nn.Module] = Attention
+        self,
+        width: int,
+        heads: int,
+        before: bool,
+        attention: type[nn.Module] = Attention,
     ) -> None:
         super().__init__()
         self.attention, self.one, self.two = (
@@ -262,7 +298,9 @@ class Bert(nn.Module):
         super().__init__()
         self.words, self.places = nn.Embedding(30522, width), nn.Embedding(512, width)
         self.norm = nn.LayerNorm(width)
-        self.blocks = nn.Sequential(*(Block(width, heads, before=False) for _ in range(layers)))
+        self.blocks = nn.Sequential(
+            *(Block(width, heads, before=False) for _ in range(layers))
+        )
 
     def forward(self, ids: Tensor) -> Tensor:
         places = torch.arange(ids.size(1), device=ids.device)
@@ -317,7 +355,10 @@ class UNet(nn.Module):
     @staticmethod
     def _two(inputs: int, outputs: int) -> nn.Sequential:
         return nn.Sequential(
-            normalized(inputs, outputs, 3), nn.ReLU(), normalized(outputs, outputs, 3), nn.ReLU()
+            normalized(inputs, outputs, 3),
+            nn.ReLU(),
+            normalized(outputs, outputs, 3),
+            nn.ReLU(),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -336,7 +377,9 @@ class Tagger(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words = nn.Embedding(10000, 128)
-        self.lstm = nn.LSTM(128, 256, num_layers=2, batch_first=True, bidirectional=True)
+        self.lstm = nn.LSTM(
+            128, 256, num_layers=2, batch_first=True, bidirectional=True
+        )
         self.head = nn.Linear(512, 20)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -410,6 +453,8 @@ NETWORKS = {
     "lstm": Network(Tagger, ids(32), high=10000),
     "chain_4000": Network(
         lambda: Chain(1333),
-        builder.TensorSpec("float32", ("batch", 8, 8, 8), dims={"batch": (1, 2, 4)}, name="x"),
+        builder.TensorSpec(
+            "float32", ("batch", 8, 8, 8), dims={"batch": (1, 2, 4)}, name="x"
+        ),
     ),
 }

@@ -58,7 +58,10 @@ def write(folder: Path) -> None:
     """
     torch.manual_seed(0)
     module = Encoder().eval()
-    sample = torch.ones(2, 8).long(), torch.tensor([[True] * 8, [True] * 5 + [False] * 3])
+    sample = (
+        torch.ones(2, 8).long(),
+        torch.tensor([[True] * 8, [True] * 5 + [False] * 3]),
+    )
     traced = torch.jit.trace(module, sample, check_trace=False)
     generator = np.random.default_rng(0)
     arrays = {}
@@ -93,11 +96,17 @@ def main() -> None:
             seconds=given.seconds,
             goldens=[f"user-{number}" for number in range(REQUESTS)],
         )
-        with serve(folder / "repository", http_port=0, grpc_port=0, metrics_port=0) as server:
-            endpoint = bench.Endpoint(server.http_url, server.grpc_url, server.metrics_url)
+        with serve(
+            folder / "repository", http_port=0, grpc_port=0, metrics_port=0
+        ) as server:
+            endpoint = bench.Endpoint(
+                server.http_url, server.grpc_url, server.metrics_url
+            )
             for _ in range(given.rounds):
                 for name in NAMES:
-                    (found,) = bench.bench(folder / "repository", endpoint, [name], options)
+                    (found,) = bench.bench(
+                        folder / "repository", endpoint, [name], options
+                    )
                     rates[name].append(found.levels[0].throughput.value)
                     print(f"{name}: {rates[name][-1]:.0f} requests/s", flush=True)
     medians = [statistics.median(rates[name]) for name in NAMES]

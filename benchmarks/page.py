@@ -74,7 +74,11 @@ def _engines(rows: Sequence[Row]) -> Iterator[str]:
         yield f"\n## {gpu}, TensorRT {version}\n"
         yield _provenance(here)
         if plain:
-            yield from (*_summary(plain), *_ratios(plain), *_builds(plain, _warm(gpu, version)))
+            yield from (
+                *_summary(plain),
+                *_ratios(plain),
+                *_builds(plain, _warm(gpu, version)),
+            )
         yield from _experiments(here)
 
 
@@ -87,7 +91,9 @@ def _grouped(rows: Iterable[Row], *names: str) -> dict[tuple[str, ...], list[Row
 
 def _provenance(rows: Sequence[Row]) -> str:
     names = ("date", "torch", "driver", "python")
-    texts = {name: sorted({str(row[name]) for row in rows if name in row}) for name in names}
+    texts = {
+        name: sorted({str(row[name]) for row in rows if name in row}) for name in names
+    }
     words = [f"{name} {', '.join(values)}" for name, values in texts.items() if values]
     old = sum(row.get("method") != records.METHOD for row in rows)
     late = f" {old} rows (*) use an older method: {_OLD}." if old else ""
@@ -110,11 +116,15 @@ def _summary(rows: Sequence[Row]) -> Iterator[str]:
             key: [row[key] for row in part if key in row]
             for key in ("ours_by_onnx", "ours_by_onnx_graph")
         }
-        means = [f"{geometric_mean(found):.3f}" if found else "" for found in ratios.values()]
+        means = [
+            f"{geometric_mean(found):.3f}" if found else "" for found in ratios.values()
+        ]
         above = sum(ratio > LIMIT for ratio in ratios["ours_by_onnx"])
         lines.append([name[0], str(len(part)), *means, str(above)])
     yield f"Ours / ONNX, geometric mean (target: at most {REACH}, and no row above {LIMIT}):\n"
-    yield from table(["precision", "rows", "plain", "graphs", f"rows above {LIMIT}"], lines)
+    yield from table(
+        ["precision", "rows", "plain", "graphs", f"rows above {LIMIT}"], lines
+    )
     above = [
         f"{_name(row)} ({row['ours_by_onnx']:.3f})"
         for row in rows
@@ -148,8 +158,13 @@ def _ratios(rows: Sequence[Row]) -> Iterator[str]:
         "ONNX",
     ]
     yield from table(head, (_cells(row) for row in rows))
-    failed = {(name, reason) for row in rows for name, reason in row.get("failed", {}).items()}
-    yield from (f"\n`{name}` has no time because of: {reason}." for name, reason in sorted(failed))
+    failed = {
+        (name, reason) for row in rows for name, reason in row.get("failed", {}).items()
+    }
+    yield from (
+        f"\n`{name}` has no time because of: {reason}."
+        for name, reason in sorted(failed)
+    )
 
 
 def _cells(row: Row) -> list[str]:
@@ -165,7 +180,10 @@ def _cells(row: Row) -> list[str]:
         _ratio(row, "ours_by_onnx_graph"),
         *times[4:],
         _ratio(row, "eager_by_ours", 2),
-        *(f"{row[name]:.1e}" if name in row else "" for name in ("error", "onnx_error")),
+        *(
+            f"{row[name]:.1e}" if name in row else ""
+            for name in ("error", "onnx_error")
+        ),
     ]
 
 
@@ -182,7 +200,11 @@ def _warm(gpu: str, version: str) -> dict[tuple[str, str], Row]:
     both a warm and a cold build.
     """
     plain = (row for row in records.read(records.ENGINES) if not row.get("settings"))
-    here = (row for row in plain if (str(row["gpu"]), str(row["tensorrt"])) == (gpu, version))
+    here = (
+        row
+        for row in plain
+        if (str(row["gpu"]), str(row["tensorrt"])) == (gpu, version)
+    )
     return {
         (row["network"], row["precision"]): row
         for row in here
@@ -214,7 +236,9 @@ def _builds(rows: Sequence[Row], warm: Mapping[tuple[str, str], Row]) -> Iterato
         "warm / cold",
     ]
     found = {(row["network"], row["precision"]): row for row in rows}
-    yield from table(head, (_build(*key, row, warm.get(key, {})) for key, row in found.items()))
+    yield from table(
+        head, (_build(*key, row, warm.get(key, {})) for key, row in found.items())
+    )
 
 
 def _build(name: str, precision: str, row: Row, measured: Row) -> list[str]:
@@ -223,8 +247,14 @@ def _build(name: str, precision: str, row: Row, measured: Row) -> list[str]:
     cold, warm = pair.get("cold_s", pair.get("build_s")), pair.get("warm_s")
     share = f"{warm / cold:.0%}{'' if pair == own else '*'}" if warm and cold else ""
     converted = own.get("convert_again_s", own.get("convert_s"))
-    seconds = ["" if value is None else f"{value:.1f}" for value in (converted, cold, warm)]
-    counts = [str(side.get(key, "")) for key in ("layers", "engine_layers") for side in (own, onnx)]
+    seconds = [
+        "" if value is None else f"{value:.1f}" for value in (converted, cold, warm)
+    ]
+    counts = [
+        str(side.get(key, ""))
+        for key in ("layers", "engine_layers")
+        for side in (own, onnx)
+    ]
     return [name, precision, *counts, *seconds, share]
 
 
@@ -285,11 +315,22 @@ def _torch(rows: Sequence[Row], engines: Sequence[Row]) -> Iterator[str]:
             ]
             for row in sorted(here, key=_cell)
         )
-        columns = ("eager", "TorchScript", "torch.compile", "our engine", "torch.compile / ours")
+        columns = (
+            "eager",
+            "TorchScript",
+            "torch.compile",
+            "our engine",
+            "torch.compile / ours",
+        )
         yield from table(["network", "precision", "batch", *columns], lines)
-        failed = {(name, reason) for row in here for name, reason in row.get("failed", {}).items()}
+        failed = {
+            (name, reason)
+            for row in here
+            for name, reason in row.get("failed", {}).items()
+        }
         yield from (
-            f"\n`{name}` has no time because of: {reason}." for name, reason in sorted(failed)
+            f"\n`{name}` has no time because of: {reason}."
+            for name, reason in sorted(failed)
         )
 
 
@@ -374,9 +415,15 @@ def _asked(row: Row) -> list[str]:
 
 
 def _numbers(row: Row) -> list[str]:
-    return [f"{row[name]:.3f}" if name in row else "" for name in _SERVING_COLUMNS.values()]
+    return [
+        f"{row[name]:.3f}" if name in row else "" for name in _SERVING_COLUMNS.values()
+    ]
 
 
 def _rate(row: Row) -> list[str]:
-    rates = [f"{row['requests_s']:.0f}", f"{1e3 / row['engine']:.0f}", f"{row['throughput']:.2f}"]
+    rates = [
+        f"{row['requests_s']:.0f}",
+        f"{1e3 / row['engine']:.0f}",
+        f"{row['throughput']:.2f}",
+    ]
     return [*_asked(row), str(row["clients"]), str(row["instances"]), *rates]

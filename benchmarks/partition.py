@@ -49,12 +49,18 @@ class Spectral(nn.Module):
     @staticmethod
     def _block(channels: int) -> nn.Module:
         convolutions = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
-        return nn.Sequential(*(part for conv in convolutions for part in (conv, nn.ReLU())))
+        return nn.Sequential(
+            *(part for conv in convolutions for part in (conv, nn.ReLU()))
+        )
 
     def forward(self, image: Tensor) -> Tensor:
         y = torch.relu(self.first(image))
         for index, block in enumerate(self.blocks):
-            y = block(y) if index == 0 else block(torch.fft.ifft2(torch.fft.fft2(y)).real)
+            y = (
+                block(y)
+                if index == 0
+                else block(torch.fft.ifft2(torch.fft.fft2(y)).real)
+            )
         return y
 
 
@@ -90,7 +96,12 @@ def publish(folder: Path, case: str, way: str, store: Path) -> tuple[Path, int]:
         yaml.safe_dump({"inputs": inputs, "dims": dims, "fallback": fallback})
     )
     (result,) = build_repository(
-        folder, folder / "out", layout=layout, serve_as="python", store=store, isolate=False
+        folder,
+        folder / "out",
+        layout=layout,
+        serve_as="python",
+        store=store,
+        isolate=False,
     )
     if result.error:
         raise result.error
@@ -109,7 +120,9 @@ def measure(repository: Path, requests: int) -> dict[str, Any]:
             begin = time.perf_counter()
             client.infer("m", golden.inputs)
             times.append((time.perf_counter() - begin) * 1e3)
-        steps = sorted(path.name for path in repository.iterdir() if path.name.startswith("m."))
+        steps = sorted(
+            path.name for path in repository.iterdir() if path.name.startswith("m.")
+        )
         reports = [
             describe(client, name, read(repository / name).goldens[0].inputs)
             for name in steps or ["m"]
@@ -117,7 +130,13 @@ def measure(repository: Path, requests: int) -> dict[str, Any]:
         client.close()
     median, late = np.percentile(times[10:], (50, 95))
     executors = "+".join(
-        sorted({part for one in reports for part in one["trt_build.answered_by"].split("+")})
+        sorted(
+            {
+                part
+                for one in reports
+                for part in one["trt_build.answered_by"].split("+")
+            }
+        )
     )
     return {
         "median_ms": round(float(median), 3),
@@ -160,7 +179,9 @@ def rows(cases: list[str], requests: int, budget: float) -> Iterator[dict[str, A
                 continue
             for way in WAYS:
                 folder = Path(scratch, case.replace(" ", "_"), way.replace(" ", "_"))
-                repository, segments = publish(folder, case, way, Path(scratch, "store"))
+                repository, segments = publish(
+                    folder, case, way, Path(scratch, "store")
+                )
                 yield {
                     "case": case,
                     "way": way,
@@ -204,7 +225,9 @@ def linear_table(results: Path = LINEAR) -> str:
             f" {row['load']}"
         )
         where = f"{row['date']}, {row['host']}, torch {row['torch']}"
-        lines.append(f"| {graph} | {nodes:,} | {row['segments']} | {figures} | {where} |")
+        lines.append(
+            f"| {graph} | {nodes:,} | {row['segments']} | {figures} | {where} |"
+        )
     return "\n".join(lines)
 
 

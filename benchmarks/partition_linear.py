@@ -44,8 +44,14 @@ RESULTS = records.RESULTS / "partition_linear.jsonl"
 def graph(nodes: int, kind: str = "chain") -> LoweredGraph:
     """Create a lowered graph of about this many nodes."""
     chains, every, sizes = GRAPHS[kind]
-    lines = ["graph(%x : Tensor, %w : Tensor):", "  %one : int = prim::Constant[value=1]()"]
-    lines += ["  %last : int = prim::Constant[value=-1]()", "  %none : NoneType = prim::Constant()"]
+    lines = [
+        "graph(%x : Tensor, %w : Tensor):",
+        "  %one : int = prim::Constant[value=1]()",
+    ]
+    lines += [
+        "  %last : int = prim::Constant[value=-1]()",
+        "  %none : NoneType = prim::Constant()",
+    ]
     lines += [
         "  %eight : int = prim::Constant[value=8]()",
         "  %n : int = prim::Constant[value=0]()",
@@ -54,8 +60,12 @@ def graph(nodes: int, kind: str = "chain") -> LoweredGraph:
     for index in range(nodes // (4 if sizes else 2)):
         value = values[index % chains]
         if index // chains % every == every - 1:
-            lines.append(f"  %f{index} : Tensor = aten::fft_rfft(%{value}, %none, %last, %none)")
-            lines.append(f"  %v{index} : Tensor = aten::fft_irfft(%f{index}, %eight, %last, %none)")
+            lines.append(
+                f"  %f{index} : Tensor = aten::fft_rfft(%{value}, %none, %last, %none)"
+            )
+            lines.append(
+                f"  %v{index} : Tensor = aten::fft_irfft(%f{index}, %eight, %last, %none)"
+            )
         else:
             lines.append(f"  %a{index} : Tensor = aten::add(%{value}, %w, %one)")
             lines.append(f"  %v{index} : Tensor = aten::relu(%a{index})")
@@ -99,7 +109,12 @@ def measure(nodes: int, kind: str = "chain") -> dict[str, Any]:
     shapes_s, _, shapes = timed(lambda: infer_shapes(lowered, SPECS, (BATCH,)))
     trial_s, _, _ = timed(lambda: support(lowered, SPECS, (BATCH,), shapes))
     split_s, cpu_s, parts = timed(lambda: split(lowered, SPECS, (BATCH,)))
-    seconds = {"shapes_s": shapes_s, "trial_s": trial_s, "split_s": split_s, "split_cpu_s": cpu_s}
+    seconds = {
+        "shapes_s": shapes_s,
+        "trial_s": trial_s,
+        "split_s": split_s,
+        "split_cpu_s": cpu_s,
+    }
     return {
         "graph": kind,
         "nodes": nodes,
@@ -122,7 +137,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("nodes", type=int, nargs="*", default=[1250, 2500, 5000, 10000, 20000])
+    parser.add_argument(
+        "nodes", type=int, nargs="*", default=[1250, 2500, 5000, 10000, 20000]
+    )
     parser.add_argument("--graph", choices=GRAPHS, action="append")
     parser.add_argument("--keep", action="store_true")
     chosen = parser.parse_args()
@@ -135,7 +152,8 @@ def main() -> None:
         for nodes in chosen.nodes:
             row = measure(nodes, kind)
             stages = " ".join(
-                f"{row[key]:7.2f}" for key in ("shapes_s", "trial_s", "split_s", "split_cpu_s")
+                f"{row[key]:7.2f}"
+                for key in ("shapes_s", "trial_s", "split_s", "split_cpu_s")
             )
             print(
                 f"{kind:9} {nodes:6d} {row['segments']:8d} {stages} {row['cpu_us_a_node']:8.0f}",

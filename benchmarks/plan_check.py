@@ -41,10 +41,16 @@ def build_once(models: Path, number: int, level: int) -> list[Row]:
         # a separate cache folder: builds with one folder wait for each other's lock on the GPU
         os.environ["TRT_BUILD_CACHE"] = folder
         repository = Path(folder, "repository")
-        options = BuildOptions(optimization_level=level, timing_cache=Path(folder, "own.cache"))
-        results = build_repository(models, repository, options=options, isolate=False, jobs=1)
+        options = BuildOptions(
+            optimization_level=level, timing_cache=Path(folder, "own.cache")
+        )
+        results = build_repository(
+            models, repository, options=options, isolate=False, jobs=1
+        )
         try:
-            verdicts = {one.name: one.passed for one in verify_engines(repository, repeat=0)}
+            verdicts = {
+                one.name: one.passed for one in verify_engines(repository, repeat=0)
+            }
         except TrtBuildError:
             verdicts = {}
         return [
@@ -73,7 +79,9 @@ def rows(models: Path, builds: int, jobs: int, level: int) -> Iterator[Row]:
 
 def summary(found: list[Row]) -> str:
     """Return the counts, and the median share of `run plans` in the time of `build`."""
-    replaced = [row for row in found if any(WRONG in warning for warning in row["warnings"])]
+    replaced = [
+        row for row in found if any(WRONG in warning for warning in row["warnings"])
+    ]
     shares = [
         row["seconds"]["run plans"] / row["seconds"]["build"]
         for row in found
@@ -96,8 +104,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("models", type=Path)
     parser.add_argument("--builds", type=int, default=20)
-    parser.add_argument("--jobs", type=int, default=1, help="builds at a time on the GPU")
-    parser.add_argument("--level", type=int, default=3, help="TensorRT's optimization level")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="builds at a time on the GPU"
+    )
+    parser.add_argument(
+        "--level", type=int, default=3, help="TensorRT's optimization level"
+    )
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     if not plan_check.possible():

@@ -32,21 +32,34 @@ def add_options(parser: argparse.ArgumentParser, folder: str) -> None:
     The parsed `level` has pairs of a network and its optimization level; see `levels`.
     """
     parser.add_argument(
-        "--level", nargs="+", default=[], metavar="NETWORK=N", help="an optimization level"
+        "--level",
+        nargs="+",
+        default=[],
+        metavar="NETWORK=N",
+        help="an optimization level",
     )
-    parser.add_argument("--jobs", type=int, default=1, help="processes that build at a time")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="processes that build at a time"
+    )
     parser.add_argument("--plans", type=Path, default=Path(folder))
     parser.add_argument(
-        "--budget", type=float, default=7200, help="seconds after which builds are ended"
+        "--budget",
+        type=float,
+        default=7200,
+        help="seconds after which builds are ended",
     )
     parser.add_argument(
-        "--stage", choices=("build", "time"), help="do one of the two; the default is both"
+        "--stage",
+        choices=("build", "time"),
+        help="do one of the two; the default is both",
     )
 
 
 def levels(args: argparse.Namespace) -> dict[str, int]:
     """Return the optimization level of each network that `--level` names."""
-    return {name: int(level) for name, level in (pair.split("=") for pair in args.level)}
+    return {
+        name: int(level) for name, level in (pair.split("=") for pair in args.level)
+    }
 
 
 def build_all(chains: Sequence[Sequence[Task]], args: argparse.Namespace) -> None:
@@ -55,7 +68,9 @@ def build_all(chains: Sequence[Sequence[Task]], args: argparse.Namespace) -> Non
         print(json.dumps({"built": facts}), flush=True)
 
 
-def build(chains: Sequence[Sequence[Task]], jobs: int, budget: float) -> Iterator[dict[str, Any]]:
+def build(
+    chains: Sequence[Sequence[Task]], jobs: int, budget: float
+) -> Iterator[dict[str, Any]]:
     """Build the plans that are missing, in `jobs` processes, for at most `budget` seconds.
 
     A chain is built in one process, in order, so its tasks may share a timing cache. Yields for

@@ -34,7 +34,16 @@ def section(rows: Sequence[Row], torch_rows: Sequence[Row]) -> Iterator[str]:
         yield HEAD.format(gpu=gpu, dates=f" ({dates})" if dates else "")
         yield from _summary(here, beside)
         columns = (
-            *("network", "level", "batch", "one", "static", "ONNX", "eager", "TorchScript"),
+            *(
+                "network",
+                "level",
+                "batch",
+                "one",
+                "static",
+                "ONNX",
+                "eager",
+                "TorchScript",
+            ),
             *("torch.compile", "graphs: one", "static", "ONNX", "autotune"),
             *("static / one", "static / ONNX", "ours / torch.compile"),
         )
@@ -59,14 +68,18 @@ def ratios(row: Row, compiled: Row | None) -> dict[str, float]:
     """
     graphs, plain, beside = row["graphs"], row["milliseconds"], _compiled(compiled)
     static = graphs.get("static")
-    found = {way: static / graphs[way] for way in ("one", "onnx") if static and way in graphs}
+    found = {
+        way: static / graphs[way] for way in ("one", "onnx") if static and way in graphs
+    }
     mode = "static" if static else "one"
     pairs = [(plain, "compile"), (graphs, "compile, max-autotune")]
     against = [times[mode] / beside[way] for times, way in pairs if way in beside]
     return {**found, **({"compile": max(against)} if against else {})}
 
 
-def _summary(rows: Sequence[Row], beside: Mapping[tuple[str, str, int], Row]) -> Iterator[str]:
+def _summary(
+    rows: Sequence[Row], beside: Mapping[tuple[str, str, int], Row]
+) -> Iterator[str]:
     found = [(row, ratios(row, beside.get(_key(row)))) for row in rows]
     names = {
         "one": "static / one profile",
@@ -78,7 +91,11 @@ def _summary(rows: Sequence[Row], beside: Mapping[tuple[str, str, int], Row]) ->
         if values:
             slower = [row for row, one in found if one.get(way, 0.0) > 1.0]
             above = [f"{row['network']} batch {row['batch']}" for row in slower]
-            more = f"; above 1.00: {', '.join(above) or 'none'}" if way == "compile" else ""
+            more = (
+                f"; above 1.00: {', '.join(above) or 'none'}"
+                if way == "compile"
+                else ""
+            )
             mean = geometric_mean(values)
             yield f"- {title}, geometric mean of {len(values)} rows: {mean:.3f}{more}."
     yield ""
@@ -86,7 +103,9 @@ def _summary(rows: Sequence[Row], beside: Mapping[tuple[str, str, int], Row]) ->
 
 def _cells(row: Row, compiled: Row | None) -> list[str]:
     plain, graphs, beside = row["milliseconds"], row["graphs"], _compiled(compiled)
-    times = [plain.get(way) for way in ("one", "static", "onnx", "eager", "torchscript")]
+    times = [
+        plain.get(way) for way in ("one", "static", "onnx", "eager", "torchscript")
+    ]
     times.append(beside.get("compile"))
     times += [graphs.get(way) for way in ("one", "static", "onnx")]
     times.append(beside.get("compile, max-autotune"))
@@ -96,11 +115,16 @@ def _cells(row: Row, compiled: Row | None) -> list[str]:
         str(row.get("settings", "")).removeprefix("level "),
         str(row["batch"]),
         *("" if value is None else f"{value:.3f}" for value in times),
-        *(f"{shown[way]:.3f}" if way in shown else "" for way in ("one", "onnx", "compile")),
+        *(
+            f"{shown[way]:.3f}" if way in shown else ""
+            for way in ("one", "onnx", "compile")
+        ),
     ]
 
 
 def _failures(rows: Sequence[Row]) -> Iterator[str]:
-    reasons = {(row["network"], way, why) for row in rows for way, why in row["failed"].items()}
+    reasons = {
+        (row["network"], way, why) for row in rows for way, why in row["failed"].items()
+    }
     for network, way, why in sorted(reasons):
         yield f"\n`{network}` has no time of `{way}` because of: {why}."

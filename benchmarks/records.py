@@ -18,7 +18,9 @@ from typing import Any
 Row = dict[str, Any]
 
 RESULTS = Path(__file__).parent / "results"
-ENGINES, TORCH, SERVING = (RESULTS / f"{name}.jsonl" for name in ("engine", "torch", "serving"))
+ENGINES, TORCH, SERVING = (
+    RESULTS / f"{name}.jsonl" for name in ("engine", "torch", "serving")
+)
 PROFILES = RESULTS / "batch_sizes.jsonl"
 METHOD = 3
 """The timing method of a row.
@@ -50,14 +52,19 @@ def append(path: Path, rows: Iterable[Row]) -> None:
     out = os.environ.get("OUT")
     for file in {path, Path(out or path.parent) / path.name}:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"/tmp/{file.name}.lock"), file.open("a", encoding="utf-8") as open_file:
+        with (
+            FileLock(f"/tmp/{file.name}.lock"),
+            file.open("a", encoding="utf-8") as open_file,
+        ):
             open_file.write(lines)
 
 
 def read(path: Path) -> list[Row]:
     """Every row of the file, oldest first; none if it does not exist."""
     return (
-        [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+        [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        if path.exists()
+        else []
     )
 
 

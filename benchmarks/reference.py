@@ -49,7 +49,9 @@ def measure(runs: int) -> dict[str, float]:
             (seconds(lambda: model(x)), seconds(lambda: reference.run(made, [x])))
             for _ in range(runs)
         ]
-    by_torch, by_reference = (statistics.median(times) for times in zip(*pairs, strict=True))
+    by_torch, by_reference = (
+        statistics.median(times) for times in zip(*pairs, strict=True)
+    )
     error = float((output - expected).abs().max() / expected.abs().max())
     return {
         "torch": by_torch,
@@ -62,7 +64,9 @@ def measure(runs: int) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
+    parser = argparse.ArgumentParser(
+        description=" ".join((__doc__ or "").split("\n\n")[0].split())
+    )
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

@@ -46,16 +46,25 @@ def row(name: str, precision: str, level: int) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder:
         options = BuildOptions(
-            refit=True, optimization_level=level, timing_cache=Path(folder, "timing.cache")
+            refit=True,
+            optimization_level=level,
+            timing_cache=Path(folder, "timing.cache"),
         )
-        old, new = (conversion(name, precision, changed=changed) for changed in (False, True))
+        old, new = (
+            conversion(name, precision, changed=changed) for changed in (False, True)
+        )
         first = build(old, options)
         assert refit.structure(old.network) == refit.structure(new.network)
         replaced = refit.refit(first, new, refit.digests(old.network), options)
         built = build(new, options)
-    engines = {"refitted": timed.Engine(replaced.data), "built": timed.Engine(built.data)}
+    engines = {
+        "refitted": timed.Engine(replaced.data),
+        "built": timed.Engine(built.data),
+    }
     x = NETWORKS[name].sample(BATCH).cuda()
-    medians, failed = timed.medians({key: engine.graph for key, engine in engines.items()}, [x])
+    medians, failed = timed.medians(
+        {key: engine.graph for key, engine in engines.items()}, [x]
+    )
     stale = timed.Engine(first.data)(x).float()
     outputs = {key: engine(x).float().clone() for key, engine in engines.items()}
     largest = outputs["built"].abs().max()
@@ -66,8 +75,12 @@ def row(name: str, precision: str, level: int) -> dict[str, Any]:
         "cold_s": first.facts["build_seconds"],
         "warm_s": built.facts["build_seconds"],
         "refit_s": replaced.facts["build_seconds"],
-        "difference": float((outputs["refitted"] - outputs["built"]).abs().max() / largest),
-        "difference_of_weights": float((stale - outputs["built"]).abs().max() / largest),
+        "difference": float(
+            (outputs["refitted"] - outputs["built"]).abs().max() / largest
+        ),
+        "difference_of_weights": float(
+            (stale - outputs["built"]).abs().max() / largest
+        ),
         "ms": medians,
         "failed": failed,
     }
@@ -76,7 +89,9 @@ def row(name: str, precision: str, level: int) -> dict[str, Any]:
 def main() -> int:
     """Measure each network, then write and print its row."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", nargs="+", default=["resnet50"], choices=list(NETWORKS))
+    parser.add_argument(
+        "--only", nargs="+", default=["resnet50"], choices=list(NETWORKS)
+    )
     parser.add_argument("--precision", default="fp16")
     parser.add_argument("--level", type=int, default=3)
     parser.add_argument("--out", type=Path, required=True)

@@ -63,7 +63,8 @@ def warm_up() -> None:
 
     image = builder.TensorSpec("float32", (1, 8, 8, 8), name="x")
     chain = torch.jit.trace(
-        torch.nn.Sequential(Chain(1), normalized(8, 8, 1)).eval(), torch.randn(1, 8, 8, 8)
+        torch.nn.Sequential(Chain(1), normalized(8, 8, 1)).eval(),
+        torch.randn(1, 8, 8, 8),
     )
     build(builder.convert(chain, [image]))
 
@@ -116,7 +117,9 @@ def onnx(
     parser = trt.OnnxParser(net, logger())
     assert parser.parse(path.read_bytes()), parser.get_error(0).desc()
     config = trt_builder.create_builder_config()
-    (config.set_flag if precision == "tf32" else config.clear_flag)(trt.BuilderFlag.TF32)
+    (config.set_flag if precision == "tf32" else config.clear_flag)(
+        trt.BuilderFlag.TF32
+    )
     if precision == "fp16":
         config.set_flag(trt.BuilderFlag.FP16)
     if level is not None:
@@ -132,7 +135,11 @@ def onnx(
     if plan is None:
         raise Refused(
             next(
-                (message for message in reversed(messages) if "cuda" not in message.lower()),
+                (
+                    message
+                    for message in reversed(messages)
+                    if "cuda" not in message.lower()
+                ),
                 "no engine, no reason",
             )
         )

@@ -36,25 +36,38 @@ def main() -> None:
     parser.add_argument("model", type=Path, nargs="?", default=MODEL)
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--chunks", type=int, default=200)
-    parser.add_argument("--serve-as", default="python", choices=("auto", "tensorrt_plan", "python"))
+    parser.add_argument(
+        "--serve-as", default="python", choices=("auto", "tensorrt_plan", "python")
+    )
     args = parser.parse_args()
     print(f"{'state':10}{'streams':>8}{'median ms':>11}{'p95 ms':>9}{'chunks/s':>10}")
     for mode in STATE_MODES:
         for streams, times, seconds in measured(args, mode):
             median, p95 = (np.percentile(times, q) * 1e3 for q in (50, 95))
-            print(f"{mode:10}{streams:>8}{median:>11.2f}{p95:>9.2f}{len(times) / seconds:>10.0f}")
+            print(
+                f"{mode:10}{streams:>8}{median:>11.2f}{p95:>9.2f}{len(times) / seconds:>10.0f}"
+            )
 
 
-def measured(args: argparse.Namespace, mode: str) -> list[tuple[int, list[float], float]]:
+def measured(
+    args: argparse.Namespace, mode: str
+) -> list[tuple[int, list[float], float]]:
     """Measure one stream and many: (streams, seconds of each chunk, total seconds)."""
     (spec,) = load(args.model, state=mode)
     with tempfile.TemporaryDirectory() as folder:
         repository = Path(folder) / "repository"
-        (result,) = build_repository(args.model, repository, state=mode, serve_as=args.serve_as)
+        (result,) = build_repository(
+            args.model, repository, state=mode, serve_as=args.serve_as
+        )
         if not result.ok:
             raise SystemExit(str(result.error))
         with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
-            return _rows(GrpcClient(server.grpc_url, 60), read(repository / spec.name), spec, args)
+            return _rows(
+                GrpcClient(server.grpc_url, 60),
+                read(repository / spec.name),
+                spec,
+                args,
+            )
 
 
 def _rows(
@@ -68,7 +81,8 @@ def _rows(
         with ThreadPoolExecutor(streams) as pool:
             began = time.perf_counter()
             several = pool.map(
-                lambda n: play(client, spec, golden.inputs, n, args.chunks), range(2, streams + 2)
+                lambda n: play(client, spec, golden.inputs, n, args.chunks),
+                range(2, streams + 2),
             )
             times = [one for times in several for one in times]
             rows.append((streams, times, time.perf_counter() - began))
@@ -77,19 +91,33 @@ def _rows(
 
 
 def _implicit(
-    client: GrpcClient, spec: ModelSpec, inputs: Mapping[str, Any], sequence: int, count: int
+    client: GrpcClient,
+    spec: ModelSpec,
+    inputs: Mapping[str, Any],
+    sequence: int,
+    count: int,
 ) -> list[float]:
-    sent = {str(tensor.name): inputs[str(tensor.name)] for tensor in spec.stateless_inputs}
+    sent = {
+        str(tensor.name): inputs[str(tensor.name)] for tensor in spec.stateless_inputs
+    }
     times = []
     for at in range(count):
         began = time.perf_counter()
-        client.infer(spec.name, sent, position=SequencePosition(sequence, at == 0, at == count - 1))
+        client.infer(
+            spec.name,
+            sent,
+            position=SequencePosition(sequence, at == 0, at == count - 1),
+        )
         times.append(time.perf_counter() - began)
     return times
 
 
 def _explicit(
-    client: GrpcClient, spec: ModelSpec, inputs: Mapping[str, Any], sequence: int, count: int
+    client: GrpcClient,
+    spec: ModelSpec,
+    inputs: Mapping[str, Any],
+    sequence: int,
+    count: int,
 ) -> list[float]:
     sent, times = dict(inputs), []
     for _ in range(count):

@@ -90,7 +90,12 @@ def published(
     path = folder / f"{name}.pt"
     traced.save(str(path))
     spec = ModelSpec(
-        name, path, (network.spec,), (network.spec.dims,), outputs=("y",), precision=precision
+        name,
+        path,
+        (network.spec,),
+        (network.spec.dims,),
+        outputs=("y",),
+        precision=precision,
     )
     converted = conversion.convert(
         traced, spec.inputs, precision=precision, output_names=spec.outputs
@@ -134,7 +139,9 @@ def alone(plan: bytes, x: torch.Tensor) -> Measure:
     return measured
 
 
-def served(url: str, model: str, floor: str, golden: Any, regions: Regions | None) -> Measure:
+def served(
+    url: str, model: str, floor: str, golden: Any, regions: Regions | None
+) -> Measure:
     """Run a round of requests of this golden, alternating with the empty model.
 
     Returns milliseconds per request from Triton's statistics, the runtime, and this process.
@@ -149,7 +156,11 @@ def served(url: str, model: str, floor: str, golden: Any, regions: Regions | Non
         found = one_round(client, model, tensors)
         times = json.loads(describe(triton_client, model, golden.inputs)["times"])
         own = {name: times[name] / times["calls"] / 1e6 for name in ("execute", "run")}
-        return {**found, **own, "floor": one_round(client, floor, tensors)["compute_infer"]}
+        return {
+            **found,
+            **own,
+            "floor": one_round(client, floor, tensors)["compute_infer"],
+        }
 
     return measured
 
@@ -185,19 +196,25 @@ def _statistics(client: Any, model: str) -> dict[str, int]:
 def in_turns(contenders: Sequence[Measure]) -> dict[str, float]:
     """Return the medians of all rounds. Each round measures every contender."""
     rounds = [
-        {k: v for measured in contenders for k, v in measured().items()} for _ in range(ROUNDS)
+        {k: v for measured in contenders for k, v in measured().items()}
+        for _ in range(ROUNDS)
     ]
     return {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
 
 
 def rows(
-    name: str, made: Any, settings: Sequence[str], batches: Sequence[int], stands: Stands
+    name: str,
+    made: Any,
+    settings: Sequence[str],
+    batches: Sequence[int],
+    stands: Stands,
 ) -> Iterator[dict[str, Any]]:
     """Yield one row for each batch size, way and setting."""
     folder, plan, goldens = made
     gpu = torch.cuda.is_available()
     variants = {
-        setting: models.variant(folder, setting, runtime=SETTINGS[setting]) for setting in settings
+        setting: models.variant(folder, setting, runtime=SETTINGS[setting])
+        for setting in settings
     }
     floor = models.floor(folder)
     with serve(
@@ -210,7 +227,12 @@ def rows(
         for setting, model in variants.items():
             ways = _ways(folder.parent, server.grpc_url, model, WAYS[setting], gpu)
             for batch, way in ((batch, way) for batch in batches for way in ways):
-                about = {"network": name, "batch": batch, "way": way, "setting": setting}
+                about = {
+                    "network": name,
+                    "batch": batch,
+                    "way": way,
+                    "setting": setting,
+                }
                 if not stands(about):
                     times = _timed(
                         server.grpc_url,
@@ -224,7 +246,11 @@ def rows(
 
 
 FREE: dict[str, Any] = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-WAYS = {"default": (BODY, "system", "cuda"), "plain": ("system", "cuda"), "mapped": ("cuda",)}
+WAYS = {
+    "default": (BODY, "system", "cuda"),
+    "plain": ("system", "cuda"),
+    "mapped": ("cuda",),
+}
 """The ways in which tensors travel in each setting."""
 
 
@@ -238,7 +264,9 @@ def _timed(
 ) -> dict[str, float]:
     with ExitStack() as stack:
         client = grpc.InferenceServerClient(url)
-        regions = stack.enter_context(Regions(way, client, golden)) if way != BODY else None
+        regions = (
+            stack.enter_context(Regions(way, client, golden)) if way != BODY else None
+        )
         contenders = [served(url, model, floor, golden, regions)]
         if plan is not None:
             (x,) = (torch.from_numpy(array).cuda() for array in golden.inputs.values())
@@ -254,7 +282,9 @@ def _ways(
     """
     found = {}
     for way in [way for way in wanted if gpu or way != "cuda"]:
-        (verified,) = parity.verify(repository, None, url, [model], repeat=0, shared_memory=[way])
+        (verified,) = parity.verify(
+            repository, None, url, [model], repeat=0, shared_memory=[way]
+        )
         if verified.passed:
             found[way] = verified.answered_by
         else:
@@ -267,7 +297,11 @@ def _ways(
 
 
 def concurrent(
-    name: str, made: Any, settings: Sequence[str], batches: Sequence[int], stands: Stands
+    name: str,
+    made: Any,
+    settings: Sequence[str],
+    batches: Sequence[int],
+    stands: Stands,
 ) -> Iterator[dict[str, Any]]:
     """Measure the requests per second of several clients with several instances, and the calls per
     second of the engine alone.
@@ -275,7 +309,9 @@ def concurrent(
     folder, plan, goldens = made
     gpu = torch.cuda.is_available()
     variants = {
-        s: models.variant(folder, f"{s}.{INSTANCES}", runtime=SETTINGS[s], instances=INSTANCES)
+        s: models.variant(
+            folder, f"{s}.{INSTANCES}", runtime=SETTINGS[s], instances=INSTANCES
+        )
         for s in settings
     }
     with serve(
@@ -287,7 +323,11 @@ def concurrent(
     ) as server:
         for setting, model in variants.items():
             ways = _ways(
-                folder.parent, server.grpc_url, model, ("cuda",) if gpu else ("system",), gpu
+                folder.parent,
+                server.grpc_url,
+                model,
+                ("cuda",) if gpu else ("system",),
+                gpu,
             )
             for batch, way in ((batch, way) for batch in batches for way in ways):
                 about = {
@@ -302,7 +342,10 @@ def concurrent(
                     row = {**about, "instances": INSTANCES, "answered_by": ways[way]}
                     row["requests_s"] = _rate(server.grpc_url, model, golden, way)
                     if gpu:
-                        (x,) = (torch.from_numpy(array).cuda() for array in golden.inputs.values())
+                        (x,) = (
+                            torch.from_numpy(array).cuda()
+                            for array in golden.inputs.values()
+                        )
                         row |= in_turns([alone(plan, x)])
                         row["throughput"] = row["requests_s"] * row["engine"] / 1e3
                     yield row
@@ -348,15 +391,25 @@ def wanted(
     name: str, settings: Sequence[str], batches: Sequence[int], several: bool
 ) -> Iterator[dict[str, Any]]:
     """The measurements of the rows of a run."""
-    for setting, batch in ((setting, batch) for setting in settings for batch in batches):
+    for setting, batch in (
+        (setting, batch) for setting in settings for batch in batches
+    ):
         for way in ("cuda",) if several else WAYS[setting]:
             more = {"clients": CLIENTS} if several else {}
-            yield {"network": name, "batch": batch, "way": way, "setting": setting, **more}
+            yield {
+                "network": name,
+                "batch": batch,
+                "way": way,
+                "setting": setting,
+                **more,
+            }
 
 
 def main() -> None:
     """Print each row as it is measured, and keep it if a plan ran."""
-    parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
+    parser = argparse.ArgumentParser(
+        description=" ".join((__doc__ or "").split("\n\n")[0].split())
+    )
     parser.add_argument("--network", choices=sorted(NETWORKS), action="append")
     parser.add_argument("--precision", choices=("fp32", "tf32", "fp16"), default="fp16")
     parser.add_argument("--batch", type=int, choices=sorted(GOLDENS), action="append")
@@ -393,7 +446,11 @@ def _network(name: str, args: argparse.Namespace, gpu: bool) -> None:
     print(f"{name}: published after {time.monotonic() - started:.1f} s", flush=True)
     measure = concurrent if args.concurrent else rows
     for row in measure(name, made, settings, batches, stands):
-        record = {**row, "precision": args.precision, "settings": args.optimization_level}
+        record = {
+            **row,
+            "precision": args.precision,
+            "settings": args.optimization_level,
+        }
         if gpu:
             if "compute_infer" in row:
                 record["overhead"] = row["compute_infer"] / row["engine"] - 1

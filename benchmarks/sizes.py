@@ -8,7 +8,9 @@ import statistics
 from collections.abc import Callable, Sequence
 
 
-def medians(runs: Sequence[Callable[[], float]], sizes: Sequence[int], rounds: int) -> list[float]:
+def medians(
+    runs: Sequence[Callable[[], float]], sizes: Sequence[int], rounds: int
+) -> list[float]:
     """Return the median seconds of one run of each size; a run returns its own seconds.
 
     Small sizes run several times in a round, until they have done the work of the largest. The
@@ -16,7 +18,10 @@ def medians(runs: Sequence[Callable[[], float]], sizes: Sequence[int], rounds: i
     """
     counts = [max(sizes) // size for size in sizes]
     found = [
-        [sum(run() for _ in range(count)) / count for run, count in zip(runs, counts, strict=True)]
+        [
+            sum(run() for _ in range(count)) / count
+            for run, count in zip(runs, counts, strict=True)
+        ]
         for _ in range(rounds)
     ]
     return [statistics.median(times) for times in zip(*found, strict=True)]

@@ -34,7 +34,9 @@ def medians(
     torch.cuda.synchronize()
     with torch.inference_mode(), torch.cuda.stream(torch.cuda.Stream()):
         for x in inputs:
-            left = {name: make for name, make in contenders.items() if name not in failed}
+            left = {
+                name: make for name, make in contenders.items() if name not in failed
+            }
             calls = {
                 name: call
                 for name, make in left.items()
@@ -44,7 +46,9 @@ def medians(
                 for name in order.sample(list(calls), len(calls)):
                     times[name].append(milliseconds(*calls[name]))
     return {
-        name: statistics.median(values) for name, values in times.items() if name not in failed
+        name: statistics.median(values)
+        for name, values in times.items()
+        if name not in failed
     }, failed
 
 
@@ -88,7 +92,9 @@ def torchscript(module: torch.nn.Module, example: torch.Tensor) -> Make:
 
     def make(x: torch.Tensor) -> Call:
         if not made:
-            made.append(torch.jit.freeze(torch.jit.trace(module, example, check_trace=False)))
+            made.append(
+                torch.jit.freeze(torch.jit.trace(module, example, check_trace=False))
+            )
         return lambda: made[0](x)
 
     made: list[Any] = []
@@ -130,9 +136,12 @@ class Engine:
             stream = torch.cuda.current_stream().cuda_stream
             assert self.context.set_optimization_profile_async(profile, stream)
             torch.cuda.synchronize()
-        names = [self.engine.get_tensor_name(i) for i in range(self.engine.num_io_tensors)]
+        names = [
+            self.engine.get_tensor_name(i) for i in range(self.engine.num_io_tensors)
+        ]
         modes = {
-            name: self.engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT for name in names
+            name: self.engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
+            for name in names
         }
         self.input, self.output = (
             next(n for n in names if modes[n] == kind) for kind in (True, False)
@@ -158,7 +167,9 @@ class Engine:
         with torch.cuda.graph(captured):
             run()
 
-        def replay(of: Engine = self) -> None:  # keeps the buffers and context of the graph alive
+        def replay(
+            of: Engine = self,
+        ) -> None:  # keeps the buffers and context of the graph alive
             captured.replay()
 
         return replay
@@ -211,7 +222,9 @@ class Engine:
         context.set_input_shape(self.input, tuple(x.shape))
         shape = tuple(context.get_tensor_shape(self.output))
         self.y = torch.empty(
-            shape, dtype=from_trt(self.engine.get_tensor_dtype(self.output)), device="cuda"
+            shape,
+            dtype=from_trt(self.engine.get_tensor_dtype(self.output)),
+            device="cuda",
         )
         context.set_tensor_address(self.input, self.x.data_ptr())
         context.set_tensor_address(self.output, self.y.data_ptr())

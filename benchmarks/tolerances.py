@@ -52,7 +52,9 @@ class Rounded(TorchDispatchMode):
         self, operator: Any, types: Any, arguments: Any = (), named: Any = None
     ) -> Any:
         name = operator.overloadpacket.__name__.strip("_")
-        product = name in REDUCED or name == "scaled_dot_product_flash_attention_for_cpu"
+        product = (
+            name in REDUCED or name == "scaled_dot_product_flash_attention_for_cpu"
+        )
         if product:
             arguments = [self._tree(argument) for argument in arguments]
         result = operator(*arguments, **(named or {}))
@@ -62,7 +64,11 @@ class Rounded(TorchDispatchMode):
     def _tree(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return rounded(value, self.precision)
-        return type(value)(map(self._tree, value)) if isinstance(value, (list, tuple)) else value
+        return (
+            type(value)(map(self._tree, value))
+            if isinstance(value, (list, tuple))
+            else value
+        )
 
 
 def rounded(tensor: torch.Tensor, precision: str) -> torch.Tensor:
@@ -82,7 +88,9 @@ def row(name: str, precision: str, batch: int) -> dict[str, Any]:
     module, x = network.module(), network.sample(batch)
     with torch.inference_mode():
         truth = (
-            module(x) if precision != "fp32" else module.double()(x if network.high else x.double())
+            module(x)
+            if precision != "fp32"
+            else module.double()(x if network.high else x.double())
         )
     with torch.no_grad():
         if precision == "fp32":
@@ -104,7 +112,9 @@ def row(name: str, precision: str, batch: int) -> dict[str, Any]:
 
 def main() -> None:
     """Print each row as it is measured."""
-    parser = argparse.ArgumentParser(description=" ".join((__doc__ or "").split("\n\n")[0].split()))
+    parser = argparse.ArgumentParser(
+        description=" ".join((__doc__ or "").split("\n\n")[0].split())
+    )
     parser.add_argument("--only", action="append", choices=sorted(NETWORKS))
     parser.add_argument("--batch", type=int, default=1)
     args = parser.parse_args()

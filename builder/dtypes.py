@@ -62,7 +62,9 @@ TABLE = (
     Dtype("float8_e8m0fnu", "Float8_e8m0fnu", 44),
 )
 
-ENDPOINT_DTYPES = tuple(entry.name for entry in TABLE if entry.triton and entry.name != "int16")
+ENDPOINT_DTYPES = tuple(
+    entry.name for entry in TABLE if entry.triton and entry.name != "int16"
+)
 """The dtypes that a manifest may declare: those of Triton except int16, which TensorRT does not
 support as an input.
 """

@@ -34,7 +34,9 @@ class TrtBuildError(Exception):
     traceback = ""
     """The traceback of an unexpected error, as text, so that it can pass between processes."""
 
-    def __init__(self, message: str, *, where: str | None = None, fix: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, where: str | None = None, fix: str | None = None
+    ) -> None:
         super().__init__(message)
         self.message, self.where, self.fix = message, where, fix
 
@@ -120,16 +122,18 @@ class UnsupportedOperators(ModelError):
     def __init__(self, operators: Sequence[UnsupportedOperator]) -> None:
         self.operators = tuple(operators)
         count = len(self.operators)
-        head = f"{count} node{'s' if count != 1 else ''} cannot be converted to TensorRT:"
+        head = (
+            f"{count} node{'s' if count != 1 else ''} cannot be converted to TensorRT:"
+        )
         super().__init__("\n".join([head, *self._groups()]))
 
     def _groups(self) -> list[str]:
         """One paragraph for each schema and reason, with the source line of every node."""
         groups: dict[tuple[str, str, str], list[str]] = {}
         for operator in self.operators:
-            groups.setdefault((operator.schema, operator.reason, operator.fix), []).append(
-                operator.where
-            )
+            groups.setdefault(
+                (operator.schema, operator.reason, operator.fix), []
+            ).append(operator.where)
         return [
             "\n".join(
                 [

@@ -21,7 +21,9 @@ from types import ModuleType
 from typing import Any
 
 
-def lazy(package: str, init: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazy(
+    package: str, init: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of the package whose `__init__.py` is the file `init`."""
     exported = names(Path(init).with_suffix(".pyi"))
     if any(file == name for name, file in exported.items()):

@@ -41,7 +41,9 @@ TABLE = (
     Precision("bf16", half="bfloat16", aliases=("bfloat16",)),
     Precision("int8", quantized="int8", rest="fp16"),
     Precision("fp8", quantized="float8_e4m3fn", rest="fp32"),
-    Precision("mixed", quantized="int8", rest="fp16", least_sqnr=30.0, weights_only=True),
+    Precision(
+        "mixed", quantized="int8", rest="fp16", least_sqnr=30.0, weights_only=True
+    ),
 )
 
 PRECISIONS = tuple(entry.name for entry in TABLE)

@@ -11,7 +11,8 @@ from builder.errors import Defect, EnvironmentProblem, TrtBuildError
 
 OUT_OF_RESOURCES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 ALLOCATORS = re.compile(
-    r"Allocator: (can't allocate|not enough) memory|out of memory|bad_alloc", re.IGNORECASE
+    r"Allocator: (can't allocate|not enough) memory|out of memory|bad_alloc",
+    re.IGNORECASE,
 )
 """Messages of torch. On the CPU it raises a plain RuntimeError."""
 
@@ -42,11 +43,18 @@ def _machines(error: Exception) -> EnvironmentProblem | None:
             ),
         )
     if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES:
-        file = error.filename2 or error.filename  # of a copy that failed, the one that is written
-        return EnvironmentProblem(error.strerror or str(error), where=file and str(file))
-    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("builder"):
+        file = (
+            error.filename2 or error.filename
+        )  # of a copy that failed, the one that is written
         return EnvironmentProblem(
-            f"{error.name} is not installed", fix="trt-build doctor shows what is missing for what"
+            error.strerror or str(error), where=file and str(file)
+        )
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith(
+        "builder"
+    ):
+        return EnvironmentProblem(
+            f"{error.name} is not installed",
+            fix="trt-build doctor shows what is missing for what",
         )
     return None
 
@@ -76,13 +84,16 @@ def own_line(error: BaseException) -> str:
     is the text of its cause.
     """
     frames = re.findall(
-        r'File "([^"]*/builder/[^"]+)", line (\d+), in (\w+)', str(error.__cause__ or "")
+        r'File "([^"]*/builder/[^"]+)", line (\d+), in (\w+)',
+        str(error.__cause__ or ""),
     )
     if frames:
         file, line, function = frames[-1]
         return f"{file}:{line} in {function}"
     frames = traceback.extract_tb(error.__traceback__ or sys.exc_info()[2])
-    inside = [frame for frame in frames if "/builder/" in frame.filename] or list(frames)
+    inside = [frame for frame in frames if "/builder/" in frame.filename] or list(
+        frames
+    )
     if inside:
         return f"{inside[-1].filename}:{inside[-1].lineno} in {inside[-1].name}"
     return "unknown"

@@ -91,7 +91,10 @@ def split_key(key: str) -> tuple[str, str]:
 
 def conditions(converter: Any) -> str:
     """What the capability asks for, and the note."""
-    words = [first_line(p) or p.__name__.strip("_<>").replace("_", " ") for p in converter.when]
+    words = [
+        first_line(p) or p.__name__.strip("_<>").replace("_", " ")
+        for p in converter.when
+    ]
     words = [word for word in words if word != "lambda"]
     return "; ".join([*words, *([converter.note] if converter.note else [])])
 
@@ -114,7 +117,9 @@ def converted() -> Iterator[str]:
     """
     from builder.conversion.registry import CONVERTERS
 
-    families: dict[str, dict[tuple[str, ...], list[str]]] = defaultdict(lambda: defaultdict(list))
+    families: dict[str, dict[tuple[str, ...], list[str]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     verdicts = samples()
     for key, converter in sorted(CONVERTERS.items()):
         name, overload = split_key(key)
@@ -131,14 +136,24 @@ def converted() -> Iterator[str]:
     yield SAMPLES if verdicts else ""
     for module, rows in sorted(families.items()):
         yield f"### {module.rsplit('.', 1)[-1]}\n\n{first_line(import_module(module))}.\n"
-        head = ["operator", "overloads", "computes", "dynamic", "conditions and notes", "flavours"]
+        head = [
+            "operator",
+            "overloads",
+            "computes",
+            "dynamic",
+            "conditions and notes",
+            "flavours",
+        ]
         lines: list[tuple[str, ...]] = [
             (f"`{r[0]}`", ", ".join(o), *r[1:]) for r, o in rows.items()
         ]
         if verdicts:
             head, lines = (
                 [*head, "samples"],
-                [(*line, verdict(r[0], verdicts)) for line, r in zip(lines, rows, strict=True)],
+                [
+                    (*line, verdict(r[0], verdicts))
+                    for line, r in zip(lines, rows, strict=True)
+                ],
             )
         yield from table(head, lines)
         yield ""
@@ -163,7 +178,8 @@ def evaluated() -> Iterator[str]:
     for module, names in sorted(modules.items()):
         yield f"\n### {module.rsplit('.', 1)[-1]}\n\n{first_line(import_module(module))}.\n"
         yield from table(
-            ["operator", "overloads"], ((f"`{n}`", ", ".join(o)) for n, o in sorted(names.items()))
+            ["operator", "overloads"],
+            ((f"`{n}`", ", ".join(o)) for n, o in sorted(names.items())),
         )
 
 
@@ -180,7 +196,8 @@ def lowered() -> Iterator[str]:
             names[name].append(overload)
     yield "\n## Lowered\n\nOperators that lowering decomposes:\n"
     yield from table(
-        ["operator", "overloads"], ((f"`{n}`", ", ".join(o)) for n, o in sorted(names.items()))
+        ["operator", "overloads"],
+        ((f"`{n}`", ", ".join(o)) for n, o in sorted(names.items())),
     )
     yield (
         "\nPasses in order. A pass may run more than once. `scale-queries` runs for half precision"
@@ -188,7 +205,9 @@ def lowered() -> Iterator[str]:
     )
     yield "`scale-scores` for full precision only.\n"
     passes = dict.fromkeys((step.name, first_paragraph(step.doc)) for step in ALL)
-    yield from table(["pass", "what it does"], ((f"`{name}`", doc) for name, doc in passes))
+    yield from table(
+        ["pass", "what it does"], ((f"`{name}`", doc) for name, doc in passes)
+    )
 
 
 def refused() -> Iterator[str]:
@@ -203,8 +222,13 @@ def refused() -> Iterator[str]:
     groups[next(iter(groups))] += dict.fromkeys(split_key(key)[0] for key in RANDOM)
     for name, reason in REASONS.items():
         groups.setdefault(reason, []).append(name)
-    rows = [(", ".join(f"`{name}`" for name in names), reason) for reason, names in groups.items()]
-    yield from table(["operator", "reason"], [*rows, ("complex dtypes", "TensorRT has none")])
+    rows = [
+        (", ".join(f"`{name}`" for name in names), reason)
+        for reason, names in groups.items()
+    ]
+    yield from table(
+        ["operator", "reason"], [*rows, ("complex dtypes", "TensorRT has none")]
+    )
 
 
 def page() -> str:
@@ -216,7 +240,9 @@ def page() -> str:
 
 def _counts(result: Any) -> str:
     refused, failed = sum(result.unsupported.values()), sum(result.failed.values())
-    return f"{result.verdict}: {result.passed} passed, {refused} refused, {failed} failed"
+    return (
+        f"{result.verdict}: {result.passed} passed, {refused} refused, {failed} failed"
+    )
 
 
 def run_samples() -> None:
@@ -256,7 +282,9 @@ def lowering(name: str) -> str:
 
 def partition() -> str:
     """docs/partition.md with the tables of the measured rows."""
-    text: str = import_module("benchmarks.partition").page(PARTITION.read_text(encoding="utf-8"))
+    text: str = import_module("benchmarks.partition").page(
+        PARTITION.read_text(encoding="utf-8")
+    )
     return text
 
 
@@ -288,7 +316,9 @@ def main(arguments: list[str]) -> int:
         return 2
     if "--samples" in arguments:
         run_samples()
-    return max([_check(*one) if "--check" in arguments else _write(*one) for one in named])
+    return max(
+        [_check(*one) if "--check" in arguments else _write(*one) for one in named]
+    )
 
 
 def _write(path: Path, make: Callable[[], str]) -> int:
@@ -298,7 +328,9 @@ def _write(path: Path, make: Callable[[], str]) -> int:
 
 def _check(path: Path, make: Callable[[], str]) -> int:
     current = path.exists() and path.read_text(encoding="utf-8") == make()
-    state = "current" if current else f"not current: python docs/generate.py {path.stem}"
+    state = (
+        "current" if current else f"not current: python docs/generate.py {path.stem}"
+    )
     print(f"{path.relative_to(ROOT)} is {state}")
     return 0 if current else 1
 

@@ -21,11 +21,15 @@ def paragraphs(text: str) -> list[str]:
     text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     lines = [
-        "" if re.match(r"\s*\||#| {4,}\S", line) and not re.match(r"\s+[-*\d]", line) else line
+        ""
+        if re.match(r"\s*\||#| {4,}\S", line) and not re.match(r"\s+[-*\d]", line)
+        else line
         for line in text.splitlines()
     ]
     text = re.sub(r"\n\s*(?:[-*]|\d+\.) ", "\n\n", "\n".join(["", *lines]))
-    return [" ".join(block.split()) for block in re.split(r"\n\s*\n", text) if block.strip()]
+    return [
+        " ".join(block.split()) for block in re.split(r"\n\s*\n", text) if block.strip()
+    ]
 
 
 def sentences(text: str) -> list[str]:
@@ -56,7 +60,9 @@ def row(name: str, counts: list[int]) -> str:
 
 def hand_written() -> list[Path]:
     """README, CONTRIBUTING and the pages under docs/ that no program writes."""
-    docs = sorted(path for path in (ROOT / "docs").rglob("*.md") if path.name not in GENERATED)
+    docs = sorted(
+        path for path in (ROOT / "docs").rglob("*.md") if path.name not in GENERATED
+    )
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *docs]
 
 

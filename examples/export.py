@@ -37,7 +37,9 @@ def transformer_encoder(folder: Path) -> None:
     model = settle(TransformerEncoder(), tokens, padding)
     torch.backends.mha.set_fastpath_enabled(False)
     with torch.no_grad():
-        torch.jit.trace(model, (tokens, padding)).save(folder / "transformer_encoder.pt")
+        torch.jit.trace(model, (tokens, padding)).save(
+            folder / "transformer_encoder.pt"
+        )
 
 
 def two_tower(folder: Path) -> None:
@@ -47,7 +49,11 @@ def two_tower(folder: Path) -> None:
     history, profile = torch.randint(0, 1000, (16, 8)), torch.randn(16, 16)
     model = settle(TwoTower(), history, profile)
     torch.jit.script(model).save(folder / "two_tower.pt")
-    np.savez(folder / "two_tower.npz", history=history[:5].numpy(), profile=profile[:5].numpy())
+    np.savez(
+        folder / "two_tower.npz",
+        history=history[:5].numpy(),
+        profile=profile[:5].numpy(),
+    )
 
 
 def silero_vad(folder: Path) -> None:
@@ -61,7 +67,8 @@ def silero_vad(folder: Path) -> None:
             " silero-vad"
         )
     shutil.copyfile(
-        Path(package.origin).parent / "data" / "silero_vad.jit", folder / "silero_vad.pt"
+        Path(package.origin).parent / "data" / "silero_vad.jit",
+        folder / "silero_vad.pt",
     )
     voices = {
         f"{seed}/audio": frames(synthetic_speech(1.0, seed)).unsqueeze(1).numpy()
@@ -71,7 +78,8 @@ def silero_vad(folder: Path) -> None:
 
 
 EXAMPLES = {
-    export.__name__: export for export in (residual_cnn, transformer_encoder, two_tower, silero_vad)
+    export.__name__: export
+    for export in (residual_cnn, transformer_encoder, two_tower, silero_vad)
 }
 
 

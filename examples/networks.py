@@ -43,7 +43,9 @@ class ResidualCNN(nn.Module):
     def __init__(self, classes: int = 10) -> None:
         super().__init__()
         self.stem = nn.Sequential(
-            nn.Conv2d(3, 16, 7, 2, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True)
+            nn.Conv2d(3, 16, 7, 2, 3, bias=False),
+            nn.BatchNorm2d(16),
+            nn.ReLU(inplace=True),
         )
         self.pool = nn.MaxPool2d(3, 2, 1)
         self.stages = nn.Sequential(
@@ -65,7 +67,9 @@ class TransformerEncoder(nn.Module):
     strangers needs.
     """
 
-    def __init__(self, width: int = 64, heads: int = 4, depth: int = 2, longest: int = 512) -> None:
+    def __init__(
+        self, width: int = 64, heads: int = 4, depth: int = 2, longest: int = 512
+    ) -> None:
         super().__init__()
         layer = nn.TransformerEncoderLayer(
             width, heads, 2 * width, dropout=0.1, activation="gelu", batch_first=True
@@ -98,7 +102,9 @@ class TwoTower(nn.Module):
 
     def forward(self, history: Tensor, profile: Tensor) -> tuple[Tensor, Tensor]:
         taste = F.normalize(self.history_tower(self.items(history).mean(dim=1)), dim=-1)
-        score = torch.sigmoid((taste * self.profile_tower(profile)).sum(dim=-1, keepdim=True))
+        score = torch.sigmoid(
+            (taste * self.profile_tower(profile)).sum(dim=-1, keepdim=True)
+        )
         return score, taste
 
 
@@ -107,7 +113,10 @@ def sinusoids(length: int, width: int) -> Tensor:
     position = torch.arange(length).unsqueeze(1)
     rate = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))
     table = torch.zeros(length, width)
-    table[:, 0::2], table[:, 1::2] = torch.sin(position * rate), torch.cos(position * rate)
+    table[:, 0::2], table[:, 1::2] = (
+        torch.sin(position * rate),
+        torch.cos(position * rate),
+    )
     return table
 
 

@@ -20,7 +20,9 @@ def synthetic_speech(seconds: float, seed: int = 0) -> Tensor:
     pitch = random.uniform(100, 200) * (1 + 0.2 * np.sin(2 * np.pi * 0.7 * t))
     phase = 2 * np.pi * np.cumsum(pitch) / RATE
     harmonics = (np.sin(k * phase) * loudness(k * pitch) for k in range(1, 30))
-    syllables = np.clip(np.sin(2 * np.pi * 3.0 * t), 0, None) * (np.sin(2 * np.pi * 0.5 * t) > -0.3)
+    syllables = np.clip(np.sin(2 * np.pi * 3.0 * t), 0, None) * (
+        np.sin(2 * np.pi * 0.5 * t) > -0.3
+    )
     audio = sum(harmonics) * syllables + 0.01 * random.standard_normal(t.size)
     return torch.from_numpy((0.8 * audio / np.abs(audio).max()).astype(np.float32))
 
@@ -31,7 +33,8 @@ def loudness(frequency: np.ndarray) -> np.ndarray:
     """
     formants = ((700, 110, 1.0), (1220, 120, 0.5), (2600, 160, 0.25))
     return sum(
-        gain * np.exp(-(((frequency - center) / width) ** 2)) for center, width, gain in formants
+        gain * np.exp(-(((frequency - center) / width) ** 2))
+        for center, width, gain in formants
     )
 
 

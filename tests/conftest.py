@@ -33,15 +33,20 @@ ON_ENGINES = {Path(__file__).parent / room for room in ("conversion", "reference
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_cache(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No test finds a plan that another left, or leaves one in the user's cache."""
     monkeypatch.setenv("TRT_BUILD_STORE_KEY", "the key of the tests")
     monkeypatch.setenv(
-        "TRT_BUILD_CACHE", str(tmp_path_factory.getbasetemp() / f"cache-{uuid.uuid4().hex}")
+        "TRT_BUILD_CACHE",
+        str(tmp_path_factory.getbasetemp() / f"cache-{uuid.uuid4().hex}"),
     )
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
     """Where the tensorrt flavour can build, operators and the reference run on the engine too, so
     they count as `gpu`; elsewhere, tests marked `gpu` are skipped with the reason.
     """
@@ -53,7 +58,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if engine_here and ON_ENGINES & set(Path(item.path).parents):
             item.add_marker(pytest.mark.gpu)
         elif not engine_here and item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="needs a GPU and the tensorrt package"))
+            item.add_marker(
+                pytest.mark.skip(reason="needs a GPU and the tensorrt package")
+            )
 
 
 def _start(item: pytest.Item) -> int:

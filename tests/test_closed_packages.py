@@ -32,13 +32,18 @@ def root(tmp_path: Path) -> Path:
         ("from sample.engine.build import build", "sample.engine.build.build"),
         ("from sample.engine import memory", "sample.engine.memory"),
         ("import sample.engine.build", "sample.engine.build"),
-        ("def f():\n    from sample.engine.flavour import trt", "sample.engine.flavour.trt"),
+        (
+            "def f():\n    from sample.engine.flavour import trt",
+            "sample.engine.flavour.trt",
+        ),
     ],
 )
 def test_import_of_private_names_is_found(root: Path, text: str, name: str) -> None:
     (root / "cli/repo.py").write_text(text)
     line = len(text.splitlines())
-    assert list(violations(root)) == [f"sample/cli/repo.py:{line}: {name} is not public"]
+    assert list(violations(root)) == [
+        f"sample/cli/repo.py:{line}: {name} is not public"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +62,9 @@ def test_public_names_and_own_files_are_allowed(root: Path, text: str) -> None:
 
 def test_package_without_a_stub_exports_its_all(root: Path) -> None:
     (root / "engine/run.py").write_text("from sample.cli import main, repo")
-    assert list(violations(root)) == ["sample/engine/run.py:1: sample.cli.repo is not public"]
+    assert list(violations(root)) == [
+        "sample/engine/run.py:1: sample.cli.repo is not public"
+    ]
 
 
 def test_trt_build_satisfies_the_contract() -> None:
@@ -66,6 +73,8 @@ def test_trt_build_satisfies_the_contract() -> None:
 
 def test_architecture_page_has_every_package_and_module() -> None:
     page = (BUILDER.parent / "docs/architecture.md").read_text(encoding="utf-8")
-    parts = {path.name for path in BUILDER.iterdir() if (path / "__init__.py").is_file()}
+    parts = {
+        path.name for path in BUILDER.iterdir() if (path / "__init__.py").is_file()
+    }
     parts |= {path.name for path in BUILDER.glob("[a-z]*.py")}
     assert [part for part in sorted(parts) if f"builder/{part}`" not in page] == []

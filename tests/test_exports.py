@@ -69,7 +69,9 @@ def test_function_can_be_replaced_in_the_package(
 
 
 def test_only_public_names_are_listed_and_found(package: ModuleType) -> None:
-    with pytest.raises(AttributeError, match="module 'planted' has no attribute 'missing'"):
+    with pytest.raises(
+        AttributeError, match="module 'planted' has no attribute 'missing'"
+    ):
         _ = package.missing
     assert {"Plan", "build", "other"} <= set(dir(package))
 
@@ -97,7 +99,9 @@ def test_any_conversion_file_registers_all_converters() -> None:
     """In a separate process: it imports one file, as a worker or a plugin may."""
     code = "from builder.conversion.registry import CONVERTERS, EVALUATORS\n"
     code += "print(len(CONVERTERS), len(EVALUATORS))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     converters, evaluators = map(int, done.stdout.split())
     assert (converters, evaluators) == (len(CONVERTERS), len(EVALUATORS))
     assert converters > 600 and evaluators > 400

@@ -20,7 +20,9 @@ CODE = torch.jit.CompilationUnit("def code(x: Tensor) -> int:\n    return x.dtyp
 """TorchScript's number for the dtype of a tensor."""
 
 
-@pytest.mark.filterwarnings("ignore")  # complex32 and the quantized dtypes are experimental
+@pytest.mark.filterwarnings(
+    "ignore"
+)  # complex32 and the quantized dtypes are experimental
 @pytest.mark.parametrize("entry", dtypes.TABLE, ids=lambda entry: str(entry.name))
 def test_dtype_codes_match_torchscript(entry: dtypes.Dtype) -> None:
     dtype = dtypes.torch_dtype(entry)
@@ -32,14 +34,22 @@ def test_dtype_codes_match_torchscript(entry: dtypes.Dtype) -> None:
 def test_table_has_every_byte_sized_torch_dtype() -> None:
     known = {entry.name for entry in dtypes.TABLE}
     all_of_torch = {
-        dtypes.name_of(value) for value in vars(torch).values() if isinstance(value, torch.dtype)
+        dtypes.name_of(value)
+        for value in vars(torch).values()
+        if isinstance(value, torch.dtype)
     }
-    packed = {name for name in all_of_torch if name.startswith(("quint", "uint", "int", "bits"))}
+    packed = {
+        name
+        for name in all_of_torch
+        if name.startswith(("quint", "uint", "int", "bits"))
+    }
     assert all_of_torch - known <= packed | {"float4_e2m1fn_x2"}
 
 
 def test_manifest_schema_lists_the_tables() -> None:
-    schema = json.loads((BUILDER / "manifest/model.schema.json").read_text(encoding="utf-8"))
+    schema = json.loads(
+        (BUILDER / "manifest/model.schema.json").read_text(encoding="utf-8")
+    )
     listed = {tuple(found) for found in _enums(schema)}
     assert {precisions.PRECISIONS, dtypes.ENDPOINT_DTYPES, STATE_MODES} <= listed
 
@@ -57,7 +67,8 @@ def test_python_runtime_has_the_same_dtype_table() -> None:
     table = next(
         node.value
         for node in ast.parse(source.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "TENSORRT_TO_TORCH"
+        if isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]) == "TENSORRT_TO_TORCH"
     )
     assert isinstance(table, ast.Dict)
     pairs = zip(map(ast.unparse, filter(None, table.keys)), table.values, strict=True)

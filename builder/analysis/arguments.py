@@ -92,7 +92,9 @@ _NUMBERS = {
 _NONE = Constant(type(None), None)
 
 
-def described(operator: Operator, node: Node, fact: Callable[[Any], Fact]) -> tuple[Any, ...]:
+def described(
+    operator: Operator, node: Node, fact: Callable[[Any], Fact]
+) -> tuple[Any, ...]:
     """The arguments of a node. Raises LookupError if one can neither be read nor tried."""
     readers = operator.readers[: node.inputsSize()]
     return tuple(read(node.inputsAt(at), fact) for at, read in enumerate(readers))
@@ -106,7 +108,10 @@ def operator_of(schema: str) -> Operator | None:
     if not schema.startswith("aten::") or function is None:
         return None
     parsed = function._schema
-    if any(str(result.type) != "Tensor" for result in parsed.returns) or not parsed.returns:
+    if (
+        any(str(result.type) != "Tensor" for result in parsed.returns)
+        or not parsed.returns
+    ):
         return None
     if parsed.is_mutable:
         return None
@@ -114,7 +119,9 @@ def operator_of(schema: str) -> Operator | None:
         return None
     arguments = parsed.arguments
     readers = tuple(_reader(one.name, str(one.real_type)) for one in arguments)
-    keywords = tuple((at, one.name) for at, one in enumerate(arguments) if one.kwarg_only)
+    keywords = tuple(
+        (at, one.name) for at, one in enumerate(arguments) if one.kwarg_only
+    )
     return Operator(name, function, readers, len(arguments) - len(keywords), keywords)
 
 
@@ -129,7 +136,9 @@ def _has_kernel(name: str, overload: str) -> bool:
             torch._C._dispatch_has_kernel_for_dispatch_key(overload, key)
             for key in ("Meta", "CompositeExplicitAutograd")
         )
-    except RuntimeError:  # operators that exist only in TorchScript are unknown to the dispatcher
+    except (
+        RuntimeError
+    ):  # operators that exist only in TorchScript are unknown to the dispatcher
         return False
 
 
@@ -255,7 +264,8 @@ def _integers(value: Value, fact: Callable[[Any], Fact]) -> Any:
     if items is None:
         raise LookupError
     return tuple(
-        Constant(int, item) if isinstance(item, int) else _integer(item, fact) for item in items
+        Constant(int, item) if isinstance(item, int) else _integer(item, fact)
+        for item in items
     )
 
 

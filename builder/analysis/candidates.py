@@ -78,7 +78,9 @@ def _flat(items: Iterable[Any]) -> list[Tensor]:
     return found
 
 
-def calls(arguments: tuple[Any, ...], tried: Ranges, size: int) -> Iterator[tuple[list[Any], bool]]:
+def calls(
+    arguments: tuple[Any, ...], tried: Ranges, size: int
+) -> Iterator[tuple[list[Any], bool]]:
     """The arguments of each call, and whether one of them has the largest rank that is tried.
     Raises LookupError if there are too many.
     """

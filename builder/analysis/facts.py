@@ -84,7 +84,10 @@ class Facts:
             self._know_all(node, (self._fact(node.inputsAt(0)),))
         elif kind.startswith("aten::"):
             self._know_all(node, kernels.facts_of(node, self._fact))
-            if kind in _OF_ONE_DTYPE and (dtype := self.dtype(node.inputsAt(0))) is not None:
+            if (
+                kind in _OF_ONE_DTYPE
+                and (dtype := self.dtype(node.inputsAt(0))) is not None
+            ):
                 self.know(node.output(), dtype, self.rank(node.output()))
             elif kind in _RANK_OF:
                 self._know_rank(node, self.rank(node.inputsAt(_RANK_OF[kind])))
@@ -109,7 +112,9 @@ class Facts:
         """The rank of an input of rank 2 or more. All inputs have this rank, except empty tensors
         of rank 1, which `cat` ignores. Examples of equal sizes do not have them.
         """
-        ranks = [self.rank(value) for value in constants.list_items(node.inputsAt(0)) or ()]
+        ranks = [
+            self.rank(value) for value in constants.list_items(node.inputsAt(0)) or ()
+        ]
         return next((rank for rank in ranks if rank is not None and rank > 1), None)
 
 

@@ -55,7 +55,9 @@ def _evaluated(operator: Operator, arguments: tuple[Any, ...]) -> tuple[Fact, ..
     return tuple((dtype, rank if is_ranked else None) for dtype, rank in facts)
 
 
-def _facts(operator: Operator, arguments: tuple[Any, ...], tried: candidates.Ranges) -> list[Fact]:
+def _facts(
+    operator: Operator, arguments: tuple[Any, ...], tried: candidates.Ranges
+) -> list[Fact]:
     """The facts for examples of the first size with which a call is accepted. With unknown ranks,
     those of size 1 must agree: a rank may be rejected only for its number of elements.
     """
@@ -77,7 +79,9 @@ def _agreement(
     if there are too many.
     """
     agreed: list[Fact] = []
-    is_bounded = False  # whether a call without a tensor of the largest rank was accepted
+    is_bounded = (
+        False  # whether a call without a tensor of the largest rank was accepted
+    )
     for values, is_largest in candidates.calls(arguments, tried, size):
         made = _results(operator, values)
         if not made:
@@ -101,7 +105,9 @@ def _results(operator: Operator, values: list[Any]) -> list[Fact]:
     try:
         with torch.no_grad():
             made = operator.function(*values[: operator.positional], **keywords)
-    except Exception:  # kernels raise different errors for sizes or dtypes that do not fit
+    except (
+        Exception
+    ):  # kernels raise different errors for sizes or dtypes that do not fit
         return []
     results = made if isinstance(made, tuple) else (made,)
     return [(tensor.dtype, tensor.dim()) for tensor in results]

@@ -40,7 +40,11 @@ def read(file: Path) -> dict[str, Any]:
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
         models = record["models"]
-        _ = [level["throughput"]["value"] for model in models for level in model["levels"]]
+        _ = [
+            level["throughput"]["value"]
+            for model in models
+            for level in model["levels"]
+        ]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UsageError(
             f"not a file that trt-build bench wrote: {error}",
@@ -77,7 +81,9 @@ def _changes(before: Levels, after: Levels) -> Iterator[Change]:
         for figure, (old, new) in _pairs(before[key], level).items():
             share = new["value"] / old["value"] - 1 if old["value"] else 0.0
             verdict = _verdict(figure, old, new, share)
-            yield Change(name, way, load, figure, old["value"], new["value"], share, verdict)
+            yield Change(
+                name, way, load, figure, old["value"], new["value"], share, verdict
+            )
 
 
 def _pairs(
@@ -85,10 +91,14 @@ def _pairs(
 ) -> dict[str, tuple[Mapping[str, float], Mapping[str, float]]]:
     pairs = {"throughput": (old["throughput"], new["throughput"])}
     common = [name for name in new["latency_ms"] if name in old["latency_ms"]]
-    return pairs | {name: (old["latency_ms"][name], new["latency_ms"][name]) for name in common}
+    return pairs | {
+        name: (old["latency_ms"][name], new["latency_ms"][name]) for name in common
+    }
 
 
-def _verdict(figure: str, old: Mapping[str, float], new: Mapping[str, float], share: float) -> str:
+def _verdict(
+    figure: str, old: Mapping[str, float], new: Mapping[str, float], share: float
+) -> str:
     overlap = old["low"] <= new["high"] and new["low"] <= old["high"]
     if overlap or abs(share) < SMALLEST:
         return SAME

@@ -95,7 +95,9 @@ def tensors(module: ModuleType, golden: Golden) -> list[Any]:
 class _Sender:
     """Sends the job's requests and records their times."""
 
-    def __init__(self, job: Job, client: Any, slots: Sequence[Sequence[Sequence[_Request]]]):
+    def __init__(
+        self, job: Job, client: Any, slots: Sequence[Sequence[Sequence[_Request]]]
+    ):
         self.job, self.client, self.slots = job, client, slots
         self.clock = _Clock()
         self.random = random.Random(job.seed)
@@ -106,15 +108,22 @@ class _Sender:
         until = time.monotonic() + self.job.seconds
         count = self.job.load.concurrency or 0
         await asyncio.gather(
-            *(self._loop(self.slots[i % len(self.slots)], until, i) for i in range(count))
+            *(
+                self._loop(self.slots[i % len(self.slots)], until, i)
+                for i in range(count)
+            )
         )
 
-    async def _loop(self, sequences: Sequence[Sequence[_Request]], until: float, at: int) -> None:
+    async def _loop(
+        self, sequences: Sequence[Sequence[_Request]], until: float, at: int
+    ) -> None:
         order = itertools.islice(itertools.cycle(sequences), at % len(sequences), None)
         while time.monotonic() < until:
             await self._sequence(next(order), None)
 
-    async def _sequence(self, requests: Sequence[_Request], intended: float | None) -> None:
+    async def _sequence(
+        self, requests: Sequence[_Request], intended: float | None
+    ) -> None:
         """Send a sequence or a single request. The first request is due at `intended`, each other
         one when the previous response has arrived.
         """
@@ -149,7 +158,9 @@ class _Sender:
         except Exception as error:
             self.clock.failed(error)
             return False
-        self.clock.add(sent if intended is None else intended, sent, time.monotonic(), request.rows)
+        self.clock.add(
+            sent if intended is None else intended, sent, time.monotonic(), request.rows
+        )
         return True
 
     async def open(self) -> None:
@@ -206,12 +217,18 @@ def _slots(job: Job, module: ModuleType) -> Iterator[list[list[list[_Request]]]]
     """Return the requests of each slot. They are the same for all slots if requests contain the
     tensors. With shared memory, each slot has separate regions.
     """
-    batches = max((rows(golden, 1) for one in job.sequences for golden in one), default=1)
+    batches = max(
+        (rows(golden, 1) for one in job.sequences for golden in one), default=1
+    )
 
     def request(golden: Golden, regions: shared_memory.Regions | None) -> _Request:
         if regions is None:
-            return _Request(tensors(module, golden), None, min(rows(golden, 1), batches))
-        return _Request(regions.inputs(module), regions.outputs(module), rows(golden, 1))
+            return _Request(
+                tensors(module, golden), None, min(rows(golden, 1), batches)
+            )
+        return _Request(
+            regions.inputs(module), regions.outputs(module), rows(golden, 1)
+        )
 
     if job.memory == shared_memory.BODY:
         yield [[[request(golden, None) for golden in one] for one in job.sequences]]
@@ -262,7 +279,9 @@ def _connected(job: Job) -> Any:
     if job.protocol == "grpc":
         return job.access.grpc_aio(job.url)
     return job.access.http_aio(
-        job.url, conn_limit=job.load.concurrency or MOST_IN_FLIGHT, conn_timeout=job.timeout
+        job.url,
+        conn_limit=job.load.concurrency or MOST_IN_FLIGHT,
+        conn_timeout=job.timeout,
     )
 
 

@@ -94,7 +94,9 @@ def requests(
         found = tuple((g,) for g in goldens if not names or g.name in names)
     if not found:
         known = ", ".join(golden.name for golden in goldens) or "none"
-        raise UsageError(f"model {model.name!r} has no such goldens to send", fix=f"one of {known}")
+        raise UsageError(
+            f"model {model.name!r} has no such goldens to send", fix=f"one of {known}"
+        )
     return found
 
 
@@ -106,13 +108,16 @@ def _from_file(model: PublishedModel, file: Path) -> list[Golden]:
         with np.load(file, allow_pickle=False) as read:
             arrays: dict[str, Any] = {name: read[name] for name in read.files}
     except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"the requests cannot be read: {error}", where=str(file)) from error
+        raise UsageError(
+            f"the requests cannot be read: {error}", where=str(file)
+        ) from error
     sets: dict[str, dict[str, Any]] = {}
     for key, array in arrays.items():
         number, _, name = key.rpartition("/")
         sets.setdefault(number, {})[name] = array
     wrong = next(
-        (number for number, one in sets.items() if not required <= set(one) <= wanted), None
+        (number for number, one in sets.items() if not required <= set(one) <= wanted),
+        None,
     )
     if wrong is not None or not sets:
         found = ", ".join(sorted(sets.get(wrong or "", {}))) or "none"

@@ -16,7 +16,14 @@ from tritonclient.utils import InferenceServerException
 
 from builder.bench import processes, statistics
 from builder.bench.job import Job, Load, Samples, Sequences, requests
-from builder.bench.results import FEW, LevelResult, Limit, ModelBench, client_limit, summarize
+from builder.bench.results import (
+    FEW,
+    LevelResult,
+    Limit,
+    ModelBench,
+    client_limit,
+    summarize,
+)
 from builder.errors import EnvironmentProblem, ServerError, UsageError
 from builder.parity import PublishedModel, served, shared_memory
 from builder.serving import PLAIN, Access
@@ -70,7 +77,9 @@ class Endpoint:
         url = self.http if protocol == "http" else self.grpc
         if url is None:
             flag = "--url" if protocol == "http" else "--grpc-url"
-            raise UsageError(f"{protocol} has no address", fix=f"{flag} HOST:PORT, or --serve")
+            raise UsageError(
+                f"{protocol} has no address", fix=f"{flag} HOST:PORT, or --serve"
+            )
         return url
 
 
@@ -94,7 +103,9 @@ def bench(
         served.chosen(repository, [name])
         for protocol in options.protocols:
             for memory in options.memories:
-                run = _run(repository / name, endpoint, protocol, memory, options, progress)
+                run = _run(
+                    repository / name, endpoint, protocol, memory, options, progress
+                )
                 found.append(run.all())
     return found
 
@@ -108,12 +119,16 @@ def session(
     It uses the first protocol and kind of memory of `options`. Raises ServerError if the model does
     not answer, and the errors of `bench`.
     """
-    run = _run(folder, endpoint, options.protocols[0], options.memories[0], options, progress)
+    run = _run(
+        folder, endpoint, options.protocols[0], options.memories[0], options, progress
+    )
     with _statistics_client(run.protocol, run.url, endpoint.access) as client:
         try:
             run.probe(client)
         except _Failed as failure:
-            raise ServerError(f"model {folder.name!r} cannot be measured: {failure}") from failure
+            raise ServerError(
+                f"model {folder.name!r} cannot be measured: {failure}"
+            ) from failure
         yield lambda load, seconds: run.level(client, load, seconds)
 
 
@@ -132,7 +147,10 @@ def _run(
 
 def _without_steps(repository: Path) -> list[str]:
     """All models except the steps of ensembles, which are measured through them."""
-    models = {name: served.read(repository / name) for name in published.model_names(repository)}
+    models = {
+        name: served.read(repository / name)
+        for name in published.model_names(repository)
+    }
     steps = {
         step.model_name
         for model in models.values()
@@ -157,15 +175,21 @@ class _Run:
         self.memory, self.options = memory, options
         self.progress = progress or (lambda subject, phase: None)
         self.url = endpoint.url(protocol)
-        self.sequences = options.sequences or requests(model, options.file, options.goldens)
+        self.sequences = options.sequences or requests(
+            model, options.file, options.goldens
+        )
         self.processes = options.processes or 1
         self.most = options.processes or max(1, (os.cpu_count() or 1) // 2)
 
     def all(self) -> ModelBench:
-        names = tuple(dict.fromkeys(one[0].name.split(".")[0] for one in self.sequences))
+        names = tuple(
+            dict.fromkeys(one[0].name.split(".")[0] for one in self.sequences)
+        )
         found = ModelBench(self.model.name, self.protocol, self.memory, names, ())
         try:
-            with _statistics_client(self.protocol, self.url, self.endpoint.access) as client:
+            with _statistics_client(
+                self.protocol, self.url, self.endpoint.access
+            ) as client:
                 self.probe(client)
                 loads = [load for load in self.options.loads if self._possible(load)]
                 levels = tuple(self.level(client, load) for load in loads)
@@ -198,7 +222,9 @@ class _Run:
             kind, example = next(iter(found.examples.items()), ("no answer", ""))
             raise _Failed(f"no request was answered: {kind}: {example}")
 
-    def level(self, client: Any, load: Load, seconds: float | None = None) -> LevelResult:
+    def level(
+        self, client: Any, load: Load, seconds: float | None = None
+    ) -> LevelResult:
         """Measure one load. It is repeated with more client processes while these limit the
         result.
         """
@@ -243,7 +269,13 @@ class _Run:
 
     def _job(self, load: Load, seconds: float) -> Job:
         return Job(
-            *(self.protocol, self.url, self.model.name, self.sequences, self.model.keeps_state),
+            *(
+                self.protocol,
+                self.url,
+                self.model.name,
+                self.sequences,
+                self.model.keeps_state,
+            ),
             *(self.memory, load, seconds, self.options.timeout, self.options.seed),
             self.endpoint.access,
         )
@@ -283,11 +315,17 @@ class _Run:
                 and value.value <= most
                 and not found.errors
                 and not found.dropped
-                and found.throughput.value >= KEEPS_UP * rate - _noise(rate, found.seconds)
+                and found.throughput.value
+                >= KEEPS_UP * rate - _noise(rate, found.seconds)
             )
             shown = None if value is None else value.value
             trials.append(
-                {"rate": rate, "ms": shown, "throughput": found.throughput.value, "held": held}
+                {
+                    "rate": rate,
+                    "ms": shown,
+                    "throughput": found.throughput.value,
+                    "held": held,
+                }
             )
             return held
 
@@ -297,7 +335,10 @@ class _Run:
 
 
 def long_enough(
-    measure: Callable[[Load, float], LevelResult], load: Load, seconds: float, percentile: float
+    measure: Callable[[Load, float], LevelResult],
+    load: Load,
+    seconds: float,
+    percentile: float,
 ) -> LevelResult:
     """Return the result of `measure` after `seconds`.
 
@@ -355,7 +396,9 @@ def _of_clients(
     cores = os.cpu_count() or 1
     return {
         "errors": _total(one.errors for one in samples),
-        "examples": {kind: text for one in samples for kind, text in one.example.items()},
+        "examples": {
+            kind: text for one in samples for kind, text in one.example.items()
+        },
         "dropped": sum(one.dropped for one in samples),
         "processes": len(samples),
         "client_cpu": cpu,

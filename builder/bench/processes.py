@@ -60,10 +60,14 @@ def _start(job: Job) -> subprocess.Popen[bytes]:
 
 def _samples(process: subprocess.Popen[bytes], job: Job) -> Samples:
     try:
-        out, err = process.communicate(timeout=job.seconds + job.timeout + EXTRA_SECONDS)
+        out, err = process.communicate(
+            timeout=job.seconds + job.timeout + EXTRA_SECONDS
+        )
     except subprocess.TimeoutExpired:
         process.kill()
-        raise EnvironmentProblem("a client process of the benchmark does not end") from None
+        raise EnvironmentProblem(
+            "a client process of the benchmark does not end"
+        ) from None
     if process.returncode or not out:
         raise _problem(err)
     samples: Samples = pickle.loads(out)  # from a process that trt-build started

@@ -184,12 +184,16 @@ def _throughput(done: Array, begin: float, width: float, windows: int) -> Estima
     return Estimate(value, value - half, value + half)
 
 
-def _estimates(latency: Array, window: NDArray[np.int_], windows: int) -> dict[str, Estimate]:
+def _estimates(
+    latency: Array, window: NDArray[np.int_], windows: int
+) -> dict[str, Estimate]:
     """Percentiles, with bootstrap intervals over whole windows, because consecutive latencies are
     not independent.
     """
     # a percentile needs enough latencies beyond it
-    wanted = [p for p in PERCENTILES if p == 50.0 or latency.size * (100 - p) / 100 >= FEW]
+    wanted = [
+        p for p in PERCENTILES if p == 50.0 or latency.size * (100 - p) / 100 >= FEW
+    ]
     if not latency.size:
         return {}
     values = np.percentile(latency, wanted)
@@ -197,7 +201,9 @@ def _estimates(latency: Array, window: NDArray[np.int_], windows: int) -> dict[s
     random = np.random.default_rng(0)
     drawn = []
     for _ in range(RESAMPLES):
-        pooled = np.concatenate([parts[i] for i in random.integers(0, windows, windows)])
+        pooled = np.concatenate(
+            [parts[i] for i in random.integers(0, windows, windows)]
+        )
         if pooled.size:
             drawn.append(np.percentile(pooled, wanted))
     interval = np.percentile(np.array(drawn), [2.5, 97.5], axis=0)

@@ -39,9 +39,15 @@ class Counts:
             self.failed - before.failed,
             self.executions - before.executions,
             self.rows - before.rows,
-            {part: s - before.seconds.get(part, 0.0) for part, s in self.seconds.items()},
+            {
+                part: s - before.seconds.get(part, 0.0)
+                for part, s in self.seconds.items()
+            },
             {number: count for number, count in sorted(batches.items()) if count},
-            {n: s - before.batch_seconds.get(n, 0.0) for n, s in self.batch_seconds.items()},
+            {
+                n: s - before.batch_seconds.get(n, 0.0)
+                for n, s in self.batch_seconds.items()
+            },
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -77,15 +83,25 @@ def counts(client: Any, model: str) -> Counts:
 def _plain(message: Any) -> dict[str, Any]:
     from google.protobuf import json_format
 
-    plain: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    plain: dict[str, Any] = json_format.MessageToDict(
+        message, preserving_proto_field_name=True
+    )
     return plain
 
 
 def _of_version(statistics: Mapping[str, Any]) -> Counts:
     own = statistics.get("inference_stats") or {}
-    stats = {int(one.get("batch_size", 0)): one for one in statistics.get("batch_stats") or ()}
-    batches = {size: _number(one, "compute_infer", "count") for size, one in stats.items()}
-    times = {size: sum(_number(one, part, "ns") for part in COMPUTE) for size, one in stats.items()}
+    stats = {
+        int(one.get("batch_size", 0)): one
+        for one in statistics.get("batch_stats") or ()
+    }
+    batches = {
+        size: _number(one, "compute_infer", "count") for size, one in stats.items()
+    }
+    times = {
+        size: sum(_number(one, part, "ns") for part in COMPUTE)
+        for size, one in stats.items()
+    }
     return Counts(
         int((own.get("success") or {}).get("count", 0)),
         int((own.get("fail") or {}).get("count", 0)),
@@ -112,7 +128,10 @@ def _sum(found: list[Counts]) -> Counts:
         sum(one.rows for one in found),
         {part: sum(one.seconds.get(part, 0.0) for one in found) for part in PARTS},
         {size: sum(one.batches.get(size, 0) for one in found) for size in sizes},
-        {size: sum(one.batch_seconds.get(size, 0.0) for one in found) for size in sizes},
+        {
+            size: sum(one.batch_seconds.get(size, 0.0) for one in found)
+            for size in sizes
+        },
     )
 
 
@@ -124,10 +143,15 @@ def gpu(metrics_url: str | None) -> dict[str, dict[str, float]]:
         return {}
     text = ""
     address = f"http://{metrics_url}/metrics"
-    with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=5) as response:
+    with (
+        contextlib.suppress(OSError),
+        urllib.request.urlopen(address, timeout=5) as response,
+    ):
         text = response.read().decode(errors="replace")
     found: dict[str, dict[str, float]] = {}
-    for name, uuid, value in re.findall(r'^(\w+)\{gpu_uuid="([^"]+)"\} ([\d.eE+-]+)$', text, re.M):
+    for name, uuid, value in re.findall(
+        r'^(\w+)\{gpu_uuid="([^"]+)"\} ([\d.eE+-]+)$', text, re.M
+    ):
         if name in GPU_METRICS:
             found.setdefault(uuid, {})[GPU_METRICS[name]] = float(value)
     return found

@@ -105,7 +105,9 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            raise click.UsageError(error.message + _did_you_mean(args[0]), ctx) from error
+            raise click.UsageError(
+                error.message + _did_you_mean(args[0]), ctx
+            ) from error
 
 
 def _did_you_mean(word: str) -> str:
@@ -116,7 +118,9 @@ def _did_you_mean(word: str) -> str:
 
 
 @click.command(
-    cls=LazyGroup, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=LazyGroup,
+    epilog=EXIT_CODES,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="trt-build")
 def main(**_: object) -> None:

@@ -12,7 +12,9 @@ from builder.cli.terminal import Terminal
 
 
 @click.command(
-    "adopt", cls=Command, short_help="Write edits of a published config into the manifest."
+    "adopt",
+    cls=Command,
+    short_help="Write edits of a published config into the manifest.",
 )
 @click.argument("repository", type=options.PATH)
 @click.argument("model")
@@ -24,7 +26,9 @@ from builder.cli.terminal import Terminal
     help="The source of the model: a folder, a model file or a manifest.",
 )
 @click.pass_obj
-def adopt_command(terminal: Terminal, /, repository: Path, model: str, models: Path) -> None:
+def adopt_command(
+    terminal: Terminal, /, repository: Path, model: str, models: Path
+) -> None:
     """Write manual edits of config.pbtxt of MODEL in REPOSITORY into its manifest, under `triton:`
     or `batching:`. Comments and all other keys of the manifest stay.
 
@@ -36,9 +40,18 @@ def adopt_command(terminal: Terminal, /, repository: Path, model: str, models: P
     (folder,) = triton.history.models(repository, [model])
     (spec,) = manifest.load(models, only=[model])
     values = triton.adopt_edits(folder, spec)
-    data = {"repository": repository, "model": model, "manifest": spec.manifest, "values": values}
+    data = {
+        "repository": repository,
+        "model": model,
+        "manifest": spec.manifest,
+        "values": values,
+    }
     names = [f"{key}.{name}" for key, inner in values.items() for name in inner]
-    text = f"{spec.manifest}: {', '.join(names)}" if names else f"{model}: its config has no edits"
+    text = (
+        f"{spec.manifest}: {', '.join(names)}"
+        if names
+        else f"{model}: its config has no edits"
+    )
     terminal.result(data, lambda: terminal.line(text))
     if names:
         terminal.note(f"next: trt-build repo {models} --out {repository}")

@@ -43,7 +43,11 @@ class Numbers(click.ParamType[tuple[float, ...]]):
             found = ()
         allowed = (0 < number < 1e7 or (self.zero and not number) for number in found)
         if not found or not all(allowed):
-            self.fail(f"{value!r} is not a list of positive numbers, such as 1,2,4", param, ctx)
+            self.fail(
+                f"{value!r} is not a list of positive numbers, such as 1,2,4",
+                param,
+                ctx,
+            )
         return found
 
 
@@ -63,7 +67,9 @@ class Limit(click.ParamType[tuple[float, float]]):
         return float(match[1]), float(match[2]) * (1e3 if match[3] == "s" else 1.0)
 
 
-@click.command("bench", cls=Command, short_help="Measure throughput and latency under load.")
+@click.command(
+    "bench", cls=Command, short_help="Measure throughput and latency under load."
+)
 @click.argument("repository", type=options.PATH)
 @options.endpoint
 @options.access
@@ -125,9 +131,14 @@ class Limit(click.ParamType[tuple[float, float]]):
     show_default=True,
     help="Seconds until a request counts as an error.",
 )
-@click.option("--baseline", type=options.PATH, metavar="FILE", help="Write the results here.")
 @click.option(
-    "--compare", type=options.PATH, metavar="FILE", help="Compare with what --baseline wrote."
+    "--baseline", type=options.PATH, metavar="FILE", help="Write the results here."
+)
+@click.option(
+    "--compare",
+    type=options.PATH,
+    metavar="FILE",
+    help="Compare with what --baseline wrote.",
 )
 @options.record
 @click.pass_obj
@@ -146,13 +157,17 @@ def bench_command(terminal: Terminal, /, repository: Path, **given: Any) -> int:
     before = baseline.read(given["compare"]) if given["compare"] else None
     urls = given["url"], given["grpc_url"], given["metrics_url"]
     if given["serve"] == any(urls[:2]):
-        raise click.UsageError("pass --serve, or the address of an endpoint (--url, --grpc-url)")
+        raise click.UsageError(
+            "pass --serve, or the address of an endpoint (--url, --grpc-url)"
+        )
     verify.quiet_interrupts()
     with (
         terminal.progress() as progress,
         _endpoint(terminal, repository, urls, given, progress) as endpoint,
     ):
-        found = measure.bench(repository, endpoint, list(given["only"]) or None, chosen, progress)
+        found = measure.bench(
+            repository, endpoint, list(given["only"]) or None, chosen, progress
+        )
     models = [one.as_dict() for one in found]
     changes = baseline.compare(before["models"], models) if before else []
     data = {"repository": repository, "host": _host(), "models": models}
@@ -175,7 +190,16 @@ def _options(given: dict[str, Any]) -> Any:
         raise click.UsageError("--concurrency takes whole numbers")
     closed = [Load(int(number)) for number in concurrency or ()]
     opened = [Load(rate=number) for number in given["rate"] or ()]
-    names = ("protocols", "memories", "seconds", "processes", "file", "goldens", "timeout", "limit")
+    names = (
+        "protocols",
+        "memories",
+        "seconds",
+        "processes",
+        "file",
+        "goldens",
+        "timeout",
+        "limit",
+    )
     return Options(loads=(*closed, *opened), **{name: given[name] for name in names})
 
 
@@ -193,7 +217,9 @@ def _endpoint(
     if not given["serve"]:
         yield Endpoint(*urls, access=given["access"])
         return
-    with verify.serving(terminal, repository, list(given["only"]), progress, given["memories"]) as (
+    with verify.serving(
+        terminal, repository, list(given["only"]), progress, given["memories"]
+    ) as (
         http,
         grpc,
     ):
@@ -207,7 +233,9 @@ def _host() -> dict[str, Any]:
     return {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
 
 
-def _keep(data: dict[str, Any], file: Path | None, repository: Path, record: bool) -> None:
+def _keep(
+    data: dict[str, Any], file: Path | None, repository: Path, record: bool
+) -> None:
     from builder.report import records
 
     if file:
@@ -217,7 +245,9 @@ def _keep(data: dict[str, Any], file: Path | None, repository: Path, record: boo
         records.keep(repository, records.BENCH, {**data, "models": measured})
 
 
-def show(terminal: Terminal, found: Sequence[ModelBench], changes: Sequence[Change]) -> None:
+def show(
+    terminal: Terminal, found: Sequence[ModelBench], changes: Sequence[Change]
+) -> None:
     """Print each model's levels, the server's statistics, and the comparison."""
     for one in found:
         _show_model(terminal, one)
@@ -234,7 +264,9 @@ def _show_model(terminal: Terminal, one: ModelBench) -> None:
     if one.problem:
         terminal.line(f"FAILED {one.name}: {one.problem}", color="red")
         return
-    terminal.table(COLUMNS, [_level(level) for level in one.levels], numbers=COLUMNS[1:])
+    terminal.table(
+        COLUMNS, [_level(level) for level in one.levels], numbers=COLUMNS[1:]
+    )
     rows = [_server(level) for level in one.levels]
     terminal.line("  server, ms for each request:")
     terminal.table(SERVER_COLUMNS, rows, numbers=SERVER_COLUMNS[1:6])
@@ -242,12 +274,16 @@ def _show_model(terminal: Terminal, one: ModelBench) -> None:
         for text in remarks(level):
             terminal.line(f"{level.load}: {text}")
     if one.limit:
-        rate = "no rate" if one.limit.rate is None else f"{one.limit.rate:.1f} requests/s"
+        rate = (
+            "no rate" if one.limit.rate is None else f"{one.limit.rate:.1f} requests/s"
+        )
         terminal.line(
             f"highest rate with {one.limit.percentile} <= {one.limit.ms:g} ms: {rate}"
             f" ({len(one.limit.trials)} trials)"
         )
-        if one.limit.rate is None and all(trial["ms"] is None for trial in one.limit.trials):
+        if one.limit.rate is None and all(
+            trial["ms"] is None for trial in one.limit.trials
+        ):
             terminal.line(
                 f"too few requests in {LONGEST:g} s for {one.limit.percentile}: use a lower "
                 "percentile, such as p90"
@@ -323,7 +359,16 @@ def _show_changes(terminal: Terminal, changes: Sequence[Change]) -> None:
         for c in shown
     ]
     if rows:
-        names = ("model", "protocol", "load", "figure", "before", "after", "change", "verdict")
+        names = (
+            "model",
+            "protocol",
+            "load",
+            "figure",
+            "before",
+            "after",
+            "change",
+            "verdict",
+        )
         terminal.table(names, rows, numbers=names[4:7])
     same = len(changes) - len(differing)
     terminal.line(f"{same} of {len(changes)} figures: no difference")

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    "bisect", cls=Command, short_help="Name the first node that differs from the original module."
+    "bisect",
+    cls=Command,
+    short_help="Name the first node that differs from the original module.",
 )
 @click.argument("target", type=options.PATH, metavar="MODELS_OR_REPOSITORY")
 @options.only
@@ -95,10 +97,14 @@ def _orders(
     from builder.store import sidecar
 
     only = settings.pop("only")
-    published = target.is_dir() and [f.name for f in sorted(target.iterdir()) if sidecar(f)]
+    published = target.is_dir() and [
+        f.name for f in sorted(target.iterdir()) if sidecar(f)
+    ]
     if not published:
         if files is not None:
-            raise UsageError("--models requires a repository", fix=f"trt-build bisect {files}")
+            raise UsageError(
+                "--models requires a repository", fix=f"trt-build bisect {files}"
+            )
         inputs = options.parsed(settings.pop("inputs"))
         chosen = Settings(only=only, inputs=inputs, **settings)
         return chosen.orders(chosen.specs(target), target)
@@ -108,10 +114,14 @@ def _orders(
             fix="pass their source: --models MODELS",
         )
     source = ladder.Source(files, settings["plugins"], isolate)
-    return [ladder.order_of(target, name, source) for name in ladder.models_of(target, only)]
+    return [
+        ladder.order_of(target, name, source) for name in ladder.models_of(target, only)
+    ]
 
 
-def _bisected(order: Order, reduce_to: Path | None, isolate: bool, progress: Progress) -> Result:
+def _bisected(
+    order: Order, reduce_to: Path | None, isolate: bool, progress: Progress
+) -> Result:
     """The result of one model.
 
     An error of this model alone is returned. Raises EnvironmentProblem.
@@ -191,7 +201,9 @@ def _show_difference(terminal: Terminal, found: Bisection) -> None:
     if found.culprit and found.culprit.network_exact is not None:
         errors = found.culprit.network_exact, found.culprit.torch_exact
         network, torch = map(percent, errors)
-        terminal.line(f"  {'float64':9} off by {network} in the network, by {torch} in torch")
+        terminal.line(
+            f"  {'float64':9} off by {network} in the network, by {torch} in torch"
+        )
     if found.note:
         terminal.line(f"  {'note':9} {found.note}")
     if found.reduced:

@@ -27,7 +27,9 @@ class Size(click.ParamType[int]):
 
     name = "SIZE"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
         if isinstance(value, int):
             return value
         number = value.upper().removesuffix("B").removesuffix("I")
@@ -75,7 +77,11 @@ _OPTIONS = (
         help="Maximum workspace memory of the engine.",
     ),
     click.option(
-        "--pool", "pools", type=Pool(), multiple=True, help="Limit of another memory pool."
+        "--pool",
+        "pools",
+        type=Pool(),
+        multiple=True,
+        help="Limit of another memory pool.",
     ),
     click.option(
         "--optimization-level",
@@ -120,11 +126,20 @@ def take(settings: dict[str, Any]) -> Any:
     """
     from builder.engine import BuildOptions, parse_capabilities
 
-    names = ("workspace_bytes", "optimization_level", "hardware_compatible", "timing_cache", *FLAGS)
+    names = (
+        "workspace_bytes",
+        "optimization_level",
+        "hardware_compatible",
+        "timing_cache",
+        *FLAGS,
+    )
     chosen = {name: settings.pop(name) for name in names}
     sources = settings.pop("sources")
     pools = dict(settings.pop("pools"))
     targets = parse_capabilities(settings.pop("targets"))
     return BuildOptions(
-        **chosen, compute_capabilities=targets, tactic_sources=sources or None, memory_pools=pools
+        **chosen,
+        compute_capabilities=targets,
+        tactic_sources=sources or None,
+        memory_pools=pools,
     )

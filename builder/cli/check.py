@@ -67,7 +67,9 @@ def check_command(
     from builder.repository import Settings
 
     chosen = build_options.take(given)
-    settings = Settings(options=chosen, inputs=options.parsed(inputs), store=store, **given)
+    settings = Settings(
+        options=chosen, inputs=options.parsed(inputs), store=store, **given
+    )
     without: dict[str, ManifestError] = {}
     options.note_unread(terminal, models)
     orders = settings.orders(settings.specs(models, without), models)
@@ -114,7 +116,9 @@ def show(terminal: Terminal, reports: list[dict[str, Any]], with_config: bool) -
             terminal.line(f"\n{report['name']}/config.pbtxt", bold=True)
             terminal.line(report["config"].rstrip())
     if any(not report.get("compiled", True) for report in reports):
-        terminal.line("not compiled: TensorRT can still reject a network when repo builds it")
+        terminal.line(
+            "not compiled: TensorRT can still reject a network when repo builds it"
+        )
     terminal.line(f"{passed} of {len(reports)} models can be built")
 
 
@@ -130,7 +134,9 @@ def show_quantized(terminal: Terminal, name: str, found: dict[str, Any]) -> None
         ]
         for layer in found["layers"]
     ]
-    terminal.table(("product", "computes in", "SQNR dB", "because"), rows, numbers=("SQNR dB",))
+    terminal.table(
+        ("product", "computes in", "SQNR dB", "because"), rows, numbers=("SQNR dB",)
+    )
 
 
 def _show_segments(terminal: Terminal, report: dict[str, Any]) -> None:

@@ -35,21 +35,31 @@ class Command(click.Command):
         super().__init__(*arguments, **options)
         self.params.append(
             click.Option(
-                ["--json", "as_json"], is_flag=True, help="Print one JSON document on stdout."
+                ["--json", "as_json"],
+                is_flag=True,
+                help="Print one JSON document on stdout.",
             )
         )
-        self.params.append(click.Option(["--quiet", "-q"], is_flag=True, help="Show no progress."))
+        self.params.append(
+            click.Option(["--quiet", "-q"], is_flag=True, help="Show no progress.")
+        )
         self.params.append(
             click.Option(
-                ["--verbose", "-v"], is_flag=True, help="Show all rows instead of a summary."
+                ["--verbose", "-v"],
+                is_flag=True,
+                help="Show all rows instead of a summary.",
             )
         )
         self.params.append(
-            click.Option(["--debug"], is_flag=True, help="Show the traceback of an error.")
+            click.Option(
+                ["--debug"], is_flag=True, help="Show the traceback of an error."
+            )
         )
 
     def invoke(self, ctx: click.Context) -> Any:
-        flags = {key: ctx.params.pop(key) for key in ("as_json", "debug", "quiet", "verbose")}
+        flags = {
+            key: ctx.params.pop(key) for key in ("as_json", "debug", "quiet", "verbose")
+        }
         terminal = Terminal(**flags)
         ctx.obj = terminal
         with _terminable() as received:
@@ -60,7 +70,9 @@ class Command(click.Command):
                 code = self._guarded(ctx, terminal, received)
             ctx.exit(code)
 
-    def _guarded(self, ctx: click.Context, terminal: Terminal, received: list[int]) -> int:
+    def _guarded(
+        self, ctx: click.Context, terminal: Terminal, received: list[int]
+    ) -> int:
         try:
             with paths.local(ctx, terminal):
                 code = int(super().invoke(ctx) or 0)
@@ -168,7 +180,11 @@ def describe(error: TrtBuildError) -> dict[str, Any]:
         "message": error.message,
         "exit_code": error.exit_code,
     }
-    found |= {key: value for key in ("where", "fix", "traceback") if (value := getattr(error, key))}
+    found |= {
+        key: value
+        for key in ("where", "fix", "traceback")
+        if (value := getattr(error, key))
+    }
     if isinstance(error, ManifestError):
         found["mistakes"] = [vars(mistake) for mistake in error.mistakes]
     for operator in getattr(error, "operators", ()):

@@ -19,12 +19,20 @@ if TYPE_CHECKING:
     from builder.deployment import Settings, Written
 
 COUNT = click.IntRange(1)
-OF_THE_BASE = ("max_replicas", "pending", "storage_secret", "storage_image", "monitoring_namespace")
+OF_THE_BASE = (
+    "max_replicas",
+    "pending",
+    "storage_secret",
+    "storage_image",
+    "monitoring_namespace",
+)
 """Options of the kustomize base alone."""
 _SIZE = re.compile(r"([1-9][0-9]{0,6})(Mi|Gi)")
 
 
-@click.command("deploy", cls=Command, short_help="Write manifests for Kubernetes or KServe.")
+@click.command(
+    "deploy", cls=Command, short_help="Write manifests for Kubernetes or KServe."
+)
 @click.argument("platform", type=click.Choice(PLATFORMS))
 @click.argument("repository", type=options.PATH)
 @click.option(
@@ -36,7 +44,9 @@ _SIZE = re.compile(r"([1-9][0-9]{0,6})(Mi|Gi)")
     metavar="DIR",
     help="The manifests are written to DIR/kubernetes or DIR/kserve.",
 )
-@click.option("--name", help="Name of the objects. [default: the repository's name, with hyphens]")
+@click.option(
+    "--name", help="Name of the objects. [default: the repository's name, with hyphens]"
+)
 @click.option("--namespace", metavar="NAME", help="Namespace of the objects.")
 @click.option(
     "--storage",
@@ -55,12 +65,18 @@ _SIZE = re.compile(r"([1-9][0-9]{0,6})(Mi|Gi)")
     "plans]",
 )
 @click.option(
-    "--cpus", type=COUNT, help="CPUs of each replica. [default: one for each Python process]"
+    "--cpus",
+    type=COUNT,
+    help="CPUs of each replica. [default: one for each Python process]",
 )
 @click.option(
-    "--memory", metavar="SIZE", help="Memory of each replica, such as 8Gi. [default: an estimate]"
+    "--memory",
+    metavar="SIZE",
+    help="Memory of each replica, such as 8Gi. [default: an estimate]",
 )
-@click.option("--replicas", type=COUNT, default=2, show_default=True, help="The fewest servers.")
+@click.option(
+    "--replicas", type=COUNT, default=2, show_default=True, help="The fewest servers."
+)
 @click.option(
     "--max-replicas",
     type=COUNT,
@@ -105,7 +121,9 @@ _SIZE = re.compile(r"([1-9][0-9]{0,6})(Mi|Gi)")
     is_flag=True,
     help="Let containers of the same pod register shared memory.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace files that were edited by hand.")
+@click.option(
+    "--overwrite", is_flag=True, help="Replace files that were edited by hand."
+)
 @click.pass_obj
 def deploy_command(
     terminal: Terminal,
@@ -121,7 +139,11 @@ def deploy_command(
     """
     from builder import deployment
 
-    unused = [one for one in OF_THE_BASE if platform != "kubernetes" and given[one] is not None]
+    unused = [
+        one
+        for one in OF_THE_BASE
+        if platform != "kubernetes" and given[one] is not None
+    ]
     if unused:
         raise UsageError(
             f"--{unused[0].replace('_', '-')} is for kubernetes",
@@ -172,7 +194,8 @@ def _bytes(text: str) -> int:
     found = _SIZE.fullmatch(text)
     if found is None:
         raise UsageError(
-            f"--memory {text!r} is no size", fix="use a number with Mi or Gi, such as 8Gi"
+            f"--memory {text!r} is no size",
+            fix="use a number with Mi or Gi, such as 8Gi",
         )
     return int(found.group(1)) << {"Mi": 20, "Gi": 30}[found.group(2)]
 

@@ -52,7 +52,9 @@ class Finding:
 )
 @click.argument("repository", type=options.PATH, required=False)
 @click.option(
-    "--image", metavar="TAG", help="Compare REPOSITORY with NVIDIA's Triton container of this tag."
+    "--image",
+    metavar="TAG",
+    help="Compare REPOSITORY with NVIDIA's Triton container of this tag.",
 )
 @options.url
 @options.access
@@ -64,7 +66,9 @@ class Finding:
     help="The container's /dev/shm, with --image. [default: 1 GiB, as in docker-compose.yml]",
 )
 @click.option(
-    "--shared-memory", is_flag=True, help="Also check what clients need to use shared memory."
+    "--shared-memory",
+    is_flag=True,
+    help="Also check what clients need to use shared memory.",
 )
 @click.option(
     "--port",
@@ -136,7 +140,9 @@ def show_preflight(terminal: Terminal, server: str, found: Sequence[Preflight]) 
     """Print each finding with its number, then the counts."""
     for one in found:
         color = "red" if one.severity == "error" else "yellow"
-        terminal.line(f"{one.number} {one.severity}: {one.subject}: {one.message}", color=color)
+        terminal.line(
+            f"{one.number} {one.severity}: {one.subject}: {one.message}", color=color
+        )
         terminal.line(f"    fix: {one.fix}")
     errors = sum(one.severity == "error" for one in found)
     counts = f"{_counted(errors, 'error')}, {_counted(len(found) - errors, 'warning')}"
@@ -151,7 +157,9 @@ def note_preflight(terminal: Terminal, found: Sequence[Preflight]) -> None:
     """Print the errors, for commands that continue."""
     for one in found:
         if one.severity == "error":
-            terminal.note(f"preflight: {one.number} {one.subject}: {one.message}; {one.fix}")
+            terminal.note(
+                f"preflight: {one.number} {one.subject}: {one.message}; {one.fix}"
+            )
 
 
 def version(package: str) -> str | None:
@@ -165,7 +173,9 @@ def version(package: str) -> str | None:
 
 
 def _torch() -> Finding:
-    return Finding("torch", "reading models", version("torch"), "pip install torch", essential=True)
+    return Finding(
+        "torch", "reading models", version("torch"), "pip install torch", essential=True
+    )
 
 
 def _flavour() -> Finding:
@@ -176,7 +186,9 @@ def _flavour() -> Finding:
         name = flavour.resolve()
     except EnvironmentProblem as error:
         return Finding("TensorRT", needs, None, error.fix, essential=True)
-    return Finding("TensorRT", needs, f"{name} {version(name) or ''}".strip(), essential=True)
+    return Finding(
+        "TensorRT", needs, f"{name} {version(name) or ''}".strip(), essential=True
+    )
 
 
 def _gpu() -> Finding:
@@ -208,7 +220,10 @@ def _server() -> Finding:
         found = find()
     except EnvironmentProblem as error:
         return Finding(
-            "tritonserver", "serve, verify --serve", None, f"{error.message}: {error.fix}"
+            "tritonserver",
+            "serve, verify --serve",
+            None,
+            f"{error.message}: {error.fix}",
         )
     words = f"{server_version(found) or ''} {found.executable}".strip()
     if found.bundle:
@@ -221,7 +236,10 @@ def _docker() -> Finding:
 
     found = shutil.which("docker") or shutil.which("docker-compose")
     return Finding(
-        "docker", "serving in NVIDIA's container", found, "install Docker with the compose plugin"
+        "docker",
+        "serving in NVIDIA's container",
+        found,
+        "install Docker with the compose plugin",
     )
 
 
@@ -229,7 +247,11 @@ def _python() -> Finding:
     supported = (3, 10) <= sys.version_info[:2] <= (3, 12)
     found = platform.python_version() if supported else None
     return Finding(
-        "Python 3.10 to 3.12", "all of it", found, "use Python 3.10, 3.11 or 3.12", essential=True
+        "Python 3.10 to 3.12",
+        "all of it",
+        found,
+        "use Python 3.10, 3.11 or 3.12",
+        essential=True,
     )
 
 
@@ -282,13 +304,22 @@ def driver() -> str | None:
 
 
 def _show(terminal: Terminal, data: dict[str, Any], findings: list[Finding]) -> None:
-    terminal.line(f"trt-build {data['trt-build']}, Python {data['python']}, {data['platform']}")
+    terminal.line(
+        f"trt-build {data['trt-build']}, Python {data['python']}, {data['platform']}"
+    )
     rows = [
-        (f.what, "found" if f.found else "MISSING", f.found or f.fix or "", f.needed_for)
+        (
+            f.what,
+            "found" if f.found else "MISSING",
+            f.found or f.fix or "",
+            f.needed_for,
+        )
         for f in findings
     ]
     terminal.table(("what", "", "found, or how to get it", "needed for"), rows)
     terminal.line(
         "packages: "
-        + ", ".join(f"{name} {found or '-'}" for name, found in data["packages"].items())
+        + ", ".join(
+            f"{name} {found or '-'}" for name, found in data["packages"].items()
+        )
     )

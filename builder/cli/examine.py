@@ -31,7 +31,12 @@ def examine(
     only its builder can show that a network is accepted. The plans are kept in the order's store.
     """
     spec = order.spec
-    report: Report = {"name": spec.name, "file": str(spec.path), "error": None, "config": None}
+    report: Report = {
+        "name": spec.name,
+        "file": str(spec.path),
+        "error": None,
+        "config": None,
+    }
     clock = pipeline.Clock(spec.name, progress, lambda stage: _add(report, stage))
     try:
         pipeline.select_environment(order)
@@ -43,7 +48,9 @@ def examine(
     except Exception as error:
         report["error"] = describe(unforeseen.as_defect(error))
         if isinstance(error, UnsupportedOperators):
-            report["operators"]["unsupported"] = [vars(operator) for operator in error.operators]
+            report["operators"]["unsupported"] = [
+                vars(operator) for operator in error.operators
+            ]
     return report
 
 
@@ -60,7 +67,10 @@ def _add(report: Report, stage: stages.Stage) -> None:
 
     if isinstance(stage, stages.Lowered):
         report["passes"] = len(stage.graph.trace)
-        report["operators"] = {"used": dict(sorted(used(stage.graph).items())), "unsupported": []}
+        report["operators"] = {
+            "used": dict(sorted(used(stage.graph).items())),
+            "unsupported": [],
+        }
     elif isinstance(stage, stages.Prepared):
         if stage.quantized:
             report["quantized"] = reduced_precision.as_data(stage.quantized)
@@ -128,7 +138,10 @@ def _add_artifact(report: Report, checked: stages.Checked) -> None:
 
     report["warnings"] = list(checked.warnings)
     if "fallback" in report:
-        report["fallback"] |= {"layout": checked.layout, "reason": checked.layout_reason}
+        report["fallback"] |= {
+            "layout": checked.layout,
+            "reason": checked.layout_reason,
+        }
     artifact = checked.artifact
     if isinstance(artifact, triton.EnsembleArtifact):
         steps = {step.spec.name: triton.config(step) for step in artifact.steps}

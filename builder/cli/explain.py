@@ -15,7 +15,9 @@ from builder.cli.terminal import Terminal
 
 
 @click.command(
-    "explain", cls=Command, short_help="Show why a model would or would not be built again."
+    "explain",
+    cls=Command,
+    short_help="Show why a model would or would not be built again.",
 )
 @options.models_options
 @options.layout
@@ -56,13 +58,22 @@ def explain_command(
 
     chosen = build_options.take(settings)
     reports = explain(
-        models, out, options=chosen, store=store, inputs=options.parsed(inputs), **settings
+        models,
+        out,
+        options=chosen,
+        store=store,
+        inputs=options.parsed(inputs),
+        **settings,
     )
     everything = everything or terminal.verbose
-    terminal.result({"models": reports}, lambda: show_all(terminal, reports, everything))
+    terminal.result(
+        {"models": reports}, lambda: show_all(terminal, reports, everything)
+    )
 
 
-def show_all(terminal: Terminal, reports: list[dict[str, Any]], everything: bool) -> None:
+def show_all(
+    terminal: Terminal, reports: list[dict[str, Any]], everything: bool
+) -> None:
     """Every model, one after another."""
     for report in reports:
         show(terminal, report)
@@ -85,9 +96,11 @@ def show_parts(terminal: Terminal, report: dict[str, Any]) -> None:
     for name, value in flattened(report["request"]):
         terminal.line(f"    {name:30} {display_text(value)}")
     for label, plan in report["plans"].items():
-        where = {True: "in the store", False: "not in the store", None: "no store that answers"}[
-            plan["stored"]
-        ]
+        where = {
+            True: "in the store",
+            False: "not in the store",
+            None: "no store that answers",
+        }[plan["stored"]]
         terminal.line(f"  plan of the {label}: {plan['key'][:16]}, {where}")
         for name, value in flattened(plan["parts"]):
             terminal.line(f"    {name:30} {display_text(value)}")

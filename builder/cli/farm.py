@@ -13,7 +13,9 @@ from builder.cli.terminal import Terminal
 COLUMNS = ("run", "repository", "by", "waiting", "running", "done", "failed", "s left")
 
 
-@click.group("farm", short_help="Show or cancel what `repo --farm` builds on a Ray cluster.")
+@click.group(
+    "farm", short_help="Show or cancel what `repo --farm` builds on a Ray cluster."
+)
 def farm_command() -> None:
     """Show or cancel what `trt-build repo --farm` builds on a Ray cluster."""
 
@@ -34,13 +36,20 @@ def status_command(terminal: Terminal, /, farm_file: str) -> None:
             {
                 "target": target.name,
                 "takes": cluster.demand(target),
-                "nodes": sum(cluster.fits(node, cluster.demand(target)) for node in alive),
+                "nodes": sum(
+                    cluster.fits(node, cluster.demand(target)) for node in alive
+                ),
             }
             for target in described.targets
         ]
         runs = [about for about, _ in board.runs(library)]
         dashboard = cluster.dashboard(library)
-    data = {"nodes": len(alive), "dashboard": dashboard, "targets": targets, "runs": runs}
+    data = {
+        "nodes": len(alive),
+        "dashboard": dashboard,
+        "targets": targets,
+        "runs": runs,
+    }
     terminal.result(data, lambda: _show(terminal, data))
 
 
@@ -57,7 +66,9 @@ def cancel_command(terminal: Terminal, /, farm_file: str) -> None:
         names = board.cancel(library)
     terminal.result(
         {"canceled": names},
-        lambda: terminal.line(f"canceled: {', '.join(names)}" if names else "no run to cancel"),
+        lambda: terminal.line(
+            f"canceled: {', '.join(names)}" if names else "no run to cancel"
+        ),
     )
 
 
@@ -89,7 +100,10 @@ def _show(terminal: Terminal, data: dict[str, Any]) -> None:
             one["name"],
             one["repository"],
             f"{one['user']}@{one['host']}, {time.time() - one['since']:.0f} s ago",
-            *(str(one.get(name, 0)) for name in ("waiting", "running", "done", "failed")),
+            *(
+                str(one.get(name, 0))
+                for name in ("waiting", "running", "done", "failed")
+            ),
             "" if one.get("seconds_left") is None else f"{one['seconds_left']:.0f}",
         ]
         for one in data["runs"]

@@ -103,7 +103,9 @@ def _parts(file: Path, libraries: Sequence[Path]) -> list[str]:
 def _takes_tensors(part: Any) -> bool:
     schema = getattr(getattr(part, "forward", None), "schema", None)
     arguments = schema.arguments[1:] if schema else []
-    return bool(arguments) and all(str(argument.type) == "Tensor" for argument in arguments)
+    return bool(arguments) and all(
+        str(argument.type) == "Tensor" for argument in arguments
+    )
 
 
 def _guesses(
@@ -128,11 +130,15 @@ def _guesses(
     if module:
         examples = {}
     else:
-        examples = _examples(torchscript.inspect(file, check_sums=False).examples, loaded)
+        examples = _examples(
+            torchscript.inspect(file, check_sums=False).examples, loaded
+        )
     found = _inputs(lowered, examples)
     dropped = _dropped(loaded, lowered.inputs)
     outputs = [] if max_lengths else list(lowered.results)
-    return Guessed(found, outputs, guess_state.pairs(lowered), dropped, max_lengths=max_lengths)
+    return Guessed(
+        found, outputs, guess_state.pairs(lowered), dropped, max_lengths=max_lengths
+    )
 
 
 def _inputs(lowered: LoweredGraph, examples: Mapping[str, Example]) -> list[Guess]:
@@ -141,7 +147,9 @@ def _inputs(lowered: LoweredGraph, examples: Mapping[str, Example]) -> list[Gues
     """
     from builder.cli import guess_state
 
-    batch = next((example.shape[0] for example in examples.values() if example.shape), None)
+    batch = next(
+        (example.shape[0] for example in examples.values() if example.shape), None
+    )
     hidden = guess_state.shapes(lowered)
     lengths = guess_state.lengths(lowered)
 
@@ -169,7 +177,9 @@ def _lowered(loaded: Any) -> tuple[LoweredGraph, dict[str, int]]:
                 raise
             reason = error
         try:  # torch can serve it all the same
-            return lowering.as_written(loaded, reason, max_lengths=max_lengths), max_lengths
+            return lowering.as_written(
+                loaded, reason, max_lengths=max_lengths
+            ), max_lengths
         except UnboundedListError as unbounded:
             if unbounded.name in max_lengths:
                 raise
@@ -184,8 +194,12 @@ def _stated(program: ExportedModule, lowered: LoweredGraph) -> Guessed:
     axes = program.axes
     specs = axes.specs()
     found = [Guess(str(spec.name), spec.dtype, spec.shape, "", "") for spec in specs]
-    dims = {axis: (span, axes.comment(axis)) for axis, span in axis_ranges(specs).items()}
-    return Guessed(found, list(lowered.outputs), guess_state.pairs(lowered), program.fixed, dims)
+    dims = {
+        axis: (span, axes.comment(axis)) for axis, span in axis_ranges(specs).items()
+    }
+    return Guessed(
+        found, list(lowered.outputs), guess_state.pairs(lowered), program.fixed, dims
+    )
 
 
 def _dropped(module: Any, inputs: Sequence[str]) -> dict[str, str]:
@@ -198,7 +212,9 @@ def _dropped(module: Any, inputs: Sequence[str]) -> dict[str, str]:
         name = argument.name
         if not any(contains(name, one) for one in inputs):
             has_default = argument.has_default_value()
-            default = f"its default {argument.default_value!r} is used" if has_default else ""
+            default = (
+                f"its default {argument.default_value!r} is used" if has_default else ""
+            )
             found[name] = default or "no output depends on it"
     return found
 
@@ -226,7 +242,9 @@ def _examples(kept: Sequence[Example | None], module: Any) -> dict[str, Example]
     """The example inputs of the trace by argument name; only forward of the whole file has them."""
     names = [argument.name for argument in module.forward.schema.arguments[1:]]
     return {
-        name: example for name, example in zip(names, kept, strict=False) if example is not None
+        name: example
+        for name, example in zip(names, kept, strict=False)
+        if example is not None
     }
 
 
@@ -289,7 +307,12 @@ def _convolution(groups: int) -> Callable[[str, Any, int], Guess | None]:
     def rule(name: str, node: Any, offset: int) -> Guess | None:
         weight = _constant(node, 1)
         count = _constant(node, groups)
-        if offset != 0 or weight is None or count is None or weight.dim() - 2 not in _SPATIAL:
+        if (
+            offset != 0
+            or weight is None
+            or count is None
+            or weight.dim() - 2 not in _SPATIAL
+        ):
             return None
         shape = ("batch", weight.shape[1] * count, *_SPATIAL[weight.dim() - 2])
         return Guess(name, _dtype(weight), shape, "", f"as {node.kind()} needs it")

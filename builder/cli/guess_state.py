@@ -46,7 +46,9 @@ def pairs(lowered: LoweredGraph) -> list[tuple[str, str]]:
 def shapes(lowered: Any) -> dict[str, tuple[int | str, ...]]:
     """The shape of each input that a recurrent operator reads: [layers, batch, size] of a state."""
     return {
-        name: shape for node in _recurrent(lowered.graph) for name, shape in _shapes(lowered, node)
+        name: shape
+        for node in _recurrent(lowered.graph)
+        for name, shape in _shapes(lowered, node)
     }
 
 
@@ -60,7 +62,9 @@ def lengths(lowered: Any) -> set[str]:
     return {name for value in given for name in _inputs_of(lowered, value)}
 
 
-def _by_name(inputs: Sequence[str], outputs: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _by_name(
+    inputs: Sequence[str], outputs: Sequence[str]
+) -> Iterator[tuple[str, str]]:
     bare = {_AFFIX.sub("", name): name for name in outputs}
     for name in inputs:
         stem = _AFFIX.sub("", name)
@@ -127,7 +131,9 @@ def _states(node: Any) -> list[Any]:
 def _tensors(value: Any) -> list[Any]:
     if value.node().kind() == "prim::ListConstruct":
         return [
-            one.toIValue() for one in value.node().inputs() if one.node().kind() == "prim::Constant"
+            one.toIValue()
+            for one in value.node().inputs()
+            if one.node().kind() == "prim::Constant"
         ]
     if value.node().kind() == "prim::Constant":
         return list(value.toIValue() or ())

@@ -55,7 +55,9 @@ def health_command(
     """
     from builder.parity import health
 
-    found = health(repository, url, grpc_url, list(only) or None, timeout=timeout, access=access)
+    found = health(
+        repository, url, grpc_url, list(only) or None, timeout=timeout, access=access
+    )
     code = exit_code(found)
     data = {
         "repository": repository,
@@ -77,9 +79,12 @@ def show(terminal: Terminal, found: list[ModelHealth]) -> None:
     """Print one line for each unhealthy model, then the count of healthy ones."""
     for one in found:
         if not one.healthy:
-            terminal.line(f"UNHEALTHY {one.name}, {one.protocol}: {one.problem}", color="red")
+            terminal.line(
+                f"UNHEALTHY {one.name}, {one.protocol}: {one.problem}", color="red"
+            )
     names = {one.name for one in found}
     bad = {one.name for one in found if not one.healthy}
     terminal.line(
-        f"{len(names - bad)} of {len(names)} models are healthy", color="red" if bad else "green"
+        f"{len(names - bad)} of {len(names)} models are healthy",
+        color="red" if bad else "green",
     )

@@ -33,11 +33,15 @@ DIGITS = 12
 """Number of shown digits of a source file's SHA-256."""
 
 
-@click.command("history", cls=Command, short_help="Show the versions of published models.")
+@click.command(
+    "history", cls=Command, short_help="Show the versions of published models."
+)
 @click.argument("repository", type=options.PATH_OR_URL)
 @options.only
 @click.pass_obj
-def history_command(terminal: Terminal, /, repository: Path, only: tuple[str, ...]) -> int:
+def history_command(
+    terminal: Terminal, /, repository: Path, only: tuple[str, ...]
+) -> int:
     """Show the versions of the models of REPOSITORY, newest first.
 
     Triton serves the "current" version if a request names no version. It serves a "served" version
@@ -49,13 +53,17 @@ def history_command(terminal: Terminal, /, repository: Path, only: tuple[str, ..
 
     from builder.triton import history
 
-    found = {folder.name: history.history(folder) for folder in history.models(repository, only)}
+    found = {
+        folder.name: history.history(folder)
+        for folder in history.models(repository, only)
+    }
     bench = _figures(terminal, repository, list(found))
     data = [
         {
             "name": name,
             "versions": [
-                {**asdict(entry), "bench": bench[name].get(entry.identity, [])} for entry in entries
+                {**asdict(entry), "bench": bench[name].get(entry.identity, [])}
+                for entry in entries
             ],
         }
         for name, entries in found.items()

@@ -26,13 +26,19 @@ HEAD = """\
 """
 
 
-@click.command("init", cls=Command, short_help="Write manifests from the graphs of model files.")
+@click.command(
+    "init", cls=Command, short_help="Write manifests from the graphs of model files."
+)
 @click.argument("file", type=options.PATH)
 @click.option(
-    "--module", help="A submodule or method of the file, such as encoder.0 or forward_features."
+    "--module",
+    help="A submodule or method of the file, such as encoder.0 or forward_features.",
 )
 @click.option(
-    "--out", type=options.PATH, metavar="FILE", help="Output file. [default: beside the model]"
+    "--out",
+    type=options.PATH,
+    metavar="FILE",
+    help="Output file. [default: beside the model]",
 )
 @click.option("--force", is_flag=True, help="Replace an existing manifest.")
 @options.libraries
@@ -40,7 +46,12 @@ HEAD = """\
 @options.confinement
 @click.pass_obj
 def init_command(
-    terminal: Terminal, /, file: Path, module: str | None, out: Path | None, **settings: Any
+    terminal: Terminal,
+    /,
+    file: Path,
+    module: str | None,
+    out: Path | None,
+    **settings: Any,
 ) -> int:
     """Write the manifest of FILE beside it: names, dtypes and shapes of the inputs as far as the
     file contains them. Guesses are marked. If FILE is a folder, write all missing manifests.
@@ -88,10 +99,16 @@ def _folder(
     from builder.manifest import find_models
 
     options.note_unread(terminal, folder)
-    models = [one.model for one in find_models(folder) if one.model and (force or not one.manifest)]
+    models = [
+        one.model
+        for one in find_models(folder)
+        if one.model and (force or not one.manifest)
+    ]
     with terminal.progress() as progress:
         progress(str(folder), f"read {len(models)} files")
-        found = _guessed([(model, None, libraries, plugins) for model in models], isolate)
+        found = _guessed(
+            [(model, None, libraries, plugins) for model in models], isolate
+        )
     written, failed = [], []
     for model, guessed in zip(models, found, strict=True):
         out = model.with_suffix(".yaml")
@@ -102,7 +119,9 @@ def _folder(
         written.append((out, guessed))
     data = {
         "manifests": [_data(out, guessed) for out, guessed in written],
-        "failed": [{"file": model, "error": describe(error)} for model, error in failed],
+        "failed": [
+            {"file": model, "error": describe(error)} for model, error in failed
+        ],
     }
     terminal.result(data, lambda: _show_folder(terminal, folder, written, failed))
     return agreed(error.exit_code for _, error in failed)
@@ -139,7 +158,12 @@ def _guessed(requests: list[Request], isolate: bool) -> list[Guessed | TrtBuildE
 def text_of(name: str, found: Guessed, module: str | None, libraries: list[str]) -> str:
     """The manifest's text. Possible state and dropped arguments are comments."""
     text = manifest(name, found.inputs, found.outputs, module, libraries, found.dims)
-    return text + max_lengths(found.max_lengths) + state(found.state) + dropped(found.dropped)
+    return (
+        text
+        + max_lengths(found.max_lengths)
+        + state(found.state)
+        + dropped(found.dropped)
+    )
 
 
 def max_lengths(guessed: dict[str, int]) -> str:
@@ -153,7 +177,9 @@ def max_lengths(guessed: dict[str, int]) -> str:
 
 def dropped(arguments: dict[str, str]) -> str:
     """The arguments of forward that are not inputs, as comments."""
-    return "".join(f"# no input: {name}: {reason}\n" for name, reason in arguments.items())
+    return "".join(
+        f"# no input: {name}: {reason}\n" for name, reason in arguments.items()
+    )
 
 
 def manifest(
@@ -168,7 +194,9 @@ def manifest(
     from builder.cli.guess import RANGES
 
     known = dims or {}
-    lines = [HEAD.format(name=name) + (f"module: {module}\n" if module else "") + "inputs:"]
+    lines = [
+        HEAD.format(name=name) + (f"module: {module}\n" if module else "") + "inputs:"
+    ]
     for guess in inputs:
         shape = ", ".join(map(str, guess.shape))
         lines += [
@@ -176,11 +204,17 @@ def manifest(
             f"    dtype: {guess.dtype}{_comment(guess.dtype_from)}",
         ]
         lines += [f"    shape: [{shape}]{_comment(guess.shape_from)}"]
-    axes = dict.fromkeys(axis for guess in inputs for axis in guess.shape if isinstance(axis, str))
+    axes = dict.fromkeys(
+        axis for guess in inputs for axis in guess.shape if isinstance(axis, str)
+    )
     lines += ["dims:"] if axes else []
     for axis in axes:
-        (low, usual, high), source = known[axis] if axis in known else (RANGES[axis], "?")
-        lines.append(f"  {axis}: {{min: {low}, opt: {usual}, max: {high}}}{_comment(source)}")
+        (low, usual, high), source = (
+            known[axis] if axis in known else (RANGES[axis], "?")
+        )
+        lines.append(
+            f"  {axis}: {{min: {low}, opt: {usual}, max: {high}}}{_comment(source)}"
+        )
     lines += [f"outputs: [{', '.join(outputs)}]"] if outputs else []
     if libraries:
         lines.append(f"libraries: {json.dumps(libraries)}")
@@ -236,7 +270,9 @@ def _show_folder(
         unsure = out.read_text(encoding="utf-8").count("  # ?")
         inputs = _counted(len(found.inputs), "input")
         left_out = f"; no inputs: {', '.join(found.dropped)}" if found.dropped else ""
-        terminal.line(f"{out}: {inputs}, {_counted(unsure, 'line')} to look at{left_out}")
+        terminal.line(
+            f"{out}: {inputs}, {_counted(unsure, 'line')} to look at{left_out}"
+        )
     for model, error in failed:
         terminal.failure(f"{model}: {error}", None)
     total = len(written) + len(failed)

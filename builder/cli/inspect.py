@@ -25,7 +25,9 @@ SIDECAR = "trt-build.json"
 
 
 @click.command(
-    "inspect", cls=Command, short_help="Print a network's layers, a plan's facts, or a repository."
+    "inspect",
+    cls=Command,
+    short_help="Print a network's layers, a plan's facts, or a repository.",
 )
 @click.argument("target", type=options.PATH)
 @options.inputs
@@ -34,7 +36,10 @@ SIDECAR = "trt-build.json"
 @options.flavour
 @options.plugins
 @click.option(
-    "--graph", type=options.PATH, metavar="SVG", help="Draw the segments of a model file."
+    "--graph",
+    type=options.PATH,
+    metavar="SVG",
+    help="Draw the segments of a model file.",
 )
 @options.confinement
 @click.pass_obj
@@ -101,7 +106,9 @@ def network_here(
         "name": spec.name,
         "inputs": [_tensor(network.get_input(i)) for i in range(network.num_inputs)],
         "outputs": [_tensor(network.get_output(i)) for i in range(network.num_outputs)],
-        "layers": [_layer(network.get_layer(index)) for index in range(network.num_layers)],
+        "layers": [
+            _layer(network.get_layer(index)) for index in range(network.num_layers)
+        ],
     }
 
 
@@ -112,7 +119,11 @@ def _drawn(lowered: Any, spec: ModelSpec) -> dict[str, Any]:
 
     lowered = lowered.named(spec.outputs or lowered.results)
     parts = partition.split(
-        lowered, spec.inputs, spec.profiles, spec.fallback, kept=fallback.kept_nodes(lowered)
+        lowered,
+        spec.inputs,
+        spec.profiles,
+        spec.fallback,
+        kept=fallback.kept_nodes(lowered),
     )
     return {"svg": partition.svg(parts), "summary": parts.summary()}
 
@@ -131,7 +142,11 @@ def _tensor(tensor: Any) -> dict[str, Any]:
         shape = list(tensor.shape)
     except ValueError:  # TensorRT: an unknown rank has a negative length
         shape = []
-    return {"name": tensor.name, "dtype": str(tensor.dtype).rpartition(".")[2], "shape": shape}
+    return {
+        "name": tensor.name,
+        "dtype": str(tensor.dtype).rpartition(".")[2],
+        "shape": shape,
+    }
 
 
 def _layer(layer: Any) -> dict[str, Any]:
@@ -190,7 +205,11 @@ def _show_facts(terminal: Terminal, data: dict[str, Any]) -> None:
                 terminal.line(f"{key[:-1]:22}{_signature(tensor)}")
         elif key == "state":
             for state in value:
-                start = "zeros" if state["initial"] == "zeros" else f"the file {state['initial']}"
+                start = (
+                    "zeros"
+                    if state["initial"] == "zeros"
+                    else f"the file {state['initial']}"
+                )
                 kept = f"{state['input']} <- {state['output']}  {_shape(state)}, from {start}"
                 terminal.line(f"{'state':22}{kept}")
         elif key == "bytes":
@@ -203,14 +222,17 @@ def _show_facts(terminal: Terminal, data: dict[str, Any]) -> None:
 
 def _model(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
     sidecar = target / SIDECAR
-    data: dict[str, Any] = _json(sidecar) if sidecar.is_file() else {"name": target.name}
+    data: dict[str, Any] = (
+        _json(sidecar) if sidecar.is_file() else {"name": target.name}
+    )
     data["config"] = (target / CONFIG).read_text(encoding="utf-8")
     terminal.result(data, lambda: _show_model(terminal, data))
 
 
 def _show_model(terminal: Terminal, data: dict[str, Any]) -> None:
     _show_facts(
-        terminal, {key: data[key] for key in data if key not in ("config", "format", "profiles")}
+        terminal,
+        {key: data[key] for key in data if key not in ("config", "format", "profiles")},
     )
     for key, value in data.get("source", {}).items():
         if str(value) not in UNSAID:
@@ -222,7 +244,11 @@ def _show_model(terminal: Terminal, data: dict[str, Any]) -> None:
 
 
 def _repository(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
-    rows = [_summary(folder) for folder in sorted(target.iterdir()) if (folder / CONFIG).is_file()]
+    rows = [
+        _summary(folder)
+        for folder in sorted(target.iterdir())
+        if (folder / CONFIG).is_file()
+    ]
     terminal.result(
         {"repository": target, "models": rows}, lambda: _show_repository(terminal, rows)
     )
@@ -248,12 +274,16 @@ def _show_repository(terminal: Terminal, rows: list[dict[str, Any]]) -> None:
     for row in rows:
         name, served_as, *rest = list(row.values())[:4]
         state = ", keeps state" if row["states"] else ""
-        cells.append([name, served_as + state, *rest, size(row["plan_bytes"]), row["goldens"]])
+        cells.append(
+            [name, served_as + state, *rest, size(row["plan_bytes"]), row["goldens"]]
+        )
     terminal.table(columns, cells, numbers=columns[3:])
 
 
 def _holds_models(target: Path) -> bool:
-    return target.is_dir() and any((child / CONFIG).is_file() for child in target.iterdir())
+    return target.is_dir() and any(
+        (child / CONFIG).is_file() for child in target.iterdir()
+    )
 
 
 UNSAID = ("None", "False", "[]")

@@ -45,7 +45,9 @@ def examine_all(
     ]
     modules = jobs.modules(order.spec.path for order in orders)
     results = processes.run(tasks, modules=modules)
-    reports = [_report(order, result) for order, result in zip(orders, results, strict=True)]
+    reports = [
+        _report(order, result) for order, result in zip(orders, results, strict=True)
+    ]
     again = jobs.crashed(orders, results)
     if again:
         found = examine_all([*again.values()], paranoid, progress, build=build)
@@ -85,13 +87,17 @@ def run_each(
     sandbox = jobs.caches_only(tuple(folder.resolve() for folder in writable))
     more: dict[str, Any] = {"report": progress} if progress else {}
     tasks = [
-        processes.Task(target, limits=jobs.limits(limits or Limits()), sandbox=sandbox, **more)
+        processes.Task(
+            target, limits=jobs.limits(limits or Limits()), sandbox=sandbox, **more
+        )
         for target in targets
     ]
     return [*processes.run(tasks, modules=jobs.modules(files))]
 
 
-def examine_here(order: Order, paranoid: bool, build: bool, report: Progress) -> dict[str, Any]:
+def examine_here(
+    order: Order, paranoid: bool, build: bool, report: Progress
+) -> dict[str, Any]:
     """The report on one model, from this process."""
     return examine(order, report, paranoid=paranoid, build=build)
 
@@ -100,4 +106,9 @@ def _report(order: Order, result: Any) -> dict[str, Any]:
     if isinstance(result, dict):
         return result
     spec = order.spec
-    return {"name": spec.name, "file": str(spec.path), "error": describe(result), "config": None}
+    return {
+        "name": spec.name,
+        "file": str(spec.path),
+        "error": describe(result),
+        "config": None,
+    }

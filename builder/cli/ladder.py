@@ -32,15 +32,19 @@ class Source:
     isolate: bool = True
 
 
-def source(models: Path | None, plugins: tuple[str, ...], isolate: bool, *, engine: bool) -> Source:
+def source(
+    models: Path | None, plugins: tuple[str, ...], isolate: bool, *, engine: bool
+) -> Source:
     """The source for --ladder. Raises UsageError without model files, or with --engine."""
     if engine:
         raise UsageError(
-            "--ladder also runs the plans if the machine has a GPU", fix="leave --engine out"
+            "--ladder also runs the plans if the machine has a GPU",
+            fix="leave --engine out",
         )
     if models is None:
         raise UsageError(
-            "--ladder runs the original modules", fix="pass their source: --models MODELS"
+            "--ladder runs the original modules",
+            fix="pass their source: --models MODELS",
         )
     return Source(models, plugins, isolate)
 
@@ -95,7 +99,9 @@ def order_of(repository: Path, name: str, source: Source) -> Order:
             only=(name,),
             precision=request.get("precision"),
             layout=request.get("layout", "auto"),
-            state=(request.get("sequences") or {}).get("mode") if request.get("state") else None,
+            state=(request.get("sequences") or {}).get("mode")
+            if request.get("state")
+            else None,
             flavour=before if before in flavour.installed() else "auto",
             plugins=source.plugins,
         )
@@ -114,7 +120,9 @@ def _up_to_the_network(
     found: list[tuple[Step, ...]] = []
     for order, one in zip(orders, arguments, strict=True):
         climb = partial(climb_here, *one)
-        (result,) = isolated.run_each([climb], limits=order.spec.limits, progress=progress)
+        (result,) = isolated.run_each(
+            [climb], limits=order.spec.limits, progress=progress
+        )
         if isinstance(result, TrtBuildError):
             result = (Step("original", problem=result.message),)
         found.append(result)
@@ -129,7 +137,9 @@ def climb_here(order: Order, folder: Path, report: Any) -> tuple[Step, ...]:
     return climb(order, served.read(folder), report)
 
 
-def _engines(repository: Path, names: Sequence[str], progress: Progress) -> dict[str, Step]:
+def _engines(
+    repository: Path, names: Sequence[str], progress: Progress
+) -> dict[str, Step]:
     """The outputs of each model's plan on this machine's GPU."""
     from builder import parity
     from builder.diagnosis import Step, step_of_parity
@@ -140,7 +150,9 @@ def _engines(repository: Path, names: Sequence[str], progress: Progress) -> dict
     found = {}
     for name in names:
         try:
-            (result,) = parity.verify_engines(repository, [name], repeat=0, progress=progress)
+            (result,) = parity.verify_engines(
+                repository, [name], repeat=0, progress=progress
+            )
             found[name] = step_of_parity("engine", result)
         except TrtBuildError as error:
             found[name] = Step("engine", note=error.message)
@@ -170,13 +182,17 @@ def show(terminal: Terminal, ladders: Sequence[Ladder], models: Path) -> None:
     for ladder in ladders:
         for step in ladder.steps:
             if step.problem:
-                terminal.line(f"FAILED {ladder.name}, {step.name}: {step.problem}", color="red")
+                terminal.line(
+                    f"FAILED {ladder.name}, {step.name}: {step.problem}", color="red"
+                )
     broken = [ladder for ladder in ladders if ladder.breaks_at]
     for ladder in broken:
         terminal.line(f"{ladder.name} breaks at: {ladder.breaks_at}", color="red")
         terminal.note(f"next: trt-build bisect {models} --only {ladder.name}")
     if not broken:
-        terminal.line(f"{len(ladders)} passed at every step that was run", color="green")
+        terminal.line(
+            f"{len(ladders)} passed at every step that was run", color="green"
+        )
 
 
 def _row(ladder: Ladder, step: Step) -> list[object]:

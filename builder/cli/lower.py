@@ -22,9 +22,14 @@ if TYPE_CHECKING:
 
 @click.command("lower", cls=Command, short_help="Print a model's graph after any pass.")
 @click.argument("file", type=options.PATH)
-@click.option("--module", help="A submodule or method of the file. [default: that of the manifest]")
 @click.option(
-    "--trace", is_flag=True, help="Show the nodes before and after each pass, and its time."
+    "--module",
+    help="A submodule or method of the file. [default: that of the manifest]",
+)
+@click.option(
+    "--trace",
+    is_flag=True,
+    help="Show the nodes before and after each pass, and its time.",
 )
 @click.option(
     "--show",
@@ -85,7 +90,8 @@ def lower_command(
         unroll_limit,
         out,
         _colored(),
-        libraries or tuple(file.parent / name for name in manifest.get("libraries", ())),
+        libraries
+        or tuple(file.parent / name for name in manifest.get("libraries", ())),
         plugins,
         manifest.get("max_lengths", {}),
     )
@@ -172,7 +178,11 @@ def lower_here(options: LowerOptions, report: Any) -> Found:
 
 
 def _found(options: LowerOptions, lowered: LoweredGraph) -> Found:
-    written = _write(lowered, options.out, whole=options.stop_after is None) if options.out else []
+    written = (
+        _write(lowered, options.out, whole=options.stop_after is None)
+        if options.out
+        else []
+    )
     data = {
         "file": options.file,
         "inputs": lowered.inputs,
@@ -182,7 +192,9 @@ def _found(options: LowerOptions, lowered: LoweredGraph) -> Found:
         "written": written,
     }
     ran = [record for record in lowered.trace if record.name in options.shown]
-    return Found(data, [(record.name, record.diff(color=options.colored)) for record in ran])
+    return Found(
+        data, [(record.name, record.diff(color=options.colored)) for record in ran]
+    )
 
 
 def _manifest(file: Path) -> dict[str, Any]:
@@ -215,13 +227,16 @@ def _known(name: str, later: Collection[str]) -> None:
     from builder.lowering import FIRST_STEPS, every_pass, passes_for
     from builder.manifest import did_you_mean
 
-    names = list(dict.fromkeys([*FIRST_STEPS, *(step.name for step in every_pass()), *later]))
+    names = list(
+        dict.fromkeys([*FIRST_STEPS, *(step.name for step in every_pass()), *later])
+    )
     if name in names:
         return
     for precision, half in (("fp16", True), ("fp32", False)):
         if name in (step.name for step in passes_for(half)):
             raise UsageError(
-                f"{name} is conversion's, for one precision", fix=f"add --precision {precision}"
+                f"{name} is conversion's, for one precision",
+                fix=f"add --precision {precision}",
             )
     raise UsageError(f"there is no pass {name!r}", fix=did_you_mean(name, names))
 
@@ -251,7 +266,12 @@ def _show(terminal: Terminal, found: Found, trace: bool, shown: Sequence[str]) -
     if trace:
         columns = ("pass", "before", "after", "ms")
         rows = [
-            [one["name"], one["nodes_before"], one["nodes_after"], f"{one['seconds'] * 1e3:.2f}"]
+            [
+                one["name"],
+                one["nodes_before"],
+                one["nodes_after"],
+                f"{one['seconds'] * 1e3:.2f}",
+            ]
             for one in data["passes"]
         ]
         terminal.table(columns, rows, numbers=columns[1:])

@@ -12,9 +12,13 @@ from builder.cli.terminal import Terminal
 
 
 @click.command(
-    "merge", cls=Command, short_help="Join repositories that were built on different GPUs."
+    "merge",
+    cls=Command,
+    short_help="Join repositories that were built on different GPUs.",
 )
-@click.argument("repositories", type=options.PATH, nargs=-1, required=True, metavar="REPOSITORY...")
+@click.argument(
+    "repositories", type=options.PATH, nargs=-1, required=True, metavar="REPOSITORY..."
+)
 @click.option(
     "--out",
     type=options.PATH,
@@ -51,8 +55,12 @@ def merge_command(
         merged = triton.merge(repositories, out)
     if write_env:
         options.write_env_file(terminal, out)
-    data = [{"name": name, "compute_capabilities": capabilities} for name, capabilities in merged]
+    data = [
+        {"name": name, "compute_capabilities": capabilities}
+        for name, capabilities in merged
+    ]
     rows = [[name, ", ".join(capabilities) or "any"] for name, capabilities in merged]
     terminal.result(
-        {"repository": out, "models": data}, lambda: terminal.table(("model", "GPUs"), rows)
+        {"repository": out, "models": data},
+        lambda: terminal.table(("model", "GPUs"), rows),
     )

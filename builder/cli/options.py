@@ -35,7 +35,9 @@ def models_options(function: Any) -> Any:
     return function
 
 
-only = click.option("--only", multiple=True, metavar="NAME", help="Only this model. Repeatable.")
+only = click.option(
+    "--only", multiple=True, metavar="NAME", help="Only this model. Repeatable."
+)
 inputs = click.option(
     "--input",
     "inputs",
@@ -47,7 +49,11 @@ inputs = click.option(
     ),
 )
 goldens = click.option(
-    "--golden", "goldens", multiple=True, metavar="NAME", help="Send only goldens of these names."
+    "--golden",
+    "goldens",
+    multiple=True,
+    metavar="NAME",
+    help="Send only goldens of these names.",
 )
 requests = click.option(
     "--requests",
@@ -70,7 +76,9 @@ sign = click.option(
     help="Sign the published models with this elliptic-curve key (PEM).",
 )
 precision = click.option(
-    "--precision", type=click.Choice(PRECISIONS), help="Override the precision of the manifests."
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    help="Override the precision of the manifests.",
 )
 flavour = click.option(
     "--flavour",
@@ -174,7 +182,9 @@ grpc_url = click.option(
     help="The server's gRPC address, such as localhost:8001. The prefix grpcs:// selects TLS.",
 )
 metrics_url = click.option(
-    "--metrics-url", metavar="HOST:PORT", help="The address of its metrics, for GPU metrics."
+    "--metrics-url",
+    metavar="HOST:PORT",
+    help="The address of its metrics, for GPU metrics.",
 )
 _ACCESS: tuple[Decorator, ...] = (
     click.option(
@@ -184,7 +194,10 @@ _ACCESS: tuple[Decorator, ...] = (
         help="CA certificates for the server's certificate. [default: those of the system]",
     ),
     click.option(
-        "--tls-cert", type=PATH, metavar="PEM", help="The client's certificate, for mutual TLS."
+        "--tls-cert",
+        type=PATH,
+        metavar="PEM",
+        help="The client's certificate, for mutual TLS.",
     ),
     click.option("--tls-key", type=PATH, metavar="PEM", help="The key of --tls-cert."),
     click.option(
@@ -245,7 +258,9 @@ def _headers(given: Sequence[str], token_file: Path | None) -> dict[str, str]:
     for text in given:
         name, equals, value = text.partition("=")
         if not (name and equals) or not (text.isascii() and text.isprintable()):
-            raise UsageError(f"--header {text!r} is no header", fix="NAME=VALUE in printable ASCII")
+            raise UsageError(
+                f"--header {text!r} is no header", fix="NAME=VALUE in printable ASCII"
+            )
         found[name] = value
     if token_file:
         found["authorization"] = f"Bearer {token_in(token_file)}"
@@ -259,11 +274,15 @@ def token_in(file: Path) -> str:
     try:
         token = file.read_text(encoding="ascii").strip()
     except (OSError, ValueError) as error:
-        raise UsageError(f"the token cannot be read: {error}", where=str(file)) from error
+        raise UsageError(
+            f"the token cannot be read: {error}", where=str(file)
+        ) from error
     if not token:
         raise UsageError("the file is empty", where=str(file))
     if not token.isprintable():
-        raise UsageError("the file has more than a token", where=str(file), fix="one line of text")
+        raise UsageError(
+            "the file has more than a token", where=str(file), fix="one line of text"
+        )
     return token
 
 
@@ -302,14 +321,18 @@ def store(function: Any) -> Any:
     Raises UsageError for a store in memory, which ends with the command.
     """
     option = click.option(
-        "--store", metavar="URL", help="The store of built plans: a folder or a URL (s3://, gs://)."
+        "--store",
+        metavar="URL",
+        help="The store of built plans: a folder or a URL (s3://, gs://).",
     )
     none = click.option(
         "--no-store", is_flag=True, help="Neither read from nor write to the store."
     )
 
     @functools.wraps(function)
-    def command(*arguments: Any, store: str | None, no_store: bool, **settings: Any) -> Any:
+    def command(
+        *arguments: Any, store: str | None, no_store: bool, **settings: Any
+    ) -> Any:
         from builder.store import default_url
 
         chosen = None if no_store else store or default_url()
@@ -348,11 +371,15 @@ def parsed(inputs: tuple[str, ...]) -> list[Any]:
     return [parse_input(text) for text in inputs]
 
 
-def note_incompatible(terminal: Terminal, published: Sequence[history.Promotion | Pushed]) -> None:
+def note_incompatible(
+    terminal: Terminal, published: Sequence[history.Promotion | Pushed]
+) -> None:
     """Name the changes that the clients of these models cannot follow."""
     for one in published:
         for change in one.changes:
-            terminal.note(f"{one.name}: warning: incompatible with its clients: {change}")
+            terminal.note(
+                f"{one.name}: warning: incompatible with its clients: {change}"
+            )
 
 
 def write_env_file(terminal: Terminal, repository: Path) -> None:

@@ -28,7 +28,9 @@ class Url(str):
 class NamedPath(click.Path):
     """A path that is not empty. `--out "$UNSET"` would mean the working directory."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
         """The value as click.Path converts it."""
         if value == "":
             self.fail("the path is empty", param, ctx)
@@ -45,7 +47,9 @@ class PathOrUrl(NamedPath):
         super().__init__(**options)
         self.writes = writes
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
         """The value as NamedPath converts it, or a Url."""
         if isinstance(value, str) and "://" in value:
             return Url(value)
@@ -55,7 +59,9 @@ class PathOrUrl(NamedPath):
 class LocalPath(NamedPath):
     """A local path. A URL is refused, because it would be taken as a folder name."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
         """The value as NamedPath converts it."""
         if isinstance(value, str) and "://" in value:
             self.fail("a URL cannot be used here; use a local path", param, ctx)
@@ -78,7 +84,9 @@ def local(context: click.Context, terminal: Terminal) -> Iterator[None]:
 
     refused = [text for name, text in LOCAL_ONLY.items() if context.params.get(name)]
     if refused:
-        raise UsageError(f"with a URL there is no {', '.join(refused)}", fix="use local folders")
+        raise UsageError(
+            f"with a URL there is no {', '.join(refused)}", fix="use local folders"
+        )
     writes = {
         one.name
         for one in context.command.params

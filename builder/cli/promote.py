@@ -13,7 +13,9 @@ from builder.cli.terminal import Terminal
 from builder.errors import UsageError
 
 
-@click.command("promote", cls=Command, short_help="Copy published models into another repository.")
+@click.command(
+    "promote", cls=Command, short_help="Copy published models into another repository."
+)
 @click.argument("source", type=options.PATH_OR_URL, metavar="FROM")
 @click.argument("target", type=options.CHANGED_PATH_OR_URL, metavar="TO")
 @options.only
@@ -48,10 +50,15 @@ def promote_command(
     preflight.check(target)
     store.tidy(target)
     with signatures.signing_with(sign):
-        done = [history.promote(folder, target, accept=accept_incompatible) for folder in folders]
+        done = [
+            history.promote(folder, target, accept=accept_incompatible)
+            for folder in folders
+        ]
     if warning := records.carry(source, target, [folder.name for folder in folders]):
         terminal.note(warning)
-    signed = [target / folder.name for folder in folders if signatures.is_signed(folder)]
+    signed = [
+        target / folder.name for folder in folders if signatures.is_signed(folder)
+    ]
     options.note_unsigned(terminal, signed)
     if write_env:
         options.write_env_file(terminal, target)
@@ -59,7 +66,9 @@ def promote_command(
     rows = [[one.name, str(one.number), one.state] for one in done]
     terminal.result(
         {"from": source, "to": target, "models": [asdict(one) for one in done]},
-        lambda: terminal.table(("model", "version", "result"), rows, numbers=("version",)),
+        lambda: terminal.table(
+            ("model", "version", "result"), rows, numbers=("version",)
+        ),
     )
 
 

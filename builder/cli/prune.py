@@ -11,7 +11,9 @@ from builder.cli.command import Command
 from builder.cli.terminal import Terminal
 
 
-@click.command("prune", cls=Command, short_help="Remove old versions of published models.")
+@click.command(
+    "prune", cls=Command, short_help="Remove old versions of published models."
+)
 @click.argument("repository", type=options.CHANGED_PATH_OR_URL)
 @click.option(
     "--keep",
@@ -24,7 +26,12 @@ from builder.cli.terminal import Terminal
 @options.sign
 @click.pass_obj
 def prune_command(
-    terminal: Terminal, /, repository: Path, keep: int, only: tuple[str, ...], sign: Path | None
+    terminal: Terminal,
+    /,
+    repository: Path,
+    keep: int,
+    only: tuple[str, ...],
+    sign: Path | None,
 ) -> None:
     """Keep the N newest versions of each model in REPOSITORY, and remove the others. The current
     version is always kept. The figures of removed versions are removed. Steps of a removed ensemble
@@ -39,11 +46,16 @@ def prune_command(
     was_signed = [folder for folder in folders if signatures.is_signed(folder)]
     with signatures.signing_with(sign):
         removed = {folder.name: history.prune(folder, keep) for folder in folders}
-    if warning := records.forget(repository, [name for name in removed if removed[name]]):
+    if warning := records.forget(
+        repository, [name for name in removed if removed[name]]
+    ):
         terminal.note(warning)
     options.note_unsigned(terminal, was_signed)
     data = [{"name": name, "removed": numbers} for name, numbers in removed.items()]
-    rows = [[name, ", ".join(map(str, numbers)) or "none"] for name, numbers in removed.items()]
+    rows = [
+        [name, ", ".join(map(str, numbers)) or "none"]
+        for name, numbers in removed.items()
+    ]
     terminal.result(
         {"repository": repository, "models": data},
         lambda: terminal.table(("model", "removed"), rows),

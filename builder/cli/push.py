@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    "push", cls=Command, short_help="Load models into a running server, verified at the endpoint."
+    "push",
+    cls=Command,
+    short_help="Load models into a running server, verified at the endpoint.",
 )
 @click.argument("repository", type=options.PATH)
 @options.url
@@ -87,7 +89,11 @@ def push_command(
             terminal.note(warning)
     options.note_incompatible(terminal, found)
     live = all(one.live for one in found)
-    data: dict[str, Any] = {"repository": repository, "served": target.repository, "live": live}
+    data: dict[str, Any] = {
+        "repository": repository,
+        "served": target.repository,
+        "live": live,
+    }
     data["models"] = [{**asdict(one), "live": one.live} for one in found]
     terminal.result(data, lambda: show(terminal, found))
     return 0 if live else 3
@@ -98,10 +104,17 @@ def _target(served: Path, url: str | None, settings: dict[str, Any]) -> Target:
     from builder import deployment
 
     if not url:
-        raise click.UsageError("push requires the address of the server: --url HOST:PORT")
+        raise click.UsageError(
+            "push requires the address of the server: --url HOST:PORT"
+        )
     access = _with_control_token(settings["access"], settings["control_token_file"])
     return deployment.Target(
-        served, url, settings["grpc_url"], access, settings["timeout"], settings["drain"]
+        served,
+        url,
+        settings["grpc_url"],
+        access,
+        settings["timeout"],
+        settings["drain"],
     )
 
 
@@ -111,20 +124,29 @@ def _with_control_token(access: Access, file: Path | None) -> Access:
 
     if file is None:
         return access
-    return replace(access, headers={**access.headers, CONTROL_HEADER: options.token_in(file)})
+    return replace(
+        access, headers={**access.headers, CONTROL_HEADER: options.token_in(file)}
+    )
 
 
 def _refuse_unfit(repository: Path, target: Target, only: tuple[str, ...]) -> None:
     """Raise EnvironmentProblem where preflight finds that the server cannot serve the models."""
     from builder import deployment
 
-    deployment.require_fit(repository, deployment.of_endpoint(target.http, target.access), only)
+    deployment.require_fit(
+        repository, deployment.of_endpoint(target.http, target.access), only
+    )
 
 
 def show(terminal: Terminal, found: list[Pushed]) -> None:
     """Print one row for each model, then the reasons of failures."""
-    rows = [(one.name, str(one.number or ""), one.state, f"{one.seconds:.1f}") for one in found]
-    terminal.table(("model", "version", "result", "seconds"), rows, numbers=("version", "seconds"))
+    rows = [
+        (one.name, str(one.number or ""), one.state, f"{one.seconds:.1f}")
+        for one in found
+    ]
+    terminal.table(
+        ("model", "version", "result", "seconds"), rows, numbers=("version", "seconds")
+    )
     for one in found:
         for problem in one.problems:
             terminal.line(f"FAILED {one.name}: {problem}", color="red")

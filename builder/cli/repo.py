@@ -21,11 +21,22 @@ if TYPE_CHECKING:
 NEW = "there was none before"
 STANDING = ("unchanged", "edited")
 """Results of models that this command did not publish."""
-COLUMNS = ("model", "result", "segments", "precision", "of tolerance", "layers", "plan", "s")
+COLUMNS = (
+    "model",
+    "result",
+    "segments",
+    "precision",
+    "of tolerance",
+    "layers",
+    "plan",
+    "s",
+)
 
 
 @click.command(
-    "repo", cls=Command, short_help="Build a Triton model repository from a folder of models."
+    "repo",
+    cls=Command,
+    short_help="Build a Triton model repository from a folder of models.",
 )
 @options.models_options
 @options.layout
@@ -73,7 +84,9 @@ COLUMNS = ("model", "result", "segments", "precision", "of tolerance", "layers",
     help="Write the packages of this environment to DIR.cdx.json beside the repository "
     "(CycloneDX).",
 )
-@click.option("--rebuild", is_flag=True, help="Build every model again, even if unchanged.")
+@click.option(
+    "--rebuild", is_flag=True, help="Build every model again, even if unchanged."
+)
 @click.option(
     "--jobs",
     type=click.IntRange(0),
@@ -81,7 +94,9 @@ COLUMNS = ("model", "result", "segments", "precision", "of tolerance", "layers",
     help="Models built in parallel. 0: as many as the machine allows.",
 )
 @click.option(
-    "--isolate/--no-isolate", default=True, help="Build each model in a separate process."
+    "--isolate/--no-isolate",
+    default=True,
+    help="Build each model in a separate process.",
 )
 @click.option(
     "--out",
@@ -142,7 +157,11 @@ def repo_command(
     options.note_unread(terminal, models)
     used = _used_flavour(terminal, settings["flavour"])
     settings["options"] = build_options.take(settings)
-    settings |= {"store": store, "inputs": options.parsed(inputs), "edits": edits or "report"}
+    settings |= {
+        "store": store,
+        "inputs": options.parsed(inputs),
+        "edits": edits or "report",
+    }
     settings["graphs"] = _beside(out, "graphs") if log_level == "graph" else None
     results, found = _built(terminal, models, out, settings, search_precision)
     if settings["write_env"] and any(result.ok for result in results):
@@ -164,7 +183,11 @@ def repo_command(
 
 
 def _report(
-    terminal: Terminal, out: Path, results: list[ModelResult], data: dict[str, Any], record: bool
+    terminal: Terminal,
+    out: Path,
+    results: list[ModelResult],
+    data: dict[str, Any],
+    record: bool,
 ) -> None:
     """Show the results and the findings of preflight, which are added to `data`. With `record`,
     keep the data beside the repository.
@@ -193,7 +216,9 @@ def _update_records(
     if not records.folder(out).is_dir():  # without it, no sidecar has to be read
         return None
     ok = [one.name for one in results if one.ok]
-    return records.forget(out, [name for name in ok if versions.policy_of(out / name).keep])
+    return records.forget(
+        out, [name for name in ok if versions.policy_of(out / name).keep]
+    )
 
 
 def _used_flavour(terminal: Terminal, requested: str) -> dict[str, str | None]:
@@ -215,7 +240,11 @@ def _beside(out: Path, suffix: str) -> Path:
 
 
 def _built(
-    terminal: Terminal, models: Path, out: Path, settings: dict[str, Any], search_precision: bool
+    terminal: Terminal,
+    models: Path,
+    out: Path,
+    settings: dict[str, Any],
+    search_precision: bool,
 ) -> tuple[list[ModelResult], list[Search]]:
     """The results by name, and what the search for precisions found. A model whose search failed
     is not built.
@@ -223,7 +252,11 @@ def _built(
     from builder.repository import build_repository
 
     with terminal.progress() as progress:
-        found = search.run(terminal, models, out, settings, progress) if search_precision else []
+        found = (
+            search.run(terminal, models, out, settings, progress)
+            if search_precision
+            else []
+        )
         results = search.failures(found)
         if results:
             settings["only"] = tuple(one.name for one in found if not one.error)
@@ -237,7 +270,9 @@ def _preflight(out: Path, results: list[ModelResult]) -> list[Preflight]:
 
     Unchanged models are not checked again, because that imports numpy and protobuf.
     """
-    built = [result.name for result in results if result.ok and result.state not in STANDING]
+    built = [
+        result.name for result in results if result.ok and result.state not in STANDING
+    ]
     if not built:
         return []
     from builder import deployment
@@ -251,7 +286,9 @@ def _preflight(out: Path, results: list[ModelResult]) -> list[Preflight]:
 def exit_code(results: list[ModelResult]) -> int:
     """0 without failures, the exit code if all failures share one (3: all of parity), else 1."""
     return agreed(
-        result.error.exit_code if result.error else 1 for result in results if not result.ok
+        result.error.exit_code if result.error else 1
+        for result in results
+        if not result.ok
     )
 
 
@@ -278,9 +315,15 @@ def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
             terminal.note(f"{result.name}: {result.quantized['summary']}")
         if result.error and not terminal.as_json:
             terminal.failure(f"{result.name}: {result.error}", None)
-        if result.ok and result.state not in STANDING and result.because not in ("", NEW):
+        if (
+            result.ok
+            and result.state not in STANDING
+            and result.because not in ("", NEW)
+        ):
             terminal.note(f"{result.name}: rebuilt because: {result.because}")
-    unexecuted = [result.name for result in results if result.ok and result.plan_executed is False]
+    unexecuted = [
+        result.name for result in results if result.ok and result.plan_executed is False
+    ]
     if unexecuted:
         terminal.line(
             f"plan not executed: {', '.join(unexecuted)}: no plan of this TensorRT runs on this"
@@ -313,4 +356,6 @@ def segment_counts(segments: Sequence[str]) -> str:
     """`2 TensorRT, 1 torch` for a partitioned model; `1 TensorRT` for one plan."""
     counts = Counter(segments or ("tensorrt",))
     names = {"tensorrt": "TensorRT"}
-    return ", ".join(f"{count} {names.get(kind, kind)}" for kind, count in counts.items())
+    return ", ".join(
+        f"{count} {names.get(kind, kind)}" for kind, count in counts.items()
+    )

@@ -77,7 +77,9 @@ def run(context: click.Context) -> int:
     return code
 
 
-def _built(terminal: Terminal, given: dict[str, Any], described: Farm) -> tuple[list[Outcome], str]:
+def _built(
+    terminal: Terminal, given: dict[str, Any], described: Farm
+) -> tuple[list[Outcome], str]:
     """The outcomes, and the URL of Ray's dashboard; it is empty where there is none."""
     from builder import farm
 
@@ -108,7 +110,15 @@ def _settings(given: dict[str, Any], described: Farm) -> Settings:
     from builder.repository import Settings
 
     options = build_options.take(dict(given))
-    names = ("only", "precision", "flavour", "serve_as", "state", "layout", "torch_steps")
+    names = (
+        "only",
+        "precision",
+        "flavour",
+        "serve_as",
+        "state",
+        "layout",
+        "torch_steps",
+    )
     kept = {name: given[name] for name in (*names, "accept_incompatible", "sign")}
     return Settings(**kept, options=options, store=_store(given["store"], described))
 
@@ -133,7 +143,11 @@ def exit_code(outcomes: Sequence[Outcome]) -> int:
 
 def as_dict(one: Outcome) -> dict[str, Any]:
     """JSON-able."""
-    return {**vars(one), "ok": one.ok, "error": describe(one.error) if one.error else None}
+    return {
+        **vars(one),
+        "ok": one.ok,
+        "error": describe(one.error) if one.error else None,
+    }
 
 
 def show(terminal: Terminal, outcomes: Sequence[Outcome], out: Path) -> None:
@@ -157,7 +171,9 @@ def show(terminal: Terminal, outcomes: Sequence[Outcome], out: Path) -> None:
         terminal.line(f"{count} models in {out / target}")
     if len(counts) > 1 and not terminal.quiet:
         folders = " ".join(str(out / target) for target in sorted(counts))
-        terminal.line(f"next: trt-build merge {folders} --out MERGED, where Triton loads the plans")
+        terminal.line(
+            f"next: trt-build merge {folders} --out MERGED, where Triton loads the plans"
+        )
 
 
 def _row(one: Outcome) -> list[str]:

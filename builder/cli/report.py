@@ -11,10 +11,16 @@ from builder.cli.command import Command
 from builder.cli.terminal import Terminal
 
 
-@click.command("report", cls=Command, short_help="Write a page of evidence for a repository.")
+@click.command(
+    "report", cls=Command, short_help="Write a page of evidence for a repository."
+)
 @click.argument("repository", type=options.PATH)
 @click.option(
-    "--out", "-o", type=options.PATH, metavar="FILE", help="Output file. [default: standard output]"
+    "--out",
+    "-o",
+    type=options.PATH,
+    metavar="FILE",
+    help="Output file. [default: standard output]",
 )
 @click.option(
     "--format",
@@ -64,5 +70,7 @@ def report_command(
 
 
 def _line(out: Path, summary: dict[str, int]) -> str:
-    parts = (f"{summary[state]} {state}" for state in ("passed", "failed", "not verified"))
+    parts = (
+        f"{summary[state]} {state}" for state in ("passed", "failed", "not verified")
+    )
     return f"{out}: {summary['models']} models, {', '.join(parts)}"

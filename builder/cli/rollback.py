@@ -11,7 +11,9 @@ from builder.cli.command import Command
 from builder.cli.terminal import Terminal
 
 
-@click.command("rollback", cls=Command, short_help="Serve an earlier version of a model again.")
+@click.command(
+    "rollback", cls=Command, short_help="Serve an earlier version of a model again."
+)
 @click.argument("repository", type=options.CHANGED_PATH_OR_URL)
 @click.argument("model")
 @click.option(
@@ -53,6 +55,14 @@ def rollback_command(
     if write_env:
         options.write_env_file(terminal, repository)
     state = "unchanged" if before == now else "rolled back"
-    data = {"repository": repository, "model": model, "from": before, "to": now, "state": state}
-    served = "already served, unchanged" if before == now else f"served, and was {before}"
+    data = {
+        "repository": repository,
+        "model": model,
+        "from": before,
+        "to": now,
+        "state": state,
+    }
+    served = (
+        "already served, unchanged" if before == now else f"served, and was {before}"
+    )
     terminal.result(data, lambda: terminal.line(f"{model}: version {now} is {served}"))

@@ -13,12 +13,25 @@ from builder.errors import UsageError
 if TYPE_CHECKING:
     from builder.repository import ModelResult, Search
 
-SETTINGS = ("flavour", "only", "precision", "state", "options", "plugins", "jobs", "isolate")
+SETTINGS = (
+    "flavour",
+    "only",
+    "precision",
+    "state",
+    "options",
+    "plugins",
+    "jobs",
+    "isolate",
+)
 """The settings of `repo` that the search also uses."""
 
 
 def run(
-    terminal: Terminal, models: Path, out: Path | str, settings: dict[str, Any], progress: Progress
+    terminal: Terminal,
+    models: Path,
+    out: Path | str,
+    settings: dict[str, Any],
+    progress: Progress,
 ) -> list[Search]:
     """Search, and write the precisions into the manifests.
 
@@ -32,7 +45,10 @@ def run(
             "--search-precision writes into manifests, and --input and --sample replace them"
         )
     found = search_precision(
-        models, out=out, progress=progress, **{name: settings[name] for name in SETTINGS}
+        models,
+        out=out,
+        progress=progress,
+        **{name: settings[name] for name in SETTINGS},
     )
     settings["precision"] = None
     for one in found:
@@ -54,8 +70,13 @@ def words(found: Search) -> str:
     if found.error:
         return f"no precision was found: {found.error.message}"
     kept = f", in float32: {', '.join(found.keep_fp32)}" if found.keep_fp32 else ""
-    where = f"written into {found.manifest}" if found.written else f"as {found.manifest} has it"
+    where = (
+        f"written into {found.manifest}"
+        if found.written
+        else f"as {found.manifest} has it"
+    )
     trials = f"{found.trials} trial{'s' if found.trials != 1 else ''}"
     return (
-        f"{found.precision}{kept} ({trials} by the {found.judge}, {found.seconds:.1f} s; {where})"
+        f"{found.precision}{kept} ({trials} by the {found.judge},"
+        f" {found.seconds:.1f} s; {where})"
     )

@@ -34,16 +34,26 @@ SERVE_CHECKS = (
 """Preflight findings that the server itself reports less clearly, or only at the first request."""
 
 
-@click.command("serve", cls=Command, short_help="Serve a model repository with tritonserver.")
+@click.command(
+    "serve", cls=Command, short_help="Serve a model repository with tritonserver."
+)
 @click.argument("repository", type=options.PATH)
 @click.option(
     "--port",
     type=int,
     help="HTTP port; gRPC and metrics use the next two. 0: free ports.",
 )
-@click.option("--http-port", type=int, help=f"HTTP port. [default: {HTTP}; 0: a free one]")
-@click.option("--grpc-port", type=int, help=f"gRPC port. [default: {GRPC}; 0: a free one]")
-@click.option("--metrics-port", type=int, help=f"Metrics port. [default: {METRICS}; 0: a free one]")
+@click.option(
+    "--http-port", type=int, help=f"HTTP port. [default: {HTTP}; 0: a free one]"
+)
+@click.option(
+    "--grpc-port", type=int, help=f"gRPC port. [default: {GRPC}; 0: a free one]"
+)
+@click.option(
+    "--metrics-port",
+    type=int,
+    help=f"Metrics port. [default: {METRICS}; 0: a free one]",
+)
 @click.option(
     "--address",
     default="127.0.0.1",
@@ -51,7 +61,11 @@ SERVE_CHECKS = (
     help="Address to listen on. 0.0.0.0: all interfaces.",
 )
 @click.option(
-    "--log-verbose", type=int, default=0, show_default=True, help="tritonserver's own verbosity."
+    "--log-verbose",
+    type=int,
+    default=0,
+    show_default=True,
+    help="tritonserver's own verbosity.",
 )
 @click.option("--log-file", type=options.PATH, help="Keep tritonserver's log here.")
 @click.option(
@@ -148,7 +162,9 @@ def _report_preflight(terminal: Terminal, repository: Path) -> None:
     from builder.cli.doctor import note_preflight
 
     if repository.is_dir():
-        found = deployment.preflight(repository, deployment.this_machine({}), digests=False)
+        found = deployment.preflight(
+            repository, deployment.this_machine({}), digests=False
+        )
         note_preflight(terminal, [one for one in found if one.number in SERVE_CHECKS])
 
 
@@ -156,7 +172,11 @@ def _report_models(terminal: Terminal, server: Server) -> None:
     """Print the addresses and the models that are served, and those that failed to load."""
     _report_failed(terminal, server)
     names = sorted(server.served())
-    data = {"http": server.http_url, "grpc": server.grpc_url, "metrics": server.metrics_url}
+    data = {
+        "http": server.http_url,
+        "grpc": server.grpc_url,
+        "metrics": server.metrics_url,
+    }
     failed = {failure.model: failure.reason for failure in server.failed}
     result = data | {"pid": server.process.pid, "failed": failed}
     terminal.result(result, lambda: _show(terminal, data, names))
@@ -206,7 +226,9 @@ def _token(file: Path | None, address: str) -> str | None:
     """The token for loading models. It is required if other machines can connect."""
     if file is not None:
         if ":" in (token := options.token_in(file)) or "=" in token or "," in token:
-            raise click.UsageError("--control-token-file: the token contains one of , : =")
+            raise click.UsageError(
+                "--control-token-file: the token contains one of , : ="
+            )
         return token
     import ipaddress
 
@@ -258,12 +280,19 @@ def _report_foreign(terminal: Terminal, repository: Path) -> None:
 
 
 def ports(
-    port: int | None, http_port: int | None, grpc_port: int | None, metrics_port: int | None
+    port: int | None,
+    http_port: int | None,
+    grpc_port: int | None,
+    metrics_port: int | None,
 ) -> dict[str, int]:
     """The three ports: as passed, else counted from `port`, else Triton's defaults."""
     base = HTTP if port is None else port
     step = 0 if base == 0 else 1
-    given = {"http_port": http_port, "grpc_port": grpc_port, "metrics_port": metrics_port}
+    given = {
+        "http_port": http_port,
+        "grpc_port": grpc_port,
+        "metrics_port": metrics_port,
+    }
     return {
         key: base + index * step if value is None else value
         for index, (key, value) in enumerate(given.items())

@@ -11,7 +11,9 @@ from builder.cli.command import Command
 from builder.cli.terminal import Terminal
 
 
-@click.command("sign", cls=Command, short_help="Sign published models with a private key.")
+@click.command(
+    "sign", cls=Command, short_help="Sign published models with a private key."
+)
 @click.argument("repository", type=options.PATH)
 @click.option(
     "--key",
@@ -22,7 +24,9 @@ from builder.cli.terminal import Terminal
 )
 @options.only
 @click.pass_obj
-def sign_command(terminal: Terminal, /, repository: Path, key: Path, only: tuple[str, ...]) -> None:
+def sign_command(
+    terminal: Terminal, /, repository: Path, key: Path, only: tuple[str, ...]
+) -> None:
     """Sign every model of REPOSITORY that has no valid signature of this key.
 
     The files are signed as they are now: verify them first. `trt-build repo --sign` signs models as

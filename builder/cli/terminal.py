@@ -65,7 +65,9 @@ def _redirected(real: TextIO) -> Iterator[TextIO]:
     own = os.dup(1)
     os.dup2(2, 1)
     try:
-        with os.fdopen(os.dup(own), "w", encoding=real.encoding, errors=real.errors) as stream:
+        with os.fdopen(
+            os.dup(own), "w", encoding=real.encoding, errors=real.errors
+        ) as stream:
             yield stream
     finally:
         os.dup2(own, 1)
@@ -116,7 +118,9 @@ class Terminal:
             text = text.replace(path, name)
         return text
 
-    def line(self, text: str = "", *, color: str | None = None, bold: bool = False) -> None:
+    def line(
+        self, text: str = "", *, color: str | None = None, bold: bool = False
+    ) -> None:
         """Print one line of the result."""
         shown = self._styled(printable(self._named(text)), sys.stdout, color, bold)
         click.echo(shown, color=may_color(sys.stdout))
@@ -181,7 +185,9 @@ class Terminal:
 
         table = Table(box=None, header_style="bold", pad_edge=False)
         for name in columns:
-            table.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+            table.add_column(
+                name, justify="right" if name in numbers else "left", overflow="fold"
+            )
         for row in rows:
             table.add_row(*map(Text, row))
         Console().print(table)
@@ -219,7 +225,9 @@ class Terminal:
 
             yield show
 
-    def _styled(self, text: str, stream: TextIO | None, color: str | None, bold: bool) -> str:
+    def _styled(
+        self, text: str, stream: TextIO | None, color: str | None, bold: bool
+    ) -> str:
         if may_color(stream) and (color or bold):
             return click.style(text, fg=color, bold=bold or None)
         return text

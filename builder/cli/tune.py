@@ -45,7 +45,9 @@ class Names(click.ParamType[tuple[str, ...]]):
 
 
 @click.command(
-    "tune", cls=Command, short_help="Find the configuration that serves best under load."
+    "tune",
+    cls=Command,
+    short_help="Find the configuration that serves best under load.",
 )
 @click.argument("repository", type=options.PATH)
 @click.option(
@@ -92,10 +94,14 @@ class Names(click.ParamType[tuple[str, ...]]):
     help="Maximum batch sizes to try. Afterwards clients cannot send larger requests.",
 )
 @click.option(
-    "--queue-delay", type=Numbers(zero=True), help="Queue delays to try, in microseconds."
+    "--queue-delay",
+    type=Numbers(zero=True),
+    help="Queue delays to try, in microseconds.",
 )
 @click.option(
-    "--preferred", type=Names("none", "half", "full"), help="Preferred batch sizes to try."
+    "--preferred",
+    type=Names("none", "half", "full"),
+    help="Preferred batch sizes to try.",
 )
 @click.option("--profiles", type=Names("one", "static"), help="Profiles to try.")
 @click.option(
@@ -104,11 +110,17 @@ class Names(click.ParamType[tuple[str, ...]]):
     help="Use of CUDA graphs in Triton's TensorRT backend to try.",
 )
 @click.option(
-    "--layouts", type=Names("fused", "ensemble"), help="Layouts of partitioned models to try."
+    "--layouts",
+    type=Names("fused", "ensemble"),
+    help="Layouts of partitioned models to try.",
 )
 @click.option("--runtimes", type=Names("plan", "torch"), help="Runtimes to try.")
-@click.option("--allow-torch", is_flag=True, help="Choose torch if it is faster than the plan.")
-@click.option("--protocol", type=click.Choice(("grpc", "http")), default="grpc", show_default=True)
+@click.option(
+    "--allow-torch", is_flag=True, help="Choose torch if it is faster than the plan."
+)
+@click.option(
+    "--protocol", type=click.Choice(("grpc", "http")), default="grpc", show_default=True
+)
 @click.option(
     "--shared-memory",
     "memory",
@@ -158,7 +170,9 @@ def tune_command(
         found, error = _tuned(terminal, spec, chosen, settings, repository)
         if found is None:
             terminal.failure(f"{spec.name}: {error}", None)
-            done.append({"name": spec.name, "error": describe(error) if error else None})
+            done.append(
+                {"name": spec.name, "error": describe(error) if error else None}
+            )
         else:
             manifest = None if dry_run else spec.manifest
             done.append(_result(terminal, found, manifest, repository, models))
@@ -184,7 +198,11 @@ def _exit_code(done: list[dict[str, Any]]) -> int:
 
 
 def _result(
-    terminal: Terminal, found: Tuned, manifest: Path | None, repository: Path, models: Path
+    terminal: Terminal,
+    found: Tuned,
+    manifest: Path | None,
+    repository: Path,
+    models: Path,
 ) -> dict[str, Any]:
     """Write, keep and show what was found of one model. Without a `manifest` nothing is written
     there.
@@ -215,9 +233,19 @@ def _options(given: dict[str, Any]) -> TuneOptions:
         layout=given["layouts"] or (),
         runtime=given["runtimes"] or (),
     )
-    names = ("trials", "seconds", "protocol", "memory", "file", "goldens", "allow_torch")
+    names = (
+        "trials",
+        "seconds",
+        "protocol",
+        "memory",
+        "file",
+        "goldens",
+        "allow_torch",
+    )
     return TuneOptions(
-        Goal(percentile, ms, given["rate"]), values, **{name: given[name] for name in names}
+        Goal(percentile, ms, given["rate"]),
+        values,
+        **{name: given[name] for name in names},
     )
 
 
@@ -235,7 +263,11 @@ def _settings(given: dict[str, Any], only: tuple[str, ...]) -> Settings:
 
 
 def _tuned(
-    terminal: Terminal, spec: Any, chosen: TuneOptions, settings: Settings, repository: Path
+    terminal: Terminal,
+    spec: Any,
+    chosen: TuneOptions,
+    settings: Settings,
+    repository: Path,
 ) -> tuple[Tuned | None, TrtBuildError | None]:
     from builder.errors import EnvironmentProblem, TrtBuildError
     from builder.tuning import tune
@@ -257,7 +289,10 @@ def _tuned(
 
 
 def _recorder(
-    repository: Path, name: str, chosen: TuneOptions, progress: Callable[[str, str], None]
+    repository: Path,
+    name: str,
+    chosen: TuneOptions,
+    progress: Callable[[str, str], None],
 ) -> Callable[[Trial], None]:
     """Stores each trial when it is measured, so that an interrupted search keeps its trials."""
     from dataclasses import asdict
@@ -266,11 +301,21 @@ def _recorder(
 
     def record(trial: Trial) -> None:
         trials.append(asdict(trial))
-        entry = {"name": name, "goal": str(chosen.goal), "finished": False, "trials": trials}
+        entry = {
+            "name": name,
+            "goal": str(chosen.goal),
+            "finished": False,
+            "trials": trials,
+        }
         _keep(repository, entry)
         changed = _differing(trial.configuration, trials[0]["configuration"])
-        figures = f"{_figure(trial, 'req/s')} requests/s, p99 {_figure(trial, 'p99')} ms"
-        progress(name, f"finished: trial {len(trials)}: {changed}: {figures}, {_outcome(trial)}")
+        figures = (
+            f"{_figure(trial, 'req/s')} requests/s, p99 {_figure(trial, 'p99')} ms"
+        )
+        progress(
+            name,
+            f"finished: trial {len(trials)}: {changed}: {figures}, {_outcome(trial)}",
+        )
 
     return record
 
@@ -306,7 +351,9 @@ def _change(found: Tuned) -> str:
     unit = "ms" if "lowest" in found.goal else "requests/s"
     after = "none" if found.after is None else f"{found.after:.4g} {unit}"
     if found.before is None:
-        default = [one.score for one in found.confirmed if one.configuration == found.default]
+        default = [
+            one.score for one in found.confirmed if one.configuration == found.default
+        ]
         sometimes = any(score is not None for score in default)
         if sometimes:
             held = "kept the limit in some measurements only"
@@ -328,7 +375,9 @@ def show(terminal: Terminal, found: Tuned, written: bool, command: str) -> None:
             terminal.line(f"not searched: {name}: {reason}")
     if found.torch_faster:
         terminal.line(f"{found.name}: {found.torch_faster}; --allow-torch chooses it")
-    terminal.line(f"{found.name}: {found.verdict}: {_differing(found.best, found.default)}")
+    terminal.line(
+        f"{found.name}: {found.verdict}: {_differing(found.best, found.default)}"
+    )
     terminal.line(f"{found.name}: {_change(found)}")
     if written:
         terminal.line(f"written into the manifest; next: {command}")
@@ -346,7 +395,11 @@ def _row(number: int, trial: Trial, default: Any) -> list[str]:
 
 def _differing(configuration: Any, default: Any) -> str:
     """The settings that differ from the default."""
-    differing = {name: value for name, value in configuration.items() if value != default.get(name)}
+    differing = {
+        name: value
+        for name, value in configuration.items()
+        if value != default.get(name)
+    }
     return ", ".join(f"{name} {value}" for name, value in differing.items()) or AS_IS
 
 
@@ -354,7 +407,11 @@ def _figure(trial: Trial, name: str) -> str:
     figures = trial.figures
     if not figures:
         return "-"
-    value = figures["throughput"]["value"] if name == "req/s" else figures["latency_ms"].get(name)
+    value = (
+        figures["throughput"]["value"]
+        if name == "req/s"
+        else figures["latency_ms"].get(name)
+    )
     return "-" if value is None else f"{value:.1f}"
 
 

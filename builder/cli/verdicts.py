@@ -45,7 +45,9 @@ def show(terminal: Terminal, models: Sequence[ModelParity]) -> None:
         terminal.line(text)
     for text in _failures(models):
         terminal.line(text, color="red")
-    terminal.line(summary(models), color="green" if all(m.passed for m in models) else "red")
+    terminal.line(
+        summary(models), color="green" if all(m.passed for m in models) else "red"
+    )
 
 
 def answered_by(models: Sequence[ModelParity]) -> dict[str, int]:
@@ -59,7 +61,11 @@ def summary(models: Sequence[ModelParity]) -> str:
     passed = sum(model.passed for model in models)
     failed = f", {len(models) - passed} failed" if passed < len(models) else ""
     counts = {"plan": 0, "torch": 0, **answered_by(models)}
-    phrases = {"plan": "by a plan", "torch": "by torch", "plan+torch": "by plans and torch"}
+    phrases = {
+        "plan": "by a plan",
+        "torch": "by torch",
+        "plan+torch": "by plans and torch",
+    }
     kinds = [
         f"{count} {phrases.get(kind, 'by unknown')}"
         for kind, count in counts.items()
@@ -89,7 +95,9 @@ def _reasons(models: Sequence[ModelParity]) -> Iterator[str]:
     """Print why torch ran, once for all models with the same reason."""
     groups: dict[tuple[bool, str, str], list[str]] = defaultdict(list)
     for model in models:
-        if model.why and (model.plan_not_executed or "plan" not in (model.answered_by or "")):
+        if model.why and (
+            model.plan_not_executed or "plan" not in (model.answered_by or "")
+        ):
             groups[model.plan_not_executed, who(model), model.why].append(model.name)
     for (unexecuted, source, why), names in groups.items():
         plan = "plan not executed, " if unexecuted else ""
@@ -109,7 +117,9 @@ def failures(models: Sequence[ModelParity]) -> Iterator[Failure]:
         yield from (Failure(model.name, "", problem) for problem in model.problems)
         for result in model.results:
             where = f"{result.golden}, {result.protocol}"
-            yield from (Failure(model.name, where, problem) for problem in result.problems)
+            yield from (
+                Failure(model.name, where, problem) for problem in result.problems
+            )
 
 
 def cause(problem: str) -> str:
@@ -145,8 +155,14 @@ def row(result: GoldenResult) -> list[str]:
         result.golden,
         result.protocol,
         percent(result.comparison.share if result.comparison else None),
-        number(max((o.absolute for o in outputs if o.absolute is not None), default=None), ".2e"),
-        number(min((o.cosine for o in outputs if o.cosine is not None), default=None), ".7f"),
+        number(
+            max((o.absolute for o in outputs if o.absolute is not None), default=None),
+            ".2e",
+        ),
+        number(
+            min((o.cosine for o in outputs if o.cosine is not None), default=None),
+            ".7f",
+        ),
         number(result.median_ms, ".2f"),
         number(result.p95_ms, ".2f"),
     ]

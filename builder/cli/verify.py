@@ -22,17 +22,23 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    "verify", cls=Command, short_help="Compare a running server with the goldens of its repository."
+    "verify",
+    cls=Command,
+    short_help="Compare a running server with the goldens of its repository.",
 )
 @click.argument("repository", type=options.PATH_OR_URL)
 @options.url
 @options.grpc_url
 @options.access
 @click.option(
-    "--serve", is_flag=True, help="Start tritonserver on free ports, and stop it afterwards."
+    "--serve",
+    is_flag=True,
+    help="Start tritonserver on free ports, and stop it afterwards.",
 )
 @click.option(
-    "--engine", is_flag=True, help="Run the plans on this machine's GPU, without a server."
+    "--engine",
+    is_flag=True,
+    help="Run the plans on this machine's GPU, without a server.",
 )
 @options.only
 @click.option(
@@ -48,7 +54,9 @@ if TYPE_CHECKING:
     multiple=True,
     default=("none",),
     show_default=True,
-    help=("How tensors are passed: in the requests, or in shared memory of this host. Repeatable."),
+    help=(
+        "How tensors are passed: in the requests, or in shared memory of this host. Repeatable."
+    ),
 )
 @click.option(
     "--timeout",
@@ -195,7 +203,9 @@ class ServerOptions:
     def check(self, shared_memory: tuple[str, ...]) -> None:
         """Raise UsageError for options that exclude each other."""
         if self.serve and (self.url or self.grpc_url):
-            raise click.UsageError("--serve starts its own server: remove --url and --grpc-url")
+            raise click.UsageError(
+                "--serve starts its own server: remove --url and --grpc-url"
+            )
         if self.engine and (self.has_endpoint or shared_memory != ("none",)):
             raise click.UsageError(
                 "--engine uses no server: remove --serve, --url, --grpc-url and --shared-memory"
@@ -215,17 +225,25 @@ def _compared(
     with terminal.progress() as progress:
         if server_options.engine:
             repeat = settings["repeat"]
-            return parity.verify_engines(repository, names, repeat=repeat, progress=progress)
+            return parity.verify_engines(
+                repository, names, repeat=repeat, progress=progress
+            )
         endpoint: AbstractContextManager[tuple[str | None, str | None]]
         if server_options.serve:
-            endpoint = serving(terminal, repository, names, progress, settings["shared_memory"])
+            endpoint = serving(
+                terminal, repository, names, progress, settings["shared_memory"]
+            )
         else:
             endpoint = nullcontext((server_options.url, server_options.grpc_url))
         with endpoint as (http, grpc):
-            return parity.verify(repository, http, grpc, names, **settings, progress=progress)
+            return parity.verify(
+                repository, http, grpc, names, **settings, progress=progress
+            )
 
 
-def _keep(repository: Path, data: dict[str, Any], models: Sequence[ModelParity]) -> None:
+def _keep(
+    repository: Path, data: dict[str, Any], models: Sequence[ModelParity]
+) -> None:
     """Record the results for `trt-build report`."""
     from builder.report import records
 

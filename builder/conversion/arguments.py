@@ -15,7 +15,9 @@ from builder.conversion.packing import is_packed
 from builder.conversion.registry import Converter
 
 
-def bind(ctx: ConversionContext, converter: Converter, values: list[Any]) -> SimpleNamespace:
+def bind(
+    ctx: ConversionContext, converter: Converter, values: list[Any]
+) -> SimpleNamespace:
     """The values by argument name, unwrapped by type. Raises Unconvertible if a value must be
     static and is not.
     """
@@ -25,11 +27,15 @@ def bind(ctx: ConversionContext, converter: Converter, values: list[Any]) -> Sim
         for (name, kind), value in zip(arguments, values, strict=False)
     }
     if len(values) < len(arguments):  # a node may omit arguments with a default
-        bound |= {a.name: a.default_value for a in converter.schema.arguments[len(values) :]}
+        bound |= {
+            a.name: a.default_value for a in converter.schema.arguments[len(values) :]
+        }
     return SimpleNamespace(**bound)
 
 
-def _unwrap(ctx: ConversionContext, converter: Converter, name: str, kind: str, value: Any) -> Any:
+def _unwrap(
+    ctx: ConversionContext, converter: Converter, name: str, kind: str, value: Any
+) -> Any:
     if kind == "tensor":
         return _tensor(ctx, converter, name, value)
     if kind == "tensors":
@@ -38,8 +44,12 @@ def _unwrap(ctx: ConversionContext, converter: Converter, name: str, kind: str, 
     return number if kind == "dynamic" else _static(f"`{name}`", number)
 
 
-def _tensor(ctx: ConversionContext, converter: Converter, name: str, value: object) -> Any:
-    if (isinstance(value, torch.Tensor) and name in converter.constants) or is_packed(value):
+def _tensor(
+    ctx: ConversionContext, converter: Converter, name: str, value: object
+) -> Any:
+    if (isinstance(value, torch.Tensor) and name in converter.constants) or is_packed(
+        value
+    ):
         return value
     return ctx.tensor(value)
 
@@ -78,9 +88,12 @@ def dynamic_value(what: str, value: DynamicScalar) -> Unconvertible:
     it depends only on axes.
     """
     if not of_lengths(value):
-        return Unconvertible(f"{what} must be known at build time, but it is computed at run time")
+        return Unconvertible(
+            f"{what} must be known at build time, but it is computed at run time"
+        )
     axes = (
-        ", ".join(sorted(str(symbol) for symbol in value.expr.free_symbols)) or "a computed value"
+        ", ".join(sorted(str(symbol) for symbol in value.expr.free_symbols))
+        or "a computed value"
     )
     return Unconvertible(
         f"{what} must be known at build time but depends on {axes}",
@@ -99,5 +112,7 @@ def known_keys(keys: Iterable[object]) -> list[Any]:
     """
     known = [static(key, "a key of a dictionary") for key in keys]
     if not all(isinstance(key, bool | int | float | str) for key in known):
-        raise Unconvertible("a dictionary has tensors as keys", "use numbers or strings as keys")
+        raise Unconvertible(
+            "a dictionary has tensors as keys", "use numbers or strings as keys"
+        )
     return known

@@ -59,7 +59,9 @@ class Arrangement(Lengths):
         sizes[at] = self.arithmetic("floordiv", total, rest) if rest != 0 else 0
         return sizes
 
-    def _static_reshape(self, tensor: ITensor, sizes: Sequence[Size]) -> list[int] | None:
+    def _static_reshape(
+        self, tensor: ITensor, sizes: Sequence[Size]
+    ) -> list[int] | None:
         """Equivalent reshape_dims without a shape tensor (0 copies an axis, -1 is inferred), or
         None.
         """
@@ -105,21 +107,30 @@ class Arrangement(Lengths):
         # axis is empty.
         if not dynamic or (dynamic == 1 and 0 not in exprs):
             layer = self.net.add_shuffle(tensor)
-            layer.reshape_dims = trt.Dims([int(e) if e.is_Integer else -1 for e in exprs])
+            layer.reshape_dims = trt.Dims(
+                [int(e) if e.is_Integer else -1 for e in exprs]
+            )
             layer.zero_is_placeholder = False
         elif self.capabilities.has_layer(method):
             layer = getattr(self.net, method)(tensor, self._index_constant(list(axes)))
         else:
             layer = self.net.add_shuffle(tensor)
             layer.set_input(
-                1, self._shape_without_or_with(tensor, axes, insert=method == "add_unsqueeze")
+                1,
+                self._shape_without_or_with(
+                    tensor, axes, insert=method == "add_unsqueeze"
+                ),
             )
         return self._reshaped(layer, tensor, exprs)
 
-    def _shape_without_or_with(self, tensor: ITensor, axes: Sequence[int], insert: bool) -> ITensor:
+    def _shape_without_or_with(
+        self, tensor: ITensor, axes: Sequence[int], insert: bool
+    ) -> ITensor:
         sizes = self.sizes(tensor)
         if not insert:
-            return self.shape_tensor([s for axis, s in enumerate(sizes) if axis not in axes])
+            return self.shape_tensor(
+                [s for axis, s in enumerate(sizes) if axis not in axes]
+            )
         for axis in sorted(axes):
             sizes.insert(axis, 1)
         return self.shape_tensor(sizes)
@@ -159,12 +170,20 @@ class Arrangement(Lengths):
         """
         strides = strides or [1] * len(sizes)
         # bools, as integers
-        if mode is not None and not self.capabilities.takes(f"SLICE.{mode}", tensor.dtype.name):
+        if mode is not None and not self.capabilities.takes(
+            f"SLICE.{mode}", tensor.dtype.name
+        ):
             wide = self.cast(tensor, torch.int32)
             filled = fill if fill is None else self.cast(fill, torch.int32)
-            return self.cast(self.slice(wide, starts, sizes, strides, mode, filled), torch.bool)
+            return self.cast(
+                self.slice(wide, starts, sizes, strides, mode, filled), torch.bool
+            )
         in_loop = f"SLICE.{mode}.IN_LOOP"
-        if mode and self.loops and not self.capabilities.takes(in_loop, tensor.dtype.name):
+        if (
+            mode
+            and self.loops
+            and not self.capabilities.takes(in_loop, tensor.dtype.name)
+        ):
             raise Unconvertible(tensorrt8.PADS_IN_LOOP, tensorrt8.NEWER_OR_FIXED)
         layer = self._slice_layer(tensor, (starts, sizes, strides))
         if mode is not None:
@@ -194,9 +213,12 @@ class Arrangement(Lengths):
         tensor = self.at_rank(tensor, len(sizes))
         own = self.sizes(tensor)
         target = [
-            o if isinstance(s, int) and s == -1 else s for s, o in zip(sizes, own, strict=True)
+            o if isinstance(s, int) and s == -1 else s
+            for s, o in zip(sizes, own, strict=True)
         ]
-        if all(expression(o) == expression(t) for o, t in zip(own, target, strict=True)):
+        if all(
+            expression(o) == expression(t) for o, t in zip(own, target, strict=True)
+        ):
             return tensor
         strides = [self._expand_stride(o, t) for o, t in zip(own, target, strict=True)]
         return self.slice(tensor, [0] * len(target), target, strides)

@@ -23,8 +23,15 @@ class Constants(Facts):
         carrier = dtypes.carrier(value.dtype)
         key: Any = (value.data_ptr(), tuple(value.shape), value.stride(), value.dtype)
         if value.numel() <= 16 and value.device.type == "cpu":
-            key = (tuple(value.flatten().tolist()), str(value.dtype), tuple(value.shape))
-            key = (repr(key[0]), *key[1:])  # distinguishes -0.0 from 0.0, and treats NaNs as equal
+            key = (
+                tuple(value.flatten().tolist()),
+                str(value.dtype),
+                tuple(value.shape),
+            )
+            key = (
+                repr(key[0]),
+                *key[1:],
+            )  # distinguishes -0.0 from 0.0, and treats NaNs as equal
         if key not in self._constants:
             carried = self._narrowed(value, carrier)
             layer = self.net.add_constant(tuple(value.shape), self.weights.of(carried))
@@ -56,9 +63,13 @@ class Constants(Facts):
         narrows them, too.
         """
         if value.dtype == torch.float64 and value.dim():
-            self.warn(f"a float64 constant of shape {tuple(value.shape)} is narrowed to float32")
+            self.warn(
+                f"a float64 constant of shape {tuple(value.shape)} is narrowed to float32"
+            )
 
-    def _constant_at_rank(self, value: torch.Tensor, dtype: torch.dtype, rank: int) -> ITensor:
+    def _constant_at_rank(
+        self, value: torch.Tensor, dtype: torch.dtype, rank: int
+    ) -> ITensor:
         """Cast and reshape a static tensor before it becomes a constant, without layers."""
         self._tell_narrowing(value)
         shape = (1,) * (rank - value.dim()) + tuple(value.shape)
@@ -88,7 +99,10 @@ class Constants(Facts):
             result = self.net.add_unary(result, trt.UnaryOperation.NOT).get_output(0)
         elif dtypes.from_trt(tensor.dtype) != carrier:
             result = self.net.add_cast(tensor, dtypes.to_trt(carrier)).get_output(0)
-        elif self.facts(tensor).dtype is not None or dtypes.from_trt(tensor.dtype) != dtype:
+        elif (
+            self.facts(tensor).dtype is not None
+            or dtypes.from_trt(tensor.dtype) != dtype
+        ):
             # another torch dtype on the same carrier
             result = self.net.add_identity(tensor).get_output(0)
         self.copy_sizes(tensor, result)
@@ -105,7 +119,11 @@ class Constants(Facts):
         documents for .to().
         """
         low = torch.iinfo(dtype).min
-        shifted = self.elementwise("SUB", tensor, self.like_scalar(tensor, low)) if low else tensor
+        shifted = (
+            self.elementwise("SUB", tensor, self.like_scalar(tensor, low))
+            if low
+            else tensor
+        )
         quotient = self.elementwise("FLOOR_DIV", shifted, self.like_scalar(tensor, 256))
         base = self.elementwise("PROD", quotient, self.like_scalar(tensor, 256))
         result = self.elementwise("SUB", tensor, base)
@@ -134,6 +152,10 @@ class Constants(Facts):
         """One IUnaryLayer; `operation` is a UnaryOperation's name. Negation of integers is 0 - a if
         the layer does not support it.
         """
-        if operation == "NEG" and not self.capabilities.takes("UNARY.NEG", a.dtype.name):
+        if operation == "NEG" and not self.capabilities.takes(
+            "UNARY.NEG", a.dtype.name
+        ):
             return self.elementwise("SUB", self.like_scalar(a, 0), a)
-        return self.net.add_unary(a, getattr(trt.UnaryOperation, operation)).get_output(0)
+        return self.net.add_unary(a, getattr(trt.UnaryOperation, operation)).get_output(
+            0
+        )

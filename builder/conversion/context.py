@@ -72,7 +72,9 @@ class ConversionContext(Arrangement):
         rank = max((self.rank(t) for t in tensors), default=0)
         return [self._operand(t, self.dtype(t), rank) for t in tensors]
 
-    def operands(self, *values: Operand, dtype: torch.dtype | None = None) -> list[ITensor]:
+    def operands(
+        self, *values: Operand, dtype: torch.dtype | None = None
+    ) -> list[ITensor]:
         """The values as ITensors of one rank, with the dtype that PyTorch promotes them to (or
         `dtype`).
         """
@@ -85,7 +87,11 @@ class ConversionContext(Arrangement):
         if isinstance(value, bool | int | float):
             whole = isinstance(value, int) and not dtype.is_floating_point
             # 300 wraps in uint8
-            value = torch.tensor(value).to(dtype) if whole else torch.tensor(value, dtype=dtype)
+            value = (
+                torch.tensor(value).to(dtype)
+                if whole
+                else torch.tensor(value, dtype=dtype)
+            )
         if isinstance(value, torch.Tensor):
             return self._constant_at_rank(value, dtype, rank)
         if isinstance(value, DynamicScalar):

@@ -83,7 +83,10 @@ def convert(
     ctx.unroll_limit = unroll_limit
     results = _walked(ctx, lowered, specs, rules)
     names = _output_names(output_names, lowered, len(results))
-    marked = [_mark_output(ctx, result, name) for result, name in zip(results, names, strict=True)]
+    marked = [
+        _mark_output(ctx, result, name)
+        for result, name in zip(results, names, strict=True)
+    ]
     if not rules.half:
         tensorrt8.pin(network)
     return Conversion(
@@ -118,7 +121,11 @@ def _lowered(
         return module_or_graph, inputs
     names = [spec.name for spec in inputs if spec.name]
     lowered = lower(
-        module_or_graph, params, unroll_limit=unroll_limit, optional_inputs=names, specs=inputs
+        module_or_graph,
+        params,
+        unroll_limit=unroll_limit,
+        optional_inputs=names,
+        specs=inputs,
     )
     return lowered, inputs
 
@@ -136,7 +143,10 @@ def _check_quantized(precision: str, lowered: LoweredGraph) -> None:
 
 
 def _walked(
-    ctx: ConversionContext, lowered: LoweredGraph, specs: Sequence[TensorSpec], rules: Policy
+    ctx: ConversionContext,
+    lowered: LoweredGraph,
+    specs: Sequence[TensorSpec],
+    rules: Policy,
 ) -> list[Any]:
     """Convert every node and return the values of the graph's outputs. Raises UnsupportedOperators
     with all refused nodes.
@@ -175,7 +185,9 @@ def convert_again(conversion: Conversion, keep_fp32: Sequence[str]) -> Conversio
     )
 
 
-def named_inputs(inputs: Sequence[TensorSpec], lowered: LoweredGraph) -> tuple[TensorSpec, ...]:
+def named_inputs(
+    inputs: Sequence[TensorSpec], lowered: LoweredGraph
+) -> tuple[TensorSpec, ...]:
     """The specs. A spec without a name gets the name of the graph's input."""
     if len(inputs) != len(lowered.inputs):
         raise UsageError(
@@ -187,7 +199,8 @@ def named_inputs(inputs: Sequence[TensorSpec], lowered: LoweredGraph) -> tuple[T
             ),
         )
     specs = tuple(
-        s if s.name else replace(s, name=n) for s, n in zip(inputs, lowered.inputs, strict=True)
+        s if s.name else replace(s, name=n)
+        for s, n in zip(inputs, lowered.inputs, strict=True)
     )
     _all_different("inputs", [str(spec.name) for spec in specs])
     return specs
@@ -220,7 +233,9 @@ def add_input(ctx: ConversionContext, spec: TensorSpec) -> ITensor:
             f"input {spec.name}: TensorRT has no float64",
             fix="declare float32, and cast in the model if it needs more",
         )
-    shape = [axis if isinstance(axis, int) else _fixed(ctx, axis) for axis in spec.shape]
+    shape = [
+        axis if isinstance(axis, int) else _fixed(ctx, axis) for axis in spec.shape
+    ]
     try:
         tensor = ctx.net.add_input(
             cast(str, spec.name), dtypes.to_trt(dtypes.endpoint(dtype, "INPUT")), shape
@@ -261,7 +276,9 @@ def _has_dtype(graph: Graph, specs: Sequence[TensorSpec], dtype: torch.dtype) ->
     that dtype that is only widened comes from `io: fp16`.
     """
     weights = (
-        node.t("value") for node in graph.findAllNodes("prim::Constant", True) if _is_tensor(node)
+        node.t("value")
+        for node in graph.findAllNodes("prim::Constant", True)
+        if _is_tensor(node)
     )
     inputs = (
         v
@@ -288,11 +305,17 @@ def _cast_to(node: Node) -> torch.dtype | None:
     return dtype_of(node.inputsAt(1).toIValue())
 
 
-def _restored(ctx: ConversionContext, value: Value, result: Any, half: torch.dtype) -> ITensor:
+def _restored(
+    ctx: ConversionContext, value: Value, result: Any, half: torch.dtype
+) -> ITensor:
     """Cast an output back to float32 if the precision policy made it half. An output that the graph
     casts to half is not changed.
     """
-    policys = is_tensor(result) and ctx.dtype(result) == half and _cast_to(value.node()) != half
+    policys = (
+        is_tensor(result)
+        and ctx.dtype(result) == half
+        and _cast_to(value.node()) != half
+    )
     return ctx.cast(result, torch.float32) if policys else result
 
 
@@ -308,7 +331,11 @@ def _mark_output(ctx: ConversionContext, result: object, name: str) -> torch.dty
     if dtypes.from_trt(tensor.dtype) != endpoint:
         tensor = ctx.net.add_cast(tensor, dtypes.to_trt(endpoint)).get_output(0)
     else:
-        tensor = ctx.net.add_identity(tensor).get_output(0) if _is_used(ctx, tensor) else tensor
+        tensor = (
+            ctx.net.add_identity(tensor).get_output(0)
+            if _is_used(ctx, tensor)
+            else tensor
+        )
     ctx.rename(tensor, name)
     ctx.net.mark_output(tensor)
     tensorrt8.set_output_dtype(tensor, dtypes.to_trt(endpoint))

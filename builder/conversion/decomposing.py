@@ -105,7 +105,9 @@ def _predicate(condition: Condition) -> Predicate:
     return holds
 
 
-def walked(ctx: ConversionContext, entry: Decomposition, values: tuple[Any, ...]) -> Any:
+def walked(
+    ctx: ConversionContext, entry: Decomposition, values: tuple[Any, ...]
+) -> Any:
     """The results of the decomposition for these values."""
     numbers = (values[index] for index in entry.numbers)
     graph: Any = entry.graph(tuple("float" if _is_float(v) else "int" for v in numbers))

@@ -60,7 +60,9 @@ def of_length(ctx: Lengths, length: DynamicScalar) -> Doubles | None:
     span = bounds(length.expr, ctx.ranges())
     if span is None or span[0] < 0 or span[1] > LONGEST:
         return None
-    return Doubles(length, torch.arange(int(span[1]) + 1, dtype=torch.float64), int(span[0]))
+    return Doubles(
+        length, torch.arange(int(span[1]) + 1, dtype=torch.float64), int(span[0])
+    )
 
 
 def binary(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Doubles | None:
@@ -72,13 +74,16 @@ def binary(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Doubles | None
     if any(t.size.expr != known[0].size.expr for t in known):
         return None
     values = [
-        t.values if isinstance(t, Doubles) else torch.tensor(t, dtype=torch.float64) for t in tables
+        t.values if isinstance(t, Doubles) else torch.tensor(t, dtype=torch.float64)
+        for t in tables
     ]
     return replace(known[0], values=ARITHMETIC[operation](*values))
 
 
 def mapped(
-    ctx: Lengths, number: DynamicScalar, function: Callable[[torch.Tensor], torch.Tensor]
+    ctx: Lengths,
+    number: DynamicScalar,
+    function: Callable[[torch.Tensor], torch.Tensor],
 ) -> Doubles | None:
     """A function of a float, value by value."""
     table = of(ctx, number)
@@ -92,7 +97,9 @@ def whole(ctx: Lengths, table: Doubles) -> DynamicScalar:
     if ratio is not None:
         scaled = ctx.arithmetic("mul", table.size, ratio.numerator)
         return ctx.arithmetic("floordiv", scaled, ratio.denominator)  # type: ignore[no-any-return]
-    result = ctx.net.add_gather(ctx.constant(values), table.size.tensor, 0).get_output(0)
+    result = ctx.net.add_gather(ctx.constant(values), table.size.tensor, 0).get_output(
+        0
+    )
     possible = values[table.least :]
     # equal for equal numbers
     name = f"{table.size.expr} looked up in {hash(values.numpy().tobytes())}"

@@ -19,7 +19,11 @@ from builder.engine import DataType, capabilities, trt
 
 NAMES = {torch_dtype(entry): entry.tensorrt for entry in TABLE if entry.tensorrt}
 
-TORCH_SCALARS: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float32}
+TORCH_SCALARS: dict[type, torch.dtype] = {
+    bool: torch.bool,
+    int: torch.int64,
+    float: torch.float32,
+}
 
 
 @lru_cache
@@ -40,7 +44,9 @@ def reduction_identity(dtype: torch.dtype, operation: str) -> float | int:
     """
     if dtype.is_floating_point:
         return -math.inf if operation == "MAX" else math.inf
-    limits = min(torch.iinfo(dtype), torch.iinfo(carrier(dtype)), key=lambda kind: kind.bits)
+    limits = min(
+        torch.iinfo(dtype), torch.iinfo(carrier(dtype)), key=lambda kind: kind.bits
+    )
     return limits.min if operation == "MAX" else limits.max
 
 
@@ -49,7 +55,9 @@ def endpoint(dtype: torch.dtype, side: str) -> torch.dtype:
     """The dtype of a network's INPUT or OUTPUT of torch's `dtype`: the small integers unchanged if
     TensorRT supports them, else int32.
     """
-    if dtype in (torch.uint8, torch.int8) and capabilities.current().takes(side, NAMES[dtype]):
+    if dtype in (torch.uint8, torch.int8) and capabilities.current().takes(
+        side, NAMES[dtype]
+    ):
         return dtype
     return carrier(dtype)
 

@@ -63,7 +63,9 @@ Span = tuple[Any, Any]
 _INFINITY = float("inf")
 
 
-def bounds(expr: sympy.Expr, ranges: Mapping[sympy.Symbol, tuple[int, int]]) -> Span | None:
+def bounds(
+    expr: sympy.Expr, ranges: Mapping[sympy.Symbol, tuple[int, int]]
+) -> Span | None:
     """Between which values an expression lies for all sizes in the ranges; None where that is not
     known.
 
@@ -78,14 +80,18 @@ def _bounds(
     expr: sympy.Expr, items: frozenset[tuple[sympy.Symbol, tuple[int, int]]]
 ) -> Span | None:
     ranges = dict(items)
-    spans = [s for s in (_interval(expr, ranges), _relaxed(expr, ranges)) if s is not None]
+    spans = [
+        s for s in (_interval(expr, ranges), _relaxed(expr, ranges)) if s is not None
+    ]
     if not spans:
         return None
     low, high = max(s[0] for s in spans), min(s[1] for s in spans)
     return None if (low, high) == (-_INFINITY, _INFINITY) else (low, high)
 
 
-def _interval(expr: sympy.Expr, ranges: Mapping[sympy.Symbol, tuple[int, int]]) -> Span | None:
+def _interval(
+    expr: sympy.Expr, ranges: Mapping[sympy.Symbol, tuple[int, int]]
+) -> Span | None:
     """Interval arithmetic over sums, products, floors, minima and maxima."""
     if expr.is_Number:
         value = Fraction(int(expr.p), int(expr.q)) if expr.is_Rational else float(expr)
@@ -111,7 +117,9 @@ def _product(spans: Sequence[Any]) -> Span:
 
 
 def _times(a: Any, b: int) -> Any:
-    return 0 if a == 0 or b == 0 else a * b  # 0 * inf is 0: the axis's own length is finite
+    return (
+        0 if a == 0 or b == 0 else a * b
+    )  # 0 * inf is 0: the axis's own length is finite
 
 
 def _floor(spans: Sequence[Any]) -> Span:
@@ -128,7 +136,9 @@ _COMBINE: dict[Any, Callable[[Sequence[Any]], Span]] = {
 }
 
 
-def _relaxed(expr: sympy.Expr, ranges: Mapping[sympy.Symbol, tuple[int, int]]) -> Span | None:
+def _relaxed(
+    expr: sympy.Expr, ranges: Mapping[sympy.Symbol, tuple[int, int]]
+) -> Span | None:
     """The interval of a sum with each floor(e) replaced by e, and by e - 1, as its coefficient's
     sign asks.
     """

@@ -60,7 +60,9 @@ def check_schema(schema: torch._C.FunctionSchema, key: str, function: Function) 
         if found.overload_name == overload:
             _compare(schema, found, function)
             return
-    names = [".".join(filter(None, (s.name, s.overload_name))) for s in known] or _close(kind)
+    names = [
+        ".".join(filter(None, (s.name, s.overload_name))) for s in known
+    ] or _close(kind)
     hint = f"; it has {', '.join(names)}" if names else ""
     raise ValueError(f"{location(function)}: torch has no operator {key}{hint}")
 
@@ -72,7 +74,9 @@ def check_node(schema: torch._C.FunctionSchema, node: Node, function: Function) 
     try:
         _compare(schema, torch._C.parse_schema(node.schema()), function)
     except ValueError as mismatch:
-        raise ConversionError(str(mismatch), fix="correct the schema in the plugin") from mismatch
+        raise ConversionError(
+            str(mismatch), fix="correct the schema in the plugin"
+        ) from mismatch
 
 
 def check_parameters(key: str, function: Function, takes_node: bool) -> None:
@@ -83,7 +87,9 @@ def check_parameters(key: str, function: Function, takes_node: bool) -> None:
     known = torch._C._jit_get_schemas_for_operator(kind)
     found = [schema for schema in known if schema.overload_name == overload]
     if not found:
-        if (kind.startswith("prim::") and not overload) or not (known or _is_of_torch(kind)):
+        if (kind.startswith("prim::") and not overload) or not (
+            known or _is_of_torch(kind)
+        ):
             return  # a node without a schema, or an operator of a library
         raise ValueError(f"{location(function)}: torch has no operator {key}")
     count = 1 + takes_node + len(found[0].arguments)
@@ -96,16 +102,22 @@ def check_parameters(key: str, function: Function, takes_node: bool) -> None:
         ) from mismatch
 
 
-def check_results(results: ITensor | list[ITensor], node: Node, function: Function) -> None:
+def check_results(
+    results: ITensor | list[ITensor], node: Node, function: Function
+) -> None:
     """Raise ConversionError if a converter does not return a value for each output of the node."""
     count = node.outputsSize()
     if count == 1:
         problem = "returned None" if results is None else ""
     elif not isinstance(results, tuple | list):
-        problem = f"returned {'None' if results is None else 'one value'} for {count} outputs"
+        problem = (
+            f"returned {'None' if results is None else 'one value'} for {count} outputs"
+        )
     else:
         missing = len(results) != count
-        problem = f"returned {len(results)} values for {count} outputs" if missing else ""
+        problem = (
+            f"returned {len(results)} values for {count} outputs" if missing else ""
+        )
     if problem and count:
         raise ConversionError(
             f"the converter {location(function)} of {node.kind()} {problem}",
@@ -143,7 +155,9 @@ def _compare(
 
 def _shape(schema: torch._C.FunctionSchema) -> tuple[Any, ...]:
     """The parts of a schema that must be equal. SymInt counts as int."""
-    arguments = [(a.name, _type(a), a.has_default_value(), _default(a)) for a in schema.arguments]
+    arguments = [
+        (a.name, _type(a), a.has_default_value(), _default(a)) for a in schema.arguments
+    ]
     return arguments, [_type(returned) for returned in schema.returns]
 
 

@@ -20,7 +20,9 @@ from builder.conversion.layers import less, reduce
 from builder.conversion.values import Tensor
 from builder.engine import ITensor, trt
 
-NEEDS_TOTAL = "pass total_length=x.size(1) to pad_packed_sequence (x.size(0) if time is first)"
+NEEDS_TOTAL = (
+    "pass total_length=x.size(1) to pad_packed_sequence (x.size(0) if time is first)"
+)
 
 
 class Extent:
@@ -61,7 +63,9 @@ class Lengths(Extent):
 
     ragged = True
 
-    def __init__(self, ctx: ConversionContext, given: Tensor, steps: Size, batch: Size) -> None:
+    def __init__(
+        self, ctx: ConversionContext, given: Tensor, steps: Size, batch: Size
+    ) -> None:
         self.ctx, self.given, self.steps, self.batch = ctx, given, steps, batch
 
     @cached_property
@@ -92,7 +96,8 @@ class Lengths(Extent):
         reason = nonzero.data_dependent(ctx)
         if reason:
             raise Unconvertible(
-                f"the length of the longest sequence depends on data: {reason}", NEEDS_TOTAL
+                f"the length of the longest sequence depends on data: {reason}",
+                NEEDS_TOTAL,
             )
         greatest = reduce(ctx, "MAX", self.lengths, [1], True)
         alive = ctx.squeeze(less(ctx, self._steps, greatest), [1])
@@ -148,7 +153,9 @@ class Lengths(Extent):
         ctx = self.ctx
         before = ctx.elementwise("PROD", step, _number(ctx, self.batch))
         return ctx.set_sizes(
-            ctx.elementwise("SUM", before, ctx.unsqueeze(indices(ctx, self.batch), [0])),
+            ctx.elementwise(
+                "SUM", before, ctx.unsqueeze(indices(ctx, self.batch), [0])
+            ),
             [rows, self.batch],
         )
 
@@ -171,7 +178,9 @@ class Lengths(Extent):
             return ctx.squeeze(_rows_at(ctx, x, self._end), [0])
         return _rows_at(ctx, x, self._both_ends)
 
-    def stretched(self, ctx: ConversionContext, x: ITensor, length: Size, fill: ITensor) -> ITensor:
+    def stretched(
+        self, ctx: ConversionContext, x: ITensor, length: Size, fill: ITensor
+    ) -> ITensor:
         """x [time, ...] at another length: sliced, or padded with `fill` (0-d)."""
         if same(length, self.steps):
             return x

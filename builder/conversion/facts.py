@@ -89,7 +89,9 @@ class Facts:
         """The producer layer of an ITensor; None for a network input."""
         for index in range(self._makers, self.net.num_layers):
             layer = self.net.get_layer(index)
-            for output in filter(is_tensor, map(layer.get_output, range(layer.num_outputs))):
+            for output in filter(
+                is_tensor, map(layer.get_output, range(layer.num_outputs))
+            ):
                 self.facts(output).maker = layer
         self._makers = self.net.num_layers
         return self.facts(tensor).maker
@@ -132,14 +134,18 @@ class Facts:
         """
         rank = max(self.rank(value), 1)
         if not -rank <= axis < rank:
-            raise Unconvertible(f"axis {axis} is out of range for a tensor of rank {rank}")
+            raise Unconvertible(
+                f"axis {axis} is out of range for a tensor of rank {rank}"
+            )
         return axis % rank
 
     def axes(self, value: Tensor, axes: Sequence[int] | int | None) -> list[int]:
         """Several axes, non-negative and sorted; all of them for None or an empty list."""
         if axes is None or axes == []:
             return list(range(self.rank(value)))
-        return sorted({self.axis(value, a) for a in ([axes] if isinstance(axes, int) else axes)})
+        return sorted(
+            {self.axis(value, a) for a in ([axes] if isinstance(axes, int) else axes)}
+        )
 
     def expr(self, tensor: Tensor, axis: int) -> sympy.Expr:
         """The symbolic length of an axis. An axis of unknown origin gets a new symbol."""
@@ -148,7 +154,9 @@ class Facts:
             return sympy.Integer(static)
         exprs = self.facts(tensor).exprs
         if axis not in exprs:
-            exprs[axis] = sympy.Symbol(f"{tensor.name}[{axis}]", integer=True, nonnegative=True)
+            exprs[axis] = sympy.Symbol(
+                f"{tensor.name}[{axis}]", integer=True, nonnegative=True
+            )
         return exprs[axis]
 
     def exprs(self, tensor: Tensor) -> list[sympy.Expr]:

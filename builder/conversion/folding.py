@@ -41,7 +41,9 @@ def folded(ctx: ConversionContext, node: Node, x: ITensor) -> ITensor | None:
     for index, statistic in enumerate(statistics, 1):
         if statistic is None and not _is_none(ctx, node.inputsAt(index)):
             return None
-    scale, shift = channel_scale(*statistics, eps=ctx.values[node.inputsAt(7).debugName()])
+    scale, shift = channel_scale(
+        *statistics, eps=ctx.values[node.inputsAt(7).debugName()]
+    )
     offset = shift if bias is None else shift + bias.double() * scale
     dtype = ctx.dtype(x)
     layer.kernel = ctx.weights.of(scaled_weight(weight, scale, dtype))
@@ -49,7 +51,9 @@ def folded(ctx: ConversionContext, node: Node, x: ITensor) -> ITensor | None:
     return x
 
 
-def scaled_weight(weight: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def scaled_weight(
+    weight: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
     """Each channel of the weight (its first axis) times its scale, rounded once to `dtype`. A few
     channels at a time, to avoid a large float64 copy of the weights.
     """
@@ -71,7 +75,9 @@ def channel_scale(
     eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The scale and shift of each channel for normalization by running statistics, in float64."""
-    scale = torch.rsqrt(variance.double() + eps) * (1 if weight is None else weight.double())
+    scale = torch.rsqrt(variance.double() + eps) * (
+        1 if weight is None else weight.double()
+    )
     return scale, -mean.double() * scale + (0 if bias is None else bias.double())
 
 
@@ -79,7 +85,11 @@ def _last_layer(ctx: ConversionContext) -> Any:
     """The network's last layer, if it is a convolution with static weights."""
     index = ctx.net.num_layers - 1
     layer = ctx.net.get_layer(index) if index >= 0 else None
-    if layer is None or layer.type != trt.LayerType.CONVOLUTION or layer.num_inputs != 1:
+    if (
+        layer is None
+        or layer.type != trt.LayerType.CONVOLUTION
+        or layer.num_inputs != 1
+    ):
         return None
     layer.__class__ = trt.IConvolutionLayer  # get_layer returns the base class
     return layer
@@ -93,7 +103,10 @@ def reads_alone(node: Node) -> bool:
     maker = source.node()
     if maker.kind() not in _CONVOLUTIONS or len(source.uses()) != 1:
         return False
-    return maker.kind() != "aten::_convolution" or maker.inputsAt(_TRANSPOSED).toIValue() is False
+    return (
+        maker.kind() != "aten::_convolution"
+        or maker.inputsAt(_TRANSPOSED).toIValue() is False
+    )
 
 
 def _static(ctx: ConversionContext, value: Value) -> torch.Tensor | None:

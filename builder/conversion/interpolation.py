@@ -21,9 +21,13 @@ class Method:
     def aligned(self, align: bool) -> Method:
         """The same, with or without aligned corners."""
         coordinates = "ALIGN_CORNERS" if align else "HALF_PIXEL"
-        return Method(self.mode, coordinates, self.rounding, self.aten, align, self.antialias)
+        return Method(
+            self.mode, coordinates, self.rounding, self.aten, align, self.antialias
+        )
 
-    def on_axis(self, values: torch.Tensor, size: int, scale: float | None) -> torch.Tensor:
+    def on_axis(
+        self, values: torch.Tensor, size: int, scale: float | None
+    ) -> torch.Tensor:
         """PyTorch's interpolation of the rows of a matrix (1-d signals) to `size` elements."""
         flags = [] if self.align is None else [self.align]
         operator = getattr(torch.ops.aten, self.aten)
@@ -36,18 +40,26 @@ NEAREST = Method("NEAREST", "ASYMMETRIC", "FLOOR", "upsample_nearest1d")
 EXACT = Method("NEAREST", "HALF_PIXEL", "HALF_UP", "_upsample_nearest_exact1d")
 LINEAR = Method("LINEAR", "HALF_PIXEL", "FLOOR", "upsample_linear1d")
 CUBIC = Method("CUBIC", "HALF_PIXEL", "FLOOR", "upsample_bicubic2d")
-LINEAR_AA = Method("LINEAR", "HALF_PIXEL", "FLOOR", "_upsample_bilinear2d_aa", antialias=True)
-CUBIC_AA = Method("CUBIC", "HALF_PIXEL", "FLOOR", "_upsample_bicubic2d_aa", antialias=True)
+LINEAR_AA = Method(
+    "LINEAR", "HALF_PIXEL", "FLOOR", "_upsample_bilinear2d_aa", antialias=True
+)
+CUBIC_AA = Method(
+    "CUBIC", "HALF_PIXEL", "FLOOR", "_upsample_bicubic2d_aa", antialias=True
+)
 
 
 def ideal(method: Method, length: int, size: int, factor: float | None) -> bool:
     """Whether PyTorch's float32 arithmetic selects the same elements as exact arithmetic."""
     i = torch.arange(size)
-    exact = i * length // size if method is NEAREST else (2 * i + 1) * length // (2 * size)
+    exact = (
+        i * length // size if method is NEAREST else (2 * i + 1) * length // (2 * size)
+    )
     return bool(torch.equal(picked(method, length, size, factor), exact))
 
 
-def picked(method: Method, length: int, size: int, factor: float | None) -> torch.Tensor:
+def picked(
+    method: Method, length: int, size: int, factor: float | None
+) -> torch.Tensor:
     """The element that PyTorch's nearest interpolation selects for each output (float64 represents
     any index).
     """
@@ -55,7 +67,9 @@ def picked(method: Method, length: int, size: int, factor: float | None) -> torc
     return method.on_axis(positions[None], size, factor)[0].long()
 
 
-def taps(method: Method, size: int, factor: float) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def taps(
+    method: Method, size: int, factor: float
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Indices (not yet clamped at the end) and weights of each tap, from PyTorch's UpSample.h, in
     float32.
     """

@@ -40,7 +40,9 @@ def as_index(ctx: ConversionContext, index: Tensor) -> ITensor:
     """An index tensor as an ITensor of int32 or int64. Masks (uint8 and bool) are not allowed."""
     if isinstance(index, torch.Tensor):
         return ctx.constant(
-            index if index.dtype in (torch.int32, torch.int64) else index.to(torch.int64)
+            index
+            if index.dtype in (torch.int32, torch.int64)
+            else index.to(torch.int64)
         )
     if ctx.dtype(index) in (torch.int32, torch.int64):
         return index
@@ -80,20 +82,28 @@ def half_as_float32(
 
     @functools.wraps(function)
     def computed(
-        ctx: ConversionContext, x: ITensor, /, *args: Parameters.args, **named: Parameters.kwargs
+        ctx: ConversionContext,
+        x: ITensor,
+        /,
+        *args: Parameters.args,
+        **named: Parameters.kwargs,
     ) -> Result:
         x = floating(ctx, x)
         dtype = ctx.dtype(x)
         wide: Any = [accumulated(ctx, arg) if is_tensor(arg) else arg for arg in args]
         result: Any = function(ctx, accumulated(ctx, x), *wide, **named)
         several = isinstance(result, tuple)
-        narrow: Any = tuple(ctx.cast(one, dtype) for one in (result if several else [result]))
+        narrow: Any = tuple(
+            ctx.cast(one, dtype) for one in (result if several else [result])
+        )
         return cast(Result, narrow if several else narrow[0])
 
     return computed
 
 
-def arithmetic_dtype(operation: str, dtype: torch.dtype, values: Sequence[Operand]) -> torch.dtype:
+def arithmetic_dtype(
+    operation: str, dtype: torch.dtype, values: Sequence[Operand]
+) -> torch.dtype:
     """The dtype in which an operation on `values`, of promoted dtype `dtype`, is computed.
 
     It is float32 for products and quotients of half precision by a number that `dtype` rounds to
@@ -103,7 +113,9 @@ def arithmetic_dtype(operation: str, dtype: torch.dtype, values: Sequence[Operan
     if dtype not in HALVES or operation not in ("PROD", "DIV"):
         return computed_in(dtype)
     limits = torch.finfo(dtype)
-    numbers = [abs(number) for value in values if (number := _number(value)) is not None]
+    numbers = [
+        abs(number) for value in values if (number := _number(value)) is not None
+    ]
     wide = any(number > limits.max or 0 < number < limits.tiny for number in numbers)
     return torch.float32 if wide else dtype
 
@@ -150,7 +162,9 @@ def comparison(
         result = ctx.elementwise(operation, a, b)
         return ctx.unary("NOT", result) if negate else result
     strict = {"LESS": "GREATER", "GREATER": "LESS"}[operation]
-    return ctx.elementwise("OR", ctx.elementwise(strict, a, b), ctx.elementwise("EQUAL", a, b))
+    return ctx.elementwise(
+        "OR", ctx.elementwise(strict, a, b), ctx.elementwise("EQUAL", a, b)
+    )
 
 
 def less(ctx: ConversionContext, a: Operand, b: Operand) -> ITensor:
@@ -175,7 +189,8 @@ def choose(
     rank = max(ctx.rank(v) for v in (condition, a, b))
     a, b = ctx.operands(a, b, dtype=dtype)
     condition, a, b = (
-        ctx.at_rank(v, rank) for v in (ctx.cast(ctx.tensor(condition), torch.bool), a, b)
+        ctx.at_rank(v, rank)
+        for v in (ctx.cast(ctx.tensor(condition), torch.bool), a, b)
     )
     result = ctx.net.add_select(condition, a, b).get_output(0)
     ctx.remember_dtype(result, dtype)
@@ -206,7 +221,11 @@ def is_nan(ctx: ConversionContext, x: ITensor) -> ITensor:
 
 
 def reduce(
-    ctx: ConversionContext, operation: str, x: ITensor, axes: Sequence[int], keepdim: bool
+    ctx: ConversionContext,
+    operation: str,
+    x: ITensor,
+    axes: Sequence[int],
+    keepdim: bool,
 ) -> ITensor:
     """One IReduceLayer over these (non-negative) axes; a 0-d tensor, or no axes, changes nothing.
 
@@ -231,14 +250,26 @@ def reduce(
 
 
 def _of_nothing(
-    operation: str, shape: Sequence[int], dtype: torch.dtype, axes: Sequence[int], keepdim: bool
+    operation: str,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    axes: Sequence[int],
+    keepdim: bool,
 ) -> torch.Tensor:
     """The reduction of an empty tensor: the operation's neutral element in the resulting shape."""
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
-    neutral = {"SUM": 0, "PROD": 1, "AVG": float("nan"), "MAX": limits.min, "MIN": limits.max}[
-        operation
+    neutral = {
+        "SUM": 0,
+        "PROD": 1,
+        "AVG": float("nan"),
+        "MAX": limits.min,
+        "MIN": limits.max,
+    }[operation]
+    left = [
+        1 if a in axes else size
+        for a, size in enumerate(shape)
+        if keepdim or a not in axes
     ]
-    left = [1 if a in axes else size for a, size in enumerate(shape) if keepdim or a not in axes]
     return torch.full(left, neutral, dtype=dtype)
 
 
@@ -246,7 +277,10 @@ def expm1(ctx: ConversionContext, x: ITensor) -> ITensor:
     """exp(x) - 1; near 0, where the difference cancels, 2t / (1 - t) with t = tanh(x / 2)."""
     t = activate(ctx, combine(ctx, "PROD", x, 0.5), "TANH")
     near = combine(
-        ctx, "DIV", combine(ctx, "PROD", t, 2.0), combine(ctx, "SUB", ctx.like_scalar(t, 1.0), t)
+        ctx,
+        "DIV",
+        combine(ctx, "PROD", t, 2.0),
+        combine(ctx, "SUB", ctx.like_scalar(t, 1.0), t),
     )
     far = combine(ctx, "SUB", ctx.unary("EXP", x), 1.0)
     return choose(ctx, less(ctx, ctx.unary("ABS", x), 0.5), near, far)
@@ -256,12 +290,16 @@ def log1p(ctx: ConversionContext, x: ITensor) -> ITensor:
     """log(1 + x); near 0, where 1 + x rounds, 2 atanh(x / (2 + x))."""
     near = ctx.unary("ATANH", combine(ctx, "DIV", x, combine(ctx, "SUM", x, 2.0)))
     far = ctx.unary("LOG", combine(ctx, "SUM", x, 1.0))
-    return choose(ctx, less(ctx, ctx.unary("ABS", x), 0.5), combine(ctx, "PROD", near, 2.0), far)
+    return choose(
+        ctx, less(ctx, ctx.unary("ABS", x), 0.5), combine(ctx, "PROD", near, 2.0), far
+    )
 
 
 def truncated(ctx: ConversionContext, x: ITensor) -> ITensor:
     """A floating tensor without its fraction: sign(x) floor(|x|)."""
-    return ctx.elementwise("PROD", ctx.unary("SIGN", x), ctx.unary("FLOOR", ctx.unary("ABS", x)))
+    return ctx.elementwise(
+        "PROD", ctx.unary("SIGN", x), ctx.unary("FLOOR", ctx.unary("ABS", x))
+    )
 
 
 def along(ctx: ConversionContext, matrix: Tensor, x: ITensor, axis: int) -> ITensor:
@@ -272,7 +310,9 @@ def along(ctx: ConversionContext, matrix: Tensor, x: ITensor, axis: int) -> ITen
     none = trt.MatrixOperation.NONE
     transpose = trt.MatrixOperation.TRANSPOSE
     if axis == rank - 1:
-        layer = ctx.net.add_matrix_multiply(x, none, ctx.at_rank(matrix, rank), transpose)
+        layer = ctx.net.add_matrix_multiply(
+            x, none, ctx.at_rank(matrix, rank), transpose
+        )
         y = layer.get_output(0)
         sizes = [*ctx.exprs(x)[:-1], ctx.expr(matrix, 0)] if ctx.rank(y) else []
         return ctx.set_sizes(y, sizes)

@@ -83,7 +83,8 @@ class Lengths(Constants):
     def together(self, sizes: Sequence[Size]) -> ITensor:
         """The numbers as a 1-d ITensor of the index dtype. Equal lists are concatenated once."""
         key = tuple(
-            ("engine", id(size)) if isinstance(size, DynamicScalar) else size for size in sizes
+            ("engine", id(size)) if isinstance(size, DynamicScalar) else size
+            for size in sizes
         )
         if key not in self._shapes:
             # kept alive, so that their ids stay unique

@@ -53,7 +53,9 @@ def _stack(ctx: ConversionContext, tensors: TensorList, dim: int) -> ITensor:
 
     axis = dim % ctx.rank(tensors.rows)
     rows = movedim(ctx, tensors.rows, 0, axis)
-    return joined(ctx, [*(new_axis(ctx, tensor, axis) for tensor in tensors.front), rows], axis)
+    return joined(
+        ctx, [*(new_axis(ctx, tensor, axis) for tensor in tensors.front), rows], axis
+    )
 
 
 def cat(ctx: ConversionContext, tensors: TensorList, dim: int) -> ITensor:
@@ -107,5 +109,7 @@ _QUESTIONS: dict[str, Callable[..., Any]] = {
     "aten::__getitem__.t": _item,
     "aten::slice.t": _slice,
     "aten::list.t": lambda ctx, tensors: tensors,
-    "aten::len.t": lambda ctx, tensors: ctx.arithmetic("add", tensors.count, len(tensors.front)),
+    "aten::len.t": lambda ctx, tensors: ctx.arithmetic(
+        "add", tensors.count, len(tensors.front)
+    ),
 }

@@ -30,7 +30,11 @@ def one_or_all(values: list[Any]) -> Any:
 
 def as_flag(ctx: ConversionContext, condition: Operand) -> ITensor:
     """The condition as a 0-d bool tensor."""
-    tensor = condition.tensor if isinstance(condition, DynamicScalar) else ctx.tensor(condition)
+    tensor = (
+        condition.tensor
+        if isinstance(condition, DynamicScalar)
+        else ctx.tensor(condition)
+    )
     return ctx.reshape(ctx.cast(tensor, torch.bool), [])
 
 
@@ -38,7 +42,9 @@ def widened(ctx: ConversionContext, *tensors: ITensor) -> list[ITensor]:
     """The tensors, cast to float32 if the precision policy made them half."""
     half = ctx.policy_half
     return [
-        ctx.cast(tensor, torch.float32) if half and ctx.dtype(tensor) == half else tensor
+        ctx.cast(tensor, torch.float32)
+        if half and ctx.dtype(tensor) == half
+        else tensor
         for tensor in tensors
     ]
 
@@ -47,7 +53,8 @@ def agree(ctx: ConversionContext, a: Operand, b: Operand, what: str) -> None:
     """Refuses tensors of different dtype or rank."""
     if ctx.dtype(a) != ctx.dtype(b):
         raise Unconvertible(
-            f"{what} of two dtypes, {ctx.dtype(a)} and {ctx.dtype(b)}", "cast both to one dtype"
+            f"{what} of two dtypes, {ctx.dtype(a)} and {ctx.dtype(b)}",
+            "cast both to one dtype",
         )
     if ctx.rank(a) != ctx.rank(b):
         raise Unconvertible(f"{what} of two ranks, {ctx.rank(a)} and {ctx.rank(b)}")
@@ -63,7 +70,11 @@ def read_outside(block: Block) -> list[str]:
         ]
         names.update(dict.fromkeys(n for n in read if n not in own))
         own |= {v.debugName() for v in node.outputs()}
-    names.update(dict.fromkeys(v.debugName() for v in block.outputs() if v.debugName() not in own))
+    names.update(
+        dict.fromkeys(
+            v.debugName() for v in block.outputs() if v.debugName() not in own
+        )
+    )
     return list(names)
 
 
@@ -73,5 +84,7 @@ def values_outside(ctx: ConversionContext, names: Sequence[str]) -> dict[str, An
     """
     values = {name: ctx.values[name] for name in names}
     if any(map(is_packed, values.values())):
-        raise Unconvertible("a data-dependent branch or loop reads a packed sequence", UNPACK)
+        raise Unconvertible(
+            "a data-dependent branch or loop reads a packed sequence", UNPACK
+        )
     return values

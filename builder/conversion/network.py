@@ -30,7 +30,10 @@ class NetworkBackend(operators.Operators):
     """
 
     def __init__(
-        self, ctx: ConversionContext, policy: Policy | None = None, names: LayerNames | None = None
+        self,
+        ctx: ConversionContext,
+        policy: Policy | None = None,
+        names: LayerNames | None = None,
     ) -> None:
         super().__init__(ctx, policy or Policy())
         self.names = names or LayerNames()
@@ -56,7 +59,9 @@ class NetworkBackend(operators.Operators):
         schema = node.schema() if node.schema() != NO_SCHEMA else node.kind()
         fix = fix or operators.FALLBACK_FIX
         self.unsupported.append(
-            UnsupportedOperator(schema, output_name(node), source_location(node), reason, fix)
+            UnsupportedOperator(
+                schema, output_name(node), source_location(node), reason, fix
+            )
         )
 
     def finish(self, node: Node, results: list[Any], first: int) -> None:

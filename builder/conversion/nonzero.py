@@ -17,7 +17,9 @@ def available() -> bool:
     return capabilities.current().data_dependent_sizes
 
 
-def data_dependent(ctx: ConversionContext, args: SimpleNamespace | None = None) -> str | None:
+def data_dependent(
+    ctx: ConversionContext, args: SimpleNamespace | None = None
+) -> str | None:
     """not on TensorRT-RTX"""
     if available():
         return None
@@ -26,5 +28,7 @@ def data_dependent(ctx: ConversionContext, args: SimpleNamespace | None = None) 
 
 def positions(ctx: ConversionContext, x: ITensor) -> ITensor:
     """[found, rank] int64: the indices of the nonzero elements, in row-major order."""
-    found = ctx.net.add_non_zero(ctx.cast(x, torch.bool)).get_output(0)  # [rank, found], int32
+    found = ctx.net.add_non_zero(ctx.cast(x, torch.bool)).get_output(
+        0
+    )  # [rank, found], int32
     return ctx.cast(ctx.permute(found, [1, 0]), torch.int64)

@@ -84,7 +84,11 @@ def evaluate(ctx: ConversionContext, node: Node, values: list[Any]) -> list[Any]
 
 
 def convert(
-    ctx: ConversionContext, node: Node, values: list[Any], policy: precision.Policy, name: str = ""
+    ctx: ConversionContext,
+    node: Node,
+    values: list[Any],
+    policy: precision.Policy,
+    name: str = "",
 ) -> list[Any]:
     """The node's outputs from its converter, in the precisions of `policy`. `name` is the name of
     its first layer. Raises Unconvertible.
@@ -124,7 +128,9 @@ def _converted(
             raise Unconvertible(reason, FALLBACK_FIX)
     first = ctx.net.num_layers
     chosen = policy.leaves_to_tensorrt(converter.operator, name)
-    beyond = chosen and precision.overflows(ctx, converter.operator, bound, torch.float16)
+    beyond = chosen and precision.overflows(
+        ctx, converter.operator, bound, torch.float16
+    )
     made = converter.signature.call(converter.build, ctx, node, vars(bound))
     extension.check_results(made, node, converter.build)
     results = _listed(made, node)
@@ -142,7 +148,9 @@ def fold_static(key: str, values: list[Any]) -> Any:
         operator = getattr(packet, overload or "default")
         keyword_only = [a.name for a in operator._schema.arguments if a.kwarg_only]
         split = len(values) - len(keyword_only)
-        return operator(*values[:split], **dict(zip(keyword_only, values[split:], strict=True)))
+        return operator(
+            *values[:split], **dict(zip(keyword_only, values[split:], strict=True))
+        )
 
 
 def _takes_packed(key: str, values: list[Any]) -> bool:
@@ -151,7 +159,9 @@ def _takes_packed(key: str, values: list[Any]) -> bool:
         return key in packing.HOLDERS
     converter = CONVERTERS[key]
     arguments = zip(converter.arguments, values, strict=False)
-    return all(name in converter.packed for (name, _), v in arguments if packing.is_packed(v))
+    return all(
+        name in converter.packed for (name, _), v in arguments if packing.is_packed(v)
+    )
 
 
 def _listed(result: Any, node: Node) -> list[Any]:

@@ -34,7 +34,8 @@ def numeric(name: str) -> list[str]:
 def of_list(name: str) -> list[str]:
     """Overloads that work on a list; those that compare tensors with one another are left out."""
     return overloads(
-        name, lambda types: bool(types) and _is_list(types[0]) and types[1:2] != ["Tensor"]
+        name,
+        lambda types: bool(types) and _is_list(types[0]) and types[1:2] != ["Tensor"],
     )
 
 
@@ -43,7 +44,9 @@ def of_dict(name: str) -> list[str]:
     return overloads(
         name,
         lambda types: (
-            bool(types) and types[0].startswith("Dict[") and "Dict[Tensor" not in types[0]
+            bool(types)
+            and types[0].startswith("Dict[")
+            and "Dict[Tensor" not in types[0]
         ),
     )
 

@@ -76,9 +76,12 @@ def result(
         raise Unconvertible(f"{node.kind()} reads a part of a packed sequence", UNPACK)
     if not isinstance(values[0], Rows) or not _go_together(ctx, node, values):
         raise Unconvertible(
-            f"{node.kind()} reads packed data together with a tensor that is not packed", UNPACK
+            f"{node.kind()} reads packed data together with a tensor that is not packed",
+            UNPACK,
         )
-    (result,) = convert([value.padded if isinstance(value, Rows) else value for value in values])
+    (result,) = convert(
+        [value.padded if isinstance(value, Rows) else value for value in values]
+    )
     return Rows(result, values[0].lengths)
 
 
@@ -112,7 +115,8 @@ def _select(ctx: ConversionContext, value: Packed, axis: int, index: int) -> Any
     """batch_sizes[0] is the batch size, because every row has a first step."""
     if not isinstance(value, BatchSizes) or index != 0:
         raise Unconvertible(
-            "the number of rows at a step depends on data, except at the first step", UNPACK
+            "the number of rows at a step depends on data, except at the first step",
+            UNPACK,
         )
     batch = value.lengths.batch
     if isinstance(batch, DynamicScalar):

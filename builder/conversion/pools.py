@@ -41,7 +41,11 @@ class Pool:
         steps = filled(stride, axes) if stride not in ([], None) else sizes
         pads, spread = filled(padding, axes), filled(dilation, axes)
         return Pool(
-            with_unit(sizes, 1), with_unit(steps, 1), with_unit(pads, 0), with_unit(spread, 1), ceil
+            with_unit(sizes, 1),
+            with_unit(steps, 1),
+            with_unit(pads, 0),
+            with_unit(spread, 1),
+            ceil,
         )
 
     def reach(self, axis: int) -> int:
@@ -58,11 +62,17 @@ def output_length(ctx: ConversionContext, pool: Pool, axis: int, length: Size) -
     pad = pool.padding[axis]
     more = step - 1 if pool.ceil else 0
     rest = ctx.arithmetic("add", length, 2 * pad - span + more)
-    count = ctx.arithmetic("add", rest if step == 1 else ctx.arithmetic("floordiv", rest, step), 1)
-    if not pool.ceil or pad + step <= span:  # the last window then always starts within the input
+    count = ctx.arithmetic(
+        "add", rest if step == 1 else ctx.arithmetic("floordiv", rest, step), 1
+    )
+    if (
+        not pool.ceil or pad + step <= span
+    ):  # the last window then always starts within the input
         return count  # type: ignore[no-any-return]
     starting = ctx.arithmetic(
-        "add", ctx.arithmetic("floordiv", ctx.arithmetic("add", length, pad - 1), step), 1
+        "add",
+        ctx.arithmetic("floordiv", ctx.arithmetic("add", length, pad - 1), step),
+        1,
     )
     return ctx.arithmetic("min", count, starting)  # type: ignore[no-any-return]
 
@@ -83,11 +93,16 @@ def pooled(
     `counted` is the divisor of an average: the elements "inside" the input, those of the "padded"
     input, or the whole "window".
     """
-    layer = ctx.net.add_pooling_nd(x, getattr(trt.PoolingType, kind), trt.Dims(pool.window))
+    layer = ctx.net.add_pooling_nd(
+        x, getattr(trt.PoolingType, kind), trt.Dims(pool.window)
+    )
     layer.stride_nd = trt.Dims(pool.stride)
     layer.pre_padding = trt.Dims(pool.padding)
     whole = counted == "window" and pool.ceil
-    after = [p + (s - 1 if whole else 0) for p, s in zip(pool.padding, pool.stride, strict=True)]
+    after = [
+        p + (s - 1 if whole else 0)
+        for p, s in zip(pool.padding, pool.stride, strict=True)
+    ]
     layer.post_padding = trt.Dims(after)
     up = pool.ceil and not whole and not _all_dropped(pool, x)
     layer.padding_mode = getattr(
@@ -98,7 +113,9 @@ def pooled(
     y = layer.get_output(0)
 
     def length(i: int, size: sympy.Expr) -> sympy.Expr:
-        return windows(size, pool.padding[i] + after[i], pool.window[i], pool.stride[i], up)
+        return windows(
+            size, pool.padding[i] + after[i], pool.window[i], pool.stride[i], up
+        )
 
     return _without_dropped(ctx, note_spatial(ctx, x, y, length), x, pool)
 
@@ -117,11 +134,15 @@ def _all_dropped(pool: Pool, x: ITensor) -> bool:
     return True
 
 
-def _without_dropped(ctx: ConversionContext, y: ITensor, x: ITensor, pool: Pool) -> ITensor:
+def _without_dropped(
+    ctx: ConversionContext, y: ITensor, x: ITensor, pool: Pool
+) -> ITensor:
     """Slice off the windows that TensorRT has and PyTorch drops, because they start in the
     padding.
     """
-    lengths = {a + 2: output_length(ctx, pool, a, ctx.size(x, a + 2)) for a in _may_drop(pool)}
+    lengths = {
+        a + 2: output_length(ctx, pool, a, ctx.size(x, a + 2)) for a in _may_drop(pool)
+    }
     if all(y.shape[axis] == size for axis, size in lengths.items()):
         return y
     sizes = [lengths.get(axis, ctx.size(y, axis)) for axis in range(ctx.rank(y))]

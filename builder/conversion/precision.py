@@ -51,7 +51,10 @@ class Scheme:
 
 SCHEMES = {
     entry.name: Scheme(
-        getattr(torch, entry.quantized), entry.rest, entry.least_sqnr, entry.weights_only
+        getattr(torch, entry.quantized),
+        entry.rest,
+        entry.least_sqnr,
+        entry.weights_only,
     )
     for entry in TABLE
     if entry.quantized and entry.rest
@@ -105,7 +108,9 @@ class Policy:
     keep_fp32: tuple[str, ...] = ()
     typed: bool = True
 
-    def dtype(self, operator: str, name: str, arguments: SimpleNamespace) -> torch.dtype | None:
+    def dtype(
+        self, operator: str, name: str, arguments: SimpleNamespace
+    ) -> torch.dtype | None:
         """The dtype to which the floating-point arguments of `operator` (such as `linear`) with
         first layer `name` are cast; None: no cast.
         """
@@ -157,9 +162,13 @@ def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
         return Policy()
     if computed in HALF:
         return Policy(
-            _half(precision, HALF[computed]), keep_fp32, capabilities.current().strongly_typed
+            _half(precision, HALF[computed]),
+            keep_fp32,
+            capabilities.current().strongly_typed,
         )
-    raise UsageError(f"unknown precision {precision!r}", fix=f"one of {', '.join(PRECISIONS)}")
+    raise UsageError(
+        f"unknown precision {precision!r}", fix=f"one of {', '.join(PRECISIONS)}"
+    )
 
 
 def rest(precision: str) -> str:
@@ -226,7 +235,11 @@ def _is(tensor: ITensor, half: torch.dtype) -> bool:
 
 
 def computed(
-    ctx: ConversionContext, policy: Policy, operator: str, name: str, arguments: SimpleNamespace
+    ctx: ConversionContext,
+    policy: Policy,
+    operator: str,
+    name: str,
+    arguments: SimpleNamespace,
 ) -> torch.dtype | None:
     """The dtype to which the policy casts the arguments: float32 for a product of 8-bit operands if
     half does not have one of their scales. TensorRT wants both scales in one dtype.
@@ -242,7 +255,9 @@ def computed(
     return dtype if fits else torch.float32
 
 
-def apply(ctx: ConversionContext, arguments: SimpleNamespace, dtype: torch.dtype) -> None:
+def apply(
+    ctx: ConversionContext, arguments: SimpleNamespace, dtype: torch.dtype
+) -> None:
     """Cast the floating-point tensors among the arguments, in place. A warning names a constant
     that overflows half.
     """
@@ -275,13 +290,20 @@ def overflows(
     in float32 would be -inf in half. A warning names both cases.
     """
     given = vars(arguments)
-    if not any(is_tensor(value) and ctx.dtype(value).is_floating_point for value in given.values()):
+    if not any(
+        is_tensor(value) and ctx.dtype(value).is_floating_point
+        for value in given.values()
+    ):
         return False
     found = False
     for name, value in given.items():
-        number = isinstance(value, float) or (isinstance(value, int) and name in OPERANDS)
+        number = isinstance(value, float) or (
+            isinstance(value, int) and name in OPERANDS
+        )
         wide = torch.tensor(float(value)) if number else value
-        narrow = _narrowed(ctx, wide, half, name) if isinstance(wide, torch.Tensor) else None
+        narrow = (
+            _narrowed(ctx, wide, half, name) if isinstance(wide, torch.Tensor) else None
+        )
         if narrow is not None and number and operator == "masked_fill":
             setattr(arguments, name, narrow.item())
         elif narrow is not None:
@@ -330,7 +352,9 @@ def _narrowed(
         (torch.isinf(value.to(dtype)) & torch.isfinite(value)).any()
     ):
         return None
-    ctx.warn(f"`{name}` has values beyond {dtype}'s range ({most:.3g}): keep this node in float32")
+    ctx.warn(
+        f"`{name}` has values beyond {dtype}'s range ({most:.3g}): keep this node in float32"
+    )
     return _saturated(value, dtype)
 
 

@@ -67,10 +67,14 @@ def quantize(
     layer = ctx.net.add_quantize(ctx.tensor(x, own), factor, dtypes.to_trt(dtype))
     if axis is not None:
         layer.axis = axis
-    return Quantized(ctx.copy_sizes(layer.get_input(0), layer.get_output(0)), scale, axis)
+    return Quantized(
+        ctx.copy_sizes(layer.get_input(0), layer.get_output(0)), scale, axis
+    )
 
 
-def dequantize(ctx: ConversionContext, quantized: Quantized, dtype: torch.dtype) -> ITensor:
+def dequantize(
+    ctx: ConversionContext, quantized: Quantized, dtype: torch.dtype
+) -> ITensor:
     """values * scale in the floating-point dtype. The quantized tensor is recorded."""
     factor = ctx.constant(quantized.scale.to(dtype))
     layer = ctx.net.add_dequantize(quantized.tensor, factor, dtypes.to_trt(dtype))
@@ -81,7 +85,9 @@ def dequantize(ctx: ConversionContext, quantized: Quantized, dtype: torch.dtype)
     return result
 
 
-def again(ctx: ConversionContext, tensor: ITensor, dtype: torch.dtype) -> ITensor | None:
+def again(
+    ctx: ConversionContext, tensor: ITensor, dtype: torch.dtype
+) -> ITensor | None:
     """Dequantize a dequantized tensor again to another dtype, because a cast after it would hide
     the pair from TensorRT. None if the tensor is not dequantized, or its scale does not fit the
     dtype.

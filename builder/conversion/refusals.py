@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 _MATRICES = "TensorRT has no layer that factors, inverts or solves a matrix"
-_FUNCTIONS = (
-    "TensorRT has no layer for this function, and no composition of its layers has float32 accuracy"
-)
+_FUNCTIONS = "TensorRT has no layer for this function, and no composition of its layers has float32 accuracy"
 _BY_DATA = "the size of its result depends on the data"
 _BITS = "it reads or writes the bits of a number"
 _COMPLEX = (
     "it uses complex numbers that lowering could not split into real ones, and TensorRT has no "
     "complex dtype"
 )
-_SPARSE = "TensorRT has no sparse, nested or quantized tensors (quantize with fake_quantize)"
+_SPARSE = (
+    "TensorRT has no sparse, nested or quantized tensors (quantize with fake_quantize)"
+)
 _PACKED = (
     "it uses weights that torch packed for the CPU: export the module before "
     "torch.ao.quantization.convert"

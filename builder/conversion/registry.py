@@ -54,7 +54,9 @@ class Converter:
     @cached_property
     def signature(self) -> Signature:
         """The arguments that `build` takes."""
-        return signature(self.build, tuple(a.name for a in self.schema.arguments), self.key)
+        return signature(
+            self.build, tuple(a.name for a in self.schema.arguments), self.key
+        )
 
     @property
     def is_users(self) -> bool:
@@ -162,7 +164,9 @@ def users_function(key: str) -> Callable[..., Any] | None:
     """The converter or evaluator of an operator, if it is defined outside trt-build."""
     entry = CONVERTERS.get(key)
     functions = (entry.build if entry else None, EVALUATORS.get(key))
-    return next((found for found in functions if found and extension.is_users(found)), None)
+    return next(
+        (found for found in functions if found and extension.is_users(found)), None
+    )
 
 
 def plugin_functions() -> list[str]:

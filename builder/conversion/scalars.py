@@ -65,7 +65,12 @@ def binary(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
         if below or above:
             return a if (below if operation == "min" else above) else b
     expr = rule.symbolic(expression(a), expression(b)) if rule.symbolic else None
-    if expr is not None and expr.is_Integer and _integral(ctx, a, b) and operation != "truediv":
+    if (
+        expr is not None
+        and expr.is_Integer
+        and _integral(ctx, a, b)
+        and operation != "truediv"
+    ):
         return int(expr)
     for same_as, value in ((a, expression(a)), (b, expression(b))):
         if (
@@ -75,7 +80,11 @@ def binary(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
             and operation != "truediv"
         ):
             return same_as  # x + 0, x * 1
-    dtype = torch.int64 if _integral(ctx, a, b) and operation != "truediv" else torch.float32
+    dtype = (
+        torch.int64
+        if _integral(ctx, a, b) and operation != "truediv"
+        else torch.float32
+    )
     left, right = (vector(ctx, v, dtype) for v in (a, b))
     if operation == "floordiv" and dtype == torch.float32:
         output = ctx.unary("FLOOR", ctx.elementwise("DIV", left, right))
@@ -97,7 +106,9 @@ def truncated(ctx: Lengths, a: Scalar, b: Scalar) -> Any:
         quotient = abs(a) // abs(b)
         return quotient if (a < 0) == (b < 0) else -quotient
     if not _integral(ctx, a, b):
-        return convert(ctx, convert(ctx, binary(ctx, "truediv", a, b), torch.int64), torch.float32)
+        return convert(
+            ctx, convert(ctx, binary(ctx, "truediv", a, b), torch.int64), torch.float32
+        )
     output = ctx.elementwise("DIV", *(vector(ctx, v, torch.int64) for v in (a, b)))
     return DynamicScalar(output, unknown(output))
 
@@ -194,7 +205,9 @@ def convert(ctx: Lengths, value: Scalar, dtype: torch.dtype) -> Any:
     output = ctx.cast(value.tensor, dtypes.carrier(dtype))
     keeps = value.dtype == torch.int64 and dtype == torch.float32
     exact = doubles.of(ctx, value) if keeps else None
-    return DynamicScalar(output, value.expr if keeps else unknown(output), dtype, doubles=exact)
+    return DynamicScalar(
+        output, value.expr if keeps else unknown(output), dtype, doubles=exact
+    )
 
 
 def _integral(ctx: Lengths, *values: Scalar) -> bool:

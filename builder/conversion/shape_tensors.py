@@ -29,7 +29,9 @@ def from_data(ctx: Lengths, sizes: Sequence[Size]) -> bool:
     them: TensorRT (RTX 1.7) fails with an assertion, and then for every layer that follows.
     """
     tensors = [
-        size.tensor for size in sizes if isinstance(size, DynamicScalar) and not of_lengths(size)
+        size.tensor
+        for size in sizes
+        if isinstance(size, DynamicScalar) and not of_lengths(size)
     ]
     seen = dict[str, Any]()
     while tensors:

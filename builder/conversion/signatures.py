@@ -47,7 +47,9 @@ class Signature:
         return function(*first, *values, **named)
 
 
-def signature(function: Callable[..., Any], names: tuple[str, ...], key: str) -> Signature:
+def signature(
+    function: Callable[..., Any], names: tuple[str, ...], key: str
+) -> Signature:
     """The signature of `function` for the arguments `names` of the operator `key`. Raises
     ValueError for a parameter that the schema does not have.
     """
@@ -60,8 +62,12 @@ def signature(function: Callable[..., Any], names: tuple[str, ...], key: str) ->
     positional: list[str] = []
     keywords: list[tuple[str, str]] = []
     for index, parameter in enumerate(parameters[1 + with_node :]):
-        by_position = parameter.kind is parameter.POSITIONAL_ONLY or parameter.name == "x"
-        found = names[index : index + 1] if by_position else _named(parameter.name, names)
+        by_position = (
+            parameter.kind is parameter.POSITIONAL_ONLY or parameter.name == "x"
+        )
+        found = (
+            names[index : index + 1] if by_position else _named(parameter.name, names)
+        )
         if found and not keywords and len(positional) == index:
             positional += found
         elif found:

@@ -19,11 +19,15 @@ from builder.engine import ITensor
 
 def filled(values: Size | Sequence[Size], count: int) -> list[int]:
     """A size argument for `count` axes. In PyTorch one number applies to all."""
-    each: list[Any] = [values] if isinstance(values, int | DynamicScalar) else list(values)
+    each: list[Any] = (
+        [values] if isinstance(values, int | DynamicScalar) else list(values)
+    )
     return each * count if len(each) == 1 else each
 
 
-def as_image(ctx: ConversionContext, x: ITensor, axes: int) -> tuple[Any, Callable[[Any], Any]]:
+def as_image(
+    ctx: ConversionContext, x: ITensor, axes: int
+) -> tuple[Any, Callable[[Any], Any]]:
     """`x` of (N,) C and `axes` spatial axes with a batch axis and at least two spatial ones, and
     the inverse function.
 
@@ -44,7 +48,10 @@ def with_unit(values: Sequence[int], unit: int) -> list[int]:
 
 
 def note_spatial(
-    ctx: ConversionContext, x: ITensor, y: ITensor, length: Callable[[int, sympy.Expr], sympy.Expr]
+    ctx: ConversionContext,
+    x: ITensor,
+    y: ITensor,
+    length: Callable[[int, sympy.Expr], sympy.Expr],
 ) -> ITensor:
     """Record the symbolic sizes of `y` (N, K, spatial): `length(i, size)` of the i-th spatial axis
     of `x`. A dynamic K is that of `x`, which occurs only in pooling.
@@ -71,7 +78,9 @@ def windows(
     return rounded(rest / stride) + 1
 
 
-def iota(ctx: ConversionContext, length: Size, dtype: torch.dtype = torch.int64) -> ITensor:
+def iota(
+    ctx: ConversionContext, length: Size, dtype: torch.dtype = torch.int64
+) -> ITensor:
     """0, 1, ..., length - 1 as a 1-d ITensor."""
     if isinstance(length, int):
         return ctx.constant(torch.arange(length, dtype=dtype))

@@ -94,11 +94,15 @@ class GraphWalker:
             results = self.backend.evaluate(node, values)
             if results is None:
                 results = self.backend.convert(node, values)
-            if self.ctx.net.num_layers > first and self.shape_tensors.are_new(self.ctx.net):
+            if self.ctx.net.num_layers > first and self.shape_tensors.are_new(
+                self.ctx.net
+            ):
                 self._lose_numbers(node)
                 raise Unconvertible(DECIDES, FIX)
         except ConversionError as error:
-            error.where = error.where or f"%{output_name(node)} at {source_location(node)}"
+            error.where = (
+                error.where or f"%{output_name(node)} at {source_location(node)}"
+            )
             raise
         except (Unconvertible, UnsupportedOperators):
             raise
@@ -139,7 +143,9 @@ class GraphWalker:
 
 def is_missing(value: object) -> bool:
     """Whether a value, or one in a list, is MISSING."""
-    return value is MISSING or (isinstance(value, list) and any(is_missing(v) for v in value))
+    return value is MISSING or (
+        isinstance(value, list) and any(is_missing(v) for v in value)
+    )
 
 
 def output_name(node: Node) -> str:

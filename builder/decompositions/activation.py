@@ -16,7 +16,9 @@ def silu(self: Tensor) -> Tensor:
     return self * torch.sigmoid(self)
 
 
-@decomposition("aten::log_softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor")
+@decomposition(
+    "aten::log_softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor"
+)
 def log_softmax(self: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
     """x - m - log(sum(exp(x - m))), m the maximum: finite where softmax underflows to 0"""
     x = self
@@ -36,14 +38,18 @@ def log_softmax_of_half(self: Tensor, dim: int, half_to_float: bool) -> Tensor:
     return shifted - torch.log(torch.sum(torch.exp(shifted), [dim], True))
 
 
-@decomposition("aten::_safe_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor")
+@decomposition(
+    "aten::_safe_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor"
+)
 def safe_softmax(self: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
     """softmax; 0 along an axis that is all -inf"""
     hidden = torch.amax(self, [dim], True) == -math.inf
     return torch.masked_fill(torch.softmax(self, dim, dtype), hidden, 0.0)
 
 
-@decomposition("aten::special_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor")
+@decomposition(
+    "aten::special_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor"
+)
 def special_softmax(self: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
     """softmax"""
     return torch.softmax(self, dim, dtype)

@@ -112,8 +112,12 @@ def native_multi_head_attention(
     """The fused attention of nn.MultiheadAttention in evaluation mode"""
     d = embed_dim
     q = heads(torch.ops.aten.linear(query, qkv_weight[:d], qkv_bias[:d]), num_head)
-    k = heads(torch.ops.aten.linear(key, qkv_weight[d : 2 * d], qkv_bias[d : 2 * d]), num_head)
-    v = heads(torch.ops.aten.linear(value, qkv_weight[2 * d :], qkv_bias[2 * d :]), num_head)
+    k = heads(
+        torch.ops.aten.linear(key, qkv_weight[d : 2 * d], qkv_bias[d : 2 * d]), num_head
+    )
+    v = heads(
+        torch.ops.aten.linear(value, qkv_weight[2 * d :], qkv_bias[2 * d :]), num_head
+    )
     weights = attend(q, k, mask, mask_type)
     result = torch.ops.aten.linear(merged(weights, v), proj_weight, proj_bias)
     if need_weights:
@@ -161,8 +165,12 @@ def transformer_encoder_layer(
     if norm_first:
         x = torch.layer_norm(src, [d], norm_weight_1, norm_bias_1, eps)
     q = heads(torch.ops.aten.linear(x, qkv_weight[:d], qkv_bias[:d]), num_heads)
-    k = heads(torch.ops.aten.linear(x, qkv_weight[d : 2 * d], qkv_bias[d : 2 * d]), num_heads)
-    v = heads(torch.ops.aten.linear(x, qkv_weight[2 * d :], qkv_bias[2 * d :]), num_heads)
+    k = heads(
+        torch.ops.aten.linear(x, qkv_weight[d : 2 * d], qkv_bias[d : 2 * d]), num_heads
+    )
+    v = heads(
+        torch.ops.aten.linear(x, qkv_weight[2 * d :], qkv_bias[2 * d :]), num_heads
+    )
     weights = attend(q, k, mask, mask_type)
     x = src + torch.ops.aten.linear(merged(weights, v), proj_weight, proj_bias)
     if not norm_first:

@@ -82,7 +82,9 @@ def embedding_bag(
     include_last_offset: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """the sum, mean or maximum of each bag's rows, by a matrix of which index is in which bag"""
-    return bags_of(weight, indices, offsets, mode, per_sample_weights, include_last_offset, None)
+    return bags_of(
+        weight, indices, offsets, mode, per_sample_weights, include_last_offset, None
+    )
 
 
 @decomposition(
@@ -107,7 +109,13 @@ def embedding_bag_with_padding(
         if padding_idx < 0:
             padding_idx = padding_idx + weight.size(0)
     return bags_of(
-        weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx
+        weight,
+        indices,
+        offsets,
+        mode,
+        per_sample_weights,
+        include_last_offset,
+        padding_idx,
     )
 
 
@@ -130,5 +138,11 @@ def raw_embedding_bag(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """the sum, mean or maximum of each bag's rows, by a matrix of which index is in which bag"""
     return bags_of(
-        weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx
+        weight,
+        indices,
+        offsets,
+        mode,
+        per_sample_weights,
+        include_last_offset,
+        padding_idx,
     )

@@ -8,7 +8,9 @@ from torch import Tensor
 from builder.decompositions.registry import decomposition
 
 
-@decomposition("aten::select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor")
+@decomposition(
+    "aten::select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor"
+)
 def select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     """self with self.select(dim, index) replaced by src"""
     # Selected, not concatenated: the lengths of the parts would change within a loop, and TensorRT

@@ -13,7 +13,9 @@ from builder.decompositions.registry import Number, decomposition
 @decomposition(
     "aten::addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"
 )
-def addmm(self: Tensor, mat1: Tensor, mat2: Tensor, beta: Number, alpha: Number) -> Tensor:
+def addmm(
+    self: Tensor, mat1: Tensor, mat2: Tensor, beta: Number, alpha: Number
+) -> Tensor:
     """beta self + alpha mat1 mat2; with beta 0, self is ignored, including NaN"""
     product = torch.matmul(mat1, mat2)
     if alpha != 1:
@@ -28,7 +30,8 @@ def addmm(self: Tensor, mat1: Tensor, mat2: Tensor, beta: Number, alpha: Number)
 
 
 @decomposition(
-    "aten::matrix_H(Tensor(a) self) -> Tensor(a)", "aten::matrix_H.a(Tensor(a) self) -> Tensor(a)"
+    "aten::matrix_H(Tensor(a) self) -> Tensor(a)",
+    "aten::matrix_H.a(Tensor(a) self) -> Tensor(a)",
 )
 def matrix_h(self: Tensor) -> Tensor:
     """the last two axes exchanged"""

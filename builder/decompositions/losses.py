@@ -49,10 +49,14 @@ def smooth_l1_loss(self: Tensor, target: Tensor, reduction: int, beta: float) ->
 def huber_loss(self: Tensor, target: Tensor, reduction: int, delta: float) -> Tensor:
     """d^2 / 2 where d = |self - target| <= delta, else delta (d - delta / 2)"""
     d = torch.abs(self - target)
-    return reduced(torch.where(d <= delta, 0.5 * d * d, delta * (d - 0.5 * delta)), reduction)
+    return reduced(
+        torch.where(d <= delta, 0.5 * d * d, delta * (d - 0.5 * delta)), reduction
+    )
 
 
-@decomposition("aten::soft_margin_loss(Tensor self, Tensor target, int reduction=1) -> Tensor")
+@decomposition(
+    "aten::soft_margin_loss(Tensor self, Tensor target, int reduction=1) -> Tensor"
+)
 def soft_margin_loss(self: Tensor, target: Tensor, reduction: int) -> Tensor:
     """log(1 + exp(-target self))"""
     return reduced(torch.log1p(torch.exp(-target * self)), reduction)
@@ -113,7 +117,9 @@ def binary_cross_entropy_with_logits(
     "aten::hinge_embedding_loss(Tensor self, Tensor target, float margin=1., int reduction=1) ->"
     " Tensor"
 )
-def hinge_embedding_loss(self: Tensor, target: Tensor, margin: float, reduction: int) -> Tensor:
+def hinge_embedding_loss(
+    self: Tensor, target: Tensor, margin: float, reduction: int
+) -> Tensor:
     """self where target is 1, max(0, margin - self) where it is -1"""
     zero = torch.zeros_like(self)
     near = torch.where(target != 1, torch.clamp_min(margin - self, 0.0), zero)
@@ -128,7 +134,9 @@ def margin_ranking_loss(
     input1: Tensor, input2: Tensor, target: Tensor, margin: float, reduction: int
 ) -> Tensor:
     """max(0, margin - target (input1 - input2))"""
-    return reduced(torch.clamp_min(-target * (input1 - input2) + margin, 0.0), reduction)
+    return reduced(
+        torch.clamp_min(-target * (input1 - input2) + margin, 0.0), reduction
+    )
 
 
 @decomposition(
@@ -177,7 +185,12 @@ def triplet_margin_loss(
     " reduction) -> Tensor"
 )
 def poisson_nll_loss(
-    input: Tensor, target: Tensor, log_input: bool, full: bool, eps: float, reduction: int
+    input: Tensor,
+    target: Tensor,
+    log_input: bool,
+    full: bool,
+    eps: float,
+    reduction: int,
 ) -> Tensor:
     """exp(input) - target input (or input - target log(input + eps)), Stirling's term if full"""
     if log_input:
@@ -215,7 +228,9 @@ def multi_margin_loss(
     if weight is not None:
         terms = terms * torch.index_select(weight, 0, labels).unsqueeze(1)
     others = torch.arange(x.size(1)).unsqueeze(0) != labels.unsqueeze(1)
-    loss = torch.sum(torch.where(others, terms, torch.zeros_like(terms)), [1]) / x.size(1)
+    loss = torch.sum(torch.where(others, terms, torch.zeros_like(terms)), [1]) / x.size(
+        1
+    )
     if self.dim() < 2:
         loss = loss.reshape(target.size())
     return reduced(loss, reduction)
@@ -248,7 +263,11 @@ def weighted(loss: Tensor, factor: Tensor, reduction: int) -> Tensor:
     " ignore_index=-100) -> Tensor",
 )
 def nll_loss(
-    self: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
+    self: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
 ) -> Tensor:
     """-x[target], weighted by class; ignored targets have weight 0"""
     axis = 0
@@ -274,7 +293,9 @@ def entropy_of_probabilities(
 ) -> Tensor:
     wanted = target
     if label_smoothing > 0.0:
-        wanted = target * (1.0 - label_smoothing) + label_smoothing / logarithms.size(axis)
+        wanted = target * (1.0 - label_smoothing) + label_smoothing / logarithms.size(
+            axis
+        )
     terms = logarithms * wanted
     if weight is not None:
         terms = terms * weights_along(weight, logarithms, axis)
@@ -329,10 +350,14 @@ def cross_entropy_loss(
             logarithms, target, weight, reduction, axis, label_smoothing
         )
     else:
-        loss = torch.ops.aten.nll_loss_nd(logarithms, target, weight, reduction, ignore_index)
+        loss = torch.ops.aten.nll_loss_nd(
+            logarithms, target, weight, reduction, ignore_index
+        )
         if label_smoothing > 0.0:
             spread = entropy_spread_over_classes(
                 logarithms, target, weight, reduction, ignore_index, axis
             )
-            loss = loss * (1.0 - label_smoothing) + spread * (label_smoothing / self.size(axis))
+            loss = loss * (1.0 - label_smoothing) + spread * (
+                label_smoothing / self.size(axis)
+            )
     return loss

@@ -83,7 +83,9 @@ def isreal(self: Tensor) -> Tensor:
     "aten::isin.Tensor_Tensor(Tensor elements, Tensor test_elements, *, bool assume_unique=False,"
     " bool invert=False) -> Tensor"
 )
-def isin(elements: Tensor, test_elements: Tensor, assume_unique: bool, invert: bool) -> Tensor:
+def isin(
+    elements: Tensor, test_elements: Tensor, assume_unique: bool, invert: bool
+) -> Tensor:
     """whether each element is among the others, every pair compared"""
     found = torch.any(elements.unsqueeze(-1) == test_elements.reshape([-1]), -1)
     if invert:
@@ -109,11 +111,15 @@ def isin_number(
     "aten::isclose(Tensor self, Tensor other, float rtol=1.0000000000000001e-05, float atol=1e-08,"
     " bool equal_nan=False) -> Tensor"
 )
-def isclose(self: Tensor, other: Tensor, rtol: float, atol: float, equal_nan: bool) -> Tensor:
+def isclose(
+    self: Tensor, other: Tensor, rtol: float, atol: float, equal_nan: bool
+) -> Tensor:
     """|self - other| <= atol + rtol |other|, or equal"""
     close = self == other
     if equal_nan and torch.is_floating_point(self):
-        close = torch.logical_or(close, torch.logical_and(torch.isnan(self), torch.isnan(other)))
+        close = torch.logical_or(
+            close, torch.logical_and(torch.isnan(self), torch.isnan(other))
+        )
     if self.dtype == torch.bool:
         return close
     if rtol == 0.0 and atol == 0.0:
@@ -177,5 +183,7 @@ def ldexp(self: Tensor, other: Tensor) -> Tensor:
 def angle(self: Tensor) -> Tensor:
     """pi below 0, else 0; NaN stays"""
     x = self * 1.0
-    turned = torch.where(x < 0, torch.full_like(x, 3.141592653589793), torch.zeros_like(x))
+    turned = torch.where(
+        x < 0, torch.full_like(x, 3.141592653589793), torch.zeros_like(x)
+    )
     return torch.where(torch.isnan(x), x, turned)

@@ -20,7 +20,9 @@ def unpooled(self: Tensor, indices: Tensor, output_size: list[int]) -> Tensor:
     return flat.reshape(batch + output_size)
 
 
-@decomposition("aten::max_unpool2d(Tensor self, Tensor indices, SymInt[2] output_size) -> Tensor")
+@decomposition(
+    "aten::max_unpool2d(Tensor self, Tensor indices, SymInt[2] output_size) -> Tensor"
+)
 def max_unpool2d(self: Tensor, indices: Tensor, output_size: list[int]) -> Tensor:
     """values put back where pooling found them, zeros elsewhere"""
     return unpooled(self, indices, output_size)
@@ -31,7 +33,11 @@ def max_unpool2d(self: Tensor, indices: Tensor, output_size: list[int]) -> Tenso
     " padding) -> Tensor"
 )
 def max_unpool3d(
-    self: Tensor, indices: Tensor, output_size: list[int], stride: list[int], padding: list[int]
+    self: Tensor,
+    indices: Tensor,
+    output_size: list[int],
+    stride: list[int],
+    padding: list[int],
 ) -> Tensor:
     """values put back where pooling found them, zeros elsewhere"""
     return unpooled(self, indices, output_size)

@@ -55,7 +55,9 @@ def xlog1py(self: Tensor, other: Tensor) -> Tensor:
     return times_logarithm(self, other, torch.log1p(other))
 
 
-@decomposition("aten::special_xlog1py.other_scalar(Tensor self, Scalar other) -> Tensor")
+@decomposition(
+    "aten::special_xlog1py.other_scalar(Tensor self, Scalar other) -> Tensor"
+)
 def xlog1py_of_number(self: Tensor, other: Number) -> Tensor:
     """self log1p(other), 0 where self is 0"""
     number = torch.full_like(self * 1.0, other)
@@ -119,7 +121,9 @@ def special_log1p(self: Tensor) -> Tensor:
     return torch.log1p(self)
 
 
-@decomposition("aten::special_logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor")
+@decomposition(
+    "aten::special_logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor"
+)
 def special_logsumexp(self: Tensor, dim: list[int], keepdim: bool) -> Tensor:
     """logsumexp"""
     return torch.logsumexp(self, dim, keepdim)

@@ -23,7 +23,9 @@ def zero_for_nan(self: Tensor) -> Tensor:
     "aten::nansum(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) ->"
     " Tensor"
 )
-def nansum(self: Tensor, dim: list[int] | None, keepdim: bool, dtype: torch.dtype | None) -> Tensor:
+def nansum(
+    self: Tensor, dim: list[int] | None, keepdim: bool, dtype: torch.dtype | None
+) -> Tensor:
     """the sum of the elements that are not NaN"""
     return torch.sum(zero_for_nan(self), dim, keepdim, dtype=dtype)
 
@@ -68,13 +70,17 @@ def trapezoid(y: Tensor, x: Tensor, dim: int) -> Tensor:
     return torch.sum(areas_of_steps(y, x, dim), [dim]) / 2.0
 
 
-@decomposition("aten::cumulative_trapezoid.dx(Tensor y, *, Scalar dx=1, int dim=-1) -> Tensor")
+@decomposition(
+    "aten::cumulative_trapezoid.dx(Tensor y, *, Scalar dx=1, int dim=-1) -> Tensor"
+)
 def cumulative_trapezoid_of_equal_steps(y: Tensor, dx: Number, dim: int) -> Tensor:
     """the integral up to each of equal steps, by trapezoids"""
     return torch.cumsum(areas_of_equal_steps(y, dim), dim) * (dx / 2.0)
 
 
-@decomposition("aten::cumulative_trapezoid.x(Tensor y, Tensor x, *, int dim=-1) -> Tensor")
+@decomposition(
+    "aten::cumulative_trapezoid.x(Tensor y, Tensor x, *, int dim=-1) -> Tensor"
+)
 def cumulative_trapezoid(y: Tensor, x: Tensor, dim: int) -> Tensor:
     """the integral up to each of the steps of x, by trapezoids"""
     return torch.cumsum(areas_of_steps(y, x, dim), dim) / 2.0
@@ -96,7 +102,9 @@ def trapz_of_equal_steps(y: Tensor, dx: float, dim: int) -> Tensor:
     "aten::cov(Tensor self, *, int correction=1, Tensor? fweights=None, Tensor? aweights=None) ->"
     " Tensor"
 )
-def cov(self: Tensor, correction: int, fweights: Tensor | None, aweights: Tensor | None) -> Tensor:
+def cov(
+    self: Tensor, correction: int, fweights: Tensor | None, aweights: Tensor | None
+) -> Tensor:
     """the covariances of the rows"""
     x = self
     if self.dim() < 2:
@@ -111,7 +119,9 @@ def cov(self: Tensor, correction: int, fweights: Tensor | None, aweights: Tensor
     norm = total - correction
     if aweights is not None and correction != 0:
         norm = total - correction * torch.sum(weights * aweights) / total
-    result = torch.matmul(x * weights, torch.transpose(x, 0, 1)) / torch.clamp_min(norm, 0.0)
+    result = torch.matmul(x * weights, torch.transpose(x, 0, 1)) / torch.clamp_min(
+        norm, 0.0
+    )
     if x.size(0) == 1:
         result = result.reshape([])
     return result
@@ -169,7 +179,9 @@ def fraction(positions: Tensor, interpolation: str) -> Tensor:
     return rest
 
 
-def arranged(result: Tensor, self: Tensor, axis: int, dim: int | None, keepdim: bool) -> Tensor:
+def arranged(
+    result: Tensor, self: Tensor, axis: int, dim: int | None, keepdim: bool
+) -> Tensor:
     result = torch.movedim(result, axis, 0)
     if keepdim:
         if dim is None or self.dim() == 0:
@@ -221,7 +233,9 @@ def quantiles_past_nan(
     "aten::quantile(Tensor self, Tensor q, int? dim=None, bool keepdim=False, *, str"
     ' interpolation="linear") -> Tensor'
 )
-def quantile(self: Tensor, q: Tensor, dim: int | None, keepdim: bool, interpolation: str) -> Tensor:
+def quantile(
+    self: Tensor, q: Tensor, dim: int | None, keepdim: bool, interpolation: str
+) -> Tensor:
     """between the ordered values at q (n - 1), by `interpolation`; NaN if one is among them"""
     result = quantiles(self, q, dim, keepdim, interpolation)
     if q.dim() == 0:
@@ -271,7 +285,9 @@ TIES = "TensorRT does not define the order of equal values"
 NO_NAN = f"NaN is not handled; {TIES}"
 
 
-def without_axis(value: Tensor, position: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
+def without_axis(
+    value: Tensor, position: Tensor, dim: int, keepdim: bool
+) -> tuple[Tensor, Tensor]:
     if not keepdim:
         value = value.squeeze(dim)
         position = position.squeeze(dim)

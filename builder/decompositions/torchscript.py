@@ -27,7 +27,9 @@ def parameters(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=1024)
-def graph(function: Callable[..., Any], numbers: tuple[str, ...] = ()) -> torch._C.Graph:
+def graph(
+    function: Callable[..., Any], numbers: tuple[str, ...] = ()
+) -> torch._C.Graph:
     """The inlined graph of a function; `numbers` are the types of its `Number` parameters."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript's deprecation
@@ -42,11 +44,16 @@ def graph(function: Callable[..., Any], numbers: tuple[str, ...] = ()) -> torch.
 def source(function: Callable[..., Any], numbers: tuple[str, ...] = ()) -> str:
     """The TorchScript text of a function, after that of the functions that it calls."""
     functions = list(dict.fromkeys(_with_called(function)))
-    return "\n\n".join(_text(f, numbers if f is function else ()) for f in functions) + "\n"
+    return (
+        "\n\n".join(_text(f, numbers if f is function else ()) for f in functions)
+        + "\n"
+    )
 
 
 def _with_called(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    body = (node for statement in _definition(function).body for node in ast.walk(statement))
+    body = (
+        node for statement in _definition(function).body for node in ast.walk(statement)
+    )
     for name in (node.id for node in body if isinstance(node, ast.Name)):
         known = _global(function, name)
         if inspect.isfunction(known) and known is not function:
@@ -55,7 +62,11 @@ def _with_called(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
 
 
 def _global(function: Any, name: str) -> Any:
-    return None if name in function.__code__.co_varnames else function.__globals__.get(name)
+    return (
+        None
+        if name in function.__code__.co_varnames
+        else function.__globals__.get(name)
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -70,7 +81,8 @@ def _text(function: Callable[..., Any], numbers: tuple[str, ...]) -> str:
     written = _definition(function)
     types = iter(numbers)
     arguments = [
-        ast.arg(argument.arg, _type(argument.annotation, types)) for argument in written.args.args
+        ast.arg(argument.arg, _type(argument.annotation, types))
+        for argument in written.args.args
     ]
     body = [
         _Constants(function).visit(ast.parse(ast.unparse(statement)).body[0])
@@ -78,7 +90,9 @@ def _text(function: Callable[..., Any], numbers: tuple[str, ...]) -> str:
         if not _is_docstring(statement)
     ]
     head = ", ".join(ast.unparse(argument) for argument in arguments)
-    lines = "\n".join(ast.unparse(ast.fix_missing_locations(statement)) for statement in body)
+    lines = "\n".join(
+        ast.unparse(ast.fix_missing_locations(statement)) for statement in body
+    )
     return f"def {function.__name__}({head}):\n{textwrap.indent(lines, '    ')}"
 
 

@@ -47,7 +47,9 @@ def container(work: Workload, name: str, models: str, ports: Ports) -> Document:
     """Return the container `name` that serves the repository mounted at `models`. The volume mount
     of the repository is not included.
     """
-    program = _tritonserver(work, models, ports) if work.plans else _own(work, models, ports)
+    program = (
+        _tritonserver(work, models, ports) if work.plans else _own(work, models, ports)
+    )
     return {
         "name": name,
         "image": work.image,
@@ -117,7 +119,9 @@ def _tritonserver(work: Workload, models: str, ports: Ports) -> Document:
     explicit = settings.control_secret is not None
     shared = settings.client_shared_memory
     environment = {
-        "OPTIONAL_FLAGS": " ".join((*flags.optional_flags(shared), *work.feature_flags)),
+        "OPTIONAL_FLAGS": " ".join(
+            (*flags.optional_flags(shared), *work.feature_flags)
+        ),
         "CLOSED_PROTOCOLS": ",".join(flags.closed(shared)),
         "CLOSED_HEADER": flags.CLOSED_HEADER,
     }
@@ -176,5 +180,10 @@ def _probes(work: Workload, models: str, ports: Ports) -> Document:
             "failureThreshold": START_SECONDS // period,
         },
         "readinessProbe": {**ready, "periodSeconds": 5, "timeoutSeconds": 5},
-        "livenessProbe": {**live, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
+        "livenessProbe": {
+            **live,
+            "periodSeconds": 10,
+            "timeoutSeconds": 5,
+            "failureThreshold": 6,
+        },
     }

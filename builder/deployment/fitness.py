@@ -11,15 +11,21 @@ from builder.deployment.server_facts import ServerFacts
 from builder.errors import EnvironmentProblem
 
 
-def require_fit(repository: Path, server: ServerFacts, only: Sequence[str] = ()) -> None:
+def require_fit(
+    repository: Path, server: ServerFacts, only: Sequence[str] = ()
+) -> None:
     """Check that `server` can serve the repository, or the models of `only`.
 
     Raises EnvironmentProblem if preflight finds that it cannot, and UsageError if there is no
     repository.
     """
-    found = [one for one in preflight(repository, server, only) if one.severity == ERROR]
+    found = [
+        one for one in preflight(repository, server, only) if one.severity == ERROR
+    ]
     if found:
-        lines = [f"{one.number} {one.subject}: {one.message}; {one.fix}" for one in found]
+        lines = [
+            f"{one.number} {one.subject}: {one.message}; {one.fix}" for one in found
+        ]
         raise EnvironmentProblem(
             "\n  ".join([f"{server.name} cannot serve these models:", *lines]),
             where=str(repository),

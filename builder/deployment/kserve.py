@@ -29,7 +29,9 @@ def kserve(work: Workload) -> dict[str, Document]:
 
 def _runtime(work: Workload) -> Document:
     server = container(work, CONTAINER, MODELS, PORTS)
-    server["ports"] = [{"name": "http1", "containerPort": PORTS.http, "protocol": "TCP"}]
+    server["ports"] = [
+        {"name": "http1", "containerPort": PORTS.http, "protocol": "TCP"}
+    ]
     return {
         "apiVersion": "serving.kserve.io/v1alpha1",
         "kind": "ServingRuntime",
@@ -39,7 +41,9 @@ def _runtime(work: Workload) -> Document:
                 "prometheus.kserve.io/port": str(PORTS.metrics),
                 "prometheus.kserve.io/path": "/metrics",
             },
-            "supportedModelFormats": [{"name": FORMAT, "version": "1", "autoSelect": False}],
+            "supportedModelFormats": [
+                {"name": FORMAT, "version": "1", "autoSelect": False}
+            ],
             "protocolVersions": ["v2", "grpc-v2"],
             **placement(work),
             "containers": [server],

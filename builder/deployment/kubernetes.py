@@ -43,7 +43,10 @@ def kubernetes(work: Workload) -> dict[str, Document]:
 
 def kustomization(work: Workload, objects: dict[str, Document]) -> Document:
     """Return the kustomization, which `kubectl apply -k` reads."""
-    found: Document = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+    found: Document = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+    }
     if work.settings.namespace:
         found["namespace"] = work.settings.namespace
     return found | {"resources": [f"{name}.yaml" for name in objects]}
@@ -135,7 +138,10 @@ def _pod(work: Workload) -> Document:
     }
     if not work.settings.storage.is_claim:
         found["initContainers"] = [_download(work)]
-    return found | {"containers": [_server(work)], "volumes": [_models(work), *volumes(work)]}
+    return found | {
+        "containers": [_server(work)],
+        "volumes": [_models(work), *volumes(work)],
+    }
 
 
 def _models(work: Workload) -> Document:
@@ -174,7 +180,11 @@ def _service(work: Workload) -> Document:
         {"name": name, "port": number, "targetPort": name, "protocol": "TCP"}
         for name, number in vars(PORTS).items()
     ]
-    spec = {"type": "ClusterIP", "selector": _selector(work)["matchLabels"], "ports": ports}
+    spec = {
+        "type": "ClusterIP",
+        "selector": _selector(work)["matchLabels"],
+        "ports": ports,
+    }
     return _object(work, "v1", "Service") | {"spec": spec}
 
 

@@ -32,7 +32,12 @@ class Written:
 
 
 def deploy(
-    platform: str, repository: Path, out: Path, settings: Settings, *, overwrite: bool = False
+    platform: str,
+    repository: Path,
+    out: Path,
+    settings: Settings,
+    *,
+    overwrite: bool = False,
 ) -> Written:
     """Write the manifests that serve `repository` to `out`/`platform`.
 
@@ -43,7 +48,9 @@ def deploy(
     TensorRT, and EnvironmentProblem if the image cannot serve the repository.
     """
     work = workload(repository, settings)
-    texts = {f"{name}.yaml": _yaml(found) for name, found in _OBJECTS[platform](work).items()}
+    texts = {
+        f"{name}.yaml": _yaml(found) for name, found in _OBJECTS[platform](work).items()
+    }
     changed = write(out / platform, texts, overwrite=overwrite)
     return Written(out / platform, tuple(texts), tuple(changed), work)
 

@@ -88,7 +88,9 @@ class Model:
 
 def read(folder: Path) -> Model:
     """Read the model in `folder`. Raises OSError, ValueError and UsageError if it is no model."""
-    config = parse_config((folder / CONFIG).read_text(encoding="utf-8"), str(folder / CONFIG))
+    config = parse_config(
+        (folder / CONFIG).read_text(encoding="utf-8"), str(folder / CONFIG)
+    )
     record = published.read(folder / SIDECAR)
     file = folder / str(published.number_of(record)) / "plan.json"
     return Model(folder, config, record, _plan(file) if file.is_file() else {})

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.deployment.models import Model, read, readable
-from builder.deployment.rules import DAMAGED, ERROR, MODEL_RULES, SERVER_RULES, UNREADABLE, Models
+from builder.deployment.rules import (
+    DAMAGED,
+    ERROR,
+    MODEL_RULES,
+    SERVER_RULES,
+    UNREADABLE,
+    Models,
+)
 from builder.deployment.server_facts import ServerFacts, of_image, this_machine
 from builder.errors import EnvironmentProblem, UsageError
 from builder.store import published
@@ -28,7 +35,11 @@ class Finding:
 
 
 def preflight(
-    repository: Path, server: ServerFacts, only: Sequence[str] = (), *, digests: bool = True
+    repository: Path,
+    server: ServerFacts,
+    only: Sequence[str] = (),
+    *,
+    digests: bool = True,
 ) -> list[Finding]:
     """Return the problems of serving `repository` with `server`, errors first.
 
@@ -42,7 +53,9 @@ def preflight(
         models = {name: one for name, one in models.items() if name in {*only, *steps}}
         found = [one for one in found if one.subject in {*only, *steps}]
     found += _findings(repository, models, server, digests)
-    return sorted(found, key=lambda one: (one.severity != ERROR, one.number, one.subject))
+    return sorted(
+        found, key=lambda one: (one.severity != ERROR, one.number, one.subject)
+    )
 
 
 def _read(repository: Path) -> tuple[dict[str, Model], list[Finding]]:
@@ -65,7 +78,9 @@ def _findings(
         if digests or rule.number != DAMAGED:
             for model in models.values():
                 for message in rule.check(model, models, server):
-                    yield Finding(rule.number, model.name, message, rule.fix, rule.severity)
+                    yield Finding(
+                        rule.number, model.name, message, rule.fix, rule.severity
+                    )
     for whole in SERVER_RULES:
         for subject, message in whole.check(repository, models, server):
             yield Finding(whole.number, subject, message, whole.fix, whole.severity)
@@ -75,7 +90,9 @@ def expected_server(repository: Path) -> ServerFacts | None:
     """Return the server that the repository was built for: NVIDIA's container whose TensorRT loads
     its plans, else this machine's server. None if neither is known.
     """
-    built = {str(one.plan.get("tensorrt")) for one in readable(repository) if one.runs_plan}
+    built = {
+        str(one.plan.get("tensorrt")) for one in readable(repository) if one.runs_plan
+    }
     matches = [match for match in map(releases.for_tensorrt, sorted(built)) if match]
     try:
         return of_image(matches[0].release.tag) if matches else this_machine({})

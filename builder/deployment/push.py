@@ -24,7 +24,12 @@ from builder.serving import PLAIN, Access, control
 from builder.store import CONFIG, published, tidy
 from builder.triton import candidate, history, parse_config, versions
 
-UNCHANGED, PUSHED, REJECTED, ROLLED_BACK = "unchanged", "pushed", "rejected", "rolled back"
+UNCHANGED, PUSHED, REJECTED, ROLLED_BACK = (
+    "unchanged",
+    "pushed",
+    "rejected",
+    "rolled back",
+)
 """States of a model: already live; now live; the candidate failed and nothing was switched; it
 failed after the switch and the former model is live.
 """
@@ -85,7 +90,9 @@ def push(
     EnvironmentProblem if no server answers, and PublishError.
     """
     folders = check_local(source, target, only)
-    with control.connected(target.http, target.access, target.timeout, target.grpc) as api:
+    with control.connected(
+        target.http, target.access, target.timeout, target.grpc
+    ) as api:
         explicit = api.is_explicit()
         return [
             _Push(folder, target, api, explicit, accept, progress or _silent).run()
@@ -159,7 +166,8 @@ class _Push:
         text = (self.folder / CONFIG).read_text(encoding="utf-8")
         served = self.api.client.get_model_config(self.name)
         return config_check.differences(
-            parse_config(text, str(self.folder)), json_format.ParseDict(served, pb.ModelConfig())
+            parse_config(text, str(self.folder)),
+            json_format.ParseDict(served, pb.ModelConfig()),
         )
 
     def _problems(self, name: str) -> tuple[str, ...]:
@@ -167,7 +175,13 @@ class _Push:
         self.progress(self.name, "verify")
         to = self.target
         (found,) = verify(
-            to.repository, to.http, to.grpc, [name], repeat=0, timeout=to.timeout, access=to.access
+            to.repository,
+            to.http,
+            to.grpc,
+            [name],
+            repeat=0,
+            timeout=to.timeout,
+            access=to.access,
         )
         return _words(found)
 
@@ -206,7 +220,9 @@ class _Push:
         with candidate.former(self.folder) as former:
             before = self._seen()
             self.progress(self.name, "switch")
-            done = history.promote(self.source, self.target.repository, accept=self.accept)
+            done = history.promote(
+                self.source, self.target.repository, accept=self.accept
+            )
             try:
                 problems = self._live_problems(before)
             except BaseException:
@@ -226,7 +242,9 @@ class _Push:
         former.restore()
         if not former.exists:
             return Pushed(self.name, FAILED, problems=problems)
-        return Pushed(self.name, ROLLED_BACK, problems=problems + self._live_problems(before))
+        return Pushed(
+            self.name, ROLLED_BACK, problems=problems + self._live_problems(before)
+        )
 
     def _switched_in_place(self) -> Pushed:
         """Load the publication of `repo`. If it fails, roll back to the kept version before it."""
@@ -238,7 +256,9 @@ class _Push:
         left = self._back_to_kept()
         if left:
             return Pushed(self.name, FAILED, problems=problems + left)
-        return Pushed(self.name, ROLLED_BACK, problems=problems + self._live_problems(before))
+        return Pushed(
+            self.name, ROLLED_BACK, problems=problems + self._live_problems(before)
+        )
 
     def _back_to_kept(self) -> tuple[str, ...]:
         """Roll the repository back to the kept version before the current one. Returns why it
@@ -294,7 +314,11 @@ class _Push:
         served = json_format.ParseDict(client.get_model_config(name), pb.ModelConfig())
         if config_check.differences(parse_config(text, str(folder)), served):
             return False
-        return before is None or before.config != served or self._requests() < before.requests
+        return (
+            before is None
+            or before.config != served
+            or self._requests() < before.requests
+        )
 
     def _seen(self) -> _Seen | None:
         """The server's present state of the model. Its counters restart with each load."""
@@ -303,7 +327,9 @@ class _Push:
         with contextlib.suppress(TrtBuildError):
             self._problems(self.name)  # the counters need a request
         client = self.api.client
-        served = json_format.ParseDict(client.get_model_config(self.name), pb.ModelConfig())
+        served = json_format.ParseDict(
+            client.get_model_config(self.name), pb.ModelConfig()
+        )
         return _Seen(served, self._requests())
 
     def _requests(self) -> int:

@@ -121,13 +121,19 @@ def _tensorrt(model: Model, models: Models, server: ServerFacts) -> Iterator[str
         )
 
 
-@_rule(MODEL_RULES, "P07", "serve on a host with a GPU, or build with --serve-as python")
+@_rule(
+    MODEL_RULES, "P07", "serve on a host with a GPU, or build with --serve-as python"
+)
 def _no_gpu(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     if model.runs_plan and server.capabilities == ():
         yield f"Triton's TensorRT backend needs a GPU, and {server.name} has none"
 
 
-@_rule(MODEL_RULES, "P07", "build it on such a GPU, and join the repositories with trt-build merge")
+@_rule(
+    MODEL_RULES,
+    "P07",
+    "build it on such a GPU, and join the repositories with trt-build merge",
+)
 def _other_gpu(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     if not model.runs_plan:
         return
@@ -150,7 +156,11 @@ def _driver(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
         yield f"{server.name} has CUDA {release.cuda}, and the driver supports {server.cuda}"
 
 
-@_rule(MODEL_RULES, "P09", "lower max_batch_size in config.pbtxt, or build with a larger maximum")
+@_rule(
+    MODEL_RULES,
+    "P09",
+    "lower max_batch_size in config.pbtxt, or build with a larger maximum",
+)
 def _batch(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     size = model.config.max_batch_size
     reached = [
@@ -163,7 +173,11 @@ def _batch(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
         yield f"max_batch_size is {size}, and no profile takes more than {max(reached)} rows"
 
 
-@_rule(MODEL_RULES, "P10", "correct instance_group in config.pbtxt, or build with that profile")
+@_rule(
+    MODEL_RULES,
+    "P10",
+    "correct instance_group in config.pbtxt, or build with that profile",
+)
 def _profiles(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     count = len(model.profiles)
     for group in model.config.instance_group:
@@ -182,11 +196,15 @@ def _endpoints(model: Model, models: Models, server: ServerFacts) -> Iterator[st
             where = "the plan" if name in recorded else "config.pbtxt"
             yield f"only {where} has {side} {name!r}"
         for name in sorted(recorded.keys() & stated.keys()):
-            if problem := _differs(recorded[name], stated[name], model.config.max_batch_size):
+            if problem := _differs(
+                recorded[name], stated[name], model.config.max_batch_size
+            ):
                 yield f"{side} {name!r} {problem}"
 
 
-def _differs(recorded: Mapping[str, Any], stated: Any, max_batch_size: int) -> str | None:
+def _differs(
+    recorded: Mapping[str, Any], stated: Any, max_batch_size: int
+) -> str | None:
     wanted = dtypes.by_name(recorded["served_dtype"]).config
     if stated.data_type != pb.DataType.Value(wanted):
         return f"is {pb.DataType.Name(stated.data_type)} in config.pbtxt, and the plan has {wanted}"
@@ -195,9 +213,12 @@ def _differs(recorded: Mapping[str, Any], stated: Any, max_batch_size: int) -> s
     if not shape and dims == [1]:
         return None
     fits = len(shape) == len(dims) and all(
-        -1 in (one, other) or one == other for one, other in zip(shape, dims, strict=True)
+        -1 in (one, other) or one == other
+        for one, other in zip(shape, dims, strict=True)
     )
-    return None if fits else f"has dims {dims} in config.pbtxt, and the plan has {shape}"
+    return (
+        None if fits else f"has dims {dims} in config.pbtxt, and the plan has {shape}"
+    )
 
 
 @_rule(
@@ -218,14 +239,23 @@ def _wiring(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
         yield f"its step {name!r} is not in the repository"
     if model.steps and not missing:
         try:
-            ensemble.check(model.config, {name: models[name].config for name in model.steps})
+            ensemble.check(
+                model.config, {name: models[name].config for name in model.steps}
+            )
         except PublishError as error:
             for line in error.message.splitlines()[1:]:
                 yield line.strip()
 
 
-@_rule(SERVER_RULES, "P13", "free disk space, or remove old versions with trt-build prune", WARNING)
-def _disk(repository: Path, models: Models, server: ServerFacts) -> Iterator[tuple[str, str]]:
+@_rule(
+    SERVER_RULES,
+    "P13",
+    "free disk space, or remove old versions with trt-build prune",
+    WARNING,
+)
+def _disk(
+    repository: Path, models: Models, server: ServerFacts
+) -> Iterator[tuple[str, str]]:
     """Check disk space: a publication writes the new model beside the former one."""
     largest = max((folder_bytes(model.folder) for model in models.values()), default=0)
     free = shutil.disk_usage(repository).free
@@ -236,14 +266,21 @@ def _disk(repository: Path, models: Models, server: ServerFacts) -> Iterator[tup
         )
 
 
-@_rule(SERVER_RULES, "P14", "fewer instances, fewer models for each server, or a larger GPU")
-def _gpu_memory(repository: Path, models: Models, server: ServerFacts) -> Iterator[tuple[str, str]]:
+@_rule(
+    SERVER_RULES,
+    "P14",
+    "fewer instances, fewer models for each server, or a larger GPU",
+)
+def _gpu_memory(
+    repository: Path, models: Models, server: ServerFacts
+) -> Iterator[tuple[str, str]]:
     """Check GPU memory: at least the plans' bytes for each instance. Activations need more."""
     needed = sum(
         model.instances * model.plan_bytes
         for model in models.values()
         if any(
-            group.kind != pb.ModelInstanceGroup.KIND_CPU for group in model.config.instance_group
+            group.kind != pb.ModelInstanceGroup.KIND_CPU
+            for group in model.config.instance_group
         )
         or not model.config.instance_group
     )
@@ -255,7 +292,9 @@ def _gpu_memory(repository: Path, models: Models, server: ServerFacts) -> Iterat
         )
 
 
-@_rule(SERVER_RULES, "P15", "a larger SHM_SIZE (docker run --shm-size), or fewer instances")
+@_rule(
+    SERVER_RULES, "P15", "a larger SHM_SIZE (docker run --shm-size), or fewer instances"
+)
 def _shared_memory(
     repository: Path, models: Models, server: ServerFacts
 ) -> Iterator[tuple[str, str]]:
@@ -269,17 +308,28 @@ def _shared_memory(
         )
 
 
-@_rule(SERVER_RULES, "P16", "start it with --allow-client-shm=true, where all clients are trusted")
+@_rule(
+    SERVER_RULES,
+    "P16",
+    "start it with --allow-client-shm=true, where all clients are trusted",
+)
 def _client_shared_memory(
     repository: Path, models: Models, server: ServerFacts
 ) -> Iterator[tuple[str, str]]:
     release = server.release
     if server.client_shared_memory and release and release.tag >= CLIENT_SHM_RELEASE:
-        yield "shared memory", f"{server.name} refuses shared memory of clients by default"
+        yield (
+            "shared memory",
+            f"{server.name} refuses shared memory of clients by default",
+        )
 
 
-@_rule(SERVER_RULES, "P17", "choose another port, or stop the program that has it", WARNING)
-def _ports(repository: Path, models: Models, server: ServerFacts) -> Iterator[tuple[str, str]]:
+@_rule(
+    SERVER_RULES, "P17", "choose another port, or stop the program that has it", WARNING
+)
+def _ports(
+    repository: Path, models: Models, server: ServerFacts
+) -> Iterator[tuple[str, str]]:
     for flag, port in server.ports.items():
         with socket.socket() as held:
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -292,7 +342,9 @@ def _ports(repository: Path, models: Models, server: ServerFacts) -> Iterator[tu
 @functools.cache
 def advisories() -> dict[str, Any]:
     """Return the dated table of known vulnerabilities (advisories.json)."""
-    text = (files("builder") / "deployment" / "advisories.json").read_text(encoding="utf-8")
+    text = (files("builder") / "deployment" / "advisories.json").read_text(
+        encoding="utf-8"
+    )
     found: dict[str, Any] = json.loads(text)
     return found
 
@@ -326,7 +378,9 @@ def _vulnerabilities(
     "an image made of this one, with torch installed for its Python",
     WARNING,
 )
-def _torch(repository: Path, models: Models, server: ServerFacts) -> Iterator[tuple[str, str]]:
+def _torch(
+    repository: Path, models: Models, server: ServerFacts
+) -> Iterator[tuple[str, str]]:
     python = sorted(name for name, model in models.items() if model.is_python)
     if python and server.torch is False:
         names = ", ".join(map(repr, python))
@@ -347,7 +401,9 @@ def _resource_kinds(
     for model in models.values():
         for group in model.config.instance_group:
             for one in group.rate_limiter.resources:
-                kinds.setdefault(one.name, {}).setdefault(getattr(one, "global"), model.name)
+                kinds.setdefault(one.name, {}).setdefault(
+                    getattr(one, "global"), model.name
+                )
     for name, found in kinds.items():
         if len(found) > 1:
             yield (
@@ -363,7 +419,10 @@ FIELD_RELEASES = {"model_metrics": "24.11"}
 @_rule(MODEL_RULES, "P22", "use a newer release, or remove the field from the manifest")
 def _newer_fields(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     for field, tag in FIELD_RELEASES.items():
-        is_set = field in model.config.DESCRIPTOR.fields_by_name and model.config.HasField(field)
+        is_set = (
+            field in model.config.DESCRIPTOR.fields_by_name
+            and model.config.HasField(field)
+        )
         if is_set and server.release and server.release.tag < tag:
             yield f"{server.name} cannot read {field} of config.pbtxt, which is from {tag} on"
 
@@ -381,7 +440,9 @@ def _refused_values(model: Model, models: Models, server: ServerFacts) -> Iterat
     "versions: {keep: 1} in the manifest, so that each publication has its own number",
     WARNING,
 )
-def _stale_responses(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+def _stale_responses(
+    model: Model, models: Models, server: ServerFacts
+) -> Iterator[str]:
     if model.config.response_cache.enable and not features.keeps_versions(model.folder):
         yield (
             "its responses are cached by version number, which does not change with its content: a"

@@ -71,7 +71,9 @@ def this_machine(ports: Mapping[str, int]) -> ServerFacts:
 def of_bundle() -> ServerFacts:
     """The tritonserver of nvidia-pytriton in an image built from docker/cpu.Dockerfile."""
     return ServerFacts(
-        f"Triton {BUNDLED_RELEASE}", _release(BUNDLED_RELEASE), frozenset({"python", "ensemble"})
+        f"Triton {BUNDLED_RELEASE}",
+        _release(BUNDLED_RELEASE),
+        frozenset({"python", "ensemble"}),
     )
 
 

@@ -25,7 +25,8 @@ from builder.triton import image_for
 
 NVIDIA = "nvcr.io/nvidia/tritonserver"
 OWN_IMAGE = (
-    "build docker/cpu.Dockerfile, push it to your registry, and give --image REGISTRY/NAME:TAG"
+    "build docker/cpu.Dockerfile, push it to your registry, and give --image"
+    " REGISTRY/NAME:TAG"
 )
 SERVER_BYTES = 1 << 30
 """Memory of the server and of `trt-build serve`."""
@@ -40,7 +41,9 @@ _IMAGE = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9._/-]*(?::[0-9]+/[A-Za-z0-9._/-]+)?(?::[\w.-]+)?(?:@sha256:[0-9a-f]{64})?"
 )
 _LABEL = re.compile(r"(?:[a-z0-9.-]{1,253}/)?[A-Za-z0-9](?:[\w.-]{0,61}[A-Za-z0-9])?")
-_STORAGE = re.compile(r"(s3|gs|as|pvc)://([a-z0-9][a-z0-9.-]{1,252})((?:/[\w.=+-]+)*)/?", re.ASCII)
+_STORAGE = re.compile(
+    r"(s3|gs|as|pvc)://([a-z0-9][a-z0-9.-]{1,252})((?:/[\w.=+-]+)*)/?", re.ASCII
+)
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,9 @@ class Settings:
 
     def check(self) -> None:
         """Raise UsageError for values that Kubernetes would reject."""
-        _require(_NAME, self.name, "name", "small letters, digits and hyphens, at most 50")
+        _require(
+            _NAME, self.name, "name", "small letters, digits and hyphens, at most 50"
+        )
         for value, option in (
             (self.namespace, "namespace"),
             (self.control_secret, "control-secret"),
@@ -130,10 +135,17 @@ class Settings:
             (self.monitoring_namespace, "monitoring-namespace"),
         ):
             if value is not None:
-                _require(_OBJECT, value, option, "small letters, digits, hyphens and dots")
+                _require(
+                    _OBJECT, value, option, "small letters, digits, hyphens and dots"
+                )
         for value in (self.image, self.storage_image):
             if value is not None:
-                _require(_IMAGE, value, "image", "[REGISTRY/]NAME:TAG, or with @sha256:DIGEST")
+                _require(
+                    _IMAGE,
+                    value,
+                    "image",
+                    "[REGISTRY/]NAME:TAG, or with @sha256:DIGEST",
+                )
         for key, value in self.node_labels.items():
             _require(_LABEL, key, "node-label", "KEY=VALUE as in a node's labels")
             _require(_LABEL, value, "node-label", "KEY=VALUE as in a node's labels")
@@ -189,7 +201,9 @@ def workload(repository: Path, settings: Settings) -> Workload:
     gpus = _gpus(models, plans) if settings.gpus is None else settings.gpus
     # an instance group without a list of GPUs has its instances on every GPU
     copies = max(1, gpus)
-    shared = max(COMPOSE_SHM_BYTES, _rounded(copies * sum(one.shared_memory for one in models)))
+    shared = max(
+        COMPOSE_SHM_BYTES, _rounded(copies * sum(one.shared_memory for one in models))
+    )
     server = replace(_server(image, plans), shm_bytes=shared)
     require_fit(repository, server)
     stubs = copies * sum(model.instances for model in models if model.is_python)
@@ -204,7 +218,11 @@ def workload(repository: Path, settings: Settings) -> Workload:
         sum(folder_bytes(model.folder) for model in models),
         settings.pending or _pending(models),
         tuple(_warnings(models, plans, server)),
-        tuple(features.container_flags(repository, changes=settings.control_secret is not None)),
+        tuple(
+            features.container_flags(
+                repository, changes=settings.control_secret is not None
+            )
+        ),
     )
 
 
@@ -245,7 +263,12 @@ def _gpus(models: list[Model], plans: bool) -> int:
     """Return the number of GPUs that the instance groups name, at least one. Zero without plans for
     Triton's TensorRT backend.
     """
-    named = [gpu for model in models for group in model.config.instance_group for gpu in group.gpus]
+    named = [
+        gpu
+        for model in models
+        for group in model.config.instance_group
+        for gpu in group.gpus
+    ]
     return max(named, default=0) + 1 if plans else 0
 
 
@@ -254,7 +277,8 @@ def _memory(models: list[Model], gpus: int, shared: int) -> int:
     /dev/shm.
     """
     instances = max(1, gpus) * sum(
-        model.instances * (2 * folder_bytes(model.version) + STUB_BYTES * model.is_python)
+        model.instances
+        * (2 * folder_bytes(model.version) + STUB_BYTES * model.is_python)
         for model in models
     )
     server = SERVER_BYTES + (GPU_SERVER_BYTES if gpus else 0)
@@ -271,7 +295,8 @@ def _pending(models: list[Model]) -> int:
     """
     served = [model for model in models if not model.steps]
     return min(
-        (model.instances * (model.config.max_batch_size or 1) for model in served), default=1
+        (model.instances * (model.config.max_batch_size or 1) for model in served),
+        default=1,
     )
 
 
@@ -290,5 +315,7 @@ def _warnings(models: list[Model], plans: bool, server: ServerFacts) -> list[str
             " nodes with --node-label"
         )
     if server.release is None and plans:
-        found.append(f"{server.name} is no known release, so its TensorRT was not compared")
+        found.append(
+            f"{server.name} is no known release, so its TensorRT was not compared"
+        )
     return found

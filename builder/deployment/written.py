@@ -17,7 +17,9 @@ _HEAD = "# Written by `trt-build deploy`. SHA-256 of the lines below: "
 _FIRST_LINE = re.compile(rf"{re.escape(_HEAD)}([0-9a-f]{{64}})\n")
 
 
-def write(folder: Path, texts: Mapping[str, str], *, overwrite: bool = False) -> list[str]:
+def write(
+    folder: Path, texts: Mapping[str, str], *, overwrite: bool = False
+) -> list[str]:
     """Write the files to `folder` atomically, and remove those of an earlier run.
 
     Files that trt-build did not write stay. Returns the names of the changed files.
@@ -27,7 +29,9 @@ def write(folder: Path, texts: Mapping[str, str], *, overwrite: bool = False) ->
     """
     before = _earlier_files(folder)
     foreign = [name for name in texts if name not in before and _exists(folder / name)]
-    edited = sorted([*foreign, *(name for name, is_edited in before.items() if is_edited)])
+    edited = sorted(
+        [*foreign, *(name for name, is_edited in before.items() if is_edited)]
+    )
     if edited and not overwrite:
         raise UsageError(
             f"{', '.join(edited)}: edited by hand, or not written by trt-build",
@@ -38,7 +42,10 @@ def write(folder: Path, texts: Mapping[str, str], *, overwrite: bool = False) ->
     wanted = {name: _signed(text) for name, text in texts.items()}
     stale = before.keys() - wanted.keys()
     changed = sorted(
-        [*stale, *(name for name, text in wanted.items() if _text(folder / name) != text)]
+        [
+            *stale,
+            *(name for name, text in wanted.items() if _text(folder / name) != text),
+        ]
     )
     if changed:
         _exchange(folder, wanted, stale)

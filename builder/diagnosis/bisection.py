@@ -89,7 +89,9 @@ class _Bisect:
             recorded = stages.record(lowered)
         goldens = _smallest_first(recorded.goldens)
         with self.clock.phase("compare the lowered graph"):
-            wrong = _wrong_graph(lowered.graph, lowered.spec, lowered.outputs, goldens, "fp32")
+            wrong = _wrong_graph(
+                lowered.graph, lowered.spec, lowered.outputs, goldens, "fp32"
+            )
         if wrong is not None:
             return self._lowering(loaded, lowered, *wrong)
         prepared = stages.prepare(recorded)
@@ -107,11 +109,17 @@ class _Bisect:
         return self._networks(converted)
 
     def _step(
-        self, step: str, goldens: Sequence[Golden], golden: Golden, comparison: Comparison
+        self,
+        step: str,
+        goldens: Sequence[Golden],
+        golden: Golden,
+        comparison: Comparison,
     ) -> Bisection:
         """A step whose nodes cannot be compared one by one."""
         problem = comparison.problems[0]
-        return Bisection(self.name, len(goldens), self.networks, step, golden.name, problem)
+        return Bisection(
+            self.name, len(goldens), self.networks, step, golden.name, problem
+        )
 
     def _lowering(
         self,
@@ -136,12 +144,16 @@ class _Bisect:
         except passes.Found as found:
             located = passes.culprit_of(found, inputs)
             if located is None:
-                note = f"pass {found.step} changes the answer; no node of it can be named"
+                note = (
+                    f"pass {found.step} changes the answer; no node of it can be named"
+                )
                 return replace(result, note=note)
             culprit, own = located
             reduced, note = self._reduced_pass(found, own, inputs, culprit)
             return replace(result, culprit=culprit, reduced=reduced, note=note)
-        note = "the answer differs before the first pass: torch's own freezing changes it"
+        note = (
+            "the answer differs before the first pass: torch's own freezing changes it"
+        )
         return replace(result, note=note)
 
     def _networks(self, converted: stages.Converted) -> Bisection:
@@ -173,7 +185,14 @@ class _Bisect:
             culprit = nodes.first_culprit(values, failed)
             reduced = self._reduced_network(values, culprit)
             return Bisection(
-                self.name, count, self.networks, step, golden.name, problem, culprit, *reduced
+                self.name,
+                count,
+                self.networks,
+                step,
+                golden.name,
+                problem,
+                culprit,
+                *reduced,
             )
         return None
 
@@ -188,7 +207,11 @@ class _Bisect:
             return reduction.of_network(values, culprit, self.order, self.reduce_to)
 
     def _reduced_pass(
-        self, found: passes.Found, own: str, inputs: Sequence[torch.Tensor], culprit: Culprit
+        self,
+        found: passes.Found,
+        own: str,
+        inputs: Sequence[torch.Tensor],
+        culprit: Culprit,
     ) -> tuple[Reduction | None, str]:
         if self.reduce_to is None or found.before is None:
             return None, ""
@@ -196,11 +219,16 @@ class _Bisect:
 
         with self.clock.phase("reduce"):
             graph = passes.graph_of(found.before)
-            return reduction.of_pass(graph, own, inputs, culprit, self.order, self.reduce_to)
+            return reduction.of_pass(
+                graph, own, inputs, culprit, self.order, self.reduce_to
+            )
 
 
 def _problem(
-    conversion: Conversion, tensors: Sequence[torch.Tensor], golden: Golden, spec: ModelSpec
+    conversion: Conversion,
+    tensors: Sequence[torch.Tensor],
+    golden: Golden,
+    spec: ModelSpec,
 ) -> tuple[str | None, set[int]]:
     """The problem of the network's outputs on this golden, and the indices of the affected outputs;
     all of them if a layer cannot be evaluated.
@@ -249,14 +277,22 @@ def _wrong_segments(converted: stages.Converted) -> tuple[str, str, str] | None:
     if partitioned is None or converted.prepared.graph.as_written:
         return None
     for number, segment in enumerate(partitioned.partition.segments):
-        for golden, comparison in compared_segment(segment, partitioned.partition, converted):
+        for golden, comparison in compared_segment(
+            segment, partitioned.partition, converted
+        ):
             if not comparison.passed:
-                return f"segment {number} ({segment.kind})", golden, comparison.problems[0]
+                return (
+                    f"segment {number} ({segment.kind})",
+                    golden,
+                    comparison.problems[0],
+                )
     return None
 
 
 def _smallest_first(goldens: Sequence[Golden]) -> list[Golden]:
-    return sorted(goldens, key=lambda one: sum(array.size for array in one.inputs.values()))
+    return sorted(
+        goldens, key=lambda one: sum(array.size for array in one.inputs.values())
+    )
 
 
 def _tensor(golden: Golden, name: str) -> torch.Tensor:
@@ -281,7 +317,10 @@ def words(found: Bisection) -> Iterator[tuple[str, str]]:
     if not culprit.alone:
         yield "", "this node alone is right: it enlarges the small errors of its inputs"
     one = culprit.agreed == 1
-    yield "before", f"{culprit.agreed} value{'' if one else 's'} before it agree{'s' * one}"
+    yield (
+        "before",
+        f"{culprit.agreed} value{'' if one else 's'} before it agree{'s' * one}",
+    )
 
 
 def _signature(dtypes: Sequence[str]) -> str:

@@ -53,7 +53,11 @@ class Step:
     def as_dict(self) -> dict[str, Any]:
         """JSON-able; an infinite share is null."""
         finite = self.share is not None and isfinite(self.share)
-        return {**asdict(self), "result": self.result, "share": self.share if finite else None}
+        return {
+            **asdict(self),
+            "result": self.result,
+            "share": self.share if finite else None,
+        }
 
 
 @dataclass(frozen=True)
@@ -72,10 +76,17 @@ class Ladder:
         """JSON-able."""
         steps = [step.as_dict() for step in self.steps]
         passed = self.breaks_at is None
-        return {"name": self.name, "passed": passed, "breaks_at": self.breaks_at, "steps": steps}
+        return {
+            "name": self.name,
+            "passed": passed,
+            "breaks_at": self.breaks_at,
+            "steps": steps,
+        }
 
 
-def climb(order: Order, published: served.PublishedModel | None, report: Any) -> tuple[Step, ...]:
+def climb(
+    order: Order, published: served.PublishedModel | None, report: Any
+) -> tuple[Step, ...]:
     """Compare the steps of one model from its file to its networks in this process: original,
     lowered, each segment and each network.
 
@@ -89,7 +100,9 @@ def climb(order: Order, published: served.PublishedModel | None, report: Any) ->
 
 
 class _Climb:
-    def __init__(self, order: Order, published: served.PublishedModel | None, clock: Clock) -> None:
+    def __init__(
+        self, order: Order, published: served.PublishedModel | None, clock: Clock
+    ) -> None:
         self.order, self.published, self.clock = order, published, clock
 
     def steps(self) -> Iterator[Step]:
@@ -133,9 +146,13 @@ class _Climb:
 
     def _lowered_step(self, lowered: stages.Lowered, recorded: stages.Recorded) -> Step:
         spec, reason = lowered.spec, lowered.graph.as_written
-        compared = compared_graph(lowered.graph, spec, lowered.outputs, recorded.goldens, "fp32")
+        compared = compared_graph(
+            lowered.graph, spec, lowered.outputs, recorded.goldens, "fp32"
+        )
         return _step(
-            "lowered", compared, f"torch runs it as it is written: {reason}" * bool(reason)
+            "lowered",
+            compared,
+            f"torch runs it as it is written: {reason}" * bool(reason),
         )
 
 
@@ -161,7 +178,9 @@ def _words(error: Exception) -> str:
     return " ".join(unforeseen.as_defect(error).message.split())
 
 
-def _published(prepared: stages.Prepared, published: served.PublishedModel) -> Iterator[Compared]:
+def _published(
+    prepared: stages.Prepared, published: served.PublishedModel
+) -> Iterator[Compared]:
     """Compare the original module's present outputs with the published goldens.
 
     Raises ParityError for another file, or other inputs.
@@ -215,7 +234,10 @@ def compared_graph(
         made = graph.run(*(to_torch(golden.inputs[name]) for name in inputs))
         tensors = graph.named(names).named_outputs(made)
         outputs = {name: to_numpy(tensor) for name, tensor in tensors.items()}
-        yield golden.name, parity.compare(outputs, golden, spec.tolerance, precision=precision)
+        yield (
+            golden.name,
+            parity.compare(outputs, golden, spec.tolerance, precision=precision),
+        )
 
 
 def _partitioned(converted: stages.Converted) -> Iterator[Step]:
@@ -229,7 +251,9 @@ def _partitioned(converted: stages.Converted) -> Iterator[Step]:
         return
     partition = partitioned.partition
     for number, segment in enumerate(partition.segments):
-        if not converted.prepared.graph.as_written:  # the whole graph is its only segment
+        if (
+            not converted.prepared.graph.as_written
+        ):  # the whole graph is its only segment
             name = f"segment {number} ({segment.kind})"
             yield _step(name, compared_segment(segment, partition, converted))
         for part in networks:
@@ -247,19 +271,27 @@ def compared_segment(
 
     spec, whole = converted.prepared.spec, partition.whole
     assert whole is not None
-    names = {name: partition.values[name] for name in (*segment.inputs, *segment.outputs)}
+    names = {
+        name: partition.values[name] for name in (*segment.inputs, *segment.outputs)
+    }
     for golden in converted.prepared.goldens:
         given = [to_torch(golden.inputs[name]) for name in partition.inputs]
         own = (value.debugName() for value in whole.graph.inputs())
         known = dict(zip(own, given, strict=True))
         known |= whole.values(*given, names=set(names.values()))
         # a tensor without axes has one axis at the boundary of a segment
-        shaped = {name: _with_axis(known[value], name, partition) for name, value in names.items()}
+        shaped = {
+            name: _with_axis(known[value], name, partition)
+            for name, value in names.items()
+        }
         made = segment.lowered.run(*(shaped[name] for name in segment.inputs))
         outputs = {n: to_numpy(t) for n, t in zip(segment.outputs, made, strict=True)}
         truth = {name: to_numpy(shaped[name]) for name in segment.outputs}
         precision = segment_goldens.torch_precision(spec)
-        yield golden.name, parity.compare(outputs, truth, spec.tolerance, precision=precision)
+        yield (
+            golden.name,
+            parity.compare(outputs, truth, spec.tolerance, precision=precision),
+        )
 
 
 def _with_axis(tensor: torch.Tensor, name: str, partition: Partition) -> torch.Tensor:
@@ -275,7 +307,9 @@ def _network(part: stages.Network, converted: stages.Converted) -> Iterator[Comp
     for golden in part.goldens:
         tensors = segment_goldens.network_inputs(part.conversion, golden)
         outputs = segment_goldens.network_outputs(part.conversion, tensors, golden)
-        compared = parity.compare(outputs, golden, spec.tolerance, precision=spec.precision)
+        compared = parity.compare(
+            outputs, golden, spec.tolerance, precision=spec.precision
+        )
         yield golden.name, compared
 
 
@@ -287,5 +321,7 @@ def step_of_parity(name: str, model: ModelParity) -> Step:
         problem = f"golden {first.golden}, {first.protocol}: {first.problems[0]}"
     if problem is None and not model.results:
         problem = "it has no goldens"
-    who = f"answered by {model.answered_by} ({model.device})" if model.answered_by else ""
+    who = (
+        f"answered by {model.answered_by} ({model.device})" if model.answered_by else ""
+    )
     return Step(name, len(model.results), model.share, problem, who)

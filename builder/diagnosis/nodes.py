@@ -47,7 +47,10 @@ class Culprit:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able; an infinite share is null."""
-        shares = {name: getattr(self, name) for name in ("share", "network_exact", "torch_exact")}
+        shares = {
+            name: getattr(self, name)
+            for name in ("share", "network_exact", "torch_exact")
+        }
         finite = {
             name: share if share is not None and isfinite(share) else None
             for name, share in shares.items()
@@ -95,7 +98,9 @@ def first_culprit(values: Values, outputs: Collection[int]) -> Culprit | None:
 
     lowered = values.conversion.lowered
     ends = enumerate(lowered.graph.outputs())
-    behind = values_behind(lowered, [value.debugName() for i, value in ends if i in outputs])
+    behind = values_behind(
+        lowered, [value.debugName() for i, value in ends if i in outputs]
+    )
     judged = [name for name in values.compared if name in behind]
     carried: tuple[str, int] | None = None
     for position, name in enumerate(judged):
@@ -148,7 +153,10 @@ def _exact(values: Values, name: str) -> tuple[float | None, float | None]:
     try:
         sub, given = _alone(values, name)
         (single,) = sub.run(*given)
-        double = [tensor.double() if tensor.is_floating_point() else tensor for tensor in given]
+        double = [
+            tensor.double() if tensor.is_floating_point() else tensor
+            for tensor in given
+        ]
         (exact,) = in_double(sub).run(*double)
     except Exception:  # not every operator supports float64, or the network's shapes
         return None, None
@@ -191,7 +199,9 @@ def siblings(lowered: LoweredGraph, name: str) -> set[str]:
     return {value.debugName() for value in node_of(lowered, name).outputs()}
 
 
-def _culprit(values: Values, name: str, shown: str, agreed: int, *, alone: bool) -> Culprit:
+def _culprit(
+    values: Values, name: str, shown: str, agreed: int, *, alone: bool
+) -> Culprit:
     """Describe the node of the value `name`, whose error is visible in the value `shown`."""
     from builder.conversion import converted_by
     from builder.lowering import source_location

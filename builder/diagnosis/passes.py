@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 from builder.diagnosis.nodes import PASS, Culprit
 from builder.errors import summary
 from builder.graph_types import Graph, Node, Value
-from builder.lowering import LoweredGraph, Paranoid, Pass, execute_graph, ir, source_location
+from builder.lowering import (
+    LoweredGraph,
+    Paranoid,
+    Pass,
+    execute_graph,
+    ir,
+    source_location,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +46,9 @@ class Recorded:
 class Found(Exception):
     """A pass changed the output. Contains the graphs before and after it."""
 
-    def __init__(self, step: str, before: Recorded | None, after: Recorded, problem: str) -> None:
+    def __init__(
+        self, step: str, before: Recorded | None, after: Recorded, problem: str
+    ) -> None:
         super().__init__(problem)
         self.step = step
         self.before = before
@@ -105,14 +114,19 @@ def _flat(value: torch.Tensor | tuple[torch.Tensor, ...]) -> list[Any]:
 
 
 def _values(graph: Graph) -> list[Any]:
-    return [*graph.inputs(), *(value for node in graph.nodes() for value in node.outputs())]
+    return [
+        *graph.inputs(),
+        *(value for node in graph.nodes() for value in node.outputs()),
+    ]
 
 
 def _recorded(graph: Graph) -> Recorded:
     return Recorded(graph.copy(), tuple(value.debugName() for value in _values(graph)))
 
 
-def culprit_of(found: Found, inputs: Sequence[torch.Tensor]) -> tuple[Culprit, str] | None:
+def culprit_of(
+    found: Found, inputs: Sequence[torch.Tensor]
+) -> tuple[Culprit, str] | None:
     """Return the node as it was before the pass, with the pass as its function, and the name of its
     value in `found.before`.
 
@@ -138,7 +152,9 @@ def culprit_of(found: Found, inputs: Sequence[torch.Tensor]) -> tuple[Culprit, s
     return None
 
 
-def _culprit(found: Found, old: _Names, name: str, agreed: int) -> tuple[Culprit, str] | None:
+def _culprit(
+    found: Found, old: _Names, name: str, agreed: int
+) -> tuple[Culprit, str] | None:
     node = old.makers.get(name)
     if node is None:
         return None
@@ -181,7 +197,9 @@ class _Names:
         self.nodes = list(recorded.graph.nodes())
         self.result = recorded.graph.return_node()
         self.makers = {
-            self.of[value.debugName()]: node for node in self.nodes for value in node.outputs()
+            self.of[value.debugName()]: node
+            for node in self.nodes
+            for value in node.outputs()
         }
         self.by_first = {one.outputs[0]: one for one in self.consumers() if one.outputs}
 
@@ -275,12 +293,16 @@ def _clones(graph: Graph) -> list[Any]:
     for value, following in pairs:
         if _is_tensor(value) and not ir.is_constant(value):
             none = ir.insert_constant(graph, None, following)
-            found.append(ir.insert(graph, "aten::clone", [value, none], following).output())
+            found.append(
+                ir.insert(graph, "aten::clone", [value, none], following).output()
+            )
     return found
 
 
 def graph_of(recorded: Recorded) -> LoweredGraph:
     """The recorded graph. Its outputs must be flat."""
     names = tuple(ir.unique_names(recorded.graph.inputs()))
-    outputs = tuple(f"output_{index}" for index, _ in enumerate(recorded.graph.outputs()))
+    outputs = tuple(
+        f"output_{index}" for index, _ in enumerate(recorded.graph.outputs())
+    )
     return LoweredGraph(recorded.graph, names, outputs)

@@ -94,11 +94,15 @@ def _network_search(values: Values, keep_fp32: tuple[str, ...]) -> _Search:
     conversion = values.conversion
     specs = {
         value.debugName(): spec
-        for value, spec in zip(conversion.lowered.graph.inputs(), conversion.inputs, strict=True)
+        for value, spec in zip(
+            conversion.lowered.graph.inputs(), conversion.inputs, strict=True
+        )
     }
 
     def fails(one: Candidate) -> bool:
-        return network_differs(one.data, one.inputs, one.specs, conversion.precision, keep_fp32)
+        return network_differs(
+            one.data, one.inputs, one.specs, conversion.precision, keep_fp32
+        )
 
     return _Search(conversion.lowered, values.truth, specs, conversion.profiles, fails)
 
@@ -272,7 +276,9 @@ class _Search:
         data = io.BytesIO()
         graph.save(data)
         static = tuple(
-            TensorSpec(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), name=name)
+            TensorSpec(
+                str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), name=name
+            )
             for tensor, name in zip(inputs, graph.inputs, strict=True)
         )
         yield Candidate(graph, names, inputs, static, data.getvalue())
@@ -313,7 +319,9 @@ def _written(
         (target / MODEL).write_bytes(found.data)
         _write_inputs(target / INPUTS, found)
         (target / MANIFEST).write_text(_manifest(found, precision), encoding="utf-8")
-        (target / TEST).write_text(_test(found, culprit, order, check), encoding="utf-8")
+        (target / TEST).write_text(
+            _test(found, culprit, order, check), encoding="utf-8"
+        )
     except OSError as error:
         raise EnvironmentProblem(
             f"the reduced model cannot be written: {error.strerror}", where=str(target)
@@ -327,7 +335,9 @@ def _write_inputs(path: Path, found: Candidate) -> None:
     import torch
 
     arrays = {
-        spec.name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        spec.name: (
+            tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+        ).numpy()
         for spec, tensor in zip(found.specs, found.inputs, strict=True)
     }
     np.savez(str(path), **{str(name): array for name, array in arrays.items()})
@@ -362,7 +372,9 @@ def _test(found: Candidate, culprit: Culprit, order: Order, check: str) -> str:
     ]
     return _TEST.format(
         operator=culprit.operator,
-        source=" ".join(culprit.location.split()).replace("\\", "/").replace('"""', "'''"),
+        source=" ".join(culprit.location.split())
+        .replace("\\", "/")
+        .replace('"""', "'''"),
         kind=culprit.by,
         function=culprit.function,
         specs="".join(f"    {spec},\n" for spec in specs),

@@ -36,7 +36,9 @@ class Plan:
 
 
 def build(
-    conversion: Conversion, options: BuildOptions = DEFAULT, report: progress.Report | None = None
+    conversion: Conversion,
+    options: BuildOptions = DEFAULT,
+    report: progress.Report | None = None,
 ) -> Plan:
     """Build a plan from a Conversion. `report` receives TensorRT's progress.
 
@@ -63,7 +65,9 @@ def _compile(conversion: Conversion, settings: Any, options: BuildOptions) -> by
     timing_cache = config.timing_cache(options)
     save = str(timing_cache) if timing_cache else None
     try:
-        return bytes(EngineBytesFromNetwork(network, config=settings, save_timing_cache=save)())
+        return bytes(
+            EngineBytesFromNetwork(network, config=settings, save_timing_cache=save)()
+        )
     except Exception as refusal:
         reason = _reason(refusal)
         raise EngineError(reason, fix=_fix(reason, options)) from refusal
@@ -101,7 +105,9 @@ def quiet() -> Any:
 
 def _reason(refusal: Exception) -> str:
     reports = [
-        message for message in MESSAGES if not any(words in message for words in messages.HARMLESS)
+        message
+        for message in MESSAGES
+        if not any(words in message for words in messages.HARMLESS)
     ]
     words = "; ".join(reports[-3:]) or str(refusal)
     return f"TensorRT could not build the network: {words}"
@@ -121,13 +127,17 @@ def _fix(reason: str, options: BuildOptions) -> str:
         )
     if not SCARCE.search(reason):
         return "`trt-build inspect` shows the network's layers"
-    limits = ", ".join(f"{pool} {limit} bytes" for pool, limit in options.limits().items())
+    limits = ", ".join(
+        f"{pool} {limit} bytes" for pool, limit in options.limits().items()
+    )
     if limits:
         return (
             f"allow more memory than {limits} (--workspace, --pool, or the manifest's build), or"
             " leave the limit out"
         )
-    return "lower the greatest sizes in the manifest, or build on a GPU with more memory"
+    return (
+        "lower the greatest sizes in the manifest, or build on a GPU with more memory"
+    )
 
 
 def plan_facts(
@@ -140,9 +150,12 @@ def plan_facts(
     return {
         "flavour": flavour.name(),
         "tensorrt": trt.__version__,
-        "compute_capabilities": [f"{major}.{minor}" for major, minor in _targets(options)],
+        "compute_capabilities": [
+            f"{major}.{minor}" for major, minor in _targets(options)
+        ],
         "options": {
-            name: str(v) if name == "timing_cache" else v for name, v in options.set().items()
+            name: str(v) if name == "timing_cache" else v
+            for name, v in options.set().items()
         },
         "precision": conversion.precision,
         "inputs": [_endpoint(t) for t in inputs],
@@ -171,4 +184,8 @@ def _shapes(conversion: Conversion, profile: Profile) -> dict[Any, list[list[int
 
 
 def _endpoint(tensor: ITensor) -> dict[str, Any]:
-    return {"name": tensor.name, "dtype": tensor.dtype.name, "shape": list(tensor.shape)}
+    return {
+        "name": tensor.name,
+        "dtype": tensor.dtype.name,
+        "shape": list(tensor.shape),
+    }

@@ -50,7 +50,8 @@ def timing_cache(requested: Path | None = None) -> Path:
     if requested:
         if requested.is_dir():
             raise EnvironmentProblem(
-                f"the timing cache {requested} is a folder", fix="name a file, old or new"
+                f"the timing cache {requested} is a folder",
+                fix="name a file, old or new",
             )
         return requested
     here = gpu.identity() or {"name": "no-gpu"}

@@ -95,10 +95,14 @@ def _probe(library: Any) -> Capabilities:
     )
     return Capabilities(
         flavour=flavour.name(),
-        version=tuple(int(part) for part in re.findall(r"\d+", library.__version__)[:4]),
+        version=tuple(
+            int(part) for part in re.findall(r"\d+", library.__version__)[:4]
+        ),
         strongly_typed=strongly_typed,
         dtypes=frozenset(library.DataType.__members__),
-        layers=frozenset(n for n in dir(library.INetworkDefinition) if n.startswith("add_")),
+        layers=frozenset(
+            n for n in dir(library.INetworkDefinition) if n.startswith("add_")
+        ),
         operations=frozenset(operations),
         refused={} if strongly_typed else REFUSED,
     )

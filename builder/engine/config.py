@@ -46,9 +46,14 @@ def create(conversion: Conversion, chosen: BuildOptions, monitor: Any = None) ->
         targets: Sequence[tuple[int, int]] | None = chosen.compute_capabilities or None
         made = CreateConfigRTX(compute_capabilities=targets, **common)
     else:
-        made = CreateConfig(**common, **_measured(chosen), **tensorrt8.flags(conversion))
+        made = CreateConfig(
+            **common, **_measured(chosen), **tensorrt8.flags(conversion)
+        )
     return PostprocessConfig(
-        made, lambda builder, network, config: set_tf32(config, conversion.precision == "tf32")
+        made,
+        lambda builder, network, config: set_tf32(
+            config, conversion.precision == "tf32"
+        ),
     )
 
 
@@ -93,7 +98,9 @@ def _tactic_sources(chosen: BuildOptions) -> list[Any] | None:
 
 
 def _hardware_level(chosen: BuildOptions) -> Any:
-    return _member("HardwareCompatibilityLevel", chosen.hardware_compatible, "hardware_compatible")
+    return _member(
+        "HardwareCompatibilityLevel", chosen.hardware_compatible, "hardware_compatible"
+    )
 
 
 def _member(enumeration: str, name: str | None, option: str) -> Any:
@@ -115,7 +122,10 @@ def pools(chosen: BuildOptions) -> dict[Any, int]:
     pools = dict(chosen.memory_pools)
     if chosen.workspace_bytes:
         pools["workspace"] = chosen.workspace_bytes
-    return {_member("MemoryPoolType", name, "memory_pools"): limit for name, limit in pools.items()}
+    return {
+        _member("MemoryPoolType", name, "memory_pools"): limit
+        for name, limit in pools.items()
+    }
 
 
 def profile(conversion: Conversion, sizes: Profile) -> Any:

@@ -29,7 +29,9 @@ _wanted: str | None = None
 
 def installed() -> list[str]:
     """The flavors whose Python package is installed. Nothing is imported."""
-    return [name for name, module in MODULES.items() if importlib.util.find_spec(module)]
+    return [
+        name for name, module in MODULES.items() if importlib.util.find_spec(module)
+    ]
 
 
 def select(name: str = "auto") -> str:
@@ -62,7 +64,9 @@ def resolve(name: str = "auto") -> str:
             )
         return usable[0]
     if name not in MODULES:
-        raise UsageError(f"unknown flavour {name!r}", fix=f"one of auto, {', '.join(MODULES)}")
+        raise UsageError(
+            f"unknown flavour {name!r}", fix=f"one of auto, {', '.join(MODULES)}"
+        )
     if name not in here:
         extra = {"tensorrt": "tensorrt", "tensorrt-rtx": "rtx"}[name]
         raise EnvironmentProblem(
@@ -106,7 +110,10 @@ def needs_no_gpu() -> bool:
 def installed_version(name: str) -> str | None:
     """The version of a flavor's package, without importing it; None if it is not installed."""
     spec = importlib.util.find_spec(MODULES[name])
-    for distribution in (MODULES[name], *(f"{MODULES[name]}_cu{cuda}" for cuda in (13, 12, 11))):
+    for distribution in (
+        MODULES[name],
+        *(f"{MODULES[name]}_cu{cuda}" for cuda in (13, 12, 11)),
+    ):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(distribution)
     source = Path(spec.origin) if spec and spec.origin else None
@@ -136,12 +143,16 @@ def load() -> ModuleType:
 
 def name() -> str:
     """The flavor of this process: `tensorrt` or `tensorrt-rtx`."""
-    return next(flavour for flavour, module in MODULES.items() if module == load().__name__)
+    return next(
+        flavour for flavour, module in MODULES.items() if module == load().__name__
+    )
 
 
 def version() -> tuple[int, ...]:
     """The loaded library's version, e.g. (8, 6, 0) or (1, 7, 1, 116)."""
-    return tuple(int(part) for part in load().__version__.split(".")[:4] if part.isdigit())
+    return tuple(
+        int(part) for part in load().__version__.split(".")[:4] if part.isdigit()
+    )
 
 
 class _Lazy:

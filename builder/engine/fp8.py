@@ -16,7 +16,8 @@ def missing() -> str | None:
     """The reason why this TensorRT or the target GPU does not support FP8; None if both do."""
     if not capabilities.current().has_fp8:
         return (
-            f"TensorRT {trt.__version__} quantizes to int8 only: FP8 needs TensorRT 10, 11 or RTX"
+            f"TensorRT {trt.__version__} quantizes to int8 only: FP8 needs"
+            " TensorRT 10, 11 or RTX"
         )
     device = gpu.current() if flavour.name() == "tensorrt" else None
     return _too_old([device.capability]) if device else None
@@ -27,12 +28,15 @@ def check_targets(precision: str, targets: Sequence[tuple[int, int]]) -> None:
     reason = _too_old(targets) if precision == "fp8" else None
     if reason:
         raise UsageError(
-            f"precision 'fp8': {reason}", fix="--target sm_89 or newer, or precision: int8"
+            f"precision 'fp8': {reason}",
+            fix="--target sm_89 or newer, or precision: int8",
         )
 
 
 def _too_old(capabilities: Sequence[tuple[int, int]]) -> str | None:
-    old = [f"{major}.{minor}" for major, minor in capabilities if (major, minor) < SINCE]
+    old = [
+        f"{major}.{minor}" for major, minor in capabilities if (major, minor) < SINCE
+    ]
     if old:
         return f"GPUs of compute capability {', '.join(old)} have no FP8, which came with 8.9"
     return None

@@ -33,7 +33,9 @@ def check(conversion: Conversion) -> None:
     # one copy, the graph's, already exists
     _check_free_memory("host", HOST_COPIES * weights - weights, host_available())
     if flavour.name() == "tensorrt":
-        _check_free_memory("GPU", weights + endpoint_bytes(conversion), gpu.free_memory())
+        _check_free_memory(
+            "GPU", weights + endpoint_bytes(conversion), gpu.free_memory()
+        )
 
 
 def _check_free_memory(where: str, needed: int, free: int | None) -> None:
@@ -47,16 +49,23 @@ def _check_free_memory(where: str, needed: int, free: int | None) -> None:
 
 def weights_bytes(graph: Graph) -> int:
     """The bytes of every weight of a lowered graph."""
-    values = (node.output().toIValue() for node in graph.findAllNodes("prim::Constant", True))
-    return sum(v.numel() * v.element_size() for v in values if hasattr(v, "element_size"))
+    values = (
+        node.output().toIValue() for node in graph.findAllNodes("prim::Constant", True)
+    )
+    return sum(
+        v.numel() * v.element_size() for v in values if hasattr(v, "element_size")
+    )
 
 
 def endpoint_bytes(conversion: Conversion) -> int:
     """The bytes of all inputs at the largest shape of any profile, assuming float32."""
     shapes = (
-        [spec.at(profile, 2) for spec in conversion.inputs] for profile in conversion.profiles
+        [spec.at(profile, 2) for spec in conversion.inputs]
+        for profile in conversion.profiles
     )
-    return max((sum(4 * math.prod(shape) for shape in one) for one in shapes), default=0)
+    return max(
+        (sum(4 * math.prod(shape) for shape in one) for one in shapes), default=0
+    )
 
 
 def host_available(root: Path = Path("/")) -> int | None:
@@ -79,7 +88,12 @@ def _meminfo(path: Path) -> int | None:
     except OSError:
         return None
     return next(
-        (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None
+        (
+            int(line.split()[1]) * 1024
+            for line in lines
+            if line.startswith("MemAvailable:")
+        ),
+        None,
     )
 
 
@@ -124,9 +138,9 @@ def _left(folder: Path, names: tuple[str, str, str]) -> int | None:
     limit, use, cache = names
     try:
         most, used = _text(folder / limit).strip(), int(_text(folder / use))
-        cached = dict(line.split() for line in _text(folder / "memory.stat").splitlines()).get(
-            cache, "0"
-        )
+        cached = dict(
+            line.split() for line in _text(folder / "memory.stat").splitlines()
+        ).get(cache, "0")
     except (OSError, ValueError):
         return None
     return int(most) - used + int(cached) if most.isdigit() else None

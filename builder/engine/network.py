@@ -45,7 +45,11 @@ def new_network() -> tuple[Any, Any, list[str]]:
             fix="the tensorrt flavour needs a GPU and its driver; tensorrt-rtx builds without one",
         )
     flag = trt.NetworkDefinitionCreationFlag
-    kind = flag.STRONGLY_TYPED if capabilities.current().strongly_typed else flag.EXPLICIT_BATCH
+    kind = (
+        flag.STRONGLY_TYPED
+        if capabilities.current().strongly_typed
+        else flag.EXPLICIT_BATCH
+    )
     MESSAGES.clear()
     return builder, builder.create_network(1 << int(kind)), MESSAGES
 
@@ -54,15 +58,22 @@ def has_half(network: INetworkDefinition) -> bool:
     """Whether any tensor of the network is half: then the builder must be allowed to use half."""
     inputs = (network.get_input(i) for i in range(network.num_inputs))
     layers = (network.get_layer(i) for i in range(network.num_layers))
-    outputs = (layer.get_output(i) for layer in layers for i in range(layer.num_outputs))
+    outputs = (
+        layer.get_output(i) for layer in layers for i in range(layer.num_outputs)
+    )
     return any(
-        tensor.dtype == trt.DataType.HALF for source in (inputs, outputs) for tensor in source
+        tensor.dtype == trt.DataType.HALF
+        for source in (inputs, outputs)
+        for tensor in source
     )
 
 
 def has_int8(network: INetworkDefinition) -> bool:
     """Whether any layer quantizes: then the builder must be allowed to use int8."""
-    return any(layer_type(network.get_layer(i)) == "QUANTIZE" for i in range(network.num_layers))
+    return any(
+        layer_type(network.get_layer(i)) == "QUANTIZE"
+        for i in range(network.num_layers)
+    )
 
 
 def layer_type(layer: ILayer) -> str:
@@ -90,7 +101,10 @@ def _layer_classes() -> dict[str, Any]:
     flavour.load()  # Polygraphy imports the flavor that this process uses
     from polygraphy.backend.trt.util import get_layer_class_mapping
 
-    return {kind.name: layer_class for kind, layer_class in get_layer_class_mapping().items()}
+    return {
+        kind.name: layer_class
+        for kind, layer_class in get_layer_class_mapping().items()
+    }
 
 
 def layer_dtypes(network: INetworkDefinition) -> dict[str, Any]:

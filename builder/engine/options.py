@@ -49,7 +49,9 @@ class BuildOptions:
 
     def limits(self) -> dict[str, int]:
         """Every memory limit, by the name of the pool."""
-        workspace = {} if self.workspace_bytes is None else {"workspace": self.workspace_bytes}
+        workspace = (
+            {} if self.workspace_bytes is None else {"workspace": self.workspace_bytes}
+        )
         return {**self.memory_pools, **workspace}
 
     def over(self, manifest: Mapping[str, Any]) -> BuildOptions:
@@ -61,7 +63,8 @@ class BuildOptions:
         over = replace(under, **{**self.set(), "memory_pools": pools})
         if over.workspace_bytes is not None and "workspace" in pools:
             raise UsageError(
-                "the workspace is limited twice", fix="by workspace_bytes (--workspace) alone"
+                "the workspace is limited twice",
+                fix="by workspace_bytes (--workspace) alone",
             )
         return over
 
@@ -70,7 +73,9 @@ def from_manifest(build: Mapping[str, Any]) -> BuildOptions:
     """The options of a manifest's validated `build` section."""
     fields = dict(build)
     if "compute_capabilities" in fields:
-        fields["compute_capabilities"] = parse_capabilities(fields["compute_capabilities"])
+        fields["compute_capabilities"] = parse_capabilities(
+            fields["compute_capabilities"]
+        )
     if "tactic_sources" in fields:
         fields["tactic_sources"] = tuple(fields["tactic_sources"])
     return BuildOptions(**fields)
@@ -85,7 +90,9 @@ def capability(text: str) -> Capability:
     """The capability, such as (8, 9), of `8.9`, `sm_89` or `89`. Raises UsageError."""
     found = re.fullmatch(r"(?:sm_?)?([1-9][0-9]?)\.?([0-9])", text.lower())
     if not found:
-        raise UsageError(f"{text!r} is not a compute capability", fix="as in sm_89 or 8.9")
+        raise UsageError(
+            f"{text!r} is not a compute capability", fix="as in sm_89 or 8.9"
+        )
     return int(found[1]), int(found[2])
 
 
@@ -144,14 +151,19 @@ def check_host(options: BuildOptions, flavour: str, has_gpu: bool) -> None:
             )
 
 
-def check(options: BuildOptions, flavour: str, library: ModuleType, version: str) -> None:
+def check(
+    options: BuildOptions, flavour: str, library: ModuleType, version: str
+) -> None:
     """Raise UsageError for an option that the flavor, or this version of it, does not support."""
     for name in options.set():
         if name in LACKS[flavour]:
-            raise UsageError(f"{flavour} has no {called(name)}", fix=LACKS[flavour][name])
+            raise UsageError(
+                f"{flavour} has no {called(name)}", fix=LACKS[flavour][name]
+            )
         if not _has(library, NEEDED.get(name, ())):
             raise UsageError(
-                f"{flavour} {version} has no {called(name)}", fix="a newer TensorRT has it"
+                f"{flavour} {version} has no {called(name)}",
+                fix="a newer TensorRT has it",
             )
     _check_targets(options.compute_capabilities, library, f"{flavour} {version}")
 
@@ -161,14 +173,20 @@ def called(name: str) -> str:
     return CALLED.get(name, name.replace("_", " "))
 
 
-def _check_targets(targets: tuple[Capability, ...], library: ModuleType, which: str) -> None:
+def _check_targets(
+    targets: tuple[Capability, ...], library: ModuleType, which: str
+) -> None:
     """Raise UsageError for a GPU that RTX does not support: data center GPUs from Hopper on."""
     known = sorted(
         int(n[2:])
         for n in getattr(library, "ComputeCapability", object).__dict__
         if re.fullmatch(r"SM\d+", n)
     )
-    unknown = [f"sm_{major}{minor}" for major, minor in targets if 10 * major + minor not in known]
+    unknown = [
+        f"sm_{major}{minor}"
+        for major, minor in targets
+        if 10 * major + minor not in known
+    ]
     if unknown:
         raise UsageError(
             f"{which} builds nothing for {', '.join(unknown)}",
@@ -186,7 +204,9 @@ def member(library: ModuleType, enumeration: str, name: str, option: str) -> Any
     found = getattr(library, enumeration)
     if name.upper() not in found.__members__:
         known = ", ".join(key.lower() for key in found.__members__)
-        raise UsageError(f"{option}: TensorRT here has no {name!r}", fix=f"one of {known}")
+        raise UsageError(
+            f"{option}: TensorRT here has no {name!r}", fix=f"one of {known}"
+        )
     return found.__members__[name.upper()]
 
 

@@ -40,7 +40,9 @@ def building() -> Iterator[None]:
 
     # only the main thread may set signal handlers
     main = threading.current_thread() is threading.main_thread()
-    before = {one: own for one in SIGNALS if main and callable(own := signal.getsignal(one))}
+    before = {
+        one: own for one in SIGNALS if main and callable(own := signal.getsignal(one))
+    }
     try:
         for one in before:
             signal.signal(one, note)
@@ -67,7 +69,9 @@ def monitor(report: Report | None) -> Any:
             trt.IProgressMonitor.__init__(self)
             self.totals: dict[str, int] = {}
 
-        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+        def phase_start(
+            self, phase_name: str, parent_phase: str | None, num_steps: int
+        ) -> None:
             self.totals[phase_name] = num_steps
 
         def step_complete(self, phase_name: str, step: int) -> bool:

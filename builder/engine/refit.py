@@ -58,7 +58,9 @@ def structure(network: INetworkDefinition) -> str:
     for layer in typed_layers(network):
         kind = layer_type(layer)
         if kind.startswith("PLUGIN"):
-            raise EngineError(f"the attributes of plugin layer {layer.name} cannot be read")
+            raise EngineError(
+                f"the attributes of plugin layer {layer.name} cannot be read"
+            )
         ends = [
             *map(_tensor, map(layer.get_input, range(layer.num_inputs))),
             *map(_tensor, map(layer.get_output, range(layer.num_outputs))),
@@ -75,7 +77,9 @@ def digests(network: INetworkDefinition) -> dict[str, str]:
     Weights with a dtype that numpy lacks (bfloat16, FP8) cannot be read back. Each gets a unique
     value, so they always differ.
     """
-    return {f"{name}/{role}": _digest(weights) for name, role, weights in _weights(network)}
+    return {
+        f"{name}/{role}": _digest(weights) for name, role, weights in _weights(network)
+    }
 
 
 def refit(plan: Plan, conversion: Any, before: Digests, options: BuildOptions) -> Plan:
@@ -100,22 +104,30 @@ def refit(plan: Plan, conversion: Any, before: Digests, options: BuildOptions) -
     return Plan(data, plan_facts(conversion, options, data, time.monotonic() - started))
 
 
-def _refitted(data: bytes, new: Mapping[str, tuple[str, str, Any]], changed: set[str]) -> bytes:
+def _refitted(
+    data: bytes, new: Mapping[str, tuple[str, str, Any]], changed: set[str]
+) -> bytes:
     runtime = trt.Runtime(logger())
     engine = runtime.deserialize_cuda_engine(data)
     if engine is None:
         raise EngineError(f"TensorRT refused the plan: {_warning()}")
     refitter = trt.Refitter(engine, logger())
-    replaceable = {f"{name}/{role.name}" for name, role in zip(*refitter.get_all(), strict=True)}
+    replaceable = {
+        f"{name}/{role.name}" for name, role in zip(*refitter.get_all(), strict=True)
+    }
     if fixed := sorted(changed - replaceable):
-        raise EngineError(f"TensorRT cannot replace the weights of {', '.join(fixed[:3])}")
+        raise EngineError(
+            f"TensorRT cannot replace the weights of {', '.join(fixed[:3])}"
+        )
     for label in sorted(replaceable & new.keys()):
         name, role, weights = new[label]
         if not refitter.set_weights(name, getattr(trt.WeightsRole, role), weights):
             raise EngineError(f"TensorRT refused the weights of {label}: {_warning()}")
     missing, _ = refitter.get_missing()
     if missing:
-        raise EngineError(f"TensorRT needs the weights of {', '.join(sorted(missing)[:3])}")
+        raise EngineError(
+            f"TensorRT needs the weights of {', '.join(sorted(missing)[:3])}"
+        )
     if not refitter.refit_cuda_engine():
         raise EngineError(f"TensorRT could not replace the weights: {_warning()}")
     return bytes(engine.serialize())
@@ -154,7 +166,11 @@ def _digest(weights: object) -> str:
 def _attributes(layer: ILayer) -> dict[str, Any]:
     """All attributes of the layer except weights, as plain values."""
     found = {}
-    names = (name for name in dir(type(layer)) if isinstance(getattr(type(layer), name), property))
+    names = (
+        name
+        for name in dir(type(layer))
+        if isinstance(getattr(type(layer), name), property)
+    )
     for name in names:
         if name == "metadata" or (name in ATTRIBUTES.values() and _holds(layer, name)):
             continue

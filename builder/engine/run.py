@@ -26,7 +26,8 @@ class Engine:
 
         if not flavour.has_gpu():
             raise EnvironmentProblem(
-                "a plan requires a GPU; no CUDA device found", fix="see `trt-build doctor`"
+                "a plan requires a GPU; no CUDA device found",
+                fix="see `trt-build doctor`",
             )
         MESSAGES.clear()
         with quiet():
@@ -38,8 +39,12 @@ class Engine:
                 raise EngineError(
                     f"TensorRT refused the plan: {'; '.join(MESSAGES[-3:]) or refusal}"
                 ) from refusal
-        names = [self.engine.get_tensor_name(i) for i in range(self.engine.num_io_tensors)]
-        inputs = {n for n in names if self.engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT}
+        names = [
+            self.engine.get_tensor_name(i) for i in range(self.engine.num_io_tensors)
+        ]
+        inputs = {
+            n for n in names if self.engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT
+        }
         self.inputs = [n for n in names if n in inputs]
         self.outputs = [n for n in names if n not in inputs]
         self._one_byte = torch.empty(1, dtype=torch.uint8, device="cuda")
@@ -71,11 +76,16 @@ class Engine:
             for name, tensor in zip(self.inputs, tensors, strict=True)
         }
         self._choose_profile(
-            feed, range(self.engine.num_optimization_profiles) if profile is None else [profile]
+            feed,
+            range(self.engine.num_optimization_profiles)
+            if profile is None
+            else [profile],
         )
         with quiet():
             try:
-                results = self._runner.infer(feed, check_inputs=False, copy_outputs_to_host=to_host)
+                results = self._runner.infer(
+                    feed, check_inputs=False, copy_outputs_to_host=to_host
+                )
             except Exception as failure:
                 raise EngineError(
                     f"the engine failed: {'; '.join(MESSAGES[-3:]) or failure}"
@@ -92,7 +102,9 @@ class Engine:
         dtype = DataType.from_dtype(self.engine.get_tensor_dtype(name))
         if not tensor.numel():
             return DeviceView(self._one_byte.data_ptr(), tuple(tensor.shape), dtype)
-        return tensor.to(device="cuda", dtype=DataType.to_dtype(dtype, "torch")).contiguous()
+        return tensor.to(
+            device="cuda", dtype=DataType.to_dtype(dtype, "torch")
+        ).contiguous()
 
     def profiles_for(self, tensors: Sequence[torch.Tensor]) -> list[int]:
         """Every optimization profile that includes the shapes of the tensors, which are in the
@@ -102,17 +114,23 @@ class Engine:
         return [
             index
             for index in range(self.engine.num_optimization_profiles)
-            if all(self._fits(name, index, tensor.shape) for name, tensor in given.items())
+            if all(
+                self._fits(name, index, tensor.shape) for name, tensor in given.items()
+            )
         ]
 
     def _choose_profile(self, feed: dict[str, Any], allowed: Iterable[int]) -> None:
         for index in allowed:
-            if all(self._fits(name, index, tensor.shape) for name, tensor in feed.items()):
+            if all(
+                self._fits(name, index, tensor.shape) for name, tensor in feed.items()
+            ):
                 if index != self._runner.context.active_optimization_profile:
                     self._runner.set_profile(index)
                 return
         shapes = {name: tuple(tensor.shape) for name, tensor in feed.items()}
-        raise EngineError(f"no optimization profile of {list(allowed)} holds the shapes {shapes}")
+        raise EngineError(
+            f"no optimization profile of {list(allowed)} holds the shapes {shapes}"
+        )
 
     def _fits(self, name: str, profile: int, shape: Any) -> bool:
         least, _, most = self.engine.get_tensor_profile_shape(name, profile)

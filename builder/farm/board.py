@@ -71,7 +71,12 @@ class Posted:
         )
         self.actor = (
             library.remote(Board)
-            .options(name=self.name, namespace=NAMESPACE, num_cpus=0, scheduling_strategy=strategy)
+            .options(
+                name=self.name,
+                namespace=NAMESPACE,
+                num_cpus=0,
+                scheduling_strategy=strategy,
+            )
             .remote(about)
         )
 
@@ -81,7 +86,10 @@ class Posted:
             self.sent = time.monotonic()
             with contextlib.suppress(Exception):
                 self.response = self.actor.update.remote(self.counts())
-        if self.response is None or not self.library.wait([self.response], timeout=0)[0]:
+        if (
+            self.response is None
+            or not self.library.wait([self.response], timeout=0)[0]
+        ):
             return False
         response, self.response = self.response, None
         with contextlib.suppress(Exception):
@@ -98,7 +106,9 @@ def runs(library: Any) -> list[tuple[dict[str, Any], Any]]:
             continue
         with contextlib.suppress(Exception):  # the run ended in the meantime
             actor = library.get_actor(one["name"], namespace=NAMESPACE)
-            found.append((library.get(actor.read.remote(), timeout=REPLY_SECONDS), actor))
+            found.append(
+                (library.get(actor.read.remote(), timeout=REPLY_SECONDS), actor)
+            )
     return found
 
 

@@ -53,7 +53,10 @@ def connected(farm: Farm) -> Iterator[Any]:
     if farm.is_local:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         options |= {"address": "local", "include_dashboard": False}
-        options |= {"object_store_memory": OBJECT_STORE_BYTES, "num_cpus": local_cpus(farm)}
+        options |= {
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "num_cpus": local_cpus(farm),
+        }
     else:
         options |= {"address": farm.address}
         _is_reachable(farm)
@@ -96,7 +99,9 @@ def local_cpus(farm: Farm) -> int:
     """The number of cores of a local cluster. Targets that take one core then run as many builds at
     a time as `repo` without a farm.
     """
-    return max(jobs.default_jobs(), *(math.ceil(target.cpus) for target in farm.targets))
+    return max(
+        jobs.default_jobs(), *(math.ceil(target.cpus) for target in farm.targets)
+    )
 
 
 def demand(target: Target) -> dict[str, float]:

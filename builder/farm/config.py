@@ -126,7 +126,9 @@ def read(path: Path | str) -> Farm:
             [
                 Mistake(one.file, one.line, _named(one.message), one.fix)
                 if found.data is not None
-                else Mistake(one.file, one.line, _named(one.message), "see docs/farm.md")
+                else Mistake(
+                    one.file, one.line, _named(one.message), "see docs/farm.md"
+                )
                 for one in sorted(found.mistakes, key=lambda one: one.line)
             ]
         )
@@ -159,7 +161,9 @@ def _targets(name: str, fields: Mapping[str, Any]) -> list[Target]:
     """Return the target of an entry, or one target for each of its precisions."""
     if "precisions" not in fields:
         return [Target(name, **fields)]
-    rest = {key: value for key, value in fields.items() if not key.startswith("precision")}
+    rest = {
+        key: value for key, value in fields.items() if not key.startswith("precision")
+    }
     return [
         Target(f"{name}-{precision}", precision=precision, entry=name, **rest)
         for precision in fields["precisions"]
@@ -176,13 +180,23 @@ def _check(found: document.Document) -> None:
         and any("image" in (fields or {}) for fields in targets.values())
     ):
         message = "store: a container does not see the folders of its machine"
-        found.add(("store",), message, "a URL such as s3://bucket/plans, or targets without image")
+        found.add(
+            ("store",),
+            message,
+            "a URL such as s3://bucket/plans, or targets without image",
+        )
     if "memory:" in found.data.get("store", ""):
         message = "store: a store in memory is seen by one process only"
-        found.add(("store",), message, "a folder that all machines share, or a URL such as s3://")
+        found.add(
+            ("store",),
+            message,
+            "a folder that all machines share, or a URL such as s3://",
+        )
     for name, fields in targets.items():
         _check_target(found, name, fields, is_local=found.data["address"] == LOCAL)
-    built = [target for name, fields in targets.items() for target in _targets(name, fields)]
+    built = [
+        target for name, fields in targets.items() for target in _targets(name, fields)
+    ]
     for name, count in Counter(target.name for target in built).items():
         if count > 1:
             entry = next(one.entry for one in built if one.name == name and one.entry)
@@ -194,7 +208,11 @@ def _check(found: document.Document) -> None:
             near = nearest(fields["target"], names)
             fix = f"did you mean {near!r}?" if near else f"one of {', '.join(names)}"
             route = ("exclude", index, "target")
-            found.add(route, f"{schema.label(route)}: no target is named {fields['target']!r}", fix)
+            found.add(
+                route,
+                f"{schema.label(route)}: no target is named {fields['target']!r}",
+                fix,
+            )
 
 
 def _check_target(
@@ -204,9 +222,13 @@ def _check_target(
     if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
         fix = "letters, digits, - and _: it is the name of a folder"
         found.add(route, f"{name!r} cannot be the name of a target", fix, key=True)
-    written = [((*route, "precision"), fields["precision"])] if "precision" in fields else []
+    written = (
+        [((*route, "precision"), fields["precision"])] if "precision" in fields else []
+    )
     several = fields.get("precisions", ())
-    written += [((*route, "precisions", index), one) for index, one in enumerate(several)]
+    written += [
+        ((*route, "precisions", index), one) for index, one in enumerate(several)
+    ]
     for where, precision in written:
         if precision not in PRECISIONS:
             message = f"{schema.label(where)}: {precision!r} is no precision"
@@ -216,10 +238,14 @@ def _check_target(
         found.add((*route, "precisions"), message, "leave one of them out")
     if is_local and fields.get("resources"):
         message = "a cluster of this machine alone has no custom resources"
-        found.add((*route, "resources"), message, "remove them, or start Ray with --resources")
+        found.add(
+            (*route, "resources"), message, "remove them, or start Ray with --resources"
+        )
     if "image" in fields and not IMAGE.fullmatch(fields["image"]):
         message = f"{schema.label((*route, 'image'))}: {fields['image']!r} is no container image"
-        found.add((*route, "image"), message, "such as registry.example.com/trt-build:1.0")
+        found.add(
+            (*route, "image"), message, "such as registry.example.com/trt-build:1.0"
+        )
     _check_build(found, (*route, "build"), fields.get("build", {}))
 
 
@@ -227,7 +253,10 @@ def _check_build(
     found: document.Document, route: tuple[str | int, ...], fields: Mapping[str, Any]
 ) -> None:
     """Check the section like the same section of a manifest."""
-    wanted = {**schema.schema()["properties"]["build"], "$defs": schema.schema().get("$defs", {})}
+    wanted = {
+        **schema.schema()["properties"]["build"],
+        "$defs": schema.schema().get("$defs", {}),
+    }
     inner = document.Document(
         found.file,
         fields,

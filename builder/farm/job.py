@@ -80,7 +80,10 @@ def written(options: BuildOptions) -> dict[str, Any]:
     fields = options.set()
     capabilities = fields.pop("compute_capabilities", ())
     if capabilities:
-        fields["compute_capabilities"] = [f"{major}.{minor}" for major, minor in capabilities]
+        fields["compute_capabilities"] = [
+            f"{major}.{minor}" for major, minor in capabilities
+        ]
     return {
-        key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in fields.items()
     }

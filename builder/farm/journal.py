@@ -48,7 +48,11 @@ class Journal:
         if log:
             self._write_log(task, log)
         kept = {key: value for key, value in event.items() if key != "result"}
-        about = {"time": round(time.time(), 3), "task": task.name, "attempt": task.attempts}
+        about = {
+            "time": round(time.time(), 3),
+            "task": task.name,
+            "attempt": task.attempts,
+        }
         print(json.dumps({**about, **kept}, default=str), file=self.file, flush=True)
         self._count(task, event)
         self.progress(task.name, self._words(task, event))
@@ -56,7 +60,10 @@ class Journal:
     def counts(self) -> dict[str, Any]:
         """Return the number of tasks by state, and the estimated seconds left."""
         return {
-            **{name: self.states[name] for name in ("waiting", "running", "done", "failed")},
+            **{
+                name: self.states[name]
+                for name in ("waiting", "running", "done", "failed")
+            },
             "seconds_left": self.seconds_left(),
         }
 
@@ -99,7 +106,9 @@ class Journal:
             reason = str(event["reason"]).partition("\n")[0]
             return f"{FINISHED}: lost ({reason}); again in {event['wait_seconds']:g} s"
         if kind == "waiting":
-            wanted = ", ".join(f"{name}: {amount:g}" for name, amount in event["for"].items())
+            wanted = ", ".join(
+                f"{name}: {amount:g}" for name, amount in event["for"].items()
+            )
             return f"{FINISHED}: target {task.group} waits for a node with {wanted}"
         if kind == "phase":
             return str(event["phase"])

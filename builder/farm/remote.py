@@ -33,7 +33,9 @@ class JobLost(Exception):
     """The process of a job ended without a result: it was killed, or ran out of memory."""
 
 
-def build(job: str, environment: Sequence[str], threads: int) -> Iterator[dict[str, Any]]:
+def build(
+    job: str, environment: Sequence[str], threads: int
+) -> Iterator[dict[str, Any]]:
     """Yield the events of a job: "started" first, "ended" last. Raises JobLost.
 
     `job` is a Job as JSON, `environment` has names of variables, `threads` is the number of cores
@@ -78,7 +80,9 @@ def events(job: str, environment: dict[str, str]) -> Iterator[dict[str, Any]]:
         yield {**ended, "log": _tail(log)}
 
 
-def _passed_on(process: subprocess.Popen[str], job: str) -> Iterator[dict[str, Any]] | Any:
+def _passed_on(
+    process: subprocess.Popen[str], job: str
+) -> Iterator[dict[str, Any]] | Any:
     """Forward events. Returns the last one; None if the process ended without it."""
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write(f"{job}\n")

@@ -85,7 +85,9 @@ def build_on_farm(
     with cluster.connected(farm) as library:
         if connected is not None:
             connected(cluster.dashboard(library))
-        jobs, failed = _jobs(wanted, Folders(store), store, settings, rebuild, require_sandbox)
+        jobs, failed = _jobs(
+            wanted, Folders(store), store, settings, rebuild, require_sandbox
+        )
         ready = [(one, jobs[_name(one)]) for one in wanted if _name(one) in jobs]
         first = sharing.recordings(ready, farm, Folders(store))
         builds = _tasks(ready, farm, store, first)
@@ -163,7 +165,9 @@ def _jobs(
             if spec.name not in uploaded:
                 uploaded[spec.name] = job.upload(spec, folders)
         except OSError as error:
-            failed.append(Outcome(spec.name, target.name, error=unforeseen.as_defect(error)))
+            failed.append(
+                Outcome(spec.name, target.name, error=unforeseen.as_defect(error))
+            )
             continue
         file, files = uploaded[spec.name]
         jobs[_name(one)] = job.Job(
@@ -199,7 +203,9 @@ def _build(settings: Settings, target: Target) -> dict[str, Any]:
     return job.written((settings.options or BuildOptions()).over(target.build))
 
 
-def _tasks(chosen: sharing.Chosen, farm: Farm, store: str, first: Mapping[str, Task]) -> list[Task]:
+def _tasks(
+    chosen: sharing.Chosen, farm: Farm, store: str, first: Mapping[str, Task]
+) -> list[Task]:
     """Return the builds in their start order. Each waits for the task in `first` with its name."""
     jobs = {_name(one): done for one, done in chosen}
     seconds = matrix.seconds_before(store, [_name(one) for one, _ in chosen])
@@ -219,10 +225,16 @@ def _tasks(chosen: sharing.Chosen, farm: Farm, store: str, first: Mapping[str, T
 
 
 def _run(
-    library: Any, tasks: Sequence[Task], farm: Farm, out: Path, progress: journal.Progress
+    library: Any,
+    tasks: Sequence[Task],
+    farm: Farm,
+    out: Path,
+    progress: journal.Progress,
 ) -> None:
     """Run all tasks to their ends. Raises KeyboardInterrupt."""
-    with contextlib.closing(journal.Journal(journal.folder_of(out), tasks, progress)) as notes:
+    with contextlib.closing(
+        journal.Journal(journal.folder_of(out), tasks, progress)
+    ) as notes:
         posted = board.Posted(library, str(out.resolve()), notes.counts)
         schedule.Schedule(
             library,
@@ -257,8 +269,16 @@ def _outcome(task: Task) -> Outcome:
 
 def _rebuilt(failure: Mapping[str, Any]) -> TrtBuildError:
     """Rebuild a machine's error in this process. Its class is kept if it takes only a message."""
-    kinds = (errors.ParityError, errors.EnvironmentProblem, errors.UsageError, errors.Defect)
-    kind = next((one for one in kinds if one.exit_code == failure["exit_code"]), errors.ModelError)
+    kinds = (
+        errors.ParityError,
+        errors.EnvironmentProblem,
+        errors.UsageError,
+        errors.Defect,
+    )
+    kind = next(
+        (one for one in kinds if one.exit_code == failure["exit_code"]),
+        errors.ModelError,
+    )
     error = kind(failure["message"], where=failure.get("where"), fix=failure.get("fix"))
     error.traceback = failure.get("traceback", "")
     return error
@@ -276,7 +296,11 @@ def _remember(store: str, tasks: Sequence[Task]) -> None:
 
 
 def _publish(
-    outcomes: Sequence[Outcome], store: Folders, out: Path, settings: Settings, require_all: bool
+    outcomes: Sequence[Outcome],
+    store: Folders,
+    out: Path,
+    settings: Settings,
+    require_all: bool,
 ) -> None:
     """Publish the built models, and record it in the outcomes."""
     from builder.triton import signatures
@@ -290,7 +314,10 @@ def _publish(
                 continue
             try:
                 one.published = publish(
-                    store, one.key, out / one.target, accept=settings.accept_incompatible
+                    store,
+                    one.key,
+                    out / one.target,
+                    accept=settings.accept_incompatible,
                 )
             except Exception as error:
                 one.error = unforeseen.as_defect(error)

@@ -92,11 +92,17 @@ class Schedule:
         now = time.monotonic()
         for group, queue in self.waiting.items():
             free = self.at_once[group] - busy[group]
-            ready = (t for t in list(queue) if t.not_before <= now and t.after not in self._open)
+            ready = (
+                t
+                for t in list(queue)
+                if t.not_before <= now and t.after not in self._open
+            )
             for task in itertools.islice(ready, max(free, 0)):
                 queue.remove(task)
                 task.attempts += 1
-                self.running[function.options(**task.options).remote(*task.arguments)] = task
+                self.running[
+                    function.options(**task.options).remote(*task.arguments)
+                ] = task
 
     def _read(self) -> None:
         if not self.running:
@@ -120,7 +126,9 @@ class Schedule:
             if reason := self._loss(error):
                 self._lost(ref, task, reason)
             else:
-                self._end(ref, task, {"event": "ended", "ok": False, "error": _defect(error)})
+                self._end(
+                    ref, task, {"event": "ended", "ok": False, "error": _defect(error)}
+                )
         else:
             self._happened(ref, task, event)
 
@@ -152,10 +160,16 @@ class Schedule:
             return f"{type(error).__name__}: {str(error).strip()}"
         return ""
 
-    def _lost(self, ref: Any, task: Task, reason: str, event: Event | None = None) -> None:
+    def _lost(
+        self, ref: Any, task: Task, reason: str, event: Event | None = None
+    ) -> None:
         """Schedule a restart of the task, unless its attempts are used up."""
         if task.attempts > self.retries.max:
-            ended = event or {"event": "ended", "ok": False, "error": _lost_error(task, reason)}
+            ended = event or {
+                "event": "ended",
+                "ok": False,
+                "error": _lost_error(task, reason),
+            }
             self._end(ref, task, ended)
             return
         del self.running[ref]
@@ -232,6 +246,8 @@ def _defect(error: Exception) -> Event:
     return {
         "kind": "EnvironmentProblem" if missing else "Defect",
         "exit_code": EnvironmentProblem.exit_code if missing else 70,
-        "message": words.splitlines()[-1] if missing else f"{type(error).__name__}: {words}",
+        "message": words.splitlines()[-1]
+        if missing
+        else f"{type(error).__name__}: {words}",
         "fix": "install trt-build[farm] on every node" if missing else "report it",
     }

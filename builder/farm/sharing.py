@@ -37,22 +37,30 @@ def recordings(chosen: Chosen, farm: Farm, store: Folders) -> dict[str, Task]:
 
     Only models with two builds or more have one, if it saves time and the store lacks the goldens.
     """
-    groups = defaultdict[tuple[str, str | None], list[tuple[Combination, job.Job]]](list)
+    groups = defaultdict[tuple[str, str | None], list[tuple[Combination, job.Job]]](
+        list
+    )
     for one, done in chosen:
         if not done.rebuild:  # such builds record the goldens themselves
             groups[one.spec.name, done.settings.get("precision")].append((one, done))
     several = [group for group in groups.values() if len(group) > 1]
     with ThreadPoolExecutor(READERS) as pool, Hashes() as hashes:
-        wanted = list(pool.map(lambda group: _is_wanted(group[0], store, hashes), several))
+        wanted = list(
+            pool.map(lambda group: _is_wanted(group[0], store, hashes), several)
+        )
     found: dict[str, Task] = {}
     for group, is_wanted in zip(several, wanted, strict=True):
         if is_wanted:
             task = _task(group, farm)
-            found |= {history_name(one.spec.name, one.target.name): task for one, _ in group}
+            found |= {
+                history_name(one.spec.name, one.target.name): task for one, _ in group
+            }
     return found
 
 
-def _is_wanted(chosen: tuple[Combination, job.Job], store: Folders, hashes: Hashes) -> bool:
+def _is_wanted(
+    chosen: tuple[Combination, job.Job], store: Folders, hashes: Hashes
+) -> bool:
     """Whether recording takes long enough and the store lacks the goldens."""
     one, done = chosen
     known = (last(store.store.url, _name(one, done)) or {}).get("goldens_seconds")

@@ -102,7 +102,9 @@ def _built(
     server = verification.server_of(job.verify)
     if not job.rebuild and (found := store.find(key)) is not None:
         shown = dict(found.result)
-        if server is not None and VERIFIED not in shown:  # it was built without a server
+        if (
+            server is not None and VERIFIED not in shown
+        ):  # it was built without a server
             store.restore(found, order.out)
             shown[VERIFIED] = verification.verified(order.out, server, report)
             store.keep(key, order.out, job.model, shown)
@@ -121,7 +123,9 @@ def _built(
     return {**about, "ok": True, "state": result.state, "result": shown}
 
 
-def _recorded(job: Job, models: Path, settings: Settings, report: Progress) -> dict[str, Any]:
+def _recorded(
+    job: Job, models: Path, settings: Settings, report: Progress
+) -> dict[str, Any]:
     """Record the goldens of the job. Its builds on other machines take them from the store."""
     (found,) = record_goldens(models / job.file, settings, progress=report)
     if found.error is not None:
@@ -136,7 +140,11 @@ def _report(emit: Emit, model: str, phase: str) -> None:
 
 def shown_result(result: ModelResult) -> dict[str, Any]:
     """Return the parts of a result that the report shows, JSON-able."""
-    shown = {key: value for key, value in vars(result).items() if key not in ("error", "path")}
+    shown = {
+        key: value
+        for key, value in vars(result).items()
+        if key not in ("error", "path")
+    }
     found: dict[str, Any] = json.loads(json.dumps(shown, default=str))
     return found
 
@@ -166,11 +174,15 @@ def main() -> None:
 
     job = Job.from_json(sys.stdin.readline())
     signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the command cancels its tasks
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C: the command cancels its tasks
     threading.Thread(target=_end_with_input, daemon=True).start()
     try:
         ended = perform(job, emit)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the caller closes standard input now
+        signal.signal(
+            signal.SIGTERM, signal.SIG_IGN
+        )  # the caller closes standard input now
         emit(ended)
     except (_Stopped, BrokenPipeError):
         os._exit(1)

@@ -58,7 +58,9 @@ def verified(
     """
     with _few_variables():
         try:
-            found = verify_served(repository, installation=server, repeat=0, progress=progress)
+            found = verify_served(
+                repository, installation=server, repeat=0, progress=progress
+            )
         except ServerError as failure:
             raise ParityError(
                 f"tritonserver does not serve what was built: {failure.message}",
@@ -95,7 +97,9 @@ def _problems(model: ModelParity) -> Iterator[str]:
 @contextlib.contextmanager
 def _few_variables() -> Iterator[None]:
     """Return the environment without variables that the server must not have."""
-    environment = {name: value for name, value in os.environ.items() if name not in KEPT}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in KEPT
+    }
     for name in environment:
         del os.environ[name]
     try:

@@ -49,7 +49,9 @@ class Part:
             yield from part.names
 
 
-def describe(name: str, kind: Type, declared: Collection[str], fixed: Mapping[str, Any]) -> Part:
+def describe(
+    name: str, kind: Type, declared: Collection[str], fixed: Mapping[str, Any]
+) -> Part:
     """The argument `name` of torch type `kind`: `declared` are the names of the inputs in order,
     `fixed` the values of arguments that have one, by name.
 
@@ -105,7 +107,9 @@ def _tuple(
         )
     keys: Sequence[str | int] = fields or range(len(kind.elements()))
     pairs = zip(keys, kind.elements(), strict=True)
-    parts = [(key, describe(join(name, key), inner, declared, fixed)) for key, inner in pairs]
+    parts = [
+        (key, describe(join(name, key), inner, declared, fixed)) for key, inner in pairs
+    ]
     return Part(TUPLE, name, kind, tuple(parts))
 
 
@@ -114,7 +118,9 @@ def _list(
 ) -> Iterator[tuple[str | int, Part]]:
     """As many elements as inputs are named after."""
     index = 0
-    while part := _if_declared(join(name, index), kind.getElementType(), declared, fixed):
+    while part := _if_declared(
+        join(name, index), kind.getElementType(), declared, fixed
+    ):
         yield index, part
         index += 1
 

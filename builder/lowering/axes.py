@@ -42,6 +42,9 @@ def _permute_output(graph: Graph, index: int, axis: int, rank: int) -> None:
         graph, [axis, *range(axis), *range(axis + 1, rank)], graph.return_node()
     )
     node = ir.insert(
-        graph, "aten::permute", [graph.return_node().inputsAt(index), order], graph.return_node()
+        graph,
+        "aten::permute",
+        [graph.return_node().inputsAt(index), order],
+        graph.return_node(),
     )
     graph.return_node().replaceInput(index, node.output())

@@ -43,7 +43,9 @@ def containers(module: Modules) -> Containers:
     return {key: path for key, path in found.items() if key not in doubtful}
 
 
-def _listed(module: Any, kind: str, prefix: str) -> Iterator[tuple[tuple[str, str, str], str]]:
+def _listed(
+    module: Any, kind: str, prefix: str
+) -> Iterator[tuple[tuple[str, str, str], str]]:
     """The layers in the lists of all modules. `prefix` is the path from the last module that is not
     a list, which has the class `kind`.
     """
@@ -52,7 +54,9 @@ def _listed(module: Any, kind: str, prefix: str) -> Iterator[tuple[tuple[str, st
         if prefix:
             yield (kind, name, own), prefix + name
         yield from (
-            _listed(child, kind, f"{prefix}{name}.") if own in LISTS else _listed(child, own, "")
+            _listed(child, kind, f"{prefix}{name}.")
+            if own in LISTS
+            else _listed(child, own, "")
         )
 
 

@@ -14,7 +14,11 @@ class Emit:
     """
 
     def __init__(
-        self, graph: Graph, at: Node, origin: Node | None = None, shared: ir.Constants | None = None
+        self,
+        graph: Graph,
+        at: Node,
+        origin: Node | None = None,
+        shared: ir.Constants | None = None,
     ) -> None:
         self.graph = graph
         self.at = at
@@ -31,7 +35,9 @@ class Emit:
         """One operator with one output (a tensor unless `type` is given); Python arguments
         become constants.
         """
-        values = [arg if isinstance(arg, ir.C.Value) else self.constant(arg) for arg in args]
+        values = [
+            arg if isinstance(arg, ir.C.Value) else self.constant(arg) for arg in args
+        ]
         return ir.insert(
             self.graph, kind, values, self.at, [type] if type else (), self.origin
         ).output()
@@ -45,7 +51,8 @@ class Emit:
     def ints(self, items: Sequence[Value | int]) -> Value:
         """A list of integers, each a value or a Python int."""
         return self.list(
-            [self.constant(item) if isinstance(item, int) else item for item in items], ir.INT
+            [self.constant(item) if isinstance(item, int) else item for item in items],
+            ir.INT,
         )
 
     def size(self, tensor: Value) -> Value:

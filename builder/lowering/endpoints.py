@@ -15,17 +15,23 @@ from builder.lowering import ir
 from builder.lowering.graph import LoweredGraph
 
 
-def half(lowered: LoweredGraph, inputs: Collection[int], outputs: Collection[int]) -> LoweredGraph:
+def half(
+    lowered: LoweredGraph, inputs: Collection[int], outputs: Collection[int]
+) -> LoweredGraph:
     """The same graph with these inputs (by position) received in float16 and cast to float32, and
     these outputs cast to float16.
     """
     return cast(
-        lowered, dict.fromkeys(inputs, torch.float32), dict.fromkeys(outputs, torch.float16)
+        lowered,
+        dict.fromkeys(inputs, torch.float32),
+        dict.fromkeys(outputs, torch.float16),
     )
 
 
 def cast(
-    lowered: LoweredGraph, inputs: Mapping[int, torch.dtype], outputs: Mapping[int, torch.dtype]
+    lowered: LoweredGraph,
+    inputs: Mapping[int, torch.dtype],
+    outputs: Mapping[int, torch.dtype],
 ) -> LoweredGraph:
     """The same graph with casts: each of these inputs (by position) is cast to its original dtype
     inside the graph, and each of these outputs is cast to another dtype.
@@ -37,7 +43,9 @@ def cast(
         widened = _cast(graph, given[index], dtype, before)
         given[index].replaceAllUsesAfterNodeWith(widened, widened.output())
     for index, dtype in sorted(outputs.items()):
-        given_as = _cast(graph, graph.return_node().inputsAt(index), dtype, graph.return_node())
+        given_as = _cast(
+            graph, graph.return_node().inputsAt(index), dtype, graph.return_node()
+        )
         graph.return_node().replaceInput(index, given_as.output())
     return replace(lowered, graph=graph)
 

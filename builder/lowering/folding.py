@@ -133,7 +133,11 @@ def _written_constants(graph: Graph, kinds: Collection[str]) -> list[Value]:
                 ]
             if ir.is_constant(origin) and _is_tensor(origin):
                 found[origin.unique()] = origin
-    return [value for value in found.values() if value.node().owningBlock().owningNode() is None]
+    return [
+        value
+        for value in found.values()
+        if value.node().owningBlock().owningNode() is None
+    ]
 
 
 _JOINS = ("prim::If", "prim::Loop", "prim::Param")
@@ -169,13 +173,17 @@ def _is_tensor(value: Value) -> bool:
     return bool(value.type().kind() == "TensorType")
 
 
-_AUGMENTED = frozenset(f"aten::__i{name}__" for name in ("and", "or", "xor", "lshift", "rshift"))
+_AUGMENTED = frozenset(
+    f"aten::__i{name}__" for name in ("and", "or", "xor", "lshift", "rshift")
+)
 
 
 def may_write(kind: str) -> bool:
     """Whether an operator writes its first input in place, by its name."""
     return (
-        kind.startswith("aten::") and kind.endswith("_") and not kind.startswith("aten::__")
+        kind.startswith("aten::")
+        and kind.endswith("_")
+        and not kind.startswith("aten::__")
     ) or kind in _AUGMENTED
 
 
@@ -195,8 +203,12 @@ def _unknown_to_torch(graph: Graph, kinds: Collection[str]) -> Iterator[None]:
             node.replaceInput(at, stand_in)
     yield
     for stand_in, number in zip(list(graph.inputs())[first:], known, strict=True):
-        for use in stand_in.uses():  # none if the quantizer was in a branch that is not taken
-            use.user.replaceInput(use.offset, ir.insert_constant(graph, number, use.user))
+        for (
+            use
+        ) in stand_in.uses():  # none if the quantizer was in a branch that is not taken
+            use.user.replaceInput(
+                use.offset, ir.insert_constant(graph, number, use.user)
+            )
     for _ in known:
         graph.eraseInput(first)
 
@@ -204,4 +216,6 @@ def _unknown_to_torch(graph: Graph, kinds: Collection[str]) -> Iterator[None]:
 def _whole_number(node: Node) -> int | None:
     """The position of an argument that is a constant int."""
     positions = range(node.inputsSize())
-    return next((i for i in positions if isinstance(ir.constant(node.inputsAt(i)), int)), None)
+    return next(
+        (i for i in positions if isinstance(ir.constant(node.inputsAt(i)), int)), None
+    )

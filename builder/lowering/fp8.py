@@ -12,7 +12,9 @@ from torch import Tensor
 
 from builder.decompositions import Decomposition
 
-FP8_SCHEMA = "trt_build::fake_quantize_fp8(Tensor self, Tensor scale, int? axis=None) -> Tensor"
+FP8_SCHEMA = (
+    "trt_build::fake_quantize_fp8(Tensor self, Tensor scale, int? axis=None) -> Tensor"
+)
 FP8_KIND = FP8_SCHEMA.partition("(")[0]
 FP8_LIMIT = 448.0
 """The largest finite float8_e4m3fn. Beyond it, torch's cast returns NaN and TensorRT saturates."""
@@ -44,7 +46,9 @@ def fake_quantize_fp8(
     if axis is None:
         factor = scale
     else:
-        factor = scale.reshape([-1 if i == axis % x.dim() else 1 for i in range(x.dim())])
+        factor = scale.reshape(
+            [-1 if i == axis % x.dim() else 1 for i in range(x.dim())]
+        )
     steps = (x.float() / factor).clamp(-FP8_LIMIT, FP8_LIMIT)
     return (steps.to(torch.float8_e4m3fn).float() * factor).to(x.dtype)
 

@@ -66,7 +66,9 @@ def frozen_graph(
             source = ir.C._freeze_module(source, methods, True, False)
         graph = _inlined(source, method, fallback_modules, keep_objects)
         if all(tensor.dim() for tensor in module.state_dict().values()):
-            constants_to_numbers(graph)  # freezing creates no 0-d constant from a buffer
+            constants_to_numbers(
+                graph
+            )  # freezing creates no 0-d constant from a buffer
     lower_attributes(graph, source)
     steps.end(FREEZE, graph)
     decides = ("prim::If", "prim::Loop", "prim::SetAttr")
@@ -85,11 +87,15 @@ def _existing(module: torch.jit.ScriptModule, method: str) -> str:
         return "forward__0"
     if not has(method):
         names = ", ".join(module._c._method_names())
-        raise LoweringError(f"the module has no method {method!r}", fix=f"name one of {names}")
+        raise LoweringError(
+            f"the module has no method {method!r}", fix=f"name one of {names}"
+        )
     return method
 
 
-def _inlined(module: Any, method: str, fallback_modules: frozenset[str], keep_objects: bool) -> Any:
+def _inlined(
+    module: Any, method: str, fallback_modules: frozenset[str], keep_objects: bool
+) -> Any:
     graph = module._get_method(method).graph.copy()
     if fallback_modules:
         inline_and_mark(graph, module, fallback_modules)
@@ -143,7 +149,11 @@ def _refuse_written(graph: Graph, containers: list[tuple[str, Value]]) -> None:
     for name, value in containers if writers else ():
         written = aliases.has_writers(value)
         if written or _nests(value.type()):
-            near = [node for node in writers if aliases.may_contain_alias(node.inputsAt(0), value)]
+            near = [
+                node
+                for node in writers
+                if aliases.may_contain_alias(node.inputsAt(0), value)
+            ]
             if written or near:
                 raise _keeps_state(name, (near or writers)[0])
 
@@ -181,11 +191,18 @@ def _constant(graph: Graph, node: Node, found: object) -> Value:
         pairs = isinstance(found, dict)
         values = [ir.insert_constant(graph, item, node) for item in _items(found)]
         made = ir.insert(
-            graph, "prim::DictConstruct" if pairs else "prim::ListConstruct", values, node, [kind]
+            graph,
+            "prim::DictConstruct" if pairs else "prim::ListConstruct",
+            values,
+            node,
+            [kind],
         )
         return made.output()
     try:
-        nested = isinstance(found, torch.Tensor) and node.owningBlock().owningNode() is not None
+        nested = (
+            isinstance(found, torch.Tensor)
+            and node.owningBlock().owningNode() is not None
+        )
         return ir.insert_constant(
             graph, found, next(iter(graph.nodes())) if nested else node, origin=node
         )

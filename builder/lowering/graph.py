@@ -70,7 +70,9 @@ class LoweredGraph:
         names = list[str]()
         for name in self.results:
             if name in used:
-                others = (f"{name}_out{number}" for number in ("", *range(2, len(known) + 3)))
+                others = (
+                    f"{name}_out{number}" for number in ("", *range(2, len(known) + 3))
+                )
                 name = next(other for other in others if other not in known)
                 known.add(name)
             names.append(name)
@@ -94,7 +96,9 @@ class LoweredGraph:
         """What the graph returned, by name: without the flags, and without what they deny. Raises
         EngineError where a list is longer than declared.
         """
-        return present(dict(zip(self.outputs, made, strict=True)), self.flags, self.too_long)
+        return present(
+            dict(zip(self.outputs, made, strict=True)), self.flags, self.too_long
+        )
 
     def run(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Execute the graph with torch: tensors in the order of `inputs`, outputs in the order of
@@ -120,7 +124,9 @@ class LoweredGraph:
         found = [value.debugName() for value in own]
         ir.return_tuple(graph, shown)
         with torch.no_grad():
-            return dict(zip(found, ir.C._jit_interpret_graph(graph, tensors), strict=True))
+            return dict(
+                zip(found, ir.C._jit_interpret_graph(graph, tensors), strict=True)
+            )
 
     def save(self, target: str | Path | BinaryIO | io.BytesIO) -> None:
         """Write a TorchScript file that runs this graph: flat tensors in, a tuple of tensors
@@ -154,7 +160,9 @@ class LoweredGraph:
 
         The text alone does not state a weight's dtype and shape where it is an element of a list.
         """
-        return hashlib.sha256(f"{self.text}{weights_digest(self.graph)}".encode()).hexdigest()
+        return hashlib.sha256(
+            f"{self.text}{weights_digest(self.graph)}".encode()
+        ).hexdigest()
 
 
 def weights_digest(graph: Graph) -> str:
@@ -202,7 +210,9 @@ def _hash(total: Any, tensor: torch.Tensor) -> None:
     if tensor.is_quantized:
         total.update(_scales(tensor).encode())
         tensor = tensor.int_repr()
-    total.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    total.update(
+        tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
+    )
 
 
 def _scales(tensor: torch.Tensor) -> str:
@@ -223,7 +233,10 @@ def _computed(graph: Graph) -> list[Value]:
     values that a branch may leave uninitialized.
     """
     found = (
-        value for node in graph.nodes() for value in node.outputs() if str(value.type()) == "Tensor"
+        value
+        for node in graph.nodes()
+        for value in node.outputs()
+        if str(value.type()) == "Tensor"
     )
     return [value for value in found if not ir.is_constant(value) and _is_set(value)]
 
@@ -256,13 +269,18 @@ def in_double(lowered: LoweredGraph) -> LoweredGraph:
         ]
         if isinstance(value, list):
             kind = ir.C.ListType(ir.TENSOR)
-            weights = [ir.insert(graph, "prim::ListConstruct", weights, node, [kind]).output()]
+            weights = [
+                ir.insert(graph, "prim::ListConstruct", weights, node, [kind]).output()
+            ]
         if isinstance(value, torch.Tensor | list):
             node.output().replaceAllUsesWith(weights[0])
     for node in ir.walk(graph):
         schema = ir.schema(node)
         for index, argument in enumerate(schema.arguments if schema else ()):
-            if argument.name == "dtype" and ir.constant(node.inputsAt(index)) in _FLOATS:
+            if (
+                argument.name == "dtype"
+                and ir.constant(node.inputsAt(index)) in _FLOATS
+            ):
                 node.replaceInput(index, ir.insert_constant(graph, _DOUBLE, node))
     return replace(lowered, graph=graph)
 

@@ -34,7 +34,9 @@ def _read_inside(block: Block) -> set[int]:
     for node in block.nodes():
         for inner in ir.blocks_of(node):
             found |= {value.unique() for value in inner.outputs()}
-            found |= {value.unique() for child in inner.nodes() for value in child.inputs()}
+            found |= {
+                value.unique() for child in inner.nodes() for value in child.inputs()
+            }
             found |= _read_inside(inner)
     return found
 
@@ -50,7 +52,9 @@ def _read_again(graph: Graph, value: Value, end: Node) -> Value:
         return ir.insert(graph, "aten::detach", [value], end, [kind]).output()
     if kind.kind() in _SAME:
         # torch's executor removes a tuple that is built and taken apart, and `+ 0`
-        return ir.insert(graph, _SAME[kind.kind()], [value, value], end, [kind]).output()
+        return ir.insert(
+            graph, _SAME[kind.kind()], [value, value], end, [kind]
+        ).output()
     boxed = ir.C.TupleType([kind])
     box = ir.insert(graph, "prim::TupleConstruct", [value], end, [boxed]).output()
     return ir.insert(graph, "prim::TupleUnpack", [box], end, [kind]).output()

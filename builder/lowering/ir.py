@@ -51,7 +51,8 @@ def walk(block: NodeList) -> Iterator[Node]:
 
 # Reading the blocks of a node costs 7 us even if it has none, so only these kinds are read.
 _MAY_HAVE_BLOCKS = frozenset(
-    f"prim::{name}" for name in ("If", "Loop", "With", "Closure", "FunctionalGraph", "fork")
+    f"prim::{name}"
+    for name in ("If", "Loop", "With", "Closure", "FunctionalGraph", "fork")
 )
 
 
@@ -162,7 +163,9 @@ def insert(
     return node
 
 
-def insert_constant(graph: Graph, value: object, before: Node, origin: Node | None = None) -> Value:
+def insert_constant(
+    graph: Graph, value: object, before: Node, origin: Node | None = None
+) -> Value:
     """Insert a constant before `before` with the metadata of `origin` (default: `before`)."""
     with graph.insert_point_guard(before):
         inserted = graph.insertConstant(
@@ -217,7 +220,9 @@ def bypass(node: Node) -> None:
 def return_tuple(graph: Graph, values: Sequence[Value]) -> None:
     """Let a tuple of these values be the graph's only output."""
     tuple_type = C.TupleType([value.type() for value in values])
-    made = insert(graph, "prim::TupleConstruct", values, graph.return_node(), [tuple_type])
+    made = insert(
+        graph, "prim::TupleConstruct", values, graph.return_node(), [tuple_type]
+    )
     for _ in list(graph.outputs()):
         graph.eraseOutput(0)
     graph.registerOutput(made.output())
@@ -232,7 +237,9 @@ def splice(node: Node, block: Block) -> None:
 
 def random_operator(graph: Graph) -> str | None:
     """The kind of the first node with random results, or None."""
-    return next((str(node.kind()) for node in walk(graph) if node.isNondeterministic()), None)
+    return next(
+        (str(node.kind()) for node in walk(graph) if node.isNondeterministic()), None
+    )
 
 
 # An attribute of nodes. torch's passes keep it, and never merge a node that has it with a node that

@@ -60,7 +60,9 @@ def source_location(node: Node) -> str:
         return _described(shown, exported[1]) + inner
     if not _is_traced(node):
         near = _near(node) if own is None or own[0] == _BUILTIN else None
-        return _described(frames[0], text) + (f", near {_described(near)}" if near else "")
+        return _described(frames[0], text) + (
+            f", near {_described(near)}" if near else ""
+        )
     if text:
         return f"{_described(shown)}, saved as: {text}{inner}"
     line = linecache.getline(shown[0], int(shown[1])).strip()
@@ -75,7 +77,11 @@ def source_line(node: Node) -> str:
     """
     module = _module(node)
     within = module and f" in module {module}"
-    near = [node, *(value.node() for value in reversed(list(node.inputs()))), node.prev()]
+    near = [
+        node,
+        *(value.node() for value in reversed(list(node.inputs()))),
+        node.prev(),
+    ]
     found = [frames for frames in map(_frames, near) if frames]
     own = [frames for frames in found if frames[0][0] != _BUILTIN]
     if found:
@@ -115,7 +121,10 @@ def _frames(node: Node) -> list[Frame]:
     text = node.sourceRange()
     calls = [(call["path"], call["line"]) for call in _TRACED.finditer(text)]
     if calls:
-        return list(takewhile(lambda frame: not _TRACER.search(frame[0]), calls)) or calls[:1]
+        return (
+            list(takewhile(lambda frame: not _TRACER.search(frame[0]), calls))
+            or calls[:1]
+        )
     return _SCRIPTED.findall(text)[:1]
 
 
@@ -127,7 +136,12 @@ def _marked(text: str) -> str:
     """The line that torch marks in an excerpt of the source."""
     lines = text.splitlines()
     marked = next(
-        (i for i, line in enumerate(lines) if "<--- HERE" in line or _MARKER.match(line)), None
+        (
+            i
+            for i, line in enumerate(lines)
+            if "<--- HERE" in line or _MARKER.match(line)
+        ),
+        None,
     )
     return lines[marked - 1].strip() if marked else ""
 

@@ -135,11 +135,15 @@ def for_precision(
     `specs` are the inputs' TensorSpecs, if known. `stop_after` and `keep_text` are those of
     `lower`.
     """
-    if not ir.nodes_of(lowered.graph, *scale_queries.touches):  # the other passes clean up after it
+    if not ir.nodes_of(
+        lowered.graph, *scale_queries.touches
+    ):  # the other passes clean up after it
         return lowered
     graph = lowered.graph.copy()
     context = Context(specs=tuple(specs))
-    trace = run_passes(graph, context, passes_for(half), stop_after=stop_after, keep_text=keep_text)
+    trace = run_passes(
+        graph, context, passes_for(half), stop_after=stop_after, keep_text=keep_text
+    )
     return replace(lowered, graph=graph, trace=(*lowered.trace, *trace))
 
 
@@ -170,7 +174,9 @@ def as_written(
     and LoweringError where its interface cannot be determined.
     """
     steps = Steps()
-    graph, names, defaults = _start(module, (), "forward", frozenset(), steps, keep_objects=True)
+    graph, names, defaults = _start(
+        module, (), "forward", frozenset(), steps, keep_objects=True
+    )
     context = Context(
         optional_inputs=tuple(optional_inputs),
         inputs=names,
@@ -209,7 +215,8 @@ def _paranoid(paranoid: Any, specs: Sequence[TensorSpec]) -> Paranoid | None:
         return paranoid
     if paranoid is True and not specs:
         raise UsageError(
-            "paranoid lowering needs inputs to run with", fix="pass the inputs, or specs"
+            "paranoid lowering needs inputs to run with",
+            fix="pass the inputs, or specs",
         )
     return Paranoid(seeded(specs) if paranoid is True else paranoid)
 
@@ -231,7 +238,9 @@ def _start(
     if isinstance(module_or_graph, ExportedModule):
         return _start_exported(module_or_graph, fallback_modules, steps)
     if isinstance(module_or_graph, torch.jit.ScriptModule):
-        return _start_module(module_or_graph, method, fallback_modules, steps, keep_objects)
+        return _start_module(
+            module_or_graph, method, fallback_modules, steps, keep_objects
+        )
     raise LoweringError(
         f"cannot lower a {type(module_or_graph).__name__}",
         fix="script, trace or export it first: torch.jit.script(model)",
@@ -291,7 +300,9 @@ def bind(graph: Graph, params: Sequence[Any]) -> None:
     """Replace the last `len(params)` inputs of `graph` by constants."""
     count = len(list(graph.inputs())) - len(params)
     if count < 0:
-        raise LoweringError(f"{len(params)} params for a graph with {count + len(params)} inputs")
+        raise LoweringError(
+            f"{len(params)} params for a graph with {count + len(params)} inputs"
+        )
     first = next(iter(graph.nodes()), graph.return_node())
     constants = ir.insert_constants(graph, params, first)
     for value, constant in zip(list(graph.inputs())[count:], constants, strict=True):

@@ -143,7 +143,10 @@ class _Marker:
                 self.block(list(inner.nodes()))
             if node.kind() == "prim::GetAttr":
                 self._attribute(node)
-            elif node.kind() == "prim::CallMethod" and node.inputsAt(0).unique() in self.owners:
+            elif (
+                node.kind() == "prim::CallMethod"
+                and node.inputsAt(0).unique() in self.owners
+            ):
                 self.block(self._inline(node))
 
     def _attribute(self, node: Node) -> None:
@@ -163,7 +166,9 @@ class _Marker:
                 owner._get_method(node.s("name")).graph, ir.inputs(node)
             )
         added = ir.between(before, node)
-        for child in (inner for top in added for inner in [top, *_inside(top)] if marked):
+        for child in (
+            inner for top in added for inner in [top, *_inside(top)] if marked
+        ):
             ir.mark(child)
         ir.replace(node, results)
         return added

@@ -42,16 +42,26 @@ class Paranoid:
         if before is None:
             return
         try:
-            torch.testing.assert_close(now, before, rtol=_RTOL, atol=_ATOL, equal_nan=True)
+            torch.testing.assert_close(
+                now, before, rtol=_RTOL, atol=_ATOL, equal_nan=True
+            )
         except AssertionError as error:
-            raise LoweringError(f"pass {step.name} changed the model's outputs: {error}") from error
+            raise LoweringError(
+                f"pass {step.name} changed the model's outputs: {error}"
+            ) from error
 
     def _run(self, graph: Graph) -> list[torch.Tensor]:
         with torch.no_grad():
-            return list(_tensors(execute_graph(graph, [value.clone() for value in self._inputs])))
+            return list(
+                _tensors(
+                    execute_graph(graph, [value.clone() for value in self._inputs])
+                )
+            )
 
 
-def execute_graph(graph: Graph, inputs: Sequence[torch.Tensor] | tuple[torch.Tensor]) -> Any:
+def execute_graph(
+    graph: Graph, inputs: Sequence[torch.Tensor] | tuple[torch.Tensor]
+) -> Any:
     """The outputs of a graph for these inputs, executed by torch: one tensor, or a tuple for
     several outputs.
     """

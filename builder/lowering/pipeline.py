@@ -34,14 +34,24 @@ from builder.lowering.passes.decompose import (
     view_to_reshape,
 )
 from builder.lowering.passes.dtypes import fold_known_facts, remove_casts
-from builder.lowering.passes.environment import refuse_nested_tensors, resolve_environment
+from builder.lowering.passes.environment import (
+    refuse_nested_tensors,
+    resolve_environment,
+)
 from builder.lowering.passes.exceptions import eliminate_exceptions
 from builder.lowering.passes.fallback import mark_fallback
 from builder.lowering.passes.functionalize import functionalize
-from builder.lowering.passes.fuse import fuse_addmm_branches, fuse_flatten_linear, fuse_linear
+from builder.lowering.passes.fuse import (
+    fuse_addmm_branches,
+    fuse_flatten_linear,
+    fuse_linear,
+)
 from builder.lowering.passes.interface import flatten_inputs
 from builder.lowering.passes.masks import masks_to_where
-from builder.lowering.passes.merging import eliminate_common_subexpressions, pool_constants
+from builder.lowering.passes.merging import (
+    eliminate_common_subexpressions,
+    pool_constants,
+)
 from builder.lowering.passes.outputs import flatten_outputs
 from builder.lowering.passes.pad import unpack_pad
 from builder.lowering.passes.peephole import peephole
@@ -193,10 +203,14 @@ def _neighbor(name: str, before: str | None, after: str | None, location: str) -
     names = [step.name for step in every_pass()]
     other = before or after
     if other is None or (before and after):
-        raise ValueError(f"{location}: the pass {name!r} needs `before` or `after`, not both")
+        raise ValueError(
+            f"{location}: the pass {name!r} needs `before` or `after`, not both"
+        )
     if other not in names:
         close = difflib.get_close_matches(other, names, 3) or list(dict.fromkeys(names))
-        raise ValueError(f"{location}: no pass is called {other!r}; one of {', '.join(close)}")
+        raise ValueError(
+            f"{location}: no pass is called {other!r}; one of {', '.join(close)}"
+        )
     if name in names:
         raise ValueError(f"{location}: there is a pass {name!r} already")
     return other
@@ -331,6 +345,7 @@ def _until(passes: Sequence[Pass], stop_after: str | None) -> Sequence[Pass]:
     names = [step.name for step in passes]
     if stop_after not in names:
         raise UsageError(
-            f"there is no pass {stop_after!r}", fix=f"one of {', '.join(dict.fromkeys(names))}"
+            f"there is no pass {stop_after!r}",
+            fix=f"one of {', '.join(dict.fromkeys(names))}",
         )
     return passes[: len(names) - names[::-1].index(stop_after)]

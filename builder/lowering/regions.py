@@ -25,7 +25,9 @@ def make_plain(graph: Graph, *, keep_objects: bool = False) -> None:
     casts made explicit.
     """
     if keep_objects and ir.nodes_of(graph, "prim::Enter"):
-        ir.C._jit_pass_autocast(graph)  # autocast's casts, which torch's interpreter does not add
+        ir.C._jit_pass_autocast(
+            graph
+        )  # autocast's casts, which torch's interpreter does not add
     if ir.nodes_of(graph, "prim::fork"):
         _join(graph)
     for made in ir.nodes_of(graph, "prim::CreateObject"):
@@ -37,7 +39,10 @@ def make_plain(graph: Graph, *, keep_objects: bool = False) -> None:
                 f"an object of the class {name} is created, and a graph of tensors cannot "
                 "represent it",
                 where=source_line(made),
-                fix=next((fix for start, fix in _FIXES.items() if name.startswith(start)), _FIX),
+                fix=next(
+                    (fix for start, fix in _FIXES.items() if name.startswith(start)),
+                    _FIX,
+                ),
             )
         _drop(made)
 
@@ -67,7 +72,9 @@ def _awaited(kind: Type) -> Any:
 def _drop(made: Node) -> None:
     """Remove a context manager and all calls of it."""
     for user in [use.user for use in made.output().uses()]:
-        if user.kind() == "prim::GetAttr" or any(output.uses() for output in user.outputs()):
+        if user.kind() == "prim::GetAttr" or any(
+            output.uses() for output in user.outputs()
+        ):
             raise LoweringError(
                 "the value of a context manager is read",
                 where=source_line(user),

@@ -45,7 +45,9 @@ def _parsed_line(text: str) -> Line:
     indent = len(line) - len(body)
     left, equals, right = line.partition("= ")
     if not equals:
-        header = body.startswith(("block", "graph(")) or (indent == 6 and body.startswith("%"))
+        header = body.startswith(("block", "graph(")) or (
+            indent == 6 and body.startswith("%")
+        )
         names = _names(line)
         return Line(
             indent,
@@ -58,7 +60,12 @@ def _parsed_line(text: str) -> Line:
     made, read = _names(left), _names(right)
     kind = intern(right.partition("(")[0].partition("[")[0])
     return Line(
-        indent, False, made, read, kind, bool(made) and not placed and kind.startswith("aten::")
+        indent,
+        False,
+        made,
+        read,
+        kind,
+        bool(made) and not placed and kind.startswith("aten::"),
     )
 
 

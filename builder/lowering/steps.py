@@ -44,7 +44,9 @@ class Steps:
         """The step is done; the next one starts with its graph."""
         seconds = time.perf_counter() - self._started
         nodes, text = self._read(graph) if changed else (self._nodes, self._text)
-        self.records.append(PassRecord(name, self._nodes, nodes, seconds, self._text, text))
+        self.records.append(
+            PassRecord(name, self._nodes, nodes, seconds, self._text, text)
+        )
         self._nodes = nodes
         self._text = text
         self._started = time.perf_counter()

@@ -27,7 +27,9 @@ class Snapshot:
     `known` are the lines that earlier snapshots of this graph parsed.
     """
 
-    def __init__(self, graph: Graph, known: Lines | None = None, text: str | None = None) -> None:
+    def __init__(
+        self, graph: Graph, known: Lines | None = None, text: str | None = None
+    ) -> None:
         self.known = Lines() if known is None else known
         self.text = str(graph) if text is None else text
         self.lines = list(map(self.known.__getitem__, self.text.splitlines()))
@@ -45,13 +47,17 @@ class Snapshot:
         return before if text == before.text else cls(graph, before.known, text)
 
 
-_TENSOR = re.compile(r"\b(?:Float|Double|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)\([^()]*\)")
+_TENSOR = re.compile(
+    r"\b(?:Float|Double|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)\([^()]*\)"
+)
 
 
 def _types(values: Any) -> tuple[str, ...]:
     """The types without tensor shapes, also inside tuples: a pass may add or remove a shape."""
     return tuple(
-        "Tensor" if v.type().kind() == "TensorType" else _TENSOR.sub("Tensor", v.type().str())
+        "Tensor"
+        if v.type().kind() == "TensorType"
+        else _TENSOR.sub("Tensor", v.type().str())
         for v in values
     )
 
@@ -85,7 +91,9 @@ def verify(graph: Graph, step: Pass, before: Snapshot) -> Snapshot:
         return before
     _lint(graph, step, after)
     if not step.changes_interface and not _same_types(before.types, after.types):
-        raise _broken(step, f"inputs or outputs changed from {before.types} to {after.types}")
+        raise _broken(
+            step, f"inputs or outputs changed from {before.types} to {after.types}"
+        )
     _check_promise(graph, step, after)
     if after.without_location <= before.without_location:
         return after
@@ -116,7 +124,9 @@ _LINT_UP_TO = 400
 def _check_promise(graph: Graph, step: Pass, after: Snapshot) -> None:
     for kind in step.removes:
         if after.kinds[kind]:
-            raise _broken(step, f"{kind} is left", where=source_line(graph.findNode(kind, True)))
+            raise _broken(
+                step, f"{kind} is left", where=source_line(graph.findNode(kind, True))
+            )
 
 
 def _give_locations(graph: Graph, known: Lines) -> Snapshot:
@@ -125,7 +135,9 @@ def _give_locations(graph: Graph, known: Lines) -> Snapshot:
     """
     for node in ir.walk(graph):
         if node.kind().startswith("aten::") and not node.sourceRange():
-            feeder = next((v.node() for v in node.inputs() if v.node().sourceRange()), None)
+            feeder = next(
+                (v.node() for v in node.inputs() if v.node().sourceRange()), None
+            )
             if feeder is not None:
                 node.copyMetadata(feeder)
     return Snapshot(graph, known)
@@ -133,5 +145,7 @@ def _give_locations(graph: Graph, known: Lines) -> Snapshot:
 
 def _broken(step: Pass, what: str, where: str | None = None) -> LoweringError:
     return LoweringError(
-        f"pass {step.name} is defective: {what}", where=where, fix="report it with the model file"
+        f"pass {step.name} is defective: {what}",
+        where=where,
+        fix="report it with the model file",
     )

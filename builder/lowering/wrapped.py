@@ -36,7 +36,9 @@ def constants_to_numbers(graph: Graph) -> None:
     """
     for node, tensor in _second_operands(graph):
         if tensor.dtype != torch.bool:
-            number = ir.insert_constant(graph, tensor.item(), node, node.inputsAt(1).node())
+            number = ir.insert_constant(
+                graph, tensor.item(), node, node.inputsAt(1).node()
+            )
             node.replaceInput(1, number)
 
 
@@ -45,7 +47,9 @@ def keep_constants_tensors(graph: Graph) -> None:
     not treat them as numbers.
     """
     for node, _ in _second_operands(graph):
-        node.replaceInput(1, ir.insert(graph, "aten::detach", [node.inputsAt(1)], node).output())
+        node.replaceInput(
+            1, ir.insert(graph, "aten::detach", [node.inputsAt(1)], node).output()
+        )
 
 
 def _second_operands(graph: Graph) -> Iterator[tuple[Any, torch.Tensor]]:

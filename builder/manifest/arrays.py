@@ -32,7 +32,9 @@ def check_array_file(path: Path) -> None:
         unpacked = sum(member.file_size for member in members)
         most = max(MOST_BYTES, MOST_TIMES * status.st_size)
         if unpacked > most:
-            raise ValueError(f"it unpacks to {unpacked >> 20} MiB, more than {most >> 20} MiB")
+            raise ValueError(
+                f"it unpacks to {unpacked >> 20} MiB, more than {most >> 20} MiB"
+            )
         for member in members:
             if not member.filename.endswith(".npy"):
                 raise ValueError(f"the member {member.filename[:80]!r} is no .npy")
@@ -44,7 +46,9 @@ def _check_array(file: IO[bytes], size: int) -> None:
     from numpy.lib import format as npy
 
     version = npy.read_magic(file)  # type: ignore[no-untyped-call]
-    read: Any = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    read: Any = (
+        npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    )
     shape, _, dtype = read(file)
     if dtype.hasobject:
         raise ValueError("it holds pickled objects")

@@ -27,9 +27,13 @@ def are_values(document: Document) -> None:
         if isinstance(default, list) and isinstance(shape, list):
             _check_length(document, route, default, shape)
         dtype = _dtype_at_endpoint(document, item)
-        for position, value in enumerate(default if isinstance(default, list) else [default]):
+        for position, value in enumerate(
+            default if isinstance(default, list) else [default]
+        ):
             at = (*route, position) if isinstance(default, list) else route
-            if isinstance(value, bool | int | float) and (why := _not_a_value(value, dtype)):
+            if isinstance(value, bool | int | float) and (
+                why := _not_a_value(value, dtype)
+            ):
                 document.add(at, f"{label(at)}: {why}", None)
 
 
@@ -46,7 +50,9 @@ def have_a_shape(document: Document) -> None:
     required = [item for item in _inputs(document) if "default" not in item]
     if not required:
         message = "every input has a default, so a request could be empty"
-        document.add(optional[0][0], message, "remove the default of one input", key=True)
+        document.add(
+            optional[0][0], message, "remove the default of one input", key=True
+        )
         return
     sizes = {axis for item in required for axis in _axes(item)}
     for (_, index, _), item in optional:
@@ -83,7 +89,11 @@ def _not_a_value(value: bool | int | float, dtype: str) -> str | None:
     if dtype not in ENDPOINT_DTYPES:  # a mistake of its own
         return None
     if dtype in LARGEST:
-        return None if abs(value) <= LARGEST[dtype] else f"{value!r} is beyond the range of {dtype}"
+        return (
+            None
+            if abs(value) <= LARGEST[dtype]
+            else f"{value!r} is beyond the range of {dtype}"
+        )
     if not math.isfinite(value) or value != int(value):
         return f"{value!r} is not an integer, as input dtype {dtype} requires"
     bits = int(dtype.lstrip("uint") or 0)
@@ -115,4 +125,8 @@ def _optional(document: Document) -> list[tuple[tuple[str, int, str], dict[str, 
 
 def _axes(item: Mapping[str, Any]) -> list[str]:
     shape = item.get("shape")
-    return [axis for axis in shape if isinstance(axis, str)] if isinstance(shape, list) else []
+    return (
+        [axis for axis in shape if isinstance(axis, str)]
+        if isinstance(shape, list)
+        else []
+    )

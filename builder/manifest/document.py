@@ -37,7 +37,9 @@ _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:null", re.compile(r"^(~|null|Null|NULL|)$"), [*"~nN", ""]
 )
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), [*"tTfF"]
+    "tag:yaml.org,2002:bool",
+    re.compile(r"^(true|True|TRUE|false|False|FALSE)$"),
+    [*"tTfF"],
 )
 _Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, [*"-+0123456789"])
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, [*"-+.0123456789"])
@@ -68,9 +70,13 @@ class Document:
             route = route[:-1]
         return self.lines.get(route, 1)
 
-    def add(self, route: Route, message: str, fix: str | None = None, *, key: bool = False) -> None:
+    def add(
+        self, route: Route, message: str, fix: str | None = None, *, key: bool = False
+    ) -> None:
         """Add a mistake at `route`."""
-        self.mistakes.append(Mistake(self.file, self.line(route, key=key), message, fix))
+        self.mistakes.append(
+            Mistake(self.file, self.line(route, key=key), message, fix)
+        )
 
 
 def read(path: Path) -> Document:
@@ -110,7 +116,9 @@ def _text(path: Path) -> str:
 
 def _syntax_mistake(file: str, error: yaml.YAMLError) -> Mistake:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    words = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+    words = (
+        getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+    )
     fix = "indent with spaces" if "'\\t'" in words else None
     return Mistake(file, mark.line + 1 if mark else 1, f"not YAML: {words}", fix)
 
@@ -123,7 +131,9 @@ class _Walk:
 
     def fill(self, node: yaml.Node | None) -> None:
         if node is None:
-            self.document.add((), "the manifest is empty", "trt-build init writes a first manifest")
+            self.document.add(
+                (), "the manifest is empty", "trt-build init writes a first manifest"
+            )
         else:
             self.document.data = self.value(node, ())
         if self.values > MAX_VALUES:
@@ -142,7 +152,10 @@ class _Walk:
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, route)
         if isinstance(node, yaml.SequenceNode):
-            return [self.value(item, (*route, index)) for index, item in enumerate(node.value)]
+            return [
+                self.value(item, (*route, index))
+                for index, item in enumerate(node.value)
+            ]
         return self.scalar(node, route)
 
     def scalar(self, node: yaml.Node, route: Route) -> Any:
@@ -158,7 +171,9 @@ class _Walk:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
                 self.document.mistakes.append(
-                    Mistake(self.document.file, line, "a list or mapping cannot be a key")
+                    Mistake(
+                        self.document.file, line, "a list or mapping cannot be a key"
+                    )
                 )
                 continue
             here = (*route, key)

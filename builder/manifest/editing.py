@@ -58,7 +58,9 @@ def preview(path: Path, values: Mapping[str, Any]) -> str:
 
 def _with_notes(text: str, notes: Sequence[str]) -> str:
     newline = "\r\n" if "\r\n" in text else "\n"
-    lines = [line for line in text.splitlines(keepends=True) if not line.startswith(NOTE)]
+    lines = [
+        line for line in text.splitlines(keepends=True) if not line.startswith(NOTE)
+    ]
     if lines and not lines[-1].endswith("\n"):
         lines[-1] += newline
     return "".join((*lines, *(f"{NOTE}{note}{newline}" for note in notes)))
@@ -109,7 +111,9 @@ def _root(text: str) -> yaml.MappingNode | None:
 
 
 def _is_block(node: yaml.Node) -> bool:
-    return isinstance(node, yaml.MappingNode) and not node.flow_style and bool(node.value)
+    return (
+        isinstance(node, yaml.MappingNode) and not node.flow_style and bool(node.value)
+    )
 
 
 def _changed_within(
@@ -125,7 +129,9 @@ def _changed_within(
         newline = "\r\n" if "\r\n" in text else "\n"
         lines = (f"{name}: {_yaml(value)}" for name, value in after.items())
         indent = " " * (root.value[0][0].start_mark.column + 2)
-        return _appended(text, root, f"{newline}{indent}".join((f"{key}:", *lines)), newline)
+        return _appended(
+            text, root, f"{newline}{indent}".join((f"{key}:", *lines)), newline
+        )
     if not _is_block(node):
         lost = "#" in text[node.start_mark.index : node.end_mark.index]
         return None if lost else _set(text, root, key, after)
@@ -147,7 +153,9 @@ def check(path: Path) -> None:
     folder = path.resolve().parent
     if not os.access(folder, os.W_OK | os.X_OK):
         fix = "search in a copy that you may write to"
-        raise EnvironmentProblem(f"the folder {folder} is not writable", where=str(path), fix=fix)
+        raise EnvironmentProblem(
+            f"the folder {folder} is not writable", where=str(path), fix=fix
+        )
     text = _read(path)
     _data(text, path)
     if _changed(text, {"precision": "fp16"}) is None:

@@ -38,9 +38,12 @@ def find_models(path: Path) -> list[Found]:
     if path.exists() and not (path.is_dir() or path.is_file()):
         raise UsageError(f"{path} is neither a folder nor a file")
     if not path.exists():
-        siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        siblings = (
+            [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        )
         raise UsageError(
-            f"{path} does not exist", fix=did_you_mean(path.name, siblings, otherwise_list=False)
+            f"{path} does not exist",
+            fix=did_you_mean(path.name, siblings, otherwise_list=False),
         )
     found = list(_in_folder(path)) if path.is_dir() else [_of_file(path)]
     if not found:
@@ -56,7 +59,9 @@ def unread(path: Path) -> list[str]:
     """The names of files in the folder `path` that contain a model in another format."""
     if not path.is_dir():
         return []
-    return sorted(child.name for child in path.iterdir() if child.suffix in UNREAD_SUFFIXES)
+    return sorted(
+        child.name for child in path.iterdir() if child.suffix in UNREAD_SUFFIXES
+    )
 
 
 def mistakes(found: list[Found]) -> Iterator[Mistake]:
@@ -65,7 +70,9 @@ def mistakes(found: list[Found]) -> Iterator[Mistake]:
     for one in found:
         file = str(one.model or one.manifest)
         if one.model is None:
-            yield Mistake(file, 1, "this manifest has no model file", _near_model(one.manifest))
+            yield Mistake(
+                file, 1, "this manifest has no model file", _near_model(one.manifest)
+            )
         if not _SAFE_NAME.fullmatch(one.name):
             fix = (
                 "rename it to"
@@ -73,7 +80,10 @@ def mistakes(found: list[Found]) -> Iterator[Mistake]:
             )
             allowed = "letters, digits, _ . and -, not starting with . or -"
             yield Mistake(
-                file, 1, f"{one.name!r} is not a valid name of a Triton model ({allowed})", fix
+                file,
+                1,
+                f"{one.name!r} is not a valid name of a Triton model ({allowed})",
+                fix,
             )
         if one.name in seen:
             other = seen[one.name].model or seen[one.name].manifest
@@ -121,12 +131,20 @@ def _pairs(folder: Path) -> Iterator[Found]:
 
     A manifest without a model file is returned too; `mistakes` reports it.
     """
-    files = [p for p in sorted(folder.iterdir()) if p.is_file() and not p.name.startswith(".")]
+    files = [
+        p
+        for p in sorted(folder.iterdir())
+        if p.is_file() and not p.name.startswith(".")
+    ]
     manifests = {p.stem: p for p in reversed(files) if p.suffix in MANIFEST_SUFFIXES}
     models = [p for p in files if p.suffix in MODEL_SUFFIXES]
-    yield from (Found(_name(model), model, manifests.get(model.stem)) for model in models)
+    yield from (
+        Found(_name(model), model, manifests.get(model.stem)) for model in models
+    )
     alone = set(manifests) - {model.stem for model in models}
-    yield from (Found(_name(manifests[stem]), None, manifests[stem]) for stem in sorted(alone))
+    yield from (
+        Found(_name(manifests[stem]), None, manifests[stem]) for stem in sorted(alone)
+    )
 
 
 def _of_file(path: Path) -> Found:

@@ -30,7 +30,8 @@ def parse_input(text: str) -> TensorSpec:
     dtype = dtype.removeprefix("torch.")
     if dtype not in ENDPOINT_DTYPES:
         raise UsageError(
-            f"--input {text!r}: unknown dtype {dtype!r}", fix=did_you_mean(dtype, ENDPOINT_DTYPES)
+            f"--input {text!r}: unknown dtype {dtype!r}",
+            fix=did_you_mean(dtype, ENDPOINT_DTYPES),
         )
     axes, dims = _shape(text, shape)
     return TensorSpec(dtype, axes, dims=dims, name=(name[0] or None) if name else None)
@@ -45,7 +46,8 @@ def _shape(text: str, shape: str) -> tuple[tuple[int | str, ...], dict[str, Rang
         if match is None:
             hint = "write a dynamic axis as name(min,opt,max), each time it occurs"
             raise UsageError(
-                f"--input {text!r}: cannot read the shape from {shape[position:]!r}", fix=hint
+                f"--input {text!r}: cannot read the shape from {shape[position:]!r}",
+                fix=hint,
             )
         axes.append(int(match["size"]) if match["size"] else match["name"])
         if match["name"]:
@@ -59,7 +61,8 @@ def _after_separator(text: str, shape: str, position: int) -> int:
         return position
     if shape[position] != "x" or position + 1 == len(shape):
         raise UsageError(
-            f"--input {text!r}: join sizes by x, not {shape[position:]!r}", fix=f"write {GRAMMAR}"
+            f"--input {text!r}: join sizes by x, not {shape[position:]!r}",
+            fix=f"write {GRAMMAR}",
         )
     return position + 1
 
@@ -95,7 +98,9 @@ def specs_from_sample(path: Path) -> tuple[TensorSpec, ...]:
         raise UsageError(message, fix="numpy.savez(path, image=array)") from error
     return tuple(
         TensorSpec(
-            str(array.dtype), tuple(array.shape), name=None if _UNNAMED.fullmatch(key) else key
+            str(array.dtype),
+            tuple(array.shape),
+            name=None if _UNNAMED.fullmatch(key) else key,
         )
         for key, array in found
     )

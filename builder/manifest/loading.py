@@ -73,9 +73,13 @@ def load(
     if (inputs or sample) and all(one.manifest for one in found):
         raise _unread(found[0])
     mistakes = list(folder.mistakes(found))
-    specs = [_spec(one, inputs, sample, mistakes) for one in found if one.model is not None]
+    specs = [
+        _spec(one, inputs, sample, mistakes) for one in found if one.model is not None
+    ]
     if mistakes:
-        raise ManifestError(sorted(mistakes, key=lambda mistake: (mistake.file, mistake.line)))
+        raise ManifestError(
+            sorted(mistakes, key=lambda mistake: (mistake.file, mistake.line))
+        )
     ready = [spec for spec in specs if spec is not None]
     return [_overridden(spec, precision, state) for spec in ready]
 
@@ -89,7 +93,9 @@ def _with_manifest(
     kept = [one for one in found if one.manifest]
     if kept:
         without |= {
-            one.name: ManifestError([_no_manifest(one)]) for one in found if not one.manifest
+            one.name: ManifestError([_no_manifest(one)])
+            for one in found
+            if not one.manifest
         }
     return kept or found
 
@@ -135,12 +141,17 @@ def _chosen(found: list[folder.Found], only: Sequence[str]) -> list[folder.Found
     names = [one.name for one in found]
     for wanted in only:
         if wanted not in names:
-            raise UsageError(f"no model has the name {wanted!r}", fix=did_you_mean(wanted, names))
+            raise UsageError(
+                f"no model has the name {wanted!r}", fix=did_you_mean(wanted, names)
+            )
     return [one for one in found if not only or one.name in only]
 
 
 def _spec(
-    one: folder.Found, inputs: Sequence[TensorSpec], sample: Path | None, mistakes: list[Mistake]
+    one: folder.Found,
+    inputs: Sequence[TensorSpec],
+    sample: Path | None,
+    mistakes: list[Mistake],
 ) -> ModelSpec | None:
     if one.manifest is not None:
         read = read_manifest(one.manifest)
@@ -157,7 +168,9 @@ def _no_manifest(one: folder.Found) -> Mistake:
         f"run trt-build init {one.model}, or pass --input"
         " image:float32:batch(1,8,32)x3x224x224 or --sample inputs.npz"
     )
-    return Mistake(str(one.model), 1, "the model has no manifest, so its inputs are unknown", fix)
+    return Mistake(
+        str(one.model), 1, "the model has no manifest, so its inputs are unknown", fix
+    )
 
 
 def read_manifest(path: Path) -> document.Document:
@@ -173,11 +186,17 @@ def _check(read: document.Document, path: Path) -> None:
         meaning.check(read, path.parent)
 
 
-def from_inputs(one: folder.Found, inputs: Sequence[TensorSpec], sample: Path | None) -> ModelSpec:
+def from_inputs(
+    one: folder.Found, inputs: Sequence[TensorSpec], sample: Path | None
+) -> ModelSpec:
     """The spec of a model without a manifest."""
     assert one.model is not None
     return ModelSpec(
-        one.name, one.model, tuple(inputs), profiles=(merged_profile(inputs),), goldens=sample
+        one.name,
+        one.model,
+        tuple(inputs),
+        profiles=(merged_profile(inputs),),
+        goldens=sample,
     )
 
 
@@ -204,7 +223,9 @@ def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
         versions=Versions(**data.get("versions", {})),
         sequences=Sequences(**data.get("sequences", {})),
         calibration=(
-            _calibration(data["calibration"], folder_of_manifest) if "calibration" in data else None
+            _calibration(data["calibration"], folder_of_manifest)
+            if "calibration" in data
+            else None
         ),
         **_values(data, folder_of_manifest),
     )
@@ -217,33 +238,46 @@ def _values(data: Mapping[str, Any], folder_of_manifest: Path) -> dict[str, Any]
         if key in data:
             values[key] = tuple(data[key])
     if "keep_fp32" in data:
-        names = [data["keep_fp32"]] if isinstance(data["keep_fp32"], str) else data["keep_fp32"]
+        names = (
+            [data["keep_fp32"]]
+            if isinstance(data["keep_fp32"], str)
+            else data["keep_fp32"]
+        )
         values["keep_fp32"] = tuple(pattern for pattern in names if pattern != AUTO)
         values["keep_fp32_auto"] = AUTO in names
     if "goldens" in data:
         values["goldens"] = folder_of_manifest / data["goldens"]
     if "libraries" in data:
-        values["libraries"] = tuple(folder_of_manifest / name for name in data["libraries"])
+        values["libraries"] = tuple(
+            folder_of_manifest / name for name in data["libraries"]
+        )
     return values
 
 
 def _calibration(section: Mapping[str, Any], folder: Path) -> Calibration:
-    files = tuple(name if name == GOLDENS else folder / name for name in section["data"])
+    files = tuple(
+        name if name == GOLDENS else folder / name for name in section["data"]
+    )
     return Calibration(**{**_tuples(section), "data": files})
 
 
 def _state(item: Mapping[str, Any], folder: Path) -> State:
     initial = item.get("initial", ZEROS)
-    return State(item["input"], item["output"], None if initial == ZEROS else folder / initial)
+    return State(
+        item["input"], item["output"], None if initial == ZEROS else folder / initial
+    )
 
 
 def _fallback(section: Mapping[str, Any]) -> Fallback:
-    return Fallback(**{**_tuples(section), "ranges": _ranges(section.get("ranges", {}))})
+    return Fallback(
+        **{**_tuples(section), "ranges": _ranges(section.get("ranges", {}))}
+    )
 
 
 def _tuples(section: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        key: tuple(value) if isinstance(value, list) else value for key, value in section.items()
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in section.items()
     }
 
 

@@ -59,7 +59,9 @@ def _versions_are_kept(document: Document) -> None:
     keep, serve = section.get("keep"), section.get("serve")
     if isinstance(keep, int) and isinstance(serve, int) and serve > keep:
         document.add(
-            ("versions", "serve"), f"{serve} versions cannot be served: {keep} are kept", None
+            ("versions", "serve"),
+            f"{serve} versions cannot be served: {keep} are kept",
+            None,
         )
     if section and "version_policy" in _mapping(document.data.get("triton")):
         document.add(
@@ -83,7 +85,8 @@ def _profiles(document: Document) -> list[tuple[Route, dict[str, Any]]]:
     if "dims" in document.data or several is None:
         return [(("dims",), _mapping(document.data.get("dims")))]
     return [
-        (("profiles", index), _mapping(profile)) for index, profile in enumerate(_list(several))
+        (("profiles", index), _mapping(profile))
+        for index, profile in enumerate(_list(several))
     ]
 
 
@@ -98,21 +101,29 @@ def _ranges_are_ordered(document: Document) -> None:
             ):
                 for mistake in range_mistakes(values):
                     document.add(
-                        (*route, axis), f"{label((*route, axis))}: {mistake}", "min <= opt <= max"
+                        (*route, axis),
+                        f"{label((*route, axis))}: {mistake}",
+                        "min <= opt <= max",
                     )
 
 
 def _axes_have_ranges(document: Document) -> None:
     first: dict[str, Route] = {}
     for axis_route, axis in _axes(document):
-        first.setdefault(axis, axis_route)  # one mistake for each axis, however often it occurs
+        first.setdefault(
+            axis, axis_route
+        )  # one mistake for each axis, however often it occurs
     for route, profile in _profiles(document):
         for axis, axis_route in first.items():
             if axis not in profile:
                 near = did_you_mean(axis, profile, otherwise_list=False)
-                fix = near or f"add '{axis}: {{min: 1, opt: 8, max: 32}}' to '{label(route)}'"
+                fix = (
+                    near
+                    or f"add '{axis}: {{min: 1, opt: 8, max: 32}}' to '{label(route)}'"
+                )
                 message = (
-                    f"axis {axis!r} of {label(axis_route[:2])} has no range in '{label(route)}'"
+                    f"axis {axis!r} of {label(axis_route[:2])} has no range in"
+                    f" '{label(route)}'"
                 )
                 document.add(axis_route, message, fix)
 
@@ -125,7 +136,10 @@ def _ranges_are_used(document: Document) -> None:
         for axis in profile:
             if axis not in used and axis not in meant:
                 here = (*route, axis)
-                fix = did_you_mean(axis, sorted(used), otherwise_list=False) or "remove it"
+                fix = (
+                    did_you_mean(axis, sorted(used), otherwise_list=False)
+                    or "remove it"
+                )
                 document.add(
                     here,
                     f"{label(here)!r} is a range for an axis that no input has",
@@ -135,8 +149,14 @@ def _ranges_are_used(document: Document) -> None:
 
 
 def _names_are_unique(document: Document) -> None:
-    inputs = [(("inputs", i, "name"), item.get("name")) for i, item in enumerate(_inputs(document))]
-    outputs = [(("outputs", i), name) for i, name in enumerate(_list(document.data.get("outputs")))]
+    inputs = [
+        (("inputs", i, "name"), item.get("name"))
+        for i, item in enumerate(_inputs(document))
+    ]
+    outputs = [
+        (("outputs", i), name)
+        for i, name in enumerate(_list(document.data.get("outputs")))
+    ]
     seen: dict[str, Route] = {}
     for route, name in [*inputs, *outputs]:
         if isinstance(name, str) and name in seen:
@@ -152,7 +172,9 @@ def _names_are_unique(document: Document) -> None:
 
 def _batch_is_possible(document: Document) -> None:
     batching = _mapping(document.data.get("batching"))
-    kept = [item.get("input") for item in states.written(document)]  # not validated: may be a list
+    kept = [
+        item.get("input") for item in states.written(document)
+    ]  # not validated: may be a list
     stateless = [item for item in _inputs(document) if item.get("name") not in kept]
     first = {str(next(iter(_list(item.get("shape"))), None)) for item in stateless}
     axes = {axis for _, axis in _axes(document)}
@@ -172,7 +194,8 @@ def _batch_is_possible(document: Document) -> None:
         for index, size in enumerate(_list(batching.get(key))):
             if isinstance(size, int) and limit is not None and size > limit:
                 document.add(
-                    ("batching", key, index), f"{kind} {size} is above the axis's max {limit}"
+                    ("batching", key, index),
+                    f"{kind} {size} is above the axis's max {limit}",
                 )
 
 
@@ -216,7 +239,9 @@ def _padding_is_possible(document: Document) -> None:
         document.add(("pad",), "'pad' needs a model without state", fix, key=True)
         return
     if _mapping(document.data.get("batching")).get("enabled") is False:
-        document.add(("pad",), "'pad' needs batching", "remove batching.enabled: false", key=True)
+        document.add(
+            ("pad",), "'pad' needs batching", "remove batching.enabled: false", key=True
+        )
     inputs = {str(item.get("name")): item for item in _inputs(document)}
     lengths = {name: _lengths(item) for name, item in inputs.items()}
     _check_padded(document, pad, inputs, lengths)
@@ -245,7 +270,9 @@ def _check_padded(
     for name, value in pad.items():
         if name not in lengths:
             near = did_you_mean(str(name), list(lengths))
-            document.add(("pad", name), f"pad: no input has the name {name!r}", near, key=True)
+            document.add(
+                ("pad", name), f"pad: no input has the name {name!r}", near, key=True
+            )
         elif not lengths[name]:
             document.add(
                 ("pad", name),
@@ -304,7 +331,11 @@ def _calibration_exists(document: Document, folder: Path) -> None:
             and not os.path.isfile(folder / name)
         ):
             document.add(route, f"the file {folder / name} does not exist", None)
-        elif isinstance(name, str) and name.endswith(".npy") and len(_inputs(document)) > 1:
+        elif (
+            isinstance(name, str)
+            and name.endswith(".npy")
+            and len(_inputs(document)) > 1
+        ):
             document.add(
                 route,
                 f"an .npy has one array, but the model has {len(_inputs(document))} inputs",
@@ -319,7 +350,9 @@ def _libraries_exist(document: Document, folder: Path) -> None:
             and name.endswith((".py", ".so"))
             and not os.path.isfile(folder / name)
         ):
-            document.add(("libraries", index), f"the file {folder / name} does not exist", None)
+            document.add(
+                ("libraries", index), f"the file {folder / name} does not exist", None
+            )
 
 
 def _percentile_has_its_method(document: Document) -> None:

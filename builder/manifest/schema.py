@@ -46,7 +46,8 @@ def _validator() -> Any:
     from jsonschema.validators import extend
 
     types = Draft202012Validator.TYPE_CHECKER.redefine(
-        "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)
+        "integer",
+        lambda _, value: isinstance(value, int) and not isinstance(value, bool),
     )
     return extend(Draft202012Validator, type_checker=types)  # type: ignore[no-untyped-call]
 
@@ -79,7 +80,9 @@ def explain(error: ValidationError) -> Iterator[Finding]:
 
 def label(route: Route) -> str:
     """The path as text, such as `inputs[0].dtype`."""
-    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in route)
+    text = "".join(
+        f"[{step}]" if isinstance(step, int) else f".{step}" for step in route
+    )
     return text.removeprefix(".") or "the manifest"
 
 
@@ -113,13 +116,17 @@ def _belongs(key: str, route: Route, properties: dict[str, Any]) -> str | None:
     """The section to which a misplaced key belongs, among the `properties` of the document."""
     if route or nearest(key, properties):
         return None
-    homes = [name for name, part in properties.items() if key in part.get("properties", {})]
+    homes = [
+        name for name, part in properties.items() if key in part.get("properties", {})
+    ]
     return f"move it to {homes[0]!r}" if homes else None
 
 
 def _missing_keys(error: Any, route: Route) -> Iterator[Finding]:
     # jsonschema reports each missing key separately and names it only in its message
-    key = next(key for key in error.validator_value if error.message.startswith(repr(key)))
+    key = next(
+        key for key in error.validator_value if error.message.startswith(repr(key))
+    )
     yield route, f"{label(route)} has no {key!r}", None, False
 
 
@@ -133,7 +140,12 @@ def _wrong_type(error: Any, route: Route) -> Iterator[Finding]:
         fix = "remove the quotes"
     else:
         fix = None
-    yield route, f"{label(route)} must be {nouns}, not {described(error.instance)}", fix, False
+    yield (
+        route,
+        f"{label(route)} must be {nouns}, not {described(error.instance)}",
+        fix,
+        False,
+    )
 
 
 def _not_in_enum(error: Any, route: Route) -> Iterator[Finding]:
@@ -147,7 +159,12 @@ def _not_in_enum(error: Any, route: Route) -> Iterator[Finding]:
         )
         return
     fix = did_you_mean(error.instance, map(str, error.validator_value))
-    yield route, f"{label(route)}: {described(error.instance)} is not a known value", fix, False
+    yield (
+        route,
+        f"{label(route)}: {described(error.instance)} is not a known value",
+        fix,
+        False,
+    )
 
 
 def _too_small(error: Any, route: Route) -> Iterator[Finding]:
@@ -176,12 +193,22 @@ def _too_big(error: Any, route: Route) -> Iterator[Finding]:
 def _too_long(error: Any, route: Route) -> Iterator[Finding]:
     limit = error.validator_value
     has = len(error.instance)
-    yield route, f"{label(route)} must have at most {limit} characters, not {has}", None, False
+    yield (
+        route,
+        f"{label(route)} must have at most {limit} characters, not {has}",
+        None,
+        False,
+    )
 
 
 def _wrong_pattern(error: Any, route: Route) -> Iterator[Finding]:
     problem, fix = _pattern_problem(str(error.validator_value), route)
-    yield route, f"{label(route)}{problem.format(value=repr(error.instance))}", fix, False
+    yield (
+        route,
+        f"{label(route)}{problem.format(value=repr(error.instance))}",
+        fix,
+        False,
+    )
 
 
 def _pattern_problem(pattern: str, route: Route) -> tuple[str, str | None]:

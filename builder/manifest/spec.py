@@ -38,7 +38,10 @@ class TensorSpec:
 
     def at(self, profile: Profile, which: int) -> tuple[int, ...]:
         """The concrete shape at the profile's min (0), opt (1) or max (2)."""
-        return tuple(axis if isinstance(axis, int) else profile[axis][which] for axis in self.shape)
+        return tuple(
+            axis if isinstance(axis, int) else profile[axis][which]
+            for axis in self.shape
+        )
 
 
 def axis_ranges(tensors: Iterable[TensorSpec]) -> dict[str, Range]:
@@ -246,7 +249,9 @@ class ModelSpec:
         if self.io != "fp16":
             return frozenset()
         kept = {state.input for state in self.state}
-        return frozenset(t.name or "" for t in self.inputs if t.dtype == "float32") - kept
+        return (
+            frozenset(t.name or "" for t in self.inputs if t.dtype == "float32") - kept
+        )
 
     @property
     def server_state(self) -> tuple[State, ...]:

@@ -40,7 +40,9 @@ def _name_tensors(document: Document, side: str, known: list[str]) -> None:
             )
         elif known and name not in known:
             document.add(
-                route, f"{label(route)}: no {side} has the name {name!r}", did_you_mean(name, known)
+                route,
+                f"{label(route)}: no {side} has the name {name!r}",
+                did_you_mean(name, known),
             )
         seen.setdefault(name, index)
 
@@ -61,11 +63,19 @@ def initial_exist(document: Document, folder: Path) -> None:
     """Check that the file of every initial state exists."""
     for index, item in enumerate(written(document)):
         name = item.get("initial")
-        if isinstance(name, str) and name.endswith(".npy") and not os.path.isfile(folder / name):
-            beside = sorted(str(path.relative_to(folder)) for path in folder.glob("*.npy"))
+        if (
+            isinstance(name, str)
+            and name.endswith(".npy")
+            and not os.path.isfile(folder / name)
+        ):
+            beside = sorted(
+                str(path.relative_to(folder)) for path in folder.glob("*.npy")
+            )
             fix = did_you_mean(name, beside, otherwise_list=False)
             document.add(
-                ("state", index, "initial"), f"the file {folder / name} does not exist", fix
+                ("state", index, "initial"),
+                f"the file {folder / name} does not exist",
+                fix,
             )
 
 

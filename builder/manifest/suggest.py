@@ -21,7 +21,9 @@ def nearest(word: object, known: Iterable[str]) -> str | None:
     return lowered[matches[0]] if matches else None
 
 
-def did_you_mean(word: object, known: Iterable[str], *, otherwise_list: bool = True) -> str | None:
+def did_you_mean(
+    word: object, known: Iterable[str], *, otherwise_list: bool = True
+) -> str | None:
     """`did you mean 'x'?`, or the list of known words if none is near."""
     known = list(known)
     match = nearest(word, known)

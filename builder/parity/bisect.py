@@ -32,9 +32,16 @@ def graph_and_network(
     that need a layer without a reference are left out.
     """
     truth = conversion.lowered.values(*inputs)
-    tensors = {name: conversion.tensors[name].name for name in truth if name in conversion.tensors}
+    tensors = {
+        name: conversion.tensors[name].name
+        for name in truth
+        if name in conversion.tensors
+    }
     last = {tensor: name for name, tensor in tensors.items()}
-    found = {str(spec.name): value for spec, value in zip(conversion.inputs, inputs, strict=True)}
+    found = {
+        str(spec.name): value
+        for spec, value in zip(conversion.inputs, inputs, strict=True)
+    }
     found |= reference.inspect(conversion, inputs, set(last), partial=True)
     known = ((name, tensor) for name, tensor in tensors.items() if last[tensor] == name)
     return truth, {name: found[tensor] for name, tensor in known if tensor in found}
@@ -71,13 +78,19 @@ def _alike(one: torch.dtype, other: torch.dtype) -> bool:
     """Whether one dtype may replace the other within a network: half for float32, int32 for
     int64.
     """
-    return torch.bool not in (one, other) and one.is_floating_point == other.is_floating_point
+    return (
+        torch.bool not in (one, other)
+        and one.is_floating_point == other.is_floating_point
+    )
 
 
 def _location(conversion: Conversion, name: str) -> str:
     from builder.lowering import source_location
 
     node = next(
-        n for n in conversion.lowered.graph.nodes() for v in n.outputs() if v.debugName() == name
+        n
+        for n in conversion.lowered.graph.nodes()
+        for v in n.outputs()
+        if v.debugName() == name
     )
     return f"%{name} = {node.kind()} at {source_location(node)}"

@@ -45,7 +45,9 @@ def arguments(
     left = iter(tensors)
     named = [spec.name for spec in specs if spec.name]
     given, fixed = {}, dict(constants)
-    fixed |= {a.name: a.default_value for a in schema.arguments[1:] if a.has_default_value()}
+    fixed |= {
+        a.name: a.default_value for a in schema.arguments[1:] if a.has_default_value()
+    }
     try:
         for argument in schema.arguments[1:]:
             name = argument.name
@@ -73,7 +75,9 @@ def positional(
     given = arguments(module, specs, tensors, constants)
     if given is None:
         return None
-    return [given.get(a.name, a.default_value) for a in module.forward.schema.arguments[1:]]
+    return [
+        given.get(a.name, a.default_value) for a in module.forward.schema.arguments[1:]
+    ]
 
 
 def _value(part: Part, left: Iterator[torch.Tensor]) -> Any:

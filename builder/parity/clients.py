@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    closing,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -46,7 +52,11 @@ class SequencePosition:
 
     def options(self) -> dict[str, Any]:
         """The arguments of tritonclient's `infer`."""
-        return {"sequence_id": self.id, "sequence_start": self.start, "sequence_end": self.end}
+        return {
+            "sequence_id": self.id,
+            "sequence_start": self.start,
+            "sequence_end": self.end,
+        }
 
 
 class Client(Protocol):
@@ -74,7 +84,9 @@ class Client(Protocol):
         has that position in a sequence.
         """
 
-    def regions(self, kind: str, golden: Golden) -> AbstractContextManager[Regions | None]:
+    def regions(
+        self, kind: str, golden: Golden
+    ) -> AbstractContextManager[Regions | None]:
         """The golden's tensors in shared memory of this kind ("none": in the requests), inside a
         `with` block.
         """
@@ -96,7 +108,9 @@ class HttpClient:
         return bool(self._client.is_model_ready(model))
 
     def config(self, model: str) -> Any:
-        return json_format.ParseDict(self._client.get_model_config(model), pb.ModelConfig())
+        return json_format.ParseDict(
+            self._client.get_model_config(model), pb.ModelConfig()
+        )
 
     def infer(
         self,
@@ -119,7 +133,9 @@ class HttpClient:
         }
         return Response(outputs, dict(response.get("parameters", {})))
 
-    def regions(self, kind: str, golden: Golden) -> AbstractContextManager[Regions | None]:
+    def regions(
+        self, kind: str, golden: Golden
+    ) -> AbstractContextManager[Regions | None]:
         if kind == BODY:
             return nullcontext()
         return Regions(kind, self._client, golden, self._connect)
@@ -156,7 +172,9 @@ class GrpcClient:
         response = result.get_response()
         outputs = {
             o.name: (
-                regions.read(o.name, o.datatype, o.shape) if regions else result.as_numpy(o.name)
+                regions.read(o.name, o.datatype, o.shape)
+                if regions
+                else result.as_numpy(o.name)
             )
             for o in response.outputs
         }
@@ -166,7 +184,9 @@ class GrpcClient:
         }
         return Response(outputs, settings)
 
-    def regions(self, kind: str, golden: Golden) -> AbstractContextManager[Regions | None]:
+    def regions(
+        self, kind: str, golden: Golden
+    ) -> AbstractContextManager[Regions | None]:
         if kind == BODY:
             return nullcontext()
         return Regions(kind, self._client, golden)
@@ -233,15 +253,25 @@ def describe(
 
 
 def _request(
-    module: ModuleType, arrays: Arrays, regions: Regions | None, position: SequencePosition | None
+    module: ModuleType,
+    arrays: Arrays,
+    regions: Regions | None,
+    position: SequencePosition | None,
 ) -> dict[str, Any]:
     """Arguments of tritonclient's `infer`: the arrays or their shared memory regions, and the
     position in a sequence.
     """
     options: dict[str, Any] = dict(position.options()) if position else {}
     if regions:
-        return {**options, "inputs": regions.inputs(module), "outputs": regions.outputs(module)}
-    return {**options, "inputs": [_input(module, name, array) for name, array in arrays.items()]}
+        return {
+            **options,
+            "inputs": regions.inputs(module),
+            "outputs": regions.outputs(module),
+        }
+    return {
+        **options,
+        "inputs": [_input(module, name, array) for name, array in arrays.items()],
+    }
 
 
 def _input(module: ModuleType, name: str, array: NDArray[Any]) -> Any:

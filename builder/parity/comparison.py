@@ -81,13 +81,17 @@ class Comparison:
     @property
     def share(self) -> float | None:
         """The largest error relative to its tolerance; None if nothing could be compared."""
-        return max((one.share for one in self.outputs if one.share is not None), default=None)
+        return max(
+            (one.share for one in self.outputs if one.share is not None), default=None
+        )
 
     @property
     def problems(self) -> tuple[str, ...]:
         """The problems, each with the output's name."""
         return tuple(
-            f"output {output.name!r}: {output.problem}" for output in self.outputs if output.problem
+            f"output {output.name!r}: {output.problem}"
+            for output in self.outputs
+            if output.problem
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -102,7 +106,9 @@ def _output_dict(output: OutputComparison) -> dict[str, Any]:
     """The output as JSON data. JSON has no infinity, so an infinite share is null; `problem` then
     has the difference. The spread is only in records.
     """
-    share = output.share if output.share is not None and np.isfinite(output.share) else None
+    share = (
+        output.share if output.share is not None and np.isfinite(output.share) else None
+    )
     fields = asdict(output)
     del fields["spread"]
     return {**fields, "share": share, "passed": output.passed}
@@ -122,7 +128,9 @@ def compare(
     (see tolerances). NaN passes only for NaN, an infinity only for the same one.
     """
     expected = golden.outputs if isinstance(golden, Golden) else golden
-    common = [_output(name, outputs, expected, tolerance, precision) for name in expected]
+    common = [
+        _output(name, outputs, expected, tolerance, precision) for name in expected
+    ]
     extra = [
         OutputComparison(name, _extra(name, outputs, expected))
         for name in outputs
@@ -131,7 +139,12 @@ def compare(
     return Comparison((*common, *extra))
 
 
-NARROWED = {("float64", "float32"), ("int64", "int32"), ("int8", "int32"), ("uint8", "int32")}
+NARROWED = {
+    ("float64", "float32"),
+    ("int64", "int32"),
+    ("int8", "int32"),
+    ("uint8", "int32"),
+}
 """(module's dtype, network's dtype) if TensorRT does not support the module's dtype at endpoints
 (the last two only for versions without INT8 and UINT8 endpoints). Outputs are converted back to the
 module's dtype.
@@ -143,7 +156,8 @@ def widened(outputs: Arrays, golden: Golden) -> dict[str, Array]:
     support that dtype.
     """
     pairs = (
-        (name, array, golden.outputs.get(name, array).dtype) for name, array in outputs.items()
+        (name, array, golden.outputs.get(name, array).dtype)
+        for name, array in outputs.items()
     )
     return {
         n: a.astype(wanted) if (str(wanted), str(a.dtype)) in NARROWED else a
@@ -158,9 +172,13 @@ def _output(
         return OutputComparison(name, _missing(name, outputs, expected))
     got, want = outputs[name], expected[name]
     if got.dtype != want.dtype:
-        return OutputComparison(name, f"the element type is {got.dtype}, not {want.dtype}")
+        return OutputComparison(
+            name, f"the element type is {got.dtype}, not {want.dtype}"
+        )
     if got.shape != want.shape:
-        return OutputComparison(name, f"the shape is {list(got.shape)}, not {list(want.shape)}")
+        return OutputComparison(
+            name, f"the shape is {list(got.shape)}, not {list(want.shape)}"
+        )
     return _values(name, got, want, tolerance, precision)
 
 
@@ -197,11 +215,15 @@ def _values(
     dtype = known.name if known else ""
     rtol, atol = limits(want, dtype, tolerance, precision)
     if not want.size:
-        return OutputComparison(name, None, 0.0, None, 0.0, None, 1.0, rtol, atol, share=0.0)
+        return OutputComparison(
+            name, None, 0.0, None, 0.0, None, 1.0, rtol, atol, share=0.0
+        )
     error, magnitude = _error(got, want)
     allowed = atol + rtol * magnitude
     passes = error <= allowed
-    relative = np.divide(error, magnitude, out=np.zeros_like(error), where=magnitude > 0)
+    relative = np.divide(
+        error, magnitude, out=np.zeros_like(error), where=magnitude > 0
+    )
     absolute_at = _index_of_max(error)
     relative_at = _index_of_max(relative)
     noise = _noise(error, want)
@@ -234,7 +256,9 @@ def _too_noisy(noise: float, most: float | None) -> str | None:
 
 def _shares(error: Array, allowed: Array) -> Array:
     """Each error / allowed; 0 for an element without error, even if nothing is allowed."""
-    shares = np.divide(error, allowed, out=np.full(error.shape, np.inf), where=allowed > 0)
+    shares = np.divide(
+        error, allowed, out=np.full(error.shape, np.inf), where=allowed > 0
+    )
     return np.where(error == 0, 0.0, shares)
 
 
@@ -244,7 +268,9 @@ def _spread(got: Array, want: Array, shares: Array) -> Spread:
     counts = np.bincount(np.searchsorted(EDGES, wrong), minlength=len(EDGES) + 1)
     chosen = np.linspace(0, flat.size - 1, min(SAMPLED, flat.size)).astype(np.int64)
     chosen[0] = np.argmax(flat)
-    expected, actual = (array.ravel()[chosen].astype(np.float64) for array in (want, got))
+    expected, actual = (
+        array.ravel()[chosen].astype(np.float64) for array in (want, got)
+    )
     return Spread(
         tuple(expected.tolist()),
         tuple(actual.tolist()),

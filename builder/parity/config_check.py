@@ -26,8 +26,12 @@ def _plain(message: Any) -> dict[str, Any]:
 def _differ(file: Any, server: Any, where: str) -> Iterator[str]:
     if isinstance(file, dict) and isinstance(server, dict):
         for key, value in file.items():
-            yield from _differ(value, server.get(key), f"{where}.{key}" if where else key)
-    elif isinstance(file, list) and isinstance(server, list) and len(file) == len(server):
+            yield from _differ(
+                value, server.get(key), f"{where}.{key}" if where else key
+            )
+    elif (
+        isinstance(file, list) and isinstance(server, list) and len(file) == len(server)
+    ):
         for index, (one, other) in enumerate(zip(file, server, strict=True)):
             yield from _differ(one, other, f"{where}[{index}]")
     elif file != server and not _normalized(file, server, where):
@@ -36,4 +40,6 @@ def _differ(file: Any, server: Any, where: str) -> Iterator[str]:
 
 def _normalized(file: Any, server: Any, where: str) -> bool:
     """Normalize a config: Triton resolves KIND_AUTO when it loads, and omits empty messages."""
-    return (where.endswith(".kind") and file == _AUTO) or (file == {} and server is None)
+    return (where.endswith(".kind") and file == _AUTO) or (
+        file == {} and server is None
+    )

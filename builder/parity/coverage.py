@@ -21,7 +21,9 @@ C: Any = torch._C
 """torch's bindings of the graph, which have no complete annotations."""
 
 _NAMESPACE = "trt_build_coverage"
-_COMPARISONS = frozenset(f"aten::{name}" for name in ("gt", "lt", "ge", "le", "eq", "ne"))
+_COMPARISONS = frozenset(
+    f"aten::{name}" for name in ("gt", "lt", "ge", "le", "eq", "ne")
+)
 _LOWER, _UPPER = "lower bound applied", "upper bound applied"
 _OPEN = "no bound applied"
 _TRUE, _FALSE = "true", "false"
@@ -100,7 +102,11 @@ class Coverage:
             arguments = (getattr(self._module, "_c", self._module), *arguments)
         with torch.no_grad():
             C._jit_interpret_graph(self._graph, tuple(arguments))
-        return {outcome for outcome in self.wanted if (outcome.site, outcome.which) in observed}
+        return {
+            outcome
+            for outcome in self.wanted
+            if (outcome.site, outcome.which) in observed
+        }
 
 
 class _Instrument:
@@ -172,7 +178,9 @@ class _Instrument:
         self._want(node, kind, sorted(outcomes))
         before = given[0]
         if node.kind().endswith("_"):
-            copy = self.graph.create("aten::clone", [given[0], self._constant(node, None)], 1)
+            copy = self.graph.create(
+                "aten::clone", [given[0], self._constant(node, None)], 1
+            )
             copy.insertBefore(node)
             before = copy.output()
         self._observe(node, "bounds", before, node.output(), after=True)
@@ -261,7 +269,9 @@ def _is_setting(node: Any) -> bool:
     `forward` creates.
     """
     owner = node.inputsAt(0).node()
-    return owner.kind() == "prim::Param" or (owner.kind() == "prim::GetAttr" and _is_setting(owner))
+    return owner.kind() == "prim::Param" or (
+        owner.kind() == "prim::GetAttr" and _is_setting(owner)
+    )
 
 
 def _attribute(node: Any, module: Any) -> Any:
@@ -291,7 +301,11 @@ def _number(value: Any) -> float | int | None:
     if value.node().kind() != "prim::Constant":
         return None
     known = value.toIValue()
-    if isinstance(known, torch.Tensor) and known.numel() == 1 and not known.is_complex():
+    if (
+        isinstance(known, torch.Tensor)
+        and known.numel() == 1
+        and not known.is_complex()
+    ):
         known = known.item()
     if isinstance(known, int | float) and not isinstance(known, bool):
         return known

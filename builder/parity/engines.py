@@ -120,20 +120,27 @@ def _planned(folder: Path) -> Planned | None:
     """The model with its plans; None without plans or without plan.json."""
     try:
         facts = json.loads(
-            (folder / published.current(folder) / "plan.json").read_text(encoding="utf-8")
+            (folder / published.current(folder) / "plan.json").read_text(
+                encoding="utf-8"
+            )
         )
     except (OSError, ValueError):
         return None
     if not any((folder / published.current(folder)).glob("*.plan")):
         return None
-    names = [tuple(t["name"] for t in facts["serving"][side]) for side in ("inputs", "outputs")]
+    names = [
+        tuple(t["name"] for t in facts["serving"][side])
+        for side in ("inputs", "outputs")
+    ]
     if "segments" in facts:
         return Planned(folder, facts, None, *names)
     plan, own = _plan_for_this_gpu(folder, facts)
     return Planned(folder, own, plan, *names)
 
 
-def _plan_for_this_gpu(folder: Path, facts: Mapping[str, Any]) -> tuple[Path, Mapping[str, Any]]:
+def _plan_for_this_gpu(
+    folder: Path, facts: Mapping[str, Any]
+) -> tuple[Path, Mapping[str, Any]]:
     """The plan and its facts; for a merged model, those of this GPU's compute capability."""
     from builder.engine import gpu
 
@@ -166,7 +173,9 @@ def on_gpu(stack: ExitStack, model: Planned) -> Opened:
         return dict(zip(engine.outputs, made, strict=True))
 
     return Opened(
-        run, "plan", f"the plan of {model.facts.get('flavour')} {model.facts.get('tensorrt')} alone"
+        run,
+        "plan",
+        f"the plan of {model.facts.get('flavour')} {model.facts.get('tensorrt')} alone",
     )
 
 
@@ -174,7 +183,9 @@ def by_runtime(stack: ExitStack, model: Planned) -> Opened:
     """Run the segments of a model by the serving code, in this process."""
     runtime = _runtime()
     for name in model.facts.get("libraries", ()):
-        runtime.load_library(model.folder / published.current(model.folder) / "libraries" / name)
+        runtime.load_library(
+            model.folder / published.current(model.folder) / "libraries" / name
+        )
     instance = {"model_instance_kind": "GPU", "model_instance_device_id": "0"}
     executor = runtime.SegmentsExecutor(
         model.folder / published.current(model.folder), model.facts, instance
@@ -222,29 +233,43 @@ def _model(planned: Planned, repeat: int, open_plan: Open) -> ModelParity:
         try:
             if not problems:
                 opened = open_plan(stack, planned)
-                results = [_ask(model, opened.run, golden, repeat) for golden in model.goldens]
+                results = [
+                    _ask(model, opened.run, golden, repeat) for golden in model.goldens
+                ]
         except EngineError as refusal:
             problems = (refusal.message,)
     kind, why = (opened.kind, opened.why) if opened else (None, None)
     if kind == "torch":
         problems = (*problems, f"no plan of it ran: {why}")
     return ModelParity(
-        model.name, str(model.sidecar["serve_as"]), kind, "cuda:0", why, tuple(results), problems
+        model.name,
+        str(model.sidecar["serve_as"]),
+        kind,
+        "cuda:0",
+        why,
+        tuple(results),
+        problems,
     )
 
 
 def _ask(model: PublishedModel, run: Run, golden: Golden, repeat: int) -> GoldenResult:
     profile = _profile(golden)
     try:
-        inputs = {name: _placed(to_torch(array)) for name, array in golden.inputs.items()}
-        outputs = {name: to_numpy(tensor) for name, tensor in run(inputs, profile).items()}
+        inputs = {
+            name: _placed(to_torch(array)) for name, array in golden.inputs.items()
+        }
+        outputs = {
+            name: to_numpy(tensor) for name, tensor in run(inputs, profile).items()
+        }
         times = [milliseconds(partial(run, inputs, profile)) for _ in range(repeat)]
     except EngineError as failure:
         return GoldenResult(golden.name, "engine", None, failure.message)
     comparison = compare(
         widened(outputs, golden), golden, model.tolerance, precision=model.precision
     )
-    return GoldenResult(golden.name, "engine", comparison, None, *percentiles(times), tuple(times))
+    return GoldenResult(
+        golden.name, "engine", comparison, None, *percentiles(times), tuple(times)
+    )
 
 
 def _profile(golden: Golden) -> int | None:

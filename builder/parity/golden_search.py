@@ -51,7 +51,11 @@ class GoldenSearch:
     """Which outcomes of a module the recorded goldens reach, and goldens for the others."""
 
     def __init__(
-        self, module: Any, spec: ModelSpec, record: Record, optional: Collection[str] = ()
+        self,
+        module: Any,
+        spec: ModelSpec,
+        record: Record,
+        optional: Collection[str] = (),
     ) -> None:
         self.module = module
         self.spec = spec
@@ -122,7 +126,10 @@ class GoldenSearch:
                     yield self._resized(tensors, {**sizes, axis: size}, sizes)
 
     def _resized(
-        self, tensors: Sequence[torch.Tensor], wanted: Mapping[str, int], sizes: Mapping[str, int]
+        self,
+        tensors: Sequence[torch.Tensor],
+        wanted: Mapping[str, int],
+        sizes: Mapping[str, int],
     ) -> list[torch.Tensor]:
         """The tensors repeated or sliced to the requested sizes."""
         resized = []
@@ -155,12 +162,15 @@ class GoldenSearch:
         """Whether inputs that differ only by rounding have the same outputs."""
         generator = torch.Generator().manual_seed(0)
         for _ in range(_NUDGES):
-            nudged = [_nudged(t, generator) if t.is_floating_point() else t for t in tensors]
+            nudged = [
+                _nudged(t, generator) if t.is_floating_point() else t for t in tensors
+            ]
             other = self.record(golden.name, nudged)
             if other.outputs.keys() != golden.outputs.keys():
                 return False
             if not all(
-                self._nearly(other.outputs[name], array) for name, array in golden.outputs.items()
+                self._nearly(other.outputs[name], array)
+                for name, array in golden.outputs.items()
             ):
                 return False
         return True
@@ -177,7 +187,8 @@ class GoldenSearch:
     def _reached(self, tensors: Sequence[torch.Tensor]) -> set[Outcome]:
         specs = self.spec.inputs
         given = [
-            t.to(getattr(torch, s.dtype), copy=True) for s, t in zip(specs, tensors, strict=True)
+            t.to(getattr(torch, s.dtype), copy=True)
+            for s, t in zip(specs, tensors, strict=True)
         ]
         arguments = positional(self.module, specs, given, self.spec.constants)
         if arguments is None:
@@ -196,4 +207,6 @@ def _nudged(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 def is_finite(golden: Golden) -> bool:
     """Whether no output of the golden has an infinity or NaN."""
-    return all(np.isfinite(array.astype(np.float64)).all() for array in golden.outputs.values())
+    return all(
+        np.isfinite(array.astype(np.float64)).all() for array in golden.outputs.values()
+    )

@@ -65,7 +65,9 @@ def health(
     with connected("health", http_url, grpc_url, timeout, access) as clients:
         # an ensemble's golden runs its steps
         known = served.chosen(repository, None)
-        names = models or [name for name in known if not served.is_step(repository / name)]
+        names = models or [
+            name for name in known if not served.is_step(repository / name)
+        ]
         return [
             _one(repository / name, protocol, client)
             for name in served.chosen(repository, names)
@@ -78,12 +80,16 @@ def _one(folder: Path, protocol: str, client: Client) -> ModelHealth:
         with shaped(folder):
             model = served.read(folder)
             request = _request(model, client)
-    except UsageError:  # not of trt-build, or its files are damaged: its server may still serve it
+    except (
+        UsageError
+    ):  # not of trt-build, or its files are damaged: its server may still serve it
         request = None
     name, golden_name = folder.name, None
     try:
         if not client.ready(name):
-            return ModelHealth(name, protocol, None, "the server does not report it as ready")
+            return ModelHealth(
+                name, protocol, None, "the server does not report it as ready"
+            )
         if request is None:
             return ModelHealth(name, protocol, None)
         golden, infer = request
@@ -95,14 +101,18 @@ def _one(folder: Path, protocol: str, client: Client) -> ModelHealth:
         raise_if_unreachable(error, protocol)
         return ModelHealth(name, protocol, golden_name, str(error))
     problem = _problem(model, outputs, golden)
-    return ModelHealth(name, protocol, golden_name, problem, problem is not None, elapsed)
+    return ModelHealth(
+        name, protocol, golden_name, problem, problem is not None, elapsed
+    )
 
 
 def _problem(model: PublishedModel, outputs: Any, golden: Golden) -> str | None:
     """The difference between the outputs and the golden; None if there is none."""
     try:
         with shaped(model.folder):
-            compared = compare(outputs, golden, model.tolerance, precision=model.precision)
+            compared = compare(
+                outputs, golden, model.tolerance, precision=model.precision
+            )
     except UsageError as error:
         return f"the response cannot be compared: {error.message}"
     return "; ".join(compared.problems) or None

@@ -71,7 +71,9 @@ def draw(
 ) -> list[torch.Tensor]:
     """One CPU tensor for each spec at these axis sizes. The same seed returns the same values."""
     generator = torch.Generator().manual_seed(seed)
-    longest = sizes.get(style.lengths) if isinstance(style.lengths, str) else style.lengths
+    longest = (
+        sizes.get(style.lengths) if isinstance(style.lengths, str) else style.lengths
+    )
     return [
         _lengths(tensor, _shape(tensor, sizes), longest, generator)
         if longest and _may_be_lengths(tensor)
@@ -90,7 +92,9 @@ def _lengths(
 
 
 def _shape(tensor: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(axis if isinstance(axis, int) else sizes[axis] for axis in tensor.shape)
+    return tuple(
+        axis if isinstance(axis, int) else sizes[axis] for axis in tensor.shape
+    )
 
 
 def _draw(
@@ -106,7 +110,9 @@ def _draw(
     return torch.randint(low, high, shape, generator=generator, dtype=dtype)
 
 
-def _mask(shape: tuple[int, ...], share: float, generator: torch.Generator) -> torch.Tensor:
+def _mask(
+    shape: tuple[int, ...], share: float, generator: torch.Generator
+) -> torch.Tensor:
     """A mask with one True and, if possible, one False in every row along the last axis, because
     uniform rows are often invalid.
     """
@@ -194,7 +200,9 @@ def _scaled(tensor: torch.Tensor, by: float) -> torch.Tensor:
     return tensor * by if tensor.is_floating_point() else tensor
 
 
-def _shifted(tensor: torch.Tensor, by: float, largest: float = math.inf) -> torch.Tensor:
+def _shifted(
+    tensor: torch.Tensor, by: float, largest: float = math.inf
+) -> torch.Tensor:
     """Floats around `by`, a tenth of a standard deviation wide; integers equal to it, from 0 on."""
     if tensor.is_floating_point():
         return tensor * 0.1 + by if abs(by) <= largest else tensor

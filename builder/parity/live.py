@@ -32,12 +32,16 @@ def serving_models(
     chosen: Any = {}
     if models:
         names = list(served.chosen(repository, models))
-        record = [published.read(repository / name / published.SIDECAR) for name in names]
+        record = [
+            published.read(repository / name / published.SIDECAR) for name in names
+        ]
         steps = [step for one in record for step in one.get(published.STEPS) or ()]
         chosen = {"explicit": True, "models": list(dict.fromkeys([*steps, *names]))}
     ports: Any = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 0)
     chosen["client_shared_memory"] = any(memory != BODY for memory in memories)
-    with serving.serve(repository, installation=installation, **ports, **chosen) as server:
+    with serving.serve(
+        repository, installation=installation, **ports, **chosen
+    ) as server:
         yield server
 
 
@@ -53,5 +57,9 @@ def verify_served(
         progress("tritonserver", "start")
     with serving_models(repository, installation=installation) as server:
         return verify(
-            repository, server.http_url, server.grpc_url, repeat=repeat, progress=progress
+            repository,
+            server.http_url,
+            server.grpc_url,
+            repeat=repeat,
+            progress=progress,
         )

@@ -19,14 +19,18 @@ ALL = "defaults"
 """The last part of the name of a golden without any optional input."""
 
 
-def filled(spec: TensorSpec, default: Default, sizes: Mapping[str, int]) -> torch.Tensor:
+def filled(
+    spec: TensorSpec, default: Default, sizes: Mapping[str, int]
+) -> torch.Tensor:
     """The tensor that the server uses for the input, with the named axes of these sizes."""
     shape = [axis if isinstance(axis, int) else sizes[axis] for axis in spec.shape]
     value = torch.tensor(default, dtype=getattr(torch, spec.dtype))
     return value.expand(shape).contiguous()
 
 
-def sizes_of(specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+def sizes_of(
+    specs: Sequence[TensorSpec], shapes: Mapping[str, Sequence[int]]
+) -> dict[str, int]:
     """The sizes of the named axes in a request with inputs of these shapes, by input name."""
     return {
         axis: size
@@ -43,15 +47,23 @@ def variants(
     omitted inputs and all tensors, with the defaults.
     """
     optional = tuple(spec.defaults)
-    shapes = {s.name or "": tensor.shape for s, tensor in zip(spec.inputs, tensors, strict=True)}
+    shapes = {
+        s.name or "": tensor.shape
+        for s, tensor in zip(spec.inputs, tensors, strict=True)
+    }
     sizes = sizes_of(spec.inputs, shapes)
     each = [(f"p0-without-{name}", (name,)) for name in optional]
-    for golden, omitted in [*each, *([(f"p0-{ALL}", optional)] if len(optional) > 1 else [])]:
+    for golden, omitted in [
+        *each,
+        *([(f"p0-{ALL}", optional)] if len(optional) > 1 else []),
+    ]:
         yield (
             golden,
             omitted,
             [
-                filled(one, spec.defaults[one.name or ""], sizes) if one.name in omitted else tensor
+                filled(one, spec.defaults[one.name or ""], sizes)
+                if one.name in omitted
+                else tensor
                 for one, tensor in zip(spec.inputs, tensors, strict=True)
             ],
         )
@@ -63,11 +75,14 @@ def other_default(module: Any, spec: ModelSpec, golden: Golden) -> str | None:
     """
     (name,) = golden.omitted
     tensors = [
-        to_torch(golden.inputs[one.name or ""]).to(getattr(torch, one.dtype)) for one in spec.inputs
+        to_torch(golden.inputs[one.name or ""]).to(getattr(torch, one.dtype))
+        for one in spec.inputs
     ]
     given = arguments(module, spec.inputs, tensors, spec.constants) or {}
     schema = getattr(getattr(module, "forward", None), "schema", None)
-    own = next((a for a in schema.arguments if a.name == name), None) if schema else None
+    own = (
+        next((a for a in schema.arguments if a.name == name), None) if schema else None
+    )
     if name not in given or own is None or not own.has_default_value():
         return None
     del given[name]
@@ -75,7 +90,9 @@ def other_default(module: Any, spec: ModelSpec, golden: Golden) -> str | None:
         with torch.no_grad():
             made = [to_numpy(tensor) for _, tensor in leaves(module(**given))]
         pairs = zip(golden.outputs.items(), made, strict=True)
-        outputs = {output: array.astype(stated.dtype) for (output, stated), array in pairs}
+        outputs = {
+            output: array.astype(stated.dtype) for (output, stated), array in pairs
+        }
         same = compare(outputs, golden, spec.tolerance, precision="fp32").passed
     except (RuntimeError, IndexError, torch.jit.Error, TrtBuildError, ValueError):
         same = False

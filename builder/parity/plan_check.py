@@ -108,7 +108,11 @@ def check(
 
 class _Check:
     def __init__(
-        self, goldens: Sequence[Golden], spec: ModelSpec, options: BuildOptions, tools: Tools
+        self,
+        goldens: Sequence[Golden],
+        spec: ModelSpec,
+        options: BuildOptions,
+        tools: Tools,
     ) -> None:
         self.goldens = goldens
         self.spec = spec
@@ -125,9 +129,14 @@ class _Check:
         try:
             with self.tools.open(plan) as run:
                 for golden in self.goldens:
-                    inputs = {name: to_torch(array) for name, array in golden.inputs.items()}
+                    inputs = {
+                        name: to_torch(array) for name, array in golden.inputs.items()
+                    }
                     for output in run(inputs):
-                        arrays = {name: to_numpy(tensor.cpu()) for name, tensor in output.items()}
+                        arrays = {
+                            name: to_numpy(tensor.cpu())
+                            for name, tensor in output.items()
+                        }
                         found = compare(
                             widened(arrays, golden),
                             golden,
@@ -164,13 +173,17 @@ class _Check:
                 return None
             kept.append(layer)
             patterns = tuple(map(glob.escape, kept))
-            conversion = self.tools.convert(conversion, (*self.spec.keep_fp32, *patterns), None)
+            conversion = self.tools.convert(
+                conversion, (*self.spec.keep_fp32, *patterns), None
+            )
             plan = self._attempt(conversion, self.options, f"with {layer} in float32")
             if plan is not None:
                 return Right(conversion, plan, tuple(self.steps), patterns)
         return None
 
-    def _attempt(self, conversion: Conversion, options: BuildOptions, how: str) -> Plan | None:
+    def _attempt(
+        self, conversion: Conversion, options: BuildOptions, how: str
+    ) -> Plan | None:
         """A new plan if it is correct. The step is reported in any case."""
         with tempfile.TemporaryDirectory() as folder:
             own = replace(options, timing_cache=Path(folder) / "own.cache")
@@ -194,7 +207,11 @@ class _Check:
             return None
         given = [to_torch(golden.inputs[str(spec.name)]) for spec in conversion.inputs]
         truth = conversion.lowered.values(*given)
-        named = [(layer, name) for layer, name in named_values(conversion.network) if name in truth]
+        named = [
+            (layer, name)
+            for layer, name in named_values(conversion.network)
+            if name in truth
+        ]
         patterns = (*self.spec.keep_fp32, *map(glob.escape, kept))
 
         def is_wrong(at: int) -> bool:
@@ -209,7 +226,9 @@ class _Check:
         self.first = self.first or f"%{value}"
         return layer
 
-    def _layer_of_output(self, conversion: Conversion, kept: Sequence[str]) -> str | None:
+    def _layer_of_output(
+        self, conversion: Conversion, kept: Sequence[str]
+    ) -> str | None:
         """The first layer of an output that is not kept yet. If no inner value differs, one of
         these layers must be wrong.
         """
@@ -300,7 +319,9 @@ def _open(plan: Plan) -> AbstractContextManager[Run]:
     return opened()
 
 
-def _convert(conversion: Conversion, keep_fp32: Sequence[str], output: str | None) -> Conversion:
+def _convert(
+    conversion: Conversion, keep_fp32: Sequence[str], output: str | None
+) -> Conversion:
     from builder.conversion import convert_again
 
     again = convert_again(conversion, keep_fp32)

@@ -102,7 +102,9 @@ class Recording:
         ]
         if len(found) > SHOWN_BRANCHES:
             more = len(found) - SHOWN_BRANCHES
-            found[SHOWN_BRANCHES:] = [f"no golden reaches branches of {more} more conditions"]
+            found[SHOWN_BRANCHES:] = [
+                f"no golden reaches branches of {more} more conditions"
+            ]
         absent = (_never(name, given) for name, given in self.unseen)
         return (*self.reduced, *absent, *found)
 
@@ -111,7 +113,9 @@ class Recording:
         model: static shapes, types or arguments decide them.
         """
         lines = {location.partition(", near ")[0] for location in locations}
-        kept = [one for one in self.unreached if one.where.partition(", near ")[0] in lines]
+        kept = [
+            one for one in self.unreached if one.where.partition(", near ")[0] in lines
+        ]
         return replace(self, unreached=tuple(kept)).warnings
 
 
@@ -168,7 +172,9 @@ def example(module: Module, spec: ModelSpec) -> tuple[torch.Tensor, ...]:
     recorder = _Recorder(module, spec, ())
     golden = next(recorder.all())
     pairs = zip(spec.inputs, recorder._tensors(golden), strict=True)
-    return tuple(tensor.to(getattr(torch, tensor_spec.dtype)) for tensor_spec, tensor in pairs)
+    return tuple(
+        tensor.to(getattr(torch, tensor_spec.dtype)) for tensor_spec, tensor in pairs
+    )
 
 
 def list_lengths(module: Module, spec: ModelSpec, name: str) -> list[int]:
@@ -206,7 +212,9 @@ class _Recorder:
         self.names = names
         self.paths = paths
         self.styles = list(inputs.styles(spec))
-        self.batch = shared_first_axis(spec.stateless_inputs if spec.server_state else spec.inputs)
+        self.batch = shared_first_axis(
+            spec.stateless_inputs if spec.server_state else spec.inputs
+        )
         self.reduced: list[str] = []
         self.seconds_per_element = 0.0
         self.left_out: dict[str, str] = {}
@@ -228,7 +236,10 @@ class _Recorder:
         if opt is not None:
             yield from self._without(opt)
         if opt is not None and not self.spec.state:
-            profile = {**axis_ranges(self.spec.inputs), **(self.spec.profiles or ({},))[0]}
+            profile = {
+                **axis_ranges(self.spec.inputs),
+                **(self.spec.profiles or ({},))[0],
+            }
             yield from self.search.more(opt, inputs.sizes_of(profile)["opt"])
 
     def _without(self, opt: Golden) -> Iterator[Golden]:
@@ -256,7 +267,11 @@ class _Recorder:
                     continue
                 self._measured(golden, time.monotonic() - started)
                 yield golden
-                if kind in ("opt", "max") and self._batch_like(merged) and self._count(golden) > 1:
+                if (
+                    kind in ("opt", "max")
+                    and self._batch_like(merged)
+                    and self._count(golden) > 1
+                ):
                     if not batches:
                         yield self._recorded(f"p{index}-row", self._rows(golden))
                     batches.append(golden)
@@ -270,12 +285,16 @@ class _Recorder:
                 yield self._recorded(f"{name}-row", self._rows(golden))
                 yield from self._rolled(name, golden)
 
-    def _drawn(self, name: str, sizes: Mapping[str, int], profile: Profile) -> Golden | None:
+    def _drawn(
+        self, name: str, sizes: Mapping[str, int], profile: Profile
+    ) -> Golden | None:
         """The golden of these sizes. None, with a line in `reduced`, if the module fails on all
         generated inputs and the user's inputs are sufficient.
         """
         try:
-            return self.golden(name, self._allowed(self._affordable(name, sizes, profile), profile))
+            return self.golden(
+                name, self._allowed(self._affordable(name, sizes, profile), profile)
+            )
         except ModelFileError as error:
             if isinstance(error, ListTooLong):
                 raise
@@ -293,12 +312,23 @@ class _Recorder:
         """The golden at sizes with the divisor that min, opt and max of an axis share, with a line
         in `reduced`: some modules accept only multiples of a size. None if it fails at these too.
         """
-        other = {axis: inputs.odd(span, math.gcd(*span) or 1) for axis, span in profile.items()}
+        other = {
+            axis: inputs.odd(span, math.gcd(*span) or 1)
+            for axis, span in profile.items()
+        }
         try:
-            found = None if other == sizes else self.golden(name, self._allowed(other, profile))
+            found = (
+                None
+                if other == sizes
+                else self.golden(name, self._allowed(other, profile))
+            )
         except ModelFileError:
             found = None
-        instead = f"golden {name} has {other} instead" if found else f"golden {name} is left out"
+        instead = (
+            f"golden {name} has {other} instead"
+            if found
+            else f"golden {name} is left out"
+        )
         self.reduced.append(
             f"the original module fails at {dict(sizes)} ({reason}), so requests of such sizes fail"
             f" too; {instead}; declare sizes that the module accepts"
@@ -311,7 +341,8 @@ class _Recorder:
         """
         pairs = zip(self.spec.inputs, self._tensors(golden), strict=True)
         rolled = [
-            t.roll(1, s.shape.index(self.batch)) if self.batch in s.shape else t for s, t in pairs
+            t.roll(1, s.shape.index(self.batch)) if self.batch in s.shape else t
+            for s, t in pairs
         ]
         try:
             output = self.record(f"{name}{ROLLED}", rolled)
@@ -328,7 +359,9 @@ class _Recorder:
         if self.spec.state:
             return False
         one_row = self._batch_like(profile)
-        return any(not one_row or self._count(own) > 1 for *_, own in user_inputs(self.spec))
+        return any(
+            not one_row or self._count(own) > 1 for *_, own in user_inputs(self.spec)
+        )
 
     def _count(self, golden: Golden | Sequence[torch.Tensor]) -> int:
         """The number of rows of the inputs."""
@@ -364,7 +397,9 @@ class _Recorder:
         """
         lows = {axis: max(span[0], 1) for axis, span in profile.items()}
         kept = dict(sizes)
-        while self._costs_too_much(kept) and any(kept[axis] > lows[axis] for axis in kept):
+        while self._costs_too_much(kept) and any(
+            kept[axis] > lows[axis] for axis in kept
+        ):
             axis = max(kept, key=lambda axis: kept[axis] / lows[axis])
             kept[axis] = max(kept[axis] // 2, lows[axis])
         if kept != sizes:
@@ -376,10 +411,15 @@ class _Recorder:
 
     def _costs_too_much(self, sizes: Mapping[str, int]) -> bool:
         counts = [
-            math.prod(axis if isinstance(axis, int) else sizes[axis] for axis in spec.shape)
+            math.prod(
+                axis if isinstance(axis, int) else sizes[axis] for axis in spec.shape
+            )
             for spec in self.spec.inputs
         ]
-        bits = [torch.empty(0, dtype=getattr(torch, s.dtype)).itemsize for s in self.spec.inputs]
+        bits = [
+            torch.empty(0, dtype=getattr(torch, s.dtype)).itemsize
+            for s in self.spec.inputs
+        ]
         size = sum(count * width for count, width in zip(counts, bits, strict=True))
         seconds = sum(counts) * self.seconds_per_element
         return size > GOLDEN_MAX_BYTES or seconds > GOLDEN_MAX_SECONDS
@@ -410,7 +450,9 @@ class _Recorder:
             try:
                 golden = self.record(name, self._with_numbers(drawn, numbers))
             except (*FAILURES, ListTooLong) as error:
-                if failure is None or "out of range" in str(failure):  # ids were too large
+                if failure is None or "out of range" in str(
+                    failure
+                ):  # ids were too large
                     failure = error
                 continue
             if is_finite(golden):
@@ -447,19 +489,24 @@ class _Recorder:
         ]
 
     def record(self, name: str, tensors: Sequence[torch.Tensor]) -> Golden:
-        sent = [self._received(t, s) for t, s in zip(tensors, self.spec.inputs, strict=True)]
+        sent = [
+            self._received(t, s) for t, s in zip(tensors, self.spec.inputs, strict=True)
+        ]
         given = {
             s.name or f"input_{i}": to_numpy(t)
             for i, (s, t) in enumerate(zip(self.spec.inputs, sent, strict=True))
         }
         tensors = [
-            t.to(getattr(torch, s.dtype)) for s, t in zip(self.spec.inputs, sent, strict=True)
+            t.to(getattr(torch, s.dtype))
+            for s, t in zip(self.spec.inputs, sent, strict=True)
         ]
         with _evaluating(self.module), torch.no_grad():
             outputs = self._outputs(name, self.module, tensors)
             if self.unoptimized is not None:
                 with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
-                    outputs = _corrected(outputs, self._outputs(name, self.unoptimized, tensors))
+                    outputs = _corrected(
+                        outputs, self._outputs(name, self.unoptimized, tensors)
+                    )
         names = self.names or _names(len(outputs))
         if len(names) != len(outputs):
             raise UsageError(
@@ -470,7 +517,9 @@ class _Recorder:
         present = {n: self._sent(n, t) for n, t in results.items() if t is not None}
         return Golden(name, given, {n: to_numpy(t) for n, t in present.items()})
 
-    def _outputs(self, golden: str, module: Module, tensors: Sequence[torch.Tensor]) -> Outputs:
+    def _outputs(
+        self, golden: str, module: Module, tensors: Sequence[torch.Tensor]
+    ) -> Outputs:
         """The module's outputs for copies of the tensors. An output in `paths` may be None.
 
         Raises ListTooLong if a list is longer than the manifest declares.
@@ -494,7 +543,9 @@ class _Recorder:
 
     def _sent(self, name: str, output: torch.Tensor) -> torch.Tensor:
         """An output in the endpoint's dtype."""
-        if self.spec.io != "fp16" or name in {state.output for state in self.spec.state}:
+        if self.spec.io != "fp16" or name in {
+            state.output for state in self.spec.state
+        }:
             return output
         return narrow(output, name)
 
@@ -507,12 +558,17 @@ class _Recorder:
         """
         pairs = zip(self.spec.inputs, self._tensors(golden), strict=True)
         return [
-            t.narrow(s.shape.index(self.batch), 0, 1).contiguous() if self.batch in s.shape else t
+            t.narrow(s.shape.index(self.batch), 0, 1).contiguous()
+            if self.batch in s.shape
+            else t
             for s, t in pairs
         ]
 
     def _batch_like(self, profile: Profile) -> bool:
-        return self.batch is not None and profile[self.batch][0] <= 1 < profile[self.batch][2]
+        return (
+            self.batch is not None
+            and profile[self.batch][0] <= 1 < profile[self.batch][2]
+        )
 
     @property
     def _rows_needed(self) -> str:
@@ -586,7 +642,9 @@ def _corrected(optimized: Outputs, plain: Outputs) -> Outputs:
     without the optimizer. Bool is the exception: there the dtype of `plain` is correct.
     """
     corrected = [
-        other if one is None or other is None or one.dtype == torch.bool else other.to(one.dtype)
+        other
+        if one is None or other is None or one.dtype == torch.bool
+        else other.to(one.dtype)
         for one, other in zip(optimized, plain, strict=True)
     ]
     same = all(map(_nearly_equal, optimized, corrected))

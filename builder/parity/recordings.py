@@ -100,7 +100,9 @@ def _is_whole(golden: Golden, folder: Path) -> bool:
     )
 
 
-def _same_arrays(one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]) -> bool:
+def _same_arrays(
+    one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]
+) -> bool:
     if list(one) != list(other):
         return False
     return all(same_bits(one[name], other[name]) for name in one)

@@ -145,7 +145,9 @@ def _together(spreads: Sequence[Spread]) -> dict[str, list[Any]]:
     return {
         "expected": [expected for expected, _ in shown],
         "answered": [actual for _, actual in shown],
-        "counts": [sum(column) for column in zip(*(one.counts for one in spreads), strict=True)],
+        "counts": [
+            sum(column) for column in zip(*(one.counts for one in spreads), strict=True)
+        ],
     }
 
 

@@ -56,28 +56,40 @@ def record(spec: ModelSpec, ask: Ask, style: Style) -> Iterator[Golden]:
     for number, length in enumerate(LENGTHS):
         name = f"sequence-{number}"
         yield from play(
-            spec, ask, name, [_drawn(spec, name, number, at, style) for at in range(length)]
+            spec,
+            ask,
+            name,
+            [_drawn(spec, name, number, at, style) for at in range(length)],
         )
     for name, requests in user_sequences(spec):
         _one_row(spec, requests)
         yield from play(spec, ask, name, requests)
 
 
-def play(spec: ModelSpec, ask: Ask, name: str, requests: Sequence[Request]) -> Iterator[Golden]:
+def play(
+    spec: ModelSpec, ask: Ask, name: str, requests: Sequence[Request]
+) -> Iterator[Golden]:
     """Run the module in a loop: each request receives the state from the previous one."""
     sizes = _sizes(spec, requests[0])
     kept = {state.input: initial(spec, state, sizes) for state in spec.state}
     for number, request in enumerate(requests):
         given = {**request, **kept}
         golden = _golden_of(
-            spec, ask, f"{name}.{number:03}", [given[str(tensor.name)] for tensor in spec.inputs]
+            spec,
+            ask,
+            f"{name}.{number:03}",
+            [given[str(tensor.name)] for tensor in spec.inputs],
         )
         check(spec, golden)
         yield golden
-        kept = {state.input: to_torch(golden.outputs[state.output]) for state in spec.state}
+        kept = {
+            state.input: to_torch(golden.outputs[state.output]) for state in spec.state
+        }
 
 
-def _golden_of(spec: ModelSpec, ask: Ask, name: str, tensors: Sequence[torch.Tensor]) -> Golden:
+def _golden_of(
+    spec: ModelSpec, ask: Ask, name: str, tensors: Sequence[torch.Tensor]
+) -> Golden:
     try:
         return ask(name, tensors)
     except (RuntimeError, IndexError) as failure:
@@ -119,7 +131,9 @@ def initial(spec: ModelSpec, state: State, sizes: Mapping[str, int]) -> torch.Te
     Raises UsageError for an invalid file.
     """
     tensor = next(one for one in spec.inputs if one.name == state.input)
-    shape = tuple(axis if isinstance(axis, int) else sizes[axis] for axis in tensor.shape)
+    shape = tuple(
+        axis if isinstance(axis, int) else sizes[axis] for axis in tensor.shape
+    )
     if state.initial is None:
         return torch.zeros(shape, dtype=getattr(torch, tensor.dtype))
     return to_torch(_read(spec, state, tensor)).expand(shape).contiguous()
@@ -133,7 +147,8 @@ def loose_axes(spec: ModelSpec) -> dict[str, str]:
     kept = {state.input for state in spec.state}
     tensors = [tensor for tensor in spec.inputs if tensor.name in kept]
     found = {
-        str(t.name): [a for a in t.shape if isinstance(a, str) and a != batch] for t in tensors
+        str(t.name): [a for a in t.shape if isinstance(a, str) and a != batch]
+        for t in tensors
     }
     return {name: axes[0] for name, axes in found.items() if axes}
 
@@ -147,7 +162,8 @@ def _read(spec: ModelSpec, state: State, tensor: TensorSpec) -> np.ndarray[Any, 
         array: np.ndarray[Any, Any] = np.load(str(state.initial), allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise UsageError(
-            f"state[{index}].initial is no .npy file of a plain array: {error}", where=where
+            f"state[{index}].initial is no .npy file of a plain array: {error}",
+            where=where,
         ) from error
     if array.shape != wanted or array.dtype != dtypes.by_name(tensor.dtype).numpy:
         raise UsageError(
@@ -158,7 +174,9 @@ def _read(spec: ModelSpec, state: State, tensor: TensorSpec) -> np.ndarray[Any, 
     return array
 
 
-def _drawn(spec: ModelSpec, name: str, sequence: int, number: int, style: Style) -> Request:
+def _drawn(
+    spec: ModelSpec, name: str, sequence: int, number: int, style: Style
+) -> Request:
     """Random sequences, the first at the optimum sizes, the others at different ones. One sequence
     is one row of the batch.
     """
@@ -170,7 +188,8 @@ def _drawn(spec: ModelSpec, name: str, sequence: int, number: int, style: Style)
     seed = zlib.crc32(f"{spec.name}/{name}.{number}".encode())
     tensors = inputs.draw(spec.stateless_inputs, sizes, style, seed)
     return {
-        str(one.name): tensor for one, tensor in zip(spec.stateless_inputs, tensors, strict=True)
+        str(one.name): tensor
+        for one, tensor in zip(spec.stateless_inputs, tensors, strict=True)
     }
 
 
@@ -201,7 +220,10 @@ def _one_row(spec: ModelSpec, requests: Sequence[Request]) -> None:
 
 
 def _sizes(spec: ModelSpec, request: Request) -> dict[str, int]:
-    pairs = [(tensor.shape, request[str(tensor.name)].shape) for tensor in spec.stateless_inputs]
+    pairs = [
+        (tensor.shape, request[str(tensor.name)].shape)
+        for tensor in spec.stateless_inputs
+    ]
     return {
         axis: size
         for shape, sizes in pairs

@@ -46,10 +46,16 @@ class PublishedModel:
     def without_state(self, golden: Golden) -> Golden:
         """The golden without state that the server keeps."""
         kept = {
-            state[side] for state in self.sidecar.get("state", ()) for side in ("input", "output")
+            state[side]
+            for state in self.sidecar.get("state", ())
+            for side in ("input", "output")
         }
-        inputs = {name: array for name, array in golden.inputs.items() if name not in kept}
-        outputs = {name: array for name, array in golden.outputs.items() if name not in kept}
+        inputs = {
+            name: array for name, array in golden.inputs.items() if name not in kept
+        }
+        outputs = {
+            name: array for name, array in golden.outputs.items() if name not in kept
+        }
         return replace(golden, inputs=inputs, outputs=outputs)
 
     def wire(self, golden: Golden) -> Golden:
@@ -64,7 +70,8 @@ class PublishedModel:
             if name not in golden.omitted
         }
         outputs = {
-            name: self._wire("outputs", name, array) for name, array in golden.outputs.items()
+            name: self._wire("outputs", name, array)
+            for name, array in golden.outputs.items()
         }
         return Golden(golden.name, inputs, outputs)
 
@@ -73,7 +80,11 @@ class PublishedModel:
         if declared is None:
             return array
         own_type = dtypes.by_name(declared["dtype"]).numpy == array.dtype
-        served = array.astype(dtypes.by_name(declared["served_dtype"]).numpy) if own_type else array
+        served = (
+            array.astype(dtypes.by_name(declared["served_dtype"]).numpy)
+            if own_type
+            else array
+        )
         most = self.config.max_batch_size
         served = served[:most] if most else served
         without_axes = len(declared["shape"]) == (1 if most else 0)
@@ -102,7 +113,9 @@ def _is_former_step(folder: Path) -> bool:
     if not is_step(folder):
         return False
     owner = folder.parent / str(retired.step_of(folder))
-    return folder.name not in (published.read(owner / SIDECAR).get(published.STEPS) or ())
+    return folder.name not in (
+        published.read(owner / SIDECAR).get(published.STEPS) or ()
+    )
 
 
 def is_step(folder: Path) -> bool:
@@ -115,13 +128,20 @@ def read(folder: Path) -> PublishedModel:
     """The model in `folder`. Raises UsageError if one of its files is missing or invalid."""
     try:
         for name in ("config.pbtxt", SIDECAR):
-            if not (folder / name).is_file():  # reading a pipe blocks until something writes to it
+            if not (
+                folder / name
+            ).is_file():  # reading a pipe blocks until something writes to it
                 raise FileNotFoundError(f"{name} is missing, or no regular file")
         config = parse_config(
-            (folder / "config.pbtxt").read_text(encoding="utf-8"), str(folder / "config.pbtxt")
+            (folder / "config.pbtxt").read_text(encoding="utf-8"),
+            str(folder / "config.pbtxt"),
         )
         return PublishedModel(
-            folder.name, config, _sidecar(folder), goldens.load(folder / goldens.FOLDER), folder
+            folder.name,
+            config,
+            _sidecar(folder),
+            goldens.load(folder / goldens.FOLDER),
+            folder,
         )
     except (OSError, ValueError, EOFError) as error:
         raise UsageError(

@@ -51,8 +51,8 @@ def _system() -> Memory:
         write=library.set_shared_memory_region,
         read=library.get_contents_as_numpy,
         destroy=library.destroy_shared_memory_region,
-        register=lambda client, name, handle, size: client.register_system_shared_memory(
-            name, f"/{name}", size
+        register=lambda client, name, handle, size: (
+            client.register_system_shared_memory(name, f"/{name}", size)
         ),
         unregister=lambda client, name: client.unregister_system_shared_memory(name),
     )
@@ -63,10 +63,13 @@ def _cuda() -> Memory:
         from tritonclient.utils import cuda_shared_memory as library
     except (RuntimeError, ImportError) as missing:
         raise EnvironmentProblem(
-            "CUDA shared memory needs the package cuda-bindings", fix="pip install cuda-bindings"
+            "CUDA shared memory needs the package cuda-bindings",
+            fix="pip install cuda-bindings",
         ) from missing
     return Memory(
-        create=lambda name, size: library.create_shared_memory_region(name, size, CUDA_DEVICE),
+        create=lambda name, size: library.create_shared_memory_region(
+            name, size, CUDA_DEVICE
+        ),
         write=library.set_shared_memory_region,
         read=library.get_contents_as_numpy,
         destroy=library.destroy_shared_memory_region,
@@ -94,7 +97,8 @@ def check(kinds: Sequence[str]) -> None:
     for kind in kinds:
         if kind != BODY and kind not in KINDS:
             raise UsageError(
-                f"no shared memory is called {kind!r}", fix=f"one of {', '.join((BODY, *KINDS))}"
+                f"no shared memory is called {kind!r}",
+                fix=f"one of {', '.join((BODY, *KINDS))}",
             )
         if kind == "cuda" and not flavour.has_gpu():
             raise EnvironmentProblem(
@@ -122,7 +126,11 @@ class Regions:
     """
 
     def __init__(
-        self, kind: str, client: Any, golden: Golden, again: Callable[[], Any] | None = None
+        self,
+        kind: str,
+        client: Any,
+        golden: Golden,
+        again: Callable[[], Any] | None = None,
     ) -> None:
         self.kind, self._client, self._golden = kind, client, golden
         self._again = again
@@ -194,7 +202,9 @@ class Regions:
 
     def inputs(self, module: ModuleType) -> list[Any]:
         """InferInputs of `module` (tritonclient.http or .grpc) that name the regions."""
-        return [self._input(module, name, region) for name, region in self._inputs.items()]
+        return [
+            self._input(module, name, region) for name, region in self._inputs.items()
+        ]
 
     def _input(self, module: ModuleType, name: str, region: _Region) -> Any:
         array = self._golden.inputs[name]
@@ -206,7 +216,9 @@ class Regions:
         """InferRequestedOutputs that name the regions. Each region has the size of the golden's
         output.
         """
-        return [self._output(module, name, region) for name, region in self._outputs.items()]
+        return [
+            self._output(module, name, region) for name, region in self._outputs.items()
+        ]
 
     def _output(self, module: ModuleType, name: str, region: _Region) -> Any:
         requested = module.InferRequestedOutput(name)

@@ -39,17 +39,23 @@ class Stream:
     requests: tuple[Golden, ...]
 
 
-def recorded_streams(model: PublishedModel, goldens: Sequence[Golden]) -> tuple[Stream, ...]:
+def recorded_streams(
+    model: PublishedModel, goldens: Sequence[Golden]
+) -> tuple[Stream, ...]:
     """The sequences among the goldens, by name."""
     found: dict[str, list[tuple[int, Golden]]] = defaultdict(list)
     for golden in goldens:
         if match := NAME.fullmatch(golden.name):
-            found[match["stream"]].append((int(match["number"]), model.without_state(golden)))
+            found[match["stream"]].append(
+                (int(match["number"]), model.without_state(golden))
+            )
     ordered = {
-        name: sorted(requests, key=lambda one: one[0]) for name, requests in sorted(found.items())
+        name: sorted(requests, key=lambda one: one[0])
+        for name, requests in sorted(found.items())
     }
     return tuple(
-        Stream(name, tuple(golden for _, golden in requests)) for name, requests in ordered.items()
+        Stream(name, tuple(golden for _, golden in requests))
+        for name, requests in ordered.items()
     )
 
 
@@ -67,7 +73,10 @@ def ask_all(
     """Send every sequence in all modes."""
     for memory, (protocol, client) in itertools.product(memories, clients.items()):
         results = way(protocol, memory)
-        yield from (_Player(model, client, stream, results, memory).whole() for stream in recorded)
+        yield from (
+            _Player(model, client, stream, results, memory).whole()
+            for stream in recorded
+        )
     if BODY in memories:
         for protocol, client in clients.items():
             yield _restarted(model, client, recorded, f"{protocol} restarted")
@@ -101,7 +110,9 @@ class _Player:
     def next(self) -> None:
         number = len(self.outputs)
         golden = self.stream.requests[number]
-        position = SequencePosition(self.id, number == 0, number == len(self.stream.requests) - 1)
+        position = SequencePosition(
+            self.id, number == 0, number == len(self.stream.requests) - 1
+        )
         try:
             with self.client.regions(self.memory, golden) as regions:
                 begin = time.perf_counter()
@@ -113,23 +124,36 @@ class _Player:
             self.error = f"request {number}: {error}"
             return
         found = compare(
-            response.outputs, golden, self.model.tolerance, precision=self.model.precision
+            response.outputs,
+            golden,
+            self.model.tolerance,
+            precision=self.model.precision,
         )
         self.outputs.append(_numbered(found, number))
 
     def result(self) -> GoldenResult:
-        whole = Comparison(tuple(output for one in self.outputs for output in one.outputs))
+        whole = Comparison(
+            tuple(output for one in self.outputs for output in one.outputs)
+        )
         if self.error:
             return GoldenResult(self.stream.name, self.way, None, self.error)
         return GoldenResult(
-            self.stream.name, self.way, whole, None, *percentiles(self.times), tuple(self.times)
+            self.stream.name,
+            self.way,
+            whole,
+            None,
+            *percentiles(self.times),
+            tuple(self.times),
         )
 
 
 def _numbered(comparison: Comparison, number: int) -> Comparison:
     """The outputs with the request number in their names: `speech@3`."""
     return Comparison(
-        tuple(replace(output, name=f"{output.name}@{number}") for output in comparison.outputs)
+        tuple(
+            replace(output, name=f"{output.name}@{number}")
+            for output in comparison.outputs
+        )
     )
 
 
@@ -139,7 +163,9 @@ def _restarted(
     """Leave a sequence open, and start another one with the same id: no state of the first may
     remain.
     """
-    left = _Player(model, client, max(recorded, key=lambda stream: len(stream.requests)), way)
+    left = _Player(
+        model, client, max(recorded, key=lambda stream: len(stream.requests)), way
+    )
     left.next()
     while not left.done and len(left.outputs) < len(left.stream.requests) - 1:
         left.next()
@@ -150,7 +176,10 @@ def _interleaved(
     model: PublishedModel, client: Client, recorded: Sequence[Stream], way: str
 ) -> Iterator[GoldenResult]:
     """Send one request of each sequence in turn; each begins one round after the previous one."""
-    players = [_Player(model, client, stream, way) for stream in recorded[: _open_at_once(model)]]
+    players = [
+        _Player(model, client, stream, way)
+        for stream in recorded[: _open_at_once(model)]
+    ]
     for position in itertools.count(1):
         for player in players[:position]:
             if not player.done:
@@ -169,13 +198,18 @@ def _at_once(
     if "grpc" not in clients:
         return
     count = max(min(CONCURRENT, _open_at_once(model)), 1)
-    chosen = list(itertools.islice(itertools.cycle(recorded), max(count, len(recorded))))
-    players = [_Player(model, clients["grpc"], stream, f"grpc x{count}") for stream in chosen]
+    chosen = list(
+        itertools.islice(itertools.cycle(recorded), max(count, len(recorded)))
+    )
+    players = [
+        _Player(model, clients["grpc"], stream, f"grpc x{count}") for stream in chosen
+    ]
     with ThreadPoolExecutor(count) as pool:
         results = list(pool.map(_Player.whole, players))
     for stream in recorded:
         yield min(
-            (one for one in results if one.golden == stream.name), key=lambda result: result.passed
+            (one for one in results if one.golden == stream.name),
+            key=lambda result: result.passed,
         )
 
 

@@ -70,7 +70,9 @@ def length_of(tensors: Iterable[str], name: str) -> int:
     return max((index + 1 for index in indices), default=0)
 
 
-def rebuilt(kind: Any, tensors: Tensors, name: str = "", lists: Collection[str] = ()) -> Any:
+def rebuilt(
+    kind: Any, tensors: Tensors, name: str = "", lists: Collection[str] = ()
+) -> Any:
     """The value of torch's type `kind` with these tensors: the inverse of `leaves`.
 
     A part without tensors is None if the type is Optional, else an empty list or dictionary.
@@ -116,7 +118,9 @@ def _list(inner: Any, tensors: Tensors, name: str, lists: Collection[str]) -> li
     return found
 
 
-def _dictionary(kind: Any, tensors: Tensors, name: str, lists: Collection[str]) -> dict[Any, Any]:
+def _dictionary(
+    kind: Any, tensors: Tensors, name: str, lists: Collection[str]
+) -> dict[Any, Any]:
     """A dictionary of tensors or of `lists`. For other values, the names may not show the keys."""
     prefix = f"{name}." if name else ""
     whole = kind.getKeyType().kind() == "IntType"
@@ -126,7 +130,8 @@ def _dictionary(kind: Any, tensors: Tensors, name: str, lists: Collection[str]) 
     names = lists if inner.kind() == "ListType" and lists else tensors
     keys = [key.removeprefix(prefix) for key in names if key.startswith(prefix)]
     return {
-        int(key) if whole else key: rebuilt(inner, tensors, f"{prefix}{key}", lists) for key in keys
+        int(key) if whole else key: rebuilt(inner, tensors, f"{prefix}{key}", lists)
+        for key in keys
     }
 
 

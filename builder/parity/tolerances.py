@@ -44,7 +44,9 @@ BY_PRECISION = {
         "kernels add in another order: about 1e-7 for each rounding, some hundred roundings in "
         "sequence",
     ),
-    "tf32": Row(5e-3, 5e-3, "products keep 10 bits of mantissa, 5e-4 each; sums stay in float32"),
+    "tf32": Row(
+        5e-3, 5e-3, "products keep 10 bits of mantissa, 5e-4 each; sums stay in float32"
+    ),
     "fp16": Row(
         2e-2,
         1e-2,
@@ -78,9 +80,13 @@ BY_PRECISION = {
 }
 BY_DTYPE = {
     "float64": Row(
-        0.0, 0.0, "TensorRT has no float64 arithmetic: the precision of the computation decides"
+        0.0,
+        0.0,
+        "TensorRT has no float64 arithmetic: the precision of the computation decides",
     ),
-    "float32": Row(0.0, 0.0, "stored exactly: the precision of the computation decides"),
+    "float32": Row(
+        0.0, 0.0, "stored exactly: the precision of the computation decides"
+    ),
     "float16": Row(
         2e-3,
         1e-3,

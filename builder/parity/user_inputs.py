@@ -25,7 +25,9 @@ _KEY = re.compile(r"(?:(?P<set>\d+)/)?(?:input:)?(?P<name>.+)")
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def user_inputs(spec: ModelSpec) -> Iterator[tuple[str, tuple[str, ...], list[torch.Tensor]]]:
+def user_inputs(
+    spec: ModelSpec,
+) -> Iterator[tuple[str, tuple[str, ...], list[torch.Tensor]]]:
     """("user-<n>", omitted optional inputs, tensors in the spec's order) for each set in
     `spec.goldens`. Omitted inputs have their defaults.
 
@@ -37,9 +39,13 @@ def user_inputs(spec: ModelSpec) -> Iterator[tuple[str, tuple[str, ...], list[to
     for number, arrays in sorted(_sets(spec).items()):
         if _is_sequence(spec, arrays):
             continue
-        given = [t for t in spec.inputs if t.name in arrays or t.name not in spec.defaults]
+        given = [
+            t for t in spec.inputs if t.name in arrays or t.name not in spec.defaults
+        ]
         _check(spec, given, arrays)
-        tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+        tensors = {
+            name: torch.from_numpy(np.array(array)) for name, array in arrays.items()
+        }
         sizes = omitted.sizes_of(given, {name: t.shape for name, t in tensors.items()})
         left_out = {
             name: omitted.filled(one, spec.defaults[name], sizes)
@@ -47,10 +53,16 @@ def user_inputs(spec: ModelSpec) -> Iterator[tuple[str, tuple[str, ...], list[to
             if (name := one.name or "") not in tensors
         }
         made = {**tensors, **left_out}
-        yield f"user-{number}", tuple(left_out), [made[t.name or ""] for t in spec.inputs]
+        yield (
+            f"user-{number}",
+            tuple(left_out),
+            [made[t.name or ""] for t in spec.inputs],
+        )
 
 
-def user_sequences(spec: ModelSpec) -> Iterator[tuple[str, list[dict[str, torch.Tensor]]]]:
+def user_sequences(
+    spec: ModelSpec,
+) -> Iterator[tuple[str, list[dict[str, torch.Tensor]]]]:
     """("user-<n>", the requests, each by input name) for each set that is a sequence. Raises
     UsageError as above.
     """
@@ -66,13 +78,17 @@ def user_sequences(spec: ModelSpec) -> Iterator[tuple[str, list[dict[str, torch.
                 where=str(spec.goldens),
             )
         requests = [
-            {name: array[at] for name, array in arrays.items()} for at in range(*counts.pop())
+            {name: array[at] for name, array in arrays.items()}
+            for at in range(*counts.pop())
         ]
         for request in requests:
             _check(spec, spec.stateless_inputs, request)
         yield (
             f"user-{number}",
-            [{n: torch.from_numpy(np.array(a)) for n, a in one.items()} for one in requests],
+            [
+                {n: torch.from_numpy(np.array(a)) for n, a in one.items()}
+                for one in requests
+            ],
         )
 
 
@@ -96,7 +112,9 @@ def sets(path: Path) -> dict[int, dict[str, NDArray[Any]]]:
                     found[int(match["set"] or 0)][match["name"]] = file[key]
     # a damaged file raises different errors of zlib, zipfile, tokenize and numpy
     except Exception as error:
-        raise UsageError(f"not an .npz of plain arrays: {error}", where=str(path)) from error
+        raise UsageError(
+            f"not an .npz of plain arrays: {error}", where=str(path)
+        ) from error
     return found
 
 
@@ -105,14 +123,16 @@ def _check(spec: ModelSpec, tensors: Sequence[TensorSpec], arrays: Arrays) -> No
     wrong = sorted(set(names) ^ set(arrays))
     if wrong:
         raise UsageError(
-            f"the arrays are {sorted(arrays)}, the inputs {names}", where=str(spec.goldens)
+            f"the arrays are {sorted(arrays)}, the inputs {names}",
+            where=str(spec.goldens),
         )
     for tensor in tensors:
         _check_one(spec, tensor, arrays[tensor.name or ""])
     if not any(_inside(tensors, profile, arrays) for profile in spec.profiles or ({},)):
         shapes = {name: list(array.shape) for name, array in arrays.items()}
         raise UsageError(
-            f"the shapes {shapes} are in no profile of the model", where=str(spec.goldens)
+            f"the shapes {shapes} are in no profile of the model",
+            where=str(spec.goldens),
         )
 
 

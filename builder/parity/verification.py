@@ -65,7 +65,9 @@ def verify(
     machine does not support the memory. All other errors are in the results.
     """
     check_memory(shared_memory)
-    opened = connected("verify", http_url, grpc_url, timeout, access, other=", or --serve")
+    opened = connected(
+        "verify", http_url, grpc_url, timeout, access, other=", or --serve"
+    )
     with opened as clients:
         chosen = served.chosen(repository, models)
         found = []
@@ -79,7 +81,9 @@ def verify(
                     found.append(_model(folder, clients, repeat, own, shared_memory))
             except UsageError as error:  # the folder cannot be read
                 problems = (str(error),)
-                found.append(ModelParity(name, "unknown", None, None, None, (), problems))
+                found.append(
+                    ModelParity(name, "unknown", None, None, None, (), problems)
+                )
         return found
 
 
@@ -119,9 +123,13 @@ def _stateful(
     """Verify whole sequences, because a client cannot send state."""
     recorded = streams.recorded_streams(model, goldens)
     if not recorded:
-        return _parity(model, {}, (), ("it keeps state, and has no sequences to verify",))
+        return _parity(
+            model, {}, (), ("it keeps state, and has no sequences to verify",)
+        )
     results = tuple(streams.ask_all(model, clients, recorded, memories))
-    return _parity(model, _answered_by(model, clients, recorded[0].requests[0]), results, ())
+    return _parity(
+        model, _answered_by(model, clients, recorded[0].requests[0]), results, ()
+    )
 
 
 def _parity(
@@ -150,7 +158,9 @@ def _problems(model: PublishedModel, clients: Mapping[str, Client]) -> Iterator[
                 continue
             yield from (
                 f"{protocol}: {text}"
-                for text in config_check.differences(model.config, client.config(model.name))
+                for text in config_check.differences(
+                    model.config, client.config(model.name)
+                )
             )
         except FAILURES as error:
             raise_if_unreachable(error, protocol)
@@ -179,9 +189,15 @@ def _answered_by(
     runtime. Triton's own backend runs the plan.
     """
     if model.config.backend == "tensorrt":
-        return {"trt_build.answered_by": "plan", "trt_build.why": "Triton's TensorRT backend"}
+        return {
+            "trt_build.answered_by": "plan",
+            "trt_build.why": "Triton's TensorRT backend",
+        }
     if model.config.backend == "pytorch":
-        return {"trt_build.answered_by": "torch", "trt_build.why": "Triton's PyTorch backend"}
+        return {
+            "trt_build.answered_by": "torch",
+            "trt_build.why": "Triton's PyTorch backend",
+        }
     client = next(iter(clients.values()))
     if model.config.HasField("ensemble_scheduling"):
         return _who_of_steps(model, clients)
@@ -195,16 +211,24 @@ def _answered_by(
         return {}
 
 
-def _who_of_steps(model: PublishedModel, clients: Mapping[str, Client]) -> Mapping[str, Any]:
+def _who_of_steps(
+    model: PublishedModel, clients: Mapping[str, Client]
+) -> Mapping[str, Any]:
     """What ran an ensemble, from its steps: an ensemble's response does not contain it."""
     folders = [
-        model.folder.parent / step.model_name for step in model.config.ensemble_scheduling.step
+        model.folder.parent / step.model_name
+        for step in model.config.ensemble_scheduling.step
     ]
     steps = [served.read(folder) for folder in folders if folder.is_dir()]
     messages = [
-        _answered_by(step, clients, step.wire(step.goldens[0])) for step in steps if step.goldens
+        _answered_by(step, clients, step.wire(step.goldens[0]))
+        for step in steps
+        if step.goldens
     ]
-    joined = {key: dict.fromkeys(s[key] for s in messages if s.get(key)) for key in _PARAMETERS}
+    joined = {
+        key: dict.fromkeys(s[key] for s in messages if s.get(key))
+        for key in _PARAMETERS
+    }
     return {
         key: "+".join(sorted({one for v in values for one in v.split("+")}))
         if key == _PARAMETERS[0]
@@ -231,7 +255,12 @@ def _ask(
         return GoldenResult(golden.name, way(protocol, memory), None, str(error))
     comparison = _compare(model, response, golden)
     return GoldenResult(
-        golden.name, way(protocol, memory), comparison, None, *percentiles(times), tuple(times)
+        golden.name,
+        way(protocol, memory),
+        comparison,
+        None,
+        *percentiles(times),
+        tuple(times),
     )
 
 
@@ -259,7 +288,9 @@ def _in_parallel(
     name = f"grpc x{CONCURRENT}"
     sent = list(itertools.islice(itertools.cycle(small), max(CONCURRENT, len(small))))
     with ThreadPoolExecutor(CONCURRENT) as pool:
-        results = list(pool.map(lambda golden: _ask(client, name, model, golden, 0), sent))
+        results = list(
+            pool.map(lambda golden: _ask(client, name, model, golden, 0), sent)
+        )
     for golden in small:
         own = [result for result in results if result.golden == golden.name]
         yield min(own, key=lambda result: result.passed)

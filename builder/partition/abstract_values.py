@@ -33,17 +33,26 @@ def common(one: object, other: object) -> Any:
     """The value if both have the same shapes, else MISSING."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         same = (
-            not is_unknown([one, other]) and one.shape == other.shape and one.dtype == other.dtype
+            not is_unknown([one, other])
+            and one.shape == other.shape
+            and one.dtype == other.dtype
         )
         return without_data(one) if same else MISSING
-    if type(one) is type(other) and isinstance(one, bool | int | float) and one == other:
+    if (
+        type(one) is type(other)
+        and isinstance(one, bool | int | float)
+        and one == other
+    ):
         return one
     return MISSING
 
 
 def on_meta(values: Sequence[Any]) -> bool:
     """Whether one of the values is or contains a meta tensor."""
-    return any(on_meta(v) if isinstance(v, list) else getattr(v, "is_meta", False) for v in values)
+    return any(
+        on_meta(v) if isinstance(v, list) else getattr(v, "is_meta", False)
+        for v in values
+    )
 
 
 def has_data(value: object) -> bool:
@@ -77,7 +86,9 @@ def at(value: object, size: int) -> Any:
     """The tensor with its unknown sizes replaced by these sizes."""
     if not isinstance(value, FakeTensor):
         return value
-    shape = [size if isinstance(axis, torch.SymInt) else int(axis) for axis in value.shape]
+    shape = [
+        size if isinstance(axis, torch.SymInt) else int(axis) for axis in value.shape
+    ]
     return torch.empty(shape, dtype=value.dtype, device="meta")
 
 
@@ -97,4 +108,8 @@ def with_known_sizes(value: object) -> Any:
         ):  # a result computed from one element does not have two
             torch._check(size >= 2)  # type: ignore[no-untyped-call]
     with _disable_current_modes():
-        return value if unknown else torch.empty(value.shape, dtype=value.dtype, device="meta")
+        return (
+            value
+            if unknown
+            else torch.empty(value.shape, dtype=value.dtype, device="meta")
+        )

@@ -28,7 +28,11 @@ def axes(
     named = {name for profile in profiles for name in profile}
     for step in steps if ranges else ():
         key = next(
-            (key for key in ranges if any(_names(key, step.kind, value) for value in step.outputs)),
+            (
+                key
+                for key in ranges
+                if any(_names(key, step.kind, value) for value in step.outputs)
+            ),
             None,
         )
         if key is not None and not step.is_free:
@@ -49,7 +53,8 @@ def check(ranges: Mapping[str, Range], opened: Mapping[str, str]) -> None:
             known = [*dict.fromkeys(opened.values()), *map(tensor_name, opened)]
             raise UsageError(
                 f"fallback.ranges: {key!r} matches no tensor with a data-dependent shape",
-                fix=did_you_mean(key, known) or "remove it: no shape of this model depends on data",
+                fix=did_you_mean(key, known)
+                or "remove it: no shape of this model depends on data",
             )
 
 

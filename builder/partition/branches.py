@@ -58,7 +58,10 @@ def _view(graph: Graph) -> View:
     inputs = {value.debugName() for value in graph.inputs()}
     return View(
         graph,
-        [replace(s, is_free=s.is_free or takes_axis(s.node, inputs)) for s in view(graph).steps],
+        [
+            replace(s, is_free=s.is_free or takes_axis(s.node, inputs))
+            for s in view(graph).steps
+        ],
     )
 
 
@@ -91,7 +94,9 @@ def take_apart(lowered: LoweredGraph, chosen: Sequence[int]) -> list[Part]:
     ]
     extracted = [_ExtractedBranch(seen, names, index) for index in chosen]
     wanted = {value.debugName() for value in lowered.graph.outputs()}
-    wanted.update(name for group in groups for name in inputs_of(seen, closure(seen, group)))
+    wanted.update(
+        name for group in groups for name in inputs_of(seen, closure(seen, group))
+    )
     wanted.update(name for branch in extracted for name in branch.read)
     parts: list[Part] = []
     for number, group in enumerate(groups):
@@ -108,7 +113,10 @@ def _stages(seen: View, chosen: Sequence[int]) -> list[int]:
     behind: list[int] = []
     for index, above in enumerate(seen.parents):
         behind.append(max([rank.get(index, 0), *(behind[parent] for parent in above)]))
-    return [-1 if step.is_free or i in rank else behind[i] for i, step in enumerate(seen.steps)]
+    return [
+        -1 if step.is_free or i in rank else behind[i]
+        for i, step in enumerate(seen.steps)
+    ]
 
 
 def _torch(
@@ -117,7 +125,9 @@ def _torch(
     if not group:
         return []
     indices = closure(seen, group)
-    outputs = [name for index in group for name in seen.steps[index].outputs if name in wanted]
+    outputs = [
+        name for index in group for name in seen.steps[index].outputs if name in wanted
+    ]
     return [extract(seen, indices, inputs_of(seen, indices), outputs, names)]
 
 
@@ -125,9 +135,16 @@ class _ExtractedBranch:
     """One branch while it is extracted into separate graphs."""
 
     def __init__(self, seen: View, names: TensorNames, index: int) -> None:
-        self.seen, self.names, self.index, self.step = seen, names, index, seen.steps[index]
+        self.seen, self.names, self.index, self.step = (
+            seen,
+            names,
+            index,
+            seen.steps[index],
+        )
         self.needed = _free_behind(seen, self.step.reads)
-        made = {name for position in self.needed for name in seen.steps[position].outputs}
+        made = {
+            name for position in self.needed for name in seen.steps[position].outputs
+        }
         self.read = [
             *inputs_of(seen, self.needed),
             *(name for name in self.step.reads if name not in made),
@@ -138,7 +155,11 @@ class _ExtractedBranch:
         outputs = tuple(self.names[name] for name in self.step.outputs)
         indices = sorted([*self.needed, self.index])
         whole = extract(
-            self.seen, indices, inputs_of(self.seen, indices), self.step.outputs, self.names
+            self.seen,
+            indices,
+            inputs_of(self.seen, indices),
+            self.step.outputs,
+            self.names,
         )
         values = {self.names[name]: name for name in self.read}
         return Branch(
@@ -154,19 +175,28 @@ class _ExtractedBranch:
         needed = _free_behind(self.seen, [name])
         graph, mapped = self._begun(needed, inputs_of(self.seen, needed))
         rest = [_constant(graph, value) for value in (None, None, False)]
-        tensor = graph.appendNode(graph.create("aten::tensor", [mapped[name], *rest], 1)).output()
+        tensor = graph.appendNode(
+            graph.create("aten::tensor", [mapped[name], *rest], 1)
+        ).output()
         tensor.setType(torch._C.TensorType.get())
         graph.registerOutput(tensor)
         read = tuple(self.names[n] for n in inputs_of(self.seen, needed))
-        return LoweredGraph(graph, read, ("condition",), containers=self.names.containers)
+        return LoweredGraph(
+            graph, read, ("condition",), containers=self.names.containers
+        )
 
     def _block(self, block: Block, outputs: tuple[str, ...]) -> LoweredGraph:
         read = list(dict.fromkeys(block_reads(block)))
         needed = _free_behind(self.seen, read)
-        made = {name for position in needed for name in self.seen.steps[position].outputs}
+        made = {
+            name for position in needed for name in self.seen.steps[position].outputs
+        }
         given = list(
             dict.fromkeys(
-                [*inputs_of(self.seen, needed), *(name for name in read if name not in made)]
+                [
+                    *inputs_of(self.seen, needed),
+                    *(name for name in read if name not in made),
+                ]
             )
         )
         graph, mapped = self._begun(needed, given)
@@ -183,7 +213,9 @@ class _ExtractedBranch:
         inputs = tuple(self.names[name] for name in given)
         return LoweredGraph(graph, inputs, outputs, containers=self.names.containers)
 
-    def _begun(self, needed: Sequence[int], given: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+    def _begun(
+        self, needed: Sequence[int], given: Sequence[str]
+    ) -> tuple[Any, dict[str, Any]]:
         """A graph of these inputs and free nodes, and its values by their names in the segment."""
         graph: Any = torch._C.Graph()
         mapped = {name: graph.addInput() for name in given}

@@ -18,7 +18,11 @@ def colocated(seen: View, kinds: Sequence[str]) -> list[str]:
     kinds, pairs = list(kinds), _pairs(seen)
     while pairs:
         segments = assign(kinds, seen.parents)
-        apart = [(maker, reader) for maker, reader in pairs if segments[maker] != segments[reader]]
+        apart = [
+            (maker, reader)
+            for maker, reader in pairs
+            if segments[maker] != segments[reader]
+        ]
         if not apart:
             break
         for maker, reader in apart:
@@ -42,13 +46,18 @@ def _pairs(seen: View) -> list[tuple[int, int]]:
     if not makers:
         return []
     loose = {
-        v.debugName() for i in makers for v in seen.steps[i].node.outputs() if not is_tensor(v)
+        v.debugName()
+        for i in makers
+        for v in seen.steps[i].node.outputs()
+        if not is_tensor(v)
     }
     behind: list[set[int]] = []
     for step, above in zip(seen.steps, seen.parents, strict=True):
         own = {seen.producer[name] for name in step.reads if name in loose}
         behind.append(
-            own.union(*(behind[parent] for parent in above if seen.steps[parent].is_free))
+            own.union(
+                *(behind[parent] for parent in above if seen.steps[parent].is_free)
+            )
         )
     return [
         (m, reader)

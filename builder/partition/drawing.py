@@ -72,9 +72,12 @@ def svg(partition: Partition) -> str:
     for box in boxes:
         box.y = y
         y += box.height + GAP
-    column = MARGIN + WIDTH + LANE * (max((arrow.lane for arrow in arrows), default=0) + 1)
+    column = (
+        MARGIN + WIDTH + LANE * (max((arrow.lane for arrow in arrows), default=0) + 1)
+    )
     longest = max(
-        (LETTER * len(line) for arrow in arrows if arrow.lane for line in arrow.labels), default=0.0
+        (LETTER * len(line) for arrow in arrows if arrow.lane for line in arrow.labels),
+        default=0.0,
     )
     width = column + int(min(longest, LONGEST)) + MARGIN
     root = ElementTree.Element(
@@ -86,8 +89,11 @@ def svg(partition: Partition) -> str:
     )
     style = (
         "text{font:12px ui-monospace,monospace;fill:#1c2430;white-space:pre}.t{font-weight:bold}"
+        "text{font:12px ui-monospace,monospace;fill:#1c2430;white-space:pre}.t{font-weight:bold}"
     )
-    ElementTree.SubElement(root, "style").text = style + "path{fill:none;stroke:#5b6b7f}"
+    ElementTree.SubElement(root, "style").text = (
+        style + "path{fill:none;stroke:#5b6b7f}"
+    )
     for box in boxes:
         _draw_box(root, box)
     for arrow in arrows:
@@ -125,7 +131,12 @@ def _boxes(partition: Partition, specs: dict[str, TensorSpec | None]) -> Iterato
             " at opt"
         )
         yield Box(
-            segment.kind, title, _lines(segment), segment.inputs, segment.outputs, name=str(number)
+            segment.kind,
+            title,
+            _lines(segment),
+            segment.inputs,
+            segment.outputs,
+            name=str(number),
         )
     yield Box(
         "end",
@@ -146,11 +157,15 @@ def _lines(segment: Segment) -> list[str]:
     counts = Counter(node.kind() for node in nodes).most_common()
     lines = [f"{count:5d} x {kind}" for kind, count in counts[:MOST_LINES]]
     return lines + (
-        [f"      and {len(counts) - MOST_LINES} operators more"] if len(counts) > MOST_LINES else []
+        [f"      and {len(counts) - MOST_LINES} operators more"]
+        if len(counts) > MOST_LINES
+        else []
     )
 
 
-def _arrows(boxes: Sequence[Box], specs: dict[str, TensorSpec | None]) -> Iterator[Arrow]:
+def _arrows(
+    boxes: Sequence[Box], specs: dict[str, TensorSpec | None]
+) -> Iterator[Arrow]:
     """Every arrow. Records the number of lines at the side of each box."""
     maker = {name: number for number, box in enumerate(boxes) for name in box.makes}
     lanes: list[int] = []
@@ -160,7 +175,9 @@ def _arrows(boxes: Sequence[Box], specs: dict[str, TensorSpec | None]) -> Iterat
             groups.setdefault(maker[name], []).append(_labels(name, specs))
         for source, labels in sorted(groups.items(), reverse=True):
             shown = (
-                [*labels[:2], f"and {len(labels) - 2} values more"] if len(labels) > 3 else labels
+                [*labels[:2], f"and {len(labels) - 2} values more"]
+                if len(labels) > 3
+                else labels
             )
             if source == number - 1:
                 yield Arrow(source, number, shown, 0)
@@ -179,9 +196,19 @@ def _arrows(boxes: Sequence[Box], specs: dict[str, TensorSpec | None]) -> Iterat
 
 def _draw_box(root: ElementTree.Element, box: Box) -> None:
     fill, stroke = COLORS[box.kind]
-    attributes = {"x": MARGIN, "y": box.y, "width": WIDTH, "height": box.height, "rx": 6}
+    attributes = {
+        "x": MARGIN,
+        "y": box.y,
+        "width": WIDTH,
+        "height": box.height,
+        "rx": 6,
+    }
     ElementTree.SubElement(
-        root, "rect", {k: str(v) for k, v in attributes.items()}, fill=fill, stroke=stroke
+        root,
+        "rect",
+        {k: str(v) for k, v in attributes.items()},
+        fill=fill,
+        stroke=stroke,
     )
     for row, line in enumerate([box.title, *box.lines]):
         shown = _fit(line, WIDTH - 2 * PADDING)
@@ -228,7 +255,9 @@ def _fit(words: str, width: float) -> str:
     return f"{words[: most // 2 - 1]}\u2026{words[len(words) - most // 2 :]}"
 
 
-def _text(root: ElementTree.Element, x: int, y: int, words: str, style: str = "") -> None:
+def _text(
+    root: ElementTree.Element, x: int, y: int, words: str, style: str = ""
+) -> None:
     element = ElementTree.SubElement(
         root, "text", {"x": str(x), "y": str(y)} | ({"class": style} if style else {})
     )

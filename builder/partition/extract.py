@@ -29,7 +29,9 @@ def inputs_of(view: View, indices: Sequence[int]) -> list[str]:
     """The values that these nodes read and do not compute, in order of first use."""
     made = {name for index in indices for name in view.steps[index].outputs}
     return list(
-        dict.fromkeys(n for index in indices for n in view.steps[index].reads if n not in made)
+        dict.fromkeys(
+            n for index in indices for n in view.steps[index].reads if n not in made
+        )
     )
 
 

@@ -49,7 +49,9 @@ MAX_TRIP_COUNT = 64
 
 
 def _scalar(default: torch.dtype) -> Callable[[Any], Any]:
-    return lambda values: torch.scalar_tensor(values[0], dtype=dtype_of_code(values[1]) or default)
+    return lambda values: torch.scalar_tensor(
+        values[0], dtype=dtype_of_code(values[1]) or default
+    )
 
 
 _IN_PYTHON: dict[str, Callable[[Any], Any]] = {
@@ -87,7 +89,10 @@ class Memory:
             with self.counter:
                 result = fold_static(key, values)
                 flops = int(self.counter.get_total_flops())
-            self.known[known_by] = (list(result) if outputs > 1 else [result][:outputs], flops)
+            self.known[known_by] = (
+                list(result) if outputs > 1 else [result][:outputs],
+                flops,
+            )
         return self.known[known_by]
 
 
@@ -163,7 +168,9 @@ class ShapeInterpreter(operators.Operators):
             )
             self.flops += flops
             return results
-        except Exception:  # an operator that an evaluator refuses (random numbers) also has a shape
+        except (
+            Exception
+        ):  # an operator that an evaluator refuses (random numbers) also has a shape
             if node.kind() == "prim::If":
                 return self._branch(node)
             return self._with_unknowns(node, values)
@@ -175,7 +182,9 @@ class ShapeInterpreter(operators.Operators):
         if rule is None:
             return None
         with _disable_current_modes(), self.unknowns:
-            made = rule(values, functools.partial(_NUMBERS["IntType"], self.unknowns.shape_env))
+            made = rule(
+                values, functools.partial(_NUMBERS["IntType"], self.unknowns.shape_env)
+            )
             results = [with_known_sizes(r) for r in made]
         return self._ranged(node, results) if key == packed.PAD else results
 
@@ -208,12 +217,15 @@ class ShapeInterpreter(operators.Operators):
                     [fake(v) for v in values]
                 )
                 results = [
-                    with_known_sizes(r) for r in (result if node.outputsSize() > 1 else [result])
+                    with_known_sizes(r)
+                    for r in (result if node.outputsSize() > 1 else [result])
                 ]
         except Exception as data_dependent:
             if all(value.type().kind() in _NUMBERS for value in node.outputs()):
                 return self._or_numbers(node, [MISSING] * node.outputsSize())
-            raise Unconvertible(f"its shape depends on data: {data_dependent}") from data_dependent
+            raise Unconvertible(
+                f"its shape depends on data: {data_dependent}"
+            ) from data_dependent
         return results if is_unknown(values) else self._ranged(node, results)
 
     def _ranged(self, node: Node, results: list[Any]) -> list[Any]:
@@ -222,7 +234,9 @@ class ShapeInterpreter(operators.Operators):
         """
         names = [value.debugName() for value in node.outputs()]
         self.sources.update(
-            (n, node) for n, r in zip(names, results, strict=True) if isinstance(r, FakeTensor)
+            (n, node)
+            for n, r in zip(names, results, strict=True)
+            if isinstance(r, FakeTensor)
         )
         return [
             at(r, self.sizes[n]) if n in self.sizes else r
@@ -232,7 +246,9 @@ class ShapeInterpreter(operators.Operators):
     def _branch(self, node: Node) -> list[Any]:
         """The outputs of a data-dependent branch: the shapes that both blocks share."""
         yes, no = (self.walker.walk(block) for block in node.blocks())
-        return self._or_numbers(node, [common(a, b) for a, b in zip(yes, no, strict=True)])
+        return self._or_numbers(
+            node, [common(a, b) for a, b in zip(yes, no, strict=True)]
+        )
 
     def _or_numbers(self, node: Node, results: list[Any]) -> list[Any]:
         """The results, with a symbol for each data-dependent number: a tensor to which it is added
@@ -241,27 +257,34 @@ class ShapeInterpreter(operators.Operators):
         makers = (_NUMBERS.get(value.type().kind()) for value in node.outputs())
         known_of = zip(results, makers, strict=True)
         return [
-            make(self.unknowns.shape_env) if r is MISSING and make else r for r, make in known_of
+            make(self.unknowns.shape_env) if r is MISSING and make else r
+            for r, make in known_of
         ]
 
     def _loop(
-        self, node: Node, trip_count: Any = MISSING, condition: Any = MISSING, *carried: object
+        self,
+        node: Node,
+        trip_count: Any = MISSING,
+        condition: Any = MISSING,
+        *carried: object,
     ) -> list[Any]:
         """Interpret a loop iteration by iteration while shapes determine its condition, up to a
         limit.
         """
         body, values = next(iter(node.blocks())), list(carried)
         for trip in range(MAX_TRIP_COUNT):
-            if not (isinstance(trip_count, int) and isinstance(condition, bool)) or is_unknown(
-                values
-            ):
+            if not (
+                isinstance(trip_count, int) and isinstance(condition, bool)
+            ) or is_unknown(values):
                 break
             if trip >= trip_count or not condition:
                 return values
             condition, *values = self._trip(body, [trip, *values])
         return self._or_numbers(
             node,
-            self._any_trip_count(body, [self.walker.value(v) for v in list(node.inputs())[2:]]),
+            self._any_trip_count(
+                body, [self.walker.value(v) for v in list(node.inputs())[2:]]
+            ),
         )
 
     def _any_trip_count(self, body: Block, carried: list[Any]) -> list[Any]:
@@ -271,14 +294,18 @@ class ShapeInterpreter(operators.Operators):
         while True:
             after = [
                 common(a, b)
-                for a, b in zip(carried, self._trip(body, [MISSING, *carried])[1:], strict=True)
+                for a, b in zip(
+                    carried, self._trip(body, [MISSING, *carried])[1:], strict=True
+                )
             ]
             if [v is MISSING for v in after] == [v is MISSING for v in carried]:
                 return after
             carried = after
 
     def _trip(self, body: Block, inputs: list[Any]) -> list[Any]:
-        self.ctx.values.update(zip((v.debugName() for v in body.inputs()), inputs, strict=True))
+        self.ctx.values.update(
+            zip((v.debugName() for v in body.inputs()), inputs, strict=True)
+        )
         return self.walker.walk(body)
 
 

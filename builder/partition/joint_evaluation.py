@@ -61,7 +61,9 @@ class JointEvaluation:
             if name not in self.numbers:
                 self.numbers[name] = self._number(name)
         key = (step.key, *map(self.numbers.__getitem__, step.inputs))
-        if None in key or (_is_evaluated(step) and not self.with_data.isdisjoint(step.inputs)):
+        if None in key or (
+            _is_evaluated(step) and not self.with_data.isdisjoint(step.inputs)
+        ):
             return None
         return key
 
@@ -72,7 +74,9 @@ class JointEvaluation:
         if has_data(values[0]):
             self.with_data.add(name)
         try:
-            return self.signatures.setdefault(tuple(map(signature, values)), len(self.signatures))
+            return self.signatures.setdefault(
+                tuple(map(signature, values)), len(self.signatures)
+            )
         except TypeError:  # a dictionary, which is never compared
             return None
 
@@ -84,8 +88,12 @@ class JointEvaluation:
         ]
         flops = [interpreter.flops for interpreter in self.interpreters]
         if key is not None and (evaluated or all(known)):
-            results = [[i.ctx.values[name] for name in step.outputs] for i in self.interpreters]
-            self.made[key] = Made(results, [self._number(name) for name in step.outputs], flops)
+            results = [
+                [i.ctx.values[name] for name in step.outputs] for i in self.interpreters
+            ]
+            self.made[key] = Made(
+                results, [self._number(name) for name in step.outputs], flops
+            )
         return flops
 
 

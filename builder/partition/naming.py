@@ -23,7 +23,8 @@ class TensorNames(dict[str, str]):
 
     def __init__(self, lowered: LoweredGraph) -> None:
         super().__init__(
-            (v.debugName(), n) for v, n in zip(lowered.graph.inputs(), lowered.inputs, strict=True)
+            (v.debugName(), n)
+            for v, n in zip(lowered.graph.inputs(), lowered.inputs, strict=True)
         )
         self.update(
             (v.debugName(), n)
@@ -34,7 +35,9 @@ class TensorNames(dict[str, str]):
 
     def __missing__(self, value: str) -> str:
         stem = tensor_name(value)
-        candidates = itertools.chain([stem], (f"{stem}_{count}" for count in itertools.count(2)))
+        candidates = itertools.chain(
+            [stem], (f"{stem}_{count}" for count in itertools.count(2))
+        )
         name = next(name for name in candidates if name not in self.used)
         self.used.add(name)
         self[value] = name

@@ -36,7 +36,10 @@ def numbers_to_tensors(graph: Graph) -> list[int]:
         zip(nodes, [*nodes[1:], graph.return_node()], strict=True)
     ):
         positions += [position] * (
-            1 + sum(_through_a_tensor(graph, value, following) for value in _numbers(node))
+            1
+            + sum(
+                _through_a_tensor(graph, value, following) for value in _numbers(node)
+            )
         )
     return positions
 
@@ -47,7 +50,9 @@ def _numbers(node: Node) -> Iterator[Any]:
     """
     made = list(node.outputs())
     if len(made) > 1 and not all(map(is_tensor, made)) and not is_free(node):
-        yield from (value for value in made if value.type().kind() in READERS and value.uses())
+        yield from (
+            value for value in made if value.type().kind() in READERS and value.uses()
+        )
 
 
 def _through_a_tensor(graph: Graph, value: Value, before: Node) -> int:
@@ -57,7 +62,11 @@ def _through_a_tensor(graph: Graph, value: Value, before: Node) -> int:
         ir.insert_constant(graph, option, before, value.node())
         for option in (code_of(dtype), None, False)
     ]
-    tensor = ir.insert(graph, "aten::tensor", [value, *options], before, [ir.TENSOR], value.node())
-    number = ir.insert(graph, reader, [tensor.output()], before, [value.type()], value.node())
+    tensor = ir.insert(
+        graph, "aten::tensor", [value, *options], before, [ir.TENSOR], value.node()
+    )
+    number = ir.insert(
+        graph, reader, [tensor.output()], before, [value.type()], value.node()
+    )
     value.replaceAllUsesAfterNodeWith(tensor, number.output())
     return len(options) + 2

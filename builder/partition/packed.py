@@ -18,7 +18,9 @@ from builder.partition.segments import TENSORRT, TORCH, assign
 from builder.partition.view import Step, View
 
 PACK, PAD = "aten::_pack_padded_sequence", "aten::_pad_packed_sequence"
-LAYERS = frozenset(f"aten::{name}.data" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"))
+LAYERS = frozenset(
+    f"aten::{name}.data" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+)
 
 # Shapes
 
@@ -55,7 +57,10 @@ def _layer(values: list[Any], unknown: NewSize) -> list[Any]:
     data, _, hx, *_, bidirectional = values
     states = hx if isinstance(hx, list) else [hx]
     width = states[0].shape[-1] * (2 if bidirectional else 1)
-    return [torch.empty((data.shape[0], width), dtype=data.dtype), *map(without_data, states)]
+    return [
+        torch.empty((data.shape[0], width), dtype=data.dtype),
+        *map(without_data, states),
+    ]
 
 
 def _pad(values: list[Any], unknown: NewSize) -> list[Any]:
@@ -83,8 +88,14 @@ def kept_whole(seen: View, kinds: Sequence[str]) -> list[str]:
     segments = assign(kinds, seen.parents)
     given = {value.debugName() for value in seen.graph.outputs()} & parts
     for index, step in enumerate(seen.steps):
-        read = set() if step.is_free else set(inputs_of(seen, closure(seen, [index]))) & parts
-        crossing = {name for name in read if segments[seen.producer[name]] != segments[index]}
+        read = (
+            set()
+            if step.is_free
+            else set(inputs_of(seen, closure(seen, [index]))) & parts
+        )
+        crossing = {
+            name for name in read if segments[seen.producer[name]] != segments[index]
+        }
         if crossing and kinds[index] == TENSORRT:
             kinds[index] = TORCH
         given |= crossing

@@ -10,7 +10,13 @@ from builder.partition import cost
 from builder.partition.colocation import colocated
 from builder.partition.extract import closure, inputs_of
 from builder.partition.packed import kept_whole
-from builder.partition.segments import NOWHERE, TENSORRT, TORCH, assign, merge_light_segments
+from builder.partition.segments import (
+    NOWHERE,
+    TENSORRT,
+    TORCH,
+    assign,
+    merge_light_segments,
+)
 from builder.partition.shapes import Shapes
 from builder.partition.view import View
 
@@ -27,7 +33,9 @@ def members(seen: View, kinds: Sequence[str]) -> Members:
     return [(kinds[groups[number][0]], groups[number]) for number in sorted(groups)]
 
 
-def final_kinds(seen: View, kinds: Sequence[str], shapes: Shapes, least: int) -> list[str]:
+def final_kinds(
+    seen: View, kinds: Sequence[str], shapes: Shapes, least: int
+) -> list[str]:
     """The kinds after all rules have moved nodes to torch. One rule can enable another, so they
     repeat until nothing changes. Every iteration except the last moves at least one node.
     """
@@ -43,7 +51,9 @@ def final_kinds(seen: View, kinds: Sequence[str], shapes: Shapes, least: int) ->
     return now
 
 
-def _without_small_segments(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[str]:
+def _without_small_segments(
+    seen: View, kinds: Sequence[str], shapes: Shapes
+) -> list[str]:
     """Move TensorRT segments between torch segments to torch if their transitions cost more than
     they save.
     """
@@ -53,7 +63,12 @@ def _without_small_segments(seen: View, kinds: Sequence[str], shapes: Shapes) ->
         v.debugName() for v in seen.graph.outputs()
     }
     for (kind, indices), read in list(zip(segments, inputs, strict=True))[1:-1]:
-        made = (name for index in indices for name in seen.steps[index].outputs if name in wanted)
+        made = (
+            name
+            for index in indices
+            for name in seen.steps[index].outputs
+            if name in wanted
+        )
         crossing = sum(cost.size_in_bytes(shapes, name) for name in (*read, *made))
         flops = sum(shapes.flops[index] for index in indices)
         if kind == TENSORRT and cost.seconds_saved(len(indices), flops, crossing) < 0:
@@ -98,5 +113,7 @@ def _with_known_inputs(seen: View, kinds: Sequence[str], shapes: Shapes) -> list
 def _loose(seen: View, indices: Sequence[int], shapes: Shapes) -> set[str]:
     """The values of unknown shape that these nodes read and do not compute."""
     return {
-        name for name in inputs_of(seen, closure(seen, indices)) if shapes.spec(name, name) is None
+        name
+        for name in inputs_of(seen, closure(seen, indices))
+        if shapes.spec(name, name) is None
     }

@@ -42,14 +42,20 @@ class Repeats:
             if name not in signatures:
                 signatures[name] = _signature(self.ctx, self.ctx.values[name])
         signature = (step.key, *map(signatures.__getitem__, step.inputs))
-        return (None, None) if None in signature else (signature, self.known.get(signature))
+        return (
+            (None, None)
+            if None in signature
+            else (signature, self.known.get(signature))
+        )
 
     def remember(self, signature: object, step: Step) -> None:
         """Record a converted node: its outputs are the placeholders for later nodes with the same
         key.
         """
         results = [self.ctx.values[name] for name in step.outputs]
-        given = set().union(*(self._symbols(self.ctx.values[name]) for name in step.inputs))
+        given = set().union(
+            *(self._symbols(self.ctx.values[name]) for name in step.inputs)
+        )
         if all(
             is_tensor(r) and not _is_whole(self.ctx, r) and self._symbols(r) <= given
             for r in results
@@ -74,7 +80,11 @@ def _signature(ctx: ConversionContext, value: object) -> Any:
     if isinstance(value, list):
         inner = [_signature(ctx, v) for v in value]
         return None if None in inner else (list, *inner)
-    return (type(value), value) if isinstance(value, bool | int | float | str | None) else None
+    return (
+        (type(value), value)
+        if isinstance(value, bool | int | float | str | None)
+        else None
+    )
 
 
 def _constant(value: torch.Tensor) -> Any:
@@ -86,7 +96,9 @@ def _constant(value: torch.Tensor) -> Any:
 
 
 def _exprs(ctx: ConversionContext, tensor: ITensor) -> Sequence[Any]:
-    return [ctx.expr(tensor, axis) for axis, length in enumerate(tensor.shape) if length < 0]
+    return [
+        ctx.expr(tensor, axis) for axis, length in enumerate(tensor.shape) if length < 0
+    ]
 
 
 def _is_whole(ctx: ConversionContext, tensor: ITensor) -> bool:

@@ -10,7 +10,9 @@ from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 
 
-def with_axis(graph: Graph, inputs: Sequence[bool], outputs: Sequence[bool]) -> tuple[int, int]:
+def with_axis(
+    graph: Graph, inputs: Sequence[bool], outputs: Sequence[bool]
+) -> tuple[int, int]:
     """Rewrite the graph so that these inputs and outputs have the shape [1], and () inside. Returns
     the numbers of nodes added at the start and at the end.
     """
@@ -20,7 +22,9 @@ def with_axis(graph: Graph, inputs: Sequence[bool], outputs: Sequence[bool]) -> 
             scalar = _reshaped(graph, value, [], first)
             value.replaceAllUsesAfterNodeWith(scalar.node(), scalar)
     between = _count(graph)
-    for position, (value, bare) in enumerate(zip(list(graph.outputs()), outputs, strict=True)):
+    for position, (value, bare) in enumerate(
+        zip(list(graph.outputs()), outputs, strict=True)
+    ):
         if bare:
             graph.return_node().replaceInput(
                 position, _reshaped(graph, value, [1], graph.return_node())
@@ -43,5 +47,7 @@ def _reshaped(graph: Graph, value: Value, shape: list[int], before: Node) -> Val
     """Insert a reshape of the value before a node."""
     # torch does not print an empty list as a constant
     lengths = [ir.insert_constant(graph, length, before) for length in shape]
-    sizes = ir.insert(graph, "prim::ListConstruct", lengths, before, types=[ir.C.ListType.ofInts()])
+    sizes = ir.insert(
+        graph, "prim::ListConstruct", lengths, before, types=[ir.C.ListType.ofInts()]
+    )
     return ir.insert(graph, "aten::reshape", [value, sizes.output()], before).output()

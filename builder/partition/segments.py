@@ -30,11 +30,15 @@ def assign(kinds: Sequence[str], parents: Sequence[Sequence[int]]) -> list[int]:
     """
     candidates = [_levels(kinds, parents, first) for first in (TENSORRT, TORCH)]
     levels = min(candidates, key=lambda levels: len(set(levels) - {NOWHERE}))
-    used = {level: number for number, level in enumerate(sorted(set(levels) - {NOWHERE}))}
+    used = {
+        level: number for number, level in enumerate(sorted(set(levels) - {NOWHERE}))
+    }
     return [used.get(level, NOWHERE) for level in levels]
 
 
-def _levels(kinds: Sequence[str], parents: Sequence[Sequence[int]], first: str) -> list[int]:
+def _levels(
+    kinds: Sequence[str], parents: Sequence[Sequence[int]], first: str
+) -> list[int]:
     """The level of each node: even for the kind `first`, odd for the other one, none for a free
     node.
     """
@@ -67,7 +71,10 @@ are merged at once.
 
 
 def merge_light_segments(
-    kinds: Sequence[str], parents: Sequence[Sequence[int]], weights: Sequence[float], least: float
+    kinds: Sequence[str],
+    parents: Sequence[Sequence[int]],
+    weights: Sequence[float],
+    least: float,
 ) -> list[str]:
     """The kinds after every TensorRT segment with a weight below `least` is merged into its torch
     neighbors, lighter ones first.
@@ -80,12 +87,17 @@ def merge_light_segments(
     while light := _light(segments := assign(kinds, parents), kinds, weights, least):
         iteration += 1
         chosen = set(light[: (len(light) + 1) // 2 if iteration < ROUNDS else None])
-        kinds = [TORCH if s in chosen else k for s, k in zip(segments, kinds, strict=True)]
+        kinds = [
+            TORCH if s in chosen else k for s, k in zip(segments, kinds, strict=True)
+        ]
     return kinds
 
 
 def _light(
-    segments: Sequence[int], kinds: Sequence[str], weights: Sequence[float], least: float
+    segments: Sequence[int],
+    kinds: Sequence[str],
+    weights: Sequence[float],
+    least: float,
 ) -> list[int]:
     """The TensorRT segments whose weight is too low, lightest first."""
     total: dict[int, float] = {}

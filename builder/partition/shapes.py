@@ -63,7 +63,9 @@ class Shapes:
         spans = zip(axes, zip(*shapes, strict=True), strict=True)
         own = {str(axis): _range(sizes) for axis, sizes in spans if self._is_own(axis)}
         dims = {
-            axis: own.get(axis) or self.profiles[0][axis] for axis in axes if isinstance(axis, str)
+            axis: own.get(axis) or self.profiles[0][axis]
+            for axis in axes
+            if isinstance(axis, str)
         }
         return TensorSpec(name_of(dtype), tuple(axes), dims=dims, name=name), own
 
@@ -101,10 +103,13 @@ def infer_shapes(
     steps = view.steps(lowered.graph) if steps is None else steps
     axes = bounds.axes(steps, ranges or {}, profiles)
     profiles = [
-        {**profile, **{axis.name: axis.range for axis in axes.values()}} for profile in profiles
+        {**profile, **{axis.name: axis.range for axis in axes.values()}}
+        for profile in profiles
     ]
     points, memory = probes(profiles), Memory()
-    interpreters = [_interpreter(lowered, specs, sizes, memory, axes) for sizes in points]
+    interpreters = [
+        _interpreter(lowered, specs, sizes, memory, axes) for sizes in points
+    ]
     flops = JointEvaluation(interpreters).run(steps)
     runs = [_known(interpreter) for interpreter in interpreters]
     common = set.intersection(*(set(run) for run in runs))
@@ -115,7 +120,11 @@ def infer_shapes(
     opened = {name: node.kind() for name, node in interpreters[0].sources.items()}
     bounds.check(ranges or {}, opened)
     return Shapes(
-        tuple(points), known, tuple(profiles), tuple(counts[1] for counts in flops), opened
+        tuple(points),
+        known,
+        tuple(profiles),
+        tuple(counts[1] for counts in flops),
+        opened,
     )
 
 
@@ -125,10 +134,15 @@ def probes(profiles: Sequence[Profile]) -> list[Sizes]:
     """
     points: list[Sizes] = []
     for profile in profiles:
-        points += [{name: span[which] for name, span in profile.items()} for which in range(3)]
+        points += [
+            {name: span[which] for name, span in profile.items()} for which in range(3)
+        ]
         for step in (1, 2):
             points.append(
-                {n: _inside(span, step * k) for k, (n, span) in enumerate(profile.items(), start=1)}
+                {
+                    n: _inside(span, step * k)
+                    for k, (n, span) in enumerate(profile.items(), start=1)
+                }
             )
     return points
 

@@ -79,7 +79,9 @@ class Partition:
         total = sum(s.flops for s in self.segments) or 1
         share = 100 * sum(s.flops for s in self.segments if s.kind == TENSORRT) / total
         count = len(self.segments)
-        crossing = sum(s.crossing_bytes for s in self.segments) / 1e6 / max(count - 1, 1)
+        crossing = (
+            sum(s.crossing_bytes for s in self.segments) / 1e6 / max(count - 1, 1)
+        )
         return (
             f"{count} segment{'s' if count != 1 else ''}: TensorRT {share:.1f} % of the flops,"
             f" {count - 1} transition{'s' if count != 2 else ''}, {crossing:.3g}"
@@ -111,13 +113,19 @@ def split(
     if whole:
         found, kinds = Support({}, ()), [TORCH] * len(steps)
     else:
-        found = support(lowered, specs, profiles, shapes, ops=fallback.ops, kept=kept, steps=steps)
+        found = support(
+            lowered, specs, profiles, shapes, ops=fallback.ops, kept=kept, steps=steps
+        )
         kinds = _kinds(seen, found, shapes, fallback)
     inputs = tuple(str(spec.name) for spec in specs)
-    crossing = _Boundary(seen, replace(lowered, inputs=inputs), shapes, profiles, positions)
+    crossing = _Boundary(
+        seen, replace(lowered, inputs=inputs), shapes, profiles, positions
+    )
     segments = crossing.segments(members(seen, kinds))
     unbounded = tuple(
-        (kind, tensor_name(name)) for name, kind in shapes.open.items() if name not in shapes.known
+        (kind, tensor_name(name))
+        for name, kind in shapes.open.items()
+        if name not in shapes.known
     )
     values = {tensor: value for value, tensor in crossing.names.items()}
     return Partition(
@@ -227,7 +235,9 @@ class _Boundary:
     def _segment(
         self, kind: str, members: list[int], indices: list[int], inputs: list[str]
     ) -> Segment:
-        produced = [name for index in members for name in self.seen.steps[index].outputs]
+        produced = [
+            name for index in members for name in self.seen.steps[index].outputs
+        ]
         outputs = [name for name in produced if name in self.wanted]
         own: dict[str, Range] = {}
         lowered = extract(self.seen, indices, inputs, outputs, self.names)
@@ -241,7 +251,11 @@ class _Boundary:
             tuple(self._spec(name, own) for name in inputs),
             tuple(self._spec(name, {}) for name in outputs),
             tuple({**profile, **own} for profile in self.profiles),
-            (*(NOWHERE,) * front, *(self.positions[i] for i in indices), *(NOWHERE,) * back),
+            (
+                *(NOWHERE,) * front,
+                *(self.positions[i] for i in indices),
+                *(NOWHERE,) * back,
+            ),
             len(members),
             sum(self.flops[i] for i in members),
             sum(

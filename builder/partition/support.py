@@ -41,7 +41,8 @@ from builder.partition.view import Step
 
 BY_MODULE = "the manifest keeps its module in torch (fallback: modules)"
 READS_OTHERS = (
-    "it reads a result of an operator in torch that is not a tensor, or has a data-dependent shape"
+    "it reads a result of an operator in torch that is not a tensor, or has a"
+    " data-dependent shape"
 )
 
 
@@ -68,7 +69,11 @@ class TrialBackend(operators.Operators):
     """
 
     def __init__(
-        self, ctx: ConversionContext, shapes: Shapes, ops: Collection[str], kept: Collection[int]
+        self,
+        ctx: ConversionContext,
+        shapes: Shapes,
+        ops: Collection[str],
+        kept: Collection[int],
     ) -> None:
         super().__init__(ctx, Policy())
         self.walker = GraphWalker(ctx, self)
@@ -147,10 +152,16 @@ class TrialBackend(operators.Operators):
             return
         schema = node.schema() if node.schema() != NO_SCHEMA else node.kind()
         self.reported[schema, reason] += 1
-        located = self.reported[schema, reason] <= MOST_REPORTED and reason != READS_OTHERS
+        located = (
+            self.reported[schema, reason] <= MOST_REPORTED and reason != READS_OTHERS
+        )
         name = next((value.debugName() for value in node.outputs()), "")
         self.refused[self.position] = UnsupportedOperator(
-            schema, name, source_location(node) if located else "graph", reason, fix or FALLBACK_FIX
+            schema,
+            name,
+            source_location(node) if located else "graph",
+            reason,
+            fix or FALLBACK_FIX,
         )
 
     def finish(self, node: Node, results: list[Any], first: int) -> None:
@@ -198,7 +209,9 @@ def support(
     ctx = ConversionContext(network, profiles, messages)
     for value, spec in zip(lowered.graph.inputs(), specs, strict=True):
         unsupported_dtype = getattr(torch, spec.dtype) == torch.float64
-        ctx.values[value.debugName()] = MISSING if unsupported_dtype else add_input(ctx, spec)
+        ctx.values[value.debugName()] = (
+            MISSING if unsupported_dtype else add_input(ctx, spec)
+        )
     trial = TrialBackend(ctx, shapes, ops, kept)
     trial.run(view.steps(lowered.graph) if steps is None else steps)
     return Support(trial.refused, tuple(trial.defects))

@@ -48,7 +48,13 @@ def _step(node: Node) -> Step:
     )
     key = kind if schema == NO_SCHEMA else key_of(schema)
     return Step(
-        node, kind, key, inputs, tuple(value.debugName() for value in outputs), inputs + inner, free
+        node,
+        kind,
+        key,
+        inputs,
+        tuple(value.debugName() for value in outputs),
+        inputs + inner,
+        free,
     )
 
 
@@ -65,13 +71,20 @@ class View:
     @cached_property
     def producer(self) -> dict[str, int]:
         """The index of the node that computes a value, without graph inputs."""
-        return {name: index for index, step in enumerate(self.steps) for name in step.outputs}
+        return {
+            name: index
+            for index, step in enumerate(self.steps)
+            for name in step.outputs
+        }
 
     @cached_property
     def parents(self) -> list[list[int]]:
         """For each node the indices of the nodes that it reads, including free nodes."""
         producer = self.producer
-        return [[producer[name] for name in step.reads if name in producer] for step in self.steps]
+        return [
+            [producer[name] for name in step.reads if name in producer]
+            for step in self.steps
+        ]
 
     @cached_property
     def _inputs(self) -> dict[str, Any]:
@@ -82,7 +95,9 @@ class View:
         index = self.producer.get(name)
         if index is None:
             return self._inputs[name].type()
-        return list(self.steps[index].node.outputs())[self.steps[index].outputs.index(name)].type()
+        return list(self.steps[index].node.outputs())[
+            self.steps[index].outputs.index(name)
+        ].type()
 
 
 def view(graph: Graph) -> View:
@@ -122,5 +137,8 @@ def is_tensor(value: Value) -> bool:
     kind = value.type().kind()
     return bool(
         kind == "TensorType"
-        or (kind == "OptionalType" and value.type().getElementType().kind() == "TensorType")
+        or (
+            kind == "OptionalType"
+            and value.type().getElementType().kind() == "TensorType"
+        )
     )

@@ -85,7 +85,9 @@ def mixes(model: SplitModel, segments: Sequence[Segment]) -> str | None:
         return None
     from builder.pipeline import batching_safety
 
-    decisions = (batching_safety.decision_on_data(segment.lowered.graph) for segment in segments)
+    decisions = (
+        batching_safety.decision_on_data(segment.lowered.graph) for segment in segments
+    )
     return next(filter(None, (*decisions, *map(_threshold, segments))), None)
 
 
@@ -95,7 +97,12 @@ def _threshold(segment: Segment) -> str | None:
     graph = segment.lowered.graph
     read = zip(graph.inputs(), segment.specs, strict=True)
     return batching_safety.one_for_all(
-        graph, [value.debugName() for value, spec in read if spec and spec.shape in ((), (1,))]
+        graph,
+        [
+            value.debugName()
+            for value, spec in read
+            if spec and spec.shape in ((), (1,))
+        ],
     )
 
 
@@ -104,12 +111,16 @@ def named(model: SplitModel) -> ModelSpec:
     names = model.partitioned.partition.inputs
     return replace(
         model.spec,
-        inputs=tuple(replace(s, name=n) for s, n in zip(model.spec.inputs, names, strict=True)),
+        inputs=tuple(
+            replace(s, name=n) for s, n in zip(model.spec.inputs, names, strict=True)
+        ),
     )
 
 
 def inputs_of(model: SplitModel) -> tuple[IO, ...]:
-    return tuple(endpoint(spec, str(spec.name), model.goldens) for spec in named(model).inputs)
+    return tuple(
+        endpoint(spec, str(spec.name), model.goldens) for spec in named(model).inputs
+    )
 
 
 def outputs_of(model: SplitModel) -> tuple[IO, ...]:
@@ -145,7 +156,9 @@ def unknown_outputs(model: SplitModel) -> dict[str, str]:
     flags = partition.flags
     recorded = {name for golden in model.goldens for name in golden.outputs}
     unknown = {
-        name: flag for name, flag in flags.items() if recorded.isdisjoint(_alike(partition, name))
+        name: flag
+        for name, flag in flags.items()
+        if recorded.isdisjoint(_alike(partition, name))
     }
     hidden = len(unknown) + len(flags) + len(partition.too_long)
     if unknown and hidden == len(partition.outputs):
@@ -157,7 +170,10 @@ def unknown_outputs(model: SplitModel) -> dict[str, str]:
 
 
 def endpoint(
-    spec: TensorSpec | None, name: str, goldens: Sequence[Golden], alike: Collection[str] = ()
+    spec: TensorSpec | None,
+    name: str,
+    goldens: Sequence[Golden],
+    alike: Collection[str] = (),
 ) -> IO:
     """The tensor as inferred; where its shape depends on data, of the goldens' rank and with every
     axis dynamic. `alike` are the outputs of a list that have the same dtype and rank, itself
@@ -167,7 +183,9 @@ def endpoint(
 
     if spec is not None and len(alike) <= 1:
         return IO(
-            name, spec.dtype, tuple(-1 if isinstance(axis, str) else axis for axis in spec.shape)
+            name,
+            spec.dtype,
+            tuple(-1 if isinstance(axis, str) else axis for axis in spec.shape),
         )
     recorded = _recorded([name], goldens) or _recorded(alike, goldens)
     ranks = {array.ndim for array in recorded}
@@ -182,7 +200,11 @@ def endpoint(
             f"output {name!r} has no fixed rank or dtype: {recorded[0].dtype}, ranks "
             f"{sorted(ranks)}",
             fix="return a tensor of one rank and of a dtype that Triton supports"
-            + (", or reduce max_lengths to what the goldens have" if len(alike) > 1 else ""),
+            + (
+                ", or reduce max_lengths to what the goldens have"
+                if len(alike) > 1
+                else ""
+            ),
         )
     return IO(name, known.name, (-1,) * ranks.pop())
 
@@ -194,7 +216,11 @@ def _recorded(names: Collection[str], goldens: Sequence[Golden]) -> list[NDArray
 
 
 def whole(
-    spec: ModelSpec, conversion: Conversion, plan: Plan, goldens: tuple[Golden, ...], serve_as: str
+    spec: ModelSpec,
+    conversion: Conversion,
+    plan: Plan,
+    goldens: tuple[Golden, ...],
+    serve_as: str,
 ) -> ModelArtifact:
     """The artifact of one conversion and its plan, with the tensors of the network."""
     from builder import triton
@@ -211,7 +237,8 @@ def whole(
         lowered=saved(conversion.lowered),
         goldens=goldens,
         serve_as=serve_as,
-        mixes=batching_safety.decision_on_data(graph) or batching_safety.one_for_all(graph),
+        mixes=batching_safety.decision_on_data(graph)
+        or batching_safety.one_for_all(graph),
     )
 
 
@@ -223,7 +250,9 @@ def endpoints(network: Any, side: str) -> tuple[IO, ...]:
     count = getattr(network, f"num_{side}s")
     get = getattr(network, f"get_{side}")
     tensors = [get(i) for i in range(count)]
-    return tuple(IO(t.name, name_of(dtypes.from_trt(t.dtype)), tuple(t.shape)) for t in tensors)
+    return tuple(
+        IO(t.name, name_of(dtypes.from_trt(t.dtype)), tuple(t.shape)) for t in tensors
+    )
 
 
 def saved(lowered: LoweredGraph) -> bytes:
@@ -273,11 +302,15 @@ def _files_of_segments(
     """Every segment's files; for torch segments with engines inside branches, those of their
     parts.
     """
-    found = map(segment_files, partitioned.partition.segments, partitioned.conversions, plans)
+    found = map(
+        segment_files, partitioned.partition.segments, partitioned.conversions, plans
+    )
     return tuple(
         replace(
             files,
-            parts=_parts(partitioned.parts.get(number, ()), branch_plans, (*location, number)),
+            parts=_parts(
+                partitioned.parts.get(number, ()), branch_plans, (*location, number)
+            ),
         )
         for number, files in enumerate(found)
     )
@@ -298,11 +331,14 @@ def _parts(
         condition = part.branch.condition
         read = tuple(part.branch.values)
         both = [
-            _side(side, plans, (*location, number, index)) for index, side in enumerate(part.sides)
+            _side(side, plans, (*location, number, index))
+            for index, side in enumerate(part.sides)
         ]
         outputs = part.branch.outputs
         found.append(
-            BranchFiles(saved(condition), condition.inputs, read, outputs, (both[0], both[1]))
+            BranchFiles(
+                saved(condition), condition.inputs, read, outputs, (both[0], both[1])
+            )
         )
     return tuple(found)
 
@@ -312,5 +348,7 @@ def _side(
     plans: Mapping[branches.Location, Plan],
     location: branches.Location,
 ) -> tuple[SegmentFiles, ...]:
-    own = [plans.get((*location, number)) for number in range(len(partitioned.conversions))]
+    own = [
+        plans.get((*location, number)) for number in range(len(partitioned.conversions))
+    ]
     return _files_of_segments(partitioned, own, plans, location)

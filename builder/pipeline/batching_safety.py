@@ -22,7 +22,9 @@ READS_DATA = frozenset(
 )
 """Operators that read a number from a tensor's data."""
 
-BATCH = "the whole batch, so that requests in one batch could change each other's outputs"
+BATCH = (
+    "the whole batch, so that requests in one batch could change each other's outputs"
+)
 
 
 def decision_on_data(block: Any) -> str | None:
@@ -33,7 +35,9 @@ def decision_on_data(block: Any) -> str | None:
             and node.inputsAt(1).node().kind() != "aten::sort"
         ):
             return "packed rows must be sorted by length, and rows of different requests are not"
-        if node.kind() == "aten::_pad_packed_sequence" and _is_longest(node.inputsAt(4)):
+        if node.kind() == "aten::_pad_packed_sequence" and _is_longest(
+            node.inputsAt(4)
+        ):
             return f"the longest row determines the length of the output, for {BATCH}"
         if node.kind() == "prim::If" and _of_data(node.inputsAt(0)):
             return f"a branch on data decides once for {BATCH}"
@@ -64,7 +68,9 @@ def _of_data(value: Any) -> bool:
             continue
         seen.add(current.debugName())
         node = current.node()
-        if node.kind() in READS_DATA and any(str(v.type()) == "Tensor" for v in node.inputs()):
+        if node.kind() in READS_DATA and any(
+            str(v.type()) == "Tensor" for v in node.inputs()
+        ):
             return True
         stack += node.inputs()
         stack += [v for inner in ir.blocks_of(node) for v in inner.outputs()]
@@ -94,7 +100,9 @@ def one_for_all(graph: Any, numbers: Collection[str] = ()) -> str | None:
     of_batch = set(numbers)
     for node in ir.walk(graph):
         made = {value.debugName() for value in node.outputs() if _holds_tensors(value)}
-        if any(value.debugName() in of_batch for value in node.inputs()) or _reduces_all(node):
+        if any(
+            value.debugName() in of_batch for value in node.inputs()
+        ) or _reduces_all(node):
             if made and node.kind() in DECIDES:
                 return f"{node.kind()} depends on a number from {BATCH}"
             of_batch |= made
@@ -109,7 +117,11 @@ def _holds_tensors(value: Any) -> bool:
 def _reduces_all(node: Any) -> bool:
     """Whether the node reduces a whole tensor to one number."""
     schema = ir.schema(node) if node.kind() in REDUCTIONS else None
-    names = [argument.name for argument in schema.arguments] if schema is not None else ["other"]
+    names = (
+        [argument.name for argument in schema.arguments]
+        if schema is not None
+        else ["other"]
+    )
     if "other" in names or not _holds_tensors(node.inputsAt(0)):
         return False
     given = node.inputsAt(names.index("dim")) if "dim" in names else None

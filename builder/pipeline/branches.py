@@ -52,7 +52,9 @@ def parts(
         return ()
     shapes = infer_shapes(segment.lowered, segment.specs, segment.profiles)
     found = [
-        part if not isinstance(part, partition.Branch) else _split(part, shapes, spec, partitioner)
+        part
+        if not isinstance(part, partition.Branch)
+        else _split(part, shapes, spec, partitioner)
         for part in partition.take_apart(segment.lowered, ifs)
     ]
     if any(isinstance(part, SplitBranch) for part in found):
@@ -64,13 +66,19 @@ def _split(
     branch: Branch, shapes: Any, spec: ModelSpec, partitioner: Partitioner
 ) -> LoweredGraph | SplitBranch:
     """The partitioned `if`, or its whole graph if no branch benefits from an engine."""
-    yes, no = (_partitioned(side, branch, shapes, spec, partitioner) for side in branch.blocks)
+    yes, no = (
+        _partitioned(side, branch, shapes, spec, partitioner) for side in branch.blocks
+    )
     worth = any(_is_worthwhile(partitioned, spec) for partitioned in (yes, no))
     return SplitBranch(branch, (yes, no)) if worth else branch.whole
 
 
 def _partitioned(
-    side: LoweredGraph, branch: Branch, shapes: Any, spec: ModelSpec, partitioner: Partitioner
+    side: LoweredGraph,
+    branch: Branch,
+    shapes: Any,
+    spec: ModelSpec,
+    partitioner: Partitioner,
 ) -> PartitionedConversion:
     """The partition of the branch.
 
@@ -84,7 +92,12 @@ def _partitioned(
     fallback = replace(spec.fallback, ranges={}, require_full=False)
     return partitioner(
         side,
-        replace(spec, inputs=tuple(one for one, _ in found), profiles=profiles, fallback=fallback),
+        replace(
+            spec,
+            inputs=tuple(one for one, _ in found),
+            profiles=profiles,
+            fallback=fallback,
+        ),
     )
 
 
@@ -116,13 +129,20 @@ def _is_worthwhile(partitioned: PartitionedConversion, spec: ModelSpec) -> bool:
     """
     from builder.partition import cost
 
-    if any(isinstance(part, SplitBranch) for found in partitioned.parts.values() for part in found):
+    if any(
+        isinstance(part, SplitBranch)
+        for found in partitioned.parts.values()
+        for part in found
+    ):
         return True
     pairs = zip(partitioned.partition.segments, partitioned.conversions, strict=True)
     engines = [segment for segment, conversion in pairs if conversion is not None]
     if engines and spec.fallback.min_block_size == 1:
         return True
-    return sum(cost.seconds_saved(segment.nodes, segment.flops, 0) for segment in engines) > 0
+    return (
+        sum(cost.seconds_saved(segment.nodes, segment.flops, 0) for segment in engines)
+        > 0
+    )
 
 
 def engines(
@@ -131,7 +151,9 @@ def engines(
     """Every engine inside branches, at any depth, and its location."""
     for number, found in partitioned.parts.items():
         for position, part in enumerate(found):
-            for index, side in enumerate(part.sides if isinstance(part, SplitBranch) else ()):
+            for index, side in enumerate(
+                part.sides if isinstance(part, SplitBranch) else ()
+            ):
                 here = (*location, number, position, index)
                 for inner, conversion in enumerate(side.conversions):
                     if conversion is not None:
@@ -183,9 +205,17 @@ def _record_parts(
         if not isinstance(part, SplitBranch):
             _run(part, values)
             continue
-        for index, (side, lowered) in enumerate(zip(part.sides, part.branch.blocks, strict=True)):
+        for index, (side, lowered) in enumerate(
+            zip(part.sides, part.branch.blocks, strict=True)
+        ):
             _record_side(
-                side, lowered, values, golden.name, spec, (*location, position, index), found
+                side,
+                lowered,
+                values,
+                golden.name,
+                spec,
+                (*location, position, index),
+                found,
             )
         _run(part.branch.whole, values)
 

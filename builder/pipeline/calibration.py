@@ -61,7 +61,11 @@ def data_of_files(spec: ModelSpec) -> tuple[Golden, ...]:
         return ()
     names = [str(tensor.name) for tensor in spec.inputs]
     return tuple(
-        Golden(f"calibration-{number}", dict(zip(names, map(to_numpy, batch), strict=True)), {})
+        Golden(
+            f"calibration-{number}",
+            dict(zip(names, map(to_numpy, batch), strict=True)),
+            {},
+        )
         for number, batch in enumerate(batches(spec, spec.calibration, None))
     )
 
@@ -79,10 +83,14 @@ def _sets(spec: ModelSpec, path: Path, where: str) -> Iterator[Arrays]:
         check_array_file(path)
         array = np.load(path, allow_pickle=False)
     except Exception as error:  # a damaged file raises errors of tokenize and numpy
-        raise UsageError(f"{path} is not an .npy of plain numbers: {error}", where=where) from error
+        raise UsageError(
+            f"{path} is not an .npy of plain numbers: {error}", where=where
+        ) from error
     if not isinstance(array, np.ndarray):
         raise UsageError(
-            f"{path} is an .npz by its content, not an .npy", where=where, fix="name it so"
+            f"{path} is an .npz by its content, not an .npy",
+            where=where,
+            fix="name it so",
         )
     yield {str(spec.inputs[0].name): array}
 
@@ -94,7 +102,8 @@ def _of_goldens(goldens: Sequence[Golden]) -> list[Arrays]:
     return [
         golden.inputs
         for golden in goldens
-        if "-reach" not in golden.name and all(array.size for array in golden.inputs.values())
+        if "-reach" not in golden.name
+        and all(array.size for array in golden.inputs.values())
     ]
 
 
@@ -105,17 +114,27 @@ def _tensor(spec: TensorSpec, arrays: Arrays, where: str) -> torch.Tensor:
 
     name = str(spec.name)
     if name not in arrays:
-        raise UsageError(f"no array is called {name!r}; there are {sorted(arrays)}", where=where)
+        raise UsageError(
+            f"no array is called {name!r}; there are {sorted(arrays)}", where=where
+        )
     try:
         tensor, dtype = to_torch(arrays[name]), getattr(torch, spec.dtype)
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"array {name!r} is {arrays[name].dtype}, the input {spec.dtype}", where=where
+            f"array {name!r} is {arrays[name].dtype}, the input {spec.dtype}",
+            where=where,
         ) from error
-    if tensor.dtype != dtype and not (tensor.is_floating_point() and dtype.is_floating_point):
-        raise UsageError(f"array {name!r} is {tensor.dtype}, the input {spec.dtype}", where=where)
+    if tensor.dtype != dtype and not (
+        tensor.is_floating_point() and dtype.is_floating_point
+    ):
+        raise UsageError(
+            f"array {name!r} is {tensor.dtype}, the input {spec.dtype}", where=where
+        )
     lengths = [axis if isinstance(axis, int) else None for axis in spec.shape]
-    same = all(length in (None, size) for length, size in zip(lengths, tensor.shape, strict=False))
+    same = all(
+        length in (None, size)
+        for length, size in zip(lengths, tensor.shape, strict=False)
+    )
     if tensor.dim() != len(lengths) or not same:
         raise UsageError(
             f"array {name!r} has shape {list(tensor.shape)}, the input {list(spec.shape)}",
@@ -135,7 +154,8 @@ def _check_axes(spec: ModelSpec, tensors: Sequence[torch.Tensor], where: str) ->
             first, name = sizes.setdefault(str(axis), (size, one.name))
             if size != first:
                 problem = (
-                    f"axis {axis!r} has size {first} in array {name!r} and {size} in {one.name!r}"
+                    f"axis {axis!r} has size {first} in array {name!r} and"
+                    f" {size} in {one.name!r}"
                 )
                 raise UsageError(
                     problem,
@@ -144,7 +164,9 @@ def _check_axes(spec: ModelSpec, tensors: Sequence[torch.Tensor], where: str) ->
                 )
 
 
-def _partitioned(spec: ModelSpec, tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+def _partitioned(
+    spec: ModelSpec, tensors: Sequence[torch.Tensor]
+) -> list[list[torch.Tensor]]:
     """The batch split to the size that the engine is tuned for. The activations for a whole file
     may not fit in memory.
     """
@@ -155,5 +177,8 @@ def _partitioned(spec: ModelSpec, tensors: Sequence[torch.Tensor]) -> list[list[
         return [list(tensors)]
     usual = max(spec.inputs[0].dims[axis][1], 1)
     return [
-        list(rows) for rows in zip(*(torch.split(tensor, usual) for tensor in tensors), strict=True)
+        list(rows)
+        for rows in zip(
+            *(torch.split(tensor, usual) for tensor in tensors), strict=True
+        )
     ]

@@ -74,7 +74,9 @@ def compile(
         constants=dict(constants or {}),
         max_lengths=dict(max_lengths or {}),
     )
-    order = Order(spec, Path("module"), layout="fused", options=options or BuildOptions())
+    order = Order(
+        spec, Path("module"), layout="fused", options=options or BuildOptions()
+    )
     run.select_environment(order)
     recorded = _recorded(spec, script)
     runner, warnings = _runner(recorded, order)
@@ -83,7 +85,9 @@ def compile(
     return CompiledModule(script, recorded, runner, warnings)
 
 
-def _recorded(spec: ModelSpec, script: torch.jit.ScriptModule | ExportedModule) -> stages.Recorded:
+def _recorded(
+    spec: ModelSpec, script: torch.jit.ScriptModule | ExportedModule
+) -> stages.Recorded:
     """The lowered module with its goldens; its inputs get the graph's names."""
     try:
         lowered = ladder.lower(stages.Loaded(spec, script))
@@ -169,14 +173,21 @@ class CompiledModule(torch.nn.Module):
         with torch.no_grad():
             outputs = self._runner(values)
         named = zip(self._results, self._outputs, strict=True)
-        found = {path: outputs[name].to(device) for path, name in named if name in outputs}
+        found = {
+            path: outputs[name].to(device) for path, name in named if name in outputs
+        }
         if self._result is not None:
             return parity.rebuilt(self._result, found, lists=self._lists)
         tensors = iter(found.values())
-        leaves = [leaf if leaf is None else _like(leaf, next(tensors)) for leaf in self._leaves]
+        leaves = [
+            leaf if leaf is None else _like(leaf, next(tensors))
+            for leaf in self._leaves
+        ]
         return pytree.tree_unflatten(leaves, self._structure)
 
-    def _bound(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    def _bound(
+        self, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """The arguments by name, with the constants and defaults."""
         names = [name for name, _ in self._arguments]
         unknown = [name for name in keywords if name not in names[len(arguments) :]]
@@ -192,7 +203,9 @@ class CompiledModule(torch.nn.Module):
 
     def _flat(self, given: Mapping[str, Any]) -> list[torch.Tensor]:
         """The tensors in the order of the specs."""
-        found = dict(pair for name, value in given.items() for pair in self._parts(name, value))
+        found = dict(
+            pair for name, value in given.items() for pair in self._parts(name, value)
+        )
         if set(found) != set(self._names):
             raise UsageError(
                 f"the module was compiled for the inputs {', '.join(self._names)}; this call has"
@@ -237,7 +250,9 @@ class CompiledModule(torch.nn.Module):
     def _check(self, tensors: Sequence[torch.Tensor]) -> None:
         """Raise UsageError if a tensor does not fit its spec in any profile."""
         for spec, tensor in zip(self._specs, tensors, strict=True):
-            if str(tensor.dtype) != f"torch.{spec.dtype}" or tensor.dim() != len(spec.shape):
+            if str(tensor.dtype) != f"torch.{spec.dtype}" or tensor.dim() != len(
+                spec.shape
+            ):
                 raise UsageError(
                     f"input {spec.name} is {tensor.dtype} of rank {tensor.dim()}; the module was"
                     f" compiled for torch.{spec.dtype} of {len(spec.shape)}"
@@ -247,7 +262,9 @@ class CompiledModule(torch.nn.Module):
             for axis, size in zip(spec.shape, tensor.shape, strict=True):
                 wanted = axis if isinstance(axis, int) else sizes.setdefault(axis, size)
                 if wanted != size:
-                    raise UsageError(f"input {spec.name}: axis {axis} is {size}, not {wanted}")
+                    raise UsageError(
+                        f"input {spec.name}: axis {axis} is {size}, not {wanted}"
+                    )
         if not any(_holds(profile, sizes) for profile in self._profiles):
             shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
             raise UsageError(
@@ -320,7 +337,9 @@ def _problem(runner: Runner, goldens: Sequence[Golden], spec: ModelSpec) -> str 
     for golden in goldens:
         inputs = {name: to_torch(array) for name, array in golden.inputs.items()}
         try:
-            outputs = {name: to_numpy(tensor) for name, tensor in runner(inputs).items()}
+            outputs = {
+                name: to_numpy(tensor) for name, tensor in runner(inputs).items()
+            }
         except EngineError as failure:
             return failure.message
         found = parity.compare(
@@ -356,7 +375,10 @@ def _like(leaf: Any, tensor: torch.Tensor) -> Any:
 def _arguments(schema: Any) -> list[tuple[str, Any]]:
     """The name and the default value of each argument of forward."""
     return [
-        (argument.name, argument.default_value if argument.has_default_value() else _REQUIRED)
+        (
+            argument.name,
+            argument.default_value if argument.has_default_value() else _REQUIRED,
+        )
         for argument in schema.arguments[1:]
     ]
 

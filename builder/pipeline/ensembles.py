@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from builder.triton import EnsembleArtifact, ModelArtifact
 
 
-def ensemble(model: SplitModel, serve_as: str, torch_steps: str = "auto") -> EnsembleArtifact:
+def ensemble(
+    model: SplitModel, serve_as: str, torch_steps: str = "auto"
+) -> EnsembleArtifact:
     """The ensemble and its steps `<model>.<number>.<kind>`, each a separate model.
 
     `torch_steps` selects the backend of torch steps: "pytorch" is Triton's PyTorch backend
@@ -35,10 +37,13 @@ def ensemble(model: SplitModel, serve_as: str, torch_steps: str = "auto") -> Ens
 
     model = narrowed.at_boundaries(model, serve_as)
     steps = [_step(model, number, serve_as) for number in range(len(model.segments))]
-    steps = _batched(steps, model.spec.batching, {axis for p in model.spec.profiles for axis in p})
+    steps = _batched(
+        steps, model.spec.batching, {axis for p in model.spec.profiles for axis in p}
+    )
     native = natively(model, serve_as) and without_pytorch() is None
     steps = [
-        _by_backend(model, step, number, torch_steps, native) for number, step in enumerate(steps)
+        _by_backend(model, step, number, torch_steps, native)
+        for number, step in enumerate(steps)
     ]
     result = triton.EnsembleArtifact(
         spec=named(model),
@@ -90,7 +95,9 @@ def _step(model: SplitModel, number: int, serve_as: str) -> ModelArtifact:
         batching=Batching(),
     )
     if conversion is not None and plan is not None:
-        made = artifacts.whole(spec, conversion, plan, model.segment_goldens[number], serve_as)
+        made = artifacts.whole(
+            spec, conversion, plan, model.segment_goldens[number], serve_as
+        )
         return replace(made, step_of=model.spec.name, mixes=mixes(model, [segment]))
     return _torch_step(model, number, spec)
 
@@ -157,7 +164,10 @@ def _batched(
     ]
     whole = all(able)
     return [
-        replace(step, spec=replace(step.spec, batching=_step_batching(step, wanted, can, whole)))
+        replace(
+            step,
+            spec=replace(step.spec, batching=_step_batching(step, wanted, can, whole)),
+        )
         for step, can in zip(steps, able, strict=True)
     ]
 
@@ -169,7 +179,9 @@ def _by_own_axis(step: ModelArtifact, axes: Collection[str]) -> bool:
     return all(spec.shape and spec.shape[0] in axes for spec in step.spec.inputs)
 
 
-def _step_batching(step: ModelArtifact, wanted: Batching, can: bool, whole: bool) -> Batching:
+def _step_batching(
+    step: ModelArtifact, wanted: Batching, can: bool, whole: bool
+) -> Batching:
     has_vectors = any(len(io.shape) == 1 for io in (*step.inputs, *step.outputs))
     if not can or (not whole and has_vectors):
         return Batching(enabled=False)

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
     from builder.engine import Engine
     from builder.parity import Comparison
-    from builder.triton import BranchFiles, EnsembleArtifact, ModelArtifact, SegmentFiles
+    from builder.triton import (
+        BranchFiles,
+        EnsembleArtifact,
+        ModelArtifact,
+        SegmentFiles,
+    )
 
     Tensors = dict[str, torch.Tensor]
     Files: TypeAlias = SegmentFiles | BranchFiles
@@ -66,19 +71,31 @@ def check_artifact(
     """
     from builder import triton
 
-    parts = artifact.steps if isinstance(artifact, triton.EnsembleArtifact) else (artifact,)
-    compared = [comparison for part in parts for comparison in _check_model(part, files)]
+    parts = (
+        artifact.steps if isinstance(artifact, triton.EnsembleArtifact) else (artifact,)
+    )
+    compared = [
+        comparison for part in parts for comparison in _check_model(part, files)
+    ]
     outputs = [output for comparison in compared for output in comparison.outputs]
     return {
         "answers": len(compared),
-        "absolute": max((o.absolute for o in outputs if o.absolute is not None), default=None),
-        "relative": max((o.relative for o in outputs if o.relative is not None), default=None),
+        "absolute": max(
+            (o.absolute for o in outputs if o.absolute is not None), default=None
+        ),
+        "relative": max(
+            (o.relative for o in outputs if o.relative is not None), default=None
+        ),
         "share": max((o.share for o in outputs if o.share is not None), default=None),
-        "cosine": min((o.cosine for o in outputs if o.cosine is not None), default=None),
+        "cosine": min(
+            (o.cosine for o in outputs if o.cosine is not None), default=None
+        ),
     }
 
 
-def _check_model(artifact: ModelArtifact, files: LoadedFiles | None) -> list[Comparison]:
+def _check_model(
+    artifact: ModelArtifact, files: LoadedFiles | None
+) -> list[Comparison]:
     """The comparison of each golden, all of which passed."""
     from builder import parity
 
@@ -110,7 +127,11 @@ class Runner:
     """
 
     def __init__(
-        self, artifact: ModelArtifact, files: LoadedFiles | None = None, *, engines: bool = False
+        self,
+        artifact: ModelArtifact,
+        files: LoadedFiles | None = None,
+        *,
+        engines: bool = False,
     ) -> None:
         self.artifact, self.engines = artifact, engines
         self.files = LoadedFiles() if files is None else files
@@ -130,7 +151,9 @@ class Runner:
         elif self.engines and artifact.plan:
             self._engine(artifact.plan, {}, values)
         else:
-            self._execute(artifact.lowered, [t.name for t in artifact.inputs], outputs, values)
+            self._execute(
+                artifact.lowered, [t.name for t in artifact.inputs], outputs, values
+            )
         for name, flag in artifact.unknown.items():
             if bool(values[flag]):
                 raise EngineError(
@@ -174,20 +197,30 @@ class Runner:
         engine = self.files.engine(plan)
         outputs = engine(*(values[name] for name in engine.inputs))
         for name, output in zip(engine.outputs, outputs, strict=True):
-            values[name] = output.to(getattr(torch, dtypes[name])) if name in dtypes else output
+            values[name] = (
+                output.to(getattr(torch, dtypes[name])) if name in dtypes else output
+            )
 
     def _execute(
-        self, data: bytes, inputs: Sequence[str], outputs: Sequence[str], values: Tensors
+        self,
+        data: bytes,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        values: Tensors,
     ) -> None:
         results = self._run(data, [values[name] for name in inputs])
         values.update(zip(outputs, results, strict=True))
 
-    def _run(self, data: bytes, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    def _run(
+        self, data: bytes, tensors: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor]:
         import torch
 
         module = self.files.module(data)
         if self.artifact.serve_as == "pytorch_libtorch":  # which has no 0-d tensors
-            tensors = [tensor.reshape(1) if not tensor.dim() else tensor for tensor in tensors]
+            tensors = [
+                tensor.reshape(1) if not tensor.dim() else tensor for tensor in tensors
+            ]
         with torch.inference_mode(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
             try:
                 output = module(*tensors)

@@ -104,7 +104,9 @@ def convert_or_partition(
         defects = (*earlier.reasons, *beyond)
     reads = _list_reads(lowered)
     # each branch that reads an element would contain the loop that makes the list
-    without = replace(earlier, nodes=earlier.nodes | reads, branches=earlier.branches and not reads)
+    without = replace(
+        earlier, nodes=earlier.nodes | reads, branches=earlier.branches and not reads
+    )
     return _Partitioner(lowered, spec, kept, list(defects), earlier=without).run()
 
 
@@ -128,7 +130,9 @@ def _list_reads(lowered: LoweredGraph) -> frozenset[int]:
     read = {value.debugName() for value, name in values if name in lowered.groups}
     nodes = enumerate(lowered.graph.nodes())
     return frozenset(
-        index for index, node in nodes if read & {value.debugName() for value in node.outputs()}
+        index
+        for index, node in nodes
+        if read & {value.debugName() for value in node.outputs()}
     )
 
 
@@ -147,7 +151,9 @@ def _as_written(lowered: LoweredGraph, spec: ModelSpec) -> PartitionedConversion
 
     parts = partition.split(lowered, spec.inputs, spec.profiles, spec.fallback)
     return PartitionedConversion(
-        parts, (None,), (f"served by PyTorch only, with its in-place writes: {lowered.as_written}",)
+        parts,
+        (None,),
+        (f"served by PyTorch only, with its in-place writes: {lowered.as_written}",),
     )
 
 
@@ -167,7 +173,9 @@ def kept_nodes(lowered: LoweredGraph) -> set[int]:
 
     nodes = enumerate(lowered.graph.nodes())
     return {
-        index for index, node in nodes if any(ir.in_fallback(inner) for inner in _with_inner(node))
+        index
+        for index, node in nodes
+        if any(ir.in_fallback(inner) for inner in _with_inner(node))
     }
 
 
@@ -216,7 +224,9 @@ class _Partitioner:
             if partitioned is not None:
                 return partitioned
         nothing = replace(self.spec.fallback, ops=("*",))
-        parts = partition.split(self.lowered, self.spec.inputs, self.spec.profiles, nothing)
+        parts = partition.split(
+            self.lowered, self.spec.inputs, self.spec.profiles, nothing
+        )
         return self._partitioned(parts, [None] * len(parts.segments))
 
     def _convert_all(
@@ -235,7 +245,11 @@ class _Partitioner:
         )
         if refused:
             return None
-        if len(parts.segments) == 1 and conversions[0] is not None and not self.is_branch:
+        if (
+            len(parts.segments) == 1
+            and conversions[0] is not None
+            and not self.is_branch
+        ):
             return self._one_engine() or self._partitioned(parts, conversions)
         return self._partitioned(parts, conversions)
 
@@ -251,7 +265,9 @@ class _Partitioner:
     def _try(self, segment: Segment, whole: bool) -> Conversion | None:
         specs = [spec for spec in segment.specs if spec is not None]
         try:
-            return to_network(segment.lowered, self.spec, segment.outputs, specs, segment.profiles)
+            return to_network(
+                segment.lowered, self.spec, segment.outputs, specs, segment.profiles
+            )
         except UnsupportedOperators as refusal:
             self.late += refusal.operators
             named = {operator.node for operator in refusal.operators}
@@ -270,7 +286,11 @@ class _Partitioner:
         inner = self._with_engines_inside(parts)
         converted = [text for c in conversions if c is not None for text in c.warnings]
         kept = [
-            *(o for o in parts.refused if self.by_manifest or o.reason != partition.BY_MODULE),
+            *(
+                o
+                for o in parts.refused
+                if self.by_manifest or o.reason != partition.BY_MODULE
+            ),
             *self.late,
         ]
         reported = [one for one in kept if one.reason != partition.READS_OTHERS]
@@ -332,7 +352,9 @@ def _node_indices(segment: Segment, names: set[str]) -> set[int]:
 
 
 def made_by(node: Any) -> set[str]:
-    return {value.debugName() for inner in _with_inner(node) for value in inner.outputs()}
+    return {
+        value.debugName() for inner in _with_inner(node) for value in inner.outputs()
+    }
 
 
 _REWRITE = "rewrite that line with supported operators to let TensorRT run it (docs/operators.md)"
@@ -351,20 +373,30 @@ def _why(parts: Partition, reported: Sequence[UnsupportedOperator]) -> Iterator[
     for (operator, reason, fix), locations in groups.items():
         more = f" and {len(locations) - 1} more" if len(locations) > 1 else ""
         line = "" if locations[0] == "graph" else f" at {locations[0]}"
-        change = "" if "manifest" in reason else f"; {_REWRITE if 'fallback' in fix else fix}"
+        change = (
+            ""
+            if "manifest" in reason
+            else f"; {_REWRITE if 'fallback' in fix else fix}"
+        )
         yield f"in torch: {operator}{line}{more}: {reason}{change}"
 
 
 def _followers(parts: Partition, followers: int) -> Iterator[str]:
     """Warnings with the number of operators that stay in torch because of others, and the fix."""
     if followers:
-        some = "1 more operator stays" if followers == 1 else f"{followers} more operators stay"
+        some = (
+            "1 more operator stays"
+            if followers == 1
+            else f"{followers} more operators stay"
+        )
         yield (
             f"{some} in torch: they read results of operators in torch that are not tensors or "
             "have data-dependent shapes"
         )
     if followers and parts.open:
-        sources = ", ".join(f"{tensor} (of {operator})" for operator, tensor in parts.open)
+        sources = ", ".join(
+            f"{tensor} (of {operator})" for operator, tensor in parts.open
+        )
         yield (
             f"sizes depend on data from {sources} on; declare their bounds to allow engines after "
             f"that: `fallback: {{ranges: {{{parts.open[0][1]}: {{min: 1, opt: 100, max:"

@@ -46,7 +46,9 @@ def in_half(recorded: Recorded) -> Recorded:
     return replace(recorded, lowered=replace(lowered, spec=spec))
 
 
-def choose(mixed: Checked, half: Callable[[], Checked], times: Time | None = None) -> Checked:
+def choose(
+    mixed: Checked, half: Callable[[], Checked], times: Time | None = None
+) -> Checked:
     """The mixed model with a warning that compares the times, or the fp16 model if mixed is not
     faster. `half` builds the fp16 model. If it raises TrtBuildError, or either model is not one
     plan, the mixed model is kept. `times` returns the milliseconds of a call of each plan on one
@@ -64,10 +66,13 @@ def choose(mixed: Checked, half: Callable[[], Checked], times: Time | None = Non
     found = [timed((_plan(mixed), _plan(other)), golden) for golden in _timed(mixed)]
     if not found:
         return mixed
-    ratio = math.exp(statistics.fmean(math.log(first / second) for first, second in found))
+    ratio = math.exp(
+        statistics.fmean(math.log(first / second) for first, second in found)
+    )
     first, second = found[-1]
     compared = (
-        f"the mixed plan takes {ratio:.2f} of the time of fp16 ({first:.3f}, {second:.3f} ms)"
+        f"the mixed plan takes {ratio:.2f} of the time of fp16 ({first:.3f},"
+        f" {second:.3f} ms)"
     )
     if ratio <= GAIN:
         return replace(mixed, warnings=(*mixed.warnings, compared))
@@ -93,10 +98,12 @@ def _on_gpu(plans: Sequence[Plan], golden: Golden) -> Sequence[float]:
     with ExitStack() as stack:
         engines = [stack.enter_context(Engine(plan.data)) for plan in plans]
         inputs = [
-            [to_torch(golden.inputs[name]).cuda() for name in engine.inputs] for engine in engines
+            [to_torch(golden.inputs[name]).cuda() for name in engine.inputs]
+            for engine in engines
         ]
         calls = [
-            partial(engine.infer, given) for engine, given in zip(engines, inputs, strict=True)
+            partial(engine.infer, given)
+            for engine, given in zip(engines, inputs, strict=True)
         ]
         for call in calls:
             _milliseconds(call)  # warm-up

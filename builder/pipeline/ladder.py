@@ -42,7 +42,9 @@ FINAL = (EnvironmentProblem, UsageError, ModelFileError, PublishError, BrokenPip
 Result = TypeVar("Result")
 
 
-def lower(loaded: stages.Loaded, *, keep_text: bool = False, paranoid: bool = False) -> Lowered:
+def lower(
+    loaded: stages.Loaded, *, keep_text: bool = False, paranoid: bool = False
+) -> Lowered:
     """The lowered module. If lowering fails, the graph of the original module, for torch only. With
     `paranoid` the failure of a pass is raised.
     """
@@ -105,12 +107,18 @@ def descend(recorded: Recorded, attempt: Callable[[Recorded, Kept], Result]) -> 
 def _fails_in_8_bits(failure: stages.NetworkFailure, kept: Kept) -> bool:
     """Whether TensorRT did not build a network of 8 bits, for no node that could stay in torch."""
     quantized = failure.converted.prepared.spec.precision in precisions.QUANTIZED
-    return quantized and isinstance(failure.error, EngineError) and not _culprits(failure, kept)
+    return (
+        quantized
+        and isinstance(failure.error, EngineError)
+        and not _culprits(failure, kept)
+    )
 
 
 def _in_half(recorded: Recorded, error: TrtBuildError) -> Recorded:
     """The same model in fp16, with a warning."""
-    warning = f"built in fp16 instead of {recorded.lowered.spec.precision}: {_words(error)}"
+    warning = (
+        f"built in fp16 instead of {recorded.lowered.spec.precision}: {_words(error)}"
+    )
     return replace(faster.in_half(recorded), warnings=(*recorded.warnings, warning))
 
 
@@ -126,7 +134,9 @@ def _original(recorded: Recorded, error: TrtBuildError) -> Recorded:
     """The original module for torch only, without quantization."""
     source = recorded.lowered
     lowered = stages.lower_as_written(stages.Loaded(source.spec, source.module), error)
-    precision = source.spec.precision if source.spec.precision in precisions.FULL else "fp32"
+    precision = (
+        source.spec.precision if source.spec.precision in precisions.FULL else "fp32"
+    )
     known = dict(zip(source.graph.results, source.outputs, strict=True))
     names = tuple(known.get(name, name) for name in lowered.graph.results)
     spec = replace(source.spec, precision=precision, outputs=names)
@@ -156,10 +166,16 @@ def _without(failure: stages.NetworkFailure, kept: Kept) -> Kept:
         return replace(kept, branches=False, reasons=(*kept.reasons, reason))
     culprits = _culprits(failure, kept) or set(nodes)
     control = {i for i in culprits if any(True for _ in nodes[i].blocks())}
-    reason = f"in torch: {_named([nodes[i] for i in sorted(culprits)])}: {_words(error)}"
+    reason = (
+        f"in torch: {_named([nodes[i] for i in sorted(culprits)])}: {_words(error)}"
+    )
     if culprits <= control:
-        reason += "; torch.where on both results instead of the branch lets TensorRT run it"
-    return replace(kept, nodes=kept.nodes | frozenset(culprits), reasons=(*kept.reasons, reason))
+        reason += (
+            "; torch.where on both results instead of the branch lets TensorRT run it"
+        )
+    return replace(
+        kept, nodes=kept.nodes | frozenset(culprits), reasons=(*kept.reasons, reason)
+    )
 
 
 def _culprits(failure: stages.NetworkFailure, kept: Kept) -> set[int]:
@@ -167,7 +183,9 @@ def _culprits(failure: stages.NetworkFailure, kept: Kept) -> set[int]:
     that already stay in torch.
     """
     nodes = dict(_nodes(failure.network, failure.converted))
-    named = set(re.findall(r"%([\w.]+)", unforeseen.as_defect(failure.error).where or ""))
+    named = set(
+        re.findall(r"%([\w.]+)", unforeseen.as_defect(failure.error).where or "")
+    )
     by_name = {i for i, node in nodes.items() if named & made_by(node)}
     control = {i for i, node in nodes.items() if any(True for _ in node.blocks())}
     return by_name - kept.nodes or control - kept.nodes

@@ -35,7 +35,9 @@ def artifact(
         )
     if layout == "ensemble" and not reason:
         steps = torch_served(model, serve_as, torch_steps)
-        return ensemble(model, serve_as, torch_steps), "; ".join(["as demanded", *steps])
+        return ensemble(model, serve_as, torch_steps), "; ".join(
+            ["as demanded", *steps]
+        )
     reason = reason or (
         "as demanded" if layout == "fused" else why_fused(model, serve_as, torch_steps)
     )
@@ -50,13 +52,17 @@ def torch_served(model: SplitModel, serve_as: str, torch_steps: str) -> list[str
     """The reason why the Python runtime serves the torch steps, if the server of this machine has
     no PyTorch backend.
     """
-    requested = torch_steps == "pytorch" or (torch_steps == "auto" and natively(model, serve_as))
+    requested = torch_steps == "pytorch" or (
+        torch_steps == "auto" and natively(model, serve_as)
+    )
     server = without_pytorch() if requested else None
     if server is None:
         return []
     if torch_steps == "pytorch":
         return [f"{server} has no PyTorch backend, which the torch steps require"]
-    return [f"the Python runtime serves the torch steps: {server} has no PyTorch backend"]
+    return [
+        f"the Python runtime serves the torch steps: {server} has no PyTorch backend"
+    ]
 
 
 def _within_ranges(model: SplitModel) -> None:
@@ -66,14 +72,18 @@ def _within_ranges(model: SplitModel) -> None:
     for segment, goldens in zip(model.segments, model.segment_goldens, strict=True):
         for spec in (spec for spec in segment.specs if spec is not None):
             for golden in goldens:
-                for axis, size in zip(spec.shape, golden.inputs[str(spec.name)].shape, strict=True):
+                for axis, size in zip(
+                    spec.shape, golden.inputs[str(spec.name)].shape, strict=True
+                ):
                     spans = [
                         {**spec.dims, **profile}[axis]
                         for profile in segment.profiles
                         if isinstance(axis, str)
                     ]
                     if spans and not any(low <= size <= high for low, _, high in spans):
-                        allowed = " or ".join(f"{low} to {high}" for low, _, high in spans)
+                        allowed = " or ".join(
+                            f"{low} to {high}" for low, _, high in spans
+                        )
                         raise UsageError(
                             f"model {model.spec.name!r}: axis {axis} of {spec.name} has size "
                             f"{size} in golden {golden.name}, and its declared range is {allowed}",
@@ -87,7 +97,8 @@ def why_not_ensemble(model: SplitModel) -> str | None:
         return "it is one segment"
     if flags := model.partitioned.partition.flags:
         return (
-            f"output {next(iter(flags))!r} may be None, and a step must return all of its outputs"
+            f"output {next(iter(flags))!r} may be None, and a step must return"
+            " all of its outputs"
         )
     if model.spec.server_state:
         names = ", ".join(state.input for state in model.spec.server_state)
@@ -109,7 +120,11 @@ def _why_no_step(number: int, segment: Segment) -> str | None:
     """What keeps Triton from serving one segment as a model."""
     from builder.lowering import ir
 
-    loose = [name for name, spec in zip(segment.inputs, segment.specs, strict=True) if spec is None]
+    loose = [
+        name
+        for name, spec in zip(segment.inputs, segment.specs, strict=True)
+        if spec is None
+    ]
     if loose:
         return (
             f"the shape of {', '.join(loose)}, which segment {number} reads, depends on data, "
@@ -136,7 +151,9 @@ def why_fused(model: SplitModel, serve_as: str, torch_steps: str) -> str | None:
     from builder.partition import cost
 
     if model.partitioned.parts:
-        return "its branches contain engines, and only one process can choose between them"
+        return (
+            "its branches contain engines, and only one process can choose between them"
+        )
     flavours = {plan.facts.get("flavour") for plan in model.plans if plan}
     if serve_as == "python" or "tensorrt" not in flavours:
         return "Triton's TensorRT backend would serve none of its steps"
@@ -161,7 +178,9 @@ def _refused(model: SplitModel, serve_as: str, torch_steps: str) -> str | None:
 
     try:
         made = ensemble(model, serve_as, torch_steps)
-        ensemble_config(made, {step.spec.name: triton.config(step) for step in made.steps})
+        ensemble_config(
+            made, {step.spec.name: triton.config(step) for step in made.steps}
+        )
     except PublishError as refusal:
         return f"Triton could not serve its steps: {refusal.message}"
     return None

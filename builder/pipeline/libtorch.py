@@ -49,7 +49,12 @@ def why_not(step: ModelArtifact, lowered: LoweredGraph) -> str | None:
     if loose:
         return f"the backend has no {', '.join(loose)}"
     rounded = next(
-        (n.kind() for n in ir.nodes_of(lowered.graph, *BY_CUDNN) if not _has_tf32_argument(n)), None
+        (
+            n.kind()
+            for n in ir.nodes_of(lowered.graph, *BY_CUDNN)
+            if not _has_tf32_argument(n)
+        ),
+        None,
     )
     if rounded and step.spec.precision != "tf32":
         return (
@@ -58,7 +63,9 @@ def why_not(step: ModelArtifact, lowered: LoweredGraph) -> str | None:
         )
     maker = _maker(lowered.graph)
     if maker:
-        return f"{maker} creates tensors on the CPU, and the backend may run it on a GPU"
+        return (
+            f"{maker} creates tensors on the CPU, and the backend may run it on a GPU"
+        )
     return None
 
 
@@ -75,30 +82,48 @@ def _maker(block: Any) -> str | None:
 
     for node in ir.walk(block):
         types = {str(value.type()) for value in node.inputs()}
-        if "Device" in types or ("Device? device" in node.schema() and "Tensor" not in types):
+        if "Device" in types or (
+            "Device? device" in node.schema() and "Tensor" not in types
+        ):
             return str(node.kind())
     return None
 
 
 def converted(step: ModelArtifact, lowered: LoweredGraph) -> ModelArtifact:
     """The step for the PyTorch backend. `ensemble_names` map its tensors to those of the model."""
-    inputs = {tensor.name: f"INPUT__{index}" for index, tensor in enumerate(step.inputs)}
-    outputs = {tensor.name: f"OUTPUT__{index}" for index, tensor in enumerate(step.outputs)}
-    specs = tuple(replace(spec, name=inputs[str(spec.name)]) for spec in step.spec.inputs)
+    inputs = {
+        tensor.name: f"INPUT__{index}" for index, tensor in enumerate(step.inputs)
+    }
+    outputs = {
+        tensor.name: f"OUTPUT__{index}" for index, tensor in enumerate(step.outputs)
+    }
+    specs = tuple(
+        replace(spec, name=inputs[str(spec.name)]) for spec in step.spec.inputs
+    )
     return replace(
         step,
         spec=replace(step.spec, inputs=specs, outputs=tuple(outputs.values())),
-        inputs=tuple(replace(tensor, name=inputs[tensor.name]) for tensor in step.inputs),
-        outputs=tuple(replace(tensor, name=outputs[tensor.name]) for tensor in step.outputs),
+        inputs=tuple(
+            replace(tensor, name=inputs[tensor.name]) for tensor in step.inputs
+        ),
+        outputs=tuple(
+            replace(tensor, name=outputs[tensor.name]) for tensor in step.outputs
+        ),
         goldens=tuple(_renamed(golden, inputs, outputs) for golden in step.goldens),
-        lowered=saved(lowered, step.inputs, step.outputs, tf32=step.spec.precision == "tf32"),
+        lowered=saved(
+            lowered, step.inputs, step.outputs, tf32=step.spec.precision == "tf32"
+        ),
         segments=(),
         serve_as=SERVE_AS,
-        ensemble_names={new: old for names in (inputs, outputs) for old, new in names.items()},
+        ensemble_names={
+            new: old for names in (inputs, outputs) for old, new in names.items()
+        },
     )
 
 
-def _renamed(golden: Golden, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> Golden:
+def _renamed(
+    golden: Golden, inputs: Mapping[str, str], outputs: Mapping[str, str]
+) -> Golden:
     given = {inputs[name]: array for name, array in golden.inputs.items()}
     return replace(
         golden,
@@ -108,7 +133,11 @@ def _renamed(golden: Golden, inputs: Mapping[str, str], outputs: Mapping[str, st
 
 
 def saved(
-    lowered: LoweredGraph, inputs: Sequence[IO], outputs: Sequence[IO], *, tf32: bool = False
+    lowered: LoweredGraph,
+    inputs: Sequence[IO],
+    outputs: Sequence[IO],
+    *,
+    tf32: bool = False,
 ) -> bytes:
     """model.pt: the graph in TorchScript. 0-d inputs and outputs of the model also have the shape
     [1], because Triton has no 0-d tensors. With `tf32` convolutions may use TF32 on a GPU.
@@ -119,5 +148,7 @@ def saved(
     graph = lowered.graph.copy()
     for node in filter(_has_tf32_argument, ir.nodes_of(graph, "aten::_convolution")):
         node.replaceInput(ALLOW_TF32, ir.insert_constant(graph, tf32, node))
-    with_axis(graph, *([not tensor.shape for tensor in side] for side in (inputs, outputs)))
+    with_axis(
+        graph, *([not tensor.shape for tensor in side] for side in (inputs, outputs))
+    )
     return artifacts.saved(replace(lowered, graph=graph))

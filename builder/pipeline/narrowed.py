@@ -27,7 +27,9 @@ def at_boundaries(model: SplitModel, serve_as: str) -> SplitModel:
     if not served:
         return model
     changed = [
-        (segment, goldens) if model.plans[number] else _narrowed(segment, goldens, served)
+        (segment, goldens)
+        if model.plans[number]
+        else _narrowed(segment, goldens, served)
         for number, (segment, goldens) in enumerate(
             zip(model.segments, model.segment_goldens, strict=True)
         )
@@ -37,7 +39,9 @@ def at_boundaries(model: SplitModel, serve_as: str) -> SplitModel:
     )
     partitioned = replace(model.partitioned, partition=partition)
     return replace(
-        model, partitioned=partitioned, segment_goldens=tuple(goldens for _, goldens in changed)
+        model,
+        partitioned=partitioned,
+        segment_goldens=tuple(goldens for _, goldens in changed),
     )
 
 
@@ -74,7 +78,9 @@ def _narrowed(
 
     from builder.lowering import endpoints
 
-    changed = {name: spec for name, spec in _tensors(segment) if name in served and spec}
+    changed = {
+        name: spec for name, spec in _tensors(segment) if name in served and spec
+    }
     if not changed:
         return segment, goldens
     inputs = {
@@ -100,7 +106,9 @@ def _specs(
     names: Iterable[str], specs: Iterable[TensorSpec | None], served: Mapping[str, str]
 ) -> tuple[TensorSpec | None, ...]:
     return tuple(
-        spec if spec is None or name not in served else replace(spec, dtype=served[name])
+        spec
+        if spec is None or name not in served
+        else replace(spec, dtype=served[name])
         for name, spec in zip(names, specs, strict=True)
     )
 
@@ -110,7 +118,9 @@ def _golden(golden: Golden, served: Mapping[str, str]) -> Golden:
 
     inputs, outputs = (
         {
-            name: array.astype(dtypes.by_name(served[name]).numpy) if name in served else array
+            name: array.astype(dtypes.by_name(served[name]).numpy)
+            if name in served
+            else array
             for name, array in side.items()
         }
         for side in (golden.inputs, golden.outputs)

@@ -82,7 +82,13 @@ class Order:
             "--no-isolate",
             *given,
         ]
-        words += ["--precision", self.spec.precision, "--flavour", self.flavour, *_flags(self)]
+        words += [
+            "--precision",
+            self.spec.precision,
+            "--flavour",
+            self.flavour,
+            *_flags(self),
+        ]
         return shlex.join(words)
 
 
@@ -101,11 +107,15 @@ def here(options: BuildOptions, flavour: str) -> BuildOptions:
         return options
     if not any(serves(options, device.capability, target) for target in targets):
         others = [
-            f"CUDA_VISIBLE_DEVICES={d.uuid}" for d in gpu.devices() if d.capability in targets
+            f"CUDA_VISIBLE_DEVICES={d.uuid}"
+            for d in gpu.devices()
+            if d.capability in targets
         ]
         raise UsageError(
             f"this host's {device.name} is {target_name(device.capability)}, which is no --target",
-            fix=others[0] if others else "build on a host that has one, then `trt-build merge`",
+            fix=others[0]
+            if others
+            else "build on a host that has one, then `trt-build merge`",
         )
     return replace(options, compute_capabilities=())
 
@@ -123,7 +133,9 @@ def target_name(capability: Capability) -> str:
 
 def _in_place_of_a_manifest(spec: ModelSpec) -> Iterator[str]:
     yield from (f"--input={_written(tensor)}" for tensor in spec.inputs)
-    if spec.goldens:  # the shapes of the sample are those of the inputs, its values are not
+    if (
+        spec.goldens
+    ):  # the shapes of the sample are those of the inputs, its values are not
         yield f"--sample={spec.goldens}"
 
 
@@ -153,7 +165,9 @@ def _written_options(options: BuildOptions) -> Iterator[str]:
     """The set builder options as command line arguments."""
     # the manifest's
     settings = {
-        name: value for name, value in options.set().items() if name != "profiling_verbosity"
+        name: value
+        for name, value in options.set().items()
+        if name != "profiling_verbosity"
     }
     settings["compute_capabilities"] = [
         f"{major}.{minor}" for major, minor in options.compute_capabilities
@@ -171,7 +185,9 @@ def _written_options(options: BuildOptions) -> Iterator[str]:
 def _written(tensor: TensorSpec) -> str:
     """The spec in the format of --input."""
     axes = (
-        str(axis) if isinstance(axis, int) else f"{axis}({','.join(map(str, tensor.dims[axis]))})"
+        str(axis)
+        if isinstance(axis, int)
+        else f"{axis}({','.join(map(str, tensor.dims[axis]))})"
         for axis in tensor.shape
     )
     return ":".join(filter(None, [tensor.name, tensor.dtype])) + ":" + "x".join(axes)

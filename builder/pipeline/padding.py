@@ -30,12 +30,16 @@ def confirm(
     if isinstance(artifact, triton.EnsembleArtifact) or not artifact.spec.pad:
         return artifact, ()
     try:
-        return replace(artifact, padding=_confirmed(artifact, files, engines=engines)), ()
+        return replace(
+            artifact, padding=_confirmed(artifact, files, engines=engines)
+        ), ()
     except (TrtBuildError, RuntimeError, IndexError) as error:
         return artifact, (f"`pad` is not used: {summary(error)}",)
 
 
-def _confirmed(artifact: ModelArtifact, files: LoadedFiles, *, engines: bool) -> Padding:
+def _confirmed(
+    artifact: ModelArtifact, files: LoadedFiles, *, engines: bool
+) -> Padding:
     from builder import triton
 
     choice = triton.batching.choose(artifact)
@@ -64,7 +68,11 @@ def _confirmed(artifact: ModelArtifact, files: LoadedFiles, *, engines: bool) ->
 
 
 def _compare(
-    run: Runner, padding: Padding, golden: Golden, longest: dict[str, int], precision: str
+    run: Runner,
+    padding: Padding,
+    golden: Golden,
+    longest: dict[str, int],
+    precision: str,
 ) -> None:
     """Raise ParityError if the outputs for the padded golden differ."""
     from builder import parity
@@ -78,7 +86,9 @@ def _compare(
         precision=precision,
     )
     if not comparison.passed:
-        spans = ", ".join(f"{axis} from {sizes[axis]} to {size}" for axis, size in longest.items())
+        spans = ", ".join(
+            f"{axis} from {sizes[axis]} to {size}" for axis, size in longest.items()
+        )
         raise ParityError(
             f"golden {golden.name}, padded along {spans}, has other outputs:"
             f" {'; '.join(comparison.problems)}"

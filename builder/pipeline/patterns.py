@@ -30,7 +30,9 @@ def unmatched(spec: ModelSpec, found: Any) -> Iterator[str]:
     """A warning for patterns of keep_fp32 that match no layer of the conversion. Most
     likely they are misspelled.
     """
-    names = list(layer_names(c for c in getattr(found, "conversions", (found,)) if c is not None))
+    names = list(
+        layer_names(c for c in getattr(found, "conversions", (found,)) if c is not None)
+    )
     if missed := idle(spec.keep_fp32, names):
         near = next(filter(None, (_meant(pattern, names) for pattern in missed)), "")
         yield (
@@ -47,7 +49,9 @@ def _meant(pattern: str, names: Sequence[str]) -> str:
     for name in names:
         module, _, layer = name.rpartition("/")
         parts = module.split(".") if module else []
-        known |= dict.fromkeys(f"{'.'.join(parts[:end])}.*" for end in range(1, len(parts)))
+        known |= dict.fromkeys(
+            f"{'.'.join(parts[:end])}.*" for end in range(1, len(parts))
+        )
         known |= dict.fromkeys([f"{module}/*", name] if layer and module else [name])
     meant = did_you_mean(pattern, known, otherwise_list=False)
     return f"{meant} " if meant else ""
@@ -65,7 +69,11 @@ def unknown_operators(spec: ModelSpec, lowered: LoweredGraph) -> Iterator[str]:
     from builder.lowering import ir
     from builder.manifest import did_you_mean
 
-    kinds = sorted({node.kind() for node in ir.walk(lowered.graph)}) if spec.fallback.ops else []
+    kinds = (
+        sorted({node.kind() for node in ir.walk(lowered.graph)})
+        if spec.fallback.ops
+        else []
+    )
     for pattern in idle(spec.fallback.ops, kinds):
         meant = (
             did_you_mean(pattern, kinds, otherwise_list=False)

@@ -67,7 +67,10 @@ def wanted(spec: ModelSpec) -> bool:
 
 
 def reduced(
-    spec: ModelSpec, lowered: LoweredGraph, names: Sequence[str], goldens: Sequence[Golden]
+    spec: ModelSpec,
+    lowered: LoweredGraph,
+    names: Sequence[str],
+    goldens: Sequence[Golden],
 ) -> Reduced:
     """The lowered graph with quantizing nodes, and casts at its inputs and outputs, as in the spec.
 
@@ -76,11 +79,15 @@ def reduced(
     from builder.conversion import SCHEMES
 
     found = quantized(spec, lowered, goldens) if spec.precision in SCHEMES else None
-    spec, lowered = _endpoints(spec, found.lowered if found else lowered, names, goldens)
+    spec, lowered = _endpoints(
+        spec, found.lowered if found else lowered, names, goldens
+    )
     return Reduced(spec, lowered, found)
 
 
-def quantized(spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden]) -> Quantized:
+def quantized(
+    spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden]
+) -> Quantized:
     """Quantize by calibration, which a module with fake quantization does not need."""
     from builder import quantization
 
@@ -89,9 +96,12 @@ def quantized(spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden])
         own = quantization.own(lowered)
         if own is None:
             message = (
-                f"precision {spec.precision} requires calibration data: the model has no ranges"
+                f"precision {spec.precision} requires calibration data: the"
+                " model has no ranges"
             )
-            raise UsageError(message, where=manifest_location(spec, "precision"), fix=FIX)
+            raise UsageError(
+                message, where=manifest_location(spec, "precision"), fix=FIX
+            )
         return own
     return quantization.quantize(
         lowered,
@@ -104,7 +114,10 @@ def quantized(spec: ModelSpec, lowered: LoweredGraph, goldens: Sequence[Golden])
 
 
 def _endpoints(
-    spec: ModelSpec, lowered: LoweredGraph, names: Sequence[str], goldens: Sequence[Golden]
+    spec: ModelSpec,
+    lowered: LoweredGraph,
+    names: Sequence[str],
+    goldens: Sequence[Golden],
 ) -> tuple[ModelSpec, LoweredGraph]:
     """Casts at the inputs and outputs. The goldens, recorded with the same spec, determine which
     outputs are narrowed.
@@ -114,13 +127,20 @@ def _endpoints(
     if spec.io != "fp16":
         return spec, lowered
     kept = {state.output for state in spec.state}
-    inputs = {at for at, tensor in enumerate(spec.inputs) if tensor.name in spec.narrowed}
-    dtypes = {name: str(array.dtype) for one in goldens for name, array in one.outputs.items()}
+    inputs = {
+        at for at, tensor in enumerate(spec.inputs) if tensor.name in spec.narrowed
+    }
+    dtypes = {
+        name: str(array.dtype) for one in goldens for name, array in one.outputs.items()
+    }
     half = {
-        at for at, name in enumerate(names) if dtypes.get(name) == "float16" and name not in kept
+        at
+        for at, name in enumerate(names)
+        if dtypes.get(name) == "float16" and name not in kept
     }
     served = [
-        replace(t, dtype="float16") if at in inputs else t for at, t in enumerate(spec.inputs)
+        replace(t, dtype="float16") if at in inputs else t
+        for at, t in enumerate(spec.inputs)
     ]
     return replace(spec, inputs=tuple(served)), endpoints.half(lowered, inputs, half)
 

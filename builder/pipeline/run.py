@@ -47,7 +47,10 @@ class Clock:
     """
 
     def __init__(
-        self, name: str, progress: Progress, reached: Callable[[Stage], None] | None = None
+        self,
+        name: str,
+        progress: Progress,
+        reached: Callable[[Stage], None] | None = None,
     ) -> None:
         self.name, self.progress = name, progress
         self.reached = reached or (lambda stage: None)
@@ -72,7 +75,9 @@ def record(order: Order, clock: Clock, *, paranoid: bool = False) -> Recorded:
     with clock.phase("load"):
         loaded = stages.load(order.spec)
     with clock.phase("lower"):
-        lowered = ladder.lower(loaded, keep_text=order.graphs is not None, paranoid=paranoid)
+        lowered = ladder.lower(
+            loaded, keep_text=order.graphs is not None, paranoid=paranoid
+        )
     clock.reached(lowered)
     if order.graphs is not None:
         lowering.write_sequence(lowered.graph.trace, order.graphs / order.spec.name)
@@ -93,12 +98,18 @@ def _recordings(order: Order) -> Recordings | None:
 
 
 def check(
-    order: Order, clock: Clock, compile: stages.Compile | None = None, *, paranoid: bool = False
+    order: Order,
+    clock: Clock,
+    compile: stages.Compile | None = None,
+    *,
+    paranoid: bool = False,
 ) -> Checked:
     """Run the stages from the order to the artifact. `compile` builds the plan of each network;
     without it nothing is built, and the plans are empty.
     """
-    return check_recorded(record(order, clock, paranoid=paranoid), order, clock, compile)
+    return check_recorded(
+        record(order, clock, paranoid=paranoid), order, clock, compile
+    )
 
 
 def check_recorded(
@@ -108,7 +119,9 @@ def check_recorded(
     compiled = compile or _not_built(order)
 
     def attempt(source: Recorded, kept: Kept) -> Checked:
-        return _attempt(source, kept, order, clock, compiled, has_plans=compile is not None)
+        return _attempt(
+            source, kept, order, clock, compiled, has_plans=compile is not None
+        )
 
     if order.ended:
         return ladder.by_torch(recorded, order.ended, attempt)
@@ -205,7 +218,11 @@ def _faster(
     chosen = faster.choose(mixed, half)
     if chosen.built is mixed.built:
         plans.made = made
-        for stage in (mixed.built.converted.prepared, mixed.built.converted, mixed.built):
+        for stage in (
+            mixed.built.converted.prepared,
+            mixed.built.converted,
+            mixed.built,
+        ):
             clock.reached(stage)
     return chosen
 
@@ -218,7 +235,10 @@ def compiler(options: BuildOptions, clock: Clock, plans: Plans) -> stages.Compil
 
         report = _occasionally(clock)
         return plans.build(
-            conversion, options, lambda: engine.build(conversion, options, report), label
+            conversion,
+            options,
+            lambda: engine.build(conversion, options, report),
+            label,
         )
 
     return compile
@@ -244,6 +264,8 @@ def _not_built(order: Order) -> stages.Compile:
         from builder import engine
         from builder.engine import plan_facts
 
-        return engine.Plan(b"not built", plan_facts(conversion, options_of(order), b"", 0.0))
+        return engine.Plan(
+            b"not built", plan_facts(conversion, options_of(order), b"", 0.0)
+        )
 
     return compile

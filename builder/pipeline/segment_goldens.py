@@ -20,7 +20,11 @@ Goldens = tuple["Golden", ...]
 
 
 def record(
-    partition: Partition, goldens: Sequence[Golden], spec: ModelSpec, *, compares: bool = True
+    partition: Partition,
+    goldens: Sequence[Golden],
+    spec: ModelSpec,
+    *,
+    compares: bool = True,
 ) -> tuple[Goldens, ...]:
     """The goldens of each segment: torch runs the segments in sequence on the inputs of the
     goldens. Raises ParityError if the final outputs differ from the original module's, unless
@@ -31,7 +35,9 @@ def record(
     return tuple(tuple(chain[number] for chain in chains) for number in range(count))
 
 
-def _chain(partition: Partition, golden: Golden, spec: ModelSpec, compares: bool) -> list[Golden]:
+def _chain(
+    partition: Partition, golden: Golden, spec: ModelSpec, compares: bool
+) -> list[Golden]:
     from builder import parity
     from builder.lowering import present
     from builder.parity import to_numpy, to_torch
@@ -40,7 +46,9 @@ def _chain(partition: Partition, golden: Golden, spec: ModelSpec, compares: bool
     recorded = []
     for segment in partition.segments:
         given = {name: values[name] for name in segment.inputs}
-        made = dict(zip(segment.outputs, segment.lowered.run(*given.values()), strict=True))
+        made = dict(
+            zip(segment.outputs, segment.lowered.run(*given.values()), strict=True)
+        )
         values.update(made)
         recorded.append(golden_of(golden.name, given, made))
     if not compares:
@@ -49,7 +57,9 @@ def _chain(partition: Partition, golden: Golden, spec: ModelSpec, compares: bool
     tensors = present(made, partition.flags, partition.too_long)
     outputs = {name: to_numpy(tensor) for name, tensor in tensors.items()}
     _raise_unless(
-        parity.compare(outputs, golden, spec.tolerance, precision=torch_precision(spec)),
+        parity.compare(
+            outputs, golden, spec.tolerance, precision=torch_precision(spec)
+        ),
         f"golden {golden.name}: the segments, run by torch, differ from the module",
         _kinds(partition.segments),
         _random(partition.segments),
@@ -65,7 +75,9 @@ def golden_of(
     from builder.triton import Golden
 
     given = {key: to_numpy(tensor) for key, tensor in inputs.items()}
-    return Golden(name, given, {key: to_numpy(tensor) for key, tensor in outputs.items()})
+    return Golden(
+        name, given, {key: to_numpy(tensor) for key, tensor in outputs.items()}
+    )
 
 
 def _random(segments: Sequence[Segment]) -> str | None:
@@ -73,18 +85,27 @@ def _random(segments: Sequence[Segment]) -> str | None:
     from builder.lowering import ir
 
     return next(
-        filter(None, (ir.random_operator(segment.lowered.graph) for segment in segments)), None
+        filter(
+            None, (ir.random_operator(segment.lowered.graph) for segment in segments)
+        ),
+        None,
     )
 
 
 def _kinds(segments: Sequence[Segment]) -> str:
-    return ", ".join(f"{number}.{segment.kind}" for number, segment in enumerate(segments))
+    return ", ".join(
+        f"{number}.{segment.kind}" for number, segment in enumerate(segments)
+    )
 
 
 def _passes_of_plugins() -> list[str]:
     from builder import lowering
 
-    return [f"{step.name} ({step.defined_at})" for step in lowering.every_pass() if step.defined_at]
+    return [
+        f"{step.name} ({step.defined_at})"
+        for step in lowering.every_pass()
+        if step.defined_at
+    ]
 
 
 def _defect() -> str:
@@ -96,11 +117,14 @@ def _defect() -> str:
             " --paranoid` names the pass"
         )
     return (
-        "this is a defect of trt-build: please report it with the model's graph (`trt-build lower`)"
+        "this is a defect of trt-build: please report it with the model's graph"
+        " (`trt-build lower`)"
     )
 
 
-def _raise_unless(comparison: Any, message: str, where: str, random: str | None) -> None:
+def _raise_unless(
+    comparison: Any, message: str, where: str, random: str | None
+) -> None:
     if not comparison.passed:
         raise ParityError(
             f"{message}: {'; '.join(comparison.problems)}",
@@ -160,7 +184,11 @@ def torch_precision(spec: ModelSpec) -> str:
 
 
 def check_reference(
-    conversion: Conversion, goldens: Sequence[Golden], spec: ModelSpec, *, of: str = "the network"
+    conversion: Conversion,
+    goldens: Sequence[Golden],
+    spec: ModelSpec,
+    *,
+    of: str = "the network",
 ) -> None:
     """Raise ParityError, with the first differing tensor, if the network evaluated on the CPU
     differs from a golden.
@@ -170,11 +198,17 @@ def check_reference(
     for golden in goldens:
         tensors = network_inputs(conversion, golden)
         outputs = network_outputs(conversion, tensors, golden)
-        comparison = parity.compare(outputs, golden, spec.tolerance, precision=spec.precision)
+        comparison = parity.compare(
+            outputs, golden, spec.tolerance, precision=spec.precision
+        )
         if not comparison.passed:
             own = replace(golden, outputs=outputs)
-            nudged = network_outputs(conversion, [_nudged(tensor) for tensor in tensors], golden)
-            stable = parity.compare(nudged, own, spec.tolerance, precision=spec.precision)
+            nudged = network_outputs(
+                conversion, [_nudged(tensor) for tensor in tensors], golden
+            )
+            stable = parity.compare(
+                nudged, own, spec.tolerance, precision=spec.precision
+            )
             raise ParityError(
                 f"golden {golden.name}: {of} differs from the module:"
                 f" {'; '.join(comparison.problems)}",
@@ -200,7 +234,9 @@ def network_outputs(
     from builder.parity import to_numpy, widened
 
     outputs = reference.run(conversion, tensors)
-    return widened(dict(zip(conversion.outputs, map(to_numpy, outputs), strict=True)), golden)
+    return widened(
+        dict(zip(conversion.outputs, map(to_numpy, outputs), strict=True)), golden
+    )
 
 
 AMPLIFIES = (

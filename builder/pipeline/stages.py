@@ -88,7 +88,11 @@ class Lowered:
     def groups(self) -> dict[str, str]:
         """By the name of each output that is in a list of unknown length, its group."""
         names = dict(zip(self.graph.results, self.outputs, strict=False))
-        return {names[name]: group for name, group in self.graph.groups.items() if name in names}
+        return {
+            names[name]: group
+            for name, group in self.graph.groups.items()
+            if name in names
+        }
 
     @property
     def optional(self) -> dict[str, str]:
@@ -219,7 +223,9 @@ def load(spec: ModelSpec) -> Loaded:
     return Loaded(spec, module)
 
 
-def lower(loaded: Loaded, *, keep_text: bool = False, paranoid: bool | Paranoid = False) -> Lowered:
+def lower(
+    loaded: Loaded, *, keep_text: bool = False, paranoid: bool | Paranoid = False
+) -> Lowered:
     """Run the passes that the spec requires.
 
     `keep_text` keeps the graph's text after each pass. `paranoid` executes the graph after each
@@ -285,7 +291,11 @@ def record(lowered: Lowered, kept: Recordings | None = None) -> Recorded:
     if found is None:
         paths = lowered.graph.results if lowered.graph.flags else ()
         found = parity.record_goldens(
-            lowered.module, lowered.spec, lowered.outputs, paths, tuple(lowered.optional)
+            lowered.module,
+            lowered.spec,
+            lowered.outputs,
+            paths,
+            tuple(lowered.optional),
         )
         if kept:
             kept.keep(found, lowered.outputs)
@@ -355,7 +365,9 @@ def _relations(lowered: Lowered) -> Iterator[str]:
 
     if isinstance(lowered.module, frontends.ExportedModule):
         inputs = lowered.spec.inputs
-        spans = {axis: (low, high) for axis, (low, _, high) in axis_ranges(inputs).items()}
+        spans = {
+            axis: (low, high) for axis, (low, _, high) in axis_ranges(inputs).items()
+        }
         for text in lowered.module.axes.relations(inputs).needed(spans):
             yield f"the program requires {text} in every request, which the server does not check"
 
@@ -364,7 +376,10 @@ def _branches(lowered: LoweredGraph) -> set[str]:
     """The source locations of the branches and loops that lowering did not resolve."""
     from builder.lowering import ir, source_location
 
-    return {source_location(node) for node in ir.nodes_of(lowered.graph, "prim::If", "prim::Loop")}
+    return {
+        source_location(node)
+        for node in ir.nodes_of(lowered.graph, "prim::If", "prim::Loop")
+    }
 
 
 def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
@@ -385,7 +400,9 @@ def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
     data = calibration.data_of_files(spec) if _keeps_in_float32(spec) else ()
     *_, data = state.batch_first(spec, graph, source.outputs, data)
     spec, graph, goldens = state.batch_first(spec, graph, source.outputs, goldens)
-    return Prepared(source, spec, graph, source.outputs, goldens, quantized, warnings, data)
+    return Prepared(
+        source, spec, graph, source.outputs, goldens, quantized, warnings, data
+    )
 
 
 def convert(
@@ -406,7 +423,9 @@ def convert(
     if not isinstance(found, fallback.PartitionedConversion):
         whole = Network((), found, prepared.goldens)
         return Converted(prepared, found, (whole,), (), warnings)
-    recorded = segment_goldens.record(found.partition, prepared.goldens, spec, compares=compares)
+    recorded = segment_goldens.record(
+        found.partition, prepared.goldens, spec, compares=compares
+    )
     try:
         networks = tuple(_networks(found, recorded, spec, layout))
     except RuntimeError as error:
@@ -460,7 +479,9 @@ def own_half(spec: ModelSpec) -> ModelSpec:
 
 def _bf16_of_float16(spec: ModelSpec) -> Iterator[str]:
     """A warning if the precision is a 16-bit format and the inputs have the other one."""
-    if spec.precision == "bf16" and any(tensor.dtype == "float16" for tensor in spec.inputs):
+    if spec.precision == "bf16" and any(
+        tensor.dtype == "float16" for tensor in spec.inputs
+    ):
         yield (
             "precision bf16 does not fit a float16 module, so it is built in fp16: write"
             " `precision: fp16`, or save module.float()"
@@ -532,7 +553,9 @@ def _beyond_half(converted: Converted) -> dict[Location, list[Beyond]]:
     """
     from builder.quantization import overflow
 
-    found: dict[Location, list[Beyond]] = {part.location: [] for part in converted.networks}
+    found: dict[Location, list[Beyond]] = {
+        part.location: [] for part in converted.networks
+    }
     if not any(overflow.has_half(part.conversion) for part in converted.networks):
         return found
     by_location = {part.location: part.goldens for part in converted.networks}
@@ -540,7 +563,9 @@ def _beyond_half(converted: Converted) -> dict[Location, list[Beyond]]:
     for goldens in (by_location, *(_on(converted, golden) for golden in data)):
         for part in converted.networks:
             batches = _batches(part.conversion, goldens.get(part.location, ()))
-            found[part.location] += overflow.beyond_half(part.conversion.lowered, batches)
+            found[part.location] += overflow.beyond_half(
+                part.conversion.lowered, batches
+            )
     return found
 
 
@@ -557,7 +582,9 @@ def _on(converted: Converted, goldens: Sequence[Golden]) -> Mapping[Location, Go
     return {**by_location, **(branches.record(found, recorded, spec) if inner else {})}
 
 
-def _batches(conversion: Conversion, goldens: Sequence[Golden]) -> list[list[torch.Tensor]]:
+def _batches(
+    conversion: Conversion, goldens: Sequence[Golden]
+) -> list[list[torch.Tensor]]:
     from builder.parity import to_torch
 
     names = [str(spec.name) for spec in conversion.inputs]
@@ -617,8 +644,12 @@ def assemble(built: Built, order: Order) -> Checked:
         layout, reason = "single", ""
     else:
         model = _split_model(built, converted.partitioned)
-        artifact, reason = layouts.artifact(model, order.layout, order.serve_as, order.torch_steps)
-        layout = "ensemble" if isinstance(artifact, triton.EnsembleArtifact) else "fused"
+        artifact, reason = layouts.artifact(
+            model, order.layout, order.serve_as, order.torch_steps
+        )
+        layout = (
+            "ensemble" if isinstance(artifact, triton.EnsembleArtifact) else "fused"
+        )
     warnings = (
         *converted.warnings,
         *triton.lost_batches(artifact),
@@ -627,7 +658,9 @@ def assemble(built: Built, order: Order) -> Checked:
     return Checked(built, artifact, layout, reason, warnings)
 
 
-def _split_model(built: Built, partitioned: fallback.PartitionedConversion) -> SplitModel:
+def _split_model(
+    built: Built, partitioned: fallback.PartitionedConversion
+) -> SplitModel:
     """The model in segments, with the plans of the segments and of those inside branches."""
     from builder.pipeline.artifacts import SplitModel
 
@@ -651,7 +684,9 @@ def publish(
     stage: Path | None = None,
 ) -> Published:
     """Move the model into the repository `out`; see publish_artifact. Raises PublishError."""
-    return Published(checked, publish_artifact(checked.artifact, out, finish, compare, stage))
+    return Published(
+        checked, publish_artifact(checked.artifact, out, finish, compare, stage)
+    )
 
 
 def publish_artifact(

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from builder.lowering import LoweredGraph
     from builder.triton import Golden
 
-EXPLICIT = "sequences: {mode: explicit}: clients send the state and receive the next one"
+EXPLICIT = (
+    "sequences: {mode: explicit}: clients send the state and receive the next one"
+)
 
 
 def check(spec: ModelSpec, names: Sequence[str]) -> None:
@@ -39,7 +41,9 @@ def check(spec: ModelSpec, names: Sequence[str]) -> None:
             )
     if kept:
         _left_for_clients(
-            spec, "send", {str(t.name) for t in spec.inputs} - {state.input for state in kept}
+            spec,
+            "send",
+            {str(t.name) for t in spec.inputs} - {state.input for state in kept},
         )
         _left_for_clients(spec, "read", set(names) - {state.output for state in kept})
         _of_one_size(spec)
@@ -70,7 +74,10 @@ def _left_for_clients(spec: ModelSpec, verb: str, names: set[str]) -> None:
 
 
 def batch_first(
-    spec: ModelSpec, lowered: LoweredGraph, names: Sequence[str], goldens: Sequence[Golden]
+    spec: ModelSpec,
+    lowered: LoweredGraph,
+    names: Sequence[str],
+    goldens: Sequence[Golden],
 ) -> tuple[ModelSpec, LoweredGraph, tuple[Golden, ...]]:
     """The model with the batch axis first in every state that the server keeps. `names` are the
     output names.
@@ -85,7 +92,8 @@ def batch_first(
     inputs = {indices[name]: (axis, ranks[name]) for name, axis in moved.items()}
     partners = {state.input: state.output for state in spec.server_state}
     outputs = {
-        list(names).index(partners[name]): (axis, ranks[name]) for name, axis in moved.items()
+        list(names).index(partners[name]): (axis, ranks[name])
+        for name, axis in moved.items()
     }
     tensors = moved | {partners[name]: axis for name, axis in moved.items()}
     return (

@@ -29,7 +29,9 @@ def confirm(
         return _confirmed(artifact, files, engines=engines)
     found = [_confirmed(step, files, engines=engines) for step in artifact.steps]
     steps = tuple(step for step, _ in found)
-    return replace(artifact, steps=steps), tuple(text for _, texts in found for text in texts)
+    return replace(artifact, steps=steps), tuple(
+        text for _, texts in found for text in texts
+    )
 
 
 def _confirmed(
@@ -67,4 +69,6 @@ def _failures(
 def _equal(inputs: Mapping[str, NDArray[Any]], golden: Golden) -> bool:
     from builder import parity
 
-    return all(parity.same_bits(array, golden.inputs[name]) for name, array in inputs.items())
+    return all(
+        parity.same_bits(array, golden.inputs[name]) for name, array in inputs.items()
+    )

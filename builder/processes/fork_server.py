@@ -47,15 +47,26 @@ class ForkServer:
                     own_end.send(tuple(modules))
                     return own_end
                 self.close()
-        raise EnvironmentProblem("the process that workers are forked from does not start")
+        raise EnvironmentProblem(
+            "the process that workers are forked from does not start"
+        )
 
     def _started(self) -> socket.socket:
-        if self.process is None or self.process.poll() is not None or self.control is None:
+        if (
+            self.process is None
+            or self.process.poll() is not None
+            or self.control is None
+        ):
             self.close()
             self.control, child_end = socket.socketpair()
             with child_end, _interrupts_ignored():
                 self.process = subprocess.Popen(
-                    [sys.executable, "-m", "builder.processes.server", str(child_end.fileno())],
+                    [
+                        sys.executable,
+                        "-m",
+                        "builder.processes.server",
+                        str(child_end.fileno()),
+                    ],
                     pass_fds=[child_end.fileno()],
                     stdin=subprocess.DEVNULL,
                     env=_environment(),
@@ -99,7 +110,9 @@ def _environment() -> dict[str, str]:
     """
     here = str(Path(__file__).resolve().parents[2])
     rest = os.environ.get("PYTHONPATH")
-    kept = {key: value for key, value in os.environ.items() if key not in SECRET_VARIABLES}
+    kept = {
+        key: value for key, value in os.environ.items() if key not in SECRET_VARIABLES
+    }
     return {**kept, "PYTHONPATH": f"{here}{os.pathsep}{rest}" if rest else here}
 
 

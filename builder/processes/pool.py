@@ -57,9 +57,13 @@ class Task(Generic[Result]):
 
     def call(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
         """The function's name as "module:function", and all its arguments except the last."""
-        bound = self.target if isinstance(self.target, partial) else partial(self.target)
+        bound = (
+            self.target if isinstance(self.target, partial) else partial(self.target)
+        )
         module = bound.func.__module__
-        if module == "__main__":  # a worker imports it by the name that it was started with
+        if (
+            module == "__main__"
+        ):  # a worker imports it by the name that it was started with
             module = getattr(sys.modules[module].__spec__, "name", module)
         return f"{module}:{bound.func.__name__}", bound.args, bound.keywords
 
@@ -76,7 +80,8 @@ class TimedOut(EngineError):
 
 
 FAULTS = tuple(
-    -getattr(signal, name) for name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL")
+    -getattr(signal, name)
+    for name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL")
 )
 """The exit codes of processes whose own code failed."""
 
@@ -146,7 +151,9 @@ class _Running:
 
     def reproduce(self) -> str:
         """The task's command as shell text, with the variables of the worker's GPU."""
-        pinned = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        pinned = [
+            f"{name}={shlex.quote(value)}" for name, value in self.environment.items()
+        ]
         if self.task.reproduce:
             return " ".join([*pinned, self.task.reproduce])
         return ""
@@ -198,7 +205,10 @@ class _Pool:
             number, task = next(waiting, (0, None))
             if task is None:
                 return
-            slot = min(set(range(self.jobs)) - {running.slot for running in self.active.values()})
+            slot = min(
+                set(range(self.jobs))
+                - {running.slot for running in self.active.values()}
+            )
             connection = connect(self.modules)
             environment = self.environments[slot % len(self.environments)]
             self.active[connection] = _Running(task, number, slot, environment)
@@ -230,7 +240,9 @@ class _Pool:
             running.begin(": ".join(map(str, words[0])))
             running.task.report(*words[0])
         elif kind == "ask":
-            with contextlib.suppress(OSError):  # its end is reported when the connection is read
+            with contextlib.suppress(
+                OSError
+            ):  # its end is reported when the connection is read
                 connection.send(_handle(running.task, *words))
         elif kind == "ended":
             connection.close()
@@ -266,7 +278,9 @@ class _Pool:
         self._read(connection)
 
 
-def _handle(task: Task[Any], question: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
+def _handle(
+    task: Task[Any], question: str, arguments: tuple[Any, ...]
+) -> tuple[str, Any]:
     try:
         return "reply", task.handlers[question](*arguments)
     except Exception as error:

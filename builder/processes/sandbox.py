@@ -83,7 +83,9 @@ def require(isolate: bool = True) -> None:
     Raises UsageError if they do not run in separate processes (`isolate` False).
     """
     if not isolate:
-        raise UsageError("without isolation nothing is confined", fix="leave out --no-isolate")
+        raise UsageError(
+            "without isolation nothing is confined", fix="leave out --no-isolate"
+        )
     if lacking := missing():
         raise EnvironmentProblem(
             f"this machine cannot confine the processes that run models: {', '.join(lacking)} is"
@@ -93,10 +95,14 @@ def require(isolate: bool = True) -> None:
         )
 
 
-def _restrict_files(writable: Sequence[Path], hidden: Sequence[Path], network: bool) -> bool:
+def _restrict_files(
+    writable: Sequence[Path], hidden: Sequence[Path], network: bool
+) -> bool:
     readable = all_but([path.resolve() for path in hidden if path.exists()]) or None
     secret = [path.resolve() for path in hidden] if readable else []
     around = [
-        path for path in writable if any(one.is_relative_to(path.resolve()) for one in secret)
+        path
+        for path in writable
+        if any(one.is_relative_to(path.resolve()) for one in secret)
     ]
     return restrict_files(writable, readable, unread=around, network=network)

@@ -18,7 +18,13 @@ from builder.lowering import Containers, ir
 from builder.quantization.products import FAKE, Operand, Product
 
 CONVOLUTIONS = frozenset(
-    ("aten::_convolution", "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::convolution")
+    (
+        "aten::_convolution",
+        "aten::conv1d",
+        "aten::conv2d",
+        "aten::conv3d",
+        "aten::convolution",
+    )
 )
 """The products that TensorRT fuses with an addition."""
 
@@ -51,25 +57,34 @@ class Addition:
 
 
 def additions(
-    graph: Graph, products: Sequence[Product], containers: Containers = MappingProxyType({})
+    graph: Graph,
+    products: Sequence[Product],
+    containers: Containers = MappingProxyType({}),
 ) -> list[Addition]:
     """The residual additions of the graph in program order. `products` are the graph's products."""
     names = LayerNames(containers)
-    numbers = {one.node.output().debugName(): number for number, one in enumerate(products)}
+    numbers = {
+        one.node.output().debugName(): number for number, one in enumerate(products)
+    }
     found = []
     for node in ir.nodes_of(graph, "aten::add"):
         index = _residual(node)
         if index is not None and not ir.in_fallback(node):
             readers = _readers(node.output(), numbers, set())
             related = readers | _direct(node.inputsAt(index), numbers)
-            found.append(Addition(Product(node, names.stem(node), (Operand(index),)), related))
+            found.append(
+                Addition(Product(node, names.stem(node), (Operand(index),)), related)
+            )
     return found
 
 
 def _residual(node: Node) -> int | None:
     """The index of the operand to quantize; None if no convolution can absorb the node."""
     operands = [node.inputsAt(0), node.inputsAt(1)]
-    if any(not _computed(value) for value in operands) or ir.constant(node.inputsAt(2)) != 1:
+    if (
+        any(not _computed(value) for value in operands)
+        or ir.constant(node.inputsAt(2)) != 1
+    ):
         return None
     absorbed = [_absorbs(value) for value in operands]
     if not any(absorbed):

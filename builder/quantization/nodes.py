@@ -20,7 +20,9 @@ def scale_of(greatest: float, dtype: torch.dtype) -> torch.Tensor:
     return torch.tensor(greatest / MOST[dtype] or 1.0)
 
 
-def weight_scale(weight: torch.Tensor, axis: int | None, dtype: torch.dtype) -> torch.Tensor:
+def weight_scale(
+    weight: torch.Tensor, axis: int | None, dtype: torch.dtype
+) -> torch.Tensor:
     """The scale of a weight: one scale (rank 0), or one for each index of `axis` (rank 1)."""
     sizes = weight.detach().float().abs()
     if axis is None:
@@ -40,13 +42,29 @@ def insert(
     """Insert a node before the node `before` that rounds the value to multiples of `scale`. Returns
     the rounded value.
     """
-    kind, rest = _int8(scale, axis) if dtype == torch.int8 else (FP8_KIND, [scale, axis])
-    arguments = [value, *(ir.insert_constant(graph, argument, before) for argument in rest)]
+    kind, rest = (
+        _int8(scale, axis) if dtype == torch.int8 else (FP8_KIND, [scale, axis])
+    )
+    arguments = [
+        value,
+        *(ir.insert_constant(graph, argument, before) for argument in rest),
+    ]
     return ir.insert(graph, kind, arguments, before).output()
 
 
 def _int8(scale: torch.Tensor, axis: int | None) -> tuple[str, list[Any]]:
     if axis is None:
-        return "aten::fake_quantize_per_tensor_affine", [float(scale), 0, INT8_LOW, INT8_HIGH]
+        return "aten::fake_quantize_per_tensor_affine", [
+            float(scale),
+            0,
+            INT8_LOW,
+            INT8_HIGH,
+        ]
     zeros = torch.zeros_like(scale, dtype=torch.int32)
-    return "aten::fake_quantize_per_channel_affine", [scale, zeros, axis, INT8_LOW, INT8_HIGH]
+    return "aten::fake_quantize_per_channel_affine", [
+        scale,
+        zeros,
+        axis,
+        INT8_LOW,
+        INT8_HIGH,
+    ]

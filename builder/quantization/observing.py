@@ -41,7 +41,9 @@ _LIBRARY.impl("observe_both", _observe_both, "CompositeExplicitAutograd")
 def watch_input(graph: Graph, node: Node, index: int, observer: int) -> None:
     """Insert a node that passes an input of the node to an observer whenever the node runs."""
     args = [node.inputsAt(index), ir.insert_constant(graph, observer, node)]
-    node.replaceInput(index, ir.insert(graph, "trt_build::observe", args, node).output())
+    node.replaceInput(
+        index, ir.insert(graph, "trt_build::observe", args, node).output()
+    )
 
 
 def values(graph: Graph) -> list[Value]:
@@ -86,7 +88,9 @@ def watch_both(graph: Graph, node: Node, other: Node, observer: int) -> None:
 
 
 def run(
-    graph: Graph, observers: Sequence[Observer], batches: Iterable[Sequence[torch.Tensor]]
+    graph: Graph,
+    observers: Sequence[Observer],
+    batches: Iterable[Sequence[torch.Tensor]],
 ) -> None:
     """Run the graph once for each batch, and call its observers."""
     _observers[:] = observers

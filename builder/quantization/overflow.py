@@ -56,7 +56,9 @@ class Extent:
     greatest: float = 0.0
 
     def __call__(self, x: torch.Tensor) -> None:
-        if not x.numel() or not (x.dtype in FLOATS or (self.integers and _is_integer(x))):
+        if not x.numel() or not (
+            x.dtype in FLOATS or (self.integers and _is_integer(x))
+        ):
             return
         low, high = (float(end) for end in torch.aminmax(x))
         if not (math.isfinite(low) and math.isfinite(high)):
@@ -95,8 +97,15 @@ def beyond_half(
     graph = lowered.graph.copy()
     # a copy renumbers its values, in the same order
     own = (value.debugName() for value in observing.values(lowered.graph))
-    names = {v.debugName(): name for v, name in zip(observing.values(graph), own, strict=True)}
-    values = [value for value in observing.values(graph) if value.type().kind() == "TensorType"]
+    names = {
+        v.debugName(): name
+        for v, name in zip(observing.values(graph), own, strict=True)
+    }
+    values = [
+        value
+        for value in observing.values(graph)
+        if value.type().kind() == "TensorType"
+    ]
     found = [
         (names[value.debugName()], _readers(value, names), Extent(_is_promoted(value)))
         for value in values
@@ -165,7 +174,9 @@ def _before_alpha(value: Value) -> float:
     """How much larger than its result the product in the value's operator is, about."""
     node = value.node()
     alpha = ir.constant(node.inputsAt(4)) if node.kind() in SCALED else None
-    return 1 / abs(alpha) if isinstance(alpha, int | float) and 0 < abs(alpha) < 1 else 1.0
+    return (
+        1 / abs(alpha) if isinstance(alpha, int | float) and 0 < abs(alpha) < 1 else 1.0
+    )
 
 
 def _factors(graph: Graph) -> Iterator[Beyond]:
@@ -199,7 +210,11 @@ def _is_mask(value: Value) -> bool:
     users = [use.user for use in value.uses()]
     return bool(users) and all(
         user.kind() in SOFTMAX
-        or (user.kind() in MASKING and user.outputsSize() == 1 and _is_mask(user.output()))
+        or (
+            user.kind() in MASKING
+            and user.outputsSize() == 1
+            and _is_mask(user.output())
+        )
         for user in users
     )
 

@@ -15,7 +15,11 @@ from builder.conversion import LayerNames
 from builder.graph_types import Graph, Node
 from builder.lowering import FP8_KIND, Containers, ir
 
-FAKE = ("aten::fake_quantize_per_tensor_affine", "aten::fake_quantize_per_channel_affine", FP8_KIND)
+FAKE = (
+    "aten::fake_quantize_per_tensor_affine",
+    "aten::fake_quantize_per_channel_affine",
+    FP8_KIND,
+)
 
 Channels = Callable[[Any, torch.Tensor], "int | None"]
 """(node, weight) -> the axis that has one scale for each index; None: one scale for the whole
@@ -47,7 +51,8 @@ def _columns(node: Node, weight: torch.Tensor) -> int | None:
 PRODUCTS: dict[str, tuple[int, int, Channels]] = {
     "aten::_convolution": (0, 1, _of_convolution),
     **dict.fromkeys(
-        ("aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::linear"), (0, 1, _outputs_first)
+        ("aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::linear"),
+        (0, 1, _outputs_first),
     ),
     **dict.fromkeys(("aten::matmul", "aten::mm", "aten::bmm"), (0, 1, _columns)),
     **dict.fromkeys(("aten::addmm", "aten::baddbmm"), (1, 2, _columns)),
@@ -82,10 +87,14 @@ class Product:
     @property
     def weight(self) -> torch.Tensor | None:
         """The static operand that is not fake-quantized, or None."""
-        return next((one.weight for one in self.operands if one.weight is not None), None)
+        return next(
+            (one.weight for one in self.operands if one.weight is not None), None
+        )
 
 
-def products(graph: Graph, containers: Containers = MappingProxyType({})) -> list[Product]:
+def products(
+    graph: Graph, containers: Containers = MappingProxyType({})
+) -> list[Product]:
     """Every product of the graph in program order, with those of its operands that are not
     fake-quantized.
     """
@@ -104,6 +113,8 @@ def _operands(node: Node) -> Any:
         if value.node().kind() in FAKE:
             continue
         if isinstance(weight, torch.Tensor):
-            yield Operand(index, weight, channels(node, weight) if index == right else None)
+            yield Operand(
+                index, weight, channels(node, weight) if index == right else None
+            )
         else:
             yield Operand(index)

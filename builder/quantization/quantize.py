@@ -13,7 +13,14 @@ import torch
 from builder.conversion import SCHEMES, Scheme
 from builder.errors import UsageError
 from builder.graph_types import Graph, Node
-from builder.lowering import PIPELINE, Context, LoweredGraph, ir, run_passes, source_location
+from builder.lowering import (
+    PIPELINE,
+    Context,
+    LoweredGraph,
+    ir,
+    run_passes,
+    source_location,
+)
 from builder.quantization import batch_norm, nodes, observing, trained
 from builder.quantization.additions import additions
 from builder.quantization.products import Product, products
@@ -61,7 +68,8 @@ def quantize(
 def _scheme(precision: str, method: str, batches: Batches) -> Scheme:
     if precision not in SCHEMES:
         raise UsageError(
-            f"precision {precision!r} quantizes nothing", fix=f"one of {', '.join(SCHEMES)}"
+            f"precision {precision!r} quantizes nothing",
+            fix=f"one of {', '.join(SCHEMES)}",
         )
     if method not in METHODS:
         raise UsageError(
@@ -69,11 +77,13 @@ def _scheme(precision: str, method: str, batches: Batches) -> Scheme:
         )
     if method == "entropy" and SCHEMES[precision].dtype != torch.int8:
         raise UsageError(
-            "the entropy method counts int8's levels", fix="for fp8: method: max or percentile"
+            "the entropy method counts int8's levels",
+            fix="for fp8: method: max or percentile",
         )
     if not batches:
         raise UsageError(
-            "there is nothing to calibrate with", fix="give at least one batch of inputs"
+            "there is nothing to calibrate with",
+            fix="give at least one batch of inputs",
         )
     return SCHEMES[precision]
 
@@ -111,13 +121,16 @@ class _Work:
             if math.isnan(error.sqnr):
                 self.reasons[number] = NOT_FINITE
             elif bound is not None and error.sqnr < bound:
-                self.reasons[number] = f"its SQNR of {error.sqnr:.1f} dB is below {bound:g} dB"
+                self.reasons[number] = (
+                    f"its SQNR of {error.sqnr:.1f} dB is below {bound:g} dB"
+                )
         self._leave_additions()
         graph = self.lowered.graph.copy()
         context = Context(precision=lambda graph: self.insert(graph, scales))
         trace = run_passes(graph, context, PASSES)
         layers = tuple(
-            self._layer(number, product, errors) for number, product in enumerate(self.products)
+            self._layer(number, product, errors)
+            for number, product in enumerate(self.products)
         )
         return Quantized(
             replace(self.lowered, graph=graph, trace=(*self.lowered.trace, *trace)),
@@ -137,7 +150,9 @@ class _Work:
         return trained.unfit(product.node)
 
     def _named(self, product: Product) -> str:
-        matches = any(fnmatch.fnmatchcase(product.name, pattern) for pattern in self.skip)
+        matches = any(
+            fnmatch.fnmatchcase(product.name, pattern) for pattern in self.skip
+        )
         return "a pattern names it" if matches else ""
 
     def _leave_additions(self) -> None:
@@ -145,10 +160,14 @@ class _Work:
         quantized product.
         """
         alone = [number for number in self.reasons if number < len(self.products)]
-        for number, addition in zip(self._addition_numbers(), self.additions, strict=True):
+        for number, addition in zip(
+            self._addition_numbers(), self.additions, strict=True
+        ):
             named = self._named(addition.product)
             if named or not addition.pays(alone):
-                self.reasons.setdefault(number, named or "no product of 8 bits is next to it")
+                self.reasons.setdefault(
+                    number, named or "no product of 8 bits is next to it"
+                )
 
     def _addition_numbers(self) -> range:
         """The indices of the residual additions, which follow those of the products."""
@@ -158,7 +177,11 @@ class _Work:
         found = products(graph)
         joined = [one.product for one in additions(graph, found)]
         numbered = enumerate([*found, *joined])
-        return [(number, product) for number, product in numbered if number not in self.reasons]
+        return [
+            (number, product)
+            for number, product in numbered
+            if number not in self.reasons
+        ]
 
     def scales(self) -> dict[tuple[int, int], torch.Tensor]:
         """The scale of every operand that is to be rounded. Products that cannot be quantized get a
@@ -171,18 +194,27 @@ class _Work:
         reach = self._reach(
             {key: seen for key, seen in ranges.items() if key[0] not in self.reasons}
         )
-        scales = {key: nodes.scale_of(value, self.scheme.dtype) for key, value in reach.items()}
+        scales = {
+            key: nodes.scale_of(value, self.scheme.dtype)
+            for key, value in reach.items()
+        }
         for number, product in enumerate(self.products):
             for operand in product.operands if number not in self.reasons else ():
                 if operand.weight is not None:
-                    if operand.weight.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+                    if operand.weight.dtype not in (
+                        torch.float32,
+                        torch.float16,
+                        torch.bfloat16,
+                    ):
                         self.reasons[number] = "its weight is not of floats"
                     scales[number, operand.place] = nodes.weight_scale(
                         operand.weight, operand.axis, self.scheme.dtype
                     )
         return scales
 
-    def _reach(self, ranges: Mapping[tuple[int, int], Range]) -> dict[tuple[int, int], float]:
+    def _reach(
+        self, ranges: Mapping[tuple[int, int], Range]
+    ) -> dict[tuple[int, int], float]:
         """The largest magnitude of each activation that quantization represents."""
         if self.method == "max":
             return {key: seen.greatest for key, seen in ranges.items()}
@@ -202,7 +234,9 @@ class _Work:
         for number, product in self._wanted(graph):
             for operand in product.operands:
                 if operand.weight is None:
-                    observing.watch_input(graph, product.node, operand.place, len(observers))
+                    observing.watch_input(
+                        graph, product.node, operand.place, len(observers)
+                    )
                     observers[number, operand.place] = make((number, operand.place))
         observing.run(graph, list(observers.values()), self.batches)
         return observers
@@ -235,11 +269,24 @@ class _Work:
             scale = scales[number, operand.place]
             node.replaceInput(
                 operand.place,
-                nodes.insert(graph, value, scale, operand.axis, self.scheme.dtype, node),
+                nodes.insert(
+                    graph, value, scale, operand.axis, self.scheme.dtype, node
+                ),
             )
 
-    def _layer(self, number: int, product: Product, errors: Mapping[int, Error]) -> Layer:
+    def _layer(
+        self, number: int, product: Product, errors: Mapping[int, Error]
+    ) -> Layer:
         reason = self.reasons.get(number, "")
-        sqnr = errors[number].sqnr if number in errors and reason != NOT_FINITE else None
+        sqnr = (
+            errors[number].sqnr if number in errors and reason != NOT_FINITE else None
+        )
         location = source_location(product.node)
-        return Layer(product.name, product.node.kind(), location, reason in ("", OWN), sqnr, reason)
+        return Layer(
+            product.name,
+            product.node.kind(),
+            location,
+            reason in ("", OWN),
+            sqnr,
+            reason,
+        )

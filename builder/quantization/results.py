@@ -47,7 +47,11 @@ class Quantized:
         done = [layer for layer in self.layers if layer.quantized]
         measured = [layer for layer in done if layer.sqnr is not None]
         noisiest = min(measured, key=lambda layer: layer.sqnr or 0.0, default=None)
-        least = f"; least SQNR {noisiest.sqnr:.1f} dB in {noisiest.name}" if noisiest else ""
+        least = (
+            f"; least SQNR {noisiest.sqnr:.1f} dB in {noisiest.name}"
+            if noisiest
+            else ""
+        )
         added = f" and {self.additions} residual additions" if self.additions else ""
         return f"8 bits in {len(done)} of {len(self.layers)} products{added}{least}"
 
@@ -66,6 +70,8 @@ def own(lowered: LoweredGraph) -> Quantized | None:
             reason = trained.unfit(product.node) or OWN
         location = source_location(product.node)
         layers.append(
-            Layer(product.name, product.node.kind(), location, reason == OWN, None, reason)
+            Layer(
+                product.name, product.node.kind(), location, reason == OWN, None, reason
+            )
         )
     return Quantized(lowered, tuple(layers))

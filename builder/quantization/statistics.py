@@ -52,7 +52,9 @@ class Histogram:
 
     def __call__(self, x: torch.Tensor) -> None:
         if self.greatest:
-            self.counts += torch.histc(x.float().abs(), BINS, 0, self.greatest).double().numpy()
+            self.counts += (
+                torch.histc(x.float().abs(), BINS, 0, self.greatest).double().numpy()
+            )
 
 
 @dataclass

@@ -13,7 +13,8 @@ PER_CHANNEL = "aten::fake_quantize_per_channel_affine"
 
 RANGE = "the module rounds its operands to a range that is not int8's around 0"
 CHANNELS = (
-    "the module scales its activations channel by channel, and int8 has one scale for all of them"
+    "the module scales its activations channel by channel, and int8 has one"
+    " scale for all of them"
 )
 AXIS = "the module scales its weights on another axis than that of the output channels"
 
@@ -24,7 +25,8 @@ def unfit(node: Node) -> str:
     """
     left, right, _ = PRODUCTS[node.kind()]
     reasons = (
-        _reason(node, node.inputsAt(index).node(), index == right) for index in (left, right)
+        _reason(node, node.inputsAt(index).node(), index == right)
+        for index in (left, right)
     )
     return next(filter(None, reasons), "")
 

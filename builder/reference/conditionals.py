@@ -16,15 +16,21 @@ from builder.reference.node import Node, Values
 
 # an input layer is treated like any other, and may be used by both branches
 FOLDED = ("CONDITION", "CONDITIONAL_OUTPUT")
-BRANCHES = (0, 1)  # the inputs of an output layer: the value if true, the value if false
+BRANCHES = (
+    0,
+    1,
+)  # the inputs of an output layer: the value if true, the value if false
 
 
-def fold(steps: Sequence[Any], wanted: Sequence[ITensor], region: Callable[..., Any]) -> list[Any]:
+def fold(
+    steps: Sequence[Any], wanted: Sequence[ITensor], region: Callable[..., Any]
+) -> list[Any]:
     """Replace every outermost conditional of the steps by one ConditionalStep. `region` plans its
     branches.
     """
     units = [
-        Conditional(unit) for unit in boundaries(step for step in steps if step.kind in FOLDED)
+        Conditional(unit)
+        for unit in boundaries(step for step in steps if step.kind in FOLDED)
     ]
     if not units:
         return list(steps)
@@ -45,7 +51,11 @@ def fold(steps: Sequence[Any], wanted: Sequence[ITensor], region: Callable[..., 
 
 
 def _exclusive(
-    unit: Conditional, branch: int, readers: Any, maker: dict[ITensor, Node], kept: set[ITensor]
+    unit: Conditional,
+    branch: int,
+    readers: Any,
+    maker: dict[ITensor, Node],
+    kept: set[ITensor],
 ) -> list[Any]:
     """The steps that only this branch of the conditional needs, searched backwards from its
     outputs.
@@ -56,7 +66,8 @@ def _exclusive(
     while pending:
         step = pending.pop()
         if step in found or not all(
-            _only_here(t, unit, feeds, branch, readers, found, kept) for t in step.outputs
+            _only_here(t, unit, feeds, branch, readers, found, kept)
+            for t in step.outputs
         ):
             continue
         found[step] = None
@@ -77,7 +88,8 @@ def _only_here(
     if tensor in kept or tensor is unit.flag or tensor in unit.results(1 - branch):
         return False
     return all(
-        reader in found or (reader is unit and tensor in feeds) for reader in readers[tensor]
+        reader in found or (reader is unit and tensor in feeds)
+        for reader in readers[tensor]
     )
 
 
@@ -104,7 +116,9 @@ class Conditional:
         (self.condition,) = (node for node in boundary if node.kind == "CONDITION")
         self.outputs_ = [node for node in boundary if node.kind == "CONDITIONAL_OUTPUT"]
         self.flag = self.condition.inputs[0]
-        self.outputs = tuple(tensor for node in self.outputs_ for tensor in node.outputs)
+        self.outputs = tuple(
+            tensor for node in self.outputs_ for tensor in node.outputs
+        )
         self.inputs: tuple[Any, ...] = (self.flag, *self.results(0), *self.results(1))
         self.error = self.condition.error
         self.regions: list[Any] = []
@@ -120,7 +134,9 @@ class Conditional:
         steps = [step for part in branches for step in part]
         made = {tensor for step in steps for tensor in step.outputs} | {None}
         read = [*self.inputs, *(tensor for step in steps for tensor in step.inputs)]
-        self.inputs = tuple(dict.fromkeys(tensor for tensor in read if tensor not in made))
+        self.inputs = tuple(
+            dict.fromkeys(tensor for tensor in read if tensor not in made)
+        )
         self.regions = [
             region(list(part), self.results(branch))
             for branch, part in zip(BRANCHES, branches, strict=True)

@@ -15,7 +15,9 @@ from builder import dtypes
 from builder.engine import ILayer
 from builder.reference.registry import Evaluator
 
-TORCH_DTYPES = {e.tensorrt: dtypes.torch_dtype(e) for e in dtypes.TABLE if e.tensorrt} | {
+TORCH_DTYPES = {
+    e.tensorrt: dtypes.torch_dtype(e) for e in dtypes.TABLE if e.tensorrt
+} | {
     "E8M0": torch.float8_e8m0fnu,  # a scale of 8 exponent bits
     "INT4": torch.int8,  # torch has no 4-bit arithmetic: int8 has the values -8..7
 }
@@ -35,14 +37,22 @@ def output_dtype(layer: ILayer, index: int = 0) -> torch.dtype:
 class _RawWeights(ctypes.Structure):
     """nvinfer1::Weights: a DataType, a pointer to the values, and the number of values."""
 
-    _fields_ = (("type", ctypes.c_int32), ("values", ctypes.c_void_p), ("count", ctypes.c_int64))
+    _fields_ = (
+        ("type", ctypes.c_int32),
+        ("values", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+    )
 
 
 def weights_tensor(weights: object, shape: Sequence[int] = (-1,)) -> Tensor | None:
     """A layer's weights as a tensor of `shape` that shares their memory; None if the layer has
     none.
     """
-    flat = torch.from_numpy(weights) if isinstance(weights, np.ndarray) else _without_numpy(weights)
+    flat = (
+        torch.from_numpy(weights)
+        if isinstance(weights, np.ndarray)
+        else _without_numpy(weights)
+    )
     if flat.numel() == 0 and 0 not in shape:
         return None
     return flat.reshape(tuple(shape))
@@ -94,7 +104,10 @@ def in_float32(evaluator: Evaluator) -> Evaluator:
     def wide(layer: ILayer, x: Tensor, *others: Tensor | None) -> Any:
         if x.dtype not in REDUCED:
             return evaluator(layer, x, *others)
-        widened = [t.float() if t is not None and t.dtype in REDUCED else t for t in (x, *others)]
+        widened = [
+            t.float() if t is not None and t.dtype in REDUCED else t
+            for t in (x, *others)
+        ]
         return evaluator(layer, *widened).to(x.dtype)
 
     return wide

@@ -17,7 +17,11 @@ from builder.reference.node import Values, fits
 from builder.reference.region import Region
 
 # A TensorRT without int64 and plain int8 has int32 at the endpoint; none has a float64 input.
-NARROWED = {(torch.int64, torch.int32), (torch.int8, torch.int32), (torch.float64, torch.float32)}
+NARROWED = {
+    (torch.int64, torch.int32),
+    (torch.int8, torch.int32),
+    (torch.float64, torch.float32),
+}
 
 
 @torch.no_grad()
@@ -32,12 +36,16 @@ def run(conversion_or_network: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
     raises it for a value whose dtype or shape differs from TensorRT's, and for a violation of a
     layer's documentation (a slice out of bounds).
     """
-    network: INetworkDefinition = getattr(conversion_or_network, "network", conversion_or_network)
+    network: INetworkDefinition = getattr(
+        conversion_or_network, "network", conversion_or_network
+    )
     wanted = [network.get_output(i) for i in range(network.num_outputs)]
     region = Region(read_layers(network), wanted)
     values = _bind(network, inputs)
     region.evaluate(values)
-    return [values[tensor].clone(memory_format=torch.contiguous_format) for tensor in wanted]
+    return [
+        values[tensor].clone(memory_format=torch.contiguous_format) for tensor in wanted
+    ]
 
 
 @torch.no_grad()
@@ -57,7 +65,10 @@ def inspect(
     network = getattr(conversion_or_network, "network", conversion_or_network)
     nodes = read_layers(network)
     watched = {
-        tensor.name: tensor for node in nodes for tensor in node.outputs if tensor.name in names
+        tensor.name: tensor
+        for node in nodes
+        for tensor in node.outputs
+        if tensor.name in names
     }
     values = _bind(network, inputs)
     wanted = [network.get_output(i) for i in range(network.num_outputs)]
@@ -67,7 +78,9 @@ def inspect(
     except NetworkEvaluationError:
         if not partial:
             raise
-    return {name: values[tensor] for name, tensor in watched.items() if tensor in values}
+    return {
+        name: values[tensor] for name, tensor in watched.items() if tensor in values
+    }
 
 
 def _bind(network: INetworkDefinition, inputs: Sequence[Tensor]) -> Values:
@@ -79,7 +92,10 @@ def _bind(network: INetworkDefinition, inputs: Sequence[Tensor]) -> Values:
             f"the network has {network.num_inputs} inputs, {len(inputs)} were given"
         )
     tensors = [network.get_input(i) for i in range(network.num_inputs)]
-    return {tensor: _input(tensor, value) for tensor, value in zip(tensors, inputs, strict=True)}
+    return {
+        tensor: _input(tensor, value)
+        for tensor, value in zip(tensors, inputs, strict=True)
+    }
 
 
 def _input(tensor: ITensor, value: Tensor) -> Tensor:
@@ -93,7 +109,9 @@ def _input(tensor: ITensor, value: Tensor) -> Tensor:
             f"input {tensor.name!r} is {value.dtype}, the network's {dtype}"
         )
     narrowed = value.detach().to(dtype)
-    if not value.is_floating_point() and not torch.equal(narrowed.to(value.dtype), value):
+    if not value.is_floating_point() and not torch.equal(
+        narrowed.to(value.dtype), value
+    ):
         raise NetworkEvaluationError(
             f"input {tensor.name!r} has values beyond {dtype}, which the network takes"
         )

@@ -36,7 +36,8 @@ def fold(nodes: Sequence[Node], region: Callable[..., Any]) -> list[Any]:
             outermost.append(unit)
     inside = {node for unit in outermost for node in members[id(unit)]}
     steps = [
-        LoopStep(unit, [n for n in nodes if n in members[id(unit)]], region) for unit in outermost
+        LoopStep(unit, [n for n in nodes if n in members[id(unit)]], region)
+        for unit in outermost
     ]
     return [node for node in nodes if node not in inside] + steps
 
@@ -93,13 +94,21 @@ class LoopStep:
         self, boundary: list[Node], members: list[Node], region: Callable[..., Any]
     ) -> None:
         self.by_kind = {
-            kind: [node for node in boundary if node.kind == kind] for kind in LOOP_KINDS
+            kind: [node for node in boundary if node.kind == kind]
+            for kind in LOOP_KINDS
         }
-        limits = {node.layer.kind.name: node.inputs[0] for node in self.by_kind["TRIP_LIMIT"]}
+        limits = {
+            node.layer.kind.name: node.inputs[0] for node in self.by_kind["TRIP_LIMIT"]
+        }
         self.count, self.condition = limits.get("COUNT"), limits.get("WHILE")
         made = {tensor for node in members for tensor in node.outputs}
         self.inputs = tuple(
-            {t: None for node in members for t in node.inputs if t is not None and t not in made}
+            {
+                t: None
+                for node in members
+                for t in node.inputs
+                if t is not None and t not in made
+            }
         )
         self.outputs = tuple(
             tensor for node in self.by_kind["LOOP_OUTPUT"] for tensor in node.outputs
@@ -111,7 +120,9 @@ class LoopStep:
         results = [node.inputs[1] for node in self.by_kind["RECURRENCE"]]
         results += [node.inputs[0] for node in self.by_kind["LOOP_OUTPUT"]]
         self.body = region(body, results)
-        self.goes_on = region(body, [self.condition]) if self.condition is not None else None
+        self.goes_on = (
+            region(body, [self.condition]) if self.condition is not None else None
+        )
 
     def evaluate(self, values: Values) -> None:
         """Compute the loop's outputs in `values`. A recurrence's last value is that after the final
@@ -120,9 +131,13 @@ class LoopStep:
         outer = {tensor: values[tensor] for tensor in self.inputs}
         limit = None if self.count is None else int(values[self.count])
         state = self._start(outer)
-        collected: dict[Node, list[Tensor]] = {node: [] for node in self.by_kind["LOOP_OUTPUT"]}
+        collected: dict[Node, list[Tensor]] = {
+            node: [] for node in self.by_kind["LOOP_OUTPUT"]
+        }
         iteration = 0
-        while (limit is None or iteration < limit) and self._continues({**outer, **state}):
+        while (limit is None or iteration < limit) and self._continues(
+            {**outer, **state}
+        ):
             frame = self._iterate({**outer, **state}, iteration, limit)
             for node, parts in collected.items():
                 parts.append(frame[node.inputs[0]])
@@ -150,7 +165,11 @@ class LoopStep:
         for node in self.by_kind["ITERATOR"]:
             source = frame[node.inputs[0]]
             axis = node.layer.axis
-            index = iteration if not node.layer.reverse or limit is None else limit - 1 - iteration
+            index = (
+                iteration
+                if not node.layer.reverse or limit is None
+                else limit - 1 - iteration
+            )
             if index >= source.shape[axis]:
                 raise node.error(
                     f"iteration {iteration} reads place {index} of an axis of {source.shape[axis]}"
@@ -165,7 +184,9 @@ class LoopStep:
             node.put(state, frame[node.inputs[1]])
         return state
 
-    def _output(self, node: Node, parts: list[Tensor], outer: Values, state: Values) -> Tensor:
+    def _output(
+        self, node: Node, parts: list[Tensor], outer: Values, state: Values
+    ) -> Tensor:
         kind = node.layer.kind.name
         if kind == "LAST_VALUE":
             if node.inputs[0] not in state:

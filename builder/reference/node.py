@@ -35,7 +35,9 @@ class Node:
     def where(self) -> str:
         """The layer's name, type and metadata, which includes its source line."""
         metadata = getattr(self.layer, "metadata", "")
-        return f"layer {self.layer.name!r} ({self.kind})" + (f", {metadata}" if metadata else "")
+        return f"layer {self.layer.name!r} ({self.kind})" + (
+            f", {metadata}" if metadata else ""
+        )
 
     def error(self, message: str) -> NetworkEvaluationError:
         return NetworkEvaluationError(message, where=self.where)
@@ -64,11 +66,17 @@ class Node:
         Raises NetworkEvaluationError unless the dtypes and lengths (except -1) are TensorRT's. In a
         weakly typed network half and float32 are interchangeable.
         """
-        results = tensorrt8.evaluation.results(results, [dtype for dtype, _ in self.expected])
-        for i, (value, (dtype, shape)) in enumerate(zip(results, self.expected, strict=True)):
+        results = tensorrt8.evaluation.results(
+            results, [dtype for dtype, _ in self.expected]
+        )
+        for i, (value, (dtype, shape)) in enumerate(
+            zip(results, self.expected, strict=True)
+        ):
             if value.dtype != dtype or not fits(value.shape, shape):
                 found = f"{value.dtype} {tuple(value.shape)}"
-                raise self.error(f"output {i} is {found} here; TensorRT says {dtype} {shape}")
+                raise self.error(
+                    f"output {i} is {found} here; TensorRT says {dtype} {shape}"
+                )
         values.update(zip(self.outputs, results, strict=True))
 
     @cached_property
@@ -77,12 +85,15 @@ class Node:
         try:
             known = tensorrt8.evaluation.output_dtype(self.kind)
             return tuple(
-                (known or torch_dtype(tensor.dtype), tuple(tensor.shape)) for tensor in self.outputs
+                (known or torch_dtype(tensor.dtype), tuple(tensor.shape))
+                for tensor in self.outputs
             )
         except (KeyError, ValueError, RuntimeError) as error:
             # Without a GPU, TensorRT follows every error with one about CUDA. The message before it
             # has the cause.
-            message = next((m for m in reversed(MESSAGES) if "cudaError" not in m), str(error))
+            message = next(
+                (m for m in reversed(MESSAGES) if "cudaError" not in m), str(error)
+            )
             raise self.error(
                 f"TensorRT has no usable shape or dtype for an output: {message}"
             ) from error

@@ -36,7 +36,10 @@ class Region:
     """
 
     def __init__(
-        self, nodes: Sequence[Node], wanted: Sequence[ITensor], watched: Iterable[Any] = ()
+        self,
+        nodes: Sequence[Node],
+        wanted: Sequence[ITensor],
+        watched: Iterable[Any] = (),
     ) -> None:
         steps: list[Step] = list(loops.fold(nodes, Region))
         steps = conditionals.fold(steps, wanted, Region)
@@ -78,13 +81,20 @@ def ordered(steps: Sequence[Step], wanted: Iterable[ITensor]) -> list[Step]:
         on_path = {root}
         while path:
             waits_for = next(
-                (maker[t] for t in path[-1].inputs if t in maker and maker[t] not in done), None
+                (
+                    maker[t]
+                    for t in path[-1].inputs
+                    if t in maker and maker[t] not in done
+                ),
+                None,
             )
             if waits_for is None or path[-1] in done:
                 on_path.discard(path[-1])
                 done[path.pop()] = None
             elif waits_for in on_path:
-                raise waits_for.error("the layer's value depends on itself, outside of any loop")
+                raise waits_for.error(
+                    "the layer's value depends on itself, outside of any loop"
+                )
             else:
                 path.append(waits_for)
                 on_path.add(waits_for)

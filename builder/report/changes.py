@@ -45,7 +45,9 @@ def add(models: Sequence[dict[str, Any]], since: Mapping[str, Any]) -> list[str]
     before = {one["name"]: one for one in since["models"]}
     for model in models:
         old = before.pop(model["name"], None)
-        model["changes"] = [_change(NEW, None, None)] if old is None else list(_of(old, model))
+        model["changes"] = (
+            [_change(NEW, None, None)] if old is None else list(_of(old, model))
+        )
     return sorted(before)
 
 
@@ -72,7 +74,9 @@ def _change(figure: str, before: object, after: object) -> dict[str, Any]:
     return {"figure": figure, "before": before, "after": after, "verdict": None}
 
 
-def _differs(before: float | None, after: float | None, share: float, least: float) -> bool:
+def _differs(
+    before: float | None, after: float | None, share: float, least: float
+) -> bool:
     if before is None or after is None:
         return bool(before != after)
     return bool(abs(after - before) > max(share * abs(before), least))

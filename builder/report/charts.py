@@ -16,7 +16,17 @@ ROW = 17.0
 MOST_ROWS, MOST_SEGMENTS, MOST_OUTPUTS, MOST_SIZES = 40, 30, 3, 16
 NAME_LENGTH = 26
 SERIES = ("p50", "p90", "p99")
-ERROR_BINS = ("none", "≤ 1e-6", "≤ 1e-5", "≤ 1e-4", "≤ 1e-3", "≤ 1 %", "≤ 10 %", "≤ 100 %", "above")
+ERROR_BINS = (
+    "none",
+    "≤ 1e-6",
+    "≤ 1e-5",
+    "≤ 1e-4",
+    "≤ 1e-3",
+    "≤ 1 %",
+    "≤ 10 %",
+    "≤ 100 %",
+    "above",
+)
 """Bins of errors as shares of the tolerance: see parity.Spread."""
 
 
@@ -49,7 +59,9 @@ class _Drawing:
 
     shapes: list[Shape] = field(default_factory=list)
 
-    def add(self, tag: str, text: str = "", note: str = "", **attributes: object) -> None:
+    def add(
+        self, tag: str, text: str = "", note: str = "", **attributes: object
+    ) -> None:
         labels = {
             key.rstrip("_").replace("_", "-"): value
             if not isinstance(value, float) or key.startswith("data")
@@ -61,7 +73,9 @@ class _Drawing:
     def text(self, x: float, y: float, text: str, kind: str = "", **more: Any) -> None:
         self.add("text", text, x=x, y=y, class_=f"label {kind}".strip(), **more)
 
-    def bar(self, x: float, y: float, width: float, kind: str, note: str, **data: Any) -> None:
+    def bar(
+        self, x: float, y: float, width: float, kind: str, note: str, **data: Any
+    ) -> None:
         at, value = data["at"], data["value"]
         self.add(
             "rect",
@@ -85,7 +99,9 @@ def of(model: Mapping[str, Any], at: str) -> dict[str, list[Chart]]:
     spread = list(((verify or {}).get("spread") or {}).items())[:MOST_OUTPUTS]
     where = f"{at}/verify/spread/"
     return {
-        "lowering": list(_waterfall(result.get("lowering") or (), f"{at}/result/lowering")),
+        "lowering": list(
+            _waterfall(result.get("lowering") or (), f"{at}/result/lowering")
+        ),
         "seconds": list(_phases(model["phases"], f"{at}/phases")),
         "segments": list(_segments(model["graph"])),
         "dtypes": list(_dtypes(result.get("dtypes") or ())),
@@ -145,7 +161,9 @@ def _waterfall(passes: Sequence[Mapping[str, Any]], at: str) -> Iterator[Chart]:
         other = changed[index] * scale
         kind = "fewer" if after < before else "more"
         drawing.bar(left, y, same, "base", note, at=f"{spot}/after", value=after)
-        drawing.bar(left + same, y, other, kind, note, at=f"{spot}/before", value=before)
+        drawing.bar(
+            left + same, y, other, kind, note, at=f"{spot}/before", value=before
+        )
         drawing.text(right + 4.0, y + 11.0, f"{after} ({after - before:+d})", "number")
     left_out = len(passes) - len(shown)
     more = f" The {left_out} smallest changes are left out." if left_out else ""
@@ -167,7 +185,9 @@ def _phases(seconds: Mapping[str, float], at: str) -> Iterator[Chart]:
         y, text = row * ROW, f"{value:.2f} s"
         drawing.text(0.0, y + 11.0, name)
         pointer = f"{at}/{escaped(name)}"
-        drawing.bar(left, y, value * scale, "one", f"{name}: {text}", at=pointer, value=value)
+        drawing.bar(
+            left, y, value * scale, "one", f"{name}: {text}", at=pointer, value=value
+        )
         drawing.text(left + value * scale + 4.0, y + 11.0, text, "number")
     words = "Seconds of each phase of the build."
     yield Chart("Build time", words, len(known) * ROW, tuple(drawing.shapes))
@@ -245,11 +265,14 @@ def _arrow(drawing: _Drawing, names: Sequence[str], begin: float, end: float) ->
     drawing.text(middle + 10.0, begin + 17.0, short(", ".join(names), 34), "soft")
 
 
-def _detour(drawing: _Drawing, names: Sequence[str], begin: float, end: float, number: int) -> None:
+def _detour(
+    drawing: _Drawing, names: Sequence[str], begin: float, end: float, number: int
+) -> None:
     """Draw an arrow around the boxes in between, in one of seven lanes."""
     lane = _RIGHT + 12.0 + 10.0 * (number % 7)
     path = (
-        f"M{_RIGHT:.1f} {begin - 10.0:.1f}H{lane:.1f}V{end + 10.0:.1f}H{_RIGHT:.1f}m6 -4l-6 4l6 4"
+        f"M{_RIGHT:.1f}"
+        f" {begin - 10.0:.1f}H{lane:.1f}V{end + 10.0:.1f}H{_RIGHT:.1f}m6 -4l-6 4l6 4"
     )
     drawing.add("path", "", ", ".join(names), d=path, class_="edge")
 
@@ -293,7 +316,16 @@ def _strip(
     for dtype, count in runs:
         title = f"{count} layers in {dtype}"
         width = count * scale
-        drawing.add("rect", "", title, x=x, y=top, width=width, height=height, class_=color[dtype])
+        drawing.add(
+            "rect",
+            "",
+            title,
+            x=x,
+            y=top,
+            width=width,
+            height=height,
+            class_=color[dtype],
+        )
         x += width
 
 
@@ -303,9 +335,13 @@ def ticks(low: float, high: float) -> list[float]:
         return [low]
     raw = (high - low) / 4
     unit = 10.0 ** math.floor(math.log10(raw))
-    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw * 0.99)
+    step = next(
+        unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw * 0.99
+    )
     first = math.ceil(low / step)
-    return [step * index for index in range(first, math.floor(high / step * (1 + 1e-9)) + 1)]
+    return [
+        step * index for index in range(first, math.floor(high / step * (1 + 1e-9)) + 1)
+    ]
 
 
 @dataclass(frozen=True)
@@ -325,7 +361,9 @@ class _Plane:
 
     def y(self, value: float) -> float:
         share = (value - self.low[1]) / (self.high[1] - self.low[1])
-        return self.height - self.bottom - share * (self.height - self.bottom - self.top)
+        return (
+            self.height - self.bottom - share * (self.height - self.bottom - self.top)
+        )
 
     def at(self, x: float, y: float) -> str:
         """The point as text of a path."""
@@ -350,7 +388,9 @@ def _span(values: Sequence[float]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _scatter(name: str, data: Mapping[str, Sequence[float]], at: str) -> Iterator[Chart]:
+def _scatter(
+    name: str, data: Mapping[str, Sequence[float]], at: str
+) -> Iterator[Chart]:
     pairs = [
         (expected, actual)
         for expected, actual in zip(data["expected"], data["answered"], strict=True)
@@ -367,10 +407,17 @@ def _scatter(name: str, data: Mapping[str, Sequence[float]], at: str) -> Iterato
     points = "".join(f"M{plane.at(expected, actual)}h0" for expected, actual in pairs)
     drawing.add("path", d=points, class_="points", data_at=at, data_value=len(pairs))
     words = f"{len(pairs)} elements of all goldens; equal answers lie on the line."
-    yield Chart(f"{short(name)}: expected and answered", words, plane.height, tuple(drawing.shapes))
+    yield Chart(
+        f"{short(name)}: expected and answered",
+        words,
+        plane.height,
+        tuple(drawing.shapes),
+    )
 
 
-def _histogram(name: str, data: Mapping[str, Sequence[float]], at: str) -> Iterator[Chart]:
+def _histogram(
+    name: str, data: Mapping[str, Sequence[float]], at: str
+) -> Iterator[Chart]:
     counts = data["counts"]
     if not sum(counts):
         return
@@ -387,18 +434,24 @@ def _histogram(name: str, data: Mapping[str, Sequence[float]], at: str) -> Itera
             drawing.bar(left, y, width, kind, note, at=f"{at}/{row}", value=count)
         drawing.text(left + width + 4.0, y + 11.0, str(count), "number")
     words = "Elements by their error as a share of the tolerance; bars are logarithmic."
-    yield Chart(f"{short(name)}: errors", words, len(ERROR_BINS) * ROW, tuple(drawing.shapes))
+    yield Chart(
+        f"{short(name)}: errors", words, len(ERROR_BINS) * ROW, tuple(drawing.shapes)
+    )
 
 
 def _latency(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
     """Plot latency percentiles against throughput: a point for each load, with 95 % intervals."""
     levels = bench["levels"]
-    known = [name for name in SERIES if any(name in one["latency_ms"] for one in levels)]
+    known = [
+        name for name in SERIES if any(name in one["latency_ms"] for one in levels)
+    ]
     if not known:
         return
     rates = [one["throughput"]["value"] for one in levels]
     intervals = [level["latency_ms"] for level in levels]
-    top = max(found[name]["high"] for found in intervals for name in known if name in found)
+    top = max(
+        found[name]["high"] for found in intervals for name in known if name in found
+    )
     plane = _Plane((0.0, 0.0), (max(rates) * 1.08 or 1.0, top * 1.05 or 1.0), 220.0)
     drawing = _Drawing()
     plane.draw(drawing, "requests/s", "↑ ms")
@@ -475,6 +528,7 @@ def _batches(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
     left_out = len(sizes) - len(shown)
     more = f" {left_out} rarer sizes are left out." if left_out else ""
     words = (
-        f"Executions by batch size at {levels[index]['load']}, the load with the most requests/s."
+        f"Executions by batch size at {levels[index]['load']}, the load with the"
+        " most requests/s."
     )
     yield Chart("Batches", words + more, len(shown) * ROW, tuple(drawing.shapes))

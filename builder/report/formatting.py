@@ -56,7 +56,8 @@ def number(value: float | str) -> str:
 
 
 KINDS: Mapping[str, Callable[[Any], str]] = {
-    one.__name__: one for one in (percent, size, milliseconds, seconds, rate, error, number)
+    one.__name__: one
+    for one in (percent, size, milliseconds, seconds, rate, error, number)
 }
 """The format functions by the name that templates use."""
 

@@ -38,7 +38,10 @@ Records = dict[str, dict[str, list[Facts]]]
 
 
 def gather(
-    repository: Path, only: Sequence[str] = (), *, since: Mapping[str, Any] | None = None
+    repository: Path,
+    only: Sequence[str] = (),
+    *,
+    since: Mapping[str, Any] | None = None,
 ) -> Facts:
     """Return the report of a repository as JSON-able data; docs/report.md describes it.
 
@@ -99,7 +102,10 @@ def _summary(models: Sequence[Facts]) -> Facts:
 def _model(folder: Path, name: str, found: Records) -> Facts:
     """Collect everything about one model. An unreadable part is a problem of this model only."""
     entries = {kind: found[kind].get(name, []) for kind in records.KINDS}
-    empty = {**_published({}, []), **_recorded({kind: [] for kind in records.KINDS}, None)}
+    empty = {
+        **_published({}, []),
+        **_recorded({kind: [] for kind in records.KINDS}, None),
+    }
     try:
         with shaped(folder):
             record = published.sidecar(folder) or {}
@@ -107,7 +113,13 @@ def _model(folder: Path, name: str, found: Records) -> Facts:
             facts |= {"graph": _graph(folder, record)}
             facts |= {**_files(folder, record), "snippets": snippets.of(name, record)}
     except TrtBuildError as error:
-        unread = {**empty, "unreadable": [error.message], "bytes": None, "steps": [], "files": {}}
+        unread = {
+            **empty,
+            "unreadable": [error.message],
+            "bytes": None,
+            "steps": [],
+            "files": {},
+        }
         unread |= {"graph": []}
         return _judged({"name": name, **unread, "snippets": {}})
     try:
@@ -142,7 +154,10 @@ def _published(record: Mapping[str, Any], versions: Sequence[Entry]) -> Facts:
         "batching": dict(record.get("batching") or {}),
         "source": dict(record.get("source") or {}),
         "versions": dict(record.get("versions") or {}),
-        "result": {**RESULT, **{key: value for key, value in result.items() if value is not None}},
+        "result": {
+            **RESULT,
+            **{key: value for key, value in result.items() if value is not None},
+        },
         "history": entries,
         "unreadable": [],
     }
@@ -151,7 +166,9 @@ def _published(record: Mapping[str, Any], versions: Sequence[Entry]) -> Facts:
 def _files(folder: Path, record: Mapping[str, Any]) -> Facts:
     """Return the size in bytes of the current version with its steps, and the digests."""
     files = published.versions(folder)[0].files if record else {}
-    sizes = {name: path.stat().st_size for name, path in files.items() if path.is_file()}
+    sizes = {
+        name: path.stat().st_size for name, path in files.items() if path.is_file()
+    }
     steps = published.recorded_steps(record)
     of_steps = 0
     for step in (step for step in steps if Path(step).name == step):
@@ -170,7 +187,9 @@ def _graph(folder: Path, record: Mapping[str, Any]) -> list[Facts]:
     with one plan.
     """
     facts = published.read(folder / published.current(folder) / "plan.json")
-    steps = [step for step in record.get(published.STEPS) or () if Path(step).name == step]
+    steps = [
+        step for step in record.get(published.STEPS) or () if Path(step).name == step
+    ]
     if steps:
         return [_step(folder.parent / step) for step in steps]
     return [
@@ -208,7 +227,9 @@ def _recorded(entries: Mapping[str, Sequence[Facts]], identity: str | None) -> F
     """Return the records of the current version, else the newest. `current` is False if another
     version was measured.
     """
-    entries = {kind: _of_one_version(found, identity) for kind, found in entries.items()}
+    entries = {
+        kind: _of_one_version(found, identity) for kind, found in entries.items()
+    }
     build, verify, bench = (
         [_stamped(one, identity) for one in entries[kind]]
         for kind in (records.BUILD, records.VERIFY, records.BENCH)
@@ -249,7 +270,10 @@ def _verified(record: Facts) -> Facts:
         for one in record["results"]
     ]
     goldens.sort(key=lambda one: (one["passed"], -(one["share"] or 0.0)))
-    return {**{key: value for key, value in record.items() if key != "results"}, "goldens": goldens}
+    return {
+        **{key: value for key, value in record.items() if key != "results"},
+        "goldens": goldens,
+    }
 
 
 def _largest(outputs: Sequence[Facts]) -> float | None:
@@ -265,7 +289,9 @@ def _judged(facts: Facts) -> Facts:
     passed = PASSED if checked else UNVERIFIED
     parity = facts["result"].get("parity") or {}
     seconds = (build or {}).get("seconds") or facts["result"].get("seconds") or {}
-    share, origin = (verify["share"], "endpoint") if checked else (parity.get("share"), "build")
+    share, origin = (
+        (verify["share"], "endpoint") if checked else (parity.get("share"), "build")
+    )
     return {
         **facts,
         "status": FAILED if problems else passed,
@@ -326,7 +352,11 @@ def _latency(facts: Facts) -> Facts | None:
             }
     verify = facts["verify"]
     if verify is not None and verify["current"] and verify["p50_ms"] is not None:
-        return {"p50_ms": verify["p50_ms"], "p99_ms": verify["p99_ms"], "from": "verify"}
+        return {
+            "p50_ms": verify["p50_ms"],
+            "p99_ms": verify["p99_ms"],
+            "from": "verify",
+        }
     return None
 
 

@@ -14,7 +14,9 @@ Case = tuple[str, float, str | None, str | None]
 
 def junit(report: Mapping[str, Any]) -> str:
     """Return one test suite for each model: its build, its files, each golden, and each load."""
-    root = ElementTree.Element("testsuites", {"name": f"trt-build {_text(report['repository'])}"})
+    root = ElementTree.Element(
+        "testsuites", {"name": f"trt-build {_text(report['repository'])}"}
+    )
     totals = {"tests": 0, "failures": 0, "skipped": 0}
     for model in report["models"]:
         cases = list(_cases(model))
@@ -28,7 +30,11 @@ def junit(report: Mapping[str, Any]) -> str:
         suite = ElementTree.SubElement(
             root,
             "testsuite",
-            {"name": _text(model["name"]), "timestamp": report["generated_at"], **attributes},
+            {
+                "name": _text(model["name"]),
+                "timestamp": report["generated_at"],
+                **attributes,
+            },
         )
         for case in cases:
             _write(suite, model["name"], case)
@@ -39,11 +45,17 @@ def junit(report: Mapping[str, Any]) -> str:
 
 def _write(suite: ElementTree.Element, model: str, case: Case) -> None:
     name, seconds, wrong, why = case
-    attributes = {"classname": _text(model), "name": _text(name), "time": f"{seconds:.3f}"}
+    attributes = {
+        "classname": _text(model),
+        "name": _text(name),
+        "time": f"{seconds:.3f}",
+    }
     element = ElementTree.SubElement(suite, "testcase", attributes)
     if wrong is not None:
         message = _text(wrong.partition("\n")[0])
-        ElementTree.SubElement(element, "failure", {"message": message}).text = _text(wrong)
+        ElementTree.SubElement(element, "failure", {"message": message}).text = _text(
+            wrong
+        )
     elif why is not None:
         ElementTree.SubElement(element, "skipped", {"message": _text(why)})
 
@@ -55,7 +67,9 @@ def _cases(model: Mapping[str, Any]) -> Iterator[Case]:
     problem = error.get("message", "") if failed else None
     yield "build", model["build_seconds"] or 0.0, problem, None
     damaged = [entry["damaged"] for entry in model["history"] if entry["damaged"]]
-    wrong = "\n".join([*model["unreadable"], *(f"{name} is damaged" for name in damaged)])
+    wrong = "\n".join(
+        [*model["unreadable"], *(f"{name} is damaged" for name in damaged)]
+    )
     unpublished = None if model["is_published"] else "not published"
     yield "files", 0.0, wrong or None, unpublished
     if verify is None or not verify["current"]:

@@ -20,7 +20,14 @@ from builder.errors import EnvironmentProblem, TrtBuildError, UsageError
 from builder.store import published
 from builder.triton import versions
 
-BUILD, VERIFY, LADDER, BENCH, TUNE, BISECT = "build", "verify", "ladder", "bench", "tune", "bisect"
+BUILD, VERIFY, LADDER, BENCH, TUNE, BISECT = (
+    "build",
+    "verify",
+    "ladder",
+    "bench",
+    "tune",
+    "bisect",
+)
 KINDS = (BUILD, VERIFY, LADDER, BENCH, TUNE, BISECT)
 PUBLISHED, RECORDED, COMMAND = "published", "recorded_at", "command"
 """Keys that `keep` adds to each model: the identity of the publication, the time of the record, and
@@ -57,7 +64,9 @@ def identity(folder: Path) -> str | None:
 
 def _identities(folder: Path) -> set[str]:
     """The identities of all versions of a published model."""
-    return {versions.identity(version.sidecar) for version in published.versions(folder)}
+    return {
+        versions.identity(version.sidecar) for version in published.versions(folder)
+    }
 
 
 def keep(repository: Path, kind: str, data: Mapping[str, Any]) -> Path:
@@ -72,16 +81,24 @@ def keep(repository: Path, kind: str, data: Mapping[str, Any]) -> Path:
         COMMAND: command(sys.argv[1:]),
         "trt_build": builder.__version__,
     }
-    identities = {one["name"]: identity(repository / one["name"]) for one in data["models"]}
-    new = [{**one, **stamp, PUBLISHED: identities[one["name"]]} for one in data["models"]]
+    identities = {
+        one["name"]: identity(repository / one["name"]) for one in data["models"]
+    }
+    new = [
+        {**one, **stamp, PUBLISHED: identities[one["name"]]} for one in data["models"]
+    ]
     file = path(repository, kind)
     others: dict[str | None, set[str]] = {}
     if kind in MEASURED:
-        others = {name: _identities(repository / name) - {now} for name, now in identities.items()}
+        others = {
+            name: _identities(repository / name) - {now}
+            for name, now in identities.items()
+        }
     kept = [
         one
         for one in _entries(published.read(file))
-        if (name := _name(one)) not in identities or one.get(PUBLISHED) in others.get(name, ())
+        if (name := _name(one)) not in identities
+        or one.get(PUBLISHED) in others.get(name, ())
     ]
     write(file, {**data, "models": [*kept, *new]})
     return file
@@ -138,7 +155,10 @@ def _forget(repository: Path, names: Sequence[str]) -> None:
     for kind in MEASURED:
         entries = [one for known in models(repository, kind).values() for one in known]
         recorded = {one["name"] for one in entries}
-        known = {name: _identities(repository / name) for name in recorded.intersection(names)}
+        known = {
+            name: _identities(repository / name)
+            for name in recorded.intersection(names)
+        }
         kept = [
             one
             for one in entries
@@ -161,7 +181,9 @@ def figures(repository: Path, name: str) -> dict[str, list[dict[str, Any]]]:
         if one.get("problem") or not levels:
             continue
         best = max(levels, key=lambda level: level["throughput"]["value"])
-        latencies = {f"{p}_ms": _value(best["latency_ms"].get(p)) for p in ("p50", "p99")}
+        latencies = {
+            f"{p}_ms": _value(best["latency_ms"].get(p)) for p in ("p50", "p99")
+        }
         found.setdefault(str(one.get(PUBLISHED)), []).append(
             {
                 "protocol": one.get("protocol"),
@@ -186,7 +208,9 @@ def command(arguments: Sequence[str]) -> str:
     shown, hide = [], False
     for one in arguments:
         option, equals, _ = one.partition("=")
-        secret = f"{option}=..." if equals and option in SECRET else _LOGIN.sub("...", one)
+        secret = (
+            f"{option}=..." if equals and option in SECRET else _LOGIN.sub("...", one)
+        )
         shown.append("..." if hide else secret)
         hide = one in SECRET
     return shlex.join(["trt-build", *shown])

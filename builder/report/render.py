@@ -19,7 +19,13 @@ from builder.report import charts, formatting
 from builder.report.gather import FAILED, PASSED, UNVERIFIED
 from builder.report.junit import junit
 
-SUFFIXES = {".html": "html", ".htm": "html", ".json": "json", ".xml": "junit", ".md": "markdown"}
+SUFFIXES = {
+    ".html": "html",
+    ".htm": "html",
+    ".json": "json",
+    ".xml": "junit",
+    ".md": "markdown",
+}
 CLASSES = {PASSED: "passed", FAILED: "failed", UNVERIFIED: "open"}
 WORST_GOLDENS, MOST_ROWS = 12, 40
 """The row limits of the tables of goldens and of operators. The JSON has all rows."""
@@ -54,14 +60,24 @@ def _html(report: Mapping[str, Any]) -> str:
     own = f"style-src {_sha256(style)}; script-src {_sha256(script)}"
     policy = f"default-src 'none'; img-src data:; {own}"
     page = environment.get_template("page.html.jinja")
-    drawn = [charts.of(model, f"/models/{index}") for index, model in enumerate(report["models"])]
-    assets = {"style": Markup(style), "script": Markup(script), "policy": policy, "charts": drawn}
+    drawn = [
+        charts.of(model, f"/models/{index}")
+        for index, model in enumerate(report["models"])
+    ]
+    assets = {
+        "style": Markup(style),
+        "script": Markup(script),
+        "policy": policy,
+        "charts": drawn,
+    }
     return page.render(**_context(report, _figure), **assets)
 
 
 def _markdown(report: Mapping[str, Any]) -> str:
     environment = _environment(autoescape=False, finalize=_cell)
-    return environment.get_template("report.md.jinja").render(**_context(report, _plain))
+    return environment.get_template("report.md.jinja").render(
+        **_context(report, _plain)
+    )
 
 
 _WRITERS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
@@ -115,7 +131,9 @@ def _context(report: Mapping[str, Any], figure: Figure) -> dict[str, Any]:
 def _figure(pointer: str, text: str, value: float | None) -> str:
     if value is None:
         return ""
-    return Markup('<data value="{}" data-at="{}">{}</data>').format(value, pointer, text)
+    return Markup('<data value="{}" data-at="{}">{}</data>').format(
+        value, pointer, text
+    )
 
 
 def _listed(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -153,7 +171,12 @@ def _shown(value: object) -> Any:
 
 
 _SPECIAL = str.maketrans(
-    {**{mark: f"\\{mark}" for mark in "\\`*_[]|#"}, "<": "&lt;", ">": "&gt;", "&": "&amp;"}
+    {
+        **{mark: f"\\{mark}" for mark in "\\`*_[]|#"},
+        "<": "&lt;",
+        ">": "&gt;",
+        "&": "&amp;",
+    }
 )
 
 

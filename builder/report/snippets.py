@@ -33,7 +33,9 @@ def of(name: str, record: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _shape(one: Mapping[str, Any], record: Mapping[str, Any], batched: bool) -> list[int]:
+def _shape(
+    one: Mapping[str, Any], record: Mapping[str, Any], batched: bool
+) -> list[int]:
     """Return the shape that a client sends: Triton has no tensor without axes."""
     profiles = record.get("profiles") or [{}]
     least = (profiles[0].get(one["name"]) or {}).get("min")
@@ -47,14 +49,20 @@ def _python(name: str, tensors: Any, outputs: list[str], stateful: bool) -> str:
         lines[0] = "import ml_dtypes\nimport numpy as np"
     lines += ['client = http.InferenceServerClient("localhost:8000")', "inputs = []"]
     for tensor, dtype, shape in tensors:
-        kind = "ml_dtypes.bfloat16" if dtype.name == "bfloat16" else f"np.{dtype.numpy.name}"
+        kind = (
+            "ml_dtypes.bfloat16"
+            if dtype.name == "bfloat16"
+            else f"np.{dtype.numpy.name}"
+        )
         kind = "np.bool_" if kind == "np.bool" else kind
         lines += [
             f"array = np.zeros({shape}, {kind})",
             f"inputs.append(http.InferInput({tensor!r}, array.shape, {dtype.wire!r}))",
             "inputs[-1].set_data_from_numpy(array)",
         ]
-    extra = ", sequence_id=1, sequence_start=True, sequence_end=True" if stateful else ""
+    extra = (
+        ", sequence_id=1, sequence_start=True, sequence_end=True" if stateful else ""
+    )
     lines += [f"answer = client.infer({name!r}, inputs{extra})"]
     lines += [f"print({output!r}, answer.as_numpy({output!r}))" for output in outputs]
     return "\n".join([*lines, "client.close()"])
@@ -73,10 +81,16 @@ def _curl(name: str, tensors: Any, stateful: bool) -> str:
         length = math.prod(shape)
         count += length
         data = f"[{zero}] * {length}"
-        inputs.append({"name": tensor, "datatype": dtype.wire, "shape": shape, "data": data})
+        inputs.append(
+            {"name": tensor, "datatype": dtype.wire, "shape": shape, "data": data}
+        )
     body: dict[str, Any] = {"inputs": inputs}
     if stateful:
-        body["parameters"] = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
+        body["parameters"] = {
+            "sequence_id": 1,
+            "sequence_start": True,
+            "sequence_end": True,
+        }
     target = shlex.quote(f"{url}/infer")
     if count <= MOST_VALUES:
         for one in inputs:
@@ -92,10 +106,13 @@ def _with_expressions(body: Mapping[str, Any]) -> str:
     inputs = ", ".join(
         "{"
         + ", ".join(
-            f"{key!r}: {value if key == 'data' else repr(value)}" for key, value in one.items()
+            f"{key!r}: {value if key == 'data' else repr(value)}"
+            for key, value in one.items()
         )
         + "}"
         for one in body["inputs"]
     )
-    more = "".join(f", {key!r}: {value!r}" for key, value in body.items() if key != "inputs")
+    more = "".join(
+        f", {key!r}: {value!r}" for key, value in body.items() if key != "inputs"
+    )
     return "{'inputs': [" + inputs + "]" + more + "}"

@@ -63,7 +63,9 @@ def build_repository(
         _sign_unchanged(results, Path(out), Path(chosen.sign))
     _note_missing(orders, results, models, out)
     if write_env and any(result.ok for result in results):
-        from builder import triton  # imports protobuf, which an unchanged model does not need
+        from builder import (
+            triton,
+        )  # imports protobuf, which an unchanged model does not need
 
         triton.write_env(Path(out))
     results += [ModelResult(name, error=error) for name, error in without.items()]
@@ -71,7 +73,10 @@ def build_repository(
 
 
 def _note_missing(
-    orders: Sequence[Order], results: Sequence[ModelResult], models: Path | str, out: Path | str
+    orders: Sequence[Order],
+    results: Sequence[ModelResult],
+    models: Path | str,
+    out: Path | str,
 ) -> None:
     """Add a warning for each target whose plans need another host."""
     from builder.repository import preflight
@@ -125,7 +130,9 @@ def _results(
     if wanted:
         preflight.check(wanted[0].out)
     for order in wanted:
-        if order.spec.triton:  # imports protobuf, which an unchanged model does not need
+        if (
+            order.spec.triton
+        ):  # imports protobuf, which an unchanged model does not need
             from builder.triton import section
 
             section.parsed(order.spec)
@@ -184,7 +191,13 @@ def _in_workers(
     with staging.prepared(orders[0].out, len(orders)) as stages:
         count = itertools.count(1)
         tasks = [
-            _task(replace(order, threads=threads, stage=stage), kept, progress, count, len(orders))
+            _task(
+                replace(order, threads=threads, stage=stage),
+                kept,
+                progress,
+                count,
+                len(orders),
+            )
             for order, stage in zip(orders, stages, strict=True)
         ]
         modules = slots.modules(order.spec.path for order in orders)
@@ -198,7 +211,11 @@ def _in_workers(
 
 
 def _task(
-    order: Order, kept: Kept | None, progress: Progress, count: Iterator[int], total: int
+    order: Order,
+    kept: Kept | None,
+    progress: Progress,
+    count: Iterator[int],
+    total: int,
 ) -> processes.Task[ModelResult]:
     from builder.store import signing
     from builder.triton import signatures
@@ -206,11 +223,15 @@ def _task(
     assert order.stage is not None
     sandbox = slots.sandbox(order)
     hidden = (*sandbox.hidden, *signatures.secrets())
-    writable = sandbox.writable if kept is None else (*sandbox.writable, kept.writable())
+    writable = (
+        sandbox.writable if kept is None else (*sandbox.writable, kept.writable())
+    )
 
     def done(result: Any) -> None:
         ok = isinstance(result, ModelResult) and result.ok
-        words = f"{result.state}, {sum(result.seconds.values()):.1f} s" if ok else "failed"
+        words = (
+            f"{result.state}, {sum(result.seconds.values()):.1f} s" if ok else "failed"
+        )
         progress(order.spec.name, f"{FINISHED}: {words} ({next(count)} of {total})")
 
     return processes.Task(
@@ -245,7 +266,9 @@ def perform(order: Order, kept: Kept | None, progress: Progress) -> ModelResult:
     return result
 
 
-def _publish(order: Order, kept: Kept | None, progress: Progress, result: ModelResult) -> None:
+def _publish(
+    order: Order, kept: Kept | None, progress: Progress, result: ModelResult
+) -> None:
     """Run the pipeline to its end and fill in the result, stage by stage."""
     from builder import store
     from builder.store import Plans
@@ -267,16 +290,22 @@ def _publish(order: Order, kept: Kept | None, progress: Progress, result: ModelR
         result.warnings += tuple(plans.warnings)
         shown.update(_recorded(order, folder, plans.record(), result))
 
-    published = pipeline.publish(order, clock, plans, record, partial(_compare, order, result))
+    published = pipeline.publish(
+        order, clock, plans, record, partial(_compare, order, result)
+    )
     result.path = published.path
     plans.remember(order.spec.name, order.request, shown)
     if kept is not None:
         warnings = (*published.checked.warnings, *plans.warnings)
-        checked = of_variant(published.checked.artifact, plans.record(), result, warnings)
+        checked = of_variant(
+            published.checked.artifact, plans.record(), result, warnings
+        )
         result.kept = kept.write(order.request, checked)
 
 
-def _publish_kept(order: Order, checked: Checked, progress: Progress, result: ModelResult) -> None:
+def _publish_kept(
+    order: Order, checked: Checked, progress: Progress, result: ModelResult
+) -> None:
     """Publish the artifact of an earlier variant with the serving settings of this one."""
     from builder.pipeline import stages
 
@@ -292,7 +321,9 @@ def _publish_kept(order: Order, checked: Checked, progress: Progress, result: Mo
 
     with clock.phase("publish"):
         compare = partial(_compare, order, result)
-        result.path = stages.publish_artifact(artifact, order.out, record, compare, order.stage)
+        result.path = stages.publish_artifact(
+            artifact, order.out, record, compare, order.stage
+        )
 
 
 def _recorded(
@@ -315,7 +346,9 @@ def _compare(order: Order, result: ModelResult, former: Path, new: Path) -> None
     from builder import triton
 
     changes = triton.refuse_incompatible(former, new, accept=order.accept_incompatible)
-    result.warnings += tuple(f"incompatible with its clients: {change}" for change in changes)
+    result.warnings += tuple(
+        f"incompatible with its clients: {change}" for change in changes
+    )
 
 
 def _silent(model: str, phase: str) -> None:

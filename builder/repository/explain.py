@@ -53,7 +53,9 @@ def _refuse_repository(folder: Path) -> None:
         find_models(folder)
     except UsageError as error:
         published = [
-            str(child) for child in sorted(folder.glob("*")) if stores.sidecar(child) is not None
+            str(child)
+            for child in sorted(folder.glob("*"))
+            if stores.sidecar(child) is not None
         ]
         if published:
             raise UsageError(
@@ -64,7 +66,9 @@ def _refuse_repository(folder: Path) -> None:
         raise
 
 
-def _report(order: Order, hashes: stores.Hashes, kept: stores.Store | None) -> dict[str, Any]:
+def _report(
+    order: Order, hashes: stores.Hashes, kept: stores.Store | None
+) -> dict[str, Any]:
     """The verdict on one model, and its last build."""
     wanted = request.request_of(order, hashes)
     record = request.recorded(order, wanted)
@@ -84,7 +88,9 @@ def _published(folder: Path, kept: stores.Store | None) -> dict[str, Any]:
     broken = next(stores.damaged(folder), None)
     return {
         "name": folder.resolve().name,
-        "verdict": f"{broken} of the published model is damaged" if broken else "published",
+        "verdict": f"{broken} of the published model is damaged"
+        if broken
+        else "published",
         "because": None,
         "request": record.get("request", {}),
         **_last(record, kept),
@@ -92,7 +98,9 @@ def _published(folder: Path, kept: stores.Store | None) -> dict[str, Any]:
 
 
 def _last(record: Mapping[str, Any], kept: stores.Store | None) -> dict[str, Any]:
-    plans = {label: _plan(made, kept) for label, made in (record.get("plans") or {}).items()}
+    plans = {
+        label: _plan(made, kept) for label, made in (record.get("plans") or {}).items()
+    }
     return {"last_because": (record.get("result") or {}).get("because"), "plans": plans}
 
 

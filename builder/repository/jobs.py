@@ -57,15 +57,23 @@ def environments() -> list[dict[str, str]]:
     """
     if flavour.chosen() != "tensorrt":
         return [{}]
-    cache = {CACHE_VARIABLE: os.environ[CACHE_VARIABLE]} if CACHE_VARIABLE in os.environ else {}
-    return [{"CUDA_VISIBLE_DEVICES": one.uuid, **cache} for one in same_kind()] or [cache]
+    cache = (
+        {CACHE_VARIABLE: os.environ[CACHE_VARIABLE]}
+        if CACHE_VARIABLE in os.environ
+        else {}
+    )
+    return [{"CUDA_VISIBLE_DEVICES": one.uuid, **cache} for one in same_kind()] or [
+        cache
+    ]
 
 
 def same_kind() -> list[gpu.Device]:
     """The GPUs of the same model as CUDA's first GPU, which is part of the keys."""
     devices = gpu.devices()
     return [
-        d for d in devices if (d.name, d.capability) == (devices[0].name, devices[0].capability)
+        d
+        for d in devices
+        if (d.name, d.capability) == (devices[0].name, devices[0].capability)
     ]
 
 

@@ -75,7 +75,9 @@ class Checked:
     result: Mapping[str, Any]
     warnings: tuple[str, ...]
 
-    def warnings_of(self, artifact: ModelArtifact | EnsembleArtifact) -> tuple[str, ...]:
+    def warnings_of(
+        self, artifact: ModelArtifact | EnsembleArtifact
+    ) -> tuple[str, ...]:
         """The warnings of the same artifact with other batching settings."""
         from builder import triton
 
@@ -93,7 +95,9 @@ def of_variant(
 
     of_config = triton.graph_warnings(artifact)
     rest = tuple(warning for warning in warnings if warning not in of_config)
-    return Checked(artifact, plans, {name: getattr(result, name) for name in SHOWN}, rest)
+    return Checked(
+        artifact, plans, {name: getattr(result, name) for name in SHOWN}, rest
+    )
 
 
 def _name(request: Mapping[str, Any]) -> str:

@@ -104,7 +104,8 @@ def search_precision(
     """
     chosen = resolved(settings, keywords)
     specs = [
-        wanted(spec, chosen.precision) for spec in replace(chosen, precision=None).specs(models)
+        wanted(spec, chosen.precision)
+        for spec in replace(chosen, precision=None).specs(models)
     ]
     for spec in specs:
         editing.check(_manifest(spec))
@@ -142,7 +143,9 @@ def perform_all(
 def _sandbox(order: Order) -> processes.Sandbox:
     """The sandbox of a search, which also writes the manifest, through a new file beside it."""
     chosen = slots.sandbox(order)
-    return replace(chosen, writable=(*chosen.writable, _manifest(order.spec).resolve().parent))
+    return replace(
+        chosen, writable=(*chosen.writable, _manifest(order.spec).resolve().parent)
+    )
 
 
 def _manifest(spec: ModelSpec) -> Path:
@@ -186,14 +189,19 @@ class _Trials:
         self.spec = order.spec
         self.found = found
         self.progress = progress
-        recorded = record(order, pipeline.Clock(order.spec.name, lambda name, phase: None))
+        recorded = record(
+            order, pipeline.Clock(order.spec.name, lambda name, phase: None)
+        )
         # the smallest first
         goldens = sorted(
-            recorded.goldens, key=lambda golden: sum(a.nbytes for a in golden.inputs.values())
+            recorded.goldens,
+            key=lambda golden: sum(a.nbytes for a in golden.inputs.values()),
         )
         self.recorded = replace(recorded, goldens=tuple(goldens))
         self.found.judge = (
-            "engine" if flavour.name() == "tensorrt" and flavour.has_gpu() else "reference"
+            "engine"
+            if flavour.name() == "tensorrt" and flavour.has_gpu()
+            else "reference"
         )
         self.known: dict[tuple[str, ...], str] = {}
         self._refused = False
@@ -212,7 +220,9 @@ class _Trials:
         if self._refused:
             found.precision, found.keep_fp32 = "fp32", self.spec.keep_fp32
             return
-        layers = list(layer_names(n.conversion for n in self._convert(self.spec).networks))
+        layers = list(
+            layer_names(n.conversion for n in self._convert(self.spec).networks)
+        )
         found.layers = len(layers)
         if still := self.problem(layers):
             raise ParityError(
@@ -244,7 +254,8 @@ class _Trials:
         key = tuple(kept)
         if key not in self.known:
             self.progress(
-                self.spec.name, f"trial {len(self.known) + 1}: {len(key)} layers kept in float32"
+                self.spec.name,
+                f"trial {len(self.known) + 1}: {len(key)} layers kept in float32",
             )
             self.known[key] = self._tried(self._keeping(key))
             self.found.trials = len(self.known)
@@ -273,7 +284,9 @@ class _Trials:
                 raise _Less(refusal.message) from refusal
             raise
         if made.partitioned and _nodes(made) < self._nodes_in_float32:
-            raise _Less(f"TensorRT runs fewer nodes of the model in {spec.precision} than in fp32")
+            raise _Less(
+                f"TensorRT runs fewer nodes of the model in {spec.precision} than in fp32"
+            )
         return made
 
     @cached_property
@@ -284,7 +297,9 @@ class _Trials:
         """The model, converted as for a build."""
         return stages.convert(stages.prepare(self.recorded, spec), self.order.layout)
 
-    def _judge(self, conversion: Conversion, goldens: Sequence[Golden], spec: ModelSpec) -> None:
+    def _judge(
+        self, conversion: Conversion, goldens: Sequence[Golden], spec: ModelSpec
+    ) -> None:
         """Raise ParityError with the first golden that differs."""
         with self._runs(conversion) as run:
             for golden in goldens:
@@ -327,7 +342,9 @@ def _differences(
     outputs = widened(
         dict(zip(conversion.outputs, map(to_numpy, run(*tensors)), strict=True)), golden
     )
-    return parity.compare(outputs, golden, spec.tolerance, precision=spec.precision).problems
+    return parity.compare(
+        outputs, golden, spec.tolerance, precision=spec.precision
+    ).problems
 
 
 def literal(name: str) -> str:

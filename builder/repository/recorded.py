@@ -48,7 +48,9 @@ def record_goldens(
         for order in orders
     ]
     results = processes.run(tasks, 1, slots.environments(), modules=slots.MODULES)
-    return [_result(order, result) for order, result in zip(orders, results, strict=True)]
+    return [
+        _result(order, result) for order, result in zip(orders, results, strict=True)
+    ]
 
 
 def _result(order: Order, result: Any) -> Recorded:

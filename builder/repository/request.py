@@ -19,8 +19,14 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
     """
     wanted = request_of(order, hashes)
     record = recorded(order, wanted)
-    reason = "--rebuild" if order.rebuild else stale_because(order, wanted, record, hashes)
-    if reason is None and order.edits == edits.OVERWRITE and edits.edits(order.folder, hashes):
+    reason = (
+        "--rebuild" if order.rebuild else stale_because(order, wanted, record, hashes)
+    )
+    if (
+        reason is None
+        and order.edits == edits.OVERWRITE
+        and edits.edits(order.folder, hashes)
+    ):
         reason = "--overwrite-edits"
     if reason is None:
         notes = edits.notes(order.folder, hashes)
@@ -38,8 +44,12 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
         edits.refuse(order.folder, hashes, order.edits)
     except UsageError as error:
         return ModelResult(order.spec.name, error=error, because=reason)
-    parts = {label: made["parts"] for label, made in (record.get("plans") or {}).items()}
-    return replace(order, options=options_of(order), request=wanted, because=reason, last=parts)
+    parts = {
+        label: made["parts"] for label, made in (record.get("plans") or {}).items()
+    }
+    return replace(
+        order, options=options_of(order), request=wanted, because=reason, last=parts
+    )
 
 
 def _keeping_adopted(order: Order, hashes: store.Hashes) -> Order:
@@ -53,14 +63,21 @@ def _keeping_adopted(order: Order, hashes: store.Hashes) -> Order:
 
 
 def _unchanged(
-    order: Order, record: Mapping[str, Any], noted: Sequence[str], *, edited: bool = False
+    order: Order,
+    record: Mapping[str, Any],
+    noted: Sequence[str],
+    *,
+    edited: bool = False,
 ) -> ModelResult:
     shown = {
-        key: _tuple(record.get("result", {}).get(key, getattr(ModelResult, key))) for key in SHOWN
+        key: _tuple(record.get("result", {}).get(key, getattr(ModelResult, key)))
+        for key in SHOWN
     }
     shown["warnings"] = (*shown["warnings"], *noted)
     state = "edited" if edited else "unchanged"
-    return ModelResult(order.spec.name, ok=True, path=order.folder, state=state, **shown)
+    return ModelResult(
+        order.spec.name, ok=True, path=order.folder, state=state, **shown
+    )
 
 
 def _replaced_by_rollback(
@@ -105,7 +122,10 @@ def recorded(order: Order, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stale_because(
-    order: Order, wanted: Mapping[str, Any], record: Mapping[str, Any], hashes: store.Hashes
+    order: Order,
+    wanted: Mapping[str, Any],
+    record: Mapping[str, Any],
+    hashes: store.Hashes,
 ) -> str | None:
     """The reason why the model must be built; None if the published model is current."""
     reason = store.stale(order.folder, wanted, hashes)

@@ -68,7 +68,9 @@ class ModelResult:
         from builder.pipeline import reduced_precision, stages
 
         if isinstance(stage, stages.Lowered):
-            changed = (one for one in stage.graph.trace if one.nodes_before != one.nodes_after)
+            changed = (
+                one for one in stage.graph.trace if one.nodes_before != one.nodes_after
+            )
             self.lowering = tuple(map(_pass, changed))
         elif isinstance(stage, stages.Prepared):
             self.precision = stages.own_half(stage.source.spec).precision
@@ -77,7 +79,9 @@ class ModelResult:
         elif isinstance(stage, stages.Converted):
             self._converted(stage)
         elif isinstance(stage, stages.Built):
-            self.layers = sum(int(plan.facts["layers"]) for plan in stage.plans.values())
+            self.layers = sum(
+                int(plan.facts["layers"]) for plan in stage.plans.values()
+            )
             self.plan_bytes = sum(len(plan.data) for plan in stage.plans.values())
             self.plan_executed = plan_check.possible() if self.plan_bytes else None
         elif isinstance(stage, stages.Checked):
@@ -100,7 +104,15 @@ class ModelResult:
 
 
 SHOWN = (
-    *("layers", "plan_bytes", "warnings", "layout", "layout_reason", "segments", "quantized"),
+    *(
+        "layers",
+        "plan_bytes",
+        "warnings",
+        "layout",
+        "layout_reason",
+        "segments",
+        "quantized",
+    ),
     "precision",
     "parity",
     *("plan_executed", "lowering", "operators", "dtypes"),

@@ -87,7 +87,10 @@ class Settings:
             "edits": self.edits,
             "accept_incompatible": self.accept_incompatible,
         }
-        return [Order(spec, out, layout=self._layout(spec), **common, **more) for spec in specs]
+        return [
+            Order(spec, out, layout=self._layout(spec), **common, **more)
+            for spec in specs
+        ]
 
     def _layout(self, spec: ModelSpec) -> str:
         """The command's layout, else the manifest's."""

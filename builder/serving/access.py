@@ -37,7 +37,9 @@ def _requested(
     try:
         return send(*arguments, **options)
     except HTTPException as error:
-        raise ConnectionError(f"the response is not from an HTTP server: {error}") from error
+        raise ConnectionError(
+            f"the response is not from an HTTP server: {error}"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,9 @@ class Access:
             )
         for file in filter(None, (self.ca, self.certificate, self.key)):
             if not file.is_file():
-                raise UsageError(f"{file} is no file", fix="name a file with certificates in PEM")
+                raise UsageError(
+                    f"{file} is no file", fix="name a file with certificates in PEM"
+                )
         if self.ca or self.certificate:
             import ssl
 
@@ -96,7 +100,10 @@ class Access:
         if secure:
             import ssl
 
-            options |= {"ssl": True, "ssl_context": self._context(ssl.create_default_context)}
+            options |= {
+                "ssl": True,
+                "ssl_context": self._context(ssl.create_default_context),
+            }
         return self._with_headers(http.InferenceServerClient(address, **options))
 
     def grpc_aio(self, url: str) -> Any:
@@ -132,7 +139,9 @@ class Access:
         if self.certificate is not None:
             try:
                 # without a password, OpenSSL prompts for one on the terminal
-                context.load_cert_chain(_text(self.certificate), _text(self.key), password="")
+                context.load_cert_chain(
+                    _text(self.certificate), _text(self.key), password=""
+                )
             except OSError as error:
                 raise UsageError(
                     f"the client certificate cannot be used: {error}",
@@ -161,7 +170,9 @@ def parsed(url: str) -> tuple[str, bool]:
     bare = rest.rstrip("/")
     try:
         parts = urlsplit(f"//{bare}")
-        known = bool(parts.hostname) and parts.port != 0 and not any(map(str.isspace, bare))
+        known = (
+            bool(parts.hostname) and parts.port != 0 and not any(map(str.isspace, bare))
+        )
     except ValueError:  # unbalanced brackets, or a port that is no number
         known = False
     if not known or (separator and scheme not in SCHEMES):

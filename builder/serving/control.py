@@ -107,19 +107,27 @@ class Control:
             for name in loaded:
                 self.loader.unload_model(name)
         except (InferenceServerException, OSError) as error:
-            raise ServerError(f"models were not unloaded: {error}", where=self.url) from error
+            raise ServerError(
+                f"models were not unloaded: {error}", where=self.url
+            ) from error
 
     def former_steps(self, folder: Path) -> list[str]:
         """The former steps of the model in `folder` that no model references any more."""
-        return list(published.read(folder / published.SIDECAR).get(published.RETIRED) or ())
+        return list(
+            published.read(folder / published.SIDECAR).get(published.RETIRED) or ()
+        )
 
     def ready(self) -> set[str]:
         """The names of the ready models."""
-        return {str(one["name"]) for one in self._index() if one.get("state") == "READY"}
+        return {
+            str(one["name"]) for one in self._index() if one.get("state") == "READY"
+        }
 
     def why_not_ready(self, name: str) -> str | None:
         """The server's error for a model that it could not load, or None."""
-        reasons = [str(one.get("reason") or "") for one in self._index() if one["name"] == name]
+        reasons = [
+            str(one.get("reason") or "") for one in self._index() if one["name"] == name
+        ]
         return next((text for text in reasons if text and text != "unloaded"), None)
 
     def _index(self) -> list[dict[str, Any]]:

@@ -38,7 +38,10 @@ class Restriction:
 
     def flags(self, names: Sequence[str] = RESTRICTIONS) -> list[str]:
         """The flags for HTTP and gRPC, or only those in `names`."""
-        return [f"{name}={','.join(self.protocols)}:{self.header}={self.key}" for name in names]
+        return [
+            f"{name}={','.join(self.protocols)}:{self.header}={self.key}"
+            for name in names
+        ]
 
 
 def closed(client_shared_memory: bool) -> tuple[str, ...]:
@@ -56,7 +59,10 @@ def control(
         return ["--model-control-mode=poll", f"--repository-poll-secs={poll_seconds}"]
     if not explicit:
         return ["--model-control-mode=none"]
-    return ["--model-control-mode=explicit", *(f"--load-model={name}" for name in models)]
+    return [
+        "--model-control-mode=explicit",
+        *(f"--load-model={name}" for name in models),
+    ]
 
 
 def restrictions(
@@ -69,7 +75,9 @@ def restrictions(
     """
     supported = [flag for flag in RESTRICTIONS if installation.supports(flag)]
     key = secrets.token_hex(16)
-    found = Restriction(closed(client_shared_memory), CLOSED_HEADER, key).flags(supported)
+    found = Restriction(closed(client_shared_memory), CLOSED_HEADER, key).flags(
+        supported
+    )
     if not control_token:
         return found
     if missing := [flag for flag in RESTRICTIONS if flag not in supported]:
@@ -78,13 +86,18 @@ def restrictions(
             where=str(installation.executable),
             fix="use a newer server, or leave the token out and listen on the loopback only",
         )
-    return found + Restriction(("model-repository",), CONTROL_HEADER, control_token).flags()
+    return (
+        found
+        + Restriction(("model-repository",), CONTROL_HEADER, control_token).flags()
+    )
 
 
 def optional(installation: Installation, client_shared_memory: bool) -> Iterator[str]:
     """The flags that only some releases need and support."""
     for flag in optional_flags(client_shared_memory):
-        if installation.source == "path" and installation.supports(flag.partition("=")[0]):
+        if installation.source == "path" and installation.supports(
+            flag.partition("=")[0]
+        ):
             yield flag
 
 

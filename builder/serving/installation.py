@@ -45,8 +45,12 @@ class Installation:
 
     def supports(self, flag: str) -> bool:
         """Whether `tritonserver --help` lists the flag. The server exits on an unknown flag."""
-        changed = os.stat(self.executable).st_mtime_ns if self.executable.exists() else 0
-        return flag in _flags(self.executable, changed, tuple(sorted(self.environment.items())))
+        changed = (
+            os.stat(self.executable).st_mtime_ns if self.executable.exists() else 0
+        )
+        return flag in _flags(
+            self.executable, changed, tuple(sorted(self.environment.items()))
+        )
 
     def backends(self) -> frozenset[str] | None:
         """The backends in the server's own folder (`bin/../backends`, or `backends` beside a
@@ -57,7 +61,9 @@ class Installation:
         binary = self.executable.resolve()
         for folder in (binary.parent / "backends", binary.parent.parent / "backends"):
             if folder.is_dir():
-                return frozenset(found.name for found in folder.iterdir() if found.is_dir())
+                return frozenset(
+                    found.name for found in folder.iterdir() if found.is_dir()
+                )
         return None
 
 
@@ -98,8 +104,14 @@ def find(prefer: str = "auto") -> Installation:
     """
     on_path = os.environ.get(VARIABLE) or shutil.which("tritonserver")
     if on_path and prefer in ("auto", "path"):
-        return Installation(Path(on_path), "path", environment={"PATH": _path_with_our_python()})
-    spec = importlib.util.find_spec("pytriton") if prefer in ("auto", "nvidia-pytriton") else None
+        return Installation(
+            Path(on_path), "path", environment={"PATH": _path_with_our_python()}
+        )
+    spec = (
+        importlib.util.find_spec("pytriton")
+        if prefer in ("auto", "nvidia-pytriton")
+        else None
+    )
     if spec is None or spec.origin is None:
         raise EnvironmentProblem(
             "no tritonserver was found",
@@ -122,26 +134,41 @@ def _bundled(package: Path) -> Installation:
         "PATH": _path_with_our_python(),
         "LD_LIBRARY_PATH": os.pathsep.join([*libraries, *_inherited()]),
     }
-    return Installation(bundle / "bin" / "tritonserver", "nvidia-pytriton", bundle, environment)
+    return Installation(
+        bundle / "bin" / "tritonserver", "nvidia-pytriton", bundle, environment
+    )
 
 
 def _inherited() -> list[str]:
-    return [part for part in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if part]
+    return [
+        part for part in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if part
+    ]
 
 
 def _stub(bundle: Path) -> Path:
-    return bundle / "python_backend_stubs" / ".".join(map(str, sys.version_info[:2])) / STUB
+    return (
+        bundle
+        / "python_backend_stubs"
+        / ".".join(map(str, sys.version_info[:2]))
+        / STUB
+    )
 
 
 def _path_with_our_python() -> str:
     """PATH with this Python first, so that the stub uses its packages, including torch."""
-    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return os.pathsep.join(
+        [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+    )
 
 
 def _libpython_folder() -> list[str]:
     """The folder of this Python's shared library; [] if the system's loader finds it."""
     name = "libpython{}.{}.so.1.0".format(*sys.version_info[:2])
-    folders = [sysconfig.get_config_var("LIBDIR"), f"{sys.base_prefix}/lib", *_multiarch()]
+    folders = [
+        sysconfig.get_config_var("LIBDIR"),
+        f"{sys.base_prefix}/lib",
+        *_multiarch(),
+    ]
     for folder in filter(None, folders):
         if Path(folder, name).exists():
             return [str(folder)]

@@ -37,14 +37,17 @@ class Judge:
         message = parse_config(config_text, "config")
         before = len(self.server.log())
         with contextlib.closing(
-            triton_http.InferenceServerClient(self.server.http_url, network_timeout=60.0)
+            triton_http.InferenceServerClient(
+                self.server.http_url, network_timeout=60.0
+            )
         ) as client:
             reply = _load(client, message)
         if ACCEPTED in reply:
             return None
         failures = log.failures(self.server.log()[before:])
         return next(
-            (failure.reason for failure in failures if failure.model == message.name), reply
+            (failure.reason for failure in failures if failure.model == message.name),
+            reply,
         )
 
 
@@ -52,14 +55,18 @@ class Judge:
 def judging() -> Iterator[Judge]:
     """A Judge with its own empty server, on free ports of localhost."""
     with tempfile.TemporaryDirectory(prefix="trt-build-judge-") as folder:
-        server = serve(Path(folder), http_port=0, grpc_port=0, metrics_port=0, explicit=True)
+        server = serve(
+            Path(folder), http_port=0, grpc_port=0, metrics_port=0, explicit=True
+        )
         with server as running:
             yield Judge(running)
 
 
 def _load(client: Any, message: Any) -> str:
     files = {f"file:1/{message.default_model_filename or 'model.plan'}": b"not a plan"}
-    config = json.dumps(json_format.MessageToDict(message, preserving_proto_field_name=True))
+    config = json.dumps(
+        json_format.MessageToDict(message, preserving_proto_field_name=True)
+    )
     try:
         client.load_model(message.name, config=config, files=files)
     except InferenceServerException as error:

@@ -15,11 +15,15 @@ _LOAD = re.compile(
     re.DOTALL,
 )
 _POLL = re.compile(
-    r"^\"?Poll failed for model directory '(?P<model>[^']+)': (?P<reason>.*?)\"?$", re.DOTALL
+    r"^\"?Poll failed for model directory '(?P<model>[^']+)': (?P<reason>.*?)\"?$",
+    re.DOTALL,
 )
-_NONE = re.compile(r"^\"?failed to load model '(?P<model>[^']+)': (?P<reason>.*?)\"?$", re.DOTALL)
+_NONE = re.compile(
+    r"^\"?failed to load model '(?P<model>[^']+)': (?P<reason>.*?)\"?$", re.DOTALL
+)
 _STEPS = re.compile(
-    r"^\"?Invalid argument: (?P<reason>ensemble (?P<model>\S+) contains .*?)\"?$", re.DOTALL
+    r"^\"?Invalid argument: (?P<reason>ensemble (?P<model>\S+) contains .*?)\"?$",
+    re.DOTALL,
 )
 _LOADING = re.compile(r"^\"?loading: (?P<model>.+):(?P<version>\d+)\"?$")
 _LOADED = re.compile(r"^\"?successfully loaded '(?P<model>[^']+)'\"?$")
@@ -82,7 +86,10 @@ def entries(text: str) -> list[str]:
     """The log's messages without their prefix; one may span several lines."""
     starts = list(_START.finditer(text))
     ends = [start.start() for start in starts[1:]] + [len(text)]
-    return [text[start.end() : end].rstrip() for start, end in zip(starts, ends, strict=False)]
+    return [
+        text[start.end() : end].rstrip()
+        for start, end in zip(starts, ends, strict=False)
+    ]
 
 
 def failures(text: str) -> tuple[Failure, ...]:
@@ -91,7 +98,11 @@ def failures(text: str) -> tuple[Failure, ...]:
     parse_error = ""
     for entry in entries(text):
         match = next(
-            filter(None, (pattern.match(entry) for pattern in (_LOAD, _POLL, _NONE, _STEPS))), None
+            filter(
+                None,
+                (pattern.match(entry) for pattern in (_LOAD, _POLL, _NONE, _STEPS)),
+            ),
+            None,
         )
         if match:
             found[match["model"]] = f"{_tidy(match['reason'])}{parse_error}"

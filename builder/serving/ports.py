@@ -21,12 +21,14 @@ def resolve(address: str, wanted: Mapping[str, int]) -> dict[str, int]:
     for flag, port in wanted.items():
         if not 0 <= port <= LAST:
             raise UsageError(
-                f"{flag} {port}: a port is a number from 1 to {LAST}", fix="use 0 for a free port"
+                f"{flag} {port}: a port is a number from 1 to {LAST}",
+                fix="use 0 for a free port",
             )
     with contextlib.ExitStack() as stack:
         # All are open at the same time, so that no two get the same free port.
         sockets = {
-            flag: stack.enter_context(_bound(address, port, flag)) for flag, port in wanted.items()
+            flag: stack.enter_context(_bound(address, port, flag))
+            for flag, port in wanted.items()
         }
         return {flag: int(held.getsockname()[1]) for flag, held in sockets.items()}
 
@@ -51,5 +53,11 @@ def _refused(error: OSError, address: str, port: int, flag: str) -> EnvironmentP
             fix=f"choose another port with {flag} (0: a free one)",
         )
     foreign = error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror)
-    fix = "use an --address of this machine" if foreign else f"choose another port with {flag}"
-    return EnvironmentProblem(f"cannot listen on {address}:{port}: {error.strerror}", fix=fix)
+    fix = (
+        "use an --address of this machine"
+        if foreign
+        else f"choose another port with {flag}"
+    )
+    return EnvironmentProblem(
+        f"cannot listen on {address}:{port}: {error.strerror}", fix=fix
+    )

@@ -21,7 +21,10 @@ def check(repository: Path, models: Iterable[str] | None = None) -> None:
     else:
         folders = sorted(repository.iterdir())
     missing = [
-        str(failure) for folder in folders if folder.is_dir() for failure in _missing(folder)
+        str(failure)
+        for folder in folders
+        if folder.is_dir()
+        for failure in _missing(folder)
     ]
     if missing:
         raise ServerError(
@@ -34,12 +37,16 @@ def _missing(folder: Path) -> Iterator[Failure]:
     if not (folder / "config.pbtxt").is_file():
         return
     try:
-        config = parse_config((folder / "config.pbtxt").read_text(encoding="utf-8"), str(folder))
+        config = parse_config(
+            (folder / "config.pbtxt").read_text(encoding="utf-8"), str(folder)
+        )
     except (OSError, ValueError, UsageError):
         return
     if config.backend != "python":
         return
-    versions = [path for path in folder.iterdir() if path.is_dir() and path.name.isdigit()]
+    versions = [
+        path for path in folder.iterdir() if path.is_dir() and path.name.isdigit()
+    ]
     for version in sorted(versions):
         file = version / (config.default_model_filename or "model.py")
         if not file.exists():

@@ -30,7 +30,9 @@ def make() -> tuple[Path, int]:
     this server is removed. Raises OSError.
     """
     while True:
-        folder = Path(_plain_folder(), f"trt-build-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+        folder = Path(
+            _plain_folder(), f"trt-build-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        )
         folder.mkdir()
         handle = os.open(folder, os.O_RDONLY)
         with contextlib.suppress(OSError):  # a file system without locks

@@ -126,7 +126,9 @@ class Server:
         try:
             index = self._index()
         except (OSError, ValueError) as error:
-            raise ServerError(f"tritonserver does not list its models: {error}") from error
+            raise ServerError(
+                f"tritonserver does not list its models: {error}"
+            ) from error
         return frozenset(one["name"] for one in index if one.get("state") == "READY")
 
     def crashed(self) -> bool:
@@ -150,13 +152,17 @@ class Server:
                 # A load that hangs also blocks the shutdown. 24.10 hangs if a stub cannot start.
                 self.grace = HUNG_STOP_TIMEOUT
                 raise ServerError(
-                    _failure_message(self.log(), f"tritonserver was not ready after {timeout:g} s")
+                    _failure_message(
+                        self.log(), f"tritonserver was not ready after {timeout:g} s"
+                    )
                 )
             time.sleep(0.1)
         self.stubs.look()
         self.failed = log.failures(self.log()) if partly else ()
         if self.failed and not self.served():
-            raise ServerError(_failure_message(self.log(), "tritonserver could load no model"))
+            raise ServerError(
+                _failure_message(self.log(), "tritonserver could load no model")
+            )
 
     def block(self) -> None:
         """Wait for Ctrl-C or SIGTERM (main thread only).
@@ -185,8 +191,12 @@ class Server:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return self.process.wait(WATCH_SECONDS)
             now = time.monotonic()
-            suspects.update((name, now) for name in stubs.dead() if name not in suspects)
-            dead = [name for name in sorted(suspects) if self._lacks_processes(name, stubs)]
+            suspects.update(
+                (name, now) for name in stubs.dead() if name not in suspects
+            )
+            dead = [
+                name for name in sorted(suspects) if self._lacks_processes(name, stubs)
+            ]
             suspects = {name: suspects[name] for name in dead}
             if self.changes_models:  # the model may be unloading
                 dead = [name for name in dead if now - suspects[name] >= UNLOAD_SECONDS]
@@ -211,9 +221,13 @@ class Server:
             config = _requested(f"{self.http_url}/v2/models/{quote(name)}/config")
         except (OSError, ValueError):
             return False  # not loaded, or the server is stopping
-        versions = sum(one["name"] == name and one.get("state") == "READY" for one in index)
+        versions = sum(
+            one["name"] == name and one.get("state") == "READY" for one in index
+        )
         groups = config.get("instance_group", ())
-        each = sum(group["count"] * max(1, len(group.get("gpus", ()))) for group in groups)
+        each = sum(
+            group["count"] * max(1, len(group.get("gpus", ()))) for group in groups
+        )
         return bool(stubs.running(name) < versions * each)
 
     def _index(self) -> Any:
@@ -289,7 +303,11 @@ def serve(
         *((flags.KEEP_SERVING,) if not exit_on_error else ()),
     ]
 
-    port = {"--http-port": http_port, "--grpc-port": grpc_port, "--metrics-port": metrics_port}
+    port = {
+        "--http-port": http_port,
+        "--grpc-port": grpc_port,
+        "--metrics-port": metrics_port,
+    }
 
     def start_server(*extra: str) -> Server:
         server = start(
@@ -311,7 +329,11 @@ def serve(
 
 @contextlib.contextmanager
 def _ready(
-    start_server: Callable[..., Server], timeout: float, installation: Installation, *, partly: bool
+    start_server: Callable[..., Server],
+    timeout: float,
+    installation: Installation,
+    *,
+    partly: bool,
 ) -> Iterator[Server]:
     """Return a server that is ready. After a crash during a start, models are loaded serially."""
     restarts = RESTARTS if partly else 1
@@ -443,7 +465,8 @@ def _launch(
             )
         except OSError as error:
             raise EnvironmentProblem(
-                f"tritonserver cannot be started: {error}", where=str(installation.executable)
+                f"tritonserver cannot be started: {error}",
+                where=str(installation.executable),
             ) from error
 
 
@@ -464,9 +487,13 @@ def _responds(address: str) -> bool:
         return False
 
 
-def _requested(address: str, body: bytes | None = None, headers: Mapping[str, str] = NONE) -> Any:
+def _requested(
+    address: str, body: bytes | None = None, headers: Mapping[str, str] = NONE
+) -> Any:
     """Return the response to a GET, or to a POST of `body`. Raises OSError, ValueError."""
-    request = urllib.request.Request(f"http://{address}", data=body, headers=dict(headers))
+    request = urllib.request.Request(
+        f"http://{address}", data=body, headers=dict(headers)
+    )
     with urllib.request.urlopen(request, timeout=5) as response:
         return json.load(response)
 
@@ -490,7 +517,10 @@ def _failure_message(text: str, head: str) -> str:
     """Return `head`, then every model that failed or hangs, else the end of the log."""
     reasons = [str(failure) for failure in log.failures(text)]
     reasons += [
-        f"model {name!r}: loading neither finished nor failed" for name in log.unfinished(text)
+        f"model {name!r}: loading neither finished nor failed"
+        for name in log.unfinished(text)
     ]
     reasons = reasons or [log.fatal(text) or log.tail(text)]
-    return "\n  ".join([f"{head}:", *(reason.replace("\n", "\n    ") for reason in reasons)])
+    return "\n  ".join(
+        [f"{head}:", *(reason.replace("\n", "\n    ") for reason in reasons)]
+    )

@@ -22,7 +22,16 @@ from builder.store import retired, urls
 from builder.store.published import CONFIG, RESULTS, SIDECAR, SIGNATURE
 from builder.torchscript import sha256
 
-MARKS = ("size", "ETag", "etag", "md5Hash", "LastModified", "last_modified", "updated", "mtime")
+MARKS = (
+    "size",
+    "ETag",
+    "etag",
+    "md5Hash",
+    "LastModified",
+    "last_modified",
+    "updated",
+    "mtime",
+)
 """Fields of an fsspec file entry that distinguish one content from another."""
 
 
@@ -51,10 +60,13 @@ class Mirror:
         self.root = PurePosixPath(root)
         if len(self.root.parts) < 2:
             raise UsageError(
-                f"{url} names no folder", fix="a folder in the bucket, as s3://bucket/models"
+                f"{url} names no folder",
+                fix="a folder in the bucket, as s3://bucket/models",
             )
         self.copy = scratch / "copy"
-        self.first = scratch / "first"  # files that may be overwritten, to restore them from
+        self.first = (
+            scratch / "first"
+        )  # files that may be overwritten, to restore them from
         is_file = False
         with _explained(url, "read"):
             self.fs.invalidate_cache()
@@ -65,7 +77,9 @@ class Mirror:
             self._try_to_write()
         self.marks = self._listed()
         if not self.marks and not writes:
-            raise UsageError(f"there is nothing at {url}", fix="check the name of the folder")
+            raise UsageError(
+                f"there is nothing at {url}", fix="check the name of the folder"
+            )
         self.before = {name: self._fetch(name) for name in self.marks}
         self._keep_first()
         self.path.mkdir(parents=True, exist_ok=True)
@@ -88,7 +102,9 @@ class Mirror:
         for model in sorted(models, key=self._is_not_step):
             self._write([name for name in changed if self._model_of(name) == model])
         with _explained(self.url, "written"):
-            for name in sorted(gone, key=lambda name: PurePosixPath(name).name != CONFIG):
+            for name in sorted(
+                gone, key=lambda name: PurePosixPath(name).name != CONFIG
+            ):
                 self.fs.rm_file(self._path(name))
         self.before = now
         self.marks = self._listed()
@@ -169,7 +185,8 @@ class Mirror:
         differs = {
             name
             for name in {*there, *self.marks}
-            if there.get(name) != self.marks.get(name) and self._model_of(name) in wanted
+            if there.get(name) != self.marks.get(name)
+            and self._model_of(name) in wanted
         }
         if differs:
             raise PublishError(
@@ -213,7 +230,9 @@ class Mirror:
     def _in_copy(self) -> list[str]:
         """The files of the copy, and those beside it."""
         names = [
-            path.relative_to(self.copy) for path in sorted(self.copy.rglob("*")) if path.is_file()
+            path.relative_to(self.copy)
+            for path in sorted(self.copy.rglob("*"))
+            if path.is_file()
         ]
         return [name.as_posix() for name in names if not name.parts[0].startswith(".")]
 
@@ -234,7 +253,9 @@ def _file_system(url: str) -> tuple[Any, str]:
     except UsageError:
         raise
     except ValueError as error:
-        raise UsageError(f"{url}: {error}", fix="a folder, or a URL as s3://bucket/a") from error
+        raise UsageError(
+            f"{url}: {error}", fix="a folder, or a URL as s3://bucket/a"
+        ) from error
     except ImportError as error:
         raise EnvironmentProblem(
             f"{url}: {error}", fix="install the package that it names"

@@ -35,7 +35,9 @@ def changes(
 
 
 def because(
-    before: Mapping[str, Any] | None, after: Mapping[str, Any], derived: Sequence[str] = ()
+    before: Mapping[str, Any] | None,
+    after: Mapping[str, Any],
+    derived: Sequence[str] = (),
 ) -> str:
     """The changes in one line.
 
@@ -84,7 +86,8 @@ def _spans_another(name: str, names: Sequence[str]) -> bool:
     """
     match = _RANGE.fullmatch(name)
     return match is not None and any(
-        other.startswith("profiles.") and other.split(".", 2)[2] == match["axis"] for other in names
+        other.startswith("profiles.") and other.split(".", 2)[2] == match["axis"]
+        for other in names
     )
 
 
@@ -106,7 +109,8 @@ def _change(name: str, old: object, new: object) -> str:
 def _members(old: list[str], new: list[str]) -> str:
     """For lists that are too long to show: the members that only one of them has."""
     gone, come = (
-        [item for item in one if item not in other] for one, other in ((old, new), (new, old))
+        [item for item in one if item not in other]
+        for one, other in ((old, new), (new, old))
     )
     words = [f"+{display_text(item)}" for item in come]
     words += [f"-{display_text(item)}" for item in gone]

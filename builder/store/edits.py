@@ -43,8 +43,12 @@ class Edit:
         fields = _fields(after)
         if fields is None:
             return f"{name} was edited by hand, and is no Triton config any more"
-        changed = changes(_fields(self.before) or {}, fields) or ["only its layout or comments"]
-        more = f" and {len(changed) - SHOWN} more fields" if len(changed) > SHOWN else ""
+        changed = changes(_fields(self.before) or {}, fields) or [
+            "only its layout or comments"
+        ]
+        more = (
+            f" and {len(changed) - SHOWN} more fields" if len(changed) > SHOWN else ""
+        )
         return f"{name} was edited by hand: {', '.join(changed[:SHOWN])}{more}"
 
 
@@ -57,14 +61,18 @@ def _fields(text: str) -> dict[str, Any] | None:
         message = text_format.Parse(text, pb.ModelConfig())
     except text_format.ParseError:
         return None
-    found: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    found: dict[str, Any] = json_format.MessageToDict(
+        message, preserving_proto_field_name=True
+    )
     return found
 
 
 def edits(folder: Path, hashes: Hashes) -> list[Edit]:
     """The edited configs of a published model and of its steps."""
     record = published.sidecar(folder) or {}
-    steps = [folder.parent / Path(step).name for step in published.recorded_steps(record)]
+    steps = [
+        folder.parent / Path(step).name for step in published.recorded_steps(record)
+    ]
     return [
         edit
         for one in (folder, *steps)
@@ -98,10 +106,14 @@ def foreign(folder: Path) -> list[str]:
         if COMPILED in name.parts or any(name.is_relative_to(other) for other in found):
             continue
         if path.is_dir() and not path.is_symlink():
-            found += [name] if str(name) not in parents and _is_version(folder, path) else []
+            found += (
+                [name] if str(name) not in parents and _is_version(folder, path) else []
+            )
         elif name.as_posix() not in own:
             found.append(name)
-    return [f"{name}/" if (folder / name).is_dir() else name.as_posix() for name in found]
+    return [
+        f"{name}/" if (folder / name).is_dir() else name.as_posix() for name in found
+    ]
 
 
 def _is_version(folder: Path, path: Path) -> bool:
@@ -130,15 +142,26 @@ def refuse(folder: Path, hashes: Hashes, policy: str) -> None:
     if policy == OVERWRITE:
         return
     found = edits(folder, hashes)
-    lost = found if policy == REPORT else [edit for edit in found if edit.file.parent != folder]
+    lost = (
+        found
+        if policy == REPORT
+        else [edit for edit in found if edit.file.parent != folder]
+    )
     versions = [name for name in foreign(folder) if name.endswith("/")]
     if not lost and not versions:
         return
     reported = [
         *map(str, lost),
-        *(f"{folder.name}/{name} is a version that trt-build did not write" for name in versions),
+        *(
+            f"{folder.name}/{name} is a version that trt-build did not write"
+            for name in versions
+        ),
     ]
-    keeps = "--keep-edits carries an edited config over, " if policy == REPORT and lost else ""
+    keeps = (
+        "--keep-edits carries an edited config over, "
+        if policy == REPORT and lost
+        else ""
+    )
     raise UsageError(
         f"publishing would lose what was changed by hand: {'; '.join(reported)}",
         where=str(folder),

@@ -79,7 +79,9 @@ class Folders:
                 fix="run the command again: it is then written again",
             )
 
-    def keep(self, key: str, repository: Path, name: str, result: Mapping[str, Any]) -> Publication:
+    def keep(
+        self, key: str, repository: Path, name: str, result: Mapping[str, Any]
+    ) -> Publication:
         """Store the model `name` that was published in `repository`, the only model there. Its
         record is written last.
         """
@@ -108,12 +110,18 @@ class Folders:
                 return None
             found = Publication(record["name"], record["folders"], record["result"])
             names = [
-                f"{folder}/{name}" for folder, files in found.folders.items() for name in files
+                f"{folder}/{name}"
+                for folder, files in found.folders.items()
+                for name in files
             ]
             if not all(_stays_inside(name) for name in (found.name, *names)):
                 return None
-            digests = {digest for files in found.folders.values() for digest in files.values()}
-            whole = all(self.store.size(self._file(digest)) is not None for digest in digests)
+            digests = {
+                digest for files in found.folders.values() for digest in files.values()
+            }
+            whole = all(
+                self.store.size(self._file(digest)) is not None for digest in digests
+            )
         return found if whole else None
 
     def keep_files(

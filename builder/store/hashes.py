@@ -34,7 +34,9 @@ class Hashes:
             read = json.loads(self.file.read_text(encoding="utf-8"))
             known = read.items() if isinstance(read, dict) else ()
             self._known = {
-                path: entry for path, entry in known if isinstance(entry, list) and entry
+                path: entry
+                for path, entry in known
+                if isinstance(entry, list) and entry
             }
 
     def sha256(self, path: Path) -> str:

@@ -91,7 +91,9 @@ def option_parts(options: BuildOptions) -> dict[str, Any]:
     fields = options.set()
     fields.pop("timing_cache", None)
     if options.error_on_timing_cache_miss:
-        fields["timing_cache"] = caches.digest(caches.timing_cache(options.timing_cache))
+        fields["timing_cache"] = caches.digest(
+            caches.timing_cache(options.timing_cache)
+        )
     return fields
 
 
@@ -120,7 +122,10 @@ def converter_versions(graph: Graph) -> dict[str, str]:
 
 
 def _versions(kind: str) -> Iterator[str]:
-    for build in (CONVERTERS[kind].build if kind in CONVERTERS else None, EVALUATORS.get(kind)):
+    for build in (
+        CONVERTERS[kind].build if kind in CONVERTERS else None,
+        EVALUATORS.get(kind),
+    ):
         if build is not None:
             module = build.__module__
             yield (

@@ -60,7 +60,11 @@ class Plans:
         self.warnings: list[str] = []
 
     def build(
-        self, conversion: Conversion, options: BuildOptions, compile: Compile, label: str = "model"
+        self,
+        conversion: Conversion,
+        options: BuildOptions,
+        compile: Compile,
+        label: str = "model",
     ) -> Plan:
         """The plan of this conversion: from the store, else a stored plan with new weights, else
         the result of `compile`. A new plan is stored.
@@ -68,7 +72,9 @@ class Plans:
         parts = keys.parts(conversion, options)
         key = keys.key(parts)
         entry: Entry | None = (
-            None if self.rebuild else self._guarded("read", lambda store: store.get(key))
+            None
+            if self.rebuild
+            else self._guarded("read", lambda store: store.get(key))
         )
         if entry is not None:
             self.made[label] = Made(key, parts, True, "")
@@ -82,7 +88,9 @@ class Plans:
         self.made[label] = Made(key, parts, False, reason)
         return plan
 
-    def _compiled(self, conversion: Any, options: BuildOptions, compile: Compile) -> Plan:
+    def _compiled(
+        self, conversion: Any, options: BuildOptions, compile: Compile
+    ) -> Plan:
         """The result of `compile`, which uses the measurements of other machines."""
         path = self._timing_cache(options)
         if path is None:
@@ -125,7 +133,9 @@ class Plans:
             return None
         structure = keys.structure(parts, conversion.network)
         base = self._guarded("read", lambda store: store.base(structure))
-        entry: Entry | None = base and self._guarded("read", lambda store: store.get(base["key"]))
+        entry: Entry | None = base and self._guarded(
+            "read", lambda store: store.get(base["key"])
+        )
         if entry is None:
             return None
         try:
@@ -153,10 +163,13 @@ class Plans:
         the reason.
         """
         return {
-            label: {**vars(made), "parts": dict(made.parts)} for label, made in self.made.items()
+            label: {**vars(made), "parts": dict(made.parts)}
+            for label, made in self.made.items()
         }
 
-    def remember(self, name: str, request: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+    def remember(
+        self, name: str, request: Mapping[str, Any], result: Mapping[str, Any]
+    ) -> None:
         """Record in the store what was built under this name, so that the next build elsewhere can
         report its reason.
         """
@@ -166,7 +179,10 @@ class Plans:
     def _reason(self, label: str, parts: Mapping[str, Any]) -> str:
         if self.rebuild:
             return "--rebuild"
-        return because(self.last.get(label), parts, keys.DERIVED) or "its plan was not in the store"
+        return (
+            because(self.last.get(label), parts, keys.DERIVED)
+            or "its plan was not in the store"
+        )
 
     def _guarded(self, done: str, act: Callable[[Store], Any]) -> Any:
         if self.store is None:
@@ -179,5 +195,7 @@ class Plans:
         except TrtBuildError:
             raise
         except Exception as failure:  # backends of fsspec raise different errors
-            self.warnings.append(f"the store {self.store.url} could not be {done}: {failure}")
+            self.warnings.append(
+                f"the store {self.store.url} could not be {done}: {failure}"
+            )
             return None

@@ -75,7 +75,13 @@ def shaped(folder: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
+    except (
+        LookupError,
+        AttributeError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+    ) as error:
         reason = f"{type(error).__name__}: {str(error)[:200]}"
     except RecursionError:
         reason = "it is nested too deeply"
@@ -102,7 +108,10 @@ def special(folder: Path) -> Iterator[tuple[Path, str]]:
     for path in (folder, *sorted(folder.rglob("*"))):
         mode = path.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            yield path, "a link" if stat.S_ISLNK(mode) else "a pipe, a socket or a device"
+            yield (
+                path,
+                "a link" if stat.S_ISLNK(mode) else "a pipe, a socket or a device",
+            )
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -235,12 +244,17 @@ class Version:
         """
         hashes = hashes or Hashes()
         record = self.sidecar
-        for folder in (self.model, *(self.model.parent / step for step in record.get(STEPS, ()))):
+        for folder in (
+            self.model,
+            *(self.model.parent / step for step in record.get(STEPS, ())),
+        ):
             if folder.exists():
                 for path, what in special(folder):
                     yield f"{path.relative_to(folder.parent)} is {what}"
         sealed = read(self.model / SIDECAR).get(KEPT, {}).get(str(self.number))
-        whole = self.record == self.model or _hash(self.record / SIDECAR, hashes) == sealed
+        whole = (
+            self.record == self.model or _hash(self.record / SIDECAR, hashes) == sealed
+        )
         if not is_sealed(record) or not whole:
             yield SIDECAR
             return
@@ -248,7 +262,10 @@ class Version:
             if _hash(path, hashes) != record["files"][name] and not _is_edit(path):
                 yield name
         for step in record.get(STEPS, ()):
-            yield from (f"../{step}/{name}" for name in _of_step(self.model, record, step, hashes))
+            yield from (
+                f"../{step}/{name}"
+                for name in _of_step(self.model, record, step, hashes)
+            )
 
 
 def versions(folder: Path) -> list[Version]:
@@ -258,8 +275,12 @@ def versions(folder: Path) -> list[Version]:
     record = sidecar(folder)
     if record is None:
         return []
-    kept = sorted((int(key) for key in record.get(KEPT, {}) if key.isdigit()), reverse=True)
-    earlier = [Version(number, folder, folder / VERSIONS / str(number)) for number in kept]
+    kept = sorted(
+        (int(key) for key in record.get(KEPT, {}) if key.isdigit()), reverse=True
+    )
+    earlier = [
+        Version(number, folder, folder / VERSIONS / str(number)) for number in kept
+    ]
     return [Version(number_of(record), folder, folder), *earlier]
 
 
@@ -291,7 +312,10 @@ def recorded_request(folder: Path) -> dict[str, Any] | None:
 
 
 def record(
-    folder: Path, request: Mapping[str, Any], plans: Mapping[str, Any], result: Mapping[str, Any]
+    folder: Path,
+    request: Mapping[str, Any],
+    plans: Mapping[str, Any],
+    result: Mapping[str, Any],
 ) -> None:
     """Add the request, and the result to report, to the trt-build.json of a published model. Raises
     OSError.
@@ -320,7 +344,9 @@ def stale(folder: Path, wanted: Mapping[str, Any], hashes: Hashes) -> str | None
     if before is None or before != wanted:
         return because(before, wanted)
     # an edited config is not damage: see builder.store.edits
-    broken = next((name for name in damaged(folder, hashes) if not _is_edit(folder / name)), None)
+    broken = next(
+        (name for name in damaged(folder, hashes) if not _is_edit(folder / name)), None
+    )
     return f"{broken} of the published model is damaged" if broken else None
 
 
@@ -341,7 +367,9 @@ def damaged(folder: Path, hashes: Hashes | None = None) -> Iterator[str]:
         return
     yield from _changed(folder, record, hashes)
     for step in record.get(STEPS, ()):
-        yield from (f"../{step}/{name}" for name in _of_step(folder, record, step, hashes))
+        yield from (
+            f"../{step}/{name}" for name in _of_step(folder, record, step, hashes)
+        )
 
 
 def _of_step(
@@ -355,7 +383,9 @@ def _of_step(
         return
     other = folder.parent / step
     own = sidecar(other)
-    broken = SEALS in record and _hash(other / SIDECAR, hashes) != record[SEALS].get(step)
+    broken = SEALS in record and _hash(other / SIDECAR, hashes) != record[SEALS].get(
+        step
+    )
     if own is None or broken:
         yield SIDECAR
     else:

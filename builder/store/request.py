@@ -56,7 +56,9 @@ def request(
     return found
 
 
-def shared_request(spec: ModelSpec, hashes: Hashes, plugins: Sequence[str] = ()) -> dict[str, Any]:
+def shared_request(
+    spec: ModelSpec, hashes: Hashes, plugins: Sequence[str] = ()
+) -> dict[str, Any]:
     """The parts of the request that do not depend on a target, and the manifest's parts. Raises
     OSError if a file is missing.
     """
@@ -103,7 +105,9 @@ def _options(options: BuildOptions) -> dict[str, Any]:
     """
     fields = dataclasses.asdict(options)
     if options.error_on_timing_cache_miss:
-        fields["timing_cache"] = caches.digest(caches.timing_cache(options.timing_cache))
+        fields["timing_cache"] = caches.digest(
+            caches.timing_cache(options.timing_cache)
+        )
     return fields
 
 
@@ -112,7 +116,8 @@ def _calibration(spec: ModelSpec, hashes: Hashes) -> dict[str, Any] | None:
     if spec.calibration is None:
         return None
     data = [
-        hashes.sha256(item) if isinstance(item, Path) else item for item in spec.calibration.data
+        hashes.sha256(item) if isinstance(item, Path) else item
+        for item in spec.calibration.data
     ]
     return {**dataclasses.asdict(spec.calibration), "data": data}
 

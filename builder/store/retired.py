@@ -27,7 +27,9 @@ def tidy(repository: Path) -> tuple[str, ...]:
     with contextlib.suppress(OSError):  # publication reports what cannot be written
         restored = staging.recover(repository)
         due = [
-            path.parent for path in repository.glob(f"*/{published.SIDECAR}") if _due(path.parent)
+            path.parent
+            for path in repository.glob(f"*/{published.SIDECAR}")
+            if _due(path.parent)
         ]
         if due:
             with staging.staging(repository) as stage, staging.alone(repository):
@@ -60,7 +62,9 @@ def record(name: str, kept: Iterable[str], repository: Path, stage: Path) -> Non
     known = since if isinstance(since, dict) else {}
     now = time.time()
     found = {
-        step: now if step in named else known.get(step, (repository / step).stat().st_ctime)
+        step: now
+        if step in named
+        else known.get(step, (repository / step).stat().st_ctime)
         for step in sorted(steps(name, repository) - {name, *kept})
     }
     if found:
@@ -85,5 +89,6 @@ def _due(folder: Path) -> list[str]:
     return [
         step
         for step in over
-        if step not in published.step_names(folder) and step_of(folder.parent / step) == folder.name
+        if step not in published.step_names(folder)
+        and step_of(folder.parent / step) == folder.name
     ]

@@ -40,7 +40,9 @@ def key() -> bytes:
     if given is None:
         given = _kept(key_file())
     if len(given) < LEAST:
-        raise ValueError(f"the store's key ({KEY_VARIABLE}) has fewer than {LEAST} characters")
+        raise ValueError(
+            f"the store's key ({KEY_VARIABLE}) has fewer than {LEAST} characters"
+        )
     return given.encode()
 
 

@@ -22,7 +22,9 @@ ROOT = Path(__file__).resolve().parents[1]
 UNSEEN = ("cli", "farm", "serving", "store", "__pycache__")
 """Packages that do not affect published files."""
 
-_IMPORT = re.compile(r"^[ \t]*from (builder[\w.]*) import (\([^)]*\)|[^\n]+)", re.MULTILINE)
+_IMPORT = re.compile(
+    r"^[ \t]*from (builder[\w.]*) import (\([^)]*\)|[^\n]+)", re.MULTILINE
+)
 _FOR_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+[^\n]*\n|\n)+", re.MULTILINE)
 
 
@@ -30,11 +32,15 @@ _FOR_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+[^\n]*\n|\n)+", re.MULTIL
 def everything() -> str:
     """The version of all of trt-build's code and templates that may change what is published."""
     found = hashlib.sha256()
-    code = [p for p in ROOT.rglob("*") if not set(p.relative_to(ROOT).parts) & set(UNSEEN)]
+    code = [
+        p for p in ROOT.rglob("*") if not set(p.relative_to(ROOT).parts) & set(UNSEEN)
+    ]
     for path in sorted({*code, *config_templates().glob("*.pbtxt")}):
         if path.is_file():
             name = path.relative_to(ROOT.parent)
-            found.update(f"{name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+            found.update(
+                f"{name}\0{path.stat().st_size}\0".encode() + path.read_bytes()
+            )
     return found.hexdigest()
 
 
@@ -50,7 +56,9 @@ def version(module: str) -> str:
 def foreign(module: str) -> str:
     """The version of a module outside trt-build (a plugin): the hash of its own file."""
     file = getattr(sys.modules.get(module), "__file__", None)
-    return hashlib.sha256(Path(file).read_bytes() if file else module.encode()).hexdigest()[:16]
+    return hashlib.sha256(
+        Path(file).read_bytes() if file else module.encode()
+    ).hexdigest()[:16]
 
 
 def _closure(module: str) -> set[str]:
@@ -71,7 +79,10 @@ def _imports(module: str) -> tuple[str, ...]:
 def _imported(source: str) -> Iterator[str]:
     for package, names in _IMPORT.findall(_FOR_TYPES.sub("", source)):
         words = re.findall(r"\w+", re.sub(r"#[^\n]*| as \w+", "", names))
-        for name in (package, *(defined for word in words for defined in _defined(package, word))):
+        for name in (
+            package,
+            *(defined for word in words for defined in _defined(package, word)),
+        ):
             if _path(name).is_file():
                 yield name
 

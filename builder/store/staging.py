@@ -225,7 +225,10 @@ def swap(new: Path, target: Path, old: Path) -> None:
             new.rename(target)
             return
         except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another builder was faster
+            if error.errno not in (
+                errno.ENOTEMPTY,
+                errno.EEXIST,
+            ):  # another builder was faster
                 raise
     if not exchange(new, target):
         replace(new, target, old)
@@ -249,7 +252,12 @@ def exchange(one: Path, other: Path) -> bool:
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if call is None:
         return False
-    if call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+    if (
+        call(
+            _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE
+        )
+        == 0
+    ):
         return True
     code = ctypes.get_errno()
     if code in _NO_EXCHANGE:

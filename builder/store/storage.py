@@ -83,7 +83,8 @@ class Store:
             raise
         except ValueError as error:
             raise UsageError(
-                f"--store {url}: {error}", fix="a folder, or a URL such as s3://bucket/plans"
+                f"--store {url}: {error}",
+                fix="a folder, or a URL such as s3://bucket/plans",
             ) from error
         except ImportError as error:
             raise EnvironmentProblem(
@@ -111,7 +112,9 @@ class Store:
         ):
             self._refused(path, "is not the record of this key")
             return None
-        data = self._read(self.entry_path("plans", key[:2], key, f"{record['sha256']}.plan"))
+        data = self._read(
+            self.entry_path("plans", key[:2], key, f"{record['sha256']}.plan")
+        )
         if data is None or hashlib.sha256(data).hexdigest() != record["sha256"]:
             self._refused(path, "names a plan that is missing or damaged")
             return None
@@ -122,7 +125,9 @@ class Store:
         sha256 = hashlib.sha256(plan.data).hexdigest()
         self._write(self.entry_path("plans", key[:2], key, f"{sha256}.plan"), plan.data)
         record = {"key": key, "sha256": sha256, "parts": parts, "facts": plan.facts}
-        self._write(self.entry_path("plans", key[:2], key, "record.json"), _sign(record))
+        self._write(
+            self.entry_path("plans", key[:2], key, "record.json"), _sign(record)
+        )
 
     def last(self, name: str) -> dict[str, Any] | None:
         """The last record that any builder stored with `remember` for a model of this name; None
@@ -141,7 +146,8 @@ class Store:
         path = self.entry_path("structures", f"{structure}.json")
         record = self._signed(path)
         if record is not None and not (
-            isinstance(record.get("key"), str) and isinstance(record.get("weights"), dict)
+            isinstance(record.get("key"), str)
+            and isinstance(record.get("weights"), dict)
         ):
             self._refused(path, "is not the record of a structure")
             return None
@@ -222,7 +228,9 @@ class Store:
             return
         self.fs.makedirs(posixpath.dirname(path), exist_ok=True)
         if self.fs.isdir(path):
-            self.fs.rm(path, recursive=True)  # else the file would be moved into the folder
+            self.fs.rm(
+                path, recursive=True
+            )  # else the file would be moved into the folder
         staged = f"{path}.{uuid.uuid4().hex}.tmp"
         try:
             write(staged)
@@ -263,4 +271,6 @@ class Store:
 
 def _sign(record: Mapping[str, Any]) -> bytes:
     content = plain(record)
-    return text({**content, "format": FORMAT, "signature": signing.sign(text(content))}).encode()
+    return text(
+        {**content, "format": FORMAT, "signature": signing.sign(text(content))}
+    ).encode()

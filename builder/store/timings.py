@@ -56,7 +56,9 @@ class Timings:
             if any(used.values()):
                 timing.replace(path, data)
         for name in (name for name, was_used in used.items() if not was_used):
-            self.warnings.append(f"the timing cache {name[:12]} in the store is not of this kind")
+            self.warnings.append(
+                f"the timing cache {name[:12]} in the store is not of this kind"
+            )
         return {name: found[name] for name, was_used in used.items() if was_used}
 
     def keep(self, path: Path, fetched: Mapping[str, bytes]) -> None:
@@ -73,7 +75,9 @@ class Timings:
         if not used[0] or name in fetched:
             return
         self.store.write(self._path(name, "cache"), data)
-        self.store.write_record(self._path(name, "json"), {"kind": self.kind, "sha256": name})
+        self.store.write_record(
+            self._path(name, "json"), {"kind": self.kind, "sha256": name}
+        )
         for other, was_used in zip(fetched, used[1:], strict=True):
             if was_used:
                 self.store.remove(self._path(other, "json"))
@@ -91,10 +95,16 @@ class Timings:
             if record is None or data is None:
                 continue  # removed meanwhile, or not signed
             whole = hashlib.sha256(data).hexdigest()
-            if (record.get("kind"), record.get("sha256"), whole) == (self.kind, name, name):
+            if (record.get("kind"), record.get("sha256"), whole) == (
+                self.kind,
+                name,
+                name,
+            ):
                 found[name] = data
             else:
-                self.warnings.append(f"the timing cache {name[:12]} in the store is damaged")
+                self.warnings.append(
+                    f"the timing cache {name[:12]} in the store is damaged"
+                )
         return found
 
     def _path(self, name: str, suffix: str) -> str:

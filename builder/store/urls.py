@@ -45,7 +45,9 @@ def target(url: str) -> tuple[str, dict[str, Any]]:
         return url, {}
     account, _, rest = url.removeprefix(AZURE).partition("/")
     if not account or not rest.strip("/"):
-        raise UsageError(f"{url} names no account and container", fix="as://ACCOUNT/CONTAINER/PATH")
+        raise UsageError(
+            f"{url} names no account and container", fix="as://ACCOUNT/CONTAINER/PATH"
+        )
     named = re.search(r"(?:^|;)AccountName=([^;]*)", os.environ.get(CONNECTION, ""))
     if named and named[1] != account:
         raise UsageError(
@@ -53,7 +55,11 @@ def target(url: str) -> tuple[str, dict[str, Any]]:
             fix="change one of them",
         )
     options = {"account_name": account}
-    if TRITON_KEY in os.environ and "AZURE_STORAGE_ACCOUNT_KEY" not in os.environ and not named:
+    if (
+        TRITON_KEY in os.environ
+        and "AZURE_STORAGE_ACCOUNT_KEY" not in os.environ
+        and not named
+    ):
         options["account_key"] = os.environ[TRITON_KEY]
     return f"abfs://{rest}", options
 

@@ -17,7 +17,9 @@ from builder.torchscript.facts import ArchiveFacts
 REQUIRED = ("data.pkl", "constants.pkl")
 # the first since archive version 10, for example in a file with gelu
 VERSIONS = (".data/version", "version")
-MAX_COMPRESSED_MEMBERS_UNPACK_TO = 512 << 20  # code and pickles; weights are stored, not compressed
+MAX_COMPRESSED_MEMBERS_UNPACK_TO = (
+    512 << 20
+)  # code and pickles; weights are stored, not compressed
 MAX_PICKLE_BYTES = 128 << 20
 MAX_MEMBERS = 1_000_000
 
@@ -68,11 +70,15 @@ def check_zip(path: Path, wanted: str) -> None:
     if not path.exists():
         raise _refuse(path, "does not exist")
     if path.is_dir():
-        kind = " (a TensorFlow SavedModel)" if (path / "saved_model.pb").exists() else ""
+        kind = (
+            " (a TensorFlow SavedModel)" if (path / "saved_model.pb").exists() else ""
+        )
         raise _refuse(path, f"is a directory{kind}, not {wanted}")
     if not path.is_file():  # opening a pipe blocks until something writes to it
         raise _refuse(
-            path, "is no file but a pipe, a socket or a device", "copy it to a file first"
+            path,
+            "is no file but a pipe, a socket or a device",
+            "copy it to a file first",
         )
     try:
         with path.open("rb") as file:
@@ -96,17 +102,23 @@ def _inspect(path: Path, archive: zipfile.ZipFile, check_sums: bool) -> ArchiveF
     if short := next(storages.problems(archive, root), None):
         raise _refuse(path, f"is damaged: {short}", "copy, download or save it again")
     weights = (f"{root}/data/", f"{root}/constants/")
-    classes = {name.replace(" ", ".") for name in names if name.startswith(pickles.CLASSES)}
+    classes = {
+        name.replace(" ", ".") for name in names if name.startswith(pickles.CLASSES)
+    }
     return ArchiveFacts(
         path=path,
         root=root,
         format_version=_version(path, archive, root),
         file_bytes=path.stat().st_size,
         unpacked_bytes=sum(member.file_size for member in members),
-        weight_bytes=sum(m.file_size for m in members if m.filename.startswith(weights)),
+        weight_bytes=sum(
+            m.file_size for m in members if m.filename.startswith(weights)
+        ),
         members=len(members),
         classes=tuple(sorted(classes)),
-        globals=tuple(sorted(names - {name for name in names if name.startswith(pickles.CLASSES)})),
+        globals=tuple(
+            sorted(names - {name for name in names if name.startswith(pickles.CLASSES)})
+        ),
         examples=_examples(archive, f"{root}/traced_inputs.pkl"),
     )
 
@@ -123,7 +135,8 @@ def _root(path: Path, names: list[str]) -> str:
         raise not_expected(path, names)
     if any(".." in name.split("/") or "\\" in name for name in names):
         raise _refuse(
-            path, "has members that lead out of the archive; torch.jit.save writes none such"
+            path,
+            "has members that lead out of the archive; torch.jit.save writes none such",
         )
     return root
 
@@ -145,16 +158,23 @@ def check_sizes(path: Path, members: list[zipfile.ZipInfo]) -> None:
     if sum(member.compress_size for member in members) > path.stat().st_size:
         raise _refuse(path, "has members that overlap: a compression bomb")
     flood = sum(
-        member.file_size for member in members if member.compress_type != zipfile.ZIP_STORED
+        member.file_size
+        for member in members
+        if member.compress_type != zipfile.ZIP_STORED
     )
     if flood > MAX_COMPRESSED_MEMBERS_UNPACK_TO:
         raise _refuse(
-            path, f"has compressed members that unpack to {flood >> 20} MiB: a compression bomb"
+            path,
+            f"has compressed members that unpack to {flood >> 20} MiB: a compression bomb",
         )
     for member in members:
-        if member.compress_type == zipfile.ZIP_STORED and member.file_size != member.compress_size:
+        if (
+            member.compress_type == zipfile.ZIP_STORED
+            and member.file_size != member.compress_size
+        ):
             raise _refuse(
-                path, f"has a member {member.filename!r} whose sizes contradict each other"
+                path,
+                f"has a member {member.filename!r} whose sizes contradict each other",
             )
 
 
@@ -166,10 +186,13 @@ def _globals(path: Path, archive: zipfile.ZipFile, root: str) -> set[str]:
     """
     found: set[str] = set()
     for member in archive.infolist():
-        if member.filename.endswith(".pkl") and not member.filename.startswith(f"{root}/extra/"):
+        if member.filename.endswith(".pkl") and not member.filename.startswith(
+            f"{root}/extra/"
+        ):
             if member.file_size > MAX_PICKLE_BYTES:
                 raise _refuse(
-                    path, f"has a pickle {member.filename!r} of {member.file_size >> 20} MiB"
+                    path,
+                    f"has a pickle {member.filename!r} of {member.file_size >> 20} MiB",
                 )
             found.update(pickles.globals_of(archive.read(member)))
     foreign = sorted(name for name in found if not pickles.is_torchscripts(name))
@@ -180,12 +203,16 @@ def _globals(path: Path, archive: zipfile.ZipFile, root: str) -> set[str]:
             "unpickling it"
         )
         raise _refuse(
-            path, message, "save the model again with torch.jit.save, from a source that you trust"
+            path,
+            message,
+            "save the model again with torch.jit.save, from a source that you trust",
         )
     return found
 
 
-def _examples(archive: zipfile.ZipFile, member: str) -> tuple[traced.Example | None, ...]:
+def _examples(
+    archive: zipfile.ZipFile, member: str
+) -> tuple[traced.Example | None, ...]:
     if member in archive.namelist():
         return traced.examples(archive.read(member))
     return ()

@@ -12,7 +12,9 @@ _SCRIPT_IT = (
     "load it in Python, then torch.jit.script(module).save('model.pt'), or torch.jit.trace(module,"
     " inputs)"
 )
-_FROM_SOURCE = "save the original PyTorch module with torch.jit.script or torch.jit.trace"
+_FROM_SOURCE = (
+    "save the original PyTorch module with torch.jit.script or torch.jit.trace"
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,9 @@ NOT_ZIPS: tuple[Kind, ...] = (
         _starts(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"),
     ),
     Kind(
-        "a Python pickle", _SCRIPT_IT, _starts(b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+        "a Python pickle",
+        _SCRIPT_IT,
+        _starts(b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"),
     ),
     Kind("an ONNX model", _FROM_SOURCE, _onnx),
     Kind("a safetensors file (weights, not a program)", _SCRIPT_IT, _safetensors),
@@ -88,7 +92,11 @@ NOT_ZIPS: tuple[Kind, ...] = (
         "fetch it again",
         lambda head: not any(head),
     ),
-    Kind("a text file", "pass a file that ScriptModule.save() or torch.jit.save() wrote", _text),
+    Kind(
+        "a text file",
+        "pass a file that ScriptModule.save() or torch.jit.save() wrote",
+        _text,
+    ),
 )
 
 
@@ -140,5 +148,7 @@ def of_members(names: Iterable[str]) -> ZipKind:
         if any(name.endswith(tuple(kind.members)) for name in names):
             return kind
     return ZipKind(
-        "a zip, but not a TorchScript archive", "trt-build takes what torch.jit.save() wrote", ()
+        "a zip, but not a TorchScript archive",
+        "trt-build takes what torch.jit.save() wrote",
+        (),
     )

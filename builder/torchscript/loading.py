@@ -62,8 +62,12 @@ def _load(path: Path) -> torch.jit.ScriptModule:
 
     try:
         loaded: torch.jit.ScriptModule = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
-    except Exception as error:  # torch raises RuntimeError, and __setstate__ may raise others
-        raise ModelFileError(f"{path.name} cannot be loaded: {error}", where=str(path)) from error
+    except (
+        Exception
+    ) as error:  # torch raises RuntimeError, and __setstate__ may raise others
+        raise ModelFileError(
+            f"{path.name} cannot be loaded: {error}", where=str(path)
+        ) from error
     log.debug("loaded %s", path)
     return loaded
 
@@ -85,10 +89,14 @@ def _part(owner: Any, steps: list[str], path: Path) -> Any:
     return owner
 
 
-def _no_such_part(owner: Any, steps: list[str], index: int, path: Path) -> ModelFileError:
+def _no_such_part(
+    owner: Any, steps: list[str], index: int, path: Path
+) -> ModelFileError:
     from builder.manifest import did_you_mean
 
     known = [*dict(owner.named_children()), *methods(owner)]
     parent = ".".join(steps[:index]) or "the file's module"
     message = f"{parent} has no submodule or method {steps[index]!r}"
-    return ModelFileError(message, where=str(path), fix=did_you_mean(steps[index], known))
+    return ModelFileError(
+        message, where=str(path), fix=did_you_mean(steps[index], known)
+    )

@@ -14,7 +14,9 @@ with it.
 
 def methods(module: Any) -> list[str]:
     """The names of the module's methods, without torch's own."""
-    return sorted(name for name in module._c._method_names() if not name.startswith("__"))
+    return sorted(
+        name for name in module._c._method_names() if not name.startswith("__")
+    )
 
 
 def as_module(owner: Any, method: str) -> Any:
@@ -36,7 +38,9 @@ def as_module(owner: Any, method: str) -> Any:
     try:
         wrapper.define(source)
     except RuntimeError as error:
-        raise ModelFileError(f"method {method!r} cannot stand alone: {error}") from error
+        raise ModelFileError(
+            f"method {method!r} cannot stand alone: {error}"
+        ) from error
     return wrapper.eval()
 
 

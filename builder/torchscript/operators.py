@@ -26,11 +26,15 @@ def check_source(path: Path, *, custom: bool = False) -> None:
     try:
         found = findings(path, custom)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError) as error:
-        raise ModelFileError(f"{path.name} cannot be read: {error}", where=str(path)) from error
+        raise ModelFileError(
+            f"{path.name} cannot be read: {error}", where=str(path)
+        ) from error
     _refuse(path, list(map(str, found)))
 
 
-def check_graphs(module: torch.jit.ScriptModule, path: Path, *, custom: bool = False) -> None:
+def check_graphs(
+    module: torch.jit.ScriptModule, path: Path, *, custom: bool = False
+) -> None:
     """Check the graphs of every method of a loaded module and its submodules, including
     `__setstate__`.
 
@@ -68,7 +72,8 @@ def _refuse(path: Path, found: list[str]) -> None:
         listed = found[:_MOST_LISTED] + (["..."] if len(found) > _MOST_LISTED else [])
         lines = "\n".join(f"  {finding}" for finding in listed)
         message = (
-            f"{path.name} names operators that may have side effects outside tensors:\n{lines}"
+            f"{path.name} names operators that may have side effects outside"
+            f" tensors:\n{lines}"
         )
         raise ModelFileError(message, where=str(path), fix=_fix(found))
 

@@ -15,7 +15,11 @@ _TORCH = {
         {"build_intlist", "build_tensorlist", "build_doublelist", "build_boollist"}
         | {"build_tensor_from_id", "restore_type_tag"}
     ),
-    "torch._utils": {"_rebuild_tensor_v2", "_rebuild_qtensor", "_rebuild_sparse_tensor"},
+    "torch._utils": {
+        "_rebuild_tensor_v2",
+        "_rebuild_qtensor",
+        "_rebuild_sparse_tensor",
+    },
     "torch._tensor": {"_rebuild_from_type_v2"},
     "builtins": {"complex"},
     "collections": {"OrderedDict"},
@@ -32,7 +36,11 @@ _TORCH = {
 }
 CLASSES = "__torch__"
 _STRINGS = ("BINUNICODE", "SHORT_BINUNICODE", "UNICODE", "BINUNICODE8")
-_OPAQUE = ("EXT1", "EXT2", "EXT4")  # globals by number, through a registry that no archive carries
+_OPAQUE = (
+    "EXT1",
+    "EXT2",
+    "EXT4",
+)  # globals by number, through a registry that no archive carries
 
 
 def globals_of(pickle: bytes) -> Iterator[str]:

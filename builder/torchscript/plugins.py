@@ -39,7 +39,9 @@ def _load(plugin: str) -> None:
         importlib.import_module(plugin)
         return
     name = f"trt_build_plugin_{path.stem}"
-    if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(path.resolve()):
+    if name in sys.modules and getattr(sys.modules[name], "__file__", None) == str(
+        path.resolve()
+    ):
         return
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None or spec.loader is None:

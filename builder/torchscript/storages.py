@@ -58,7 +58,12 @@ class _Found:
     problems: list[str] = field(default_factory=list)
 
     def tensor(
-        self, storage: Any, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *rest: Any
+        self,
+        storage: Any,
+        offset: int,
+        size: tuple[int, ...],
+        stride: tuple[int, ...],
+        *rest: Any,
     ) -> _Object:
         """Record a tensor whose last element is beyond its storage."""
         if isinstance(storage, _Storage):
@@ -79,7 +84,9 @@ def _reach(offset: int, size: Sequence[int], stride: Sequence[int]) -> int | Non
         return None
     if 0 in size:
         return 0
-    return offset + 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    return (
+        offset + 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    )
 
 
 class _Placeholders(pickle.Unpickler):
@@ -112,7 +119,9 @@ def problems(archive: zipfile.ZipFile, root: str) -> Iterator[str]:
     sizes = {member.filename: member.file_size for member in archive.infolist()}
     for name in PICKLES:
         if f"{root}/{name}.pkl" in sizes:
-            yield from _problems(archive.read(f"{root}/{name}.pkl"), f"{root}/{name}", sizes)
+            yield from _problems(
+                archive.read(f"{root}/{name}.pkl"), f"{root}/{name}", sizes
+            )
 
 
 def _problems(data: bytes, folder: str, sizes: Mapping[str, int]) -> Iterator[str]:

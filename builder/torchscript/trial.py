@@ -76,7 +76,9 @@ def check_in_child(
         file_bytes=0,
     )
     names = [str(path.resolve()) for path in libraries]
-    load = partial(target or load_here, str(facts.path.resolve()), names, plugins.loaded())
+    load = partial(
+        target or load_here, str(facts.path.resolve()), names, plugins.loaded()
+    )
     task = processes.Task(load, limits=limits, sandbox=processes.Sandbox())
     (outcome,) = processes.run([task], modules=modules, grace=0)
     if outcome:
@@ -86,7 +88,9 @@ def check_in_child(
     _known_good.add(digest)
 
 
-def _reason(outcome: str | processes.Crashed | processes.TimedOut, limits: processes.Limits) -> str:
+def _reason(
+    outcome: str | processes.Crashed | processes.TimedOut, limits: processes.Limits
+) -> str:
     """The error text of torch, or how the process ended."""
     memory = (limits.memory_bytes or 0) >> 20
     if isinstance(outcome, processes.Crashed):
@@ -106,7 +110,9 @@ def _first_lines(text: str) -> str:
     return "\n".join(lines)
 
 
-def load_here(path: str, libraries: Sequence[str], extensions: Sequence[str], report: Any) -> str:
+def load_here(
+    path: str, libraries: Sequence[str], extensions: Sequence[str], report: Any
+) -> str:
     """Load the file in this process and drop it. Returns the error's text, empty without an error.
 
     `extensions` are the plugins of the calling process. A plugin that fails within the limits of

@@ -43,7 +43,8 @@ def choose(artifact: ModelArtifact) -> BatchChoice:
     if obstacle is None:
         _check_preferred(wanted.preferred, size)
         return BatchChoice(
-            size, f"axis {_axis(artifact)!r} is first in every tensor; profiles cover 1 to {size}"
+            size,
+            f"axis {_axis(artifact)!r} is first in every tensor; profiles cover 1 to {size}",
         )
     if wanted.enabled or wanted.preferred:
         raise UsageError(
@@ -57,14 +58,20 @@ def _obstacle(artifact: ModelArtifact) -> tuple[str | None, int]:
     axis = _axis(artifact)
     if optional := (*artifact.flags, *artifact.unknown):
         name = optional[0]
-        return f"output {name!r} may be None for one request and a tensor for another", 0
+        return (
+            f"output {name!r} may be None for one request and a tensor for another",
+            0,
+        )
     if artifact.mixes and not artifact.spec.batching.enabled:
         return artifact.mixes, 0
     if axis is None:
         return "the inputs do not share one dynamic, named first axis", 0
     loose = [io.name for io in artifact.outputs if not io.shape or io.shape[0] != -1]
     if loose:
-        return f"the first axis of output {', '.join(map(repr, loose))} is not dynamic", 0
+        return (
+            f"the first axis of output {', '.join(map(repr, loose))} is not dynamic",
+            0,
+        )
     size = _covered(artifact, axis)
     if size < 1:
         return _no_one(axis), 0
@@ -104,9 +111,14 @@ def _narrowed(artifact: ModelArtifact) -> str | None:
         return None
     pair = sorted((most, min(others, key=lambda number: reaches[number])))
     sizes = " and ".join(
-        f"p{number} ({axis} {spans[number][0]} to {spans[number][1]})" for number in pair
+        f"p{number} ({axis} {spans[number][0]} to {spans[number][1]})"
+        for number in pair
     )
-    what = f"joins and takes batches up to {size} only" if size else "does not batch the model"
+    what = (
+        f"joins and takes batches up to {size} only"
+        if size
+        else "does not batch the model"
+    )
     return (
         f"profiles {sizes} differ in their batch, and Triton has one greatest batch for all shapes:"
         f" it {what}. Give both the range 1 to {spans[most][1]}, or each a model of its own. With"
@@ -130,7 +142,8 @@ def _reaches(artifact: ModelArtifact, axis: str) -> list[int]:
     """The maximum batch of each profile, from 1 without a gap, for all sizes of its other axes."""
     profiles = _profiles(artifact)
     others = [
-        {name: span for name, span in profile.items() if name != axis} for profile in profiles
+        {name: span for name, span in profile.items() if name != axis}
+        for profile in profiles
     ]
     return [
         _reach(
@@ -143,7 +156,10 @@ def _reaches(artifact: ModelArtifact, axis: str) -> list[int]:
 
 
 def _profiles(artifact: ModelArtifact) -> list[dict[str, Range]]:
-    return [{**axis_ranges(artifact.spec.inputs), **profile} for profile in artifact.profiles]
+    return [
+        {**axis_ranges(artifact.spec.inputs), **profile}
+        for profile in artifact.profiles
+    ]
 
 
 def _holds(spans: Mapping[str, Range], inner: Mapping[str, Range]) -> bool:
@@ -183,7 +199,9 @@ not reordered accordingly.
 """
 
 
-def moved(golden: Golden, rolled: Golden, rows: int, kept: Collection[str] = ()) -> bool:
+def moved(
+    golden: Golden, rolled: Golden, rows: int, kept: Collection[str] = ()
+) -> bool:
     """Whether the rows of an output, other than those of `kept`, differ from the golden's rows
     shifted by one, as the inputs of `rolled` are. `rows` is the batch size.
     """
@@ -203,7 +221,9 @@ def _mixing(goldens: tuple[Golden, ...]) -> str | None:
             return f"a row's answer depends on its position in the batch (golden {row.name})"
         name = row.name.removesuffix("-row")
         bases = map(whole.get, (f"{name}-opt", f"{name}-max", name))
-        batch = next((base for base in bases if base is not None and _rows(base) > 1), None)
+        batch = next(
+            (base for base in bases if base is not None and _rows(base) > 1), None
+        )
         if not row.name.endswith("-row") or batch is None:
             continue
         for name, array in row.outputs.items():
@@ -216,7 +236,9 @@ def _mixing(goldens: tuple[Golden, ...]) -> str | None:
 
 
 def _rows(golden: Golden) -> int:
-    return max((array.shape[0] for array in golden.outputs.values() if array.ndim), default=1)
+    return max(
+        (array.shape[0] for array in golden.outputs.values() if array.ndim), default=1
+    )
 
 
 def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
@@ -225,7 +247,11 @@ def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
     scale = float(np.nanmax(np.abs(other.astype(np.float64)), initial=0.0))
     atol = ROW_ATOL * max(scale, 1e-6) if np.isfinite(scale) else ROW_ATOL
     return np.allclose(
-        one.astype(np.float64), other.astype(np.float64), rtol=ROW_RTOL, atol=atol, equal_nan=True
+        one.astype(np.float64),
+        other.astype(np.float64),
+        rtol=ROW_RTOL,
+        atol=atol,
+        equal_nan=True,
     )
 
 

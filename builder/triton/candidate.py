@@ -75,7 +75,9 @@ def add(source: Path, repository: Path) -> Candidate:
             staging.sync_tree(stage / model)
         with staging.alone(repository):
             new = add_steps(source.name, steps, repository, stage)
-            staging.swap(stage / name, repository / name, stage / f"{staging.OLD}{name}")
+            staging.swap(
+                stage / name, repository / name, stage / f"{staging.OLD}{name}"
+            )
             staging.sync(repository)
     return Candidate(name, repository, tuple(new))
 
@@ -87,7 +89,9 @@ def _rename(folder: Path, name: str) -> None:
     message.name = folder.name
     message.version_policy.CopyFrom(
         pb.ModelVersionPolicy(
-            specific=pb.ModelVersionPolicy.Specific(versions=[published.number_of(record)])
+            specific=pb.ModelVersionPolicy.Specific(
+                versions=[published.number_of(record)]
+            )
         )
     )
     text = config_text(message)
@@ -95,7 +99,9 @@ def _rename(folder: Path, name: str) -> None:
     (folder / CONFIG).write_text(text, encoding="utf-8")
     digest = hashlib.sha256(text.encode()).hexdigest()
     files = {**record.get("files", {}), CONFIG: digest}
-    published.write(folder, {**record, "step_of": name, "files": files, GENERATED: text})
+    published.write(
+        folder, {**record, "step_of": name, "files": files, GENERATED: text}
+    )
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,9 @@ def validate(config: pb.ModelConfig, artifact: ModelArtifact) -> None:
     """Raise one PublishError that lists all violations."""
     broken = [text for rule in RULES for text in rule(config, artifact)]
     if broken:
-        raise PublishError("\n  ".join([f"Triton could not serve model {config.name!r}:", *broken]))
+        raise PublishError(
+            "\n  ".join([f"Triton could not serve model {config.name!r}:", *broken])
+        )
 
 
 def _names(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
@@ -81,7 +83,8 @@ def _batch(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
     if not size:
         return
     reach = max(
-        (spans[2][0] for ranges in artifact.ranges() for spans in ranges.values()), default=0
+        (spans[2][0] for ranges in artifact.ranges() for spans in ranges.values()),
+        default=0,
     )
     if size > reach:
         yield f"max_batch_size {size} is beyond the profiles' maximum, {reach}"
@@ -92,7 +95,9 @@ def _profiles(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
     for group in config.instance_group:
         if group.profile and config.backend != "tensorrt":
             yield "an instance group names profiles, which only TensorRT models may"
-        if any(not p.isdigit() or int(p) >= len(artifact.profiles) for p in group.profile):
+        if any(
+            not p.isdigit() or int(p) >= len(artifact.profiles) for p in group.profile
+        ):
             yield (
                 f"profiles {list(group.profile)} are not all among the plan's"
                 f" {len(artifact.profiles)}"
@@ -118,7 +123,9 @@ def _optional(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
             yield f"input {tensor.name!r} is optional, and only the Python runtime fills it in"
         elif tensor.optional and tensor.name not in artifact.spec.defaults:
             yield f"input {tensor.name!r} is optional, and the manifest has no default for it"
-    for name in artifact.spec.defaults.keys() - {tensor.name for tensor in config.input}:
+    for name in artifact.spec.defaults.keys() - {
+        tensor.name for tensor in config.input
+    }:
         yield f"input {name!r} has a default, and the endpoint does not have the input"
 
 
@@ -139,7 +146,11 @@ def _states(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
     for state, io in sequences.pairs(artifact):
         dims = sequences.row(io, config.max_batch_size)
         if any(dim < 1 for dim in dims):
-            batched = f": {batching.choose(artifact).reason}" if not config.max_batch_size else ""
+            batched = (
+                f": {batching.choose(artifact).reason}"
+                if not config.max_batch_size
+                else ""
+            )
             yield (
                 f"state {state.input!r} has shape {list(io.shape)}, of which a server can keep no"
                 f" one size{batched}; fix its axes in the manifest, or sequences: {{mode:"

@@ -88,14 +88,18 @@ def _check_serve_as(artifact: ModelArtifact) -> None:
     # the platforms that can serve an ensemble's torch steps
     if artifact.serve_as not in (*SERVE_AS, "pytorch_libtorch"):
         raise UsageError(
-            f"unknown serve_as {artifact.serve_as!r}", fix=f"one of {', '.join(SERVE_AS)}"
+            f"unknown serve_as {artifact.serve_as!r}",
+            fix=f"one of {', '.join(SERVE_AS)}",
         )
     if artifact.padding and artifact.serve_as in ("tensorrt_plan", "pytorch_libtorch"):
         raise PublishError(
             f"model {artifact.spec.name!r} has `pad`, and only the Python runtime pads inputs",
             fix="--serve-as python, or remove `pad`",
         )
-    if artifact.spec.defaults and artifact.serve_as in ("tensorrt_plan", "pytorch_libtorch"):
+    if artifact.spec.defaults and artifact.serve_as in (
+        "tensorrt_plan",
+        "pytorch_libtorch",
+    ):
         raise PublishError(
             f"input {next(iter(artifact.spec.defaults))!r} of model {artifact.spec.name!r} has a"
             " default, and only the Python runtime fills in missing inputs",
@@ -135,17 +139,26 @@ def module_dtypes(artifact: ModelArtifact) -> dict[str, str]:
     """
     dtypes_ = {io.name: io.dtype for io in (*artifact.inputs, *artifact.outputs)}
     dtypes_ |= {
-        io.name: spec.dtype for io, spec in zip(artifact.inputs, artifact.spec.inputs, strict=True)
+        io.name: spec.dtype
+        for io, spec in zip(artifact.inputs, artifact.spec.inputs, strict=True)
     }
-    recorded = {name: array for one in artifact.goldens for name, array in one.outputs.items()}
+    recorded = {
+        name: array for one in artifact.goldens for name, array in one.outputs.items()
+    }
     known = {
-        name: dtypes.by_numpy(array.dtype) for name, array in recorded.items() if name in dtypes_
+        name: dtypes.by_numpy(array.dtype)
+        for name, array in recorded.items()
+        if name in dtypes_
     }
     return dtypes_ | {name: entry.name for name, entry in known.items() if entry}
 
 
 def _engine_dtypes(artifact: ModelArtifact) -> dict[str, str]:
-    facts = [fact for side in ("inputs", "outputs") for fact in artifact.plan_facts.get(side, ())]
+    facts = [
+        fact
+        for side in ("inputs", "outputs")
+        for fact in artifact.plan_facts.get(side, ())
+    ]
     return {fact["name"]: dtypes.by_tensorrt(fact["dtype"]).name for fact in facts}
 
 
@@ -156,7 +169,9 @@ def template(*names: str) -> Any:
     folder = config_templates()
     message = pb.ModelConfig()
     for name in names:
-        message.MergeFrom(parse_config((folder / name).read_text(encoding="utf-8"), name))
+        message.MergeFrom(
+            parse_config((folder / name).read_text(encoding="utf-8"), name)
+        )
     return message
 
 
@@ -164,7 +179,10 @@ def _tensors(
     message: pb.ModelConfig, artifact: ModelArtifact, platform: str, max_batch: int
 ) -> None:
     dtype = served_dtypes(artifact, platform)
-    sides = ((artifact.client_inputs(), message.input), (artifact.client_outputs(), message.output))
+    sides = (
+        (artifact.client_inputs(), message.input),
+        (artifact.client_outputs(), message.output),
+    )
     for ios, field in sides:
         for io in ios:
             _tensor(field.add(), io, dtype[io.name], max_batch, platform)
@@ -176,7 +194,11 @@ def _tensors(
 
 
 def _tensor(
-    tensor: pb.ModelInput | pb.ModelOutput, io: IO, dtype: str, max_batch: int, platform: str
+    tensor: pb.ModelInput | pb.ModelOutput,
+    io: IO,
+    dtype: str,
+    max_batch: int,
+    platform: str,
 ) -> None:
     """Create a tensor's config. Its dims exclude Triton's batch.
 
@@ -197,17 +219,23 @@ def _tensor(
         )
 
 
-def _scheduling(message: pb.ModelConfig, artifact: ModelArtifact, platform: str) -> None:
+def _scheduling(
+    message: pb.ModelConfig, artifact: ModelArtifact, platform: str
+) -> None:
     if artifact.spec.server_state:
         message.ClearField("dynamic_batching")
-        sequences.batching(message, artifact, served_dtypes(artifact, platform), platform)
+        sequences.batching(
+            message, artifact, served_dtypes(artifact, platform), platform
+        )
         return
     if message.max_batch_size < 2:
         message.ClearField("dynamic_batching")
         return
     wanted = artifact.spec.batching
     message.dynamic_batching.SetInParent()
-    static = [size for size in artifact.spec.batch_sizes if 1 < size <= message.max_batch_size]
+    static = [
+        size for size in artifact.spec.batch_sizes if 1 < size <= message.max_batch_size
+    ]
     message.dynamic_batching.preferred_batch_size.extend(wanted.preferred or static)
     message.dynamic_batching.max_queue_delay_microseconds = wanted.max_queue_delay_us
 
@@ -222,7 +250,9 @@ def _instances(message: pb.ModelConfig, artifact: ModelArtifact, platform: str) 
             group.profile[:] = [str(index) for index in range(len(artifact.profiles))]
 
 
-def _provenance(message: pb.ModelConfig, artifact: ModelArtifact, platform: str) -> None:
+def _provenance(
+    message: pb.ModelConfig, artifact: ModelArtifact, platform: str
+) -> None:
     facts = artifact.plan_facts
     stated = {
         "version": builder.__version__,

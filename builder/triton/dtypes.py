@@ -28,7 +28,13 @@ class Dtype:
 
 
 TABLE = tuple(
-    Dtype(entry.name, f"TYPE_{entry.triton}", entry.triton, np.dtype(entry.name), entry.tensorrt)
+    Dtype(
+        entry.name,
+        f"TYPE_{entry.triton}",
+        entry.triton,
+        np.dtype(entry.name),
+        entry.tensorrt,
+    )
     for entry in dtypes.TABLE
     if entry.triton
 )
@@ -45,7 +51,8 @@ def by_name(name: str) -> Dtype:
     """
     if name not in _BY_NAME:
         raise PublishError(
-            f"Triton has no element type for {name!r}", fix=f"one of {', '.join(_BY_NAME)}"
+            f"Triton has no element type for {name!r}",
+            fix=f"one of {', '.join(_BY_NAME)}",
         )
     return _BY_NAME[name]
 
@@ -71,6 +78,7 @@ def by_tensorrt(name: str) -> Dtype:
     """
     if name not in _BY_TENSORRT:
         raise PublishError(
-            f"Triton serves no tensor of TensorRT's type {name}", fix="cast it in the model"
+            f"Triton serves no tensor of TensorRT's type {name}",
+            fix="cast it in the model",
         )
     return _BY_TENSORRT[name]

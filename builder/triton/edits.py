@@ -111,7 +111,9 @@ def edits_adopted(folder: Path, spec: ModelSpec) -> bool:
 def _only_own(folder: Path) -> None:
     """Raise UsageError for edits of steps: the manifest's section applies to all steps."""
     with Hashes() as hashes:
-        steps = [edit for edit in edits.edits(folder, hashes) if edit.file.parent != folder]
+        steps = [
+            edit for edit in edits.edits(folder, hashes) if edit.file.parent != folder
+        ]
     if steps:
         raise UsageError(
             f"{'; '.join(map(str, steps))}: it is a step, and the manifest's `triton:` is for all"
@@ -143,7 +145,10 @@ def wanted(folder: Path, spec: ModelSpec) -> dict[str, dict[str, Any]]:
             continue
         if field.name in section.OWNED:
             raise _not_adoptable(edited, field.name, section.OWNED[field.name])
-        if old.HasField("ensemble_scheduling") and field.name not in section.OF_ENSEMBLES:
+        if (
+            old.HasField("ensemble_scheduling")
+            and field.name not in section.OF_ENSEMBLES
+        ):
             raise _not_adoptable(edited, field.name, "an ensemble's steps have it")
         for key, name, value in _values(field.name, old, by_hand, edited, spec):
             found.setdefault(key, {})[name] = value
@@ -151,7 +156,11 @@ def wanted(folder: Path, spec: ModelSpec) -> dict[str, dict[str, Any]]:
 
 
 def _values(
-    name: str, old: pb.ModelConfig, by_hand: pb.ModelConfig, edited: Path, spec: ModelSpec
+    name: str,
+    old: pb.ModelConfig,
+    by_hand: pb.ModelConfig,
+    edited: Path,
+    spec: ModelSpec,
 ) -> Iterator[tuple[str, str, dict[str, Any] | list[Any] | int]]:
     """The manifest keys for one edited field."""
     before = _as_data(old).get(name)
@@ -162,9 +171,9 @@ def _values(
             if value != ((before or {}).get(inner) or []):
                 yield key, own, int(value) if isinstance(value, str) else value
         for inner, why in section.OWNED_WITHIN.get(name, {}).items():
-            if inner not in KEYS.get(name, {}) and after.pop(inner, None) != (before or {}).get(
-                inner
-            ):
+            if inner not in KEYS.get(name, {}) and after.pop(inner, None) != (
+                before or {}
+            ).get(inner):
                 raise _not_adoptable(edited, f"{name}.{inner}", why)
         if name == "parameters":
             stated = spec.triton.get(name) or {}
@@ -172,7 +181,9 @@ def _values(
                 key: value
                 for key, value in after.items()
                 if not key.startswith(section.PREFIX)
-                and (key in stated or value != (before or {}).get(key))  # else the generator's
+                and (
+                    key in stated or value != (before or {}).get(key)
+                )  # else the generator's
             }
     if name == "instance_group":
         usual = [group.get("profile") for group in before or ()]
@@ -184,7 +195,9 @@ def _values(
 
 
 def _as_data(message: pb.ModelConfig) -> dict[str, Any]:
-    found: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    found: dict[str, Any] = json_format.MessageToDict(
+        message, preserving_proto_field_name=True
+    )
     return found
 
 
@@ -203,7 +216,9 @@ def _field(
     new: pb.ModelConfig,
     edited: Path,
 ) -> None:
-    if _only(old, field) != _only(new, field) and _only(by_hand, field) != _only(new, field):
+    if _only(old, field) != _only(new, field) and _only(by_hand, field) != _only(
+        new, field
+    ):
         raise PublishError(
             f"{field.name} was edited by hand, and the new config has another value, too",
             where=str(edited),
@@ -213,7 +228,9 @@ def _field(
     new.MergeFrom(_only(by_hand, field))
 
 
-def _parameters(old: pb.ModelConfig, by_hand: pb.ModelConfig, new: pb.ModelConfig) -> None:
+def _parameters(
+    old: pb.ModelConfig, by_hand: pb.ModelConfig, new: pb.ModelConfig
+) -> None:
     """Compare each parameter separately: provenance changes with every build."""
     for key in {*old.parameters, *by_hand.parameters}:
         generated, edited = (side.parameters.get(key) for side in (old, by_hand))

@@ -76,20 +76,30 @@ def _endpoint(
                 tensor.name, tensor.data_type = name, found.data_type
                 tensor.dims.extend(found.dims if batch else full_dims(step, found))
                 return
-    raise PublishError(f"ensemble tensor {name!r} of model {side} is no tensor of a step")
+    raise PublishError(
+        f"ensemble tensor {name!r} of model {side} is no tensor of a step"
+    )
 
 
-def full_dims(step: pb.ModelConfig, tensor: pb.ModelInput | pb.ModelOutput) -> list[int]:
+def full_dims(
+    step: pb.ModelConfig, tensor: pb.ModelInput | pb.ModelOutput
+) -> list[int]:
     """The dims, with Triton's batch first if the step batches."""
     return [-1, *tensor.dims] if step.max_batch_size else list(tensor.dims)
 
 
 def _step(
-    entry: pb.ModelEnsembling.Step, name: str, step: pb.ModelConfig, called: Mapping[str, str]
+    entry: pb.ModelEnsembling.Step,
+    name: str,
+    step: pb.ModelConfig,
+    called: Mapping[str, str],
 ) -> None:
     entry.model_name = name
     entry.model_version = -1
-    for tensors, mapping in ((step.input, entry.input_map), (step.output, entry.output_map)):
+    for tensors, mapping in (
+        (step.input, entry.input_map),
+        (step.output, entry.output_map),
+    ):
         for tensor in tensors:
             mapping[tensor.name] = called.get(tensor.name, tensor.name)
 
@@ -195,7 +205,10 @@ def _agreeing(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
     for owner, name, tensor in _edges(message, steps):
         other_owner, other = first.setdefault(name, (owner, tensor))
         if tensor.data_type != other.data_type:
-            types = pb.DataType.Name(other.data_type), pb.DataType.Name(tensor.data_type)
+            types = (
+                pb.DataType.Name(other.data_type),
+                pb.DataType.Name(tensor.data_type),
+            )
             yield (
                 f"in ensemble {message.name}, ensemble tensor {name}: inconsistent data type:"
                 f" {types[0]} is inferred from model {other_owner.name} while {types[1]} is"
@@ -224,9 +237,21 @@ def _edges(message: pb.ModelConfig, steps: Configs) -> Iterator[tuple[Any, str, 
     """
     for step in message.ensemble_scheduling.step:
         config = steps[step.model_name]
-        for tensors, mapping in ((config.input, step.input_map), (config.output, step.output_map)):
-            yield from ((config, mapping[t.name], t) for t in tensors if t.name in mapping)
+        for tensors, mapping in (
+            (config.input, step.input_map),
+            (config.output, step.output_map),
+        ):
+            yield from (
+                (config, mapping[t.name], t) for t in tensors if t.name in mapping
+            )
 
 
 Rule = Callable[[Any, Configs], Iterator[str]]
-RULES: tuple[Rule, ...] = (_names, _no_schedulers, _mapped, _connected, _batches, _agreeing)
+RULES: tuple[Rule, ...] = (
+    _names,
+    _no_schedulers,
+    _mapped,
+    _connected,
+    _batches,
+    _agreeing,
+)

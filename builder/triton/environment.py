@@ -135,13 +135,17 @@ def _users(lines: Sequence[str]) -> list[str]:
 
 def _variables(lines: Iterable[str]) -> set[str]:
     words = (line.strip().removeprefix("export ").partition("=") for line in lines)
-    return {name.strip() for name, equals, _ in words if equals and not name.startswith("#")}
+    return {
+        name.strip() for name, equals, _ in words if equals and not name.startswith("#")
+    }
 
 
 def _without(lines: Iterable[str], names: set[str]) -> list[str]:
     """The lines, with those that set one of `names` commented out."""
     return [
-        f"{_MARK}set above, so not here: {line}" if line.partition("=")[0] in names else line
+        f"{_MARK}set above, so not here: {line}"
+        if line.partition("=")[0] in names
+        else line
         for line in lines
     ]
 
@@ -156,8 +160,12 @@ def _one_version(plan_facts: Iterable[Mapping[str, Any]]) -> str | None:
     """The TensorRT version that built the plans for Triton's backend. Raises PublishError for
     several.
     """
-    built = {(facts.get("flavour"), tensorrt_version(facts)) for facts in plan_facts if facts}
-    versions = sorted({version for flavour, version in built if flavour == "tensorrt" and version})
+    built = {
+        (facts.get("flavour"), tensorrt_version(facts)) for facts in plan_facts if facts
+    }
+    versions = sorted(
+        {version for flavour, version in built if flavour == "tensorrt" and version}
+    )
     if len(versions) > 1:
         raise PublishError(
             f"the plans were built by TensorRT {' and '.join(versions)}; one container has one"

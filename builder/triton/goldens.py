@@ -77,7 +77,11 @@ def _unpack(key: str, array: NDArray[Any]) -> tuple[str, NDArray[Any]]:
     return key, array
 
 
-def _side(prefixes: tuple[str, ...], arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def _side(
+    prefixes: tuple[str, ...], arrays: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
     return {
-        key.partition(":")[2]: array for key, array in arrays.items() if key.startswith(prefixes)
+        key.partition(":")[2]: array
+        for key, array in arrays.items()
+        if key.startswith(prefixes)
     }

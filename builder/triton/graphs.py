@@ -70,7 +70,9 @@ def add(message: pb.ModelConfig, artifact: ModelArtifact, platform: str) -> None
 
 def holds(ranges: Ranges, size: int) -> bool:
     """Whether the profile with these ranges includes this batch size."""
-    return all(least[0] <= size <= greatest[0] for least, _, greatest in ranges.values())
+    return all(
+        least[0] <= size <= greatest[0] for least, _, greatest in ranges.values()
+    )
 
 
 def _check(sizes: list[int], greatest: int) -> None:
@@ -80,7 +82,9 @@ def _check(sizes: list[int], greatest: int) -> None:
             fix = f"sizes up to {greatest}"
         else:
             fix = "a model that Triton batches, or leave it out"
-        raise UsageError(f"batching.graphs {bad} is beyond the model's batch, {greatest}", fix=fix)
+        raise UsageError(
+            f"batching.graphs {bad} is beyond the model's batch, {greatest}", fix=fix
+        )
 
 
 def refused(version: str) -> str | None:
@@ -101,13 +105,16 @@ def _check_version(version: str) -> None:
         )
 
 
-def _usual(artifact: ModelArtifact, size: int) -> list[tuple[tuple[str, tuple[int, ...]], ...]]:
+def _usual(
+    artifact: ModelArtifact, size: int
+) -> list[tuple[tuple[str, tuple[int, ...]], ...]]:
     """The optimum shapes, without the batch, of each profile that includes the batch size. Each
     occurs once.
     """
     fitting = (ranges for ranges in artifact.ranges() if holds(ranges, size))
     return list(
         dict.fromkeys(
-            tuple((name, spans[1][1:]) for name, spans in ranges.items()) for ranges in fitting
+            tuple((name, spans[1][1:]) for name, spans in ranges.items())
+            for ranges in fitting
         )
     )

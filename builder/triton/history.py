@@ -198,6 +198,8 @@ def models(repository: Path, only: Sequence[str] = ()) -> list[Path]:
         missing = f"no model {', '.join(map(repr, unknown))}" if unknown else "no model"
         raise UsageError(
             f"{repository} has {missing} that trt-build published",
-            fix=f"one of {', '.join(names)}" if names else "name a repository of `trt-build repo`",
+            fix=f"one of {', '.join(names)}"
+            if names
+            else "name a repository of `trt-build repo`",
         )
     return [folder for folder in found if not only or folder.name in only]

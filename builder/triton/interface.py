@@ -66,7 +66,9 @@ def incompatible(before: pb.ModelConfig, after: pb.ModelConfig) -> Iterator[str]
 
 
 def _inputs(before: pb.ModelConfig, after: pb.ModelConfig) -> Iterator[str]:
-    old, new = ({tensor.name: tensor for tensor in side.input} for side in (before, after))
+    old, new = (
+        {tensor.name: tensor for tensor in side.input} for side in (before, after)
+    )
     for name in old.keys() - new.keys():
         yield f"input {name!r} is no longer there"
     for name, tensor in new.items():
@@ -84,7 +86,9 @@ def _inputs(before: pb.ModelConfig, after: pb.ModelConfig) -> Iterator[str]:
 
 
 def _outputs(before: pb.ModelConfig, after: pb.ModelConfig) -> Iterator[str]:
-    old, new = ({tensor.name: tensor for tensor in side.output} for side in (before, after))
+    old, new = (
+        {tensor.name: tensor for tensor in side.output} for side in (before, after)
+    )
     for name, tensor in old.items():
         if name not in new:
             yield f"output {name!r} is no longer there"
@@ -101,14 +105,23 @@ def _outputs(before: pb.ModelConfig, after: pb.ModelConfig) -> Iterator[str]:
 def _optional(config: pb.ModelConfig) -> list[str]:
     """The outputs that a response may omit."""
     key = f"trt_build.{OPTIONAL_OUTPUTS}"
-    return config.parameters[key].string_value.split(",") if key in config.parameters else []
+    return (
+        config.parameters[key].string_value.split(",")
+        if key in config.parameters
+        else []
+    )
 
 
 def _dtype(
-    kind: str, before: pb.ModelInput | pb.ModelOutput, after: pb.ModelInput | pb.ModelOutput
+    kind: str,
+    before: pb.ModelInput | pb.ModelOutput,
+    after: pb.ModelInput | pb.ModelOutput,
 ) -> Iterator[str]:
     if before.data_type != after.data_type:
-        names = [pb.DataType.Name(side.data_type).removeprefix("TYPE_") for side in (before, after)]
+        names = [
+            pb.DataType.Name(side.data_type).removeprefix("TYPE_")
+            for side in (before, after)
+        ]
         yield f"{kind} {after.name!r} is {names[1]}, and was {names[0]}"
 
 

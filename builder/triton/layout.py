@@ -53,7 +53,9 @@ def write(artifact: ModelArtifact, folder: Path) -> None:
     _version(artifact, message, folder / VERSION)
     warmup.write(artifact, message, folder)
     platform = message.parameters["trt_build.serve_as"].string_value
-    sequences.write(artifact, served_dtypes(artifact, platform), message.max_batch_size, folder)
+    sequences.write(
+        artifact, served_dtypes(artifact, platform), message.max_batch_size, folder
+    )
     goldens.save(artifact.goldens, folder / goldens.FOLDER)
     _sidecar(folder, sidecar(artifact, message, _hashes(folder)))
 
@@ -96,7 +98,9 @@ def seal_steps(folder: Path, names: Sequence[str]) -> None:
     sidecars = {name: folder.parent / name / published.SIDECAR for name in names}
     seals = {name: sha256(path.read_bytes()) for name, path in sidecars.items()}
     record = published.read(folder / published.SIDECAR)
-    published.write(folder, {**record, published.STEPS: list(names), published.SEALS: seals})
+    published.write(
+        folder, {**record, published.STEPS: list(names), published.SEALS: seals}
+    )
 
 
 def ensemble_sidecar(
@@ -114,7 +118,11 @@ def ensemble_sidecar(
         for t in (*message.input, *message.output)
     }
     without = [name for name, step in steps.items() if not step.max_batch_size]
-    reason = f"not every step batches: {', '.join(without)}" if without else "every step batches"
+    reason = (
+        f"not every step batches: {', '.join(without)}"
+        if without
+        else "every step batches"
+    )
     return {
         **_common(artifact.spec, message),
         "serve_as": "ensemble",
@@ -181,7 +189,8 @@ def _common(spec: ModelSpec, message: pb.ModelConfig) -> dict[str, Any]:
         "source": {
             "file": spec.path.name,
             "module": spec.module,
-            "sha256": message.parameters["trt_build.source_sha256"].string_value or None,
+            "sha256": message.parameters["trt_build.source_sha256"].string_value
+            or None,
         },
     }
 
@@ -196,7 +205,9 @@ def _version(artifact: ModelArtifact, message: pb.ModelConfig, folder: Path) -> 
     }
     if artifact.step_of:  # a step's runtime leaves its outputs on their device
         facts["step_of"] = artifact.step_of
-        facts.pop("build_seconds", None)  # equal steps have equal names, see name_by_content
+        facts.pop(
+            "build_seconds", None
+        )  # equal steps have equal names, see name_by_content
     if artifact.segments:
         facts["segments"] = [
             _segment(s, f"segment_{n}", folder) for n, s in enumerate(artifact.segments)
@@ -241,7 +252,9 @@ def _libraries(spec: ModelSpec, folder: Path) -> list[str]:
     return names
 
 
-def _segment(segment: SegmentFiles | BranchFiles, stem: str, folder: Path) -> dict[str, Any]:
+def _segment(
+    segment: SegmentFiles | BranchFiles, stem: str, folder: Path
+) -> dict[str, Any]:
     """Write the files of one segment. Returns its facts for the runtime."""
     if isinstance(segment, BranchFiles):
         return _branch(segment, stem, folder)
@@ -252,7 +265,9 @@ def _segment(segment: SegmentFiles | BranchFiles, stem: str, folder: Path) -> di
     return {
         "kind": segment.kind,
         "inputs": [{"name": n, "dtype": segment.dtypes.get(n)} for n in segment.inputs],
-        "outputs": [{"name": n, "dtype": segment.dtypes.get(n)} for n in segment.outputs],
+        "outputs": [
+            {"name": n, "dtype": segment.dtypes.get(n)} for n in segment.outputs
+        ],
         "profiles": [_spans(ranges) for ranges in segment.ranges],
         "plan": _plan_facts(segment.plan_facts),
         "parts": _segments(segment.parts, stem, folder),
@@ -278,7 +293,8 @@ def _segments(
     segments: Sequence[SegmentFiles | BranchFiles], stem: str, folder: Path
 ) -> list[dict[str, Any]]:
     return [
-        _segment(segment, f"{stem}_{number}", folder) for number, segment in enumerate(segments)
+        _segment(segment, f"{stem}_{number}", folder)
+        for number, segment in enumerate(segments)
     ]
 
 
@@ -289,7 +305,11 @@ def _serving(artifact: ModelArtifact, max_batch: int) -> dict[str, Any]:
     own = module_dtypes(artifact)
     state = sequences.described(artifact, own, max_batch)
     return {
-        **({"state": state, "max_sequences": artifact.spec.sequences.max} if state else {}),
+        **(
+            {"state": state, "max_sequences": artifact.spec.sequences.max}
+            if state
+            else {}
+        ),
         **padding.serving(artifact.padding),
         "inputs": [
             {
@@ -312,7 +332,9 @@ def _serving(artifact: ModelArtifact, max_batch: int) -> dict[str, Any]:
 def _default(artifact: ModelArtifact, io: IO) -> dict[str, Any]:
     """The value that the runtime uses for an input that a request leaves out."""
     defaults = artifact.spec.defaults
-    return {"optional": True, "default": defaults[io.name]} if io.name in defaults else {}
+    return (
+        {"optional": True, "default": defaults[io.name]} if io.name in defaults else {}
+    )
 
 
 def _optional(artifact: ModelArtifact, io: IO) -> dict[str, bool]:
@@ -331,7 +353,12 @@ def _axes(shape: Sequence[int | str]) -> list[str | None]:
 
 
 def _io(io: IO, own: str, served: str) -> dict[str, Any]:
-    return {"name": io.name, "dtype": own, "shape": list(io.shape), "served_dtype": served}
+    return {
+        "name": io.name,
+        "dtype": own,
+        "shape": list(io.shape),
+        "served_dtype": served,
+    }
 
 
 def _spans(ranges: Ranges) -> dict[str, dict[str, list[int]]]:
@@ -355,14 +382,18 @@ def versions(plan_facts: Mapping[str, Any]) -> dict[str, str | None]:
 def _hashes(folder: Path) -> dict[str, str]:
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {
-        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        path.relative_to(folder).as_posix(): hashlib.sha256(
+            path.read_bytes()
+        ).hexdigest()
         for path in paths
     }
 
 
 def _sidecar(folder: Path, record: Mapping[str, Any]) -> None:
     text = (folder / published.CONFIG).read_text(encoding="utf-8")
-    published.write(folder, {**json.loads(json.dumps(record, default=str)), GENERATED: text})
+    published.write(
+        folder, {**json.loads(json.dumps(record, default=str)), GENERATED: text}
+    )
 
 
 def _json(path: Path, value: object) -> None:

@@ -64,11 +64,16 @@ def merge(repositories: Sequence[Path], out: Path) -> list[tuple[str, tuple[str,
         for folder in _models(repository):
             found.setdefault(folder.name, []).append(folder)
     ready = {}
-    for name, folders in found.items():  # everything is checked before anything is written
+    for (
+        name,
+        folders,
+    ) in found.items():  # everything is checked before anything is written
         with published.shaped(folders[0]):
             ready[name] = _joined(folders), _joined_steps(folders)
     return [
-        line for name, (whole, steps) in ready.items() for line in _publish(name, whole, steps, out)
+        line
+        for name, (whole, steps) in ready.items()
+        for line in _publish(name, whole, steps, out)
     ]
 
 
@@ -91,16 +96,24 @@ def _models(repository: Path) -> list[Path]:
             fix="name folders that `trt-build repo` wrote",
         )
     owners = {folder: retired.step_of(folder) for folder in folders}
-    return [folder for folder, owner in owners.items() if repository / str(owner) not in owners]
+    return [
+        folder
+        for folder, owner in owners.items()
+        if repository / str(owner) not in owners
+    ]
 
 
 def _steps(folder: Path) -> dict[str, Path]:
     """The folders of an ensemble's steps by base name, in execution order."""
     names = (published.sidecar(folder) or {}).get(published.STEPS) or ()
     if not all(isinstance(name, str) and Path(name).name == name for name in names):
-        raise PublishError(f"the steps of {folder.name!r} have no names", where=str(folder))
+        raise PublishError(
+            f"the steps of {folder.name!r} have no names", where=str(folder)
+        )
     steps = [folder.parent / name for name in names]
-    return {published.read(step / SIDECAR).get("step") or step.name: step for step in steps}
+    return {
+        published.read(step / SIDECAR).get("step") or step.name: step for step in steps
+    }
 
 
 def _joined_steps(folders: Sequence[Path]) -> dict[str, list[Variant]]:
@@ -144,14 +157,22 @@ def _variant(folder: Path) -> Variant:
     facts = _json(folder / VERSION / "plan.json")
     image_lines([facts])  # raises if the facts lack values for the .env
     if isinstance(facts.get("plans"), dict):
-        files = {**message.cc_model_filenames, AMPERE_PLUS: message.default_model_filename}
+        files = {
+            **message.cc_model_filenames,
+            AMPERE_PLUS: message.default_model_filename,
+        }
         return Variant(
             folder,
             message,
-            {cc: (_plan_file(folder, cc, files), own) for cc, own in facts["plans"].items()},
+            {
+                cc: (_plan_file(folder, cc, files), own)
+                for cc, own in facts["plans"].items()
+            },
         )
     return Variant(
-        folder, message, {_serves(folder, facts): (folder / VERSION / "model.plan", facts)}
+        folder,
+        message,
+        {_serves(folder, facts): (folder / VERSION / "model.plan", facts)},
     )
 
 
@@ -177,9 +198,13 @@ def _must_be_whole(folder: Path) -> None:
             fix="build the model again",
         )
     for name, is_there in damaged(folder, record.get("files") or {}):
-        what = "damaged: it is not the file that was published" if is_there else "missing"
+        what = (
+            "damaged: it is not the file that was published" if is_there else "missing"
+        )
         raise PublishError(
-            f"{name} of {folder.name!r} is {what}", where=str(folder), fix="build the model again"
+            f"{name} of {folder.name!r} is {what}",
+            where=str(folder),
+            fix="build the model again",
         )
 
 
@@ -217,7 +242,9 @@ def _serves(folder: Path, facts: dict[str, Any]) -> str:
 def _must_fit(one: Variant, other: Variant) -> None:
     """Raise PublishError with the differences if the two cannot be served as one model."""
     where = f"{one.folder} and {other.folder}"
-    if not (one.plans and other.plans) and any(_has_plan(variant) for variant in (one, other)):
+    if not (one.plans and other.plans) and any(
+        _has_plan(variant) for variant in (one, other)
+    ):
         raise PublishError(
             f"model {one.folder.name!r} stands in two repositories, and Triton does not load its"
             " plan itself",
@@ -236,7 +263,9 @@ def _must_fit(one: Variant, other: Variant) -> None:
 
 
 _NO_RUNTIME = "build it with --serve-as tensorrt_plan: the Python runtime has one plan"
-_ONE_RTX_PLAN = "build it once with a --target for each GPU: one RTX plan is for several"
+_ONE_RTX_PLAN = (
+    "build it once with a --target for each GPU: one RTX plan is for several"
+)
 
 
 def _has_plan(variant: Variant) -> bool:
@@ -255,21 +284,31 @@ def _comparable(message: pb.ModelConfig) -> dict[str, str]:
     copy.CopyFrom(message)
     copy.ClearField("cc_model_filenames")
     copy.ClearField("default_model_filename")
-    copy.ClearField("name")  # the folders agree; a step's name ends with a digest of its plan
+    copy.ClearField(
+        "name"
+    )  # the folders agree; a step's name ends with a digest of its plan
     for step in copy.ensemble_scheduling.step:
         step.model_name = ""
     parameters = {
-        key.removeprefix("trt_build."): value.string_value for key, value in copy.parameters.items()
+        key.removeprefix("trt_build."): value.string_value
+        for key, value in copy.parameters.items()
     }
     copy.ClearField("parameters")
     fields = {
-        field.name: str(value).strip().replace("\n", " ") for field, value in copy.ListFields()
+        field.name: str(value).strip().replace("\n", " ")
+        for field, value in copy.ListFields()
     }
-    return {**fields, **{key: value for key, value in parameters.items() if key not in OWN}}
+    return {
+        **fields,
+        **{key: value for key, value in parameters.items() if key not in OWN},
+    }
 
 
 def _publish(
-    name: str, whole: Sequence[Variant], steps: Mapping[str, Sequence[Variant]], out: Path
+    name: str,
+    whole: Sequence[Variant],
+    steps: Mapping[str, Sequence[Variant]],
+    out: Path,
 ) -> list[tuple[str, tuple[str, ...]]]:
     """Publish one model with its steps. Returns each name and its compute capabilities."""
 
@@ -278,9 +317,12 @@ def _publish(
         if names:
             _name_steps(folder, list(names.values()))
 
-    publish_parts(name, {base: _writer(step) for base, step in steps.items()}, write, out)
+    publish_parts(
+        name, {base: _writer(step) for base, step in steps.items()}, write, out
+    )
     return [
-        (one, tuple(sorted(_plans(variants)))) for one, variants in ((name, whole), *steps.items())
+        (one, tuple(sorted(_plans(variants))))
+        for one, variants in ((name, whole), *steps.items())
     ]
 
 
@@ -310,14 +352,18 @@ def _name_steps(folder: Path, names: Sequence[str]) -> None:
     _seal(folder, _json(folder / SIDECAR))
 
 
-def _write(first: Variant, plans: dict[str, tuple[Path, dict[str, Any]]], folder: Path) -> None:
+def _write(
+    first: Variant, plans: dict[str, tuple[Path, dict[str, Any]]], folder: Path
+) -> None:
     """Copy the first variant's folder and add the plans of all variants. The sidecar's record of a
     single build is removed.
     """
     _copy(first.folder, folder)
     message = pb.ModelConfig()
     message.CopyFrom(first.config)
-    message.default_model_filename = _file(AMPERE_PLUS) if AMPERE_PLUS in plans else NO_PLAN
+    message.default_model_filename = (
+        _file(AMPERE_PLUS) if AMPERE_PLUS in plans else NO_PLAN
+    )
     message.cc_model_filenames.clear()
     message.parameters.pop("trt_build.plan_sha256", None)
     for old in (folder / VERSION).glob("*.plan"):
@@ -329,10 +375,16 @@ def _write(first: Variant, plans: dict[str, tuple[Path, dict[str, Any]]], folder
     (folder / "config.pbtxt").write_text(config_text(message))
     facts = {capability: facts for capability, (_, facts) in sorted(plans.items())}
     known = sorted(message.cc_model_filenames)
-    base = {**_json(folder / VERSION / "plan.json"), "compute_capabilities": known, "plans": facts}
+    base = {
+        **_json(folder / VERSION / "plan.json"),
+        "compute_capabilities": known,
+        "plans": facts,
+    }
     _save(folder / VERSION / "plan.json", base)
     record = _json(folder / SIDECAR)
-    _seal(folder, {key: record[key] for key in record if key not in ("request", "plans")})
+    _seal(
+        folder, {key: record[key] for key in record if key not in ("request", "plans")}
+    )
 
 
 def _seal(folder: Path, record: Mapping[str, Any]) -> None:
@@ -386,7 +438,9 @@ def _text(path: Path) -> str:
 
 def _unreadable(path: Path, error: Exception) -> PublishError:
     return PublishError(
-        f"{path.name} cannot be read: {error}", where=str(path), fix="build the model again"
+        f"{path.name} cannot be read: {error}",
+        where=str(path),
+        fix="build the model again",
     )
 
 

@@ -55,9 +55,13 @@ class Padding:
         self, inputs: Mapping[str, NDArray[Any]], sizes: Mapping[str, int]
     ) -> dict[str, NDArray[Any]]:
         """The inputs with each padded axis extended to `sizes`."""
-        return {name: self._extended(name, array, sizes) for name, array in inputs.items()}
+        return {
+            name: self._extended(name, array, sizes) for name, array in inputs.items()
+        }
 
-    def _extended(self, name: str, array: NDArray[Any], sizes: Mapping[str, int]) -> NDArray[Any]:
+    def _extended(
+        self, name: str, array: NDArray[Any], sizes: Mapping[str, int]
+    ) -> NDArray[Any]:
         axes = self.axes.get(name, {})
         shape = [
             sizes[axes[position]] if position in axes else size
@@ -73,9 +77,13 @@ class Padding:
         self, outputs: Mapping[str, NDArray[Any]], sizes: Mapping[str, int]
     ) -> dict[str, NDArray[Any]]:
         """Crop the outputs of a padded request to those of a request of `sizes`."""
-        return {name: self._cropped(name, array, sizes) for name, array in outputs.items()}
+        return {
+            name: self._cropped(name, array, sizes) for name, array in outputs.items()
+        }
 
-    def _cropped(self, name: str, array: NDArray[Any], sizes: Mapping[str, int]) -> NDArray[Any]:
+    def _cropped(
+        self, name: str, array: NDArray[Any], sizes: Mapping[str, int]
+    ) -> NDArray[Any]:
         crops = self.crops.get(name, {})
         parts = [
             slice(sizes[crops[position]]) if position in crops else slice(None)
@@ -101,8 +109,12 @@ def declared(spec: ModelSpec, goldens: Sequence[Golden]) -> Padding:
     uncropped = Padding(dict(spec.pad), axes, {})
     sizes = [uncropped.sizes(golden) for golden in goldens]
     names = goldens[0].outputs if goldens else {}
-    crops = {name: _crops(name, [g.outputs[name] for g in goldens], sizes) for name in names}
-    return Padding(dict(spec.pad), axes, {name: found for name, found in crops.items() if found})
+    crops = {
+        name: _crops(name, [g.outputs[name] for g in goldens], sizes) for name in names
+    }
+    return Padding(
+        dict(spec.pad), axes, {name: found for name, found in crops.items() if found}
+    )
 
 
 def _crops(

@@ -25,7 +25,9 @@ from builder.triton.artifact import EnsembleArtifact, ModelArtifact
 
 FIXES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free disk space"),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "a folder that you may write to"),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EROFS), "a folder that you may write to"
+    ),
 }
 """File system errors and their fixes."""
 
@@ -65,7 +67,9 @@ def publish(
         layout.write(artifact, folder)
 
     kept = artifact.spec.versions if artifact.step_of is None else Versions()
-    return publish_folder(artifact.spec.name, write, repository, finish, stage, compare, kept)
+    return publish_folder(
+        artifact.spec.name, write, repository, finish, stage, compare, kept
+    )
 
 
 def publish_ensemble(
@@ -101,7 +105,14 @@ def publish_folder(
 ) -> Path:
     """Publish a model whose folder `write` fills, like publish."""
     return publish_parts(
-        name, {}, lambda folder, _: write(folder), repository, finish, stage, compare, kept
+        name,
+        {},
+        lambda folder, _: write(folder),
+        repository,
+        finish,
+        stage,
+        compare,
+        kept,
     )
 
 
@@ -227,12 +238,16 @@ def _switch(name: str, steps: list[str], repository: Path, stage: Path) -> None:
     except BaseException:
         # the signal may have arrived after the exchange
         named = published.read(repository / name / published.SIDECAR).get("steps") or ()
-        for step in (step for step in new if step not in named and (repository / step).exists()):
+        for step in (
+            step for step in new if step not in named and (repository / step).exists()
+        ):
             (repository / step).rename(stage / f"withdrawn {step}")
         raise
 
 
-def _move_steps(new: Iterable[str], repository: Path, stage: Path, *, settle: bool) -> None:
+def _move_steps(
+    new: Iterable[str], repository: Path, stage: Path, *, settle: bool
+) -> None:
     moved = False
     for step in new:
         staging.swap(stage / step, repository / step, stage / f"{staging.OLD}{step}")
@@ -242,7 +257,9 @@ def _move_steps(new: Iterable[str], repository: Path, stage: Path, *, settle: bo
         time.sleep(SETTLE_SECONDS)
 
 
-def add_steps(name: str, steps: Sequence[str], repository: Path, stage: Path) -> list[str]:
+def add_steps(
+    name: str, steps: Sequence[str], repository: Path, stage: Path
+) -> list[str]:
     """Add the missing steps of the ensemble `name` to the repository, under its lock.
 
     Returns their names. A server in poll mode finds them before the next folder that is moved in.

@@ -44,10 +44,12 @@ class Match:
 @functools.cache
 def releases() -> tuple[Release, ...]:
     """All known releases, newest first."""
-    rows = json.loads((files("builder") / "triton" / "releases.json").read_text(encoding="utf-8"))[
-        "releases"
-    ]
-    return tuple(sorted(map(_release, rows), key=lambda release: release.tag, reverse=True))
+    rows = json.loads(
+        (files("builder") / "triton" / "releases.json").read_text(encoding="utf-8")
+    )["releases"]
+    return tuple(
+        sorted(map(_release, rows), key=lambda release: release.tag, reverse=True)
+    )
 
 
 def for_tensorrt(version: str) -> Match | None:
@@ -63,7 +65,9 @@ def for_tensorrt(version: str) -> Match | None:
     if best < 2:
         return None
     release = next(release for score, release in scored if score == best)
-    return Match(release, best, any(_is_exact(wanted, known) for known in release.tensorrt))
+    return Match(
+        release, best, any(_is_exact(wanted, known) for known in release.tensorrt)
+    )
 
 
 def newest_known() -> Release:

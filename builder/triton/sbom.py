@@ -46,7 +46,10 @@ def _bom() -> Bom:
     from cyclonedx.model.component import Component, ComponentType
 
     own = Component(
-        name="trt-build", version=__version__, type=ComponentType.APPLICATION, bom_ref="trt-build"
+        name="trt-build",
+        version=__version__,
+        type=ComponentType.APPLICATION,
+        bom_ref="trt-build",
     )
     found = {_canonical(each.name): each for each in metadata.distributions()}
     found.pop("trt-build", None)
@@ -56,7 +59,8 @@ def _bom() -> Bom:
     for name, each in found.items():
         needed = _required(each)
         bom.register_dependency(
-            components[name], [components[other] for other in needed if other in components]
+            components[name],
+            [components[other] for other in needed if other in components],
         )
     bom.register_dependency(own, components.values())
     return bom

@@ -76,10 +76,13 @@ def parsed(spec: ModelSpec) -> Any:
             json_format.ParseDict({field: value}, part)
         except (json_format.ParseError, ValueError, TypeError) as error:
             raise UsageError(
-                f"triton.{field}: {error}", where=manifest_location(spec, "triton", field)
+                f"triton.{field}: {error}",
+                where=manifest_location(spec, "triton", field),
             ) from error
         if unknown := next(_unknown_numbers(part), None):
-            raise UsageError(f"triton.{unknown}", where=manifest_location(spec, "triton", field))
+            raise UsageError(
+                f"triton.{unknown}", where=manifest_location(spec, "triton", field)
+            )
     if part.version_policy.HasField("specific"):
         versions = list(part.version_policy.specific.versions)
         if 1 not in versions:
@@ -104,7 +107,10 @@ def _unknown_numbers(message: Message) -> Iterator[str]:
         if field.message_type is not None:
             for inner in _messages(value):
                 yield from (f"{field.name}.{text}" for text in _unknown_numbers(inner))
-        elif field.enum_type is not None and value not in field.enum_type.values_by_number:
+        elif (
+            field.enum_type is not None
+            and value not in field.enum_type.values_by_number
+        ):
             names = ", ".join(sorted(field.enum_type.values_by_name))
             yield f"{field.name}: {value} is none of {names}"
 
@@ -132,7 +138,9 @@ def _batching(part: pb.ModelConfig) -> Iterator[str]:
     level = batching.default_priority_level
     if levels and not 1 <= level <= levels:
         yield f"default_priority_level is {level}, and must be 1 to {levels} (priority_levels)"
-    beyond = sorted(key for key in batching.priority_queue_policy if not 1 <= key <= levels)
+    beyond = sorted(
+        key for key in batching.priority_queue_policy if not 1 <= key <= levels
+    )
     if levels and beyond:
         yield f"priority_queue_policy has {beyond}, and the levels are 1 to {levels}"
     if not batching.preserve_ordering:

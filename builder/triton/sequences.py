@@ -27,7 +27,10 @@ FOLDER = "initial_state"
 
 
 def batching(
-    message: pb.ModelConfig, artifact: ModelArtifact, served: Mapping[str, str], platform: str
+    message: pb.ModelConfig,
+    artifact: ModelArtifact,
+    served: Mapping[str, str],
+    platform: str,
 ) -> None:
     """Fill in `sequence_batching`.
 
@@ -40,14 +43,26 @@ def batching(
     sequences.max_sequence_idle_microseconds = wanted.idle_us
     sequences.oldest.max_candidate_sequences = wanted.max
     sequences.oldest.preferred_batch_size.extend(artifact.spec.batching.preferred)
-    sequences.oldest.max_queue_delay_microseconds = artifact.spec.batching.max_queue_delay_us
+    sequences.oldest.max_queue_delay_microseconds = (
+        artifact.spec.batching.max_queue_delay_us
+    )
     if platform == "tensorrt_plan":
         for state, io in pairs(artifact):
-            _state(sequences.state.add(), state, io, served[io.name], message.max_batch_size)
+            _state(
+                sequences.state.add(),
+                state,
+                io,
+                served[io.name],
+                message.max_batch_size,
+            )
 
 
 def _state(
-    entry: pb.ModelSequenceBatching.State, state: State, io: IO, dtype: str, max_batch: int
+    entry: pb.ModelSequenceBatching.State,
+    state: State,
+    io: IO,
+    dtype: str,
+    max_batch: int,
 ) -> None:
     dims = row(io, max_batch)
     data_type = pb.DataType.Value(dtypes.by_name(dtype).config)
@@ -74,7 +89,9 @@ def row(io: IO, max_batch: int) -> tuple[int, ...]:
     return io.shape[1:] if max_batch else io.shape
 
 
-def write(artifact: ModelArtifact, served: Mapping[str, str], max_batch: int, folder: Path) -> None:
+def write(
+    artifact: ModelArtifact, served: Mapping[str, str], max_batch: int, folder: Path
+) -> None:
     """Write the files of `initial_state` into a model's folder: raw, row-major, one sequence, in
     the served element type.
     """
@@ -83,7 +100,9 @@ def write(artifact: ModelArtifact, served: Mapping[str, str], max_batch: int, fo
             continue
         (folder / FOLDER).mkdir(exist_ok=True)
         data = start(state, io, max_batch).astype(dtypes.by_name(served[io.name]).numpy)
-        (folder / FOLDER / state.input).write_bytes(np.ascontiguousarray(data).tobytes())
+        (folder / FOLDER / state.input).write_bytes(
+            np.ascontiguousarray(data).tobytes()
+        )
 
 
 def start(state: State, io: IO, max_batch: int) -> NDArray[Any]:

@@ -106,7 +106,9 @@ def sign(folder: Path, key: Path) -> None:
         written.chmod(0o644)
         written.replace(folder / SIGNATURE)
     except ValueError as error:
-        raise UsageError(f"{folder.name} cannot be signed: {error}", where=str(folder)) from error
+        raise UsageError(
+            f"{folder.name} cannot be signed: {error}", where=str(folder)
+        ) from error
     finally:
         written.unlink(missing_ok=True)
 
@@ -120,7 +122,9 @@ def sign_missing(repository: Path, key: Path, only: Sequence[str] = ()) -> list[
     remove_compiled(repository, only)
     verifier = _verifier_of(key)
     unsigned = [
-        folder for folder in _folders(repository, only) if _problem(folder, verifier) is not None
+        folder
+        for folder in _folders(repository, only)
+        if _problem(folder, verifier) is not None
     ]
     for folder in unsigned:
         sign(folder, key)
@@ -128,7 +132,11 @@ def sign_missing(repository: Path, key: Path, only: Sequence[str] = ()) -> list[
 
 
 def problems(
-    repository: Path, public_key: Path, only: Sequence[str] = (), *, served: bool = False
+    repository: Path,
+    public_key: Path,
+    only: Sequence[str] = (),
+    *,
+    served: bool = False,
 ) -> dict[str, str]:
     """Return the reason for each sub-folder of the repository whose signature is invalid.
 
@@ -200,7 +208,9 @@ def _folders(repository: Path, only: Sequence[str]) -> list[Path]:
     return [folder for folder in folders if folder.name in steps or folder.name in only]
 
 
-def _problem(folder: Path, verifier: Callable[[], Any], ignored: Sequence[Path] = ()) -> str | None:
+def _problem(
+    folder: Path, verifier: Callable[[], Any], ignored: Sequence[Path] = ()
+) -> str | None:
     """Why the folder's signature is invalid; None if it is valid."""
     if folder.is_symlink():
         return "it is a link"
@@ -237,7 +247,9 @@ def _other_name(folder: Path) -> str | None:
     from builder.triton.config import parse_config
 
     try:
-        name = parse_config((folder / CONFIG).read_text(encoding="utf-8"), str(folder)).name
+        name = parse_config(
+            (folder / CONFIG).read_text(encoding="utf-8"), str(folder)
+        ).name
     except (OSError, ValueError, UsageError) as error:
         return str(error)
     return None if name == folder.name else f"it was signed as {name!r}"
@@ -248,7 +260,9 @@ def _hashing(ignored: Sequence[Path] = ()) -> Any:
     followed.
     """
     library = _library("hashing")
-    return library.Config().set_ignored_paths(paths=[SIGNATURE, *ignored], ignore_git_paths=False)
+    return library.Config().set_ignored_paths(
+        paths=[SIGNATURE, *ignored], ignore_git_paths=False
+    )
 
 
 def _signer(key: Path) -> Any:
@@ -289,7 +303,9 @@ def _usable(key: Path, kind: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(f"the {kind} key {key} cannot be read: {error.strerror}") from error
+        raise UsageError(
+            f"the {kind} key {key} cannot be read: {error.strerror}"
+        ) from error
     except Exception as error:  # cryptography raises many types of errors for keys
         raise UsageError(
             f"{key} is no {kind} key that can be used: {error}",

@@ -96,7 +96,9 @@ def identity(record: Mapping[str, Any]) -> str:
     except UsageError:
         generated = str(record.get(GENERATED))
     contents = _files_without_number(record)
-    return digest([contents, generated, record.get(published.SEALS), record.get("tolerance")])
+    return digest(
+        [contents, generated, record.get(published.SEALS), record.get("tolerance")]
+    )
 
 
 def _contents(version: Version) -> dict[str, str]:
@@ -158,7 +160,9 @@ def _renumber(folder: Path, number: int) -> None:
     if old != number:
         (folder / str(old)).rename(folder / str(number))
     files = {
-        name.replace(f"{old}/", f"{number}/", 1) if name.startswith(f"{old}/") else name: digest
+        name.replace(f"{old}/", f"{number}/", 1)
+        if name.startswith(f"{old}/")
+        else name: digest
         for name, digest in record.get("files", {}).items()
     }
     published.write(folder, {**record, "files": files, VERSION: number})
@@ -173,18 +177,26 @@ def _complete(
     for version in earlier:
         _keep(version, folder)
     (current, *_) = published.versions(folder)
-    kept = [Version(v.number, folder, folder / VERSIONS / str(v.number)) for v in earlier]
+    kept = [
+        Version(v.number, folder, folder / VERSIONS / str(v.number)) for v in earlier
+    ]
     # requests without a version use the highest served number
     below = [version for version in kept if version.number < current.number]
     able = [version.number for version in below if _together(current, version)]
     served = sorted([current.number, *able[: serve - 1]])
-    record = {key: value for key, value in current.sidecar.items() if key not in _OF_THE_FOLDER}
+    record = {
+        key: value
+        for key, value in current.sidecar.items()
+        if key not in _OF_THE_FOLDER
+    }
     seals = {str(version.number): sha256(version.record / SIDECAR) for version in kept}
     text = _with_policy(str(record[GENERATED]), served)
     file = folder / CONFIG
     file.write_text(_with_policy(file.read_text(encoding="utf-8"), served))
     files = {**record["files"], CONFIG: hashlib.sha256(text.encode()).hexdigest()}
-    published.write(folder, {**record, **facts, KEPT: seals, "files": files, GENERATED: text})
+    published.write(
+        folder, {**record, **facts, KEPT: seals, "files": files, GENERATED: text}
+    )
 
 
 def _with_policy(text: str, served: Sequence[int]) -> str:
@@ -213,7 +225,9 @@ def _keep(version: Version, folder: Path) -> None:
     published.write(record, _of_version(version))
 
 
-def _make_current(version: Version, folder: Path, add: Callable[[Path, Path], None]) -> None:
+def _make_current(
+    version: Version, folder: Path, add: Callable[[Path, Path], None]
+) -> None:
     """Add a version to the empty `folder` as the current one, adding each file with `add`."""
     for name, path in version.files.items():
         add(path, folder / name)
@@ -222,7 +236,11 @@ def _make_current(version: Version, folder: Path, add: Callable[[Path, Path], No
 
 def _of_version(version: Version) -> dict[str, Any]:
     """The facts of one version from its trt-build.json."""
-    record = {key: value for key, value in version.sidecar.items() if key not in _OF_THE_FOLDER}
+    record = {
+        key: value
+        for key, value in version.sidecar.items()
+        if key not in _OF_THE_FOLDER
+    }
     return {**record, VERSION: version.number}
 
 
@@ -234,7 +252,9 @@ def _link(source: Path, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(source, target)
-        except OSError:  # no hard links: the file system has none, or the file has another owner
+        except (
+            OSError
+        ):  # no hard links: the file system has none, or the file has another owner
             shutil.copy2(source, target)
 
 
@@ -351,10 +371,16 @@ def served(folder: Path) -> list[int]:
     Raises UsageError for a config that Triton could not read.
     """
     there = sorted(
-        (int(path.name) for path in folder.iterdir() if path.is_dir() and path.name.isdigit()),
+        (
+            int(path.name)
+            for path in folder.iterdir()
+            if path.is_dir() and path.name.isdigit()
+        ),
         reverse=True,
     )
-    policy = _parsed((folder / CONFIG).read_text(encoding="utf-8"), str(folder)).version_policy
+    policy = _parsed(
+        (folder / CONFIG).read_text(encoding="utf-8"), str(folder)
+    ).version_policy
     if policy.HasField("specific"):
         return [number for number in there if number in policy.specific.versions]
     if policy.HasField("all"):

@@ -60,7 +60,9 @@ def _batches(
     usual = min(next(iter(golden.inputs.values())).shape[0], config.max_batch_size)
     yield golden.name, usual
     ranges = artifact.ranges()[int(golden.name.removeprefix("p").partition("-")[0])]
-    for size in sorted({spec.batch_size for spec in config.optimization.cuda.graph_spec} - {usual}):
+    for size in sorted(
+        {spec.batch_size for spec in config.optimization.cuda.graph_spec} - {usual}
+    ):
         if graphs.holds(ranges, size):
             yield f"{golden.name}-graph-{size}", size
 
@@ -103,9 +105,17 @@ def write(artifact: ModelArtifact, config: pb.ModelConfig, folder: Path) -> None
 
 
 def _goldens(artifact: ModelArtifact) -> list[Golden]:
-    opts = [g for g in artifact.goldens if g.name.startswith("p") and g.name.endswith("-opt")]
+    opts = [
+        g
+        for g in artifact.goldens
+        if g.name.startswith("p") and g.name.endswith("-opt")
+    ]
     filled = [g for g in opts if all(array.size for array in g.inputs.values())]
-    return [g for g in filled if sum(array.nbytes for array in g.inputs.values()) <= MAX_BYTES]
+    return [
+        g
+        for g in filled
+        if sum(array.nbytes for array in g.inputs.values()) <= MAX_BYTES
+    ]
 
 
 def _element(array: NDArray[Any], config: pb.ModelConfig) -> NDArray[Any]:

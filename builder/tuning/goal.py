@@ -53,7 +53,8 @@ class Goal:
         milliseconds.
         """
         return max(
-            (score for level in levels if (score := self._score(level)) is not None), default=None
+            (score for level in levels if (score := self._score(level)) is not None),
+            default=None,
         )
 
     def _score(self, level: LevelResult) -> float | None:

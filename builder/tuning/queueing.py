@@ -49,7 +49,10 @@ def fitted(points: Sequence[tuple[int, float, int]], slots: int) -> Service:
     if not spread:
         return Service(0.0, mean_seconds / max(mean_rows, 1.0), slots)
     slope = (
-        sum(w * (rows - mean_rows) * (seconds - mean_seconds) for rows, seconds, w in points)
+        sum(
+            w * (rows - mean_rows) * (seconds - mean_seconds)
+            for rows, seconds, w in points
+        )
         / spread
     )
     slope = min(max(slope, 0.0), mean_seconds / mean_rows)
@@ -68,7 +71,9 @@ def latency(service: Service, configuration: Configuration, rate: float) -> floa
     rows = _rows(service, servers, most, delay, rate)
     seconds = service.seconds(rows)
     load = rate / rows * seconds
-    if rows < most:  # requests that arrive meanwhile form the next batch: none waits for two
+    if (
+        rows < most
+    ):  # requests that arrive meanwhile form the next batch: none waits for two
         wait = min(1.0, load / servers) * seconds / (2 * servers)
     else:
         wait = erlang_c(servers, load) * seconds / (2 * (servers - load))
@@ -76,7 +81,9 @@ def latency(service: Service, configuration: Configuration, rate: float) -> floa
     return collected + wait + seconds
 
 
-def _rows(service: Service, servers: int, most: int, delay: float, rate: float) -> float:
+def _rows(
+    service: Service, servers: int, most: int, delay: float, rate: float
+) -> float:
     """The rows of a batch: those that arrive during the queue delay, or while all instances are
     busy, up to the maximum.
     """
@@ -87,7 +94,9 @@ def _rows(service: Service, servers: int, most: int, delay: float, rate: float) 
     return rows
 
 
-def capacity(service: Service, configuration: Configuration, limit: float | None) -> float:
+def capacity(
+    service: Service, configuration: Configuration, limit: float | None
+) -> float:
     """The highest rate with a mean latency of at most `limit` seconds (None: below capacity)."""
     rows = service.slots * int(configuration[MAX_BATCH] or 1)
     low = 0.0

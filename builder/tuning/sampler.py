@@ -38,7 +38,9 @@ class GridSampler(optuna.samplers.BaseSampler):
         self.random = random.Random(seed)
         ranges = [range(one.low, one.high + 1) for one in self.distributions.values()]
         self.grid = list(itertools.product(*ranges))
-        self.spans = np.array([max(len(one) - 1, 1) for one in ranges], dtype=np.float64)
+        self.spans = np.array(
+            [max(len(one) - 1, 1) for one in ranges], dtype=np.float64
+        )
 
     def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
         """Return all settings: they are sampled together."""

@@ -78,10 +78,14 @@ class _Search:
         self.known[key(configuration)] = found
         import optuna
 
-        chosen = {d.name: d.values.index(configuration[d.name]) for d in self.space.dimensions}
+        chosen = {
+            d.name: d.values.index(configuration[d.name]) for d in self.space.dimensions
+        }
         self.study.add_trial(
             optuna.trial.create_trial(
-                params=chosen, distributions=self.distributions, value=self._value(found)
+                params=chosen,
+                distributions=self.distributions,
+                value=self._value(found),
             )
         )
 
@@ -120,14 +124,16 @@ def _study(space: Space, seed: int) -> tuple[Any, dict[str, Any]]:
         import optuna
     except ImportError as error:
         raise EnvironmentProblem(
-            "tune needs Optuna, which is not installed", fix="pip install 'trt-build[tune]'"
+            "tune needs Optuna, which is not installed",
+            fix="pip install 'trt-build[tune]'",
         ) from error
     from builder.tuning.sampler import GridSampler
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     # positions in the ordered values: neighbors are similar, which categories would hide
     distributions = {
-        d.name: optuna.distributions.IntDistribution(0, len(d.values) - 1) for d in space.dimensions
+        d.name: optuna.distributions.IntDistribution(0, len(d.values) - 1)
+        for d in space.dimensions
     }
     sampler = GridSampler(distributions, seed)
     return optuna.create_study(direction="maximize", sampler=sampler), distributions

@@ -87,7 +87,9 @@ class Space:
     def __iter__(self) -> Iterator[Configuration]:
         """Yield each configuration in canonical form, possibly several times."""
         names = [dimension.name for dimension in self.dimensions]
-        for values in itertools.product(*(dimension.values for dimension in self.dimensions)):
+        for values in itertools.product(
+            *(dimension.values for dimension in self.dimensions)
+        ):
             yield self.canonical(dict(zip(names, values, strict=True)))
 
     def canonical(self, configuration: Configuration) -> Configuration:
@@ -131,7 +133,11 @@ def space(
             values = (*values, own)
         every = tuple(dict.fromkeys(values))
         if len(every) > 1:
-            ordered = tuple(sorted(every)) if all(isinstance(v, int) for v in every) else every
+            ordered = (
+                tuple(sorted(every))
+                if all(isinstance(v, int) for v in every)
+                else every
+            )
             dimensions.append(Dimension(name, ordered))
     return Space(default, tuple(dimensions), fixed)
 
@@ -162,7 +168,11 @@ def _instances(
 
 
 def _batching(
-    spec: ModelSpec, facts: Facts, wanted: Values, limit_ms: float | None, fixed: dict[str, str]
+    spec: ModelSpec,
+    facts: Facts,
+    wanted: Values,
+    limit_ms: float | None,
+    fixed: dict[str, str],
 ) -> dict[str, Sequence[Value]]:
     """The dimensions of the dynamic batcher: maximum batch, queue delay and preferred sizes."""
     if not facts.max_batch_size or not facts.dynamic:
@@ -173,10 +183,14 @@ def _batching(
     delays = [delay for delay in DELAYS if most is None or delay <= most]
     sizes: Sequence[Value] = wanted.max_batch
     if sizes and _batch_range(spec) is None:
-        fixed[MAX_BATCH] = "the manifest has several profiles, or its batches do not begin at 1"
+        fixed[MAX_BATCH] = (
+            "the manifest has several profiles, or its batches do not begin at 1"
+        )
         sizes = ()
     elif not sizes:
-        fixed[MAX_BATCH] = "clients may send batches of this size; try others with --max-batch"
+        fixed[MAX_BATCH] = (
+            "clients may send batches of this size; try others with --max-batch"
+        )
     return {
         MAX_BATCH: sizes,
         DELAY: wanted.queue_delay_us or delays,
@@ -229,7 +243,9 @@ def _runtime(facts: Facts, wanted: Values, fixed: dict[str, str]) -> Sequence[Va
     return wanted.runtime or (PLAN, TORCH)
 
 
-def changes(spec: ModelSpec, default: Configuration, chosen: Configuration) -> dict[str, Any]:
+def changes(
+    spec: ModelSpec, default: Configuration, chosen: Configuration
+) -> dict[str, Any]:
     """The manifest keys, in the form of `editing.edit`, that change `default` to `chosen`."""
     found: dict[str, Any] = {}
     batching: dict[str, Any] = {}

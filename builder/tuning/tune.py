@@ -147,14 +147,20 @@ def tune(
             fix=f"trt-build init {spec.path}",
         )
     with ExitStack() as stack:
-        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="trt-build-tune-"))
+        name = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="trt-build-tune-")
+        )
         repository = Path(name) / "repository"
         repository.mkdir()
-        run = _Run(spec, options, settings or Settings(), repository, progress, on_trial)
+        run = _Run(
+            spec, options, settings or Settings(), repository, progress, on_trial
+        )
         run.prepare()
         shared = options.memory != "none"
         ports: Any = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 0)
-        server = serving.serve(repository, explicit=True, client_shared_memory=shared, **ports)
+        server = serving.serve(
+            repository, explicit=True, client_shared_memory=shared, **ports
+        )
         run.connect(stack, stack.enter_context(server))
         return run.tuned()
 
@@ -209,12 +215,16 @@ class _Run:
     def _sequences(self, model: PublishedModel) -> Sequences:
         """The requests for each variant: those that the smallest maximum batch allows."""
         found = requests(model, self.options.file, self.options.goldens)
-        sizes = next((d.values for d in self.space.dimensions if d.name == MAX_BATCH), None)
+        sizes = next(
+            (d.values for d in self.space.dimensions if d.name == MAX_BATCH), None
+        )
         if sizes is None:
             return found
         smallest = min(map(int, sizes))
         fitting = tuple(
-            one for one in found if all(rows(golden, smallest) <= smallest for golden in one)
+            one
+            for one in found
+            if all(rows(golden, smallest) <= smallest for golden in one)
         )
         if not fitting:
             raise UsageError(
@@ -227,7 +237,9 @@ class _Run:
         """Use this server until the stack is closed."""
         self.endpoint = Endpoint(server.http_url, server.grpc_url, server.metrics_url)
         self.control = stack.enter_context(
-            control.connected(server.http_url, serving.PLAIN, control.LOAD_TIMEOUT, server.grpc_url)
+            control.connected(
+                server.http_url, serving.PLAIN, control.LOAD_TIMEOUT, server.grpc_url
+            )
         )
 
     def tuned(self) -> Tuned:
@@ -240,7 +252,9 @@ class _Run:
             seed=self.options.seed,
         )
         if not self.default_levels:
-            raise ServerError(f"the default configuration was not measured: {trials[0].problem}")
+            raise ServerError(
+                f"the default configuration was not measured: {trials[0].problem}"
+            )
         finalists = self._finalists(trials)
         confirmed = [
             self._measure(configuration, "confirmation")
@@ -319,7 +333,9 @@ class _Run:
                     return
                 best = max(best, level.throughput.value)
 
-    def _enough(self, measure: Callable[[Load, float], LevelResult], load: Load) -> LevelResult:
+    def _enough(
+        self, measure: Callable[[Load, float], LevelResult], load: Load
+    ) -> LevelResult:
         """Run one level for as long as the percentile of the goal requires."""
         seconds = self.options.seconds
         if not self._needs_latency:
@@ -356,11 +372,15 @@ class _Run:
         ranked = sorted(self.space, key=lambda one: -self._predicted(service, one))
         chosen: dict[Any, Configuration] = {}
         for one in ranked:
-            kind = key({name: v for name, v in one.items() if name not in (DELAY, PREFERRED)})
+            kind = key(
+                {name: v for name, v in one.items() if name not in (DELAY, PREFERRED)}
+            )
             chosen.setdefault(kind, one)
         return list(chosen.values())[:PROPOSED]
 
-    def _predicted(self, service: queueing.Service, configuration: Configuration) -> float:
+    def _predicted(
+        self, service: queueing.Service, configuration: Configuration
+    ) -> float:
         if self.goal.rate is not None:
             return -queueing.latency(service, configuration, self.goal.rate)
         limit = None if self.goal.ms is None else MEAN_SHARE * self.goal.ms / 1e3
@@ -379,7 +399,10 @@ class _Run:
             trial.configuration
             for trial in self._holding(trials)
             if key(trial.configuration) != key(self.space.default)
-            and (self.options.allow_torch or not self._replaced_by_torch(trial.configuration))
+            and (
+                self.options.allow_torch
+                or not self._replaced_by_torch(trial.configuration)
+            )
         ]
         return [self.space.default, *others[:FINALISTS]]
 
@@ -438,7 +461,9 @@ class _Run:
         )
         if before is None and trials[0].score is not None and not confirmed:
             before = after = trials[0].score
-        unknown = any(self._unknown(t) for t in confirmed if t.configuration == self.space.default)
+        unknown = any(
+            self._unknown(t) for t in confirmed if t.configuration == self.space.default
+        )
         verdict = SAME if unknown else self._verdict(scores, best, after)
         if verdict != BETTER:
             return verdict, self.space.default, before, before
@@ -454,7 +479,9 @@ class _Run:
         if after is None:
             return UNMET
         own = [score for score in scores.get(key(best), ()) if score is not None]
-        default = [score for score in scores[key(self.space.default)] if score is not None]
+        default = [
+            score for score in scores[key(self.space.default)] if score is not None
+        ]
         if not default:
             return BETTER
         if not own or min(own) <= max(default):
@@ -466,13 +493,19 @@ class _Run:
         """Whether too few requests were measured to decide if the limit holds."""
         figures = trial.figures
         unread = figures.get("latency_ms", {}).get(self.goal.name) is None
-        return self._needs_latency and bool(figures) and unread and not figures["errors"]
+        return (
+            self._needs_latency and bool(figures) and unread and not figures["errors"]
+        )
 
     def _torch_faster(self, trials: Sequence[Trial]) -> str | None:
         """Torch's best trial, if it beats the best plan by more than SMALLEST_GAIN."""
         held = self._holding(trials)
-        torch = next((t for t in held if self._replaced_by_torch(t.configuration)), None)
-        plan = next((t for t in held if not self._replaced_by_torch(t.configuration)), None)
+        torch = next(
+            (t for t in held if self._replaced_by_torch(t.configuration)), None
+        )
+        plan = next(
+            (t for t in held if not self._replaced_by_torch(t.configuration)), None
+        )
         if torch is None or torch.score is None:
             return None
         if plan is None or plan.score is None:
@@ -487,7 +520,8 @@ def _facts(model: PublishedModel, result: ModelResult) -> Facts:
     config = model.config
     return Facts(
         max_batch_size=config.max_batch_size,
-        dynamic=config.HasField("dynamic_batching") or bool(config.ensemble_scheduling.step),
+        dynamic=config.HasField("dynamic_batching")
+        or bool(config.ensemble_scheduling.step),
         segments=max(1, len(result.segments)),
         plan_executes=bool(result.plan_executed),
         backend=model.sidecar.get("serve_as") == "tensorrt_plan",

@@ -125,13 +125,17 @@ def calls(group: str) -> Iterator[Any]:
     text = group.replace("\n", ";")
     for expression in filter(None, (one.strip() for one in text.split(";"))):
         arguments = "a, b, c, m: int, n: int, f: float, k: bool"
-        unit = torch.jit.CompilationUnit(f"def call({arguments}):\n    return {expression}\n")
+        unit = torch.jit.CompilationUnit(
+            f"def call({arguments}):\n    return {expression}\n"
+        )
         yield expression, unit.call
 
 
 def examples(chance: random.Random, generator: torch.Generator, fitting: bool) -> Any:
     """Three tensors of random dtypes and shapes; `fitting` ones often fit each other."""
-    dtypes = [chance.choice(COMMON if chance.random() < 0.7 else DTYPES) for _ in range(3)]
+    dtypes = [
+        chance.choice(COMMON if chance.random() < 0.7 else DTYPES) for _ in range(3)
+    ]
     if chance.random() < (0.8 if fitting else 0.5):
         dtypes = [torch.float32 if fitting else dtypes[0]] * 3
     for dtype in dtypes:
@@ -142,7 +146,9 @@ def examples(chance: random.Random, generator: torch.Generator, fitting: bool) -
         yield torch.randint(0, 2, sizes, generator=generator).to(dtype)
 
 
-def facts_of(graph: Any, tensors: Sequence[torch.Tensor], chance: random.Random) -> Facts:
+def facts_of(
+    graph: Any, tensors: Sequence[torch.Tensor], chance: random.Random
+) -> Facts:
     """The facts of the graph's values, with some of those of its inputs."""
     facts = Facts()
     for value, tensor in zip(graph.inputs(), tensors, strict=False):
@@ -153,12 +159,19 @@ def facts_of(graph: Any, tensors: Sequence[torch.Tensor], chance: random.Random)
     return facts
 
 
-def count(expression: str, call: Callable[..., Any], chance: random.Random, group: str) -> int:
+def count(
+    expression: str, call: Callable[..., Any], chance: random.Random, group: str
+) -> int:
     """Compare the facts for random inputs with torch's results. Returns the number of facts."""
     stated, generator = 0, torch.Generator().manual_seed(0)
     for _ in range(DRAWS.get(group, MOST_DRAWS)):
         tensors = list(examples(chance, generator, group == "layers"))
-        numbers = (chance.choice([0, 1, -1]), chance.choice([1, 2]), 0.5, chance.random() < 0.5)
+        numbers = (
+            chance.choice([0, 1, -1]),
+            chance.choice([1, 2]),
+            0.5,
+            chance.random() < 0.5,
+        )
         try:
             made = call(*tensors, *numbers)
         except Exception:
@@ -168,7 +181,13 @@ def count(expression: str, call: Callable[..., Any], chance: random.Random, grou
         (output,) = graph.outputs()
         dtype, rank = facts.dtype(output), facts.rank(output)
         seen = [(one.dtype, one.dim()) for one in tensors]
-        assert dtype in (None, made.dtype), (expression, seen, numbers, dtype, made.dtype)
+        assert dtype in (None, made.dtype), (
+            expression,
+            seen,
+            numbers,
+            dtype,
+            made.dtype,
+        )
         assert rank in (None, made.dim()), (expression, seen, numbers, rank, made.shape)
         stated += (dtype is not None) + (rank is not None)
     return stated
@@ -177,9 +196,13 @@ def count(expression: str, call: Callable[..., Any], chance: random.Random, grou
 @pytest.mark.parametrize("group", GROUPS)
 def test_stated_facts_are_those_of_the_results(group: str) -> None:
     chance = random.Random(group)
-    stated = {name: count(name, call, chance, group) for name, call in calls(GROUPS[group])}
+    stated = {
+        name: count(name, call, chance, group) for name, call in calls(GROUPS[group])
+    }
     silent = [name for name, found in stated.items() if not found]
-    assert len(silent) <= len(stated) // 8, "few facts are stated, so that few are compared"
+    assert len(silent) <= len(stated) // 8, (
+        "few facts are stated, so that few are compared"
+    )
 
 
 TRACED = {

@@ -22,7 +22,9 @@ def facts(call: str, *known: Known) -> Sequence[Known]:
     graph = ir.C.parse_ir(f"graph({inputs}):{body}\n  return ()")
     stated = dict(zip((value.unique() for value in graph.inputs()), known, strict=True))
     *_, node = graph.nodes()
-    return kernels.facts_of(node, lambda value: stated.get(value.unique(), (None, None)))
+    return kernels.facts_of(
+        node, lambda value: stated.get(value.unique(), (None, None))
+    )
 
 
 CONSTANTS = """
@@ -40,7 +42,9 @@ def test_a_meta_kernel_gives_dtype_and_rank() -> None:
     assert facts(product, (FLOAT, 3), (FLOAT, 2)) == ((FLOAT, 3),)
     largest = "%y : Tensor, %z : Tensor = aten::topk(%x0, %two, %one, %yes, %yes)"
     assert facts(largest, (FLOAT, 2)) == ((FLOAT, 2), (torch.int64, 2))
-    assert facts("%y : Tensor = aten::argmax(%x0, %one, %no)", (FLOAT, 3)) == ((torch.int64, 2),)
+    assert facts("%y : Tensor = aten::argmax(%x0, %one, %no)", (FLOAT, 3)) == (
+        (torch.int64, 2),
+    )
 
 
 def test_a_call_that_torch_refuses_gives_no_facts() -> None:

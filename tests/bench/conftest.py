@@ -47,7 +47,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert result.ok, result.error
     publish(scorer(), folder / "repository")
     inputs = (tensor("x", "float32", "batch", 512),)
-    paused = publish(artifact(Same(), inputs, ("y",), name="paused"), folder / "repository")
+    paused = publish(
+        artifact(Same(), inputs, ("y",), name="paused"), folder / "repository"
+    )
     (paused / "1" / "model.py").write_text(PAUSED)
     return folder / "repository"
 

@@ -38,6 +38,8 @@ def test_client_counts_equal_server_counts(tmp_path: Path) -> None:
         (["--serve", "--limit", "p42=1ms"], "not a limit, such as p99=20ms"),
     ],
 )
-def test_invalid_options_are_refused(tmp_path: Path, words: list[str], message: str) -> None:
+def test_invalid_options_are_refused(
+    tmp_path: Path, words: list[str], message: str
+) -> None:
     result = CliRunner().invoke(main, ["bench", str(tmp_path), *words])
     assert result.exit_code == 2 and message in result.stderr

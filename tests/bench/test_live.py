@@ -48,7 +48,9 @@ def test_client_counts_equal_server_counts(
     assert level.server["success"] == level.requests and level.server["failed"] == 0
     sizes = level.server["batch_sizes"]
     assert sum(sizes.values()) == level.server["executions"] > 0
-    assert sum(int(size) * count for size, count in sizes.items()) == level.server["rows"]
+    assert (
+        sum(int(size) * count for size, count in sizes.items()) == level.server["rows"]
+    )
     assert level.server["ms"]["compute_infer"] > 0
     assert level.latency_ms["p50"].value > level.server["ms"]["compute_infer"] * 0.5
 
@@ -58,13 +60,19 @@ def test_counts_agree_with_processes_and_shared_memory(
 ) -> None:
     level = measured(repository, endpoint, "scorer", Load(4), processes=2)
     assert level.processes == 2 and level.counts_agree
-    level = measured(repository, endpoint, "scorer", Load(4), "http", memories=["system"])
+    level = measured(
+        repository, endpoint, "scorer", Load(4), "http", memories=["system"]
+    )
     assert level.counts_agree and level.requests > 20
-    level = measured(repository, endpoint, "scorer", Load(rate=80.0), memories=["system"])
+    level = measured(
+        repository, endpoint, "scorer", Load(rate=80.0), memories=["system"]
+    )
     assert level.counts_agree and not level.errors
 
 
-def test_errors_are_counted_by_kind(repository: Path, endpoint: Endpoint, tmp_path: Path) -> None:
+def test_errors_are_counted_by_kind(
+    repository: Path, endpoint: Endpoint, tmp_path: Path
+) -> None:
     """Another shape than the model's: Triton refuses each request."""
     np.savez(tmp_path / "r.npz", points=np.zeros((2, 3), np.float32))
     with pytest.raises(UsageError, match="the file has the arrays: points"):
@@ -104,13 +112,25 @@ def test_unreachable_server_is_reported(repository: Path) -> None:
 def test_command_measures_saves_and_compares(
     repository: Path, endpoint: Endpoint, tmp_path: Path
 ) -> None:
-    words = ["bench", str(repository), "--grpc-url", str(endpoint.grpc), "--only", "scorer"]
+    words = [
+        "bench",
+        str(repository),
+        "--grpc-url",
+        str(endpoint.grpc),
+        "--only",
+        "scorer",
+    ]
     words += ["--concurrency", "2", "--seconds", "1"]
     saved = str(tmp_path / "b.json")
-    result = CliRunner().invoke(main, [*words, "--baseline", saved], catch_exceptions=False)
+    result = CliRunner().invoke(
+        main, [*words, "--baseline", saved], catch_exceptions=False
+    )
     assert result.exit_code == 0, result.output
     assert "req/s" in result.stdout and max(map(len, result.stdout.splitlines())) <= 80
-    assert json.loads(Path(saved).read_text())["models"][0]["levels"][0]["concurrency"] == 2
+    assert (
+        json.loads(Path(saved).read_text())["models"][0]["levels"][0]["concurrency"]
+        == 2
+    )
     result = CliRunner().invoke(main, [*words, "--compare", saved, "--json"])
     data = json.loads(result.stdout)
     assert {one["figure"] for one in data["compared"]} >= {"throughput", "p50"}
@@ -125,7 +145,9 @@ def test_generous_latency_limit_is_met_at_some_rate(
     options = Options(loads=[Load(1)], seconds=0.5, limit=(percentile, 1000.0))
     (found,) = bench(repository, endpoint, ["scorer"], options)
     assert found.limit is not None and found.limit.rate is not None
-    assert found.limit.trials[0]["rate"] == pytest.approx(found.levels[0].throughput.value)
+    assert found.limit.trials[0]["rate"] == pytest.approx(
+        found.levels[0].throughput.value
+    )
 
 
 @pytest.mark.skipif(shutil.which("perf_analyzer") is None, reason="needs perf_analyzer")
@@ -136,7 +158,9 @@ def test_throughput_agrees_with_perf_analyzer(
     """One size for both, and a model whose time does not depend on the load of the host."""
     ratios = []
     for _ in range(3):
-        options = Options(loads=[Load(concurrency)], goldens=["p0-opt"], seconds=4.0, processes=1)
+        options = Options(
+            loads=[Load(concurrency)], goldens=["p0-opt"], seconds=4.0, processes=1
+        )
         (found,) = bench(repository, endpoint, ["paused"], options)
         reference = _perf_analyzer(str(endpoint.grpc), repository, concurrency)
         ratios.append(found.levels[0].throughput.value / reference)

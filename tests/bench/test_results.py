@@ -50,7 +50,9 @@ def test_growing_latency_is_not_steady() -> None:
 
 
 def test_percentiles_need_enough_requests() -> None:
-    assert set(results.summarize([samples(np.full(500, 0.01))], SECONDS)["latency_ms"]) == {
+    assert set(
+        results.summarize([samples(np.full(500, 0.01))], SECONDS)["latency_ms"]
+    ) == {
         "p50",
         "p90",
         "p95",
@@ -74,11 +76,16 @@ def test_latency_is_measured_from_the_intended_time() -> None:
     found = results.summarize([samples(np.full(1000, 0.25), late=0.2)], SECONDS)
     assert found["latency_ms"]["p50"].value == pytest.approx(250)
     assert found["send_delay_ms"] == pytest.approx(200)
-    assert results.client_limit(0.1, 1, 200.0, 250.0, 4) == "requests were sent up to 200.0 ms late"
+    assert (
+        results.client_limit(0.1, 1, 200.0, 250.0, 4)
+        == "requests were sent up to 200.0 ms late"
+    )
 
 
 def test_busy_client_is_reported_as_the_limit() -> None:
-    assert "96% of a core each; use more" in (results.client_limit(0.96, 1, 0.0, 5.0, 4) or "")
+    assert "96% of a core each; use more" in (
+        results.client_limit(0.96, 1, 0.0, 5.0, 4) or ""
+    )
     assert results.client_limit(0.5, 1, 0.0, 5.0, 4) is None
 
 
@@ -112,11 +119,21 @@ def test_errors_are_classified() -> None:
     assert client.kind_of(ConnectionResetError()) == "ConnectionResetError"
 
 
-def document(throughput: float, p99: float, spread: float = 0.02) -> list[dict[str, Any]]:
+def document(
+    throughput: float, p99: float, spread: float = 0.02
+) -> list[dict[str, Any]]:
     def estimate(value: float) -> dict[str, float]:
-        return {"value": value, "low": value * (1 - spread), "high": value * (1 + spread)}
+        return {
+            "value": value,
+            "low": value * (1 - spread),
+            "high": value * (1 + spread),
+        }
 
-    level = {"load": "c4", "throughput": estimate(throughput), "latency_ms": {"p99": estimate(p99)}}
+    level = {
+        "load": "c4",
+        "throughput": estimate(throughput),
+        "latency_ms": {"p99": estimate(p99)},
+    }
     return [{"name": "net", "protocol": "grpc", "memory": "none", "levels": [level]}]
 
 

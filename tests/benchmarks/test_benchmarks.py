@@ -21,9 +21,13 @@ def _run_jobs(
     folder: Path, jobs: list[str], gpus: list[str], deadline: float = 60.0
 ) -> tuple[int, list[list[str]]]:
     (folder / "jobs.txt").write_text(" ".join(jobs))
-    died = fleet.run("tests.benchmarks.worker", [str(folder)], gpus, time.time() + deadline)
+    died = fleet.run(
+        "tests.benchmarks.worker", [str(folder)], gpus, time.time() + deadline
+    )
     done = folder / "done.txt"
-    return died, [line.split() for line in done.read_text().splitlines()] if done.exists() else []
+    return died, [
+        line.split() for line in done.read_text().splitlines()
+    ] if done.exists() else []
 
 
 def test_jobs_run_once_on_both_gpus(tmp_path: Path) -> None:
@@ -47,7 +51,9 @@ def test_no_job_starts_after_the_deadline(
     assert "out of budget before unet fp16" in capsys.readouterr().out
 
 
-def test_newest_row_of_a_key_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newest_row_of_a_key_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OUT", str(tmp_path / "out"))
     path = tmp_path / "rows.jsonl"
     one, two = (
@@ -60,7 +66,9 @@ def test_newest_row_of_a_key_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (tmp_path / "out/rows.jsonl").read_text() == path.read_text()
 
 
-def test_each_experiment_has_its_own_timing_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_experiment_has_its_own_timing_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """With the measurements of another experiment the first build would be a warm build."""
 
     def cache(
@@ -71,7 +79,9 @@ def test_each_experiment_has_its_own_timing_cache(monkeypatch: pytest.MonkeyPatc
         precision: str = "fp16",
     ) -> Path:
         monkeypatch.setattr(engine, "_host", lambda: {"gpu": gpu, "tensorrt": version})
-        return engine.timing_cache(network, precision, engine.parse(["--timing", "/t", *words]))
+        return engine.timing_cache(
+            network, precision, engine.parse(["--timing", "/t", *words])
+        )
 
     level, constant = ("--builder-optimization-level", "5"), ("--set", "a.b=1")
     others = [
@@ -85,7 +95,9 @@ def test_each_experiment_has_its_own_timing_cache(monkeypatch: pytest.MonkeyPatc
         cache("--set", "a.b=-1"),
         cache(*level, *constant),
     ]
-    assert len(set(others)) == len(others) and {path.parent for path in others} == {Path("/t")}
+    assert len(set(others)) == len(others) and {path.parent for path in others} == {
+        Path("/t")
+    }
     assert cache(*level, *constant) == others[-1]
 
 
@@ -93,7 +105,13 @@ def test_rows_of_other_gpus_and_settings_are_not_reused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = {"gpu": "H100", "tensorrt": "8.6.0", "torch": "2.11", "settings": ""}
-    row = {**host, "network": "unet", "precision": "fp16", "batch": 1, "method": records.METHOD}
+    row = {
+        **host,
+        "network": "unet",
+        "precision": "fp16",
+        "batch": 1,
+        "method": records.METHOD,
+    }
     monkeypatch.setattr(records, "ENGINES", tmp_path / "engine.jsonl")
     for other in (
         {"gpu": "H200"},
@@ -107,7 +125,9 @@ def test_rows_of_other_gpus_and_settings_are_not_reused(
     assert engine._stands(host, "unet", "fp16", 1)
 
 
-def test_only_existing_constants_can_be_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_existing_constants_can_be_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from builder.conversion.converters import sequences
 
     monkeypatch.setattr(sequences, "WRITTEN_OUT", sequences.WRITTEN_OUT)
@@ -157,7 +177,9 @@ def test_stored_rows_are_complete() -> None:
 
 
 def test_performance_page_is_current() -> None:
-    text = (Path(__file__).resolve().parents[2] / "docs/performance.md").read_text("utf-8")
+    text = (Path(__file__).resolve().parents[2] / "docs/performance.md").read_text(
+        "utf-8"
+    )
     assert text == page.text(), "run: python docs/generate.py performance"
 
 
@@ -200,7 +222,9 @@ def test_page_compares_engine_with_torch() -> None:
         **_row(8, 0.8),
         "milliseconds": {"eager": 4.0, "torchscript": 3.0, "compile": 1.0},
     }
-    text = "\n".join(page._torch([torch_alone], [_row(8, 0.8), _row(8, 0.4, settings="x=1")]))
+    text = "\n".join(
+        page._torch([torch_alone], [_row(8, 0.8), _row(8, 0.4, settings="x=1")])
+    )
     milliseconds = _row(8, 0.8)["milliseconds"]["ours"]
     assert (
         f"| unet | fp16 | 8 | 4.000 | 3.000 | 1.000 | {milliseconds:.3f} | {1 / milliseconds:.2f} |"
@@ -227,7 +251,9 @@ def test_page_compares_static_profiles_with_alternatives() -> None:
     text = "\n".join(profiles_page.section([row], [compiled]))
     # plain calls: 1.0 / 1.25; CUDA graphs: 0.8 / 0.5
     assert "1.600; above 1.00: unet batch 8." in text
-    assert "static / ONNX with the same profiles, geometric mean of 1 rows: 0.500." in text
+    assert (
+        "static / ONNX with the same profiles, geometric mean of 1 rows: 0.500." in text
+    )
     assert "| 1.600 | 0.500 | 0.800 | 0.500 | 1.600 |" in text
     assert "`unet` has no time of `torchscript` because of: no trace." in text
     one = {**row, "graphs": {"one": 1.0}}
@@ -238,7 +264,13 @@ def test_page_compares_static_profiles_with_alternatives() -> None:
 
 
 def _served(**more: object) -> dict[str, object]:
-    about = {"gpu": "H200", "network": "unet", "precision": "fp16", "batch": 8, "way": "cuda"}
+    about = {
+        "gpu": "H200",
+        "network": "unet",
+        "precision": "fp16",
+        "batch": 8,
+        "way": "cuda",
+    }
     times = dict.fromkeys(
         ("engine", "compute_infer", "compute_input", "compute_output", "client"), 0.5
     )
@@ -247,16 +279,22 @@ def _served(**more: object) -> dict[str, object]:
 
 def test_page_has_serving_overhead_of_all_rows() -> None:
     new = _served(setting="plain", execute=0.4, run=0.3, floor=0.2, engine_graph=0.1)
-    several = _served(setting="default", clients=4, instances=2, requests_s=3000.0, throughput=1.5)
+    several = _served(
+        setting="default", clients=4, instances=2, requests_s=3000.0, throughput=1.5
+    )
     lines = "\n".join(page._serving([_served(), new, several])).splitlines()
     assert (
         "| H200 | unet | fp16 | 8 | cuda |  | 0.500 |  | 0.500 |  |  |  | 0.500 | 0.500 | 0.500 |"
         " 25% |" in lines
     )
     assert any(
-        "| plain | 0.500 | 0.100 | 0.500 | 0.400 | 0.300 | 0.200 |" in line for line in lines
+        "| plain | 0.500 | 0.100 | 0.500 | 0.400 | 0.300 | 0.200 |" in line
+        for line in lines
     )
-    assert "| H200 | unet | fp16 | 8 | cuda | default | 4 | 2 | 3000 | 2000 | 1.50 |" in lines
+    assert (
+        "| H200 | unet | fp16 | 8 | cuda | default | 4 | 2 | 3000 | 2000 | 1.50 |"
+        in lines
+    )
 
 
 def test_existing_serving_rows_are_not_measured_again(
@@ -266,7 +304,9 @@ def test_existing_serving_rows_are_not_measured_again(
 
     monkeypatch.setattr(records, "SERVING", tmp_path / "serving.jsonl")
     monkeypatch.setattr(
-        records, "host", lambda: {"gpu": "H200", "torch": "2.11", "method": records.METHOD}
+        records,
+        "host",
+        lambda: {"gpu": "H200", "torch": "2.11", "method": records.METHOD},
     )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     args = argparse.Namespace(again=False, precision="fp16", optimization_level=None)
@@ -290,11 +330,14 @@ def test_existing_serving_rows_are_not_measured_again(
 
 
 @pytest.mark.skipif(
-    not capabilities.current().strongly_typed, reason="8.6 takes half where a flag lets it"
+    not capabilities.current().strongly_typed,
+    reason="8.6 takes half where a flag lets it",
 )
 def test_float32_onnx_export_is_refused_for_fp16(tmp_path: Path) -> None:
     with pytest.raises(roads.Refused, match="the exported file is float32"):
-        roads.onnx(tmp_path / "unread.onnx", NETWORKS["unet"], "fp16", None, tmp_path / "cache")
+        roads.onnx(
+            tmp_path / "unread.onnx", NETWORKS["unet"], "fp16", None, tmp_path / "cache"
+        )
 
 
 def test_page_keeps_warm_build_of_earlier_run(

@@ -15,7 +15,9 @@ import builder
 from benchmarks import fleet, frontends, records, roads, timed
 from benchmarks.networks import NETWORKS, Chain, Network
 
-SPEC = builder.TensorSpec("float32", ("batch", 8, 8, 8), dims={"batch": (1, 8, 32)}, name="x")
+SPEC = builder.TensorSpec(
+    "float32", ("batch", 8, 8, 8), dims={"batch": (1, 8, 32)}, name="x"
+)
 SMALL = Network(lambda: Chain(2), SPEC)
 
 
@@ -62,7 +64,9 @@ def without_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_engines_of_both_formats_have_a_row_per_batch(
-    without_gpu: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    without_gpu: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     build, caches = frontends.plan, []
 
@@ -71,23 +75,32 @@ def test_engines_of_both_formats_have_a_row_per_batch(
         return build(*given[:-1], None)  # TensorRT for RTX has no timing cache
 
     monkeypatch.setattr(frontends, "plan", without_cache)
-    assert frontends.main(["--networks", "lstm", "--precision", "fp32", "--rebuild"]) == 0
+    assert (
+        frontends.main(["--networks", "lstm", "--precision", "fp32", "--rebuild"]) == 0
+    )
     rows = records.read(without_gpu)
     assert len(caches) == 3 and len(set(caches)) == 1
     shown = capsys.readouterr().out
     assert all(json.dumps(row) in shown for row in rows)
-    assert [(row["network"], row["batch"]) for row in rows] == [("lstm", 8), ("lstm", 32)]
+    assert [(row["network"], row["batch"]) for row in rows] == [
+        ("lstm", 8),
+        ("lstm", 32),
+    ]
     for row in rows:
         facts = row["facts"]
         assert set(facts) == {"script", "export", "rebuilt"}
         assert facts["script"]["layers"] == facts["export"]["layers"] > 2
         assert row["ratio"] == row["ours_export_ms"] / row["ours_script_ms"]
         assert row["repeat_ratio"] == 1 and row["difference"] == 0
-        assert row["failed"]["script_graph"] == "no capture" and "ratio_graph" not in row
+        assert (
+            row["failed"]["script_graph"] == "no capture" and "ratio_graph" not in row
+        )
 
 
 def test_failing_network_loses_only_its_rows(
-    without_gpu: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    without_gpu: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     found: Callable[..., Any] = frontends.rows
 

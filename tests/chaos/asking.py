@@ -63,12 +63,17 @@ class Window:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""
-        return {**vars(self), "buckets": {str(key): n for key, n in self.buckets.items()}}
+        return {
+            **vars(self),
+            "buckets": {str(key): n for key, n in self.buckets.items()},
+        }
 
     @classmethod
     def of(cls, record: dict[str, Any]) -> Window:
         """Create a window from as_dict; other keys are ignored."""
-        found = cls(*(record[name] for name in ("requests", "failed", "wrong", "slowest_ms")))
+        found = cls(
+            *(record[name] for name in ("requests", "failed", "wrong", "slowest_ms"))
+        )
         found.buckets = Counter({int(key): n for key, n in record["buckets"].items()})
         found.errors = Counter(record["errors"])
         return found
@@ -92,9 +97,15 @@ def is_right(model: str, x: Any, outputs: dict[str, Any]) -> bool:
 class Asking:
     """The client threads of this process, and their counts since the last report."""
 
-    def __init__(self, http: str, grpc: str, clients: int, seed: int, pause: float) -> None:
+    def __init__(
+        self, http: str, grpc: str, clients: int, seed: int, pause: float
+    ) -> None:
         self.urls, self.pause = (http, grpc), pause
-        self.ended, self.lock, self.window = threading.Event(), threading.Lock(), Window()
+        self.ended, self.lock, self.window = (
+            threading.Event(),
+            threading.Lock(),
+            Window(),
+        )
         numbers = range(seed, seed + clients)
         self.threads = [threading.Thread(target=self._ask, args=(n,)) for n in numbers]
 
@@ -119,11 +130,15 @@ class Asking:
         print(json.dumps(window.as_dict()), flush=True)
 
     def _ask(self, number: int) -> None:
-        client: Client = (GrpcClient if number % 2 else HttpClient)(self.urls[number % 2], TIMEOUT)
+        client: Client = (GrpcClient if number % 2 else HttpClient)(
+            self.urls[number % 2], TIMEOUT
+        )
         random = np.random.default_rng(number)
         while not self.ended.is_set():
             model = MODELS[int(random.integers(len(MODELS)))]
-            x = random.integers(0, 1000, (int(random.integers(1, 4)), 2)).astype("float32")
+            x = random.integers(0, 1000, (int(random.integers(1, 4)), 2)).astype(
+                "float32"
+            )
             self._count(client, model, x)
             time.sleep(self.pause)
         client.close()

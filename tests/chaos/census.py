@@ -46,13 +46,18 @@ class Census:
         return asdict(self)
 
 
-def take(server: Server, repository: Path, mode: str, wait: float = SETTLE_SECONDS) -> Census:
+def take(
+    server: Server, repository: Path, mode: str, wait: float = SETTLE_SECONDS
+) -> Census:
     """Compare after unloading has finished, or after at most `wait` seconds."""
     began = time.monotonic()
     while True:
         found = compare(wanted(repository, mode), *_held(server))
         waited = time.monotonic() - began
-        if not (found.leaked_models or found.leaked_processes or found.missing) or waited > wait:
+        if (
+            not (found.leaked_models or found.leaked_processes or found.missing)
+            or waited > wait
+        ):
             break
         time.sleep(0.25)
     found.settled_seconds = round(waited, 1)
@@ -72,16 +77,22 @@ def wanted(repository: Path, mode: str) -> dict[str, int]:
     for folder in _models(repository):
         if retired.step_of(folder) is None:
             named |= {folder.name, *published.step_names(folder)}
-            former.update(published.read(folder / published.SIDECAR).get(published.RETIRED) or {})
+            former.update(
+                published.read(folder / published.SIDECAR).get(published.RETIRED) or {}
+            )
     if mode == "poll":
         grace = retired.GRACE_SECONDS + POLL_SLACK
         named |= {step for step, since in former.items() if now - since < grace}
     return {
-        folder.name: _instances(folder) for folder in _models(repository) if folder.name in named
+        folder.name: _instances(folder)
+        for folder in _models(repository)
+        if folder.name in named
     }
 
 
-def compare(wanted: dict[str, int], models: Counter[str], stubs: Counter[str]) -> Census:
+def compare(
+    wanted: dict[str, int], models: Counter[str], stubs: Counter[str]
+) -> Census:
     """Compare with the `models` that the server has not unloaded, and their processes (`stubs`)."""
     found = Census()
     found.leaked_models = sorted(name for name in models if name not in wanted)
@@ -106,11 +117,15 @@ def _instances(folder: Path) -> int:
 
 
 def _held(server: Server) -> tuple[Counter[str], Counter[str]]:
-    request = urllib.request.Request(f"http://{server.http_url}/v2/repository/index", data=b"{}")
+    request = urllib.request.Request(
+        f"http://{server.http_url}/v2/repository/index", data=b"{}"
+    )
     with urllib.request.urlopen(request, timeout=60) as response:
         index = json.load(response)
     models = Counter(
-        str(one["name"]) for one in index if one.get("state") in ("READY", "LOADING", "UNLOADING")
+        str(one["name"])
+        for one in index
+        if one.get("state") in ("READY", "LOADING", "UNLOADING")
     )
     living = Stubs(server.process.pid)._living().values()
     return models, Counter(model for model in living if model)
@@ -146,7 +161,8 @@ def memory(pid: int) -> Memory:
     """
     lines = (Path("/proc") / str(pid) / "smaps_rollup").read_text().splitlines()
     mib = {
-        name: int(rest.split()[0]) / 1024 for name, _, rest in (s.partition(":") for s in lines[1:])
+        name: int(rest.split()[0]) / 1024
+        for name, _, rest in (s.partition(":") for s in lines[1:])
     }
     try:
         return Memory(mib["Pss_Anon"], mib["Pss_Shmem"])
@@ -177,14 +193,18 @@ def _details(pid: int) -> dict[str, Any]:
     folder, record = Path("/proc") / str(pid), dict[str, Any](pid=pid)
     with contextlib.suppress(OSError, IndexError, ValueError):
         fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        ticks = float((Path("/proc/uptime").read_text()).split()[0]) * 100 - float(fields[19])
+        ticks = float((Path("/proc/uptime").read_text()).split()[0]) * 100 - float(
+            fields[19]
+        )
         record |= {"state": fields[0], "age_seconds": round(ticks / 100, 1)}
         record["model"] = (folder / "cmdline").read_text().split("\0")[1:2]
         threads = Counter(
             f"{_text(task / 'comm')} {_text(task / 'wchan')}"
             for task in (folder / "task").iterdir()
         )
-        record["threads"] = dict(threads)  # asdict makes the items of a Counter its keys
+        record["threads"] = dict(
+            threads
+        )  # asdict makes the items of a Counter its keys
     return record
 
 

@@ -26,12 +26,20 @@ class Clients:
             for first in range(0, count, EACH)
         ]
         self.readers = [
-            threading.Thread(target=self._read, args=(process,)) for process in self.processes
+            threading.Thread(target=self._read, args=(process,))
+            for process in self.processes
         ]
 
     @staticmethod
-    def _start(server: Server, clients: int, seed: int, pause: float) -> subprocess.Popen[str]:
-        words = [server.http_url, server.grpc_url, f"--clients={clients}", f"--seed={seed}"]
+    def _start(
+        server: Server, clients: int, seed: int, pause: float
+    ) -> subprocess.Popen[str]:
+        words = [
+            server.http_url,
+            server.grpc_url,
+            f"--clients={clients}",
+            f"--seed={seed}",
+        ]
         return subprocess.Popen(
             [sys.executable, "-m", "tests.chaos.asking", *words, f"--pause={pause}"],
             stdin=subprocess.PIPE,

@@ -53,9 +53,13 @@ def trend(samples: Sequence[float], processes: Sequence[int]) -> Trend | None:
         return None
     held, values = np.asarray(processes, float), np.asarray(samples, float)
     warm = slice(len(values) // 4, None)
-    columns = np.stack([np.ones_like(held), held, np.arange(len(held), dtype=float)], axis=1)
+    columns = np.stack(
+        [np.ones_like(held), held, np.arange(len(held), dtype=float)], axis=1
+    )
     _, each, rise = np.linalg.lstsq(columns[warm], values[warm], rcond=None)[0]
-    if np.ptp(held[warm]) == 0:  # a constant number: the memory of each cannot be determined
+    if (
+        np.ptp(held[warm]) == 0
+    ):  # a constant number: the memory of each cannot be determined
         each, rise = 0.0, np.polyfit(columns[warm, 2], values[warm], 1)[0]
     level = values - each * (held - np.median(held))
     return Trend([float(one) for one in level], float(rise))

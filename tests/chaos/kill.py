@@ -85,7 +85,9 @@ class Change:
 def _publication(keep: int) -> Change:
     """A second publication; with `keep`, of a second version."""
     first, second = (_artifact(generation, keep) for generation in (1, 2))
-    return Change(partial(publish_ensemble, first), partial(publish_ensemble, second), 1, 2)
+    return Change(
+        partial(publish_ensemble, first), partial(publish_ensemble, second), 1, 2
+    )
 
 
 class Tagged(torch.nn.Module):
@@ -102,7 +104,9 @@ class Tagged(torch.nn.Module):
 def single(generation: int, name: str = NAME) -> ModelArtifact:
     """Create a single-folder model."""
     inputs = (tensor("x", "float32", "batch", 2),)
-    return artifact(Tagged(generation), inputs, ("y", "g"), name=name, serve_as="python")
+    return artifact(
+        Tagged(generation), inputs, ("y", "g"), name=name, serve_as="python"
+    )
 
 
 def _fused(generation: int) -> ModelArtifact:
@@ -128,7 +132,9 @@ def _rollback() -> Change:
         publication.prepare(repository)
         publication.make(repository)
 
-    return Change(prepare, lambda repository: history.rollback(repository / NAME, 1), 2, 1)
+    return Change(
+        prepare, lambda repository: history.rollback(repository / NAME, 1), 2, 1
+    )
 
 
 def _artifact(generation: int, keep: int) -> EnsembleArtifact:
@@ -172,7 +178,9 @@ def run(
             _in_child(partial(_change, chosen, repository, exchange, number, kind))
             counts.kills += 1
             state = _state(repository)
-            _judge(repository, chosen, counts, kind, serve_states and state not in states)
+            _judge(
+                repository, chosen, counts, kind, serve_states and state not in states
+            )
             states.add(state)
             _repair(repository, chosen, counts)
             shutil.rmtree(repository.parent)
@@ -186,7 +194,9 @@ def _state(repository: Path) -> str:
     for path in sorted(repository.rglob("*")):
         name = path.relative_to(repository)
         data = VARYING.sub(b"", path.read_bytes()) if path.is_file() else b""
-        found.update(f"{name} {path.is_symlink()} {hashlib.sha256(data).hexdigest()}".encode())
+        found.update(
+            f"{name} {path.is_symlink()} {hashlib.sha256(data).hexdigest()}".encode()
+        )
     return found.hexdigest()
 
 
@@ -304,7 +314,9 @@ def _generation(repository: Path) -> int | None:
         return None
     if named != (record.get("steps") or []) or any(published.damaged(folder)):
         return None
-    if any(name for version in published.versions(folder) for name in version.damaged()):
+    if any(
+        name for version in published.versions(folder) for name in version.damaged()
+    ):
         return None
     with np.load(sorted((folder / "goldens").glob("*.npz"))[0]) as golden:
         return int(golden["output:g"].flat[0])
@@ -317,7 +329,11 @@ def _staged(repository: Path) -> list[Path]:
 def _unnamed(repository: Path) -> set[str]:
     """The steps that are neither in the manifest nor in its list of retired steps."""
     record = published.read(repository / NAME / published.SIDECAR)
-    known = {NAME, *published.step_names(repository / NAME), *(record.get("retired") or ())}
+    known = {
+        NAME,
+        *published.step_names(repository / NAME),
+        *(record.get("retired") or ()),
+    }
     return {path.name for path in repository.iterdir()} - known
 
 

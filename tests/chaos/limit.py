@@ -54,7 +54,9 @@ def run(folder: Path, minutes: float, out: Path | None = None) -> Counts:
     counts, served = Counts(minutes=minutes), folder / "served"
     for model in MODELS:
         publish_generation(model, 1, served)
-    with serve(served, http_port=0, grpc_port=0, metrics_port=0, ready_timeout=240) as server:
+    with serve(
+        served, http_port=0, grpc_port=0, metrics_port=0, ready_timeout=240
+    ) as server:
         counts.clients = _limit(server, counts)
         total, began = Window(), time.monotonic()
         before = _processor_seconds(server)
@@ -97,7 +99,9 @@ def _samples(
             time.sleep(SAMPLE_SECONDS)
             held = census.take(server, served, "none", wait=0.0)
             for name in ("leaked_models", "leaked_processes", "missing"):
-                setattr(counts, name, max(getattr(counts, name), len(getattr(held, name))))
+                setattr(
+                    counts, name, max(getattr(counts, name), len(getattr(held, name)))
+                )
             yield {
                 "at": round(at, 1),
                 "window": clients_running.taken().as_dict(),
@@ -121,6 +125,8 @@ def _processor_seconds(server: Server) -> float:
     pids = (server.process.pid, *census.children(server.process.pid))
     found = 0.0
     for pid in pids:
-        fields = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        fields = (
+            (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        )
         found += (int(fields[11]) + int(fields[12])) / TICKS
     return found

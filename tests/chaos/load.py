@@ -100,7 +100,11 @@ def _load(server: Server, repository: Path, counts: Counts, publications: int) -
 
 
 def _client(server: Server, number: int) -> Client:
-    return GrpcClient(server.grpc_url, 60) if number % 2 else HttpClient(server.http_url, 60)
+    return (
+        GrpcClient(server.grpc_url, 60)
+        if number % 2
+        else HttpClient(server.http_url, 60)
+    )
 
 
 def _await(server: Server, generation: int) -> None:
@@ -122,7 +126,11 @@ def _await(server: Server, generation: int) -> None:
 
 
 def _ask(
-    client: Client, seed: int, ended: threading.Event, lock: threading.Lock, counts: Counts
+    client: Client,
+    seed: int,
+    ended: threading.Event,
+    lock: threading.Lock,
+    counts: Counts,
 ) -> None:
     random, seen, latest, slowest = np.random.default_rng(seed), Counter[str](), 0, 0.0
     errors = Counter[str]()
@@ -144,7 +152,9 @@ def _ask(
     with lock:
         for what in ("right", "failed", "mixed", "empty", "backward"):
             setattr(counts, what, getattr(counts, what) + seen[what])
-        counts.requests += sum(seen[what] for what in ("right", "failed", "mixed", "empty"))
+        counts.requests += sum(
+            seen[what] for what in ("right", "failed", "mixed", "empty")
+        )
         counts.slowest_ms = max(counts.slowest_ms, round(slowest * 1e3, 1))
         counts.errors = dict(Counter(counts.errors) + errors)
 

@@ -71,7 +71,9 @@ def record(command: str, counts: dict[str, Any]) -> None:
     rows = json.loads(COUNTS.read_text(encoding="utf-8")) if COUNTS.is_file() else {}
     today = datetime.date.today().isoformat()
     rows[command] = {**counts, "date": today, "cores": os.cpu_count()}
-    COUNTS.write_text(json.dumps(dict(sorted(rows.items())), indent=2) + "\n", encoding="utf-8")
+    COUNTS.write_text(
+        json.dumps(dict(sorted(rows.items())), indent=2) + "\n", encoding="utf-8"
+    )
 
 
 def table(kind: str, rows: dict[str, dict[str, Any]]) -> str:
@@ -99,7 +101,10 @@ def _cell(value: object) -> str:
 
 def page() -> str:
     """Return docs/reliability.md with the tables of the most recent runs."""
-    text, rows = PAGE.read_text(encoding="utf-8"), json.loads(COUNTS.read_text(encoding="utf-8"))
+    text, rows = (
+        PAGE.read_text(encoding="utf-8"),
+        json.loads(COUNTS.read_text(encoding="utf-8")),
+    )
     for kind in TABLES:
         begin = f"<!-- table: {kind} -->"
         text = tables.between(text, begin, "<!-- end of table -->", table(kind, rows))

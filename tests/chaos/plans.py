@@ -56,13 +56,17 @@ def write(model: str, generation: int, repository: Path) -> Path:
     (models / f"{model}.yaml").write_text(MANIFEST + (SPLIT if model == "pair" else ""))
     backends = find().backends() or ()
     serve_as = "tensorrt_plan" if "tensorrt" in backends else "python"
-    (result,) = build_repository(models, repository, serve_as=serve_as, isolate=False, jobs=1)
+    (result,) = build_repository(
+        models, repository, serve_as=serve_as, isolate=False, jobs=1
+    )
     assert result.ok, result.error
     assert result.layout == ("ensemble" if model == "pair" else "single"), result.layout
     return repository / model
 
 
-def prepare(models: tuple[str, ...], folder: Path, generations: range, processes: int = 4) -> None:
+def prepare(
+    models: tuple[str, ...], folder: Path, generations: range, processes: int = 4
+) -> None:
     """Build every generation before the load begins, each into a separate repository."""
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         list(pool.map(partial(_prepare, models, folder), generations))

@@ -139,7 +139,9 @@ def _pushed(
     seconds: float,
 ) -> Iterator[dict[str, Any]]:
     """Yield one record for each push, and a last one with the later results of the clients."""
-    target = Target(served, server.http_url, server.grpc_url, timeout=120, drain=DRAIN_SECONDS)
+    target = Target(
+        served, server.http_url, server.grpc_url, timeout=120, drain=DRAIN_SECONDS
+    )
     began = time.monotonic()
     head = {"mode": mode, "clients": clients}
     with Clients(server, clients, pause) as clients_running:
@@ -223,7 +225,9 @@ def _memory(counts: Counts, streams: Sequence[Sequence[dict[str, Any]]]) -> None
         servers = [line["server_mib"] for line in lines]
         stubs = [line["stubs_mib"] / max(1, line["processes"] - 1) for line in lines]
         if found := flat.trend(servers, [line["processes"] for line in lines]):
-            counts.server_growth = _larger(counts.server_growth, flat.growth(found.level))
+            counts.server_growth = _larger(
+                counts.server_growth, flat.growth(found.level)
+            )
             rise = round(found.per_sample * 1024, 1)
             counts.kib_per_push = _larger(counts.kib_per_push, rise)
         counts.stub_growth = _larger(counts.stub_growth, flat.growth(stubs))
@@ -233,7 +237,11 @@ def _memory(counts: Counts, streams: Sequence[Sequence[dict[str, Any]]]) -> None
     counts.set_flat()
     every = [line for lines in pushes for line in lines]
     for model in MODELS:
-        found = [one["verdict"]["seconds"] for one in every if one["verdict"]["model"] == model]
+        found = [
+            one["verdict"]["seconds"]
+            for one in every
+            if one["verdict"]["model"] == model
+        ]
         counts.push_seconds[model] = round(float(np.median(found)), 1) if found else 0.0
     counts.push_seconds["longest unloading"] = max(
         (one["settled_seconds"] for one in every), default=0

@@ -115,7 +115,9 @@ def run(
     return counts
 
 
-def _load_once(client: InferenceServerClient, served: Path, number: int, counts: Counts) -> None:
+def _load_once(
+    client: InferenceServerClient, served: Path, number: int, counts: Counts
+) -> None:
     """Add the model, wait until it is ready, remove it, and wait until it is unloaded."""
     name = f"m{number if counts.new_names else number % counts.names}"
     mode = counts.mode

@@ -19,14 +19,19 @@ END_SECONDS = 240.0
 """Extra seconds for the last push of each stream, and for stopping its server."""
 
 
-def run(out: Path, streams: int, words: Sequence[str], seconds: float) -> dict[str, Counts]:
+def run(
+    out: Path, streams: int, words: Sequence[str], seconds: float
+) -> dict[str, Counts]:
     """Run `push` with `words` in `streams` processes, equally many in each mode. Returns the counts
     of each mode.
 
     Each process writes its records to a file in the folder `out`.
     """
     out.mkdir(parents=True, exist_ok=True)
-    running = [_start(out, number, MODES[number % len(MODES)], words) for number in range(streams)]
+    running = [
+        _start(out, number, MODES[number % len(MODES)], words)
+        for number in range(streams)
+    ]
     deadline = time.monotonic() + seconds + END_SECONDS
     try:
         for process in running:
@@ -41,7 +46,9 @@ def run(out: Path, streams: int, words: Sequence[str], seconds: float) -> dict[s
     return read(out)
 
 
-def _start(out: Path, number: int, mode: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
+def _start(
+    out: Path, number: int, mode: str, words: Sequence[str]
+) -> subprocess.Popen[bytes]:
     name = f"{number:02d}-{mode}"
     command = (sys.executable, "-m", "tests.chaos", "push")
     with (out / f"{name}.log").open("wb") as log:

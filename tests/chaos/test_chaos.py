@@ -32,13 +32,17 @@ from tests.chaos import (
 
 
 def test_page_is_current() -> None:
-    assert page.PAGE.read_text() == page.page(), "run: python docs/generate.py reliability"
+    assert page.PAGE.read_text() == page.page(), (
+        "run: python docs/generate.py reliability"
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.live
 @pytest.mark.parametrize("mode", ["poll", "explicit"])
-def test_republished_ensemble_gives_no_wrong_results_under_load(tmp_path: Path, mode: str) -> None:
+def test_republished_ensemble_gives_no_wrong_results_under_load(
+    tmp_path: Path, mode: str
+) -> None:
     counts = load.run(tmp_path / "repository", mode, publications=3, clients=4)
     assert (counts.failed, counts.mixed, counts.empty) == (0, 0, 0), counts
     assert counts.publications == 3 and counts.right == counts.requests > 0
@@ -47,7 +51,9 @@ def test_republished_ensemble_gives_no_wrong_results_under_load(tmp_path: Path, 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("change", ["version", "rollback", "single", "fused"])
-def test_kills_never_leave_a_partial_model_or_version(tmp_path: Path, change: str) -> None:
+def test_kills_never_leave_a_partial_model_or_version(
+    tmp_path: Path, change: str
+) -> None:
     counts = kill.run(tmp_path, stride=60, change=change)
     assert (counts.torn, counts.not_repaired, counts.absent) == (0, 0, 0), counts
     assert counts.left_by_caught_signals == 0, counts
@@ -57,7 +63,9 @@ def test_kills_never_leave_a_partial_model_or_version(tmp_path: Path, change: st
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("exchange", [True, False])
-def test_next_run_repairs_repository_after_kills(tmp_path: Path, exchange: bool) -> None:
+def test_next_run_repairs_repository_after_kills(
+    tmp_path: Path, exchange: bool
+) -> None:
     counts = kill.run(tmp_path, exchange=exchange, stride=60)
     assert (counts.torn, counts.not_repaired) == (0, 0), counts
     assert counts.left_by_caught_signals == 0, counts
@@ -69,7 +77,9 @@ def test_next_run_repairs_repository_after_kills(tmp_path: Path, exchange: bool)
 @pytest.mark.live
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mode", ["poll", "explicit"])
-def test_pushed_models_give_no_wrong_results_under_load(tmp_path: Path, mode: str) -> None:
+def test_pushed_models_give_no_wrong_results_under_load(
+    tmp_path: Path, mode: str
+) -> None:
     counts = pushing.run(tmp_path, mode, pushes=5, clients=4, pause=0.05)
     assert counts.bad == 0, counts
     assert (counts.pushes, counts.rejected) == (5, 1) and counts.requests > 0
@@ -97,7 +107,11 @@ def test_memory_is_compared_at_equal_process_counts() -> None:
         and not flat.is_flat(flat.growth(found.level))
     )
     alike = flat.trend([10 + 0.5 * n for n in range(16)], [4] * 16)
-    assert alike and alike.per_sample == pytest.approx(0.5) and flat.trend([1.0], [1]) is None
+    assert (
+        alike
+        and alike.per_sample == pytest.approx(0.5)
+        and flat.trend([1.0], [1]) is None
+    )
 
 
 MAPPING = """
@@ -153,7 +167,9 @@ def test_region_of_ended_process_is_attributed_to_server() -> None:
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as region:
         region.truncate(32 << 20)
         words = [sys.executable, "-c", SHARING, region.name]
-        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        with subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as server:
             assert server.stdout and server.stdout.readline() == b"\n"
             (child,) = census.children(server.pid)
             found, leaked = census.Census(), census.Census()
@@ -175,7 +191,9 @@ def test_percentiles_are_accurate_to_one_bucket() -> None:
     assert 500 <= window.percentile(50) <= 510 and 990 <= window.percentile(99) <= 1000
     again = asking.Window.of(json.loads(json.dumps(window.as_dict())))
     again.add(window)
-    assert again.percentile(99) == window.percentile(99) and again.buckets.total() == 2000
+    assert (
+        again.percentile(99) == window.percentile(99) and again.buckets.total() == 2000
+    )
 
 
 def test_unreferenced_models_and_processes_are_leaks() -> None:
@@ -184,7 +202,10 @@ def test_unreferenced_models_and_processes_are_leaks() -> None:
     stubs = Counter(["pair.0.torch.a", "pair.0.torch.a", "pair.0.torch.b"])
     found = census.compare(named, models, stubs)
     assert found.leaked_models == ["pair.0.torch.b"]
-    assert found.leaked_processes == ["pair.0.torch.a", "pair.0.torch.b"] and not found.missing
+    assert (
+        found.leaked_processes == ["pair.0.torch.a", "pair.0.torch.b"]
+        and not found.missing
+    )
     found = census.compare(named, Counter(["pair"]), Counter())
     assert found.missing == ["pair.0.torch.a", "a process of pair.0.torch.a"]
     assert not found.leaked_models and not found.leaked_processes
@@ -198,9 +219,24 @@ def test_record_of_a_leaked_process_is_json() -> None:
 
 def test_interrupted_stream_keeps_its_results(tmp_path: Path) -> None:
     window = asking.Window(requests=7, failed=1).as_dict()
-    verdict = {"model": "pair", "state": "rejected", "right": False, "problems": [], "seconds": 1.0}
-    held = {**census.Census(processes=3, leaked_models=["x"]).as_dict(), "generation": 2}
-    line = {"mode": "poll", "clients": 4, "at": 3.0, "between": window, "during": window}
+    verdict = {
+        "model": "pair",
+        "state": "rejected",
+        "right": False,
+        "problems": [],
+        "seconds": 1.0,
+    }
+    held = {
+        **census.Census(processes=3, leaked_models=["x"]).as_dict(),
+        "generation": 2,
+    }
+    line = {
+        "mode": "poll",
+        "clients": 4,
+        "at": 3.0,
+        "between": window,
+        "during": window,
+    }
     whole = json.dumps({**line, "verdict": verdict, **held})
     (tmp_path / "00-poll.jsonl").write_text(f"{whole}\n{whole[:40]}")
     counts = streams.read(tmp_path)["poll"]
@@ -213,7 +249,9 @@ def test_interrupted_stream_keeps_its_results(tmp_path: Path) -> None:
 def test_leaked_model_is_found_with_its_process(tmp_path: Path) -> None:
     """A former step that was not unloaded, as on the GPU host of docs/reliability.md."""
     made = pushing.publish_generation("pair", 1, tmp_path / "served")
-    with serve(made.parent, http_port=0, grpc_port=0, metrics_port=0, explicit=True) as server:
+    with serve(
+        made.parent, http_port=0, grpc_port=0, metrics_port=0, explicit=True
+    ) as server:
         control.update(server.http_url, made)
         assert not census.take(server, made.parent, "explicit").leaked_models
         former = published.step_names(made)
@@ -233,13 +271,19 @@ def test_leaked_model_is_found_with_its_process(tmp_path: Path) -> None:
 @pytest.mark.live
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("names", [0, 4])
-def test_reloading_a_small_model_leaks_little_memory(tmp_path: Path, names: int) -> None:
+def test_reloading_a_small_model_leaks_little_memory(
+    tmp_path: Path, names: int
+) -> None:
     """A load costs some KiB, which the page reports, and no MiB."""
     loads = reload.SAMPLES * 2
-    counts = reload.run(tmp_path, "explicit", loads, new_names=not names, names=names or 1)
+    counts = reload.run(
+        tmp_path, "explicit", loads, new_names=not names, names=names or 1
+    )
     assert counts.crashed_at is None
     assert len(counts.server_mib) == reload.SAMPLES
-    assert counts.end_mib and 0 < counts.start_mib < counts.end_mib < counts.start_mib + 16
+    assert (
+        counts.end_mib and 0 < counts.start_mib < counts.end_mib < counts.start_mib + 16
+    )
 
 
 @pytest.mark.slow
@@ -249,7 +293,9 @@ def test_results_of_streams_are_summed_by_mode(tmp_path: Path) -> None:
     words = ["--pushes=1", "--clients=2", "--pause=0.1"]
     found = streams.run(tmp_path, 2, words, 120)
     assert set(found) == {"poll", "explicit"}
-    assert all(counts.pushes == 1 and not counts.bad for counts in found.values()), found
+    assert all(counts.pushes == 1 and not counts.bad for counts in found.values()), (
+        found
+    )
 
 
 @pytest.mark.slow
@@ -262,5 +308,15 @@ def test_overloaded_server_gives_correct_results(
     monkeypatch.setattr(limit, "RAMP_SECONDS", 2.0)
     monkeypatch.setattr(limit, "SAMPLE_SECONDS", 1.0)
     counts = limit.run(tmp_path, 0.2)
-    assert (counts.failed, counts.wrong, counts.leaked_models, counts.missing) == (0, 0, 0, 0)
-    assert counts.requests > 0 and counts.busy > 0 and counts.ramp and len(counts.server_mib) > 5
+    assert (counts.failed, counts.wrong, counts.leaked_models, counts.missing) == (
+        0,
+        0,
+        0,
+        0,
+    )
+    assert (
+        counts.requests > 0
+        and counts.busy > 0
+        and counts.ramp
+        and len(counts.server_mib) > 5
+    )

@@ -16,7 +16,11 @@ from click.testing import CliRunner, Result
 from builder.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = [sys.executable, "-c", "from builder.cli import main; main(prog_name='trt-build')"]
+PROGRAM = [
+    sys.executable,
+    "-c",
+    "from builder.cli import main; main(prog_name='trt-build')",
+]
 
 MANIFEST = """\
 inputs:
@@ -69,7 +73,12 @@ def published_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(Small(), folder / "models" / "small.pt")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRT_BUILD_CACHE", str(folder / "cache"))
-        arguments = ["repo", str(folder / "models"), "--out", str(folder / "repository")]
+        arguments = [
+            "repo",
+            str(folder / "models"),
+            "--out",
+            str(folder / "repository"),
+        ]
         result = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return folder / "repository"

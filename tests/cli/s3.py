@@ -7,7 +7,10 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-SECRET = {"AWS_ACCESS_KEY_ID": "KEYIDOFTHETESTS", "AWS_SECRET_ACCESS_KEY": "secret-of-the-tests"}
+SECRET = {
+    "AWS_ACCESS_KEY_ID": "KEYIDOFTHETESTS",
+    "AWS_SECRET_ACCESS_KEY": "secret-of-the-tests",
+}
 
 
 class Server:
@@ -29,7 +32,9 @@ class Server:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"].strip("/")
         if method == "PUT" and self.refused and self.refused in path:
             start("403 Forbidden", [("Content-Type", "application/xml")])
-            return [b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"]
+            return [
+                b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+            ]
         if method in ("PUT", "DELETE"):
             self.writes.append((method, path))
         return self.moto(environ, start)

@@ -28,22 +28,31 @@ def test_it_names_the_node_and_writes_the_reduced_model(
     reduced = tmp_path / "reduced"
     result = run("bisect", small, "--plugin", plugin, "--reduce", reduced)
     assert result.exit_code == 3
-    assert "small: network differs from the original module on golden p0-" in result.stdout
+    assert (
+        "small: network differs from the original module on golden p0-" in result.stdout
+    )
     assert " = aten::relu\n" in result.stdout
     assert f"converter relu ({plugin}:6)\n" in result.stdout
-    assert "dtypes    torch float32 -> float32; network float32 -> float32\n" in result.stdout
+    assert (
+        "dtypes    torch float32 -> float32; network float32 -> float32\n"
+        in result.stdout
+    )
     assert f"reduced   1 of 2 nodes: pytest {reduced / 'small'}\n" in result.stdout
     names = sorted(path.name for path in (reduced / "small").iterdir())
     assert names == ["inputs.npz", "reduced.pt", "reduced.yaml", "test_reduced.py"]
 
 
 def test_a_model_without_a_difference(published: Path, small: Path, run: Run) -> None:
-    result = run("bisect", published, "--models", small, "--no-isolate", "--record", "--json")
+    result = run(
+        "bisect", published, "--models", small, "--no-isolate", "--record", "--json"
+    )
     assert result.exit_code == 0
     document = json.loads(result.stdout)
     (model,) = document["models"]
     assert document["passed"] and model["passed"] and model["node"] is None
-    kept = json.loads(published.with_name("repository.results").joinpath("bisect.json").read_text())
+    kept = json.loads(
+        published.with_name("repository.results").joinpath("bisect.json").read_text()
+    )
     assert model.items() <= kept["models"][0].items()
     assert model["goldens"] == 5 and model["networks"] == 1
 

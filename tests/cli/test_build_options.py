@@ -22,10 +22,14 @@ from tests.cli.conftest import Small, save
 
 Run = Callable[..., Result]
 RTX = ("--flavour", "tensorrt-rtx")
-on_rtx = pytest.mark.skipif(flavour.resolve() != "tensorrt-rtx", reason="what RTX has and has not")
+on_rtx = pytest.mark.skipif(
+    flavour.resolve() != "tensorrt-rtx", reason="what RTX has and has not"
+)
 
 
-@pytest.mark.parametrize("size", ["", "0", "-1G", "inf", "nan", "1e400", "9999999G", "much", "0.1"])
+@pytest.mark.parametrize(
+    "size", ["", "0", "-1G", "inf", "nan", "1e400", "9999999G", "much", "0.1"]
+)
 @pytest.mark.parametrize("option", ["--workspace", "--pool"])
 def test_what_is_no_size_is_usage(
     small: Path, tmp_path: Path, run: Run, option: str, size: str
@@ -37,7 +41,9 @@ def test_what_is_no_size_is_usage(
 
 
 @pytest.mark.parametrize("pool", ["tactic_dram", "=1G", ""])
-def test_a_pool_has_a_name_and_a_limit(small: Path, tmp_path: Path, run: Run, pool: str) -> None:
+def test_a_pool_has_a_name_and_a_limit(
+    small: Path, tmp_path: Path, run: Run, pool: str
+) -> None:
     result = run("repo", small, "--out", tmp_path / "out", "--pool", pool)
     assert result.exit_code == 2
     assert "not a memory pool with its limit, such as tactic_dram=1GiB" in result.output
@@ -48,7 +54,15 @@ def test_an_option_that_the_flavour_lacks_is_refused_though_the_plan_is_in_the_s
     small: Path, tmp_path: Path, run: Run
 ) -> None:
     """The timing cache is in no key: where a plan was found, TensorRT never saw the option."""
-    arguments = ("repo", small, "--out", tmp_path / "out", "--store", tmp_path / "store", *RTX)
+    arguments = (
+        "repo",
+        small,
+        "--out",
+        tmp_path / "out",
+        "--store",
+        tmp_path / "store",
+        *RTX,
+    )
     assert run(*arguments).exit_code == 0
     refused = run(*arguments, "--timing-cache", tmp_path / "a.cache")
     assert refused.exit_code == 2
@@ -66,7 +80,9 @@ def test_what_needs_a_gpu_is_refused_before_anything_is_lowered(
     more = ("--out", tmp_path / "out") if command == "repo" else ()
     result = run(command, small, *more, *RTX, option)
     assert result.exit_code == 2
-    assert f"builds with {option[2:].replace('-', ' ')} only with a GPU" in result.output
+    assert (
+        f"builds with {option[2:].replace('-', ' ')} only with a GPU" in result.output
+    )
     assert "lower" not in result.stderr
 
 
@@ -82,14 +98,19 @@ GIVEN = {
 
 
 @pytest.mark.parametrize(
-    "name", sorted({field.name for field in fields(BuildOptions)} - {"profiling_verbosity"})
+    "name",
+    sorted({field.name for field in fields(BuildOptions)} - {"profiling_verbosity"}),
 )
-def test_the_command_that_reproduces_a_crash_has_every_option(small: Path, name: str) -> None:
+def test_the_command_that_reproduces_a_crash_has_every_option(
+    small: Path, name: str
+) -> None:
     """It is read back by the command line itself; profiling_verbosity stands in manifests alone."""
     chosen = BuildOptions(**{name: GIVEN.get(name, True)})
     (spec,) = load(small)
     words = shlex.split(
-        replace(Order(spec, Path("out")), flavour="tensorrt-rtx", options=chosen).reproduce
+        replace(
+            Order(spec, Path("out")), flavour="tensorrt-rtx", options=chosen
+        ).reproduce
     )
     assert words[:2] == ["trt-build", "repo"]
     context = repo_command.make_context("repo", words[2:])
@@ -109,7 +130,9 @@ def test_the_command_that_reproduces_a_crash_leaves_other_stores_alone(
     assert (given["store"], given["no_store"]) == read
 
 
-def test_the_command_that_reproduces_a_crash_has_the_samples_values(tmp_path: Path) -> None:
+def test_the_command_that_reproduces_a_crash_has_the_samples_values(
+    tmp_path: Path,
+) -> None:
     file, sample = save(Small(), tmp_path / "net.pt", None), tmp_path / "a b.npz"
     numpy.savez(sample, x=numpy.full((2, 4), 7, "float32"))
     (spec,) = load(file, sample=sample)

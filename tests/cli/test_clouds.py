@@ -65,11 +65,16 @@ def free_port() -> int:
 def running(command: list[str], port: int, folder: Path) -> Iterator[None]:
     """A server on the port, until the end of the block."""
     with (folder / "server.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, cwd=folder
+        )
     try:
         until = time.monotonic() + 60
         while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", port), 1),
+            ):
                 break
             assert time.monotonic() < until and process.poll() is None
             time.sleep(0.2)
@@ -89,7 +94,13 @@ def cloud(
         pytest.importorskip("gcsfs")
         pytest.importorskip("gcp_storage_emulator")
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
-        emulator = [sys.executable, "-m", "gcp_storage_emulator", "start", "--in-memory"]
+        emulator = [
+            sys.executable,
+            "-m",
+            "gcp_storage_emulator",
+            "start",
+            "--in-memory",
+        ]
         words = [f"--port={port}", "--host=127.0.0.1", "--default-bucket=models"]
         with running([*emulator, *words], port, folder):
             yield Cloud("gs://models", ("STORAGE_EMULATOR_HOST",))
@@ -99,15 +110,25 @@ def cloud(
     if azurite is None:
         pytest.skip("azurite-blob is not in the PATH")
     endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
-    connection = f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};"
+    connection = (
+        f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={KEY};"
+    )
     monkeypatch.setenv(urls.CONNECTION, f"{connection}BlobEndpoint={endpoint};")
-    words = ["--blobPort", str(port), "--location", str(folder), "--skipApiVersionCheck"]
+    words = [
+        "--blobPort",
+        str(port),
+        "--location",
+        str(folder),
+        "--skipApiVersionCheck",
+    ]
     with running([azurite, *words], port, folder):
         adlfs.AzureBlobFileSystem(account_name=ACCOUNT).mkdir("models")
         yield Cloud(f"as://{ACCOUNT}/models", (urls.CONNECTION,))
 
 
-def test_models_store_and_repository_may_be_there(tmp_path: Path, run: Run, cloud: Cloud) -> None:
+def test_models_store_and_repository_may_be_there(
+    tmp_path: Path, run: Run, cloud: Cloud
+) -> None:
     source, out, store = (f"{cloud.root}/{name}" for name in ("in", "out", "store"))
     shown = ""
     for number, factor in enumerate((1.0, 2.0), 1):
@@ -131,7 +152,9 @@ def test_models_store_and_repository_may_be_there(tmp_path: Path, run: Run, clou
     kept = cloud.objects()
     assert done.exit_code == 0 and "live/net/config.pbtxt" in kept
     assert any(name.startswith("store/plans/") for name in kept)
-    assert KEY not in shown and not [path for path, data in kept.items() if KEY.encode() in data]
+    assert KEY not in shown and not [
+        path for path, data in kept.items() if KEY.encode() in data
+    ]
 
 
 def test_a_farm_builds_there(tmp_path: Path, cloud: Cloud) -> None:

@@ -37,9 +37,17 @@ def test_repo_reports_a_build(small: Path, tmp_path: Path, run: Run) -> None:
     assert not (tmp_path / ".env").exists()
     assert "plan not executed: small: no plan of this TensorRT runs" in result.stdout
     assert (tmp_path / "out" / "small" / "config.pbtxt").is_file()
-    (recorded,) = json.loads((tmp_path / "out.results" / "build.json").read_text())["models"]
-    assert recorded["ok"] and "build" in recorded["seconds"] and len(recorded["published"]) == 64
-    record = json.loads((tmp_path / "out" / "small" / "trt-build.json").read_text())["result"]
+    (recorded,) = json.loads((tmp_path / "out.results" / "build.json").read_text())[
+        "models"
+    ]
+    assert (
+        recorded["ok"]
+        and "build" in recorded["seconds"]
+        and len(recorded["published"]) == 64
+    )
+    record = json.loads((tmp_path / "out" / "small" / "trt-build.json").read_text())[
+        "result"
+    ]
     (dtypes,) = record["dtypes"]
     assert sum(count for _, count in dtypes["runs"]) == record["layers"]
     nodes = [(one["before"], one["after"]) for one in record["lowering"]]
@@ -51,10 +59,14 @@ class Doubled(torch.nn.Module):
         return x.relu() + x.relu()  # which a pass makes one
 
 
-def test_log_level_graph_writes_the_sequence_of_lowering(tmp_path: Path, run: Run) -> None:
+def test_log_level_graph_writes_the_sequence_of_lowering(
+    tmp_path: Path, run: Run
+) -> None:
     (tmp_path / "models").mkdir()
     save(Doubled(), tmp_path / "models" / "doubled.pt")
-    result = run("repo", tmp_path / "models", "--out", tmp_path / "out", "--log-level", "graph")
+    result = run(
+        "repo", tmp_path / "models", "--out", tmp_path / "out", "--log-level", "graph"
+    )
     files = sorted((tmp_path / "out.graphs" / "doubled").iterdir())
     assert result.exit_code == 0 and files[0].name == "00-start.txt" and len(files) > 1
     assert "graph(" in files[-1].read_text()
@@ -69,7 +81,9 @@ def test_repo_as_json_is_one_document(small: Path, tmp_path: Path, run: Run) -> 
 
 
 @pytest.mark.parametrize("given", ["input", "sample"])
-def test_repo_accepts_inputs_instead_of_a_manifest(tmp_path: Path, run: Run, given: str) -> None:
+def test_repo_accepts_inputs_instead_of_a_manifest(
+    tmp_path: Path, run: Run, given: str
+) -> None:
     file = save(Small(), tmp_path / "net.pt", None)
     if given == "input":
         words = ["--input", "x:float32:batch(1,2,8)x4"]
@@ -81,7 +95,9 @@ def test_repo_accepts_inputs_instead_of_a_manifest(tmp_path: Path, run: Run, giv
     assert (tmp_path / "out" / "net" / "1" / "model.plan").is_file()
 
 
-def test_env_is_written_where_it_is_asked_for(small: Path, tmp_path: Path, run: Run) -> None:
+def test_env_is_written_where_it_is_asked_for(
+    small: Path, tmp_path: Path, run: Run
+) -> None:
     (tmp_path / ".env").write_text("TRITON_IMAGE=mine\n")
     assert run("repo", small, "--out", tmp_path / "out").exit_code == 0
     assert (tmp_path / ".env").read_text() == "TRITON_IMAGE=mine\n"
@@ -123,13 +139,19 @@ def test_init_writes_every_missing_manifest_of_a_folder(small: Path, run: Run) -
     assert (small / "small.yaml").read_text() == MANIFEST, "what was there stays"
     text = (small / "masks.yaml").read_text()
     marked = [line for line in text.splitlines() if "  # ?" in line]
-    assert f"masks.yaml: 2 inputs, {len(marked)} lines to look at; no inputs: " in result.stdout
+    assert (
+        f"masks.yaml: 2 inputs, {len(marked)} lines to look at; no inputs: "
+        in result.stdout
+    )
     assert any("batch: {min" in line for line in marked), "ranges are guesses, too"
     assert "# no input: scale: its default 2.0 is used" in text
     specs = {spec.name: spec for spec in load(small / "masks.pt")}
     assert specs["masks"].inputs[0].dtype == "int64"
     data = json.loads(run("init", small, "--force", "--json").stdout)
-    assert [Path(one["manifest"]).name for one in data["manifests"]] == ["masks.yaml", "small.yaml"]
+    assert [Path(one["manifest"]).name for one in data["manifests"]] == [
+        "masks.yaml",
+        "small.yaml",
+    ]
     assert [Path(one["file"]).name for one in data["failed"]] == ["wants.pt"]
 
 
@@ -146,7 +168,9 @@ def test_init_suggests_the_parts_that_could_be_built(tmp_path: Path, run: Run) -
     assert result.exit_code == 1 and "--module with one of head" in result.stderr
 
 
-def test_five_mistakes_show_and_nothing_is_written(small: Path, tmp_path: Path, run: Run) -> None:
+def test_five_mistakes_show_and_nothing_is_written(
+    small: Path, tmp_path: Path, run: Run
+) -> None:
     (small / "small.yaml").write_text(
         "inputs:\n- name: x\n  dtype: float\n  shape: [bacth, 4]\ndims:\n  batch: {min: 4, opt: 2,"
         " max: 8}\ninstances: two\nprecison: fp16\n"
@@ -162,7 +186,8 @@ def test_five_mistakes_show_and_nothing_is_written(small: Path, tmp_path: Path, 
         (8, "'precision'?"),
     ]:
         assert any(
-            f"small.yaml:{line}:" in text and words in text for text in result.stderr.splitlines()
+            f"small.yaml:{line}:" in text and words in text
+            for text in result.stderr.splitlines()
         )
     assert leftovers(tmp_path) == before
 
@@ -184,7 +209,9 @@ def test_a_file_that_is_not_torchscript(
         torch.save(Small().state_dict(), file)
     else:
         file.write_bytes(file.read_bytes()[: 2000 if kind == "truncated" else 0])
-    options = {"repo": ["--out", tmp_path / "out"], "init": ["--force"]}.get(command, [])
+    options = {"repo": ["--out", tmp_path / "out"], "init": ["--force"]}.get(
+        command, []
+    )
     before = leftovers(tmp_path)
     result = run(command, file, *options)
     assert result.exit_code == 1
@@ -218,7 +245,9 @@ def test_batches_that_profiles_lose_to_each_other_are_warned_of(
         )
 
 
-def test_a_bad_model_does_not_stop_the_others(small: Path, tmp_path: Path, run: Run) -> None:
+def test_a_bad_model_does_not_stop_the_others(
+    small: Path, tmp_path: Path, run: Run
+) -> None:
     (small / "broken.pt").write_bytes(b"PK\x03\x04 not much of a zip")
     (small / "broken.yaml").write_text(MANIFEST)
     result = run("repo", small, "--out", tmp_path / "out")
@@ -231,7 +260,9 @@ def test_a_bad_model_does_not_stop_the_others(small: Path, tmp_path: Path, run: 
 @pytest.mark.parametrize("command", ["repo", "check", "init"])
 def test_a_forward_that_wants_a_list(tmp_path: Path, run: Run, command: str) -> None:
     file = save(WantsList(), tmp_path / "net.pt")
-    options = {"repo": ["--out", tmp_path / "out"], "init": ["--force"]}.get(command, [])
+    options = {"repo": ["--out", tmp_path / "out"], "init": ["--force"]}.get(
+        command, []
+    )
     result = run(command, file, *options)
     assert result.exit_code == 1
     assert "argument 'xs' of forward is a List[Tensor]" in result.output
@@ -290,11 +321,18 @@ def test_check_names_what_tensorrt_cannot_take_and_what_would_run_where(
     ],
 )
 def test_refusal_of_a_manifest_quotes_the_module(
-    small: Path, tmp_path: Path, run: Run, command: str, wrong: tuple[str, str], words: str
+    small: Path,
+    tmp_path: Path,
+    run: Run,
+    command: str,
+    wrong: tuple[str, str],
+    words: str,
 ) -> None:
     """Not as a failure of our converters, which fail on such inputs too."""
     (small / "small.yaml").write_text(MANIFEST.replace(*wrong))
-    result = run(command, small, *(["--out", tmp_path / "out"] if command == "repo" else []))
+    result = run(
+        command, small, *(["--out", tmp_path / "out"] if command == "repo" else [])
+    )
     assert result.exit_code in (1, 2)
     assert (
         words in result.output
@@ -308,7 +346,9 @@ def test_init_writes_a_manifest_that_builds(tmp_path: Path, run: Run) -> None:
     result = run("init", file)
     assert result.exit_code == 0, result.output
     (spec,) = load(file)
-    assert [(i.name, i.dtype, i.shape) for i in spec.inputs] == [("x", "float32", ("batch", 4))]
+    assert [(i.name, i.dtype, i.shape) for i in spec.inputs] == [
+        ("x", "float32", ("batch", 4))
+    ]
     assert run("repo", file, "--out", tmp_path / "out").exit_code == 0
 
 
@@ -331,7 +371,10 @@ def test_init_reads_convolutions_and_embeddings(tmp_path: Path, run: Run) -> Non
     class Sees(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.conv, self.table = torch.nn.Conv2d(6, 4, 3, groups=2), torch.nn.Embedding(10, 4)
+            self.conv, self.table = (
+                torch.nn.Conv2d(6, 4, 3, groups=2),
+                torch.nn.Embedding(10, 4),
+            )
 
         def forward(
             self, image: torch.Tensor, ids: torch.Tensor
@@ -372,7 +415,9 @@ def test_lower_prints_the_graph_the_passes_and_a_diff(
     assert torch.equal(lowered(x)[0], torch.jit.load(str(file))(x))
 
 
-def test_lower_stops_at_the_given_pass_and_suggests_close_names(small: Path, run: Run) -> None:
+def test_lower_stops_at_the_given_pass_and_suggests_close_names(
+    small: Path, run: Run
+) -> None:
     stopped = json.loads(
         run("lower", small / "small.pt", "--stop-after", "inline", "--json").stdout
     )
@@ -388,7 +433,9 @@ class Attention(torch.nn.Module):
         self.query = torch.nn.Linear(4, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.softmax(torch.matmul(self.query(x), x.transpose(-1, -2)) / 2.0, dim=-1)
+        return torch.softmax(
+            torch.matmul(self.query(x), x.transpose(-1, -2)) / 2.0, dim=-1
+        )
 
 
 def test_lower_shows_what_conversion_does_for_a_precision(
@@ -407,7 +454,9 @@ def test_lower_shows_what_conversion_does_for_a_precision(
     assert early["passes"][-1]["name"] == "inline"
     for name, precision in (("scale-queries", "fp16"), ("scale-scores", "fp32")):
         refused = run("lower", tmp_path / "attention.pt", "--show", name)
-        assert refused.exit_code == 2 and f"add --precision {precision}" in refused.stderr
+        assert (
+            refused.exit_code == 2 and f"add --precision {precision}" in refused.stderr
+        )
 
 
 def test_inspect_prints_a_network_a_plan_a_model_and_a_repository(
@@ -416,12 +465,19 @@ def test_inspect_prints_a_network_a_plan_a_model_and_a_repository(
     layers = json.loads(run("inspect", small, "--json").stdout)["layers"]
     assert "ACTIVATION" in [layer["type"] for layer in layers]
     assert "aten::relu" in run("inspect", small / "small.pt").stdout
-    facts = json.loads(run("inspect", published / "small" / "1" / "model.plan", "--json").stdout)
+    facts = json.loads(
+        run("inspect", published / "small" / "1" / "model.plan", "--json").stdout
+    )
     assert facts["outputs"][0]["name"] == "y"
     assert "max_batch_size: 8" in run("inspect", published / "small").stdout
-    assert json.loads(run("inspect", published, "--json").stdout)["models"][0]["goldens"] >= 3
+    assert (
+        json.loads(run("inspect", published, "--json").stdout)["models"][0]["goldens"]
+        >= 3
+    )
     assert "small" in run("inspect", published).stdout
-    assert not {"None", "[]", "False"} & set(run("inspect", published / "small").stdout.split())
+    assert not {"None", "[]", "False"} & set(
+        run("inspect", published / "small").stdout.split()
+    )
 
 
 def test_inspect_counts_the_plans_of_all_pieces(tmp_path: Path, run: Run) -> None:
@@ -472,7 +528,9 @@ def test_read_only_repository_is_reported_before_the_build(
     (tmp_path / "closed").mkdir()
     real = os.access
     monkeypatch.setattr(
-        os, "access", lambda path, mode: Path(path) != tmp_path / "closed" and real(path, mode)
+        os,
+        "access",
+        lambda path, mode: Path(path) != tmp_path / "closed" and real(path, mode),
     )
     refused = run("repo", small, "--out", tmp_path / "closed" / (below or "out"))
     assert (refused.exit_code, "load" in refused.stderr) == (4, False)
@@ -491,7 +549,11 @@ def test_dangling_link_is_reported(small: Path, tmp_path: Path, run: Run) -> Non
         words = f"{tmp_path / link} is a link to {target}, which does not exist"
         for out in (tmp_path / link, tmp_path / link / "out"):
             result = run("repo", small, "--out", out)
-            assert (result.exit_code, words in result.stderr, "load" in result.stderr) == (
+            assert (
+                result.exit_code,
+                words in result.stderr,
+                "load" in result.stderr,
+            ) == (
                 2,
                 True,
                 False,
@@ -503,7 +565,9 @@ def test_dangling_link_is_reported(small: Path, tmp_path: Path, run: Run) -> Non
 
 
 @pytest.mark.slow
-def test_ctrl_c_during_a_build_leaves_no_half_of_anything(small: Path, tmp_path: Path) -> None:
+def test_ctrl_c_during_a_build_leaves_no_half_of_anything(
+    small: Path, tmp_path: Path
+) -> None:
     """Interrupted at the start of each phase that writes or works long: 130, and a repository that
     is whole or none.
     """
@@ -520,7 +584,9 @@ def test_ctrl_c_during_a_build_leaves_no_half_of_anything(small: Path, tmp_path:
         # 0: it was done before the signal could be heard
         assert process.returncode in (130, 0), rest
         whole = {"config.pbtxt", "1", "goldens", "trt-build.json"}
-        assert {name for name in leftovers(out.parent) if name not in ("out", ".env")} == set()
+        assert {
+            name for name in leftovers(out.parent) if name not in ("out", ".env")
+        } == set()
         assert not out.exists() or leftovers(out / "small") >= whole
         if phase == "convert":
             assert process.returncode == 130
@@ -534,8 +600,16 @@ def test_ports_are_counted_from_the_first_and_each_can_be_its_own() -> None:
         "grpc_port": 8001,
         "metrics_port": 8002,
     }
-    assert ports(9000, None, 7, None) == {"http_port": 9000, "grpc_port": 7, "metrics_port": 9002}
-    assert ports(0, None, None, None) == {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+    assert ports(9000, None, 7, None) == {
+        "http_port": 9000,
+        "grpc_port": 7,
+        "metrics_port": 9002,
+    }
+    assert ports(0, None, None, None) == {
+        "http_port": 0,
+        "grpc_port": 0,
+        "metrics_port": 0,
+    }
 
 
 def test_serve_of_no_repository_is_usage(tmp_path: Path, run: Run) -> None:
@@ -546,11 +620,23 @@ def test_serve_of_no_repository_is_usage(tmp_path: Path, run: Run) -> None:
 @pytest.mark.parametrize(
     ("given", "code", "words"),
     [
-        (["--port", "70000"], 2, "--http-port 70000: a port is a number from 1 to 65535"),
+        (
+            ["--port", "70000"],
+            2,
+            "--http-port 70000: a port is a number from 1 to 65535",
+        ),
         (["--port", "65535"], 2, "--grpc-port 65536: a port is a number"),
         (["--port", "-1"], 2, "--http-port -1: a port is a number"),
-        (["--port", "0", "--address", "192.0.2.1"], 4, "use an --address of this machine"),
-        (["--port", "0", "--log-file", "/proc/none/log"], 4, "the log cannot be written"),
+        (
+            ["--port", "0", "--address", "192.0.2.1"],
+            4,
+            "use an --address of this machine",
+        ),
+        (
+            ["--port", "0", "--log-file", "/proc/none/log"],
+            4,
+            "the log cannot be written",
+        ),
         (["--timeout", "0"], 2, "0.0 is not in the range x>0"),
     ],
 )
@@ -562,12 +648,18 @@ def test_serve_refuses_what_no_server_can_have(
 
 
 @pytest.mark.parametrize(
-    "url", ["loc alhost:80", "localhost:80:80", "localhost:99999", "[::1", "http://", ":8000"]
+    "url",
+    ["loc alhost:80", "localhost:80:80", "localhost:99999", "[::1", "http://", ":8000"],
 )
 @pytest.mark.parametrize("flag", ["--url", "--grpc-url"])
-def test_invalid_address_is_a_usage_error(published: Path, run: Run, flag: str, url: str) -> None:
+def test_invalid_address_is_a_usage_error(
+    published: Path, run: Run, flag: str, url: str
+) -> None:
     result = run("verify", published, flag, url)
-    assert (result.exit_code, f"{url!r} is no address of an endpoint" in result.stderr) == (
+    assert (
+        result.exit_code,
+        f"{url!r} is no address of an endpoint" in result.stderr,
+    ) == (
         2,
         True,
     ), result.stderr
@@ -578,7 +670,10 @@ def test_verify_of_no_endpoint_is_environment_and_of_no_address_usage(
 ) -> None:
     assert run("verify", published).exit_code == 2
     assert (
-        run("verify", published, "--url", "127.0.0.1:1", "--grpc-url", "127.0.0.1:2").exit_code == 4
+        run(
+            "verify", published, "--url", "127.0.0.1:1", "--grpc-url", "127.0.0.1:2"
+        ).exit_code
+        == 4
     )
 
 
@@ -592,7 +687,10 @@ def test_ctrl_c_while_an_answer_is_waited_for_is_one_line(published: Path) -> No
             connection.recv(1)
             process.send_signal(signal.SIGINT)
             _, stderr = process.communicate(timeout=60)
-    assert (process.returncode, stderr) == (130, "interrupted; no partly written files remain\n")
+    assert (process.returncode, stderr) == (
+        130,
+        "interrupted; no partly written files remain\n",
+    )
 
 
 @pytest.mark.live
@@ -607,7 +705,8 @@ def test_verify_serves_compares_and_fails_with_three(published: Path, run: Run) 
     golden = published / "small" / "goldens" / "p0-opt.npz"
     with numpy.load(golden) as arrays:
         changed = {
-            key: arrays[key] + (1 if key.startswith("output") else 0) for key in arrays.files
+            key: arrays[key] + (1 if key.startswith("output") else 0)
+            for key in arrays.files
         }
     numpy.savez(golden, **changed)
     result = run("verify", published, "--serve", "--json")
@@ -620,12 +719,21 @@ def test_verify_serves_compares_and_fails_with_three(published: Path, run: Run) 
 
 @pytest.mark.live
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_serve_answers_until_it_is_stopped(published: Path, run: Run, stop: signal.Signals) -> None:
+def test_serve_answers_until_it_is_stopped(
+    published: Path, run: Run, stop: signal.Signals
+) -> None:
     process = start("serve", published, "--port", "0", "--json")
     assert process.stdout is not None
     record = json.loads("".join(iter(process.stdout.readline, "}\n")) + "}")
     result = run(
-        "verify", published, "--url", record["http"], "--grpc-url", record["grpc"], "--repeat", "0"
+        "verify",
+        published,
+        "--url",
+        record["http"],
+        "--grpc-url",
+        record["grpc"],
+        "--repeat",
+        "0",
     )
     assert result.exit_code == 0, result.output
     process.send_signal(stop)
@@ -641,7 +749,9 @@ def test_a_port_in_use_is_environment(published: Path, run: Run) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         held.listen()
-        result = run("serve", published, "--port", "0", "--http-port", held.getsockname()[1])
+        result = run(
+            "serve", published, "--port", "0", "--http-port", held.getsockname()[1]
+        )
     assert result.exit_code == 4
     assert "in use" in result.stderr
 

@@ -24,12 +24,17 @@ def test_an_edit_is_kept_refused_carried_over_and_dropped(
     assert unchanged.exit_code == 0 and "small  edited" in unchanged.stdout
     assert "was edited by hand: instance_group.0.count 1 -> 2" in unchanged.stderr
     refused = run("repo", small, "--out", out, "--precision", "fp16")
-    assert refused.exit_code == 2 and "would lose what was changed by hand" in refused.stderr
+    assert (
+        refused.exit_code == 2
+        and "would lose what was changed by hand" in refused.stderr
+    )
     assert "count: 2" in config.read_text()
     kept = run("repo", small, "--out", out, "--precision", "fp16", "--keep-edits")
     assert kept.exit_code == 0, kept.stderr
     assert "count: 2" in config.read_text() and "fp16" in config.read_text()
-    dropped = run("repo", small, "--out", out, "--precision", "fp16", "--overwrite-edits")
+    dropped = run(
+        "repo", small, "--out", out, "--precision", "fp16", "--overwrite-edits"
+    )
     assert dropped.exit_code == 0 and "count: 1" in config.read_text()
     assert "rebuilt because: --overwrite-edits" in dropped.stderr
 
@@ -43,7 +48,10 @@ def test_an_adopted_edit_is_published_and_the_comments_stay(
     assert run("repo", small, "--out", out).exit_code == 0
     text = config.read_text().replace("count: 1", "count: 2")
     config.write_text(
-        text.replace("dynamic_batching {", "dynamic_batching {\n  max_queue_delay_microseconds: 50")
+        text.replace(
+            "dynamic_batching {",
+            "dynamic_batching {\n  max_queue_delay_microseconds: 50",
+        )
         + 'metric_tags { key: "team" value: "search" }\n'
         + 'parameters { key: "owner" value { string_value: "ops" } }\n'
     )
@@ -59,23 +67,32 @@ def test_an_adopted_edit_is_published_and_the_comments_stay(
     assert 'parameters: {"owner": {"string_value": "ops"}}' in written
     again = run("repo", small, "--out", out)
     assert again.exit_code == 0 and "small  reused" in again.stdout, again.output
-    assert all(words in config.read_text() for words in ("count: 2", "search", "seconds: 50"))
+    assert all(
+        words in config.read_text() for words in ("count: 2", "search", "seconds: 50")
+    )
     assert "small  unchanged" in run("repo", small, "--out", out).stdout
     # a second edit keeps the first
-    config.write_text(config.read_text() + 'parameters { key: "b" value { string_value: "c" } }\n')
+    config.write_text(
+        config.read_text() + 'parameters { key: "b" value { string_value: "c" } }\n'
+    )
     assert run("adopt", out, "small", "--models", small).exit_code == 0
     assert '"owner": {"string_value": "ops"}' in manifest.read_text()
     assert run("repo", small, "--out", out).exit_code == 0
 
 
-def test_files_added_by_hand_are_never_unchanged(published: Path, run: Run, tmp_path: Path) -> None:
+def test_files_added_by_hand_are_never_unchanged(
+    published: Path, run: Run, tmp_path: Path
+) -> None:
     models = tmp_path / "models"
     models.mkdir()
     save(Small(), models / "small.pt")
     assert "small  unchanged" in run("repo", models, "--out", published).stdout
     (published / "small" / "1" / "notes.txt").write_text("")
     found = run("repo", models, "--out", published)
-    assert "small  edited" in found.stdout and "small/1/notes.txt is not of" in found.stderr
+    assert (
+        "small  edited" in found.stdout
+        and "small/1/notes.txt is not of" in found.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,7 +117,9 @@ def test_an_edit_that_a_manifest_cannot_say_is_refused(
     assert (models / "small.yaml").read_text() == before
 
 
-def test_adopt_without_an_edit_and_with_wrong_paths(published: Path, small: Path, run: Run) -> None:
+def test_adopt_without_an_edit_and_with_wrong_paths(
+    published: Path, small: Path, run: Run
+) -> None:
     nothing = run("adopt", published, "small", "--models", small)
     assert nothing.exit_code == 0 and "its config has no edits" in nothing.stdout
     for arguments in (
@@ -109,7 +128,11 @@ def test_adopt_without_an_edit_and_with_wrong_paths(published: Path, small: Path
         (published, "small", "--models", small / "x"),
     ):
         refused = run("adopt", *arguments)
-        assert refused.exit_code == 2 and refused.stderr and "Traceback" not in refused.stderr
+        assert (
+            refused.exit_code == 2
+            and refused.stderr
+            and "Traceback" not in refused.stderr
+        )
         assert max(map(len, run("adopt", "--help").stdout.splitlines())) <= 80
 
 

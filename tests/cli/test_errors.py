@@ -54,14 +54,19 @@ def test_every_error_has_its_exit_code(error: BaseException, code: int) -> None:
 
 
 def test_error_has_message_location_and_fix() -> None:
-    result = raising(errors.ModelFileError("it is broken", where="a.pt", fix="save it again"))
-    assert result.stderr == "error: it is broken\n  where: a.pt\n  fix:   save it again\n"
+    result = raising(
+        errors.ModelFileError("it is broken", where="a.pt", fix="save it again")
+    )
+    assert (
+        result.stderr == "error: it is broken\n  where: a.pt\n  fix:   save it again\n"
+    )
     assert result.stdout == ""
 
 
 def test_an_error_as_json_is_one_document_on_stdout() -> None:
     result = raising(
-        errors.ModelFileError("it is broken", where="a.pt", fix="save it again"), "--json"
+        errors.ModelFileError("it is broken", where="a.pt", fix="save it again"),
+        "--json",
     )
     assert json.loads(result.stdout) == {
         "error": {
@@ -76,12 +81,17 @@ def test_an_error_as_json_is_one_document_on_stdout() -> None:
 
 def test_mistakes_and_operators_arrive_in_json_one_by_one() -> None:
     mistakes = [errors.Mistake("a.yaml", 3, "m", "f"), errors.Mistake("a.yaml", 4, "n")]
-    found = json.loads(raising(errors.ManifestError(mistakes), "--json").stdout)["error"][
-        "mistakes"
+    found = json.loads(raising(errors.ManifestError(mistakes), "--json").stdout)[
+        "error"
+    ]["mistakes"]
+    assert [(mistake["line"], mistake["message"]) for mistake in found] == [
+        (3, "m"),
+        (4, "n"),
     ]
-    assert [(mistake["line"], mistake["message"]) for mistake in found] == [(3, "m"), (4, "n")]
     operator = errors.UnsupportedOperator("aten::x", "n", "a.py:1", "none", "fix")
-    found = json.loads(raising(errors.UnsupportedOperators([operator]), "--json").stdout)["error"]
+    found = json.loads(
+        raising(errors.UnsupportedOperators([operator]), "--json").stdout
+    )["error"]
     assert found["operators"] == [vars(operator)]
 
 
@@ -125,8 +135,12 @@ def test_sigterm_unwinds_like_ctrl_c_and_leaves_the_handler_as_it_was() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupt_that_a_library_replaces_is_no_defect(number: int, code: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_an_interrupt_that_a_library_replaces_is_no_defect(
+    number: int, code: int
+) -> None:
     before = signal.getsignal(number)
 
     @click.command(cls=Command)

@@ -15,7 +15,9 @@ from tests.cli.test_startup import imported
 Run = Callable[..., Result]
 
 
-def test_before_and_after_a_build_and_a_change(small: Path, tmp_path: Path, run: Run) -> None:
+def test_before_and_after_a_build_and_a_change(
+    small: Path, tmp_path: Path, run: Run
+) -> None:
     out = tmp_path / "out"
     assert (
         "small: would be built because: there was none before"
@@ -27,7 +29,13 @@ def test_before_and_after_a_build_and_a_change(small: Path, tmp_path: Path, run:
     text = run("explain", small, "--out", out, "--all").stdout
     assert text.startswith(short)
     assert "in the store" in text
-    for part in ("precision", "weights", "converters.aten::linear", "tensorrt", "source"):
+    for part in (
+        "precision",
+        "weights",
+        "converters.aten::linear",
+        "tensorrt",
+        "source",
+    ):
         assert f"\n    {part} " in text
     text = run("explain", small, "--out", out, "--precision", "fp16").stdout
     assert "small: would be built because: precision fp32 -> fp16" in text
@@ -47,7 +55,9 @@ def test_a_repository_is_refused_with_the_models_that_it_has(
     assert "no models in" in run("explain", out / "small" / "goldens").stderr
 
 
-def test_repo_reports_the_reason_of_a_rebuild(small: Path, tmp_path: Path, run: Run) -> None:
+def test_repo_reports_the_reason_of_a_rebuild(
+    small: Path, tmp_path: Path, run: Run
+) -> None:
     out = tmp_path / "out"
     assert "rebuilt because" not in run("repo", small, "--out", out).stderr
     result = run("repo", small, "--out", out, "--precision", "fp16")
@@ -60,14 +70,20 @@ def test_repo_reports_the_reason_of_a_rebuild(small: Path, tmp_path: Path, run: 
     assert "because: precision fp16 -> fp32" in run("explain", out / "small").stdout
 
 
-def test_without_a_repository_the_store_knows(small: Path, tmp_path: Path, run: Run) -> None:
+def test_without_a_repository_the_store_knows(
+    small: Path, tmp_path: Path, run: Run
+) -> None:
     store = tmp_path / "store"
     run("repo", small, "--out", tmp_path / "out", "--store", store)
     (small / "small.yaml").write_text(MANIFEST.replace("max: 8", "max: 9"))
-    (report,) = json.loads(run("explain", small, "--store", store, "--json").stdout)["models"]
+    (report,) = json.loads(run("explain", small, "--store", store, "--json").stdout)[
+        "models"
+    ]
     assert report["because"] == "profiles.0.batch [1, 2, 8] -> [1, 2, 9]"
     assert report["plans"]["model"]["stored"] is True
-    (report,) = json.loads(run("explain", small, "--no-store", "--json").stdout)["models"]
+    (report,) = json.loads(run("explain", small, "--no-store", "--json").stdout)[
+        "models"
+    ]
     assert report["because"] == "there was none before"
 
 
@@ -76,9 +92,19 @@ def test_a_store_that_does_not_answer_stops_no_explanation(
 ) -> None:
     run("repo", small, "--out", tmp_path / "out", "--no-store")
     (tmp_path / "file").touch()
-    record = run("explain", small, "--out", tmp_path / "out", "--store", tmp_path / "file", "--all")
+    record = run(
+        "explain",
+        small,
+        "--out",
+        tmp_path / "out",
+        "--store",
+        tmp_path / "file",
+        "--all",
+    )
     assert record.exit_code == 0, record.output
-    assert "small: unchanged" in record.stdout and "no store that answers" in record.stdout
+    assert (
+        "small: unchanged" in record.stdout and "no store that answers" in record.stdout
+    )
 
 
 def test_explain_imports_neither_torch_nor_tensorrt(small: Path) -> None:

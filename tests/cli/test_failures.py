@@ -35,9 +35,21 @@ ALLOCATOR = (
 )
 KINDS = {
     "memory": ("raise MemoryError", 4, "there is not enough memory"),
-    "torch": (f'raise RuntimeError("{ALLOCATOR}")', 4, "can't allocate memory: you tried 9 bytes"),
-    "package": ("import nothing_of_that_name", 4, "nothing_of_that_name is not installed"),
-    "defect": ("1 / 0", 70, "this is a defect of trt-build: ZeroDivisionError: division by zero"),
+    "torch": (
+        f'raise RuntimeError("{ALLOCATOR}")',
+        4,
+        "can't allocate memory: you tried 9 bytes",
+    ),
+    "package": (
+        "import nothing_of_that_name",
+        4,
+        "nothing_of_that_name is not installed",
+    ),
+    "defect": (
+        "1 / 0",
+        70,
+        "this is a defect of trt-build: ZeroDivisionError: division by zero",
+    ),
 }
 
 
@@ -63,7 +75,14 @@ def test_repo_names_the_model_and_builds_the_others(
     _, code, words = KINDS[kind]
     out = tmp_path / "out"
     result = run(
-        "repo", models, "--out", out, "--no-store", isolate, "--plugin", plugin(tmp_path, kind)
+        "repo",
+        models,
+        "--out",
+        out,
+        "--no-store",
+        isolate,
+        "--plugin",
+        plugin(tmp_path, kind),
     )
     assert result.exit_code == code
     assert "error: bad: " in result.stderr and words in result.stderr
@@ -83,10 +102,15 @@ def test_check_names_the_model_and_checks_the_others(
     assert small["error"] is None and small["config"]
 
 
-def test_failures_of_several_kinds_end_with_1(models: Path, tmp_path: Path, run: Run) -> None:
+def test_failures_of_several_kinds_end_with_1(
+    models: Path, tmp_path: Path, run: Run
+) -> None:
     (models / "broken.pt").write_bytes(b"PK\x03\x04 not much of a zip")
     (models / "broken.yaml").write_text((models / "small.yaml").read_text())
-    for words in (["repo", models, "--out", tmp_path / "out", "--no-store"], ["check", models]):
+    for words in (
+        ["repo", models, "--out", tmp_path / "out", "--no-store"],
+        ["check", models],
+    ):
         assert run(*words, "--plugin", plugin(tmp_path, "defect")).exit_code == 1
 
 
@@ -94,16 +118,32 @@ def test_failures_of_several_kinds_end_with_1(models: Path, tmp_path: Path, run:
     "words", [["repo", "--out", "out", "--no-store"], ["check"]], ids=["repo", "check"]
 )
 def test_the_traceback_of_a_defect_is_in_json_and_shown_by_debug(
-    models: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, words: list[str]
+    models: Path,
+    tmp_path: Path,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = run(
-        words[0], models, *words[1:], "--debug", "--json", "--plugin", plugin(tmp_path, "defect")
+        words[0],
+        models,
+        *words[1:],
+        "--debug",
+        "--json",
+        "--plugin",
+        plugin(tmp_path, "defect"),
     )
     bad, _ = json.loads(result.stdout)["models"]
-    assert bad["error"]["kind"] == "Defect" and "defect_plugin.py" in bad["error"]["traceback"]
+    assert (
+        bad["error"]["kind"] == "Defect"
+        and "defect_plugin.py" in bad["error"]["traceback"]
+    )
     assert "bad: Traceback" in result.stderr and "ZeroDivisionError" in result.stderr
-    assert "please report it" in bad["error"]["fix"] and "/builder/" in bad["error"]["where"]
+    assert (
+        "please report it" in bad["error"]["fix"]
+        and "/builder/" in bad["error"]["where"]
+    )
 
 
 def test_a_search_that_meets_a_defect_goes_on_with_the_next(
@@ -112,12 +152,18 @@ def test_a_search_that_meets_a_defect_goes_on_with_the_next(
     words = ["--search-precision", "--no-store", "--plugin", plugin(tmp_path, "defect")]
     result = run("repo", models, "--out", tmp_path / "out", *words)
     assert (
-        result.exit_code == 70 and "bad: no precision was found: this is a defect" in result.stderr
+        result.exit_code == 70
+        and "bad: no precision was found: this is a defect" in result.stderr
     )
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"small"}
 
 
-DAMAGED = ("[]", "null", "[" * 100_000, '{"inputs": 3, "outputs": [1], "bytes": "x", "state": 5}')
+DAMAGED = (
+    "[]",
+    "null",
+    "[" * 100_000,
+    '{"inputs": 3, "outputs": [1], "bytes": "x", "state": 5}',
+)
 
 
 @pytest.mark.parametrize("text", DAMAGED)
@@ -136,7 +182,9 @@ def test_damaged_json_of_a_published_model_is_refused_by_name(
     assert f"{name} of the published model is damaged" in result.stdout
 
 
-@pytest.mark.parametrize("name", ["trt-build.json", "config.pbtxt", "1/plan.json", "1/model.plan"])
+@pytest.mark.parametrize(
+    "name", ["trt-build.json", "config.pbtxt", "1/plan.json", "1/model.plan"]
+)
 def test_a_pipe_in_a_published_model_does_not_hang(
     published: Path, tmp_path: Path, run: Run, name: str
 ) -> None:

@@ -27,7 +27,9 @@ Run = Callable[..., Result]
 @pytest.fixture
 def run() -> Run:
     def invoke(*words: object) -> Result:
-        return CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=False)
+        return CliRunner().invoke(
+            main, [str(word) for word in words], catch_exceptions=False
+        )
 
     return invoke
 
@@ -60,17 +62,23 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def test_each_version_keeps_its_figures(run: Run, repository: Path, tmp_path: Path) -> None:
+def test_each_version_keeps_its_figures(
+    run: Run, repository: Path, tmp_path: Path
+) -> None:
     assert rates(run, repository) == {3: [300.0], 2: [200.0], 1: [100.0]}
     keep(repository, 350.0)
     assert rates(run, repository) == {3: [350.0], 2: [200.0], 1: [100.0]}
     assert "350.0" in (shown := run("history", repository).stdout) and "p99 ms" in shown
     (model,) = gather(repository)["models"]
-    assert [one["levels"][1]["throughput"]["value"] for one in model["bench"]] == [350.0]
+    assert [one["levels"][1]["throughput"]["value"] for one in model["bench"]] == [
+        350.0
+    ]
     assert run("rollback", repository, "scorer", "--to", 1).exit_code == 0
     assert rates(run, repository) == {3: [350.0], 2: [200.0], 1: [100.0]}
     (model,) = gather(repository)["models"]
-    assert [one["levels"][1]["throughput"]["value"] for one in model["bench"]] == [100.0]
+    assert [one["levels"][1]["throughput"]["value"] for one in model["bench"]] == [
+        100.0
+    ]
     assert model["bench"][0]["current"]
 
 
@@ -97,7 +105,9 @@ def test_pushed_models_take_their_figures_along(
 ) -> None:
     live = tmp_path / "live"
 
-    def pushed(source: Path, target: deployment.Target, *_: Any, **__: Any) -> list[Any]:
+    def pushed(
+        source: Path, target: deployment.Target, *_: Any, **__: Any
+    ) -> list[Any]:
         history.promote(source / "scorer", target.repository)
         return [deployment.Pushed("scorer", "pushed", 1)]
 
@@ -124,7 +134,9 @@ def test_figures_go_with_their_version(run: Run, repository: Path) -> None:
     assert len(records.models(repository, records.BENCH)["scorer"]) == 3
 
 
-def test_a_build_removes_the_figures_of_versions_that_it_removes(repository: Path) -> None:
+def test_a_build_removes_the_figures_of_versions_that_it_removes(
+    repository: Path,
+) -> None:
     publish(net(4), repository)  # version 1 is gone
     result: Any = SimpleNamespace(name="scorer", ok=True)
     repo._update_records(repository, {}, [result], record=False)
@@ -137,7 +149,10 @@ def test_models_are_promoted_and_pruned_without_readable_figures(
     run: Run, repository: Path, tmp_path: Path
 ) -> None:
     records.path(repository, records.BENCH).write_text("[]")
-    for words in (("promote", repository, tmp_path / "live"), ("prune", repository, "--keep", 1)):
+    for words in (
+        ("promote", repository, tmp_path / "live"),
+        ("prune", repository, "--keep", 1),
+    ):
         done = run(*words)
         assert done.exit_code == 0 and "bench.json" in done.stderr, done.output
     assert [entry.number for entry in history.history(repository / "scorer")] == [3]
@@ -170,9 +185,12 @@ def test_a_bucket_has_the_figures_beside_the_repository(repository: Path) -> Non
     with buckets.opened(url) as mirror:
         found = records.figures(mirror.path, "scorer")
         numbers = {
-            entry.identity: entry.number for entry in history.history(mirror.path / "scorer")
+            entry.identity: entry.number
+            for entry in history.history(mirror.path / "scorer")
         }
-    assert {numbers[one]: facts[0]["requests_per_second"] for one, facts in found.items()} == {
+    assert {
+        numbers[one]: facts[0]["requests_per_second"] for one, facts in found.items()
+    } == {
         1: 100.0,
         2: 200.0,
     }
@@ -184,7 +202,9 @@ def test_history_shows_what_bench_measured(run: Run, tmp_path: Path) -> None:
     publish(net(1), tmp_path / "repository")
     done = run("bench", tmp_path / "repository", "--serve", "--record", "--seconds", 2)
     assert done.exit_code == 0, done.output
-    (record,) = json.loads(run("history", tmp_path / "repository", "--json").stdout)["models"]
+    (record,) = json.loads(run("history", tmp_path / "repository", "--json").stdout)[
+        "models"
+    ]
     (version,) = record["versions"]
     assert version["bench"]
     assert all(one["requests_per_second"] > 0 for one in version["bench"])

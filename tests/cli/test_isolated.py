@@ -83,11 +83,17 @@ def never_end(*arguments: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("behavior", "words"), [("crash", "crashed with SIGSEGV"), ("never_end", "more than 2 s")]
+    ("behavior", "words"),
+    [("crash", "crashed with SIGSEGV"), ("never_end", "more than 2 s")],
 )
 @pytest.mark.parametrize("command", ["init", "lower", "inspect"])
 def test_what_a_model_does_to_its_process_is_an_error_of_the_command(
-    small: Path, run: Run, monkeypatch: pytest.MonkeyPatch, command: str, behavior: str, words: str
+    small: Path,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    behavior: str,
+    words: str,
 ) -> None:
     """A function that ends or hangs its process stands for the model."""
     real = isolated.run_one
@@ -107,7 +113,9 @@ def test_what_a_model_does_to_its_process_is_an_error_of_the_command(
 
 
 def test_a_failed_lower_leaves_no_folder(small: Path, tmp_path: Path, run: Run) -> None:
-    refused = run("lower", small / "small.pt", "--out", tmp_path / "new", "--show", "inlin")
+    refused = run(
+        "lower", small / "small.pt", "--out", tmp_path / "new", "--show", "inlin"
+    )
     assert refused.exit_code == 2
     assert not (tmp_path / "new").exists()
 
@@ -125,7 +133,9 @@ raise ValueError(f"reached: {{found}}")
 """
 
 
-@pytest.mark.skipif(bool(processes.missing()), reason="this machine has no Landlock or seccomp")
+@pytest.mark.skipif(
+    bool(processes.missing()), reason="this machine has no Landlock or seccomp"
+)
 def test_a_build_writes_nothing_beside_the_repository_and_reads_no_key(
     small: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,9 +143,15 @@ def test_a_build_writes_nothing_beside_the_repository_and_reads_no_key(
     monkeypatch.delenv("TRT_BUILD_STORE_KEY")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     out, probe = tmp_path / "here" / "out", tmp_path / "probe.py"
-    files = [out.parent / "beside", small / "small.pt", tmp_path / "config/trt-build/store.key"]
+    files = [
+        out.parent / "beside",
+        small / "small.pt",
+        tmp_path / "config/trt-build/store.key",
+    ]
     probe.write_text(PROBE.format(files=[str(file) for file in files]))
-    result = run("repo", small, "--out", out, "--store", tmp_path / "store", "--plugin", probe)
+    result = run(
+        "repo", small, "--out", out, "--store", tmp_path / "store", "--plugin", probe
+    )
     assert "ValueError: reached: []" in result.stderr
     assert files[2].is_file()
     assert not out.exists() and not list(out.parent.iterdir())

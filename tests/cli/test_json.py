@@ -43,7 +43,10 @@ def test_what_a_model_prints_does_not_mix_with_the_document(
 ) -> None:
     command = [sys.executable, "-c", "from builder.cli import main; main()", "check"]
     done = subprocess.run(
-        [*command, str(models), "--json", *how], capture_output=True, text=True, check=True
+        [*command, str(models), "--json", *how],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert json.loads(done.stdout)["ok"]
     assert "a model's line" in done.stderr

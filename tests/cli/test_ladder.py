@@ -35,8 +35,13 @@ def verified(
 ) -> tuple[int, dict[str, Step]]:
     result = run("verify", repository, "--ladder", *more, "--json")
     (ladder,) = json.loads(result.stdout)["ladder"]
-    steps = [{k: v for k, v in step.items() if k != "result"} for step in ladder["steps"]]
-    assert ladder["breaks_at"] == Ladder("small", tuple(Step(**s) for s in steps)).breaks_at
+    steps = [
+        {k: v for k, v in step.items() if k != "result"} for step in ladder["steps"]
+    ]
+    assert (
+        ladder["breaks_at"]
+        == Ladder("small", tuple(Step(**s) for s in steps)).breaks_at
+    )
     return result.exit_code, {step["name"]: Step(**step) for step in steps}
 
 
@@ -51,10 +56,17 @@ def test_the_command_names_the_step_that_a_plugin_breaks(
     assert code == 0
     results = {name: step.result for name, step in steps.items()}
     assert results.pop("engine") in ("ok", "not run")
-    assert results == {"original": "ok", "lowered": "ok", "network": "ok", "endpoint": "not run"}
+    assert results == {
+        "original": "ok",
+        "lowered": "ok",
+        "network": "ok",
+        "endpoint": "not run",
+    }
     plugin = tmp_path / "plugin.py"
     plugin.write_text(PLUGIN)
-    result = run("verify", published, "--ladder", "--models", models, "--plugin", plugin)
+    result = run(
+        "verify", published, "--ladder", "--models", models, "--plugin", plugin
+    )
     assert result.exit_code == 3
     assert "FAILED   small  network" in result.output
     assert "small breaks at: network" in result.output
@@ -79,7 +91,10 @@ def test_another_model_file_breaks_the_first_step(
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(("--ladder",), "--models"), (("--ladder", "--engine", "--models", "x"), "--engine")],
+    [
+        (("--ladder",), "--models"),
+        (("--ladder", "--engine", "--models", "x"), "--engine"),
+    ],
 )
 def test_usage_errors(
     published: Path,
@@ -122,5 +137,7 @@ def test_a_wrong_plan_breaks_the_engine_alone(
     assert code == 3
     failed = [name for name, step in steps.items() if step.result == "failed"]
     assert failed == ["engine"] and steps["endpoint"].result == "ok"
-    assert str(steps["engine"].problem).startswith("golden p0-opt, engine: output 'y': 3 of 3")
+    assert str(steps["engine"].problem).startswith(
+        "golden p0-opt, engine: output 'y': 3 of 3"
+    )
     assert steps["endpoint"].note == "answered by torch (cpu)"

@@ -18,9 +18,18 @@ URL = "sftp://me:hunter22@host/folder"
         (["serve", "s3://bucket/out"], "a URL cannot be used here"),
         (["repo", "models", "--out", URL], "the URL of host has a password"),
         (["repo", URL, "--out", "out"], "the URL of host has a password"),
-        (["repo", "models", "--out", "out", "--store", URL], "the URL of host has a password"),
-        (["repo", "models", "--out", "memory://x/out", "--write-env"], "there is no --write-env"),
-        (["history", "memory://nothing/out"], "there is nothing at memory://nothing/out"),
+        (
+            ["repo", "models", "--out", "out", "--store", URL],
+            "the URL of host has a password",
+        ),
+        (
+            ["repo", "models", "--out", "memory://x/out", "--write-env"],
+            "there is no --write-env",
+        ),
+        (
+            ["history", "memory://nothing/out"],
+            "there is nothing at memory://nothing/out",
+        ),
     ],
 )
 def test_urls_are_refused_with_exit_code_2_and_not_shown_with_a_password(
@@ -52,7 +61,10 @@ def test_the_folder_of_a_published_model_is_no_repository(
 
 @pytest.mark.parametrize("words", [["repo", "models", "--out", ""], ["serve", ""]])
 def test_an_empty_path_is_not_the_working_directory(
-    small: Path, run: Callable[..., Result], words: list[str], monkeypatch: pytest.MonkeyPatch
+    small: Path,
+    run: Callable[..., Result],
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(small.parent)
     done = run(*words)

@@ -81,7 +81,14 @@ def test_a_model_whose_search_fails_fails_and_is_not_built_in_another_precision(
 def test_a_search_that_cannot_be_written_is_usage(tmp_path: Path, run: Run) -> None:
     models = save(tmp_path / "models", Overflowing())
     (models / "net.yaml").unlink()
-    words = ["repo", models, "--out", tmp_path / "out", "--search-precision", "--no-isolate"]
+    words = [
+        "repo",
+        models,
+        "--out",
+        tmp_path / "out",
+        "--search-precision",
+        "--no-isolate",
+    ]
     result = run(*words, "--input", "x:float32:batch(1,2,4)x16")
     assert result.exit_code == 2 and "replace them" in result.stderr
     assert not (tmp_path / "out").exists()
@@ -115,18 +122,26 @@ def test_check_takes_the_builders_options(
     )
 
 
-def test_check_finds_options_of_the_manifest_that_are_not_there(small: Path, run: Run) -> None:
-    (small / "small.yaml").write_text(MANIFEST + "build: {hardware_compatible: ampere_plus}\n")
+def test_check_finds_options_of_the_manifest_that_are_not_there(
+    small: Path, run: Run
+) -> None:
+    (small / "small.yaml").write_text(
+        MANIFEST + "build: {hardware_compatible: ampere_plus}\n"
+    )
     result = run("check", small, "--flavour", "tensorrt-rtx", "--json")
     (model,) = json.loads(result.stdout)["models"]
-    assert result.exit_code == 2 and "hardware compatibility" in model["error"]["message"]
+    assert (
+        result.exit_code == 2 and "hardware compatibility" in model["error"]["message"]
+    )
 
 
 @pytest.mark.parametrize("command", ["check", "inspect"])
 def test_plugins_are_imported_first(
     small: Path, tmp_path: Path, run: Run, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRT_BUILD_CACHE", str(tmp_path))  # which a confined check may write
+    monkeypatch.setenv(
+        "TRT_BUILD_CACHE", str(tmp_path)
+    )  # which a confined check may write
     plugin = tmp_path / "plugin.py"
     plugin.write_text(f"open({str(tmp_path / 'seen')!r}, 'w')")
     assert run(command, small, "--plugin", plugin).exit_code == 0

@@ -74,7 +74,9 @@ def check_order(writes: list[tuple[str, str]]) -> None:
     """Of each publication: nothing that is there is overwritten in a version's folder, config.pbtxt
     is written last, and files are removed after it.
     """
-    inside = [(method, path) for method, path in writes if path.startswith("models/out/net/")]
+    inside = [
+        (method, path) for method, path in writes if path.startswith("models/out/net/")
+    ]
     puts = [path for method, path in inside if method == "PUT"]
     assert puts[-1].endswith("net/config.pbtxt")
     assert puts[-2].endswith("net/trt-build.json")
@@ -94,11 +96,17 @@ def test_models_store_and_repository_may_be_in_buckets(
         words = [] if number == 1 else ["--no-isolate"]  # it is faster
         done = run("repo", MODELS, "--out", OUT, "--store", STORE, *words)
         assert done.exit_code == 0, done.output
-        assert "1 models in s3://models/out" in done.stdout and "mirror" not in done.output
+        assert (
+            "1 models in s3://models/out" in done.stdout and "mirror" not in done.output
+        )
         shown += done.output
         check_order(s3.writes)
         assert served_version() == number
-        into = {path.split("/")[3] for _, path in s3.writes if re.match(r"models/out/net/\d", path)}
+        into = {
+            path.split("/")[3]
+            for _, path in s3.writes
+            if re.match(r"models/out/net/\d", path)
+        }
         assert into == {str(number)}
     assert states(run, OUT) == [(2, "current"), (1, "kept")]  # type: ignore[arg-type]
     s3.writes.clear()
@@ -110,7 +118,9 @@ def test_models_store_and_repository_may_be_in_buckets(
     s3.writes.clear()
     assert run("prune", OUT, "--keep", 1).exit_code == 0 and served_version() == 1
     methods = [method for method, path in s3.writes if "/out/net/" in path]
-    assert methods == sorted(methods, reverse=True) and {"PUT", "DELETE"} == set(methods)
+    assert methods == sorted(methods, reverse=True) and {"PUT", "DELETE"} == set(
+        methods
+    )
     assert not any(path.startswith("models/out/net/2/") for path in objects())
     done = run("promote", OUT, "s3://models/live")
     assert done.exit_code == 0 and "models/live/net/config.pbtxt" in objects()
@@ -135,12 +145,30 @@ def test_a_farm_builds_from_one_bucket_into_another(tmp_path: Path, s3: Server) 
     write(tmp_path / "models", 1.0)
     upload(tmp_path / "models")
     (tmp_path / "farm.yaml").write_text(FARM)
-    ray_folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # a long path is refused
-    environment = {**os.environ, "RAY_TMPDIR": str(ray_folder), "RAY_USAGE_STATS_ENABLED": "0"}
-    words = ["repo", MODELS, "--out", OUT, "--farm", str(tmp_path / "farm.yaml"), "--json"]
+    ray_folder = Path(
+        tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    )  # a long path is refused
+    environment = {
+        **os.environ,
+        "RAY_TMPDIR": str(ray_folder),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    words = [
+        "repo",
+        MODELS,
+        "--out",
+        OUT,
+        "--farm",
+        str(tmp_path / "farm.yaml"),
+        "--json",
+    ]
     try:
         done = subprocess.run(
-            [*PROGRAM, *words], env=environment, capture_output=True, text=True, cwd=tmp_path
+            [*PROGRAM, *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
         )
         assert done.returncode == 0, done.stderr
         record = json.loads(done.stdout)
@@ -148,14 +176,23 @@ def test_a_farm_builds_from_one_bucket_into_another(tmp_path: Path, s3: Server) 
         assert record["repository"] == OUT
         assert record["events"] == "s3://models/out.farm/events.jsonl"
         written = objects()
-        assert {"models/out/ada/net/config.pbtxt", "models/out.farm/events.jsonl"} <= set(written)
+        assert {
+            "models/out/ada/net/config.pbtxt",
+            "models/out.farm/events.jsonl",
+        } <= set(written)
         assert any(name.startswith("models/store/published/") for name in written)
-        logs = {str(path): path.read_bytes() for path in ray_folder.rglob("*.*") if path.is_file()}
+        logs = {
+            str(path): path.read_bytes()
+            for path in ray_folder.rglob("*.*")
+            if path.is_file()
+        }
         assert any(path.endswith("raylet.out") for path in logs)
         shown = {"output": f"{done.stdout}{done.stderr}".encode()}
         for secret in SECRET.values():
             holders = [
-                n for n, data in {**written, **logs, **shown}.items() if secret.encode() in data
+                n
+                for n, data in {**written, **logs, **shown}.items()
+                if secret.encode() in data
             ]
             assert holders == []
     finally:
@@ -183,4 +220,6 @@ def test_what_cannot_be_published_whole_changes_nothing(
     assert run(*words).exit_code == 0
     assert states(run, OUT) == [(2, "current"), (1, "kept")]  # type: ignore[arg-type]
     done = run("repo", tmp_path / "models", "--out", "s3://missing/out")
-    assert done.exit_code == 4 and "s3://missing/out could not be written" in done.stderr
+    assert (
+        done.exit_code == 4 and "s3://missing/out could not be written" in done.stderr
+    )

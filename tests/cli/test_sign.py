@@ -19,7 +19,9 @@ Run = Callable[..., Result]
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("keys")
-    subprocess.run(signatures.MAKE_KEYS, shell=True, cwd=folder, check=True, capture_output=True)
+    subprocess.run(
+        signatures.MAKE_KEYS, shell=True, cwd=folder, check=True, capture_output=True
+    )
     return folder
 
 
@@ -28,11 +30,22 @@ def _error(result: Result, code: int) -> str:
     return result.stderr
 
 
-def test_serve_refuses_what_is_not_signed(published: Path, run: Run, keys: Path) -> None:
-    required = ("serve", published, "--port", "0", "--require-signature", keys / "sign.pub")
+def test_serve_refuses_what_is_not_signed(
+    published: Path, run: Run, keys: Path
+) -> None:
+    required = (
+        "serve",
+        published,
+        "--port",
+        "0",
+        "--require-signature",
+        keys / "sign.pub",
+    )
     text = _error(run(*required), 2)
     assert "small: it has no trt-build.sig" in text and "trt-build sign" in text
-    assert run("sign", published, "--key", keys / "sign.key").stdout == "signed: small\n"
+    assert (
+        run("sign", published, "--key", keys / "sign.key").stdout == "signed: small\n"
+    )
     assert "nothing" in run("sign", published, "--key", keys / "sign.key").stdout
     signatures.require(published, keys / "sign.pub")
     (published / "small" / "1" / "extra").write_text("")
@@ -42,27 +55,45 @@ def test_serve_refuses_what_is_not_signed(published: Path, run: Run, keys: Path)
 def test_a_wrong_key_or_name_is_a_usage_error(
     published: Path, published_once: Path, run: Run, keys: Path
 ) -> None:
-    assert "no private key" in _error(run("sign", published, "--key", keys / "sign.pub"), 2)
+    assert "no private key" in _error(
+        run("sign", published, "--key", keys / "sign.pub"), 2
+    )
     assert "cannot be read" in _error(run("sign", published, "--key", keys / "none"), 2)
     wrong = run("sign", published, "--key", keys / "sign.key", "--only", "smal")
     assert "has no model 'smal'" in _error(wrong, 2)
     models = published_once.parent / "models"
-    out = run("repo", models, "--out", published.parent / "new", "--sign", keys / "sign.pub")
+    out = run(
+        "repo", models, "--out", published.parent / "new", "--sign", keys / "sign.pub"
+    )
     assert "no private key" in _error(out, 2)
     assert not (published.parent / "new").exists()
 
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_verify_fails_for_what_is_not_signed(published: Path, run: Run, keys: Path) -> None:
-    arguments = ("verify", published, "--serve", "--signature", keys / "sign.pub", "--json")
+def test_verify_fails_for_what_is_not_signed(
+    published: Path, run: Run, keys: Path
+) -> None:
+    arguments = (
+        "verify",
+        published,
+        "--serve",
+        "--signature",
+        keys / "sign.pub",
+        "--json",
+    )
     run("sign", published, "--key", keys / "sign.key")
     assert run(*arguments).exit_code == 0
     assert run(*arguments).exit_code == 0, "what the server compiled is no change"
     (published / "unknown").mkdir()
     assert "unknown: it has no trt-build.sig" in _error(run(*arguments), 2)
     with serve(
-        published, explicit=True, models=["small"], http_port=0, grpc_port=0, metrics_port=0
+        published,
+        explicit=True,
+        models=["small"],
+        http_port=0,
+        grpc_port=0,
+        metrics_port=0,
     ) as server:
         result = run("verify", published, "--url", server.http_url, *arguments[3:])
     assert result.exit_code == 3

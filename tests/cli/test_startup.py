@@ -42,7 +42,11 @@ def imported(*arguments: str) -> set[str]:
         " json.dumps(sorted({name.partition('.')[0] for name in set(sys.modules) - bare})))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return set(json.loads(done.stdout.splitlines()[-1]))
 
@@ -53,13 +57,20 @@ def imported(*arguments: str) -> set[str]:
 def test_help_imports_click_and_us_alone(arguments: list[str]) -> None:
     found = imported(*arguments)
     assert not found & HEAVY
-    assert {name for name in found if name not in sys.stdlib_module_names} == {"builder", "click"}
+    assert {name for name in found if name not in sys.stdlib_module_names} == {
+        "builder",
+        "click",
+    }
 
 
 def test_importing_builder_is_light() -> None:
     code = "import sys, builder, json; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert not {name.partition(".")[0] for name in json.loads(done.stdout)} & HEAVY
 

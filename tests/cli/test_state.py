@@ -50,7 +50,10 @@ class Packed(torch.nn.Module):
 
     def __init__(self, enforce_sorted: bool) -> None:
         super().__init__()
-        self.first, self.second = torch.nn.GRU(6, 5, 2, batch_first=True), torch.nn.GRU(5, 4)
+        self.first, self.second = (
+            torch.nn.GRU(6, 5, 2, batch_first=True),
+            torch.nn.GRU(5, 4),
+        )
         self.enforce_sorted = enforce_sorted
 
     def forward(
@@ -66,11 +69,13 @@ class Packed(torch.nn.Module):
 
 
 @pytest.mark.parametrize("enforce_sorted", [False, True])
-def test_init_guesses_packed_sequences(tmp_path: Path, run: Run, enforce_sorted: bool) -> None:
+def test_init_guesses_packed_sequences(
+    tmp_path: Path, run: Run, enforce_sorted: bool
+) -> None:
     torch.jit.script(Packed(enforce_sorted)).save(tmp_path / "packed.pt")
-    assert json.loads(run("init", tmp_path / "packed.pt", "--json").stdout)["state"] == [
-        {"input": "h0", "output": "output_1"}
-    ]
+    assert json.loads(run("init", tmp_path / "packed.pt", "--json").stdout)[
+        "state"
+    ] == [{"input": "h0", "output": "output_1"}]
     (spec,) = load(tmp_path)
     assert [tensor.shape for tensor in spec.inputs] == [
         ("batch", "length", 6),
@@ -83,7 +88,9 @@ def test_init_guesses_packed_sequences(tmp_path: Path, run: Run, enforce_sorted:
 
 def test_init_guesses_by_names_too(tmp_path: Path, run: Run) -> None:
     class Cached(torch.nn.Module):
-        def forward(self, x: torch.Tensor, cache: torch.Tensor) -> dict[str, torch.Tensor]:
+        def forward(
+            self, x: torch.Tensor, cache: torch.Tensor
+        ) -> dict[str, torch.Tensor]:
             return {"y": x + cache, "next_cache": x, "x_norm": x.norm()}
 
     torch.jit.script(Cached()).save(tmp_path / "cached.pt")
@@ -93,7 +100,9 @@ def test_init_guesses_by_names_too(tmp_path: Path, run: Run) -> None:
 
 def test_init_guesses_no_state_where_there_is_none(tmp_path: Path, run: Run) -> None:
     torch.jit.script(torch.nn.Linear(3, 3)).save(tmp_path / "plain.pt")
-    assert json.loads(run("init", tmp_path / "plain.pt", "--json").stdout)["state"] == []
+    assert (
+        json.loads(run("init", tmp_path / "plain.pt", "--json").stdout)["state"] == []
+    )
     assert "state" not in (tmp_path / "plain.yaml").read_text()
 
 
@@ -103,8 +112,13 @@ def test_check_shows_who_keeps_the_state_and_the_config(folder: Path, run: Run) 
     assert "state h0 <- hn [2, streams, 5], kept by the server" in result.stdout
     assert "sequence_batching {" in result.stdout
     explicit = run("check", folder, "--state", "explicit", "--show-config")
-    assert "kept by the client" in explicit.stdout and "sequence_batching" not in explicit.stdout
-    (report,) = json.loads(run("check", folder, "--paranoid", "--json").stdout)["models"]
+    assert (
+        "kept by the client" in explicit.stdout
+        and "sequence_batching" not in explicit.stdout
+    )
+    (report,) = json.loads(run("check", folder, "--paranoid", "--json").stdout)[
+        "models"
+    ]
     assert report["error"] is None
     assert [state["kept"] for state in report["state"]] == ["implicit", "implicit"]
 
@@ -114,13 +128,21 @@ def test_check_reports_unfit_state_with_its_line(folder: Path, run: Run) -> None
     manifest.write_text(manifest.read_text().replace("output: cn}", "output: y}"))
     result = run("check", folder)
     assert result.exit_code == 2
-    assert f"{manifest}:11" in result.stdout and "output 'y' is float32[1, 3, 3]" in result.stdout
+    assert (
+        f"{manifest}:11" in result.stdout
+        and "output 'y' is float32[1, 3, 3]" in result.stdout
+    )
 
 
-def test_inspect_shows_state_and_the_network_that_serves_it(folder: Path, run: Run) -> None:
+def test_inspect_shows_state_and_the_network_that_serves_it(
+    folder: Path, run: Run
+) -> None:
     assert run("repo", folder, "--out", folder / "out").exit_code == 0
     shown = run("inspect", folder / "out" / "recognizer").stdout
     assert "h0 <- hn  float32[2, 5], from the file initial_state/h0" in shown
     assert "c0 <- cn  float32[2, 5], from zeros" in shown
     assert "python, keeps state" in run("inspect", folder / "out").stdout
-    assert "input  h0  FLOAT[-1, 2, 5]" in run("inspect", folder / "recognizer.yaml").stdout
+    assert (
+        "input  h0  FLOAT[-1, 2, 5]"
+        in run("inspect", folder / "recognizer.yaml").stdout
+    )

@@ -11,7 +11,9 @@ from click.testing import Result
 Run = Callable[..., Result]
 
 
-@pytest.mark.parametrize("url", ["memory://", "memory://plans", "simplecache::memory://plans"])
+@pytest.mark.parametrize(
+    "url", ["memory://", "memory://plans", "simplecache::memory://plans"]
+)
 @pytest.mark.parametrize("command", ["repo", "explain"])
 def test_a_store_in_memory_is_refused(
     small: Path, tmp_path: Path, run: Run, command: str, url: str
@@ -19,13 +21,21 @@ def test_a_store_in_memory_is_refused(
     """It would keep each plan until the process ends, which is at once."""
     result = run(command, small, "--out", tmp_path / "out", "--store", url)
     assert result.exit_code == 2
-    assert f"error: --store {url}: a store in memory is lost when the command ends" in result.stderr
+    assert (
+        f"error: --store {url}: a store in memory is lost when the command ends"
+        in result.stderr
+    )
     assert not (tmp_path / "out").exists()
 
 
-def test_error_names_the_variable(small: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_variable(
+    small: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TRT_BUILD_STORE", "memory://")
-    assert "error: $TRT_BUILD_STORE memory://: a store in memory" in run("explain", small).stderr
+    assert (
+        "error: $TRT_BUILD_STORE memory://: a store in memory"
+        in run("explain", small).stderr
+    )
     assert run("explain", small, "--no-store").exit_code == 0
 
 

@@ -100,7 +100,11 @@ def _run(line: str, **more: str) -> subprocess.CompletedProcess[str]:
     command = " ".join(map(shlex.quote, [*PROGRAM, "doctor"]))
     script = f"{line.replace('doctor', command)}; exit ${{PIPESTATUS[0]}}"
     return subprocess.run(
-        ["bash", "-c", script], env=environment(**more), capture_output=True, text=True, check=False
+        ["bash", "-c", script],
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 

@@ -40,14 +40,18 @@ def states(run: Run, out: Path) -> list[tuple[int, str]]:
 
 
 @pytest.mark.slow
-def test_versions_are_added_shown_rolled_back_pruned_and_promoted(tmp_path: Path, run: Run) -> None:
+def test_versions_are_added_shown_rolled_back_pruned_and_promoted(
+    tmp_path: Path, run: Run
+) -> None:
     models, out, live = tmp_path / "models", tmp_path / "out", tmp_path / "live"
     for factor in (1.0, 2.0):
         write(models, factor)
         done = run("repo", models, "--out", out)
         assert done.exit_code == 0, done.output
     assert states(run, out) == [(2, "current"), (1, "kept")]
-    record = json.loads(run("history", out, "--json").stdout)["models"][0]["versions"][0]
+    record = json.loads(run("history", out, "--json").stdout)["models"][0]["versions"][
+        0
+    ]
     assert record["parity"]["answers"] > 0 and record["parity"]["absolute"] == 0.0
     assert (
         len(record["source"]) == 64
@@ -55,7 +59,9 @@ def test_versions_are_added_shown_rolled_back_pruned_and_promoted(tmp_path: Path
         and "2/plan.json" in record["files"]
     )
     assert "unchanged" in run("repo", models, "--out", out).stdout
-    assert run("promote", out, live).exit_code == 0 and states(run, live) == [(1, "current")]
+    assert run("promote", out, live).exit_code == 0 and states(run, live) == [
+        (1, "current")
+    ]
     for inside in (out / "live", tmp_path):
         nested = run("promote", out, inside)
         assert nested.exit_code == 2 and "inside each other" in nested.stderr
@@ -83,7 +89,9 @@ def add(number: int, repository: Path) -> None:
     """Publish the model `scorer`, whose content depends on the number."""
     made = scorer(serve_as="python")
     spec = replace(made.spec, versions=Versions(keep=3))
-    publish(replace(made, spec=spec, lowered=made.lowered + bytes([number])), repository)
+    publish(
+        replace(made, spec=spec, lowered=made.lowered + bytes([number])), repository
+    )
 
 
 @pytest.fixture
@@ -113,21 +121,35 @@ def test_a_change_repairs_what_a_killed_one_left(
     (repository / "scorer").rename(left / f"{staging.OLD}scorer")
     if command == "merge":
         (left / f"{staging.OLD}scorer").rename(left / f"{staging.OLD}kept")
-    words = [word.format(out=repository, other=tmp_path / "other") for word in CHANGES[command]]
+    words = [
+        word.format(out=repository, other=tmp_path / "other")
+        for word in CHANGES[command]
+    ]
     with staging.staging(repository) as live:
         done = run(command, *words)
         assert done.exit_code == 0, done.output
         assert not left.exists() and live.exists()
-    expected = {"rollback": [2, 3, 1], "prune": [3], "promote": [4, 3, 2], "merge": [3, 2, 1]}
+    expected = {
+        "rollback": [2, 3, 1],
+        "prune": [3],
+        "promote": [4, 3, 2],
+        "merge": [3, 2, 1],
+    }
     folder = repository / ("kept" if command == "merge" else "scorer")
-    assert [version.number for version in published.versions(folder)] == expected[command]
+    assert [version.number for version in published.versions(folder)] == expected[
+        command
+    ]
 
 
 def test_the_served_version_is_not_rolled_back_to(repository: Path, run: Run) -> None:
     before = (repository / "scorer").stat().st_ino
     done = run("rollback", repository, "scorer", "--to", 3)
-    assert done.exit_code == 0 and "version 3 is already served, unchanged" in done.stdout
-    record = json.loads(run("rollback", repository, "scorer", "--to", 3, "--json").stdout)
+    assert (
+        done.exit_code == 0 and "version 3 is already served, unchanged" in done.stdout
+    )
+    record = json.loads(
+        run("rollback", repository, "scorer", "--to", 3, "--json").stdout
+    )
     assert (record["from"], record["to"], record["state"]) == (3, 3, "unchanged")
     assert (repository / "scorer").stat().st_ino == before
     assert run("rollback", repository, "scorer", "--to", 2, "--json").exit_code == 0
@@ -155,13 +177,19 @@ def test_the_served_version_is_not_rolled_back_to(repository: Path, run: Run) ->
     ],
     ids=lambda words: " ".join(words[:1] + words[4:5]),
 )
-def test_a_missing_repository_is_named(words: list[str], tmp_path: Path, run: Run) -> None:
+def test_a_missing_repository_is_named(
+    words: list[str], tmp_path: Path, run: Run
+) -> None:
     done = run(*(word.format(no=tmp_path / "nowhere") for word in words))
-    assert done.exit_code == 2 and f"{tmp_path / 'nowhere'} does not exist" in done.stderr
+    assert (
+        done.exit_code == 2 and f"{tmp_path / 'nowhere'} does not exist" in done.stderr
+    )
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_push_looks_at_its_own_files_first(repository: Path, tmp_path: Path, run: Run) -> None:
+def test_push_looks_at_its_own_files_first(
+    repository: Path, tmp_path: Path, run: Run
+) -> None:
     """No server is at this address."""
     push = ["push", repository, "--url", "127.0.0.1:1"]
     unknown = run(*push, "--only", "scoror")

@@ -43,7 +43,9 @@ def features(network: Any) -> frozenset[Any]:
     source = {output: layer.kind for layer in layers for output in layer.outputs}
     found = set()
     for layer in layers:
-        tensors = tuple(tuple(map(_tensor, side)) for side in (layer.inputs, layer.outputs))
+        tensors = tuple(
+            tuple(map(_tensor, side)) for side in (layer.inputs, layer.outputs)
+        )
         found.add((layer.kind, tuple(_settings(layer.layer)), tensors))
         for given in layer.inputs:
             if given is not None:
@@ -67,7 +69,11 @@ def _settings(layer: Any) -> Iterator[Any]:
 
 @cache
 def _setting_names(kind: type) -> tuple[str, ...]:
-    names = (name for name in dir(kind) if not name.startswith("_") and name not in NO_SETTINGS)
+    names = (
+        name
+        for name in dir(kind)
+        if not name.startswith("_") and name not in NO_SETTINGS
+    )
     return tuple(name for name in names if isinstance(getattr(kind, name), property))
 
 
@@ -77,7 +83,11 @@ def _setting(value: Any) -> Any:
         return (kind, str(value.dtype), value.size > 1)
     if kind.startswith("Dims"):
         return _sizes(value)
-    return kind if hasattr(value, "get_output") or hasattr(value, "add_input") else str(value)
+    return (
+        kind
+        if hasattr(value, "get_output") or hasattr(value, "add_input")
+        else str(value)
+    )
 
 
 def _sizes(sizes: Any) -> Any:

@@ -43,7 +43,9 @@ Dynamic = Mapping[int, Mapping[int, str]]
 
 
 def module_of(
-    source: str | Callable[..., Any] | torch.nn.Module, inputs: Sequence[Any], trace: bool = False
+    source: str | Callable[..., Any] | torch.nn.Module,
+    inputs: Sequence[Any],
+    trace: bool = False,
 ) -> Any:
     """A graph (IR text), or a scripted or traced module, as a file gives it."""
     if isinstance(source, str):
@@ -66,13 +68,17 @@ class _Wrapped(torch.nn.Module):
 
 
 def spec_of(
-    tensor: torch.Tensor, axes: Mapping[int, str], spans: Mapping[str, tuple[int, int, int]]
+    tensor: torch.Tensor,
+    axes: Mapping[int, str],
+    spans: Mapping[str, tuple[int, int, int]],
 ) -> Any:
     """The TensorSpec of a sample: its named axes dynamic, the others static."""
     axes = {axis % max(tensor.dim(), 1): name for axis, name in axes.items()}
     shape = tuple(axes.get(axis, length) for axis, length in enumerate(tensor.shape))
     dims = {name: spans[name] for name in axes.values()}
-    return builder.TensorSpec(str(tensor.dtype).removeprefix("torch."), shape, dims=dims)
+    return builder.TensorSpec(
+        str(tensor.dtype).removeprefix("torch."), shape, dims=dims
+    )
 
 
 def convert(
@@ -94,7 +100,10 @@ def convert(
         for tensor in [inputs[index]]
     }
     known.update(spans or {})
-    specs = [spec_of(tensor, dynamic.get(index, {}), known) for index, tensor in enumerate(inputs)]
+    specs = [
+        spec_of(tensor, dynamic.get(index, {}), known)
+        for index, tensor in enumerate(inputs)
+    ]
     return builder.convert(module_of(source, inputs, trace), specs, params)
 
 
@@ -122,7 +131,9 @@ def check(
     truth = expected or _truth(source, module, trace, conversion)
     for case in (inputs, *more):
         wanted = _flat(truth(*case))
-        _compare(builder.reference.run(conversion, case), wanted, conversion, rtol, atol)
+        _compare(
+            builder.reference.run(conversion, case), wanted, conversion, rtol, atol
+        )
     assert capabilities.current().strongly_typed or not old.refused(conversion.network)
     if compile and compiling.wanted(conversion.network):
         plan = builder.build_engine(conversion, QUICK)
@@ -157,7 +168,11 @@ def _converted_or_skipped(*arguments: Any) -> builder.Conversion:
 
 
 def _check_engine(
-    plan: bytes, conversion: Any, cases: Sequence[Sequence[torch.Tensor]], rtol: Any, atol: Any
+    plan: bytes,
+    conversion: Any,
+    cases: Sequence[Sequence[torch.Tensor]],
+    rtol: Any,
+    atol: Any,
 ) -> None:
     from builder.engine.run import Engine
 
@@ -206,7 +221,11 @@ def _compare(
         torch.testing.assert_close(
             output.cpu(),
             truth,
-            rtol=0 if exact else slack * (FLOAT_RTOL[truth.dtype] if rtol is None else rtol),
-            atol=0 if exact else slack * (FLOAT_ATOL[truth.dtype] if atol is None else atol),
+            rtol=0
+            if exact
+            else slack * (FLOAT_RTOL[truth.dtype] if rtol is None else rtol),
+            atol=0
+            if exact
+            else slack * (FLOAT_ATOL[truth.dtype] if atol is None else atol),
             equal_nan=True,
         )

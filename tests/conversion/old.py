@@ -170,7 +170,8 @@ class Old:
         if product.get_output(0).dtype != self._trt.DataType.HALF:
             return product
         return IMatrixMultiplyLayer(
-            product, self._network.add_cast(product.get_output(0), self._trt.DataType.FLOAT)
+            product,
+            self._network.add_cast(product.get_output(0), self._trt.DataType.FLOAT),
         )
 
     def add_quantize(self, tensor: Any, scale: Any) -> Any:
@@ -198,9 +199,13 @@ def play(patch: pytest.MonkeyPatch) -> None:
         return
     own = flavour.load()
     patch.setattr(flavour, "_loaded", _Module(own))
-    patch.setattr(typing_network, "typed", lambda network: TypedNetwork(Old(network, own)))
+    patch.setattr(
+        typing_network, "typed", lambda network: TypedNetwork(Old(network, own))
+    )
     patch.setattr(own.ILayer, "set_output_type", _set_layer_output_type, raising=False)
-    patch.setattr(own.ITensor, "dtype", property(own.ITensor.dtype.fget, _set_tensor_dtype))
+    patch.setattr(
+        own.ITensor, "dtype", property(own.ITensor.dtype.fget, _set_tensor_dtype)
+    )
     patch.setattr(
         own.ILayer,
         "precision",
@@ -232,7 +237,10 @@ def refused(network: Any) -> list[str]:
     found = []
     for node in read_layers(network):
         settings = (getattr(node.layer, name, None) for name in ("op", "mode"))
-        names = [node.kind, *(f"{node.kind}.{s.name}" for s in settings if hasattr(s, "name"))]
+        names = [
+            node.kind,
+            *(f"{node.kind}.{s.name}" for s in settings if hasattr(s, "name")),
+        ]
         read = node.inputs[0].dtype.name if node.inputs else ""
         found += [
             f"{node.layer.name}: {name} of {read}"

@@ -177,13 +177,22 @@ class Result:
         """
         if self.failed:
             return "failed"
-        return "passed" if self.passed else "unsupported" if self.unsupported else "no sample"
+        return (
+            "passed"
+            if self.passed
+            else "unsupported"
+            if self.unsupported
+            else "no sample"
+        )
 
 
 def operators(family: str | None = None) -> tuple[str, ...]:
     """The names of the operators of a family, or of all."""
     return tuple(
-        name for key, names in FAMILIES.items() if family in (None, key) for name in names.split()
+        name
+        for key, names in FAMILIES.items()
+        if family in (None, key)
+        for name in names.split()
     )
 
 
@@ -222,7 +231,9 @@ def _samples(entry: Any, dtype: torch.dtype) -> list[Any]:
     that seeding other devices records for each sample, would cost more than all else.
     """
     with (
-        mock.patch("torch.testing._internal.common_utils.extract_test_fn", lambda: None),
+        mock.patch(
+            "torch.testing._internal.common_utils.extract_test_fn", lambda: None
+        ),
         mock.patch("torch.manual_seed", torch.default_generator.manual_seed),
     ):
         torch.manual_seed(0)
@@ -244,8 +255,12 @@ def _judge(result: Result, entry: Any, sample: Any, dynamic: bool) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             # some samples move to a GPU
-            wanted = [t.cpu() for t in _tensors(function(*(t.clone() for t in tensors)))]
-            traced = saved(torch.jit.trace(_Module(function), tuple(tensors), check_trace=False))
+            wanted = [
+                t.cpu() for t in _tensors(function(*(t.clone() for t in tensors)))
+            ]
+            traced = saved(
+                torch.jit.trace(_Module(function), tuple(tensors), check_trace=False)
+            )
         reason = _unfit(tensors, wanted)
     except Exception as error:
         reason = f"torch: {str(error).splitlines()[0][:80]}"
@@ -270,7 +285,10 @@ def _judge(result: Result, entry: Any, sample: Any, dynamic: bool) -> None:
 
 
 def _compare(
-    name: str, traced: Any, tensors: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]
+    name: str,
+    traced: Any,
+    tensors: Sequence[torch.Tensor],
+    wanted: Sequence[torch.Tensor],
 ) -> None:
     conversion = builder.convert(traced, [spec_of(t, {}, {}) for t in tensors])
     assert capabilities.current().strongly_typed or not old.refused(conversion.network)
@@ -285,13 +303,21 @@ def _compare_dynamic(name: str, traced: Any, tensors: Sequence[torch.Tensor]) ->
     counts = Counter(size for tensor in resized for size in tensor.shape if size > 1)
     named = {size: f"axis{size}" for size, _ in counts.most_common(2)}
     spans = {text: (1, size, size + 2) for size, text in named.items()}
-    axes = [{at: named[size] for at, size in enumerate(t.shape) if size in named} for t in resized]
+    axes = [
+        {at: named[size] for at, size in enumerate(t.shape) if size in named}
+        for t in resized
+    ]
     axes += [{}] * (len(tensors) - len(resized))
     specs = [spec_of(t, of, spans) for t, of in zip(tensors, axes, strict=True)]
     conversion = builder.convert(traced, specs)
     for changes in CHANGES[:1] if name in SORTED else CHANGES:
-        sizes = {size: size + change for size, change in zip(named, changes, strict=False)}
-        given = [*(_resized(tensor, sizes) for tensor in resized), *tensors[len(resized) :]]
+        sizes = {
+            size: size + change for size, change in zip(named, changes, strict=False)
+        }
+        given = [
+            *(_resized(tensor, sizes) for tensor in resized),
+            *tensors[len(resized) :],
+        ]
         try:
             wanted = [t.cpu() for t in _tensors(traced(*(t.clone() for t in given)))]
         except RuntimeError:
@@ -308,7 +334,10 @@ def _resized(tensor: torch.Tensor, sizes: Mapping[int, int]) -> torch.Tensor:
 
 
 def _evaluate(
-    name: str, conversion: Any, tensors: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]
+    name: str,
+    conversion: Any,
+    tensors: Sequence[torch.Tensor],
+    wanted: Sequence[torch.Tensor],
 ) -> None:
     """Raise AssertionError where the network's answers are not torch's."""
     outputs = builder.reference.run(conversion, tensors)
@@ -336,7 +365,9 @@ class _Module(torch.nn.Module):
         return tuple(_tensors(self.function(*tensors)))
 
 
-def _as_function(entry: Any, sample: Any) -> tuple[Callable[..., Any], list[torch.Tensor]]:
+def _as_function(
+    entry: Any, sample: Any
+) -> tuple[Callable[..., Any], list[torch.Tensor]]:
     """The operator as a function of the sample's tensors, and those."""
     tree = (sample.input, tuple(sample.args), dict(sample.kwargs))
     tensors = list(_tensors_in(tree))
@@ -378,7 +409,9 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     raise TypeError(f"an output is a {type(value).__name__}")
 
 
-def _unfit(tensors: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> str | None:
+def _unfit(
+    tensors: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]
+) -> str | None:
     """Why a sample cannot be a network's at all, or None."""
     if not tensors:
         return "no tensor among the arguments"
@@ -417,7 +450,11 @@ def main(arguments: Sequence[str]) -> int:
     """Print the results of the families or operators named; 1 where a sample failed."""
     dynamic = "--dynamic" in arguments
     arguments = [word for word in arguments if word != "--dynamic"]
-    names = [n for a in arguments or FAMILIES for n in (operators(a) if a in FAMILIES else (a,))]
+    names = [
+        n
+        for a in arguments or FAMILIES
+        for n in (operators(a) if a in FAMILIES else (a,))
+    ]
     failed = 0
     for name in names:
         if name not in _database():
@@ -435,7 +472,9 @@ def main(arguments: Sequence[str]) -> int:
         )
         for kind in (result.unsupported, result.failed, result.skipped):
             for text, count in kind.most_common(None if kind is result.failed else 4):
-                print(f"        {count} x {'FAILED ' if kind is result.failed else ''}{text}")
+                print(
+                    f"        {count} x {'FAILED ' if kind is result.failed else ''}{text}"
+                )
     return int(failed > 0)
 
 

@@ -77,17 +77,25 @@ def test_halves(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.int8, torch.uint8])
 def test_relu_keeps_integers(dtype: torch.dtype) -> None:
-    values = torch.tensor([0, 1, 3, 200] if dtype == torch.uint8 else [0, -1, 3, -100], dtype=dtype)
+    values = torch.tensor(
+        [0, 1, 3, 200] if dtype == torch.uint8 else [0, -1, 3, -100], dtype=dtype
+    )
     check(torch.relu, values)
     check(F.relu6, values)
 
 
-@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 3, 4), (1, 3, 2, 2), (2, 3, 1, 2, 2)])
+@pytest.mark.parametrize(
+    "shape", [(3,), (2, 3), (2, 3, 4), (1, 3, 2, 2), (2, 3, 1, 2, 2)]
+)
 def test_prelu_with_one_slope_or_one_per_channel(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     check(lambda x: F.prelu(x, torch.tensor([0.3])), x)
     if len(shape) > 1:
-        check(lambda x: F.prelu(x, torch.tensor([0.3, -0.1, 2.0])), x, dynamic={0: {0: "n"}})
+        check(
+            lambda x: F.prelu(x, torch.tensor([0.3, -0.1, 2.0])),
+            x,
+            dynamic={0: {0: "n"}},
+        )
         check(F.prelu, x, torch.tensor([0.3, -0.1, 2.0]))
 
 
@@ -98,7 +106,14 @@ def test_exact_gelu_is_not_its_approximation() -> None:
 
 def test_nan_stays_nan() -> None:
     nan = torch.tensor([float("nan"), 1.0])
-    for name in ("hardshrink", "softshrink", "threshold", "softplus", "hardtanh", "relu"):
+    for name in (
+        "hardshrink",
+        "softshrink",
+        "threshold",
+        "softplus",
+        "hardtanh",
+        "relu",
+    ):
         check(ACTIVATIONS[name], nan, compile=False)
 
 
@@ -115,7 +130,9 @@ def test_gelu_composed_where_tensorrt_has_no_such_activation(
     monkeypatch.setattr(
         Capabilities,
         "has_operation",
-        lambda self, layer, name: not name.startswith("GELU") and real(self, layer, name),
+        lambda self, layer, name: (
+            not name.startswith("GELU") and real(self, layer, name)
+        ),
     )
     conversion = check(lambda x: F.gelu(x, approximate=approximate), X / 4)
     assert conversion.network.num_layers > 3

@@ -20,7 +20,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "tile": (lambda x: x.tile(2), (2, 3)),
     "tile with new axes": (lambda x: x.tile(2, 1, 2), (2, 3)),
     "repeat_interleave": (lambda x: x.repeat_interleave(2, 1), (2, 3)),
-    "repeat_interleave of a negative axis": (lambda x: x.repeat_interleave(3, -2), (2, 3)),
+    "repeat_interleave of a negative axis": (
+        lambda x: x.repeat_interleave(3, -2),
+        (2, 3),
+    ),
     "repeat_interleave of all": (lambda x: x.repeat_interleave(2), (2, 3)),
     "repeat_interleave of each": (
         lambda x: x.repeat_interleave(torch.tensor([2, 0, 3]), 1),
@@ -47,21 +50,33 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "rot90 all the way": (lambda x: x.rot90(4).relu(), (2, 3)),
     "rot90 from the last axis": (lambda x: x.rot90(1, [-1, 0]), (2, 3)),
     "meshgrid": (lambda x: torch.meshgrid(x, torch.arange(3.0), indexing="ij"), (2,)),
-    "meshgrid of x and y": (lambda x: torch.meshgrid(x, x[:1], x[1:], indexing="xy"), (3,)),
+    "meshgrid of x and y": (
+        lambda x: torch.meshgrid(x, x[:1], x[1:], indexing="xy"),
+        (3,),
+    ),
     "meshgrid of one": (lambda x: torch.meshgrid(x.relu(), indexing="xy"), (3,)),
     "meshgrid of 0-d": (lambda x: torch.meshgrid(x[0], x, indexing="ij"), (3,)),
     "meshgrid without indexing": (lambda x: torch.ops.aten.meshgrid([x, x[1:]]), (3,)),
     "cartesian_prod": (lambda x: torch.cartesian_prod(x, x[1:]), (3,)),
     "cartesian_prod of one": (lambda x: torch.cartesian_prod(x.relu()), (3,)),
     "combinations": (lambda x: torch.combinations(x), (4,)),
-    "combinations of three with replacement": (lambda x: torch.combinations(x, 3, True), (3,)),
+    "combinations of three with replacement": (
+        lambda x: torch.combinations(x, 3, True),
+        (3,),
+    ),
     "pixel_shuffle": (lambda x: torch.pixel_shuffle(x, 2), (2, 8, 3, 1)),
     "pixel_shuffle of one image": (lambda x: torch.pixel_shuffle(x, 3), (9, 2, 2)),
-    "pixel_shuffle of five axes": (lambda x: torch.pixel_shuffle(x, 2), (2, 2, 4, 3, 2)),
+    "pixel_shuffle of five axes": (
+        lambda x: torch.pixel_shuffle(x, 2),
+        (2, 2, 4, 3, 2),
+    ),
     "pixel_unshuffle": (lambda x: torch.pixel_unshuffle(x, 2), (2, 3, 4, 2)),
     "pixel_unshuffle of one image": (lambda x: torch.pixel_unshuffle(x, 3), (1, 3, 6)),
     "channel_shuffle": (lambda x: torch.channel_shuffle(x, 2), (2, 6, 3, 2)),
-    "channel_shuffle of five axes": (lambda x: torch.channel_shuffle(x, 3), (2, 6, 1, 2, 2)),
+    "channel_shuffle of five axes": (
+        lambda x: torch.channel_shuffle(x, 3),
+        (2, 6, 1, 2, 2),
+    ),
     "unfold": (lambda x: x.unfold(1, 3, 2), (2, 7)),
     "unfold with gaps": (lambda x: x.unfold(0, 1, 2), (5, 2)),
     "unfold of a middle axis": (lambda x: x.unfold(-2, 2, 1), (2, 3, 4)),
@@ -72,7 +87,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
         lambda x: torch.nn.functional.unfold(x, (2, 3), (2, 1), (1, 2), (2, 1)),
         (2, 2, 6, 5),
     ),
-    "im2col of one image": (lambda x: torch.nn.functional.unfold(x, 3, padding=1), (2, 3, 4)),
+    "im2col of one image": (
+        lambda x: torch.nn.functional.unfold(x, 3, padding=1),
+        (2, 3, 4),
+    ),
     "col2im": (lambda x: torch.nn.functional.fold(x, (4, 5), 2), (2, 12, 12)),
     "col2im with everything": (
         lambda x: torch.nn.functional.fold(x, (6, 5), (2, 3), (2, 1), (1, 2), (2, 1)),
@@ -82,7 +100,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
         lambda x: torch.nn.functional.fold(x, (5, 4), 2, stride=2),
         (1, 4, 4),
     ),
-    "col2im of one image": (lambda x: torch.nn.functional.fold(x, (3, 3), 3, padding=1), (18, 9)),
+    "col2im of one image": (
+        lambda x: torch.nn.functional.fold(x, (3, 3), 3, padding=1),
+        (18, 9),
+    ),
     "diagonal": (lambda x: x.diagonal(), (3, 4)),
     "diagonal above": (lambda x: x.diagonal(2), (3, 4)),
     "diagonal below": (lambda x: x.diagonal(-1), (3, 4)),
@@ -136,28 +157,54 @@ def test_every_dtype_can_be_rearranged(dtype: torch.dtype) -> None:
     )
 
 
-DYNAMIC: dict[str, tuple[Callable[..., Any], tuple[int, ...], list[tuple[int, ...]]]] = {
+DYNAMIC: dict[
+    str, tuple[Callable[..., Any], tuple[int, ...], list[tuple[int, ...]]]
+] = {
     "repeat": (lambda x: x.repeat(2, 1, 3), (2, 4), [(1, 1), (4, 8)]),
     "repeat as often as there are rows": (
         lambda x: x.repeat(1, x.size(0)),
         (2, 4),
         [(1, 1), (4, 8)],
     ),
-    "repeat_interleave": (lambda x: x.repeat_interleave(3, 1), (2, 4), [(1, 1), (4, 8)]),
-    "repeat_interleave of all": (lambda x: x.repeat_interleave(2), (2, 4), [(1, 1), (4, 8)]),
+    "repeat_interleave": (
+        lambda x: x.repeat_interleave(3, 1),
+        (2, 4),
+        [(1, 1), (4, 8)],
+    ),
+    "repeat_interleave of all": (
+        lambda x: x.repeat_interleave(2),
+        (2, 4),
+        [(1, 1), (4, 8)],
+    ),
     "flip": (lambda x: x.flip(0, 1), (2, 4), [(1, 1), (4, 8)]),
     "roll": (lambda x: x.roll((1, -1), (0, 1)), (2, 4), [(1, 1), (4, 8)]),
-    "roll of half": (lambda x: x.roll((x.size(1) // 2,), (1,)), (2, 4), [(1, 1), (4, 7)]),
+    "roll of half": (
+        lambda x: x.roll((x.size(1) // 2,), (1,)),
+        (2, 4),
+        [(1, 1), (4, 7)],
+    ),
     "roll of all": (lambda x: x.roll(3), (2, 4), [(1, 1), (4, 8)]),
     "rot90": (lambda x: x.rot90(), (2, 4), [(1, 1), (4, 8)]),
-    "meshgrid": (lambda x: torch.meshgrid(x[0], x[:, 0], indexing="xy"), (2, 4), [(1, 1), (4, 8)]),
-    "cartesian_prod": (lambda x: torch.cartesian_prod(x[0], x[:, 0]), (2, 4), [(1, 1), (4, 8)]),
+    "meshgrid": (
+        lambda x: torch.meshgrid(x[0], x[:, 0], indexing="xy"),
+        (2, 4),
+        [(1, 1), (4, 8)],
+    ),
+    "cartesian_prod": (
+        lambda x: torch.cartesian_prod(x[0], x[:, 0]),
+        (2, 4),
+        [(1, 1), (4, 8)],
+    ),
     "pixel_shuffle": (
         lambda x: torch.pixel_shuffle(x.expand(8, -1, -1), 2),
         (2, 4),
         [(1, 1), (4, 8)],
     ),
-    "pixel_unshuffle": (lambda x: torch.pixel_unshuffle(x[None], 2), (2, 4), [(2, 2), (4, 8)]),
+    "pixel_unshuffle": (
+        lambda x: torch.pixel_unshuffle(x[None], 2),
+        (2, 4),
+        [(2, 2), (4, 8)],
+    ),
     "channel_shuffle": (
         lambda x: torch.channel_shuffle(x.expand(2, 6, -1, -1), 3),
         (2, 4),
@@ -176,7 +223,11 @@ DYNAMIC: dict[str, tuple[Callable[..., Any], tuple[int, ...], list[tuple[int, ..
     "block_diag": (lambda x: torch.block_diag(x, x[0]), (2, 4), [(1, 1), (4, 8)]),
     "triu": (lambda x: x.triu(1), (2, 4), [(1, 1), (4, 8)]),
     "tril": (lambda x: x.tril(), (2, 4), [(1, 1), (4, 8)]),
-    "tril by a size": (lambda x: x.tril(x.size(1) - x.size(0)), (2, 4), [(1, 1), (4, 8)]),
+    "tril by a size": (
+        lambda x: x.tril(x.size(1) - x.size(0)),
+        (2, 4),
+        [(1, 1), (4, 8)],
+    ),
 }
 
 
@@ -184,7 +235,10 @@ DYNAMIC: dict[str, tuple[Callable[..., Any], tuple[int, ...], list[tuple[int, ..
 def test_dynamic_axes_match_torch_at_every_size(name: str) -> None:
     function, shape, more = DYNAMIC[name]
     check(
-        function, sample(*shape), dynamic={0: {0: "n", 1: "w"}}, more=[(sample(*m),) for m in more]
+        function,
+        sample(*shape),
+        dynamic={0: {0: "n", 1: "w"}},
+        more=[(sample(*m),) for m in more],
     )
 
 

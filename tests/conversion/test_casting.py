@@ -27,8 +27,14 @@ VALUES = torch.tensor([-2.7, -1.0, -0.4, 0.0, 0.4, 1.0, 2.5, 99.9])
 
 @pytest.mark.parametrize("target", DTYPES)
 @pytest.mark.parametrize("source", DTYPES)
-def test_casts_between_all_dtypes_match_torch(source: torch.dtype, target: torch.dtype) -> None:
-    values = VALUES.abs() if torch.uint8 in (source, target) and target != torch.bool else VALUES
+def test_casts_between_all_dtypes_match_torch(
+    source: torch.dtype, target: torch.dtype
+) -> None:
+    values = (
+        VALUES.abs()
+        if torch.uint8 in (source, target) and target != torch.bool
+        else VALUES
+    )
     check(
         lambda x: x.to(target),
         values.to(source),
@@ -91,7 +97,9 @@ def test_scripted_moves_read_devices_and_dtypes(dtype: torch.dtype) -> None:
 
 def test_narrowed_float64_warns_with_source_line() -> None:
     conversion = check(
-        lambda x: x.to(torch.float64).float(), sample(2, 3, dtype=torch.int32), compile=False
+        lambda x: x.to(torch.float64).float(),
+        sample(2, 3, dtype=torch.int32),
+        compile=False,
     )
     assert any("float64" in w and "test_casting.py" in w for w in conversion.warnings)
 
@@ -108,13 +116,17 @@ class Third(torch.nn.Module):
 def test_narrowed_float64_constant_warns_with_source_line() -> None:
     conversion = check(Third(), sample(2, 3), compile=False)
     assert any(
-        "test_casting.py" in w and "self.third" in w and "float64" in w for w in conversion.warnings
+        "test_casting.py" in w and "self.third" in w and "float64" in w
+        for w in conversion.warnings
     )
 
 
 def test_unsupported_dtypes_are_refused() -> None:
     with pytest.raises(UnsupportedOperators, match="no complex64"):
-        convert(lambda x: torch.view_as_real(torch.tanh(x.to(torch.complex64))), [sample(2, 3)])
+        convert(
+            lambda x: torch.view_as_real(torch.tanh(x.to(torch.complex64))),
+            [sample(2, 3)],
+        )
 
 
 def test_cast_preserves_dynamic_axis() -> None:

@@ -65,7 +65,9 @@ def test_branch_on_dynamic_size() -> None:
     cases = [(torch.randn(n, 3),) for n in (1, 2, 3, 8)]
     conversion = check(BySize(), torch.randn(4, 3), dynamic={0: {0: "n"}}, more=cases)
     assert "CONDITION" in layer_kinds(conversion)
-    static = check(BySize(), torch.randn(4, 3), dynamic={0: {0: "n"}}, spans={"n": (3, 4, 8)})
+    static = check(
+        BySize(), torch.randn(4, 3), dynamic={0: {0: "n"}}, spans={"n": (3, 4, 8)}
+    )
     assert "CONDITION" not in layer_kinds(static)
 
 
@@ -180,7 +182,12 @@ def rows(*counts: int) -> list[tuple[Tensor, ...]]:
 @pytest.mark.parametrize("module", [Counted(), Number2(), BranchInLoop()])
 def test_loop_over_dynamic_axis(module: nn.Module) -> None:
     conversion = check(
-        module, torch.randn(4, 3), dynamic={0: {0: "t"}}, more=rows(1, 3, 8), rtol=1e-5, atol=1e-5
+        module,
+        torch.randn(4, 3),
+        dynamic={0: {0: "t"}},
+        more=rows(1, 3, 8),
+        rtol=1e-5,
+        atol=1e-5,
     )
     assert "RECURRENCE" in layer_kinds(conversion)
 
@@ -209,7 +216,11 @@ def test_while_loop_with_counter() -> None:
                 steps += 1
             return x * steps
 
-    check(Steps(), torch.randn(4, 3) * 20, more=[(torch.zeros(4, 3),), (torch.ones(4, 3) * 1000,)])
+    check(
+        Steps(),
+        torch.randn(4, 3) * 20,
+        more=[(torch.zeros(4, 3),), (torch.ones(4, 3) * 1000,)],
+    )
 
 
 def test_while_loop_with_two_conditions() -> None:
@@ -241,7 +252,9 @@ def test_loop_carried_value_with_swapped_axes_is_refused() -> None:
                 y = y.t() * 2
             return y
 
-    spec = builder.TensorSpec("float32", ("n", "m"), dims={"n": (1, 4, 8), "m": (1, 3, 8)})
+    spec = builder.TensorSpec(
+        "float32", ("n", "m"), dims={"n": (1, 4, 8), "m": (1, 3, 8)}
+    )
     with pytest.raises(
         UnsupportedOperators,
         match=r"axis 0 of %y\S* is n before an iteration of the loop and m after",
@@ -266,7 +279,9 @@ def test_rows_written_in_a_loop() -> None:
     """The plan is compiled: TensorRT builds no slices of changing length within a loop."""
     # 8.6 crashes where the rows depend on each other, and gave others' else
     if not capabilities.current().strongly_typed:
-        with pytest.raises(UnsupportedOperators, match=r"8\.6 crashes, or mixes rows up"):
+        with pytest.raises(
+            UnsupportedOperators, match=r"8\.6 crashes, or mixes rows up"
+        ):
             builder.convert(
                 torch.jit.script(RowsWritten()),
                 [builder.TensorSpec("float32", ("n", 3), {"n": (1, 4, 8)})],
@@ -294,7 +309,9 @@ class Counts(nn.Module):
 @pytest.mark.parametrize("module", [Prefixes(), Counts()])
 def test_slices_of_changing_length_in_a_loop_are_refused(module: nn.Module) -> None:
     spec = builder.TensorSpec("float32", ("n", 3), dims={"n": (1, 2, 4)})
-    with pytest.raises(UnsupportedOperators, match="changes between iterations") as caught:
+    with pytest.raises(
+        UnsupportedOperators, match="changes between iterations"
+    ) as caught:
         builder.convert(torch.jit.script(module), [spec])
     assert "test_control.py" in str(caught.value)
 
@@ -310,7 +327,12 @@ class Chosen(nn.Module):
             parts = 3
         else:
             parts = 1
-        return x[:half], x.reshape(parts, -1), torch.arange(half) * parts, x.repeat(half)
+        return (
+            x[:half],
+            x.reshape(parts, -1),
+            torch.arange(half) * parts,
+            x.repeat(half),
+        )
 
 
 def test_number_from_branch_on_dynamic_size_is_a_size() -> None:
@@ -371,15 +393,24 @@ def test_data_dependent_size_is_refused_with_source_line(name: str, axes: Any) -
         f"def forward(x):\n    {line}\n    return {value}, (x + 1).relu() @ x\n"
     )
     with pytest.raises(UnsupportedOperators) as error:
-        convert(module.forward.graph, [torch.tensor([2.0, 1, 0, -1, 0, 0])], dynamic=axes)
+        convert(
+            module.forward.graph, [torch.tensor([2.0, 1, 0, -1, 0, 0])], dynamic=axes
+        )
     (operator,) = error.value.operators
-    assert operator.reason == "a size depends on data, and TensorRT computes sizes from shapes only"
+    assert (
+        operator.reason
+        == "a size depends on data, and TensorRT computes sizes from shapes only"
+    )
     assert operator.where.startswith("<string>:3: ")
 
 
-@pytest.mark.parametrize("value", ["x.softmax(n - 2)", "x.unfold(0, n, 1)", "torch.stack([x] * n)"])
+@pytest.mark.parametrize(
+    "value", ["x.softmax(n - 2)", "x.unfold(0, n, 1)", "torch.stack([x] * n)"]
+)
 def test_error_of_static_number_names_no_axis(value: str) -> None:
-    module = torch.jit.CompilationUnit(f"def forward(x):\n    {_BRANCH}\n    return {value}\n")
+    module = torch.jit.CompilationUnit(
+        f"def forward(x):\n    {_BRANCH}\n    return {value}\n"
+    )
     with pytest.raises(UnsupportedOperators, match="but it is computed at run time"):
         convert(module.forward.graph, [torch.randn(6)])
 
@@ -403,7 +434,11 @@ def test_loop_with_data_dependent_break() -> None:
     """
     cases = [(x,) for x in (torch.ones(3, 4) * 100, torch.ones(1, 4) * 0.01)]
     conversion = check(
-        Breaks(), torch.ones(2, 2), dynamic={0: {0: "n", 1: "m"}}, more=cases, expected=_counted
+        Breaks(),
+        torch.ones(2, 2),
+        dynamic={0: {0: "n", 1: "m"}},
+        more=cases,
+        expected=_counted,
     )
     assert "TRIP_LIMIT" in layer_kinds(conversion)
 
@@ -446,13 +481,17 @@ class Mixed(nn.Module):
         return h
 
 
-@pytest.mark.parametrize("kind", ["branch", "blocks", "loop", "loop of float32", "while"])
+@pytest.mark.parametrize(
+    "kind", ["branch", "blocks", "loop", "loop of float32", "while"]
+)
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_reduced_precision_keeps_one_dtype_per_value(
     kind: str, precision: str, strongly_typed: None
 ) -> None:
     module, x = Mixed(kind).requires_grad_(False), torch.randn(2, 5, 4)
-    spec = builder.TensorSpec("float32", ("n", "t", 4), dims={"n": (1, 2, 4), "t": (1, 5, 9)})
+    spec = builder.TensorSpec(
+        "float32", ("n", "t", 4), dims={"n": (1, 2, 4), "t": (1, 5, 9)}
+    )
     conversion = builder.convert(torch.jit.script(module), [spec], precision=precision)
     builder.build_engine(conversion, QUICK)
     close = {"fp16": 5e-3, "bf16": 4e-2}[precision]

@@ -101,7 +101,11 @@ def test_input_without_batch_axis(axes: int) -> None:
 def test_weight_and_bias_may_be_tensors(axes: int) -> None:
     convolution = {1: F.conv1d, 2: F.conv2d}[axes]
     window = (3,) * axes
-    inputs = torch.randn(2, 4, *SPATIAL[axes]), torch.randn(8, 4, *window), torch.randn(8)
+    inputs = (
+        torch.randn(2, 4, *SPATIAL[axes]),
+        torch.randn(8, 4, *window),
+        torch.randn(8),
+    )
     check(lambda x, w: convolution(x, w), *inputs[:2], **TOLERANCE)
     check(lambda x, w, b: convolution(x, w, b), *inputs, **TOLERANCE)
     transposed = {1: F.conv_transpose1d, 2: F.conv_transpose2d}[axes]
@@ -143,7 +147,11 @@ def test_each_general_overload(schema: str) -> None:
       %r : Tensor = {schema}
       return (%r)"""
     check(
-        graph, torch.randn(1, 2, 5, 5), params=[torch.randn(3, 2, 3, 3)], **TOLERANCE, compile=False
+        graph,
+        torch.randn(1, 2, 5, 5),
+        params=[torch.randn(3, 2, 3, 3)],
+        **TOLERANCE,
+        compile=False,
     )
 
 

@@ -22,9 +22,18 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "one_hot": (lambda x: torch.nn.functional.one_hot(x, 4), (ids([[0, 3], [1, 1]]),)),
     "one_hot of 0-d": (lambda x: torch.nn.functional.one_hot(x, 3), (torch.tensor(2),)),
     "bucketize": (lambda x: torch.bucketize(x, EDGES), (VALUES,)),
-    "bucketize to the right": (lambda x: torch.bucketize(x, EDGES, right=True), (VALUES,)),
-    "bucketize of int32": (lambda x: torch.bucketize(x, EDGES, out_int32=True), (VALUES,)),
-    "bucketize of NaN": (lambda x: torch.bucketize(x, EDGES), (torch.tensor([NAN, 0.0]),)),
+    "bucketize to the right": (
+        lambda x: torch.bucketize(x, EDGES, right=True),
+        (VALUES,),
+    ),
+    "bucketize of int32": (
+        lambda x: torch.bucketize(x, EDGES, out_int32=True),
+        (VALUES,),
+    ),
+    "bucketize of NaN": (
+        lambda x: torch.bucketize(x, EDGES),
+        (torch.tensor([NAN, 0.0]),),
+    ),
     "bucketize of NaN to the right": (
         lambda x: torch.bucketize(x, EDGES, right=True),
         (torch.tensor([NAN, 0.0]),),
@@ -44,7 +53,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
         lambda s, x: torch.searchsorted(s, x, side="right", out_int32=True),
         (torch.stack([EDGES, EDGES + 1]), VALUES),
     ),
-    "searchsorted of a number": (lambda s: torch.searchsorted(s, 0.0, right=True), (EDGES,)),
+    "searchsorted of a number": (
+        lambda s: torch.searchsorted(s, 0.0, right=True),
+        (EDGES,),
+    ),
     "searchsorted with a sorter": (
         lambda s, x, i: torch.searchsorted(s, x, sorter=i),
         (EDGES.flip(0), VALUES, torch.tensor([3, 2, 1, 0])),
@@ -55,12 +67,19 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_counts_match_torch(name: str) -> None:
     function, inputs = CASES[name]
-    check(function, *inputs, compile=name in ("one_hot", "bucketize", "searchsorted of rows"))
+    check(
+        function,
+        *inputs,
+        compile=name in ("one_hot", "bucketize", "searchsorted of rows"),
+    )
 
 
 def test_one_hot_and_bucketize_of_a_dynamic_axis() -> None:
     check(
-        lambda x: (torch.bucketize(x, EDGES), torch.nn.functional.one_hot(x.abs().long(), 30)),
+        lambda x: (
+            torch.bucketize(x, EDGES),
+            torch.nn.functional.one_hot(x.abs().long(), 30),
+        ),
         sample(2, 4).clamp(-9, 9),
         dynamic={0: {0: "n", 1: "w"}},
         more=[(sample(1, 1),), (sample(3, 6).clamp(-9, 9),)],

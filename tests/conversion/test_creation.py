@@ -40,12 +40,16 @@ CASES: dict[str, Callable[..., Any]] = {
     "arange backwards": lambda x: torch.arange(x.size(1) - 1, -1, -1),
     "arange with a float step": lambda x: torch.arange(0, x.size(1), 0.5),
     "arange of a float end": lambda x: torch.arange(x.size(1) + 0.5),
-    "arange of a product": lambda x: torch.arange(x.size(0) * x.size(1)).view(x.size(0), x.size(1)),
+    "arange of a product": lambda x: torch.arange(x.size(0) * x.size(1)).view(
+        x.size(0), x.size(1)
+    ),
     "arange of a half": lambda x: torch.arange(x.size(1) // 2),
     "linspace": lambda x: torch.linspace(0, 1, x.size(1) + 1),
     "linspace to a size": lambda x: torch.linspace(-1, x.size(1), 5),
     "eye": lambda x: torch.eye(x.size(1)),
-    "eye of rows and columns": lambda x: torch.eye(x.size(0), x.size(1), dtype=torch.int64),
+    "eye of rows and columns": lambda x: torch.eye(
+        x.size(0), x.size(1), dtype=torch.int64
+    ),
     "clone": lambda x: torch.zeros(x.size(0)).clone(),
     "fill_": lambda x: torch.empty(x.size(0), 2).fill_(3),
     "empty that is overwritten": lambda x: torch.empty_like(x).copy_(x),
@@ -94,7 +98,10 @@ def test_fills_from_graph_text(name: str) -> None:
           {FILLS[name]}
           return (%r)"""
     check(
-        graph, sample(2, 4), dynamic={0: {0: "n", 1: "w"}}, more=[(sample(1, 1),), (sample(4, 8),)]
+        graph,
+        sample(2, 4),
+        dynamic={0: {0: "n", 1: "w"}},
+        more=[(sample(1, 1),), (sample(4, 8),)],
     )
 
 

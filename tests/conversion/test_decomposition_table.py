@@ -16,7 +16,9 @@ from builder.lowering.pipeline import PIPELINE
 def test_no_operator_is_defined_twice() -> None:
     """An operator with a formula has no other converter, and no formula of a second name."""
     for key in DECOMPOSITIONS:
-        assert CONVERTERS[key].build.__module__.startswith("builder.decompositions"), key
+        assert CONVERTERS[key].build.__module__.startswith("builder.decompositions"), (
+            key
+        )
     with pytest.raises(ValueError, match="aten::silu has two decompositions"):
         decomposition("aten::silu(Tensor self) -> Tensor")(silu_again)
     assert DECOMPOSITIONS["aten::silu"].function is not silu_again
@@ -28,9 +30,16 @@ def silu_again(self: torch.Tensor) -> torch.Tensor:
 
 def test_every_decomposing_pass_has_decompositions() -> None:
     kinds = {entry.kind for entry in DECOMPOSITIONS.values()}
-    steps = [step for step in PIPELINE if step.rewrite.__qualname__.startswith("decompose.")]
+    steps = [
+        step for step in PIPELINE if step.rewrite.__qualname__.startswith("decompose.")
+    ]
     assert len(steps) == 13
-    assert not [(step.name, kind) for step in steps for kind in step.touches if kind not in kinds]
+    assert not [
+        (step.name, kind)
+        for step in steps
+        for kind in step.touches
+        if kind not in kinds
+    ]
 
 
 @pytest.mark.parametrize("key", DECOMPOSITIONS)
@@ -45,7 +54,9 @@ def test_schema_is_in_torch_and_decomposition_compiles(key: str) -> None:
 
 
 def test_parameters_match_the_schema() -> None:
-    with pytest.raises(ValueError, match=r"aten::silu takes \(x\), its schema has \(self\)"):
+    with pytest.raises(
+        ValueError, match=r"aten::silu takes \(x\), its schema has \(self\)"
+    ):
         Decomposition("aten::silu(Tensor self) -> Tensor", named_otherwise)
 
 

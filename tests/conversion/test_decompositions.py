@@ -30,7 +30,9 @@ ROWS = {0: {0: "n"}, 1: {0: "n"}}
 
 def pairs(n: int) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(n)
-    return torch.randn(n, 5, generator=generator), torch.randn(n, 5, generator=generator)
+    return torch.randn(n, 5, generator=generator), torch.randn(
+        n, 5, generator=generator
+    )
 
 
 def labelled(n: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,11 +42,17 @@ def labelled(n: int) -> tuple[torch.Tensor, torch.Tensor]:
 SCORES = {
     "mse": F.mse_loss,
     "l1": F.l1_loss,
-    "smooth l1": lambda a, b, reduction: F.smooth_l1_loss(a, b, reduction=reduction, beta=0.7),
+    "smooth l1": lambda a, b, reduction: F.smooth_l1_loss(
+        a, b, reduction=reduction, beta=0.7
+    ),
     "huber": lambda a, b, reduction: F.huber_loss(a, b, reduction=reduction, delta=0.7),
-    "soft margin": lambda a, b, reduction: F.soft_margin_loss(a, b.sign(), reduction=reduction),
-    "cross entropy with logits": lambda a, b, reduction: F.binary_cross_entropy_with_logits(
-        a, b.sigmoid(), pos_weight=torch.arange(1.0, 6.0), reduction=reduction
+    "soft margin": lambda a, b, reduction: F.soft_margin_loss(
+        a, b.sign(), reduction=reduction
+    ),
+    "cross entropy with logits": lambda a, b, reduction: (
+        F.binary_cross_entropy_with_logits(
+            a, b.sigmoid(), pos_weight=torch.arange(1.0, 6.0), reduction=reduction
+        )
     ),
     "cross entropy": lambda a, b, reduction: F.binary_cross_entropy(
         a.sigmoid(), b.sigmoid(), reduction=reduction
@@ -68,7 +76,9 @@ def test_losses_of_a_dynamic_batch(name: str, reduction: str) -> None:
         return SCORES[name](a, b, reduction=reduction)  # type: ignore[no-any-return, operator]
 
     more = [pairs(1), pairs(8), pairs(5)]
-    check(loss, *pairs(4), dynamic=ROWS, more=more, **CLOSE, compile=reduction == "mean")
+    check(
+        loss, *pairs(4), dynamic=ROWS, more=more, **CLOSE, compile=reduction == "mean"
+    )
 
 
 LABELLED = {
@@ -91,13 +101,24 @@ def test_cross_entropy_of_labels(name: str, reduction: str) -> None:
         return F.cross_entropy(x, labels, reduction=reduction, **LABELLED[name])  # type: ignore[arg-type]
 
     more = [labelled(8), labelled(5)]
-    check(loss, *labelled(4), dynamic=ROWS, more=more, **CLOSE, compile=name == "all of it")
+    check(
+        loss,
+        *labelled(4),
+        dynamic=ROWS,
+        more=more,
+        **CLOSE,
+        compile=name == "all of it",
+    )
 
 
 def test_cross_entropy_of_pixels_and_of_probabilities() -> None:
     x, labels = torch.randn(2, 4, 3, 5), torch.randint(0, 4, (2, 3, 5))
     check(
-        lambda x, y: F.cross_entropy(x, y), x, labels, dynamic={0: {2: "h"}, 1: {1: "h"}}, **CLOSE
+        lambda x, y: F.cross_entropy(x, y),
+        x,
+        labels,
+        dynamic={0: {2: "h"}, 1: {1: "h"}},
+        **CLOSE,
     )
     check(
         lambda x, y: F.cross_entropy(x, y.softmax(1), label_smoothing=0.1),
@@ -131,7 +152,9 @@ RUNNING = {
     "cumulative trapezoids": lambda x: torch.cumulative_trapezoid(
         torch.cat([x, x], 1), dx=0.5, dim=1
     ),
-    "nearest quantile": lambda x: torch.quantile(x, 0.3, 1, keepdim=True, interpolation="lower"),
+    "nearest quantile": lambda x: torch.quantile(
+        x, 0.3, 1, keepdim=True, interpolation="lower"
+    ),
 }
 
 
@@ -156,11 +179,14 @@ def test_running_extremes_keep_integers_and_their_last_place() -> None:
         check(lambda x, run=run: tuple(run(x, 0)), x.float() * 2.0**100, compile=False)
 
 
-NUMBERS = torch.tensor([-3.5, -1.0, -0.0, 0.0, 0.25, 2.0, 1e20, float("inf"), -float("inf")])
+NUMBERS = torch.tensor(
+    [-3.5, -1.0, -0.0, 0.0, 0.25, 2.0, 1e20, float("inf"), -float("inf")]
+)
 
 
 @pytest.mark.parametrize(
-    "run", [torch.hypot, torch.logaddexp, torch.logaddexp2, torch.copysign, torch.heaviside]
+    "run",
+    [torch.hypot, torch.logaddexp, torch.logaddexp2, torch.copysign, torch.heaviside],
 )
 def test_binary_functions_at_edge_values(run: Any) -> None:
     a, b = NUMBERS.repeat_interleave(len(NUMBERS)), NUMBERS.repeat(len(NUMBERS))
@@ -182,7 +208,11 @@ def test_bags_of_embeddings(mode: str) -> None:
 
     more = [bags(1, [0]), bags(16, [0, 0, 5, 9, 9, 15]), bags(7, [0, 7, 7])]
     check(
-        Bags(), *bags(8, [0, 2, 5]), dynamic={0: {0: "words"}, 1: {0: "bags"}}, more=more, **CLOSE
+        Bags(),
+        *bags(8, [0, 2, 5]),
+        dynamic={0: {0: "words"}, 1: {0: "bags"}},
+        more=more,
+        **CLOSE,
     )
 
 
@@ -190,10 +220,17 @@ def test_max_unpool() -> None:
     class Around(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y, positions = F.max_pool2d(x, [2, 2], return_indices=True)
-            return F.max_unpool2d(y * 2, positions, [2, 2], output_size=[x.shape[2], x.shape[3]])
+            return F.max_unpool2d(
+                y * 2, positions, [2, 2], output_size=[x.shape[2], x.shape[3]]
+            )
 
     more = [(torch.randn(1, 3, 2, 4),), (torch.randn(2, 3, 16, 10),)]
-    check(Around(), torch.randn(2, 3, 8, 6), dynamic={0: {0: "n", 2: "h", 3: "w"}}, more=more)
+    check(
+        Around(),
+        torch.randn(2, 3, 8, 6),
+        dynamic={0: {0: "n", 2: "h", 3: "w"}},
+        more=more,
+    )
 
 
 def test_layers_are_named_after_the_operator() -> None:
@@ -203,8 +240,13 @@ def test_layers_are_named_after_the_operator() -> None:
       %0 : Tensor = aten::mse_loss(%x, %3, %one)
       %5 : Tensor = aten::add(%0, %0, %one)
       return (%5)"""
-    conversion = check(graph, torch.randn(2, 3), torch.randn(2, 3), compile=False, **CLOSE)
-    names = [conversion.network.get_layer(i).name for i in range(conversion.network.num_layers)]
+    conversion = check(
+        graph, torch.randn(2, 3), torch.randn(2, 3), compile=False, **CLOSE
+    )
+    names = [
+        conversion.network.get_layer(i).name
+        for i in range(conversion.network.num_layers)
+    ]
     assert all(name.startswith(("aten::mse_loss_0", "aten::add_0")) for name in names)
     assert len(set(names)) == len(names)
 
@@ -219,7 +261,9 @@ def test_decomposition_error_is_reported_for_operator() -> None:
         UnsupportedOperators, match=r"part aten::topk.*keeps at most 3840"
     ) as refused:
         convert(lambda x: torch.median(x, 0).values, [torch.randn(9000)])
-    assert [u.schema.split("(")[0] for u in refused.value.operators] == ["aten::median.dim"]
+    assert [u.schema.split("(")[0] for u in refused.value.operators] == [
+        "aten::median.dim"
+    ]
 
 
 def inverse(self: torch.Tensor) -> torch.Tensor:

@@ -44,7 +44,13 @@ def keep_best(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
 
 
 def align(
-    x: Tensor, rois: Tensor, scale: float, height: int, width: int, ratio: int, aligned: bool
+    x: Tensor,
+    rois: Tensor,
+    scale: float,
+    height: int,
+    width: int,
+    ratio: int,
+    aligned: bool,
 ) -> Tensor:
     """roi_align sample by sample."""
     result = torch.zeros(len(rois), x.shape[1], height, width)
@@ -97,14 +103,18 @@ def doubles() -> Iterator[None]:
 
 def some_boxes(count: int) -> tuple[Tensor, Tensor]:
     corners = torch.rand(count, 2) * 8
-    return torch.cat([corners, corners + torch.rand(count, 2) * 6 + 0.5], 1), torch.randn(count)
+    return torch.cat(
+        [corners, corners + torch.rand(count, 2) * 6 + 0.5], 1
+    ), torch.randn(count)
 
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if RTX had a kernel: the network can be made and evaluated, not compiled."""
     entry = CONVERTERS["torchvision::nms"]
-    monkeypatch.setitem(CONVERTERS, "torchvision::nms", replace(entry, when=entry.when[1:]))
+    monkeypatch.setitem(
+        CONVERTERS, "torchvision::nms", replace(entry, when=entry.when[1:])
+    )
 
 
 @pytest.mark.usefixtures("kernel")
@@ -118,7 +128,9 @@ def test_nms(threshold: float) -> None:
     check(lambda b, s: b[nms(b, s)], *some_boxes(20), compile=False)
 
 
-@pytest.mark.skipif(flavour.name() != "tensorrt-rtx", reason="other flavours have the kernel")
+@pytest.mark.skipif(
+    flavour.name() != "tensorrt-rtx", reason="other flavours have the kernel"
+)
 def test_nms_is_refused_without_kernel() -> None:
     with pytest.raises(UnsupportedOperators, match="no kernel"):
         check(lambda b, s: torch.ops.torchvision.nms(b, s, 0.5), *some_boxes(8))
@@ -149,7 +161,15 @@ def test_roi_align(size: tuple[int, int], ratio: int, aligned: bool) -> None:
     dynamic = {0: {0: "n", 2: "h", 3: "w"}, 1: {0: "k"}}
     more = [(torch.randn(3, 4, 12, 8), rois[:2])]
     # places are computed as multiples of 2 / length and back: 20 ulp of a difference of neighbors
-    check(pool, torch.randn(2, 4, 10, 11), rois, dynamic=dynamic, more=more, rtol=1e-5, atol=2e-5)
+    check(
+        pool,
+        torch.randn(2, 4, 10, 11),
+        rois,
+        dynamic=dynamic,
+        more=more,
+        rtol=1e-5,
+        atol=2e-5,
+    )
 
 
 def test_roi_align_without_a_sampling_ratio_is_refused() -> None:

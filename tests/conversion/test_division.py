@@ -31,16 +31,25 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8])
 def test_negative_integers(name: str, dtype: torch.dtype) -> None:
-    check(BINARY[name], INTEGERS.to(dtype), DIVISORS.to(dtype), compile=dtype != torch.int8)
+    check(
+        BINARY[name],
+        INTEGERS.to(dtype),
+        DIVISORS.to(dtype),
+        compile=dtype != torch.int8,
+    )
     for divisor in (2, -3):
-        check(lambda x, d=divisor: BINARY[name](x, d), INTEGERS.to(dtype), compile=False)
+        check(
+            lambda x, d=divisor: BINARY[name](x, d), INTEGERS.to(dtype), compile=False
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.float16])
 def test_traced_wrapped_numbers(dtype: torch.dtype) -> None:
     """A trace writes `7 // y` as a floored quotient of a tensor that reads as a number."""
     check(
-        lambda y: (7 // y, torch.floor_divide(7, y), y // True), DIVISORS.to(dtype), compile=False
+        lambda y: (7 // y, torch.floor_divide(7, y), y // True),
+        DIVISORS.to(dtype),
+        compile=False,
     )
     check(lambda y: (7.5 // y, 7.5 % y, y // 1.5), DIVISORS.to(dtype), compile=False)
 
@@ -54,7 +63,10 @@ def test_floats_and_scalar_overloads(name: str) -> None:
 
 @pytest.mark.parametrize("name", BINARY)
 def test_mixed_dtypes_and_dynamic_broadcasting(name: str) -> None:
-    ints, reals = torch.randint(-9, 9, (4, 3)), torch.tensor([[1.5], [-2.0], [3.0], [-0.7]])
+    ints, reals = (
+        torch.randint(-9, 9, (4, 3)),
+        torch.tensor([[1.5], [-2.0], [3.0], [-0.7]]),
+    )
     check(
         BINARY[name],
         ints,
@@ -89,7 +101,9 @@ def test_integers_by_fractional_scalars_are_floats() -> None:
         check(lambda x, n=name: BINARY[n](x, 2.5), INTEGERS, compile=False)
 
 
-@pytest.mark.parametrize("exponent", [0, 1, 2, 3, 4, 7, 0.5, -0.5, -1, -2, -3, 1.7, 2.0, 0.0])
+@pytest.mark.parametrize(
+    "exponent", [0, 1, 2, 3, 4, 7, 0.5, -0.5, -1, -2, -3, 1.7, 2.0, 0.0]
+)
 def test_powers_of_reals(exponent: float) -> None:
     """POW is exp2(y log2 x) on some devices: a few ulp of the exponent, of size 30 at most."""
     x = torch.tensor([0.25, 1.0, 2.5, 13.0])
@@ -102,7 +116,9 @@ def test_powers_of_reals(exponent: float) -> None:
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
 def test_powers_of_integers(exponent: float, dtype: torch.dtype) -> None:
     check(
-        lambda x: x**exponent, torch.tensor([1, 2, 3, 9], dtype=dtype), compile=dtype == torch.int64
+        lambda x: x**exponent,
+        torch.tensor([1, 2, 3, 9], dtype=dtype),
+        compile=dtype == torch.int64,
     )
 
 
@@ -123,7 +139,9 @@ ANGLES = [0.0, -0.0, 1.0, -1.0, 3.5, -3.5, 1e-20, float("inf"), -float("inf")]
 
 
 def test_atan2_in_every_quadrant_and_on_every_axis() -> None:
-    y, x = (torch.tensor(v) for v in zip(*itertools.product(ANGLES, ANGLES), strict=True))
+    y, x = (
+        torch.tensor(v) for v in zip(*itertools.product(ANGLES, ANGLES), strict=True)
+    )
     check(torch.atan2, y, x)
     check(torch.atan2, torch.tensor([0, 1, -1, 0]), torch.tensor([0, -1, -1, -1]))
     check(

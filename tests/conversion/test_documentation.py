@@ -23,17 +23,23 @@ def generate() -> Any:
 
 
 def test_operator_page_is_current(generate: Any) -> None:
-    assert generate.PAGE.read_text() == generate.page(), "run: python docs/generate.py operators"
+    assert generate.PAGE.read_text() == generate.page(), (
+        "run: python docs/generate.py operators"
+    )
 
 
 def test_operator_page_lists_every_operator(generate: Any) -> None:
     page = generate.page()
     assert not [
-        key for key in (*CONVERTERS, *EVALUATORS) if f"`{generate.split_key(key)[0]}`" not in page
+        key
+        for key in (*CONVERTERS, *EVALUATORS)
+        if f"`{generate.split_key(key)[0]}`" not in page
     ]
 
 
-def test_outdated_page_is_detected(generate: Any, monkeypatch: Any, tmp_path: Path) -> None:
+def test_outdated_page_is_detected(
+    generate: Any, monkeypatch: Any, tmp_path: Path
+) -> None:
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     monkeypatch.setattr(generate, "PAGE", tmp_path / "operators.md")
     assert generate.main(["operators", "--check"]) == 1
@@ -49,5 +55,7 @@ def test_operator_page_shows_opinfo_results(
         '{"nn.functional.unfold": "x", "flip": "passed: 12 passed, 0 refused, 0 failed"}'
     )
     monkeypatch.setattr(generate, "STORE", store)
-    row = next(line for line in generate.page().splitlines() if line.startswith("| `flip` |"))
+    row = next(
+        line for line in generate.page().splitlines() if line.startswith("| `flip` |")
+    )
     assert row.endswith("| passed: 12 passed, 0 refused, 0 failed |")

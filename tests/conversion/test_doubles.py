@@ -54,7 +54,9 @@ LENGTHS = (10, 1, 3, 7, 20, 29, 49, 50, 70, 90, 99, 100)
 @pytest.mark.parametrize("kind", [Scaled, Ceiled, Floored])
 def test_lengths_are_computed_in_float64(kind: type[Scaled], factor: float) -> None:
     first, *others = (
-        torch.arange(2.0 * n).view(2, n) for n in LENGTHS if kind is not Floored or n > 3
+        torch.arange(2.0 * n).view(2, n)
+        for n in LENGTHS
+        if kind is not Floored or n > 3
     )
     if kind is Ceiled and factor < 1:
         factor = 1 / factor
@@ -102,6 +104,7 @@ def test_float32_lengths_differ_from_float64() -> None:
 def test_simple_ratio_needs_no_gather() -> None:
     conversion = convert(Scaled(0.5), [torch.randn(2, 8)], dynamic={0: {1: "n"}})
     kinds = {
-        type(conversion.network.get_layer(i)).__name__ for i in range(conversion.network.num_layers)
+        type(conversion.network.get_layer(i)).__name__
+        for i in range(conversion.network.num_layers)
     }
     assert "IGatherLayer" not in kinds

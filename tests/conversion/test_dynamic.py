@@ -44,12 +44,21 @@ def test_unknown_values_have_no_bounds() -> None:
 
 
 def test_a_size_of_unknown_origin_is_never_negative() -> None:
-    assert bounds(sympy.Symbol("x[0]", integer=True, nonnegative=True) + 1, {}) == (1, float("inf"))
+    assert bounds(sympy.Symbol("x[0]", integer=True, nonnegative=True) + 1, {}) == (
+        1,
+        float("inf"),
+    )
 
 
 def expressions() -> st.SearchStrategy[sympy.Expr]:
     leaves = st.sampled_from([N, M, *(sympy.Integer(i) for i in range(-3, 4))])
-    pairs = [lambda a, b: a + b, lambda a, b: a - b, lambda a, b: a * b, sympy.Min, sympy.Max]
+    pairs = [
+        lambda a, b: a + b,
+        lambda a, b: a - b,
+        lambda a, b: a * b,
+        sympy.Min,
+        sympy.Max,
+    ]
     return st.recursive(
         leaves,
         lambda inner: st.one_of(

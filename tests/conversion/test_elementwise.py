@@ -7,7 +7,14 @@ import torch
 
 from tests.conversion.harness import check
 
-DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.bool]
+DTYPES = [
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int32,
+    torch.int64,
+    torch.bool,
+]
 
 
 def sample(dtype: torch.dtype, *shape: int, seed: int = 0) -> torch.Tensor:
@@ -22,7 +29,8 @@ def test_addition_promotes_dtypes_like_torch(a: torch.dtype, b: torch.dtype) -> 
 
 
 @pytest.mark.parametrize(
-    "shapes", [((3,), (2, 3)), ((2, 1, 4), (3, 1)), ((), (2, 2)), ((1, 1, 1, 1, 2), (3, 1, 2))]
+    "shapes",
+    [((3,), (2, 3)), ((2, 1, 4), (3, 1)), ((), (2, 2)), ((1, 1, 1, 1, 2), (3, 1, 2))],
 )
 def test_operands_of_different_rank_broadcast(
     shapes: tuple[tuple[int, ...], tuple[int, ...]],

@@ -32,14 +32,20 @@ def schema_of(key: str) -> Any:
     """The registered schema of a key; None for a node kind that has none (prim::If)."""
     name, _, overload = key.partition(".")
     return next(
-        (s for s in torch._C._jit_get_schemas_for_operator(name) if s.overload_name == overload),
+        (
+            s
+            for s in torch._C._jit_get_schemas_for_operator(name)
+            if s.overload_name == overload
+        ),
         None,
     )
 
 
 def test_every_evaluator_has_a_torch_operator() -> None:
     assert len(EVALUATORS) > 100
-    unknown = [key for key in EVALUATORS if key not in NODE_KINDS and schema_of(key) is None]
+    unknown = [
+        key for key in EVALUATORS if key not in NODE_KINDS and schema_of(key) is None
+    ]
     assert unknown == []
 
 
@@ -53,7 +59,9 @@ def test_converter_arguments_match_torch_schema() -> None:
 
 def arguments(schema: Any) -> list[Any]:
     """What a caller of the schema has to know of each argument."""
-    return [(a.name, str(a.type), a.default_value, a.kwarg_only) for a in schema.arguments]
+    return [
+        (a.name, str(a.type), a.default_value, a.kwarg_only) for a in schema.arguments
+    ]
 
 
 NUMBERS = {
@@ -124,7 +132,9 @@ def graph_of(body: str) -> torch._C.Graph:
     """The graph of a function of x, n = x.size(0) and w = x.size(1); scripting reads its source, so
     it has a file.
     """
-    source = f"def f(x: torch.Tensor):\n    n = x.size(0)\n    w = x.size(1)\n    {body}\n"
+    source = (
+        f"def f(x: torch.Tensor):\n    n = x.size(0)\n    w = x.size(1)\n    {body}\n"
+    )
     name = f"<{hash(body)}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     scope: dict[str, Any] = {"torch": torch, "math": math, "__name__": __name__}
@@ -142,20 +152,25 @@ def test_size_arithmetic_in_a_graph(name: str, static: bool) -> None:
 
 
 def test_bitwise_operators_on_sizes_are_refused() -> None:
-    with pytest.raises(UnsupportedOperators, match="number that is computed at run time"):
+    with pytest.raises(
+        UnsupportedOperators, match="number that is computed at run time"
+    ):
         convert(graph_of("return n & 3"), [sample(2, 4)], dynamic={0: {0: "n"}})
 
 
 def test_dynamic_index_is_refused() -> None:
     with pytest.raises(
-        UnsupportedOperators, match="the index must be known at build time but depends on n"
+        UnsupportedOperators,
+        match="the index must be known at build time but depends on n",
     ):
         convert(graph_of("return [1, 2, 3][n]"), [sample(2, 4)], dynamic={0: {0: "n"}})
 
 
 TRACED = {
     "arithmetic on sizes": lambda x: x.reshape(x.size(0) * x.size(1) // 2, 2),
-    "division": lambda x: x[:, : torch.div(torch.tensor(x.size(1)), 2, rounding_mode="floor") + 1],
+    "division": lambda x: x[
+        :, : torch.div(torch.tensor(x.size(1)), 2, rounding_mode="floor") + 1
+    ],
     "negative remainder": lambda x: torch.zeros(x.size(0), (-x.size(1)) % 4),
     "a size as a number": lambda x: x * x.size(1) + x.size(0) / x.size(1),
     "a shape copied": lambda x: torch.zeros(x.shape).view(x.shape[1], x.shape[0]),

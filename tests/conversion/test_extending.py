@@ -69,7 +69,11 @@ def _command(line: str, folder: Path) -> str:
     start = [python, "-c", main] if words[0] == "trt-build" else [python]
     more = ["--no-store"] if words[1] == "repo" else []
     done = subprocess.run(
-        [*start, *words[1:], *more], cwd=folder, capture_output=True, text=True, timeout=300
+        [*start, *words[1:], *more],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -104,13 +108,18 @@ def test_converter_of_decomposed_operator_is_used() -> None:
 
     conversion, x = converted(torch.nn.SiLU()), torch.randn(2, 4)
     assert [name.split("_")[0] for name in layers(conversion)[:1]] == ["aten::silu"]
-    torch.testing.assert_close(builder.reference.run(conversion, [x])[0], torch.nn.SiLU()(x))
+    torch.testing.assert_close(
+        builder.reference.run(conversion, [x])[0], torch.nn.SiLU()(x)
+    )
 
 
 class Product(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.weight, self.bias = torch.nn.Parameter(torch.eye(4)), torch.nn.Parameter(torch.ones(4))
+        self.weight, self.bias = (
+            torch.nn.Parameter(torch.eye(4)),
+            torch.nn.Parameter(torch.ones(4)),
+        )
 
     def forward(self, x):
         return torch.addmm(self.bias, torch.nn.functional.pad(x, (0, 0)), self.weight)
@@ -154,11 +163,23 @@ def twice(ctx, x):
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ("aten::relu(Tensor self) -> Tensor", "aten::relu has a converter already; override=True"),
-        ("aten::relu6(Tensor x) -> Tensor", r"which is aten::relu6\(Tensor self\) -> Tensor"),
-        ("aten::relu6(Tensor self, int n) -> Tensor", "the schema differs from torch's operator"),
+        (
+            "aten::relu(Tensor self) -> Tensor",
+            "aten::relu has a converter already; override=True",
+        ),
+        (
+            "aten::relu6(Tensor x) -> Tensor",
+            r"which is aten::relu6\(Tensor self\) -> Tensor",
+        ),
+        (
+            "aten::relu6(Tensor self, int n) -> Tensor",
+            "the schema differs from torch's operator",
+        ),
         ("aten::relu6(Tensor self) -> (Tensor, Tensor)", "the schema differs"),
-        ("aten::relu66(Tensor self) -> Tensor", "torch has no operator aten::relu66; it has"),
+        (
+            "aten::relu66(Tensor self) -> Tensor",
+            "torch has no operator aten::relu66; it has",
+        ),
         (
             "aten::add.Tenser(Tensor self) -> Tensor",
             "no operator aten::add.Tenser; it has .*Tensor",
@@ -172,7 +193,9 @@ def test_unknown_schema_is_refused(schema: str, message: str) -> None:
 
 
 def test_an_evaluator_takes_the_arguments_of_its_operator() -> None:
-    with pytest.raises(ValueError, match="called with 3 arguments: ctx, and the values of"):
+    with pytest.raises(
+        ValueError, match="called with 3 arguments: ctx, and the values of"
+    ):
         builder.evaluator("aten::floordiv.int", override=True)(lambda ctx, a: a)
     with pytest.raises(ValueError, match="torch has no operator aten::floordivide"):
         builder.evaluator("aten::floordivide")(lambda ctx, a: a)
@@ -222,7 +245,8 @@ def test_converter_with_wrong_values_is_reported_with_line(tmp_path: Path) -> No
     warnings = "\n".join(check_warnings(tmp_path))
     assert "the network differs from the module" in warnings
     assert re.search(
-        r"a plugin may change the answer: identity \(\S+test_extending.py:\d+\)", warnings
+        r"a plugin may change the answer: identity \(\S+test_extending.py:\d+\)",
+        warnings,
     )
     assert "defect of a converter" not in warnings
 
@@ -260,7 +284,9 @@ def test_a_pass_runs_at_its_position() -> None:
 
     names = [record.name for record in converted(torch.nn.ReLU()).lowered.trace]
     assert names[names.index("seen") + 1] == "fuse-linear"
-    with pytest.raises(ValueError, match="no pass is called 'fuse-liner'; one of fuse-linear"):
+    with pytest.raises(
+        ValueError, match="no pass is called 'fuse-liner'; one of fuse-linear"
+    ):
         builder.add_pass("other", after="fuse-liner")(seen)
     with pytest.raises(ValueError, match="there is a pass 'seen' already"):
         builder.add_pass("seen", after="fuse-linear")(seen)
@@ -273,7 +299,9 @@ def test_failing_pass_is_reported_with_its_line() -> None:
     def broken(graph, context):
         raise KeyError("axis")
 
-    with pytest.raises(LoweringError, match="the pass broken failed: KeyError: 'axis'") as error:
+    with pytest.raises(
+        LoweringError, match="the pass broken failed: KeyError: 'axis'"
+    ) as error:
         converted(torch.nn.ReLU())
     assert "test_extending.py" in str(error.value.where)
 
@@ -285,7 +313,9 @@ def test_invalid_plugin_registration_is_a_usage_error(tmp_path: Path) -> None:
         "@builder.converter('aten::relu(Tensor self) -> Tensor')\n"
         "def relu(ctx, x):\n    return x\n"
     )
-    with pytest.raises(UsageError, match=r"plugin.py:3\): aten::relu has a converter already"):
+    with pytest.raises(
+        UsageError, match=r"plugin.py:3\): aten::relu has a converter already"
+    ):
         plugins.load([str(plugin)])
 
 
@@ -307,10 +337,14 @@ def test_trial_process_loads_the_plugins(tmp_path: Path) -> None:
     plugins.load([str(plugin)])
     torch.jit.script(Custom()).save(str(tmp_path / "model.pt"))
     plugins._loaded.clear()
-    with pytest.raises(ModelFileError, match="Unknown builtin op: trial_of_plugins::same"):
+    with pytest.raises(
+        ModelFileError, match="Unknown builtin op: trial_of_plugins::same"
+    ):
         torchscript.load(tmp_path / "model.pt", libraries=[library])
     plugins.load([str(plugin)])
-    assert torchscript.load(tmp_path / "model.pt", libraries=[library])(torch.ones(1)) == 1
+    assert (
+        torchscript.load(tmp_path / "model.pt", libraries=[library])(torch.ones(1)) == 1
+    )
 
 
 @pytest.mark.slow

@@ -28,16 +28,25 @@ def _seeded(*parts: nn.Module) -> nn.Sequential:
 
 
 def _kinds(module: Any, x: torch.Tensor, precision: str = "fp32") -> list[str]:
-    network = convert(module_of(module, [x]), [spec_of(x, {}, {})], precision=precision).network
-    return [str(network.get_layer(i).type).rpartition(".")[2] for i in range(network.num_layers)]
+    network = convert(
+        module_of(module, [x]), [spec_of(x, {}, {})], precision=precision
+    ).network
+    return [
+        str(network.get_layer(i).type).rpartition(".")[2]
+        for i in range(network.num_layers)
+    ]
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("groups", [1, 3])
-def test_normalization_after_convolution_is_folded(bias: bool, affine: bool, groups: int) -> None:
+def test_normalization_after_convolution_is_folded(
+    bias: bool, affine: bool, groups: int
+) -> None:
     module = _seeded(
-        nn.Conv2d(3, 6, 3, groups=groups, bias=bias), nn.BatchNorm2d(6, affine=affine), nn.ReLU()
+        nn.Conv2d(3, 6, 3, groups=groups, bias=bias),
+        nn.BatchNorm2d(6, affine=affine),
+        nn.ReLU(),
     )
     x = torch.randn(2, 3, 8, 8)
     assert _kinds(module, x) == ["CONVOLUTION", "ACTIVATION"]

@@ -29,13 +29,17 @@ NUMBERS: dict[str, Callable[[Tensor], Any]] = {
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", NUMBERS)
-def test_numbers_are_rounded_to_half_only_in_sums(name: str, dtype: torch.dtype) -> None:
+def test_numbers_are_rounded_to_half_only_in_sums(
+    name: str, dtype: torch.dtype
+) -> None:
     check(NUMBERS[name], MASK.to(dtype), compile=dtype == torch.float16)
 
 
 def test_numbers_within_the_range_add_no_casts() -> None:
     conversion = check(lambda x: x * 0.1 + 1e-6, MASK.half(), compile=False)
-    layers = [conversion.network.get_layer(i) for i in range(conversion.network.num_layers)]
+    layers = [
+        conversion.network.get_layer(i) for i in range(conversion.network.num_layers)
+    ]
     assert not [layer.name for layer in layers if layer.type.name == "CAST"]
 
 
@@ -64,4 +68,11 @@ def test_statistics_are_computed_in_float32(name: str, dtype: torch.dtype) -> No
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_remainders_round_the_number_and_quotients_do_not(dtype: torch.dtype) -> None:
     x = torch.tensor([1.0, 0.3, 0.7, 3.0, -0.7]).to(dtype)
-    check(lambda x: (x % 0.1, torch.fmod(x, 0.1), torch.div(x, 0.1, rounding_mode="floor")), x)
+    check(
+        lambda x: (
+            x % 0.1,
+            torch.fmod(x, 0.1),
+            torch.div(x, 0.1, rounding_mode="floor"),
+        ),
+        x,
+    )

@@ -20,7 +20,8 @@ Tensors = tuple[torch.Tensor, ...]
 
 def ids(*values: Any, dtype: torch.dtype = torch.int64) -> torch.Tensor:
     return torch.tensor(
-        values if len(values) != 1 or not isinstance(values[0], list) else values[0], dtype=dtype
+        values if len(values) != 1 or not isinstance(values[0], list) else values[0],
+        dtype=dtype,
     )
 
 
@@ -51,15 +52,27 @@ CASES: dict[str, tuple[Callable[..., Any], Tensors]] = {
         lambda x, i: x.index_select(0, i),
         (sample(4, 2), ids(3, 1, dtype=torch.int32)),
     ),
-    "gather": (lambda x, i: x.gather(1, i), (sample(2, 4), ids([[0, 3, 3], [1, 0, 2]]))),
-    "gather along the first axis": (lambda x, i: x.gather(0, i), (sample(3, 2), ids([[2, 0]]))),
-    "gather of fewer rows": (lambda x, i: x.gather(-1, i), (sample(3, 4), ids([[2, 0]]))),
+    "gather": (
+        lambda x, i: x.gather(1, i),
+        (sample(2, 4), ids([[0, 3, 3], [1, 0, 2]])),
+    ),
+    "gather along the first axis": (
+        lambda x, i: x.gather(0, i),
+        (sample(3, 2), ids([[2, 0]])),
+    ),
+    "gather of fewer rows": (
+        lambda x, i: x.gather(-1, i),
+        (sample(3, 4), ids([[2, 0]])),
+    ),
     "gather of three axes": (
         lambda x, i: x.gather(1, i),
         (sample(2, 3, 4), torch.full((2, 1, 3), 2)),
     ),
     "gather of 0-d": (lambda x, i: x.gather(0, i), (sample(), torch.tensor(0))),
-    "take_along_dim": (lambda x, i: x.take_along_dim(i, 1), (sample(2, 4), ids([[0, -1], [1, 0]]))),
+    "take_along_dim": (
+        lambda x, i: x.take_along_dim(i, 1),
+        (sample(2, 4), ids([[0, -1], [1, 0]])),
+    ),
     "take_along_dim that broadcasts": (
         lambda x, i: x.take_along_dim(i, 1),
         (sample(2, 4), ids([[3, 0]])),
@@ -68,11 +81,17 @@ CASES: dict[str, tuple[Callable[..., Any], Tensors]] = {
         lambda x, i: x.take_along_dim(i, 0),
         (sample(3, 1), ids([[2, 0, 1]])),
     ),
-    "take_along_dim without dim": (lambda x, i: x.take_along_dim(i), (sample(2, 3), ids(5, 1))),
+    "take_along_dim without dim": (
+        lambda x, i: x.take_along_dim(i),
+        (sample(2, 3), ids(5, 1)),
+    ),
     "take": (lambda x, i: x.take(i), (sample(2, 3), ids([[5, 0], [-1, -6]]))),
     "one index": (lambda x, i: x[i], (sample(4, 2), ids(3, 0, 3))),
     "one negative index": (lambda x, i: x[i], (sample(4, 2), ids(-1, 0, -4))),
-    "one index of two axes": (lambda x, i: x[:, i], (sample(2, 4, 2), ids([[0, 3], [2, -2]]))),
+    "one index of two axes": (
+        lambda x, i: x[:, i],
+        (sample(2, 4, 2), ids([[0, 3], [2, -2]])),
+    ),
     "a 0-d index": (lambda x, i: x[i], (sample(4, 2), torch.tensor(-2))),
     "a constant index": (lambda x: x[:, [2, 0, -1]], (sample(2, 4),)),
     "two indices": (lambda x, i, j: x[i, j], (sample(3, 4, 2), ids(0, -1), ids(3, -4))),
@@ -80,7 +99,10 @@ CASES: dict[str, tuple[Callable[..., Any], Tensors]] = {
         lambda x, i, j: x[i, j],
         (sample(3, 4), ids([[0], [2]]), ids(1, 3, 0)),
     ),
-    "two indices behind": (lambda x, i, j: x[:, i, j], (sample(2, 3, 4), ids(0, 2), ids(3, 1))),
+    "two indices behind": (
+        lambda x, i, j: x[:, i, j],
+        (sample(2, 3, 4), ids(0, 2), ids(3, 1)),
+    ),
     "two indices with an axis between": (
         lambda x, i, j: x[i, :, j],
         (sample(2, 3, 4), ids(0, 1), ids(3, 1)),
@@ -94,11 +116,20 @@ CASES: dict[str, tuple[Callable[..., Any], Tensors]] = {
         lambda x, i: x[torch.tensor([0, 1]), i],
         (sample(2, 4), ids(3, -1)),
     ),
-    "an index of int32": (lambda x, i: x[i], (sample(4), ids(3, -1, dtype=torch.int32))),
+    "an index of int32": (
+        lambda x, i: x[i],
+        (sample(4), ids(3, -1, dtype=torch.int32)),
+    ),
     "a constant mask": (lambda x: x[MASK], (sample(3, 2),)),
     "a constant mask behind": (lambda x: x[:, MASK], (sample(2, 3),)),
-    "a constant mask of two axes": (lambda x: x[torch.eye(2, 3) > 0], (sample(2, 3, 2),)),
-    "a constant mask and an index": (lambda x, i: x[MASK, i], (sample(3, 2), ids(1, 0))),
+    "a constant mask of two axes": (
+        lambda x: x[torch.eye(2, 3) > 0],
+        (sample(2, 3, 2),),
+    ),
+    "a constant mask and an index": (
+        lambda x, i: x[MASK, i],
+        (sample(3, 2), ids(1, 0)),
+    ),
     "a constant mask of uint8 is no index": (
         lambda x: torch.ops.aten.index(x, [MASK.to(torch.uint8)]),
         (sample(3, 2),),

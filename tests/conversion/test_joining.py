@@ -14,9 +14,15 @@ Tensors = tuple[torch.Tensor, ...]
 
 CASES: dict[str, tuple[Callable[..., torch.Tensor], Tensors]] = {
     "cat": (lambda x, y: torch.cat([x, y]), (sample(2, 3), sample(1, 3))),
-    "cat of a negative axis": (lambda x, y: torch.cat([x, y], -1), (sample(2, 3), sample(2, 1))),
+    "cat of a negative axis": (
+        lambda x, y: torch.cat([x, y], -1),
+        (sample(2, 3), sample(2, 1)),
+    ),
     "cat of one": (lambda x: torch.cat([x]).relu(), (sample(2, 3),)),
-    "cat with a constant": (lambda x: torch.cat([x, torch.ones(2, 2)], 1), (sample(2, 3),)),
+    "cat with a constant": (
+        lambda x: torch.cat([x, torch.ones(2, 2)], 1),
+        (sample(2, 3),),
+    ),
     "cat of int64 and float32": (
         lambda x, y: torch.cat([x, y]),
         (sample(2, 3, dtype=torch.int64), sample(2, 3)),
@@ -33,11 +39,17 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], Tensors]] = {
         lambda x, y: torch.cat([x, y]),
         (sample(3, dtype=torch.float16), sample(2, dtype=torch.int64)),
     ),
-    "cat with an empty vector": (lambda x: torch.cat([torch.zeros(0), x], 1), (sample(2, 3),)),
+    "cat with an empty vector": (
+        lambda x: torch.cat([torch.zeros(0), x], 1),
+        (sample(2, 3),),
+    ),
     "cat with an empty axis": (lambda x: torch.cat([x[:, :0], x], 1), (sample(2, 3),)),
     "cat of the same tensor": (lambda x: torch.cat([x, x, x], 1), (sample(2, 3),)),
     "stack": (lambda x, y: torch.stack([x, y]), (sample(2, 3), sample(2, 3))),
-    "stack at the end": (lambda x, y: torch.stack([x, y], -1), (sample(2, 3), sample(2, 3))),
+    "stack at the end": (
+        lambda x, y: torch.stack([x, y], -1),
+        (sample(2, 3), sample(2, 3)),
+    ),
     "stack of 0-d": (lambda x, y: torch.stack([x, y]), (sample(), sample())),
     "stack of int and float": (
         lambda x, y: torch.stack([x, y], 1),
@@ -49,13 +61,19 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], Tensors]] = {
     "vstack": (lambda x, y: torch.vstack([x, y]), (sample(2, 3), sample(3))),
     "dstack": (lambda x, y: torch.dstack([x, y]), (sample(2, 3), sample(2, 3))),
     "dstack of vectors": (lambda x, y: torch.dstack([x, y]), (sample(3), sample(3))),
-    "column_stack": (lambda x, y: torch.column_stack([x, y]), (sample(2), sample(2, 3))),
+    "column_stack": (
+        lambda x, y: torch.column_stack([x, y]),
+        (sample(2), sample(2, 3)),
+    ),
     "atleast_1d": (lambda x: torch.atleast_1d(x), (sample(),)),
     "atleast_2d": (lambda x: torch.atleast_2d(x), (sample(3),)),
     "atleast_3d of a vector": (lambda x: torch.atleast_3d(x), (sample(3),)),
     "atleast_3d of a matrix": (lambda x: torch.atleast_3d(x), (sample(3, 2),)),
     "atleast_3d of 0-d": (lambda x: torch.atleast_3d(x), (sample(),)),
-    "atleast_3d of four axes": (lambda x: torch.atleast_3d(x).relu(), (sample(3, 2, 1, 2),)),
+    "atleast_3d of four axes": (
+        lambda x: torch.atleast_3d(x).relu(),
+        (sample(3, 2, 1, 2),),
+    ),
     "atleast_2d of several": (
         lambda x, y: torch.cat(torch.atleast_2d(x, y), 1),
         (sample(), sample(3)),
@@ -69,7 +87,8 @@ def test_joined_dtype_matches_torch(name: str) -> None:
     check(
         function,
         *inputs,
-        compile=name in ("cat", "stack", "cat of bool and uint8", "cat with an empty axis"),
+        compile=name
+        in ("cat", "stack", "cat of bool and uint8", "cat with an empty axis"),
     )
 
 

@@ -23,7 +23,9 @@ ONE_ROW_AND_FIVE = [
     (torch.linspace(-3, 3, 15).reshape(5, 3),),
 ]
 SPANS = {"n": (1, 2, 5)}
-SIGNED_ZEROS = torch.tensor([[0.0, -0.0, 0.0, -0.0, 1.0, -1.0], [0.0, 0.0, -0.0, -0.0, 0.0, -0.0]])
+SIGNED_ZEROS = torch.tensor(
+    [[0.0, -0.0, 0.0, -0.0, 1.0, -1.0], [0.0, 0.0, -0.0, -0.0, 0.0, -0.0]]
+)
 
 FIXED: dict[str, tuple[Any, tuple[Tensor, ...]]] = {
     "a custom attention scale": (
@@ -42,8 +44,14 @@ FIXED: dict[str, tuple[Any, tuple[Tensor, ...]]] = {
         lambda x: F.batch_norm(x, None, None, training=True),
         (IMAGE,),
     ),
-    "elu's scale and input_scale": (lambda x: torch.ops.aten.elu(x, 1.2, 1.1, 0.7), (REALS,)),
-    "avg_pool's divisor_override": (lambda x: F.avg_pool2d(x, 3, 2, 1, False, True, 5), (IMAGE,)),
+    "elu's scale and input_scale": (
+        lambda x: torch.ops.aten.elu(x, 1.2, 1.1, 0.7),
+        (REALS,),
+    ),
+    "avg_pool's divisor_override": (
+        lambda x: F.avg_pool2d(x, 3, 2, 1, False, True, 5),
+        (IMAGE,),
+    ),
     "the dtype of softmax": (lambda x: x.softmax(1, dtype=torch.float32), (INTS,)),
     "the dtype of sum": (lambda x: x.sum(1, dtype=torch.float32), (INTS,)),
     "the dtype of mean": (lambda x: x.mean(1, dtype=torch.float32), (INTS,)),
@@ -69,8 +77,14 @@ FIXED: dict[str, tuple[Any, tuple[Tensor, ...]]] = {
         (REALS, torch.tensor([[2], [0]])),
     ),
     "chunks of a negative axis": (lambda x: x.chunk(2, -1), (REALS,)),
-    "any over 1 and -1": (lambda x: x.any(0), (torch.tensor([[1.0, 0.0], [-1.0, 0.0]]),)),
-    "any over integers 1 and -1": (lambda x: x.any(1), (torch.tensor([[1, -1], [0, 0]]),)),
+    "any over 1 and -1": (
+        lambda x: x.any(0),
+        (torch.tensor([[1.0, 0.0], [-1.0, 0.0]]),),
+    ),
+    "any over integers 1 and -1": (
+        lambda x: x.any(1),
+        (torch.tensor([[1, -1], [0, 0]]),),
+    ),
 }
 
 
@@ -81,7 +95,9 @@ def test_common_mistakes_with_static_shapes(mistake: str) -> None:
 
 
 SPECIAL = torch.tensor([[1.5, torch.nan, -2.5, torch.inf], [-torch.inf, 0.0, 3.0, 2.5]])
-DIVISORS = torch.tensor([[-torch.inf, 2.0, torch.inf, torch.inf], [3.0, -torch.inf, torch.nan, -1]])
+DIVISORS = torch.tensor(
+    [[-torch.inf, 2.0, torch.inf, torch.inf], [3.0, -torch.inf, torch.nan, -1]]
+)
 NOT_A_NUMBER: dict[str, Any] = {
     "median": lambda x: x.median(1),
     "median of all": lambda x: x.median(),
@@ -93,7 +109,9 @@ NOT_A_NUMBER: dict[str, Any] = {
     "remainder": lambda x: torch.remainder(x, DIVISORS),
     "remainder by infinity": lambda x: torch.remainder(x, -torch.inf),
     "fmod": lambda x: torch.fmod(x, DIVISORS),
-    "floor division": lambda x: torch.div(x.clamp(-4, 4), DIVISORS, rounding_mode="floor"),
+    "floor division": lambda x: torch.div(
+        x.clamp(-4, 4), DIVISORS, rounding_mode="floor"
+    ),
 }
 
 
@@ -130,7 +148,9 @@ def test_a_dynamic_axis_of_one_broadcasts() -> None:
     """
     other = torch.tensor([[1.0, 2.0, 3.0]])
     more = [(REALS[:1], REALS), (REALS, REALS + 1), (REALS[:1], other)]
-    check(lambda x, y: x * y, REALS, other, dynamic={0: {0: "n"}, 1: {0: "m"}}, more=more)
+    check(
+        lambda x, y: x * y, REALS, other, dynamic={0: {0: "n"}, 1: {0: "m"}}, more=more
+    )
 
 
 def test_dynamic_axis_split_matches_torch() -> None:
@@ -141,4 +161,10 @@ def test_dynamic_axis_split_matches_torch() -> None:
         spans={"n": (2, 2, 6)},
         more=[(torch.randn(5, 3),)],
     )
-    check(lambda x: x.t().unbind(0), REALS, dynamic=ROWS, spans=SPANS, more=ONE_ROW_AND_FIVE)
+    check(
+        lambda x: x.t().unbind(0),
+        REALS,
+        dynamic=ROWS,
+        spans=SPANS,
+        more=ONE_ROW_AND_FIVE,
+    )

@@ -17,7 +17,8 @@ INTEGERS = torch.tensor([-9, -1, 0, 1, 4, 9])
 
 
 @pytest.mark.parametrize(
-    ("low", "high"), [(-1, 2), (-1.5, 2.5), (None, 0.5), (0, None), (3.0, -2.0), (-1, 1.5)]
+    ("low", "high"),
+    [(-1, 2), (-1.5, 2.5), (None, 0.5), (0, None), (3.0, -2.0), (-1, 1.5)],
 )
 @pytest.mark.parametrize("x", [ODD, INTEGERS, INTEGERS.int(), ODD.half()])
 def test_clamp_by_numbers(low: Any, high: Any, x: torch.Tensor) -> None:
@@ -28,12 +29,17 @@ def test_clamp_by_numbers(low: Any, high: Any, x: torch.Tensor) -> None:
 
 
 def test_clamp_of_small_integers() -> None:
-    check(lambda x: torch.clamp(x, 3, 100), torch.tensor([0, 5, 200], dtype=torch.uint8))
+    check(
+        lambda x: torch.clamp(x, 3, 100), torch.tensor([0, 5, 200], dtype=torch.uint8)
+    )
 
 
 @pytest.mark.parametrize("x", [ODD[:6], INTEGERS])
 def test_clamp_by_tensors(x: torch.Tensor) -> None:
-    low, high = torch.tensor([[-1.0], [0.5]]), torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    low, high = (
+        torch.tensor([[-1.0], [0.5]]),
+        torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0, 5.0]),
+    )
     check(lambda x, a, b: torch.clamp(x, a, b), x, low, high, dynamic={1: {0: "n"}})
     check(lambda x, a: torch.clamp(x, min=a), x, low, compile=False)
     check(lambda x, b: torch.clamp(x, max=b), x, high.long(), compile=False)
@@ -53,7 +59,9 @@ def test_one_sided_clamps(x: torch.Tensor, limit: float) -> None:
 )
 def test_masked_fill(x: torch.Tensor) -> None:
     mask = torch.tensor([[True, False, True]])
-    value = 1 if x.dtype == torch.bool else -5  # tracing a bool value fails in torch itself
+    value = (
+        1 if x.dtype == torch.bool else -5
+    )  # tracing a bool value fails in torch itself
     check(lambda x, m: x.masked_fill(m, value), x, mask, dynamic={0: {0: "n"}})
     check(lambda x, m, v: x.masked_fill(m, v), x, mask, torch.tensor(value).to(x.dtype))
     check(lambda x, m: x.masked_fill(m, value), x[0], mask.expand(4, 3), compile=False)
@@ -64,10 +72,18 @@ def test_masked_fill_by_infinity_and_by_a_computed_mask() -> None:
     check(lambda x: x.masked_fill(x > 0, -INF), ODD.half())
 
 
-@pytest.mark.parametrize("condition", [torch.tensor([[True], [False]]), torch.tensor(True)])
+@pytest.mark.parametrize(
+    "condition", [torch.tensor([[True], [False]]), torch.tensor(True)]
+)
 def test_where_promotes_and_broadcasts(condition: torch.Tensor) -> None:
     check(lambda c, x, y: torch.where(c, x, y), condition, INTEGERS, ODD[:6])
-    check(lambda c, x, y: torch.where(c, x, y), condition, INTEGERS, torch.tensor(2), compile=False)
+    check(
+        lambda c, x, y: torch.where(c, x, y),
+        condition,
+        INTEGERS,
+        torch.tensor(2),
+        compile=False,
+    )
     check(lambda c, x: torch.where(c, x, 2), condition, INTEGERS)
     check(lambda c, x: torch.where(c, x, 2.5), condition, INTEGERS, compile=False)
     check(lambda c, x: torch.where(c, 2.5, x), condition, ODD.half(), compile=False)
@@ -82,7 +98,9 @@ FINITE: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", FINITE)
-@pytest.mark.parametrize("x", [ODD, ODD.half(), INTEGERS, INTEGERS > 0, torch.tensor(NAN)])
+@pytest.mark.parametrize(
+    "x", [ODD, ODD.half(), INTEGERS, INTEGERS > 0, torch.tensor(NAN)]
+)
 def test_finite_or_not(name: str, x: torch.Tensor) -> None:
     check(FINITE[name], x, dynamic={0: {0: "n"}} if x.dim() else None)
 
@@ -97,8 +115,18 @@ OTHERS = torch.tensor([NAN, -3.0, 0.5, -2.0, 7.5, NAN, NAN])
 @pytest.mark.parametrize("name", ["maximum", "minimum", "fmax", "fmin"])
 def test_extremes_and_nan(name: str) -> None:
     check(lambda x, y: getattr(torch, name)(x, y), ODD, OTHERS)
-    check(lambda x, y: getattr(torch, name)(x, y), INTEGERS, INTEGERS.flip(0).int(), compile=False)
-    check(lambda x, y: getattr(torch, name)(x, y), INTEGERS > 0, INTEGERS > 3, compile=False)
+    check(
+        lambda x, y: getattr(torch, name)(x, y),
+        INTEGERS,
+        INTEGERS.flip(0).int(),
+        compile=False,
+    )
+    check(
+        lambda x, y: getattr(torch, name)(x, y),
+        INTEGERS > 0,
+        INTEGERS > 3,
+        compile=False,
+    )
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.3, 0.5, 1.0, -0.7, 2.0])
@@ -106,16 +134,23 @@ def test_lerp(weight: float) -> None:
     a, b = torch.tensor([1.0, -3.0, 1e4]), torch.tensor([[2.0], [5.0]])
     check(lambda a, b: torch.lerp(a, b, weight), a, b)
     check(torch.lerp, a, b.expand(2, 3), torch.full((2, 3), weight))
-    check(torch.lerp, a.half() / 100, b.half(), torch.tensor(weight).half(), compile=False)
+    check(
+        torch.lerp, a.half() / 100, b.half(), torch.tensor(weight).half(), compile=False
+    )
 
 
 def test_addcmul_and_addcdiv() -> None:
-    x, a, b = torch.tensor([1.0, 2.0]), torch.tensor([[3.0], [-1.0]]), torch.tensor([0.3, 7.0])
+    x, a, b = (
+        torch.tensor([1.0, 2.0]),
+        torch.tensor([[3.0], [-1.0]]),
+        torch.tensor([0.3, 7.0]),
+    )
     for value in (1, -0.5):
         check(lambda x, a, b, v=value: torch.addcmul(x, a, b, value=v), x, a, b)
         check(lambda x, a, b, v=value: torch.addcdiv(x, a, b, value=v), x, a, b)
     check(
-        lambda x, a, b: torch.addcmul(x, a, b, value=3), *(torch.tensor([2, -4]) for _ in range(3))
+        lambda x, a, b: torch.addcmul(x, a, b, value=3),
+        *(torch.tensor([2, -4]) for _ in range(3)),
     )
 
 
@@ -131,11 +166,17 @@ def test_comparisons(name: str) -> None:
     check(compare, ODD, OTHERS, compile=False)
     check(compare, INTEGERS > 0, INTEGERS > 3, compile=False)
     check(compare, INTEGERS, ODD[:6], compile=False)
-    check(lambda x: compare(x, 300), torch.tensor([3, 255], dtype=torch.uint8), compile=False)
+    check(
+        lambda x: compare(x, 300),
+        torch.tensor([3, 255], dtype=torch.uint8),
+        compile=False,
+    )
 
 
 @pytest.mark.parametrize("name", ["isnan", "isinf", "nan_to_num", "fmax"])
-def test_nan_handling_without_native_operations(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_handling_without_native_operations(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """TensorRT 8.6 has no ISNAN: NaN alone differs from itself."""
     missing: list[str] = []
 

@@ -23,7 +23,9 @@ def integers(*shape: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 5, 3), (2, 1, 5, 3), (1, 2, 2, 2, 3)])
+@pytest.mark.parametrize(
+    "shape", [(3,), (2, 3), (2, 5, 3), (2, 1, 5, 3), (1, 2, 2, 2, 3)]
+)
 def test_a_linear_layer(shape: tuple[int, ...], bias: bool) -> None:
     module = nn.Linear(3, 4, bias=bias)
     check(module, torch.randn(shape), **CLOSE, compile=len(shape) < 4)
@@ -108,13 +110,21 @@ SPECIAL: list[tuple[Any, tuple[tuple[int, ...], ...]]] = [
     (lambda a, b, c: torch.addmm(a, b, c, beta=0.5, alpha=2), ((2, 4), (2, 3), (3, 4))),
     (lambda a, b, c: torch.addmv(a, b, c, beta=2, alpha=0.5), ((2,), (2, 3), (3,))),
     (lambda a, b, c: torch.addr(a, b, c, beta=2, alpha=0.5), ((2, 3), (2,), (3,))),
-    (lambda a, b, c: torch.baddbmm(a, b, c, beta=0.5, alpha=2), ((2, 5, 4), (2, 5, 3), (2, 3, 4))),
-    (lambda a, b, c: torch.addbmm(a, b, c, beta=0.5, alpha=2), ((5, 4), (2, 5, 3), (2, 3, 4))),
+    (
+        lambda a, b, c: torch.baddbmm(a, b, c, beta=0.5, alpha=2),
+        ((2, 5, 4), (2, 5, 3), (2, 3, 4)),
+    ),
+    (
+        lambda a, b, c: torch.addbmm(a, b, c, beta=0.5, alpha=2),
+        ((5, 4), (2, 5, 3), (2, 3, 4)),
+    ),
 ]
 
 
 @pytest.mark.parametrize(("function", "shapes"), SPECIAL)
-def test_products_of_every_name(function: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
+def test_products_of_every_name(
+    function: Any, shapes: tuple[tuple[int, ...], ...]
+) -> None:
     check(function, *(torch.randn(shape) for shape in shapes), **CLOSE)
 
 
@@ -131,7 +141,9 @@ def test_a_beta_of_zero_ignores_even_nan() -> None:
 
 def test_bilinear() -> None:
     module = nn.Bilinear(3, 4, 5).requires_grad_(False)
-    check(lambda x, y: module(x, y), torch.randn(2, 6, 3), torch.randn(2, 6, 4), **CLOSE)
+    check(
+        lambda x, y: module(x, y), torch.randn(2, 6, 3), torch.randn(2, 6, 4), **CLOSE
+    )
 
 
 EQUATIONS: list[tuple[str, tuple[tuple[int, ...], ...]]] = [
@@ -161,8 +173,16 @@ EQUATIONS: list[tuple[str, tuple[tuple[int, ...], ...]]] = [
 
 @pytest.mark.parametrize(("equation", "shapes"), EQUATIONS)
 def test_einsum(equation: str, shapes: tuple[tuple[int, ...], ...]) -> None:
-    check(lambda *x: torch.einsum(equation, *x), *(torch.randn(s) for s in shapes), **CLOSE)
-    check(lambda *x: torch.einsum(equation, *x), *(integers(*s) for s in shapes), compile=False)
+    check(
+        lambda *x: torch.einsum(equation, *x),
+        *(torch.randn(s) for s in shapes),
+        **CLOSE,
+    )
+    check(
+        lambda *x: torch.einsum(equation, *x),
+        *(integers(*s) for s in shapes),
+        compile=False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -184,7 +204,8 @@ def test_einsum_of_matrices_is_their_product(equation: str, layers: int) -> None
     """The product, and a shuffle for each axis order that it does not have itself."""
     lengths = dict(zip("bhqkdijclm", (2, 3, 4, 5, 6, 7, 8, 9, 2, 3), strict=True))
     inputs = [
-        torch.randn([lengths[c] for c in term]) for term in equation.partition("->")[0].split(",")
+        torch.randn([lengths[c] for c in term])
+        for term in equation.partition("->")[0].split(",")
     ]
     network = check(lambda *x: torch.einsum(equation, *x), *inputs, **CLOSE).network
     kinds = [network.get_layer(i).type for i in range(network.num_layers)]

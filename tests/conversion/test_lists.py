@@ -144,7 +144,16 @@ class Lengthened(nn.Module):
 
 @pytest.mark.parametrize(
     "module",
-    [Recurrent(), Joined(), ListReads(), Numbers(), Reversed(), Turned(), Parts(), Lengthened()],
+    [
+        Recurrent(),
+        Joined(),
+        ListReads(),
+        Numbers(),
+        Reversed(),
+        Turned(),
+        Parts(),
+        Lengthened(),
+    ],
     ids=lambda m: type(m).__name__,
 )
 def test_tensors_appended_in_a_loop(module: nn.Module) -> None:
@@ -206,7 +215,9 @@ class Before(nn.Module):
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
 def test_unsupported_lists_are_refused(module: nn.Module, reason: str) -> None:
-    spec = builder.TensorSpec("float32", ("t", "n", 3), {"t": (1, 5, 9), "n": (1, 2, 4)})
+    spec = builder.TensorSpec(
+        "float32", ("t", "n", 3), {"t": (1, 5, 9), "n": (1, 2, 4)}
+    )
     with pytest.raises(UnsupportedOperators, match=reason):
         builder.convert(torch.jit.script(module), [spec])
 
@@ -234,11 +245,16 @@ class KeyOfTensor(nn.Module):
     ("module", "reason"),
     [
         (KeyOfData, "a key of a dictionary must be known at build time"),
-        (KeyOfSize, "a key of a dictionary must be known at build time but depends on n"),
+        (
+            KeyOfSize,
+            "a key of a dictionary must be known at build time but depends on n",
+        ),
         (KeyOfTensor, "a dictionary has tensors as keys"),
     ],
 )
-def test_possibly_equal_keys_are_refused_with_source_line(module: Any, reason: str) -> None:
+def test_possibly_equal_keys_are_refused_with_source_line(
+    module: Any, reason: str
+) -> None:
     spec = builder.TensorSpec("float32", ("n", 2), dims={"n": (1, 2, 4)})
     with pytest.raises(UnsupportedOperators, match=reason) as error:
         builder.convert(torch.jit.script(module()), [spec])

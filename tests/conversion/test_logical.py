@@ -18,18 +18,26 @@ WIDE = torch.tensor([2**62 + 5, -(2**63), 2**63 - 1, -1])
 def test_logic_of_any_dtype(name: str, dtype: torch.dtype) -> None:
     operation = getattr(torch, name)
     check(
-        operation, A.to(dtype), B.to(dtype)[:1], dynamic={0: {0: "n"}}, compile=dtype != torch.uint8
+        operation,
+        A.to(dtype),
+        B.to(dtype)[:1],
+        dynamic={0: {0: "n"}},
+        compile=dtype != torch.uint8,
     )
     check(operation, A.to(dtype), B[:1] > 3, compile=False)
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.int64, torch.float32, torch.float16]
+)
 def test_negation(dtype: torch.dtype) -> None:
     check(torch.logical_not, A.to(dtype))
 
 
 @pytest.mark.parametrize("name", ["bitwise_and", "bitwise_or", "bitwise_xor"])
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.int32, torch.int8, torch.uint8])
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.int64, torch.int32, torch.int8, torch.uint8]
+)
 def test_bits(name: str, dtype: torch.dtype) -> None:
     operation = getattr(torch, name)
     check(operation, A.to(dtype), B.to(dtype), dynamic={0: {0: "n"}, 1: {0: "n"}})

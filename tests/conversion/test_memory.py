@@ -13,7 +13,9 @@ LIMIT = 1.5
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak is read from /proc")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the peak is read from /proc"
+)
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_weights_are_copied_at_most_once(name: str, precision: str) -> None:

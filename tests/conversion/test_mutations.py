@@ -32,7 +32,9 @@ def argument(index: int, change: Callable[[Any], Any]) -> Callable[[Broken], Bro
 
     def breaks(build: Broken) -> Broken:
         def broken(ctx: Any, node: Any, *values: Any) -> Any:
-            return build(ctx, node, *values[:index], change(values[index]), *values[index + 1 :])
+            return build(
+                ctx, node, *values[:index], change(values[index]), *values[index + 1 :]
+            )
 
         return broken
 
@@ -76,7 +78,9 @@ MUTATIONS = [
             "matmul": torch.matmul,
         }.items()
     ),
-    Mutation("aten::pow.Tensor_Tensor", swapped, torch.pow, (X.abs(), Y), "swapped operands"),
+    Mutation(
+        "aten::pow.Tensor_Tensor", swapped, torch.pow, (X.abs(), Y), "swapped operands"
+    ),
     *(
         Mutation(f"aten::{name}", other_axis, function, what="wrong axis")
         for name, function in {
@@ -106,7 +110,10 @@ MUTATIONS = [
         "wrong axis",
     ),
     Mutation(
-        "aten::gelu", argument(1, lambda _: "tanh"), F.gelu, what="tanh instead of exact gelu"
+        "aten::gelu",
+        argument(1, lambda _: "tanh"),
+        F.gelu,
+        what="tanh instead of exact gelu",
     ),
     Mutation(
         "aten::gelu",
@@ -133,7 +140,10 @@ MUTATIONS = [
         what="a slope off by a thousandth",
     ),
     Mutation(
-        "aten::softplus", argument(1, lambda _: 1), lambda x: F.softplus(x, 1.01), what="no beta"
+        "aten::softplus",
+        argument(1, lambda _: 1),
+        lambda x: F.softplus(x, 1.01),
+        what="no beta",
     ),
     Mutation(
         "aten::hardtanh",
@@ -238,7 +248,9 @@ MUTATIONS = [
 @pytest.mark.parametrize(
     "mutation", MUTATIONS, ids=lambda m: f"{m.key.removeprefix('aten::')}: {m.what}"
 )
-def test_broken_converter_is_detected(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_converter_is_detected(
+    mutation: Mutation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # whole, it passes
     check(mutation.function, *mutation.inputs, rtol=1e-5, atol=1e-5, compile=False)
     whole = CONVERTERS[mutation.key]

@@ -89,8 +89,12 @@ def test_layers_are_named_after_module_and_node(way: str) -> None:
         "head.0/aten::linear_0",
         "head.1/aten::relu_0",
     } <= set(names)
-    locations = {layer.metadata or layer.name for layer in made if "head.0" in layer.name}
-    has_location = any("linear.py" in node.sourceRange() for node in module.inlined_graph.nodes())
+    locations = {
+        layer.metadata or layer.name for layer in made if "head.0" in layer.name
+    }
+    has_location = any(
+        "linear.py" in node.sourceRange() for node in module.inlined_graph.nodes()
+    )
     assert has_location or "traced" in way  # torch may record no stack while it traces
     assert not has_location or not [
         location for location in locations if "linear.py" not in location
@@ -100,7 +104,11 @@ def test_layers_are_named_after_module_and_node(way: str) -> None:
 def test_frozen_saved_module_keeps_source_locations() -> None:
     made = layers(saved(torch.jit.freeze(torch.jit.script(Model().eval()))))
     assert len({layer.name for layer in made}) == len(made)
-    assert any("test_naming.py" in layer.metadata for layer in made if "aten::matmul" in layer.name)
+    assert any(
+        "test_naming.py" in layer.metadata
+        for layer in made
+        if "aten::matmul" in layer.name
+    )
 
 
 class Ambiguous(nn.Module):
@@ -129,11 +137,16 @@ def test_deep_source_location_is_cut_to_tensorrt_limit() -> None:
         return deep(levels - 1) if levels else traced(Model().eval())
 
     made = layers(deep(100))
-    assert all("linear.py" in layer.metadata for layer in made if "head.0" in layer.name)
+    assert all(
+        "linear.py" in layer.metadata for layer in made if "head.0" in layer.name
+    )
 
 
 def test_module_path_is_read_from_torch_call_stack() -> None:
     known = containers(torch.jit.script(Model().eval()))
-    assert path_of("encoder(Encoder).1(Layer).norm(LayerNorm)", known) == "encoder.layers.1.norm"
+    assert (
+        path_of("encoder(Encoder).1(Layer).norm(LayerNorm)", known)
+        == "encoder.layers.1.norm"
+    )
     assert path_of("encoder(Encoder).7(Layer)", known) == "encoder.7"
     assert path_of("", known) == ""

@@ -24,9 +24,12 @@ def sample(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def batch_norm(rank: int, **options: bool) -> nn.Module:
-    module = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}[rank](
-        6, **options
-    )
+    module = {
+        2: nn.BatchNorm1d,
+        3: nn.BatchNorm1d,
+        4: nn.BatchNorm2d,
+        5: nn.BatchNorm3d,
+    }[rank](6, **options)
     for name, tensor in module.state_dict().items():
         if tensor.is_floating_point():
             tensor.copy_(sample(6, seed=len(name)).abs() + 0.1)
@@ -53,7 +56,9 @@ def test_batch_norm_without_running_statistics_uses_the_batch(
     shape: tuple[int, ...], affine: bool
 ) -> None:
     module = batch_norm(len(shape), affine=affine, track_running_stats=False)
-    check(module, sample(*shape), dynamic={0: {0: "n"}}, rtol=SUMS, atol=SUMS, trace=True)
+    check(
+        module, sample(*shape), dynamic={0: {0: "n"}}, rtol=SUMS, atol=SUMS, trace=True
+    )
 
 
 def test_batch_norm_with_computed_coefficients() -> None:
@@ -63,7 +68,13 @@ def test_batch_norm_with_computed_coefficients() -> None:
         return F.batch_norm(x, m, v, w, None, eps=1e-3)
 
     check(
-        normalize, sample(2, 3, 4, 4), sample(3), sample(3), sample(3).abs(), rtol=SUMS, atol=SUMS
+        normalize,
+        sample(2, 3, 4, 4),
+        sample(3),
+        sample(3),
+        sample(3).abs(),
+        rtol=SUMS,
+        atol=SUMS,
     )
 
 
@@ -76,7 +87,9 @@ def test_batch_norm_in_half() -> None:
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("track", [True, False])
 def test_instance_norm(shape: tuple[int, ...], affine: bool, track: bool) -> None:
-    kind = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}[len(shape)]
+    kind = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}[
+        len(shape)
+    ]
     module = kind(6, affine=affine, track_running_stats=track)
     for name, tensor in module.state_dict().items():
         if tensor.is_floating_point():
@@ -98,9 +111,15 @@ def test_instance_norm(shape: tuple[int, ...], affine: bool, track: bool) -> Non
     [((7,), (7,)), ((3, 7), (7,)), ((2, 1, 3, 5), (3, 5)), ((2, 3, 2, 2, 4), (4,))],
 )
 @pytest.mark.parametrize("affine", [True, False])
-def test_layer_norm(shape: tuple[int, ...], normal: tuple[int, ...], affine: bool) -> None:
+def test_layer_norm(
+    shape: tuple[int, ...], normal: tuple[int, ...], affine: bool
+) -> None:
     weight, bias = (sample(*normal, seed=s) if affine else None for s in (1, 2))
-    dynamic = {0: {0: "n", **({1: "m"} if len(shape) > 3 else {})}} if len(shape) > 1 else None
+    dynamic = (
+        {0: {0: "n", **({1: "m"} if len(shape) > 3 else {})}}
+        if len(shape) > 1
+        else None
+    )
     check(
         lambda x: F.layer_norm(x, normal, weight, bias),
         sample(*shape),
@@ -142,7 +161,9 @@ def test_native_layer_norm_returns_its_statistics() -> None:
 def test_native_batch_norm() -> None:
     mean, variance = sample(3), sample(3).abs()
     check(
-        lambda x: torch.native_batch_norm(x, None, None, mean, variance, False, 0.1, 1e-5)[0],
+        lambda x: torch.native_batch_norm(
+            x, None, None, mean, variance, False, 0.1, 1e-5
+        )[0],
         sample(2, 3, 4, 4),
         rtol=SUMS,
         atol=SUMS,
@@ -185,7 +206,11 @@ def test_rms_norm(dtype: torch.dtype, eps: float | None) -> None:
         sample(2, 3, 5).to(dtype),
         dynamic={0: {0: "n", 1: "m"}},
     )
-    check(lambda x: F.rms_norm(x, (3, 5), None, eps), sample(2, 3, 5).to(dtype), compile=False)
+    check(
+        lambda x: F.rms_norm(x, (3, 5), None, eps),
+        sample(2, 3, 5).to(dtype),
+        compile=False,
+    )
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1])

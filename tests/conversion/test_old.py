@@ -40,7 +40,10 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "the place of the greatest": (lambda x: x.argmax(1), (INTEGERS,)),
     "the least and its place": (lambda x: x.min(1), (INTEGERS,)),
     "small integers": (lambda x: (x.sort(1), x.max(1), x + 100, -x), (SMALL,)),
-    "bytes": (lambda x: (x.to(torch.uint8), x.max(1)[0]), (SMALL.abs().to(torch.uint8),)),
+    "bytes": (
+        lambda x: (x.to(torch.uint8), x.max(1)[0]),
+        (SMALL.abs().to(torch.uint8),),
+    ),
     "bools": (lambda x: (x.max(1), F.pad(x, (1, 2), value=True)), (BOOLS,)),
     "powers": (
         torch.pow,
@@ -54,15 +57,24 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
         lambda x: (x @ x.t(), F.linear(x, x, x[:, 0]), torch.bmm(x[None], x.t()[None])),
         (HALVES,),
     ),
-    "half from others": (lambda x: (x.half(), x.bool().half()), (torch.tensor([1, 0, -7]),)),
+    "half from others": (
+        lambda x: (x.half(), x.bool().half()),
+        (torch.tensor([1, 0, -7]),),
+    ),
     "shifts": (
         torch.bitwise_right_shift,
         (torch.tensor([93, -93, -1]), torch.tensor([31, 40, 63])),
     ),
-    "rows of nothing": (lambda x: (x.sort(1), x.argsort(1), x.topk(0, 0)), (torch.zeros(2, 0),)),
+    "rows of nothing": (
+        lambda x: (x.sort(1), x.argsort(1), x.topk(0, 0)),
+        (torch.zeros(2, 0),),
+    ),
     "the rectifier of a number": (F.prelu, (torch.tensor(-2.0), torch.tensor(0.5))),
     "the least of what falls on a part": (
-        lambda x, at, y: (x.scatter_reduce(1, at, y, "amin"), x.scatter_reduce(1, at, y, "amax")),
+        lambda x, at, y: (
+            x.scatter_reduce(1, at, y, "amin"),
+            x.scatter_reduce(1, at, y, "amax"),
+        ),
         (
             torch.arange(-3, 9).reshape(4, 3),
             torch.tensor([[0, 0], [2, 1]]),
@@ -107,70 +119,105 @@ def test_with_dynamic_axes(name: str) -> None:
 BEYOND = "has values beyond torch.float16's range"
 
 
-def test_a_weight_beyond_half_keeps_its_node_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_weight_beyond_half_keeps_its_node_in_float32(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """8.6 would make it infinite where it chooses half."""
     pinned: list[str] = []
     monkeypatch.setattr(
-        precision, "constrain", lambda net, first, spared: pinned.append(net.get_layer(first).name)
+        precision,
+        "constrain",
+        lambda net, first, spared: pinned.append(net.get_layer(first).name),
     )
     module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
     module[0].weight.data[0, 0] = 1e6
     spec = builder.TensorSpec("float32", (2, 3))
     conversion = builder.convert(torch.jit.script(module), [spec], precision="fp16")
-    assert [f"`weight` {BEYOND}" in text for text in conversion.warnings] == [True] and len(
-        pinned
-    ) == 1
+    assert [f"`weight` {BEYOND}" in text for text in conversion.warnings] == [
+        True
+    ] and len(pinned) == 1
     assert not builder.convert(torch.jit.script(module), [spec]).warnings
 
 
 def test_mask_value_beyond_half_range_is_clamped() -> None:
     class Masked(torch.nn.Module):
         def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            return torch.softmax(x.masked_fill(mask, torch.finfo(torch.float32).min), -1)
+            return torch.softmax(
+                x.masked_fill(mask, torch.finfo(torch.float32).min), -1
+            )
 
-    x, mask = torch.randn(2, 3), torch.tensor([[False, True, False], [True, True, True]])
+    x, mask = (
+        torch.randn(2, 3),
+        torch.tensor([[False, True, False], [True, True, True]]),
+    )
     specs = [builder.TensorSpec("float32", (2, 3)), builder.TensorSpec("bool", (2, 3))]
-    conversion = builder.convert(torch.jit.trace(Masked(), (x, mask)), specs, precision="fp16")
+    conversion = builder.convert(
+        torch.jit.trace(Masked(), (x, mask)), specs, precision="fp16"
+    )
     assert [f"`value` {BEYOND}" in text for text in conversion.warnings] == [True]
     numbers = [
-        np.asarray(node.layer.weights) for node in layers(conversion) if node.kind == "CONSTANT"
+        np.asarray(node.layer.weights)
+        for node in layers(conversion)
+        if node.kind == "CONSTANT"
     ]
     assert [number.min() for number in numbers] == [-65504.0]
-    torch.testing.assert_close(builder.reference.run(conversion, [x, mask])[0], Masked()(x, mask))
+    torch.testing.assert_close(
+        builder.reference.run(conversion, [x, mask])[0], Masked()(x, mask)
+    )
 
 
 def test_number_beyond_half_range_is_preserved() -> None:
     class Shifted(torch.nn.Module):
-        def forward(self, x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def forward(
+            self, x: torch.Tensor, n: torch.Tensor
+        ) -> tuple[torch.Tensor, torch.Tensor]:
             return x + 1e6, n + 100000
 
     x, n = torch.randn(2), torch.tensor([1, 2], dtype=torch.int32)
     specs = [builder.TensorSpec("float32", (2,)), builder.TensorSpec("int32", (2,))]
-    conversion = builder.convert(torch.jit.trace(Shifted(), (x, n)), specs, precision="fp16")
+    conversion = builder.convert(
+        torch.jit.trace(Shifted(), (x, n)), specs, precision="fp16"
+    )
     assert [f"`other` {BEYOND}" in text for text in conversion.warnings] == [True]
-    for got, wanted in zip(builder.reference.run(conversion, [x, n]), Shifted()(x, n), strict=True):
+    for got, wanted in zip(
+        builder.reference.run(conversion, [x, n]), Shifted()(x, n), strict=True
+    ):
         torch.testing.assert_close(got, wanted)
 
 
 @pytest.mark.parametrize(
-    ("shifts", "dims"), [(1, 0), (-2, 0), (7, 1), ((3, -4), (0, 1)), (5, ()), ((1, 1), (0, 0))]
+    ("shifts", "dims"),
+    [(1, 0), (-2, 0), (7, 1), ((3, -4), (0, 1)), (5, ()), ((1, 1), (0, 0))],
 )
 def test_a_dynamic_roll_does_not_wrap(shifts: Any, dims: Any) -> None:
     x = torch.arange(12.0).reshape(4, 3)
     more = [[torch.arange(3.0 * n).reshape(n, 3)] for n in (1, 2, 8)]
-    conversion = check(lambda x: x.roll(shifts, dims), x, dynamic={0: {0: "n"}}, more=more)
-    modes = [node.layer.mode.name for node in layers(conversion) if node.kind == "SLICE"]
+    conversion = check(
+        lambda x: x.roll(shifts, dims), x, dynamic={0: {0: "n"}}, more=more
+    )
+    modes = [
+        node.layer.mode.name for node in layers(conversion) if node.kind == "SLICE"
+    ]
     assert modes and "WRAP" not in modes
 
 
 def test_nested_reshape_copies_no_axis() -> None:
     """8.6 joins the two to one, whose copied axis is the first one's input's."""
     heads = lambda x: (  # noqa: E731
-        x[2].reshape(x.shape[1], x.shape[2] * 4, 2).transpose(0, 1).reshape(-1, x.shape[1], 2)
+        x[2]
+        .reshape(x.shape[1], x.shape[2] * 4, 2)
+        .transpose(0, 1)
+        .reshape(-1, x.shape[1], 2)
     )
-    conversion = check(heads, torch.randn(3, 5, 2, 8), dynamic={0: {1: "t", 2: "n"}}, trace=True)
+    conversion = check(
+        heads, torch.randn(3, 5, 2, 8), dynamic={0: {1: "t", 2: "n"}}, trace=True
+    )
     shuffles = [node.layer for node in layers(conversion) if node.kind == "SHUFFLE"]
-    copying = [s.name for s in shuffles if 0 in (reshape_dims(s) or ()) and s.zero_is_placeholder]
+    copying = [
+        s.name
+        for s in shuffles
+        if 0 in (reshape_dims(s) or ()) and s.zero_is_placeholder
+    ]
     assert len(shuffles) >= 3 and not copying
 
 
@@ -188,17 +235,27 @@ class Summed(torch.nn.Module):
         return torch.stack(sums)
 
 
-@pytest.mark.parametrize(("axes", "widths"), [({0: "n"}, (4, 4)), ({0: "n", 1: "w"}, (1, 6))])
+@pytest.mark.parametrize(
+    ("axes", "widths"), [({0: "n"}, (4, 4)), ({0: "n", 1: "w"}, (1, 6))]
+)
 def test_running_sum_in_a_loop_needs_no_fill_slice(
     axes: dict[int, str], widths: tuple[int, int]
 ) -> None:
     """Myelin, which compiles the body, has no FILL."""
-    more = [[torch.randn(rows, width)] for rows, width in zip((1, 7), widths, strict=True)]
+    more = [
+        [torch.randn(rows, width)] for rows, width in zip((1, 7), widths, strict=True)
+    ]
     conversion = check(
-        Summed(), torch.randn(3, 4), dynamic={0: axes}, spans={"n": (1, 3, 99)}, more=more
+        Summed(),
+        torch.randn(3, 4),
+        dynamic={0: axes},
+        spans={"n": (1, 3, 99)},
+        more=more,
     )
     kinds = {node.kind for node in layers(conversion)}
-    modes = {node.layer.mode.name for node in layers(conversion) if node.kind == "SLICE"}
+    modes = {
+        node.layer.mode.name for node in layers(conversion) if node.kind == "SLICE"
+    }
     assert "TRIP_LIMIT" in kinds and "FILL" not in modes
 
 
@@ -216,7 +273,9 @@ def test_padding_in_a_loop_is_refused_with_source_line() -> None:
         UnsupportedOperators, match="no loop of unknown length that pads"
     ) as refusal:
         builder.convert(torch.jit.script(Padded()), [spec])
-    assert "torch/nn/functional.py" in str(refusal.value) and "near" in str(refusal.value)
+    assert "torch/nn/functional.py" in str(refusal.value) and "near" in str(
+        refusal.value
+    )
     assert "test_old.py" in str(refusal.value)
 
 
@@ -228,13 +287,21 @@ def test_sorting_too_many_integers_is_refused() -> None:
 def test_bfloat16_is_refused_with_a_reason() -> None:
     """It would say nothing and compute in float32: only a strongly typed network has the casts."""
     module = torch.jit.script(torch.nn.Linear(4, 4))
-    with pytest.raises(UsageError, match=r"precision 'bf16': TensorRT .* has no bfloat16"):
-        builder.convert(module, [builder.TensorSpec("float32", (2, 4))], precision="bf16")
+    with pytest.raises(
+        UsageError, match=r"precision 'bf16': TensorRT .* has no bfloat16"
+    ):
+        builder.convert(
+            module, [builder.TensorSpec("float32", (2, 4))], precision="bf16"
+        )
 
 
-@pytest.mark.skipif(not capabilities.current().strongly_typed, reason="8.6 itself refuses them")
+@pytest.mark.skipif(
+    not capabilities.current().strongly_typed, reason="8.6 itself refuses them"
+)
 def test_layer_refused_by_8_6_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check of all the others: without the composition, each of these is named."""
-    monkeypatch.setattr(Capabilities, "takes", lambda self, layer, dtype: layer != "UNARY.NEG")
+    monkeypatch.setattr(
+        Capabilities, "takes", lambda self, layer, dtype: layer != "UNARY.NEG"
+    )
     assert old.refused(convert(lambda x: x.sort(1), [INTEGERS]).network)
     assert old.refused(convert(lambda x: F.pad(x, (1, 2), value=True), [BOOLS]).network)

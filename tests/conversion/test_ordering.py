@@ -24,7 +24,9 @@ SHAPES = [
 
 
 def distinct(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    order = torch.randperm(torch.Size(shape).numel(), generator=torch.Generator().manual_seed(3))
+    order = torch.randperm(
+        torch.Size(shape).numel(), generator=torch.Generator().manual_seed(3)
+    )
     return (order - order.numel() // 2).reshape(shape).to(dtype)
 
 
@@ -32,9 +34,13 @@ ORDERINGS: dict[str, Callable[..., Any]] = {
     "topk": lambda x, d: torch.topk(x, min(2, x.shape[d]), d),
     "topk, smallest": lambda x, d: torch.topk(x, min(2, x.shape[d]), d, largest=False),
     "sort": lambda x, d: torch.sort(x, d),
-    "sort, stable, descending": lambda x, d: torch.sort(x, dim=d, descending=True, stable=True),
+    "sort, stable, descending": lambda x, d: torch.sort(
+        x, dim=d, descending=True, stable=True
+    ),
     "argsort": lambda x, d: torch.argsort(x, d),
-    "argsort, stable": lambda x, d: torch.argsort(x, dim=d, descending=True, stable=True),
+    "argsort, stable": lambda x, d: torch.argsort(
+        x, dim=d, descending=True, stable=True
+    ),
     "msort": lambda x, d: torch.msort(x),
     "max": lambda x, d: torch.max(x, d),
     "min, keepdim": lambda x, d: torch.min(x, d, keepdim=True),
@@ -48,13 +54,23 @@ ORDERINGS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", ORDERINGS)
 @pytest.mark.parametrize(("shape", "axis"), SHAPES)
 def test_every_rank_and_axis(name: str, shape: tuple[int, ...], axis: int) -> None:
-    check(lambda x: ORDERINGS[name](x, axis), distinct(*shape), compile=len(shape) in (1, 5, 6))
+    check(
+        lambda x: ORDERINGS[name](x, axis),
+        distinct(*shape),
+        compile=len(shape) in (1, 5, 6),
+    )
 
 
 @pytest.mark.parametrize("name", ORDERINGS)
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.float16])
+@pytest.mark.parametrize(
+    "dtype", [torch.int64, torch.int32, torch.uint8, torch.float16]
+)
 def test_dtypes(name: str, dtype: torch.dtype) -> None:
-    x = distinct(3, 5).abs() * 2 + (distinct(3, 5) > 0) if dtype == torch.uint8 else distinct(3, 5)
+    x = (
+        distinct(3, 5).abs() * 2 + (distinct(3, 5) > 0)
+        if dtype == torch.uint8
+        else distinct(3, 5)
+    )
     check(lambda x: ORDERINGS[name](x, 1), x.to(dtype), compile=dtype != torch.uint8)
 
 
@@ -96,7 +112,11 @@ def test_k_of_a_dynamic_size() -> None:
 def test_of_the_whole_tensor(shape: tuple[int, ...]) -> None:
     for name in ("argmax", "argmin"):
         check(getattr(torch, name), distinct(*shape))
-        check(lambda x, n=name: getattr(torch, n)(x, keepdim=True), distinct(*shape), compile=False)
+        check(
+            lambda x, n=name: getattr(torch, n)(x, keepdim=True),
+            distinct(*shape),
+            compile=False,
+        )
         check(
             getattr(torch, name),
             distinct(*shape),
@@ -112,12 +132,20 @@ def test_zero_dimensional(name: str) -> None:
 
 
 def test_bools() -> None:
-    check(lambda x: torch.max(x, 1).values, torch.tensor([[True, False], [False, False]]))
-    check(lambda x: torch.sort(x, 1).values, torch.tensor([[True, False], [False, False]]))
+    check(
+        lambda x: torch.max(x, 1).values, torch.tensor([[True, False], [False, False]])
+    )
+    check(
+        lambda x: torch.sort(x, 1).values, torch.tensor([[True, False], [False, False]])
+    )
 
 
 def test_k_beyond_tensorrt_limit_is_refused() -> None:
-    with pytest.raises(UnsupportedOperators, match="at most 3840 elements, this keeps 5000"):
+    with pytest.raises(
+        UnsupportedOperators, match="at most 3840 elements, this keeps 5000"
+    ):
         convert(lambda x: torch.sort(x, 1), [torch.zeros(1, 5000)])
     with pytest.raises(UnsupportedOperators, match="3840"):
-        convert(lambda x: torch.sort(x, 1), [torch.zeros(1, 3000)], dynamic={0: {1: "n"}})
+        convert(
+            lambda x: torch.sort(x, 1), [torch.zeros(1, 3000)], dynamic={0: {1: "n"}}
+        )

@@ -51,7 +51,9 @@ class Packed(nn.Module):
         )
 
     def forward(self, x: Tensor, lengths: Tensor):  # type: ignore[no-untyped-def]
-        packed = pack_padded_sequence(x, lengths.cpu(), self.batch_first, self.enforce_sorted)
+        packed = pack_padded_sequence(
+            x, lengths.cpu(), self.batch_first, self.enforce_sorted
+        )
         packed, states = self.rnn(packed)
         total = x.size(1) if self.batch_first else x.size(0)
         padded, given = pad_packed_sequence(packed, self.batch_first, self.value, total)
@@ -60,17 +62,25 @@ class Packed(nn.Module):
 
 class FromState(Packed):
     def forward(self, x: Tensor, lengths: Tensor, h: Tensor):  # type: ignore[no-untyped-def]
-        packed = pack_padded_sequence(x, lengths.cpu(), self.batch_first, self.enforce_sorted)
+        packed = pack_padded_sequence(
+            x, lengths.cpu(), self.batch_first, self.enforce_sorted
+        )
         packed, states = self.rnn(packed, h)
-        padded, given = pad_packed_sequence(packed, self.batch_first, self.value, x.size(1))
+        padded, given = pad_packed_sequence(
+            packed, self.batch_first, self.value, x.size(1)
+        )
         return padded, states, given
 
 
 class FromStates(Packed):
     def forward(self, x: Tensor, lengths: Tensor, h: Tensor, c: Tensor):  # type: ignore[no-untyped-def]
-        packed = pack_padded_sequence(x, lengths.cpu(), self.batch_first, self.enforce_sorted)
+        packed = pack_padded_sequence(
+            x, lengths.cpu(), self.batch_first, self.enforce_sorted
+        )
         packed, states = self.rnn(packed, (h, c))
-        padded, given = pad_packed_sequence(packed, self.batch_first, self.value, x.size(1))
+        padded, given = pad_packed_sequence(
+            packed, self.batch_first, self.value, x.size(1)
+        )
         return padded, states, given
 
 
@@ -89,7 +99,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-FAST = {("LSTM", "stacked, both directions"), ("GRU", "one layer"), ("tanh", "one layer")}
+FAST = {
+    ("LSTM", "stacked, both directions"),
+    ("GRU", "one layer"),
+    ("tanh", "one layer"),
+}
 ORDERS = {(False, True, False), (True, False, True)}
 LAYERS = [
     pytest.param(*both, marks=() if both in FAST else pytest.mark.slow)
@@ -120,7 +134,12 @@ def test_layer_of_static_shape_is_unrolled(kind: str, settings: str) -> None:
 @pytest.mark.parametrize(("kind", "settings"), LAYERS)
 def test_batch_and_time_dynamic(kind: str, settings: str) -> None:
     module = Packed(layer(kind, **SETTINGS[settings]), enforce_sorted=False)
-    more = [sample(1), sample(7), sample(2, 6, 6, 1, steps=9), sample(*range(1, 7), steps=40)]
+    more = [
+        sample(1),
+        sample(7),
+        sample(2, 6, 6, 1, steps=9),
+        sample(*range(1, 7), steps=40),
+    ]
     conversion = check(
         module,
         *sample(2, 5, 3),
@@ -147,7 +166,10 @@ def test_either_order_of_axes_sorted_or_not(
         return (x if batch_first else x.transpose(0, 1).contiguous()), lengths
 
     module = Packed(
-        layer("LSTM", batch_first, bidirectional=True), batch_first, enforce_sorted, value=-2.5
+        layer("LSTM", batch_first, bidirectional=True),
+        batch_first,
+        enforce_sorted,
+        value=-2.5,
     )
     axes = DYNAMIC if batch_first else {0: {0: "t", 1: "n"}, 1: {0: "n"}}
     more = [turned(*sample(8, 8, 8)), turned(*sample(3, 1, 1, 1, steps=7))]
@@ -167,9 +189,19 @@ def test_either_order_of_axes_sorted_or_not(
 @pytest.mark.parametrize("trace", [False, True])
 @pytest.mark.slow
 def test_one_axis_dynamic(axes: Any, trace: bool) -> None:
-    module = Packed(layer("GRU", bidirectional=True, num_layers=2), enforce_sorted=False)
+    module = Packed(
+        layer("GRU", bidirectional=True, num_layers=2), enforce_sorted=False
+    )
     more = [sample(1, steps=5)] if 0 in axes[0] else [sample(1, 1, 1), sample(9, 2, 3)]
-    check(module, *sample(2, 5, 3), dynamic=axes, more=more, trace=trace, **CLOSE, compile=False)
+    check(
+        module,
+        *sample(2, 5, 3),
+        dynamic=axes,
+        more=more,
+        trace=trace,
+        **CLOSE,
+        compile=False,
+    )
 
 
 @pytest.mark.parametrize("enforce_sorted", [False, True])
@@ -208,20 +240,31 @@ def test_half_precision() -> None:
 def test_half_by_policy() -> None:
     module = torch.jit.script(Packed(layer("LSTM", bidirectional=True)).eval())
     x, lengths = sample(5, 3, 1)
-    specs = [builder.TensorSpec("float32", tuple(x.shape)), builder.TensorSpec("int64", (3,))]
+    specs = [
+        builder.TensorSpec("float32", tuple(x.shape)),
+        builder.TensorSpec("int64", (3,)),
+    ]
     conversion = builder.convert(module, specs, precision="fp16")
     got = builder.reference.run(conversion, [x, lengths])
-    torch.testing.assert_close(got[0], module(x, lengths)[0], rtol=1e-2, atol=1e-2)  # as above
+    torch.testing.assert_close(
+        got[0], module(x, lengths)[0], rtol=1e-2, atol=1e-2
+    )  # as above
 
 
 def test_int32_lengths() -> None:
     x, lengths = sample(4, 3, 1)
-    check(Packed(layer("GRU")), x, lengths.int(), dynamic=DYNAMIC, **CLOSE, compile=False)
+    check(
+        Packed(layer("GRU")), x, lengths.int(), dynamic=DYNAMIC, **CLOSE, compile=False
+    )
 
 
 class OfAList(nn.Module):
-    def forward(self, first: Tensor, second: Tensor, third: Tensor) -> tuple[Tensor, Tensor]:
-        return pad_packed_sequence(pack_sequence([first, second, third], enforce_sorted=False))
+    def forward(
+        self, first: Tensor, second: Tensor, third: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return pad_packed_sequence(
+            pack_sequence([first, second, third], enforce_sorted=False)
+        )
 
 
 def test_a_list_of_sequences() -> None:
@@ -266,7 +309,11 @@ def test_padding_of_other_ranks_and_types() -> None:
     def function(a: Tensor, b: Tensor) -> Tensor:
         return pad_sequence([a, b], padding_value=3.0)
 
-    for shape, dtype in (((), torch.int64), ((2, 3), torch.float16), ((1,), torch.uint8)):
+    for shape, dtype in (
+        ((), torch.int64),
+        ((2, 3), torch.float16),
+        ((1,), torch.uint8),
+    ):
         a, b = (torch.zeros(n, *shape).to(dtype) for n in (3, 5))
         check(function, a, b, dynamic={0: {0: "n"}}, compile=False)
 
@@ -275,19 +322,25 @@ def test_constant_lengths() -> None:
     lengths = torch.tensor([2, 5, 3])
 
     def function(x: Tensor) -> Any:
-        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(
+            x, lengths, batch_first=True, enforce_sorted=False
+        )
         return pad_packed_sequence(packed, batch_first=True)
 
     check(function, sample(2, 5, 3, steps=7)[0], **CLOSE)
 
 
 def test_values_beyond_the_lengths_are_not_read() -> None:
-    module = torch.jit.script(Packed(layer("GRU", bidirectional=True, num_layers=2)).eval())
+    module = torch.jit.script(
+        Packed(layer("GRU", bidirectional=True, num_layers=2)).eval()
+    )
     x, lengths = sample(4, 2, 1, steps=6)
     conversion = convert(module, (x, lengths), dynamic=DYNAMIC)
     x[torch.arange(6) >= lengths[:, None]] = float("nan")
     for got, wanted in zip(
-        builder.reference.run(conversion, [x, lengths])[:2], module(x, lengths)[:2], strict=True
+        builder.reference.run(conversion, [x, lengths])[:2],
+        module(x, lengths)[:2],
+        strict=True,
     ):
         torch.testing.assert_close(got, wanted, **CLOSE)
 
@@ -295,7 +348,9 @@ def test_values_beyond_the_lengths_are_not_read() -> None:
 @pytest.mark.parametrize("lengths", [[0, 4, 4], [5, 4, -1]])
 def test_invalid_length_reads_nothing_out_of_bounds(lengths: list[int]) -> None:
     x, good = sample(4, 3, 1)
-    conversion = convert(Packed(layer("GRU", bidirectional=True)), (x, good), dynamic=DYNAMIC)
+    conversion = convert(
+        Packed(layer("GRU", bidirectional=True)), (x, good), dynamic=DYNAMIC
+    )
     got = builder.reference.run(conversion, [x, torch.tensor(lengths)])
     wanted = builder.reference.run(conversion, [x, torch.tensor(lengths).clamp(1, 4)])
     torch.testing.assert_close(got[:2], wanted[:2], rtol=0, atol=0, equal_nan=True)
@@ -313,7 +368,9 @@ def test_any_total_length(total: int) -> None:
 
 def test_packing_of_other_ranks_and_types() -> None:
     def function(x: Tensor, lengths: Tensor) -> Any:
-        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(
+            x, lengths, batch_first=True, enforce_sorted=False
+        )
         return pad_packed_sequence(
             packed, batch_first=True, padding_value=1, total_length=x.size(1)
         )
@@ -323,7 +380,14 @@ def test_packing_of_other_ranks_and_types() -> None:
         torch.randn(2, 4) > 0,
         torch.randint(9, (2, 4), dtype=torch.int32),
     ):
-        check(function, x, torch.tensor([2, 3]), dynamic=DYNAMIC, spans=BOTH, compile=False)
+        check(
+            function,
+            x,
+            torch.tensor([2, 3]),
+            dynamic=DYNAMIC,
+            spans=BOTH,
+            compile=False,
+        )
 
 
 # Without total_length
@@ -335,7 +399,9 @@ class ToTheLongest(nn.Module):
         self.rnn = nn.GRU(5, 6, batch_first=True, bidirectional=True)
 
     def forward(self, x: Tensor, lengths: Tensor):  # type: ignore[no-untyped-def]
-        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        packed = pack_padded_sequence(
+            x, lengths.cpu(), batch_first=True, enforce_sorted=False
+        )
         return pad_packed_sequence(self.rnn(packed)[0], batch_first=True)
 
 
@@ -380,7 +446,9 @@ class Between(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.GRU(5, 6), nn.GRU(4, 3)
-        self.middle = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.LayerNorm(4), nn.Dropout())
+        self.middle = nn.Sequential(
+            nn.Linear(6, 4), nn.ReLU(), nn.LayerNorm(4), nn.Dropout()
+        )
 
     def forward(self, x: Tensor, lengths: Tensor):  # type: ignore[no-untyped-def]
         packed = pack_padded_sequence(x, lengths, enforce_sorted=False)
@@ -432,7 +500,9 @@ class InABranch(nn.Module):
         h = torch.zeros(1, x.size(0), 6)
         if bool(x.sum() > 0):
             h = self.rnn(
-                packed if self.outside else pack_padded_sequence(x, lengths, batch_first=True)
+                packed
+                if self.outside
+                else pack_padded_sequence(x, lengths, batch_first=True)
             )[1]
         return h
 
@@ -460,7 +530,9 @@ class Gives(Takes):
 
 @pytest.mark.parametrize("module", [Takes, Gives])
 def test_a_packed_sequence_as_an_endpoint_is_refused(module: type[nn.Module]) -> None:
-    with pytest.raises(TrtBuildError, match=r"(?s)PackedSequence.*p(ack|ad)_pa") as refused:
+    with pytest.raises(
+        TrtBuildError, match=r"(?s)PackedSequence.*p(ack|ad)_pa"
+    ) as refused:
         builder.lower(torch.jit.script(module().eval()))
     assert not isinstance(refused.value, UnsupportedOperators)
 
@@ -473,7 +545,9 @@ def _turned_from_the_padding(self: Lengths, ctx: Any, x: Any) -> Any:
 
 
 def _at_the_padding(self: Lengths, ctx: Any, x: Any) -> Any:
-    last = ctx.slice(x, [4] + [0] * (ctx.rank(x) - 1), [1, *ctx.sizes(x)[1:]], [1] * ctx.rank(x))
+    last = ctx.slice(
+        x, [4] + [0] * (ctx.rank(x) - 1), [1, *ctx.sizes(x)[1:]], [1] * ctx.rank(x)
+    )
     return ctx.squeeze(last, [0])
 
 
@@ -488,7 +562,9 @@ BROKEN: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_broken_converter_is_detected(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_converter_is_detected(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module, inputs = Packed(layer("LSTM", bidirectional=True)), sample(4, 3, 1, steps=5)
     check(module, *inputs, **CLOSE, compile=False)
     monkeypatch.setattr(Lengths, *BROKEN[what])

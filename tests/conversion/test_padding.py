@@ -75,8 +75,14 @@ OPERATORS: list[tuple[str, list[Any], tuple[int, ...]]] = [
 
 
 @pytest.mark.parametrize(("name", "arguments", "shape"), OPERATORS)
-def test_padding_operators(name: str, arguments: list[Any], shape: tuple[int, ...]) -> None:
-    check(lambda x: getattr(torch.ops.aten, name)(x, *arguments), sample(*shape), compile=False)
+def test_padding_operators(
+    name: str, arguments: list[Any], shape: tuple[int, ...]
+) -> None:
+    check(
+        lambda x: getattr(torch.ops.aten, name)(x, *arguments),
+        sample(*shape),
+        compile=False,
+    )
 
 
 @pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])

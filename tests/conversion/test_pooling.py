@@ -39,7 +39,11 @@ OUTPUTS: list[Any] = [1, 2, 3, 4, (None, 3), (5, 1)]
 
 
 def others() -> list[tuple[torch.Tensor, ...]]:
-    return [(torch.randn(1, 3, 5, 9),), (torch.randn(3, 3, 6, 6),), (torch.randn(4, 3, 20, 20),)]
+    return [
+        (torch.randn(1, 3, 5, 9),),
+        (torch.randn(3, 3, 6, 6),),
+        (torch.randn(4, 3, 20, 20),),
+    ]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -72,7 +76,14 @@ def test_max_pooling_values_and_indices(
 
     check(pool, x, compile=False, rtol=0, atol=0)
     check(
-        pool, x, dynamic=NHW, spans=SPANS, more=others(), compile=size == SIZES[0], rtol=0, atol=0
+        pool,
+        x,
+        dynamic=NHW,
+        spans=SPANS,
+        more=others(),
+        compile=size == SIZES[0],
+        rtol=0,
+        atol=0,
     )
 
 
@@ -154,4 +165,10 @@ def test_dynamic_batch_and_three_dynamic_axes() -> None:
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int64])
 def test_maxima_of_integers_are_of_their_dtype(dtype: torch.dtype) -> None:
     x = torch.randint(0, 100, (2, 3, 6, 5)).to(dtype)
-    check(lambda x: (F.max_pool2d(x, 2, padding=1), *F.max_pool2d(x, 3, 2, return_indices=True)), x)
+    check(
+        lambda x: (
+            F.max_pool2d(x, 2, padding=1),
+            *F.max_pool2d(x, 3, 2, return_indices=True),
+        ),
+        x,
+    )

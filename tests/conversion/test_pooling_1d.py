@@ -21,7 +21,9 @@ POOLS: dict[str, Callable[[torch.Tensor], Any]] = {
     "adaptive average": lambda x: F.adaptive_avg_pool1d(x, 1),
     "adaptive maximum": lambda x: F.adaptive_max_pool1d(x, 1),
     "adaptive average of equal windows": lambda x: F.adaptive_avg_pool1d(x, 2),
-    "area": lambda x: F.interpolate(x if x.dim() == 3 else x[None], scale_factor=0.5, mode="area"),
+    "area": lambda x: F.interpolate(
+        x if x.dim() == 3 else x[None], scale_factor=0.5, mode="area"
+    ),
 }
 SHAPES: dict[str, tuple[tuple[int, ...], dict[int, str]]] = {
     "[b, t, 8]": ((3, 4, 8), {0: "b", 1: "t"}),
@@ -38,4 +40,11 @@ def test_dynamic_axes(pool: str, shape: str) -> None:
     sizes, axes = SHAPES[shape]
     x = torch.randn(sizes, generator=torch.Generator().manual_seed(3))
     other = torch.randn([n * 2 if i in axes else n for i, n in enumerate(sizes)])
-    check(POOLS[pool], x, dynamic={0: axes}, more=[(other,)], rtol=1e-5, compile=pool == "max")
+    check(
+        POOLS[pool],
+        x,
+        dynamic={0: axes},
+        more=[(other,)],
+        rtol=1e-5,
+        compile=pool == "max",
+    )

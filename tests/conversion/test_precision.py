@@ -44,7 +44,9 @@ def layers(conversion: builder.Conversion) -> list[tuple[str, str]]:
 @pytest.mark.usefixtures("strongly_typed")
 @pytest.mark.parametrize(("precision", "dtype"), [("fp16", "HALF"), ("bf16", "BF16")])
 def test_products_are_half_and_softmax_is_not(precision: str, dtype: str) -> None:
-    conversion = builder.convert(torch.jit.script(Classifier().eval()), [SPEC], precision=precision)
+    conversion = builder.convert(
+        torch.jit.script(Classifier().eval()), [SPEC], precision=precision
+    )
     kinds = layers(conversion)
     assert {d for kind, d in kinds if kind == "MATRIX_MULTIPLY"} == {dtype}
     assert {d for kind, d in kinds if kind == "SOFTMAX"} == {"FLOAT"}
@@ -74,7 +76,10 @@ def test_a_pattern_keeps_layers_in_float32() -> None:
     conversion = builder.convert(
         module, [SPEC], precision="fp16", keep_fp32=["first/aten::linear_0"]
     )
-    assert [d for kind, d in layers(conversion) if kind == "MATRIX_MULTIPLY"] == ["FLOAT", "HALF"]
+    assert [d for kind, d in layers(conversion) if kind == "MATRIX_MULTIPLY"] == [
+        "FLOAT",
+        "HALF",
+    ]
 
 
 @pytest.mark.usefixtures("strongly_typed")
@@ -83,7 +88,8 @@ def test_weight_beyond_half_range_is_reported() -> None:
     model.first.weight.data[0, 0] = 1e6
     conversion = builder.convert(torch.jit.script(model), [SPEC], precision="fp16")
     assert any(
-        "`weight` has values beyond torch.float16's range" in text for text in conversion.warnings
+        "`weight` has values beyond torch.float16's range" in text
+        for text in conversion.warnings
     )
 
 
@@ -91,9 +97,15 @@ def test_weight_beyond_half_range_is_reported() -> None:
 def test_unquantized_module_is_refused(precision: str) -> None:
     if precision == "fp8" and missing(FP8):
         pytest.skip(str(missing(FP8)))
-    with pytest.raises(UsageError, match="nothing in this graph is quantized") as refused:
-        builder.convert(torch.jit.script(Classifier().eval()), [SPEC], precision=precision)
-    assert "builder.quantize" in str(refused.value.fix) and "calibration" in str(refused.value.fix)
+    with pytest.raises(
+        UsageError, match="nothing in this graph is quantized"
+    ) as refused:
+        builder.convert(
+            torch.jit.script(Classifier().eval()), [SPEC], precision=precision
+        )
+    assert "builder.quantize" in str(refused.value.fix) and "calibration" in str(
+        refused.value.fix
+    )
 
 
 def test_unavailable_fp8_is_refused_with_a_reason(
@@ -124,7 +136,9 @@ def test_a_widened_half_tensor_is_not_narrowed_again() -> None:
 
 
 class Kept(torch.nn.Module):
-    def forward(self, x: torch.Tensor, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, state: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         new = torch.matmul(x, state)
         return new.relu(), new
 
@@ -145,7 +159,8 @@ class _Layers:
 
     def __init__(self, *kinds: str) -> None:
         dtypes = {
-            kind: trt.DataType.INT32 if kind == "SHAPE" else trt.DataType.FLOAT for kind in kinds
+            kind: trt.DataType.INT32 if kind == "SHAPE" else trt.DataType.FLOAT
+            for kind in kinds
         }
         self.layers = [
             SimpleNamespace(
@@ -222,13 +237,24 @@ def test_fully_masked_row_stays_finite() -> None:
     class Attention(nn.Module):
         def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             scores = torch.matmul(x, x.transpose(-1, -2))
-            return torch.softmax(scores.masked_fill(mask, torch.finfo(torch.float32).min), -1)
+            return torch.softmax(
+                scores.masked_fill(mask, torch.finfo(torch.float32).min), -1
+            )
 
-    x, mask = torch.randn(2, 3, 4), torch.tensor([[[False, True, False]], [[True, True, True]]])
-    specs = [builder.TensorSpec("float32", (2, 3, 4)), builder.TensorSpec("bool", (2, 1, 3))]
+    x, mask = (
+        torch.randn(2, 3, 4),
+        torch.tensor([[[False, True, False]], [[True, True, True]]]),
+    )
+    specs = [
+        builder.TensorSpec("float32", (2, 3, 4)),
+        builder.TensorSpec("bool", (2, 1, 3)),
+    ]
     module = torch.jit.trace(Attention(), (x, mask))
     conversion = builder.convert(module, specs, precision="fp16")
     torch.testing.assert_close(
-        builder.reference.run(conversion, [x, mask])[0], module(x, mask), rtol=2e-2, atol=2e-3
+        builder.reference.run(conversion, [x, mask])[0],
+        module(x, mask),
+        rtol=2e-2,
+        atol=2e-3,
     )
     assert any("beyond torch.float16's range" in text for text in conversion.warnings)

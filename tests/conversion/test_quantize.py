@@ -53,7 +53,9 @@ def test_a_scale_for_each_channel(axis: int, zero: int, low: int, high: int) -> 
     if zero:
         zeros[0] = 0
     check(
-        lambda x: torch.fake_quantize_per_channel_affine(x, scale, zeros, axis % 4, low, high),
+        lambda x: torch.fake_quantize_per_channel_affine(
+            x, scale, zeros, axis % 4, low, high
+        ),
         x,
         compile=axis == 1,
     )
@@ -72,7 +74,10 @@ def test_qparams_as_tensors(zero: int, low: int, high: int) -> None:
         compile=False,
     )
     check(
-        lambda x, s, z: torch.fake_quantize_per_tensor_affine(x, s, z, low, high), x, scale, point
+        lambda x, s, z: torch.fake_quantize_per_tensor_affine(x, s, z, low, high),
+        x,
+        scale,
+        point,
     )
 
 
@@ -144,8 +149,12 @@ def convolution(
 ) -> torch.Tensor:
     """A convolution as QAT writes it."""
     zeros = torch.zeros(scale.shape[0], dtype=torch.int32)
-    weight = torch.fake_quantize_per_channel_affine(weight, scale, zeros, axis, -127, 127)
-    return F.conv2d(torch.fake_quantize_per_tensor_affine(x, 0.03, 0, -128, 127), weight)
+    weight = torch.fake_quantize_per_channel_affine(
+        weight, scale, zeros, axis, -127, 127
+    )
+    return F.conv2d(
+        torch.fake_quantize_per_tensor_affine(x, 0.03, 0, -128, 127), weight
+    )
 
 
 def test_product_weight_keeps_its_quantize_layers() -> None:
@@ -155,10 +164,18 @@ def test_product_weight_keeps_its_quantize_layers() -> None:
     weight = torch.randn(8, 4, 3, 3)
     scale = weight.abs().amax((1, 2, 3)) / 127
     x = torch.randn(2, 4, 8, 8)
-    conversion = check(lambda x: convolution(x, weight, scale), x, dynamic={0: {0: "n"}}, atol=SUMS)
+    conversion = check(
+        lambda x: convolution(x, weight, scale), x, dynamic={0: {0: "n"}}, atol=SUMS
+    )
     assert kinds(conversion)["QUANTIZE"] == kinds(conversion)["DEQUANTIZE"] == 2
-    layers = [conversion.network.get_layer(i) for i in range(conversion.network.num_layers)]
-    scales = [tuple(layer.get_input(1).shape) for layer in layers if kind_of(layer) == "QUANTIZE"]
+    layers = [
+        conversion.network.get_layer(i) for i in range(conversion.network.num_layers)
+    ]
+    scales = [
+        tuple(layer.get_input(1).shape)
+        for layer in layers
+        if kind_of(layer) == "QUANTIZE"
+    ]
     assert sorted(scales) == [(), (8,)]
 
 
@@ -167,9 +184,13 @@ def test_a_transposed_convolution_has_its_channels_on_the_second_axis() -> None:
     scale, zeros = weight.abs().amax((0, 2, 3)) / 127, torch.zeros(8, dtype=torch.int32)
 
     def upsample(x: torch.Tensor) -> torch.Tensor:
-        kernel = torch.fake_quantize_per_channel_affine(weight, scale, zeros, 1, -127, 127)
+        kernel = torch.fake_quantize_per_channel_affine(
+            weight, scale, zeros, 1, -127, 127
+        )
         return F.conv_transpose2d(
-            torch.fake_quantize_per_tensor_affine(x, 0.03, 0, -128, 127), kernel, stride=2
+            torch.fake_quantize_per_tensor_affine(x, 0.03, 0, -128, 127),
+            kernel,
+            stride=2,
         )
 
     check(upsample, torch.randn(2, 4, 6, 6), atol=SUMS)
@@ -195,14 +216,18 @@ graph(%x : Tensor, %scale : Tensor, %axis : int?):
 @pytest.mark.parametrize(
     ("axis", "scale"), [(None, torch.tensor(0.01)), (1, torch.tensor([0.01, 0.3, 2.0]))]
 )
-def test_fp8_rounds_to_even_and_saturates(axis: int | None, scale: torch.Tensor) -> None:
+def test_fp8_rounds_to_even_and_saturates(
+    axis: int | None, scale: torch.Tensor
+) -> None:
     """The numbers by hand: E4M3 has 3 bits of mantissa, so 17 lies between 16 and 18, 19 between 18
     and 20.
     """
     x = torch.tensor([17.0, 19.0, 1e4, -1e4, 0.0]).reshape(5, 1) * scale.reshape(1, -1)
     conversion = check(FP8_GRAPH, x, params=[scale, axis], dynamic={0: {0: "n"}})
     steps = builder.reference.run(conversion, [x])[0] / scale.reshape(1, -1)
-    torch.testing.assert_close(steps[:, 0], torch.tensor([16.0, 20.0, 448.0, -448.0, 0.0]))
+    torch.testing.assert_close(
+        steps[:, 0], torch.tensor([16.0, 20.0, 448.0, -448.0, 0.0])
+    )
     assert kinds(conversion)["QUANTIZE"] == kinds(conversion)["DEQUANTIZE"] == 1
 
 
@@ -210,14 +235,18 @@ def test_fp8_rounds_to_even_and_saturates(axis: int | None, scale: torch.Tensor)
 def test_under_half_the_pair_reads_back_in_half_without_casts() -> None:
     weight = torch.randn(8, 4, 3, 3)
     scale = weight.abs().amax((1, 2, 3)) / 127
-    module = module_of(lambda x: convolution(x, weight, scale), [torch.randn(2, 4, 8, 8)])
+    module = module_of(
+        lambda x: convolution(x, weight, scale), [torch.randn(2, 4, 8, 8)]
+    )
     conversion = builder.convert(
         module, [builder.TensorSpec("float32", (2, 4, 8, 8))], precision="mixed"
     )
     assert kinds(conversion)["CAST"] == 1  # the output, which stays float32
     dtypes = {
         kind_of(layer): layer.get_output(0).dtype.name
-        for layer in map(conversion.network.get_layer, range(conversion.network.num_layers))
+        for layer in map(
+            conversion.network.get_layer, range(conversion.network.num_layers)
+        )
     }
     assert (dtypes["QUANTIZE"], dtypes["DEQUANTIZE"], dtypes["CONVOLUTION"]) == (
         "INT8",
@@ -235,8 +264,12 @@ def test_under_half_the_pair_reads_back_in_half_without_casts() -> None:
 @pytest.mark.usefixtures("strongly_typed")
 def test_scale_beyond_half_range_is_reported_and_float32() -> None:
     weight = torch.randn(8, 4, 3, 3) * 1e-7
-    scale = weight.abs().amax((1, 2, 3)) / 127  # 2e-9: half's least positive number is 6e-8
-    module = module_of(lambda x: convolution(x, weight, scale), [torch.randn(2, 4, 8, 8)])
+    scale = (
+        weight.abs().amax((1, 2, 3)) / 127
+    )  # 2e-9: half's least positive number is 6e-8
+    module = module_of(
+        lambda x: convolution(x, weight, scale), [torch.randn(2, 4, 8, 8)]
+    )
     conversion = builder.convert(
         module, [builder.TensorSpec("float32", (2, 4, 8, 8))], precision="mixed"
     )
@@ -249,7 +282,9 @@ MUTANTS = [(0.5, 0), (30.0, 0), (1.0, 1)]
 
 @pytest.mark.parametrize(("factor", "axis"), MUTANTS)
 def test_wrong_scale_or_axis_changes_result(factor: float, axis: int) -> None:
-    weight = torch.randn(4, 4, 3, 3) * torch.tensor([0.1, 1.0, 5.0, 20.0]).reshape(4, 1, 1, 1)
+    weight = torch.randn(4, 4, 3, 3) * torch.tensor([0.1, 1.0, 5.0, 20.0]).reshape(
+        4, 1, 1, 1
+    )
     scale = weight.abs().amax((1, 2, 3)) / 127
     x = torch.randn(2, 4, 8, 8)
     module = module_of(lambda x: convolution(x, weight, scale * factor, axis), [x])
@@ -257,19 +292,27 @@ def test_wrong_scale_or_axis_changes_result(factor: float, axis: int) -> None:
         module, [builder.TensorSpec("float32", (2, 4, 8, 8))], precision="int8"
     )
     output, truth = builder.reference.run(conversion, [x])[0], F.conv2d(x, weight)
-    assert compare({"y": output.numpy()}, {"y": truth.numpy()}, precision="int8").problems
+    assert compare(
+        {"y": output.numpy()}, {"y": truth.numpy()}, precision="int8"
+    ).problems
 
 
 def test_right_scale_and_axis_give_expected_result() -> None:
     """The tolerance that the mutants break."""
-    weight = torch.randn(4, 4, 3, 3) * torch.tensor([0.1, 1.0, 5.0, 20.0]).reshape(4, 1, 1, 1)
+    weight = torch.randn(4, 4, 3, 3) * torch.tensor([0.1, 1.0, 5.0, 20.0]).reshape(
+        4, 1, 1, 1
+    )
     x = torch.randn(2, 4, 8, 8)
-    module = module_of(lambda x: convolution(x, weight, weight.abs().amax((1, 2, 3)) / 127), [x])
+    module = module_of(
+        lambda x: convolution(x, weight, weight.abs().amax((1, 2, 3)) / 127), [x]
+    )
     conversion = builder.convert(
         module, [builder.TensorSpec("float32", (2, 4, 8, 8))], precision="int8"
     )
     output, truth = builder.reference.run(conversion, [x])[0], F.conv2d(x, weight)
-    assert not compare({"y": output.numpy()}, {"y": truth.numpy()}, precision="int8").problems
+    assert not compare(
+        {"y": output.numpy()}, {"y": truth.numpy()}, precision="int8"
+    ).problems
 
 
 class Pair(torch.nn.Module):
@@ -281,8 +324,12 @@ class Pair(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         scales, zeros = torch.full([8], 0.02), torch.zeros(8)
-        weight = torch.quantize_per_channel(self.weight, scales, zeros, 0, torch.qint8).dequantize()
-        return F.linear(torch.quantize_per_tensor(x, 0.03, 0, torch.qint8).dequantize(), weight)
+        weight = torch.quantize_per_channel(
+            self.weight, scales, zeros, 0, torch.qint8
+        ).dequantize()
+        return F.linear(
+            torch.quantize_per_tensor(x, 0.03, 0, torch.qint8).dequantize(), weight
+        )
 
 
 def test_quantize_and_dequantize_become_fake_quantization() -> None:
@@ -303,8 +350,12 @@ def test_packed_modules_are_refused_with_a_fix() -> None:
             self.linear = Linear(4, 3)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.linear(torch.quantize_per_tensor(x, 0.1, 0, torch.quint8)).dequantize()
+            return self.linear(
+                torch.quantize_per_tensor(x, 0.1, 0, torch.quint8)
+            ).dequantize()
 
     with pytest.raises(builder.UnsupportedOperators) as refused:
-        builder.convert(torch.jit.script(Packed().eval()), [builder.TensorSpec("float32", (2, 4))])
+        builder.convert(
+            torch.jit.script(Packed().eval()), [builder.TensorSpec("float32", (2, 4))]
+        )
     assert "before torch.ao.quantization.convert" in str(refused.value)

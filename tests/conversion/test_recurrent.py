@@ -50,7 +50,10 @@ def layer_kinds(conversion: builder.Conversion) -> set[str]:
     from builder.engine.flavour import trt
 
     network = conversion.network
-    return {trt.ILayer.type.fget(network.get_layer(i)).name for i in range(network.num_layers)}
+    return {
+        trt.ILayer.type.fget(network.get_layer(i)).name
+        for i in range(network.num_layers)
+    }
 
 
 @pytest.mark.parametrize("axes", DYNAMIC)
@@ -63,7 +66,9 @@ def test_a_layer(
     dynamic, more = None, []
     if axes:
         dynamic = {0: axes}
-        more = [(torch.randn(*(1 if i in axes else n for i, n in enumerate((4, 3))), 5),)]
+        more = [
+            (torch.randn(*(1 if i in axes else n for i, n in enumerate((4, 3))), 5),)
+        ]
     check(
         module,
         torch.randn(4, 3, 5),
@@ -79,7 +84,9 @@ def test_a_layer(
 def test_a_long_sequence_is_a_loop(steps: int, trace: bool) -> None:
     module = Alone(nn.LSTM(3, 4, bidirectional=True))
     # a hundred steps of a contraction: the error stays that of a few steps
-    conversion = check(module, torch.randn(steps, 2, 3), trace=trace, **CLOSE, compile=steps == 100)
+    conversion = check(
+        module, torch.randn(steps, 2, 3), trace=trace, **CLOSE, compile=steps == 100
+    )
     assert ("LOOP_OUTPUT" in layer_kinds(conversion)) == (steps > 16)
 
 
@@ -90,15 +97,27 @@ def test_given_states(axes: dict[int, str] | None) -> None:
     module = FromStates(nn.LSTM(5, 6, num_layers=2, bidirectional=True))
     check(module, x, h, c, dynamic=dynamic, **CLOSE)
     dynamic = {0: axes, 1: axes} if axes else None
-    check(FromState(nn.GRU(5, 6, num_layers=2, bidirectional=True)), x, h, dynamic=dynamic, **CLOSE)
     check(
-        FromState(nn.RNN(5, 6, num_layers=4, nonlinearity="relu")), x, h, dynamic=dynamic, **CLOSE
+        FromState(nn.GRU(5, 6, num_layers=2, bidirectional=True)),
+        x,
+        h,
+        dynamic=dynamic,
+        **CLOSE,
+    )
+    check(
+        FromState(nn.RNN(5, 6, num_layers=4, nonlinearity="relu")),
+        x,
+        h,
+        dynamic=dynamic,
+        **CLOSE,
     )
 
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_projections(bias: bool) -> None:
-    module = Alone(nn.LSTM(5, 8, proj_size=3, bidirectional=True, num_layers=2, bias=bias))
+    module = Alone(
+        nn.LSTM(5, 8, proj_size=3, bidirectional=True, num_layers=2, bias=bias)
+    )
     check(module, torch.randn(4, 2, 5), dynamic={0: {0: "t", 1: "n"}}, **CLOSE)
 
 

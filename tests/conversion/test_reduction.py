@@ -32,7 +32,9 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {
     "count_nonzero": lambda x, dim, keepdim=False: torch.count_nonzero(x, dim),
     "norm": lambda x, dim, keepdim=False: torch.linalg.vector_norm(x, 2, dim, keepdim),
     "var": lambda x, dim, keepdim=False: torch.var(x, dim, keepdim=keepdim),
-    "std_mean": lambda x, dim, keepdim=False: torch.std_mean(x, dim, correction=0, keepdim=keepdim),
+    "std_mean": lambda x, dim, keepdim=False: torch.std_mean(
+        x, dim, correction=0, keepdim=keepdim
+    ),
 }
 AXES = [
     ((5,), (0,)),
@@ -46,7 +48,9 @@ AXES = [
 @pytest.mark.parametrize("name", REDUCTIONS)
 @pytest.mark.parametrize(("shape", "axes"), AXES)
 @pytest.mark.parametrize("keepdim", [False, True])
-def test_axes(name: str, shape: tuple[int, ...], axes: tuple[int, ...], keepdim: bool) -> None:
+def test_axes(
+    name: str, shape: tuple[int, ...], axes: tuple[int, ...], keepdim: bool
+) -> None:
     check(
         lambda x: REDUCTIONS[name](x, axes, keepdim),
         sample(*shape),
@@ -60,7 +64,19 @@ def test_axes(name: str, shape: tuple[int, ...], axes: tuple[int, ...], keepdim:
 
 @pytest.mark.parametrize(
     "name",
-    ["sum", "mean", "prod", "max", "min", "any", "all", "var", "std", "norm", "count_nonzero"],
+    [
+        "sum",
+        "mean",
+        "prod",
+        "max",
+        "min",
+        "any",
+        "all",
+        "var",
+        "std",
+        "norm",
+        "count_nonzero",
+    ],
 )
 @pytest.mark.parametrize("shape", [(), (1,), (4,), (2, 3, 4)])
 def test_all_elements(name: str, shape: tuple[int, ...]) -> None:
@@ -118,11 +134,23 @@ def test_integers_and_bools(name: str, dtype: torch.dtype) -> None:
 def test_dtype_argument_is_applied(name: str) -> None:
     function = getattr(torch, name)
     axis = [] if name in ("sum", "mean", "prod") else [0]
-    check(lambda x: function(x, *axis, dtype=torch.float32), torch.tensor([1, 2, 4]), rtol=SUMS)
     check(
-        lambda x: function(x, 0, dtype=torch.float32), sample(40).half(), rtol=SUMS, compile=False
+        lambda x: function(x, *axis, dtype=torch.float32),
+        torch.tensor([1, 2, 4]),
+        rtol=SUMS,
     )
-    check(lambda x: function(x, 0, dtype=torch.float64), sample(4).half(), rtol=SUMS, compile=False)
+    check(
+        lambda x: function(x, 0, dtype=torch.float32),
+        sample(40).half(),
+        rtol=SUMS,
+        compile=False,
+    )
+    check(
+        lambda x: function(x, 0, dtype=torch.float64),
+        sample(4).half(),
+        rtol=SUMS,
+        compile=False,
+    )
     if name in ("sum", "prod", "cumsum"):
         check(
             lambda x: function(x, 0, dtype=torch.int32),
@@ -173,11 +201,17 @@ def test_aminmax() -> None:
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 @pytest.mark.parametrize(
-    ("shape", "axis"), [((), 0), ((5,), -1), ((3, 4), 0), ((2, 3, 4), -2), ((2, 1, 3, 2, 4), 4)]
+    ("shape", "axis"),
+    [((), 0), ((5,), -1), ((3, 4), 0), ((2, 3, 4), -2), ((2, 1, 3, 2, 4), 4)],
 )
 def test_softmax(name: str, shape: tuple[int, ...], axis: int) -> None:
     dynamic = {0: {0: "n"}} if shape else None
-    check(lambda x: getattr(torch, name)(x, axis), sample(*shape), dynamic=dynamic, rtol=SUMS)
+    check(
+        lambda x: getattr(torch, name)(x, axis),
+        sample(*shape),
+        dynamic=dynamic,
+        rtol=SUMS,
+    )
     check(lambda x: getattr(torch, name)(x, axis), sample(*shape).half(), compile=False)
 
 
@@ -194,7 +228,12 @@ def test_log_softmax_where_softmax_underflows() -> None:
 def test_corrections(name: str, correction: float) -> None:
     """Five values: correction 5 leaves no degree of freedom, and the result is inf."""
     function = getattr(torch, name)
-    check(lambda x: function(x, 1, correction=correction), sample(3, 5), rtol=SUMS, compile=False)
+    check(
+        lambda x: function(x, 1, correction=correction),
+        sample(3, 5),
+        rtol=SUMS,
+        compile=False,
+    )
     check(
         lambda x: function(x, correction=correction, keepdim=True),
         sample(5),
@@ -208,7 +247,9 @@ def test_corrections(name: str, correction: float) -> None:
         rtol=SUMS,
     )
     if correction == 1:
-        check(lambda x: function(x, (0, 1), False), sample(3, 5), rtol=SUMS, compile=False)
+        check(
+            lambda x: function(x, (0, 1), False), sample(3, 5), rtol=SUMS, compile=False
+        )
         check(lambda x: function(x, False), sample(3, 5), rtol=SUMS, compile=False)
 
 
@@ -224,7 +265,12 @@ def test_variance_has_no_cancellation() -> None:
 def test_vector_norms(order: float) -> None:
     """Powers: the exponent 1/p of a sum near 100 carries 5 * 2^-24."""
     x = sample(3, 4)
-    check(lambda x: torch.linalg.vector_norm(x, order, 1), x, dynamic={0: {0: "n"}}, rtol=SUMS)
+    check(
+        lambda x: torch.linalg.vector_norm(x, order, 1),
+        x,
+        dynamic={0: {0: "n"}},
+        rtol=SUMS,
+    )
     check(lambda x: torch.linalg.vector_norm(x, order), x, rtol=SUMS, compile=False)
     check(lambda x: torch.norm(x, order, 0, keepdim=True), x, rtol=SUMS, compile=False)
     check(lambda x: torch.norm(x, order), x, rtol=SUMS, compile=False)
@@ -240,7 +286,9 @@ def test_vector_norms(order: float) -> None:
         rtol=SUMS,
         compile=False,
     )
-    check(lambda x: torch.ops.aten.linalg_norm(x, order, [1]), x, rtol=SUMS, compile=False)
+    check(
+        lambda x: torch.ops.aten.linalg_norm(x, order, [1]), x, rtol=SUMS, compile=False
+    )
 
 
 @pytest.mark.parametrize("order", ["fro", 1, -1, float("inf"), -float("inf")])
@@ -264,7 +312,13 @@ def test_matrix_norms(order: Any) -> None:
 def test_cosine_similarity() -> None:
     a, b = sample(3, 4, 5), sample(1, 4, 5, seed=1)
     for axis in (-1, 1):
-        check(lambda a, b, d=axis: torch.cosine_similarity(a, b, d), a, b, rtol=SUMS, atol=SUMS)
+        check(
+            lambda a, b, d=axis: torch.cosine_similarity(a, b, d),
+            a,
+            b,
+            rtol=SUMS,
+            atol=SUMS,
+        )
     check(
         lambda a, b: torch.cosine_similarity(a, b, -1),
         torch.zeros(2, 3),
@@ -279,16 +333,30 @@ def test_distances(p: float) -> None:
     small.
     """
     a, b = sample(2, 3, 4), sample(2, 5, 4, seed=1)
-    check(lambda a, b: torch.cdist(a, b, p), a, b, dynamic={0: {1: "n"}, 1: {1: "m"}}, rtol=SUMS)
+    check(
+        lambda a, b: torch.cdist(a, b, p),
+        a,
+        b,
+        dynamic={0: {1: "n"}, 1: {1: "m"}},
+        rtol=SUMS,
+    )
     check(lambda a, b: torch.dist(a, b[:, :3], p), a, b, rtol=SUMS)
-    check(lambda a, b: torch.pairwise_distance(a, b[:, :3], p), a, b, rtol=SUMS, compile=False)
+    check(
+        lambda a, b: torch.pairwise_distance(a, b[:, :3], p),
+        a,
+        b,
+        rtol=SUMS,
+        compile=False,
+    )
 
 
 @pytest.mark.parametrize("name", ["cumsum", "cumprod"])
 @pytest.mark.parametrize(
     ("shape", "axis"), [((), 0), ((1,), 0), ((7,), -1), ((4, 3), 0), ((2, 3, 5), 1)]
 )
-def test_running_sums_and_products(name: str, shape: tuple[int, ...], axis: int) -> None:
+def test_running_sums_and_products(
+    name: str, shape: tuple[int, ...], axis: int
+) -> None:
     dynamic = {0: {0: "n"}} if shape else None
     more = [(sample(2 * shape[0], *shape[1:]),)] if shape else []
     check(
@@ -301,7 +369,9 @@ def test_running_sums_and_products(name: str, shape: tuple[int, ...], axis: int)
     )
 
 
-def test_running_sums_without_a_cumulative_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_sums_without_a_cumulative_layer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """TensorRT 8.6 has none: the doubling scan gives the same."""
     from builder.engine.capabilities import Capabilities
 
@@ -313,6 +383,7 @@ def test_running_sums_without_a_cumulative_layer(monkeypatch: pytest.MonkeyPatch
     )
     conversion = check(lambda x: torch.cumsum(x, 1), torch.arange(26).reshape(2, 13))
     kinds = {
-        conversion.network.get_layer(i).type.name for i in range(conversion.network.num_layers)
+        conversion.network.get_layer(i).type.name
+        for i in range(conversion.network.num_layers)
     }
     assert "CUMULATIVE" not in kinds

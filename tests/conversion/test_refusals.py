@@ -30,16 +30,23 @@ def known(name: str) -> bool:
     """Whether torch has the operator, and the overload where one is named."""
     operator, _, overload = name.partition(".")
     schemas = torch._C._jit_get_schemas_for_operator(f"aten::{operator}")
-    return any(s.overload_name == overload for s in schemas) if overload else bool(schemas)
+    return (
+        any(s.overload_name == overload for s in schemas) if overload else bool(schemas)
+    )
 
 
 def test_refusal_reason_is_reported() -> None:
-    with pytest.raises(UnsupportedOperators, match="factors, inverts or solves a matrix"):
+    with pytest.raises(
+        UnsupportedOperators, match="factors, inverts or solves a matrix"
+    ):
         convert(lambda x: torch.linalg.inv(x), [torch.eye(3)])
 
 
 def test_unknown_operator_is_reported() -> None:
-    assert reason("aten::some_new_thing.overload") == "no converter is registered for this operator"
+    assert (
+        reason("aten::some_new_thing.overload")
+        == "no converter is registered for this operator"
+    )
 
 
 @torch.jit.script

@@ -102,7 +102,12 @@ def test_to_the_size_of_another_input(mode: str, align: bool | None) -> None:
             self.mode, self.align = mode, align
 
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return F.interpolate(x, size=y.shape[2:], mode=self.mode, align_corners=self.align) + y
+            return (
+                F.interpolate(
+                    x, size=y.shape[2:], mode=self.mode, align_corners=self.align
+                )
+                + y
+            )
 
     x, y = torch.randn(2, 3, 4, 6), torch.randn(2, 3, 8, 12)
     more = [
@@ -117,7 +122,11 @@ def test_recomputed_factor_is_the_ratio_of_lengths() -> None:
     for recompute in (False, True):
         check(
             lambda x, r=recompute: F.interpolate(  # type: ignore[misc]
-                x, scale_factor=1.7, mode="bilinear", recompute_scale_factor=r, align_corners=False
+                x,
+                scale_factor=1.7,
+                mode="bilinear",
+                recompute_scale_factor=r,
+                align_corners=False,
             ),
             torch.randn(1, 2, 7, 9),
             **CLOSE,
@@ -150,9 +159,14 @@ def test_integers_and_half() -> None:
         lambda x: F.interpolate(x, scale_factor=2),
         torch.randint(0, 255, (1, 3, 4, 5), dtype=torch.uint8),
     )
-    check(lambda x: F.interpolate(x, scale_factor=2), torch.randn(1, 3, 4, 5).half(), **EXACT)
     check(
-        lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), torch.randn(1, 3, 4, 5).half()
+        lambda x: F.interpolate(x, scale_factor=2),
+        torch.randn(1, 3, 4, 5).half(),
+        **EXACT,
+    )
+    check(
+        lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+        torch.randn(1, 3, 4, 5).half(),
     )
 
 
@@ -180,7 +194,9 @@ def test_grid_sample_of_volume_converts_or_is_refused() -> None:
     try:
         check(lambda x, g: F.grid_sample(x, g, align_corners=False), x, grid)
     except UnsupportedOperators as refusal:
-        assert not capabilities.current().strongly_typed, "only 8.6's layer samples images alone"
+        assert not capabilities.current().strongly_typed, (
+            "only 8.6's layer samples images alone"
+        )
         assert "has no grid sampling with 3 spatial axes" in str(refusal)
 
 
@@ -203,7 +219,9 @@ def test_integer_factor_needs_no_shape_layers() -> None:
             self.down = torch.nn.Conv2d(3, 3, 3, 2, 1)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return F.interpolate(self.down(self.down(x)), scale_factor=4.0, mode="nearest")
+            return F.interpolate(
+                self.down(self.down(x)), scale_factor=4.0, mode="nearest"
+            )
 
     spec = TensorSpec(
         "float32",

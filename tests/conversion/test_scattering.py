@@ -18,7 +18,9 @@ from tests.conversion.test_shape import DTYPES, sample
 Tensors = tuple[torch.Tensor, ...]
 
 
-def put(x: torch.Tensor, indices: Any, values: Any, accumulate: bool = False) -> torch.Tensor:
+def put(
+    x: torch.Tensor, indices: Any, values: Any, accumulate: bool = False
+) -> torch.Tensor:
     """x[indices] = values, as a graph's index_put."""
     return torch.index_put(x, indices, values, accumulate)
 
@@ -108,7 +110,10 @@ CASES: dict[str, tuple[Callable[..., Any], Tensors]] = {
         lambda x, i, s: x.put(i, s, accumulate=True),
         (sample(2, 3), ids([[5, 5, 0]]), sample(1, 3)),
     ),
-    "index_put": (lambda x, i, v: put(x, [i], v), (sample(4, 2), ids(3, 0), sample(2, 2) + 99)),
+    "index_put": (
+        lambda x, i, v: put(x, [i], v),
+        (sample(4, 2), ids(3, 0), sample(2, 2) + 99),
+    ),
     "index_put of a negative index": (
         lambda x, i, v: put(x, [i], v),
         (sample(4, 2), ids(-1, 0), sample(2, 2) + 99),
@@ -117,7 +122,10 @@ CASES: dict[str, tuple[Callable[..., Any], Tensors]] = {
         lambda x, i, v: put(x, [i], v),
         (sample(4, 2), ids(3, 0), sample(2) + 99),
     ),
-    "index_put of a number": (lambda x, i: written(x, i, 9), (sample(4, 2), ids([[3], [0]]))),
+    "index_put of a number": (
+        lambda x, i: written(x, i, 9),
+        (sample(4, 2), ids([[3], [0]])),
+    ),
     "index_put of two indices": (
         lambda x, i, j, v: put(x, [i, j], v),
         (sample(3, 4), ids([[0], [2]]), ids(3, -2), sample(2, 2)),
@@ -149,18 +157,29 @@ CASES: dict[str, tuple[Callable[..., Any], Tensors]] = {
         lambda x, v: written(x, x[:, 0] > 0, v),
         (sample(3, 4), sample(4) + 99),
     ),
-    "a mask behind": (lambda x: written(x, (slice(None), x[0] > 0), 0.5), (sample(3, 4),)),
+    "a mask behind": (
+        lambda x: written(x, (slice(None), x[0] > 0), 0.5),
+        (sample(3, 4),),
+    ),
     "a mask and a value for each": (
         lambda x, m, v: put(x, [m], v),
         (sample(3, 2), torch.tensor([True, False, True]), sample(2, 2) + 99),
     ),
     "a mask of everything and a value for each": (
         lambda x, m, v: put(x, [m], v),
-        (sample(2, 3), torch.tensor([[True, False, True], [False, False, True]]), sample(3) + 99),
+        (
+            sample(2, 3),
+            torch.tensor([[True, False, True], [False, False, True]]),
+            sample(3) + 99,
+        ),
     ),
     "masked_scatter": (
         lambda x, m, s: x.masked_scatter(m, s),
-        (sample(2, 3), torch.tensor([[True, False, True], [False, True, False]]), sample(4) + 99),
+        (
+            sample(2, 3),
+            torch.tensor([[True, False, True], [False, True, False]]),
+            sample(4) + 99,
+        ),
     ),
     "masked_scatter that broadcasts": (
         lambda x, m, s: x.masked_scatter(m, s),
@@ -182,7 +201,10 @@ CASES: dict[str, tuple[Callable[..., Any], Tensors]] = {
         lambda x, s: torch.select_scatter(x, s, 1, -2),
         (sample(2, 4), sample(2) + 99),
     ),
-    "diagonal_scatter": (lambda x, s: torch.diagonal_scatter(x, s), (sample(3, 4), sample(3) + 99)),
+    "diagonal_scatter": (
+        lambda x, s: torch.diagonal_scatter(x, s),
+        (sample(3, 4), sample(3) + 99),
+    ),
     "diagonal_scatter of other axes": (
         lambda x, s: torch.diagonal_scatter(x, s, -1, 2, 0),
         (sample(3, 2, 4), sample(2, 3) + 99),

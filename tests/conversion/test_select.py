@@ -39,16 +39,25 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "split of a negative axis": (lambda x: x.split(2, -1), (2, 4)),
     "split beyond the size": (lambda x: tuple(p.relu() for p in x.split(9, 1)), (2, 4)),
     "split by sizes": (lambda x: x.split([1, 3], 1), (2, 4)),
-    "split_with_sizes": (lambda x: torch.split_with_sizes(x, [2, 0, 2][::2], -1), (2, 4)),
+    "split_with_sizes": (
+        lambda x: torch.split_with_sizes(x, [2, 0, 2][::2], -1),
+        (2, 4),
+    ),
     "unsafe_split": (lambda x: torch.unsafe_split(x, 3, 1), (2, 4)),
-    "unsafe_split_with_sizes": (lambda x: torch.unsafe_split_with_sizes(x, [3, 1], 1), (2, 4)),
+    "unsafe_split_with_sizes": (
+        lambda x: torch.unsafe_split_with_sizes(x, [3, 1], 1),
+        (2, 4),
+    ),
     "chunk": (lambda x: x.chunk(3), (7, 2)),
     "chunk of a negative axis": (lambda x: x.chunk(2, -1), (2, 3)),
     "chunk into fewer": (lambda x: x.chunk(4, 1), (2, 6)),
     "unsafe_chunk": (lambda x: torch.unsafe_chunk(x, 2), (4, 2)),
     "tensor_split": (lambda x: x.tensor_split(3), (7, 2)),
     "tensor_split at indices": (lambda x: x.tensor_split((1, -2), 1), (2, 5)),
-    "tensor_split by a tensor": (lambda x: x.tensor_split(torch.tensor([2, 3])), (5, 2)),
+    "tensor_split by a tensor": (
+        lambda x: x.tensor_split(torch.tensor([2, 3])),
+        (5, 2),
+    ),
     "hsplit": (lambda x: x.hsplit(2), (2, 4)),
     "hsplit of a vector": (lambda x: x.hsplit([1, 3]), (5,)),
     "vsplit": (lambda x: x.vsplit(2), (2, 4)),
@@ -65,7 +74,8 @@ def test_selected_part_matches_torch(name: str) -> None:
     check(
         function,
         sample(*shape),
-        compile=name in ("select", "slice with a step", "slice of nothing", "split", "unbind"),
+        compile=name
+        in ("select", "slice with a step", "slice of nothing", "split", "unbind"),
     )
 
 
@@ -74,7 +84,9 @@ def test_every_dtype_can_be_sliced(dtype: torch.dtype) -> None:
     check(lambda x: (x[:, 1], x[-1:, ::2], *x.chunk(2, 1)), sample(2, 4, dtype=dtype))
 
 
-DYNAMIC: dict[str, tuple[Callable[..., Any], tuple[int, ...], list[tuple[int, ...]]]] = {
+DYNAMIC: dict[
+    str, tuple[Callable[..., Any], tuple[int, ...], list[tuple[int, ...]]]
+] = {
     "select from the end": (lambda x: x[-1], (3, 4), [(1, 4), (6, 8)]),
     "select in the middle": (lambda x: x[:, x.size(1) // 2], (3, 4), [(1, 1), (6, 8)]),
     "slice to a negative end": (lambda x: x[:-1], (3, 4), [(2, 4), (6, 8)]),
@@ -82,8 +94,16 @@ DYNAMIC: dict[str, tuple[Callable[..., Any], tuple[int, ...], list[tuple[int, ..
     "slice beyond what it may have": (lambda x: x[:4, 2:5], (3, 4), [(1, 3), (6, 8)]),
     "slice with a step": (lambda x: x[::2, 1::3], (3, 4), [(2, 2), (6, 8), (5, 7)]),
     "slice from half": (lambda x: x[:, x.size(1) // 2 :], (3, 4), [(1, 1), (6, 7)]),
-    "slice to a computed end": (lambda x: x[:, : x.size(1) - 1], (3, 4), [(1, 2), (6, 7)]),
-    "slice by the other axis": (lambda x: x[:, : x.size(0)], (3, 4), [(1, 1), (2, 8), (6, 3)]),
+    "slice to a computed end": (
+        lambda x: x[:, : x.size(1) - 1],
+        (3, 4),
+        [(1, 2), (6, 7)],
+    ),
+    "slice by the other axis": (
+        lambda x: x[:, : x.size(0)],
+        (3, 4),
+        [(1, 1), (2, 8), (6, 3)],
+    ),
     "narrow": (lambda x: x.narrow(1, 0, 1), (3, 4), [(1, 1), (6, 8)]),
     "narrow from a computed start": (
         lambda x: x.narrow(0, x.size(0) - 1, 1),
@@ -97,9 +117,21 @@ DYNAMIC: dict[str, tuple[Callable[..., Any], tuple[int, ...], list[tuple[int, ..
     ),
     "chunk of a dynamic axis": (lambda x: x.chunk(2, 1), (3, 4), [(1, 2), (6, 7)]),
     "split of a dynamic axis": (lambda x: x.split(4, 1), (3, 6), [(1, 5), (6, 8)]),
-    "split by dynamic sizes": (lambda x: x.split([x.size(1) - 1, 1], 1), (3, 6), [(1, 2), (6, 12)]),
-    "tensor_split of a dynamic axis": (lambda x: x.tensor_split(3, 1), (3, 6), [(1, 4), (6, 11)]),
-    "tensor_split at indices": (lambda x: x.tensor_split((1, -1), 1), (3, 6), [(1, 2), (6, 11)]),
+    "split by dynamic sizes": (
+        lambda x: x.split([x.size(1) - 1, 1], 1),
+        (3, 6),
+        [(1, 2), (6, 12)],
+    ),
+    "tensor_split of a dynamic axis": (
+        lambda x: x.tensor_split(3, 1),
+        (3, 6),
+        [(1, 4), (6, 11)],
+    ),
+    "tensor_split at indices": (
+        lambda x: x.tensor_split((1, -1), 1),
+        (3, 6),
+        [(1, 2), (6, 11)],
+    ),
 }
 
 
@@ -107,7 +139,10 @@ DYNAMIC: dict[str, tuple[Callable[..., Any], tuple[int, ...], list[tuple[int, ..
 def test_bounds_are_relative_to_actual_axis_size(name: str) -> None:
     function, shape, more = DYNAMIC[name]
     check(
-        function, sample(*shape), dynamic={0: {0: "n", 1: "t"}}, more=[(sample(*m),) for m in more]
+        function,
+        sample(*shape),
+        dynamic={0: {0: "n", 1: "t"}},
+        more=[(sample(*m),) for m in more],
     )
 
 
@@ -185,10 +220,14 @@ def test_slice_with_start_from_a_loop(loop: Callable[..., Any]) -> None:
     graph, more = torch.jit.script(loop).graph, [(sample(2, 3),), (sample(9, 3),)]
     # as every loop that writes rows, there
     if loop is written and not capabilities.current().strongly_typed:
-        with pytest.raises(UnsupportedOperators, match=r"8\.6 crashes, or mixes rows up"):
+        with pytest.raises(
+            UnsupportedOperators, match=r"8\.6 crashes, or mixes rows up"
+        ):
             convert(graph, [sample(5, 3)], dynamic={0: {0: "t"}})
         return
-    check(graph, sample(5, 3), dynamic={0: {0: "t"}}, spans={"t": (2, 5, 10)}, more=more)
+    check(
+        graph, sample(5, 3), dynamic={0: {0: "t"}}, spans={"t": (2, 5, 10)}, more=more
+    )
 
 
 def test_slice_beyond_the_axis_in_a_loop_is_refused() -> None:

@@ -13,7 +13,14 @@ import builder
 from builder.errors import UnsupportedOperators
 from tests.conversion.harness import check, convert
 
-DTYPES = [torch.float32, torch.float16, torch.int64, torch.int32, torch.bool, torch.uint8]
+DTYPES = [
+    torch.float32,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.bool,
+    torch.uint8,
+]
 
 
 def sample(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -100,7 +107,13 @@ def test_every_dtype_can_be_moved(dtype: torch.dtype) -> None:
 
 
 DYNAMIC: dict[
-    str, tuple[Callable[..., torch.Tensor], tuple[int, ...], dict[int, str], list[tuple[int, ...]]]
+    str,
+    tuple[
+        Callable[..., torch.Tensor],
+        tuple[int, ...],
+        dict[int, str],
+        list[tuple[int, ...]],
+    ],
 ] = {
     "view that keeps the batch": (
         lambda x: x.view(x.size(0), -1),
@@ -144,15 +157,30 @@ DYNAMIC: dict[
         {1: "h", 2: "w"},
         [(2, 1, 8, 2)],
     ),
-    "flatten of all": (lambda x: x.flatten(), (2, 3), {0: "n", 1: "w"}, [(1, 1), (4, 5)]),
+    "flatten of all": (
+        lambda x: x.flatten(),
+        (2, 3),
+        {0: "n", 1: "w"},
+        [(1, 1), (4, 5)],
+    ),
     "unflatten of a dynamic axis": (
         lambda x: x.unflatten(0, (-1, 2)),
         (4, 3),
         {0: "n"},
         [(2, 3), (8, 3)],
     ),
-    "permute": (lambda x: x.permute(2, 0, 1), (2, 3, 4), {0: "n", 2: "w"}, [(1, 3, 8), (4, 3, 1)]),
-    "transpose": (lambda x: x.transpose(1, 2), (2, 3, 4), {0: "n", 1: "t"}, [(1, 1, 4)]),
+    "permute": (
+        lambda x: x.permute(2, 0, 1),
+        (2, 3, 4),
+        {0: "n", 2: "w"},
+        [(1, 3, 8), (4, 3, 1)],
+    ),
+    "transpose": (
+        lambda x: x.transpose(1, 2),
+        (2, 3, 4),
+        {0: "n", 1: "t"},
+        [(1, 1, 4)],
+    ),
     "squeeze of a static axis": (
         lambda x: x.squeeze(1),
         (2, 1, 4),
@@ -189,7 +217,9 @@ DYNAMIC: dict[
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_dynamic_axes_match_torch_at_every_size(name: str) -> None:
     function, shape, axes, more = DYNAMIC[name]
-    check(function, sample(*shape), dynamic={0: axes}, more=[(sample(*m),) for m in more])
+    check(
+        function, sample(*shape), dynamic={0: axes}, more=[(sample(*m),) for m in more]
+    )
 
 
 def test_axis_of_possible_size_one_expands_only_at_one() -> None:
@@ -232,7 +262,10 @@ def test_squeeze_keeps_axis_larger_than_one() -> None:
 
 def kinds(conversion: builder.Conversion) -> list[str]:
     """The types of the network's layers."""
-    return [conversion.network.get_layer(i).type.name for i in range(conversion.network.num_layers)]
+    return [
+        conversion.network.get_layer(i).type.name
+        for i in range(conversion.network.num_layers)
+    ]
 
 
 def test_identity_view_adds_no_shuffle() -> None:

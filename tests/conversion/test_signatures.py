@@ -55,7 +55,9 @@ def with_a_default(ctx: Any, x: Any, step: int = 7, max_val: Any = None) -> Any:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_parameters_bind_by_name(function: Callable[..., Any], expected: tuple[Any, ...]) -> None:
+def test_parameters_bind_by_name(
+    function: Callable[..., Any], expected: tuple[Any, ...]
+) -> None:
     bound = signature(function, NAMES, "aten::hardtanh")
     assert bound.call(function, "ctx", "node", VALUES) == expected
 
@@ -84,7 +86,8 @@ def test_converters_take_no_catch_all_arguments() -> None:
     unused = [
         key
         for key, entry in CONVERTERS.items()
-        if "_" in entry.build.__code__.co_varnames[: entry.build.__code__.co_argcount + 1]
+        if "_"
+        in entry.build.__code__.co_varnames[: entry.build.__code__.co_argcount + 1]
         and entry.build.__code__.co_flags & 4
     ]
     assert not unused

@@ -52,7 +52,9 @@ def test_broadcast_size_is_the_one_above_1(
     ctx: ConversionContext, first: str, second: str, known: str
 ) -> None:
     a, b = add_input(ctx, first), add_input(ctx, second) if first != second else None
-    layer = ctx.net.add_elementwise(a, b if b is not None else a, trt.ElementWiseOperation.SUM)
+    layer = ctx.net.add_elementwise(
+        a, b if b is not None else a, trt.ElementWiseOperation.SUM
+    )
     propagate_sizes(ctx, layer)
     assert ctx.expr(layer.get_output(0), 0) == axis_symbol(known)
 
@@ -75,7 +77,13 @@ def test_skip_connection_after_resize_is_resized_again() -> None:
 
     spans = {"h": (4, 8, 16), "w": (4, 6, 16)}
     more = [(torch.randn(1, 3, 4, 16),), (torch.randn(1, 3, 16, 10),)]
-    check(network, torch.randn(1, 3, 8, 6), dynamic={0: {2: "h", 3: "w"}}, spans=spans, more=more)
+    check(
+        network,
+        torch.randn(1, 3, 8, 6),
+        dynamic={0: {2: "h", 3: "w"}},
+        spans=spans,
+        more=more,
+    )
 
 
 def test_integer_factor_needs_no_length_bound() -> None:
@@ -85,4 +93,6 @@ def test_integer_factor_needs_no_length_bound() -> None:
 
     x, mask = torch.randn(1, 2, 6), torch.randn(1, 2, 6)
     more = [(x[..., :1], mask), (x, mask[..., :1])]
-    check(network, x, mask, dynamic={0: {2: "a"}, 1: {2: "b"}}, more=more, rtol=0, atol=0)
+    check(
+        network, x, mask, dynamic={0: {2: "a"}, 1: {2: "b"}}, more=more, rtol=0, atol=0
+    )

@@ -12,7 +12,9 @@ import torch
 
 from tests.conversion.harness import check
 
-SPREAD = torch.tensor([[-3.7, -1.0, -0.5, -1e-4], [0.0, 2.5e-5, 0.5, 0.99], [1.0, 1.5, 2.5, 7.25]])
+SPREAD = torch.tensor(
+    [[-3.7, -1.0, -0.5, -1e-4], [0.0, 2.5e-5, 0.5, 0.99], [1.0, 1.5, 2.5, 7.25]]
+)
 UNIT = torch.linspace(-0.999, 0.999, 12).reshape(3, 4)
 POSITIVE = torch.tensor([[1e-6, 0.3, 0.999, 1.0], [1.001, 2.0, 8.0, 1e5]])
 
@@ -39,13 +41,19 @@ def function(name: str) -> Callable[[Any], Any]:
 
 @pytest.mark.parametrize(("name", "x"), REALS)
 def test_functions_of_reals(name: str, x: torch.Tensor) -> None:
-    check(function(name), x, rtol=WIDER.get(name), dynamic={0: {0: "n"}}, more=[(x[:1],)])
+    check(
+        function(name), x, rtol=WIDER.get(name), dynamic={0: {0: "n"}}, more=[(x[:1],)]
+    )
 
 
-@pytest.mark.parametrize("name", ["exp", "sqrt", "erf", "log1p", "rsqrt", "tan", "sinc", "log2"])
+@pytest.mark.parametrize(
+    "name", ["exp", "sqrt", "erf", "log1p", "rsqrt", "tan", "sinc", "log2"]
+)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool])
 def test_integers_become_float32(name: str, dtype: torch.dtype) -> None:
-    check(function(name), torch.tensor([1, 2, 5]).to(dtype), compile=dtype == torch.int64)
+    check(
+        function(name), torch.tensor([1, 2, 5]).to(dtype), compile=dtype == torch.int64
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,7 +69,9 @@ def test_integers_stay_integers(name: str, dtype: torch.dtype) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["ceil", "floor", "round", "trunc", "frac", "abs", "neg", "sign"])
+@pytest.mark.parametrize(
+    "name", ["ceil", "floor", "round", "trunc", "frac", "abs", "neg", "sign"]
+)
 def test_halves_and_signs(name: str) -> None:
     ties = torch.tensor([-2.5, -1.5, -0.5, 0.0, 0.5, 1.5, 2.5, 3.2, 8388609.0])
     check(function(name), ties)
@@ -70,7 +80,10 @@ def test_halves_and_signs(name: str) -> None:
 
 @pytest.mark.parametrize("decimals", [0, 2, -1])
 def test_rounding_to_decimals(decimals: int) -> None:
-    check(lambda x: torch.round(x, decimals=decimals), torch.tensor([123.456, -0.125, 7.0, 15.0]))
+    check(
+        lambda x: torch.round(x, decimals=decimals),
+        torch.tensor([123.456, -0.125, 7.0, 15.0]),
+    )
 
 
 @pytest.mark.parametrize("name", ["exp", "log1p", "expm1", "erfc"])

@@ -27,7 +27,9 @@ from tests.corpus.running import Row, first_line, run
 
 def rows(names: list[str], jobs: int, until: float) -> Iterator[Row]:
     """The rows of these models as they end; none starts after `until` (time.monotonic())."""
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=20) as pool:
+    with ProcessPoolExecutor(
+        jobs, mp_context=get_context("spawn"), max_tasks_per_child=20
+    ) as pool:
         waiting = list(names)
         running: dict[Any, str] = {}
         while running or (waiting and time.monotonic() < until):
@@ -39,7 +41,11 @@ def rows(names: list[str], jobs: int, until: float) -> Iterator[Row]:
             try:
                 yield done.result()
             except Exception as error:
-                yield {"name": name, "verdict": "no endpoint", "reason": first_line(error)}
+                yield {
+                    "name": name,
+                    "verdict": "no endpoint",
+                    "reason": first_line(error),
+                }
                 return  # the pool is broken: the next call goes on
 
 
@@ -49,21 +55,29 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--only", help="a regular expression on names")
-    parser.add_argument("--again", action="store_true", help="also models that have a row")
-    parser.add_argument("--page", action="store_true", help="write the page and run nothing")
+    parser.add_argument(
+        "--again", action="store_true", help="also models that have a row"
+    )
+    parser.add_argument(
+        "--page", action="store_true", help="write the page and run nothing"
+    )
     args = parser.parse_args()
     kept: dict[str, Row] = {row["name"]: row for row in _read()}
     until = time.monotonic() + args.seconds
     names = [] if args.page else list(corpus())
     names = [name for name in names if not args.only or re.search(args.only, name)]
     names = [name for name in names if args.again or name not in kept]
-    names.sort(key=lambda name: name not in kept)  # first those whose row may be outdated
+    names.sort(
+        key=lambda name: name not in kept
+    )  # first those whose row may be outdated
     while names and time.monotonic() < until:
         for row in rows(names, args.jobs, until):
             kept[row["name"]] = row
             names.remove(row["name"])
             print(row["name"], row["verdict"], row.get("reason", "")[:100], flush=True)
-            JSON.write_text(json.dumps(sorted(kept.values(), key=_name), indent=1) + "\n")
+            JSON.write_text(
+                json.dumps(sorted(kept.values(), key=_name), indent=1) + "\n"
+            )
     write(sorted(kept.values(), key=_name))
     return 0
 

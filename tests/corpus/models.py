@@ -22,8 +22,30 @@ Made = tuple[torch.jit.ScriptModule, tuple[torch.Tensor, ...]]
 
 A_FAMILY = 2
 """How many networks of one family of pytorchcv are in the corpus."""
-OTHER_DATA = ("svhn", "cub", "voc", "ade20k", "coco", "cityscapes", "celebamaskhq", "lip", "cifar")
-LARGE = ("1001", "1202", "542", "272", "senet154", "vgg", "regnety", "regnetx", "b6", "b7", "b8")
+OTHER_DATA = (
+    "svhn",
+    "cub",
+    "voc",
+    "ade20k",
+    "coco",
+    "cityscapes",
+    "celebamaskhq",
+    "lip",
+    "cifar",
+)
+LARGE = (
+    "1001",
+    "1202",
+    "542",
+    "272",
+    "senet154",
+    "vgg",
+    "regnety",
+    "regnetx",
+    "b6",
+    "b7",
+    "b8",
+)
 """Parts of names of networks that are too large for a run of the whole corpus."""
 
 TINY: dict[str, Any] = {
@@ -113,7 +135,9 @@ def _spans(network: Network) -> dict[str, tuple[int, int, int]]:
     named = {axis for axes in network.axes.values() for axis in axes.values()}
     sizes = {axis: [case[axis] for case in network.cases] for axis in named}
     return {
-        axis: (min(values), values[0], max(values)) if _free(values) else (values[0],) * 3
+        axis: (min(values), values[0], max(values))
+        if _free(values)
+        else (values[0],) * 3
         for axis, values in sizes.items()
     }
 
@@ -216,7 +240,9 @@ class _FirstOutputs(torch.nn.Module):
         self.module = module
         self.masked = "attention_mask" in inspect.signature(module.forward).parameters
 
-    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(
+        self, ids: torch.Tensor, mask: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         more = {"attention_mask": mask} if self.masked else {}
         given = self.module(input_ids=ids, return_dict=False, **more)
         return tuple(one for one in given if isinstance(one, torch.Tensor))

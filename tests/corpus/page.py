@@ -40,13 +40,18 @@ def text(rows: Sequence[dict[str, Any]]) -> str:
     counts = Counter(row["verdict"] for row in rows)
     made = [row for row in rows if row["verdict"] != "not made"]
     lines = [HEAD, "| verdict | models | meaning |", "|---|---:|---|"]
-    lines += [f"| {name} | {counts[name]} | {meaning} |" for name, meaning in VERDICTS.items()]
+    lines += [
+        f"| {name} | {counts[name]} | {meaning} |" for name, meaning in VERDICTS.items()
+    ]
     differ = [row["name"] for row in made if not row.get("check_agrees", False)]
     lines.append(
         f"\n`check` and `repo` agree on {len(made) - len(differ)} of {len(made)} models"
         + (f"; they differ on {', '.join(differ)}." if differ else ".")
     )
-    lines += ["\n| model | verdict | layers | segments | reason |", "|---|---|---:|---:|---|"]
+    lines += [
+        "\n| model | verdict | layers | segments | reason |",
+        "|---|---|---:|---:|---|",
+    ]
     lines += [
         f"| {row['name']} | {row['verdict']} | {row.get('layers') or ''} |"
         f" {row.get('segments') or ''} | {row.get('reason', '').replace('|', chr(92) + '|')} |"

@@ -47,7 +47,9 @@ def _judge(models: Path, repository: Path) -> Row:
     (order,) = settings.orders(settings.specs(models), repository)
     report = examine(order, lambda model, phase: None, build=True)
     (result,) = build_repository(models, repository, isolate=False)
-    segments = tuple(part["runs_in"] for part in (report.get("fallback") or {}).get("segments", ()))
+    segments = tuple(
+        part["runs_in"] for part in (report.get("fallback") or {}).get("segments", ())
+    )
     same = (report["error"] is None) == result.ok and segments == tuple(result.segments)
     if not result.ok:
         reason = first_line(result.error)

@@ -46,9 +46,14 @@ def test_verdicts_of_check_and_repo_agree(monkeypatch: pytest.MonkeyPatch) -> No
         "verdict": "not made",
         "reason": "not for tracing",
     }
-    assert rows["unique"]["verdict"] in ("torch", "pieces") and rows["unique"]["check_agrees"]
+    assert (
+        rows["unique"]["verdict"] in ("torch", "pieces")
+        and rows["unique"]["check_agrees"]
+    )
     text = page.text(list(rows.values()))
-    assert "| whole | 1 |" in text and "`check` and `repo` agree on 2 of 2 models." in text
+    assert (
+        "| whole | 1 |" in text and "`check` and `repo` agree on 2 of 2 models." in text
+    )
 
 
 def test_page_is_current() -> None:

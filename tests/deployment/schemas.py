@@ -25,7 +25,10 @@ import referencing.jsonschema
 
 KUBERNETES = "1.37"
 FIELDS = Path(__file__).with_name("kserve.json")
-ROOTS = {"ServingRuntime": "V1alpha1ServingRuntime", "InferenceService": "V1beta1InferenceService"}
+ROOTS = {
+    "ServingRuntime": "V1alpha1ServingRuntime",
+    "InferenceService": "V1beta1InferenceService",
+}
 METADATA = "V1ObjectMeta"
 STATUS = "V1beta1InferenceServiceStatus"
 SIMPLE = {"str": str, "int": int, "bool": bool, "float": float, "object": object}
@@ -41,7 +44,9 @@ def check(document: dict[str, Any]) -> None:
     try:
         kubernetes_validate.validate(document, KUBERNETES, strict=True)
     except kubernetes_validate.ValidationError as error:
-        raise ValueError(f"{document['kind']}{error.json_path[1:]}: {error.message}") from error
+        raise ValueError(
+            f"{document['kind']}{error.json_path[1:]}: {error.message}"
+        ) from error
 
 
 def _kserve(value: Any, kind: str, where: str) -> Iterator[str]:
@@ -83,7 +88,9 @@ def _core(value: Any, kind: str, where: str) -> Iterator[str]:
     if schema is None:
         schema = _schema(f"{name.group(1).lower()}-meta-v1.json")
     assert schema is not None, kind
-    for error in jsonschema.Draft7Validator(schema, registry=REGISTRY).iter_errors(value):
+    for error in jsonschema.Draft7Validator(schema, registry=REGISTRY).iter_errors(
+        value
+    ):
         yield f"{where}{error.json_path[1:]}: {error.message}"
 
 
@@ -124,7 +131,9 @@ def read_fields(wheel: Path) -> dict[str, dict[str, str]]:
         if kind in reached or kind not in known or kind == STATUS:
             continue
         reached[kind] = known[kind]
-        waiting += [word for text in known[kind].values() for word in re.findall(r"\w+", text)]
+        waiting += [
+            word for text in known[kind].values() for word in re.findall(r"\w+", text)
+        ]
     return dict(sorted(reached.items()))
 
 
@@ -135,7 +144,8 @@ def _attributes(found: ast.ClassDef) -> dict[str, str]:
         for node in found.body
         if isinstance(node, ast.Assign)
         for target in node.targets
-        if isinstance(target, ast.Name) and target.id in ("openapi_types", "attribute_map")
+        if isinstance(target, ast.Name)
+        and target.id in ("openapi_types", "attribute_map")
     }
     names = tables.get("attribute_map", {})
     types = tables.get("openapi_types", {})
@@ -144,6 +154,10 @@ def _attributes(found: ast.ClassDef) -> dict[str, str]:
 
 if __name__ == "__main__":
     source = Path(sys.argv[1])
-    lines = [f'  "{kind}": {json.dumps(of)}' for kind, of in read_fields(source).items()]
+    lines = [
+        f'  "{kind}": {json.dumps(of)}' for kind, of in read_fields(source).items()
+    ]
     types = ",\n".join(lines)
-    FIELDS.write_text(f'{{\n "source": "{source.name}",\n "types": {{\n{types}\n }}\n}}\n')
+    FIELDS.write_text(
+        f'{{\n "source": "{source.name}",\n "types": {{\n{types}\n }}\n}}\n'
+    )

@@ -29,7 +29,15 @@ from builder.store import published
 from builder.templates import server_script
 from builder.triton import publish, publish_ensemble, releases
 from tests.deployment.schemas import check
-from tests.triton.artifacts import TENSORRT, Affine, artifact, cell, pair, scorer, tensor
+from tests.triton.artifacts import (
+    TENSORRT,
+    Affine,
+    artifact,
+    cell,
+    pair,
+    scorer,
+    tensor,
+)
 
 OWN = "registry.example/trt-build-cpu:1.0"
 BUILT = releases.for_tensorrt(TENSORRT["tensorrt"])
@@ -38,7 +46,10 @@ X = (tensor("x", "float32", "batch", 3),)
 
 def planned(repository: Path, **facts: Any) -> None:
     known = {**TENSORRT, "compute_capabilities": ["9.0"], "options": {}, **facts}
-    publish(artifact(Affine(), X, ("y",), name="planned", plan=b"a plan", facts=known), repository)
+    publish(
+        artifact(Affine(), X, ("y",), name="planned", plan=b"a plan", facts=known),
+        repository,
+    )
 
 
 def mixed(repository: Path) -> None:
@@ -51,7 +62,10 @@ KINDS: dict[str, tuple[Callable[[Path], Any], bool]] = {
     "plans": (planned, True),
     "plans, Python models and an ensemble": (mixed, True),
     "a Python model": (lambda repository: publish(scorer(), repository), False),
-    "an ensemble of torch steps": (lambda repository: publish_ensemble(pair(1), repository), False),
+    "an ensemble of torch steps": (
+        lambda repository: publish_ensemble(pair(1), repository),
+        False,
+    ),
     "state between requests": (lambda repository: publish(cell(), repository), False),
 }
 
@@ -68,7 +82,9 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def run(platform: str, repository: Path, out: Path, *words: object) -> Result:
     given = ["deploy", platform, repository, "--out", out, *words]
-    return CliRunner().invoke(main, [str(word) for word in given], catch_exceptions=False)
+    return CliRunner().invoke(
+        main, [str(word) for word in given], catch_exceptions=False
+    )
 
 
 def written(folder: Path) -> dict[str, dict[str, Any]]:
@@ -93,8 +109,23 @@ CHOICES = {
     "claim": [],
     "object storage": ["--storage", "as://account/models/v1"],
     "all options": [
-        *("--storage", "pvc://volume/a/b", "--namespace", "inference", "--name", "null"),
-        *("--control-secret", "control", "--allow-client-shm", "--gpus", 2, "--cpus", 3),
+        *(
+            "--storage",
+            "pvc://volume/a/b",
+            "--namespace",
+            "inference",
+            "--name",
+            "null",
+        ),
+        *(
+            "--control-secret",
+            "control",
+            "--allow-client-shm",
+            "--gpus",
+            2,
+            "--cpus",
+            3,
+        ),
         *("--memory", "12Gi", "--replicas", 3),
         *("--node-label", "nvidia.com/gpu.product=NVIDIA-L4"),
     ],
@@ -104,19 +135,29 @@ CHOICES = {
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize(
     ("kind", "choice"),
-    [*((kind, "claim") for kind in KINDS), ("plans", "object storage"), ("plans", "all options")],
+    [
+        *((kind, "claim") for kind in KINDS),
+        ("plans", "object storage"),
+        ("plans", "all options"),
+    ],
 )
 def test_manifests_are_valid_consistent_and_reproducible(
     repositories: dict[str, Path], tmp_path: Path, platform: str, kind: str, choice: str
 ) -> None:
     image = [] if KINDS[kind][1] else ["--image", OWN]
-    done = run(platform, repositories[kind], tmp_path, *image, *CHOICES[choice], "--json")
+    done = run(
+        platform, repositories[kind], tmp_path, *image, *CHOICES[choice], "--json"
+    )
     assert done.exit_code == 0, done.output
     folder = tmp_path / platform
-    assert set(json.loads(done.stdout)["changed"]) == {path.name for path in folder.iterdir()}
+    assert set(json.loads(done.stdout)["changed"]) == {
+        path.name for path in folder.iterdir()
+    }
     objects = written(folder)
     listed = objects.pop("Kustomization")
-    assert sorted([*listed["resources"], "kustomization.yaml"]) == sorted(os.listdir(folder))
+    assert sorted([*listed["resources"], "kustomization.yaml"]) == sorted(
+        os.listdir(folder)
+    )
     assert listed.get("namespace") == ("inference" if choice == "all options" else None)
     for found in objects.values():
         check(found)
@@ -125,14 +166,18 @@ def test_manifests_are_valid_consistent_and_reproducible(
         "null" if choice == "all options" else repositories[kind].name.replace("_", "-")
     }
     _confined(objects)
-    again = run(platform, repositories[kind], tmp_path, *image, *CHOICES[choice], "--json")
+    again = run(
+        platform, repositories[kind], tmp_path, *image, *CHOICES[choice], "--json"
+    )
     assert json.loads(again.stdout)["changed"] == []
 
 
 def _confined(objects: dict[str, dict[str, Any]]) -> None:
     """Check that each container has minimal privileges, and each mount a volume."""
     spec = pod(objects)
-    predictor = objects.get("InferenceService", {}).get("spec", {}).get("predictor", spec)
+    predictor = (
+        objects.get("InferenceService", {}).get("spec", {}).get("predictor", spec)
+    )
     assert predictor["automountServiceAccountToken"] is False
     assert predictor["securityContext"]["runAsNonRoot"] is True
     for one in (*spec["containers"], *spec.get("initContainers", ())):
@@ -159,9 +204,9 @@ def test_references_between_objects_are_consistent(
     ]
     assert all(selector.items() <= labels for selector in selectors)
     ports = {port["name"]: port["containerPort"] for port in server(objects)["ports"]}
-    assert {port["targetPort"]: port["port"] for port in objects["Service"]["spec"]["ports"]} == (
-        ports
-    )
+    assert {
+        port["targetPort"]: port["port"] for port in objects["Service"]["spec"]["ports"]
+    } == (ports)
     opened = [rule["ports"] for rule in objects["NetworkPolicy"]["spec"]["ingress"]]
     assert {port["port"] for rule in opened for port in rule} == set(ports.values())
     target = objects["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]
@@ -178,21 +223,28 @@ def test_manifests_have_the_facts_of_the_repository(
     repositories: dict[str, Path], tmp_path: Path
 ) -> None:
     """The image by the plans' TensorRT, one full batch for each instance, warnings."""
-    done = run("kubernetes", repositories["plans, Python models and an ensemble"], tmp_path)
+    done = run(
+        "kubernetes", repositories["plans, Python models and an ensemble"], tmp_path
+    )
     objects = written(tmp_path / "kubernetes")
     assert BUILT is not None
     assert server(objects)["image"] == BUILT.release.image
     assert server(objects)["resources"]["limits"]["nvidia.com/gpu"] == "1"
     metric = objects["HorizontalPodAutoscaler"]["spec"]["metrics"][0]["pods"]
     assert metric["target"]["averageValue"] == "8"
-    assert "NVIDIA's image has none" in done.stderr and "compute capability 9.0" in done.stderr
+    assert (
+        "NVIDIA's image has none" in done.stderr
+        and "compute capability 9.0" in done.stderr
+    )
     run("kubernetes", repositories["a Python model"], tmp_path / "own", "--image", OWN)
     own = server(written(tmp_path / "own" / "kubernetes"))
     assert own["image"] == OWN and "nvidia.com/gpu" not in own["resources"]["limits"]
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-@pytest.mark.parametrize("control", [[], ["--control-secret", "control", "--allow-client-shm"]])
+@pytest.mark.parametrize(
+    "control", [[], ["--control-secret", "control", "--allow-client-shm"]]
+)
 def test_own_image_runs_serve_and_health_with_valid_options(
     repositories: dict[str, Path], tmp_path: Path, platform: str, control: list[str]
 ) -> None:
@@ -211,7 +263,9 @@ def test_own_image_runs_serve_and_health_with_valid_options(
     for probe in ("readinessProbe", "livenessProbe"):
         assert own[probe]["httpGet"]["port"] == serve["http_port"]
     if control:
-        (volume,) = [one for one in own["volumeMounts"] if one["name"] == "control-token"]
+        (volume,) = [
+            one for one in own["volumeMounts"] if one["name"] == "control-token"
+        ]
         assert serve["control_token_file"] == Path(volume["mountPath"]) / "token"
 
 
@@ -236,7 +290,9 @@ def started(
     if "CONTROL_TOKEN_FILE" in environment:
         environment["CONTROL_TOKEN_FILE"] = str(folder / "token")
     environment["PATH"] = f"{folder}:/usr/bin:/bin"
-    return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        words, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def test_nvidia_image_enables_features_of_the_configs(
@@ -244,20 +300,32 @@ def test_nvidia_image_enables_features_of_the_configs(
 ) -> None:
     repository = shutil.copytree(repositories["plans"], tmp_path / "repository")
     with (repository / "planned/config.pbtxt").open("a") as file:
-        file.write("response_cache { enable: true }\ninstance_group { rate_limiter {} }\n")
+        file.write(
+            "response_cache { enable: true }\ninstance_group { rate_limiter {} }\n"
+        )
     found = {}
-    for kind, more in {"fixed": (), "explicit": ("--control-secret", "control")}.items():
+    for kind, more in {
+        "fixed": (),
+        "explicit": ("--control-secret", "control"),
+    }.items():
         run("kubernetes", repository, tmp_path / kind, *more)
         objects = written(tmp_path / kind / "kubernetes")
         help_text = f"{HELP} --cache-config --rate-limit"
         found[kind] = started(objects, tmp_path, help_text, "token").stdout.splitlines()
     assert {features.cache(), features.RATE_LIMITER} <= set(found["fixed"])
     # after an update, responses of the replaced model would be found
-    assert features.RATE_LIMITER in found["explicit"] and features.cache() not in found["explicit"]
+    assert (
+        features.RATE_LIMITER in found["explicit"]
+        and features.cache() not in found["explicit"]
+    )
     record = published.read(repository / "planned/trt-build.json")
-    published.write(repository / "planned", {**record, "version_policy": {"keep": 1, "serve": 1}})
+    published.write(
+        repository / "planned", {**record, "version_policy": {"keep": 1, "serve": 1}}
+    )
     run("kubernetes", repository, tmp_path / "kept", "--control-secret", "control")
-    kept = started(written(tmp_path / "kept" / "kubernetes"), tmp_path, help_text, "token")
+    kept = started(
+        written(tmp_path / "kept" / "kubernetes"), tmp_path, help_text, "token"
+    )
     assert features.cache() in kept.stdout.splitlines()
 
 
@@ -278,9 +346,13 @@ def test_nvidia_image_starts_triton_with_the_flags_of_serve(
     closed = given[len(flags.ALWAYS) + 5 :]
     keys = {flag.rpartition("=")[2] for flag in closed}
     assert len(keys) == 1 and re.fullmatch("[0-9a-f]{32}", next(iter(keys)))
-    expected = flags.Restriction(flags.closed(False), flags.CLOSED_HEADER, keys.pop()).flags()
+    expected = flags.Restriction(
+        flags.closed(False), flags.CLOSED_HEADER, keys.pop()
+    ).flags()
     assert closed == expected
-    newer = started(objects, tmp_path, f"{HELP} --http-max-input-size --allow-client-shm").stdout
+    newer = started(
+        objects, tmp_path, f"{HELP} --http-max-input-size --allow-client-shm"
+    ).stdout
     assert flags.LARGE_REQUESTS in newer and "client-shm" not in newer
     older = started(objects, tmp_path, "--model-repository").stdout
     assert "restricted" not in older and flags.LARGE_REQUESTS not in older
@@ -294,11 +366,15 @@ def test_nvidia_image_needs_the_control_token(
     run("kubernetes", repositories["plans"], tmp_path, *chosen)
     objects = written(tmp_path / "kubernetes")
     text = started(objects, tmp_path, f"{HELP} --allow-client-shm", "s3cret\n").stdout
-    expected = flags.Restriction(("model-repository",), flags.CONTROL_HEADER, "s3cret").flags()
+    expected = flags.Restriction(
+        ("model-repository",), flags.CONTROL_HEADER, "s3cret"
+    ).flags()
     assert set(expected) <= set(text.splitlines())
-    assert {"--model-control-mode=explicit", "--load-model=*", flags.CLIENT_SHARED_MEMORY} <= set(
-        text.splitlines()
-    )
+    assert {
+        "--model-control-mode=explicit",
+        "--load-model=*",
+        flags.CLIENT_SHARED_MEMORY,
+    } <= set(text.splitlines())
     assert "shared-memory" not in text
     for token in ("", "a,b", "a:b", "a=b"):
         refused = started(objects, tmp_path, HELP, token)
@@ -315,7 +391,10 @@ def test_script_starts_a_server_with_restricted_protocols(tmp_path: Path) -> Non
     found = find()
     names = ("--http-port", "--grpc-port", "--metrics-port")
     chosen = ports.resolve("127.0.0.1", dict.fromkeys(names, 0))
-    words = [*found.backend_flags(tmp_path), *(f"{name}={port}" for name, port in chosen.items())]
+    words = [
+        *found.backend_flags(tmp_path),
+        *(f"{name}={port}" for name, port in chosen.items()),
+    ]
     (tmp_path / "tritonserver").symlink_to(found.executable)
     environment = {**os.environ, **found.environment}
     environment |= {
@@ -325,7 +404,14 @@ def test_script_starts_a_server_with_restricted_protocols(tmp_path: Path) -> Non
         "CLOSED_HEADER": flags.CLOSED_HEADER,
     }
     repository = f"--model-repository={tmp_path / 'repository'}"
-    command = ["sh", "-c", server_script().read_text(), "tritonserver", repository, *words]
+    command = [
+        "sh",
+        "-c",
+        server_script().read_text(),
+        "tritonserver",
+        repository,
+        *words,
+    ]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
             [*command, *flags.ALWAYS], env=environment, stdout=log, stderr=log
@@ -411,11 +497,16 @@ def test_unservable_repository_has_no_manifests(
     damaged = shutil.copytree(repositories["plans"], tmp_path / "damaged")
     (damaged / "planned" / "1" / "model.plan").write_bytes(b"another plan")
     assert refused(damaged)[0] == 4 and "P02" in refused(damaged)[1]
-    assert "P06" in refused(repositories["plans"], "--image", "tritonserver:24.10-py3")[1]
+    assert (
+        "P06" in refused(repositories["plans"], "--image", "tritonserver:24.10-py3")[1]
+    )
     code, text = refused(repositories["a Python model"])
     assert code == 2 and "docker/cpu.Dockerfile" in text
     nvidias = releases.newest_known().image
-    assert "has no trt-build" in refused(repositories["a Python model"], "--image", nvidias)[1]
+    assert (
+        "has no trt-build"
+        in refused(repositories["a Python model"], "--image", nvidias)[1]
+    )
     planned(tmp_path / "unknown", tensorrt="99.1.2.3")
     code, text = refused(tmp_path / "unknown")
     assert code == 1 and "no known Triton release" in text
@@ -459,7 +550,12 @@ def test_symbolic_link_is_not_followed_on_write(
     folder.mkdir(parents=True)
     (folder / "service.yaml").symlink_to(target)
     assert run("kubernetes", repositories["plans"], tmp_path / "out").exit_code == 2
-    assert run("kubernetes", repositories["plans"], tmp_path / "out", "--overwrite").exit_code == 0
+    assert (
+        run(
+            "kubernetes", repositories["plans"], tmp_path / "out", "--overwrite"
+        ).exit_code
+        == 0
+    )
     assert target.read_text() == "mine" and not (folder / "service.yaml").is_symlink()
 
 
@@ -484,8 +580,18 @@ INSERTED = {
     "a runtime's field": ("ServingRuntime", ("spec",), "volume", []),
     "a runtime's container": ("ServingRuntime", ("spec", "containers", 0), "imag", "x"),
     "a predictor's field": ("InferenceService", ("spec", "predictor"), "replicas", 2),
-    "a predictor's type": ("InferenceService", ("spec", "predictor"), "minReplicas", "two"),
-    "a model's field": ("InferenceService", ("spec", "predictor", "model"), "storageURL", "x"),
+    "a predictor's type": (
+        "InferenceService",
+        ("spec", "predictor"),
+        "minReplicas",
+        "two",
+    ),
+    "a model's field": (
+        "InferenceService",
+        ("spec", "predictor", "model"),
+        "storageURL",
+        "x",
+    ),
 }
 
 
@@ -503,7 +609,9 @@ def valid(
 
 
 @pytest.mark.parametrize("fault", INSERTED)
-def test_validator_finds_inserted_mistakes(valid: dict[str, dict[str, Any]], fault: str) -> None:
+def test_validator_finds_inserted_mistakes(
+    valid: dict[str, dict[str, Any]], fault: str
+) -> None:
     """Without this the other tests would prove nothing."""
     kind, path, field, value = INSERTED[fault]
     mistaken = copy.deepcopy(valid[kind])
@@ -516,7 +624,13 @@ def test_validator_finds_inserted_mistakes(valid: dict[str, dict[str, Any]], fau
         check(mistaken)
 
 
-def test_password_in_the_url_is_not_printed(repositories: dict[str, Path], tmp_path: Path) -> None:
+def test_password_in_the_url_is_not_printed(
+    repositories: dict[str, Path], tmp_path: Path
+) -> None:
     url = "s3://key:hunter2@bucket/repo"
     done = run("kubernetes", repositories["plans"], tmp_path / "out", "--storage", url)
-    assert done.exit_code == 2 and "a password" in done.output and "hunter2" not in done.output
+    assert (
+        done.exit_code == 2
+        and "a password" in done.output
+        and "hunter2" not in done.output
+    )

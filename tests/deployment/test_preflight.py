@@ -19,7 +19,15 @@ from builder.deployment import ServerFacts, expected_server, of_image, preflight
 from builder.deployment.server_facts import BUNDLED_RELEASE
 from builder.store import published
 from builder.triton import publish, publish_ensemble, releases
-from tests.triton.artifacts import TENSORRT, Affine, artifact, pair, reseal, scorer, tensor
+from tests.triton.artifacts import (
+    TENSORRT,
+    Affine,
+    artifact,
+    pair,
+    reseal,
+    scorer,
+    tensor,
+)
 
 FACTS = {**TENSORRT, "compute_capabilities": ["9.0"], "options": {}}
 NEWEST = releases.releases()[0]
@@ -65,16 +73,24 @@ def config(name: str, before: str, after: str) -> Callable[[Path], None]:
 
 def two_kinds_of_a_resource(repository: Path) -> None:
     for name, kind in (("scorer", "true"), ("planned", "false")):
-        limiter = f'rate_limiter {{ resources {{ name: "R" global: {kind} count: 1 }} }}'
+        limiter = (
+            f'rate_limiter {{ resources {{ name: "R" global: {kind} count: 1 }} }}'
+        )
         edit(repository / name / "config.pbtxt", r"(?<=instance_group {)", limiter)
 
 
 def without_step(repository: Path) -> None:
-    shutil.rmtree(repository / published.read(repository / "pair" / "trt-build.json")["steps"][0])
+    shutil.rmtree(
+        repository / published.read(repository / "pair" / "trt-build.json")["steps"][0]
+    )
 
 
 def wrong_wiring(repository: Path) -> None:
-    edit(repository / "pair" / "config.pbtxt", r'key: "x"\s+value: "x"', 'key: "x" value: "z"')
+    edit(
+        repository / "pair" / "config.pbtxt",
+        r'key: "x"\s+value: "x"',
+        'key: "x" value: "z"',
+    )
 
 
 def foreign(repository: Path) -> None:
@@ -88,9 +104,21 @@ def nothing(repository: Path) -> None:
 BAD_TAG = 'metric_tags { key: "cost-center" value: "a" }\n'
 
 INSERTED: dict[str, tuple[str, Callable[[Path], None], dict[str, Any]]] = {
-    "an unreadable config": ("P01", config("scorer", "max_batch_size", "max_batch"), {}),
-    "a missing plan": ("P02", lambda r: (r / "planned" / "1" / "model.plan").unlink(), {}),
-    "a changed file": ("P02", lambda r: edit(r / "scorer" / "1" / "model.py", "^", "#"), {}),
+    "an unreadable config": (
+        "P01",
+        config("scorer", "max_batch_size", "max_batch"),
+        {},
+    ),
+    "a missing plan": (
+        "P02",
+        lambda r: (r / "planned" / "1" / "model.plan").unlink(),
+        {},
+    ),
+    "a changed file": (
+        "P02",
+        lambda r: edit(r / "scorer" / "1" / "model.py", "^", "#"),
+        {},
+    ),
     "a foreign version": ("P03", foreign, {}),
     "no such backend": ("P04", nothing, {"backends": frozenset({"python"})}),
     "another flavour": ("P05", lambda r: facts(r, flavour="tensorrt-rtx"), {}),
@@ -98,8 +126,16 @@ INSERTED: dict[str, tuple[str, Callable[[Path], None], dict[str, Any]]] = {
     "no GPU": ("P07", nothing, {"capabilities": ()}),
     "another GPU": ("P07", nothing, {"capabilities": ("8.9",)}),
     "an old driver": ("P08", nothing, {"cuda": "12.4"}),
-    "a large batch": ("P09", config("planned", "max_batch_size: 8", "max_batch_size: 64"), {}),
-    "no such profile": ("P10", config("planned", r"(kind: KIND_GPU)", r'\1 profile: "3"'), {}),
+    "a large batch": (
+        "P09",
+        config("planned", "max_batch_size: 8", "max_batch_size: 64"),
+        {},
+    ),
+    "no such profile": (
+        "P10",
+        config("planned", r"(kind: KIND_GPU)", r'\1 profile: "3"'),
+        {},
+    ),
     "another output": ("P11", config("planned", 'name: "y"', 'name: "z"'), {}),
     "another dtype": ("P11", config("planned", "TYPE_FP32", "TYPE_FP16"), {}),
     "a missing step": ("P12", without_step, {}),
@@ -108,7 +144,11 @@ INSERTED: dict[str, tuple[str, Callable[[Path], None], dict[str, Any]]] = {
     "little shared memory": ("P15", nothing, {"shm_bytes": 1 << 20}),
     "clients' shared memory": ("P16", nothing, {"client_shared_memory": True}),
     "no torch for Python models": ("P19", nothing, {"torch": False}),
-    "cached responses": ("P21", config("scorer", "^", "response_cache { enable: true }\n"), {}),
+    "cached responses": (
+        "P21",
+        config("scorer", "^", "response_cache { enable: true }\n"),
+        {},
+    ),
     "two kinds of a resource": ("P23", two_kinds_of_a_resource, {}),
     "a crashing metric tag": ("P24", config("scorer", "^", BAD_TAG), {}),
     "another name": ("P20", lambda r: (r / "scorer").rename(r / "ranker"), {}),
@@ -145,8 +185,12 @@ def test_config_field_of_a_newer_release_is_found(clean: Path, tmp_path: Path) -
     assert [one.subject for one in older if one.number == "P22"] == ["scorer"]
 
 
-def test_disk_space_and_ports_are_checked(clean: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))  # type: ignore[attr-defined]
+def test_disk_space_and_ports_are_checked(
+    clean: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1)
+    )  # type: ignore[attr-defined]
     with socket.create_server(("127.0.0.1", 0)) as server:
         ports = {"--http-port": server.getsockname()[1]}
         found = preflight(clean, replace(HOST, ports=ports))
@@ -179,7 +223,9 @@ def test_doctor_prints_numbered_findings(clean: Path) -> None:
     assert "P06 error: planned: " in run(clean, "--image", "24.10").stdout
     fine = run(clean, "--image", releases.for_tensorrt("10.13.3.9").release.tag)  # type: ignore[union-attr]
     assert fine.exit_code == 0 and "0 errors" in fine.stdout, fine.output
-    assert re.search(r"P19 warning: torch: .*'pair.0.torch.\w+', .*'scorer'", fine.stdout)
+    assert re.search(
+        r"P19 warning: torch: .*'pair.0.torch.\w+', .*'scorer'", fine.stdout
+    )
     assert "planned" not in fine.stdout
     assert run(clean, "--image", "latest").exit_code == 2
     assert run("--image", "25.10").exit_code == 2
@@ -200,6 +246,8 @@ def test_every_advisory_has_date_release_and_source() -> None:
     page = (Path(__file__).parents[2] / "docs/preflight.md").read_text()
     assert table["as_of"] in page
     for one in table["advisories"]:
-        assert re.fullmatch(r"\d\d\.\d\d", one["fixed_in"]) and one["source"].startswith("https://")
+        assert re.fullmatch(r"\d\d\.\d\d", one["fixed_in"]) and one[
+            "source"
+        ].startswith("https://")
         row = f"| {one['id']} | {one['published']} | {one['fixed_in']} | {one['effect']} |"
         assert row in page, row

@@ -43,7 +43,9 @@ FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 def repository_of(folder: Path, generation: int) -> Path:
     """Model `net` adds its generation; ensemble `pair` returns it."""
     inputs = (tensor("x", "float32", "batch", 2),)
-    published_model = artifact(Raise(generation), inputs, ("y",), name="net", serve_as="python")
+    published_model = artifact(
+        Raise(generation), inputs, ("y",), name="net", serve_as="python"
+    )
     publish(published_model, folder / str(generation))
     publish_ensemble(pair(generation), folder / str(generation))
     return folder / str(generation)
@@ -51,8 +53,21 @@ def repository_of(folder: Path, generation: int) -> Path:
 
 def run(source: Path, server: Server, served: Path, *words: object) -> Result:
     urls = ["--url", server.http_url, "--grpc-url", server.grpc_url]
-    given = ["push", source, *urls, "--to", served, "--drain", 1, "--timeout", 60, *words]
-    return CliRunner().invoke(main, [str(word) for word in given], catch_exceptions=False)
+    given = [
+        "push",
+        source,
+        *urls,
+        "--to",
+        served,
+        "--drain",
+        1,
+        "--timeout",
+        60,
+        *words,
+    ]
+    return CliRunner().invoke(
+        main, [str(word) for word in given], catch_exceptions=False
+    )
 
 
 def infer_one(client: HttpClient | GrpcClient, model: str) -> float:
@@ -74,7 +89,9 @@ class Clients:
 
     def __enter__(self) -> Clients:
         self.ended = threading.Event()
-        self.threads = [threading.Thread(target=self._send, args=(n,)) for n in range(2)]
+        self.threads = [
+            threading.Thread(target=self._send, args=(n,)) for n in range(2)
+        ]
         for thread in self.threads:
             thread.start()
         return self
@@ -85,7 +102,10 @@ class Clients:
             thread.join()
 
     def _send(self, number: int) -> None:
-        kind, url = ((HttpClient, self.server.http_url), (GrpcClient, self.server.grpc_url))[number]
+        kind, url = (
+            (HttpClient, self.server.http_url),
+            (GrpcClient, self.server.grpc_url),
+        )[number]
         client = kind(url, 30)
         while not self.ended.is_set():
             try:
@@ -98,7 +118,9 @@ class Clients:
 
 
 @pytest.fixture(params=["explicit", "poll"])
-def running(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Server, Path]]:
+def running(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[tuple[Server, Path]]:
     served = repository_of(tmp_path / "served", 1)
     mode: dict[str, Any] = {"explicit": True, "models": ["*"]}
     with serve(
@@ -128,7 +150,9 @@ def test_push_under_load_replaces_only_valid_models(
         for model in ("net", "pair"):
             spoil(bad / model)
         rejected = run(bad, server, served)
-        assert rejected.exit_code == 3 and rejected.output.count("rejected") == 2, rejected.output
+        assert rejected.exit_code == 3 and rejected.output.count("rejected") == 2, (
+            rejected.output
+        )
         assert "FAILED net: " in rejected.output and "FAILED pair: " in rejected.output
         assert names(served) == before, "the candidates are gone"
     assert not clients.errors, clients.errors[:3]
@@ -155,7 +179,9 @@ def test_model_that_fails_after_the_switch_is_rolled_back(
 
     monkeypatch.setattr(_Push, "_live_problems", first_fails)
     found = push(source, target)
-    assert [(one.state, one.problems) for one in found] == [("rolled back", ("planted",))] * 2
+    assert [(one.state, one.problems) for one in found] == [
+        ("rolled back", ("planted",))
+    ] * 2
     with contextlib.closing(HttpClient(server.http_url, 30)) as client:
         assert infer_one(client, "net") == infer_one(client, "pair") == 1
 
@@ -172,21 +198,30 @@ def test_new_model_that_fails_to_load_is_removed(tmp_path: Path) -> None:
         assert "new" not in names(served)
         # in place: the repository that the server reads was changed by `repo`
         repository_of(tmp_path / "served", 1)
-        published_model = artifact(Raise(7), inputs, ("y",), name="net", serve_as="python")
+        published_model = artifact(
+            Raise(7), inputs, ("y",), name="net", serve_as="python"
+        )
         publish(published_model, served)
         done = run(served, server, served, "--only", "net")
         assert done.exit_code == 0, done.output
         with contextlib.closing(HttpClient(server.http_url, 30)) as client:
             assert infer_one(client, "net") == 7
-        index = triton_http.InferenceServerClient(server.http_url).get_model_repository_index()
+        index = triton_http.InferenceServerClient(
+            server.http_url
+        ).get_model_repository_index()
         assert {one["name"] for one in index if one.get("state") == "READY"} == {"net"}
 
 
 def test_server_that_ignores_changes_is_reported(tmp_path: Path) -> None:
     served = repository_of(tmp_path / "served", 1)
     with serve(served, **FREE) as server:
-        refused = run(repository_of(tmp_path, 2), server, served, "--only", "net", "--timeout", 8)
-    assert refused.exit_code == 3 and "serve --watch" not in refused.output.split("FAILED")[0]
+        refused = run(
+            repository_of(tmp_path, 2), server, served, "--only", "net", "--timeout", 8
+        )
+    assert (
+        refused.exit_code == 3
+        and "serve --watch" not in refused.output.split("FAILED")[0]
+    )
     assert "did not take model" in refused.output
 
 
@@ -211,7 +246,9 @@ def test_replaced_process_is_not_reported_as_dead(
         (first,) = stubs.models
         time.sleep(2)
         inputs = (tensor("x", "float32", "batch", 2),)
-        publish(artifact(Raise(2), inputs, ("y",), name="net", serve_as="python"), served)
+        publish(
+            artifact(Raise(2), inputs, ("y",), name="net", serve_as="python"), served
+        )
         control.update(server.http_url, served / "net", drain=0)
         stubs.dead()
         (second,) = set(stubs.models) - {first}  # which may be ending
@@ -229,7 +266,9 @@ def test_loading_models_needs_the_control_token(tmp_path: Path) -> None:
     with serve(served, **FREE, **mode) as server:
         source = repository_of(tmp_path, 2)
         refused = run(source, server, served, "--only", "net")
-        assert refused.exit_code == 4 and "--control-token-file" in refused.output, refused.output
+        assert refused.exit_code == 4 and "--control-token-file" in refused.output, (
+            refused.output
+        )
         with contextlib.closing(GrpcClient(server.grpc_url, 30)) as client:
             assert infer_one(client, "net") == 1
             token = ["--control-token-file", tmp_path / "token"]
@@ -248,13 +287,19 @@ def test_slow_load_does_not_delay_clients(tmp_path: Path) -> None:
     """Over HTTP, the clients that share a thread with the load wait until it has ended."""
     served = repository_of(tmp_path, 1)
     published_model = artifact(
-        Raise(1), (tensor("x", "float32", "batch", 2),), ("y",), name="slow", serve_as="python"
+        Raise(1),
+        (tensor("x", "float32", "batch", 2),),
+        ("y",),
+        name="slow",
+        serve_as="python",
     )
     folder = publish(published_model, served)
     program = folder / "1/model.py"
     begin = "def initialize(self, args: dict[str, str]) -> None:\n"
     assert begin in program.read_text()
-    slow = program.read_text().replace(begin, f"{begin}        __import__('time').sleep({SLOW})\n")
+    slow = program.read_text().replace(
+        begin, f"{begin}        __import__('time').sleep({SLOW})\n"
+    )
     program.write_text(slow)
     reseal(folder)
     with serve(served, **FREE, explicit=True, models=["net"]) as server:
@@ -279,7 +324,9 @@ def test_push_cleans_up_after_a_killed_push(tmp_path: Path) -> None:
         urls = ["--url", server.http_url, "--grpc-url", server.grpc_url]
         words = [sys.executable, "-c", program, "push", source, *urls, "--to", served]
         with Clients(server) as clients:
-            pushing = subprocess.Popen([str(word) for word in words], stderr=subprocess.DEVNULL)
+            pushing = subprocess.Popen(
+                [str(word) for word in words], stderr=subprocess.DEVNULL
+            )
             while not (left := {name for name in names(served) if "candidate" in name}):
                 assert pushing.poll() is None
                 time.sleep(0.01)
@@ -300,12 +347,16 @@ def test_push_removes_expired_ensemble_steps(
 ) -> None:
     server, served = running
     former = {name for name in names(served) if name.startswith("pair.")}
-    assert run(repository_of(tmp_path, 2), server, served, "--only", "pair").exit_code == 0
+    assert (
+        run(repository_of(tmp_path, 2), server, served, "--only", "pair").exit_code == 0
+    )
     assert former < names(served)
     # the former steps are unloaded in explicit mode, and in the repository
     assert all(one.passed for one in verify(served, server.http_url, None, repeat=0))
     monkeypatch.setattr(retired, "GRACE_SECONDS", 0.0)
-    assert run(repository_of(tmp_path, 3), server, served, "--only", "net").exit_code == 0
+    assert (
+        run(repository_of(tmp_path, 3), server, served, "--only", "net").exit_code == 0
+    )
     assert not former & names(served)
 
 

@@ -45,7 +45,9 @@ def exponentials(ctx: Any, self: Any, dim: int) -> Any:
     """Without the maximum that keeps the exponentials below float16's 65504."""
     half = ctx.cast(self, torch.float16)
     powers = ctx.net.add_unary(half, trt.UnaryOperation.EXP).get_output(0)
-    total = ctx.net.add_reduce(powers, trt.ReduceOperation.SUM, 1 << ctx.axis(self, dim), True)
+    total = ctx.net.add_reduce(
+        powers, trt.ReduceOperation.SUM, 1 << ctx.axis(self, dim), True
+    )
     quotient = ctx.elementwise("DIV", powers, total.get_output(0))
     return ctx.cast(quotient, ctx.dtype(self))
 
@@ -110,7 +112,10 @@ def usual_epsilon(ctx: Any, given: Arguments) -> Arguments:
 class Biased(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.rand(6, 6)), nn.Parameter(torch.rand(6))
+        self.weight, self.bias = (
+            nn.Parameter(torch.rand(6, 6)),
+            nn.Parameter(torch.rand(6)),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.tanh(functional.linear(x, self.weight))
@@ -140,7 +145,10 @@ def in_integers(ctx: Any, self: Any, other: Any) -> Any:
 class Weighted(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.last = nn.Parameter(torch.rand(5, 6)), nn.Parameter(torch.rand(5, 5))
+        self.first, self.last = (
+            nn.Parameter(torch.rand(5, 6)),
+            nn.Parameter(torch.rand(5, 5)),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.tanh(functional.linear(x, self.first))
@@ -206,11 +214,16 @@ class Folded(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.convolution = nn.Conv1d(4, 4, 3)
-        self.mean, self.variance = nn.Parameter(torch.rand(4)), nn.Parameter(torch.rand(4))
+        self.mean, self.variance = (
+            nn.Parameter(torch.rand(4)),
+            nn.Parameter(torch.rand(4)),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.convolution(torch.tanh(x).unsqueeze(0))
-        z = torch.batch_norm(y, None, None, self.mean, self.variance, False, 0.1, 0.5, True)  # here
+        z = torch.batch_norm(
+            y, None, None, self.mean, self.variance, False, 0.1, 0.5, True
+        )  # here
         return torch.relu(z)
 
 
@@ -259,7 +272,10 @@ class Defect:
 
 
 def _changed(
-    name: str, module: Callable[[], nn.Module], key: str, changed: Callable[..., Arguments]
+    name: str,
+    module: Callable[[], nn.Module],
+    key: str,
+    changed: Callable[..., Arguments],
 ) -> Defect:
     def planted(monkeypatch: pytest.MonkeyPatch) -> None:
         change(monkeypatch, key, changed)
@@ -277,11 +293,16 @@ def _built(
     def planted(monkeypatch: pytest.MonkeyPatch) -> None:
         plant(monkeypatch, key, build)
 
-    return Defect(name, module, key.partition(".")[0], build.__name__, planted, manifest)
+    return Defect(
+        name, module, key.partition(".")[0], build.__name__, planted, manifest
+    )
 
 
 def _pass(
-    name: str, module: Callable[[], nn.Module], operator: str, rewrite: Callable[..., None]
+    name: str,
+    module: Callable[[], nn.Module],
+    operator: str,
+    rewrite: Callable[..., None],
 ) -> Defect:
     def planted(monkeypatch: pytest.MonkeyPatch) -> None:
         names = [one.name for one in passes.PIPELINE]

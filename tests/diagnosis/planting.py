@@ -37,7 +37,9 @@ def plant(monkeypatch: pytest.MonkeyPatch, key: str, build: Callable[..., Any]) 
 
 
 def change(
-    monkeypatch: pytest.MonkeyPatch, key: str, changed: Callable[[Any, Arguments], Arguments]
+    monkeypatch: pytest.MonkeyPatch,
+    key: str,
+    changed: Callable[[Any, Arguments], Arguments],
 ) -> None:
     """Let the converter of the operator `key` have the arguments that `changed` returns."""
     entry = CONVERTERS[key]
@@ -53,5 +55,7 @@ def change(
 def marked_line(module: nn.Module) -> str:
     """`file.py:12`, the line of the module's source that ends in `# here`."""
     lines, first = inspect.getsourcelines(type(module))
-    (number,) = (n for n, line in enumerate(lines, first) if line.rstrip().endswith("# here"))
+    (number,) = (
+        n for n, line in enumerate(lines, first) if line.rstrip().endswith("# here")
+    )
     return f"{Path(inspect.getfile(type(module))).name}:{number}"

@@ -27,7 +27,9 @@ def run_test(folder: Path) -> None:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    (test,) = (value for name, value in vars(module).items() if name.startswith("test_"))
+    (test,) = (
+        value for name, value in vars(module).items() if name.startswith("test_")
+    )
     test()
 
 
@@ -68,7 +70,9 @@ def test_the_reduced_file_is_a_model_like_any_other(
     assert first.reduced is not None and first.culprit is not None
     (spec,) = manifest.load(first.reduced.folder)
     again = bisect(Order(spec, tmp_path / "out"), None, lambda *_: None)
-    assert again.culprit is not None and again.culprit.operator == first.culprit.operator
+    assert (
+        again.culprit is not None and again.culprit.operator == first.culprit.operator
+    )
     assert again.culprit.agreed == 0
 
 

@@ -38,7 +38,9 @@ def pieces(tmp_path: Path) -> Order:
 
 def climbed(target: Order) -> tuple[list[str], dict[str, Step]]:
     steps = climb(target, None, lambda *_: None)
-    return [step.name for step in steps if step.result == "failed"], {s.name: s for s in steps}
+    return [step.name for step in steps if step.result == "failed"], {
+        s.name: s for s in steps
+    }
 
 
 def test_every_step_of_a_model_in_pieces_is_compared(pieces: Order) -> None:
@@ -100,7 +102,9 @@ def test_a_wrong_pass_breaks_the_lowered_graph_alone(
     assert climbed(pieces)[0] == ["lowered"]
 
 
-def test_a_step_that_raises_has_the_reason(pieces: Order, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_raises_has_the_reason(
+    pieces: Order, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def raises(graph: LoweredGraph, *tensors: Sequence[Tensor]) -> Any:
         raise RuntimeError("no kernel")
 

@@ -68,7 +68,10 @@ class Container:
     def execute(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command inside, as the container's own user."""
         return subprocess.run(
-            ["docker", "exec", self.id, *command], text=True, capture_output=True, check=False
+            ["docker", "exec", self.id, *command],
+            text=True,
+            capture_output=True,
+            check=False,
         )
 
 
@@ -84,7 +87,9 @@ def example_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def repository(example_models: Path) -> Path:
     out = example_models.parent / "model_repository"
-    results = builder.build_repository(example_models, out, serve_as="python", write_env=True)
+    results = builder.build_repository(
+        example_models, out, serve_as="python", write_env=True
+    )
     assert {result.name: result.error for result in results if not result.ok} == {}
     return out
 
@@ -105,7 +110,9 @@ def container(repository: Path) -> Iterator[Container]:
     try:
         run([*compose, "up", "--detach", "--build"], **settings)
         identity = run([*compose, "ps", "--quiet", "triton-cpu"], **settings).strip()
-        served = Container(identity, repository, f"127.0.0.1:{http}", f"127.0.0.1:{grpc}")
+        served = Container(
+            identity, repository, f"127.0.0.1:{http}", f"127.0.0.1:{grpc}"
+        )
         wait_healthy(served)
         yield served
     finally:

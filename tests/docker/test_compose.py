@@ -27,10 +27,19 @@ DOCKERFILE = (ROOT / "docker" / "cpu.Dockerfile").read_text()
 GPU, CPU = SERVICES["triton-gpu"], SERVICES["triton-cpu"]
 MONITORING = ROOT / "docker" / "monitoring"
 METRICS = {
-    *(f"nv_inference_{name}" for name in ("request_success", "request_failure", "count")),
-    *(f"nv_inference_{name}_duration_us" for name in ("request", "queue", "compute_infer")),
+    *(
+        f"nv_inference_{name}"
+        for name in ("request_success", "request_failure", "count")
+    ),
+    *(
+        f"nv_inference_{name}_duration_us"
+        for name in ("request", "queue", "compute_infer")
+    ),
     *("nv_inference_exec_count", "nv_inference_pending_request_count"),
-    *(f"nv_gpu_{name}" for name in ("memory_used_bytes", "memory_total_bytes", "utilization")),
+    *(
+        f"nv_gpu_{name}"
+        for name in ("memory_used_bytes", "memory_total_bytes", "utilization")
+    ),
 }
 """Metrics that the alerts and the dashboard read; those of GPUs need one."""
 INDEX = "https://download.pytorch.org/whl/cpu"
@@ -45,9 +54,15 @@ def variables(text: str) -> dict[str, str]:
 
 
 def test_profiles_of_the_readme_exist() -> None:
-    named = set(re.findall(r"docker-compose --profile (\w+) up", (ROOT / "README.md").read_text()))
+    named = set(
+        re.findall(
+            r"docker-compose --profile (\w+) up", (ROOT / "README.md").read_text()
+        )
+    )
     assert named == {"cpu", "gpu"}
-    profiles = [profile for service in SERVICES.values() for profile in service["profiles"]]
+    profiles = [
+        profile for service in SERVICES.values() for profile in service["profiles"]
+    ]
     assert sorted(profiles) == sorted([*named, "monitoring", "monitoring"])
 
 
@@ -58,7 +73,10 @@ def test_services_mount_read_only_and_bind_to_loopback(service: dict[str, Any]) 
     ports = [str(port).rsplit(":", 1) for port in service["ports"]]
     assert [inside for _, inside in ports] == ["8000", "8001", "8002"]
     assert all(outside.startswith("127.0.0.1:${") for outside, _ in ports)
-    assert service["cap_drop"] == ["ALL"] and "no-new-privileges:true" in service["security_opt"]
+    assert (
+        service["cap_drop"] == ["ALL"]
+        and "no-new-privileges:true" in service["security_opt"]
+    )
 
 
 MOUNTED = {
@@ -80,7 +98,9 @@ def test_monitoring_binds_to_loopback_and_mounts_files(name: str) -> None:
     assert service["read_only"] and service["cap_drop"] == ["ALL"]
     mounted = {
         source.removeprefix("./"): target
-        for source, target, *mode in (volume.split(":") for volume in service["volumes"])
+        for source, target, *mode in (
+            volume.split(":") for volume in service["volumes"]
+        )
         if mode == ["ro"]
     }
     assert mounted == MOUNTED[name]
@@ -89,7 +109,9 @@ def test_monitoring_binds_to_loopback_and_mounts_files(name: str) -> None:
 
 def test_prometheus_config_has_services_and_alerts() -> None:
     config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
-    assert config["rule_files"] == [MOUNTED["prometheus"]["docker/monitoring/alerts.yml"]]
+    assert config["rule_files"] == [
+        MOUNTED["prometheus"]["docker/monitoring/alerts.yml"]
+    ]
     (job,) = config["scrape_configs"]
     (found,) = job["dns_sd_configs"]
     assert set(found["names"]) == {"triton-cpu", "triton-gpu"} <= set(SERVICES)
@@ -112,8 +134,12 @@ def expressions() -> dict[str, str]:
 
 def datasource() -> dict[str, Any]:
     folder = MONITORING / "grafana/provisioning"
-    (found,) = yaml.safe_load((folder / "datasources/prometheus.yml").read_text())["datasources"]
-    (provider,) = yaml.safe_load((folder / "dashboards/triton.yml").read_text())["providers"]
+    (found,) = yaml.safe_load((folder / "datasources/prometheus.yml").read_text())[
+        "datasources"
+    ]
+    (provider,) = yaml.safe_load((folder / "dashboards/triton.yml").read_text())[
+        "providers"
+    ]
     assert provider["options"]["path"] == "/etc/grafana/dashboards"
     assert found["url"] == "http://prometheus:9090"
     return dict(found)
@@ -141,7 +167,9 @@ def test_server_has_the_monitored_metrics(tmp_path: Path) -> None:
     free: Any = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 0)
     with (
         serve(tmp_path / "repository", **free) as server,
-        urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=10) as response,
+        urllib.request.urlopen(
+            f"http://{server.metrics_url}/metrics", timeout=10
+        ) as response,
     ):
         text = response.read().decode()
     served = set(re.findall(r"^(nv_\w+)\{", text, re.MULTILINE))
@@ -163,13 +191,22 @@ def test_every_variable_has_a_default() -> None:
 def test_gpu_profile_uses_the_image_written_by_repo(tmp_path: Path) -> None:
     (tmp_path / "repository").mkdir()
     written = environment.write_env(tmp_path / "repository").read_text()
-    assert GPU["image"] == f"${{{environment.VARIABLE}:-{variables(TEXT)[environment.VARIABLE]}}}"
+    assert (
+        GPU["image"]
+        == f"${{{environment.VARIABLE}:-{variables(TEXT)[environment.VARIABLE]}}}"
+    )
     assert f"\n{environment.VARIABLE}=nvcr.io/nvidia/tritonserver:" in written
     (device,) = GPU["deploy"]["resources"]["reservations"]["devices"]
-    assert (device["driver"], device["count"], device["capabilities"]) == ("nvidia", 1, ["gpu"])
+    assert (device["driver"], device["count"], device["capabilities"]) == (
+        "nvidia",
+        1,
+        ["gpu"],
+    )
 
 
-def started(folder: Path, help_text: str, repository: Path = Path("/models")) -> list[str]:
+def started(
+    folder: Path, help_text: str, repository: Path = Path("/models")
+) -> list[str]:
     """The flags that the GPU's service gives a tritonserver that prints this help."""
     (folder / "help").write_text(help_text)
     server = folder / "tritonserver"
@@ -178,10 +215,13 @@ def started(folder: Path, help_text: str, repository: Path = Path("/models")) ->
     )
     server.chmod(0o755)
     program = [
-        word.replace("$$", "$").replace("/models/", f"{repository}/") for word in GPU["command"]
+        word.replace("$$", "$").replace("/models/", f"{repository}/")
+        for word in GPU["command"]
     ]
     environment = {"PATH": f"{folder}:/usr/bin:/bin"}
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        program, env=environment, capture_output=True, text=True, check=True
+    )
     return done.stdout.splitlines()
 
 
@@ -191,10 +231,14 @@ def test_gpu_profile_uses_only_supported_flags(tmp_path: Path) -> None:
     installation = find()
     command = [str(installation.executable), "--help"]
     environment = {**os.environ, **installation.environment}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False
+    )
     flags = started(tmp_path, done.stdout + done.stderr)
     assert f"--model-repository={GPU['volumes'][0].split(':')[-2]}" in flags
-    assert [flag for flag in flags if not installation.supports(flag.partition("=")[0])] == []
+    assert [
+        flag for flag in flags if not installation.supports(flag.partition("=")[0])
+    ] == []
 
 
 def test_gpu_profile_restricts_server_control_protocols(tmp_path: Path) -> None:
@@ -204,7 +248,9 @@ def test_gpu_profile_restricts_server_control_protocols(tmp_path: Path) -> None:
     assert [flag[: flag.index(closed)] for flag in flags] == list(names)
     keys = {flag.rpartition("=")[2] for flag in flags}
     assert len(keys) == 1 and re.fullmatch("[0-9a-f]{32}", keys.pop())
-    assert not any("restricted" in flag for flag in started(tmp_path, "an older release"))
+    assert not any(
+        "restricted" in flag for flag in started(tmp_path, "an older release")
+    )
 
 
 def test_gpu_profile_enables_features_of_the_configs(tmp_path: Path) -> None:
@@ -231,7 +277,8 @@ def test_default_torch_index_is_the_same_everywhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "option"), [(f"TORCH_INDEX={INDEX}", f"--extra-index-url {INDEX} "), ("", "")]
+    ("given", "option"),
+    [(f"TORCH_INDEX={INDEX}", f"--extra-index-url {INDEX} "), ("", "")],
 )
 def test_make_passes_torch_index_to_pip(given: str, option: str) -> None:
     command = [
@@ -242,7 +289,9 @@ def test_make_passes_torch_index_to_pip(given: str, option: str) -> None:
         given or "TORCH_INDEX=",
         "venv",
     ]
-    printed = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=True).stdout
+    printed = subprocess.run(
+        command, cwd=ROOT, text=True, capture_output=True, check=True
+    ).stdout
     (install,) = re.findall(r"pip install --quiet +(.*)--editable", printed)
     assert install == option
 
@@ -258,7 +307,11 @@ def test_copied_files_are_in_the_docker_context() -> None:
     sources = {source for line in copies for source in line.split()}
     assert (
         sources
-        and {source for source in sources if not any(Path(source).is_relative_to(s) for s in sent)}
+        and {
+            source
+            for source in sources
+            if not any(Path(source).is_relative_to(s) for s in sent)
+        }
         == set()
     )
     assert [source for source in sources if not (ROOT / source).exists()] == []
@@ -267,21 +320,30 @@ def test_copied_files_are_in_the_docker_context() -> None:
 @compose
 def test_compose_accepts_the_file(compose: list[str]) -> None:
     for profile, service in (("gpu", "triton-gpu"), ("cpu", "triton-cpu")):
-        assert service in run([*compose, "--profile", profile, "config", "--services"]).split()
+        assert (
+            service
+            in run([*compose, "--profile", profile, "config", "--services"]).split()
+        )
     both = [*compose, "--profile", "monitoring", "config", "--services"]
     assert {"prometheus", "grafana"} <= set(run(both).split())
 
 
 @compose
 @pytest.mark.parametrize("index", ["", "https://example.org/simple"])
-def test_compose_passes_torch_index_to_the_build(compose: list[str], index: str) -> None:
+def test_compose_passes_torch_index_to_the_build(
+    compose: list[str], index: str
+) -> None:
     """Also where it is empty: PyPI alone, or a wheel in docker/local."""
-    read = yaml.safe_load(run([*compose, "--profile", "cpu", "config"], TORCH_INDEX=index))
+    read = yaml.safe_load(
+        run([*compose, "--profile", "cpu", "config"], TORCH_INDEX=index)
+    )
     assert read["services"]["triton-cpu"]["build"]["args"] == {"TORCH_INDEX": index}
 
 
 @compose
-def test_compose_serves_the_repository_written_by_repo(compose: list[str], tmp_path: Path) -> None:
+def test_compose_serves_the_repository_written_by_repo(
+    compose: list[str], tmp_path: Path
+) -> None:
     """`.env` lies beside docker-compose.yml, as it does after `make demo`."""
     (tmp_path / "docker-compose.yml").write_text(TEXT)
     repository = tmp_path / "other_name"

@@ -40,12 +40,21 @@ def test_all_goldens_pass_over_both_protocols(container: Container) -> None:
         assert {"http", "grpc"} <= {result["protocol"] for result in model["results"]}
 
 
-@pytest.mark.parametrize("client", [tritonclient.http, tritonclient.grpc], ids=["http", "grpc"])
+@pytest.mark.parametrize(
+    "client", [tritonclient.http, tritonclient.grpc], ids=["http", "grpc"]
+)
 @pytest.mark.parametrize(("batch", "height", "width"), [(3, 61, 83), (7, 33, 160)])
 def test_sizes_not_in_goldens_match_torch(
-    container: Container, example_models: Path, client: object, batch: int, height: int, width: int
+    container: Container,
+    example_models: Path,
+    client: object,
+    batch: int,
+    height: int,
+    width: int,
 ) -> None:
-    image = torch.randn(batch, 3, height, width, generator=torch.Generator().manual_seed(batch))
+    image = torch.randn(
+        batch, 3, height, width, generator=torch.Generator().manual_seed(batch)
+    )
     with torch.no_grad():
         expected = torch.jit.load(example_models / "residual_cnn.pt")(image).numpy()
     response = infer(client, container, image.numpy())

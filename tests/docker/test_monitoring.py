@@ -29,7 +29,9 @@ from tests.triton.artifacts import scorer
 
 pytestmark = [
     pytest.mark.docker,
-    pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus"),
+    pytest.mark.skipif(
+        shutil.which("promtool") is None, reason="needs Debian's prometheus"
+    ),
 ]
 
 ALERTS = Path(__file__).with_name("alerts.yml")
@@ -40,7 +42,9 @@ START_SECONDS = 60.0
 
 
 def promtool(*words: object) -> None:
-    done = subprocess.run(["promtool", *map(str, words)], capture_output=True, text=True)
+    done = subprocess.run(
+        ["promtool", *map(str, words)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -92,7 +96,9 @@ def test_prometheus_evaluates_every_expression(folder: Path) -> None:
         assert all(name.startswith(NEEDS_GPU) for name in missing), missing
         assert missing <= compiled_in(missing)
         found = {where: evaluate(url, text) for where, text in expressions().items()}
-    dashboard = {where: rows for where, rows in found.items() if not where.startswith("Triton")}
+    dashboard = {
+        where: rows for where, rows in found.items() if not where.startswith("Triton")
+    }
     empty = [where for where, rows in dashboard.items() if not rows]
     assert [where.split()[0] for where in empty] == ["GPU", "GPU"], empty
     for where, rows in dashboard.items():
@@ -105,7 +111,11 @@ def compiled_in(names: set[str]) -> set[str]:
     a GPU. The compiler stores long names in blocks, of which the first has 16 characters.
     """
     executable = find().executable.resolve()
-    beside = [one for parent in executable.parents[:4] for one in parent.glob("*/libtritonserver*")]
+    beside = [
+        one
+        for parent in executable.parents[:4]
+        for one in parent.glob("*/libtritonserver*")
+    ]
     data = b"".join(path.read_bytes() for path in (executable, *beside))
     return {name for name in names if name.encode()[:BLOCK] in data}
 

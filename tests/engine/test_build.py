@@ -14,7 +14,16 @@ import pytest
 import torch
 
 import builder
-from builder.engine import BuildOptions, build, caches, config, flavour, gpu, memory, progress
+from builder.engine import (
+    BuildOptions,
+    build,
+    caches,
+    config,
+    flavour,
+    gpu,
+    memory,
+    progress,
+)
 from builder.engine.build import _alone as alone
 from builder.engine.build import _fix as fix_of
 from builder.engine.build import _reason as reason
@@ -125,7 +134,9 @@ def test_failed_build_is_reported_once(capfd: pytest.CaptureFixture[str]) -> Non
         ),
     ],
 )
-def test_exceeded_memory_limit_is_named_in_the_fix(words: str, options: Any, messages: str) -> None:
+def test_exceeded_memory_limit_is_named_in_the_fix(
+    words: str, options: Any, messages: str
+) -> None:
     assert messages in fix_of(words, BuildOptions(**options))
 
 
@@ -154,14 +165,21 @@ def test_error_omits_timing_cache_messages_of_8_6(
         "10: Could not find any implementation for node pool.",
     ]
     monkeypatch.setattr(sys.modules["builder.engine.build"], "MESSAGES", messages)
-    assert reason(RuntimeError("no")) == f"TensorRT could not build the network: {messages[2]}"
+    assert (
+        reason(RuntimeError("no"))
+        == f"TensorRT could not build the network: {messages[2]}"
+    )
     monkeypatch.setattr(sys.modules["builder.engine.build"], "MESSAGES", messages[:2])
     assert reason(RuntimeError("no")) == "TensorRT could not build the network: no"
 
 
-def test_build_without_enough_memory_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_without_enough_memory_is_not_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(memory, "host_available", lambda: 100)
-    with pytest.raises(EngineError, match="at least 0 MiB of host memory, and 0 MiB are free"):
+    with pytest.raises(
+        EngineError, match="at least 0 MiB of host memory, and 0 MiB are free"
+    ):
         build(small())
 
 
@@ -175,7 +193,10 @@ def test_memory_includes_weights_and_largest_inputs() -> None:
     ("cgroup", "expected"),
     [
         ({}, 4096 * 1024),
-        ({"memory.max": "max\n", "memory.current": "5\n", "memory.stat": "file 1\n"}, 4096 * 1024),
+        (
+            {"memory.max": "max\n", "memory.current": "5\n", "memory.stat": "file 1\n"},
+            4096 * 1024,
+        ),
         (
             {
                 "memory.max": "3000000\n",
@@ -211,7 +232,9 @@ def test_free_host_memory_of_machine_and_container(
     tmp_path: Path, cgroup: dict[str, str], expected: int
 ) -> None:
     (tmp_path / "proc").mkdir()
-    (tmp_path / "proc" / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    4096 kB\n")
+    (tmp_path / "proc" / "meminfo").write_text(
+        "MemTotal: 9000 kB\nMemAvailable:    4096 kB\n"
+    )
     for name, text in cgroup.items():
         path = (
             tmp_path / name[1:]
@@ -232,7 +255,10 @@ def test_cache_names_have_gpu_cuda_and_tensorrt_versions(
     monkeypatch.setattr(gpu, "identity", lambda: here)
     path = caches.timing_cache()
     version = flavour.installed_version(flavour.chosen())
-    assert path == tmp_path / "timing" / f"nvidia-h100-80gb-sm-90-13.0-tensorrt-{version}.cache"
+    assert (
+        path
+        == tmp_path / "timing" / f"nvidia-h100-80gb-sm-90-13.0-tensorrt-{version}.cache"
+    )
     here["cuda"] = "13.1"
     assert caches.timing_cache() != path
 
@@ -275,5 +301,11 @@ def test_cache_folder_follows_environment_variables(
 @pytest.mark.skipif(gpu.driver() is not None, reason="there is a GPU here")
 def test_gpu_facts_are_none_without_a_gpu() -> None:
     assert gpu.devices() == []
-    assert gpu.current() is gpu.identity() is gpu.driver_version() is gpu.free_memory() is None
+    assert (
+        gpu.current()
+        is gpu.identity()
+        is gpu.driver_version()
+        is gpu.free_memory()
+        is None
+    )
     assert not flavour.has_gpu()

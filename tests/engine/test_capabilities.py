@@ -17,7 +17,9 @@ def enumeration(*names: str) -> Any:
     return SimpleNamespace(__members__=members, **members)
 
 
-def library(version: str, flags: tuple[str, ...], dtypes: tuple[str, ...], **layers: Any) -> Any:
+def library(
+    version: str, flags: tuple[str, ...], dtypes: tuple[str, ...], **layers: Any
+) -> Any:
     class Library:
         __name__ = "tensorrt"
         __version__ = version
@@ -40,13 +42,17 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_capabilities_of_a_weakly_typed_library(loaded: Any) -> None:
-    found = loaded(library("8.6.0", ("EXPLICIT_BATCH",), ("FLOAT", "INT32", "FP8"), add_topk=None))
+    found = loaded(
+        library("8.6.0", ("EXPLICIT_BATCH",), ("FLOAT", "INT32", "FP8"), add_topk=None)
+    )
     assert (found.version, found.release) == ((8, 6, 0), "8.6.0")
     assert not (found.strongly_typed or found.has_int64 or found.half_scales)
     assert not found.has_fp8, "the dtype is there, and no network that quantizes to it"
     assert not found.takes("TOPK", "INT32") and found.takes("TOPK", "FLOAT")
     assert found.has_layer("add_topk") and not found.has_layer("add_cumulative")
-    assert found.has_operation("UNARY", "NEG") and not found.has_operation("UNARY", "ISNAN")
+    assert found.has_operation("UNARY", "NEG") and not found.has_operation(
+        "UNARY", "ISNAN"
+    )
 
 
 def test_capabilities_of_a_strongly_typed_library(loaded: Any) -> None:
@@ -63,7 +69,9 @@ def test_capabilities_are_probed_once_per_library(loaded: Any) -> None:
         loaded(module).strongly_typed = False
 
 
-def test_conversion_context_has_the_current_capabilities(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conversion_context_has_the_current_capabilities(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert ConversionContext(None).capabilities is capabilities.current()
     if capabilities.current().strongly_typed:
         old.play(monkeypatch)

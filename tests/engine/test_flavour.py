@@ -39,7 +39,11 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     ],
 )
 def test_auto_selects_a_usable_flavor_with_a_reason(
-    host: Callable[..., None], installed: list[str], gpu: bool, expected: str, because: str
+    host: Callable[..., None],
+    installed: list[str],
+    gpu: bool,
+    expected: str,
+    because: str,
 ) -> None:
     host(installed, gpu)
     assert (flavour.resolve(), flavour.because()) == (expected, because)

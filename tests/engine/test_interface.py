@@ -20,7 +20,8 @@ from tests.engine.uses import ANY, HERE, Use, attributes, uses
 API = Path(__file__).parent / "api"
 ROOT = Path(builder.__file__).parent
 VERSIONS = sorted(
-    (path.stem for path in API.glob("*.json")), key=lambda v: [int(part) for part in v.split(".")]
+    (path.stem for path in API.glob("*.json")),
+    key=lambda v: [int(part) for part in v.split(".")],
 )
 
 OLD, TEN = ("8.6.1",), ("8.6.1", "10.0.1")
@@ -52,7 +53,11 @@ ABSENT = {
     "an enumeration's.CUDNN": NEW,
     # called with the dtype, which TypedNetwork drops where the network has no such argument
     **dict.fromkeys(
-        (f"INetworkDefinition.add_{name}" for name in ("fill", "quantize", "dequantize")), OLD
+        (
+            f"INetworkDefinition.add_{name}"
+            for name in ("fill", "quantize", "dequantize")
+        ),
+        OLD,
     ),
     # named in text: checked with hasattr, or read from layers and tensors that only later versions
     # create
@@ -94,26 +99,37 @@ class Interface:
             )
         if owner == "ILayer+":
             return next(
-                (m for kind in self._layers() if (m := self.member(kind, name)) is not None), None
+                (
+                    m
+                    for kind in self._layers()
+                    if (m := self.member(kind, name)) is not None
+                ),
+                None,
             )
         kind = self.classes.get(owner.removeprefix("type "))
         if kind is None:
             return None
         inherited = (self.member(base, name) for base in kind["bases"])
         found = kind["members"].get(name)
-        return found if found is not None else next((m for m in inherited if m is not None), None)
+        return (
+            found
+            if found is not None
+            else next((m for m in inherited if m is not None), None)
+        )
 
     def anywhere(self, name: str) -> bool:
         """Whether a class of any version has the member. Other text is not a name of TensorRT."""
-        return any(interface(version).member(ANY, name) is not None for version in VERSIONS)
+        return any(
+            interface(version).member(ANY, name) is not None for version in VERSIONS
+        )
 
     def returned(self, owner: str, name: str) -> str | None:
         """The class that a method returns, where all its overloads agree and it is a class of
         TensorRT's.
         """
-        kinds = {overload["returns"] for overload in self.member(owner, name) or ()} & set(
-            self.classes
-        )
+        kinds = {
+            overload["returns"] for overload in self.member(owner, name) or ()
+        } & set(self.classes)
         return kinds.pop() if len(kinds) == 1 else None
 
     def _layers(self) -> list[str]:
@@ -134,10 +150,15 @@ class Interface:
         found = self.member(use.owner, use.name)
         if found is None:
             return f"{use.owner or 'trt'}.{use.name} does not exist"
-        if use.call is None or not found or any(fits(overload, use.call) for overload in found):
+        if (
+            use.call is None
+            or not found
+            or any(fits(overload, use.call) for overload in found)
+        ):
             return None
         return (
-            f"{use.owner}.{use.name} does not take {use.call[0]} arguments and {list(use.call[1])}"
+            f"{use.owner}.{use.name} does not take {use.call[0]} arguments and"
+            f" {list(use.call[1])}"
         )
 
 
@@ -216,13 +237,21 @@ NOT_OF_TENSORRT = {
 
 def test_all_names_of_tensorrt_are_checked() -> None:
     """Uses of unknown type are found by their names: names of two words are rarely ambiguous."""
-    known = {name for kind in interface(VERSIONS[-1]).classes.values() for name in kind["members"]}
+    known = {
+        name
+        for kind in interface(VERSIONS[-1]).classes.values()
+        for name in kind["members"]
+    }
     read = {
-        name for name in attributes(ROOT) if "_" in name.strip("_") and not name.startswith("_")
+        name
+        for name in attributes(ROOT)
+        if "_" in name.strip("_") and not name.startswith("_")
     }
     assert (read & known) - {use.name for use in all_uses()} == NOT_OF_TENSORRT
     assert {
-        file for file in HERE if not any(use.where.startswith(f"{file}:") for use in all_uses())
+        file
+        for file in HERE
+        if not any(use.where.startswith(f"{file}:") for use in all_uses())
     } == set()
 
 
@@ -235,11 +264,20 @@ def test_all_names_of_tensorrt_are_checked() -> None:
             "ILayer+.color does not exist",
         ),
         ("ctx.net.add_unarry(x, 1)", "INetworkDefinition.add_unarry does not exist"),
-        ("ctx.net.add_unary(x)", "INetworkDefinition.add_unary does not take 1 arguments and []"),
-        ("ctx.net.add_unary(x, operation=1)", "does not take 1 arguments and ['operation']"),
+        (
+            "ctx.net.add_unary(x)",
+            "INetworkDefinition.add_unary does not take 1 arguments and []",
+        ),
+        (
+            "ctx.net.add_unary(x, operation=1)",
+            "does not take 1 arguments and ['operation']",
+        ),
         ("trt.UnaryOperation.SQURE", "type UnaryOperation.SQURE does not exist"),
         ("trt.Unary", "trt.Unary does not exist"),
-        ("layer = net.add_unary(x, 1)\nlayer.axes = 1", "IUnaryLayer.axes does not exist"),
+        (
+            "layer = net.add_unary(x, 1)\nlayer.axes = 1",
+            "IUnaryLayer.axes does not exist",
+        ),
         ("net.add_topk(x, op, 1, 1).get_output(0).size", "ITensor.size does not exist"),
         ("layer.color", "ILayer+.color does not exist"),
     ],
@@ -268,6 +306,10 @@ def test_extract_reads_the_installed_interface() -> None:
     from tests.engine.api.extract import _class
 
     read = _class(trt.INetworkDefinition)["members"]
-    assert read["add_unary"][0]["parameters"] == [["self", False], ["input", False], ["op", False]]
+    assert read["add_unary"][0]["parameters"] == [
+        ["self", False],
+        ["input", False],
+        ["op", False],
+    ]
     assert read["add_unary"][0]["returns"] == "IUnaryLayer"
     assert read["num_layers"] == []

@@ -28,13 +28,19 @@ GIVEN: dict[str, Any] = {
 
 SHOWS = {
     "compute_capabilities": lambda c: c.num_compute_capabilities == 2,
-    "workspace_bytes": lambda c: c.get_memory_pool_limit(trt.MemoryPoolType.WORKSPACE) == 1 << 30,
-    "memory_pools": lambda c: c.get_memory_pool_limit(trt.MemoryPoolType.TACTIC_DRAM) == 1 << 28,
+    "workspace_bytes": lambda c: (
+        c.get_memory_pool_limit(trt.MemoryPoolType.WORKSPACE) == 1 << 30
+    ),
+    "memory_pools": lambda c: (
+        c.get_memory_pool_limit(trt.MemoryPoolType.TACTIC_DRAM) == 1 << 28
+    ),
     "optimization_level": lambda c: c.builder_optimization_level == 2,
     "sparse_weights": lambda c: c.get_flag(trt.BuilderFlag.SPARSE_WEIGHTS),
     "refit": lambda c: c.get_flag(trt.BuilderFlag.REFIT),
     "strip_plan": lambda c: c.get_flag(trt.BuilderFlag.STRIP_PLAN),
-    "profiling_verbosity": lambda c: c.profiling_verbosity == trt.ProfilingVerbosity.NONE,
+    "profiling_verbosity": lambda c: (
+        c.profiling_verbosity == trt.ProfilingVerbosity.NONE
+    ),
 }
 """How each option that RTX has is seen in the config."""
 
@@ -43,7 +49,9 @@ def one(name: str) -> BuildOptions:
     return BuildOptions(**{name: GIVEN.get(name, True)})
 
 
-@pytest.mark.skipif(flavour.resolve() != "tensorrt-rtx", reason="what RTX has and has not")
+@pytest.mark.skipif(
+    flavour.resolve() != "tensorrt-rtx", reason="what RTX has and has not"
+)
 @pytest.mark.parametrize("name", [field.name for field in fields(BuildOptions)])
 def test_every_option_is_set_or_refused(name: str) -> None:
     conversion = small()
@@ -51,16 +59,22 @@ def test_every_option_is_set_or_refused(name: str) -> None:
         with pytest.raises(UsageError, match=options.called(name)):
             build(conversion, one(name))
         return
-    created = config.create(conversion, one(name))(conversion.builder, conversion.network)
+    created = config.create(conversion, one(name))(
+        conversion.builder, conversion.network
+    )
     assert SHOWS[name](created)
-    plain = config.create(conversion, BuildOptions())(conversion.builder, conversion.network)
+    plain = config.create(conversion, BuildOptions())(
+        conversion.builder, conversion.network
+    )
     assert not SHOWS[name](plain)
 
 
 @pytest.mark.parametrize("which", ["tensorrt", "tensorrt-rtx"])
 def test_options_missing_in_a_flavor_are_refused_with_a_fix(which: str) -> None:
     for name in options.LACKS[which]:
-        with pytest.raises(UsageError, match=f"{which} has no {options.called(name)}") as caught:
+        with pytest.raises(
+            UsageError, match=f"{which} has no {options.called(name)}"
+        ) as caught:
             options.check(one(name), which, trt, "1.0")
         assert caught.value.fix
 
@@ -68,20 +82,34 @@ def test_options_missing_in_a_flavor_are_refused_with_a_fix(which: str) -> None:
 @pytest.mark.parametrize(
     ("which", "name", "messages"),
     [
-        ("tensorrt-rtx", "hardware_compatible", "tensorrt-rtx has no hardware compatibility"),
+        (
+            "tensorrt-rtx",
+            "hardware_compatible",
+            "tensorrt-rtx has no hardware compatibility",
+        ),
         ("tensorrt-rtx", "tactic_sources", "tensorrt-rtx has no tactic sources"),
-        ("tensorrt", "compute_capabilities", "tensorrt has no choice of compute capabilities"),
+        (
+            "tensorrt",
+            "compute_capabilities",
+            "tensorrt has no choice of compute capabilities",
+        ),
     ],
 )
-def test_message_names_the_missing_feature(which: str, name: str, messages: str) -> None:
+def test_message_names_the_missing_feature(
+    which: str, name: str, messages: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         options.check(one(name), which, trt, "1.0")
     assert caught.value.message == messages
 
 
 def test_options_missing_in_a_version_are_refused() -> None:
-    old = SimpleNamespace(BuilderFlag=SimpleNamespace(REFIT=1), ProfilingVerbosity=object())
-    options.check(BuildOptions(refit=True, profiling_verbosity="detailed"), "tensorrt", old, "8.5")
+    old = SimpleNamespace(
+        BuilderFlag=SimpleNamespace(REFIT=1), ProfilingVerbosity=object()
+    )
+    options.check(
+        BuildOptions(refit=True, profiling_verbosity="detailed"), "tensorrt", old, "8.5"
+    )
     for name in (
         "strip_plan",
         "hardware_compatible",
@@ -93,8 +121,13 @@ def test_options_missing_in_a_version_are_refused() -> None:
 
 
 def test_enumeration_members_ignore_case() -> None:
-    assert options.member(trt, "MemoryPoolType", "Workspace", "x") == trt.MemoryPoolType.WORKSPACE
-    with pytest.raises(UsageError, match="memory_pools: TensorRT here has no 'heap'") as caught:
+    assert (
+        options.member(trt, "MemoryPoolType", "Workspace", "x")
+        == trt.MemoryPoolType.WORKSPACE
+    )
+    with pytest.raises(
+        UsageError, match="memory_pools: TensorRT here has no 'heap'"
+    ) as caught:
         build(small(), BuildOptions(memory_pools={"heap": 1}))
     assert "workspace" in str(caught.value.fix)
 
@@ -105,7 +138,9 @@ def test_compute_capability_spellings(text: str) -> None:
     assert options.capability("sm_120") == (12, 0)
 
 
-@pytest.mark.parametrize("text", ["", "sm", "hopper", "9", "8.9.1", "²³", "sm_90a", "sm_1000"])
+@pytest.mark.parametrize(
+    "text", ["", "sm", "hopper", "9", "8.9.1", "²³", "sm_90a", "sm_1000"]
+)
 def test_invalid_compute_capability_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not a compute capability"):
         options.capability(text)
@@ -126,7 +161,10 @@ def test_manifest_and_command_line_options_are_merged() -> None:
     }
     merged = BuildOptions(optimization_level=4, refit=True).over(manifest)
     assert merged == BuildOptions(
-        optimization_level=4, refit=True, compute_capabilities=((8, 6),), tactic_sources=("cublas",)
+        optimization_level=4,
+        refit=True,
+        compute_capabilities=((8, 6),),
+        tactic_sources=("cublas",),
     )
     assert BuildOptions().over({}) == BuildOptions()
 
@@ -168,7 +206,10 @@ def test_memory_pools_of_manifest_and_command_line_are_merged() -> None:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("tactic_sources", ("cubls",)), ("hardware_compatible", "same_compute_capability")],
+    [
+        ("tactic_sources", ("cubls",)),
+        ("hardware_compatible", "same_compute_capability"),
+    ],
 )
 def test_missing_enumeration_members_are_refused_early(
     monkeypatch: pytest.MonkeyPatch, option: str, value: Any
@@ -177,7 +218,9 @@ def test_missing_enumeration_members_are_refused_early(
     old = SimpleNamespace(
         TacticSource=SimpleNamespace(__members__={"CUBLAS": 0}),
         __version__="8.6.0",
-        HardwareCompatibilityLevel=SimpleNamespace(__members__={"NONE": 0, "AMPERE_PLUS": 1}),
+        HardwareCompatibilityLevel=SimpleNamespace(
+            __members__={"NONE": 0, "AMPERE_PLUS": 1}
+        ),
     )
     monkeypatch.setattr(config, "trt", old)
     monkeypatch.setattr(config.flavour, "name", lambda: "tensorrt")

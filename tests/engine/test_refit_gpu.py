@@ -72,7 +72,9 @@ def reason(repository: Path) -> str:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_new_weights_are_refitted_into_the_stored_plan(tmp_path: Path, precision: str) -> None:
+def test_new_weights_are_refitted_into_the_stored_plan(
+    tmp_path: Path, precision: str
+) -> None:
     assert refit.possible(BuildOptions(refit=True))
     publish(tmp_path, precision, seed=0)
     assert publish(tmp_path, precision, seed=1) == "weights replaced by refit"

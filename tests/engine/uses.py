@@ -33,7 +33,11 @@ KNOWN = {
     "conditional": "IIfConditional",
 }
 """By the name of a variable or attribute; `ILayer+` is any layer, loop or conditional."""
-RUNTIME = {"engine": "ICudaEngine", "context": "IExecutionContext", "runtime": "Runtime"}
+RUNTIME = {
+    "engine": "ICudaEngine",
+    "context": "IExecutionContext",
+    "runtime": "Runtime",
+}
 HERE = {
     "engine/config.py": {"config": "IBuilderConfig"},
     "engine/run.py": RUNTIME,
@@ -72,7 +76,9 @@ def uses(root: Path, interface: Any) -> Iterator[Use]:
             file = str(path.relative_to(root))
             tree = ast.parse(path.read_text())
             for scope in _scopes(tree):
-                yield from _Scope(file, interface, {**KNOWN, **HERE.get(file, {})}).read(scope)
+                yield from _Scope(
+                    file, interface, {**KNOWN, **HERE.get(file, {})}
+                ).read(scope)
             yield from (
                 Use(f"{file}:{line}", ANY, name)
                 for name, line in _spelled(tree)
@@ -132,7 +138,10 @@ class _Scope:
                 owner = self.type(node.value)
                 if owner is not None and not node.attr.startswith("__"):
                     yield Use(
-                        f"{self.file}:{node.lineno}", owner, node.attr, _call(calls.get(id(node)))
+                        f"{self.file}:{node.lineno}",
+                        owner,
+                        node.attr,
+                        _call(calls.get(id(node))),
                     )
 
     def _assign(self, name: str, kind: str | None) -> None:
@@ -151,7 +160,11 @@ class _Scope:
             owner = self.type(node.value)
             if owner == "":
                 return f"type {node.attr}"
-            if owner is not None and owner.startswith("type ") and node.attr[:1].isupper():
+            if (
+                owner is not None
+                and owner.startswith("type ")
+                and node.attr[:1].isupper()
+            ):
                 # of an enumeration within a class: pybind11 exports its values to the class
                 return owner
             return self.known.get(node.attr) if owner is None else None

@@ -21,7 +21,9 @@ NAMES = ("residual_cnn", "silero_vad", "transformer_encoder", "two_tower")
 
 def export(folder: Path) -> Path:
     subprocess.run(
-        [sys.executable, EXAMPLES / "export.py", "--out", folder], check=True, capture_output=True
+        [sys.executable, EXAMPLES / "export.py", "--out", folder],
+        check=True,
+        capture_output=True,
     )
     for file in (EXAMPLES / "models").glob("*.yaml"):
         shutil.copy(file, folder)
@@ -41,14 +43,20 @@ def module(models: Path, name: str) -> torch.jit.ScriptModule:
 def test_every_manifest_has_a_model_and_goldens(models: Path) -> None:
     specs = {spec.name: spec for spec in manifest.load(models)}
     assert sorted(specs) == sorted(NAMES)
-    assert {name for name, spec in specs.items() if spec.goldens} == {"silero_vad", "two_tower"}
+    assert {name for name, spec in specs.items() if spec.goldens} == {
+        "silero_vad",
+        "two_tower",
+    }
 
 
 @pytest.mark.slow
 def test_export_is_reproducible(models: Path, tmp_path: Path) -> None:
     again = export(tmp_path / "models")
     for name in NAMES:
-        first, second = module(models, name).state_dict(), module(again, name).state_dict()
+        first, second = (
+            module(models, name).state_dict(),
+            module(again, name).state_dict(),
+        )
         assert first.keys() == second.keys()
         assert all(torch.equal(first[key], second[key]) for key in first), name
 
@@ -59,7 +67,8 @@ def test_models_accept_all_profile_shapes(models: Path, name: str, which: int) -
     (spec,) = manifest.load(models, only=[name])
     torch.manual_seed(which)
     shapes = [
-        (tensor.at(spec.profiles[0], which), getattr(torch, tensor.dtype)) for tensor in spec.inputs
+        (tensor.at(spec.profiles[0], which), getattr(torch, tensor.dtype))
+        for tensor in spec.inputs
     ]
     inputs = [torch.randint(0, 2, shape).to(dtype) for shape, dtype in shapes]
     with torch.no_grad():
@@ -102,6 +111,9 @@ def test_detector_finds_speech_in_its_goldens(models: Path) -> None:
             speech_scores.append(speech.item())
         assert len(speech_scores) == 31 and max(speech_scores) > 0.5
         assert (
-            max(abs(one - other) for one, other in zip(speech_scores, without_state, strict=True))
+            max(
+                abs(one - other)
+                for one, other in zip(speech_scores, without_state, strict=True)
+            )
             > 0.1
         )

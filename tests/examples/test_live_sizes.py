@@ -39,13 +39,19 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def golden(spec: manifest.ModelSpec, names: list[str], number: int) -> Golden:
     """The original module's outputs at one of SIZES."""
     module = load(spec.path, spec.module)
-    tensors = draw(spec.inputs, SIZES[spec.name][number], next(iter(styles(spec))), seed=number)
+    tensors = draw(
+        spec.inputs, SIZES[spec.name][number], next(iter(styles(spec))), seed=number
+    )
     with torch.no_grad():
         output = module(*tensors)
     outputs = output if isinstance(output, tuple) else (output,)
-    given = {str(i.name): to_numpy(t) for i, t in zip(spec.inputs, tensors, strict=True)}
+    given = {
+        str(i.name): to_numpy(t) for i, t in zip(spec.inputs, tensors, strict=True)
+    }
     return Golden(
-        f"mine-{number}", given, {n: to_numpy(t) for n, t in zip(names, outputs, strict=True)}
+        f"mine-{number}",
+        given,
+        {n: to_numpy(t) for n, t in zip(names, outputs, strict=True)},
     )
 
 
@@ -62,26 +68,40 @@ def test_examples_pass_at_sizes_not_in_goldens(models: Path, tmp_path: Path) -> 
     for spec in specs:
         outputs = _output_names(tmp_path / "repository" / spec.name)
         extra[spec.name] = [golden(spec, outputs, number) for number in range(2)]
-    with serve(tmp_path / "repository", http_port=0, grpc_port=0, metrics_port=0) as server:
+    with serve(
+        tmp_path / "repository", http_port=0, grpc_port=0, metrics_port=0
+    ) as server:
         parities = verify(
-            tmp_path / "repository", server.http_url, server.grpc_url, repeat=1, extra=extra
+            tmp_path / "repository",
+            server.http_url,
+            server.grpc_url,
+            repeat=1,
+            extra=extra,
         )
     assert all(parity.passed for parity in parities)
     requested = {(p.name, r.golden, r.protocol) for p in parities for r in p.results}
     assert {
-        (n, f"mine-{k}", protocol) for n in extra for k in range(2) for protocol in ("http", "grpc")
+        (n, f"mine-{k}", protocol)
+        for n in extra
+        for k in range(2)
+        for protocol in ("http", "grpc")
     } <= requested
 
 
 def _output_names(folder: Path) -> list[str]:
-    return [io["name"] for io in json.loads((folder / "trt-build.json").read_text())["outputs"]]
+    return [
+        io["name"]
+        for io in json.loads((folder / "trt-build.json").read_text())["outputs"]
+    ]
 
 
 @pytest.mark.slow
 def test_references_pass_at_sizes_not_in_goldens(models: Path) -> None:
     for spec in manifest.load(models):
         module = load(spec.path, spec.module)
-        conversion = convert(module, spec.inputs, profiles=spec.profiles, output_names=spec.outputs)
+        conversion = convert(
+            module, spec.inputs, profiles=spec.profiles, output_names=spec.outputs
+        )
         check_reference(
             conversion,
             [golden(spec, list(conversion.outputs), number) for number in range(2)],

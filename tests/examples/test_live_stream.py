@@ -34,7 +34,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def repository(models: Path) -> Path:
-    results = build_repository(models, models.parent / "repository", only=["silero_vad"])
+    results = build_repository(
+        models, models.parent / "repository", only=["silero_vad"]
+    )
     assert all(result.ok and not result.segments for result in results), [
         str(r.error) for r in results
     ]
@@ -54,18 +56,24 @@ def audio() -> dict[int, torch.Tensor]:
     import speech
 
     sys.path.remove(str(EXAMPLES))
-    return {seed: speech.synthetic_speech(1.0 + 0.1 * (seed % 5), seed) for seed in VOICES}
+    return {
+        seed: speech.synthetic_speech(1.0 + 0.1 * (seed % 5), seed) for seed in VOICES
+    }
 
 
 @pytest.fixture(scope="module")
-def original_outputs(models: Path, audio: dict[int, torch.Tensor]) -> dict[int, list[float]]:
+def original_outputs(
+    models: Path, audio: dict[int, torch.Tensor]
+) -> dict[int, list[float]]:
     """The outputs of the original file, chunk by chunk, with its own context and state."""
     detector = torch.jit.load(models / "silero_vad.pt")
 
     def listen(samples: torch.Tensor) -> list[float]:
         detector.reset_states()
         with torch.no_grad():
-            return [detector(chunk.unsqueeze(0), 16_000).item() for chunk in chunks(samples)]
+            return [
+                detector(chunk.unsqueeze(0), 16_000).item() for chunk in chunks(samples)
+            ]
 
     return {seed: listen(samples) for seed, samples in audio.items()}
 
@@ -82,16 +90,18 @@ def stream(client: Client, samples: torch.Tensor) -> Iterator[float]:
         context = chunk[-64:]
         position = SequencePosition(sequence, number == 0, number == len(whole) - 1)
         yield float(
-            client.infer("silero_vad", {"audio": frame.numpy()}, position=position).outputs[
-                "speech"
-            ][0, 0]
+            client.infer(
+                "silero_vad", {"audio": frame.numpy()}, position=position
+            ).outputs["speech"][0, 0]
         )
 
 
 def test_all_goldens_pass(repository: Path, server: Server) -> None:
     (parity,) = verify(repository, server.http_url, server.grpc_url)
     assert parity.passed, [result.problems for result in parity.results]
-    assert {f"user-{voice}" for voice in range(3)} <= {result.golden for result in parity.results}
+    assert {f"user-{voice}" for voice in range(3)} <= {
+        result.golden for result in parity.results
+    }
 
 
 @pytest.mark.parametrize("client_of", [HttpClient, GrpcClient])
@@ -101,7 +111,9 @@ def test_interleaved_streams_match_the_original_model(
     original_outputs: dict[int, list[float]],
     client_of: type,
 ) -> None:
-    client = client_of(server.http_url if client_of is HttpClient else server.grpc_url, 30)
+    client = client_of(
+        server.http_url if client_of is HttpClient else server.grpc_url, 30
+    )
     streams = {seed: stream(client, samples) for seed, samples in audio.items()}
     outputs: dict[int, list[float]] = {seed: [] for seed in audio}
     while streams:
@@ -117,18 +129,24 @@ def test_interleaved_streams_match_the_original_model(
 
 
 def test_concurrent_streams_match_the_original_model(
-    server: Server, audio: dict[int, torch.Tensor], original_outputs: dict[int, list[float]]
+    server: Server,
+    audio: dict[int, torch.Tensor],
+    original_outputs: dict[int, list[float]],
 ) -> None:
     client = GrpcClient(server.grpc_url, 60)
     with ThreadPoolExecutor(len(audio)) as pool:
-        outputs = list(pool.map(lambda samples: list(stream(client, samples)), audio.values()))
+        outputs = list(
+            pool.map(lambda samples: list(stream(client, samples)), audio.values())
+        )
     client.close()
     for output, expected in zip(outputs, original_outputs.values(), strict=True):
         np.testing.assert_allclose(output, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_outputs_differ_without_state(
-    models: Path, audio: dict[int, torch.Tensor], original_outputs: dict[int, list[float]]
+    models: Path,
+    audio: dict[int, torch.Tensor],
+    original_outputs: dict[int, list[float]],
 ) -> None:
     detector, samples = torch.jit.load(models / "silero_vad.pt"), audio[VOICES[0]]
     with torch.no_grad():

@@ -69,7 +69,9 @@ class Branch(nn.Module):
         self.linear = nn.Linear(4, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cond(x.sum() > 0, lambda v: self.linear(v).relu(), lambda v: v - 1.0, (x,))
+        return torch.cond(
+            x.sum() > 0, lambda v: self.linear(v).relu(), lambda v: v - 1.0, (x,)
+        )
 
 
 class Lifted(nn.Module):
@@ -89,7 +91,9 @@ class Half(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).half()
+        self.layers = nn.Sequential(
+            nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)
+        ).half()
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.softmax(self.layers(x.half()).float(), -1)
@@ -137,7 +141,10 @@ def write(folder: Path) -> None:
             torch.export.save(program, file)
             with torch.no_grad():
                 answers = flat(module(*arguments)) if name != "state" else []
-            torch.save({"arguments": arguments, "answers": answers}, file.with_suffix(".answers"))
+            torch.save(
+                {"arguments": arguments, "answers": answers},
+                file.with_suffix(".answers"),
+            )
 
 
 def flat(result: Any) -> list[Tensor]:
@@ -162,7 +169,10 @@ def check(file: Path) -> str:
         return f"refused: {error.message}"
     inputs = module.flat(kept["arguments"], {})
     compare(builder.reference.run(conversion, inputs), kept["answers"])
-    inputs = [torch.cat([tensor, tensor.flip(0)]) if tensor.dim() else tensor for tensor in inputs]
+    inputs = [
+        torch.cat([tensor, tensor.flip(0)]) if tensor.dim() else tensor
+        for tensor in inputs
+    ]
     compare(builder.reference.run(conversion, inputs), list(module(*inputs)))
     return "equal"
 
@@ -175,7 +185,9 @@ def compare(answers: list[Tensor], wanted: list[Tensor]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="the folder of all versions")
-    parser.add_argument("--check", action="store_true", help="load and compare existing files")
+    parser.add_argument(
+        "--check", action="store_true", help="load and compare existing files"
+    )
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.check:

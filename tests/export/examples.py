@@ -80,7 +80,9 @@ def _loaded(name: str, example: Any, file: Path) -> Row:
     except TrtBuildError as error:
         return Row(name, "refused", _short(error))
     given = module.flat(example.example_args, example.example_kwargs)
-    wanted = _flat(example.model(*_copied(example.example_args), **example.example_kwargs))
+    wanted = _flat(
+        example.model(*_copied(example.example_args), **example.example_kwargs)
+    )
     outputs = builder.reference.run(conversion, given)
     _compare(outputs, [tensor.to(carried(tensor.dtype)) for tensor in wanted])
     return Row(name, "converted")

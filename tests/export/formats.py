@@ -46,7 +46,11 @@ class Network(nn.Module):
         if self.branches:
             chosen = torch.cond(y.sum() > 0, self.branch, torch.neg, (rows,))
         half = self.half_weights(rows.half()).float()
-        return {"sum": chosen + y, "first": rows[: x.shape[0]].softmax(-1), "half": half}
+        return {
+            "sum": chosen + y,
+            "first": rows[: x.shape[0]].softmax(-1),
+            "half": half,
+        }
 
 
 def file_of(version: str) -> Path:
@@ -58,11 +62,15 @@ def program(branches: bool = True) -> torch.export.ExportedProgram:
     """The network with two dynamic axes."""
     axes = {0: Dim("batch", min=1, max=BATCH), 1: Dim("length", min=2, max=LENGTH)}
     inputs = torch.randn(3, 5, 4), torch.randn(3)
-    return torch.export.export(Network(branches).eval(), inputs, dynamic_shapes=(axes, {}))
+    return torch.export.export(
+        Network(branches).eval(), inputs, dynamic_shapes=(axes, {})
+    )
 
 
 if __name__ == "__main__":
     version = str(torch.__version__).partition("+")[0]
     torch.export.save(program(), file_of(version))
     if version == UNREAD:
-        torch.export.save(program(branches=False), file_of(f"{version}-without-branches"))
+        torch.export.save(
+            program(branches=False), file_of(f"{version}-without-branches")
+        )

@@ -35,7 +35,11 @@ def cluster(nodes: int, **resources: float) -> Any:
     import ray
     from ray.cluster_utils import Cluster
 
-    head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES}
+    head = {
+        "num_cpus": 0,
+        "include_dashboard": False,
+        "object_store_memory": STORE_BYTES,
+    }
     found = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(nodes):
         add(found, resources)
@@ -45,7 +49,9 @@ def cluster(nodes: int, **resources: float) -> Any:
 
 def add(found: Any, resources: dict[str, float]) -> Any:
     """Another node."""
-    return found.add_node(num_cpus=1, resources=resources, object_store_memory=STORE_BYTES)
+    return found.add_node(
+        num_cpus=1, resources=resources, object_store_memory=STORE_BYTES
+    )
 
 
 def kills(models: int, count: int, nodes: int, seed: int) -> dict[str, Any]:
@@ -60,7 +66,9 @@ def kills(models: int, count: int, nodes: int, seed: int) -> dict[str, Any]:
     everywhere = dict.fromkeys(CAPABILITIES, 1.0)
     ray_cluster = cluster(nodes, **everywhere)
     targets = tuple(
-        Target(name, resources={name: 0.01}, build={"compute_capabilities": [capability]})
+        Target(
+            name, resources={name: 0.01}, build={"compute_capabilities": [capability]}
+        )
         for name, capability in CAPABILITIES.items()
     )
     farm = Farm("connected", targets, retries=Retries(count, 0.1), node_seconds=600)
@@ -69,7 +77,9 @@ def kills(models: int, count: int, nodes: int, seed: int) -> dict[str, Any]:
         ray_cluster, root, count, models * len(targets), everywhere, random.Random(seed)
     )
     began = time.monotonic()
-    outcomes = build_on_farm(root / "models", root / "out", farm, settings, progress=random_kills)
+    outcomes = build_on_farm(
+        root / "models", root / "out", farm, settings, progress=random_kills
+    )
     first = time.monotonic() - began
     happened = events_of(root)
     began = time.monotonic()
@@ -85,7 +95,9 @@ def kills(models: int, count: int, nodes: int, seed: int) -> dict[str, Any]:
         "half_published": half_published(root / "out"),
         **compared(root, outcomes),
         "seconds": round(first, 1),
-        "states_again": Counter((one.state, one.published) for one in again).most_common(),
+        "states_again": Counter(
+            (one.state, one.published) for one in again
+        ).most_common(),
         "seconds_again": round(time.monotonic() - began, 1),
     }
 
@@ -106,8 +118,14 @@ def compared(root: Path, outcomes: Sequence[Any]) -> dict[str, list[str]]:
         alone = root / "alone" / name
         build_repository(root / "models", alone, options=options)
         for folder in sorted(alone.iterdir()):
-            key = digest({"name": folder.name, "request": read_record(folder)["request"]})
-            files += [] if same_model(root / "out" / name / folder.name, folder) else [folder.name]
+            key = digest(
+                {"name": folder.name, "request": read_record(folder)["request"]}
+            )
+            files += (
+                []
+                if same_model(root / "out" / name / folder.name, folder)
+                else [folder.name]
+            )
             requests += [] if keys[folder.name, name] == key else [folder.name]
     return {"files_or_plan_keys_differ": files, "keys_differ": requests}
 
@@ -145,7 +163,12 @@ class RandomKills:
         resources: dict[str, float],
         choose: random.Random,
     ) -> None:
-        self.cluster, self.root, self.resources, self.choose = ray_cluster, root, resources, choose
+        self.cluster, self.root, self.resources, self.choose = (
+            ray_cluster,
+            root,
+            resources,
+            choose,
+        )
         # a task that is not killed has about ten events
         self.moments = sorted(choose.sample(range(tasks * 9), count))
         self.seen = 0
@@ -202,7 +225,9 @@ class RandomKills:
                 raise RuntimeError(f"{name} has no plan: it proves nothing")
             has_plans = {plan["key"] for plan in plans.values()} <= self.stored[name]
             is_whole = one.key in self.stored[name]
-            if (is_whole and one.state != "found") or (has_plans and one.state == "built"):
+            if (is_whole and one.state != "found") or (
+                has_plans and one.state == "built"
+            ):
                 found.append(name)
         return found
 
@@ -242,7 +267,13 @@ def sleeping(seconds: float, result_bytes: int) -> Iterator[dict[str, Any]]:
     yield {"event": "started", "node": "", "node_id": "", "pid": os.getpid()}
     time.sleep(seconds)
     result = {"warnings": "x" * result_bytes}
-    yield {"event": "ended", "ok": True, "state": "built", "seconds": seconds, "result": result}
+    yield {
+        "event": "ended",
+        "ok": True,
+        "state": "built",
+        "seconds": seconds,
+        "result": result,
+    }
 
 
 def timed(
@@ -320,11 +351,15 @@ def mebibytes() -> float:
 def main() -> None:
     """Run one mode."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("mode", choices=("kills", "scaling", "memory", "gpus", "stages"))
+    parser.add_argument(
+        "mode", choices=("kills", "scaling", "memory", "gpus", "stages")
+    )
     parser.add_argument("--models", type=int, default=24)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--nodes", type=int, default=3)
-    parser.add_argument("--share", action="store_true", help="record goldens in own tasks")
+    parser.add_argument(
+        "--share", action="store_true", help="record goldens in own tasks"
+    )
     parser.add_argument("--tasks", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--result-bytes", type=int, default=4096)

@@ -19,7 +19,11 @@ class Nodes:
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
-        options = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE_BYTES}
+        options = {
+            "num_cpus": 0,
+            "include_dashboard": False,
+            "object_store_memory": STORE_BYTES,
+        }
         self.cluster = Cluster(initialize_head=True, head_node_args=options)
         self.of: dict[str, Any] = {}
         for target in TARGETS:

@@ -118,10 +118,13 @@ def gpus(builds: int, counts: Sequence[int], how: Build) -> dict[str, Any]:
     built: dict[int, list[Outcome]] = {}
     for count in counts:
         found[f"{count} GPUs"], built[count] = _timed(root, count, max(counts), how)
-        print(json.dumps(found), file=sys.stderr, flush=True)  # the next run may be interrupted
+        print(
+            json.dumps(found), file=sys.stderr, flush=True
+        )  # the next run may be interrupted
     first, *others = counts
     found["compared"] = {
-        f"{first} and {other} GPUs": compared(root, first, other, built, made) for other in others
+        f"{first} and {other} GPUs": compared(root, first, other, built, made)
+        for other in others
     }
     found["seconds_in_all"] = round(time.monotonic() - began, 1)
     shutil.rmtree(root)
@@ -134,11 +137,15 @@ def devices(wanted: int) -> list[str]:
 
     names = [device.name for device in gpu.devices()]
     if flavour.chosen() == "tensorrt" and len(names) < wanted:
-        raise SystemExit(f"{wanted} GPUs are wanted, and this host has {len(names)}: use --gpus")
+        raise SystemExit(
+            f"{wanted} GPUs are wanted, and this host has {len(names)}: use --gpus"
+        )
     return names
 
 
-def _timed(root: Path, count: int, most: int, how: Build) -> tuple[dict[str, Any], list[Outcome]]:
+def _timed(
+    root: Path, count: int, most: int, how: Build
+) -> tuple[dict[str, Any], list[Outcome]]:
     """Run on a Ray node with `count` GPUs. A build has the same cores in each run."""
     import ray
 
@@ -147,7 +154,9 @@ def _timed(root: Path, count: int, most: int, how: Build) -> tuple[dict[str, Any
     cpus = max(1, int(cores * how.takes) // most)
     target = Target(TARGET, cpus=cpus, gpus=how.takes, precision=how.precision,
                     verify=how.verify, build={"optimization_level": how.level})  # fmt: skip
-    farm = Farm("connected", (target,), retries=Retries(0, 0.1), environment=ENVIRONMENT)
+    farm = Farm(
+        "connected", (target,), retries=Retries(0, 0.1), environment=ENVIRONMENT
+    )
     slots = max(cores, int(most / how.takes))
     ray.init(address="local", num_gpus=count, num_cpus=slots, include_dashboard=False,
              object_store_memory=STORE_BYTES, log_to_driver=False)  # fmt: skip
@@ -159,10 +168,15 @@ def _timed(root: Path, count: int, most: int, how: Build) -> tuple[dict[str, Any
     finally:
         ray.shutdown()
     timing = [*(root / f"store-{count}").glob("timing/*/*.cache")]
-    return {**_described(outcomes, wall, count / how.takes), "timing_caches": len(timing)}, outcomes
+    return {
+        **_described(outcomes, wall, count / how.takes),
+        "timing_caches": len(timing),
+    }, outcomes
 
 
-def _described(outcomes: Sequence[Outcome], wall: float, at_once: float) -> dict[str, Any]:
+def _described(
+    outcomes: Sequence[Outcome], wall: float, at_once: float
+) -> dict[str, Any]:
     stages: dict[str, float] = {}
     for one in outcomes:
         for stage, seconds in dict((one.result or {}).get("seconds", {})).items():
@@ -175,28 +189,47 @@ def _described(outcomes: Sequence[Outcome], wall: float, at_once: float) -> dict
         "stage_seconds_of_all": stages,
         "published": sum(one.published == "published" for one in outcomes),
         "verified": [(one.result or {}).get("verified") for one in outcomes],
-        "warnings": [text for one in outcomes for text in (one.result or {}).get("warnings", ())],
-        "failed": {one.model: str(one.error) for one in outcomes if one.error is not None},
+        "warnings": [
+            text for one in outcomes for text in (one.result or {}).get("warnings", ())
+        ],
+        "failed": {
+            one.model: str(one.error) for one in outcomes if one.error is not None
+        },
     }
 
 
 def compared(
-    root: Path, one: int, other: int, built: dict[int, list[Outcome]], made: dict[str, Network]
+    root: Path,
+    one: int,
+    other: int,
+    built: dict[int, list[Outcome]],
+    made: dict[str, Network],
 ) -> dict[str, Any]:
     """Compare two runs: keys, files that do not depend on measurements, and outputs."""
     keys = [{done.model: done.key for done in built[count]} for count in (one, other)]
     models = [done.model for done in built[one] if done.published]
-    folders = [[root / f"out-{count}" / TARGET / name for count in (one, other)] for name in models]
+    folders = [
+        [root / f"out-{count}" / TARGET / name for count in (one, other)]
+        for name in models
+    ]
     return {
         "requests_equal": keys[0] == keys[1],
         "plan_keys_equal": all(_plan_keys(a) == _plan_keys(b) for a, b in folders),
-        "files_that_differ": sorted({name for pair in folders for name in _different(*pair)}),
+        "files_that_differ": sorted(
+            {name for pair in folders for name in _different(*pair)}
+        ),
         "files_that_must_not_differ": sorted(
-            {name for pair in folders for name in _different(*pair) if name not in MEASURED}
+            {
+                name
+                for pair in folders
+                for name in _different(*pair)
+                if name not in MEASURED
+            }
         ),
         "plans_equal": sum("1/model.plan" not in _different(*pair) for pair in folders),
         "answers": {
-            name: _answers(*pair, made[name]) for name, pair in zip(models, folders, strict=True)
+            name: _answers(*pair, made[name])
+            for name, pair in zip(models, folders, strict=True)
         },
     }
 
@@ -233,11 +266,16 @@ def _answers(one: Path, other: Path, network: Network) -> dict[str, Any] | str:
 
     if not flavour.has_gpu() or flavour.chosen() != "tensorrt":
         return "no GPU runs them here"
-    verdicts = [verify_engines(path.parent, [path.name], repeat=0) for path in (one, other)]
+    verdicts = [
+        verify_engines(path.parent, [path.name], repeat=0) for path in (one, other)
+    ]
     passed = [all(done.passed for done in found) for found in verdicts]
     plans = [path / "1" / "model.plan" for path in (one, other)]
     if not all(plan.is_file() for plan in plans):
-        return {"goldens_within_tolerance": passed, "difference": "torch runs a part of it"}
+        return {
+            "goldens_within_tolerance": passed,
+            "difference": "torch runs a part of it",
+        }
     x, outputs = network.sample(5), []
     for plan in plans:
         with Engine(plan.read_bytes()) as engine:

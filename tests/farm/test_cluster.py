@@ -65,7 +65,8 @@ def same_model(one: Path, other: Path) -> bool:
         for folder in (one, other)
     ]
     keys = [
-        {k: v["key"] for k, v in read_record(folder)["plans"].items()} for folder in (one, other)
+        {k: v["key"] for k, v in read_record(folder)["plans"].items()}
+        for folder in (one, other)
     ]
     return files[0] == files[1] and keys[0] == keys[1]
 
@@ -84,9 +85,15 @@ class Kills:
             return
         if task.endswith("@ada") and not self.done:
             self.done.append("killed")
-            started = [e for e in events(self.out) if e["task"] == task and e["event"] == "started"]
+            started = [
+                e
+                for e in events(self.out)
+                if e["task"] == task and e["event"] == "started"
+            ]
             os.kill(started[-1]["pid"], signal.SIGKILL)
-        elif task.endswith("@ampere") and self.done == ["killed"]:  # it takes seconds: last
+        elif task.endswith("@ampere") and self.done == [
+            "killed"
+        ]:  # it takes seconds: last
             self.done.append("removed")
             self.nodes.replace("ampere")
 
@@ -96,7 +103,9 @@ def by_name(outcomes: Sequence[Outcome], model: str) -> list[Outcome]:
     return [one for one in outcomes if one.model == model]
 
 
-def test_farm_with_lost_nodes_publishes_the_same_models(nodes: Nodes, tmp_path: Path) -> None:
+def test_farm_with_lost_nodes_publishes_the_same_models(
+    nodes: Nodes, tmp_path: Path
+) -> None:
     models, out = tmp_path / "models", tmp_path / "out"
     models.mkdir()
     save(Small(), models / "small.pt")
@@ -104,14 +113,18 @@ def test_farm_with_lost_nodes_publishes_the_same_models(nodes: Nodes, tmp_path: 
     (models / "bad.yaml").write_text(f"{MANIFEST}targets: [ada]\n")
     settings = Settings(store=tmp_path / "store")
     failures = Kills(nodes, out)
-    held = build_on_farm(models, out, FARM, settings, require_all=True, progress=failures)
+    held = build_on_farm(
+        models, out, FARM, settings, require_all=True, progress=failures
+    )
     for one in by_name(held, "small"):
         # "found" if the lost build had just ended
         assert one.state in ("built", "found") and not one.ok and not one.published
     assert not [*out.rglob("config.pbtxt")]
     assert sorted(failures.done) == ["killed", "removed"]
     happened = events(out)
-    lost = [one["task"].rpartition("@")[2] for one in happened if one["event"] == "lost"]
+    lost = [
+        one["task"].rpartition("@")[2] for one in happened if one["event"] == "lost"
+    ]
     assert set(lost) == set(TARGETS)
     found = build_on_farm(models, out, FARM, settings)
     states = {(one.state, one.published) for one in by_name(found, "small")}
@@ -152,7 +165,10 @@ def test_goldens_are_recorded_once_for_all_targets(
     assert {(one.state, one.published) for one in by_name(found, "small")} == {
         ("built", "published")
     }
-    facts = {one.target: dict(one.result or {}).get("verified") for one in by_name(found, "small")}
+    facts = {
+        one.target: dict(one.result or {}).get("verified")
+        for one in by_name(found, "small")
+    }
     assert facts["ampere"] is None and facts["ada"]["by"] == "tritonserver"
     for one in by_name(found, "bad"):
         assert not one.ok and one.error is not None and one.error.exit_code == 1
@@ -160,7 +176,9 @@ def test_goldens_are_recorded_once_for_all_targets(
     ends = {one["task"]: one for one in happened if one["event"] == "ended"}
     recorded = ends[f"small@{sharing.GROUP}"]
     assert recorded["state"] == "recorded" and not ends[f"bad@{sharing.GROUP}"]["ok"]
-    started = {one["task"]: one["time"] for one in happened if one["event"] == "started"}
+    started = {
+        one["task"]: one["time"] for one in happened if one["event"] == "started"
+    }
     assert all(started[f"small@{target}"] >= recorded["time"] for target in TARGETS)
     # a build that records goldens writes their record again
     (record,) = store.glob("goldens/*/*.json")
@@ -173,7 +191,9 @@ def test_goldens_are_recorded_once_for_all_targets(
     (models / "bad.pt").unlink()
     (models / "bad.yaml").unlink()
     build_on_farm(models, out, farm, Settings(store=store))
-    assert {one["task"] for one in events(out)} == {f"small@{target}" for target in TARGETS}
+    assert {one["task"] for one in events(out)} == {
+        f"small@{target}" for target in TARGETS
+    }
 
 
 def sleep(seconds: float, fails: int = 0, path: str = "") -> Iterator[dict[str, Any]]:
@@ -199,19 +219,34 @@ def scheduled(tasks: Sequence[schedule.Task], **more: Any) -> list[tuple[str, st
     import ray
 
     seen: list[tuple[str, str]] = []
-    settings: dict[str, Any] = {"retries": Retries(1, 0.1), "node_seconds": 60.0, **more}
+    settings: dict[str, Any] = {
+        "retries": Retries(1, 0.1),
+        "node_seconds": 60.0,
+        **more,
+    }
     groups = {one.group: 10 for one in tasks}
     schedule.Schedule(
-        ray, sleep, groups, lambda one, event: seen.append((one.name, event["event"])), **settings
+        ray,
+        sleep,
+        groups,
+        lambda one, event: seen.append((one.name, event["event"])),
+        **settings,
     ).run(tasks)
     return seen
 
 
 def test_lost_task_is_retried_up_to_the_limit(nodes: Nodes, tmp_path: Path) -> None:
-    good, bad = task("good", 0.0, 1, str(tmp_path / "g")), task("bad", 0.0, 9, str(tmp_path / "b"))
+    good, bad = (
+        task("good", 0.0, 1, str(tmp_path / "g")),
+        task("bad", 0.0, 9, str(tmp_path / "b")),
+    )
     seen = Counter(scheduled([good, bad]))
     assert good.ended is not None and good.ended["ok"] and good.attempts == 2
-    assert bad.ended is not None and bad.ended["error"]["exit_code"] == 4 and bad.attempts == 2
+    assert (
+        bad.ended is not None
+        and bad.ended["error"]["exit_code"] == 4
+        and bad.attempts == 2
+    )
     assert "lost 2 times" in bad.ended["error"]["message"]
     assert seen["good", "lost"] == seen["bad", "lost"] == 1
 
@@ -220,7 +255,9 @@ def test_image_of_a_task_is_passed_to_ray(nodes: Nodes) -> None:
     """Ray runs podman for it, which fails here: there is no such image."""
     target = Target("ada", resources={"ada": 1}, image="localhost:1/no-such/image:1")
     options = cluster.ray_options(target, None)
-    contained = schedule.Task("contained", "ada", (0.0,), options, cluster.demand(target))
+    contained = schedule.Task(
+        "contained", "ada", (0.0,), options, cluster.demand(target)
+    )
     seen = scheduled([contained], retries=Retries(1, 0.1))
     assert seen[0] == ("contained", "lost") and contained.attempts == 2
     assert contained.ended is not None and contained.ended["error"]["exit_code"] == 4
@@ -230,7 +267,10 @@ def test_image_of_a_task_is_passed_to_ray(nodes: Nodes) -> None:
 
 def test_task_waits_for_its_predecessor(nodes: Nodes, tmp_path: Path) -> None:
     """Also if the predecessor fails, or comes later in the queue."""
-    first, bad = task("first", 0.2), task("bad", 0.0, 9, str(tmp_path / "b"), target="ampere")
+    first, bad = (
+        task("first", 0.2),
+        task("bad", 0.0, 9, str(tmp_path / "b"), target="ampere"),
+    )
     second, third, other = task("second", 0.0), task("third", 0.0), task("other", 0.0)
     second.after, third.after = "first", "bad"
     seen = scheduled([second, third, other, first, bad])
@@ -246,7 +286,8 @@ def test_target_without_nodes_fails_alone(nodes: Nodes) -> None:
     seen = scheduled([stuck, good], node_seconds=1.0)
     assert good.ended is not None and good.ended["ok"]
     assert (
-        stuck.ended is not None and "no node of the cluster has" in stuck.ended["error"]["message"]
+        stuck.ended is not None
+        and "no node of the cluster has" in stuck.ended["error"]["message"]
     )
     assert ("stuck", "waiting") in seen
 
@@ -261,7 +302,9 @@ def test_canceled_run_stops_its_tasks(nodes: Nodes) -> None:
     def is_canceled() -> bool:
         if not canceled and any(name.startswith("long") for name, _ in seen):
             ((about, _),) = board.runs(ray)
-            assert about["repository"] == "/somewhere/out" and about["pid"] == os.getpid()
+            assert (
+                about["repository"] == "/somewhere/out" and about["pid"] == os.getpid()
+            )
             canceled.append(board.cancel(ray))
         return posted.canceled()
 
@@ -294,6 +337,8 @@ def test_status_lists_targets_and_nodes(nodes: Nodes, tmp_path: Path) -> None:
     )
     done = CliRunner().invoke(main, ["farm", "status", str(file), "--json"])
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["dashboard"] == ""  # the cluster of the tests has none
+    assert (
+        json.loads(done.stdout)["dashboard"] == ""
+    )  # the cluster of the tests has none
     found = {one["target"]: one["nodes"] for one in json.loads(done.stdout)["targets"]}
     assert found == {"ada": 1, "h100": 0}

@@ -116,7 +116,9 @@ IMAGES = (
 
 
 def test_image_of_a_target_is_in_the_task_options(tmp_path: Path) -> None:
-    targets = "".join(f"  t{i}: {{image: '{image}'}}\n" for i, image in enumerate(IMAGES))
+    targets = "".join(
+        f"  t{i}: {{image: '{image}'}}\n" for i, image in enumerate(IMAGES)
+    )
     text = f"address: a:1\nstore: s3://bucket/plans\ntargets:\n{targets}  plain: {{}}\n"
     *with_image, plain = read(farm_file(tmp_path, text)).targets
     for image, target in zip(IMAGES, with_image, strict=True):
@@ -128,7 +130,9 @@ def test_image_of_a_target_is_in_the_task_options(tmp_path: Path) -> None:
 def test_container_needs_a_store_at_a_url(tmp_path: Path, models: Path) -> None:
     farm = Farm("a:1", (Target("h100", image="trt-build:1"),))
     with pytest.raises(UsageError, match="which the containers of `image` do not see"):
-        build_on_farm(models, tmp_path / "out", farm, Settings(store=tmp_path / "store"))
+        build_on_farm(
+            models, tmp_path / "out", farm, Settings(store=tmp_path / "store")
+        )
 
 
 def test_excluded_combinations_have_reasons(tmp_path: Path, models: Path) -> None:
@@ -161,7 +165,11 @@ def test_each_precision_becomes_a_target(tmp_path: Path, models: Path) -> None:
 
 
 def test_dashboard_address_becomes_a_url() -> None:
-    for given, expected in (("127.0.0.1:8265", "http://127.0.0.1:8265"), ("", ""), (None, "")):
+    for given, expected in (
+        ("127.0.0.1:8265", "http://127.0.0.1:8265"),
+        ("", ""),
+        (None, ""),
+    ):
         context = SimpleNamespace(dashboard_url=given)
         library = SimpleNamespace(init=lambda context=context, **options: context)
         assert cluster.dashboard(library) == expected
@@ -194,8 +202,18 @@ def test_missing_ray_is_reported_with_the_package(
     tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    file = farm_file(tmp_path, "address: auto\ntargets: {h100: {gpus: 1}}\nstore: /tmp/x\n")
-    arguments = ["repo", str(models), "--out", str(tmp_path / "out"), "--farm", str(file), "--json"]
+    file = farm_file(
+        tmp_path, "address: auto\ntargets: {h100: {gpus: 1}}\nstore: /tmp/x\n"
+    )
+    arguments = [
+        "repo",
+        str(models),
+        "--out",
+        str(tmp_path / "out"),
+        "--farm",
+        str(file),
+        "--json",
+    ]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 4
     assert json.loads(done.stdout)["error"]["fix"] == "pip install 'trt-build[farm]'"
@@ -211,5 +229,8 @@ def test_unreachable_address_is_reported_without_waiting(tmp_path: Path) -> None
     began = time.monotonic()
     for command in ("status", "cancel"):
         done = CliRunner().invoke(main, ["farm", command, str(file)])
-        assert done.exit_code == 4 and f"cluster 127.0.0.1:{port} cannot be used" in done.output
+        assert (
+            done.exit_code == 4
+            and f"cluster 127.0.0.1:{port} cannot be used" in done.output
+        )
     assert time.monotonic() - began < 15 and "Connection refused" in done.output

@@ -48,7 +48,9 @@ def test_ctrl_c_publishes_nothing_and_ends_all_processes(tmp_path: Path) -> None
     assert command.wait() == 130, rest
     assert "no partly written files remain" in rest
     until = time.monotonic() + 100
-    while with_cache(cache) and time.monotonic() < until:  # builds stop when their input ends
+    while (
+        with_cache(cache) and time.monotonic() < until
+    ):  # builds stop when their input ends
         time.sleep(0.2)
     assert with_cache(cache) == []
     assert not out.exists()

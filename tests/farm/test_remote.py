@@ -15,7 +15,9 @@ from builder.store import Folders, sources
 from tests.cli.conftest import Small, save
 
 
-def test_build_has_only_the_listed_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_has_only_the_listed_environment_variables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("SECRET", "AWS_ACCESS_KEY_ID", "TRT_BUILD_STORE_KEY", "PYTHONPATH"):
         monkeypatch.setenv(name, "x")
     found = remote.variables(["AWS_ACCESS_KEY_ID"], 3)
@@ -60,4 +62,6 @@ def test_damaged_file_in_the_store_is_reported(tmp_path: Path) -> None:
     digest = json.loads(job)["files"][f"{tmp_path.name}/net.pt"]
     (tmp_path / "store" / "files" / digest[:2] / digest).write_bytes(b"no model")
     *_, ended = remote.events(job, remote.variables((), 1))
-    assert ended["error"]["exit_code"] == 4 and "is damaged" in ended["error"]["message"]
+    assert (
+        ended["error"]["exit_code"] == 4 and "is damaged" in ended["error"]["message"]
+    )

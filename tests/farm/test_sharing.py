@@ -15,7 +15,10 @@ from builder.parity import Recording, Recordings
 from builder.store import Folders, Hashes, Store, goldens_key, shared_request
 from tests.cli.conftest import Small, save
 
-TARGETS = (Target("a", cpus=4, memory_mib=100), Target("b", cpus=2, image="trt-build:1"))
+TARGETS = (
+    Target("a", cpus=4, memory_mib=100),
+    Target("b", cpus=2, image="trt-build:1"),
+)
 
 
 @pytest.fixture
@@ -35,13 +38,23 @@ def recordings(
         for number, precision in enumerate(precisions)
     ]
     farm = Farm("a:1", tuple(targets), environment=("NAME",))
-    job = Job("net", "", "store", "net.pt", {}, "v", build={"refit": True}, rebuild=rebuild)
-    jobs = [replace(job, target=one.name, settings={"precision": one.precision}) for one in targets]
-    chosen = [(matrix.Combination(spec, one), job) for one, job in zip(targets, jobs, strict=True)]
+    job = Job(
+        "net", "", "store", "net.pt", {}, "v", build={"refit": True}, rebuild=rebuild
+    )
+    jobs = [
+        replace(job, target=one.name, settings={"precision": one.precision})
+        for one in targets
+    ]
+    chosen = [
+        (matrix.Combination(spec, one), job)
+        for one, job in zip(targets, jobs, strict=True)
+    ]
     return sharing.recordings(chosen, farm, Folders(str(tmp_path / "store")))
 
 
-def test_builds_for_two_targets_share_a_recording(spec: ModelSpec, tmp_path: Path) -> None:
+def test_builds_for_two_targets_share_a_recording(
+    spec: ModelSpec, tmp_path: Path
+) -> None:
     found = recordings(spec, tmp_path, None, None)
     assert list(found) == ["net@t0", "net@t1"]
     task = found["net@t0"]
@@ -74,7 +87,10 @@ def test_no_recording_task_without_a_benefit(
 def test_previous_recording_time_precedes_file_size(
     spec: ModelSpec, tmp_path: Path, seconds: float, count: int
 ) -> None:
-    ended = {"state": "recorded", "result": {"seconds": {"load": 9.0, "goldens": seconds}}}
+    ended = {
+        "state": "recorded",
+        "result": {"seconds": {"load": 9.0, "goldens": seconds}},
+    }
     store = Store(str(tmp_path / "store"))
     store.remember(f"net@{sharing.GROUP}", sharing.seconds_to_remember(ended))
     assert len(recordings(spec, tmp_path, None, None)) == count
@@ -84,6 +100,8 @@ def test_previous_recording_time_precedes_file_size(
 def test_stored_goldens_are_not_recorded_again(spec: ModelSpec, tmp_path: Path) -> None:
     with Hashes() as hashes:
         parts = shared_request(replace(spec, precision="fp16"), hashes)
-    Recordings(str(tmp_path / "store"), goldens_key("net", parts)).keep(Recording(()), [])
+    Recordings(str(tmp_path / "store"), goldens_key("net", parts)).keep(
+        Recording(()), []
+    )
     assert recordings(spec, tmp_path, "fp16", "fp16") == {}
     assert len(recordings(spec, tmp_path, "fp32", "fp32")) == 2

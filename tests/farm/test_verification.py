@@ -31,7 +31,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     problems: list[str] = []
 
     def fake_results(repository: Path, **settings: Any) -> list[ModelParity]:
-        result = GoldenResult("p0-opt", "http", None, error=problems[0] if problems else None)
+        result = GoldenResult(
+            "p0-opt", "http", None, error=problems[0] if problems else None
+        )
         model = ModelParity("net", "plan", "plan", "gpu", None, (result,))
         if not problems:
             monkeypatch.setattr(ModelParity, "passed", True)
@@ -42,7 +44,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return problems
 
 
-def test_server_is_used_if_it_can_run_the_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_is_used_if_it_can_run_the_plans(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(serving, "find", lambda: HERE)
     monkeypatch.setattr(flavour, "has_gpu", lambda: True)
     assert verification.server_of("auto") == verification.server_of("server") == HERE
@@ -61,12 +65,16 @@ def test_missing_server_is_an_error_only_if_required(
     monkeypatch.setattr(serving, "find", find)
     monkeypatch.setattr(flavour, "has_gpu", lambda: True)
     assert verification.server_of("auto") is None
-    with pytest.raises(EnvironmentProblem, match=r"`verify: server`.* no tritonserver was found"):
+    with pytest.raises(
+        EnvironmentProblem, match=r"`verify: server`.* no tritonserver was found"
+    ):
         verification.server_of("server")
 
 
 @pytest.mark.slow
-def test_wrong_output_of_the_server_fails_the_task(tmp_path: Path, server: list[str]) -> None:
+def test_wrong_output_of_the_server_fails_the_task(
+    tmp_path: Path, server: list[str]
+) -> None:
     """The failed build is not stored. A correct one is, and is not verified again."""
     job = Job.from_json(job_of(tmp_path, verify="server"))
     server.append("y differs by 3")
@@ -94,7 +102,9 @@ def test_model_that_the_server_cannot_load_fails(
         verification.verified(tmp_path, HERE, lambda model, phase: None)
 
 
-def test_server_has_no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_has_no_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: dict[str, str] = {}
 
     def fake_results(repository: Path, **settings: Any) -> list[ModelParity]:

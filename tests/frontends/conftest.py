@@ -12,9 +12,13 @@ class Small(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = torch.nn.ModuleList([torch.nn.Linear(4, 8), torch.nn.Linear(8, 4)])
+        self.layers = torch.nn.ModuleList(
+            [torch.nn.Linear(4, 8), torch.nn.Linear(8, 4)]
+        )
 
-    def forward(self, x: torch.Tensor, extra: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, extra: dict[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
         for layer in self.layers:
             x = torch.relu(layer(x))
         return {"whole": x + extra["bias"], "halves": x.reshape(x.shape[0] * 2, -1)}

@@ -78,26 +78,36 @@ def with_rows_used_twice(model: nn.Module, x: Tensor) -> Tensor:
 
 def with_other_heads(model: nn.Module, x: Tensor) -> Tensor:
     """Splits the joined axis into other sizes than those that were joined."""
-    rows = model.inner(x.transpose(0, 1)).reshape(x.shape[1], x.shape[0] * 2, 4).transpose(0, 1)
+    rows = (
+        model.inner(x.transpose(0, 1))
+        .reshape(x.shape[1], x.shape[0] * 2, 4)
+        .transpose(0, 1)
+    )
     return rows.reshape(2, x.shape[0], x.shape[1], 4) + 0.0
 
 
 def with_another_order(model: nn.Module, x: Tensor) -> Tensor:
     heads = _heads(model.inner(x.transpose(0, 1)), x.shape[0])
-    rows = model.outer(heads.permute(2, 0, 3, 1).reshape(x.shape[1] * x.shape[0], WIDTH))
+    rows = model.outer(
+        heads.permute(2, 0, 3, 1).reshape(x.shape[1] * x.shape[0], WIDTH)
+    )
     return rows.reshape(x.shape[1], x.shape[0], 6).transpose(0, 1)
 
 
 def with_time_and_batch_exchanged(model: nn.Module, x: Tensor) -> Tensor:
     heads = _heads(model.inner(x.transpose(0, 1)), x.shape[0])
-    rows = model.outer(heads.permute(2, 0, 1, 3).reshape(x.shape[1] * x.shape[0], WIDTH))
+    rows = model.outer(
+        heads.permute(2, 0, 1, 3).reshape(x.shape[1] * x.shape[0], WIDTH)
+    )
     return rows.reshape(x.shape[0], x.shape[1], 6)
 
 
 def with_following_layer(model: nn.Module, x: Tensor) -> Tensor:
     """The transposed result is read by a layer that splits it into heads itself."""
     heads = _heads(model.inner(x.transpose(0, 1)), x.shape[0])
-    rows = model.inner(heads.permute(2, 0, 1, 3).reshape(x.shape[1] * x.shape[0], WIDTH))
+    rows = model.inner(
+        heads.permute(2, 0, 1, 3).reshape(x.shape[1] * x.shape[0], WIDTH)
+    )
     back = rows.reshape(x.shape[1], x.shape[0], WIDTH).transpose(0, 1)
     return _heads(model.inner(back), x.shape[1])
 
@@ -128,7 +138,9 @@ PATTERNS = [
 
 def exported(model: nn.Module, *inputs: Tensor) -> torch.export.ExportedProgram:
     axes = {0: Dim("batch", min=1, max=8), 1: Dim("length", min=1, max=9)}
-    return torch.export.export(model.eval(), inputs, dynamic_shapes=(axes,) * len(inputs))
+    return torch.export.export(
+        model.eval(), inputs, dynamic_shapes=(axes,) * len(inputs)
+    )
 
 
 def kinds_of(program: torch.export.ExportedProgram) -> list[str]:
@@ -142,7 +154,9 @@ def test_attention_has_one_permute_per_tensor_of_heads(batch_first: bool) -> Non
     ids = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [1, 0, 0, 0, 0]])
     program = exported(model, torch.randn(3, 5, WIDTH), ids)
     kinds = kinds_of(program)
-    assert kinds.count("aten::permute") == 12  # 3 projections and 1 result of 3 attentions
+    assert (
+        kinds.count("aten::permute") == 12
+    )  # 3 projections and 1 result of 3 attentions
     assert kinds.count("aten::transpose") == (0 if batch_first else 2)
     assert not {"aten::unflatten", "aten::select", "aten::expand"} & set(kinds)
     conversion = builder.convert(program)
@@ -151,7 +165,9 @@ def test_attention_has_one_permute_per_tensor_of_heads(batch_first: bool) -> Non
         ids[:, 1:] = torch.randint(0, 2, (sizes[0], sizes[1] - 1))
         with torch.no_grad():
             wanted = model(x, ids)
-        torch.testing.assert_close(builder.reference.run(conversion, [x, ids]), [wanted])
+        torch.testing.assert_close(
+            builder.reference.run(conversion, [x, ids]), [wanted]
+        )
 
 
 @pytest.mark.parametrize("write", PATTERNS, ids=lambda write: write.__name__)
@@ -173,5 +189,13 @@ def test_fallback_of_attention_marks_all_its_nodes() -> None:
     model = nn.TransformerEncoderLayer(WIDTH, HEADS, 16, batch_first=True)
     program = exported(model, torch.randn(3, 5, WIDTH))
     lowered = builder.lower(program, fallback_modules=("self_attn",))
-    marked = {node.kind() for node in lowered.graph.nodes() if node.hasAttribute("run_in_torch")}
-    assert marked >= {"aten::linear", "aten::permute", "aten::scaled_dot_product_attention"}
+    marked = {
+        node.kind()
+        for node in lowered.graph.nodes()
+        if node.hasAttribute("run_in_torch")
+    }
+    assert marked >= {
+        "aten::linear",
+        "aten::permute",
+        "aten::scaled_dot_product_attention",
+    }

@@ -13,7 +13,12 @@ from torch.export import Dim
 import builder
 from builder import frontends, parity
 from builder.cli import guess
-from builder.errors import LoweringError, ModelFileError, UnsupportedOperators, UsageError
+from builder.errors import (
+    LoweringError,
+    ModelFileError,
+    UnsupportedOperators,
+    UsageError,
+)
 from builder.frontends import ExportedModule
 from builder.manifest import ModelSpec, merged_profile
 
@@ -29,7 +34,9 @@ def test_leaves_with_equal_names_get_distinct_names() -> None:
     program = torch.export.export(Colliding(), ([torch.ones(2)], torch.ones(2)))
     module = ExportedModule(program)
     assert module.inputs == ("a_0", "a_0_2") and module.outputs == ("r_0", "r_0_2")
-    one, other = builder.reference.run(builder.convert(program), [torch.ones(2), torch.ones(2)])
+    one, other = builder.reference.run(
+        builder.convert(program), [torch.ones(2), torch.ones(2)]
+    )
     assert one.tolist() == [2, 2] and other.tolist() == [3, 3]
 
 
@@ -99,7 +106,9 @@ class Cut(nn.Module):
 def test_numbers_in_goldens_satisfy_the_guards() -> None:
     """Random numbers are mostly larger than the length."""
     axes = {0: Dim.AUTO, 1: Dim.AUTO}
-    program = torch.export.export(Cut(), (torch.ones(4, 9), 5), dynamic_shapes=(axes, Dim.AUTO))
+    program = torch.export.export(
+        Cut(), (torch.ones(4, 9), 5), dynamic_shapes=(axes, Dim.AUTO)
+    )
     module = ExportedModule(program)
     specs = module.axes.specs()
     assert specs[0].dims["length"][0] == 3, "2 rows of n, which is less than the length"
@@ -128,7 +137,12 @@ def test_unsupported_names_and_classes_are_refused(tmp_path: Path) -> None:
     torch.export.register_dataclass(Box, serialized_type_name="tests.Box")
     cases = [
         (Opens(), Box(torch.ones(2)), "names .*Box", "tuples, lists, dictionaries"),
-        (Keys(), {"the key": torch.ones(2)}, "'the key' has characters", "letters, digits"),
+        (
+            Keys(),
+            {"the key": torch.ones(2)},
+            "'the key' has characters",
+            "letters, digits",
+        ),
     ]
     for module, argument, message, fix in cases:
         file = tmp_path / "refused.pt2"
@@ -167,7 +181,9 @@ def test_unsupported_input_dtype_is_reported_with_a_fix(dtype: torch.dtype) -> N
     name = str(dtype).removeprefix("torch.")
     with pytest.raises(UsageError, match=f"input x of the program is {name}") as caught:
         builder.convert(program)
-    assert "int32" in str(caught.value.fix) and "cast it in the model" in str(caught.value.fix)
+    assert "int32" in str(caught.value.fix) and "cast it in the model" in str(
+        caught.value.fix
+    )
 
 
 class Eigen(nn.Module):

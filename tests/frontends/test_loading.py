@@ -56,12 +56,16 @@ def test_valid_file_is_loaded(small_file: Path) -> None:
     whole, halves = loaded(x, bias)
     assert whole.shape == (3, 4) and halves.shape == (6, 2)
     facts = archive.inspect(small_file)
-    assert facts.torch_version == torch.__version__ and facts.schema_version.startswith("8.")
+    assert facts.torch_version == torch.__version__ and facts.schema_version.startswith(
+        "8."
+    )
 
 
 def expression(program: dict[str, Any]) -> None:
     values = program["graph_module"]["graph"]["sym_int_values"]
-    next(iter(values.values()))["as_expr"]["expr_str"] = "__import__('os').system('true')"
+    next(iter(values.values()))["as_expr"]["expr_str"] = (
+        "__import__('os').system('true')"
+    )
 
 
 def guard(program: dict[str, Any]) -> None:
@@ -77,7 +81,9 @@ def target(program: dict[str, Any]) -> None:
 
 
 def operator(program: dict[str, Any]) -> None:
-    program["graph_module"]["graph"]["nodes"][0]["target"] = "torch.ops.aten.from_file.default"
+    program["graph_module"]["graph"]["nodes"][0]["target"] = (
+        "torch.ops.aten.from_file.default"
+    )
 
 
 def name(program: dict[str, Any]) -> None:
@@ -127,7 +133,9 @@ def test_pickle_with_code_is_refused(small_file: Path, tmp_path: Path) -> None:
 
 def test_compiled_code_is_refused(small_file: Path, tmp_path: Path) -> None:
     """A library in the archive would be loaded with it."""
-    changed_file = with_member(small_file, tmp_path, "data/aotinductor/model/model.so", b"\x7fELF")
+    changed_file = with_member(
+        small_file, tmp_path, "data/aotinductor/model/model.so", b"\x7fELF"
+    )
     with pytest.raises(ModelFileError, match="has compiled code"):
         archive.inspect(changed_file)
     changed_file = with_member(small_file, tmp_path, "data/other.bin", b"")
@@ -172,7 +180,9 @@ def test_edited_programs_are_refused(small_file: Path, tmp_path: Path) -> None:
 
     with pytest.raises(ModelFileError, match="cannot be loaded"):
         frontends.load(changed(small_file, tmp_path, root))
-    with pytest.raises(LoweringError, match="two arguments of the program have one name"):
+    with pytest.raises(
+        LoweringError, match="two arguments of the program have one name"
+    ):
         frontends.load(changed(small_file, tmp_path, twice))
     loaded = frontends.load(changed(small_file, tmp_path, number))
     assert isinstance(loaded, frontends.ExportedModule)
@@ -187,11 +197,15 @@ def test_checkpoint_with_pt2_suffix_is_reported(tmp_path: Path) -> None:
     assert "torch.export.save" in str(caught.value.fix)
 
 
-def test_constants_other_than_tensors_are_refused(small_file: Path, tmp_path: Path) -> None:
+def test_constants_other_than_tensors_are_refused(
+    small_file: Path, tmp_path: Path
+) -> None:
     """Constants that torch would unpickle are refused."""
     config = {"config": {"key": {"path_name": "opaque_obj_0", "use_pickle": True}}}
     member = "data/constants/model_constants_config.json"
-    changed_file = with_member(small_file, tmp_path, member, json.dumps(config).encode())
+    changed_file = with_member(
+        small_file, tmp_path, member, json.dumps(config).encode()
+    )
     with pytest.raises(ModelFileError, match="an object that is no tensor"):
         archive.inspect(changed_file)
 
@@ -203,7 +217,9 @@ def test_other_schema_version_is_reported(small_file: Path, tmp_path: Path) -> N
         program["schema_version"] = {"major": 7, "minor": 3}
         program["torch_version"] = "2.5.1"
 
-    with pytest.raises(ModelFileError, match=r"torch 2\.5\.1 in version 7\.3 .* version 8"):
+    with pytest.raises(
+        ModelFileError, match=r"torch 2\.5\.1 in version 7\.3 .* version 8"
+    ):
         archive.inspect(changed(small_file, tmp_path, older))
 
 
@@ -224,7 +240,8 @@ def test_earlier_archive_layout_is_loaded(
     loaded, x = frontends.load(file), torch.randn(3, 4)
     assert isinstance(loaded, frontends.ExportedModule)
     torch.testing.assert_close(
-        loaded(x, torch.zeros(4))[0], small.module()(x, {"bias": torch.zeros(4)})["whole"]
+        loaded(x, torch.zeros(4))[0],
+        small.module()(x, {"bias": torch.zeros(4)})["whole"],
     )
 
 
@@ -232,11 +249,15 @@ def test_wrong_suffix_is_reported(small_file: Path, tmp_path: Path) -> None:
     """The error for a file with the suffix of the other format names the right suffix."""
     script = tmp_path / "script.pt2"
     torch.jit.script(torch.nn.Linear(2, 2)).save(script)
-    with pytest.raises(ModelFileError, match="is not an exported program but TorchScript"):
+    with pytest.raises(
+        ModelFileError, match="is not an exported program but TorchScript"
+    ):
         frontends.load(script)
     renamed = tmp_path / "program.pt"
     renamed.write_bytes(small_file.read_bytes())
-    with pytest.raises(ModelFileError, match="is not a TorchScript file but a program of torch"):
+    with pytest.raises(
+        ModelFileError, match="is not a TorchScript file but a program of torch"
+    ):
         torchscript.load(renamed)
 
 
@@ -260,7 +281,9 @@ def test_modules_that_load_programs_are_preloaded() -> None:
         "late = {'torch._export.serde.serialize', 'torch.export.pt2_archive._package'} - before;"
         "print(sorted(late))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -275,4 +298,7 @@ def test_string_output_is_refused_with_a_fix(tmp_path: Path) -> None:
     torch.export.save(torch.export.export(Named(), (torch.ones(2),)), file)
     with pytest.raises(ModelFileError, match="cannot be loaded") as caught:
         frontends.load(file)
-    assert caught.value.fix == "return tensors, numbers and None only, and export the model again"
+    assert (
+        caught.value.fix
+        == "return tensors, numbers and None only, and export the model again"
+    )

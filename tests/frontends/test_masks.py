@@ -49,7 +49,9 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.transpose(1, 2)
-        return nn.functional.scaled_dot_product_attention(rows, rows, rows, self.mask(x))
+        return nn.functional.scaled_dot_product_attention(
+            rows, rows, rows, self.mask(x)
+        )
 
 
 @pytest.mark.parametrize(
@@ -58,8 +60,13 @@ class Attention(nn.Module):
     ids=lambda mask: mask.__name__,
 )
 def test_only_always_true_masks_are_removed(mask: Callable[[Tensor], Tensor]) -> None:
-    module, shapes = Attention(mask), ({0: Dim("n", max=8), 1: Dim("t", min=2, max=16)},)
-    program = torch.export.export(module, (torch.randn(2, 5, 2, 4),), dynamic_shapes=shapes)
+    module, shapes = (
+        Attention(mask),
+        ({0: Dim("n", max=8), 1: Dim("t", min=2, max=16)},),
+    )
+    program = torch.export.export(
+        module, (torch.randn(2, 5, 2, 4),), dynamic_shapes=shapes
+    )
     exported = ExportedModule(program)
     (node,) = exported.graph.findAllNodes("aten::scaled_dot_product_attention")
     is_removed = node.inputsAt(3).type().kind() == "NoneType"

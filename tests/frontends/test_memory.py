@@ -18,7 +18,9 @@ class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.layers = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(True))
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU(True)
+        )
         self.norm, self.drop = nn.BatchNorm2d(3), nn.Dropout(0.5, inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -31,10 +33,17 @@ class Block(nn.Module):
 
 def test_write_without_other_readers_becomes_a_new_value() -> None:
     module, x = Block().eval(), torch.randn(2, 3, 4, 4)
-    program = torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim("n")},))
+    program = torch.export.export(
+        module, (x,), dynamic_shapes=({0: torch.export.Dim("n")},)
+    )
     kinds = {node.kind() for node in ExportedModule(program).graph.nodes()}
     assert {"aten::relu", "aten::add", "aten::masked_fill", "aten::reshape"} <= kinds
-    assert not kinds & {"aten::view", "aten::contiguous", "aten::dropout", "aten::slice"}
+    assert not kinds & {
+        "aten::view",
+        "aten::contiguous",
+        "aten::dropout",
+        "aten::slice",
+    }
     (output,) = builder.reference.run(builder.convert(program), [x])
     torch.testing.assert_close(output, module(x))
 
@@ -130,7 +139,9 @@ class Written(nn.Module):
 
 
 @pytest.mark.parametrize("function", CASES, ids=lambda function: function.__name__)
-def test_writes_with_other_readers_keep_results(function: Callable[[Tensor], Tensor]) -> None:
+def test_writes_with_other_readers_keep_results(
+    function: Callable[[Tensor], Tensor],
+) -> None:
     x = torch.tensor([[-1.5, 2.0, 0.5], [3.0, -4.0, 1.0]])
     for sample in (x, -x):
         program = torch.export.export(Written(function), (x.clone(),))

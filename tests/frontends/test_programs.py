@@ -17,20 +17,26 @@ from builder.lowering import ir, path_of, source_location
 BATCH = Dim("batch", min=2, max=16)
 
 
-def exported(module: torch.nn.Module, *inputs: torch.Tensor) -> torch.export.ExportedProgram:
+def exported(
+    module: torch.nn.Module, *inputs: torch.Tensor
+) -> torch.export.ExportedProgram:
     """The module in evaluation mode, with a dynamic first axis in every input."""
     shapes = tuple({0: BATCH} for _ in inputs)
     return torch.export.export(module.eval(), inputs, dynamic_shapes=shapes)
 
 
-def test_input_and_output_names_follow_the_structure(small: torch.export.ExportedProgram) -> None:
+def test_input_and_output_names_follow_the_structure(
+    small: torch.export.ExportedProgram,
+) -> None:
     """Arguments and results get the names that TorchScript models get."""
     lowered = builder.lower(small)
     assert lowered.inputs == ("x", "extra.bias")
     assert lowered.outputs == ("whole", "halves")
 
 
-def test_nodes_have_module_path_and_source_location(small: torch.export.ExportedProgram) -> None:
+def test_nodes_have_module_path_and_source_location(
+    small: torch.export.ExportedProgram,
+) -> None:
     """A layer has the path of its module, a message the model's own line."""
     lowered = builder.lower(small)
     linear = ir.nodes_of(lowered.graph, "aten::linear")
@@ -40,7 +46,9 @@ def test_nodes_have_module_path_and_source_location(small: torch.export.Exported
     assert "conftest.py:" in where and ": x = torch.relu(layer(x))" in where
 
 
-def test_fallback_modules_are_marked_by_path(small: torch.export.ExportedProgram) -> None:
+def test_fallback_modules_are_marked_by_path(
+    small: torch.export.ExportedProgram,
+) -> None:
     """`fallback.modules` marks the nodes of a module by its path."""
     lowered = builder.lower(small, fallback_modules=["layers.1"])
     marked = [node for node in ir.walk(lowered.graph) if ir.in_fallback(node)]
@@ -60,7 +68,12 @@ class Lists(torch.nn.Module):
         first, second = x.split([2, 4], dim=1)
         picked = x[:, [0, 3]]
         values, order = x.sort(dim=1)
-        return torch.cat([first, second, picked], 1), values, order, torch.stack(x.unbind(1))
+        return (
+            torch.cat([first, second, picked], 1),
+            values,
+            order,
+            torch.stack(x.unbind(1)),
+        )
 
 
 class Writes(torch.nn.Module):
@@ -78,8 +91,12 @@ class Writes(torch.nn.Module):
         return y.mul_(2)
 
 
-@pytest.mark.parametrize("build", [Sizes, Lists, Writes], ids=lambda kind: kind.__name__)
-def test_graphs_have_the_results_of_the_program(build: Callable[[], torch.nn.Module]) -> None:
+@pytest.mark.parametrize(
+    "build", [Sizes, Lists, Writes], ids=lambda kind: kind.__name__
+)
+def test_graphs_have_the_results_of_the_program(
+    build: Callable[[], torch.nn.Module],
+) -> None:
     """The lowered graph has the results of the program, at sizes that it was not exported with,
     and converts whole.
     """
@@ -110,13 +127,17 @@ class ControlFlow(torch.nn.Module):
         from torch._higher_order_ops import map as map_rows
         from torch._higher_order_ops import scan, while_loop
 
-        chosen = torch.cond(x.sum() > 0, lambda y: self.yes(y).relu(), lambda y: self.no(y), (x,))
+        chosen = torch.cond(
+            x.sum() > 0, lambda y: self.yes(y).relu(), lambda y: self.no(y), (x,)
+        )
         halved, count = while_loop(
             lambda y, n: y.abs().max() > 1,
             lambda y, n: (y / 2, n + 1),
             (x.clone(), torch.zeros(1, dtype=torch.int64)),
         )
-        total, sums = scan(lambda total, row: (total + row, total * row), torch.ones(6), x)
+        total, sums = scan(
+            lambda total, row: (total + row, total * row), torch.ones(6), x
+        )
         rows = map_rows(lambda row, scale: row * scale, x, torch.tensor(3.0))
         return chosen, halved, count, total, sums, rows
 
@@ -127,7 +148,9 @@ def test_control_flow() -> None:
     program = exported(ControlFlow(), torch.randn(4, 6))
     module = ExportedModule(program)
     lowered = builder.lower(program, specs=module.axes.specs())
-    assert ir.nodes_of(lowered.graph, "prim::If") and ir.nodes_of(lowered.graph, "prim::Loop")
+    assert ir.nodes_of(lowered.graph, "prim::If") and ir.nodes_of(
+        lowered.graph, "prim::Loop"
+    )
     for x in (torch.full((3, 6), 2.0), -5 * torch.ones(5, 6)):
         for one, other in zip(module(x), lowered.run(x), strict=True):
             torch.testing.assert_close(one, other)
@@ -145,7 +168,9 @@ class Keeps(torch.nn.Module):
 
 def test_state_is_refused() -> None:
     """A buffer that is written and read is state, which the error names."""
-    with pytest.raises(LoweringError, match="keeps state in the buffer 'total'") as caught:
+    with pytest.raises(
+        LoweringError, match="keeps state in the buffer 'total'"
+    ) as caught:
         ExportedModule(exported(Keeps(), torch.randn(4, 6)))
     assert "test_programs.py" in str(caught.value.where)
 
@@ -186,7 +211,10 @@ class Options(torch.nn.Module):
 
 def test_compiled_program_has_the_signature_of_the_module() -> None:
     """Keywords, structures, numbers and None equal those of the original."""
-    arguments, keywords = (torch.randn(4, 6),), {"scale": 3.0, "mask": torch.randn(4, 6)}
+    arguments, keywords = (
+        (torch.randn(4, 6),),
+        {"scale": 3.0, "mask": torch.randn(4, 6)},
+    )
     shapes = {"x": {0: BATCH}, "scale": None, "mask": {0: BATCH}}
     program = torch.export.export(Options(), arguments, keywords, dynamic_shapes=shapes)
     compiled = builder.compile(program)
@@ -208,7 +236,9 @@ class Times(torch.nn.Module):
 def test_symbolic_number_is_a_scalar_input() -> None:
     """An integer that was exported as dynamic is read from a tensor of one element."""
     shapes = ({0: BATCH}, Dim.DYNAMIC)
-    program = torch.export.export(Times(), (torch.randn(2, 4), 3), dynamic_shapes=shapes)
+    program = torch.export.export(
+        Times(), (torch.randn(2, 4), 3), dynamic_shapes=shapes
+    )
     conversion = builder.convert(program)
     assert [spec.shape for spec in conversion.inputs][1] == ()
     x = torch.randn(5, 4)
@@ -219,7 +249,9 @@ def test_symbolic_number_is_a_scalar_input() -> None:
 def test_module_class_may_be_a_program_and_a_submodule() -> None:
     """Programs of one process share the types of modules, whichever comes first."""
     layer = torch.nn.Linear(4, 4)
-    programs = [exported(module, torch.randn(2, 4)) for module in (layer, Deep(layer), layer)]
+    programs = [
+        exported(module, torch.randn(2, 4)) for module in (layer, Deep(layer), layer)
+    ]
     graphs = [builder.lower(program).graph for program in programs]
     assert [len(ir.nodes_of(graph, "aten::linear")) for graph in graphs] == [1, 1, 1]
 

@@ -51,8 +51,13 @@ class Trained(Weights):
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.fake_quantize_per_tensor_affine(x, 0.03, 0, -128, 127)
-        zeros, weight = self.zeros.to(torch.int32), self.weight.float() * self.scales[:, None]
-        rounded = torch.fake_quantize_per_channel_affine(weight, self.scales, zeros, 0, -127, 127)
+        zeros, weight = (
+            self.zeros.to(torch.int32),
+            self.weight.float() * self.scales[:, None],
+        )
+        rounded = torch.fake_quantize_per_channel_affine(
+            weight, self.scales, zeros, 0, -127, 127
+        )
         return nn.functional.linear(x, rounded, self.bias)
 
 
@@ -61,7 +66,9 @@ def layers(conversion: builder.Conversion) -> list[str]:
     return [str(network.get_layer(index).type) for index in range(network.num_layers)]
 
 
-def exported(module: nn.Module, x: Tensor | None = None) -> torch.export.ExportedProgram:
+def exported(
+    module: nn.Module, x: Tensor | None = None
+) -> torch.export.ExportedProgram:
     x = torch.randn(4, 6) if x is None else x
     shapes = ({0: Dim("batch", min=1, max=8)},)
     return torch.export.export(module.eval(), (x,), dynamic_shapes=shapes)
@@ -115,7 +122,9 @@ class Other(nn.Module):
         (Other, "dequantized with other scales"),
     ],
 )
-def test_unsupported_quantization_is_refused(build: Callable[[], nn.Module], message: str) -> None:
+def test_unsupported_quantization_is_refused(
+    build: Callable[[], nn.Module], message: str
+) -> None:
     """The error has the source location and a fix."""
     with pytest.raises(LoweringError, match=message) as caught:
         ExportedModule(exported(build()))
@@ -128,7 +137,9 @@ def test_operators_that_choose_scales_are_refused() -> None:
     (problem,) = contents.problems({"target": target})
     assert "quantized operators that are read" in problem
     assert not list(
-        contents.problems({"target": target.replace("choose_qparams", "quantize_per_tensor")})
+        contents.problems(
+            {"target": target.replace("choose_qparams", "quantize_per_tensor")}
+        )
     )
 
 
@@ -138,7 +149,9 @@ def test_unsupported_torchao_operators_are_refused_with_a_fix() -> None:
     (problem,) = contents.problems(target)
     assert "quantize_affine" in problem and "Int8WeightOnlyConfig" in problem
     assert not list(contents.problems(target, custom=True))
-    assert not list(contents.problems({"target": "torch.ops.torchao.quantize_affine.default"}))
+    assert not list(
+        contents.problems({"target": "torch.ops.torchao.quantize_affine.default"})
+    )
 
 
 class Rounding(Weights):
@@ -159,9 +172,20 @@ class Rounding(Weights):
         zero = torch.full_like(scale, self.zero_point, dtype=torch.int8)
         if self.dynamic:
             block[:-1] = [1] * (x.dim() - 1)
-            options = ("SYMMETRIC", block, torch.int8, -128, 127, EPS, self.scale_dtype, torch.int8)
+            options = (
+                "SYMMETRIC",
+                block,
+                torch.int8,
+                -128,
+                127,
+                EPS,
+                self.scale_dtype,
+                torch.int8,
+            )
             scale, zero = torch.ops.torchao.choose_qparams_affine(x, *options, True)
-        q = torch.ops.torchao.quantize_affine(x, block, scale, zero, torch.int8, -128, 127)
+        q = torch.ops.torchao.quantize_affine(
+            x, block, scale, zero, torch.int8, -128, 127
+        )
         y = self.multiplied(q.reshape(-1, x.size(-1)), self.weight.t())
         y = self.scaled(y, scale.reshape(-1, 1))
         return y.reshape(*x.shape[:-1], -1).add_(self.bias)
@@ -204,11 +228,15 @@ def test_torchao_quantized_activations(
     pairs = sum("DEQUANTIZE" in kind for kind in layers(conversion))
     assert pairs == (0 if dynamic else 2)
     assert sum("MATRIX_MULTIPLY" in kind for kind in layers(conversion)) == 1
-    x = torch.randn(3, *shape[1:]) * torch.tensor([0.1, 1, 30]).reshape(3, *[1] * (len(shape) - 1))
+    x = torch.randn(3, *shape[1:]) * torch.tensor([0.1, 1, 30]).reshape(
+        3, *[1] * (len(shape) - 1)
+    )
     (output,), expected = builder.reference.run(conversion, [x]), module(x)
     torch.testing.assert_close(output, expected)
     # quantized weights alone give other outputs, so the activations are rounded
-    plain = nn.functional.linear(x, module.weight.float() * module.scales[:, None], module.bias)
+    plain = nn.functional.linear(
+        x, module.weight.float() * module.scales[:, None], module.bias
+    )
     assert (plain - expected).abs().max() > 1e-3
     assert builder.build_engine(conversion)
 
@@ -241,9 +269,13 @@ class OtherSum(Shifted):
     """The product is read before and after the subtraction."""
 
     def multiplied(self, q: Tensor, weight: Tensor) -> Tensor:
-        product = torch.ops.aten._int_mm((q.to(torch.int32) + 128).to(torch.uint8), weight)
+        product = torch.ops.aten._int_mm(
+            (q.to(torch.int32) + 128).to(torch.uint8), weight
+        )
         again = product + 1
-        return product.sub_(weight.sum(0, keepdim=True, dtype=torch.int32) * 128) + again
+        return (
+            product.sub_(weight.sum(0, keepdim=True, dtype=torch.int32) * 128) + again
+        )
 
 
 class ReadAgain(Rounding):
@@ -252,7 +284,9 @@ class ReadAgain(Rounding):
     def forward(self, x: Tensor) -> Tensor:
         zero = torch.zeros_like(self.step, dtype=torch.int8)
         block = list(x.shape)
-        return torch.ops.torchao.quantize_affine(x, block, self.step, zero, torch.int8, -128, 127)
+        return torch.ops.torchao.quantize_affine(
+            x, block, self.step, zero, torch.int8, -128, 127
+        )
 
 
 @pytest.mark.parametrize(
@@ -266,7 +300,9 @@ class ReadAgain(Rounding):
         (ReadAgain, "read by an operator other than"),
     ],
 )
-def test_unsupported_torchao_quantization_is_refused(module: type[Rounding], message: str) -> None:
+def test_unsupported_torchao_quantization_is_refused(
+    module: type[Rounding], message: str
+) -> None:
     with pytest.raises(LoweringError, match=message) as caught:
         ExportedModule(exported(module()))
     assert "test_quantized.py" in str(caught.value.where) and caught.value.fix

@@ -61,7 +61,9 @@ def far_longer(x: Tensor, y: Tensor) -> Tensor:
     return x.sum() + y
 
 
-PROGRAMS: dict[str, tuple[nn.Module, tuple[Tensor, ...], tuple[dict[int, Any], ...]]] = {
+PROGRAMS: dict[
+    str, tuple[nn.Module, tuple[Tensor, ...], tuple[dict[int, Any], ...]]
+] = {
     "a multiple that is checked": (One(in_eights), (torch.randn(16, 4),), ({0: AUTO},)),
     "a multiple": (
         One(lambda x: x.reshape(-1, 8, 4).sum(1)),
@@ -144,13 +146,22 @@ def test_program_accepts_the_sizes_of_init(name: str, deferred: bool) -> None:
     specs = module.axes.specs()
     for which in range(3):
         shapes = [
-            [axis if isinstance(axis, int) else spec.dims[axis][which] for axis in spec.shape]
+            [
+                axis if isinstance(axis, int) else spec.dims[axis][which]
+                for axis in spec.shape
+            ]
             for spec in specs
         ]
         module(*(torch.randn(shape) for shape in shapes))
-    assert all(low <= usual <= high for spec in specs for low, usual, high in spec.dims.values())
+    assert all(
+        low <= usual <= high
+        for spec in specs
+        for low, usual, high in spec.dims.values()
+    )
     assert not module.axes.unresolved
-    spec = ModelSpec("sizes", Path("sizes.pt2"), specs, profiles=(merged_profile(specs),))
+    spec = ModelSpec(
+        "sizes", Path("sizes.pt2"), specs, profiles=(merged_profile(specs),)
+    )
     recording = parity.record_goldens(module, spec)
     assert len(recording.goldens) >= 2 and not recording.reduced
 
@@ -171,19 +182,26 @@ def only_one_product(x: Tensor) -> Tensor:
 def test_unresolved_sizes_are_marked() -> None:
     """The manifest of init names the condition that its sizes do not satisfy."""
     program = torch.export.export(
-        One(only_one_product), (torch.ones(1009, 997),), dynamic_shapes=({0: AUTO, 1: AUTO},)
+        One(only_one_product),
+        (torch.ones(1009, 997),),
+        dynamic_shapes=({0: AUTO, 1: AUTO},),
     )
     axes = ExportedModule(program).axes
     axes.specs()
     (condition,) = axes.unresolved
     assert "1005973" in condition and "length" in condition
-    assert axes.comment("length").startswith("? ") and condition in axes.comment("length")
+    assert axes.comment("length").startswith("? ") and condition in axes.comment(
+        "length"
+    )
 
 
 def narrowed(module: ExportedModule, **ranges: Range) -> tuple[TensorSpec, ...]:
     """The module's own specs with other ranges."""
     return tuple(
-        replace(spec, dims={axis: ranges.get(axis, span) for axis, span in spec.dims.items()})
+        replace(
+            spec,
+            dims={axis: ranges.get(axis, span) for axis, span in spec.dims.items()},
+        )
         for spec in module.axes.specs()
     )
 
@@ -191,7 +209,9 @@ def narrowed(module: ExportedModule, **ranges: Range) -> tuple[TensorSpec, ...]:
 def test_sizes_that_violate_a_guard_are_reported() -> None:
     """The error names the guard by the names of the axes, and sizes that the program accepts."""
     module = exported("two multiples")
-    with pytest.raises(UsageError, match=r"the min sizes .* needs .*height // 4\) != 1") as caught:
+    with pytest.raises(
+        UsageError, match=r"the min sizes .* needs .*height // 4\) != 1"
+    ) as caught:
         module.axes.check(narrowed(module, height=(4, 16, 36)))
     assert str(caught.value.fix) == "write height 8, width 8 as min"
     module = exported("at most another")
@@ -204,7 +224,9 @@ def test_relations_that_requests_must_satisfy() -> None:
     module = exported("at most another")
 
     def needed(specs: tuple[TensorSpec, ...]) -> list[str]:
-        spans = {axis: (span[0], span[2]) for one in specs for axis, span in one.dims.items()}
+        spans = {
+            axis: (span[0], span[2]) for one in specs for axis, span in one.dims.items()
+        }
         return module.axes.relations(specs).needed(spans)
 
     assert needed(module.axes.specs()) == ["batch_2 <= batch"]

@@ -60,7 +60,9 @@ def _count(counts: Counter[str], made: Program, outcome: Outcome) -> None:
         counts[f"refused: {outcome.reason}"] += 1
     if outcome.network:
         network = outcome.network
-        counts["network: equal" if network == "equal" else f"no network: {network}"] += 1
+        counts[
+            "network: equal" if network == "equal" else f"no network: {network}"
+        ] += 1
 
 
 def _keep(made: Program, outcome: Outcome, folder: Path) -> Path:
@@ -71,7 +73,9 @@ def _keep(made: Program, outcome: Outcome, folder: Path) -> Path:
     message = "\n    ".join(outcome.reason.splitlines()[:12])
     print(f"{outcome.verdict}: {file}\n    {message}", flush=True)
     kind_of_failure = _failure(outcome)
-    small = minimized(made, lambda smaller: _failure(_outcome(smaller)) == kind_of_failure)
+    small = minimized(
+        made, lambda smaller: _failure(_outcome(smaller)) == kind_of_failure
+    )
     file.write_text(small.source(note))
     return file
 
@@ -94,7 +98,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--programs", type=int, default=10**9, help="at most this many")
     parser.add_argument("--kind", choices=KINDS, help="default: an equal time for each")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--keep", type=Path, default=FOUND, help="the folder for what fails")
+    parser.add_argument(
+        "--keep", type=Path, default=FOUND, help="the folder for what fails"
+    )
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
     kinds = (given.kind,) if given.kind else KINDS

@@ -107,7 +107,9 @@ def _equal_one(module: Any, cases: Sequence[_Case], source: str) -> Outcome:
     except AssertionError as error:
         for outputs in (lambda case: case.optimized, _in_python(source)):
             with contextlib.suppress(AssertionError):
-                return _checked(module, [(case.inputs, outputs(case)) for case in cases])
+                return _checked(
+                    module, [(case.inputs, outputs(case)) for case in cases]
+                )
         raise error from None
 
 
@@ -149,7 +151,9 @@ def _checked(module: Any, cases: Sequence[tuple[Tensors, Tensors]]) -> Outcome:
     return Outcome("equal", network="equal")
 
 
-def _compare(what: str, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
+def _compare(
+    what: str, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]
+) -> None:
     for index, (output, wanted) in enumerate(zip(outputs, expected, strict=True)):
         if output.dtype == wanted.dtype and torch.equal(output, wanted):
             continue
@@ -174,9 +178,13 @@ def _module(source: str, name: str) -> Any:
         module = scope["Program"]().eval()
         if scope.get("EXPORTED"):
             rows = {0: torch.export.Dim.DYNAMIC(min=1, max=8)}
-            return torch.export.export(module, next(_inputs()), dynamic_shapes=(rows,) * 3)
+            return torch.export.export(
+                module, next(_inputs()), dynamic_shapes=(rows,) * 3
+            )
         if scope["TRACED"]:
-            return saved(torch.jit.trace(module, _copies(next(_inputs())), check_trace=False))
+            return saved(
+                torch.jit.trace(module, _copies(next(_inputs())), check_trace=False)
+            )
         return saved(torch.jit.script(module))
     finally:
         del linecache.cache[file]
@@ -199,7 +207,9 @@ def _inputs() -> Any:
 
 def _tensors(result: Any) -> Tensors:
     """Flatten a program's result. A smaller program may return nothing."""
-    if not isinstance(result, tuple) or not all(isinstance(one, torch.Tensor) for one in result):
+    if not isinstance(result, tuple) or not all(
+        isinstance(one, torch.Tensor) for one in result
+    ):
         raise TypeError("a program returns a tuple of tensors")
     return result
 

@@ -10,7 +10,9 @@ from tests.fuzz.programs import Program
 Lines = tuple[str, ...]
 
 
-def minimized(program: Program, fails: Callable[[Program], bool], attempts: int = 400) -> Program:
+def minimized(
+    program: Program, fails: Callable[[Program], bool], attempts: int = 400
+) -> Program:
     """Return the smallest failing program found.
 
     Within a number of attempts, no statement can be removed from it, and no if or loop replaced by
@@ -47,7 +49,10 @@ def _end(lines: Lines, at: int) -> int:
     depth, end = _depth(lines[at]), at + 1
     while end < len(lines) and (
         _depth(lines[end]) > depth
-        or (_depth(lines[end]) == depth and lines[end].strip() == "else:" != lines[at].strip())
+        or (
+            _depth(lines[end]) == depth
+            and lines[end].strip() == "else:" != lines[at].strip()
+        )
     ):
         end += 1
     return end

@@ -76,7 +76,10 @@ class Program:
 
     def source(self, note: str = "") -> str:
         """Return a Python file with a module `Program`."""
-        note = note or f"python -m tests.fuzz --kind {self.kind} --seed {self.seed} --programs 1"
+        note = (
+            note
+            or f"python -m tests.fuzz --kind {self.kind} --seed {self.seed} --programs 1"
+        )
         body = "\n".join(f"        {line}" for line in self.lines)
         head = _HEAD.format(note=note, traced=self.traced, exported=self.exported)
         return head + body + "\n"
@@ -118,10 +121,17 @@ def _block(rng: random.Random, kind: str, depth: int) -> list[str]:
         lines = [f"if {_fill(rng, rng.choice(st.CONDITIONS))}:", *inside(2)]
         return [*lines, "else:", *inside(2)] if rng.random() < 0.6 else lines
     if shape < 0.9:
-        return [f"for t in range({_fill(rng, rng.choice(st.TRIP_COUNTS))}):", *inside(3)]
+        return [
+            f"for t in range({_fill(rng, rng.choice(st.TRIP_COUNTS))}):",
+            *inside(3),
+        ]
     at, name = rng.randrange(len(st.WHILES)), rng.choice("abc")
     # a loop that data ends, and that also ends if a statement keeps its condition true
-    head = ["for step in range(5):", f"    if not {st.WHILES[at].format(x=name)}:", "        break"]
+    head = [
+        "for step in range(5):",
+        f"    if not {st.WHILES[at].format(x=name)}:",
+        "        break",
+    ]
     return [*head, f"    {st.WHILE_STEPS[at].format(x=name)}", *inside(1)]
 
 

@@ -34,8 +34,15 @@ def test_inserted_fault_is_found_minimized_and_saved(
     """The fault is a `fill_` that is lowered like `zero_`."""
     wrong = {**inplace._SPECIAL, "aten::fill_": inplace._SPECIAL["aten::zero_"]}
     monkeypatch.setattr(inplace, "_SPECIAL", wrong)
-    lines = ("a = x.clone()", "b = y + 1", "for t in range(x.size(0)):", "    a.fill_(2)")
-    generated = Program("inplace", 7, (*lines, "c = a * b", "return (a,)"), traced=False)
+    lines = (
+        "a = x.clone()",
+        "b = y + 1",
+        "for t in range(x.size(0)):",
+        "    a.fill_(2)",
+    )
+    generated = Program(
+        "inplace", 7, (*lines, "c = a * b", "return (a,)"), traced=False
+    )
     monkeypatch.setattr("tests.fuzz.__main__.program", lambda kind, seed: generated)
     arguments = ["--kind", "inplace", "--programs", "1", "--seconds", "99"]
     assert main([*arguments, "--keep", str(tmp_path)]) == 1
@@ -44,7 +51,9 @@ def test_inserted_fault_is_found_minimized_and_saved(
     assert "lowered graph, output 0" in capsys.readouterr().out
 
 
-def test_time_is_shared_between_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_is_shared_between_kinds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A slow kind runs fewer programs, and does not keep others from running."""
     clock = count(0.0, 1.0)
     monkeypatch.setattr("tests.fuzz.__main__.time.monotonic", lambda: next(clock))
@@ -68,7 +77,9 @@ def test_minimization_removes_statements_with_their_blocks() -> None:
     lines = ("if a:", "    b", "else:", "    c", "d")
     generated = Program("control", 0, lines, traced=False)
     assert minimized(generated, lambda one: "d" in one.lines).lines == ("d",)
-    assert minimized(generated, lambda one: "c" in map(str.strip, one.lines)).lines == ("c",)
+    assert minimized(generated, lambda one: "c" in map(str.strip, one.lines)).lines == (
+        "c",
+    )
 
 
 def test_program_that_fails_in_torch_is_invalid() -> None:

@@ -42,8 +42,20 @@ MODULES = (
 ATTEMPT = "tests.hostile.__main__:attempt"
 LOAD_SECONDS, STAGE_SECONDS = 5, 20
 BATCH = 20
-FULL = {"archives": 1000, "manifests": 1000, "crafted": 300, "damaged": 300, "requests": 100}
-SHARES = {"archives": 0.35, "manifests": 0.3, "crafted": 0.2, "damaged": 0.15, "requests": 0.0}
+FULL = {
+    "archives": 1000,
+    "manifests": 1000,
+    "crafted": 300,
+    "damaged": 300,
+    "requests": 100,
+}
+SHARES = {
+    "archives": 0.35,
+    "manifests": 0.3,
+    "crafted": 0.2,
+    "damaged": 0.15,
+    "requests": 0.0,
+}
 """Of the time of a short run; starting a server takes too long for one."""
 
 
@@ -56,7 +68,9 @@ def attempt(path: str, report: Any) -> tuple[str, str]:
         return "refused", str(error)
     except Exception as error:
         found = unforeseen.as_defect(error)
-        return ("exit_70" if found.exit_code == 70 else "refused"), found.traceback or str(found)
+        return (
+            "exit_70" if found.exit_code == 70 else "refused"
+        ), found.traceback or str(found)
 
 
 def _use(path: Path, report: Any) -> tuple[str, str]:
@@ -81,7 +95,11 @@ def _use(path: Path, report: Any) -> tuple[str, str]:
     except errors as error:
         return "refused", f"the lowered graph's error: {error}"
     same = torch.allclose(output, expected, equal_nan=True)
-    return ("accepted_right", "") if same else ("wrong_answers", f"{output} is not {expected}")
+    return (
+        ("accepted_right", "")
+        if same
+        else ("wrong_answers", f"{output} is not {expected}")
+    )
 
 
 @dataclass(frozen=True)
@@ -92,7 +110,9 @@ class Suite:
     write: Callable[[Path, int], Case]
 
 
-def _archive(originals: list[archives.Members], victim: Path, folder: Path, seed: int) -> Case:
+def _archive(
+    originals: list[archives.Members], victim: Path, folder: Path, seed: int
+) -> Case:
     folder.mkdir()
     path = folder / "m.pt"
     return Case(archives.write(path, seed, originals, victim), (str(path),))
@@ -111,11 +131,16 @@ def suites(base: Path, url: str, made: repositories.Published) -> dict[str, Suit
     originals, victim = archives.seeds(), given / "victim.py"
     return {
         "archives": Suite(ATTEMPT, partial(_archive, originals, victim)),
-        "manifests": Suite(manifests.ATTEMPT, lambda f, n: manifests.write(f, n, model, executed)),
-        "crafted": Suite(
-            repositories.CRAFTED, lambda f, n: repositories.craft(f, n, made, executed, url)
+        "manifests": Suite(
+            manifests.ATTEMPT, lambda f, n: manifests.write(f, n, model, executed)
         ),
-        "damaged": Suite(repositories.DAMAGED, lambda f, n: repositories.damage(f, n, made)),
+        "crafted": Suite(
+            repositories.CRAFTED,
+            lambda f, n: repositories.craft(f, n, made, executed, url),
+        ),
+        "damaged": Suite(
+            repositories.DAMAGED, lambda f, n: repositories.damage(f, n, made)
+        ),
     }
 
 
@@ -150,7 +175,9 @@ def _batch(
     for seed in seeds:
         (results / str(seed)).mkdir()
         (inputs / str(seed) / "out").symlink_to(results / str(seed))
-    sandbox = processes.Sandbox((results, base / "cache"), network=True) if confined else None
+    sandbox = (
+        processes.Sandbox((results, base / "cache"), network=True) if confined else None
+    )
     tried = partial(
         attempt_all,
         suite.target,
@@ -168,9 +195,13 @@ def _batch(
 
 def main() -> int:
     """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.hostile", description=__doc__
+    )
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--full", action="store_true", help="all counts, however long it takes")
+    parser.add_argument(
+        "--full", action="store_true", help="all counts, however long it takes"
+    )
     parser.add_argument("--suite", choices=FULL, action="append", help="only this one")
     parser.add_argument("--seed", type=int, default=0, help="the first input's seed")
     parser.add_argument("--jobs", type=int, default=1, help="inputs at a time")
@@ -186,7 +217,9 @@ def main() -> int:
         os.environ["TRT_BUILD_CACHE"] = str(base / "cache")
         (base / "made").mkdir()
         made = repositories.prepare(base / "made")
-        url = stack.enter_context(_server(made)) if args.full else repositories.NO_SERVER
+        url = (
+            stack.enter_context(_server(made)) if args.full else repositories.NO_SERVER
+        )
         for suite, ready in {**suites(base, url, made), "requests": None}.items():
             if suite not in (args.suite or FULL) or not (args.full or SHARES[suite]):
                 continue
@@ -198,15 +231,22 @@ def main() -> int:
                 else {"seconds": args.seconds * SHARES[suite] / _shares(args.suite)}
             )
             if ready is None:
-                asks = partial(requests.run, made.plain, base, FULL[suite], args.seed, counts)
+                asks = partial(
+                    requests.run, made.plain, base, FULL[suite], args.seed, counts
+                )
                 watch(base / "given", counts, suite, asks)
             else:
                 options = {"confined": not args.unconfined, "workers": args.jobs}
                 run(ready, base, args.seed, counts, **amount, **options)
-            print(f"{suite}: {counts.cases} in {time.monotonic() - began:.0f} s", file=sys.stderr)
+            print(
+                f"{suite}: {counts.cases} in {time.monotonic() - began:.0f} s",
+                file=sys.stderr,
+            )
             if args.out:
                 written(args.out, found)
-    print(json.dumps({name: counts.as_dict() for name, counts in found.items()}, indent=2))
+    print(
+        json.dumps({name: counts.as_dict() for name, counts in found.items()}, indent=2)
+    )
     return 0 if all(counts.passed for counts in found.values()) else 1
 
 

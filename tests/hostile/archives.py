@@ -55,7 +55,9 @@ def seeds() -> list[Members]:
     """The archives that are mutated: scripted, traced and frozen ones."""
     torch.manual_seed(0)
     x = torch.ones(2, 4)
-    modules = [torch.jit.script(module.eval()) for module in (Dense(), Loops(), State())]
+    modules = [
+        torch.jit.script(module.eval()) for module in (Dense(), Loops(), State())
+    ]
     modules += [torch.jit.trace(Dense().eval(), x), torch.jit.freeze(modules[0])]
     return [_members(module) for module in modules]
 
@@ -113,13 +115,17 @@ def swap(chance: random.Random, members: Members) -> None:
 
 def rename(chance: random.Random, members: Members) -> None:
     name = _pick(chance, members)
-    new = chance.choice((name.upper(), "../" + name, name + "\\x", name.replace("/", "//"), "x"))
+    new = chance.choice(
+        (name.upper(), "../" + name, name + "\\x", name.replace("/", "//"), "x")
+    )
     members[new] = members.pop(name)
 
 
 def add(chance: random.Random, members: Members) -> None:
     name = _pick(chance, members)
-    members[chance.choice((name.swapcase(), f"{name}/x", "other/data.pkl"))] = members[name]
+    members[chance.choice((name.swapcase(), f"{name}/x", "other/data.pkl"))] = members[
+        name
+    ]
 
 
 def cut_code(chance: random.Random, members: Members) -> None:
@@ -169,10 +175,20 @@ def craft(chance: random.Random, members: Members) -> None:
     """A hostile statement at the beginning of a method."""
     name = _pick(chance, members, ".py")
     lines = members[name].decode().split("\n")
-    ends = [n for n, line in enumerate(lines) if line.startswith("    ") and "return" in line]
-    starts = [n for n, line in enumerate(lines) if line.rstrip().endswith(":") and "->" in line]
+    ends = [
+        n
+        for n, line in enumerate(lines)
+        if line.startswith("    ") and "return" in line
+    ]
+    starts = [
+        n
+        for n, line in enumerate(lines)
+        if line.rstrip().endswith(":") and "->" in line
+    ]
     at = chance.choice([n + 1 for n in starts] + ends or [0])
-    statement = chance.choice(STATEMENTS).replace("{expression}", chance.choice(EXPRESSIONS))
+    statement = chance.choice(STATEMENTS).replace(
+        "{expression}", chance.choice(EXPRESSIONS)
+    )
     lines.insert(at, f"    {statement}")
     members[name] = "\n".join(lines).encode()
 

@@ -154,7 +154,10 @@ Snapshot = dict[str, str]
 
 def snapshot(folder: Path) -> Snapshot:
     """Every path below the folder with its kind and content."""
-    return {str(path.relative_to(folder)): _content(path) for path in sorted(folder.rglob("*"))}
+    return {
+        str(path.relative_to(folder)): _content(path)
+        for path in sorted(folder.rglob("*"))
+    }
 
 
 def _content(path: Path) -> str:
@@ -170,7 +173,9 @@ def watch(folder: Path, counts: Counts, label: str, act: Callable[[], None]) -> 
     before = snapshot(folder)
     act()
     after = snapshot(folder)
-    changed = [path for path in {*before, *after} if before.get(path) != after.get(path)]
+    changed = [
+        path for path in {*before, *after} if before.get(path) != after.get(path)
+    ]
     if any(Path(path).name == EXECUTED for path in changed):
         counts.found("code_executed", label)
     elif changed:

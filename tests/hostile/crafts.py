@@ -20,10 +20,37 @@ from tests.hostile.counts import SECRET
 from tests.hostile.manifests import Executes
 
 HUGE: tuple[Any, ...] = (
-    *(None, True, -1, 2**63, 1e308, "", "x" * 5000, "\x00", "../../secret.txt", "/etc/passwd"),
-    *([], {}, [[]], {"a": {"a": {}}}, ["../../secret.txt"], {"9.0": "../../../secret.txt"}),
+    *(
+        None,
+        True,
+        -1,
+        2**63,
+        1e308,
+        "",
+        "x" * 5000,
+        "\x00",
+        "../../secret.txt",
+        "/etc/passwd",
+    ),
+    *(
+        [],
+        {},
+        [[]],
+        {"a": {"a": {}}},
+        ["../../secret.txt"],
+        {"9.0": "../../../secret.txt"},
+    ),
 )
-LEADS_OUT = ("../../secret.txt", "../../../../secret.txt", "/etc/hostname", "..", "", ".", "1", "x")
+LEADS_OUT = (
+    "../../secret.txt",
+    "../../../../secret.txt",
+    "/etc/hostname",
+    "..",
+    "",
+    ".",
+    "1",
+    "x",
+)
 """Names that are no file of the model."""
 
 
@@ -47,7 +74,9 @@ def special(chance: random.Random, model: Path, executed: Path) -> None:
         file.mkdir()
     else:
         file.symlink_to(
-            chance.choice(("/dev/zero", "/dev/stdin", "../../../secret.txt", "/", file.name))
+            chance.choice(
+                ("/dev/zero", "/dev/stdin", "../../../secret.txt", "/", file.name)
+            )
         )
 
 
@@ -59,7 +88,9 @@ def special_folder(chance: random.Random, model: Path, executed: Path) -> None:
     if how == 0:
         (chosen / "loop").symlink_to("..")
     elif how == 4:
-        (chosen / "extra").symlink_to(os.path.relpath(model.parents[1] / "secret.txt", chosen))
+        (chosen / "extra").symlink_to(
+            os.path.relpath(model.parents[1] / "secret.txt", chosen)
+        )
     elif how == 1:
         os.mkfifo(chosen / "extra.npz")
     elif how == 2:
@@ -77,7 +108,11 @@ def change_json(chance: random.Random, model: Path, executed: Path) -> None:
     while True:
         keys = list(owner) if isinstance(owner, dict) else range(len(owner))
         key = chance.choice(list(keys))
-        if not isinstance(owner[key], dict | list) or not owner[key] or chance.random() < 0.3:
+        if (
+            not isinstance(owner[key], dict | list)
+            or not owner[key]
+            or chance.random() < 0.3
+        ):
             break
         owner = owner[key]
     if chance.random() < 0.2 and isinstance(owner, dict):
@@ -116,7 +151,9 @@ def lead_out(chance: random.Random, model: Path, executed: Path) -> None:
     file = chance.choice([records[-1], *records])
     record = json.loads(file.read_text())
     name, digest = chance.choice(LEADS_OUT), hashlib.sha256(SECRET.encode()).hexdigest()
-    how = chance.choice(("files", "steps", "version", "kept", "last_version", "retired", "policy"))
+    how = chance.choice(
+        ("files", "steps", "version", "kept", "last_version", "retired", "policy")
+    )
     if how == "files":
         record["files"] = {**chance.choice(({}, record["files"])), name: digest}
     elif how == "steps":
@@ -124,13 +161,18 @@ def lead_out(chance: random.Random, model: Path, executed: Path) -> None:
     elif how == "version":
         record["version"] = chance.choice((name, -1, True, 2**70, 1.5, 10**4000))
     elif how == "kept":
-        record["kept"] = {chance.choice((name, "-1", "7", "9" * 5000, "\u0663")): digest}
+        record["kept"] = {
+            chance.choice((name, "-1", "7", "9" * 5000, "\u0663")): digest
+        }
     elif how == "last_version":
         record["last_version"] = chance.choice((name, 2**70, -5, None, [1]))
     elif how == "retired":
         record["retired"] = {name: chance.choice((0, -1e308, None))}
     else:
-        record["versions_policy"] = record["version_policy"] = {"keep": 10**9, "serve": name}
+        record["versions_policy"] = record["version_policy"] = {
+            "keep": 10**9,
+            "serve": name,
+        }
     published.write(file.parent, record)
 
 
@@ -164,15 +206,21 @@ def change_plans(chance: random.Random, model: Path, executed: Path) -> None:
     """A model with a plan for several GPUs whose file names lead out of the model."""
     version = model / "1"
     (version / "model.plan").write_bytes(b"plan")
-    name = chance.choice(("../../../secret.txt", "/etc/passwd", "..", "", "x" * 300, "model.plan"))
+    name = chance.choice(
+        ("../../../secret.txt", "/etc/passwd", "..", "", "x" * 300, "model.plan")
+    )
     (model / "config.pbtxt").write_text(
         f'name: "{model.name}"\nplatform: "tensorrt_plan"\nmax_batch_size: 8\n'
         f'cc_model_filenames {{ key: "9.0" value: "{name}" }}\n'
         f'default_model_filename: "{name}"\n'
     )
-    plans = chance.choice(({"9.0": {}}, {"9.0": None}, {"../x": {}}, {"ampere_plus": {}}, [1]))
+    plans = chance.choice(
+        ({"9.0": {}}, {"9.0": None}, {"../x": {}}, {"ampere_plus": {}}, [1])
+    )
     (version / "plan.json").write_text(
-        json.dumps({"plans": plans, "compute_capabilities": chance.choice((["9.0"], 9, None))})
+        json.dumps(
+            {"plans": plans, "compute_capabilities": chance.choice((["9.0"], 9, None))}
+        )
     )
 
 
@@ -190,7 +238,10 @@ def change_goldens(chance: random.Random, model: Path, executed: Path) -> None:
         "text.npy": ("input:x.npy", b"\x93NUMPY no array"),
         "escape": ("../../../evil.npy", _npy(np.ones(2))),
         "huge header": ("input:x.npy", header.getvalue()),
-        "long header": ("input:x.npy", b"\x93NUMPY\x02\x00" + b"\xff" * 4 + b"{" * 1000),
+        "long header": (
+            "input:x.npy",
+            b"\x93NUMPY\x02\x00" + b"\xff" * 4 + b"{" * 1000,
+        ),
         "empty": ("input:x.npy", b""),
         "name": ("input:" + "n" * 60000 + ".npy", _npy(np.ones(2, np.float32))),
         "bfloat": ("input:x|bfloat16.npy", _npy(np.ones(2, np.float64))),
@@ -207,7 +258,9 @@ def change_goldens(chance: random.Random, model: Path, executed: Path) -> None:
         np.savez(file, **{"input:x": np.ones((2, 4), np.float32)})
         file.write_bytes(file.read_bytes()[: chance.randrange(1, 200)])
     elif how == "other shape":
-        np.savez(file, **{"input:x": np.ones((0, 9), np.complex64), "output:y": np.ones(())})
+        np.savez(
+            file, **{"input:x": np.ones((0, 9), np.complex64), "output:y": np.ones(())}
+        )
     else:
         with zipfile.ZipFile(file, "w") as archive:
             archive.writestr(*members[how])

@@ -94,8 +94,27 @@ VALUES = (
     "\ufeff",
 )
 KEYS = (
-    *("module", "goldens", "state", "sequences", "plugins", "triton", "constants", "limits", "io"),
-    *("__class__", "dims", "profiles", "calibration", "warmup", "precision", "build", "<<"),
+    *(
+        "module",
+        "goldens",
+        "state",
+        "sequences",
+        "plugins",
+        "triton",
+        "constants",
+        "limits",
+        "io",
+    ),
+    *(
+        "__class__",
+        "dims",
+        "profiles",
+        "calibration",
+        "warmup",
+        "precision",
+        "build",
+        "<<",
+    ),
 )
 
 
@@ -146,7 +165,9 @@ def change_value(chance: random.Random, data: bytes) -> bytes:
     lines = data.decode().splitlines()
     index = chance.randrange(len(lines))
     head, colon, _ = lines[index].rpartition(":")
-    lines[index] = f"{head}{colon} {chance.choice(VALUES)}" + ("}" if "{" in head else "")
+    lines[index] = f"{head}{colon} {chance.choice(VALUES)}" + (
+        "}" if "{" in head else ""
+    )
     return "\n".join(lines).encode()
 
 
@@ -195,7 +216,9 @@ def indent(chance: random.Random, data: bytes) -> bytes:
 
 def whole(chance: random.Random, data: bytes) -> bytes:
     """The file as a whole is unusual."""
-    laughs = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(12))
+    laughs = "".join(
+        f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(12)
+    )
     return chance.choice(
         (
             b"",

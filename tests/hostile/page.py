@@ -37,7 +37,10 @@ COLUMNS = {
 def table(data: dict[str, dict[str, Any]]) -> str:
     """The Markdown table of these counts."""
     numbers = [*COLUMNS.values()]
-    rows = ([words, *(str(data[name][key]) for key in COLUMNS)] for name, words in ROWS.items())
+    rows = (
+        [words, *(str(data[name][key]) for key in COLUMNS)]
+        for name, words in ROWS.items()
+    )
     return "\n".join(tables.table(["input", *numbers], rows, numbers))
 
 

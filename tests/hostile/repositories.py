@@ -68,8 +68,12 @@ def prepare(folder: Path) -> Published:
     from builder.triton import signatures
 
     made = Published(folder)
-    subprocess.run(signatures.MAKE_KEYS, shell=True, cwd=folder, check=True, capture_output=True)
-    _build(folder / "plain.models", made.plain, {MODEL: VALID[0], ENSEMBLE: VALID[0] + CUT})
+    subprocess.run(
+        signatures.MAKE_KEYS, shell=True, cwd=folder, check=True, capture_output=True
+    )
+    _build(
+        folder / "plain.models", made.plain, {MODEL: VALID[0], ENSEMBLE: VALID[0] + CUT}
+    )
     for seed in (0, 1):
         _build(folder / "kept.models", made.kept, {MODEL: VALID[0] + KEPT}, seed)
     for repository in (made.plain, made.kept):
@@ -77,7 +81,9 @@ def prepare(folder: Path) -> Published:
     return made
 
 
-def _build(models: Path, out: Path, manifests: Mapping[str, str], seed: int = 0) -> None:
+def _build(
+    models: Path, out: Path, manifests: Mapping[str, str], seed: int = 0
+) -> None:
     from builder.repository import build_repository
 
     models.mkdir(exist_ok=True)
@@ -101,7 +107,9 @@ def craft(folder: Path, seed: int, made: Published, executed: Path, url: str) ->
     (folder / "secret.txt").write_text(SECRET)
     kind = chance.choice(CRAFTS)
     # the folder of a model or of an ensemble's step
-    model = chance.choice(sorted(path for path in (folder / "r").iterdir() if path.is_dir()))
+    model = chance.choice(
+        sorted(path for path in (folder / "r").iterdir() if path.is_dir())
+    )
     kind(chance, model, executed)
     if kind not in SEALED and chance.random() < 0.5:
         _seal_all(folder / "r")
@@ -110,7 +118,9 @@ def craft(folder: Path, seed: int, made: Published, executed: Path, url: str) ->
     # steps are named by their ensemble
     name = MODEL if model.name == MODEL else ENSEMBLE
     kept = original == made.kept
-    return Case(kind.__name__, (str(folder), name, kept, changed, str(made.key), url, loaded))
+    return Case(
+        kind.__name__, (str(folder), name, kept, changed, str(made.key), url, loaded)
+    )
 
 
 @lru_cache(maxsize=2)
@@ -124,14 +134,26 @@ def _seal_all(repository: Path) -> None:
     """
     from builder.store import published
 
-    sidecars = sorted(repository.rglob(published.SIDECAR), key=lambda path: -len(path.parts))
-    models = [path.parent for path in sidecars if not path.is_symlink() and path.is_file()]
-    for model in sorted(models, key=lambda folder: "steps" in published.read(folder / SIDECAR)):
+    sidecars = sorted(
+        repository.rglob(published.SIDECAR), key=lambda path: -len(path.parts)
+    )
+    models = [
+        path.parent for path in sidecars if not path.is_symlink() and path.is_file()
+    ]
+    for model in sorted(
+        models, key=lambda folder: "steps" in published.read(folder / SIDECAR)
+    ):
         record = published.read(model / SIDECAR)
         if not isinstance(record.get("files"), dict):
             continue
-        files = {name: _digest(model, name) or value for name, value in record["files"].items()}
-        for key, name in (("kept", "versions/{}/" + SIDECAR), ("seals", "../{}/" + SIDECAR)):
+        files = {
+            name: _digest(model, name) or value
+            for name, value in record["files"].items()
+        }
+        for key, name in (
+            ("kept", "versions/{}/" + SIDECAR),
+            ("seals", "../{}/" + SIDECAR),
+        ):
             if isinstance(record.get(key), dict):
                 record[key] = {
                     one: _digest(model, name.format(one)) or value
@@ -227,7 +249,11 @@ def _leaks(out: Path) -> bool:
 def _outside(out: Path) -> str:
     """What the commands wrote beside their repositories; empty where they wrote nothing there."""
     more = {path.name for path in out.iterdir()} - {"copy", "merged", "promoted"}
-    more |= {path.name for path in (out / "copy").iterdir()} - {"r", "models", "secret.txt"}
+    more |= {path.name for path in (out / "copy").iterdir()} - {
+        "r",
+        "models",
+        "secret.txt",
+    }
     if (out / "copy" / "secret.txt").read_text() != SECRET:
         more.add("secret.txt")
     return ", ".join(sorted(more))
@@ -259,11 +285,17 @@ def damage(folder: Path, seed: int, made: Published) -> Case:
     shutil.copytree(made.plain, folder / "r")
     model = folder / "r" / MODEL
     if chance.random() < 0.5:
-        model = chance.choice(sorted(path for path in model.parent.iterdir() if path != model))
+        model = chance.choice(
+            sorted(path for path in model.parent.iterdir() if path != model)
+        )
     # an empty file, which keeps Python from writing bytecode, has nothing to damage
-    files = sorted(path for path in model.rglob("*") if path.is_file() and path.stat().st_size)
+    files = sorted(
+        path for path in model.rglob("*") if path.is_file() and path.stat().st_size
+    )
     file = chance.choice(files)
-    kind = chance.choice(("flip", "flip", "flip", "cut", "empty", "grow", "remove", "exchange"))
+    kind = chance.choice(
+        ("flip", "flip", "flip", "cut", "empty", "grow", "remove", "exchange")
+    )
     data = file.read_bytes()
     if kind == "flip":
         changed = bytearray(data)
@@ -299,7 +331,9 @@ def attempt_damaged(
         return "exit_70", text
     named = code != 0 or "is damaged" in text
     report(base.name, "merge")
-    merged, record = command("merge", base / "r", "--out", base / "out" / "merged", "--json")
+    merged, record = command(
+        "merge", base / "r", "--out", base / "out" / "merged", "--json"
+    )
     if merged == 70:
         return "exit_70", record
     report(base.name, "runtime")

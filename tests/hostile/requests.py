@@ -25,7 +25,21 @@ INFER = f"/v2/models/{MODEL}/infer"
 Request = tuple[str, str, bytes, dict[str, str]]
 """Method, path, body and headers."""
 VALUES: tuple[Any, ...] = (
-    *(None, True, -1, 2**63, 1e308, "", "x" * 5000, "\x00", "../..", [], {}, [[]], [None]),
+    *(
+        None,
+        True,
+        -1,
+        2**63,
+        1e308,
+        "",
+        "x" * 5000,
+        "\x00",
+        "../..",
+        [],
+        {},
+        [[]],
+        [None],
+    ),
     *(["a"], [-1, 4], [2**40, 2**40], [0, 4], [2], "BYTES", "FP64", {"a": {"b": []}}),
 )
 
@@ -33,7 +47,9 @@ VALUES: tuple[Any, ...] = (
 def valid() -> dict[str, Any]:
     """The request that has one right answer."""
     data = [float(n) for n in range(8)]
-    return {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 4], "data": data}]}
+    return {
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 4], "data": data}]
+    }
 
 
 def _post(data: Any, path: str = INFER, **headers: str) -> Request:
@@ -55,7 +71,16 @@ def change_data(chance: random.Random) -> Request:
     """The tensor's values do not fit its shape or dtype."""
     data = valid()
     data["inputs"][0]["data"] = chance.choice(
-        ([], [1.0], [[1.0] * 4] * 3, ["NaN"] * 8, [None] * 8, [1e400] * 8, [[[1.0]]], [{}] * 8)
+        (
+            [],
+            [1.0],
+            [[1.0] * 4] * 3,
+            ["NaN"] * 8,
+            [None] * 8,
+            [1e400] * 8,
+            [[[1.0]]],
+            [{}] * 8,
+        )
     )
     return _post(data)
 
@@ -97,7 +122,9 @@ def binary(chance: random.Random) -> Request:
     data = valid()
     tensor = data["inputs"][0]
     del tensor["data"]
-    tensor["parameters"] = {"binary_data_size": chance.choice((0, 1, 31, 32, 2**31, 2**63, -1))}
+    tensor["parameters"] = {
+        "binary_data_size": chance.choice((0, 1, 31, 32, 2**31, 2**63, -1))
+    }
     head = json.dumps(data).encode()
     length = chance.choice((len(head), 0, -1, 1, 10**9, "x"))
     body = head + struct.pack("8f", *range(8))[: chance.choice((0, 5, 32))]
@@ -111,7 +138,10 @@ def shared_memory(chance: random.Random) -> Request:
     if chance.random() < 0.5:
         del tensor["data"]
         name = chance.choice(("region", "../../etc/passwd", ""))
-        tensor["parameters"] = {"shared_memory_region": name, "shared_memory_byte_size": 2**40}
+        tensor["parameters"] = {
+            "shared_memory_region": name,
+            "shared_memory_byte_size": 2**40,
+        }
         return _post(data)
     key = chance.choice(("/../../etc/passwd", "/x", "", "/" + "k" * 300))
     wanted = {"key": key, "offset": chance.choice((0, -1, 2**63)), "byte_size": 2**40}
@@ -120,8 +150,13 @@ def shared_memory(chance: random.Random) -> Request:
 
 def control(chance: random.Random) -> Request:
     """The server's own settings, and models from elsewhere."""
-    log = {"log_file": chance.choice(("/tmp/../{victim}", "{victim}")), "log_info": True}
-    config = {"parameters": {"config": json.dumps({"backend": "python", "name": "evil"})}}
+    log = {
+        "log_file": chance.choice(("/tmp/../{victim}", "{victim}")),
+        "log_info": True,
+    }
+    config = {
+        "parameters": {"config": json.dumps({"backend": "python", "name": "evil"})}
+    }
     files = {"parameters": {"config": "{}", "file:1/model.py": "aW1wb3J0IG9z"}}
     unload = {"parameters": {"unload_dependents": True}}
     trace = {"trace_file": "{victim}", "trace_level": ["TIMESTAMPS"], "trace_rate": "1"}
@@ -184,7 +219,9 @@ REQUESTS: tuple[Callable[[random.Random], Request], ...] = (
 )
 
 
-def run(repository: Path, folder: Path, count: int, first_seed: int, counts: Counts) -> None:
+def run(
+    repository: Path, folder: Path, count: int, first_seed: int, counts: Counts
+) -> None:
     """Send `count` requests, one after another, to one server of the repository."""
     from builder import serving
 
@@ -214,12 +251,18 @@ def _judge(server: Any, request: Request, expected: torch.Tensor) -> tuple[str, 
     except TimeoutError:
         return "hangs", f"{request[1]}: no answer within {SECONDS} s"
     except (OSError, http.client.HTTPException, ValueError) as error:
-        status, text = 400, str(error)  # the connection was closed, or the client itself refuses
+        status, text = (
+            400,
+            str(error),
+        )  # the connection was closed, or the client itself refuses
     if server.process.poll() is not None:
         return "exit_70", f"the server ended: {request[:2]} {request[2][:200]!r}"
     after = _right(_send(server.http_url, _post(valid()))[1], expected)
     if after is not True:
-        return "wrong_answers", f"after {request[:2]} {request[2][:200]!r}: another answer"
+        return (
+            "wrong_answers",
+            f"after {request[:2]} {request[2][:200]!r}: another answer",
+        )
     if status == 200 and request[1] == INFER and _is_valid(request[2]):
         return ("accepted_right" if _right(text, expected) else "wrong_answers"), text
     return ("accepted_right" if status == 200 else "refused"), text

@@ -46,17 +46,29 @@ def test_forbidden_outcomes_are_counted(tmp_path: Path) -> None:
     """A defect, a hang and a written file are each counted."""
     counts = Counts()
     cases = [
-        Case(how, (how, str(tmp_path / "file"))) for how in ("write", "hang", "defect", "refuse")
+        Case(how, (how, str(tmp_path / "file")))
+        for how in ("write", "hang", "defect", "refuse")
     ]
 
     def act() -> None:
         attempt_all(
-            f"{HERE}:behave", cases, counts, modules=(HERE,), sandbox=None, stage_seconds=3, jobs=1
+            f"{HERE}:behave",
+            cases,
+            counts,
+            modules=(HERE,),
+            sandbox=None,
+            stage_seconds=3,
+            jobs=1,
         )
 
     watch(tmp_path, counts, "seeds", act)
     found = {name: count for name, count in counts.outcomes.items() if count}
-    assert found == {"refused": 2, "ended_by_limit": 1, "exit_70": 1, "files_written": 1}
+    assert found == {
+        "refused": 2,
+        "ended_by_limit": 1,
+        "exit_70": 1,
+        "files_written": 1,
+    }
     assert counts.cases == 4
     assert not counts.passed
 
@@ -64,7 +76,15 @@ def test_forbidden_outcomes_are_counted(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("suite", ["archives", "manifests", "crafted", "damaged"])
 def test_short_run_of_each_suite_passes(suite: str) -> None:
-    command = [sys.executable, "-m", "tests.hostile", "--seconds", "5", "--suite", suite]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.hostile",
+        "--seconds",
+        "5",
+        "--suite",
+        suite,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)[suite]["cases"] >= 4

@@ -77,7 +77,9 @@ class Case:
             "pool-constants",
             "eliminate-dead-code",
         ):
-            if tidy != self.step and not (tidy == "lower-tuples" and "flatten" in self.step):
+            if tidy != self.step and not (
+                tidy == "lower-tuples" and "flatten" in self.step
+            ):
                 PASSES[tidy](graph)
         return graph
 
@@ -192,14 +194,25 @@ def full_slice(x):
 
 
 def undone(x):
-    y = x.t().t().transpose(0, 1).transpose(1, 0).permute(1, 0).permute(1, 0).neg().neg()
+    y = (
+        x.t()
+        .t()
+        .transpose(0, 1)
+        .transpose(1, 0)
+        .permute(1, 0)
+        .permute(1, 0)
+        .neg()
+        .neg()
+    )
     return y.expand(-1, -1).reshape(4, 3).reshape(2, 6)
 
 
 def nested_cat(x):
     inner = torch.cat([x, x + 1], 1)
     read_twice = torch.cat([x, x], 1)
-    joined = torch.cat([inner, torch.cat([torch.cat([x, x], 0)[: x.size(0)], x * 2], -1 + 2)], 1)
+    joined = torch.cat(
+        [inner, torch.cat([torch.cat([x, x], 0)[: x.size(0)], x * 2], -1 + 2)], 1
+    )
     other_axis = torch.cat([torch.cat([read_twice, read_twice], 0), read_twice], 0)
     return joined.sum() + other_axis.sum()
 
@@ -371,7 +384,9 @@ def flat_flat(x, w):
 
 
 def casts(x, y):
-    return x.to(y) + x.to("cpu") + x.float() + x.to(dtype=torch.float64).to(torch.float32)
+    return (
+        x.to(y) + x.to("cpu") + x.float() + x.to(dtype=torch.float64).to(torch.float32)
+    )
 
 
 def same_casts(x):
@@ -399,7 +414,9 @@ def floors(x, y):
 
 
 def native_attention(q, wi, bi, wo, bo):
-    a, b = torch._native_multi_head_attention(q, q, q, 8, 2, wi, bi, wo, bo, None, True, True, None)
+    a, b = torch._native_multi_head_attention(
+        q, q, q, 8, 2, wi, bi, wo, bo, None, True, True, None
+    )
     return a, b
 
 
@@ -434,7 +451,26 @@ def _helper(x):
 
 def encoder_layer(x, wi, bi, wo, bo, n, w1, b1, w2, b2):
     return torch._transformer_encoder_layer_fwd(
-        x, 8, 2, wi, bi, wo, bo, True, False, 1e-5, n, n, n, n, w1, b1, w2, b2, None, None
+        x,
+        8,
+        2,
+        wi,
+        bi,
+        wo,
+        bo,
+        True,
+        False,
+        1e-5,
+        n,
+        n,
+        n,
+        n,
+        w1,
+        b1,
+        w2,
+        b2,
+        None,
+        None,
     )
 
 
@@ -444,7 +480,9 @@ def half_and_back(graph):
         if node.inputsAt(0).node().kind() != "aten::to":
             emit = Emit(graph, node)
             half = emit.op("aten::to", node.inputsAt(0), 5, False, False, None)
-            back = emit.op("aten::to", emit.op("aten::relu", half), 6, False, False, None)
+            back = emit.op(
+                "aten::to", emit.op("aten::relu", half), 6, False, False, None
+            )
             node.output().replaceAllUsesWith(back)
             node.destroy()
 
@@ -551,8 +589,17 @@ CASES = (
     plain("peephole", nested_cat, (_X,), (), ("aten::cat",)),
     plain("remove-full-slices", full_slice, (_X,), ("aten::slice",), ("aten::select",)),
     plain("flatten-inputs", optional, (_X,), (), (), name="optional input"),
-    plain("flatten-inputs", pair, (_X, _X, _X), (), ("prim::TupleConstruct",), name="tuple"),
-    plain("flatten-outputs", structured, (_X,), ("prim::DictConstruct",), ("aten::add",)),
+    plain(
+        "flatten-inputs",
+        pair,
+        (_X, _X, _X),
+        (),
+        ("prim::TupleConstruct",),
+        name="tuple",
+    ),
+    plain(
+        "flatten-outputs", structured, (_X,), ("prim::DictConstruct",), ("aten::add",)
+    ),
     plain(
         "resolve-environment",
         asks,
@@ -560,8 +607,21 @@ CASES = (
         ("is_grad_enabled", "requires_grad(", "prim::device"),
         ("aten::add",),
     ),
-    plain("propagate-constants", constant_sum, (_X,), ("aten::mul",), ("aten::add",), raw=True),
-    plain("eliminate-exceptions", guarded, (_X,), ("prim::If", "RaiseException"), ("aten::add",)),
+    plain(
+        "propagate-constants",
+        constant_sum,
+        (_X,),
+        ("aten::mul",),
+        ("aten::add",),
+        raw=True,
+    ),
+    plain(
+        "eliminate-exceptions",
+        guarded,
+        (_X,),
+        ("prim::If", "RaiseException"),
+        ("aten::add",),
+    ),
     plain(
         "eliminate-exceptions",
         nested_guard,
@@ -610,7 +670,9 @@ CASES = (
         raw=True,
     ),
     plain("unroll-loops", looped, (_X,), (UNROLLED,), ("aten::mul",)),
-    plain("unroll-loops", nested_loops, (_X,), (UNROLLED,), ("aten::add",), name="nested"),
+    plain(
+        "unroll-loops", nested_loops, (_X,), (UNROLLED,), ("aten::add",), name="nested"
+    ),
     plain(
         "unroll-loops",
         looped,
@@ -630,7 +692,9 @@ CASES = (
         (torch.tensor([0.25]), torch.tensor([3], dtype=torch.int32)),
     ),
     plain("functionalize", in_place, (_X,), ("copy_",), ("aten::cat",)),
-    plain("peephole-lists", listed, (_X,), ("__getitem__", "aten::len"), ("aten::mul",)),
+    plain(
+        "peephole-lists", listed, (_X,), ("__getitem__", "aten::len"), ("aten::mul",)
+    ),
     plain("fold-string-lengths", reason, (_X,), ("aten::len",), ("aten::ne",)),
     plain("lower-tuples", tuples, (_X,), ("Tuple",), ("aten::mul",)),
     plain("eliminate-common-subexpressions", twice, (_X,), (), ("aten::relu",)),
@@ -703,7 +767,14 @@ CASES = (
         (),
         name="grouped",
     ),
-    plain("unpack-pad", pad_constant, (_X,), ("aten::pad",), ("constant_pad_nd",), name="constant"),
+    plain(
+        "unpack-pad",
+        pad_constant,
+        (_X,),
+        ("aten::pad",),
+        ("constant_pad_nd",),
+        name="constant",
+    ),
     plain(
         "unpack-pad",
         pad_reflect_3d,
@@ -830,7 +901,9 @@ CASES = (
         ("aten::to", "aten::amax"),
         name="cast",
     ),
-    plain("tile-to-repeat", tile_known, (floats(4),), ("aten::tile",), ("aten::repeat",)),
+    plain(
+        "tile-to-repeat", tile_known, (floats(4),), ("aten::tile",), ("aten::repeat",)
+    ),
     plain(
         "unify-convolutions",
         conv3d_valid,
@@ -859,8 +932,22 @@ CASES = (
     ),
     plain("unpack-silu", silu, (_X,), ("silu",), ("aten::sigmoid",)),
     plain("unpack-log-softmax", log_soft, (_X,), ("log_softmax",), ("aten::amax",)),
-    plain("unpack-log-softmax", log_soft, (_X * 1000,), ("log_softmax",), (), name="underflow"),
-    plain("unpack-floor-divide", floors, _INTS, ("floor_divide",), ("aten::div",), name="integers"),
+    plain(
+        "unpack-log-softmax",
+        log_soft,
+        (_X * 1000,),
+        ("log_softmax",),
+        (),
+        name="underflow",
+    ),
+    plain(
+        "unpack-floor-divide",
+        floors,
+        _INTS,
+        ("floor_divide",),
+        ("aten::div",),
+        name="integers",
+    ),
     plain("unpack-rsqrt", rsqrt, (floats(4).abs(),), ("rsqrt",), ("aten::reciprocal",)),
     plain(
         "unpack-select-scatter",
@@ -888,7 +975,12 @@ CASES = (
         name="addmm",
     ),
     plain(
-        "fuse-addmm-branches", old_linear, (_X,), ("prim::If",), ("aten::linear",), (MAT.t(), VEC)
+        "fuse-addmm-branches",
+        old_linear,
+        (_X,),
+        ("prim::If",),
+        ("aten::linear",),
+        (MAT.t(), VEC),
     ),
     plain(
         "fuse-flatten-linear",
@@ -928,7 +1020,13 @@ CASES = (
         params=(torch.complex(floats(3, 4), floats(4, 3).t()),),
         name="a constant",
     ),
-    plain("split-complex", spectrum, (floats(40),), ("aten::abs",), ("aten::stft", "aten::hypot")),
+    plain(
+        "split-complex",
+        spectrum,
+        (floats(40),),
+        ("aten::abs",),
+        ("aten::stft", "aten::hypot"),
+    ),
     plain("fold-known-facts", compares, (_X,), ("prim::If",), ("logical_not",)),
     plain("remove-casts", same_casts, (_X,), ("aten::to",), ("aten::gt",)),
     plain(
@@ -937,7 +1035,9 @@ CASES = (
         (_X,),
         ("aten::index",),
         ("aten::where",),
-        context=Context(specs=(TensorSpec("float32", ("n", 4), dims={"n": (1, 3, 8)}),)),
+        context=Context(
+            specs=(TensorSpec("float32", ("n", 4), dims={"n": (1, 3, 8)}),)
+        ),
     ),
     plain(
         "fold-scalar-chains",
@@ -1016,7 +1116,9 @@ CASES = (
         ("aten::size",),
         ("aten::mul",),
         (floats(4, 4),),
-        context=Context(specs=(TensorSpec("float32", (3, 5, 4)), TensorSpec("float32", (3, 5, 4)))),
+        context=Context(
+            specs=(TensorSpec("float32", (3, 5, 4)), TensorSpec("float32", (3, 5, 4)))
+        ),
         name="read by a layer alone",
     ),
     plain(
@@ -1078,10 +1180,16 @@ CASES = (
         ("aten::linear(%x", "[0, 2, 1, 3]"),
         (floats(4, 4),),
         context=Context(
-            specs=(TensorSpec("float32", ("b", "t", 4), dims={"b": (1, 2, 8), "t": (1, 4, 16)}),)
+            specs=(
+                TensorSpec(
+                    "float32", ("b", "t", 4), dims={"b": (1, 2, 8), "t": (1, 4, 16)}
+                ),
+            )
         ),
     ),
     plain("fold-sizes", size_chain, (_X,), ("__getitem__",), ("aten::size",)),
     plain("fold-sizes", unpacked_sizes, (_X,), ("prim::ListUnpack",), ("aten::size",)),
-    plain("fold-neutral-arithmetic", size_chain, (_X,), ("aten::mul",), ("aten::size",)),
+    plain(
+        "fold-neutral-arithmetic", size_chain, (_X,), ("aten::mul",), ("aten::size",)
+    ),
 )

@@ -91,7 +91,11 @@ CORNERS: dict[str, list[Inputs]] = {
         (floats(2, 3), _ints(torch.int64, 1, 2, 3)),
         (floats(3).to(_HALF), floats(3).to(_LOW)),
     ],
-    "remove-casts": [(_ints(torch.int64, 1, -2),), (torch.tensor(1.5),), (floats(2, 3).to(_HALF),)],
+    "remove-casts": [
+        (_ints(torch.int64, 1, -2),),
+        (torch.tensor(1.5),),
+        (floats(2, 3).to(_HALF),),
+    ],
     "peephole": [(floats(4, 3),), (floats(2, 6).to(_DOUBLE),)],
     "remove-full-slices": [
         (floats(1, 2),),
@@ -104,23 +108,45 @@ CORNERS: dict[str, list[Inputs]] = {
         (_ints(torch.int32, 1, 2, 3, 4).reshape(2, 2),),
     ],
     "remove-dropout": _elementwise(_HALF, _DOUBLE),
-    "fold-known-facts": [(torch.tensor(1.0),), (_ints(torch.int64, -1, 1),), (floats(0, 3),)],
+    "fold-known-facts": [
+        (torch.tensor(1.0),),
+        (_ints(torch.int64, -1, 1),),
+        (floats(0, 3),),
+    ],
     "fold-sizes": [(floats(3, 2, 2),), (floats(5),), (_ints(torch.int64, 1, 2),)],
     "fold-scalar-tensors": [(floats(4),), (floats(2, 3, 4),)],
-    "fold-scalar-chains": [(floats(2),), (floats(5, 1, 2),), (_ints(torch.int64, 3, 4),)],
+    "fold-scalar-chains": [
+        (floats(2),),
+        (floats(5, 1, 2),),
+        (_ints(torch.int64, 3, 4),),
+    ],
     "eliminate-common-subexpressions": _elementwise(_HALF, _DOUBLE),
-    "unify-fake-quantize": [(torch.tensor(1.7),), (floats(2, 3, 4) * 100,), (floats(0, 3),)],
+    "unify-fake-quantize": [
+        (torch.tensor(1.7),),
+        (floats(2, 3, 4) * 100,),
+        (floats(0, 3),),
+    ],
 }
 # Where a pass has cases of which each wants its own kind of input, by the case's title.
 BY_TITLE: dict[tuple[str, str], list[Inputs]] = {
     ("fold-sizes", "unpacked sizes"): [(floats(5, 1),), (floats(0, 2).to(_HALF),)],
     ("unpack-scaled-dot-product-attention", "bool mask"): [
         (floats(5, 8), floats(6, 8), floats(6, 8), floats(5, 6) > 0),
-        (floats(2, 3, 5, 8), floats(2, 3, 6, 8), floats(2, 3, 6, 8), floats(2, 1, 1, 6) > 0),
+        (
+            floats(2, 3, 5, 8),
+            floats(2, 3, 6, 8),
+            floats(2, 3, 6, 8),
+            floats(2, 1, 1, 6) > 0,
+        ),
     ],
     ("unpack-scaled-dot-product-attention", "float mask"): [
         (floats(5, 8), floats(6, 8), floats(6, 8), floats(5, 6)),
-        (floats(2, 5, 8), floats(2, 6, 8), floats(2, 6, 8), torch.full((2, 5, 6), -float("inf"))),
+        (
+            floats(2, 5, 8),
+            floats(2, 6, 8),
+            floats(2, 6, 8),
+            torch.full((2, 5, 6), -float("inf")),
+        ),
     ],
     ("unpack-scaled-dot-product-attention", "grouped"): [
         (floats(6, 5, 8), floats(2, 4, 8), floats(2, 4, 8)),
@@ -131,10 +157,19 @@ BY_TITLE: dict[tuple[str, str], list[Inputs]] = {
         (torch.tensor([[1, 2]]),),
         (floats(2, 2, 3).to(_HALF),),
     ],
-    ("unpack-pad", "reflect"): [(floats(2, 3, 4, 5),), (floats(1, 1, 2, 2, 3).to(_DOUBLE),)],
-    ("unpack-pad", "replicate"): [(floats(2, 3, 4),), (floats(1, 1, 1, 1).to(_DOUBLE),)],
+    ("unpack-pad", "reflect"): [
+        (floats(2, 3, 4, 5),),
+        (floats(1, 1, 2, 2, 3).to(_DOUBLE),),
+    ],
+    ("unpack-pad", "replicate"): [
+        (floats(2, 3, 4),),
+        (floats(1, 1, 1, 1).to(_DOUBLE),),
+    ],
     ("unpack-pad", "circular"): [(floats(2, 3, 4),), (floats(1, 2, 2, 3).to(_HALF),)],
-    ("unify-convolutions", "conv2d grouped"): [(floats(0, 4, 9, 9),), (floats(2, 4, 3, 5),)],
+    ("unify-convolutions", "conv2d grouped"): [
+        (floats(0, 4, 9, 9),),
+        (floats(2, 4, 3, 5),),
+    ],
     ("unify-convolutions", "conv transposed"): [(floats(3, 2, 1, 1),)],
     ("fuse-linear", "whole numbers stay"): [
         (torch.tensor([1, 2, 3]),),

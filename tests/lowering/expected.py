@@ -15,7 +15,8 @@ from tests.lowering.cases import CASES, Case
 
 FOLDER = Path(__file__).parent / "expected"
 _CASE = re.compile(
-    r"^=== ([^\n]*)\n--- before\n(.*?)--- after\n(.*?)(?=^=== |\Z)", re.MULTILINE | re.DOTALL
+    r"^=== ([^\n]*)\n--- before\n(.*?)--- after\n(.*?)(?=^=== |\Z)",
+    re.MULTILINE | re.DOTALL,
 )
 
 
@@ -33,7 +34,9 @@ def title(case: Case) -> str:
 
 def made(case: Case) -> Texts:
     """What the code makes of a case now."""
-    return Texts(*(_without_locations(case.text(lowered=lowered)) for lowered in (False, True)))
+    return Texts(
+        *(_without_locations(case.text(lowered=lowered)) for lowered in (False, True))
+    )
 
 
 def _without_locations(text: str) -> str:

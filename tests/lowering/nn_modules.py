@@ -69,8 +69,14 @@ MODULES |= {
     "UpsamplingNearest2d": (lambda: nn.UpsamplingNearest2d(scale_factor=2), (X2,)),
     "UpsamplingBilinear2d": (lambda: nn.UpsamplingBilinear2d(size=(5, 7)), (X2,)),
     "FractionalMaxPool2d": (lambda: nn.FractionalMaxPool2d(2, output_size=3), (X2,)),
-    "MaxUnpool2d": (lambda: nn.MaxUnpool2d(2), nn.MaxPool2d(2, return_indices=True)(X2)),
-    "MaxUnpool2d (its operator)": (lambda: _Unpool(), nn.MaxPool2d(2, return_indices=True)(X2)),
+    "MaxUnpool2d": (
+        lambda: nn.MaxUnpool2d(2),
+        nn.MaxPool2d(2, return_indices=True)(X2),
+    ),
+    "MaxUnpool2d (its operator)": (
+        lambda: _Unpool(),
+        nn.MaxPool2d(2, return_indices=True)(X2),
+    ),
     "MultiheadAttention": (lambda: nn.MultiheadAttention(8, 2), (SEQ, SEQ, SEQ)),
     "Transformer": (lambda: nn.Transformer(8, 2, 1, 1, 16), (SEQ, SEQ)),
     "TransformerEncoder": (
@@ -82,14 +88,20 @@ MODULES |= {
         lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16), 2),
         (SEQ, SEQ),
     ),
-    "TransformerDecoderLayer": (lambda: nn.TransformerDecoderLayer(8, 2, 16), (SEQ, SEQ)),
+    "TransformerDecoderLayer": (
+        lambda: nn.TransformerDecoderLayer(8, 2, 16),
+        (SEQ, SEQ),
+    ),
     "RNN": (lambda: nn.RNN(8, 5, 2), (SEQ,)),
     "LSTM": (lambda: nn.LSTM(8, 5, bidirectional=True), (SEQ,)),
     "GRU": (lambda: nn.GRU(8, 5, batch_first=True), (SEQ,)),
     "RNNCell": (lambda: nn.RNNCell(8, 5), (SEQ[0],)),
     "LSTMCell": (lambda: nn.LSTMCell(8, 5), (SEQ[0],)),
     "GRUCell": (lambda: nn.GRUCell(8, 5), (SEQ[0],)),
-    "Sequential": (lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True)), (X2,)),
+    "Sequential": (
+        lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True)),
+        (X2,),
+    ),
 }
 
 
@@ -106,11 +118,15 @@ def _encoder_layer() -> nn.Module:
     return nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1)
 
 
-def _by_axes(name: str, make: Callable[..., Callable[[], nn.Module]]) -> dict[str, Made]:
+def _by_axes(
+    name: str, make: Callable[..., Callable[[], nn.Module]]
+) -> dict[str, Made]:
     return {f"{name}{n}d": (make(n), (x,)) for n, x in ((1, X1), (2, X2), (3, X3))}
 
 
-def _of(name: str, *args: Any, **kwargs: Any) -> Callable[[int], Callable[[], nn.Module]]:
+def _of(
+    name: str, *args: Any, **kwargs: Any
+) -> Callable[[int], Callable[[], nn.Module]]:
     return lambda n: lambda: getattr(nn, f"{name}{n}d")(*args, **kwargs)
 
 
@@ -130,18 +146,26 @@ for _name, _args in {
     "LPPool": (2, 2),
 }.items():
     MODULES |= _by_axes(_name, _of(_name, *_args))
-MODULES |= _by_axes("InstanceNorm", _of("InstanceNorm", 4, affine=True, track_running_stats=True))
+MODULES |= _by_axes(
+    "InstanceNorm", _of("InstanceNorm", 4, affine=True, track_running_stats=True)
+)
 # Losses are modules too.
 _LOSSES = (
     "L1Loss MSELoss SmoothL1Loss HuberLoss KLDivLoss PoissonNLLLoss SoftMarginLoss"
     " MultiLabelSoftMarginLoss"
 )
-MODULES |= {name: (getattr(nn, name), (_r(3, 5), _r(3, 5).sigmoid())) for name in _LOSSES.split()}
+MODULES |= {
+    name: (getattr(nn, name), (_r(3, 5), _r(3, 5).sigmoid()))
+    for name in _LOSSES.split()
+}
 MODULES |= {
     "BCELoss": (nn.BCELoss, (_r(3, 5).sigmoid(), _r(3, 5).sigmoid())),
     "BCEWithLogitsLoss": (nn.BCEWithLogitsLoss, (_r(3, 5), _r(3, 5).sigmoid())),
     "CrossEntropyLoss": (nn.CrossEntropyLoss, (_r(3, 5), _ids(3))),
-    "LinearCrossEntropyLoss": (lambda: nn.LinearCrossEntropyLoss(5, 4), (_r(3, 5), _ids(3))),
+    "LinearCrossEntropyLoss": (
+        lambda: nn.LinearCrossEntropyLoss(5, 4),
+        (_r(3, 5), _ids(3)),
+    ),
     "NLLLoss": (nn.NLLLoss, (_r(3, 5), _ids(3))),
     "MultiMarginLoss": (nn.MultiMarginLoss, (_r(3, 5), _ids(3))),
     "MultiLabelMarginLoss": (nn.MultiLabelMarginLoss, (_r(3, 5), _ids(3, 5))),
@@ -151,15 +175,26 @@ MODULES |= {
         nn.CosineEmbeddingLoss,
         (_r(3, 5), _r(3, 5) + 1, torch.tensor([1, -1, 1])),
     ),
-    "MarginRankingLoss": (nn.MarginRankingLoss, (_r(3), _r(4)[:3], torch.tensor([1, -1, 1]))),
-    "TripletMarginLoss": (nn.TripletMarginLoss, (_r(3, 5), _r(3, 6)[:, :5], _r(4, 5)[:3])),
+    "MarginRankingLoss": (
+        nn.MarginRankingLoss,
+        (_r(3), _r(4)[:3], torch.tensor([1, -1, 1])),
+    ),
+    "TripletMarginLoss": (
+        nn.TripletMarginLoss,
+        (_r(3, 5), _r(3, 6)[:, :5], _r(4, 5)[:3]),
+    ),
     "TripletMarginWithDistanceLoss": (
         nn.TripletMarginWithDistanceLoss,
         (_r(3, 5), _r(3, 6)[:, :5], _r(4, 5)[:3]),
     ),
     "CTCLoss": (
         nn.CTCLoss,
-        (_r(6, 2, 5).log_softmax(2), _ids(2, 3) + 1, torch.tensor([6, 6]), torch.tensor([3, 2])),
+        (
+            _r(6, 2, 5).log_softmax(2),
+            _ids(2, 3) + 1,
+            torch.tensor([6, 6]),
+            torch.tensor([3, 2]),
+        ),
     ),
 }
 # Containers hold other modules, lazy ones become one of the above, and these others are covered by
@@ -226,7 +261,9 @@ def outcome(original: nn.Module, module: Any, inputs: tuple[Any, ...]) -> str:
         torch.manual_seed(0)
         got = lowered.run(*inputs)
     try:
-        torch.testing.assert_close(list(got), expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+        torch.testing.assert_close(
+            list(got), expected, rtol=1e-4, atol=1e-5, equal_nan=True
+        )
     except AssertionError as error:
         return f"differs: {str(error).splitlines()[0]}"
     return "equal"
@@ -238,7 +275,9 @@ def results(name: str) -> dict[str, str]:
     torch.manual_seed(0)
     make, inputs = MODULES[name]
     module = make().eval()
-    return {how: outcome(module, script, inputs) for how, script in exported(module, inputs)}
+    return {
+        how: outcome(module, script, inputs) for how, script in exported(module, inputs)
+    }
 
 
 def table() -> str:

@@ -78,7 +78,9 @@ pass and compares the outputs.
 
 def lowering() -> str:
     """docs/lowering.md."""
-    return HEAD + "\n".join([*_first(), *_list()]) + "\n\n" + "\n".join(_sections()) + "\n"
+    return (
+        HEAD + "\n".join([*_first(), *_list()]) + "\n\n" + "\n".join(_sections()) + "\n"
+    )
 
 
 class Scaled(torch.nn.Module):
@@ -121,7 +123,9 @@ def _list() -> Iterator[str]:
 
 
 def _numbered(steps: Iterable[Pass]) -> Iterator[str]:
-    return (f"{number}. [{step.name}](#{step.name})" for number, step in enumerate(steps, 1))
+    return (
+        f"{number}. [{step.name}](#{step.name})" for number, step in enumerate(steps, 1)
+    )
 
 
 def _sections() -> Iterator[str]:
@@ -156,7 +160,8 @@ def main(arguments: list[str]) -> int:
             stale.append(f"docs/{name}")
     if stale:
         print(
-            f"not current: {', '.join(stale)}; run python -m tests.lowering.pages", file=sys.stderr
+            f"not current: {', '.join(stale)}; run python -m tests.lowering.pages",
+            file=sys.stderr,
         )
     return int(bool(stale))
 

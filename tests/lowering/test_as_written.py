@@ -46,7 +46,9 @@ def whole(module: nn.Module) -> LoweredGraph:
     return as_written(scripted, reason.value)
 
 
-def test_torch_answers_as_the_module_and_what_the_request_brought_is_as_it_was() -> None:
+def test_torch_answers_as_the_module_and_what_the_request_brought_is_as_it_was() -> (
+    None
+):
     graph = whole(Overlapping())
     assert (
         graph.inputs == ("x", "scale")

@@ -101,7 +101,9 @@ class Masked(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         hidden = torch.ones(x.size(1), x.size(1), dtype=torch.bool).triu(1)
-        scores = torch.matmul(self.query(x), self.key(x).transpose(-1, -2)) / math.sqrt(12.0)
+        scores = torch.matmul(self.query(x), self.key(x).transpose(-1, -2)) / math.sqrt(
+            12.0
+        )
         return (torch.softmax(self.mask(scores, hidden), dim=-1),)
 
 
@@ -162,7 +164,9 @@ KEYS = torch.tensor([True, True, True, False, True])
 @pytest.mark.parametrize(
     "module", [Fused(), Fused(KEYS[None]), Fused(torch.randn(5, 5)), Fused(joined=True)]
 )
-def test_attention_of_torch_is_scaled_where_the_precision_wants_it(module: nn.Module) -> None:
+def test_attention_of_torch_is_scaled_where_the_precision_wants_it(
+    module: nn.Module,
+) -> None:
     assert scaled_first(module, torch.randn(2, 5, 12))
 
 
@@ -179,7 +183,10 @@ class Scaled(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         scaled = self.query(x) * 0.5
-        q, k = (part.view(x.size(0), -1, 3, 4).transpose(1, 2) for part in (scaled, self.key(x)))
+        q, k = (
+            part.view(x.size(0), -1, 3, 4).transpose(1, 2)
+            for part in (scaled, self.key(x))
+        )
         weights = torch.softmax(torch.matmul(q, k.transpose(-1, -2)), dim=-1)
         return (weights, scaled) if self.reads else (weights,)
 
@@ -189,7 +196,9 @@ def test_a_scale_is_found_before_the_heads_are_split() -> None:
 
 
 def test_a_multiple_that_others_read_stays_as_it_is() -> None:
-    assert all(scales_first(form) for form in forms(Scaled(reads=True), torch.randn(2, 5, 12)))
+    assert all(
+        scales_first(form) for form in forms(Scaled(reads=True), torch.randn(2, 5, 12))
+    )
 
 
 class Counted(nn.Module):
@@ -197,7 +206,9 @@ class Counted(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         return (
-            torch.softmax(torch.matmul((x > 0).to(torch.int32) * 0.5, x.transpose(-1, -2)), dim=-1),
+            torch.softmax(
+                torch.matmul((x > 0).to(torch.int32) * 0.5, x.transpose(-1, -2)), dim=-1
+            ),
         )
 
 

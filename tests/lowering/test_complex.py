@@ -28,7 +28,8 @@ def sample(*shape: int) -> Tensor:
 
 
 CIS = torch.polar(
-    torch.rand(16, 4) + 0.5, torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
+    torch.rand(16, 4) + 0.5,
+    torch.randn(16, 4, generator=torch.Generator().manual_seed(0)),
 )
 """Lengths and angles of 16 positions, as rotary embeddings keep them."""
 
@@ -41,7 +42,9 @@ def lowered(made: Any, *inputs: Tensor) -> LoweredGraph:
     )
     wanted = made(*inputs)
     for got, truth in zip(
-        found.run(*inputs), wanted if isinstance(wanted, tuple) else (wanted,), strict=True
+        found.run(*inputs),
+        wanted if isinstance(wanted, tuple) else (wanted,),
+        strict=True,
     ):
         torch.testing.assert_close(got, truth, rtol=1e-5, atol=1e-6)
     return found
@@ -49,7 +52,9 @@ def lowered(made: Any, *inputs: Tensor) -> LoweredGraph:
 
 def complex_values(graph: Any) -> list[str]:
     """The kinds of the nodes that make or read complex numbers."""
-    constants = [ir.constant(node.output()) for node in ir.nodes_of(graph, "prim::Constant")]
+    constants = [
+        ir.constant(node.output()) for node in ir.nodes_of(graph, "prim::Constant")
+    ]
     held = [str(c.dtype) for c in constants if isinstance(c, Tensor) and c.is_complex()]
     return held + [node.kind() for node in ir.nodes_of(graph, *COMPLEX)]
 
@@ -62,7 +67,9 @@ class Rotary(nn.Module):
         self.register_buffer("cis", CIS)
 
     def forward(self, x: Tensor) -> Tensor:
-        pairs = torch.view_as_complex(x.float().reshape(x.shape[0], x.shape[1], x.shape[2], -1, 2))
+        pairs = torch.view_as_complex(
+            x.float().reshape(x.shape[0], x.shape[1], x.shape[2], -1, 2)
+        )
         cis = self.cis[: x.shape[1]].view(1, x.shape[1], 1, pairs.shape[-1])
         return torch.view_as_real(pairs * cis).flatten(3).type_as(x)
 
@@ -192,7 +199,10 @@ class InPlace(nn.Module):
 
 
 def test_in_place_writes_are_split() -> None:
-    assert complex_values(lowered(torch.jit.script(InPlace()), sample(3, 4, 2)).graph) == []
+    assert (
+        complex_values(lowered(torch.jit.script(InPlace()), sample(3, 4, 2)).graph)
+        == []
+    )
 
 
 STAYS = {

@@ -64,7 +64,11 @@ def list_written_in_a_container(x: Tensor) -> Tensor:
 
 
 def sizes_copied_and_written(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    first, last, turned = list(x.shape), x.size()[:-1], torch.jit.annotate(list[int], [])
+    first, last, turned = (
+        list(x.shape),
+        x.size()[:-1],
+        torch.jit.annotate(list[int], []),
+    )
     first[0] = first[0] * 2
     first[-1] = -1
     last += [3, -1]
@@ -103,7 +107,9 @@ def dtypes_of_sums(x: Tensor) -> Tensor:
         whole * whole,
         half - whole,
     ]:
-        y = y * (2 if one.dtype == torch.float32 else 3 if one.dtype == torch.float16 else 5)
+        y = y * (
+            2 if one.dtype == torch.float32 else 3 if one.dtype == torch.float16 else 5
+        )
     return y
 
 
@@ -129,7 +135,9 @@ class VectorBetweenReshapes(nn.Module):
         self.weight = nn.Parameter(WEIGHT[0, :3])
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x.reshape(x.size(0) * 2, 3), self.weight).reshape(x.size(0), 2, -1)
+        return F.linear(x.reshape(x.size(0) * 2, 3), self.weight).reshape(
+            x.size(0), 2, -1
+        )
 
 
 class LayerInABranch(nn.Module):
@@ -177,15 +185,23 @@ MODULES = [Vector(), VectorBetweenReshapes(), LayerInABranch(), WeightsThatAreIn
 
 
 @pytest.mark.parametrize(
-    "source", [*FUNCTIONS, *MODULES], ids=lambda s: getattr(s, "__name__", type(s).__name__)
+    "source",
+    [*FUNCTIONS, *MODULES],
+    ids=lambda s: getattr(s, "__name__", type(s).__name__),
 )
 def test_what_is_taken_for_known_is_so(source: object) -> None:
     scripted = torch.jit.script(source)
     static = not isinstance(source, LayerInABranch)
-    _same(scripted, [(2, 6), (2, 8)][: 1 if static else 2], ("n", 6) if static else ("n", "d"))
+    _same(
+        scripted,
+        [(2, 6), (2, 8)][: 1 if static else 2],
+        ("n", 6) if static else ("n", "d"),
+    )
 
 
-def _same(scripted: object, cases: Sequence[tuple[int, ...]], shape: tuple[object, ...]) -> None:
+def _same(
+    scripted: object, cases: Sequence[tuple[int, ...]], shape: tuple[object, ...]
+) -> None:
     graph = scripted if isinstance(scripted, nn.Module) else scripted.graph  # type: ignore[attr-defined]
     spec = builder.TensorSpec("float32", shape, dims={"n": (1, 2, 8), "d": (1, 6, 8)})
     lowered = builder.lower(graph, specs=[spec])

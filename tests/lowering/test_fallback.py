@@ -31,7 +31,12 @@ class Block(torch.nn.Module):
         self.linear, self.act, self.other = torch.nn.Linear(4, 4), Swish(), Swish()
 
     def forward(self, x):
-        return self.act(x) + self.other(x) + torch.nn.functional.silu(x) + self.act(self.linear(x))
+        return (
+            self.act(x)
+            + self.other(x)
+            + torch.nn.functional.silu(x)
+            + self.act(self.linear(x))
+        )
 
 
 class Model(torch.nn.Module):
@@ -49,7 +54,9 @@ def _lowered(how: str, *names: str) -> tuple[torch.nn.Module, builder.LoweredGra
     model = Model().eval()
     x = torch.randn(2, 4)
     module = (
-        torch.jit.script(model) if how == "script" else torch.jit.trace(model, x, check_trace=False)
+        torch.jit.script(model)
+        if how == "script"
+        else torch.jit.trace(model, x, check_trace=False)
     )
     return model, builder.lower(saved(module), fallback_modules=names)
 
@@ -67,7 +74,10 @@ def test_by_class_name_the_operator_stays_whole(how: str) -> None:
 @pytest.mark.parametrize("how", ["script", "trace"])
 def test_by_qualified_name_only_that_module(how: str) -> None:
     _, lowered = _lowered(how, "layers.0.act")
-    assert [node.kind() for node in fallback_nodes(lowered.graph)] == ["aten::silu", "aten::silu"]
+    assert [node.kind() for node in fallback_nodes(lowered.graph)] == [
+        "aten::silu",
+        "aten::silu",
+    ]
     # the other Swish of the same block computes the same, and is unpacked; so is all of the second
     # block
     assert len(ir.nodes_of(lowered.graph, "aten::sigmoid")) == 3
@@ -96,7 +106,9 @@ def test_without_names_nothing_is_marked() -> None:
 
 def test_the_name_of_a_list_is_that_of_all_its_layers() -> None:
     _, lowered = _lowered("script", "layers")
-    assert all(ir.in_fallback(node) for node in ir.nodes_of(lowered.graph, "aten::linear"))
+    assert all(
+        ir.in_fallback(node) for node in ir.nodes_of(lowered.graph, "aten::linear")
+    )
 
 
 class Twins(torch.nn.Module):
@@ -120,7 +132,10 @@ def test_the_nodes_keep_the_names_of_their_modules(how: str) -> None:
     _, plain = _lowered(how)
     _, marked = _lowered(how, "layers.0.act")
     names = [
-        {module_scope(node, found.containers) for node in ir.nodes_of(found.graph, "aten::linear")}
+        {
+            module_scope(node, found.containers)
+            for node in ir.nodes_of(found.graph, "aten::linear")
+        }
         for found in (plain, marked)
     ]
     assert names[0] == names[1] == {"layers.0.linear", "layers.1.linear"}
@@ -130,7 +145,9 @@ def test_the_nodes_keep_the_names_of_their_modules(how: str) -> None:
 def test_layers_of_equal_names_in_the_record_are_distinguished(name: str) -> None:
     module = saved(torch.jit.script(Twins().eval()))
     lowered = builder.lower(module, fallback_modules=[name])
-    linears = [ir.in_fallback(node) for node in ir.nodes_of(lowered.graph, "aten::linear")]
+    linears = [
+        ir.in_fallback(node) for node in ir.nodes_of(lowered.graph, "aten::linear")
+    ]
     assert linears == ([True, False] if name == "ups.0" else [False, False])
     assert len(fallback_nodes(lowered.graph)) == (6 if name == "ups.0" else 2)
 
@@ -151,5 +168,7 @@ class Own(torch.nn.Module):
 
 
 def test_a_layer_that_a_method_calls_is_found() -> None:
-    lowered = builder.lower(saved(torch.jit.script(Own().eval())), fallback_modules=["act"])
+    lowered = builder.lower(
+        saved(torch.jit.script(Own().eval())), fallback_modules=["act"]
+    )
     assert [node.kind() for node in fallback_nodes(lowered.graph)] == ["aten::silu"] * 2

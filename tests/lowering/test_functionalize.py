@@ -333,7 +333,9 @@ def test_answers_are_those_of_the_original(function: Callable[..., Any]) -> None
         x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1)) * scale
         expected = function(x.clone())
         expected = expected if isinstance(expected, tuple) else (expected,)
-        for got, want in zip(lowered.run(x.clone()), map(torch.as_tensor, expected), strict=True):
+        for got, want in zip(
+            lowered.run(x.clone()), map(torch.as_tensor, expected), strict=True
+        ):
             torch.testing.assert_close(got, want, rtol=0, atol=0)
 
 
@@ -345,7 +347,9 @@ def test_no_in_place_write_remains(function: Callable[..., Any]) -> None:
 
 def test_a_loop_over_a_list_that_was_written_is_gone() -> None:
     lowered = builder.lower(torch.jit.script(list_as_long_as_another).graph)
-    assert not ir.nodes_of(lowered.graph, "prim::Loop", "aten::len", "aten::__getitem__")
+    assert not ir.nodes_of(
+        lowered.graph, "prim::Loop", "aten::len", "aten::__getitem__"
+    )
 
 
 def reshaped_then_base_read(x):
@@ -379,11 +383,18 @@ def _weight_plus(x, w):
     return x + w
 
 
-OPEN = [reshaped_then_base_read, reshaped_after_a_write, chunks_walked, through_an_expanded_view]
+OPEN = [
+    reshaped_then_base_read,
+    reshaped_after_a_write,
+    chunks_walked,
+    through_an_expanded_view,
+]
 
 
 @pytest.mark.parametrize("function", OPEN, ids=lambda f: f.__name__)
-def test_undecidable_cases_are_refused_with_their_line(function: Callable[..., Any]) -> None:
+def test_undecidable_cases_are_refused_with_their_line(
+    function: Callable[..., Any],
+) -> None:
     with pytest.raises(LoweringError, match="aten::add_ writes in place") as caught:
         builder.lower(torch.jit.script(function).graph)
     assert "test_functionalize.py" in caught.value.where and "clone" in caught.value.fix
@@ -398,11 +409,19 @@ def _state(line: str) -> torch.jit.ScriptModule:
     module = torch.nn.Module()
     annotations = torch.jit.annotations
     module.sizes = torch.jit.Attribute([1, 2], annotations.List[int])
-    module.kept = torch.jit.Attribute({"a": torch.zeros(1)}, annotations.Dict[str, torch.Tensor])
+    module.kept = torch.jit.Attribute(
+        {"a": torch.zeros(1)}, annotations.Dict[str, torch.Tensor]
+    )
     module.seen = torch.jit.Attribute([torch.zeros(1)], annotations.List[torch.Tensor])
-    module.deep = torch.jit.Attribute({"a": [1]}, annotations.Dict[str, annotations.List[int]])
-    module.pair = torch.jit.Attribute(([1], 2), annotations.Tuple[annotations.List[int], int])
-    setattr(module, f"own{abs(hash(line))}", 0)  # torch shares the class of modules that are alike
+    module.deep = torch.jit.Attribute(
+        {"a": [1]}, annotations.Dict[str, annotations.List[int]]
+    )
+    module.pair = torch.jit.Attribute(
+        ([1], 2), annotations.Tuple[annotations.List[int], int]
+    )
+    setattr(
+        module, f"own{abs(hash(line))}", 0
+    )  # torch shares the class of modules that are alike
     scripted = torch.jit.script(module)
     body = "\n    ".join(line.split("; "))
     scripted.define(f"def forward(self, x):\n    {body}\n")
@@ -428,7 +447,9 @@ def test_a_list_or_dictionary_of_the_model_is_not_written(line: str) -> None:
     """It was dropped without a word, and each request answered as if it were the first, or
     worse.
     """
-    with pytest.raises(LoweringError, match="forward writes state to the module's attribute"):
+    with pytest.raises(
+        LoweringError, match="forward writes state to the module's attribute"
+    ):
         builder.lower(_state(line))
 
 
@@ -454,7 +475,9 @@ def test_a_tuple_from_a_list_of_them_is_refused_where_the_choice_is_open() -> No
         chosen = pairs[int(x.sum()) % 2]
         return chosen[0] * chosen[1]
 
-    with pytest.raises(LoweringError, match="a tuple is selected from a list") as caught:
+    with pytest.raises(
+        LoweringError, match="a tuple is selected from a list"
+    ) as caught:
         builder.lower(torch.jit.script(f).graph)
     assert "test_functionalize.py" in caught.value.where
 
@@ -752,7 +775,9 @@ def test_another_name_of_written_memory_sees_the_write(
         lowered = builder.lower(torch.jit.script(function).graph)
     except LoweringError as error:
         assert function is not recurrent_with_fresh_state
-        assert "writes in place" in str(error) and "test_functionalize.py" in error.where
+        assert (
+            "writes in place" in str(error) and "test_functionalize.py" in error.where
+        )
         return
     for scale in (-1, 0.3, 2):
         x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1)) * scale

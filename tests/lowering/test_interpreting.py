@@ -56,7 +56,9 @@ class Limited(torch.nn.Module):
     "module", [Rebound(), Counted(), Limited()], ids=["tensor", "number", "set again"]
 )
 @pytest.mark.parametrize("optimized", [True, False])
-def test_a_value_outlives_the_loop_that_reads_it(module: torch.nn.Module, optimized: bool) -> None:
+def test_a_value_outlives_the_loop_that_reads_it(
+    module: torch.nn.Module, optimized: bool
+) -> None:
     dims = {"n": (1, 4, 8)}
     specs = [TensorSpec("float32", ("n", 4), dims=dims), TensorSpec("int64", (2,))]
     lowered = builder.lower(torch.jit.script(module), specs=specs)

@@ -44,7 +44,10 @@ class Net(nn.Module):
         return self.head(x) + noisy
 
 
-PDIST, GUMBEL = "return F.pdist(shifted.abs())", "noisy = F.gumbel_softmax(x.abs()).sum()"
+PDIST, GUMBEL = (
+    "return F.pdist(shifted.abs())",
+    "noisy = F.gumbel_softmax(x.abs()).sum()",
+)
 
 
 def nodes(module: torch.jit.ScriptModule, kind: str) -> list[Any]:
@@ -56,10 +59,14 @@ def traced() -> torch.jit.ScriptModule:
     return torch.jit.trace(Net(), torch.randn(3, 4), check_trace=False)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("script", [torch.jit.script(Net()), saved(torch.jit.script(Net()))])
+@pytest.mark.parametrize(
+    "script", [torch.jit.script(Net()), saved(torch.jit.script(Net()))]
+)
 def test_scripted_node_has_its_line_and_text(script: torch.jit.ScriptModule) -> None:
     (pdist,) = nodes(script, "aten::pdist")
-    assert source_location(pdist) == f"{line(PDIST)}: {PDIST}" and source_line(pdist) == line(PDIST)
+    assert source_location(pdist) == f"{line(PDIST)}: {PDIST}" and source_line(
+        pdist
+    ) == line(PDIST)
 
 
 def test_trace_names_the_models_line_before_torchs() -> None:
@@ -86,16 +93,22 @@ def test_saved_trace_names_its_source_lines_and_its_text() -> None:
     assert "exponential" in source_location(drawn)
 
 
-def test_where_a_script_computes_in_torchs_library_the_line_that_feeds_it_is_near() -> None:
+def test_where_a_script_computes_in_torchs_library_the_line_that_feeds_it_is_near() -> (
+    None
+):
     (drawn,) = (node for node in nodes(torch.jit.script(Net()), "aten::empty_like"))
     assert "functional.py" in source_location(drawn).split(", near ")[0]
     assert source_location(drawn).endswith(f", near {line(GUMBEL)}")
 
 
 def test_graph_without_source_is_reported_by_its_kind() -> None:
-    graph = torch._C.parse_ir("graph(%x : Tensor):\n  %y : Tensor = aten::relu(%x)\n  return (%y)")
+    graph = torch._C.parse_ir(
+        "graph(%x : Tensor):\n  %y : Tensor = aten::relu(%x)\n  return (%y)"
+    )
     (relu,) = ir.nodes_of(graph, "aten::relu")
-    assert source_location(relu) == "graph" and "a node of kind aten::relu" in source_line(relu)
+    assert source_location(
+        relu
+    ) == "graph" and "a node of kind aten::relu" in source_line(relu)
 
 
 class Writes(nn.Module):

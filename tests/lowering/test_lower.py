@@ -26,7 +26,11 @@ class Nested(torch.nn.Module):
         self.norm = torch.nn.BatchNorm1d(4)
 
     def forward(
-        self, x: torch.Tensor, state: State, shift: torch.Tensor | None = None, scale: int = 3
+        self,
+        x: torch.Tensor,
+        state: State,
+        shift: torch.Tensor | None = None,
+        scale: int = 3,
     ):
         x = self.norm(self.linear(x))
         if shift is not None:
@@ -41,7 +45,9 @@ def test_structure_becomes_names_and_defaults_are_bound() -> None:
     assert lowered.outputs == ("x", "state.hidden", "state.cell")
     x = torch.randn(2, 4)
     expected = module.eval()(x, State(x, x))
-    torch.testing.assert_close(lowered.run(x, x, x)[1], expected["state"].hidden, rtol=0, atol=0)
+    torch.testing.assert_close(
+        lowered.run(x, x, x)[1], expected["state"].hidden, rtol=0, atol=0
+    )
 
 
 class Part(NamedTuple):
@@ -63,7 +69,9 @@ class Handed(torch.nn.Module):
 def test_none_in_a_tuple_that_is_taken_apart_is_left_out() -> None:
     lowered = builder.lower(torch.jit.script(Handed()))
     assert lowered.outputs == ("x",)
-    torch.testing.assert_close(lowered.run(torch.ones(2))[0], torch.full((2,), 4.0), rtol=0, atol=0)
+    torch.testing.assert_close(
+        lowered.run(torch.ones(2))[0], torch.full((2,), 4.0), rtol=0, atol=0
+    )
 
 
 def test_optional_input_becomes_a_tensor_when_named() -> None:
@@ -79,10 +87,16 @@ def test_module_keeps_its_training_flags() -> None:
 
 
 def test_saved_file_runs_the_lowered_graph() -> None:
-    lowered, buffer, x = builder.lower(torch.jit.script(Nested())), io.BytesIO(), torch.randn(2, 4)
+    lowered, buffer, x = (
+        builder.lower(torch.jit.script(Nested())),
+        io.BytesIO(),
+        torch.randn(2, 4),
+    )
     lowered.save(buffer)
     buffer.seek(0)
-    for saved, run in zip(torch.jit.load(buffer)(x, x, x), lowered.run(x, x, x), strict=True):
+    for saved, run in zip(
+        torch.jit.load(buffer)(x, x, x), lowered.run(x, x, x), strict=True
+    ):
         torch.testing.assert_close(saved, run, rtol=0, atol=0)
 
 
@@ -194,7 +208,9 @@ class Pooled(torch.nn.Module):
 
 def test_the_number_of_axes_is_known_through_operators_without_a_rule_of_ours() -> None:
     """torch's meta kernels give it, so the checks of an attention layer are folded."""
-    spec = builder.TensorSpec("float32", ("b", 4, 3, 8), dims={"b": (1, 2, 4)}, name="x")
+    spec = builder.TensorSpec(
+        "float32", ("b", 4, 3, 8), dims={"b": (1, 2, 4)}, name="x"
+    )
     lowered = builder.lower(torch.jit.script(Pooled().eval()), specs=[spec])
     kinds = {node.kind() for node in lowered.graph.nodes()}
     assert not kinds & {"prim::If", "aten::dim", "prim::Uninitialized"}
@@ -216,7 +232,9 @@ def test_values_go_by_the_graphs_own_names() -> None:
     values = lowered.values(x)
     (output,) = lowered.graph.outputs()
     assert torch.equal(values[output.debugName()], lowered.run(x)[0])
-    named = {v.debugName(): n.kind() for n in lowered.graph.nodes() for v in n.outputs()}
+    named = {
+        v.debugName(): n.kind() for n in lowered.graph.nodes() for v in n.outputs()
+    }
     tanhs = [value for name, value in values.items() if named[name] == "aten::tanh"]
     assert len(tanhs) == 3 and all(bool((value.abs() <= 1).all()) for value in tanhs)
 
@@ -279,7 +297,11 @@ def test_inputs_of_a_graph_have_names_of_their_own() -> None:
     specs = [builder.TensorSpec("float32", (2,))] * 3
     conversion = builder.convert(graph, specs)
     assert conversion.lowered.inputs == ("x", "x_2", "x_1")
-    values = [torch.tensor([7.0, 8.0]), torch.tensor([1.0, 2.0]), torch.tensor([0.5, 0.25])]
+    values = [
+        torch.tensor([7.0, 8.0]),
+        torch.tensor([1.0, 2.0]),
+        torch.tensor([0.5, 0.25]),
+    ]
     (result,) = builder.reference.run(conversion, values)
     assert torch.equal(result, torch.tensor([5.5, 5.75]))
 
@@ -320,10 +342,14 @@ ADDMM_BRANCHES = """graph(%x.1 : Tensor, %weight : Tensor, %bias : Tensor):
 def test_the_branches_of_an_old_linear_become_one_linear() -> None:
     weight, bias = torch.randn(3, 4), torch.randn(3)
     lowered = builder.lower(torch._C.parse_ir(ADDMM_BRANCHES), [weight, bias])
-    kinds = [node.kind() for node in lowered.graph.nodes() if node.kind() != "prim::Constant"]
+    kinds = [
+        node.kind() for node in lowered.graph.nodes() if node.kind() != "prim::Constant"
+    ]
     assert kinds == ["aten::linear"]
     for x in (torch.randn(2, 4), torch.randn(5, 2, 4)):
-        torch.testing.assert_close(lowered.run(x)[0], torch.nn.functional.linear(x, weight, bias))
+        torch.testing.assert_close(
+            lowered.run(x)[0], torch.nn.functional.linear(x, weight, bias)
+        )
 
 
 def test_a_dtype_that_is_used_otherwise_leaves_the_sum() -> None:

@@ -84,9 +84,9 @@ def as_integers(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cases(*rows: int) -> list[Tensor]:
-    return [torch.randn(n, 4, generator=torch.Generator().manual_seed(n)) for n in rows] + [
-        torch.full((2, 4), -0.5)
-    ]
+    return [
+        torch.randn(n, 4, generator=torch.Generator().manual_seed(n)) for n in rows
+    ] + [torch.full((2, 4), -0.5)]
 
 
 def lowered(function: Callable[..., Any], **settings: Any) -> LoweredGraph:
@@ -96,7 +96,9 @@ def lowered(function: Callable[..., Any], **settings: Any) -> LoweredGraph:
     for x in cases(1, 3, 8):
         wanted = script(x)
         for got, truth in zip(
-            found.run(x), wanted if isinstance(wanted, tuple) else (wanted,), strict=True
+            found.run(x),
+            wanted if isinstance(wanted, tuple) else (wanted,),
+            strict=True,
         ):
             torch.testing.assert_close(got, truth, rtol=1e-6, atol=1e-6, equal_nan=True)
     return found
@@ -164,7 +166,15 @@ def added(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     "function",
-    [returned, by_another_mask, divided, along_an_axis, with_their_own, by_a_number_each, added],
+    [
+        returned,
+        by_another_mask,
+        divided,
+        along_an_axis,
+        with_their_own,
+        by_a_number_each,
+        added,
+    ],
 )
 def test_what_is_not_element_by_element_stays(function: Callable[..., Any]) -> None:
     assert ir.nodes_of(lowered(function, specs=[SPEC]).graph, "aten::index")

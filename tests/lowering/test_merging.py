@@ -11,7 +11,10 @@ import torch
 
 import builder
 from builder.lowering import ir
-from builder.lowering.passes.merging import eliminate_common_subexpressions, pool_constants
+from builder.lowering.passes.merging import (
+    eliminate_common_subexpressions,
+    pool_constants,
+)
 
 
 def _with_constants(*values: Any) -> Any:
@@ -88,7 +91,14 @@ def test_a_constant_of_a_branch_serves_the_other_one() -> None:
     pool_constants(graph)
     graph.lint()
     assert (
-        len([n for n in ir.nodes_of(graph, "prim::Constant") if n.output().toIValue() == 3.5]) == 1
+        len(
+            [
+                n
+                for n in ir.nodes_of(graph, "prim::Constant")
+                if n.output().toIValue() == 3.5
+            ]
+        )
+        == 1
     )
 
 
@@ -107,7 +117,11 @@ def test_equal_operators_follow_from_equal_operators() -> None:
       %d : Tensor = aten::tanh(%b)
       %e : Tensor = aten::mul(%c, %d)
       return (%e)""")
-    assert [node.kind() for node in graph.nodes()] == ["aten::relu", "aten::tanh", "aten::mul"]
+    assert [node.kind() for node in graph.nodes()] == [
+        "aten::relu",
+        "aten::tanh",
+        "aten::mul",
+    ]
 
 
 def test_what_was_made_before_an_if_is_seen_in_it_and_no_further() -> None:
@@ -124,7 +138,10 @@ def test_what_was_made_before_an_if_is_seen_in_it_and_no_further() -> None:
       %v : Tensor = aten::tanh(%a)
       %w : Tensor = aten::mul(%y, %v)
       return (%w)""")
-    assert len(ir.nodes_of(graph, "aten::relu")) == 1 and len(ir.nodes_of(graph, "aten::tanh")) == 3
+    assert (
+        len(ir.nodes_of(graph, "aten::relu")) == 1
+        and len(ir.nodes_of(graph, "aten::tanh")) == 3
+    )
 
 
 def test_two_outputs_stay_two_values() -> None:
@@ -146,7 +163,9 @@ def test_what_is_random_or_of_another_type_is_not_equal() -> None:
       %c : Tensor = aten::add(%a, %b, %i, %f, %j)
       return (%c)""")
     kinds = [node.kind() for node in graph.nodes()]
-    assert kinds.count("aten::rand_like") == 2 and kinds.count("prim::ListConstruct") == 2
+    assert (
+        kinds.count("aten::rand_like") == 2 and kinds.count("prim::ListConstruct") == 2
+    )
 
 
 def test_a_graph_that_writes_is_left_to_torch() -> None:
@@ -172,7 +191,9 @@ def test_marked_operators_are_never_one_with_unmarked_ones() -> None:
 
 
 def test_equal_weights_of_a_model_are_one() -> None:
-    model = torch.nn.Sequential(torch.nn.BatchNorm1d(40), torch.nn.BatchNorm1d(40)).eval()
+    model = torch.nn.Sequential(
+        torch.nn.BatchNorm1d(40), torch.nn.BatchNorm1d(40)
+    ).eval()
     graph = builder.lower(torch.jit.script(model)).graph
     held = [
         n

@@ -30,16 +30,18 @@ def _answers(graph: Any, inputs: tuple[Any, ...]) -> list[torch.Tensor]:
 
 
 def _kinds(graph: Any) -> Counter[str]:
-    return Counter(node.kind() for node in ir.walk(graph) if node.kind() != "prim::Constant")
+    return Counter(
+        node.kind() for node in ir.walk(graph) if node.kind() != "prim::Constant"
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=_id)
 def test_operators_are_replaced_and_the_rest_stays(case: Case) -> None:
     text = case.text(lowered=True)
     for gone in case.gone:
-        assert gone in case.text(lowered=False) and gone not in text.split("\n", 1)[1].replace(
-            "# ", "#"
-        ), text
+        assert gone in case.text(lowered=False) and gone not in text.split("\n", 1)[
+            1
+        ].replace("# ", "#"), text
     for there in case.there:
         assert there in text, text
 
@@ -91,12 +93,16 @@ def _corners() -> Iterator[Any]:
                 if hasattr(v, "shape")
             ]
             yield pytest.param(
-                case, inputs, id=f"{_id(case)}-{number}-{'-'.join(shapes)}".replace(" ", "")
+                case,
+                inputs,
+                id=f"{_id(case)}-{number}-{'-'.join(shapes)}".replace(" ", ""),
             )
 
 
 @pytest.mark.parametrize(("case", "inputs"), _corners())
-def test_other_ranks_and_dtypes_answer_the_same(case: Case, inputs: tuple[Any, ...]) -> None:
+def test_other_ranks_and_dtypes_answer_the_same(
+    case: Case, inputs: tuple[Any, ...]
+) -> None:
     _assert_close(_answers(case.lowered(), inputs), _answers(case.graph(), inputs))
 
 
@@ -125,5 +131,7 @@ def test_a_second_run_changes_nothing(case: Case) -> None:
 
 def test_every_pass_has_a_case_and_a_docstring() -> None:
     covered = {case.step for case in CASES}
-    assert set(PASSES) == covered | {"refuse-nested-tensors"}  # leaves no graph: test_phase.py
+    assert set(PASSES) == covered | {
+        "refuse-nested-tensors"
+    }  # leaves no graph: test_phase.py
     assert all(step.doc for step in PASSES.values())

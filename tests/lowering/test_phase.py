@@ -20,7 +20,9 @@ from builder.lowering import ir, write_sequence
 from builder.manifest.spec import TensorSpec
 from tests.torchscript.saving import saved
 
-SPEC = TensorSpec("float32", ("batch", "time", 8), dims={"batch": (1, 2, 4), "time": (1, 5, 9)})
+SPEC = TensorSpec(
+    "float32", ("batch", "time", 8), dims={"batch": (1, 2, 4), "time": (1, 5, 9)}
+)
 
 
 def _saved(module: nn.Module) -> bytes:
@@ -50,7 +52,9 @@ def test_the_same_file_gives_the_same_text_in_another_process(tmp_path: Path) ->
 
 
 def test_the_digest_knows_the_weights() -> None:
-    one, other = (builder.lower(torch.jit.script(nn.Linear(30, 30).eval())) for _ in range(2))
+    one, other = (
+        builder.lower(torch.jit.script(nn.Linear(30, 30).eval())) for _ in range(2)
+    )
     assert one.text == other.text and one.digest != other.digest
 
 
@@ -59,7 +63,9 @@ _SAME_BYTES = {
     "another shape": _AS_FLOATS.reshape(4, 1),
     "another dtype": _AS_FLOATS.view(torch.int32),
     "flat": _AS_FLOATS.reshape(4),
-    "quantized": torch._make_per_tensor_quantized_tensor(_AS_FLOATS.view(torch.int8), 0.5, 0),
+    "quantized": torch._make_per_tensor_quantized_tensor(
+        _AS_FLOATS.view(torch.int8), 0.5, 0
+    ),
 }
 
 
@@ -94,7 +100,9 @@ def test_a_traced_graph_does_not_keep_the_shapes_of_its_example() -> None:
     def f(x):
         return x.view(x.size(0), x.size(1) * 2, -1).expand(x.size(0), x.size(1) * 2, -1)
 
-    lowered = builder.lower(torch.jit.trace(f, torch.randn(2, 3, 4), check_trace=False).graph)
+    lowered = builder.lower(
+        torch.jit.trace(f, torch.randn(2, 3, 4), check_trace=False).graph
+    )
     x = torch.randn(5, 7, 6)
     torch.testing.assert_close(lowered.run(x)[0], f(x), rtol=0, atol=0)
 
@@ -125,8 +133,12 @@ def test_encoder_layers_with_a_padding_mask(norm_first: bool, how: str) -> None:
         expected = model(x, padding)
     mask = TensorSpec("bool", ("batch", "time"), dims=SPEC.dims)
     lowered = builder.lower(module, specs=[SPEC, mask], paranoid=[x, padding])
-    torch.testing.assert_close(lowered.run(x, padding)[0], expected, rtol=1e-4, atol=1e-5)
-    assert not ir.nodes_of(lowered.graph, "prim::If", "aten::_transformer_encoder_layer_fwd")
+    torch.testing.assert_close(
+        lowered.run(x, padding)[0], expected, rtol=1e-4, atol=1e-5
+    )
+    assert not ir.nodes_of(
+        lowered.graph, "prim::If", "aten::_transformer_encoder_layer_fwd"
+    )
 
 
 class _Packed(nn.Module):
@@ -150,13 +162,17 @@ def test_an_encoder_that_may_pack_its_batch_computes_the_dense_form() -> None:
     torch.testing.assert_close(got[~padding], want[~padding], rtol=1e-4, atol=1e-5)
 
 
-def test_an_encoder_that_certainly_packs_its_batch_is_refused_with_the_way_out() -> None:
+def test_an_encoder_that_certainly_packs_its_batch_is_refused_with_the_way_out() -> (
+    None
+):
     padding = torch.tensor([[False, False, False, True, True], [False] * 5])
     with torch.no_grad():
         traced = torch.jit.trace(
             _Packed().eval(), (torch.randn(2, 5, 8), padding), check_trace=False
         )
-    with pytest.raises(LoweringError, match="packs its batch as nested tensors") as caught:
+    with pytest.raises(
+        LoweringError, match="packs its batch as nested tensors"
+    ) as caught:
         builder.lower(traced)
     assert (
         "enable_nested_tensor=False" in caught.value.fix
@@ -169,10 +185,12 @@ def test_attention_that_drops_weights_is_refused_with_its_line() -> None:
         return nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.3)
 
     with pytest.raises(UnsupportedOperators, match="dropout_p > 0 is random") as caught:
-        builder.convert(torch.jit.script(f).graph, [TensorSpec("float32", (1, 2, 4, 8))])
-    assert "test_phase.py" in str(caught.value) and "dropout_p=self.p if self.training" in str(
+        builder.convert(
+            torch.jit.script(f).graph, [TensorSpec("float32", (1, 2, 4, 8))]
+        )
+    assert "test_phase.py" in str(
         caught.value
-    )
+    ) and "dropout_p=self.p if self.training" in str(caught.value)
 
 
 def test_scripted_attention_is_straight_when_the_inputs_are_described() -> None:
@@ -192,7 +210,9 @@ def test_scripted_attention_is_straight_when_the_inputs_are_described() -> None:
 
 
 def test_trace_stops_at_the_given_pass_and_shows_changes(tmp_path: Path) -> None:
-    module = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.SiLU(), nn.Dropout()).eval())
+    module = torch.jit.script(
+        nn.Sequential(nn.Linear(4, 4), nn.SiLU(), nn.Dropout()).eval()
+    )
     lowered = builder.lower(module, stop_after="unpack-silu", keep_text=True)
     record = lowered.trace[-1]
     assert (
@@ -200,7 +220,9 @@ def test_trace_stops_at_the_given_pass_and_shows_changes(tmp_path: Path) -> None
         and record.changed
         and record.nodes_after == record.nodes_before + 1
     )
-    assert "-  %7 : Tensor = aten::silu" in record.diff() or "aten::silu" in record.diff()
+    assert (
+        "-  %7 : Tensor = aten::silu" in record.diff() or "aten::silu" in record.diff()
+    )
     assert "\x1b[31m" in record.diff(color=True)
     files = write_sequence(lowered.trace, tmp_path / "sequence")
     assert files[0].name == "00-start.txt" and any(
@@ -228,11 +250,15 @@ def test_a_cell_with_given_states() -> None:
         torch.jit.script(Stepped().eval()),
         (torch.randn(2, 6), torch.randn(2, 4), torch.randn(2, 4)),
     )
-    for got, want in zip(builder.lower(module).run(*inputs), module(*inputs), strict=True):
+    for got, want in zip(
+        builder.lower(module).run(*inputs), module(*inputs), strict=True
+    ):
         torch.testing.assert_close(got, want)
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.float16, torch.float32])
+@pytest.mark.parametrize(
+    "dtype", [torch.int64, torch.float64, torch.float16, torch.float32]
+)
 def test_a_sum_of_any_dtype_behind_a_product(dtype: torch.dtype) -> None:
     """A linear takes a bias of its weight's dtype only."""
     weight, more = torch.randn(4, 3), torch.arange(3).to(dtype)
@@ -249,7 +275,9 @@ def test_the_trace_begins_with_the_steps_before_the_passes() -> None:
     lowered = builder.lower(module, stop_after="lower-graph", keep_text=True)
     freeze, lower_graph = lowered.trace
     assert (freeze.name, lower_graph.name) == ("freeze", "lower-graph")
-    assert "prim::CallMethod" in freeze.before and "prim::CallMethod" not in freeze.after
+    assert (
+        "prim::CallMethod" in freeze.before and "prim::CallMethod" not in freeze.after
+    )
     assert "%self" in lower_graph.before and "%self" not in lower_graph.after
     assert "aten::linear" in lower_graph.after
     graph = torch._C.parse_ir("graph(%x : Tensor, %w : Tensor):\n  return (%w)")

@@ -36,7 +36,9 @@ def interleaved(y: Tensor) -> Tensor:
 
 def stacked(y: Tensor) -> Tensor:
     """As timm's vision transformers."""
-    q, k, v = y.reshape(y.size(0), y.size(1), 3, HEADS, SIZE).permute(2, 0, 3, 1, 4).unbind(0)
+    q, k, v = (
+        y.reshape(y.size(0), y.size(1), 3, HEADS, SIZE).permute(2, 0, 3, 1, 4).unbind(0)
+    )
     return attend(q, k, v)
 
 
@@ -46,14 +48,18 @@ def selected(y: Tensor) -> Tensor:
 
 
 def sliced(y: Tensor) -> Tensor:
-    return attend(heads(y[..., :WIDTH]), heads(y[..., WIDTH : 2 * WIDTH]), heads(y[..., -WIDTH:]))
+    return attend(
+        heads(y[..., :WIDTH]), heads(y[..., WIDTH : 2 * WIDTH]), heads(y[..., -WIDTH:])
+    )
 
 
 def of_two_sizes(y: Tensor) -> Tensor:
     """A query of each head, and one key and value for all."""
     q, k, v = y.split([2 * WIDTH, SIZE, WIDTH - SIZE], dim=2)
     return attend(
-        q.unflatten(-1, (2 * HEADS, SIZE)).transpose(1, 2), k.unsqueeze(1), v.unsqueeze(1)
+        q.unflatten(-1, (2 * HEADS, SIZE)).transpose(1, 2),
+        k.unsqueeze(1),
+        v.unsqueeze(1),
     )
 
 
@@ -92,12 +98,16 @@ def lowered(module: nn.Module, *inputs: Tensor, **settings: object) -> LoweredGr
     traced = saved(torch.jit.trace(module, inputs, check_trace=False))
     dims = {"n": (1, 2, 8), "t": (1, 4, 16)}
     dtype = str(inputs[0].dtype).removeprefix("torch.")
-    specs = [builder.TensorSpec(dtype, ("n", "t", x.size(2)), dims=dims) for x in inputs]
+    specs = [
+        builder.TensorSpec(dtype, ("n", "t", x.size(2)), dims=dims) for x in inputs
+    ]
     found = builder.lower(traced, specs=specs, **settings)
     for case in (inputs, [torch.randn(3, 7, x.size(2), dtype=x.dtype) for x in inputs]):
         wanted = module(*case)
         for got, truth in zip(
-            found.run(*case), wanted if isinstance(wanted, tuple) else [wanted], strict=True
+            found.run(*case),
+            wanted if isinstance(wanted, tuple) else [wanted],
+            strict=True,
         ):
             torch.testing.assert_close(got, truth, rtol=2e-6, atol=2e-6)
     return found
@@ -183,7 +193,9 @@ class Overlapping(Square):
 
 
 @pytest.mark.parametrize(
-    "module", [TwoReaders(), Gate(), OverTime(), Overlapping()], ids=lambda m: type(m).__name__
+    "module",
+    [TwoReaders(), Gate(), OverTime(), Overlapping()],
+    ids=lambda m: type(m).__name__,
 )
 def test_other_layers_stay_whole(module: nn.Module) -> None:
     assert kinds(lowered(module, torch.randn(2, 4, WIDTH)))["linear"] == 1
@@ -219,12 +231,16 @@ class MultiHead(nn.Module):
 
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("inputs", [1, 2])
-def test_multi_head_attention_is_products_of_four_axes(inputs: int, batch_first: bool) -> None:
+def test_multi_head_attention_is_products_of_four_axes(
+    inputs: int, batch_first: bool
+) -> None:
     tensors = [torch.randn(2, 4, WIDTH) for _ in range(inputs)]
     with torch.enable_grad():
         found = lowered(MultiHead(batch_first=batch_first, bias=inputs == 1), *tensors)
     assert kinds(found)["linear"] == 4 and kinds(found)["reshape"] == 4
-    for node in (node for node in found.graph.nodes() if node.kind() == "aten::reshape"):
+    for node in (
+        node for node in found.graph.nodes() if node.kind() == "aten::reshape"
+    ):
         made, read = node.inputsAt(0).node().kind(), node.output().uses()[0].user.kind()
         assert (made, read) in (
             ("aten::linear", "aten::permute"),
@@ -234,14 +250,18 @@ def test_multi_head_attention_is_products_of_four_axes(inputs: int, batch_first:
 
 def test_a_layer_for_many_heads_of_unknown_rank_is_left_alone() -> None:
     """Nothing says how many axes the input has."""
-    traced = torch.jit.trace(Packed(CUTS["chunk"]), torch.randn(2, 4, WIDTH), check_trace=False)
+    traced = torch.jit.trace(
+        Packed(CUTS["chunk"]), torch.randn(2, 4, WIDTH), check_trace=False
+    )
     assert kinds(builder.lower(traced))["linear"] == 1
 
 
 def test_rows_keep_their_dtype() -> None:
     found = lowered(Packed(stacked).double(), torch.randn(2, 4, WIDTH).double())
     weights = [
-        node.inputsAt(1).toIValue() for node in found.graph.nodes() if node.kind() == "aten::linear"
+        node.inputsAt(1).toIValue()
+        for node in found.graph.nodes()
+        if node.kind() == "aten::linear"
     ]
     assert [tuple(w.shape) for w in weights] == [(WIDTH, WIDTH)] * 3 and {
         w.dtype for w in weights

@@ -23,7 +23,10 @@ from tests.torchscript.saving import saved
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"
 )
-TENSOR, CHANNEL = "aten::fake_quantize_per_tensor_affine", "aten::fake_quantize_per_channel_affine"
+TENSOR, CHANNEL = (
+    "aten::fake_quantize_per_tensor_affine",
+    "aten::fake_quantize_per_channel_affine",
+)
 _CHANNEL_OBSERVER = {
     FakeQuantize: quantization.PerChannelMinMaxObserver,
     FusedMovingAvgObsFakeQuantize: quantization.MovingAveragePerChannelMinMaxObserver,
@@ -31,7 +34,11 @@ _CHANNEL_OBSERVER = {
 
 
 def _fake(kind: Any, by_channel: bool) -> nn.Module:
-    observer = _CHANNEL_OBSERVER[kind] if by_channel else quantization.MovingAverageMinMaxObserver
+    observer = (
+        _CHANNEL_OBSERVER[kind]
+        if by_channel
+        else quantization.MovingAverageMinMaxObserver
+    )
     scheme = torch.per_channel_symmetric if by_channel else torch.per_tensor_affine
     made: nn.Module = kind(observer, -128, 127, dtype=torch.qint8, qscheme=scheme)
     return made
@@ -49,7 +56,9 @@ class Simulated(nn.Module):
         weight = self.conv.weight * (
             self.bn.weight / torch.sqrt(self.bn.running_var + 1e-5)
         ).reshape(-1, 1, 1, 1)
-        return self.bn(functional.conv2d(self.values(x), self.weights(weight), self.conv.bias))
+        return self.bn(
+            functional.conv2d(self.values(x), self.weights(weight), self.conv.bias)
+        )
 
 
 def _trained(kind: Any) -> Simulated:
@@ -61,7 +70,9 @@ def _trained(kind: Any) -> Simulated:
 
 def _exported(model: nn.Module, how: str) -> Any:
     return (
-        torch.jit.script(model) if how == "script" else torch.jit.trace(model, X, check_trace=False)
+        torch.jit.script(model)
+        if how == "script"
+        else torch.jit.trace(model, X, check_trace=False)
     )
 
 
@@ -76,16 +87,27 @@ def test_weights_are_not_rounded_beforehand(kind: Any, how: str) -> None:
     model = _trained(kind)
     model.apply(quantization.disable_observer)
     lowered = builder.lower(saved(_exported(model, how)))
-    (values,), (weights,) = (ir.nodes_of(lowered.graph, kind) for kind in (TENSOR, CHANNEL))
-    assert [type(ir.constant(v)) for v in ir.inputs(values)[1:]] == [float, int, int, int]
-    assert [type(ir.constant(v)) for v in weights.inputs()] == [torch.Tensor] * 3 + [int] * 3
+    (values,), (weights,) = (
+        ir.nodes_of(lowered.graph, kind) for kind in (TENSOR, CHANNEL)
+    )
+    assert [type(ir.constant(v)) for v in ir.inputs(values)[1:]] == [
+        float,
+        int,
+        int,
+        int,
+    ]
+    assert [type(ir.constant(v)) for v in weights.inputs()] == [torch.Tensor] * 3 + [
+        int
+    ] * 3
     torch.testing.assert_close(lowered.run(X)[0], model(X), rtol=0, atol=0)
 
 
 @KINDS
 @HOW
 def test_an_observer_at_work_is_refused_by_name(kind: Any, how: str) -> None:
-    with pytest.raises(LoweringError, match=r"enabled observer|changes a constant") as caught:
+    with pytest.raises(
+        LoweringError, match=r"enabled observer|changes a constant"
+    ) as caught:
         builder.lower(_exported(_trained(kind), how))
     assert "torch.ao.quantization.disable_observer" in caught.value.fix
     assert (
@@ -105,7 +127,11 @@ def test_switched_off_there_is_none(kind: Any) -> None:
 def test_quantization_aware_training_as_torch_prepares_it() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 5)
+        nn.Conv2d(2, 3, 3),
+        nn.BatchNorm2d(3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(108, 5),
     ).train()
     model = quantization.fuse_modules_qat(model, [["0", "1", "2"]])
     model.qconfig = quantization.get_default_qat_qconfig("fbgemm")
@@ -117,30 +143,45 @@ def test_quantization_aware_training_as_torch_prepares_it() -> None:
         len(ir.nodes_of(lowered.graph, CHANNEL)) == 2
         and len(ir.nodes_of(lowered.graph, TENSOR)) == 2
     )
-    assert not ir.nodes_of(lowered.graph, "aten::copy_", "aten::fused_moving_avg_obs_fake_quant")
+    assert not ir.nodes_of(
+        lowered.graph, "aten::copy_", "aten::fused_moving_avg_obs_fake_quant"
+    )
     torch.testing.assert_close(lowered.run(X)[0], model(X), rtol=0, atol=0)
 
 
 W = torch.randn(3, 4, generator=torch.Generator().manual_seed(2))
 S, Z, ON = torch.tensor([0.02]), torch.tensor([3], dtype=torch.int32), torch.tensor([1])
 OFF, LEAST, MOST = torch.tensor([0]), torch.tensor(-1.0), torch.tensor(1.0)
-ROWS, ZEROS = torch.tensor([0.02, 0.03, 0.04]), torch.tensor([0, 1, -2], dtype=torch.int32)
+ROWS, ZEROS = (
+    torch.tensor([0.02, 0.03, 0.04]),
+    torch.tensor([0, 1, -2], dtype=torch.int32),
+)
 LEARNED = torch.tensor([2.5, -0.6, 300.0])
 ops: Any = torch.ops.aten
 FORMS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "numbers": (TENSOR, lambda w: torch.fake_quantize_per_tensor_affine(w, 0.02, 3, -128, 127)),
-    "tensors": (TENSOR, lambda w: torch.fake_quantize_per_tensor_affine(w, S, Z, -128, 127)),
+    "numbers": (
+        TENSOR,
+        lambda w: torch.fake_quantize_per_tensor_affine(w, 0.02, 3, -128, 127),
+    ),
+    "tensors": (
+        TENSOR,
+        lambda w: torch.fake_quantize_per_tensor_affine(w, S, Z, -128, 127),
+    ),
     "channels": (
         CHANNEL,
         lambda w: torch.fake_quantize_per_channel_affine(w, ROWS, ZEROS, 0, -128, 127),
     ),
     "mask": (
         TENSOR,
-        lambda w: ops.fake_quantize_per_tensor_affine_cachemask(w, 0.02, 3, -128, 127)[0],
+        lambda w: ops.fake_quantize_per_tensor_affine_cachemask(w, 0.02, 3, -128, 127)[
+            0
+        ],
     ),
     "channels and mask": (
         CHANNEL,
-        lambda w: ops.fake_quantize_per_channel_affine_cachemask(w, ROWS, ZEROS, 0, -128, 127)[0],
+        lambda w: ops.fake_quantize_per_channel_affine_cachemask(
+            w, ROWS, ZEROS, 0, -128, 127
+        )[0],
     ),
     "switch": (
         TENSOR,
@@ -150,7 +191,9 @@ FORMS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     ),
     "learned": (
         TENSOR,
-        lambda w: ops._fake_quantize_learnable_per_tensor_affine(w, S, LEARNED[:1], -128, 127, 1.0),
+        lambda w: ops._fake_quantize_learnable_per_tensor_affine(
+            w, S, LEARNED[:1], -128, 127, 1.0
+        ),
     ),
     "learned channels": (
         CHANNEL,
@@ -176,23 +219,32 @@ def test_every_form_is_one_of_two(form: str) -> None:
     ).graph
     lowered = builder.lower(graph)
     assert len(ir.nodes_of(lowered.graph, kind)) == 1
-    found = [node.kind() for node in ir.walk(lowered.graph) if node.kind().startswith("aten::")]
+    found = [
+        node.kind()
+        for node in ir.walk(lowered.graph)
+        if node.kind().startswith("aten::")
+    ]
     assert set(found) == {kind, "aten::linear"}
     torch.testing.assert_close(
-        lowered.run(torch.ones(2, 4))[0], functional.linear(torch.ones(2, 4), function(W))
+        lowered.run(torch.ones(2, 4))[0],
+        functional.linear(torch.ones(2, 4), function(W)),
     )
 
 
 def test_a_pair_stays_a_pair() -> None:
     def f(x):
-        weight = torch.quantize_per_channel(W * 2, ROWS, ZEROS, 0, torch.qint8).dequantize()
+        weight = torch.quantize_per_channel(
+            W * 2, ROWS, ZEROS, 0, torch.qint8
+        ).dequantize()
         return functional.linear(
             torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize(), weight
         )
 
     x = torch.randn(2, 4)
     lowered = builder.lower(torch.jit.trace(f, x, check_trace=False).graph)
-    kinds = [node.kind() for node in ir.walk(lowered.graph) if "quantize" in node.kind()]
+    kinds = [
+        node.kind() for node in ir.walk(lowered.graph) if "quantize" in node.kind()
+    ]
     assert sorted(kinds) == ["aten::dequantize"] * 2 + [
         "aten::quantize_per_channel",
         "aten::quantize_per_tensor",

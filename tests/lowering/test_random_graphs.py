@@ -112,7 +112,9 @@ def program(seed: int, length: int = 8) -> str:
 
     def pick(kinds: list[str], names: str = "abc") -> str:
         x, y = rng.choice(names), rng.choice(names)
-        return rng.choice(kinds).format(x=x, y=y, n=rng.choice([0, 1, 2, -1]), k=rng.choice([0, 1]))
+        return rng.choice(kinds).format(
+            x=x, y=y, n=rng.choice([0, 1, 2, -1]), k=rng.choice([0, 1])
+        )
 
     lines = ["c = a.clone()", "a = a.clone()", "b = b.clone()", pick(VIEWS)]
     for _ in range(length):
@@ -136,7 +138,9 @@ def program(seed: int, length: int = 8) -> str:
                 f"for i in range({iterations}):\n        {pick(WRITES)}\n        {pick(VALUES)}"
             )
     body = "\n    ".join(lines)
-    return f"def f(a: Tensor, b: Tensor, w: Tensor):\n    {body}\n    return a, b, c, v\n"
+    return (
+        f"def f(a: Tensor, b: Tensor, w: Tensor):\n    {body}\n    return a, b, c, v\n"
+    )
 
 
 def check(seed: int) -> str:
@@ -149,7 +153,9 @@ def check(seed: int) -> str:
         warnings.simplefilter("ignore")
         graph = _script(source, names, seed)
     generator = torch.Generator().manual_seed(seed)
-    a, b, w = (torch.randn(shape, generator=generator) for shape in ((3, 4), (3, 4), (4, 4)))
+    a, b, w = (
+        torch.randn(shape, generator=generator) for shape in ((3, 4), (3, 4), (4, 4))
+    )
     try:
         lowered = builder.lower(graph, params=[w])
     except LoweringError as error:
@@ -163,10 +169,16 @@ def check(seed: int) -> str:
         return "invalid"  # a view of strides that do not fit
     try:
         torch.testing.assert_close(
-            lowered.run(a.clone(), b.clone()), expected, rtol=1e-3, atol=1e-4, equal_nan=True
+            lowered.run(a.clone(), b.clone()),
+            expected,
+            rtol=1e-3,
+            atol=1e-4,
+            equal_nan=True,
         )
     except AssertionError as error:
-        raise AssertionError(f"seed {seed}: {error}\n{source}\n{lowered.text}") from None
+        raise AssertionError(
+            f"seed {seed}: {error}\n{source}\n{lowered.text}"
+        ) from None
     return "equal"
 
 

@@ -115,7 +115,9 @@ class OldAutocast(nn.Module):
         (OldAutocast(), "autocast", "manifest"),
     ],
 )
-def test_an_object_is_refused_by_its_name(module: nn.Module, name: str, fix: str) -> None:
+def test_an_object_is_refused_by_its_name(
+    module: nn.Module, name: str, fix: str
+) -> None:
     with pytest.raises(
         LoweringError, match=rf"an object of the class \S*\.{name} is created"
     ) as error:

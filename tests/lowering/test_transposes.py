@@ -83,7 +83,9 @@ def lowered(
     for case in cases:
         wanted = module(*case)
         for got, truth in zip(
-            found.run(*case), wanted if isinstance(wanted, tuple) else [wanted], strict=True
+            found.run(*case),
+            wanted if isinstance(wanted, tuple) else [wanted],
+            strict=True,
         ):
             torch.testing.assert_close(got, truth, rtol=2e-6, atol=2e-6)
     return found
@@ -107,16 +109,22 @@ def batch_first(found: LoweredGraph) -> bool:
     for queries, keys, values and what comes out, and the transpose of the keys.
     """
     orders = [
-        ir.int_list(node.inputsAt(1)) for node in moves(found) if node.kind() == "aten::permute"
+        ir.int_list(node.inputsAt(1))
+        for node in moves(found)
+        if node.kind() == "aten::permute"
     ]
-    return not of_moved(found) and orders == [[0, 2, 1, 3]] * 4 and len(moves(found)) == 5
+    return (
+        not of_moved(found) and orders == [[0, 2, 1, 3]] * 4 and len(moves(found)) == 5
+    )
 
 
 class Attention(nn.Module):
     def __init__(self, asks: Callable[..., Any], **settings: Any) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, **settings)
+        self.attention = nn.MultiheadAttention(
+            WIDTH, HEADS, batch_first=True, **settings
+        )
         self.norm, self.asks = nn.LayerNorm(WIDTH), asks
 
     def forward(self, *tensors: Tensor) -> Any:
@@ -156,7 +164,9 @@ def padded(m: Attention, x: Tensor, mask: Tensor) -> Tensor:
 
 
 def padded_and_biased(m: Attention, x: Tensor, bias: Tensor, mask: Tensor) -> Tensor:
-    return m.attention(x, x, x, need_weights=False, key_padding_mask=mask, attn_mask=bias)[0]
+    return m.attention(
+        x, x, x, need_weights=False, key_padding_mask=mask, attn_mask=bias
+    )[0]
 
 
 def weighed(m: Attention, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -172,7 +182,11 @@ PLAIN: dict[str, tuple[Attention, Sequence[Axes], int]] = {
     "of itself": (Attention(itself), [X], 0),
     "without bias": (Attention(itself, bias=False), [X], 0),
     "of another": (Attention(crossed), [X, MEMORY], 0),
-    "of two others": (Attention(three, kdim=8, vdim=10), [X, ("n", "s", 8), ("n", "s", 10)], 0),
+    "of two others": (
+        Attention(three, kdim=8, vdim=10),
+        [X, ("n", "s", 8), ("n", "s", 10)],
+        0,
+    ),
     "with places": (Attention(placed), [X, X], 0),
     "with places of their own": (Attention(placed), [X, (1, "t", WIDTH)], 0),
     "causal": (Attention(causal), [X], 0),
@@ -195,7 +209,11 @@ OTHERS: dict[str, tuple[Attention, Sequence[Axes], int]] = {
     "weights": (Attention(weighed), [X], 0),
     "weights of heads": (Attention(weighed_by_head), [X, ("t", "t")], 0),
     "more keys": (Attention(itself, add_bias_kv=True, add_zero_attn=True), [X], 0),
-    "more keys, weights": (Attention(weighed, add_bias_kv=True, add_zero_attn=True), [X], 0),
+    "more keys, weights": (
+        Attention(weighed, add_bias_kv=True, add_zero_attn=True),
+        [X],
+        0,
+    ),
 }
 
 
@@ -213,7 +231,9 @@ def test_attention_with_weights_equals_the_batch_first_form(name: str) -> None:
     module, axes, masks = OTHERS[name]
     found = lowered(module, *axes, masks=masks)
     orders = [
-        ir.int_list(node.inputsAt(1)) for node in moves(found) if node.kind() == "aten::permute"
+        ir.int_list(node.inputsAt(1))
+        for node in moves(found)
+        if node.kind() == "aten::permute"
     ]
     assert orders == [[0, 2, 1, 3]] * 4 and len(moves(found)) == 5
 
@@ -278,7 +298,10 @@ class Layer(nn.Module):
     """A layer with what stands around it."""
 
     def __init__(
-        self, around: Callable[[Any, Tensor], Any], inputs: int = WIDTH, outputs: int = WIDTH
+        self,
+        around: Callable[[Any, Tensor], Any],
+        inputs: int = WIDTH,
+        outputs: int = WIDTH,
     ) -> None:
         super().__init__()
         torch.manual_seed(0)
@@ -298,15 +321,21 @@ def embedded(layer: Any, indices: Tensor) -> Tensor:
 
 def heads_of(layer: Any, x: Tensor, y: Tensor) -> Tensor:
     """A layer of `y`, the axes of `x` and one more; its heads have the sizes of `x`."""
-    z = layer(y.transpose(0, 1)).view(x.size(1), x.size(0), WIDTH, HEADS, WIDTH // HEADS)
+    z = layer(y.transpose(0, 1)).view(
+        x.size(1), x.size(0), WIDTH, HEADS, WIDTH // HEADS
+    )
     return z.permute(1, 0, 2, 3, 4)
 
 
 GONE: dict[str, Callable[[Any, Tensor], Any]] = {
     "there and back": lambda f, x: f(x.transpose(0, 1)).transpose(0, 1),
     "and forth": lambda f, x: f(f(x.permute(1, 0, 2)).permute(1, 0, 2)),
-    "unflattened": lambda f, x: f(x.transpose(0, 1)).unflatten(-1, (3, -1)).permute(1, 0, 2, 3),
-    "heads": lambda f, x: f(x.transpose(0, 1)).view(x.size(1), x.size(0), 3, 4).permute(1, 0, 2, 3),
+    "unflattened": lambda f, x: (
+        f(x.transpose(0, 1)).unflatten(-1, (3, -1)).permute(1, 0, 2, 3)
+    ),
+    "heads": lambda f, x: (
+        f(x.transpose(0, 1)).view(x.size(1), x.size(0), 3, 4).permute(1, 0, 2, 3)
+    ),
     "inferred": lambda f, x: (
         f(x.transpose(0, 1)).reshape(x.size(1), x.size(0), 3, -1).permute(1, 0, 2, 3)
     ),
@@ -318,7 +347,9 @@ GONE: dict[str, Callable[[Any, Tensor], Any]] = {
     ).transpose(0, 1),
     "a product": lambda f, x: torch.matmul(x.transpose(0, 1), f.weight).transpose(0, 1),
     "embedded": lambda f, x: heads_of(f, x, embedded(f, (x > 0).long())),
-    "expanded": lambda f, x: heads_of(f, x, embedded(f, x.new_ones(1).long().expand_as(x))),
+    "expanded": lambda f, x: heads_of(
+        f, x, embedded(f, x.new_ones(1).long().expand_as(x))
+    ),
     "nothing": lambda f, x: f(x.permute(0, 1, 2)),
 }
 
@@ -331,7 +362,9 @@ def test_transposes_that_meet_are_gone(name: str) -> None:
 
 def test_the_only_size_that_is_not_a_number_is_inferred() -> None:
     found = lowered(
-        Layer(lambda f, x: f(x.transpose(0, 1)).reshape(-1, 1, 3, 4).permute(1, 0, 2, 3)),
+        Layer(
+            lambda f, x: f(x.transpose(0, 1)).reshape(-1, 1, 3, 4).permute(1, 0, 2, 3)
+        ),
         (1, "t", WIDTH),
     )
     assert not moves(found), found.graph
@@ -379,7 +412,9 @@ def test_a_transpose_of_the_last_axis_stays() -> None:
 
 def test_a_value_of_unknown_rank_is_left_alone() -> None:
     traced = torch.jit.trace(
-        Layer(GONE["there and back"]).eval(), torch.randn(2, 4, WIDTH), check_trace=False
+        Layer(GONE["there and back"]).eval(),
+        torch.randn(2, 4, WIDTH),
+        check_trace=False,
     )
     found = builder.lower(traced)
     assert len(of_moved(found)) == 1 and len(moves(found)) == 2
@@ -438,7 +473,9 @@ def test_a_size_that_only_looks_the_same() -> None:
             return y.reshape(x.size(1), x.size(0), 3, 4).permute(1, 0, 2, 3)
 
     module = Model().eval()
-    rows = builder.TensorSpec("float32", ("m", "t", WIDTH), dims={"m": (1, 1, 8), "t": DIMS["t"]})
+    rows = builder.TensorSpec(
+        "float32", ("m", "t", WIDTH), dims={"m": (1, 1, 8), "t": DIMS["t"]}
+    )
     given = builder.TensorSpec("float32", X, dims={"n": DIMS["n"], "t": DIMS["t"]})
     traced = torch.jit.trace(
         module, (torch.randn(2, 4, WIDTH), torch.randn(1, 4, WIDTH)), check_trace=False
@@ -447,7 +484,9 @@ def test_a_size_that_only_looks_the_same() -> None:
     assert not of_moved(found)
     for n, m in ((3, 1), (3, 3), (1, 1)):
         x, row = torch.randn(n, 5, WIDTH), torch.randn(m, 5, WIDTH)
-        torch.testing.assert_close(found.run(x, row)[0], module(x, row), rtol=2e-6, atol=2e-6)
+        torch.testing.assert_close(
+            found.run(x, row)[0], module(x, row), rtol=2e-6, atol=2e-6
+        )
 
 
 def named(*names: str, number: int = 1) -> Amount:
@@ -460,7 +499,11 @@ N, T = named("n"), named("t")
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        ([N, T, amount(12)], [N, T, amount(3), amount(4)], [(0, 0), (1, 1), (2, 2), (2, 3)]),
+        (
+            [N, T, amount(12)],
+            [N, T, amount(3), amount(4)],
+            [(0, 0), (1, 1), (2, 2), (2, 3)],
+        ),
         (
             [N, T, amount(12)],
             [N, named("t", number=3), amount(4)],
@@ -489,19 +532,26 @@ def test_what_a_reshape_makes_of_axes(
     assert (found and [(factor.before, factor.after) for factor in found]) == expected
     if found is not None:
         for at, length in enumerate(before):
-            assert product([factor.length for factor in found if factor.before == at]) == length
+            assert (
+                product([factor.length for factor in found if factor.before == at])
+                == length
+            )
 
 
 def test_an_inferred_axis_is_what_is_left() -> None:
-    assert filled([N, T, amount(12)], [T, None, amount(6)]) == [T, named("n", number=2), amount(6)]
+    assert filled([N, T, amount(12)], [T, None, amount(6)]) == [
+        T,
+        named("n", number=2),
+        amount(6),
+    ]
     assert filled([N, T], [None, None]) is None and filled([N], [T, None]) is None
 
 
 def test_one_size_may_have_two_names() -> None:
     other = alias(named("n", "t", number=4), named("n", "b", number=4))
-    assert other == {(ord("b"),): (ord("t"),)} and renamed(named("n", "b"), other) == named(
-        "n", "t"
-    )
+    assert other == {(ord("b"),): (ord("t"),)} and renamed(
+        named("n", "b"), other
+    ) == named("n", "t")
     assert not alias(named("n", "t"), named("a", "b")) and not alias(
         named("n", number=2), named("b", number=4)
     )
@@ -532,11 +582,15 @@ class Program(nn.Module):
             x, axes = draw.choice(steps)(draw, x, axes)
         return x
 
-    def permuted(self, draw: random.Random, x: Tensor, axes: list[Any]) -> tuple[Tensor, list[Any]]:
+    def permuted(
+        self, draw: random.Random, x: Tensor, axes: list[Any]
+    ) -> tuple[Tensor, list[Any]]:
         order = draw.sample(range(len(axes)), len(axes))
         return x.permute(order), [axes[axis] for axis in order]
 
-    def swapped(self, draw: random.Random, x: Tensor, axes: list[Any]) -> tuple[Tensor, list[Any]]:
+    def swapped(
+        self, draw: random.Random, x: Tensor, axes: list[Any]
+    ) -> tuple[Tensor, list[Any]]:
         one, other = (draw.randrange(len(axes)) for _ in range(2))
         axes = list(axes)
         axes[one], axes[other] = axes[other], axes[one]
@@ -551,13 +605,17 @@ class Program(nn.Module):
             sizes.append(size)
         return x.reshape(sizes), axes
 
-    def apart(self, draw: random.Random, x: Tensor, axes: list[Any]) -> tuple[Tensor, list[Any]]:
+    def apart(
+        self, draw: random.Random, x: Tensor, axes: list[Any]
+    ) -> tuple[Tensor, list[Any]]:
         at = draw.randrange(len(axes))
         cut = draw.randrange(1, len(axes[at])) if len(axes[at]) > 1 else 0
         parts = [axes[at][:cut], axes[at][cut:]] if cut else [axes[at]]
         return self.shaped(x, [*axes[:at], *parts, *axes[at + 1 :]])
 
-    def joined(self, draw: random.Random, x: Tensor, axes: list[Any]) -> tuple[Tensor, list[Any]]:
+    def joined(
+        self, draw: random.Random, x: Tensor, axes: list[Any]
+    ) -> tuple[Tensor, list[Any]]:
         at = draw.randrange(len(axes))
         return self.shaped(
             x,
@@ -568,7 +626,9 @@ class Program(nn.Module):
             ],
         )
 
-    def layered(self, draw: random.Random, x: Tensor, axes: list[Any]) -> tuple[Tensor, list[Any]]:
+    def layered(
+        self, draw: random.Random, x: Tensor, axes: list[Any]
+    ) -> tuple[Tensor, list[Any]]:
         if not all(isinstance(factor, int) for factor in axes[-1]):
             return x * 2, axes
         return self.layers[str(math.prod(axes[-1]))](x), axes
@@ -582,10 +642,14 @@ def test_random_programs_answer_the_same(seed: int) -> None:
 def test_random_programs_are_not_left_alone() -> None:
     """The pass has something to do in most of them."""
     traced = [
-        torch.jit.trace(Program(seed).eval(), torch.randn(2, 4, WIDTH), check_trace=False)
+        torch.jit.trace(
+            Program(seed).eval(), torch.randn(2, 4, WIDTH), check_trace=False
+        )
         for seed in range(20)
     ]
-    spec = builder.TensorSpec("float32", X, dims={axis: DIMS[axis] for axis in ("n", "t")})
+    spec = builder.TensorSpec(
+        "float32", X, dims={axis: DIMS[axis] for axis in ("n", "t")}
+    )
     traces = [builder.lower(one, specs=[spec], keep_text=True).trace for one in traced]
     changed = [
         step.before != step.after

@@ -70,7 +70,9 @@ def test_a_value_out_of_scope_is_named() -> None:
 def test_scopes_are_read_from_the_text() -> None:
     assert _out_of_scope(str(_graph())) is None
     assert (
-        _out_of_scope("graph(%x : Tensor):\n  %z : Tensor = aten::relu(%y)\n  return (%z)\n")
+        _out_of_scope(
+            "graph(%x : Tensor):\n  %z : Tensor = aten::relu(%y)\n  return (%z)\n"
+        )
         == "%y"
     )
 
@@ -106,7 +108,9 @@ def test_paranoid_names_the_pass_that_changed_the_answer() -> None:
         return None
 
     with pytest.raises(LoweringError, match="pass wrong changed the model's outputs"):
-        run_passes(_graph(), Context(), [right, wrong], paranoid=Paranoid([torch.ones(3)]))
+        run_passes(
+            _graph(), Context(), [right, wrong], paranoid=Paranoid([torch.ones(3)])
+        )
 
 
 def test_text_is_canonical() -> None:

@@ -56,7 +56,9 @@ PROGRAMS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
-def test_numbers_of_a_trace_do_not_raise_the_dtype(name: str, dtype: torch.dtype) -> None:
+def test_numbers_of_a_trace_do_not_raise_the_dtype(
+    name: str, dtype: torch.dtype
+) -> None:
     x = torch.arange(4).to(dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -69,7 +71,9 @@ def test_numbers_of_a_trace_do_not_raise_the_dtype(name: str, dtype: torch.dtype
     file.seek(0)
     outputs = {"graph": lowered.run(x)[0], "file": torch.jit.load(file)(x)[0]}
     for where, output in outputs.items():
-        torch.testing.assert_close(output, expected, msg=lambda m, where=where: f"{where}: {m}")
+        torch.testing.assert_close(
+            output, expected, msg=lambda m, where=where: f"{where}: {m}"
+        )
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

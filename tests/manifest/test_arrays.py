@@ -40,15 +40,20 @@ def test_too_large_archive_is_refused_before_unpacking(
     monkeypatch.setattr(arrays, "MOST_BYTES", 4 << 20)
     monkeypatch.setattr(np, "load", None)  # nothing is unpacked
     path = archive(
-        tmp_path / "bomb.npz", {f"x{n}.npy": npy((1 << 18,), bytes(1 << 20)) for n in range(24)}
+        tmp_path / "bomb.npz",
+        {f"x{n}.npy": npy((1 << 18,), bytes(1 << 20)) for n in range(24)},
     )
     for read in (sets, specs_from_sample, goldens.load_one):
-        with pytest.raises((UsageError, ValueError), match="unpacks to 24 MiB, more than 4 MiB"):
+        with pytest.raises(
+            (UsageError, ValueError), match="unpacks to 24 MiB, more than 4 MiB"
+        ):
             read(path)
 
 
 REFUSED: dict[str, Callable[[Path], Path]] = {
-    "longer than its file": lambda p: archive(p, {"x.npy": npy((1 << 30, 1 << 8), b"1234")}),
+    "longer than its file": lambda p: archive(
+        p, {"x.npy": npy((1 << 30, 1 << 8), b"1234")}
+    ),
     "no .npy": lambda p: archive(p, {"x": b"text"}),
     "magic string": lambda p: archive(p, {"x.npy": b"no array at all"}),
 }

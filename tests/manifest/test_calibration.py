@@ -26,8 +26,12 @@ def spec(folder: Path, text: str) -> ModelSpec:
 
 def test_calibration_defaults(tmp_path: Path) -> None:
     (tmp_path / "some.npz").touch()
-    found = spec(tmp_path, GOOD + "precision: int8\ncalibration: {data: [some.npz, goldens]}\n")
-    assert found.calibration == Calibration((tmp_path / "some.npz", "goldens"), "max", 99.99, ())
+    found = spec(
+        tmp_path, GOOD + "precision: int8\ncalibration: {data: [some.npz, goldens]}\n"
+    )
+    assert found.calibration == Calibration(
+        (tmp_path / "some.npz", "goldens"), "max", 99.99, ()
+    )
     assert spec(tmp_path, GOOD).calibration is None
 
 
@@ -64,19 +68,27 @@ def test_io_and_noise_tolerance(tmp_path: Path) -> None:
             7,
             "must be at least 50",
         ),
-        ("calibration: {data: [goldens], percentile: 99}", 7, "needs the method percentile"),
+        (
+            "calibration: {data: [goldens], percentile: 99}",
+            7,
+            "needs the method percentile",
+        ),
         ("calibration: {data: [goldens], methd: max}", 7, "did you mean 'method'"),
         ("io: fp32", 7, "one of module, fp16"),
         ("tolerance: {noise: -1}", 7, "must be at least 0"),
         ("skip: [a]", 7, "move it to 'calibration'"),
     ],
 )
-def test_invalid_values_are_reported(tmp_path: Path, text: str, line: int, words: str) -> None:
+def test_invalid_values_are_reported(
+    tmp_path: Path, text: str, line: int, words: str
+) -> None:
     ((at, message),) = mistakes(tmp_path, f"{GOOD}{text}\n")
     assert at == line and words in message
 
 
 def test_npy_calibration_needs_a_single_input(tmp_path: Path) -> None:
     (tmp_path / "a.npy").touch()
-    ((line, message),) = mistakes(tmp_path, TWO_INPUTS + "calibration:\n  data:\n  - a.npy\n")
+    ((line, message),) = mistakes(
+        tmp_path, TWO_INPUTS + "calibration:\n  data:\n  - a.npy\n"
+    )
     assert line == 6 and "the model has 2 inputs" in message

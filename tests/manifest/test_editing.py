@@ -35,7 +35,8 @@ def changed(folder: Path, text: str, values: dict[str, Any] = FOUND) -> str:
     [
         (
             HEAD + TAIL,
-            HEAD + TAIL.replace("# the end", "precision: fp16\n" + WRITTEN + "# the end"),
+            HEAD
+            + TAIL.replace("# the end", "precision: fp16\n" + WRITTEN + "# the end"),
         ),
         (
             HEAD + "precision: fp32  # for now\n" + TAIL,
@@ -90,13 +91,17 @@ def test_unchanged_manifest_is_not_rewritten(tmp_path: Path) -> None:
         "--- {inputs: []}\n",
     ],
 )
-def test_values_that_cannot_be_edited_in_place_are_refused(tmp_path: Path, text: str) -> None:
+def test_values_that_cannot_be_edited_in_place_are_refused(
+    tmp_path: Path, text: str
+) -> None:
     path = tmp_path / "net.yaml"
     path.write_text(text)
     with pytest.raises(UsageError, match="cannot be changed") as refusal:
         edit(path, FOUND)
     assert "precision: fp16; keep_fp32:" in str(refusal.value)
-    assert path.read_text() == text and [p.name for p in tmp_path.iterdir()] == ["net.yaml"]
+    assert path.read_text() == text and [p.name for p in tmp_path.iterdir()] == [
+        "net.yaml"
+    ]
 
 
 def test_invalid_manifest_is_refused(tmp_path: Path) -> None:
@@ -131,7 +136,8 @@ def test_failed_write_leaves_no_temporary_file(
 PLAIN = st.recursive(
     st.text("ab# :", max_size=5) | st.integers(0, 9) | st.booleans(),
     lambda inner: (
-        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("pqr"), inner, max_size=2)
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from("pqr"), inner, max_size=2)
     ),
     max_leaves=5,
 )
@@ -150,7 +156,9 @@ def test_edit_preserves_all_other_values(
     """Or the edit is refused. The data is written by YAML in block and flow style."""
     path = tmp_path_factory.mktemp("any") / "net.yaml"
     path.write_text(
-        yaml.safe_dump(data, default_flow_style=None if flow else False, sort_keys=False)
+        yaml.safe_dump(
+            data, default_flow_style=None if flow else False, sort_keys=False
+        )
     )
     before = document.read(path).data
     try:
@@ -174,7 +182,11 @@ def test_edit_preserves_all_other_values(
             {"b": {"c": 2, "d": 3}},
             "b:  # of b\n  c: 2  # of c\n  x: y\n  d: 3\na: 1\n",
         ),
-        ("b: {c: 1, x: y}  # of b\n", {"b": {"c": 2}}, 'b: {"x": "y", "c": 2}  # of b\n'),
+        (
+            "b: {c: 1, x: y}  # of b\n",
+            {"b": {"c": 2}},
+            'b: {"x": "y", "c": 2}  # of b\n',
+        ),
         ("a: 1\nb:\n  c: 1\n  x: y\n", {"b": {"c": []}}, "a: 1\nb:\n  x: y\n"),
         ("a: 1\nb:\n  c: 1\n", {"b": {"c": []}}, "a: 1\n"),
         ("a: 1\r\n", {"b": {"c": 2}}, "a: 1\r\nb:\r\n  c: 2\r\n"),
@@ -211,5 +223,8 @@ def test_field_of_a_section_is_replaced_entirely(tmp_path: Path, section: str) -
     path.write_text(f"outputs: [y]\n{section}instances: 2  # two\n")
     assert edit(path, {"triton": {"dynamic_batching": {"policy": {"size": 65}}}})
     manifest = yaml.safe_load(path.read_text())
-    assert manifest["triton"] == {"dynamic_batching": {"policy": {"size": 65}}, "tags": {"a": "b"}}
+    assert manifest["triton"] == {
+        "dynamic_batching": {"policy": {"size": 65}},
+        "tags": {"a": "b"},
+    }
     assert manifest["instances"] == 2 and "# two" in path.read_text()

@@ -16,11 +16,18 @@ from builder.manifest import TensorSpec, merged_profile, parse_input, specs_from
     [
         (
             "image:float32:batch(1,8,32)x3x224x224",
-            TensorSpec("float32", ("batch", 3, 224, 224), dims={"batch": (1, 8, 32)}, name="image"),
+            TensorSpec(
+                "float32",
+                ("batch", 3, 224, 224),
+                dims={"batch": (1, 8, 32)},
+                name="image",
+            ),
         ),
         (
             "ids:int64:max(1, 2, 3)xx(4,5,6)",
-            TensorSpec("int64", ("max", "x"), {"max": (1, 2, 3), "x": (4, 5, 6)}, "ids"),
+            TensorSpec(
+                "int64", ("max", "x"), {"max": (1, 2, 3), "x": (4, 5, 6)}, "ids"
+            ),
         ),
         ("float16:1x3", TensorSpec("float16", (1, 3))),
         ("flag:torch.bool:", TensorSpec("bool", (), name="flag")),
@@ -64,7 +71,9 @@ def test_invalid_input_text_is_reported(text: str, words: str) -> None:
         (("float32", ("n",), {"n": (1, 2)}), "three whole numbers"),
     ],
 )
-def test_invalid_tensor_spec_is_refused(arguments: tuple[object, ...], words: str) -> None:
+def test_invalid_tensor_spec_is_refused(
+    arguments: tuple[object, ...], words: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         TensorSpec(*arguments)  # type: ignore[arg-type]
     assert words in str(caught.value)

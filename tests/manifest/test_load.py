@@ -55,7 +55,9 @@ def test_both_folder_layouts_are_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", [".", "model.pt", "model.yaml"])
 def test_model_is_found_by_folder_file_or_manifest(tmp_path: Path, target: str) -> None:
     path = model(tmp_path / "bert" / "model.pt")
-    assert [(spec.name, spec.path) for spec in load(path.parent / target)] == [("bert", path)]
+    assert [(spec.name, spec.path) for spec in load(path.parent / target)] == [
+        ("bert", path)
+    ]
 
 
 def test_omitted_keys_have_documented_defaults(tmp_path: Path) -> None:
@@ -133,7 +135,8 @@ unroll_limit: 8
 def test_runtime_section_is_loaded(tmp_path: Path) -> None:
     (spec,) = load(
         model(
-            tmp_path / "net.pt", MANIFEST + DIMS + "runtime: {cuda_graphs: false, keep_mapped: 4}\n"
+            tmp_path / "net.pt",
+            MANIFEST + DIMS + "runtime: {cuda_graphs: false, keep_mapped: 4}\n",
         )
     )
     assert spec.runtime == Runtime(cuda_graphs=False, keep_mapped=4)
@@ -193,7 +196,8 @@ def test_manifest_without_model_suggests_a_similar_file(
     model(tmp_path / "resnet50.pt")
     (tmp_path / "resnet5.yaml").write_text(MANIFEST + DIMS)
     with pytest.raises(
-        ManifestError, match=r"resnet5\.yaml:1: this manifest has no model file .*'resnet50\.pt'"
+        ManifestError,
+        match=r"resnet5\.yaml:1: this manifest has no model file .*'resnet50\.pt'",
     ):
         load(tmp_path)
 
@@ -229,7 +233,9 @@ def test_command_line_inputs_replace_only_a_missing_manifest(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "given", [{"inputs": [TensorSpec("int64", (2,))]}, {"sample": Path("s.npz")}]
 )
-def test_unused_inputs_and_samples_are_refused(tmp_path: Path, given: dict[str, Any]) -> None:
+def test_unused_inputs_and_samples_are_refused(
+    tmp_path: Path, given: dict[str, Any]
+) -> None:
     model(tmp_path / "net.pt")
     with pytest.raises(UsageError, match="every model has one") as raised:
         load(tmp_path / "net.pt", **given)
@@ -251,7 +257,8 @@ def test_command_line_sets_precision_and_selects_models(tmp_path: Path) -> None:
     model(tmp_path / "a.pt")
     model(tmp_path / "b.pt")
     assert [
-        (spec.name, spec.precision) for spec in load(tmp_path, only=["b"], precision="fp16")
+        (spec.name, spec.precision)
+        for spec in load(tmp_path, only=["b"], precision="fp16")
     ] == [("b", "fp16")]
 
 
@@ -272,7 +279,9 @@ def test_usage_errors_suggest_existing_names(tmp_path: Path) -> None:
         load(tmp_path / "empty")
 
 
-@pytest.mark.parametrize(("written", "sizes"), [("[32, 1, 8]", (1, 8, 32)), ("auto", (1, 8, 32))])
+@pytest.mark.parametrize(
+    ("written", "sizes"), [("[32, 1, 8]", (1, 8, 32)), ("auto", (1, 8, 32))]
+)
 def test_batch_sizes_add_static_profiles_before_dims(
     tmp_path: Path, written: str, sizes: tuple[int, ...]
 ) -> None:

@@ -37,10 +37,13 @@ def mistakes(folder: Path, text: str) -> list[tuple[int, str]]:
     (folder / "net.yaml").write_text(text)
     with pytest.raises(ManifestError) as caught:
         load(folder)
-    assert all(mistake.file == str(folder / "net.yaml") for mistake in caught.value.mistakes)
+    assert all(
+        mistake.file == str(folder / "net.yaml") for mistake in caught.value.mistakes
+    )
     assert all(str(mistake) in str(caught.value) for mistake in caught.value.mistakes)
     return [
-        (mistake.line, f"{mistake.message} / {mistake.fix}") for mistake in caught.value.mistakes
+        (mistake.line, f"{mistake.message} / {mistake.fix}")
+        for mistake in caught.value.mistakes
     ]
 
 
@@ -88,7 +91,11 @@ CASES = {
         "did you mean 'ops'?",
     ),
     "a range without opt": (GOOD.replace("opt: 8, ", ""), 6, "dims.batch has no 'opt'"),
-    "min below zero": (GOOD.replace("min: 1", "min: -1"), 6, "dims.batch.min must be at least 0"),
+    "min below zero": (
+        GOOD.replace("min: 1", "min: -1"),
+        6,
+        "dims.batch.min must be at least 0",
+    ),
     "a graph beyond max": (
         GOOD + "batching: {graphs: [8, 64]}\n",
         7,
@@ -109,8 +116,16 @@ CASES = {
         7,
         "first axis with a range in 'dims'",
     ),
-    "batch sizes of a model with state": (STATE + "batch_sizes: auto\n", 8, "and no state"),
-    "opt above max": (GOOD.replace("max: 32", "max: 4"), 6, "opt 8 is greater than max 4"),
+    "batch sizes of a model with state": (
+        STATE + "batch_sizes: auto\n",
+        8,
+        "and no state",
+    ),
+    "opt above max": (
+        GOOD.replace("max: 32", "max: 4"),
+        6,
+        "opt 8 is greater than max 4",
+    ),
     "a size in quotes": (GOOD.replace("opt: 8", 'opt: "8"'), 6, "remove the quotes"),
     "-1 for a dynamic axis": (
         GOOD.replace("224, 224", "-1, 224"),
@@ -132,7 +147,11 @@ CASES = {
         3,
         "'x' is used twice / rename it; inputs[0].name on line 2 has it too",
     ),
-    "an output named as an input": (GOOD + "outputs: [image]\n", 7, "'image' is used twice"),
+    "an output named as an input": (
+        GOOD + "outputs: [image]\n",
+        7,
+        "'image' is used twice",
+    ),
     "the same key twice": (
         GOOD + "instances: 1\ninstances: 2\n",
         8,
@@ -159,7 +178,11 @@ CASES = {
         7,
         "for example 'aten::nonzero'",
     ),
-    "goldens that are not an .npz": (GOOD + "goldens: a.npy\n", 7, "must be an .npz file"),
+    "goldens that are not an .npz": (
+        GOOD + "goldens: a.npy\n",
+        7,
+        "must be an .npz file",
+    ),
     "goldens that are not there": (GOOD + "goldens: a.npz\n", 7, "does not exist"),
     "no inputs": ("precision: fp16\n", 1, "the manifest has no 'inputs'"),
     "inputs as a mapping": (
@@ -216,13 +239,21 @@ CASES = {
         7,
         "'_' is not a valid name / use letters, digits and _, but not _ alone",
     ),
-    "a name with a line's end": (GOOD + 'outputs: ["y\\n"]\n', 7, "is not a valid name"),
+    "a name with a line's end": (
+        GOOD + 'outputs: ["y\\n"]\n',
+        7,
+        "is not a valid name",
+    ),
     "an infinite number": (
         GOOD + "tolerance: {rtol: 1e400}\n",
         7,
         "1e400 is too large for a number",
     ),
-    "a list for a choice": (GOOD + "precision: [fp16]\n", 7, "precision must be one of fp32, tf32"),
+    "a list for a choice": (
+        GOOD + "precision: [fp16]\n",
+        7,
+        "precision must be one of fp32, tf32",
+    ),
     "true for a number": (
         GOOD + "instances: true\n",
         7,
@@ -239,13 +270,21 @@ CASES = {
         "must be a .py or .so file",
     ),
     "a list for a key": (GOOD + "[a]: 1\n", 7, "a list or mapping cannot be a key"),
-    "brackets without end": ("a: " + "[" * 3000 + "]" * 3000, 1, "nested deeper than 32 levels"),
+    "brackets without end": (
+        "a: " + "[" * 3000 + "]" * 3000,
+        1,
+        "nested deeper than 32 levels",
+    ),
     "state of no input": (
         STATE.replace("input: h", "input: hidden"),
         7,
         "state[0].input: no input has the name 'hidden'",
     ),
-    "state of no output": (STATE.replace("output: hn", "output: hnn"), 7, "did you mean 'hn'?"),
+    "state of no output": (
+        STATE.replace("output: hn", "output: hnn"),
+        7,
+        "did you mean 'hn'?",
+    ),
     "an input that is state twice": (
         STATE + "- {input: h, output: y}\n",
         8,
@@ -276,7 +315,11 @@ CASES = {
         8,
         "batching needs a dynamic first axis",
     ),
-    "an alias that contains itself": ("inputs: &a [*a]\n", 1, "once its aliases are expanded"),
+    "an alias that contains itself": (
+        "inputs: &a [*a]\n",
+        1,
+        "once its aliases are expanded",
+    ),
 }
 
 
@@ -289,7 +332,9 @@ def test_each_mistake_is_reported_once_with_a_fix(tmp_path: Path, case: str) -> 
 
 
 def test_profile_without_an_axis_is_reported(tmp_path: Path) -> None:
-    text = GOOD.split("dims:")[0] + "profiles:\n- batch: {min: 1, opt: 1, max: 1}\n- {}\n"
+    text = (
+        GOOD.split("dims:")[0] + "profiles:\n- batch: {min: 1, opt: 1, max: 1}\n- {}\n"
+    )
     assert mistakes(tmp_path, text) == [
         (
             4,
@@ -304,7 +349,9 @@ def test_exponential_aliases_are_refused(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x]"] + [
         f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 11)
     ]
-    assert any("aliases" in message for _, message in mistakes(tmp_path, "\n".join(lines)))
+    assert any(
+        "aliases" in message for _, message in mistakes(tmp_path, "\n".join(lines))
+    )
 
 
 def test_mistakes_of_all_manifests_are_reported_together(tmp_path: Path) -> None:
@@ -313,7 +360,10 @@ def test_mistakes_of_all_manifests_are_reported_together(tmp_path: Path) -> None
         (tmp_path / f"{name}.yaml").write_text(GOOD + "x: 1\n")
     with pytest.raises(ManifestError) as caught:
         load(tmp_path)
-    assert [Path(mistake.file).name for mistake in caught.value.mistakes] == ["a.yaml", "b.yaml"]
+    assert [Path(mistake.file).name for mistake in caught.value.mistakes] == [
+        "a.yaml",
+        "b.yaml",
+    ]
 
 
 @given(
@@ -367,10 +417,12 @@ def test_arbitrary_documents_never_crash_the_checks(
 
 def test_ranges_of_data_dependent_axes_are_checked(tmp_path: Path) -> None:
     ((line, text),) = mistakes(
-        tmp_path, GOOD + "fallback:\n  ranges:\n    aten::nonzero: {min: 9, opt: 4, max: 32}\n"
+        tmp_path,
+        GOOD + "fallback:\n  ranges:\n    aten::nonzero: {min: 9, opt: 4, max: 32}\n",
     )
     assert line == 9 and "min 9 is greater than opt 4" in text
     ((line, text),) = mistakes(
-        tmp_path, GOOD + "fallback:\n  range:\n    aten::nonzero: {min: 1, opt: 4, max: 32}\n"
+        tmp_path,
+        GOOD + "fallback:\n  range:\n    aten::nonzero: {min: 1, opt: 4, max: 32}\n",
     )
     assert line == 8 and "did you mean 'ranges'" in text

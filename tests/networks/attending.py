@@ -33,7 +33,9 @@ class CausalBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(self.one(x)).chunk(3, -1)
         q, k, v = split_heads(q), split_heads(k), split_heads(v)
-        x = x + self.out(join_heads(F.scaled_dot_product_attention(q, k, v, is_causal=True)))
+        x = x + self.out(
+            join_heads(F.scaled_dot_product_attention(q, k, v, is_causal=True))
+        )
         return x + self.down(F.gelu(self.up(self.two(x)), approximate="tanh"))
 
 
@@ -43,7 +45,10 @@ class Gpt(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(60, WIDTH), nn.Embedding(64, WIDTH)
-        self.blocks, self.norm = nn.Sequential(CausalBlock(), CausalBlock()), nn.LayerNorm(WIDTH)
+        self.blocks, self.norm = (
+            nn.Sequential(CausalBlock(), CausalBlock()),
+            nn.LayerNorm(WIDTH),
+        )
 
     def forward(self, tokens: Tensor) -> Tensor:
         places = torch.arange(tokens.size(1), device=tokens.device)
@@ -64,14 +69,18 @@ class GptWithCache(nn.Module):
             CausalBlock(),
         )
 
-    def forward(self, token: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, token: Tensor, keys: Tensor, values: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         x = self.words(token) + self.places(torch.full_like(token, keys.size(2)))
         q, k, v = self.block.qkv(self.block.one(x)).chunk(3, -1)
         keys = torch.cat([keys, split_heads(k)], 2)
         values = torch.cat([values, split_heads(v)], 2)
         y = F.scaled_dot_product_attention(split_heads(q), keys, values)
         x = x + self.block.out(join_heads(y))
-        x = x + self.block.down(F.gelu(self.block.up(self.block.two(x)), approximate="tanh"))
+        x = x + self.block.down(
+            F.gelu(self.block.up(self.block.two(x)), approximate="tanh")
+        )
         return F.linear(x[:, -1], self.words.weight), keys, values
 
 
@@ -95,8 +104,14 @@ class Llama(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.size, self.groups = WIDTH // HEADS, HEADS // 2
-        self.words, self.norms = nn.Embedding(60, WIDTH), nn.ModuleList(RmsNorm() for _ in range(3))
-        self.query, self.out = nn.Linear(WIDTH, WIDTH, False), nn.Linear(WIDTH, WIDTH, False)
+        self.words, self.norms = (
+            nn.Embedding(60, WIDTH),
+            nn.ModuleList(RmsNorm() for _ in range(3)),
+        )
+        self.query, self.out = (
+            nn.Linear(WIDTH, WIDTH, False),
+            nn.Linear(WIDTH, WIDTH, False),
+        )
         self.key, self.value = (
             nn.Linear(WIDTH, WIDTH // 2, False),
             nn.Linear(WIDTH, WIDTH // 2, False),
@@ -115,7 +130,10 @@ class Llama(nn.Module):
         angles = torch.outer(
             torch.arange(tokens.size(1), device=tokens.device).float(), frequencies
         )
-        cos, sin = torch.cat([angles, angles], -1).cos(), torch.cat([angles, angles], -1).sin()
+        cos, sin = (
+            torch.cat([angles, angles], -1).cos(),
+            torch.cat([angles, angles], -1).sin(),
+        )
         x = self.words(tokens)
         y = self.norms[0](x)
         q = rotate(split_heads(self.query(y)), cos, sin)
@@ -124,8 +142,12 @@ class Llama(nn.Module):
             k.repeat_interleave(2, 1),
             split_heads(self.value(y), self.groups).repeat_interleave(2, 1),
         )
-        hidden = torch.ones(x.size(1), x.size(1), dtype=torch.bool, device=x.device).triu(1)
-        scores = (q @ k.transpose(-1, -2) / math.sqrt(size)).masked_fill(hidden, float("-inf"))
+        hidden = torch.ones(
+            x.size(1), x.size(1), dtype=torch.bool, device=x.device
+        ).triu(1)
+        scores = (q @ k.transpose(-1, -2) / math.sqrt(size)).masked_fill(
+            hidden, float("-inf")
+        )
         x = x + self.out(join_heads(torch.softmax(scores, -1) @ v))
         y = self.norms[1](x)
         return self.norms[2](x + self.down(F.silu(self.gate(y)) * self.up(y)))
@@ -140,7 +162,10 @@ class T5Encoder(nn.Module):
         super().__init__()
         self.words, self.bias = nn.Embedding(60, WIDTH), nn.Embedding(16, HEADS)
         self.norms = nn.ModuleList(RmsNorm() for _ in range(3))
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH, False), nn.Linear(WIDTH, WIDTH, False)
+        self.qkv, self.out = (
+            nn.Linear(WIDTH, 3 * WIDTH, False),
+            nn.Linear(WIDTH, WIDTH, False),
+        )
         self.up, self.down = nn.Linear(WIDTH, 64, False), nn.Linear(64, WIDTH, False)
 
     def buckets(self, length: int) -> Tensor:
@@ -148,7 +173,9 @@ class T5Encoder(nn.Module):
         places = torch.arange(length)
         distance = places[None, :] - places[:, None]
         side, distance = (distance > 0).long() * 8, distance.abs()
-        far = 4 + (torch.log(distance.float() / 4) / math.log(32 / 4) * 4).to(torch.long)
+        far = 4 + (torch.log(distance.float() / 4) / math.log(32 / 4) * 4).to(
+            torch.long
+        )
         return side + torch.where(distance < 4, distance, torch.clamp(far, max=7))
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
@@ -173,7 +200,9 @@ class WindowBlock(nn.Module):
         self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
         self.up, self.down = nn.Linear(WIDTH, 64), nn.Linear(64, WIDTH)
         self.table = nn.Parameter(torch.randn(49, HEADS) * 0.1)
-        at = torch.stack(torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij")).flatten(1)
+        at = torch.stack(
+            torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij")
+        ).flatten(1)
         relative = at[:, :, None] - at[:, None, :] + 3
         self.register_buffer("index", relative[0] * 7 + relative[1])
 
@@ -198,14 +227,22 @@ class WindowBlock(nn.Module):
             y = torch.roll(y, (-self.shift, -self.shift), (1, 2))
         q, k, v = self.qkv(self.windows(y)).chunk(3, -1)
         scores = (
-            split_heads(q) @ split_heads(k).transpose(-1, -2) / math.sqrt(channels // self.heads)
+            split_heads(q)
+            @ split_heads(k).transpose(-1, -2)
+            / math.sqrt(channels // self.heads)
         )
         scores = (
-            scores + self.table[self.index.view(-1)].view(16, 16, self.heads).permute(2, 0, 1)[None]
+            scores
+            + self.table[self.index.view(-1)]
+            .view(16, 16, self.heads)
+            .permute(2, 0, 1)[None]
         )
         if self.shift > 0:
             mask = self.hidden(height, width)
-            scores = scores.view(batch, mask.size(0), self.heads, 16, 16) + mask[None, :, None]
+            scores = (
+                scores.view(batch, mask.size(0), self.heads, 16, 16)
+                + mask[None, :, None]
+            )
             scores = scores.view(-1, self.heads, 16, 16)
         y = self.out(join_heads(torch.softmax(scores, -1) @ split_heads(v)))
         y = y.view(batch, height // 4, width // 4, 4, 4, channels)
@@ -233,7 +270,12 @@ class Swin(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.blocks(self.patches(x).permute(0, 2, 3, 1))
-        corners = [y[:, 0::2, 0::2], y[:, 1::2, 0::2], y[:, 0::2, 1::2], y[:, 1::2, 1::2]]
+        corners = [
+            y[:, 0::2, 0::2],
+            y[:, 1::2, 0::2],
+            y[:, 0::2, 1::2],
+            y[:, 1::2, 1::2],
+        ]
         return self.head(self.merge(self.norm(torch.cat(corners, -1))).mean([1, 2]))
 
 
@@ -244,8 +286,13 @@ class WhisperEncoder(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.one, self.two = nn.Conv1d(8, WIDTH, 3, padding=1), nn.Conv1d(WIDTH, WIDTH, 3, 2, 1)
-        angles = torch.arange(64)[:, None] * torch.exp(-math.log(10000) / 15 * torch.arange(16))
+        self.one, self.two = (
+            nn.Conv1d(8, WIDTH, 3, padding=1),
+            nn.Conv1d(WIDTH, WIDTH, 3, 2, 1),
+        )
+        angles = torch.arange(64)[:, None] * torch.exp(
+            -math.log(10000) / 15 * torch.arange(16)
+        )
         self.register_buffer("places", torch.cat([angles.sin(), angles.cos()], 1))
         layer = nn.TransformerEncoderLayer(
             WIDTH, HEADS, 64, batch_first=True, norm_first=True, activation=F.gelu
@@ -271,7 +318,9 @@ class DistilBert(nn.Module):
             nn.Embedding(64, WIDTH),
             nn.LayerNorm(WIDTH),
         )
-        layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 64, batch_first=True, activation="gelu")
+        layer = nn.TransformerEncoderLayer(
+            WIDTH, HEADS, 64, batch_first=True, activation="gelu"
+        )
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.pre, self.classifier = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
 
@@ -300,7 +349,10 @@ class Translator(nn.Module):
         mask = torch.full([length, length], float("-inf"), device=target.device).triu(1)
         return self.head(
             self.transformer(
-                self.words(source), self.words(target), tgt_mask=mask, tgt_is_causal=True
+                self.words(source),
+                self.words(target),
+                tgt_mask=mask,
+                tgt_is_causal=True,
             )
         )
 

@@ -31,7 +31,9 @@ class Network:
     cases: tuple[Sizes, ...]
     unscriptable: str = ""
     """Why torch.jit.script refuses the module; then it is only traced."""
-    prepare: Callable[[torch.nn.Module], torch.nn.Module] = field(default=lambda module: module)
+    prepare: Callable[[torch.nn.Module], torch.nn.Module] = field(
+        default=lambda module: module
+    )
     """What torch.jit.script needs done to the module first."""
 
 
@@ -64,15 +66,21 @@ def module_of(network: Network, mode: str) -> torch.jit.ScriptModule:
     return scripted_of(network, eager_of(network), mode)
 
 
-def scripted_of(network: Network, module: torch.nn.Module, mode: str) -> torch.jit.ScriptModule:
+def scripted_of(
+    network: Network, module: torch.nn.Module, mode: str
+) -> torch.jit.ScriptModule:
     """The module scripted (which changes it, where the network has to `prepare` it) or traced."""
     if mode == "scripted":
         return torch.jit.script(network.prepare(module))  # type: ignore[no-any-return]
     with torch.no_grad():
-        return torch.jit.trace(module, network.inputs(network.cases[0]), check_trace=False)  # type: ignore[no-any-return]
+        return torch.jit.trace(
+            module, network.inputs(network.cases[0]), check_trace=False
+        )  # type: ignore[no-any-return]
 
 
-def exported_of(network: Network, module: torch.nn.Module) -> torch.export.ExportedProgram:
+def exported_of(
+    network: Network, module: torch.nn.Module
+) -> torch.export.ExportedProgram:
     """The module exported with its dynamic axes, each over the range of the cases. Axes of one name
     become one size where the program needs that.
     """
@@ -122,7 +130,9 @@ def trained(
     rounding decides.
     """
     norms = [
-        m for m in module.modules() if isinstance(m, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d)
+        m
+        for m in module.modules()
+        if isinstance(m, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d)
     ]
     with torch.no_grad():
         for norm in (n for n in norms if n.affine):
@@ -142,7 +152,10 @@ def specs_of(network: Network) -> list[builder.TensorSpec]:
     spans = {n: tuple(sorted(case[n] for case in network.cases)) for n in names}
     spans = {n: (s[0], s[len(s) // 2], s[-1]) for n, s in spans.items()}
     samples = network.inputs(network.cases[0])
-    return [spec_of(sample, network.axes.get(i, {}), spans) for i, sample in enumerate(samples)]  # type: ignore[arg-type]
+    return [
+        spec_of(sample, network.axes.get(i, {}), spans)
+        for i, sample in enumerate(samples)
+    ]  # type: ignore[arg-type]
 
 
 def measure(network: Network, mode: str, compile: bool = True) -> Measured:
@@ -163,9 +176,13 @@ def measure(network: Network, mode: str, compile: bool = True) -> Measured:
         builder.build_engine(conversion)
     built = time.perf_counter()
     cases = range(len(network.cases))
-    errors = tuple(_error(conversion, module, inputs_of(network, index)) for index in cases)
+    errors = tuple(
+        _error(conversion, module, inputs_of(network, index)) for index in cases
+    )
     seconds = built - converted if compile else None
-    return Measured(conversion.network.num_layers, converted - start, seconds, errors, beside)
+    return Measured(
+        conversion.network.num_layers, converted - start, seconds, errors, beside
+    )
 
 
 def inputs_of(network: Network, index: int) -> tuple[torch.Tensor, ...]:
@@ -217,9 +234,13 @@ def own_error(network: Network) -> float:
         with torch.no_grad():
             single = flat(module(*inputs))
             double = flat(
-                module.double()(*(t.double() if t.is_floating_point() else t for t in inputs))
+                module.double()(
+                    *(t.double() if t.is_floating_point() else t for t in inputs)
+                )
             )
-        largest = max(largest, *(relative(a, b) for a, b in zip(single, double, strict=True)))
+        largest = max(
+            largest, *(relative(a, b) for a, b in zip(single, double, strict=True))
+        )
     return largest
 
 
@@ -235,7 +256,9 @@ def relative(output: torch.Tensor, truth: torch.Tensor) -> float:
     """The greatest difference over the greatest magnitude; infinite for another shape, other
     integers, and NaN.
     """
-    if output.shape != truth.shape or not bool(output.isfinite().all() and truth.isfinite().all()):
+    if output.shape != truth.shape or not bool(
+        output.isfinite().all() and truth.isfinite().all()
+    ):
         return float("inf")
     if not truth.is_floating_point():
         return 0.0 if torch.equal(output, truth.to(output.dtype)) else float("inf")

@@ -46,12 +46,19 @@ def in_order(names: Sequence[str], mode: str, precisions: Sequence[str]) -> list
     """
     seconds: dict[str, float] = {}
     for row in zoo.kept().values():
-        seconds[row["network"]] = max(seconds.get(row["network"], 0.0), row.get("build") or 0.0)
+        seconds[row["network"]] = max(
+            seconds.get(row["network"], 0.0), row.get("build") or 0.0
+        )
     known = [n for n in zoo.networks() if not names or n in names]
     ordered = sorted(
-        known, key=lambda n: (0, 0.0) if n.endswith("(small)") else (1, -seconds.get(n, 0.0))
+        known,
+        key=lambda n: (0, 0.0) if n.endswith("(small)") else (1, -seconds.get(n, 0.0)),
     )
-    return [(name, _mode(name, mode), precision) for name in ordered for precision in precisions]
+    return [
+        (name, _mode(name, mode), precision)
+        for name in ordered
+        for precision in precisions
+    ]
 
 
 def _mode(name: str, wanted: str) -> str:
@@ -125,12 +132,19 @@ def _judged(job: Job, by: str, level: int) -> dict[str, Any]:
             judging.play_8_6()
         return judging.judge(zoo.networks()[name], mode, precision, by, level)
     except Exception as error:
-        words = " / ".join(line.strip() for line in str(error).splitlines() if line.strip())
+        words = " / ".join(
+            line.strip() for line in str(error).splitlines() if line.strip()
+        )
         return {"result": "failed", "problem": f"{type(error).__name__}: {words}"[:600]}
 
 
 def run(
-    jobs: Sequence[Job], where: records.Row, out: Path, count: int, budget: float, limit: float
+    jobs: Sequence[Job],
+    where: records.Row,
+    out: Path,
+    count: int,
+    budget: float,
+    limit: float,
 ) -> list[Job]:
     """Measure the jobs, `count` processes at a time over all GPUs; those for which no time was
     left.
@@ -139,7 +153,10 @@ def run(
     stands behind one that crashed gets another.
     """
     ends, threads = time.time() + budget, max(1, (os.cpu_count() or 1) // count)
-    pending, left = [list(group) for _, group in itertools.groupby(jobs, lambda job: job[:2])], []
+    pending, left = (
+        [list(group) for _, group in itertools.groupby(jobs, lambda job: job[:2])],
+        [],
+    )
     while pending:
         begun: dict[int, tuple[Job, bool]] = {}
         tasks = [
@@ -160,7 +177,9 @@ def run(
             if hurried and words == CUT:  # what is cut off then has not failed
                 left += [job, *behind]
                 continue
-            records.append(out, [{**head(job, where), "result": "failed", "problem": words}])
+            records.append(
+                out, [{**head(job, where), "result": "failed", "problem": words}]
+            )
             pending += [behind] if behind else []
     return left
 
@@ -192,10 +211,14 @@ def main() -> None:
     before = newest(records.read(options.out))
     jobs = [
         job
-        for job in in_order(options.names, options.mode, options.precision or PRECISIONS)
+        for job in in_order(
+            options.names, options.mode, options.precision or PRECISIONS
+        )
         if _wanted(before.get(key(head(job, where))), options.again)
     ]
-    left = run(jobs, where, options.out, options.workers, options.budget, options.timeout)
+    left = run(
+        jobs, where, options.out, options.workers, options.budget, options.timeout
+    )
     after = newest(records.read(options.out))
     for job in jobs:
         row = after.get(key(head(job, where)))
@@ -225,15 +248,27 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--by", choices=["engine", "reference"], default="engine", help="what answers"
     )
-    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 1) - 2))
     parser.add_argument(
-        "--budget", type=float, default=3600, help="seconds after which nothing more is begun"
+        "--workers", type=int, default=max(1, (os.cpu_count() or 1) - 2)
     )
     parser.add_argument(
-        "--timeout", type=float, default=120, help="seconds for one network in one precision"
+        "--budget",
+        type=float,
+        default=3600,
+        help="seconds after which nothing more is begun",
     )
     parser.add_argument(
-        "--level", type=int, choices=range(6), default=0, help="builder optimization level"
+        "--timeout",
+        type=float,
+        default=120,
+        help="seconds for one network in one precision",
+    )
+    parser.add_argument(
+        "--level",
+        type=int,
+        choices=range(6),
+        default=0,
+        help="builder optimization level",
     )
     parser.add_argument("--again", choices=["none", "failed", "all"], default="none")
     parser.add_argument("--out", type=Path, default=ROWS)

@@ -75,7 +75,10 @@ def judge(
         "convert": round(converted - started, 2),
     }
     outputs = _answers(conversion, cases, by, level, row)
-    compared = [_compared(conversion, a, t, precision) for a, t in zip(outputs, truth, strict=True)]
+    compared = [
+        _compared(conversion, a, t, precision)
+        for a, t in zip(outputs, truth, strict=True)
+    ]
     errors = _errors(compared, outputs, truth)
     row |= _figures(errors)
     if all(c.passed for c in compared):
@@ -83,7 +86,9 @@ def judge(
     row["problem"] = next(c.problems[0] for c in compared if not c.passed)[:300]
     excused = _excused(errors, conversion, eager, cases, truth, precision)
     if any("are not finite" in problem for c in compared for problem in c.problems):
-        excused["result"] = "another answer"  # whatever torch does: what overflows is no rounding
+        excused["result"] = (
+            "another answer"  # whatever torch does: what overflows is no rounding
+        )
     return row | excused
 
 
@@ -109,15 +114,25 @@ def _answers(
     row["build"] = round(plan.facts["build_seconds"], 2)
     with Engine(plan.data) as engine:
         named = [
-            dict(zip(engine.outputs, engine(*_ordered(conversion, engine, case)), strict=True))
+            dict(
+                zip(
+                    engine.outputs,
+                    engine(*_ordered(conversion, engine, case)),
+                    strict=True,
+                )
+            )
             for case in cases
         ]
     return [[output[name] for name in conversion.outputs] for output in named]
 
 
-def _ordered(conversion: Any, engine: Any, case: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _ordered(
+    conversion: Any, engine: Any, case: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
     """The inputs in the engine's order; 8.6 lists them in its own."""
-    given = {spec.name: tensor for spec, tensor in zip(conversion.inputs, case, strict=True)}
+    given = {
+        spec.name: tensor for spec, tensor in zip(conversion.inputs, case, strict=True)
+    }
     return [given[name] for name in engine.inputs]
 
 
@@ -125,16 +140,21 @@ def _compared(
     conversion: Any, output: Sequence[Any], truth: Sequence[Any], precision: str
 ) -> Comparison:
     golden = Golden("", {}, _named(conversion, truth))
-    return compare(widened(_named(conversion, output), golden), golden, precision=precision)
+    return compare(
+        widened(_named(conversion, output), golden), golden, precision=precision
+    )
 
 
 def _named(conversion: Any, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
     return {
-        name: to_numpy(tensor) for name, tensor in zip(conversion.outputs, tensors, strict=True)
+        name: to_numpy(tensor)
+        for name, tensor in zip(conversion.outputs, tensors, strict=True)
     }
 
 
-def _errors(compared: Sequence[Comparison], results: Any, truth: Any) -> dict[str, Error]:
+def _errors(
+    compared: Sequence[Comparison], results: Any, truth: Any
+) -> dict[str, Error]:
     """By output, the worst over the cases."""
     found: dict[str, Error] = {}
     for comparison, outputs, wanted in zip(compared, results, truth, strict=True):
@@ -159,8 +179,13 @@ def _error(output: Any, got: Any, want: Any) -> Error:
 
 
 def _figures(errors: dict[str, Error], whose: str = "") -> dict[str, Any]:
-    largest = Error(max(e.share for e in errors.values()), max(e.noise for e in errors.values()))
-    return {f"{whose}share": _number(largest.share), f"{whose}noise": _number(largest.noise)}
+    largest = Error(
+        max(e.share for e in errors.values()), max(e.noise for e in errors.values())
+    )
+    return {
+        f"{whose}share": _number(largest.share),
+        f"{whose}noise": _number(largest.noise),
+    }
 
 
 def _number(value: float) -> float | None:
@@ -169,7 +194,12 @@ def _number(value: float) -> float | None:
 
 
 def _excused(
-    errors: dict[str, Error], conversion: Any, eager: Any, cases: Any, truth: Any, precision: str
+    errors: dict[str, Error],
+    conversion: Any,
+    eager: Any,
+    cases: Any,
+    truth: Any,
+    precision: str,
 ) -> dict[str, Any]:
     """The verdict beyond the tolerance: "fp16 itself" where torch is there too, and every such
     output of ours within FACTOR of torch's own.
@@ -184,7 +214,8 @@ def _excused(
         found = _errors(compared, variant_errors, truth)
         own = {n: own.get(n, error) | error for n, error in found.items()}
     excused = all(
-        e.share <= 1 or (own[n].share > 1 and e.within(own[n])) for n, e in errors.items()
+        e.share <= 1 or (own[n].share > 1 and e.within(own[n]))
+        for n, e in errors.items()
     )
     return _figures(own, "own_") | {
         "own": name,

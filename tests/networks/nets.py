@@ -14,7 +14,9 @@ def conv_bn(
     inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1
 ) -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False),
+        nn.Conv2d(
+            inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False
+        ),
         nn.BatchNorm2d(outputs),
     )
 
@@ -22,7 +24,10 @@ def conv_bn(
 class ResidualBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        self.first, self.second = conv_bn(inputs, outputs, 3, stride), conv_bn(outputs, outputs)
+        self.first, self.second = (
+            conv_bn(inputs, outputs, 3, stride),
+            conv_bn(outputs, outputs),
+        )
         self.shortcut = (
             nn.Identity()
             if stride == 1 and inputs == outputs
@@ -30,7 +35,9 @@ class ResidualBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.second(F.relu(self.first(x))) + self.shortcut(x), inplace=True)
+        return F.relu(
+            self.second(F.relu(self.first(x))) + self.shortcut(x), inplace=True
+        )
 
 
 class ResNet(nn.Module):
@@ -38,11 +45,15 @@ class ResNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(conv_bn(3, 8, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
+        self.stem = nn.Sequential(
+            conv_bn(3, 8, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+        )
         widths = [8, 8, 16, 32, 64]
         self.stages = nn.Sequential(
             *(
-                nn.Sequential(ResidualBlock(a, b, 1 if i == 0 else 2), ResidualBlock(b, b, 1))
+                nn.Sequential(
+                    ResidualBlock(a, b, 1 if i == 0 else 2), ResidualBlock(b, b, 1)
+                )
                 for i, (a, b) in enumerate(itertools.pairwise(widths))
             )
         )
@@ -77,7 +88,13 @@ class MobileNetV2(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        plan = [(8, 8, 1, 1), (8, 12, 2, 6), (12, 12, 1, 6), (12, 16, 2, 6), (16, 16, 1, 6)]
+        plan = [
+            (8, 8, 1, 1),
+            (8, 12, 2, 6),
+            (12, 12, 1, 6),
+            (12, 16, 2, 6),
+            (16, 16, 1, 6),
+        ]
         self.features = nn.Sequential(
             conv_bn(3, 8, 3, 2),
             nn.ReLU6(),
@@ -98,7 +115,11 @@ class UNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.down1, self.down2, self.middle = conv_bn(3, 8), conv_bn(8, 16), conv_bn(16, 16)
+        self.down1, self.down2, self.middle = (
+            conv_bn(3, 8),
+            conv_bn(8, 16),
+            conv_bn(16, 16),
+        )
         self.up = nn.ConvTranspose2d(16, 16, 2, 2)
         self.merge2, self.merge1 = conv_bn(32, 8), conv_bn(16, 8)
         self.head = nn.Conv2d(8, 2, 1)
@@ -118,19 +139,30 @@ class DeepLab(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(conv_bn(3, 16, 3, 2), nn.ReLU(), conv_bn(16, 16, 3, 2), nn.ReLU())
-        self.branches = nn.ModuleList(nn.Conv2d(16, 8, 3, padding=d, dilation=d) for d in (1, 2, 3))
-        self.pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(16, 8, 1), nn.ReLU())
+        self.body = nn.Sequential(
+            conv_bn(3, 16, 3, 2), nn.ReLU(), conv_bn(16, 16, 3, 2), nn.ReLU()
+        )
+        self.branches = nn.ModuleList(
+            nn.Conv2d(16, 8, 3, padding=d, dilation=d) for d in (1, 2, 3)
+        )
+        self.pooled = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1), nn.Conv2d(16, 8, 1), nn.ReLU()
+        )
         self.head = nn.Conv2d(32, 4, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.body(x)
         parts = [branch(y) for branch in self.branches]
         parts.append(
-            F.interpolate(self.pooled(y), size=y.shape[-2:], mode="bilinear", align_corners=False)
+            F.interpolate(
+                self.pooled(y), size=y.shape[-2:], mode="bilinear", align_corners=False
+            )
         )
         return F.interpolate(
-            self.head(torch.cat(parts, 1)), size=x.shape[-2:], mode="bilinear", align_corners=True
+            self.head(torch.cat(parts, 1)),
+            size=x.shape[-2:],
+            mode="bilinear",
+            align_corners=True,
         )
 
 
@@ -139,7 +171,9 @@ class CenterNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(conv_bn(3, 16, 3, 2), nn.ReLU(), conv_bn(16, 16, 3, 2), nn.ReLU())
+        self.body = nn.Sequential(
+            conv_bn(3, 16, 3, 2), nn.ReLU(), conv_bn(16, 16, 3, 2), nn.ReLU()
+        )
         self.heat, self.offset = nn.Conv2d(16, 3, 1), nn.Conv2d(16, 2, 1)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -211,7 +245,9 @@ class Bert(nn.Module):
         super().__init__()
         self.words, self.places = nn.Embedding(60, 32), nn.Embedding(64, 32)
         self.norm = nn.LayerNorm(32)
-        self.query, self.key, self.value, self.out = (nn.Linear(32, 32) for _ in range(4))
+        self.query, self.key, self.value, self.out = (
+            nn.Linear(32, 32) for _ in range(4)
+        )
         self.up, self.down = nn.Linear(32, 64), nn.Linear(64, 32)
         self.norms = nn.ModuleList(nn.LayerNorm(32) for _ in range(2))
         self.pooler = nn.Linear(32, 32)
@@ -224,7 +260,9 @@ class Bert(nn.Module):
         x = self.norm(self.words(tokens) + self.places(positions)[None])
         bias = (1.0 - mask[:, None, None, :].to(x.dtype)) * -10000.0
         scores = (
-            self.heads(self.query(x)) @ self.heads(self.key(x)).transpose(-1, -2) / math.sqrt(8)
+            self.heads(self.query(x))
+            @ self.heads(self.key(x)).transpose(-1, -2)
+            / math.sqrt(8)
         )
         y = torch.softmax(scores + bias, -1) @ self.heads(self.value(x))
         y = y.permute(0, 2, 1, 3).contiguous().view(x.size(0), x.size(1), 32)
@@ -243,7 +281,10 @@ class Conformer(nn.Module):
         self.ff2 = nn.Sequential(nn.Linear(16, 32), nn.SiLU(), nn.Linear(32, 16))
         self.attention = nn.MultiheadAttention(16, 4, batch_first=True)
         self.pointwise1, self.pointwise2 = nn.Conv1d(16, 32, 1), nn.Conv1d(16, 16, 1)
-        self.depthwise, self.batch = nn.Conv1d(16, 16, 7, padding=3, groups=16), nn.BatchNorm1d(16)
+        self.depthwise, self.batch = (
+            nn.Conv1d(16, 16, 7, padding=3, groups=16),
+            nn.BatchNorm1d(16),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + 0.5 * self.ff1(self.norms[0](x))
@@ -262,7 +303,9 @@ class WaveNet(nn.Module):
         super().__init__()
         self.dilations = [1, 2, 4, 8]
         self.stem, self.head = nn.Conv1d(1, 8, 1), nn.Conv1d(8, 4, 1)
-        self.gates = nn.ModuleList(nn.Conv1d(8, 16, 2, dilation=d) for d in self.dilations)
+        self.gates = nn.ModuleList(
+            nn.Conv1d(8, 16, 2, dilation=d) for d in self.dilations
+        )
         self.mixes = nn.ModuleList(nn.Conv1d(8, 8, 1) for _ in self.dilations)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -282,21 +325,36 @@ class Diffusion(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.time = nn.Sequential(nn.Linear(16, 16), nn.SiLU(), nn.Linear(16, 16))
-        self.inlet, self.down = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, 2, 1)
+        self.inlet, self.down = (
+            nn.Conv2d(3, 16, 3, padding=1),
+            nn.Conv2d(16, 16, 3, 2, 1),
+        )
         self.norm1, self.norm2 = nn.GroupNorm(4, 16), nn.GroupNorm(4, 16)
         self.qkv, self.proj = nn.Conv2d(16, 48, 1), nn.Conv2d(16, 16, 1)
         self.outlet = nn.Conv2d(32, 3, 3, padding=1)
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        frequencies = torch.exp(torch.arange(8, dtype=torch.float32) * (-math.log(10000.0) / 8))
+        frequencies = torch.exp(
+            torch.arange(8, dtype=torch.float32) * (-math.log(10000.0) / 8)
+        )
         angles = t.float()[:, None] * frequencies[None]
         embedding = self.time(torch.cat([angles.sin(), angles.cos()], -1))
         a = self.inlet(x)
         y = self.down(F.silu(self.norm1(a))) + embedding[:, :, None, None]
         batch, channels, height, width = y.shape
-        q, k, v = self.qkv(self.norm2(y)).reshape(batch, 3, channels, height * width).unbind(1)
-        attention = torch.softmax(torch.einsum("bci,bcj->bij", q, k) / math.sqrt(channels), -1)
-        y = y + self.proj(
-            torch.einsum("bij,bcj->bci", attention, v).reshape(batch, channels, height, width)
+        q, k, v = (
+            self.qkv(self.norm2(y))
+            .reshape(batch, 3, channels, height * width)
+            .unbind(1)
         )
-        return self.outlet(torch.cat([F.interpolate(y, scale_factor=2.0, mode="nearest"), a], 1))
+        attention = torch.softmax(
+            torch.einsum("bci,bcj->bij", q, k) / math.sqrt(channels), -1
+        )
+        y = y + self.proj(
+            torch.einsum("bij,bcj->bci", attention, v).reshape(
+                batch, channels, height, width
+            )
+        )
+        return self.outlet(
+            torch.cat([F.interpolate(y, scale_factor=2.0, mode="nearest"), a], 1)
+        )

@@ -40,6 +40,12 @@ class PackedTagger(nn.Module):
     def forward(self, tokens: Tensor):  # type: ignore[no-untyped-def]
         lengths = (tokens != 0).sum(1)
         words = self.embedding(tokens).transpose(0, 1)
-        packed, (h, _) = self.lstm(pack_padded_sequence(words, lengths.cpu(), enforce_sorted=False))
-        y, _ = pad_packed_sequence(packed, padding_value=-1.0, total_length=tokens.size(1))
-        return self.tags(y).transpose(0, 1), self.classes(torch.cat([h[-2], h[-1]], 1)).softmax(1)
+        packed, (h, _) = self.lstm(
+            pack_padded_sequence(words, lengths.cpu(), enforce_sorted=False)
+        )
+        y, _ = pad_packed_sequence(
+            packed, padding_value=-1.0, total_length=tokens.size(1)
+        )
+        return self.tags(y).transpose(0, 1), self.classes(
+            torch.cat([h[-2], h[-1]], 1)
+        ).softmax(1)

@@ -77,7 +77,11 @@ def text() -> str:
     machines: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         machines.setdefault((row["gpu"], row["tensorrt"]), []).append(row)
-    parts = [part for machine, here in sorted(machines.items()) for part in _machine(machine, here)]
+    parts = [
+        part
+        for machine, here in sorted(machines.items())
+        for part in _machine(machine, here)
+    ]
     return "\n".join([HEAD, *parts] if parts else [HEAD + NOTHING]).rstrip() + "\n"
 
 
@@ -116,7 +120,11 @@ def verdict(row: Row) -> str:
 def _place(row: Row) -> tuple[int, str, str]:
     names = list(engines.zoo.networks())
     known = row["network"] in names
-    return (names.index(row["network"]) if known else len(names), row["network"], row["mode"])
+    return (
+        names.index(row["network"]) if known else len(names),
+        row["network"],
+        row["mode"],
+    )
 
 
 def _counts(rows: Sequence[Row]) -> Iterator[str]:
@@ -125,7 +133,13 @@ def _counts(rows: Sequence[Row]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|"
     for precision in engines.PRECISIONS:
         results = [verdict(row) for row in rows if row["precision"] == precision]
-        verdicts = ("passed", "stated", f"{precision} itself", "another answer", "failed")
+        verdicts = (
+            "passed",
+            "stated",
+            f"{precision} itself",
+            "another answer",
+            "failed",
+        )
         counts = [str(results.count(verdict)) for verdict in verdicts]
         yield f"| {precision} | {len(results)} | " + " | ".join(counts) + " |"
 
@@ -135,7 +149,8 @@ def _line(names: tuple[str, str], found: Mapping[str, Row]) -> str:
         dict.fromkeys(str(row["layers"]) for row in found.values() if "layers" in row)
     )
     cells = [
-        _cell(found[precision]) if precision in found else "" for precision in engines.PRECISIONS
+        _cell(found[precision]) if precision in found else ""
+        for precision in engines.PRECISIONS
     ]
     return "| " + " | ".join([*names, layers, *cells]) + " |"
 
@@ -143,7 +158,9 @@ def _line(names: tuple[str, str], found: Mapping[str, Row]) -> str:
 def _cell(row: Row) -> str:
     if row["result"] == "failed":
         return "failed"
-    figures = _figures(row, "") + (f" (level {row['level']})" if row.get("level") else "")
+    figures = _figures(row, "") + (
+        f" (level {row['level']})" if row.get("level") else ""
+    )
     if row["result"] == "passed":
         return figures
     words = {"another answer": "**another answer**", "stated": "stated"}
@@ -158,7 +175,11 @@ def _figures(row: Row, whose: str) -> str:
 
 def _share(share: Any) -> str:
     return (
-        "any" if share is None else f"{100 * share:.2g} %" if share < 1 else f"{100 * share:.0f} %"
+        "any"
+        if share is None
+        else f"{100 * share:.2g} %"
+        if share < 1
+        else f"{100 * share:.0f} %"
     )
 
 
@@ -172,10 +193,16 @@ def _reasons(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _problems(rows: Sequence[Row]) -> Iterator[str]:
-    bad = [row for row in sorted(rows, key=_place) if verdict(row) in ("failed", "another answer")]
+    bad = [
+        row
+        for row in sorted(rows, key=_place)
+        if verdict(row) in ("failed", "another answer")
+    ]
     if bad:
         yield "\nCauses of failures and other answers:\n"
     for row in bad:
         yield f"- {row['network']}, {row['mode']}, {row['precision']}: {row['problem']}"
-    for name in dict.fromkeys(row["network"] for row in bad if row["network"] in BEHIND):
+    for name in dict.fromkeys(
+        row["network"] for row in bad if row["network"] in BEHIND
+    ):
         yield f"- {name}: {BEHIND[name]}."

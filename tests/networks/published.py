@@ -19,7 +19,9 @@ from torch import Tensor, nn
 from tests.networks.comparing import Network, Sizes
 from tests.networks.scriptable import prepare
 
-CONFIGURED = "NotSupportedError: `**kwargs` of the configuration class that the module holds"
+CONFIGURED = (
+    "NotSupportedError: `**kwargs` of the configuration class that the module holds"
+)
 
 
 def _vision(name: str, *hw: tuple[int, int], **options: Any) -> Network:
@@ -39,12 +41,22 @@ def _vision(name: str, *hw: tuple[int, int], **options: Any) -> Network:
     if len(hw) == 1:
         (h, w), cases = hw[0], ({"n": 2}, {"n": 1}, {"n": 3})
         return Network(
-            make, lambda s: (torch.randn(s["n"], 3, h, w),), {0: {0: "n"}}, cases, prepare=prepare
+            make,
+            lambda s: (torch.randn(s["n"], 3, h, w),),
+            {0: {0: "n"}},
+            cases,
+            prepare=prepare,
         )
-    cases = tuple({"n": n, "h": h, "w": w} for n, (h, w) in zip((2, 1, 1), hw, strict=True))
+    cases = tuple(
+        {"n": n, "h": h, "w": w} for n, (h, w) in zip((2, 1, 1), hw, strict=True)
+    )
     axes = {0: {0: "n", 2: "h", 3: "w"}}
     return Network(
-        make, lambda s: (torch.randn(s["n"], 3, s["h"], s["w"]),), axes, cases, prepare=prepare
+        make,
+        lambda s: (torch.randn(s["n"], 3, s["h"], s["w"]),),
+        axes,
+        cases,
+        prepare=prepare,
     )
 
 
@@ -71,12 +83,17 @@ Options = dict[str, Any]
 
 
 def _transformer(
-    model: str, config: str, options: Options | Callable[[], Options], fixed: Options | None = None
+    model: str,
+    config: str,
+    options: Options | Callable[[], Options],
+    fixed: Options | None = None,
 ) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         import transformers
 
-        settings = getattr(transformers, config)(**(options() if callable(options) else options))
+        settings = getattr(transformers, config)(
+            **(options() if callable(options) else options)
+        )
         return First(getattr(transformers, model)(settings), **(fixed or {}))
 
     return make
@@ -91,13 +108,19 @@ def _text(
 ) -> Network:
     def inputs(sizes: Sizes) -> tuple[Tensor, ...]:
         tokens = torch.randint(0, 1000, (sizes["n"], sizes["t"]))
-        lengths = torch.arange(sizes["t"]) < sizes["t"] - torch.arange(sizes["n"])[:, None]
+        lengths = (
+            torch.arange(sizes["t"]) < sizes["t"] - torch.arange(sizes["n"])[:, None]
+        )
         return (tokens, lengths.long()) if mask else (tokens,)
 
     axes = {i: {0: "n", 1: "t"} for i in range(2 if mask else 1)}
     cases = ({"n": 2, "t": 32}, {"n": 1, "t": 7}, {"n": 3, "t": 64})
     return Network(
-        _transformer(model, config, options, fixed), inputs, axes, cases, unscriptable=CONFIGURED
+        _transformer(model, config, options, fixed),
+        inputs,
+        axes,
+        cases,
+        unscriptable=CONFIGURED,
     )
 
 
@@ -124,7 +147,9 @@ class Causal(nn.Module):
 
         settings = getattr(transformers, config)(attn_implementation="eager", **options)
         self.inner = getattr(transformers, model)(settings)
-        for norm in (module for module in self.modules() if isinstance(module, nn.LayerNorm)):
+        for norm in (
+            module for module in self.modules() if isinstance(module, nn.LayerNorm)
+        ):
             # GPT-NeoX asks two norms of one value: fresh, they are one
             nn.init.uniform_(norm.weight, 0.5, 1.5)
             nn.init.normal_(norm.bias, 0.0, 0.2)
@@ -132,7 +157,9 @@ class Causal(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         length = tokens.shape[1]
         mask = torch.full((length, length), -1e4).triu(1)[None, None]
-        return self.inner(tokens, attention_mask=mask, use_cache=False, return_dict=False)[0][:, -1]  # type: ignore[no-any-return]
+        return self.inner(
+            tokens, attention_mask=mask, use_cache=False, return_dict=False
+        )[0][:, -1]  # type: ignore[no-any-return]
 
 
 def _detr() -> dict[str, Any]:
@@ -197,9 +224,13 @@ NETWORKS: dict[str, Network] = {
     "BERT-base": _text("BertModel", "BertConfig", {}),
     "DistilBERT": _text("DistilBertModel", "DistilBertConfig", {}),
     "GPT-2 (one step)": Network(
-        partial(Causal, "GPT2LMHeadModel", "GPT2Config"), *TOKENS, unscriptable=CONFIGURED
+        partial(Causal, "GPT2LMHeadModel", "GPT2Config"),
+        *TOKENS,
+        unscriptable=CONFIGURED,
     ),
-    "T5 encoder": _text("T5EncoderModel", "T5Config", {"d_model": 512, "num_layers": 6}),
+    "T5 encoder": _text(
+        "T5EncoderModel", "T5Config", {"d_model": 512, "num_layers": 6}
+    ),
     "ViT-base": _pictures("ViTModel", "ViTConfig", {}),
     "Swin-tiny": _pictures("SwinModel", "SwinConfig", {}),
     "Whisper-tiny encoder": Network(
@@ -261,7 +292,9 @@ NETWORKS: dict[str, Network] = {
     "CLIP vision": _pictures("CLIPVisionModel", "CLIPVisionConfig", {}),
     "ConvNeXt-tiny": _pictures("ConvNextModel", "ConvNextConfig", {}),
     "MobileViT": _pictures("MobileViTModel", "MobileViTConfig", {}, 256),
-    "SegFormer-B0": _pictures("SegformerForSemanticSegmentation", "SegformerConfig", {}, 256),
+    "SegFormer-B0": _pictures(
+        "SegformerForSemanticSegmentation", "SegformerConfig", {}, 256
+    ),
     "DPT": _pictures("DPTForDepthEstimation", "DPTConfig", {"image_size": 224}),
     "DETR (2 + 2 layers)": _pictures("DetrModel", "DetrConfig", _detr, 256),
     "wav2vec2-base": Network(

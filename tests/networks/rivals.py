@@ -36,7 +36,10 @@ def variants(
     decisions (a topk of nearly equal scores) are not settled in the precision.
     """
     name, first = _computed(module, cases, precision)
-    return name, [first, *(_off(module, cases, UNITS[precision], draw) for draw in range(DRAWS))]
+    return name, [
+        first,
+        *(_off(module, cases, UNITS[precision], draw) for draw in range(DRAWS)),
+    ]
 
 
 def _computed(
@@ -47,7 +50,9 @@ def _computed(
     if not torch.cuda.is_available():
         from benchmarks.tolerances import Rounded
 
-        return f"torch, rounded as {precision}", _asked(module, cases, Rounded(precision))
+        return f"torch, rounded as {precision}", _asked(
+            module, cases, Rounded(precision)
+        )
     if precision == "tf32":
         with tf32():
             return "torch on the GPU", _eager(module, cases, torch.float32, "cuda")
@@ -61,14 +66,18 @@ def _computed(
         )
 
 
-def _off(module: torch.nn.Module, cases: Sequence[Inputs], unit: float, draw: int) -> Answers:
+def _off(
+    module: torch.nn.Module, cases: Sequence[Inputs], unit: float, draw: int
+) -> Answers:
     torch.manual_seed(draw)
     changed = copy.deepcopy(module)
     with torch.no_grad():
         for tensor in (*changed.parameters(), *changed.buffers()):
             if tensor.is_floating_point():
                 tensor.copy_(_jittered(tensor, unit))
-    return _asked(changed, [[_jittered(t, unit) for t in case] for case in cases], nullcontext())
+    return _asked(
+        changed, [[_jittered(t, unit) for t in case] for case in cases], nullcontext()
+    )
 
 
 def _jittered(tensor: torch.Tensor, unit: float) -> torch.Tensor:
@@ -84,11 +93,18 @@ def _eager(
 ) -> Answers:
     """All in `dtype`, the tensors too that the module makes itself."""
     moved = copy.deepcopy(module).to(device=device, dtype=dtype)
-    return _asked(moved, [_moved(case, dtype, device) for case in cases], _default(dtype), device)
+    return _asked(
+        moved, [_moved(case, dtype, device) for case in cases], _default(dtype), device
+    )
 
 
-def _moved(inputs: Inputs, dtype: torch.dtype | None, device: str) -> list[torch.Tensor]:
-    return [t.to(device=device, dtype=dtype if t.is_floating_point() else t.dtype) for t in inputs]
+def _moved(
+    inputs: Inputs, dtype: torch.dtype | None, device: str
+) -> list[torch.Tensor]:
+    return [
+        t.to(device=device, dtype=dtype if t.is_floating_point() else t.dtype)
+        for t in inputs
+    ]
 
 
 def _asked(
@@ -103,7 +119,8 @@ def _asked(
 
 def _single(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(
-        device="cpu", dtype=torch.float32 if tensor.is_floating_point() else tensor.dtype
+        device="cpu",
+        dtype=torch.float32 if tensor.is_floating_point() else tensor.dtype,
     )
 
 

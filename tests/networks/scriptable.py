@@ -39,7 +39,9 @@ def _named_in_forward(kind: type[nn.Module]) -> set[str]:
     """The attributes of self that the forward reads."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(kind.forward)))
     attributes = [
-        n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)
+        n
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)
     ]
     return {a.attr for a in attributes if a.value.id == "self"}  # type: ignore[attr-defined]
 
@@ -119,7 +121,9 @@ def _walk_hourglass(self: Any, x: Tensor) -> Tensor:
 
 def _interpolation(self: Any, x: Tensor) -> Tensor:
     size = [x.shape[2] * self.scale_factor, x.shape[3] * self.scale_factor]
-    return F.interpolate(x, size=size, mode="bilinear", align_corners=self.align_corners)
+    return F.interpolate(
+        x, size=size, mode="bilinear", align_corners=self.align_corners
+    )
 
 
 def _two_outputs(self: Any, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -133,7 +137,9 @@ def _two_outputs(self: Any, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _aspp_average(self: Any, x: Tensor) -> Tensor:
     size = [x.shape[2], x.shape[3]]
-    return F.interpolate(self.conv(self.pool(x)), size=size, mode="bilinear", align_corners=True)
+    return F.interpolate(
+        self.conv(self.pool(x)), size=size, mode="bilinear", align_corners=True
+    )
 
 
 def _deeplab_head(self: Any, x: Tensor, out_size: list[int]) -> Tensor:

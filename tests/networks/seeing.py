@@ -32,7 +32,9 @@ class ConvNeXt(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, 16, 4, 4)
-        self.stages = nn.Sequential(ConvNeXtBlock(16), nn.Conv2d(16, 32, 2, 2), ConvNeXtBlock(32))
+        self.stages = nn.Sequential(
+            ConvNeXtBlock(16), nn.Conv2d(16, 32, 2, 2), ConvNeXtBlock(32)
+        )
         self.norm, self.head = nn.LayerNorm(32), nn.Linear(32, 10)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -46,19 +48,24 @@ class Yolo(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(conv_bn(3, 8, 3, 2), nn.SiLU(), conv_bn(8, 16, 3, 2), nn.SiLU())
+        self.stem = nn.Sequential(
+            conv_bn(3, 8, 3, 2), nn.SiLU(), conv_bn(8, 16, 3, 2), nn.SiLU()
+        )
         self.deep = nn.Sequential(conv_bn(16, 16, 3, 2), nn.SiLU())
         self.pools = nn.ModuleList(nn.MaxPool2d(k, 1, k // 2) for k in (3, 5))
         self.mix, self.join = nn.Conv2d(48, 16, 1), nn.Conv2d(32, 16, 1)
         self.heads = nn.ModuleList(nn.Conv2d(16, 2 * 8, 1) for _ in range(2))
         self.register_buffer(
-            "anchors", torch.tensor([[[4.0, 6.0], [9.0, 7.0]], [[16.0, 20.0], [30.0, 28.0]]])
+            "anchors",
+            torch.tensor([[[4.0, 6.0], [9.0, 7.0]], [[16.0, 20.0], [30.0, 28.0]]]),
         )
 
     def decode(self, y: Tensor, anchors: Tensor, stride: float) -> Tensor:
         batch, _, height, width = y.shape
         y = y.view(batch, 2, 8, height, width).permute(0, 1, 3, 4, 2).sigmoid()
-        rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+        rows, columns = torch.meshgrid(
+            torch.arange(height), torch.arange(width), indexing="ij"
+        )
         grid = torch.stack([columns, rows], -1).to(y.dtype)
         centers = (y[..., 0:2] * 2 - 0.5 + grid) * stride
         sizes = (y[..., 2:4] * 2) ** 2 * anchors[None, :, None, None]
@@ -133,12 +140,15 @@ class PointNet(nn.Module):
 
     def forward(self, points: Tensor) -> tuple[Tensor, Tensor]:
         x = points.transpose(1, 2)
-        matrix = self.matrix(torch.max(self.turn(x), 2)[0]).view(-1, 3, 3) + torch.eye(3)[None]
+        matrix = (
+            self.matrix(torch.max(self.turn(x), 2)[0]).view(-1, 3, 3)
+            + torch.eye(3)[None]
+        )
         x = self.each(torch.bmm(points, matrix).transpose(1, 2))
         whole = torch.max(x, 2, keepdim=True)[0]
-        return self.segment(torch.cat([x, whole.expand(-1, -1, x.size(2))], 1)).transpose(
-            1, 2
-        ), whole.squeeze(2)
+        return self.segment(
+            torch.cat([x, whole.expand(-1, -1, x.size(2))], 1)
+        ).transpose(1, 2), whole.squeeze(2)
 
 
 class GraphNet(nn.Module):
@@ -148,7 +158,11 @@ class GraphNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inlet, self.message, self.own = nn.Linear(6, 16), nn.Linear(32, 16), nn.Linear(16, 16)
+        self.inlet, self.message, self.own = (
+            nn.Linear(6, 16),
+            nn.Linear(32, 16),
+            nn.Linear(16, 16),
+        )
         self.head = nn.Linear(16, 3)
 
     def forward(self, nodes: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,7 +170,9 @@ class GraphNet(nn.Module):
         source, target = edges[0], edges[1]
         messages = torch.relu(self.message(torch.cat([x[source], x[target]], 1)))
         sums = torch.zeros_like(x).index_add(0, target, messages)
-        counts = torch.zeros_like(x[:, :1]).index_add(0, target, torch.ones_like(messages[:, :1]))
+        counts = torch.zeros_like(x[:, :1]).index_add(
+            0, target, torch.ones_like(messages[:, :1])
+        )
         x = torch.relu(self.own(x) + sums / counts.clamp(min=1.0))
         return self.head(x), x.mean(0)
 
@@ -179,7 +195,9 @@ class Recommender(nn.Module):
         for i, table in enumerate(self.tables):
             rows.append(table(categories[:, i]))
         stacked = torch.stack(rows, 1)
-        products = torch.bmm(stacked, stacked.transpose(1, 2))[:, self.pairs[0], self.pairs[1]]
+        products = torch.bmm(stacked, stacked.transpose(1, 2))[
+            :, self.pairs[0], self.pairs[1]
+        ]
         return torch.sigmoid(self.top(torch.cat([x, products], 1))).squeeze(1)
 
 
@@ -191,7 +209,9 @@ class SuperResolution(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(3, 16, 5, padding=2), nn.PReLU(16), nn.Conv2d(16, 12, 3, padding=1)
+            nn.Conv2d(3, 16, 5, padding=2),
+            nn.PReLU(16),
+            nn.Conv2d(16, 12, 3, padding=1),
         )
         self.shuffle = nn.PixelShuffle(2)
 
@@ -232,7 +252,9 @@ class Autoencoder3d(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.down = nn.Sequential(
-            nn.Conv3d(1, 8, 3, 2, 1), nn.InstanceNorm3d(8, affine=True), nn.LeakyReLU(0.1)
+            nn.Conv3d(1, 8, 3, 2, 1),
+            nn.InstanceNorm3d(8, affine=True),
+            nn.LeakyReLU(0.1),
         )
         self.up = nn.Sequential(
             nn.ConvTranspose3d(8, 4, 2, 2), nn.ELU(), nn.Conv3d(4, 1, 3, padding=1)

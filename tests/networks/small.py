@@ -26,21 +26,24 @@ def tokens(sizes: Sizes) -> tuple[torch.Tensor, ...]:
 
 def _images(make: Callable[[], torch.nn.Module], *hw: tuple[int, int]) -> Network:
     hw = hw or ((64, 64), (48, 80), (33, 47))
-    cases = tuple({"n": n, "h": h, "w": w} for n, (h, w) in zip((2, 1, 4), hw, strict=True))
+    cases = tuple(
+        {"n": n, "h": h, "w": w} for n, (h, w) in zip((2, 1, 4), hw, strict=True)
+    )
     return Network(make, image, NHW, cases)
 
 
 def _sequences(
-    make: Callable[[], torch.nn.Module], inputs: Callable[[Sizes], tuple[torch.Tensor, ...]]
+    make: Callable[[], torch.nn.Module],
+    inputs: Callable[[Sizes], tuple[torch.Tensor, ...]],
 ) -> Network:
     cases = ({"n": 2, "t": 12}, {"n": 1, "t": 3}, {"n": 4, "t": 30})
     return Network(make, inputs, {0: {0: "n", 1: "t"}}, cases)
 
 
 def _masked(sizes: Sizes) -> tuple[torch.Tensor, ...]:
-    lengths = torch.arange(sizes["t"]) < sizes["t"] - torch.arange(sizes["n"])[:, None].clamp(
-        max=sizes["t"] - 1
-    )
+    lengths = torch.arange(sizes["t"]) < sizes["t"] - torch.arange(sizes["n"])[
+        :, None
+    ].clamp(max=sizes["t"] - 1)
     return (*tokens(sizes), lengths.long())
 
 
@@ -49,7 +52,11 @@ def _uneven(sizes: Sizes) -> tuple[torch.Tensor, ...]:
     it may), a state.
     """
     lengths = torch.linspace(max(sizes["t"] - 1, 1), 1, sizes["n"]).long()
-    return torch.randn(sizes["n"], sizes["t"], 10), lengths, torch.randn(2, sizes["n"], 12)
+    return (
+        torch.randn(sizes["n"], sizes["t"], 10),
+        lengths,
+        torch.randn(2, sizes["n"], 12),
+    )
 
 
 def _sentences(sizes: Sizes) -> tuple[torch.Tensor, ...]:
@@ -77,7 +84,10 @@ NETWORKS: dict[str, Network] = {
         ({"n": 2, "t": 12}, {"n": 1, "t": 3}, {"n": 4, "t": 30}),
     ),
     "GRU with packed state": Network(
-        packed.PackedGru, _uneven, {0: {0: "n", 1: "t"}, 1: {0: "n"}, 2: {1: "n"}}, TEXTS
+        packed.PackedGru,
+        _uneven,
+        {0: {0: "n", 1: "t"}, 1: {0: "n"}, 2: {1: "n"}},
+        TEXTS,
     ),
     "Packed LSTM tagger": _sequences(packed.PackedTagger, _sentences),
     "ViT": Network(nets.ViT, square, {0: {0: "n"}}, ({"n": 2}, {"n": 1}, {"n": 5})),
@@ -90,7 +100,9 @@ NETWORKS: dict[str, Network] = {
         {0: {0: "n", 1: "t"}, 1: {0: "n", 1: "t"}},
         ({"n": 2, "t": 12}, {"n": 1, "t": 3}, {"n": 4, "t": 30}),
     ),
-    "Conformer": _sequences(nets.Conformer, lambda s: (torch.randn(s["n"], s["t"], 16),)),
+    "Conformer": _sequences(
+        nets.Conformer, lambda s: (torch.randn(s["n"], s["t"], 16),)
+    ),
     "WaveNet": Network(
         nets.WaveNet,
         lambda s: (torch.randn(s["n"], 1, s["t"]),),
@@ -101,7 +113,11 @@ NETWORKS: dict[str, Network] = {
         nets.Diffusion,
         lambda s: (*image(s), torch.randint(0, 1000, (s["n"],))),
         {**NHW, 1: {0: "n"}},
-        ({"n": 2, "h": 16, "w": 16}, {"n": 1, "h": 8, "w": 12}, {"n": 3, "h": 24, "w": 16}),
+        (
+            {"n": 2, "h": 16, "w": 16},
+            {"n": 1, "h": 8, "w": 12},
+            {"n": 3, "h": 24, "w": 16},
+        ),
     ),
     "GPT (one step)": _sequences(attending.Gpt, tokens),
     "GPT with a cache": Network(
@@ -125,9 +141,16 @@ NETWORKS: dict[str, Network] = {
     ),
     "Translator": Network(
         attending.Translator,
-        lambda s: (torch.randint(0, 60, (s["n"], s["s"])), torch.randint(0, 60, (s["n"], s["t"]))),
+        lambda s: (
+            torch.randint(0, 60, (s["n"], s["s"])),
+            torch.randint(0, 60, (s["n"], s["t"])),
+        ),
         {0: {0: "n", 1: "s"}, 1: {0: "n", 1: "t"}},
-        ({"n": 2, "s": 9, "t": 6}, {"n": 1, "s": 3, "t": 2}, {"n": 3, "s": 12, "t": 15}),
+        (
+            {"n": 2, "s": 9, "t": 6},
+            {"n": 1, "s": 3, "t": 2},
+            {"n": 3, "s": 12, "t": 15},
+        ),
     ),
     "Mixture of experts": _sequences(
         attending.Experts, lambda s: (torch.randn(s["n"], s["t"], 32),)
@@ -143,9 +166,16 @@ NETWORKS: dict[str, Network] = {
     ),
     "Graph network": Network(
         seeing.GraphNet,
-        lambda s: (torch.randn(s["nodes"], 6), torch.randint(0, s["nodes"], (2, s["edges"]))),
+        lambda s: (
+            torch.randn(s["nodes"], 6),
+            torch.randint(0, s["nodes"], (2, s["edges"])),
+        ),
         {0: {0: "nodes"}, 1: {1: "edges"}},
-        ({"nodes": 10, "edges": 30}, {"nodes": 3, "edges": 1}, {"nodes": 20, "edges": 70}),
+        (
+            {"nodes": 10, "edges": 30},
+            {"nodes": 3, "edges": 1},
+            {"nodes": 20, "edges": 70},
+        ),
     ),
     "Recommender": Network(
         seeing.Recommender,
@@ -154,7 +184,9 @@ NETWORKS: dict[str, Network] = {
         ({"n": 4}, {"n": 1}, {"n": 9}),
     ),
     "Super-resolution": _images(seeing.SuperResolution),
-    "Forecaster": _sequences(seeing.Forecaster, lambda s: (torch.randn(s["n"], s["t"], 2),)),
+    "Forecaster": _sequences(
+        seeing.Forecaster, lambda s: (torch.randn(s["n"], s["t"], 2),)
+    ),
     "Autoencoder of volumes": Network(
         seeing.Autoencoder3d,
         lambda s: (torch.randn(s["n"], 1, s["h"], s["h"], s["w"]),),

@@ -38,7 +38,9 @@ def test_each_network_and_precision_has_a_row(
     ]
     rows = {row["network"]: row for row in run_jobs(tmp_path, *jobs)}
     assert [rows[job[0]]["result"] for job in jobs] == ["passed", "passed", "failed"]
-    assert 0 < rows["GRU (small)"]["share"] < 1 and 0 < rows["GRU (small)"]["noise"] < 1e-5
+    assert (
+        0 < rows["GRU (small)"]["share"] < 1 and 0 < rows["GRU (small)"]["noise"] < 1e-5
+    )
     assert (
         rows["Recommender (small)"]["noise"] > 1e-5
         and rows["Recommender (small)"]["mode"] == "scripted"
@@ -72,9 +74,13 @@ def test_crash_of_one_precision_does_not_affect_others(
 ) -> None:
     monkeypatch.delenv("OUT", raising=False)
     monkeypatch.setattr(engines, "measure", crash)
-    jobs = [("GRU (small)", "traced", precision) for precision in ("fp32", "tf32", "fp16")]
+    jobs = [
+        ("GRU (small)", "traced", precision) for precision in ("fp32", "tf32", "fp16")
+    ]
     assert engines.run(jobs, HERE, tmp_path / "rows.jsonl", 1, 100, 100) == []
-    rows = {row["precision"]: row["result"] for row in records.read(tmp_path / "rows.jsonl")}
+    rows = {
+        row["precision"]: row["result"] for row in records.read(tmp_path / "rows.jsonl")
+    }
     assert rows == {"fp32": "passed", "tf32": "failed", "fp16": "passed"}
 
 
@@ -105,14 +111,18 @@ def cut(*arguments: Any) -> None:
 
 
 def test_small_networks_run_first_and_passed_rows_are_kept() -> None:
-    jobs = engines.in_order(["ResNet-18", "BERT-base", "GRU (small)"], "scripted", ["fp32", "fp16"])
+    jobs = engines.in_order(
+        ["ResNet-18", "BERT-base", "GRU (small)"], "scripted", ["fp32", "fp16"]
+    )
     assert [job[0] for job in jobs[::2]] == ["GRU (small)", "BERT-base", "ResNet-18"]
     assert {job[0]: job[1] for job in jobs} == {
         "GRU (small)": "scripted",
         "BERT-base": "traced",
         "ResNet-18": "scripted",
     }
-    assert engines._wanted(None, "none") and not engines._wanted({"result": "failed"}, "none")
+    assert engines._wanted(None, "none") and not engines._wanted(
+        {"result": "failed"}, "none"
+    )
     assert engines._wanted({"result": "failed"}, "failed") and not engines._wanted(
         {"result": "passed"}, "failed"
     )
@@ -143,7 +153,9 @@ def test_rounding_effects_differ_from_wrong_outputs(
     monkeypatch.setattr(judging, "_answers", worse)
     row = judging.judge(NETWORKS["YOLO"], "traced", "fp16", "reference")
     assert row["result"] == verdict and "elements differ too much" in row["problem"]
-    assert row["share"] is row["own_share"] is None, "no tolerance allows a different integer"
+    assert row["share"] is row["own_share"] is None, (
+        "no tolerance allows a different integer"
+    )
     assert row["own_noise"] is not None and row["own"].startswith("torch")
 
 
@@ -153,10 +165,13 @@ def test_precision_variants_of_torch_keep_the_module() -> None:
         expected = module(x)
     for precision in engines.PRECISIONS:
         _, variants = rivals.variants(module, [(x,)], precision)
-        errors = [float((outputs[0][0] - expected).detach().abs().max()) for outputs in variants]
-        assert all(error <= 20 * rivals.UNITS[precision] for error in errors) and any(errors), (
-            precision
-        )
+        errors = [
+            float((outputs[0][0] - expected).detach().abs().max())
+            for outputs in variants
+        ]
+        assert all(error <= 20 * rivals.UNITS[precision] for error in errors) and any(
+            errors
+        ), precision
     assert torch.get_default_dtype() == module.weight.dtype == torch.float32
 
 
@@ -169,9 +184,18 @@ def test_row_has_errors_of_engine_and_torch() -> None:
         "share": 0.034,
         "noise": 2e-7,
     }
-    beyond = {**row, "share": 3.0, "result": "fp16 itself", "own_share": None, "own_noise": 0.1}
+    beyond = {
+        **row,
+        "share": 3.0,
+        "result": "fp16 itself",
+        "own_share": None,
+        "own_noise": 0.1,
+    }
     assert page._cell({**row, "result": "passed", "level": 0}) == "3.4 %, 2.0e-07"
-    assert page._cell({**row, "result": "passed", "level": 3}) == "3.4 %, 2.0e-07 (level 3)"
+    assert (
+        page._cell({**row, "result": "passed", "level": 3})
+        == "3.4 %, 2.0e-07 (level 3)"
+    )
     assert page._cell(beyond) == "itself: 300 %, 2.0e-07 (torch any, 1.0e-01)"
     lines = list(
         page._machine(
@@ -188,7 +212,10 @@ def test_row_has_errors_of_engine_and_torch() -> None:
             ],
         )
     )
-    assert "| fp16 | 1 | 0 | 0 | 0 | 1 | 0 |" in lines and lines[-1] == "- N, traced, fp16: why"
+    assert (
+        "| fp16 | 1 | 0 | 0 | 0 | 1 | 0 |" in lines
+        and lines[-1] == "- N, traced, fp16: why"
+    )
 
 
 def test_stated_tolerance_is_exact() -> None:

@@ -26,12 +26,20 @@ def test_network_has_the_outputs_of_torch(name: str, mode: str) -> None:
     assert max(measured.errors) <= LIMIT
 
 
-NOT_EXPORTED = ("LSTM tagger", "GRU", "GRU with packed state", "Packed LSTM tagger", "Forecaster")
+NOT_EXPORTED = (
+    "LSTM tagger",
+    "GRU",
+    "GRU with packed state",
+    "Packed LSTM tagger",
+    "Forecaster",
+)
 """torch.export unrolls a recurrent layer for one length."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in NETWORKS if name not in NOT_EXPORTED])
+@pytest.mark.parametrize(
+    "name", [name for name in NETWORKS if name not in NOT_EXPORTED]
+)
 def test_exported_network_has_the_outputs_of_torch(name: str) -> None:
     measured = measure(NETWORKS[name], "exported", compile=False)
     assert max(measured.errors) <= LIMIT
@@ -43,12 +51,21 @@ def test_published_networks_are_listed_without_packages(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, "tests.networks.published", raising=False)
-    assert "DETR (2 + 2 layers)" in importlib.import_module("tests.networks.published").NETWORKS
+    assert (
+        "DETR (2 + 2 layers)"
+        in importlib.import_module("tests.networks.published").NETWORKS
+    )
 
 
 def test_page_of_exported_networks_is_current() -> None:
     """At least 60 networks are whole, and 10 of them are not scriptable."""
     assert zoo.WAYS.read_text() == zoo.ways_page(list(zoo.kept().values()))
-    whole = [row for row in zoo.kept().values() if row["mode"] == "exported" and "layers" in row]
-    assert len(whole) >= 60 and not any(row["result"] == "another answer" for row in whole)
+    whole = [
+        row
+        for row in zoo.kept().values()
+        if row["mode"] == "exported" and "layers" in row
+    ]
+    assert len(whole) >= 60 and not any(
+        row["result"] == "another answer" for row in whole
+    )
     assert sum(bool(zoo.networks()[row["network"]].unscriptable) for row in whole) >= 10

@@ -35,7 +35,9 @@ def text(rows: Sequence[Row], unscriptable: frozenset[str]) -> str:
     refused = [row for row in rows if not _whole(row)]
     if refused:
         parts += ["\n## Not exported\n", "Reasons are those of torch.\n"]
-        parts += [f"- {row['network']}: {row['result'].partition(': ')[2]}" for row in refused]
+        parts += [
+            f"- {row['network']}: {row['result'].partition(': ')[2]}" for row in refused
+        ]
     return "\n".join(parts) + "\n"
 
 

@@ -57,7 +57,9 @@ def networks() -> dict[str, Any]:
 
 def _head(name: str, mode: str) -> dict[str, Any]:
     """What stands in a row before anything is measured."""
-    axes = sorted({a for named in networks()[name].axes.values() for a in named.values()})
+    axes = sorted(
+        {a for named in networks()[name].axes.values() for a in named.values()}
+    )
     return {"network": name, "mode": mode, "axes": axes}
 
 
@@ -74,9 +76,17 @@ def run_one(name: str, mode: str) -> dict[str, Any]:
         return row | {"result": f"not exported: {error}"[:300]}
     except Exception as error:
         words = str(error).strip().splitlines() or [""]
-        reason = next((line.split("why:")[1].strip() for line in words if "why:" in line), words[0])
+        reason = next(
+            (line.split("why:")[1].strip() for line in words if "why:" in line),
+            words[0],
+        )
         schema = next(
-            (line.split("(")[0].strip() for line in words if line.strip().startswith("aten::")), ""
+            (
+                line.split("(")[0].strip()
+                for line in words
+                if line.strip().startswith("aten::")
+            ),
+            "",
         )
         return row | {"result": f"{type(error).__name__}: {schema} {reason}"[:300]}
     largest = max(measured.errors)
@@ -123,13 +133,18 @@ def write(rows: dict[str, Any]) -> None:
 
 def ways_page(rows: list[dict[str, Any]]) -> str:
     """docs/export-networks.md, made of these rows."""
-    unscriptable = frozenset(name for name, network in networks().items() if network.unscriptable)
+    unscriptable = frozenset(
+        name for name, network in networks().items() if network.unscriptable
+    )
     return ways.text(sorted(rows, key=_order), unscriptable)
 
 
 def _order(row: dict[str, Any]) -> tuple[int, str]:
     names = list(networks())
-    return (names.index(row["network"]) if row["network"] in names else len(names), row["mode"])
+    return (
+        names.index(row["network"]) if row["network"] in names else len(names),
+        row["mode"],
+    )
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -155,12 +170,18 @@ def main() -> None:
     parser.add_argument(
         "--modes", nargs="*", choices=MODES, default=MODES, help="how the file is made"
     )
-    parser.add_argument("--timeout", type=float, default=600, help="seconds for one network")
     parser.add_argument(
-        "--one", action="store_true", help="print one network's row as JSON (used by the others)"
+        "--timeout", type=float, default=600, help="seconds for one network"
     )
     parser.add_argument(
-        "--times", action="store_true", help="measure only the conversion times of exported rows"
+        "--one",
+        action="store_true",
+        help="print one network's row as JSON (used by the others)",
+    )
+    parser.add_argument(
+        "--times",
+        action="store_true",
+        help="measure only the conversion times of exported rows",
     )
     options = parser.parse_args()
     if options.one:
@@ -176,7 +197,11 @@ def main() -> None:
             if options.names and name not in options.names:
                 continue
             refused = mode == "scripted" and network.unscriptable
-            row = {**_head(name, mode), "result": f"not scriptable: {refused}"} if refused else None
+            row = (
+                {**_head(name, mode), "result": f"not scriptable: {refused}"}
+                if refused
+                else None
+            )
             row = row or _apart(name, mode, options.timeout)
             rows[f"{name}/{mode}"] = row
             print(_line(row), flush=True)
@@ -187,7 +212,11 @@ def _measure_times(rows: dict[str, Any], names: list[str], timeout: float) -> No
     """Update the times of the rows of programs that convert."""
     for row in rows.values():
         name = row["network"]
-        if row["mode"] != "exported" or "cpu" not in row or (names and name not in names):
+        if (
+            row["mode"] != "exported"
+            or "cpu" not in row
+            or (names and name not in names)
+        ):
             continue
         found = _apart(name, "exported", timeout, "--times")
         if "cpu" in found:
@@ -200,10 +229,21 @@ def _apart(name: str, mode: str, timeout: float, *options: str) -> dict[str, Any
     """The row, measured in a process of its own: a crash or a hang is that network's result
     only.
     """
-    command = [sys.executable, "-m", "tests.networks.zoo", name, "--modes", mode, "--one", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.networks.zoo",
+        name,
+        "--modes",
+        mode,
+        "--one",
+        *options,
+    ]
     failed = _head(name, mode)
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=timeout
+        )
     except subprocess.TimeoutExpired:
         return failed | {"result": f"not done within {timeout:g} s"}
     if done.returncode:

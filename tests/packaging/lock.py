@@ -17,7 +17,11 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.tags import Tag
-from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
+from packaging.utils import (
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +51,9 @@ def version_of(pin: Requirement) -> Version:
 def hashes(pin: Requirement) -> list[str]:
     """The SHA-256 of each file that pip may choose for a pin. Raises OSError without PyPI."""
     url = f"https://pypi.org/simple/{canonicalize_name(pin.name)}/"
-    request = urllib.request.Request(url, headers={"Accept": "application/vnd.pypi.simple.v1+json"})
+    request = urllib.request.Request(
+        url, headers={"Accept": "application/vnd.pypi.simple.v1+json"}
+    )
     with urllib.request.urlopen(request, timeout=60) as response:
         files = json.load(response)["files"]
     found = {
@@ -62,18 +68,25 @@ def _on_disk(pin: Requirement) -> Iterator[str]:
     for folder in os.environ.get("PIP_FIND_LINKS", "").split():
         for file in Path(folder).glob("*.whl"):
             name, version, *_ = parse_wheel_filename(file.name)
-            if name == canonicalize_name(pin.name) and Version(version.public) == version_of(pin):
+            if name == canonicalize_name(pin.name) and Version(
+                version.public
+            ) == version_of(pin):
                 yield hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _is_wanted(filename: str, version: Version) -> bool:
     try:
         if not filename.endswith(".whl"):
-            return filename.endswith(".tar.gz") and parse_sdist_filename(filename)[1] == version
+            return (
+                filename.endswith(".tar.gz")
+                and parse_sdist_filename(filename)[1] == version
+            )
         _, found, _, tags = parse_wheel_filename(filename)
     except ValueError:
         return False
-    return found == version and any(_fits(tag) and _SYSTEMS.match(tag.platform) for tag in tags)
+    return found == version and any(
+        _fits(tag) and _SYSTEMS.match(tag.platform) for tag in tags
+    )
 
 
 def _fits(tag: Tag) -> bool:
@@ -84,7 +97,9 @@ def _fits(tag: Tag) -> bool:
 def text() -> str:
     """The lock file."""
     blocks = []
-    for pin in sorted(pins(), key=lambda one: (canonicalize_name(one.name), str(one.marker))):
+    for pin in sorted(
+        pins(), key=lambda one: (canonicalize_name(one.name), str(one.marker))
+    ):
         lines = [str(pin), *(f"    --hash=sha256:{digest}" for digest in hashes(pin))]
         blocks.append(" \\\n".join(lines) + "\n")
     return HEADER + "".join(blocks)

@@ -23,7 +23,9 @@ FREE = {"tensorrt", "trt-build"}
 
 
 def constraints() -> list[Requirement]:
-    lines = (line.strip() for line in (ROOT / "constraints.txt").read_text().splitlines())
+    lines = (
+        line.strip() for line in (ROOT / "constraints.txt").read_text().splitlines()
+    )
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
 
 
@@ -52,8 +54,16 @@ def test_constraints_are_exact_public_versions() -> None:
 
 
 def test_lock_has_hashes_for_every_constraint() -> None:
-    blocks = lock.LOCK.read_text().removeprefix(lock.HEADER).replace(" \\\n", "").splitlines()
-    locked = {block.split("    --hash", 1)[0]: block.count("--hash=sha256:") for block in blocks}
+    blocks = (
+        lock.LOCK.read_text()
+        .removeprefix(lock.HEADER)
+        .replace(" \\\n", "")
+        .splitlines()
+    )
+    locked = {
+        block.split("    --hash", 1)[0]: block.count("--hash=sha256:")
+        for block in blocks
+    }
     expected = {str(pin) for pin in lock.pins()}
     assert locked.keys() == expected, (
         f"run python -m tests.packaging.lock: {locked.keys() ^ expected}"
@@ -71,9 +81,13 @@ def test_installed_packages_match_their_pins() -> None:
     names = set(required("trt-build", extras, set())) - FREE
     assert {"torch", "grpcio", "tensorrt-rtx", "nvidia-pytriton", "pyyaml"} <= names
     assert names - set(pinned) == set()
-    installed = {name: importlib.metadata.version(name).partition("+")[0] for name in names}
+    installed = {
+        name: importlib.metadata.version(name).partition("+")[0] for name in names
+    }
     assert {
-        name for name, version in installed.items() if version not in pinned[name].specifier
+        name
+        for name, version in installed.items()
+        if version not in pinned[name].specifier
     } == set()
 
 
@@ -90,7 +104,9 @@ def test_packages_are_pinned_once_per_python_version(python: str) -> None:
 
 def test_make_targets_of_the_readme_exist() -> None:
     named = set(re.findall(r"\bmake ([a-z][a-z-]*)", README)) - {"python"}
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(
+        re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    )
     assert {"demo", "test"} <= named <= targets
 
 
@@ -103,22 +119,30 @@ def test_commands_of_the_readme_exist() -> None:
     assert {"repo", "verify"} <= named <= set(main.list_commands(click.Context(main)))
 
 
-PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")
+)
 RECIPES = sorted(
-    path.relative_to(ROOT).as_posix() for path in (ROOT / "docs/contributing").glob("*.md")
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "docs/contributing").glob("*.md")
 )
 
 
 def anchors(page: Path) -> set[str]:
     """As GitHub makes them of headings: small letters, hyphens for blanks, no other marks."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+    return {
+        re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")
+        for heading in headings
+    }
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *PAGES, *RECIPES])
 def test_links_of_a_page_have_targets(page: str) -> None:
     # a graph in a code block has brackets, too: prim::GetAttr[name="scale"](%self)
-    text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(
+        r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL
+    )
     for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", text):
         if not link.startswith("http"):
             target = (ROOT / page).parent / link if link else ROOT / page
@@ -150,7 +174,9 @@ def test_readme_lists_every_command() -> None:
 SOURCE_FOLDERS = ("builder/", "tests/", "docs/", "examples/", "benchmarks/", "docker/")
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", *RECIPES])
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", *RECIPES]
+)
 def test_paths_in_guides_exist(page: str) -> None:
     """A path in backticks, such as `builder/errors.py`; `tests/<package>` is a pattern."""
     for path in re.findall(r"`([\w/.-]+)`", (ROOT / page).read_text()):
@@ -173,7 +199,9 @@ def test_import_of_builder_imports_no_heavy_modules() -> None:
         "tritonclient",
         "google.protobuf",
     ]
-    program = f"import sys, builder; print([name for name in {heavy} if name in sys.modules])"
+    program = (
+        f"import sys, builder; print([name for name in {heavy} if name in sys.modules])"
+    )
     assert (
         subprocess.run(
             [sys.executable, "-c", program], capture_output=True, text=True, check=True

@@ -18,13 +18,17 @@ from tests.triton.artifacts import Affine, Centered, artifact, scorer, tensor
 class Masked(torch.nn.Module):
     """A sequence with a validity mask; without one valid position it has no answer."""
 
-    def forward(self, x: torch.Tensor, valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, valid: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         weight = valid.unsqueeze(-1).to(x.dtype)
         return (x * weight).sum(1) / weight.sum(1), valid.logical_not()
 
 
 class Scaled(torch.nn.Module):
-    def forward(self, x: torch.Tensor, factor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, factor: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         return x * factor, (x * factor).sum()
 
 
@@ -61,7 +65,9 @@ LENGTH = {"length": (2, 7, 16)}
 def models() -> Iterator[ModelArtifact]:
     batch3 = (tensor("x", "float32", "batch", 3),)
     yield scorer()
-    yield artifact(Affine(), batch3, ("y",), name="unbatched", batching=Batching(enabled=False))
+    yield artifact(
+        Affine(), batch3, ("y",), name="unbatched", batching=Batching(enabled=False)
+    )
     yield artifact(Centered(), batch3, ("y",), name="mixing")
     yield artifact(
         Masked(),

@@ -50,14 +50,20 @@ def test_summary_line_counts_models_by_executor(verify: Any) -> None:
 def test_required_plan_fails_models_run_by_torch(verify: Any) -> None:
     result = verify(MODELS, "--require", "plan")
     assert result.exit_code == 3
-    assert "FAILED slow: --require plan: answered by torch: the plan cannot run" in result.stdout
+    assert (
+        "FAILED slow: --require plan: answered by torch: the plan cannot run"
+        in result.stdout
+    )
     assert "2 passed, 1 failed; 1 by a plan" in result.stdout
     assert verify(MODELS[:2], "--require", "plan").exit_code == 0
 
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [(None, None), ("plan+torch", "segment 0: the plan cannot run here: no such version")],
+    [
+        (None, None),
+        ("plan+torch", "segment 0: the plan cannot run here: no such version"),
+    ],
 )
 def test_required_plan_fails_models_with_unknown_executor(
     verify: Any, kind: str | None, why: str | None

@@ -41,14 +41,20 @@ class Arguments(nn.Module):
 def test_module_and_lowered_graph_accept_the_same_tensors(optional: list[str]) -> None:
     script = torch.jit.script(Arguments())
     names = [
-        n for n in ("x", "mask", "p", "q", "r", "bias", "shift") if len(n) == 1 or n in optional
+        n
+        for n in ("x", "mask", "p", "q", "r", "bias", "shift")
+        if len(n) == 1 or n in optional
     ]
     specs = [TensorSpec("float32", (2,), name=name) for name in names]
     tensors = [torch.randn(2) for _ in names]
     lowered = builder.lower(script, optional_inputs=optional)
-    torch.testing.assert_close(call_module(script, specs, tensors), lowered.run(*tensors)[0])
+    torch.testing.assert_close(
+        call_module(script, specs, tensors), lowered.run(*tensors)[0]
+    )
 
 
 def test_function_without_schema_is_called_in_order() -> None:
     specs = [TensorSpec("float32", (2,), name=name) for name in "ab"]
-    assert call_module(lambda a, b: a - b, specs, [torch.tensor(3), torch.tensor(1)]) == 2
+    assert (
+        call_module(lambda a, b: a - b, specs, [torch.tensor(3), torch.tensor(1)]) == 2
+    )

@@ -35,7 +35,10 @@ def test_missing_and_extra_outputs_fail() -> None:
 
 def test_renamed_output_is_reported() -> None:
     problems = compare({"y": GOLDEN["y"], "m": GOLDEN["n"]}, GOLDEN).problems
-    assert "'m' has its shape and dtype" in problems[0] and "of the missing 'n'" in problems[1]
+    assert (
+        "'m' has its shape and dtype" in problems[0]
+        and "of the missing 'n'" in problems[1]
+    )
 
 
 def test_wrong_dtype_and_wrong_shape_fail() -> None:
@@ -43,7 +46,10 @@ def test_wrong_dtype_and_wrong_shape_fail() -> None:
         "float64, not float32"
         in compare(changed("y", GOLDEN["y"].astype(np.float64)), GOLDEN).problems[0]
     )
-    assert "[4], not [2, 2]" in compare(changed("y", GOLDEN["y"].ravel()), GOLDEN).problems[0]
+    assert (
+        "[4], not [2, 2]"
+        in compare(changed("y", GOLDEN["y"].ravel()), GOLDEN).problems[0]
+    )
 
 
 def test_worst_element_is_reported_with_both_values() -> None:
@@ -86,7 +92,9 @@ def test_one_wrong_boolean_fails() -> None:
     assert "[1]" in compare({"b": np.array([True, True, True])}, golden).problems[0]
 
 
-def test_the_manifests_tolerance_is_absolute_and_the_default_follows_the_goldens_size() -> None:
+def test_the_manifests_tolerance_is_absolute_and_the_default_follows_the_goldens_size() -> (
+    None
+):
     golden = {"y": np.full(100, 1e-3, dtype=np.float32)}
     near = {"y": golden["y"] + np.float32(5e-5)}
     assert not compare(near, golden).passed

@@ -47,7 +47,9 @@ class ByTorch:
         def run(tensors: Tensors, profile: int | None) -> Tensors:
             given = [tensors[name] for name in model.inputs]
             self.asked.append((profile, given[0].shape[0]))
-            return dict(zip(model.outputs, map(self._typed, module(*given)), strict=True))
+            return dict(
+                zip(model.outputs, map(self._typed, module(*given)), strict=True)
+            )
 
         return Opened(run, "plan", "torch in its place")
 
@@ -62,16 +64,29 @@ class ByTorch:
 def repository(tmp_path: Path) -> Path:
     out = tmp_path / "repository"
     publish(scorer(name="scorer", plan=b"plan", facts=FACTS, profiles=PROFILES), out)
-    publish(artifact(Affine(), (tensor("x", "float32", "batch", 3),), ("y",), name="unbuilt"), out)
+    publish(
+        artifact(
+            Affine(), (tensor("x", "float32", "batch", 3),), ("y",), name="unbuilt"
+        ),
+        out,
+    )
     return out
 
 
-def test_each_golden_runs_in_the_profile_that_it_was_recorded_for(repository: Path) -> None:
+def test_each_golden_runs_in_the_profile_that_it_was_recorded_for(
+    repository: Path,
+) -> None:
     opener = ByTorch()
     (parity,) = verify_engines(repository, repeat=0, open_plan=opener)
     assert parity.passed, (parity.problems, [r.problems for r in parity.results])
     assert (parity.name, parity.answered_by) == ("scorer", "plan")
-    assert {r.golden for r in parity.results} == {"p0-opt", "p1-opt", "p1-min", "p1-max", "p1-odd"}
+    assert {r.golden for r in parity.results} == {
+        "p0-opt",
+        "p1-opt",
+        "p1-min",
+        "p1-max",
+        "p1-odd",
+    }
     assert {r.protocol for r in parity.results} == {"engine"}
     assert set(opener.asked) == {(0, 1), (1, 4), (1, 2), (1, 8), (1, 5)}
     assert (opener.opened, opener.closed) == (1, 1)
@@ -82,15 +97,22 @@ def test_a_wrong_answer_fails_and_calls_are_timed(repository: Path) -> None:
     golden = goldens.load_one(folder / "p1-max.npz")
     scores = np.array(golden.outputs["scores"])
     scores[7, 0] += 0.25
-    goldens.save([Golden(golden.name, golden.inputs, {**golden.outputs, "scores": scores})], folder)
+    goldens.save(
+        [Golden(golden.name, golden.inputs, {**golden.outputs, "scores": scores})],
+        folder,
+    )
     opener = ByTorch()
     (parity,) = verify_engines(repository, ["scorer"], repeat=3, open_plan=opener)
-    assert not parity.passed and {r.golden for r in parity.results if not r.passed} == {"p1-max"}
+    assert not parity.passed and {r.golden for r in parity.results if not r.passed} == {
+        "p1-max"
+    }
     assert all(r.median_ms is not None and r.p95_ms is not None for r in parity.results)
     assert len(opener.asked) == 4 * 5
 
 
-def test_what_tensorrt_holds_narrower_is_widened_and_nothing_else_is(repository: Path) -> None:
+def test_what_tensorrt_holds_narrower_is_widened_and_nothing_else_is(
+    repository: Path,
+) -> None:
     (parity,) = verify_engines(repository, repeat=0, open_plan=ByTorch(narrow=True))
     assert parity.passed, [r.problems for r in parity.results]
 
@@ -107,7 +129,10 @@ def test_a_plan_that_is_refused_is_the_models_problem(repository: Path) -> None:
         raise EngineError("TensorRT refused the plan: of another GPU")
 
     (parity,) = verify_engines(repository, open_plan=refuse)
-    assert parity.problems == ("TensorRT refused the plan: of another GPU",) and not parity.passed
+    assert (
+        parity.problems == ("TensorRT refused the plan: of another GPU",)
+        and not parity.passed
+    )
 
 
 def test_an_engine_that_fails_fails_its_golden_alone(repository: Path) -> None:
@@ -123,7 +148,9 @@ def test_an_engine_that_fails_fails_its_golden_alone(repository: Path) -> None:
             return Opened(sometimes, opened.kind, opened.why)
 
     (parity,) = verify_engines(repository, repeat=0, open_plan=Failing())
-    assert [r.error for r in parity.results if not r.passed] == ["the engine failed: too small"]
+    assert [r.error for r in parity.results if not r.passed] == [
+        "the engine failed: too small"
+    ]
 
 
 @pytest.fixture
@@ -149,8 +176,12 @@ def in_pieces(tmp_path: Path) -> Path:
         " max: 8}}\noutputs: [y]\nfallback: {ops: ['aten::special_erfcx', 'aten::tanh'],"
         " min_block_size: 1}\n"
     )
-    (result,) = build_repository(models, tmp_path / "repository", layout="fused", isolate=False)
-    assert result.ok and "tensorrt" in result.segments and "torch" in result.segments, result
+    (result,) = build_repository(
+        models, tmp_path / "repository", layout="fused", isolate=False
+    )
+    assert result.ok and "tensorrt" in result.segments and "torch" in result.segments, (
+        result
+    )
     return tmp_path / "repository"
 
 
@@ -164,7 +195,10 @@ def test_pieces_run_by_the_code_that_serves_them(in_pieces: Path) -> None:
         assert parity.passed and parity.answered_by == "plan+torch"
     else:
         assert parity.answered_by == "torch" and not parity.passed
-        assert "no plan of it ran" in parity.problems[0] and "sees no GPU" in parity.problems[0]
+        assert (
+            "no plan of it ran" in parity.problems[0]
+            and "sees no GPU" in parity.problems[0]
+        )
 
 
 def test_an_unknown_model_is_usage(repository: Path) -> None:
@@ -196,7 +230,9 @@ def test_a_plan_that_is_damaged_is_not_opened(repository: Path) -> None:
     (repository / "scorer" / "1" / "model.plan").write_bytes(b"not it")
     (parity,) = verify_engines(repository, repeat=0, open_plan=ByTorch())
     assert not parity.passed and not parity.results
-    assert parity.problems == ("1/model.plan is damaged: it is not the file that was published",)
+    assert parity.problems == (
+        "1/model.plan is damaged: it is not the file that was published",
+    )
 
 
 def test_a_merged_model_takes_the_plan_of_this_gpu(
@@ -213,7 +249,9 @@ def test_a_merged_model_takes_the_plan_of_this_gpu(
     )
     config.write_text(config.read_text() + named)
     facts = json.loads((version / "plan.json").read_text())
-    (version / "plan.json").write_text(json.dumps({**facts, "plans": {"8.0": FACTS, "9.0": FACTS}}))
+    (version / "plan.json").write_text(
+        json.dumps({**facts, "plans": {"8.0": FACTS, "9.0": FACTS}})
+    )
     sidecar = repository / "scorer" / "trt-build.json"
     sidecar.write_text(json.dumps({**json.loads(sidecar.read_text()), "files": {}}))
     opened: list[str] = []
@@ -234,7 +272,9 @@ def test_a_merged_model_takes_the_plan_of_this_gpu(
         verify_engines(repository, repeat=0, open_plan=opener)
     # as `merge` names what has no one GPU
     (version / "model_sm80.plan").rename(version / "model_ampere_plus.plan")
-    config.write_text(config.read_text().replace('"model.py"', '"model_ampere_plus.plan"'))
+    config.write_text(
+        config.read_text().replace('"model.py"', '"model_ampere_plus.plan"')
+    )
     (version / "plan.json").write_text(
         json.dumps({**facts, "plans": {"ampere_plus": FACTS, "9.0": FACTS}})
     )

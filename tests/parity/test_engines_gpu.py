@@ -40,13 +40,17 @@ class Scores(torch.nn.Module):
         self.convolution = torch.nn.Conv2d(3, 32, 3, padding=1)
         self.words, self.head = torch.nn.Embedding(20, 32), torch.nn.Linear(32, 5)
 
-    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, ids: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         features = self.convolution(x).relu().mean((2, 3)) + self.words(ids)
         return self.head(features), ids + 1
 
 
 @pytest.fixture(scope="module", params=["fp32", "tf32", "fp16"])
-def repository(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def repository(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     models = tmp_path_factory.mktemp("engines") / "models"
     models.mkdir()
     torch.jit.script(Scores().eval()).save(str(models / "scores.pt"))
@@ -59,7 +63,13 @@ def repository(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 def test_every_golden_passes_on_the_engine_alone(repository: Path) -> None:
     (parity,) = verify_engines(repository)
     assert parity.passed, (parity.problems, [r.problems for r in parity.results])
-    assert {r.golden for r in parity.results} == {"p0-opt", "p1-opt", "p1-min", "p1-max", "p1-odd"}
+    assert {r.golden for r in parity.results} == {
+        "p0-opt",
+        "p1-opt",
+        "p1-min",
+        "p1-max",
+        "p1-odd",
+    }
     assert all(r.median_ms for r in parity.results)
 
 
@@ -69,7 +79,9 @@ def test_command_reports_the_result(repository: Path) -> None:
     )
     data = json.loads(result.stdout)
     assert result.exit_code == 0 and data["passed"]
-    assert {r["protocol"] for model in data["models"] for r in model["results"]} == {"engine"}
+    assert {r["protocol"] for model in data["models"] for r in model["results"]} == {
+        "engine"
+    }
 
 
 def test_invalid_plan_fails_only_its_model(repository: Path, tmp_path: Path) -> None:
@@ -78,7 +90,9 @@ def test_invalid_plan_fails_only_its_model(repository: Path, tmp_path: Path) -> 
     plan = model / "1" / "model.plan"
     plan.write_bytes(b"this is no plan")
     (parity,) = verify_engines(tmp_path / "repository")
-    assert not parity.passed and "is not the file that was published" in parity.problems[0]
+    assert (
+        not parity.passed and "is not the file that was published" in parity.problems[0]
+    )
 
     sidecar = json.loads((model / SIDECAR).read_text())
     sidecar["files"]["1/model.plan"] = sha256(plan)

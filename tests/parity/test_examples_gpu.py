@@ -40,7 +40,8 @@ def exported(name: str, folder: Path) -> Path:
     folder.mkdir()
     shutil.copy(EXAMPLES / "models" / f"{name}.yaml", folder)
     subprocess.run(
-        [sys.executable, EXAMPLES / "export.py", "--out", folder, "--only", name], check=True
+        [sys.executable, EXAMPLES / "export.py", "--out", folder, "--only", name],
+        check=True,
     )
     return folder
 

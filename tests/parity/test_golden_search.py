@@ -99,11 +99,15 @@ class IllConditioned(nn.Module):
         return x
 
 
-def recorded(module: nn.Module, tmp_path: Path, *inputs: TensorSpec, **more: Any) -> Recording:
+def recorded(
+    module: nn.Module, tmp_path: Path, *inputs: TensorSpec, **more: Any
+) -> Recording:
     """The recording of the module, scripted, saved and loaded."""
     path = tmp_path / "model.pt"
     torch.jit.script(module.eval()).save(str(path))
-    spec = ModelSpec("model", path, inputs or (X,), more.pop("profiles", (SPANS,)), **more)
+    spec = ModelSpec(
+        "model", path, inputs or (X,), more.pop("profiles", (SPANS,)), **more
+    )
     return record_goldens(torch.jit.load(str(path)).eval(), spec)
 
 
@@ -112,7 +116,9 @@ def added(recording: Recording) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", [Rebinding, Shifted, Clamped, InPlace])
-def test_values_are_varied_until_every_outcome_is_reached(kind: Any, tmp_path: Path) -> None:
+def test_values_are_varied_until_every_outcome_is_reached(
+    kind: Any, tmp_path: Path
+) -> None:
     found = recorded(kind(), tmp_path)
     assert added(found)
     assert not found.unreached
@@ -139,14 +145,18 @@ def test_loop_gets_a_golden_above_its_threshold(tmp_path: Path) -> None:
 
 def test_sizes_next_to_a_compared_number_are_tried(tmp_path: Path) -> None:
     dims = {"batch": (1, 2, 4), "length": (1, 8, 13)}
-    assert recorded(Sized(), tmp_path, profiles=(dims,)).warnings  # no such size in the profile
+    assert recorded(
+        Sized(), tmp_path, profiles=(dims,)
+    ).warnings  # no such size in the profile
     dims = {"batch": (1, 2, 4), "length": (1, 8, 14)}
     found = recorded(Sized(), tmp_path, profiles=(dims,))
     assert not found.unreached
 
 
 @pytest.mark.parametrize("kind", [Guarded, Settings])
-def test_constant_and_raising_branches_are_not_required(kind: Any, tmp_path: Path) -> None:
+def test_constant_and_raising_branches_are_not_required(
+    kind: Any, tmp_path: Path
+) -> None:
     found = recorded(kind(), tmp_path)
     assert not [outcome for outcome in found.unreached if outcome.is_branch]
 
@@ -184,6 +194,9 @@ def test_integers_and_masks_are_varied_too(tmp_path: Path) -> None:
             return ids
 
     found = recorded(
-        Ids(), tmp_path, tensor("ids", "int64", "batch", 3), tensor("mask", "bool", "batch", 3)
+        Ids(),
+        tmp_path,
+        tensor("ids", "int64", "batch", 3),
+        tensor("mask", "bool", "batch", 3),
     )
     assert not [outcome for outcome in found.unreached if outcome.is_branch]

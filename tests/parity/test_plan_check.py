@@ -29,7 +29,9 @@ class Net(nn.Module):
         self.first, self.second, self.third = (nn.Linear(4, 4) for _ in range(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.third(torch.tanh(self.second(torch.tanh(self.first(x))))))
+        return torch.tanh(
+            self.third(torch.tanh(self.second(torch.tanh(self.first(x)))))
+        )
 
 
 class Exponential(Net):
@@ -62,7 +64,9 @@ class Gpu:
         broken = self.wrong(conversion, options)
 
         def run(inputs: dict[str, torch.Tensor]) -> Sequence[dict[str, torch.Tensor]]:
-            names = [f"%{name}" for _, name in plan_check.named_values(conversion.network)]
+            names = [
+                f"%{name}" for _, name in plan_check.named_values(conversion.network)
+            ]
             found = builder.reference.inspect(conversion, [inputs["x"]], set(names))
             outputs = builder.reference.run(conversion, [inputs["x"]])
             output = {**found, **dict(zip(conversion.outputs, outputs, strict=True))}
@@ -95,7 +99,9 @@ def check(
 ) -> tuple[plan_check.Right, Gpu]:
     torch.manual_seed(0)
     module = network().eval()
-    conversion = builder.convert(lower(torch.jit.script(module)), [SPEC], precision=precision)
+    conversion = builder.convert(
+        lower(torch.jit.script(module)), [SPEC], precision=precision
+    )
     (name,) = conversion.outputs
     golden = Golden("p0-opt", {"x": X.numpy()}, {name: module(X).detach().numpy()})
     gpu = Gpu(wrong)
@@ -158,9 +164,14 @@ def test_all_failed_steps_are_reported(precision: str) -> None:
     with pytest.raises(EngineError) as failed:
         check(lambda conversion, options: values(conversion)[0], precision)
     words = failed.value.message
-    assert "the plan is wrong" in words and "rebuilt without CUBLAS, CUDNN: golden" in words
+    assert (
+        "the plan is wrong" in words
+        and "rebuilt without CUBLAS, CUDNN: golden" in words
+    )
     assert ("differs in float32 too" in words) is (precision == "fp16")
-    assert bool(failed.value.where) is (precision == "fp16"), "the value where it begins"
+    assert bool(failed.value.where) is (precision == "fp16"), (
+        "the value where it begins"
+    )
 
 
 def test_failed_builds_and_runs_are_reported_as_steps() -> None:
@@ -174,7 +185,9 @@ def test_failed_builds_and_runs_are_reported_as_steps() -> None:
 
     tools = plan_check.Tools(refuse, refuse, refuse, SOURCES)
     spec = ModelSpec("net", Path("net.pt"), (SPEC,))
-    with pytest.raises(EngineError, match=r"wrong: out of memory; rebuilt without JIT_CONV"):
+    with pytest.raises(
+        EngineError, match=r"wrong: out of memory; rebuilt without JIT_CONV"
+    ):
         plan_check.check(conversion, Plan(b""), [golden], spec, BuildOptions(), tools)
 
 

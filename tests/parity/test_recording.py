@@ -22,7 +22,9 @@ from tests.triton.artifacts import Affine, Scorer, tensor
 
 def spec(*inputs: TensorSpec, **more: Any) -> ModelSpec:
     dims = {axis: span for one in inputs for axis, span in one.dims.items()}
-    return ModelSpec("model", Path("model.pt"), inputs, more.pop("profiles", (dims,)), **more)
+    return ModelSpec(
+        "model", Path("model.pt"), inputs, more.pop("profiles", (dims,)), **more
+    )
 
 
 def by_name(goldens: tuple[Golden, ...]) -> dict[str, Golden]:
@@ -47,14 +49,18 @@ def test_min_opt_max_and_odd_of_each_profile_and_a_row_of_opt() -> None:
         "p1-max": 32,
         "p1-odd": 19,
     }
-    np.testing.assert_array_equal(goldens["p0-row"].inputs["x"], goldens["p0-opt"].inputs["x"][:1])
+    np.testing.assert_array_equal(
+        goldens["p0-row"].inputs["x"], goldens["p0-opt"].inputs["x"][:1]
+    )
 
 
 def test_goldens_that_take_too_much_memory_are_smaller_with_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(recording, "GOLDEN_MAX_BYTES", 20 * 3 * 4)
-    found = recording.record_goldens(Affine(), spec(X, profiles=({"batch": (1, 4, 64)},)))
+    found = recording.record_goldens(
+        Affine(), spec(X, profiles=({"batch": (1, 4, 64)},))
+    )
     sizes = {golden.name: golden.inputs["x"].shape[0] for golden in found.goldens}
     assert sizes["p0-opt"] == 4 and sizes["p0-max"] == 16
     (warning,) = (text for text in found.warnings if "p0-max" in text)
@@ -68,20 +74,28 @@ def test_goldens_that_take_too_long_are_smaller_with_a_warning(
     clock = iter(range(0, 1000, 3))
     monkeypatch.setattr(recording.time, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(recording, "GOLDEN_MAX_SECONDS", 30)
-    found = recording.record_goldens(Affine(), spec(X, profiles=({"batch": (1, 4, 64)},)))
+    found = recording.record_goldens(
+        Affine(), spec(X, profiles=({"batch": (1, 4, 64)},))
+    )
     sizes = {golden.name: golden.inputs["x"].shape[0] for golden in found.goldens}
     assert sizes["p0-opt"] == 4 and sizes["p0-max"] < 64 and found.reduced
 
 
 def test_a_static_model_has_one_golden() -> None:
-    assert [golden.name for golden in record(Affine(), spec(tensor("x", "float32", 2, 3)))] == [
-        "p0-opt"
-    ]
+    assert [
+        golden.name for golden in record(Affine(), spec(tensor("x", "float32", 2, 3)))
+    ] == ["p0-opt"]
 
 
 @pytest.mark.parametrize(
     ("span", "size"),
-    [((1, 4, 8), 3), ((64, 224, 512), 287), ((1, 2, 3), 1), ((7, 7, 7), 7), ((0, 1, 2), 1)],
+    [
+        ((1, 4, 8), 3),
+        ((64, 224, 512), 287),
+        ((1, 2, 3), 1),
+        ((7, 7, 7), 7),
+        ((0, 1, 2), 1),
+    ],
 )
 def test_odd_size_is_not_an_optimum(span: tuple[int, int, int], size: int) -> None:
     assert odd(span) == size
@@ -104,7 +118,9 @@ class Halves(torch.nn.Module):
 def test_multiples_of_a_size_are_tried_where_the_module_takes_no_others(
     lengths: tuple[int, int, int], instead: str
 ) -> None:
-    x = TensorSpec("float32", ("batch", "length"), {"batch": (1, 2, 4), "length": lengths}, "x")
+    x = TensorSpec(
+        "float32", ("batch", "length"), {"batch": (1, 2, 4), "length": lengths}, "x"
+    )
     found = recording.record_goldens(torch.jit.script(Halves()), spec(x))
     assert "p0-odd" in [golden.name for golden in found.goldens]
     (warning,) = [text for text in found.warnings if instead in text]
@@ -122,23 +138,29 @@ def test_an_odd_size_that_the_module_refuses_is_left_out() -> None:
         torch.jit.script(OfOneTwoOrFour()), spec(X, profiles=({"batch": (1, 2, 4)},))
     )
     assert "p0-odd" not in [golden.name for golden in found.goldens]
-    assert any("p0-odd is left out" in text and "three rows" in text for text in found.warnings)
+    assert any(
+        "p0-odd is left out" in text and "three rows" in text for text in found.warnings
+    )
 
 
 def test_the_same_model_gives_the_same_goldens_and_another_name_others() -> None:
     one, two = record(Affine(), spec(X)), record(Affine(), spec(X))
     np.testing.assert_array_equal(one[0].inputs["x"], two[0].inputs["x"])
-    other = record(Affine(), ModelSpec("other", Path("o.pt"), (X,), ({"batch": (1, 4, 8)},)))
+    other = record(
+        Affine(), ModelSpec("other", Path("o.pt"), (X,), ({"batch": (1, 4, 8)},))
+    )
     assert not np.array_equal(one[0].inputs["x"], other[0].inputs["x"])
 
 
 def test_ids_shrink_until_the_embedding_holds_them() -> None:
     goldens = record(
-        torch.jit.script(Scorer()), spec(X, tensor("ids", "int64", "batch"), outputs=("a", "b"))
+        torch.jit.script(Scorer()),
+        spec(X, tensor("ids", "int64", "batch"), outputs=("a", "b")),
     )
     assert len(goldens) == 5
     assert all(
-        golden.inputs["ids"].min() >= 0 and golden.inputs["ids"].max() < 20 for golden in goldens
+        golden.inputs["ids"].min() >= 0 and golden.inputs["ids"].max() < 20
+        for golden in goldens
     )
 
 
@@ -149,9 +171,14 @@ class Lengths(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rnn, self.embedding = torch.nn.GRU(3, 2, batch_first=True), torch.nn.Embedding(4, 2)
+        self.rnn, self.embedding = (
+            torch.nn.GRU(3, 2, batch_first=True),
+            torch.nn.Embedding(4, 2),
+        )
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, lengths: torch.Tensor, ids: torch.Tensor
+    ) -> torch.Tensor:
         packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
         return self.rnn(packed)[1][0] + self.embedding(ids)[:, 0]
 
@@ -182,7 +209,8 @@ def test_masks_of_either_meaning_leave_something_to_attend_to(keep: bool) -> Non
     shape = ("batch", "length")
     span = (1, 5, 9)
     module = spec(
-        tensor("x", "float32", *shape, length=span), tensor("mask", "bool", *shape, length=span)
+        tensor("x", "float32", *shape, length=span),
+        tensor("mask", "bool", *shape, length=span),
     )
     for golden in record(Attend(), module):
         assert np.isfinite(golden.outputs["output"]).all(), golden.name
@@ -282,7 +310,9 @@ def test_the_module_may_write_into_its_input_without_spoiling_the_golden() -> No
 
 def test_bfloat16_is_recorded_as_such() -> None:
     golden = record(Affine(), spec(tensor("x", "bfloat16", "batch", 3)))[0]
-    assert golden.inputs["x"].dtype == golden.outputs["output"].dtype == ml_dtypes.bfloat16
+    assert (
+        golden.inputs["x"].dtype == golden.outputs["output"].dtype == ml_dtypes.bfloat16
+    )
 
 
 def npz(folder: Path, **arrays: np.ndarray) -> Path:
@@ -293,9 +323,9 @@ def npz(folder: Path, **arrays: np.ndarray) -> Path:
 def test_the_users_inputs_are_recorded_beside_ours(tmp_path: Path) -> None:
     arrays = {"0/x": np.ones((2, 3), np.float32), "1/x": np.zeros((7, 3), np.float32)}
     goldens = by_name(record(Affine(), spec(X, goldens=npz(tmp_path, **arrays))))
-    assert (goldens["user-0"].outputs["output"] == 3).all() and goldens["user-1"].inputs[
-        "x"
-    ].shape == (7, 3)
+    assert (goldens["user-0"].outputs["output"] == 3).all() and goldens[
+        "user-1"
+    ].inputs["x"].shape == (7, 3)
 
 
 @pytest.mark.parametrize(
@@ -326,12 +356,18 @@ class OfTwoRows(torch.nn.Module):
         return x.as_strided((2, 3), (3, 1)) + x
 
 
-def test_a_module_that_fails_on_one_row_of_its_golden_is_named_with_the_shapes() -> None:
-    with pytest.raises(ModelFileError, match=r"fails on golden p0-row \(x \[1, 3\]\): .*storage"):
+def test_a_module_that_fails_on_one_row_of_its_golden_is_named_with_the_shapes() -> (
+    None
+):
+    with pytest.raises(
+        ModelFileError, match=r"fails on golden p0-row \(x \[1, 3\]\): .*storage"
+    ):
         record(OfTwoRows(), spec(X, profiles=({"batch": (1, 2, 2)},)))
 
 
-def test_a_module_that_fails_on_the_users_inputs_names_their_golden(tmp_path: Path) -> None:
+def test_a_module_that_fails_on_the_users_inputs_names_their_golden(
+    tmp_path: Path,
+) -> None:
     class Picky(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             if (x == 42).all():
@@ -339,7 +375,9 @@ def test_a_module_that_fails_on_the_users_inputs_names_their_golden(tmp_path: Pa
             return x
 
     np.savez(tmp_path / "own.npz", x=np.full((2, 3), 42, np.float32))
-    with pytest.raises(ModelFileError, match=r"golden .*\(x \[2, 3\]\): no answer for 42"):
+    with pytest.raises(
+        ModelFileError, match=r"golden .*\(x \[2, 3\]\): no answer for 42"
+    ):
         record(Picky(), spec(X, goldens=tmp_path / "own.npz"))
 
 
@@ -379,7 +417,9 @@ def test_rows_that_depend_on_their_position_are_shown(
 @pytest.mark.parametrize("usual", [1, 2, 4])
 def test_independent_rows_have_no_further_golden(usual: int) -> None:
     given = tensor("x", "float32", "batch", 3, batch=(1, usual, 4))
-    goldens = {golden.name: golden for golden in record(torch.nn.Linear(3, 3), spec(given))}
+    goldens = {
+        golden.name: golden for golden in record(torch.nn.Linear(3, 3), spec(given))
+    }
     assert "p0-rolled" not in goldens
     whole = goldens["p0-max" if usual == 1 else "p0-opt"]
     np.testing.assert_array_equal(goldens["p0-row"].inputs["x"], whole.inputs["x"][:1])

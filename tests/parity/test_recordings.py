@@ -30,7 +30,10 @@ ARRAYS = {
     "turned": np.arange(6, dtype=np.float32).reshape(2, 3).T,
 }
 RECORDING = Recording(
-    (Golden("p0-opt", ARRAYS, {"y": ARRAYS["half"]}), Golden("p0-min", {}, {"y": ARRAYS["brain"]})),
+    (
+        Golden("p0-opt", ARRAYS, {"y": ARRAYS["half"]}),
+        Golden("p0-min", {}, {"y": ARRAYS["brain"]}),
+    ),
     (Outcome(3, "prim::If", "model.py:7", "true"),),
     ("golden p0-max has the axes {'batch': 2}",),
 )
@@ -41,7 +44,9 @@ def recordings(tmp_path: Path, key: str = "0" * 64, **more: Any) -> Recordings:
 
 
 def test_a_recording_is_read_as_it_was_kept(tmp_path: Path) -> None:
-    assert recordings(tmp_path).find(["y"]) is None and not recordings(tmp_path).exists()
+    assert (
+        recordings(tmp_path).find(["y"]) is None and not recordings(tmp_path).exists()
+    )
     recordings(tmp_path).keep(RECORDING, ["y"])
     found = recordings(tmp_path).find(["y"])
     assert found is not None and recordings(tmp_path).exists()
@@ -51,7 +56,9 @@ def test_a_recording_is_read_as_it_was_kept(tmp_path: Path) -> None:
         for side, wanted in ((one.inputs, other.inputs), (one.outputs, other.outputs)):
             assert list(side) == list(wanted)
             for name, array in wanted.items():
-                assert side[name].dtype == array.dtype and side[name].shape == array.shape
+                assert (
+                    side[name].dtype == array.dtype and side[name].shape == array.shape
+                )
                 assert side[name].tobytes() == array.tobytes()
 
 
@@ -63,7 +70,9 @@ def test_other_keys_other_outputs_and_rebuild_find_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("damage", ["removed", "other bytes"])
-def test_a_damaged_file_is_recorded_again_with_a_warning(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_file_is_recorded_again_with_a_warning(
+    tmp_path: Path, damage: str
+) -> None:
     recordings(tmp_path).keep(RECORDING, ["y"])
     for file in (tmp_path / "store" / "files").glob("*/*"):
         file.unlink() if damage == "removed" else file.write_bytes(b"no golden")
@@ -74,7 +83,9 @@ def test_a_damaged_file_is_recorded_again_with_a_warning(tmp_path: Path, damage:
     assert recordings(tmp_path).find(["y"]) is not None
 
 
-def test_a_forged_record_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forged_record_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TRT_BUILD_STORE_KEY", "the key of somebody else")
     recordings(tmp_path).keep(RECORDING, ["y"])
     monkeypatch.setenv("TRT_BUILD_STORE_KEY", "the key of the builder")
@@ -127,7 +138,9 @@ def test_targets_that_differ_in_options_share_the_goldens(
     for name in names:
         one, other = (tmp_path / out / "net" / "goldens" / name for out in "ab")
         assert one.read_bytes() == other.read_bytes()
-    build(models, tmp_path / "c", store, precision="fp16")  # its tolerance chooses other goldens
+    build(
+        models, tmp_path / "c", store, precision="fp16"
+    )  # its tolerance chooses other goldens
     assert recorded == ["fp16"]
 
 
@@ -142,8 +155,12 @@ def test_the_goldens_key_covers_all_that_a_recording_reads(tmp_path: Path) -> No
             return super().__getattribute__(name)
 
     (spec,) = load(save(Small(), tmp_path / "net.pt"))
-    fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
-    pipeline.stages.record(pipeline.stages.lower(pipeline.stages.load(Watched(**fields))))
+    fields = {
+        field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)
+    }
+    pipeline.stages.record(
+        pipeline.stages.lower(pipeline.stages.load(Watched(**fields)))
+    )
     assert {"inputs", "profiles", "precision", "state", "name"} <= read
     assert not read & set(SERVED)
     assert read & set(ELSEWHERE) <= {"name", "path", "manifest", "goldens", "libraries"}
@@ -171,5 +188,7 @@ def test_models_of_the_same_file_have_goldens_of_their_own(tmp_path: Path) -> No
     settings = Settings(store=tmp_path / "store", share=True)
     results = build_repository(models, tmp_path / "out", settings, isolate=False)
     assert all(result.ok for result in results)
-    one, other = (tmp_path / "out" / name / "goldens" / "p0-opt.npz" for name in ("net", "twin"))
+    one, other = (
+        tmp_path / "out" / name / "goldens" / "p0-opt.npz" for name in ("net", "twin")
+    )
     assert one.read_bytes() != other.read_bytes()

@@ -34,11 +34,17 @@ from tests.triton.artifacts import Scorer
 pytestmark = pytest.mark.live
 
 
-def test_every_model_passes_every_golden_over_both_protocols(endpoint: Endpoint) -> None:
+def test_every_model_passes_every_golden_over_both_protocols(
+    endpoint: Endpoint,
+) -> None:
     results = verify(endpoint.repository, endpoint.http_url, endpoint.grpc_url)
     assert {r.name for r in results} == set(endpoint.artifacts)
     for parity in results:
-        assert parity.passed, (parity.name, parity.problems, [r.problems for r in parity.results])
+        assert parity.passed, (
+            parity.name,
+            parity.problems,
+            [r.problems for r in parity.results],
+        )
         assert {"http", "grpc"} <= {r.protocol for r in parity.results}
         count = len(endpoint.artifacts[parity.name].goldens)
         assert sum(r.protocol == "http" for r in parity.results) == count
@@ -51,7 +57,11 @@ def test_every_model_passes_every_golden_over_both_protocols(endpoint: Endpoint)
 
 def test_response_reports_that_torch_answered_and_why(endpoint: Endpoint) -> None:
     (parity,) = verify(endpoint.repository, endpoint.http_url, None, ["scorer"])
-    assert (parity.platform, parity.answered_by, parity.device) == ("python", "torch", "cpu")
+    assert (parity.platform, parity.answered_by, parity.device) == (
+        "python",
+        "torch",
+        "cpu",
+    )
     assert parity.why == "no plan was built"
 
 
@@ -116,7 +126,8 @@ def tamper_names(folder: Path) -> None:
 def tamper_missing(folder: Path) -> None:
     golden = goldens.load_one(folder / "goldens" / "p0-opt.npz")
     goldens.save(
-        [Golden(golden.name, golden.inputs, {"best": golden.outputs["best"]})], folder / "goldens"
+        [Golden(golden.name, golden.inputs, {"best": golden.outputs["best"]})],
+        folder / "goldens",
     )
 
 
@@ -124,7 +135,8 @@ def tamper_type(folder: Path) -> None:
     golden = goldens.load_one(folder / "goldens" / "p0-opt.npz")
     best = golden.outputs["best"].astype(np.int32)
     goldens.save(
-        [Golden(golden.name, golden.inputs, {**golden.outputs, "best": best})], folder / "goldens"
+        [Golden(golden.name, golden.inputs, {**golden.outputs, "best": best})],
+        folder / "goldens",
     )
 
 
@@ -167,23 +179,32 @@ def problems_of(endpoint: Endpoint, folder: Path) -> tuple[str, ...]:
     return parity.problems
 
 
-def test_another_config_than_the_servers_fails(endpoint: Endpoint, tmp_path: Path) -> None:
+def test_another_config_than_the_servers_fails(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
     shutil.copytree(endpoint.repository / "scorer", tmp_path / "scorer")
     config = tmp_path / "scorer" / "config.pbtxt"
-    config.write_text(config.read_text().replace("max_batch_size: 8", "max_batch_size: 4"))
+    config.write_text(
+        config.read_text().replace("max_batch_size: 8", "max_batch_size: 4")
+    )
     assert "http: max_batch_size is 4 in config.pbtxt, the server has 8" in problems_of(
         endpoint, tmp_path
     )
 
 
-def test_a_model_that_the_server_has_not_fails(endpoint: Endpoint, tmp_path: Path) -> None:
+def test_a_model_that_the_server_has_not_fails(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
     shutil.copytree(endpoint.repository / "scorer", tmp_path / "stranger")
     assert any(
-        "ready" in text or "unknown model" in text for text in problems_of(endpoint, tmp_path)
+        "ready" in text or "unknown model" in text
+        for text in problems_of(endpoint, tmp_path)
     )
 
 
-def test_a_model_without_goldens_is_not_verified(endpoint: Endpoint, tmp_path: Path) -> None:
+def test_a_model_without_goldens_is_not_verified(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
     shutil.copytree(endpoint.repository / "scorer", tmp_path / "scorer")
     shutil.rmtree(tmp_path / "scorer" / "goldens")
     assert problems_of(endpoint, tmp_path) == ("it has no goldens to verify",)
@@ -192,16 +213,22 @@ def test_a_model_without_goldens_is_not_verified(endpoint: Endpoint, tmp_path: P
 def damage(file: Path) -> None:
     data = file.read_bytes()
     file.write_bytes(
-        data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
+        data[: len(data) // 2]
+        + bytes([data[len(data) // 2] ^ 1])
+        + data[len(data) // 2 + 1 :]
     )
 
 
-def test_changed_published_file_fails_for_every_client(endpoint: Endpoint, tmp_path: Path) -> None:
+def test_changed_published_file_fails_for_every_client(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
     """Torch answers for a plan that no GPU runs here: only its hash tells that it is damaged."""
     shutil.copytree(endpoint.repository / "scorer", tmp_path / "scorer")
     damage(tmp_path / "scorer" / "1" / "lowered.pt")
     (parity,) = verify(tmp_path, endpoint.http_url, endpoint.grpc_url)
-    assert parity.problems == ("1/lowered.pt is damaged: it is not the file that was published",)
+    assert parity.problems == (
+        "1/lowered.pt is damaged: it is not the file that was published",
+    )
     assert not parity.passed and all(result.passed for result in parity.results)
     (tmp_path / "scorer" / "1" / "lowered.pt").unlink()
     assert problems_of(endpoint, tmp_path) == ("1/lowered.pt is missing",)
@@ -214,7 +241,11 @@ def test_changed_published_file_fails_for_every_client(endpoint: Endpoint, tmp_p
     ("file", "text", "words"),
     [
         ("trt-build.json", "[]", "trt-build.json has no tolerance, precision"),
-        ("trt-build.json", '{"tolerance": 1}', "trt-build.json has no tolerance, precision"),
+        (
+            "trt-build.json",
+            '{"tolerance": 1}',
+            "trt-build.json has no tolerance, precision",
+        ),
         (
             "goldens/p0-opt.npz",
             "PK\x03\x04 and no more",
@@ -231,7 +262,9 @@ def test_a_damaged_record_or_golden_fails_by_name(
     assert words in problems_of(endpoint, tmp_path)[0]
 
 
-def test_a_folder_that_is_not_ours_fails_by_name(endpoint: Endpoint, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_ours_fails_by_name(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
     (tmp_path / "foreign" / "1").mkdir(parents=True)
     assert "not a model that trt-build published" in problems_of(endpoint, tmp_path)[0]
 
@@ -248,7 +281,9 @@ def test_an_unknown_model_and_an_empty_repository_are_usage_errors(
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_unreachable_server_is_an_environment_problem(endpoint: Endpoint, protocol: str) -> None:
+def test_unreachable_server_is_an_environment_problem(
+    endpoint: Endpoint, protocol: str
+) -> None:
     nowhere = "127.0.0.1:9"
     with pytest.raises(EnvironmentProblem, match=protocol):
         verify(
@@ -258,24 +293,35 @@ def test_unreachable_server_is_an_environment_problem(endpoint: Endpoint, protoc
         )
 
 
-def test_a_shape_outside_every_profile_is_refused_with_its_range(endpoint: Endpoint) -> None:
+def test_a_shape_outside_every_profile_is_refused_with_its_range(
+    endpoint: Endpoint,
+) -> None:
     """As an engine would: torch itself could well answer it."""
     client = HttpClient(endpoint.http_url, 10)
     try:
-        with pytest.raises(InferenceServerException, match=r"\[9, 3\].*\[1, 3\] to \[8, 3\]"):
+        with pytest.raises(
+            InferenceServerException, match=r"\[9, 3\].*\[1, 3\] to \[8, 3\]"
+        ):
             client.infer("unbatched", {"x": np.zeros((9, 3), np.float32)})
         with pytest.raises(
             InferenceServerException, match=r"'x' has shape \[1, 17, 5\].*\[8, 16, 5\]"
         ):
             client.infer(
-                "masked", {"x": np.zeros((1, 17, 5), np.float32), "valid": np.ones((1, 17), bool)}
+                "masked",
+                {
+                    "x": np.zeros((1, 17, 5), np.float32),
+                    "valid": np.ones((1, 17), bool),
+                },
             )
     finally:
         client.close()
 
 
 def test_axes_of_one_name_must_have_one_size(endpoint: Endpoint) -> None:
-    for client in (HttpClient(endpoint.http_url, 10), GrpcClient(endpoint.grpc_url, 10)):
+    for client in (
+        HttpClient(endpoint.http_url, 10),
+        GrpcClient(endpoint.grpc_url, 10),
+    ):
         given = {"x": np.zeros((1, 8, 5), np.float32), "valid": np.ones((1, 9), bool)}
         with pytest.raises(InferenceServerException) as refused:
             client.infer("masked", given)
@@ -287,7 +333,9 @@ def test_axes_of_one_name_must_have_one_size(endpoint: Endpoint) -> None:
         )
 
 
-def test_one_bad_request_does_not_spoil_the_batch_that_it_came_in(endpoint: Endpoint) -> None:
+def test_one_bad_request_does_not_spoil_the_batch_that_it_came_in(
+    endpoint: Endpoint,
+) -> None:
     client = GrpcClient(endpoint.grpc_url, 30)
     module = Scorer().eval()
     x = torch.randn(40, 1, 3, generator=torch.Generator().manual_seed(1))
@@ -308,7 +356,9 @@ def test_one_bad_request_does_not_spoil_the_batch_that_it_came_in(endpoint: Endp
         if index % 5 == 0:
             assert isinstance(output, InferenceServerException)
             assert output.status() == "StatusCode.INVALID_ARGUMENT"
-            assert "'ids' has 99 to 99" in str(output) and "TorchScript" not in str(output)
+            assert "'ids' has 99 to 99" in str(output) and "TorchScript" not in str(
+                output
+            )
         else:
             expected = module(x[index], torch.tensor([index % 20]))[0].detach().numpy()
             np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
@@ -318,23 +368,34 @@ def test_an_output_that_is_not_asked_for_does_not_come(endpoint: Endpoint) -> No
     from tritonclient import http
 
     client = http.InferenceServerClient(endpoint.http_url)
-    tensors = [http.InferInput("x", [1, 3], "FP32"), http.InferInput("ids", [1, 1], "INT64")]
+    tensors = [
+        http.InferInput("x", [1, 3], "FP32"),
+        http.InferInput("ids", [1, 1], "INT64"),
+    ]
     tensors[0].set_data_from_numpy(np.zeros((1, 3), np.float32))
     tensors[1].set_data_from_numpy(np.zeros((1, 1), np.int64))
-    result = client.infer("scorer", tensors, outputs=[http.InferRequestedOutput("best")])
+    result = client.infer(
+        "scorer", tensors, outputs=[http.InferRequestedOutput("best")]
+    )
     client.close()
     assert [output["name"] for output in result.get_response()["outputs"]] == ["best"]
 
 
 def test_every_element_type_travels_as_itself(endpoint: Endpoint) -> None:
     golden = endpoint.artifacts["dtypes"].goldens[0]
-    for client in (HttpClient(endpoint.http_url, 10), GrpcClient(endpoint.grpc_url, 10)):
+    for client in (
+        HttpClient(endpoint.http_url, 10),
+        GrpcClient(endpoint.grpc_url, 10),
+    ):
         output = client.infer("dtypes", golden.inputs)
         client.close()
         assert {n: a.dtype for n, a in output.outputs.items()} == {
             n: a.dtype for n, a in golden.outputs.items()
         }
-        assert all((output.outputs[name] == array).all() for name, array in golden.outputs.items())
+        assert all(
+            (output.outputs[name] == array).all()
+            for name, array in golden.outputs.items()
+        )
 
 
 # Through shared memory: the same answers, and afterwards neither the server nor the host has a
@@ -356,10 +417,17 @@ def test_every_model_gives_the_same_answers_through_system_shared_memory(
     endpoint: Endpoint,
 ) -> None:
     results = verify(
-        endpoint.repository, endpoint.http_url, endpoint.grpc_url, shared_memory=["system"]
+        endpoint.repository,
+        endpoint.http_url,
+        endpoint.grpc_url,
+        shared_memory=["system"],
     )
     for parity in results:
-        assert parity.passed, (parity.name, parity.problems, [r.problems for r in parity.results])
+        assert parity.passed, (
+            parity.name,
+            parity.problems,
+            [r.problems for r in parity.results],
+        )
         assert {r.protocol for r in parity.results} == {"http system", "grpc system"}
         assert len(parity.results) == 2 * len(endpoint.artifacts[parity.name].goldens)
     assert registered(endpoint) == [] and not files()
@@ -367,7 +435,11 @@ def test_every_model_gives_the_same_answers_through_system_shared_memory(
 
 def test_several_ways_in_one_run(endpoint: Endpoint) -> None:
     (parity,) = verify(
-        endpoint.repository, None, endpoint.grpc_url, ["scorer"], shared_memory=["none", "system"]
+        endpoint.repository,
+        None,
+        endpoint.grpc_url,
+        ["scorer"],
+        shared_memory=["none", "system"],
     )
     assert parity.passed
     assert {r.protocol for r in parity.results} == {"grpc", "grpc x16", "grpc system"}
@@ -385,7 +457,10 @@ def test_a_wrong_value_is_seen_there_too(endpoint: Endpoint) -> None:
         shared_memory=["system"],
     )
     assert {r.golden for r in parity.results if not r.passed} == {"wrong"}
-    assert "3.0 instead of 4.0" in next(r for r in parity.results if not r.passed).problems[0]
+    assert (
+        "3.0 instead of 4.0"
+        in next(r for r in parity.results if not r.passed).problems[0]
+    )
 
 
 def test_an_answer_that_is_larger_than_the_golden_is_the_servers_refusal(
@@ -394,8 +469,12 @@ def test_an_answer_that_is_larger_than_the_golden_is_the_servers_refusal(
     shutil.copytree(endpoint.repository / "unbatched", tmp_path / "unbatched")
     folder = tmp_path / "unbatched" / "goldens"
     golden = goldens.load_one(folder / "p0-opt.npz")
-    goldens.save([Golden(golden.name, golden.inputs, {"y": golden.outputs["y"][:1]})], folder)
-    (parity,) = verify(tmp_path, endpoint.http_url, endpoint.grpc_url, shared_memory=["system"])
+    goldens.save(
+        [Golden(golden.name, golden.inputs, {"y": golden.outputs["y"][:1]})], folder
+    )
+    (parity,) = verify(
+        tmp_path, endpoint.http_url, endpoint.grpc_url, shared_memory=["system"]
+    )
     failed = [r for r in parity.results if not r.passed]
     assert [r.golden for r in failed] == ["p0-opt", "p0-opt"]
     assert all("shared memory size" in (r.error or "") for r in failed)
@@ -408,7 +487,9 @@ def test_an_unknown_kind_is_usage(endpoint: Endpoint) -> None:
 
 
 @pytest.mark.skipif(gpu.driver() is not None, reason="there is a GPU")
-def test_without_a_gpu_cuda_shared_memory_is_an_environment_problem(endpoint: Endpoint) -> None:
+def test_without_a_gpu_cuda_shared_memory_is_an_environment_problem(
+    endpoint: Endpoint,
+) -> None:
     with pytest.raises(EnvironmentProblem, match="requires a GPU"):
         verify(endpoint.repository, endpoint.http_url, None, shared_memory=["cuda"])
 
@@ -445,7 +526,9 @@ def test_ctrl_c_takes_the_regions_back(endpoint: Endpoint, protocol: str) -> Non
         os.kill(process.pid, signal.SIGINT)
         _, printed = process.communicate(timeout=60)
         assert process.returncode == 130, printed
-        assert not client.get_system_shared_memory_status().regions and not files(process.pid)
+        assert not client.get_system_shared_memory_status().regions and not files(
+            process.pid
+        )
     finally:
         process.kill()
         client.close()

@@ -42,18 +42,26 @@ INPUTS = [
 ]
 
 
-def run(parts: list[Part], values: dict[str, Tensor], chosen: list[int]) -> dict[str, Tensor]:
+def run(
+    parts: list[Part], values: dict[str, Tensor], chosen: list[int]
+) -> dict[str, Tensor]:
     for part in parts:
         graph: LoweredGraph
         if isinstance(part, Branch):
-            (decided,) = part.condition.run(*(values[name] for name in part.condition.inputs))
+            (decided,) = part.condition.run(
+                *(values[name] for name in part.condition.inputs)
+            )
             assert decided.dtype == torch.bool and decided.dim() == 0
             chosen.append(0 if decided else 1)
             graph = part.blocks[chosen[-1]]
         else:
             graph = part
         values.update(
-            zip(part.outputs, graph.run(*(values[name] for name in graph.inputs)), strict=True)
+            zip(
+                part.outputs,
+                graph.run(*(values[name] for name in graph.inputs)),
+                strict=True,
+            )
         )
     return values
 
@@ -63,7 +71,9 @@ def lowered() -> LoweredGraph:
     return with_own_outputs(builder.lower(torch.jit.script(Branching().eval())))
 
 
-def test_every_branch_combination_matches_the_whole_graph(lowered: LoweredGraph) -> None:
+def test_every_branch_combination_matches_the_whole_graph(
+    lowered: LoweredGraph,
+) -> None:
     parts = take_apart(lowered, branches(lowered))
     assert sum(isinstance(part, Branch) for part in parts) == 2
     combinations = set()
@@ -73,9 +83,9 @@ def test_every_branch_combination_matches_the_whole_graph(lowered: LoweredGraph)
         combinations.add(tuple(chosen))
         for name, wanted in zip(lowered.outputs, lowered.run(x), strict=True):
             torch.testing.assert_close(values[name], wanted, rtol=0, atol=0)
-    assert {way[0] for way in combinations} == {way[1] for way in combinations} == {0, 1}, (
-        "the inputs select both blocks of each branch"
-    )
+    assert (
+        {way[0] for way in combinations} == {way[1] for way in combinations} == {0, 1}
+    ), "the inputs select both blocks of each branch"
 
 
 def test_unselected_branches_stay_in_one_graph(lowered: LoweredGraph) -> None:

@@ -66,12 +66,20 @@ def test_drawing_height_is_limited(length: int) -> None:
 
 def test_boxes_do_not_overlap_and_arrows_point_down() -> None:
     _, root = drawn(8)
-    boxes = [(int(r.attrib["y"]), int(r.attrib["height"])) for r in root.iter(f"{SVG}rect")]
-    assert all(y + height < below for (y, height), (below, _) in itertools.pairwise(boxes))
-    skips = [
-        path.attrib["d"] for path in root.iter(f"{SVG}path") if path.attrib["d"].count("L") == 3
+    boxes = [
+        (int(r.attrib["y"]), int(r.attrib["height"])) for r in root.iter(f"{SVG}rect")
     ]
-    assert skips, "the input that is read again at the end passes beside the boxes between"
+    assert all(
+        y + height < below for (y, height), (below, _) in itertools.pairwise(boxes)
+    )
+    skips = [
+        path.attrib["d"]
+        for path in root.iter(f"{SVG}path")
+        if path.attrib["d"].count("L") == 3
+    ]
+    assert skips, (
+        "the input that is read again at the end passes beside the boxes between"
+    )
 
 
 class Skips(nn.Module):
@@ -84,14 +92,14 @@ class Skips(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        a_value_whose_name_is_longer_than_what_a_line_of_the_picture_can_hold_in_its_box = x
+        a_value_whose_name_is_longer_than_what_a_line_of_the_picture_can_hold = x
         skips = []
         for stage in self.stages_of_the_encoder_with_a_long_name:
             deep = stage(
-                a_value_whose_name_is_longer_than_what_a_line_of_the_picture_can_hold_in_its_box
+                a_value_whose_name_is_longer_than_what_a_line_of_the_picture_can_hold
             )
             skips.append(deep)
-            a_value_whose_name_is_longer_than_what_a_line_of_the_picture_can_hold_in_its_box = (
+            a_value_whose_name_is_longer_than_what_a_line_of_the_picture_can_hold = (
                 torch.fft.fft(deep).abs()
             )
         return torch.cat(skips, dim=1)
@@ -108,7 +116,11 @@ def text_boxes(root: ElementTree.Element) -> list[tuple[float, float, float, flo
 
 @pytest.mark.parametrize("script", [True, False])
 def test_text_does_not_overlap_or_leave_the_drawing(script: bool) -> None:
-    module = torch.jit.script(Skips()) if script else torch.jit.trace(Skips(), torch.ones(2, 4))
+    module = (
+        torch.jit.script(Skips())
+        if script
+        else torch.jit.trace(Skips(), torch.ones(2, 4))
+    )
     spec = builder.TensorSpec("float32", ("b", 4), dims=BATCH, name="x")
     parts = split(builder.lower(module), [spec], [BATCH], Fallback(min_block_size=1))
     assert sum(segment.kind == "torch" for segment in parts.segments) == 8
@@ -117,6 +129,9 @@ def test_text_does_not_overlap_or_leave_the_drawing(script: bool) -> None:
     assert all(right <= width for _, _, right, _ in boxes)
     for one, other in itertools.combinations(boxes, 2):
         beside = (
-            one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+            one[2] <= other[0]
+            or other[2] <= one[0]
+            or one[3] <= other[1]
+            or other[3] <= one[1]
         )
         assert beside, (one, other)

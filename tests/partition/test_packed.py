@@ -28,7 +28,9 @@ class Model(nn.Module):
     """Linear layers, one or two packed GRUs, and linear layers; `between` and `after` are hooks."""
 
     def __init__(
-        self, between: Callable[..., Any] | None = None, after: Callable[..., Any] | None = None
+        self,
+        between: Callable[..., Any] | None = None,
+        after: Callable[..., Any] | None = None,
     ) -> None:
         super().__init__()
         torch.manual_seed(0)
@@ -40,7 +42,9 @@ class Model(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
         x = self.before(x)
         packed, h = self.first(
-            pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+            pack_padded_sequence(
+                x, lengths.cpu(), batch_first=True, enforce_sorted=False
+            )
         )
         if self.between:
             packed, h = self.between(self, packed, h)
@@ -52,7 +56,9 @@ class PadsToLongest(Model):
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
         x = self.before(x)
         packed, h = self.first(
-            pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+            pack_padded_sequence(
+                x, lengths.cpu(), batch_first=True, enforce_sorted=False
+            )
         )
         y, row_lengths = pad_packed_sequence(packed, batch_first=True)
         return self.head(y), self.head(h), row_lengths
@@ -61,7 +67,9 @@ class PadsToLongest(Model):
 class ReturnsPackedData(Model):
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
         packed, h = self.first(
-            pack_padded_sequence(self.before(x), lengths, batch_first=True, enforce_sorted=False)
+            pack_padded_sequence(
+                self.before(x), lengths, batch_first=True, enforce_sorted=False
+            )
         )
         return torch.relu(packed.data), self.head(h)
 
@@ -74,7 +82,10 @@ def from_states(model: Any, packed: PackedSequence, h: Tensor) -> Any:
 def from_packed_data(model: Any, packed: PackedSequence, h: Tensor) -> Any:
     """A second layer whose packed rows an unsupported operator computes."""
     rows = PackedSequence(
-        unsupported(packed.data), packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices
+        unsupported(packed.data),
+        packed.batch_sizes,
+        packed.sorted_indices,
+        packed.unsorted_indices,
     )
     return model.second(rows)
 
@@ -87,11 +98,16 @@ def trace_and_split(model: nn.Module, **fallback: Any) -> tuple[Any, Partition]:
     """The traced model and its partition."""
     traced = torch.jit.trace(model.eval(), sample(2, 4, 1, steps=4), check_trace=False)
     specs = [
-        builder.TensorSpec(dtype, shape, dims={a: DIMS[a] for a in shape if isinstance(a, str)})
+        builder.TensorSpec(
+            dtype, shape, dims={a: DIMS[a] for a in shape if isinstance(a, str)}
+        )
         for dtype, shape in INPUTS
     ]
     return traced, split(
-        builder.lower(traced, specs=specs), specs, [DIMS], Fallback(min_block_size=1, **fallback)
+        builder.lower(traced, specs=specs),
+        specs,
+        [DIMS],
+        Fallback(min_block_size=1, **fallback),
     )
 
 
@@ -103,7 +119,9 @@ def run(partitioned: Partition, *inputs: Tensor) -> list[Tensor]:
         if segment.kind == "torch":
             result = segment.lowered.run(*tensors)
         else:
-            conversion = builder.convert(segment.lowered, segment.specs, profiles=segment.profiles)
+            conversion = builder.convert(
+                segment.lowered, segment.specs, profiles=segment.profiles
+            )
             result = builder.reference.run(conversion, tensors)
         values.update(zip(segment.outputs, result, strict=True))
     return [values[name] for name in partitioned.outputs]
@@ -111,13 +129,18 @@ def run(partitioned: Partition, *inputs: Tensor) -> list[Tensor]:
 
 def kinds(partitioned: Partition, operator: str) -> set[str]:
     """The kinds of the segments that contain the operator."""
-    return {s.kind for s in partitioned.segments if s.lowered.graph.findAllNodes(operator)}
+    return {
+        s.kind for s in partitioned.segments if s.lowered.graph.findAllNodes(operator)
+    }
 
 
 CASES: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "unsupported operator after": (lambda: Model(after=unsupported), "tensorrt"),
     "unsupported operator on a state": (lambda: Model(between=from_states), "torch"),
-    "unsupported operator on packed rows": (lambda: Model(between=from_packed_data), "torch"),
+    "unsupported operator on packed rows": (
+        lambda: Model(between=from_packed_data),
+        "torch",
+    ),
     "no total_length": (PadsToLongest, "torch"),
     "packed data as an output": (ReturnsPackedData, "torch"),
 }
@@ -133,14 +156,20 @@ def test_packed_sequence_is_never_divided_between_segments(
     traced, partitioned = trace_and_split(make())
     for operator in ("aten::_pack_padded_sequence", "aten::gru"):
         assert kinds(partitioned, operator) == {where}
-    assert partitioned.segments[0].kind == "tensorrt"  # the layers before the packed sequence
+    assert (
+        partitioned.segments[0].kind == "tensorrt"
+    )  # the layers before the packed sequence
     assert all(
         spec is not None
         for s in partitioned.segments
         if s.kind == "tensorrt"
         for spec in (*s.specs, *s.output_specs)
     )
-    for inputs in (sample(2, 4, 1, steps=4), sample(3, steps=6), sample(1, 5, 5, 2, steps=5)):
+    for inputs in (
+        sample(2, 4, 1, steps=4),
+        sample(3, steps=6),
+        sample(1, 5, 5, 2, steps=5),
+    ):
         for got, wanted in zip(run(partitioned, *inputs), traced(*inputs), strict=True):
             torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
 

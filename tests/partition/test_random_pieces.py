@@ -19,8 +19,13 @@ from builder.partition.shapes import infer_shapes
 from builder.partition.support import support
 
 BATCH = {"b": (1, 2, 3)}
-SPECS = (TensorSpec("float32", ("b", 4), BATCH, "x"), TensorSpec("int64", ("b", 4), BATCH, "n"))
-EXAMPLES = pytest.mark.parametrize("examples", [20, pytest.param(200, marks=pytest.mark.slow)])
+SPECS = (
+    TensorSpec("float32", ("b", 4), BATCH, "x"),
+    TensorSpec("int64", ("b", 4), BATCH, "n"),
+)
+EXAMPLES = pytest.mark.parametrize(
+    "examples", [20, pytest.param(200, marks=pytest.mark.slow)]
+)
 """How many random programs a test checks."""
 UNARY = ("aten::relu({})", "aten::neg({})", "aten::abs({})", "aten::clone({}, %none)")
 BINARY = ("aten::add({}, {}, %one)", "aten::mul({}, {})", "aten::maximum({}, {})")
@@ -38,19 +43,31 @@ def programs(draw: st.DrawFn) -> tuple[LoweredGraph, set[int]]:
     """A graph over a float and an int64 input, with lists, sizes, repeated and passed-through
     outputs; and the nodes that shall stay in torch.
     """
-    lines = ["graph(%x : Tensor, %n : Tensor):", "  %one : int = prim::Constant[value=1]()"]
-    lines += ["  %none : NoneType = prim::Constant()", "  %zero : int = prim::Constant[value=0]()"]
+    lines = [
+        "graph(%x : Tensor, %n : Tensor):",
+        "  %one : int = prim::Constant[value=1]()",
+    ]
+    lines += [
+        "  %none : NoneType = prim::Constant()",
+        "  %zero : int = prim::Constant[value=0]()",
+    ]
     values = ["%x", "%n"]
     for index in range(draw(st.integers(1, 14))):
         operands = [draw(st.sampled_from(values)) for _ in range(2)]
         form = draw(st.sampled_from([*UNARY, *BINARY, "list", "size"]))
         if form == "list":
-            lines.append(f"  %l{index} : Tensor[] = prim::ListConstruct({', '.join(operands)})")
+            lines.append(
+                f"  %l{index} : Tensor[] = prim::ListConstruct({', '.join(operands)})"
+            )
             lines.append(f"  %c{index} : Tensor = aten::cat(%l{index}, %one)")
-            lines.append(f"  %v{index} : Tensor = aten::narrow(%c{index}, %one, %one, %four)")
+            lines.append(
+                f"  %v{index} : Tensor = aten::narrow(%c{index}, %one, %one, %four)"
+            )
         elif form == "size":
             lines.append(f"  %s{index} : int = aten::size({operands[0]}, %zero)")
-            lines.append(f"  %v{index} : Tensor = aten::add({operands[1]}, %s{index}, %one)")
+            lines.append(
+                f"  %v{index} : Tensor = aten::add({operands[1]}, %s{index}, %one)"
+            )
         else:
             call = form.format(*operands[: form.count("{}")])
             lines.append(f"  %v{index} : Tensor = {call}")
@@ -60,7 +77,9 @@ def programs(draw: st.DrawFn) -> tuple[LoweredGraph, set[int]]:
     graph = torch._C.parse_ir("\n".join([*lines, f"  return ({', '.join(outputs)})"]))
     count = len(list(graph.nodes()))
     kept = draw(st.sets(st.integers(0, count - 1)))
-    return LoweredGraph(graph, ("x", "n"), tuple(f"out{i}" for i in range(len(outputs)))), kept
+    return LoweredGraph(
+        graph, ("x", "n"), tuple(f"out{i}" for i in range(len(outputs)))
+    ), kept
 
 
 def run(parts: Partition, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -76,7 +95,9 @@ def test_segments_match_the_whole_graph(examples: int) -> None:
     check_examples(examples, segments_match_the_whole_graph, st.integers(1, 3))
 
 
-def segments_match_the_whole_graph(program: tuple[LoweredGraph, set[int]], least: int) -> None:
+def segments_match_the_whole_graph(
+    program: tuple[LoweredGraph, set[int]], least: int
+) -> None:
     lowered, kept = program
     parts = split(lowered, SPECS, (BATCH,), Fallback(min_block_size=least), kept=kept)
     inputs = {"x": torch.randn(3, 4), "n": torch.randint(-5, 5, (3, 4))}
@@ -111,7 +132,11 @@ def kept_nodes_are_in_no_engine_and_boundaries_have_specs(
     for segment in parts.segments:
         assert all(spec is not None for spec in (*segment.specs, *segment.output_specs))
         if segment.kind == "tensorrt":
-            assert not [i for i in segment.indices if i in kept and _outputs_a_tensor(lowered, i)]
+            assert not [
+                i
+                for i in segment.indices
+                if i in kept and _outputs_a_tensor(lowered, i)
+            ]
 
 
 @EXAMPLES
@@ -132,4 +157,6 @@ def repeated_nodes_have_the_same_support_as_converted_ones(
 
 def _outputs_a_tensor(lowered: LoweredGraph, index: int) -> bool:
     nodes = list(lowered.graph.nodes())
-    return index < len(nodes) and any(str(v.type()) == "Tensor" for v in nodes[index].outputs())
+    return index < len(nodes) and any(
+        str(v.type()) == "Tensor" for v in nodes[index].outputs()
+    )

@@ -7,7 +7,14 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builder.partition.segments import FREE, NOWHERE, TENSORRT, TORCH, assign, merge_light_segments
+from builder.partition.segments import (
+    FREE,
+    NOWHERE,
+    TENSORRT,
+    TORCH,
+    assign,
+    merge_light_segments,
+)
 
 Graph = tuple[list[str], list[list[int]]]
 
@@ -17,7 +24,8 @@ def graphs(draw: st.DrawFn, most: int = 40) -> Graph:
     size = draw(st.integers(1, most))
     kinds = [draw(st.sampled_from([TENSORRT, TORCH])) for _ in range(size)]
     parents = [
-        sorted(draw(st.sets(st.integers(0, i - 1), max_size=3))) if i else [] for i in range(size)
+        sorted(draw(st.sets(st.integers(0, i - 1), max_size=3))) if i else []
+        for i in range(size)
     ]
     return kinds, parents
 
@@ -33,7 +41,9 @@ def without_free(kinds: list[str], parents: list[list[int]]) -> Graph:
         parents = [*parents[:index], sorted(sources), *parents[index + 1 :]]
     place = {
         index: number
-        for number, index in enumerate(i for i, kind in enumerate(kinds) if kind != FREE)
+        for number, index in enumerate(
+            i for i, kind in enumerate(kinds) if kind != FREE
+        )
     }
     return [kinds[i] for i in place], [[place[p] for p in parents[i]] for i in place]
 
@@ -82,7 +92,9 @@ def fewest(kinds: list[str], parents: list[list[int]]) -> int:
 def test_segments_have_one_kind_and_are_acyclic(graph: Graph) -> None:
     kinds, parents = graph
     segments = assign(kinds, parents)
-    assert len({(s, k) for s, k in zip(segments, kinds, strict=True)}) == len(set(segments))
+    assert len({(s, k) for s, k in zip(segments, kinds, strict=True)}) == len(
+        set(segments)
+    )
     assert is_acyclic(segments, parents)
     assert sorted(set(segments)) == list(range(len(set(segments))))
 
@@ -108,14 +120,20 @@ def test_merging_leaves_no_light_tensorrt_segment(graph: Graph, least: int) -> N
     merged = merge_light_segments(kinds, parents, [1.0] * len(kinds), least)
     segments = assign(merged, parents)
     assert all(
-        segments.count(s) >= least for s, k in zip(segments, merged, strict=True) if k == TENSORRT
+        segments.count(s) >= least
+        for s, k in zip(segments, merged, strict=True)
+        if k == TENSORRT
     )
-    assert all(after in (before, TORCH) for before, after in zip(kinds, merged, strict=True))
+    assert all(
+        after in (before, TORCH) for before, after in zip(kinds, merged, strict=True)
+    )
 
 
 @settings(max_examples=200, deadline=None)
 @given(graphs(), st.data())
-def test_free_nodes_do_not_change_the_segments(graph: Graph, data: st.DataObject) -> None:
+def test_free_nodes_do_not_change_the_segments(
+    graph: Graph, data: st.DataObject
+) -> None:
     """With constants, sizes and lists between, the segments are those of the graph without them."""
     kinds, parents = graph
     free = data.draw(st.sets(st.integers(0, len(kinds) - 1)))
@@ -124,4 +142,6 @@ def test_free_nodes_do_not_change_the_segments(graph: Graph, data: st.DataObject
     assert [s for s, k in zip(segments, kinds, strict=True) if k != FREE] == assign(
         *without_free(kinds, parents)
     )
-    assert all((s == NOWHERE) == (k == FREE) for s, k in zip(segments, kinds, strict=True))
+    assert all(
+        (s == NOWHERE) == (k == FREE) for s, k in zip(segments, kinds, strict=True)
+    )

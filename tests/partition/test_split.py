@@ -26,7 +26,9 @@ class Spectral(nn.Module):
         torch.manual_seed(0)
         self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 4)
 
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         y = torch.relu(self.first(x))
         spectrum = torch.relu(torch.fft.rfft(y, dim=-1).abs()) + 1
         return self.second(y) * x.size(0) + spectrum.sum(), x, y
@@ -81,7 +83,9 @@ def test_boundary_tensors_keep_axis_names() -> None:
 def test_converted_segments_match_torch() -> None:
     _, partitioned = partition(Spectral())
     segment = partitioned.segments[0]
-    conversion = builder.convert(segment.lowered, segment.specs, profiles=segment.profiles)
+    conversion = builder.convert(
+        segment.lowered, segment.specs, profiles=segment.profiles
+    )
     x = torch.randn(2, 3, 8)
     for got, wanted in zip(
         builder.reference.run(conversion, [x]), segment.lowered.run(x), strict=True
@@ -91,7 +95,10 @@ def test_converted_segments_match_torch() -> None:
 
 def test_operators_kept_in_torch_are_reported_with_their_line() -> None:
     _, partitioned = partition(Spectral())
-    reported = {operator.schema.split("(")[0]: operator.where for operator in partitioned.refused}
+    reported = {
+        operator.schema.split("(")[0]: operator.where
+        for operator in partitioned.refused
+    }
     assert "aten::fft_rfft" in reported
     assert "test_split.py" in reported["aten::fft_rfft"]
 
@@ -122,7 +129,9 @@ class Lists(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         first, second = torch.split(torch.relu(x), [3, 5], dim=-1)
         spectrum = torch.fft.rfft(second, dim=-1).abs()
-        return torch.cat([first, spectrum.reshape(x.size(0), x.size(1), 3)], dim=-1) + x.size(1)
+        return torch.cat(
+            [first, spectrum.reshape(x.size(0), x.size(1), 3)], dim=-1
+        ) + x.size(1)
 
 
 def test_lists_and_sizes_are_recomputed_in_reading_segments() -> None:
@@ -212,9 +221,13 @@ def test_loop_numbers_become_boundary_tensors() -> None:
         if any(n.kind() == "aten::softmax" for n in s.lowered.graph.nodes())
     )
     assert head.kind == "tensorrt"
-    assert [spec.dtype for spec in head.specs if spec and spec.shape == (1,)] == ["int64"]
+    assert [spec.dtype for spec in head.specs if spec and spec.shape == (1,)] == [
+        "int64"
+    ]
     assert all(
-        spec is not None for s in partitioned.segments for spec in (*s.specs, *s.output_specs)
+        spec is not None
+        for s in partitioned.segments
+        for spec in (*s.specs, *s.output_specs)
     )
     for x in (torch.randn(3, 8) * 9, torch.zeros(2, 8), torch.full((1, 8), 4.0)):
         for got, wanted in zip(run(partitioned, x), script(x), strict=True):
@@ -267,7 +280,11 @@ def test_scalar_boundary_tensors_have_one_axis() -> None:
         for n in p.inputs
         if n in known and known[n].shape == (1,)
     }
-    assert (1,) in crossing and () not in crossing and types == {"float32", "int64", "bool"}
+    assert (
+        (1,) in crossing
+        and () not in crossing
+        and types == {"float32", "int64", "bool"}
+    )
     assert known[partitioned.outputs[2]].shape == ()
     assert [
         spec.shape
@@ -275,12 +292,19 @@ def test_scalar_boundary_tensors_have_one_axis() -> None:
         for spec in p.specs
         if spec and spec.name == partitioned.inputs[1]
     ] == [()]
-    assert all(len(p.indices) == len(list(p.lowered.graph.nodes())) for p in partitioned.segments)
+    assert all(
+        len(p.indices) == len(list(p.lowered.graph.nodes()))
+        for p in partitioned.segments
+    )
     arguments = torch.randn(3, 8), torch.tensor(1.5)
-    for got, wanted in zip(run(partitioned, *arguments), script(*arguments), strict=True):
+    for got, wanted in zip(
+        run(partitioned, *arguments), script(*arguments), strict=True
+    ):
         torch.testing.assert_close(got, wanted, rtol=0, atol=0)
     for segment in (p for p in partitioned.segments if p.kind == "tensorrt"):
-        conversion = builder.convert(segment.lowered, segment.specs, profiles=segment.profiles)
+        conversion = builder.convert(
+            segment.lowered, segment.specs, profiles=segment.profiles
+        )
         assert [spec.shape for spec in conversion.inputs] == [
             spec.shape for spec in segment.specs if spec
         ]
@@ -308,7 +332,11 @@ class Tail(nn.Module):
 
 def test_segments_reduced_by_a_list_merge_into_torch() -> None:
     script, partitioned = partition(Tail(), ("b", 8), min_block_size=3)
-    assert all(segment.nodes >= 3 for segment in partitioned.segments if segment.kind == "tensorrt")
+    assert all(
+        segment.nodes >= 3
+        for segment in partitioned.segments
+        if segment.kind == "tensorrt"
+    )
     for got, wanted in zip(
         run(partitioned, torch.ones(2, 8)), script(torch.ones(2, 8)), strict=True
     ):
@@ -329,7 +357,10 @@ def test_engines_never_read_tensors_without_a_range(
     _, partitioned = partition(Rows(), ("b", 8), ops=("aten::sum",))
     assert partitioned.segments[0].kind == "tensorrt"
     assert all(
-        spec is not None for s in partitioned.segments if s.kind == "tensorrt" for spec in s.specs
+        spec is not None
+        for s in partitioned.segments
+        if s.kind == "tensorrt"
+        for spec in s.specs
     )
     torch.testing.assert_close(
         run(partitioned, torch.randn(5, 8).abs())[0].shape, torch.Size([5, 8])
@@ -348,12 +379,16 @@ def test_unknown_shapes_read_only_by_torch_stay_in_torch(
 
     monkeypatch.setattr("builder.conversion.nonzero.available", lambda: True)
     _, partitioned = partition(Salient(), ("b", 8), min_block_size=1)
-    kinds = [{n.kind() for n in segment.lowered.graph.nodes()} for segment in partitioned.segments]
+    kinds = [
+        {n.kind() for n in segment.lowered.graph.nodes()}
+        for segment in partitioned.segments
+    ]
     assert {"aten::masked_select", "aten::abs", "aten::_unique2"} <= kinds[
         1
     ] and "aten::relu" in kinds[0]
     assert all(
-        None not in (*segment.specs, *segment.output_specs) for segment in partitioned.segments
+        None not in (*segment.specs, *segment.output_specs)
+        for segment in partitioned.segments
     )
 
 
@@ -367,7 +402,9 @@ def test_unknown_shapes_do_not_log_warnings(
 
     _, partitioned = partition(Found(), ("b", 8))
     assert [segment.kind for segment in partitioned.segments] == ["tensorrt", "torch"]
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert not [
+        record for record in caplog.records if record.levelno >= logging.WARNING
+    ]
 
 
 class Stages(nn.Module):
@@ -387,7 +424,10 @@ def test_layer_names_of_segments_include_the_module_list() -> None:
     """Names equal those of one engine, so that `keep_fp32: [stages.1/*]` works the same."""
     _, partitioned = partition(Stages(), ("b", 8))
     engines = [s for s in partitioned.segments if s.kind == "tensorrt"]
-    converted = [builder.convert(s.lowered, s.specs, profiles=s.profiles).network for s in engines]
+    converted = [
+        builder.convert(s.lowered, s.specs, profiles=s.profiles).network
+        for s in engines
+    ]
     names = [
         network.get_layer(index).name
         for network in converted
@@ -416,7 +456,9 @@ def test_engines_follow_random_numbers() -> None:
     script, partitioned = partition(Noise(), ("b", 8))
     assert partitioned.segments[-1].kind == "tensorrt"
     assert all(
-        spec is not None for segment in partitioned.segments for spec in segment.output_specs
+        spec is not None
+        for segment in partitioned.segments
+        for spec in segment.output_specs
     )
     x = torch.randn(3, 8)
     torch.testing.assert_close(run(partitioned, x)[0], script(x), rtol=0, atol=0)
@@ -431,5 +473,7 @@ def test_missing_converter_is_reported_after_another_one() -> None:
             return torch.special.bessel_j0(rows)
 
     _, partitioned = partition(Rows(), ("b", 8))
-    (last,) = (o for o in partitioned.refused if o.schema.startswith("aten::special_bessel_j0"))
+    (last,) = (
+        o for o in partitioned.refused if o.schema.startswith("aten::special_bessel_j0")
+    )
     assert last.reason != READS_OTHERS

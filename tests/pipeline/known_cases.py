@@ -45,7 +45,9 @@ class Case:
         if isinstance(arguments, tuple | list):
             for part in arguments:
                 yield from self.sent(part)
-        elif isinstance(arguments, Tensor) or (self.numbers and isinstance(arguments, float)):
+        elif isinstance(arguments, Tensor) or (
+            self.numbers and isinstance(arguments, float)
+        ):
             yield torch.as_tensor(arguments)
 
     @property
@@ -59,11 +61,20 @@ class Case:
         module = self.module().eval()
         file = folder / f"{self.name}.pt"
         with torch.no_grad():
-            saved = torch.jit.trace(module, self.ask()) if self.traced else torch.jit.script(module)
+            saved = (
+                torch.jit.trace(module, self.ask())
+                if self.traced
+                else torch.jit.script(module)
+            )
         saved.save(str(file))
-        lines = [f"  - {{name: {n}, dtype: {d}, shape: [{axes}]}}" for n, d, axes in self.inputs]
+        lines = [
+            f"  - {{name: {n}, dtype: {d}, shape: [{axes}]}}"
+            for n, d, axes in self.inputs
+        ]
         dims = f"dims:\n  {self.dims}\n" if self.dims else ""
-        file.with_suffix(".yaml").write_text("\n".join(["inputs:", *lines, dims + self.more]))
+        file.with_suffix(".yaml").write_text(
+            "\n".join(["inputs:", *lines, dims + self.more])
+        )
         return file
 
 
@@ -447,7 +458,10 @@ class NestedInputs(nn.Module):
     ) -> Dict[str, Tuple[Tensor, List[Tensor]]]:  # noqa: UP006
         first, second = pairs["a_1"]
         xs = maps["x"]
-        return {"o": (xs[0] + first, [second, xs[1] * more["b"]["c"]]), "p": (xs[1], xs)}
+        return {
+            "o": (xs[0] + first, [second, xs[1] * more["b"]["c"]]),
+            "p": (xs[1], xs),
+        }
 
 
 class UnionArgument(nn.Module):
@@ -458,7 +472,9 @@ class UnionArgument(nn.Module):
 
 
 class NotTensors(nn.Module):
-    def forward(self, x: Tensor, threshold: float, n: int, flag: bool, mode: str) -> Tensor:
+    def forward(
+        self, x: Tensor, threshold: float, n: int, flag: bool, mode: str
+    ) -> Tensor:
         if flag:
             x = x * n
         if mode == "relu":
@@ -488,7 +504,10 @@ class AdaptivePool1d(nn.Module):
 
 class AreaPool1d(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return F.interpolate(x, size=2, mode="area") + F.lp_pool1d(x.abs(), 2.0, 8)[..., :1]
+        return (
+            F.interpolate(x, size=2, mode="area")
+            + F.lp_pool1d(x.abs(), 2.0, 8)[..., :1]
+        )
 
 
 class FarthestPoints(nn.Module):
@@ -556,8 +575,12 @@ class Sorted(nn.Module):
 
 class AffineGrid(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        theta = torch.tensor([[[1.0, 0.0, 0.1], [0.0, 1.0, 0.0]]]).expand(x.size(0), 2, 3)
-        grid = F.affine_grid(theta, [x.size(0), 1, x.size(2), x.size(3)], align_corners=False)
+        theta = torch.tensor([[[1.0, 0.0, 0.1], [0.0, 1.0, 0.0]]]).expand(
+            x.size(0), 2, 3
+        )
+        grid = F.affine_grid(
+            theta, [x.size(0), 1, x.size(2), x.size(3)], align_corners=False
+        )
         return F.grid_sample(x, grid, align_corners=False)
 
 
@@ -668,7 +691,10 @@ RECURRENT: Inputs = (
     ("hc_0", "float32", "1, batch, 4"),
     ("hc_1", "float32", "1, batch, 4"),
 )
-SENT: Inputs = (("sent.values", "float32", "batch, n"), ("sent.mask", "float32", "batch, n"))
+SENT: Inputs = (
+    ("sent.values", "float32", "batch, n"),
+    ("sent.mask", "float32", "batch, n"),
+)
 ROWS: Inputs = (("x", "float32", "batch, n, 8"),)
 IMAGE: Inputs = (("x", "float32", "batch, 3, n, n"),)
 
@@ -741,7 +767,10 @@ CASES = (
     Case(
         DictInput,
         lambda: ({"p3": torch.randn(2, 4), "p2": torch.randn(2, 4)},),
-        (("features.p3", "float32", "batch, n"), ("features.p2", "float32", "batch, n")),
+        (
+            ("features.p3", "float32", "batch, n"),
+            ("features.p2", "float32", "batch, n"),
+        ),
     ),
     Case(
         NestedInputs,
@@ -784,7 +813,9 @@ CASES = (
     ),
     Case(AdaptivePool1d, floats(2, 4, 8), ROWS, slow=True),
     Case(AreaPool1d, floats(2, 4, 8), ROWS, slow=True),
-    Case(FarthestPoints, floats(2, 4, 3), (("x", "float32", "batch, n, 3"),), slow=True),
+    Case(
+        FarthestPoints, floats(2, 4, 3), (("x", "float32", "batch, n, 3"),), slow=True
+    ),
     Case(
         Cache,
         lambda: (torch.randn(2, 4, 6, 2), torch.randn(2, 4, 1, 2), torch.tensor(1)),

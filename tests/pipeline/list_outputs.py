@@ -44,7 +44,9 @@ class Detections(nn.Module):
         found: List[Dict[str, Tensor]] = []  # noqa: UP006
         for i in range(x.size(0)):
             keep = x[i] > 0
-            found.append({"scores": x[i][keep], "labels": torch.nonzero(keep).flatten()})
+            found.append(
+                {"scores": x[i][keep], "labels": torch.nonzero(keep).flatten()}
+            )
         return found
 
 

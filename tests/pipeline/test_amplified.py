@@ -15,7 +15,11 @@ from builder.parity import record
 from builder.pipeline.segment_goldens import AMPLIFIES, check_reference
 
 SPEC = ModelSpec(
-    "model", Path("/nowhere/model.pt"), (TensorSpec("float32", (4, 8), {}, "x"),), ({},), ("y",)
+    "model",
+    Path("/nowhere/model.pt"),
+    (TensorSpec("float32", (4, 8), {}, "x"),),
+    ({},),
+    ("y",),
 )
 
 

@@ -18,8 +18,12 @@ from builder.pipeline import compiled as compiled_module
 BATCH = {"batch": (1, 2, 4)}
 
 
-def spec(*shape: int | str, dtype: str = "float32", name: str | None = None) -> builder.TensorSpec:
-    return builder.TensorSpec(dtype, shape, name=name, dims=BATCH if "batch" in shape else {})
+def spec(
+    *shape: int | str, dtype: str = "float32", name: str | None = None
+) -> builder.TensorSpec:
+    return builder.TensorSpec(
+        dtype, shape, name=name, dims=BATCH if "batch" in shape else {}
+    )
 
 
 class State(NamedTuple):
@@ -82,7 +86,10 @@ def test_compiled_module_has_the_signature_of_the_original(
     ("change", "message"),
     [
         ({"scale": 3.0}, "compiled for scale=2.0, this call has 3.0"),
-        ({"mask": torch.ones(2, 4)}, "compiled for the inputs x, state.hidden, state.count; this"),
+        (
+            {"mask": torch.ones(2, 4)},
+            "compiled for the inputs x, state.hidden, state.count; this",
+        ),
         ({"x": torch.randn(9, 4)}, "axis batch is 2, not 9"),
         ({"x": torch.randn(2, 5)}, "axis 4 is 5, not 4"),
         ({"x": torch.randn(2, 4, dtype=torch.float64)}, "is torch.float64 of rank 2"),
@@ -123,7 +130,9 @@ class Features(nn.Module):
 
 
 def test_dictionary_and_list_inputs_are_supported() -> None:
-    specs = [spec("batch", 4, name=name) for name in ("maps.a", "maps.b", "more_0", "more_1")]
+    specs = [
+        spec("batch", 4, name=name) for name in ("maps.a", "maps.b", "more_0", "more_1")
+    ]
     model = torch.jit.script(Features())
     compiled = builder.compile(model, specs)
     a, b = torch.randn(3, 4), torch.randn(3, 4)
@@ -181,7 +190,9 @@ def test_traces_compile_and_unscriptable_modules_fail() -> None:
         def forward(self, *xs):
             return xs[0]
 
-    with pytest.raises(builder.errors.LoweringError, match=r"torch\.jit\.script does not compile"):
+    with pytest.raises(
+        builder.errors.LoweringError, match=r"torch\.jit\.script does not compile"
+    ):
         builder.compile(Star(), [spec(1)])
 
 
@@ -189,9 +200,16 @@ README = Path(builder.__file__).parents[1] / "README.md"
 
 
 def test_readme_example_runs() -> None:
-    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    net = nn.Sequential(nn.Conv2d(3, 4, 7, 7), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    names = {"module": torch.jit.script(net.eval()), "image": torch.rand(2, 3, 224, 224)}
+    (example,) = re.findall(
+        r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL
+    )
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 7, 7), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
+    names = {
+        "module": torch.jit.script(net.eval()),
+        "image": torch.rand(2, 3, 224, 224),
+    }
     exec(example, names)
     torch.testing.assert_close(names["logits"], net(names["image"]))
     torch.testing.assert_close(names["outputs"][0], net(names["image"]))
@@ -221,14 +239,19 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> type[Engine]:
         return engine.Plan(plan, plan_facts(conversion, options, plan, 0.0))
 
     monkeypatch.setattr(compiled_module, "_runs_plans", lambda: True)
-    monkeypatch.setattr(compiled_module, "_build", lambda options: lambda c, _: build(c, options))
+    monkeypatch.setattr(
+        compiled_module, "_build", lambda options: lambda c, _: build(c, options)
+    )
     monkeypatch.setattr("builder.engine.run.Engine", Engine)
     monkeypatch.setattr(Engine, "wrong", False)
     return Engine
 
 
 def test_plans_run_where_a_gpu_is_available(gpu: type[Engine]) -> None:
-    for model, kind in ((nn.Linear(16, 4).eval(), "plan"), (Partitioned().eval(), "plan+torch")):
+    for model, kind in (
+        (nn.Linear(16, 4).eval(), "plan"),
+        (Partitioned().eval(), "plan+torch"),
+    ):
         compiled = builder.compile(model, [spec("batch", 16)])
         x = torch.randn(3, 16)
         assert compiled.answered_by == kind

@@ -43,9 +43,12 @@ class Times:
 
 
 @pytest.mark.parametrize(
-    ("mixed", "half", "published"), [(1.0, 2.0, "mixed"), (2.0, 1.0, "half"), (0.99, 1.0, "half")]
+    ("mixed", "half", "published"),
+    [(1.0, 2.0, "mixed"), (2.0, 1.0, "half"), (0.99, 1.0, "half")],
 )
-def test_mixed_is_published_only_if_it_is_faster(mixed: float, half: float, published: str) -> None:
+def test_mixed_is_published_only_if_it_is_faster(
+    mixed: float, half: float, published: str
+) -> None:
     times = Times(mixed, half)
     chosen = faster.choose(checked(), lambda: checked(name="half"), times)
     (plan,) = chosen.built.plans.values()
@@ -66,7 +69,9 @@ def test_mixed_is_kept_if_fp16_fails_or_has_segments() -> None:
     assert faster.choose(segments, refused, Times(2, 1)) is segments
 
 
-def repo(folder: Path, patch: pytest.MonkeyPatch, ratio: float) -> tuple[ModelResult, Any]:
+def repo(
+    folder: Path, patch: pytest.MonkeyPatch, ratio: float
+) -> tuple[ModelResult, Any]:
     """Build a linear layer in mixed precision on a fake GPU; the result and the record
     of its plan. `ratio` is the time of the mixed plan by that of fp16.
     """

@@ -56,7 +56,9 @@ def check_warnings(found: Checked, case: Case) -> None:
     """
     partitioned = found.built.converted.partitioned
     if partitioned is None:
-        unreached = [text for text in found.warnings if text.startswith("no golden reaches")]
+        unreached = [
+            text for text in found.warnings if text.startswith("no golden reaches")
+        ]
         assert list(found.warnings) == unreached
         assert not unreached or case.module is known_cases.EarlyReturns
         return
@@ -82,8 +84,12 @@ def test_check_result_equals_repo_for_every_case(tmp_path: Path) -> None:
     source = tmp_path / "models"
     for case in CASES:
         case.save(source)
-    built = {r.name: r for r in build_repository(source, tmp_path / "out", isolate=False)}
-    assert {name: str(result.error) for name, result in built.items() if not result.ok} == {}
+    built = {
+        r.name: r for r in build_repository(source, tmp_path / "out", isolate=False)
+    }
+    assert {
+        name: str(result.error) for name, result in built.items() if not result.ok
+    } == {}
     done = CliRunner().invoke(main, ["check", str(source), "--json"])
     reports = {report["name"]: report for report in json.loads(done.stdout)["models"]}
     assert reports.keys() == built.keys()
@@ -118,5 +124,7 @@ def test_output_with_an_input_name_is_renamed(tmp_path: Path) -> None:
     found = checked(source / "m.pt", tmp_path / "out")
     assert [one.name for one in found.artifact.outputs] == ["x_out2", "x_out"]
     assert any("served as 'x_out2'" in text for text in found.warnings)
-    compiled = builder.compile(NamedAsItsInput(), [TensorSpec("float32", (2, 4), name="x")])
+    compiled = builder.compile(
+        NamedAsItsInput(), [TensorSpec("float32", (2, 4), name="x")]
+    )
     assert compiled(torch.ones(2, 4)).keys() == {"x", "x_out"}

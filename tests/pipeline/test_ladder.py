@@ -49,14 +49,18 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return Built(folder / "models", {result.name: result for result in results})
 
 
-@pytest.mark.skipif(flavour.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these")
+@pytest.mark.skipif(
+    flavour.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these"
+)
 @pytest.mark.parametrize("module", models.REFUSED_BY_RTX)
 def test_torch_runs_the_branch_that_tensorrt_cannot_build(
     every: Built, module: type[nn.Module]
 ) -> None:
     result = every.results[module.__name__.lower()]
     assert result.ok and "torch" in result.segments, result.error
-    (warning,) = [text for text in result.warnings if "TensorRT could not build" in text]
+    (warning,) = [
+        text for text in result.warnings if "TensorRT could not build" in text
+    ]
     assert "in torch: prim::If at " in warning and "models.py" in warning
     assert "torch.where" in warning
 
@@ -73,8 +77,12 @@ def test_torch_serves_a_model_whose_build_crashes(tmp_path: Path) -> None:
     (result,) = build_repository(source, tmp_path / "out", plugins=(str(plugin),))
     assert result.ok and result.segments == ("torch",), result.error
     (warning,) = [text for text in result.warnings if "SIGSEGV" in text]
-    assert warning.startswith("served by PyTorch only, with its in-place writes: the process")
-    done = CliRunner().invoke(main, ["check", str(source), "--json", "--plugin", str(plugin)])
+    assert warning.startswith(
+        "served by PyTorch only, with its in-place writes: the process"
+    )
+    done = CliRunner().invoke(
+        main, ["check", str(source), "--json", "--plugin", str(plugin)]
+    )
     (report,) = json.loads(done.stdout)["models"]
     assert report["error"] is None and warning in report["warnings"]
 
@@ -88,14 +96,18 @@ def test_torch_serves_a_model_whose_conversion_times_out(tmp_path: Path) -> None
         "def relu(ctx, x):\n"
         "    time.sleep(600)\n"
     )
-    source = models.save(tmp_path / "models", models.Whole(), "limits: {stage_seconds: 15}\n")
+    source = models.save(
+        tmp_path / "models", models.Whole(), "limits: {stage_seconds: 15}\n"
+    )
     (result,) = build_repository(source, tmp_path / "out", plugins=(str(plugin),))
     assert result.ok and result.segments == ("torch",), result.error
     (warning,) = [text for text in result.warnings if "took more than 15 s" in text]
     assert "served by PyTorch only" in warning and "limits.stage_seconds" in warning
 
 
-@pytest.mark.skipif(flavour.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these")
+@pytest.mark.skipif(
+    flavour.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these"
+)
 def test_check_without_build_reports_pending_builder_result(tmp_path: Path) -> None:
     source = models.save(tmp_path / "models", models.ShortenByData())
     done = CliRunner().invoke(main, ["check", str(source), "--no-build"])
@@ -103,7 +115,9 @@ def test_check_without_build_reports_pending_builder_result(tmp_path: Path) -> N
     assert "not compiled: TensorRT can still reject a network" in done.stdout
 
 
-@pytest.mark.skipif(flavour.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these")
+@pytest.mark.skipif(
+    flavour.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these"
+)
 def test_require_full_raises_the_tensorrt_error(tmp_path: Path) -> None:
     result = build(tmp_path, models.ShortenByData(), FULL)
     assert not result.ok and "TensorRT could not build" in str(result.error)
@@ -117,7 +131,9 @@ def test_torch_serves_a_model_whose_lowering_has_a_defect(
     result = build(tmp_path, models.Whole())
     assert result.ok and result.segments == ("torch",), result.error
     (warning,) = [text for text in result.warnings if "ZeroDivisionError" in text]
-    assert warning.startswith("served by PyTorch only, with its in-place writes: this is a defect")
+    assert warning.startswith(
+        "served by PyTorch only, with its in-place writes: this is a defect"
+    )
     result = build(tmp_path / "full", models.Whole(), FULL)
     assert not result.ok and "ZeroDivisionError" in str(result.error)
 
@@ -127,7 +143,9 @@ def wrong(name: str | None, where: str | None) -> Callable[..., None]:
 
     def check(conversion: Any, goldens: Sequence[Any], spec: Any, *, of: str) -> None:
         if name in (None, of):
-            raise ParityError(f"{of} differs from the module", where=where, fix="report it")
+            raise ParityError(
+                f"{of} differs from the module", where=where, fix="report it"
+            )
 
     return check
 
@@ -135,13 +153,18 @@ def wrong(name: str | None, where: str | None) -> Callable[..., None]:
 def test_node_with_a_reference_difference_stays_in_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = models.save(tmp_path / "models", models.Whole(), "fallback: {min_block_size: 1}\n")
+    source = models.save(
+        tmp_path / "models", models.Whole(), "fallback: {min_block_size: 1}\n"
+    )
     graph = lowering.lower(torch.jit.load(str(source / "m.pt"))).graph
     relu = next(node for node in graph.nodes() if node.kind() == "aten::relu")
     where = f"%{relu.output().debugName()} = aten::relu at models.py:22"
     monkeypatch.setattr(segment_goldens, "check_reference", wrong("the network", where))
     (result,) = build_repository(source, tmp_path / "out", isolate=False)
-    assert result.ok and result.segments == ("torch", "tensorrt"), (result.error, result.warnings)
+    assert result.ok and result.segments == ("torch", "tensorrt"), (
+        result.error,
+        result.warnings,
+    )
     assert any(text.startswith("in torch: aten::relu at ") for text in result.warnings)
 
 
@@ -161,7 +184,9 @@ def test_files_with_wrong_outputs_are_not_published(
     real = artifacts.saved
     monkeypatch.setattr(artifacts, "saved", lambda lowered: real(other))
     result = build(tmp_path, models.Whole())
-    assert isinstance(result.error, ParityError) and "the files of m" in str(result.error)
+    assert isinstance(result.error, ParityError) and "the files of m" in str(
+        result.error
+    )
     assert not (tmp_path / "out" / "m").exists()
 
 
@@ -191,13 +216,18 @@ def test_check_result_equals_repo(every: Built) -> None:
         if report["error"]:
             assert report["error"]["message"] == built[name].error.message
         else:
-            segments = [part["runs_in"] for part in report.get("fallback", {}).get("segments", ())]
+            segments = [
+                part["runs_in"]
+                for part in report.get("fallback", {}).get("segments", ())
+            ]
             assert segments == list(built[name].segments)
             assert report["warnings"] == list(built[name].warnings)
 
 
 def test_check_reports_misspelled_names_like_repo(tmp_path: Path) -> None:
-    manifest = "fallback: {modules: [decodr], ops: ['aten::reluu']}\nkeep_fp32: ['layer*']\n"
+    manifest = (
+        "fallback: {modules: [decodr], ops: ['aten::reluu']}\nkeep_fp32: ['layer*']\n"
+    )
     source = models.save(tmp_path / "models", models.Whole(), manifest)
     (result,) = build_repository(source, tmp_path / "out", isolate=False)
     done = CliRunner().invoke(main, ["check", str(source), "--json"])
@@ -230,12 +260,16 @@ def test_failed_8_bit_build_falls_back_to_fp16(
         network = conversion.network
         kinds = {str(network.get_layer(i).type) for i in range(network.num_layers)}
         if any("QUANTIZE" in kind for kind in kinds):
-            raise EngineError("TensorRT could not build the network: Assertion engine failed")
+            raise EngineError(
+                "TensorRT could not build the network: Assertion engine failed"
+            )
         return build_plan(conversion, *arguments)
 
     monkeypatch.setattr(engine, "build", refusing)
     more = "precision: int8\ncalibration: {data: [goldens]}\n"
     result = build(tmp_path, models.Weighted().eval(), more)
-    assert result.ok and result.precision == "fp16" and not result.segments, result.error
+    assert result.ok and result.precision == "fp16" and not result.segments, (
+        result.error
+    )
     (warning,) = [text for text in result.warnings if "instead of int8" in text]
     assert warning.startswith("built in fp16 instead of int8: TensorRT could not build")

@@ -15,7 +15,12 @@ from torch import nn
 
 import builder
 from builder.cli import main
-from builder.errors import EngineError, LoweringError, ModelFileError, UnboundedListError
+from builder.errors import (
+    EngineError,
+    LoweringError,
+    ModelFileError,
+    UnboundedListError,
+)
 from builder.manifest import load
 from builder.parity import served
 from builder.parity.structure import leaves
@@ -39,7 +44,9 @@ def declared(module: type[nn.Module], largest: int = LARGEST) -> str:
     return f"max_lengths: {{{LISTS[module]}: {largest}}}\n" if module in LISTS else ""
 
 
-def prepared(module: type[nn.Module], folder: Path, more: str | None = None) -> tuple[Any, Path]:
+def prepared(
+    module: type[nn.Module], folder: Path, more: str | None = None
+) -> tuple[Any, Path]:
     """The module, saved and loaded, and its file with a manifest beside it."""
     save(folder / "models", module, declared(module) if more is None else more)
     file = next((folder / "models").glob("*.pt"))
@@ -74,8 +81,12 @@ def test_every_element_up_to_the_maximum_length_is_an_output(
     _, file = prepared(module, tmp_path, declared(module, 30))
     found = checked(file, tmp_path / "out")
     outputs = {io.name: io for io in found.artifact.outputs}
-    last = [io for name, io in outputs.items() if name.startswith(f"{LISTS[module]}_29")]
-    first = [io for name, io in outputs.items() if name.startswith(f"{LISTS[module]}_0")]
+    last = [
+        io for name, io in outputs.items() if name.startswith(f"{LISTS[module]}_29")
+    ]
+    first = [
+        io for name, io in outputs.items() if name.startswith(f"{LISTS[module]}_0")
+    ]
     assert last and [io.dtype for io in last] == [io.dtype for io in first]
     (warning,) = [text for text in found.warnings if "max_lengths" in text]
     assert f"{LISTS[module]!r} is a list of at most 30 elements" in warning
@@ -88,7 +99,9 @@ def test_the_layer_before_the_loop_stays_in_tensorrt(tmp_path: Path) -> None:
     assert result.ok and "tensorrt" in result.segments and "torch" in result.segments
     published = served.read(tmp_path / "out" / "forloop")
     assert published.config.max_batch_size == 0
-    assert [one.name for one in published.config.output] == [f"output_{i}" for i in range(LARGEST)]
+    assert [one.name for one in published.config.output] == [
+        f"output_{i}" for i in range(LARGEST)
+    ]
 
 
 def test_missing_maximum_length_is_reported_with_a_suggestion(tmp_path: Path) -> None:
@@ -105,9 +118,13 @@ def test_missing_maximum_length_is_reported_with_a_suggestion(tmp_path: Path) ->
 
 def test_golden_with_a_longer_list_is_an_error(tmp_path: Path) -> None:
     _, file = prepared(Detections, tmp_path, declared(Detections, 3))
-    with pytest.raises(ModelFileError, match="golden p0-max: the list 'output' has 4 elements"):
+    with pytest.raises(
+        ModelFileError, match="golden p0-max: the list 'output' has 4 elements"
+    ):
         checked(file, tmp_path / "out")
-    _, file = prepared(ForLoop, tmp_path / "own", declared(ForLoop, 3) + "goldens: own.npz\n")
+    _, file = prepared(
+        ForLoop, tmp_path / "own", declared(ForLoop, 3) + "goldens: own.npz\n"
+    )
     np.savez(file.parent / "own.npz", x=np.full((4, 4), 9, np.float32))
     with pytest.raises(ModelFileError) as error:
         checked(file, tmp_path / "out")
@@ -122,7 +139,9 @@ def test_unknown_list_name_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("module", LISTS)
-def test_compile_returns_a_list_of_the_same_length(tmp_path: Path, module: type[nn.Module]) -> None:
+def test_compile_returns_a_list_of_the_same_length(
+    tmp_path: Path, module: type[nn.Module]
+) -> None:
     original, _ = loaded(module, tmp_path)
     compiled = builder.compile(original, [SPEC], max_lengths={LISTS[module]: 40})
     for x in inputs():
@@ -199,4 +218,6 @@ def test_data_dependent_keys_are_an_error_with_a_fix(
         LoweringError, match="whose keys are not known before it runs, and Triton's"
     ) as error:
         ladder.lower(stages.load(spec))
-    assert "test_list_outputs.py:" in str(error.value) and "return a list" in str(error.value)
+    assert "test_list_outputs.py:" in str(error.value) and "return a list" in str(
+        error.value
+    )

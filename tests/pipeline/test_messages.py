@@ -109,7 +109,10 @@ def test_check_paranoid_reports_the_error_of_a_fixed_length(tmp_path: Path) -> N
     file = saved(tmp_path, traced, IDS)
     done = CliRunner().invoke(main, ["check", "--paranoid", "--no-isolate", str(file)])
     assert done.exit_code == 1
-    assert "must match the size" in done.output and "sizes that it was traced with" in done.output
+    assert (
+        "must match the size" in done.output
+        and "sizes that it was traced with" in done.output
+    )
 
 
 def test_trace_in_training_mode_is_reported(tmp_path: Path) -> None:
@@ -143,23 +146,35 @@ class TwoLists(nn.Module):
 
 
 def test_layer_names_do_not_change_with_fallback_modules(tmp_path: Path) -> None:
-    fallback = 'precision: fp16\nkeep_fp32: ["layers.2*"]\nfallback: {modules: [layers.1]}\n'
+    fallback = (
+        'precision: fp16\nkeep_fp32: ["layers.2*"]\nfallback: {modules: [layers.1]}\n'
+    )
     file = saved(tmp_path, torch.jit.script(TwoLists().eval()), X + fallback)
     found = checked(file, tmp_path / "out")
     assert not any("keep_fp32" in text for text in found.warnings)
     lowered = builder.lower(torch.jit.load(str(file)), fallback_modules=["layers.1"])
     locations = [node.getModuleHierarchy() for node in lowered.graph.nodes()]
     assert any("2(Block)" in location for location in locations)
-    marked = [n.getModuleHierarchy() for n in lowered.graph.nodes() if ir.in_fallback(n)]
-    assert all(location.startswith("1(Block)") for location in marked) and len(marked) == 2
+    marked = [
+        n.getModuleHierarchy() for n in lowered.graph.nodes() if ir.in_fallback(n)
+    ]
+    assert (
+        all(location.startswith("1(Block)") for location in marked) and len(marked) == 2
+    )
 
 
 def test_misspelled_names_have_a_suggestion(tmp_path: Path) -> None:
     wrong = 'precision: fp16\nkeep_fp32: ["layer.3*"]\nfallback: {modules: [layer.2]}\n'
     file = saved(tmp_path, torch.jit.script(TwoLists().eval()), X + wrong)
     done = CliRunner().invoke(main, ["check", "--no-isolate", str(file)])
-    assert "names no module of this model: layer.2 (did you mean 'layers.2'?)" in done.output
-    assert "keep_fp32 names no layer of this model: layer.3* (did you mean 'layers." in done.output
+    assert (
+        "names no module of this model: layer.2 (did you mean 'layers.2'?)"
+        in done.output
+    )
+    assert (
+        "keep_fp32 names no layer of this model: layer.3* (did you mean 'layers."
+        in done.output
+    )
 
 
 def test_compile_does_not_mention_a_manifest(tmp_path: Path) -> None:
@@ -179,7 +194,13 @@ def test_compile_does_not_mention_a_manifest(tmp_path: Path) -> None:
 
 
 def test_plugin_error_is_reported_with_its_line() -> None:
-    with pytest.raises(ValueError, match=r"'acme::swish' is no schema: write it with all arg"):
+    with pytest.raises(
+        ValueError, match=r"'acme::swish' is no schema: write it with all arg"
+    ):
         builder.converter("acme::swish")(lambda ctx, x: x)
-    with pytest.raises(ValueError, match=r"test_messages.py:\d+\): the decomposition of acme::s"):
-        builder.decomposition("acme::swish(Tensor x, float beta=1.0) -> Tensor")(lambda x, b: x)
+    with pytest.raises(
+        ValueError, match=r"test_messages.py:\d+\): the decomposition of acme::s"
+    ):
+        builder.decomposition("acme::swish(Tensor x, float beta=1.0) -> Tensor")(
+            lambda x, b: x
+        )

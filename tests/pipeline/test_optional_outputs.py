@@ -45,7 +45,8 @@ SPEC = TensorSpec("float32", ("batch", 4), {"batch": (1, 2, 4)}, name="x")
 
 FAST = (ByData, BySize, InNamedTuple, WritesInPlace)
 PARAMETERS = [
-    pytest.param(module, marks=[] if module in FAST else [pytest.mark.slow]) for module in MODULES
+    pytest.param(module, marks=[] if module in FAST else [pytest.mark.slow])
+    for module in MODULES
 ]
 
 
@@ -69,12 +70,16 @@ def loaded(module: type[nn.Module], folder: Path) -> tuple[Any, Path]:
 def inputs() -> list[torch.Tensor]:
     """Inputs of each size with a positive, a negative and a small sum."""
     return [
-        torch.full((rows, 4), value) for rows in range(1, 5) for value in (2.0, -2.0, 0.125, -0.5)
+        torch.full((rows, 4), value)
+        for rows in range(1, 5)
+        for value in (2.0, -2.0, 0.125, -0.5)
     ]
 
 
 @pytest.mark.parametrize("module", PARAMETERS)
-def test_published_outputs_match_the_module(tmp_path: Path, module: type[nn.Module]) -> None:
+def test_published_outputs_match_the_module(
+    tmp_path: Path, module: type[nn.Module]
+) -> None:
     original, file = loaded(module, tmp_path)
     found = checked(file, tmp_path / "out")
     run, seen = Runner(found.artifact), set()
@@ -116,7 +121,9 @@ def test_optional_output_disables_batching_and_is_recorded(tmp_path: Path) -> No
     assert not published.config.HasField("dynamic_batching")
     stated = published.config.parameters["trt_build.optional_outputs"]
     assert stated.string_value == "output_1"
-    marked = {io["name"]: io.get("optional", False) for io in published.sidecar["outputs"]}
+    marked = {
+        io["name"]: io.get("optional", False) for io in published.sidecar["outputs"]
+    }
     assert marked == {"output_0": False, "output_1": True}
     assert "may be None" in published.sidecar["batching"]["reason"]
 
@@ -126,7 +133,8 @@ def test_check_has_the_result_and_warnings_of_repo(tmp_path: Path) -> None:
     for module in MODULES:
         save(tmp_path / "models", module)
     built = {
-        r.name: r for r in build_repository(tmp_path / "models", tmp_path / "o", isolate=False)
+        r.name: r
+        for r in build_repository(tmp_path / "models", tmp_path / "o", isolate=False)
     }
     assert {name: str(one.error) for name, one in built.items() if not one.ok} == {}
     done = CliRunner().invoke(main, ["check", str(tmp_path / "models"), "--json"])
@@ -150,7 +158,9 @@ def test_invalid_manifest_is_rejected(tmp_path: Path) -> None:
 
 def test_ensemble_is_rejected_with_the_reason(tmp_path: Path) -> None:
     source = save(tmp_path / "models", ByData)
-    (result,) = build_repository(source, tmp_path / "out", layout="ensemble", isolate=False)
+    (result,) = build_repository(
+        source, tmp_path / "out", layout="ensemble", isolate=False
+    )
     assert not result.ok and "may be None" in str(result.error)
     (result,) = build_repository(source, tmp_path / "out", isolate=False)
     assert result.layout == "fused"
@@ -161,7 +171,10 @@ def test_output_without_a_golden_is_omitted(tmp_path: Path) -> None:
     found = checked(file, tmp_path / "out")
     assert [one.name for one in found.artifact.outputs] == ["output_0"]
     assert any("'output_1' is None in every golden" in text for text in found.warnings)
-    run, rare = Runner(found.artifact), torch.tensor([[0.12345678, 0.87654321, 0.0, 0.0]])
+    run, rare = (
+        Runner(found.artifact),
+        torch.tensor([[0.12345678, 0.87654321, 0.0, 0.0]]),
+    )
     assert run({"x": torch.zeros(2, 4)}).keys() == {"output_0"}
     with pytest.raises(EngineError, match="'output_1' is a tensor for these inputs"):
         run({"x": rare})
@@ -175,7 +188,10 @@ def test_output_without_a_golden_is_omitted(tmp_path: Path) -> None:
 
 def test_missing_outputs_are_compared_with_the_golden() -> None:
     one = np.ones(2, np.float32)
-    with_both, alone = Golden("g", {}, {"x": one, "y": one}), Golden("g", {}, {"x": one})
+    with_both, alone = (
+        Golden("g", {}, {"x": one, "y": one}),
+        Golden("g", {}, {"x": one}),
+    )
     assert compare({"x": one}, alone).passed
     assert not compare({"x": one, "y": one}, alone).passed
     assert not compare({"x": one}, with_both).passed

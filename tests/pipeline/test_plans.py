@@ -30,7 +30,9 @@ class Gpu:
         yield lambda inputs: [{"output": torch.relu(inputs["x"]) * 2 + error}]
 
     def build(self, conversion: Any, options: Any) -> Plan:
-        return Plan(b"another", {"layers": 1, "flavour": "tensorrt", "tensorrt": "10.9.0"})
+        return Plan(
+            b"another", {"layers": 1, "flavour": "tensorrt", "tensorrt": "10.9.0"}
+        )
 
     @property
     def tools(self) -> plan_check.Tools:
@@ -55,7 +57,9 @@ def build(
     return result, found[0].read_bytes() if found else b""
 
 
-def test_correct_plan_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_correct_plan_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gpu = Gpu(wrong=0)
     result, plan = build(tmp_path, monkeypatch, gpu)
     assert result.ok and gpu.ran == 1, result.error
@@ -79,7 +83,10 @@ def test_torch_runs_a_network_without_a_correct_plan(
 ) -> None:
     result, plan = build(tmp_path, monkeypatch, Gpu(wrong=9))
     assert result.ok and (result.segments, plan) == (("torch",), b""), result.error
-    assert any("TensorRT builds no correct plan of the network" in text for text in result.warnings)
+    assert any(
+        "TensorRT builds no correct plan of the network" in text
+        for text in result.warnings
+    )
 
 
 def test_require_full_publishes_no_model_without_a_correct_plan(

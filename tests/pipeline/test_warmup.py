@@ -33,10 +33,17 @@ class SecondRowDecides(torch.nn.Module):
 def positive_alone() -> Any:
     """An artifact whose goldens pass, and whose warm-up request does not."""
     made = artifact(
-        torch.jit.script(torch.nn.Identity()), [tensor("x", "float32", "batch", 3)], ["y"]
+        torch.jit.script(torch.nn.Identity()),
+        [tensor("x", "float32", "batch", 3)],
+        ["y"],
     )
     rows = [
-        replace(one, inputs={"x": abs(one.inputs["x"]) * (1 if len(one.inputs["x"]) > 1 else -1)})
+        replace(
+            one,
+            inputs={
+                "x": abs(one.inputs["x"]) * (1 if len(one.inputs["x"]) > 1 else -1)
+            },
+        )
         for one in made.goldens
         if not one.name.endswith("-row")
     ]
@@ -45,15 +52,21 @@ def positive_alone() -> Any:
     return replace(made, goldens=goldens, lowered=bytes(function.save_to_buffer()))
 
 
-def test_failing_warmup_request_is_omitted_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_warmup_request_is_omitted_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It runs the file that was loaded for the goldens."""
     made, files = positive_alone(), LoadedFiles()
     execution.check_artifact(made, files)
-    monkeypatch.setattr(torch.jit, "load", lambda *args, **named: pytest.fail("loaded again"))
+    monkeypatch.setattr(
+        torch.jit, "load", lambda *args, **named: pytest.fail("loaded again")
+    )
     (sample,) = triton.config(made).model_warmup
     assert (sample.name, sample.batch_size) == ("p0-opt", 1)
     without, (warning,) = warmup.confirm(made, files, engines=False)
-    assert "without the warm-up request p0-opt" in warning and "one row that is" in warning
+    assert (
+        "without the warm-up request p0-opt" in warning and "one row that is" in warning
+    )
     assert list(triton.config(without).model_warmup) == []
 
 
@@ -87,7 +100,9 @@ def test_published_warmup_files_are_a_tested_request(
     (sample,) = config.model_warmup
     batch = [sample.batch_size] if config.max_batch_size else []
     assert [*batch, *sample.inputs["x"].dims] == dims
-    data = bytearray((folder / "warmup" / sample.inputs["x"].input_data_file).read_bytes())
+    data = bytearray(
+        (folder / "warmup" / sample.inputs["x"].input_data_file).read_bytes()
+    )
     x = torch.frombuffer(data, dtype=torch.float32).reshape(dims)
     (output,) = torch.jit.load(str(folder / "1" / "lowered.pt"))(x)
     torch.testing.assert_close(output, module()(x))

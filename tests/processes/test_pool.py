@@ -28,13 +28,20 @@ from builder.processes import fork_server
 from tests.processes import tasks
 
 
-def task(name: str, *arguments: Any, report: Any = lambda *_: None) -> processes.Task[Any]:
-    return processes.Task(partial(getattr(tasks, name), *arguments), report, "trt-build repo x.pt")
+def task(
+    name: str, *arguments: Any, report: Any = lambda *_: None
+) -> processes.Task[Any]:
+    return processes.Task(
+        partial(getattr(tasks, name), *arguments), report, "trt-build repo x.pt"
+    )
 
 
 def test_results_keep_order_and_reports_are_passed_on() -> None:
     messages: list[tuple[Any, ...]] = []
-    tasks = [task("square", n, report=lambda *words: messages.append(words)) for n in range(5)]
+    tasks = [
+        task("square", n, report=lambda *words: messages.append(words))
+        for n in range(5)
+    ]
     assert processes.run(tasks, jobs=2) == [0, 1, 4, 9, 16]
     assert sorted(messages) == [("squaring", n) for n in range(5)]
     assert processes.run([]) == []
@@ -73,7 +80,9 @@ def test_exits_and_unsendable_results_are_reported() -> None:
 
 
 def test_errors_of_trt_build_are_passed_on_unchanged() -> None:
-    operators = [UnsupportedOperator("aten::x", "y", "f.py:1", "no converter", "write one")]
+    operators = [
+        UnsupportedOperator("aten::x", "y", "f.py:1", "no converter", "write one")
+    ]
     mistakes = [Mistake("a.yaml", 3, "wrong")]
     for error in (
         UsageError("no", where="here", fix="this"),
@@ -96,7 +105,9 @@ def test_exception_of_one_task_ends_the_others() -> None:
     pids: list[int] = []
     began = time.monotonic()
     with pytest.raises(UsageError):
-        processes.run([task("sleep", report=pids.append), task("fail", UsageError("no"))], jobs=2)
+        processes.run(
+            [task("sleep", report=pids.append), task("fail", UsageError("no"))], jobs=2
+        )
     assert time.monotonic() - began < 30
     assert have_ended(pids)
 
@@ -139,13 +150,19 @@ def test_stop_at_any_time_prints_no_traceback(stop: str) -> None:
         "try:\n    processes.run(tasks, 3, modules=['torch'])\n"
         "except KeyboardInterrupt:\n    print('stopped')\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout.splitlines()[-1] == "stopped" and "not stopped" not in ended.stdout
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert (
+        ended.stdout.splitlines()[-1] == "stopped" and "not stopped" not in ended.stdout
+    )
     assert ended.stderr == ""
 
 
 def test_environments_are_assigned_to_slots_in_turn() -> None:
-    found = processes.run([task("variable", "ONE")] * 4, 2, [{"ONE": "a"}, {"ONE": "b"}])
+    found = processes.run(
+        [task("variable", "ONE")] * 4, 2, [{"ONE": "a"}, {"ONE": "b"}]
+    )
     assert set(found) == {"a", "b"}
     assert "ONE" not in os.environ
 
@@ -198,7 +215,9 @@ def test_processes_imports_no_heavy_modules() -> None:
         "import sys, builder.processes; print([n for n in ('torch', 'numpy', 'tensorrt_rtx')"
         " if n in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "[]\n"
 
 
@@ -210,7 +229,12 @@ def test_starting_fork_server_ignores_ctrl_c() -> None:
         assert started.process is not None
         status = Path(f"/proc/{started.process.pid}/status").read_text()
         ignored = int(
-            next(line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:")), 16
+            next(
+                line.split()[1]
+                for line in status.splitlines()
+                if line.startswith("SigIgn:")
+            ),
+            16,
         )
         assert ignored & 1 << signal.SIGINT - 1
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -245,7 +269,9 @@ def test_task_that_exceeds_limits_is_ended() -> None:
     assert late.code == -signal.SIGALRM
     (busy,) = processes.run([limited("spin", seconds=1)])
     assert busy.code in (-signal.SIGALRM, -signal.SIGXCPU)
-    assert processes.run([limited("allocate", 8 << 20, memory_bytes=256 << 20)]) == [8 << 20]
+    assert processes.run([limited("allocate", 8 << 20, memory_bytes=256 << 20)]) == [
+        8 << 20
+    ]
     with pytest.raises(MemoryError):
         processes.run([limited("allocate", 1 << 30, memory_bytes=256 << 20)])
     with pytest.raises(OSError, match="File too large"):
@@ -260,13 +286,17 @@ def test_output_of_tasks_does_not_reach_standard_output() -> None:
         "processes.run([processes.Task(functools.partial(tasks.print_text, 'task output'))])\n"
         "print('answer')\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert ended.stdout == "answer\n"
     assert "task output" in ended.stderr
 
 
 def test_stage_timeout_ends_only_its_task() -> None:
-    slow = replace(task("stages", 0.2, 60.0), limits=processes.Limits(stage_seconds=1.5))
+    slow = replace(
+        task("stages", 0.2, 60.0), limits=processes.Limits(stage_seconds=1.5)
+    )
     ended, other = processes.run([slow, task("square", 3)])
     assert isinstance(ended, processes.TimedOut)
     assert ended.message == "net: second took more than 1.5 s and was ended"
@@ -275,5 +305,7 @@ def test_stage_timeout_ends_only_its_task() -> None:
 
 
 def test_each_report_begins_a_new_stage() -> None:
-    several = replace(task("stages", *[0.8] * 3), limits=processes.Limits(stage_seconds=2))
+    several = replace(
+        task("stages", *[0.8] * 3), limits=processes.Limits(stage_seconds=2)
+    )
     assert processes.run([several]) == ["done"]

@@ -77,12 +77,17 @@ def test_folders_outside_writable_are_unchanged(folder: Path, tmp_path: Path) ->
 
 
 def test_writable_folder_can_be_written(folder: Path) -> None:
-    assert set(confined("outcomes", str(folder), writable=(folder,)).values()) == {"done"}
+    assert set(confined("outcomes", str(folder), writable=(folder,)).values()) == {
+        "done"
+    }
 
 
 def sockets(report: Any) -> list[str]:
     kinds = (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, socket.AF_NETLINK)
-    return [_ends(lambda kind=kind: socket.socket(kind, socket.SOCK_DGRAM)) for kind in kinds]
+    return [
+        _ends(lambda kind=kind: socket.socket(kind, socket.SOCK_DGRAM))
+        for kind in kinds
+    ]
 
 
 def test_network_is_blocked() -> None:
@@ -140,7 +145,9 @@ def test_missing_features_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert processes.missing() == ("landlock",)
 
 
-def test_require_refuses_to_run_without_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_require_refuses_to_run_without_a_sandbox(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     processes.require()
     with pytest.raises(UsageError, match="without isolation"):
         processes.require(isolate=False)
@@ -153,7 +160,9 @@ def reads(files: list[str], report: Any) -> list[str]:
     return [_ends(lambda file=file: Path(file).read_text()) for file in files]
 
 
-def test_only_secrets_are_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_secrets_are_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     secret = tmp_path / "config" / "trt-build" / "store.key"
     secret.parent.mkdir(parents=True)
@@ -162,9 +171,17 @@ def test_only_secrets_are_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyP
     link.symlink_to(secret.parent)
     for file in (secret, beside):
         file.write_text(TEXT)
-    files = [str(secret), str(link / "store.key"), str(beside), "/proc/self/status", __file__]
+    files = [
+        str(secret),
+        str(link / "store.key"),
+        str(beside),
+        "/proc/self/status",
+        __file__,
+    ]
     assert confined("reads", files) == ["PermissionError"] * 2 + ["done"] * 3
-    with_folder = confined("written_then_read", str(tmp_path), writable=(tmp_path / "config",))
+    with_folder = confined(
+        "written_then_read", str(tmp_path), writable=(tmp_path / "config",)
+    )
     assert with_folder == ["PermissionError"]
 
 
@@ -187,7 +204,9 @@ def secrets_of_the_environment(report: Any) -> list[str]:
 def test_worker_environment_has_no_store_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRT_BUILD_STORE_KEY", "a key of many characters")
     processes.close()  # the next fork server is started with the key in this environment
-    assert not any("many characters" in text for text in confined("secrets_of_the_environment"))
+    assert not any(
+        "many characters" in text for text in confined("secrets_of_the_environment")
+    )
 
 
 def call_handler(report: Any) -> tuple[int, str]:
@@ -200,7 +219,9 @@ def call_handler(report: Any) -> tuple[int, str]:
 
 
 def test_worker_calls_handlers_of_its_caller() -> None:
-    task = processes.Task(call_handler, handlers={"sum": lambda one, other: one + other})
+    task = processes.Task(
+        call_handler, handlers={"sum": lambda one, other: one + other}
+    )
     (result,) = processes.run([task])
     assert result[0] == 3
     assert "unsupported operand" in result[1]

@@ -56,7 +56,9 @@ def symmetric() -> ao.QConfig:
         qscheme=torch.per_tensor_symmetric,
         reduce_range=False,
     )
-    return ao.QConfig(activation=activation, weight=ao.default_per_channel_weight_fake_quant)
+    return ao.QConfig(
+        activation=activation, weight=ao.default_per_channel_weight_fake_quant
+    )
 
 
 CONFIGS = {
@@ -66,7 +68,9 @@ CONFIGS = {
 }
 
 
-def trained(model: nn.Module, config: str, x: Tensor, *, graph_mode: bool = False) -> nn.Module:
+def trained(
+    model: nn.Module, config: str, x: Tensor, *, graph_mode: bool = False
+) -> nn.Module:
     """The model with fake quantization after a few forward passes, its observers off, in `eval`.
     Eager mode works by hooks, which torch can trace and not script; graph mode makes calls of them.
     """
@@ -99,7 +103,9 @@ def _by_graph(model: nn.Module, config: ao.QConfig, x: Tensor) -> nn.Module:
     from torch.ao.quantization.quantize_fx import prepare_qat_fx
 
     mapping = ao.QConfigMapping().set_global(config)
-    prepared = prepare_qat_fx(model, mapping, (x,), backend_config=get_tensorrt_backend_config())
+    prepared = prepare_qat_fx(
+        model, mapping, (x,), backend_config=get_tensorrt_backend_config()
+    )
     for node in prepared.graph.nodes:
         # annotations that are text, as `from __future__` makes them, are no types to TorchScript
         node.type = None

@@ -24,7 +24,9 @@ def test_every_precision_has_a_row() -> None:
 @pytest.mark.parametrize("precision", list(SCHEMES))
 def test_row_has_the_bound_of_the_scheme(precision: str) -> None:
     scheme = SCHEMES[precision]
-    row = next(line for line in TEXT.splitlines() if line.startswith(f"| `{precision}`"))
+    row = next(
+        line for line in TEXT.splitlines() if line.startswith(f"| `{precision}`")
+    )
     assert ("30 dB" in row) == (scheme.least_sqnr == 30.0)
     assert ("float32" in row.split("|")[3]) == (scheme.rest == "fp32")
 

@@ -36,7 +36,9 @@ def found(module: nn.Module, *batch: torch.Tensor) -> tuple[overflow.Beyond, ...
 def test_the_value_its_maker_and_its_readers_are_found() -> None:
     beyond = found(Large(), ONES)
     assert [round(one.greatest, -3) for one in beyond] == [80000, 80000]
-    assert beyond[0].readers == (beyond[1].value,), "relu reads what the first layer makes"
+    assert beyond[0].readers == (beyond[1].value,), (
+        "relu reads what the first layer makes"
+    )
 
 
 def test_what_fits_is_left_alone() -> None:
@@ -57,7 +59,11 @@ def test_the_layers_stay_in_float32_and_the_network_answers() -> None:
     same, (warning,) = overflow.spare(bare, beyond)
     torch.testing.assert_close(builder.reference.run(same, [ONES]), [right])
     assert overflow.spare(bare, ()) == (bare, ())
-    assert "keeps 3 layers in float32" in warning and "8e+04" in warning and "65504" in warning
+    assert (
+        "keeps 3 layers in float32" in warning
+        and "8e+04" in warning
+        and "65504" in warning
+    )
 
 
 class Masked(nn.Module):
@@ -179,13 +185,24 @@ class Weights(nn.Module):
         (Counted(), [ONES, torch.full((2, 8), 100_000)]),
         (MaskedThenScaled(), [ONES, torch.tensor([[True], [False]])]),
     ],
-    ids=["divisor", "factor", "weights", "alpha", "input", "loop", "integer", "beside infinity"],
+    ids=[
+        "divisor",
+        "factor",
+        "weights",
+        "alpha",
+        "input",
+        "loop",
+        "integer",
+        "beside infinity",
+    ],
 )
 def test_a_large_value_is_found_wherever_it_is(
     module: nn.Module, batch: list[torch.Tensor]
 ) -> None:
     module.eval()
-    specs = [builder.TensorSpec(str(x.dtype).split(".")[1], tuple(x.shape)) for x in batch]
+    specs = [
+        builder.TensorSpec(str(x.dtype).split(".")[1], tuple(x.shape)) for x in batch
+    ]
     bare = builder.convert(torch.jit.script(module), specs, precision="fp16")
     spared, warnings = overflow.spare(bare, overflow.beyond_half(bare.lowered, [batch]))
     (wrong,), (right,) = (builder.reference.run(one, batch) for one in (bare, spared))

@@ -19,7 +19,9 @@ from tests.quantization.networks import MLP, SmallCNN, trained
 MODELS = {"cnn": (SmallCNN, (4, 3, 16, 16)), "mlp": (MLP, (4, 12))}
 
 
-def exported(name: str, config: str, how: str) -> tuple[torch.jit.ScriptModule, torch.Tensor]:
+def exported(
+    name: str, config: str, how: str
+) -> tuple[torch.jit.ScriptModule, torch.Tensor]:
     torch.manual_seed(0)
     make, shape = MODELS[name]
     x = torch.randn(shape)
@@ -35,7 +37,9 @@ def exported(name: str, config: str, how: str) -> tuple[torch.jit.ScriptModule, 
 
 
 def spec_of(name: str) -> builder.TensorSpec:
-    return builder.TensorSpec("float32", ("batch", *MODELS[name][1][1:]), dims={"batch": (1, 4, 8)})
+    return builder.TensorSpec(
+        "float32", ("batch", *MODELS[name][1][1:]), dims={"batch": (1, 4, 8)}
+    )
 
 
 def kinds(conversion: builder.Conversion) -> Counter[str]:
@@ -46,7 +50,9 @@ def kinds(conversion: builder.Conversion) -> Counter[str]:
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("how", ["trace", "script"])
 @pytest.mark.parametrize("name", list(MODELS))
-def test_symmetric_quantization_becomes_layers(name: str, how: str, precision: str) -> None:
+def test_symmetric_quantization_becomes_layers(
+    name: str, how: str, precision: str
+) -> None:
     """A value on the border of two steps may take the other one: that is a step of one layer,
     averaged by the next.
     """
@@ -55,7 +61,9 @@ def test_symmetric_quantization_becomes_layers(name: str, how: str, precision: s
     products = 3 if name == "cnn" else 2
     found = kinds(conversion)
     # a value that is read in float32 and in half is dequantized twice
-    assert found["DEQUANTIZE"] - found["QUANTIZE"] in ((0,) if precision == "fp32" else (0, 1))
+    assert found["DEQUANTIZE"] - found["QUANTIZE"] in (
+        (0,) if precision == "fp32" else (0, 1)
+    )
     assert found["QUANTIZE"] >= 2 * products
     truth, output = module(x), builder.reference.run(conversion, [x])[0]
     allowed = 2e-2 if precision == "int8" else 5e-3  # int8 computes the rest in half
@@ -77,13 +85,17 @@ def test_unsigned_quantization_keeps_its_numbers_with_a_warning(name: str) -> No
     )
 
 
-@pytest.mark.skipif(not capabilities.current().strongly_typed, reason="8.6 chooses half itself")
+@pytest.mark.skipif(
+    not capabilities.current().strongly_typed, reason="8.6 chooses half itself"
+)
 def test_mixed_computes_the_rest_in_half() -> None:
     module, x = exported("cnn", "symmetric", "script")
     conversion = builder.convert(module, [spec_of("cnn")], precision="mixed")
     convolutions = [
         layer.get_output(0).dtype.name
-        for layer in map(conversion.network.get_layer, range(conversion.network.num_layers))
+        for layer in map(
+            conversion.network.get_layer, range(conversion.network.num_layers)
+        )
         if kind_of(layer) == "CONVOLUTION"
     ]
     assert convolutions == ["HALF", "HALF"]

@@ -40,7 +40,10 @@ class Products(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv, self.up = nn.Conv1d(4, 6, 3, padding=1), nn.ConvTranspose1d(6, 4, 2, stride=2)
+        self.conv, self.up = (
+            nn.Conv1d(4, 6, 3, padding=1),
+            nn.ConvTranspose1d(6, 4, 2, stride=2),
+        )
         self.linear = nn.Linear(4, 4)
         self.matrix = nn.Parameter(torch.randn(4, 5))
         with torch.no_grad():
@@ -48,7 +51,9 @@ class Products(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.linear(self.up(self.conv(x)).transpose(1, 2))
-        return torch.softmax(torch.matmul(y, y.transpose(1, 2)), dim=-1) @ (y @ self.matrix)
+        return torch.softmax(torch.matmul(y, y.transpose(1, 2)), dim=-1) @ (
+            y @ self.matrix
+        )
 
 
 def products() -> tuple[torch.jit.ScriptModule, list[Tensor], builder.TensorSpec]:
@@ -59,18 +64,26 @@ def products() -> tuple[torch.jit.ScriptModule, list[Tensor], builder.TensorSpec
 
 def example(
     name: str,
-) -> tuple[torch.jit.ScriptModule, list[builder.TensorSpec], list[list[Tensor]], list[Tensor]]:
+) -> tuple[
+    torch.jit.ScriptModule, list[builder.TensorSpec], list[list[Tensor]], list[Tensor]
+]:
     """(module, specs, calibration batches, one batch that calibration has not seen) of a network of
     examples/.
     """
     torch.manual_seed(0)
     if name == "residual_cnn":
         module = torch.jit.script(settle(ResidualCNN(), torch.randn(8, 3, 64, 64)))
-        specs = [builder.TensorSpec("float32", ("batch", 3, 64, 64), dims={"batch": (1, 4, 8)})]
+        specs = [
+            builder.TensorSpec(
+                "float32", ("batch", 3, 64, 64), dims={"batch": (1, 4, 8)}
+            )
+        ]
         batches = [[torch.randn(4, 3, 64, 64)] for _ in range(5)]
     else:
         inputs = [[torch.randn(4, 16, 64), torch.rand(4, 16) < 0.2] for _ in range(5)]
-        module = torch.jit.trace(TransformerEncoder().eval(), inputs[0], check_trace=False)
+        module = torch.jit.trace(
+            TransformerEncoder().eval(), inputs[0], check_trace=False
+        )
         dims = {"batch": (1, 4, 8)}
         specs = [
             builder.TensorSpec("float32", ("batch", 16, 64), dims=dims),
@@ -85,8 +98,13 @@ def kinds(conversion: builder.Conversion) -> Counter[str]:
     return Counter(kind_of(network.get_layer(i)) for i in range(network.num_layers))
 
 
-def judged(outputs: list[Tensor], truths: list[Tensor], precision: str) -> tuple[str, ...]:
-    named = [{str(i): t.detach().numpy() for i, t in enumerate(ts)} for ts in (outputs, truths)]
+def judged(
+    outputs: list[Tensor], truths: list[Tensor], precision: str
+) -> tuple[str, ...]:
+    named = [
+        {str(i): t.detach().numpy() for i, t in enumerate(ts)}
+        for ts in (outputs, truths)
+    ]
     return compare(*named, precision=precision).problems
 
 
@@ -115,7 +133,9 @@ def test_examples_stay_within_their_tolerance(name: str, precision: str) -> None
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["int8", "mixed"])
 @pytest.mark.parametrize("name", ["residual_cnn", "transformer_encoder"])
-def test_engines_of_examples_stay_within_their_tolerance(name: str, precision: str) -> None:
+def test_engines_of_examples_stay_within_their_tolerance(
+    name: str, precision: str
+) -> None:
     from builder.engine.run import Engine
 
     module, specs, batches, unseen = example(name)
@@ -124,7 +144,9 @@ def test_engines_of_examples_stay_within_their_tolerance(name: str, precision: s
     truth = module(*unseen)
     with Engine(builder.build_engine(conversion)) as engine:
         outputs = [t.cpu() for t in engine(*unseen)]
-    assert not judged(outputs, [truth] if isinstance(truth, Tensor) else list(truth), precision)
+    assert not judged(
+        outputs, [truth] if isinstance(truth, Tensor) else list(truth), precision
+    )
 
 
 @pytest.fixture
@@ -139,7 +161,11 @@ def test_obey_constraints_are_preferences_beside_int8_on_8_6(old_dialect: None) 
     quantized = quantize(lower(module), [x], "mixed")
     found = [
         flags(builder.convert(graph, [spec], precision=precision))
-        for graph, precision in ((quantized.lowered, "mixed"), (module, "fp16"), (module, "fp32"))
+        for graph, precision in (
+            (quantized.lowered, "mixed"),
+            (module, "fp16"),
+            (module, "fp32"),
+        )
     ]
     assert [(f["fp16"], f["int8"], f["precision_constraints"]) for f in found] == [
         (True, True, "prefer"),
@@ -188,7 +214,10 @@ def test_a_tensor_that_two_products_read_is_rounded_once() -> None:
             return self.a(x) + self.b(x)
 
     found = quantize(lower(torch.jit.script(Twice().eval())), [[torch.randn(3, 4)]])
-    assert len(ir.nodes_of(found.lowered.graph, "aten::fake_quantize_per_tensor_affine")) == 1
+    assert (
+        len(ir.nodes_of(found.lowered.graph, "aten::fake_quantize_per_tensor_affine"))
+        == 1
+    )
 
 
 def test_batch_normalization_is_in_the_weights_before_they_are_rounded() -> None:
@@ -216,7 +245,9 @@ class Residual(nn.Module):
         return self.last(y + self.linear(y))
 
 
-def test_residual_operands_are_rounded_where_a_convolution_absorbs_the_addition() -> None:
+def test_residual_operands_are_rounded_where_a_convolution_absorbs_the_addition() -> (
+    None
+):
     module, x = torch.jit.script(Residual().eval()), torch.randn(2, 4, 6, 6)
     lowered = lower(module)
     found = quantize(lowered, [[x]])
@@ -235,7 +266,9 @@ def test_patterns_spare_layers_and_say_so() -> None:
     found = quantize(lower(module), [x], skip=["up/*", "lin*aten::linear_0"])
     spared = [layer.name for layer in found.layers if not layer.quantized]
     assert spared == ["up/aten::_convolution_0", "linear/aten::linear_0"]
-    assert {layer.reason for layer in found.layers if not layer.quantized} == {"a pattern names it"}
+    assert {layer.reason for layer in found.layers if not layer.quantized} == {
+        "a pattern names it"
+    }
     assert "8 bits in 4 of 6 products" in found.summary
 
 
@@ -244,7 +277,10 @@ def test_a_name_is_the_one_that_the_layer_has() -> None:
     module, x, spec = products()
     found = quantize(lower(module), [x])
     conversion = builder.convert(found.lowered, [spec], precision="int8")
-    names = {conversion.network.get_layer(i).name for i in range(conversion.network.num_layers)}
+    names = {
+        conversion.network.get_layer(i).name
+        for i in range(conversion.network.num_layers)
+    }
     assert {layer.name for layer in found.layers} <= names
 
 
@@ -270,7 +306,9 @@ def test_mixed_leaves_to_half_what_would_lose_too_much() -> None:
     lowered = lower(torch.jit.script(Outlier().eval()))
     found = quantize(lowered, [[x]], "mixed")
     first, second, product = found.layers
-    assert not first.quantized and first.sqnr is not None and "below 30 dB" in first.reason
+    assert (
+        not first.quantized and first.sqnr is not None and "below 30 dB" in first.reason
+    )
     assert second.quantized and (second.sqnr or 0) > 30
     assert not product.quantized and "fuses attention in half" in product.reason
     assert quantize(lowered, [[x]], "int8").layers[2].quantized
@@ -302,9 +340,14 @@ def test_a_product_whose_results_overflow_is_left_alone(precision: str) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x @ torch.full((4, 4), 3e38)
 
-    found = quantize(lower(torch.jit.script(Beyond())), [[torch.full((4, 4), 3e38)]], precision)
+    found = quantize(
+        lower(torch.jit.script(Beyond())), [[torch.full((4, 4), 3e38)]], precision
+    )
     (layer,) = found.layers
-    assert (layer.quantized, layer.sqnr) == (False, None) and "not finite" in layer.reason
+    assert (layer.quantized, layer.sqnr) == (
+        False,
+        None,
+    ) and "not finite" in layer.reason
 
 
 def test_a_module_that_quantizes_itself_keeps_its_scales() -> None:
@@ -314,7 +357,9 @@ def test_a_module_that_quantizes_itself_keeps_its_scales() -> None:
             self.linear = nn.Linear(4, 4)
 
         def forward(self, x: Tensor) -> Tensor:
-            w = torch.fake_quantize_per_tensor_affine(self.linear.weight, 0.01, 0, -128, 127)
+            w = torch.fake_quantize_per_tensor_affine(
+                self.linear.weight, 0.01, 0, -128, 127
+            )
             y = torch.nn.functional.linear(
                 torch.fake_quantize_per_tensor_affine(x, 0.05, 0, -128, 127), w
             )
@@ -322,8 +367,14 @@ def test_a_module_that_quantizes_itself_keeps_its_scales() -> None:
 
     lowered = lower(torch.jit.script(Own().eval()))
     found = quantize(lowered, [[torch.randn(2, 4)]])
-    assert [layer.reason for layer in found.layers] == ["the module quantizes it itself", ""]
-    scales = [node.inputsAt(1).toIValue() for node in ir.nodes_of(found.lowered.graph, FAKE[0])]
+    assert [layer.reason for layer in found.layers] == [
+        "the module quantizes it itself",
+        "",
+    ]
+    scales = [
+        node.inputsAt(1).toIValue()
+        for node in ir.nodes_of(found.lowered.graph, FAKE[0])
+    ]
     assert {0.01, 0.05} < set(scales) and len(scales) == 3
 
 
@@ -333,13 +384,16 @@ def test_the_given_graph_is_not_changed_and_the_pass_is_recorded() -> None:
     text = lowered.text
     found = quantize(lowered, [x])
     assert lowered.text == text != found.lowered.text
-    assert "precision" in [record.name for record in found.lowered.trace[len(lowered.trace) :]]
+    assert "precision" in [
+        record.name for record in found.lowered.trace[len(lowered.trace) :]
+    ]
 
 
 def test_calibration_is_a_function_of_its_batches() -> None:
     module, x, _ = products()
     assert (
-        quantize(lower(module), [x]).lowered.digest == quantize(lower(module), [x]).lowered.digest
+        quantize(lower(module), [x]).lowered.digest
+        == quantize(lower(module), [x]).lowered.digest
     )
     assert (
         quantize(lower(module), [x]).lowered.digest
@@ -373,7 +427,11 @@ def test_an_fp8_file_runs_where_trt_build_is_not(tmp_path: Path) -> None:
         "assert 'builder' not in sys.modules; torch.testing.assert_close(z, y)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 
@@ -397,16 +455,22 @@ MUTATIONS = {
 @pytest.mark.parametrize("name", list(MUTATIONS))
 def test_a_wrong_scale_breaks_the_tolerance(name: str) -> None:
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4)).eval()
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4)
+    ).eval()
     with torch.no_grad():
         net[0].weight *= torch.logspace(-1, 1, 8).reshape(8, 1, 1, 1)
     module, x = torch.jit.script(net), torch.randn(4, 3, 8, 8)
     spec = builder.TensorSpec("float32", (4, 3, 8, 8))
     found = quantize(lower(module), [[x]])
-    right = builder.reference.run(builder.convert(found.lowered, [spec], precision="int8"), [x])
+    right = builder.reference.run(
+        builder.convert(found.lowered, [spec], precision="int8"), [x]
+    )
     assert not judged(right, [module(x)], "int8")
     _mutated(found.lowered, *MUTATIONS[name])
-    wrong = builder.reference.run(builder.convert(found.lowered, [spec], precision="int8"), [x])
+    wrong = builder.reference.run(
+        builder.convert(found.lowered, [spec], precision="int8"), [x]
+    )
     assert judged(wrong, [module(x)], "int8")
 
 
@@ -467,16 +531,25 @@ def test_products_in_loops_are_observed_in_every_iteration() -> None:
 
 
 def test_products_in_branches_that_calibration_never_took_are_left_alone() -> None:
-    module, case = torch.jit.script(Choice().eval()), [torch.randn(2, 8), torch.tensor(True)]
+    module, case = (
+        torch.jit.script(Choice().eval()),
+        [torch.randn(2, 8), torch.tensor(True)],
+    )
     specs = [builder.TensorSpec("float32", (2, 8)), builder.TensorSpec("bool", ())]
     found = quantize(lower(module, specs=specs), [case])
-    assert [layer.reason for layer in found.layers] == ["", "calibration never reached it"]
+    assert [layer.reason for layer in found.layers] == [
+        "",
+        "calibration never reached it",
+    ]
     conversion = builder.convert(found.lowered, specs, precision="int8")
     assert not judged(builder.reference.run(conversion, case), [module(*case)], "int8")
     other = [case[0], torch.tensor(False)]
     # products that are not quantized compute in half
     torch.testing.assert_close(
-        builder.reference.run(conversion, other)[0], module(*other), rtol=2e-3, atol=2e-3
+        builder.reference.run(conversion, other)[0],
+        module(*other),
+        rtol=2e-3,
+        atol=2e-3,
     )
 
 
@@ -519,8 +592,13 @@ class ScalarResidual(nn.Module):
 def test_a_residual_of_rank_0_is_rounded_in_float() -> None:
     torch.manual_seed(0)
     module, inputs = ScalarResidual().eval(), [torch.randn(2, 4, 8), torch.tensor(0.5)]
-    specs = [builder.TensorSpec("float32", (2, 4, 8)), builder.TensorSpec("float32", ())]
+    specs = [
+        builder.TensorSpec("float32", (2, 4, 8)),
+        builder.TensorSpec("float32", ()),
+    ]
     found = quantize(lower(torch.jit.script(module), specs=specs), [inputs], "int8")
     conversion = builder.convert(found.lowered, specs, precision="int8")
     assert builder.build_engine(conversion)
-    assert not judged(builder.reference.run(conversion, inputs), [module(*inputs)], "int8")
+    assert not judged(
+        builder.reference.run(conversion, inputs), [module(*inputs)], "int8"
+    )

@@ -21,7 +21,11 @@ def test_a_histogram_counts_every_element_of_every_batch() -> None:
     histogram(torch.tensor([-2.0, 0.0, 1.0]))
     histogram(torch.tensor([2.0]))
     assert histogram.counts.sum() == 4
-    assert (histogram.counts[0], histogram.counts[BINS // 2], histogram.counts[-1]) == (1, 1, 2)
+    assert (histogram.counts[0], histogram.counts[BINS // 2], histogram.counts[-1]) == (
+        1,
+        1,
+        2,
+    )
 
 
 def test_max_reaches_all_of_it() -> None:

@@ -12,7 +12,10 @@ from builder.lowering import lower
 from builder.quantization import own, quantize, trained
 from builder.quantization.results import OWN
 
-SCALES, ZEROS = torch.tensor([0.01, 0.02, 0.03, 0.04]), torch.zeros(4, dtype=torch.int32)
+SCALES, ZEROS = (
+    torch.tensor([0.01, 0.02, 0.03, 0.04]),
+    torch.zeros(4, dtype=torch.int32),
+)
 
 
 class Rounded(nn.Module):
@@ -34,9 +37,13 @@ def _rounded(x: Tensor, kind: str) -> Tensor:
     if kind == "none":
         return x
     if kind.startswith("axis"):
-        return torch.fake_quantize_per_channel_affine(x, SCALES, ZEROS, int(kind[4:]), -128, 127)
+        return torch.fake_quantize_per_channel_affine(
+            x, SCALES, ZEROS, int(kind[4:]), -128, 127
+        )
     if kind == "zeros":
-        return torch.fake_quantize_per_channel_affine(x, SCALES, ZEROS + 3, 0, -128, 127)
+        return torch.fake_quantize_per_channel_affine(
+            x, SCALES, ZEROS + 3, 0, -128, 127
+        )
     zero, low, high = map(int, kind.split())
     return torch.fake_quantize_per_tensor_affine(x, 0.05, zero, low, high)
 
@@ -67,11 +74,17 @@ def test_a_product_counts_as_8_bits_only_where_tensorrt_computes_it_so(
 
 
 @pytest.mark.parametrize("activation", ["0 0 255", "axis1"])
-def test_calibration_rounds_no_operand_beside_one_that_stays_in_float(activation: str) -> None:
-    lowered = lower(torch.jit.trace(Rounded(activation, "none").eval(), torch.randn(2, 4)))
+def test_calibration_rounds_no_operand_beside_one_that_stays_in_float(
+    activation: str,
+) -> None:
+    lowered = lower(
+        torch.jit.trace(Rounded(activation, "none").eval(), torch.randn(2, 4))
+    )
     found = quantize(lowered, [[torch.randn(2, 4)]])
     assert not found.layers[0].quantized and found.layers[0].reason in (
         trained.RANGE,
         trained.CHANNELS,
     )
-    assert found.lowered.text.count("fake_quantize") == lowered.text.count("fake_quantize")
+    assert found.lowered.text.count("fake_quantize") == lowered.text.count(
+        "fake_quantize"
+    )

@@ -102,7 +102,9 @@ class _Untyped:
         return shorter
 
 
-def network_of(build: Callable[..., Any], inputs: Sequence[Tensor], dynamic: bool = False) -> Any:
+def network_of(
+    build: Callable[..., Any], inputs: Sequence[Tensor], dynamic: bool = False
+) -> Any:
     """(builder, network) with the outputs that `build(network, *inputs)` returns: a layer, a
     tensor, or a list.
     """
@@ -115,7 +117,8 @@ def network_of(build: Callable[..., Any], inputs: Sequence[Tensor], dynamic: boo
     ]
     try:
         result = build(
-            typed(network if capabilities.current().has_int64 else _Untyped(network)), *tensors
+            typed(network if capabilities.current().has_int64 else _Untyped(network)),
+            *tensors,
         )
     except AttributeError as missing:
         if capabilities.current().has_int64:
@@ -137,7 +140,9 @@ def plan_of(builder: Any, network: Any, inputs: Sequence[Tensor]) -> Any:
         if -1 in tuple(network.get_input(i).shape):
             profile.set_shape(f"x{i}", tuple(x.shape), tuple(x.shape), tuple(x.shape))
     config.add_optimization_profile(profile)
-    if not capabilities.current().strongly_typed:  # which computes in what it is allowed to
+    if (
+        not capabilities.current().strongly_typed
+    ):  # which computes in what it is allowed to
         flags = {
             "FP16": has_half(network),
             "INT8": has_int8(network),
@@ -171,7 +176,9 @@ def evaluate(
     return outputs[0] if len(outputs) == 1 else outputs
 
 
-def agrees(plan: bytes, inputs: Sequence[Tensor], outputs: Mapping[str, Tensor]) -> None:
+def agrees(
+    plan: bytes, inputs: Sequence[Tensor], outputs: Mapping[str, Tensor]
+) -> None:
     """Assert that the engine's outputs match the reference by name (8.6 lists them in an order of
     its own), floats within what other orders of summation cost.
     """
@@ -188,7 +195,9 @@ def agrees(plan: bytes, inputs: Sequence[Tensor], outputs: Mapping[str, Tensor])
                 if expected.dtype == torch.float16
                 else (1e-4, 1e-4)
             )
-            torch.testing.assert_close(output.cpu(), expected, rtol=rtol, atol=atol, equal_nan=True)
+            torch.testing.assert_close(
+                output.cpu(), expected, rtol=rtol, atol=atol, equal_nan=True
+            )
 
 
 def exactly(actual: Tensor, expected: Any) -> None:
@@ -198,7 +207,9 @@ def exactly(actual: Tensor, expected: Any) -> None:
     )
 
 
-def closely(actual: Tensor, expected: Any, rtol: float = 2e-6, atol: float = 1e-6) -> None:
+def closely(
+    actual: Tensor, expected: Any, rtol: float = 2e-6, atol: float = 1e-6
+) -> None:
     """Assert equal dtype and shape, and values within a few float32 roundings."""
     torch.testing.assert_close(
         actual, torch.as_tensor(expected), rtol=rtol, atol=atol, equal_nan=True

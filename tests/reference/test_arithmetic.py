@@ -17,7 +17,13 @@ NONE, TRANSPOSE, VECTOR = (
     trt.MatrixOperation.TRANSPOSE,
     trt.MatrixOperation.VECTOR,
 )
-REDUCTIONS = {"SUM": np.sum, "PROD": np.prod, "MAX": np.max, "MIN": np.min, "AVG": np.mean}
+REDUCTIONS = {
+    "SUM": np.sum,
+    "PROD": np.prod,
+    "MAX": np.max,
+    "MIN": np.min,
+    "AVG": np.mean,
+}
 
 
 def normal(*shape):
@@ -31,9 +37,13 @@ def test_reductions(op, axes, keep):
     x = normal(2, 3, 4)
     mask = sum(1 << axis for axis in axes)
     result = evaluate(
-        lambda net, x: net.add_reduce(x, getattr(trt.ReduceOperation, op), mask, keep), x
+        lambda net, x: net.add_reduce(x, getattr(trt.ReduceOperation, op), mask, keep),
+        x,
     )
-    closely(result, REDUCTIONS[op](x.double().numpy(), axis=axes, keepdims=keep).astype(np.float32))
+    closely(
+        result,
+        REDUCTIONS[op](x.double().numpy(), axis=axes, keepdims=keep).astype(np.float32),
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,17 +70,23 @@ def test_empty_reductions_return_the_documented_values(op, dtype, expected):
 def test_integer_reductions_are_exact_and_averages_truncate():
     x = torch.tensor([[2**40, 3, -8], [1, 1, -1]])
     exactly(
-        evaluate(lambda net, x: net.add_reduce(x, trt.ReduceOperation.SUM, 2, False), x),
+        evaluate(
+            lambda net, x: net.add_reduce(x, trt.ReduceOperation.SUM, 2, False), x
+        ),
         [2**40 - 5, 1],
     )
     x = torch.tensor([[-1, -1, -2], [1, 1, 3]], dtype=torch.int32)
-    result = evaluate(lambda net, x: net.add_reduce(x, trt.ReduceOperation.AVG, 2, False), x)
+    result = evaluate(
+        lambda net, x: net.add_reduce(x, trt.ReduceOperation.AVG, 2, False), x
+    )
     exactly(result, torch.tensor([-1, 1], dtype=torch.int32))
 
 
 def test_float16_sum_accumulates_in_float32():
     x = torch.ones(1, 4096, dtype=torch.float16)
-    result = evaluate(lambda net, x: net.add_reduce(x, trt.ReduceOperation.SUM, 2, False), x)
+    result = evaluate(
+        lambda net, x: net.add_reduce(x, trt.ReduceOperation.SUM, 2, False), x
+    )
     exactly(result, torch.tensor([4096.0], dtype=torch.float16))
 
 
@@ -83,11 +99,17 @@ def test_softmax(axis):
 
     x = normal(2, 3, 4) * 30
     powers = np.exp(x.double().numpy() - x.double().numpy().max(axis, keepdims=True))
-    closely(evaluate(build, x), (powers / powers.sum(axis, keepdims=True)).astype(np.float32))
+    closely(
+        evaluate(build, x),
+        (powers / powers.sum(axis, keepdims=True)).astype(np.float32),
+    )
 
 
 def test_ragged_softmax_stops_at_the_bound_of_each_row():
-    x, bounds = torch.log(torch.tensor([[[1.0, 3.0, 9.0], [2.0, 2.0, 2.0]]])), [[[2], [3]]]
+    x, bounds = (
+        torch.log(torch.tensor([[[1.0, 3.0, 9.0], [2.0, 2.0, 2.0]]])),
+        [[[2], [3]]],
+    )
     build = lambda net, x: net.add_ragged_softmax(x, constant(net, bounds, torch.int32))  # noqa: E731
     third = np.float32(1 / 3)
     closely(evaluate(build, x), [[[0.25, 0.75, 0.0], [third, third, third]]])
@@ -97,8 +119,12 @@ def test_ragged_softmax_stops_at_the_bound_of_each_row():
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("kind", ["INT32", "INT64"])
 def test_top_k_is_sorted_and_stable(op, axis, kind):
-    x = torch.tensor([[1.0, 5.0, 5.0, 2.0], [3.0, 3.0, 3.0, 3.0], [9.0, -1.0, -1.0, 9.0]])
-    order = np.argsort(-x.numpy() if op == "MAX" else x.numpy(), axis=axis, kind="stable")
+    x = torch.tensor(
+        [[1.0, 5.0, 5.0, 2.0], [3.0, 3.0, 3.0, 3.0], [9.0, -1.0, -1.0, 9.0]]
+    )
+    order = np.argsort(
+        -x.numpy() if op == "MAX" else x.numpy(), axis=axis, kind="stable"
+    )
     positions = np.take(order, range(2), axis)
 
     def build(net, x):
@@ -148,7 +174,9 @@ def test_matrix_products(left, op0, right, op1, equation):
 def test_batched_matrix_products_broadcast_axes_of_size_one():
     a, b = normal(4, 1, 2, 3), normal(1, 5, 3, 2)
     result = evaluate(lambda net, a, b: net.add_matrix_multiply(a, NONE, b, NONE), a, b)
-    closely(result, (a.double().numpy() @ b.double().numpy()).astype(np.float32), atol=3e-6)
+    closely(
+        result, (a.double().numpy() @ b.double().numpy()).astype(np.float32), atol=3e-6
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -158,7 +186,9 @@ def test_reduced_precision_products_round_once(dtype):
     exactly(result, (a.double() @ b.double()).to(dtype))
 
 
-@pytest.mark.parametrize("equation", ["ij,jk->ik", "ij,jk", "ij,kj->k", "ij,ij->", "ij,j->ij"])
+@pytest.mark.parametrize(
+    "equation", ["ij,jk->ik", "ij,jk", "ij,kj->k", "ij,ij->", "ij,j->ij"]
+)
 def test_einsum(equation):
     shapes = {
         "ij,jk->ik": (3, 4),
@@ -168,13 +198,19 @@ def test_einsum(equation):
         "ij,j->ij": (3,),
     }
     a, b = normal(2, 3), normal(*shapes[equation])
-    expected = np.einsum(equation, a.double().numpy(), b.double().numpy()).astype(np.float32)
-    closely(evaluate(lambda net, a, b: net.add_einsum([a, b], equation), a, b), expected)
+    expected = np.einsum(equation, a.double().numpy(), b.double().numpy()).astype(
+        np.float32
+    )
+    closely(
+        evaluate(lambda net, a, b: net.add_einsum([a, b], equation), a, b), expected
+    )
 
 
 def normalized(x, axes, epsilon):
     x = x.double().numpy()
-    return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + epsilon)
+    return (x - x.mean(axes, keepdims=True)) / np.sqrt(
+        x.var(axes, keepdims=True) + epsilon
+    )
 
 
 @pytest.mark.parametrize(
@@ -185,11 +221,15 @@ def test_normalization(axes, shape):
     mask = sum(1 << axis for axis in axes)
 
     def build(net, x):
-        layer = net.add_normalization_v2(x, constant(net, scale), constant(net, bias), mask)
+        layer = net.add_normalization_v2(
+            x, constant(net, scale), constant(net, bias), mask
+        )
         layer.epsilon = 0.25
         return layer
 
-    expected = normalized(x, axes, 0.25) * scale.double().numpy() + bias.double().numpy()
+    expected = (
+        normalized(x, axes, 0.25) * scale.double().numpy() + bias.double().numpy()
+    )
     closely(evaluate(build, x), expected.astype(np.float32), atol=2e-6)
 
 
@@ -205,16 +245,28 @@ def test_group_normalization_scales_per_group_or_channel(version):
         layer.num_groups = groups
         return layer
 
-    expected = normalized(x.reshape(2, groups, 3, 3, 3), (2, 3, 4), 1e-5).reshape(2, 6, 3, 3)
-    wide = [np.repeat(c.double().numpy(), channels // width, axis=1) for c in (scale, bias)]
-    closely(evaluate(build, x), (expected * wide[0] + wide[1]).astype(np.float32), atol=2e-6)
+    expected = normalized(x.reshape(2, groups, 3, 3, 3), (2, 3, 4), 1e-5).reshape(
+        2, 6, 3, 3
+    )
+    wide = [
+        np.repeat(c.double().numpy(), channels // width, axis=1) for c in (scale, bias)
+    ]
+    closely(
+        evaluate(build, x), (expected * wide[0] + wide[1]).astype(np.float32), atol=2e-6
+    )
 
 
 def test_float16_normalization_computes_in_float32():
     """Squares of 300 overflow float16."""
     x = torch.tensor([[300.0, -300.0]], dtype=torch.float16)
-    one, zero = torch.ones(1, 1, dtype=torch.float16), torch.zeros(1, 1, dtype=torch.float16)
-    build = lambda net, x: net.add_normalization_v2(x, constant(net, one), constant(net, zero), 2)  # noqa: E731
+    one, zero = (
+        torch.ones(1, 1, dtype=torch.float16),
+        torch.zeros(1, 1, dtype=torch.float16),
+    )
+
+    def build(net, x):
+        return net.add_normalization_v2(x, constant(net, one), constant(net, zero), 2)
+
     exactly(evaluate(build, x), torch.tensor([[1.0, -1.0]], dtype=torch.float16))
 
 
@@ -225,17 +277,25 @@ def test_local_response_normalization_matches_documentation():
         .reshape(1, 5, 1, 1)
         .expand(1, 5, 2, 2)
     )
-    closely(evaluate(lambda net, x: net.add_lrn(x, 3, 1.0, 1.0, 0.1), x), expected, rtol=1e-6)
+    closely(
+        evaluate(lambda net, x: net.add_lrn(x, 3, 1.0, 1.0, 0.1), x),
+        expected,
+        rtol=1e-6,
+    )
 
 
 @pytest.mark.parametrize("mode", ["UNIFORM", "CHANNEL", "ELEMENTWISE"])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_scale_layer_applies_scale_shift_and_power(mode, axis):
     x = normal(2, 3, 2, 2).abs()
-    shape = {"UNIFORM": (1,), "CHANNEL": (x.shape[axis],), "ELEMENTWISE": tuple(x.shape[axis:])}[
-        mode
-    ]
-    scale, shift, power = (RANDOM.uniform(0.5, 2, shape).astype(np.float32) for _ in range(3))
+    shape = {
+        "UNIFORM": (1,),
+        "CHANNEL": (x.shape[axis],),
+        "ELEMENTWISE": tuple(x.shape[axis:]),
+    }[mode]
+    scale, shift, power = (
+        RANDOM.uniform(0.5, 2, shape).astype(np.float32) for _ in range(3)
+    )
 
     def build(net, x):
         values = (weights(v.reshape(-1)) for v in (shift, scale, power))

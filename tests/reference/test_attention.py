@@ -23,10 +23,15 @@ def attention_formula(q, k, v, allowed=None, bias=0.0, softmax=True):
         for h in range(q.shape[1]):
             g = h // (q.shape[1] // k.shape[1])
             scores = q[b, h].astype(np.float64) @ k[b, g].astype(np.float64).T
-            scores = scores + np.broadcast_to(bias, (q.shape[0], q.shape[1], *scores.shape))[b, h]
+            scores = (
+                scores
+                + np.broadcast_to(bias, (q.shape[0], q.shape[1], *scores.shape))[b, h]
+            )
             if allowed is not None:
                 scores = np.where(
-                    np.broadcast_to(allowed, (q.shape[0], q.shape[1], *scores.shape))[b, h],
+                    np.broadcast_to(allowed, (q.shape[0], q.shape[1], *scores.shape))[
+                        b, h
+                    ],
                     scores,
                     -np.inf,
                 )
@@ -40,7 +45,9 @@ def attention_formula(q, k, v, allowed=None, bias=0.0, softmax=True):
 def qkv(queries=5, keys=6, heads=4, groups=2):
     random = np.random.default_rng(5)
     shapes = ((2, heads, queries, 8), (2, groups, keys, 8), (2, groups, keys, 8))
-    return [torch.from_numpy(random.standard_normal(s).astype(np.float32)) for s in shapes]
+    return [
+        torch.from_numpy(random.standard_normal(s).astype(np.float32)) for s in shapes
+    ]
 
 
 def attended(kind=KIND.NONE, mask=None, norm=SOFTMAX):
@@ -58,11 +65,15 @@ def attended(kind=KIND.NONE, mask=None, norm=SOFTMAX):
 def test_attention_with_shared_heads_and_no_scale(groups):
     inputs = qkv(groups=groups)
     closely(
-        evaluate(attended(), *inputs), attention_formula(*(t.numpy() for t in inputs)), atol=3e-6
+        evaluate(attended(), *inputs),
+        attention_formula(*(t.numpy() for t in inputs)),
+        atol=3e-6,
     )
 
 
-@pytest.mark.parametrize(("kind", "shift"), [(KIND.UPPER_LEFT, 0), (KIND.LOWER_RIGHT, 1)])
+@pytest.mark.parametrize(
+    ("kind", "shift"), [(KIND.UPPER_LEFT, 0), (KIND.LOWER_RIGHT, 1)]
+)
 def test_causal_attention_aligned_to_either_corner(kind, shift):
     inputs = qkv()
     allowed = np.arange(6)[None, :] <= np.arange(5)[:, None] + shift
@@ -77,7 +88,9 @@ def test_boolean_and_additive_masks():
     expected = attention_formula(*(t.numpy() for t in inputs), allowed.numpy())
     closely(evaluate(attended(), *inputs, allowed), expected, atol=3e-6)
     bias = torch.randn(1, 4, 5, 6)
-    expected = attention_formula(*(t.numpy() for t in inputs), bias=bias.numpy().astype(np.float64))
+    expected = attention_formula(
+        *(t.numpy() for t in inputs), bias=bias.numpy().astype(np.float64)
+    )
     closely(evaluate(attended(), *inputs, bias), expected, atol=3e-6)
 
 
@@ -92,7 +105,10 @@ def test_tensorrt_compiles_attention_in_half_precision():
     inputs = [t.half() for t in qkv(8, 8, 4, 4)]
     expected = attention_formula(*(t.float().numpy() for t in inputs))
     torch.testing.assert_close(
-        evaluate(attended(), *inputs).float(), torch.from_numpy(expected), rtol=2e-3, atol=2e-3
+        evaluate(attended(), *inputs).float(),
+        torch.from_numpy(expected),
+        rtol=2e-3,
+        atol=2e-3,
     )
 
 

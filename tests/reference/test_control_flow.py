@@ -51,7 +51,8 @@ def test_recurrence_returns_its_last_value(count):
 
 
 @pytest.mark.parametrize(
-    ("reverse", "expected"), [(False, [0.0, 1.0, 3.0, 6.0]), (True, [3.0, 5.0, 6.0, 6.0])]
+    ("reverse", "expected"),
+    [(False, [0.0, 1.0, 3.0, 6.0]), (True, [3.0, 5.0, 6.0, 6.0])],
 )
 def test_iterator_slices_in_both_directions(reverse, expected):
     def build(net, x):
@@ -75,11 +76,19 @@ def test_outputs_are_stacked_along_a_new_axis(kind, axis):
         loop = counted(net, 3)
         item = loop.add_iterator(x, 0, False).get_output(0)
         return collect(
-            net, loop, net.add_unary(item, trt.UnaryOperation.NEG).get_output(0), kind, 3, axis
+            net,
+            loop,
+            net.add_unary(item, trt.UnaryOperation.NEG).get_output(0),
+            kind,
+            3,
+            axis,
         )
 
     parts = [-row for row in x]
-    exactly(evaluate(build, x), torch.stack(parts if kind == CONCATENATE else parts[::-1], axis))
+    exactly(
+        evaluate(build, x),
+        torch.stack(parts if kind == CONCATENATE else parts[::-1], axis),
+    )
 
 
 def test_concatenated_recurrence_has_values_before_each_iteration():
@@ -115,7 +124,9 @@ def while_below(net, x, bound, limit=None):
     loop = net.add_loop()
     state = loop.add_recurrence(x)
     count = loop.add_recurrence(constant(net, [0.0]))
-    below = net.add_elementwise(state.get_output(0), constant(net, [bound]), LESS).get_output(0)
+    below = net.add_elementwise(
+        state.get_output(0), constant(net, [bound]), LESS
+    ).get_output(0)
     scalar = net.add_shuffle(below)
     scalar.reshape_dims = ()
     loop.add_trip_limit(scalar.get_output(0), WHILE)
@@ -131,7 +142,9 @@ def while_below(net, x, bound, limit=None):
     [(1.0, None, (16.0, 4)), (10.0, None, (10.0, 0)), (1.0, 2, (4.0, 2))],
 )
 def test_while_loop_ends_at_its_condition_or_trip_limit(start, limit, expected):
-    value, count = evaluate(lambda net, x: while_below(net, x, 10.0, limit), torch.tensor([start]))
+    value, count = evaluate(
+        lambda net, x: while_below(net, x, 10.0, limit), torch.tensor([start])
+    )
     exactly(value, [expected[0]])
     exactly(count, [float(expected[1])])
 
@@ -152,7 +165,8 @@ def test_iterator_past_the_end_of_its_axis_is_an_error():
         loop = counted(net, 3)
         state = loop.add_recurrence(constant(net, 0.0))
         state.set_input(
-            1, add(net, state.get_output(0), loop.add_iterator(x, 0, False).get_output(0))
+            1,
+            add(net, state.get_output(0), loop.add_iterator(x, 0, False).get_output(0)),
         )
         return loop.add_loop_output(state.get_output(0), LAST)
 
@@ -173,7 +187,9 @@ def test_nested_loop_restarts_in_each_iteration():
         item = inner.add_iterator(row, 0, False).get_output(0)
         total = inner.add_recurrence(constant(net, 0.0))
         total.set_input(1, add(net, total.get_output(0), item))
-        totals = collect(net, inner, add(net, total.get_output(0), item), CONCATENATE, 3)
+        totals = collect(
+            net, inner, add(net, total.get_output(0), item), CONCATENATE, 3
+        )
         summed = net.add_reduce(totals, trt.ReduceOperation.SUM, 1, False).get_output(0)
         grand.set_input(1, add(net, grand.get_output(0), summed))
         return [
@@ -194,7 +210,10 @@ def test_lstm_matches_torch():
     def build(net, x):
         def gates(t, w):
             return net.add_matrix_multiply(
-                t, trt.MatrixOperation.NONE, constant(net, w), trt.MatrixOperation.TRANSPOSE
+                t,
+                trt.MatrixOperation.NONE,
+                constant(net, w),
+                trt.MatrixOperation.TRANSPOSE,
             ).get_output(0)
 
         loop = counted(net, 7)
@@ -202,7 +221,10 @@ def test_lstm_matches_torch():
         h, c = (loop.add_recurrence(constant(net, torch.zeros(2, 4))) for _ in range(2))
         total = add(net, gates(item, wi), gates(h.get_output(0), wh))
         total = add(net, total, constant(net, (bi + bh)[None]))
-        parts = [net.add_slice(total, (0, 4 * i), (2, 4), (1, 1)).get_output(0) for i in range(4)]
+        parts = [
+            net.add_slice(total, (0, 4 * i), (2, 4), (1, 1)).get_output(0)
+            for i in range(4)
+        ]
         kinds = (
             trt.ActivationType.SIGMOID,
             trt.ActivationType.SIGMOID,
@@ -210,10 +232,16 @@ def test_lstm_matches_torch():
             trt.ActivationType.SIGMOID,
         )
         i, f, g, o = (
-            net.add_activation(p, kind).get_output(0) for p, kind in zip(parts, kinds, strict=True)
+            net.add_activation(p, kind).get_output(0)
+            for p, kind in zip(parts, kinds, strict=True)
         )
         cell = add(net, add(net, f, c.get_output(0), PROD), add(net, i, g, PROD))
-        hidden = add(net, o, net.add_activation(cell, trt.ActivationType.TANH).get_output(0), PROD)
+        hidden = add(
+            net,
+            o,
+            net.add_activation(cell, trt.ActivationType.TANH).get_output(0),
+            PROD,
+        )
         h.set_input(1, hidden)
         c.set_input(1, cell)
         return [
@@ -243,13 +271,18 @@ def test_conditional_returns_the_selected_branch(flag):
     def build(net, x, c):
         return choose(net, c, x, lambda t: negated(net, t), lambda t: add(net, t, t))
 
-    exactly(evaluate(build, torch.tensor([3.0]), torch.tensor(flag)), [-3.0] if flag else [6.0])
+    exactly(
+        evaluate(build, torch.tensor([3.0]), torch.tensor(flag)),
+        [-3.0] if flag else [6.0],
+    )
 
 
 def failing(net, x):
     """x divided by zero as integers, which no evaluation allows."""
     number = net.add_cast(x, trt.int32).get_output(0)
-    quotient = add(net, number, constant(net, [0], torch.int32), trt.ElementWiseOperation.DIV)
+    quotient = add(
+        net, number, constant(net, [0], torch.int32), trt.ElementWiseOperation.DIV
+    )
     return net.add_cast(quotient, trt.float32).get_output(0)
 
 
@@ -271,7 +304,9 @@ def test_nested_conditional_with_a_layer_shared_by_both_branches(first, second):
         shared = add(net, x, constant(net, [1.0]))
 
         def inner(t):
-            return choose(net, d, t, lambda u: add(net, u, shared), lambda u: failing(net, u))
+            return choose(
+                net, d, t, lambda u: add(net, u, shared), lambda u: failing(net, u)
+            )
 
         return choose(net, c, x, inner, lambda t: add(net, t, shared, PROD))
 
@@ -313,9 +348,13 @@ def test_conditional_in_a_loop_is_evaluated_in_each_iteration():
         ).get_output(0)
         conditional = net.add_if_conditional()
         conditional.set_condition(positive)
-        total, value = (conditional.add_input(t).get_output(0) for t in (state.get_output(0), item))
+        total, value = (
+            conditional.add_input(t).get_output(0) for t in (state.get_output(0), item)
+        )
         kept = net.add_identity(total).get_output(0)
-        state.set_input(1, conditional.add_output(add(net, total, value), kept).get_output(0))
+        state.set_input(
+            1, conditional.add_output(add(net, total, value), kept).get_output(0)
+        )
         return loop.add_loop_output(state.get_output(0), LAST)
 
     inputs = [torch.tensor([1.0, -5.0, 2.0, 4.0])]

@@ -32,7 +32,10 @@ def geometry(mode, length, size, stride, before, after):
 def naive_convolution(x, w, bias, stride, dilation, groups, mode, pre, post):
     space = x.shape[2:]
     reach = [d * (k - 1) + 1 for d, k in zip(dilation, w.shape[2:], strict=True)]
-    shapes = [geometry(mode, *args) for args in zip(space, reach, stride, pre, post, strict=True)]
+    shapes = [
+        geometry(mode, *args)
+        for args in zip(space, reach, stride, pre, post, strict=True)
+    ]
     out = np.zeros((x.shape[0], w.shape[0], *(n for n, _ in shapes)), np.float64)
     per_group = w.shape[0] // groups
     for n, k, *position in itertools.product(*map(range, out.shape)):
@@ -40,7 +43,9 @@ def naive_convolution(x, w, bias, stride, dilation, groups, mode, pre, post):
         for c, *tap in itertools.product(range(w.shape[1]), *map(range, w.shape[2:])):
             at = [
                 p * s + t * d - b
-                for p, s, t, d, (_, b) in zip(position, stride, tap, dilation, shapes, strict=True)
+                for p, s, t, d, (_, b) in zip(
+                    position, stride, tap, dilation, shapes, strict=True
+                )
             ]
             if all(0 <= a < m for a, m in zip(at, space, strict=True)):
                 total += x[(n, k // per_group * w.shape[1] + c, *at)] * w[(k, c, *tap)]
@@ -62,10 +67,15 @@ CONVOLUTIONS = [
     ("shape", "kernel", "stride", "dilation", "groups", "pre", "post"), CONVOLUTIONS
 )
 def test_convolution(mode, shape, kernel, stride, dilation, groups, pre, post):
-    x, w, bias = (RANDOM.standard_normal(s).astype(np.float32) for s in (shape, kernel, kernel[:1]))
+    x, w, bias = (
+        RANDOM.standard_normal(s).astype(np.float32)
+        for s in (shape, kernel, kernel[:1])
+    )
 
     def build(net, t):
-        layer = net.add_convolution_nd(t, kernel[0], kernel[2:], weights(w), weights(bias))
+        layer = net.add_convolution_nd(
+            t, kernel[0], kernel[2:], weights(w), weights(bias)
+        )
         layer.stride_nd, layer.dilation_nd, layer.num_groups = stride, dilation, groups
         layer.pre_padding, layer.post_padding, layer.padding_mode = (
             pre,
@@ -127,10 +137,14 @@ def naive_deconvolution(x, w, bias, stride, dilation, groups, mode, pre, post):
         for k, *tap in itertools.product(range(w.shape[1]), *map(range, w.shape[2:])):
             at = [
                 p * s + t * d - b
-                for p, s, t, d, b in zip(position, stride, tap, dilation, pre, strict=True)
+                for p, s, t, d, b in zip(
+                    position, stride, tap, dilation, pre, strict=True
+                )
             ]
             if all(0 <= a < m for a, m in zip(at, lengths, strict=True)):
-                out[(n, group * w.shape[1] + k, *at)] += x[(n, c, *position)] * w[(c, k, *tap)]
+                out[(n, group * w.shape[1] + k, *at)] += (
+                    x[(n, c, *position)] * w[(c, k, *tap)]
+                )
     return out.astype(np.float32)
 
 
@@ -147,7 +161,9 @@ DECONVOLUTIONS = [
 )
 def test_deconvolution(mode, shape, kernel, stride, dilation, groups, pre, post):
     maps = kernel[1] * groups
-    x, w, bias = (RANDOM.standard_normal(s).astype(np.float32) for s in (shape, kernel, (maps,)))
+    x, w, bias = (
+        RANDOM.standard_normal(s).astype(np.float32) for s in (shape, kernel, (maps,))
+    )
 
     def build(net, t):
         layer = net.add_deconvolution_nd(t, maps, kernel[2:], weights(w), weights(bias))
@@ -159,16 +175,22 @@ def test_deconvolution(mode, shape, kernel, stride, dilation, groups, pre, post)
         )
         return layer
 
-    expected = naive_deconvolution(x, w, bias, stride, dilation, groups, mode, pre, post)
+    expected = naive_deconvolution(
+        x, w, bias, stride, dilation, groups, mode, pre, post
+    )
     closely(evaluate(build, torch.from_numpy(x)), expected, rtol=1e-5, atol=1e-5)
 
 
 def naive_pooling(x, kind, window, stride, mode, pre, post, excludes, blend):
     space = x.shape[2:]
-    shapes = [geometry(mode, *args) for args in zip(space, window, stride, pre, post, strict=True)]
+    shapes = [
+        geometry(mode, *args)
+        for args in zip(space, window, stride, pre, post, strict=True)
+    ]
     if mode.startswith("SAME"):
         totals = [
-            max((n - 1) // s * s + w - n, 0) for n, s, w in zip(space, stride, window, strict=True)
+            max((n - 1) // s * s + w - n, 0)
+            for n, s, w in zip(space, stride, window, strict=True)
         ]
         pre = [b for _, b in shapes]
         post = [t - b for t, b in zip(totals, pre, strict=True)]
@@ -176,10 +198,15 @@ def naive_pooling(x, kind, window, stride, mode, pre, post, excludes, blend):
     for n, c, *position in itertools.product(*map(range, out.shape)):
         seen, padded = [], 0
         for tap in itertools.product(*map(range, window)):
-            at = [p * s + t - b for p, s, t, b in zip(position, stride, tap, pre, strict=True)]
+            at = [
+                p * s + t - b
+                for p, s, t, b in zip(position, stride, tap, pre, strict=True)
+            ]
             if all(0 <= a < m for a, m in zip(at, space, strict=True)):
                 seen.append(x[(n, c, *at)])
-            padded += all(-b <= a < m + e for a, m, b, e in zip(at, space, pre, post, strict=True))
+            padded += all(
+                -b <= a < m + e for a, m, b, e in zip(at, space, pre, post, strict=True)
+            )
         average = sum(seen) / (len(seen) if excludes else padded)
         out[(n, c, *position)] = {
             "MAX": max(seen),
@@ -220,7 +247,12 @@ def test_pooling(mode, kind, excludes, shape, window, stride, pre, post):
 
 @pytest.mark.parametrize(
     ("mode", "expected"),
-    [("EXPLICIT_ROUND_DOWN", 5), ("EXPLICIT_ROUND_UP", 5), ("SAME_UPPER", 3), ("SAME_LOWER", 3)],
+    [
+        ("EXPLICIT_ROUND_DOWN", 5),
+        ("EXPLICIT_ROUND_UP", 5),
+        ("SAME_UPPER", 3),
+        ("SAME_LOWER", 3),
+    ],
 )
 def test_pooled_sizes_match_the_documented_example(mode, expected):
     """I = 6, B = 3, A = 2, S = 2, F = 3 of PaddingMode's documentation."""

@@ -36,7 +36,11 @@ FLOAT_OPS = {
 @pytest.mark.parametrize("op", FLOAT_OPS)
 def test_binary_operations_match_numpy_on_floats(op):
     result = evaluate(
-        lambda net, a, b: net.add_elementwise(a, b, getattr(trt.ElementWiseOperation, op)), A, B
+        lambda net, a, b: net.add_elementwise(
+            a, b, getattr(trt.ElementWiseOperation, op)
+        ),
+        A,
+        B,
     )
     exactly(result, torch.tensor([FLOAT_OPS[op]], dtype=result.dtype))
 
@@ -52,9 +56,16 @@ def test_binary_operations_match_numpy_on_floats(op):
 )
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_integer_division_truncates_and_floor_division_rounds_down(op, expected, dtype):
-    a, b = torch.tensor([-7, 7, 7, -1], dtype=dtype), torch.tensor([2, -2, 2, 5], dtype=dtype)
+    a, b = (
+        torch.tensor([-7, 7, 7, -1], dtype=dtype),
+        torch.tensor([2, -2, 2, 5], dtype=dtype),
+    )
     result = evaluate(
-        lambda net, a, b: net.add_elementwise(a, b, getattr(trt.ElementWiseOperation, op)), a, b
+        lambda net, a, b: net.add_elementwise(
+            a, b, getattr(trt.ElementWiseOperation, op)
+        ),
+        a,
+        b,
     )
     exactly(result, torch.tensor(expected, dtype=dtype))
 
@@ -62,20 +73,32 @@ def test_integer_division_truncates_and_floor_division_rounds_down(op, expected,
 def test_powers_of_floats_match_numpy():
     a, b = torch.tensor([2.0, -2.0, 9.0, 0.0]), torch.tensor([3.0, 3.0, 0.5, 0.0])
     exactly(
-        evaluate(lambda net, a, b: net.add_elementwise(a, b, trt.ElementWiseOperation.POW), a, b),
+        evaluate(
+            lambda net, a, b: net.add_elementwise(a, b, trt.ElementWiseOperation.POW),
+            a,
+            b,
+        ),
         [8.0, -8.0, 3.0, 1.0],
     )
 
 
 @pytest.mark.parametrize(
     ("op", "expected"),
-    [("AND", [False, False, True]), ("OR", [False, True, True]), ("XOR", [False, True, False])],
+    [
+        ("AND", [False, False, True]),
+        ("OR", [False, True, True]),
+        ("XOR", [False, True, False]),
+    ],
 )
 def test_logical_operations(op, expected):
     a, b = torch.tensor([False, False, True]), torch.tensor([False, True, True])
     exactly(
         evaluate(
-            lambda net, a, b: net.add_elementwise(a, b, getattr(trt.ElementWiseOperation, op)), a, b
+            lambda net, a, b: net.add_elementwise(
+                a, b, getattr(trt.ElementWiseOperation, op)
+            ),
+            a,
+            b,
         ),
         torch.tensor(expected),
     )
@@ -93,7 +116,10 @@ def test_axes_of_size_one_are_broadcast_in_both_directions():
 
 
 def test_float16_is_rounded_once_after_each_operation():
-    a, b = torch.tensor([2048.0], dtype=torch.float16), torch.tensor([1.0], dtype=torch.float16)
+    a, b = (
+        torch.tensor([2048.0], dtype=torch.float16),
+        torch.tensor([1.0], dtype=torch.float16),
+    )
     result = evaluate(
         lambda net, a, b: net.add_elementwise(a, b, trt.ElementWiseOperation.SUM), a, b
     )
@@ -103,7 +129,8 @@ def test_float16_is_rounded_once_after_each_operation():
 def test_integer_division_by_zero_is_an_error():
     a, b = torch.tensor([1]), torch.tensor([0])
     _, network = network_of(
-        lambda net, a, b: net.add_elementwise(a, b, trt.ElementWiseOperation.DIV), [a, b]
+        lambda net, a, b: net.add_elementwise(a, b, trt.ElementWiseOperation.DIV),
+        [a, b],
     )
     with pytest.raises(NetworkEvaluationError, match="ELEMENTWISE"):
         reference.run(network, [a, b])
@@ -145,7 +172,8 @@ UNARY_CASES = {
 def test_unary_operations(op):
     x, formula = UNARY_CASES[op]
     result = evaluate(
-        lambda net, x: net.add_unary(x, getattr(trt.UnaryOperation, op)), torch.from_numpy(x)
+        lambda net, x: net.add_unary(x, getattr(trt.UnaryOperation, op)),
+        torch.from_numpy(x),
     )
     closely(result, formula(x))
 
@@ -153,12 +181,16 @@ def test_unary_operations(op):
 def test_every_unary_operation_and_activation_has_a_case():
     assert {*UNARY_CASES, "NOT"} >= set(trt.UnaryOperation.__members__)
     assert set(ACTIVATION_CASES) >= set(trt.ActivationType.__members__)
-    assert {*FLOAT_OPS, "POW", "AND", "OR", "XOR"} >= set(trt.ElementWiseOperation.__members__)
+    assert {*FLOAT_OPS, "POW", "AND", "OR", "XOR"} >= set(
+        trt.ElementWiseOperation.__members__
+    )
 
 
 def test_not_of_bools_and_sign_of_integers():
     flags = torch.tensor([True, False])
-    exactly(evaluate(lambda net, x: net.add_unary(x, trt.UnaryOperation.NOT), flags), ~flags)
+    exactly(
+        evaluate(lambda net, x: net.add_unary(x, trt.UnaryOperation.NOT), flags), ~flags
+    )
     numbers = torch.tensor([-3, 0, 5], dtype=torch.int32)
     exactly(
         evaluate(lambda net, x: net.add_unary(x, trt.UnaryOperation.SIGN), numbers),
@@ -196,7 +228,9 @@ def test_activations(kind, alpha, beta):
         layer.alpha, layer.beta = alpha, beta
         return layer
 
-    expected = ACTIVATION_CASES[kind](X.astype(np.float64), alpha, beta).astype(np.float32)
+    expected = ACTIVATION_CASES[kind](X.astype(np.float64), alpha, beta).astype(
+        np.float32
+    )
     closely(evaluate(build, torch.from_numpy(X)), expected, atol=2e-7)
 
 
@@ -210,8 +244,13 @@ def test_softplus_of_large_values_does_not_overflow():
 
 
 def test_parametric_relu_broadcasts_slopes():
-    x, slopes = torch.tensor([[[-1.0, 2.0], [-3.0, -4.0]]]), torch.tensor([[[0.5], [0.1]]])
-    result = evaluate(lambda net, x: net.add_parametric_relu(x, constant(net, slopes)), x)
+    x, slopes = (
+        torch.tensor([[[-1.0, 2.0], [-3.0, -4.0]]]),
+        torch.tensor([[[0.5], [0.1]]]),
+    )
+    result = evaluate(
+        lambda net, x: net.add_parametric_relu(x, constant(net, slopes)), x
+    )
     closely(result, [[[-0.5, 2.0], [-0.3, -0.4]]])
 
 
@@ -227,15 +266,30 @@ def test_select_broadcasts_all_three_inputs():
 @pytest.mark.parametrize(
     ("value", "to", "expected"),
     [
-        (torch.tensor([-2.7, 0.0, 2.7]), "INT32", torch.tensor([-2, 0, 2], dtype=torch.int32)),
+        (
+            torch.tensor([-2.7, 0.0, 2.7]),
+            "INT32",
+            torch.tensor([-2, 0, 2], dtype=torch.int32),
+        ),
         (torch.tensor([-2.7, 0.0, 2.7]), "INT64", torch.tensor([-2, 0, 2])),
         (torch.tensor([-0.5, 0.0, 2.7]), "BOOL", torch.tensor([True, False, True])),
-        (torch.tensor([1.0, 70000.0]), "HALF", torch.tensor([1.0, math.inf], dtype=torch.float16)),
+        (
+            torch.tensor([1.0, 70000.0]),
+            "HALF",
+            torch.tensor([1.0, math.inf], dtype=torch.float16),
+        ),
         (torch.tensor([1.00390625]), "BF16", torch.tensor([1.0], dtype=torch.bfloat16)),
         (torch.tensor([True, False]), "FLOAT", torch.tensor([1.0, 0.0])),
         (torch.tensor([3, -4], dtype=torch.int32), "FLOAT", torch.tensor([3.0, -4.0])),
-        (torch.tensor([0, 255], dtype=torch.uint8), "FLOAT", torch.tensor([0.0, 255.0])),
+        (
+            torch.tensor([0, 255], dtype=torch.uint8),
+            "FLOAT",
+            torch.tensor([0.0, 255.0]),
+        ),
     ],
 )
 def test_casts(value, to, expected):
-    exactly(evaluate(lambda net, x: net.add_cast(x, getattr(trt.DataType, to)), value), expected)
+    exactly(
+        evaluate(lambda net, x: net.add_cast(x, getattr(trt.DataType, to)), value),
+        expected,
+    )

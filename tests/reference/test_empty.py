@@ -65,7 +65,10 @@ def joined(net, x):
 
 
 CASES = {
-    "unary": (lambda net, x: net.add_unary(x, trt.UnaryOperation.EXP), torch.ones(2, 0, 3)),
+    "unary": (
+        lambda net, x: net.add_unary(x, trt.UnaryOperation.EXP),
+        torch.ones(2, 0, 3),
+    ),
     "activation": (
         lambda net, x: net.add_activation(x, trt.ActivationType.RELU),
         torch.ones(2, 0, 3),
@@ -87,7 +90,10 @@ CASES = {
         lambda net, x: net.add_matrix_multiply(x, NONE, x, TRANSPOSE),
         torch.ones(2, 0, 0),
     ),
-    "einsum": (lambda net, x: net.add_einsum([x, x], "bij,bik->bjk"), torch.zeros(2, 3, 3)),
+    "einsum": (
+        lambda net, x: net.add_einsum([x, x], "bij,bik->bjk"),
+        torch.zeros(2, 3, 3),
+    ),
     "concatenation": (joined, EMPTY.repeat(2, 1, 1)),
     "fill": (sliced, torch.full((2, 2, 2), 5.0)),
     "gather beside": (lambda net, x: gathered(net, x, 0), EMPTY),

@@ -37,14 +37,19 @@ def test_shuffle_transposes_reshapes_and_transposes_in_order():
     exactly(evaluate(shuffled((2, 0, 1), (0, 3, -1), (1, 2, 0)), X), expected)
 
 
-@pytest.mark.parametrize("dims", [(0, -1), (-1,), (0, 0, 0, 1), (4, 0, -1), (2, 1, 3, 4)])
+@pytest.mark.parametrize(
+    "dims", [(0, -1), (-1,), (0, 0, 0, 1), (4, 0, -1), (2, 1, 3, 4)]
+)
 def test_reshape_zero_copies_and_minus_one_infers_a_size(dims):
     lengths = [X.shape[i] if n == 0 else n for i, n in enumerate(dims)]
     exactly(evaluate(shuffled(dims=dims), X), X.reshape(lengths))
 
 
 def test_reshape_zero_is_literal_without_placeholders():
-    exactly(evaluate(shuffled(dims=(0, 5), placeholder=False), torch.ones(2, 0)), torch.ones(0, 5))
+    exactly(
+        evaluate(shuffled(dims=(0, 5), placeholder=False), torch.ones(2, 0)),
+        torch.ones(0, 5),
+    )
 
 
 def test_scalar_is_reshaped_to_a_vector_and_back():
@@ -174,7 +179,9 @@ def gathered(mode, axis=0, batch=0):
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_gather_along_an_axis(axis, indices, dtype):
     i = torch.tensor(indices, dtype=dtype)
-    exactly(evaluate(gathered("DEFAULT", axis), X, i), np.take(X.numpy(), i.numpy(), axis))
+    exactly(
+        evaluate(gathered("DEFAULT", axis), X, i), np.take(X.numpy(), i.numpy(), axis)
+    )
 
 
 def test_gather_row_by_row():
@@ -204,7 +211,11 @@ def test_gather_by_coordinate_tuples(batch):
 )
 def test_negative_gather_indices_require_a_static_axis(mode, indices):
     i = torch.tensor(indices)
-    expected = X.index_select(1, torch.tensor([2, 0])) if mode == "DEFAULT" else X.gather(1, i % 3)
+    expected = (
+        X.index_select(1, torch.tensor([2, 0]))
+        if mode == "DEFAULT"
+        else X.gather(1, i % 3)
+    )
     exactly(evaluate(gathered(mode, 1), X, i), expected)
     _, network = network_of(gathered(mode, 1), [X, i], dynamic=True)
     with pytest.raises(NetworkEvaluationError, match="undefined"):
@@ -213,12 +224,19 @@ def test_negative_gather_indices_require_a_static_axis(mode, indices):
 
 def test_gather_out_of_bounds_returns_zero():
     """IGatherLayer: 'Zero will be stored for OOB access'."""
-    exactly(evaluate(gathered("DEFAULT", 1), X[:1, :, :1], torch.tensor([1, 3])), [[[4.0], [0.0]]])
     exactly(
-        evaluate(gathered("ELEMENT", 0), torch.tensor([5.0, 6.0]), torch.tensor([7, 1])), [0.0, 6.0]
+        evaluate(gathered("DEFAULT", 1), X[:1, :, :1], torch.tensor([1, 3])),
+        [[[4.0], [0.0]]],
     )
     exactly(
-        evaluate(gathered("ND"), torch.tensor([5.0, 6.0]), torch.tensor([[1], [2]])), [6.0, 0.0]
+        evaluate(
+            gathered("ELEMENT", 0), torch.tensor([5.0, 6.0]), torch.tensor([7, 1])
+        ),
+        [0.0, 6.0],
+    )
+    exactly(
+        evaluate(gathered("ND"), torch.tensor([5.0, 6.0]), torch.tensor([[1], [2]])),
+        [6.0, 0.0],
     )
 
 
@@ -242,7 +260,10 @@ def test_nd_scatter_does_not_modify_its_input():
     expected[0, 2], expected[1, 0] = [1, 2], [3, 4]
     exactly(
         evaluate(
-            lambda net, d, i, u: net.add_scatter(d, i, u, trt.ScatterMode.ND), data, i, updates
+            lambda net, d, i, u: net.add_scatter(d, i, u, trt.ScatterMode.ND),
+            data,
+            i,
+            updates,
         ),
         expected,
     )
@@ -257,7 +278,9 @@ def test_one_hot(axis):
     ).astype(np.float32)
 
     def build(net, i):
-        return net.add_one_hot(i, constant(net, [-1.0, 9.0]), constant(net, 3, torch.int32), axis)
+        return net.add_one_hot(
+            i, constant(net, [-1.0, 9.0]), constant(net, 3, torch.int32), axis
+        )
 
     exactly(evaluate(build, i), expected)
 
@@ -271,7 +294,9 @@ def test_concatenation_with_an_empty_input():
         return layer
 
     exactly(evaluate(build, *parts), np.concatenate([p.numpy() for p in parts], 1))
-    exactly(evaluate(build, *parts[::2]), np.concatenate([p.numpy() for p in parts[::2]], 1))
+    exactly(
+        evaluate(build, *parts[::2]), np.concatenate([p.numpy() for p in parts[::2]], 1)
+    )
 
 
 @pytest.mark.parametrize(("pre", "post"), [((1, 0), (2, 3)), ((-1, 2), (1, -2))])
@@ -281,13 +306,20 @@ def test_padding_adds_zeros_and_negative_padding_crops(pre, post):
     for r, c in itertools.product(range(expected.shape[0]), range(expected.shape[1])):
         if 0 <= r - pre[0] < 4 and 0 <= c - pre[1] < 4:
             expected[r, c] = x[0, 0, r - pre[0], c - pre[1]]
-    exactly(evaluate(lambda net, x: net.add_padding_nd(x, pre, post), x), expected[None, None])
+    exactly(
+        evaluate(lambda net, x: net.add_padding_nd(x, pre, post), x),
+        expected[None, None],
+    )
 
 
 def test_squeeze_and_unsqueeze_accept_negative_axes():
     x = torch.ones(1, 2, 1, 3)
-    assert evaluate(lambda net, x: net.add_squeeze(x, constant(net, [-2])), x).shape == (1, 2, 3)
-    assert evaluate(lambda net, x: net.add_unsqueeze(x, constant(net, [0, -1])), x).shape == (
+    assert evaluate(
+        lambda net, x: net.add_squeeze(x, constant(net, [-2])), x
+    ).shape == (1, 2, 3)
+    assert evaluate(
+        lambda net, x: net.add_unsqueeze(x, constant(net, [0, -1])), x
+    ).shape == (
         1,
         1,
         2,
@@ -303,7 +335,15 @@ def test_shape_returns_int64_sizes_of_dynamic_axes():
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.bool]
+    "dtype",
+    [
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.int32,
+        torch.int64,
+        torch.bool,
+    ],
 )
 def test_constants_of_every_dtype(dtype):
     value = torch.tensor([[0, 1, 1]]).to(dtype)
@@ -311,22 +351,31 @@ def test_constants_of_every_dtype(dtype):
 
 
 def test_scalar_and_int8_constants():
-    exactly(evaluate(lambda net, x: [constant(net, 2.5)], torch.ones(1)), torch.tensor(2.5))
+    exactly(
+        evaluate(lambda net, x: [constant(net, 2.5)], torch.ones(1)), torch.tensor(2.5)
+    )
     # TensorRT compiles those only in front of a dequantization
     value = torch.tensor([-128, 127], dtype=torch.int8)
     if capabilities.current().has_int64:  # 8.6 has none
         exactly(
-            evaluate(lambda net, x: [constant(net, value)], torch.ones(1), compiled=False), value
+            evaluate(
+                lambda net, x: [constant(net, value)], torch.ones(1), compiled=False
+            ),
+            value,
         )
 
 
 def test_reverse_sequence():
-    x, lengths = torch.arange(24.0).reshape(4, 3, 2), torch.tensor([2, 4, 0], dtype=torch.int32)
+    x, lengths = (
+        torch.arange(24.0).reshape(4, 3, 2),
+        torch.tensor([2, 4, 0], dtype=torch.int32),
+    )
     expected = x.numpy().copy()
     for b, n in enumerate(lengths.tolist()):
         expected[:n, b] = x.numpy()[:n, b][::-1]
     exactly(
-        evaluate(lambda net, x: net.add_reverse_sequence(x, constant(net, lengths)), x), expected
+        evaluate(lambda net, x: net.add_reverse_sequence(x, constant(net, lengths)), x),
+        expected,
     )
 
     def batch_first(net, x):
@@ -334,7 +383,9 @@ def test_reverse_sequence():
         layer.batch_axis, layer.sequence_axis = 0, 1
         return layer
 
-    exactly(evaluate(batch_first, x.transpose(0, 1).contiguous()), expected.swapaxes(0, 1))
+    exactly(
+        evaluate(batch_first, x.transpose(0, 1).contiguous()), expected.swapaxes(0, 1)
+    )
 
 
 @pytest.mark.parametrize("exclusive", [False, True])
@@ -350,7 +401,9 @@ def test_cumulative_sums(exclusive, backward, axis):
 
     def build(net, x):
         where = constant(net, axis, torch.int32)
-        return net.add_cumulative(x, where, trt.CumulativeOperation.SUM, exclusive, backward)
+        return net.add_cumulative(
+            x, where, trt.CumulativeOperation.SUM, exclusive, backward
+        )
 
     exactly(evaluate(build, x), expected)
 
@@ -380,7 +433,10 @@ def test_linspace_fills_are_affine_in_their_coordinates():
 
 def test_random_fill_is_an_error():
     _, network = network_of(
-        lambda net, x: net.add_fill((2,), trt.FillOperation.RANDOM_UNIFORM, trt.float32), [X]
+        lambda net, x: net.add_fill(
+            (2,), trt.FillOperation.RANDOM_UNIFORM, trt.float32
+        ),
+        [X],
     )
     with pytest.raises(NetworkEvaluationError, match="random"):
         reference.run(network, [X])
@@ -392,9 +448,13 @@ def test_nonzero_returns_indices():
     # RTX makes the layer but has nothing that runs it: "has no runners that implement it"
     # (NVIDIA/TensorRT-RTX#32)
     exactly(
-        evaluate(lambda net, x: net.add_non_zero(x), x, compiled=False), expected.astype(np.int32)
+        evaluate(lambda net, x: net.add_non_zero(x), x, compiled=False),
+        expected.astype(np.int32),
     )
-    exactly(evaluate(lambda net, x: net.add_non_zero(x, trt.int64), x, compiled=False), expected)
+    exactly(
+        evaluate(lambda net, x: net.add_non_zero(x, trt.int64), x, compiled=False),
+        expected,
+    )
 
 
 @pytest.mark.parametrize("holds", [True, False])
@@ -417,7 +477,9 @@ def test_failed_assertion_is_an_error(holds):
 
 
 def test_squeeze_without_axes_removes_all_axes_of_size_one():
-    assert evaluate(lambda net, x: net.add_squeeze(x, None), torch.ones(1, 2, 1)).shape == (2,)
+    assert evaluate(
+        lambda net, x: net.add_squeeze(x, None), torch.ones(1, 2, 1)
+    ).shape == (2,)
 
 
 def test_scatter_out_of_bounds_is_an_error():

@@ -17,7 +17,10 @@ def test_quantization_rounds_ties_to_even_and_saturates():
     def build(net, x):
         scale = constant(net, 0.5)
         quantized = net.add_quantize(x, scale, trt.int8).get_output(0)
-        return [quantized, net.add_dequantize(quantized, scale, trt.float32).get_output(0)]
+        return [
+            quantized,
+            net.add_dequantize(quantized, scale, trt.float32).get_output(0),
+        ]
 
     quantized, back = evaluate(
         build, x, compiled=capabilities.current().has_int64
@@ -43,7 +46,10 @@ def test_quantization_per_channel(axis):
     expected = np.clip(np.round((w / wide).numpy()), -128, 127) * wide.numpy()
     # 8.6 takes the pair out where the only reader of a constant is a sum, and adds the constant
     # unrounded
-    closely(evaluate(build, torch.zeros(3, 4), ran=capabilities.current().has_int64), expected)
+    closely(
+        evaluate(build, torch.zeros(3, 4), ran=capabilities.current().has_int64),
+        expected,
+    )
 
 
 def test_fp8_quantization_saturates_at_448():
@@ -67,7 +73,9 @@ def test_tensorrt_compiles_a_quantized_matrix_product():
         pairs = []
         for tensor in (x, constant(net, w)):
             quantized = net.add_quantize(tensor, scale, trt.int8).get_output(0)
-            pairs.append(net.add_dequantize(quantized, scale, trt.float32).get_output(0))
+            pairs.append(
+                net.add_dequantize(quantized, scale, trt.float32).get_output(0)
+            )
         return net.add_matrix_multiply(
             pairs[0], trt.MatrixOperation.NONE, pairs[1], trt.MatrixOperation.NONE
         )
@@ -75,7 +83,12 @@ def test_tensorrt_compiles_a_quantized_matrix_product():
     def rounded(t):
         return np.clip(np.round(t.double().numpy() / 0.05), -128, 127) * 0.05
 
-    closely(evaluate(build, x), (rounded(x) @ rounded(w)).astype(np.float32), rtol=1e-4, atol=1e-4)
+    closely(
+        evaluate(build, x),
+        (rounded(x) @ rounded(w)).astype(np.float32),
+        rtol=1e-4,
+        atol=1e-4,
+    )
 
 
 def test_int4_weights_with_block_scales():
@@ -87,8 +100,12 @@ def test_int4_weights_with_block_scales():
     def build(net, x):
         raw = trt.Weights(trt.DataType.INT4, packed.data_ptr(), 64)
         quantized = net.add_constant((32, 2), raw).get_output(0)
-        wide = net.add_dequantize(quantized, constant(net, scales), trt.float32).get_output(0)
-        return net.add_matrix_multiply(x, trt.MatrixOperation.NONE, wide, trt.MatrixOperation.NONE)
+        wide = net.add_dequantize(
+            quantized, constant(net, scales), trt.float32
+        ).get_output(0)
+        return net.add_matrix_multiply(
+            x, trt.MatrixOperation.NONE, wide, trt.MatrixOperation.NONE
+        )
 
     expected = values.double().numpy() * np.repeat(scales.double().numpy(), 16, axis=0)
     x = torch.eye(32)

@@ -22,7 +22,9 @@ def test_conversion_and_its_network_have_equal_outputs():
     )
     exactly(reference.run(network, [torch.ones(2)])[0], [-1.0, -1.0])
     exactly(
-        reference.run(SimpleNamespace(network=network, builder=builder), [torch.ones(2)])[0],
+        reference.run(
+            SimpleNamespace(network=network, builder=builder), [torch.ones(2)]
+        )[0],
         [-1.0, -1.0],
     )
 
@@ -61,8 +63,13 @@ def test_thousands_of_layers_in_reverse_order_are_evaluated():
 
 
 def test_int64_inputs_are_narrowed_without_overflow():
-    _, network = network_of(lambda net, x: net.add_identity(x), [torch.ones(1, dtype=torch.int32)])
-    exactly(reference.run(network, [torch.tensor([7])])[0], torch.tensor([7], dtype=torch.int32))
+    _, network = network_of(
+        lambda net, x: net.add_identity(x), [torch.ones(1, dtype=torch.int32)]
+    )
+    exactly(
+        reference.run(network, [torch.tensor([7])])[0],
+        torch.tensor([7], dtype=torch.int32),
+    )
     with pytest.raises(NetworkEvaluationError, match="beyond"):
         reference.run(network, [torch.tensor([2**40])])
 
@@ -128,7 +135,9 @@ def test_values_are_released_after_their_last_use(monkeypatch):
 def test_outputs_do_not_alias_inputs_or_weights():
     x = torch.ones(2)
     kept = torch.ones(2)
-    y, c = evaluate(lambda net, x: [net.add_identity(x).get_output(0), constant(net, kept)], x)
+    y, c = evaluate(
+        lambda net, x: [net.add_identity(x).get_output(0), constant(net, kept)], x
+    )
     y.add_(1)
     c.add_(1)
     exactly(x, torch.ones(2))

@@ -23,11 +23,20 @@ ROUNDINGS = {
 }
 
 
-def resized(mode, shape=None, scales=None, coordinates="ASYMMETRIC", rounding="FLOOR", **settings):
+def resized(
+    mode,
+    shape=None,
+    scales=None,
+    coordinates="ASYMMETRIC",
+    rounding="FLOOR",
+    **settings,
+):
     def build(net, x):
         layer = net.add_resize(x)
         layer.resize_mode = getattr(trt.InterpolationMode, mode)
-        layer.coordinate_transformation = getattr(trt.ResizeCoordinateTransformation, coordinates)
+        layer.coordinate_transformation = getattr(
+            trt.ResizeCoordinateTransformation, coordinates
+        )
         layer.nearest_rounding = getattr(trt.ResizeRoundMode, rounding)
         for name, value in settings.items():
             setattr(layer, name, value)
@@ -58,7 +67,9 @@ def test_nearest_resize(coordinates, rounding, origin, length):
         for i in range(length)
     ]
     expected = x[..., [min(max(i, 0), origin - 1) for i in at]]
-    build = resized("NEAREST", (1, 1, 1, length), coordinates=coordinates, rounding=rounding)
+    build = resized(
+        "NEAREST", (1, 1, 1, length), coordinates=coordinates, rounding=rounding
+    )
     exactly(evaluate(build, x), expected)
 
 
@@ -93,10 +104,12 @@ def interpolated(line, length, mode, coordinates, a=-0.75, exclude=False):
 @pytest.mark.parametrize(("height", "width"), [(6, 9), (3, 2), (4, 7)])
 def test_linear_and_cubic_resize(mode, coordinates, height, width):
     x = np.random.default_rng(2).standard_normal((1, 2, 4, 5)).astype(np.float32)
-    rows = np.apply_along_axis(interpolated, 2, x.astype(np.float64), height, mode, coordinates)
-    expected = np.apply_along_axis(interpolated, 3, rows, width, mode, coordinates).astype(
-        np.float32
+    rows = np.apply_along_axis(
+        interpolated, 2, x.astype(np.float64), height, mode, coordinates
     )
+    expected = np.apply_along_axis(
+        interpolated, 3, rows, width, mode, coordinates
+    ).astype(np.float32)
     build = resized(mode, (1, 2, height, width), coordinates=coordinates)
     closely(evaluate(build, torch.from_numpy(x)), expected, atol=2e-6)
 
@@ -105,9 +118,15 @@ def test_cubic_resize_with_custom_coefficient_excludes_outside():
     x = np.random.default_rng(3).standard_normal((1, 1, 4, 4)).astype(np.float32)
     settings = ("CUBIC", "HALF_PIXEL", -0.5, True)
     rows = np.apply_along_axis(interpolated, 2, x.astype(np.float64), 7, *settings)
-    expected = np.apply_along_axis(interpolated, 3, rows, 6, *settings).astype(np.float32)
+    expected = np.apply_along_axis(interpolated, 3, rows, 6, *settings).astype(
+        np.float32
+    )
     build = resized(
-        "CUBIC", (1, 1, 7, 6), coordinates="HALF_PIXEL", cubic_coeff=-0.5, exclude_outside=True
+        "CUBIC",
+        (1, 1, 7, 6),
+        coordinates="HALF_PIXEL",
+        cubic_coeff=-0.5,
+        exclude_outside=True,
     )
     closely(evaluate(build, torch.from_numpy(x)), expected, atol=2e-6)
 
@@ -143,7 +162,9 @@ def test_single_pixel_follows_the_resize_selector(selector, expected):
     x = torch.arange(4.0).reshape(1, 1, 1, 4)
     settings = {"selector_for_single_pixel": getattr(trt.ResizeSelector, selector)}
     exactly(
-        evaluate(resized("LINEAR", (1, 1, 1, 1), coordinates="HALF_PIXEL", **settings), x),
+        evaluate(
+            resized("LINEAR", (1, 1, 1, 1), coordinates="HALF_PIXEL", **settings), x
+        ),
         [[[[expected]]]],
     )
 
@@ -170,7 +191,9 @@ def sample(image, x, y, mode, outside, align):
     ]
     if outside == "CLAMP":
         at = [min(max(a, 0.0), n - 1.0) for a, n in zip(at, lengths, strict=True)]
-    pairs = [[(round(a), 1.0)] if mode == "NEAREST" else taps("LINEAR", a, 0) for a in at]
+    pairs = [
+        [(round(a), 1.0)] if mode == "NEAREST" else taps("LINEAR", a, 0) for a in at
+    ]
     total = 0.0
     for i, wx in pairs[0]:
         for j, wy in pairs[1]:

@@ -55,9 +55,9 @@ def test_nms_limits_boxes_per_class_and_top_k_boxes():
 def test_nms_accepts_center_size_boxes_and_empty_selections():
     boxes = torch.tensor([[[5.0, 5, 10, 10], [5, 5, 10, 8], [40, 40, 10, 10]]])
     scores = torch.tensor([0.5, 0.9, 0.4]).reshape(1, 3, 1)
-    rows, _ = suppressed(3, 0.5, bounding_box_format=trt.BoundingBoxFormat.CENTER_SIZES)(
-        boxes, scores
-    )
+    rows, _ = suppressed(
+        3, 0.5, bounding_box_format=trt.BoundingBoxFormat.CENTER_SIZES
+    )(boxes, scores)
     exactly(rows, torch.tensor([[0, 0, 1], [0, 0, 2]], dtype=torch.int32))
     rows, count = suppressed(3, 0.5, 0.95)(boxes, scores)
     assert rows.shape == (0, 3) and int(count) == 0

@@ -91,7 +91,9 @@ class Tab:
 
     def picture(self, file: Path) -> None:
         """Write the whole page as PNG."""
-        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        shot = self.call(
+            "Page.captureScreenshot", format="png", captureBeyondViewport=True
+        )
         file.write_bytes(base64.b64decode(shot["data"]))
 
     def printed(self) -> bytes:
@@ -104,8 +106,14 @@ class Tab:
         for event in self.events:
             reply = event.get("params", {})
             kind = event.get("method")
-            entry = kind == "Log.entryAdded" and reply["entry"]["level"] in ("error", "warning")
-            console = kind == "Runtime.consoleAPICalled" and reply["type"] in ("error", "warning")
+            entry = kind == "Log.entryAdded" and reply["entry"]["level"] in (
+                "error",
+                "warning",
+            )
+            console = kind == "Runtime.consoleAPICalled" and reply["type"] in (
+                "error",
+                "warning",
+            )
             thrown = kind in ("Runtime.exceptionThrown", "Page.javascriptDialogOpening")
             if entry or console or thrown:
                 found.append(reply)
@@ -130,7 +138,10 @@ def chromium(profile: Path) -> Iterator[Tab]:
     # the protocol's pipes are descriptors 3 and 4
     shell = ["bash", "-c", f'exec "$@" 3<&{from_us} 4>&{to_us}', "bash", *command]
     process = subprocess.Popen(
-        shell, pass_fds=(from_us, to_us), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        shell,
+        pass_fds=(from_us, to_us),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     os.close(from_us)
     os.close(to_us)

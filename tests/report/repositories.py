@@ -30,18 +30,33 @@ def write(folder: Path) -> Path:
     repository = folder / "repository"
     for name in NAMES:
         publish(scorer(name=name), repository)
-    error = {"kind": "ModelFileError", "message": f"cannot load {HOSTILE}", "exit_code": 1}
+    error = {
+        "kind": "ModelFileError",
+        "message": f"cannot load {HOSTILE}",
+        "exit_code": 1,
+    }
     failed = {"name": HOSTILE, "ok": False, "error": error, "seconds": {"load": 0.5}}
     records.keep(repository, records.BUILD, {"models": [failed]})
-    found = [parity(repository, name, 1.0 if name == "wrong" else 1e-6) for name in NAMES[:2]]
+    found = [
+        parity(repository, name, 1.0 if name == "wrong" else 1e-6) for name in NAMES[:2]
+    ]
     found.append(parity(repository, "wrong", 1.0))
     kept = [{**one.as_dict(), "spread": one.spread()} for one in found]
     records.keep(repository, records.VERIFY, {"models": kept})
     levels = tuple(level(count, 100.0 * count, 2.0 * count) for count in (1, 2, 4))
-    bench = [ModelBench(name, "grpc", "none", ("p0-min",), levels) for name in NAMES[:2]]
-    records.keep(repository, records.BENCH, {"models": [one.as_dict() for one in bench]})
+    bench = [
+        ModelBench(name, "grpc", "none", ("p0-min",), levels) for name in NAMES[:2]
+    ]
+    records.keep(
+        repository, records.BENCH, {"models": [one.as_dict() for one in bench]}
+    )
     node = {"operator": "aten::relu", "location": "model.py:7", "function": "relu"}
-    differs = {"name": "wrong", "passed": False, "problem": "'scores' differs", "node": node}
+    differs = {
+        "name": "wrong",
+        "passed": False,
+        "problem": "'scores' differs",
+        "node": node,
+    }
     records.keep(repository, records.BISECT, {"models": [differs]})
     records.keep(repository, records.TUNE, {"models": [tuned("checked")]})
     publish(scorer(name="stale", tolerance=Tolerance(rtol=0.1)), repository)
@@ -80,14 +95,20 @@ def parity(repository: Path, name: str, error: float) -> ModelParity:
     results = []
     for golden in model.goldens:
         reply = {
-            output: (array + error * random.uniform(-1, 1, array.shape)).astype(array.dtype)
+            output: (array + error * random.uniform(-1, 1, array.shape)).astype(
+                array.dtype
+            )
             if array.dtype.kind == "f"
             else array
             for output, array in golden.outputs.items()
         }
         found = compare(reply, golden, model.tolerance)
-        results.append(GoldenResult(golden.name, "grpc", found, None, 1.5, 2.5, (1.0, 2.0)))
-    return ModelParity(name, "python", "torch", "cpu", "no GPU", tuple(results), has_plan=True)
+        results.append(
+            GoldenResult(golden.name, "grpc", found, None, 1.5, 2.5, (1.0, 2.0))
+        )
+    return ModelParity(
+        name, "python", "torch", "cpu", "no GPU", tuple(results), has_plan=True
+    )
 
 
 def level(concurrency: int, rate: float, latency: float) -> LevelResult:
@@ -98,7 +119,12 @@ def level(concurrency: int, rate: float, latency: float) -> LevelResult:
         "failed": 0,
         "executions": 400,
         "rows": 2000,
-        "ms": {"queue": 0.1, "compute_input": 0.1, "compute_infer": 1.0, "compute_output": 0.1},
+        "ms": {
+            "queue": 0.1,
+            "compute_input": 0.1,
+            "compute_infer": 1.0,
+            "compute_output": 0.1,
+        },
         "batch_sizes": {"1": 300, "2": 60, "8": 40},
         "batch_ms": {"1": 1.0, "2": 1.2, "8": 2.4},
     }
@@ -116,7 +142,9 @@ def level(concurrency: int, rate: float, latency: float) -> LevelResult:
         throughput=Estimate(rate, rate * 0.95, rate * 1.05),
         rows_per_second=rate * 2,
         latency_ms={
-            name: Estimate(latency * factor, latency * factor * 0.9, latency * factor * 1.1)
+            name: Estimate(
+                latency * factor, latency * factor * 0.9, latency * factor * 1.1
+            )
             for name, factor in names.items()
         },
         mean_ms=latency * 1.1,

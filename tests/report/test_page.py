@@ -20,7 +20,9 @@ from tests.report.repositories import HOSTILE
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(program() is None, reason="no chromium: apt-get install chromium"),
+    pytest.mark.skipif(
+        program() is None, reason="no chromium: apt-get install chromium"
+    ),
 ]
 
 MANIFEST = """\
@@ -42,7 +44,9 @@ class Partial(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.relu(self.first(x))
-        z = torch.linalg.svdvals(y.unsqueeze(-1).matmul(y.unsqueeze(1))).sum(-1, keepdim=True)
+        z = torch.linalg.svdvals(y.unsqueeze(-1).matmul(y.unsqueeze(1))).sum(
+            -1, keepdim=True
+        )
         return self.last(y * z.sigmoid())
 
 
@@ -75,7 +79,9 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
 OPEN = "document.querySelectorAll('details').forEach(one => { one.open = true })"
 
 
-def test_figures_and_marks_equal_the_json(tab: Tab, page: Path, document: dict[str, Any]) -> None:
+def test_figures_and_marks_equal_the_json(
+    tab: Tab, page: Path, document: dict[str, Any]
+) -> None:
     tab.open(page)
     figures = tab.run(
         "[...document.querySelectorAll('data')].map(d => [d.dataset.at, d.value, d.innerText"
@@ -85,7 +91,9 @@ def test_figures_and_marks_equal_the_json(tab: Tab, page: Path, document: dict[s
     for pointer, value, text in figures:
         actual = pointed(document, pointer)
         assert value == str(actual), pointer
-        assert text in {written for form in KINDS.values() if (written := _or_none(form, actual))}
+        assert text in {
+            written for form in KINDS.values() if (written := _or_none(form, actual))
+        }
     marks = tab.run(
         "[...document.querySelectorAll('svg [data-at]')].map(m => [m.dataset.at, m.dataset.value])"
     )
@@ -121,7 +129,9 @@ def test_bar_lengths_are_proportional_to_values(tab: Tab, page: Path) -> None:
     for title, bars in charts:
         if title in ("Batches", "Build time"):
             scale = max(bars)[1] / max(bars)[0]
-            assert all(abs(width - scale * value) <= 0.6 for value, width in bars), title
+            assert all(abs(width - scale * value) <= 0.6 for value, width in bars), (
+                title
+            )
             compared += len(bars)
     assert compared > 5
 
@@ -150,7 +160,15 @@ def test_layout_has_no_overflow_and_enough_contrast(
     assert tab.run(CUT) == []
     paper = tab.run("getComputedStyle(document.body).backgroundColor")
     assert _luminance(paper) < 0.1 if dark else _luminance(paper) > 0.9
-    for kind in ("body", ".soft", ".passed", ".failed", ".open", "a:not(.skip)", "svg text"):
+    for kind in (
+        "body",
+        ".soft",
+        ".passed",
+        ".failed",
+        ".open",
+        "a:not(.skip)",
+        "svg text",
+    ):
         style = f"getComputedStyle(document.querySelector('{kind}'))"
         color = tab.run(f"{style}.{'fill' if 'svg' in kind else 'color'}")
         light, low = sorted((_luminance(color), _luminance(paper)), reverse=True)
@@ -160,7 +178,9 @@ def test_layout_has_no_overflow_and_enough_contrast(
 def _luminance(color: str) -> float:
     """The relative luminance of WCAG 2 of `rgb(1, 2, 3)`."""
     parts = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts
+    ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
@@ -175,12 +195,17 @@ def test_all_controls_are_reachable_by_keyboard(
     for _ in range(60):
         tab.press("Tab")
         reached.add(tab.run("document.activeElement.tagName"))
-        if tab.run("document.activeElement.closest('th[scope=col]')?.textContent") == "size":
+        if (
+            tab.run("document.activeElement.closest('th[scope=col]')?.textContent")
+            == "size"
+        ):
             break
     assert {"INPUT", "SELECT", "BUTTON"} <= reached
     tab.press("Enter")
     tab.wait_for("document.querySelector('[aria-sort]')?.textContent === 'size'")
-    names = tab.run("[...document.querySelectorAll('#overview tbody tr')].map(r => r.dataset.name)")
+    names = tab.run(
+        "[...document.querySelectorAll('#overview tbody tr')].map(r => r.dataset.name)"
+    )
     sizes = {printable(one["name"]): one["bytes"] for one in document["models"]}
     known = [sizes[name] for name in names if sizes[name] is not None]
     assert known == sorted(known) and sizes[names[-1]] is None
@@ -200,7 +225,9 @@ def test_filters_hide_models(tab: Tab, page: Path, document: dict[str, Any]) -> 
     )
     rows = "[...document.querySelectorAll('#overview tbody tr')].filter(r => !r.hidden).length"
     assert tab.run(rows) == document["summary"]["failed"]
-    shown = "[...document.querySelectorAll('details.model')].filter(d => !d.hidden).length"
+    shown = (
+        "[...document.querySelectorAll('details.model')].filter(d => !d.hidden).length"
+    )
     assert tab.run(shown) == document["summary"]["failed"]
 
 
@@ -211,21 +238,32 @@ def test_page_has_no_errors_and_escapes_names(tab: Tab, page: Path) -> None:
     assert tab.run("document.scripts.length") == 1
     assert tab.problems() == []
     # the content security policy blocks injected code
-    tab.run("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"ran=1\">')")
+    tab.run(
+        "document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"ran=1\">')"
+    )
     assert tab.run("typeof ran") == "undefined"
 
 
-def test_printed_page_has_all_models(tab: Tab, page: Path, document: dict[str, Any]) -> None:
+def test_printed_page_has_all_models(
+    tab: Tab, page: Path, document: dict[str, Any]
+) -> None:
     tab.open(page)
     pages = len(re.findall(rb"/Type\s*/Page\b", tab.printed()))
     assert pages > len(document["models"])
     assert not tab.run("document.getElementById('model-1').open")
 
 
-def test_page_of_50_models_is_small(document: dict[str, Any], tab: Tab, tmp_path: Path) -> None:
+def test_page_of_50_models_is_small(
+    document: dict[str, Any], tab: Tab, tmp_path: Path
+) -> None:
     full = max(document["models"], key=lambda one: len(json.dumps(one)))
     measured = next(one for one in document["models"] if one["name"] == "checked")
-    whole = {**measured, "result": full["result"], "graph": full["graph"], "phases": full["phases"]}
+    whole = {
+        **measured,
+        "result": full["result"],
+        "graph": full["graph"],
+        "phases": full["phases"],
+    }
     copies = [{**whole, "name": f"model {number}"} for number in range(50)]
     text = report.render({**document, "models": copies}, "html")
     assert len(text.encode()) < LARGEST

@@ -41,7 +41,9 @@ def found(repository: Path) -> dict[str, Any]:
 @pytest.fixture
 def run() -> Run:
     def invoke(*arguments: object) -> Result:
-        return CliRunner().invoke(main, ["report", *map(str, arguments)], catch_exceptions=False)
+        return CliRunner().invoke(
+            main, ["report", *map(str, arguments)], catch_exceptions=False
+        )
 
     return invoke
 
@@ -65,8 +67,13 @@ def test_only_verified_published_files_count_as_passed(found: dict[str, Any]) ->
 
 def test_figures_equal_the_records(repository: Path, found: dict[str, Any]) -> None:
     one = model(found, "checked")
-    recorded = json.loads((repository.with_name("repository.results") / "verify.json").read_text())
-    assert one["share"] == model(recorded, "checked")["share"] and one["share_from"] == "endpoint"
+    recorded = json.loads(
+        (repository.with_name("repository.results") / "verify.json").read_text()
+    )
+    assert (
+        one["share"] == model(recorded, "checked")["share"]
+        and one["share_from"] == "endpoint"
+    )
     assert one["latency"] == {"p50_ms": 2.0, "p99_ms": 6.0, "from": "bench grpc c1"}
     files = [path for path in (repository / "checked").rglob("*") if path.is_file()]
     sizes = sum(path.stat().st_size for path in files if path.name != "trt-build.json")
@@ -88,11 +95,15 @@ def test_recorded_elements_equal_the_goldens(repository: Path) -> None:
     assert sum(facts["counts"]) == elements.size
     assert np.isin(facts["expected"], elements.astype(np.float64)).all()
     error = np.abs(np.subtract(facts["answered"], facts["expected"]))
-    largest = max(one.comparison.outputs[0].absolute for one in parity.results if one.comparison)
+    largest = max(
+        one.comparison.outputs[0].absolute for one in parity.results if one.comparison
+    )
     assert error.max() == pytest.approx(largest) and facts["counts"][-1] == 0
     first = parity.results[0].comparison
     assert first is not None
-    steps = tuple(replace(first.outputs[0], name=f"scores@{number}") for number in range(2))
+    steps = tuple(
+        replace(first.outputs[0], name=f"scores@{number}") for number in range(2)
+    )
     sequence = replace(parity.results[0], comparison=Comparison(steps))
     both = replace(parity, results=(sequence,)).spread()
     assert list(both) == ["scores"]
@@ -132,7 +143,9 @@ def test_figures_of_the_page_equal_the_json(found: dict[str, Any]) -> None:
     for pointer, value, text in page.figures:
         actual = pointed(document, pointer)
         assert value == str(actual), pointer
-        assert text in {form(actual) for form in KINDS.values() if _takes(form, actual)}, pointer
+        assert text in {
+            form(actual) for form in KINDS.values() if _takes(form, actual)
+        }, pointer
 
 
 def _takes(form: Callable[[Any], str], value: Any) -> bool:
@@ -149,7 +162,9 @@ def test_page_is_one_file_and_escapes_names(found: dict[str, Any]) -> None:
     assert page.tags.count("script") == 1 and "\x1b" not in text
     assert "<script>alert('1')</script>|`*\\x1b[31m" in page.text
     assert all(link.startswith(("#", "data:")) for link in page.links)
-    assert not re.search(r"url\((?!#)|@import|https?://", re.sub("http://www.w3.org", "", text))
+    assert not re.search(
+        r"url\((?!#)|@import|https?://", re.sub("http://www.w3.org", "", text)
+    )
     assert "default-src 'none'" in html.unescape(text)
 
 
@@ -157,7 +172,9 @@ def test_markdown_has_a_row_per_model_and_escapes_names(found: dict[str, Any]) -
     text = report.render(found, "markdown")
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(rows) == 1 + len(found["models"])
-    assert {row.count(" |") for row in (re.sub(r"\\\|", "", row) for row in rows)} == {9}
+    assert {row.count(" |") for row in (re.sub(r"\\\|", "", row) for row in rows)} == {
+        9
+    }
     assert "<script>" not in text and "\x1b" not in text
     assert "&lt;script&gt;alert('1')&lt;/script&gt;\\|\\`\\*\\\\x1b\\[31m" in text
 
@@ -165,7 +182,9 @@ def test_markdown_has_a_row_per_model_and_escapes_names(found: dict[str, Any]) -
 def test_markdown_has_a_column_of_changes(found: dict[str, Any]) -> None:
     """Header, delimiter row and rows have the same cells, or the table is not one."""
     since = {**found, "since": "2026-11-24", "removed": []}
-    since["models"] = [{**one, "changes": [{"figure": "precision"}]} for one in found["models"]]
+    since["models"] = [
+        {**one, "changes": [{"figure": "precision"}]} for one in found["models"]
+    ]
     lines = report.render(since, "markdown").splitlines()
     table = [re.sub(r"\\\|", "", line) for line in lines if line.startswith("|")]
     assert len(table) == 2 + len(found["models"])
@@ -178,11 +197,16 @@ def test_junit_has_all_failures(found: dict[str, Any]) -> None:
     root = ElementTree.fromstring(report.render(found, "junit"))
     suites = {suite.get("name"): suite for suite in root}
     assert set(suites) == {*NAMES, HOSTILE.replace("\x1b", "\\x1b")}
-    assert suites["checked"].get("failures") == "0" and suites["wrong"].get("failures") != "0"
+    assert (
+        suites["checked"].get("failures") == "0"
+        and suites["wrong"].get("failures") != "0"
+    )
     golden = model(found, "checked")["verify"]["goldens"][0]["golden"]
     names = {case.get("name") for case in suites["checked"]}
     assert {"build", "files", "verify", f"golden {golden} grpc", "bench grpc"} <= names
-    skipped = [case.get("name") for case in suites["stale"] if case.find("skipped") is not None]
+    skipped = [
+        case.get("name") for case in suites["stale"] if case.find("skipped") is not None
+    ]
     assert skipped == ["verify", "bench grpc"]
     total = sum(len(list(suite.iter("failure"))) for suite in root)
     assert root.get("failures") == str(total)
@@ -194,17 +218,26 @@ def test_since_lists_changes(
     old = json.loads(report.render(found, "json"))
     one = model(old, "checked")
     one.update(precision="fp16", bytes=one["bytes"] // 2)
-    one["bench"][0]["levels"][0]["throughput"] = {"value": 50.0, "low": 49.0, "high": 51.0}
+    one["bench"][0]["levels"][0]["throughput"] = {
+        "value": 50.0,
+        "low": 49.0,
+        "high": 51.0,
+    }
     model(old, "wrong")["share"] *= 1.01
     old["models"] = [{**one, "name": "gone"}, *old["models"][1:]]
     (tmp_path / "old.json").write_text(json.dumps(old))
-    new = json.loads(run(repository, "--since", tmp_path / "old.json", "--format", "json").stdout)
+    new = json.loads(
+        run(repository, "--since", tmp_path / "old.json", "--format", "json").stdout
+    )
     assert new["removed"] == ["gone"] and new["since"] == found["generated_at"]
     assert [c["figure"] for c in model(new, HOSTILE)["changes"]] == ["new"]
     assert model(new, "unchecked")["changes"] == []
     assert model(new, "wrong")["changes"] == []
     changes = {c["figure"]: c for c in model(new, "checked")["changes"]}
-    assert changes["precision"]["before"] == "fp16" and changes["precision"]["after"] == "fp32"
+    assert (
+        changes["precision"]["before"] == "fp16"
+        and changes["precision"]["after"] == "fp32"
+    )
     assert changes["throughput (grpc c1)"]["verdict"] == "better"
     assert set(changes) == {"precision", "bytes", "throughput (grpc c1)"}
     page = run(repository, "--since", tmp_path / "old.json").stdout
@@ -213,7 +246,9 @@ def test_since_lists_changes(
 
 def test_damaged_models_do_not_affect_others(repository: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(repository, tmp_path / "repository")
-    shutil.copytree(repository.with_name("repository.results"), tmp_path / "repository.results")
+    shutil.copytree(
+        repository.with_name("repository.results"), tmp_path / "repository.results"
+    )
     (copy / "checked" / "1" / "lowered.pt").write_bytes(b"damaged")
     (copy / "unchecked" / "trt-build.json").write_text('{"files": {}, "inputs": 3}')
     (copy / "other").mkdir()
@@ -225,7 +260,9 @@ def test_damaged_models_do_not_affect_others(repository: Path, tmp_path: Path) -
         assert report.render(facts, form)
 
 
-def test_file_suffix_selects_the_format(repository: Path, tmp_path: Path, run: Run) -> None:
+def test_file_suffix_selects_the_format(
+    repository: Path, tmp_path: Path, run: Run
+) -> None:
     for name, begin in {
         "r.html": "<!doctype html>",
         "r.json": "{",
@@ -244,7 +281,10 @@ def test_file_suffix_selects_the_format(repository: Path, tmp_path: Path, run: R
         (["nowhere"], "nowhere does not exist"),
         (["{repository}", "--only", "chekced"], "no model 'chekced'"),
         (["{repository}", "-o", "report.pdf"], "does not say which format"),
-        (["{repository}", "--since", "{repository}/checked/config.pbtxt"], "not a report"),
+        (
+            ["{repository}", "--since", "{repository}/checked/config.pbtxt"],
+            "not a report",
+        ),
     ],
 )
 def test_usage_errors_are_reported(
@@ -254,8 +294,12 @@ def test_usage_errors_are_reported(
     assert done.exit_code == 2 and message in done.stderr and done.stdout == ""
 
 
-@pytest.mark.parametrize("text", ["[]", '{"models": [{}]}', '{"models": [{"name": "checked"}]}'])
-def test_malformed_record_is_refused(repository: Path, tmp_path: Path, run: Run, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["[]", '{"models": [{}]}', '{"models": [{"name": "checked"}]}']
+)
+def test_malformed_record_is_refused(
+    repository: Path, tmp_path: Path, run: Run, text: str
+) -> None:
     copy = shutil.copytree(repository, tmp_path / "repository")
     (tmp_path / "repository.results").mkdir()
     (tmp_path / "repository.results" / "verify.json").write_text(text)
@@ -263,7 +307,9 @@ def test_malformed_record_is_refused(repository: Path, tmp_path: Path, run: Run,
     assert done.exit_code == 2 and "record" in done.stderr
 
 
-def test_records_keep_other_models_and_omit_secrets(repository: Path, tmp_path: Path) -> None:
+def test_records_keep_other_models_and_omit_secrets(
+    repository: Path, tmp_path: Path
+) -> None:
     copy = shutil.copytree(repository, tmp_path / "repository")
     records = report.records
     records.keep(copy, records.BENCH, {"models": [{"name": "checked", "a": 1}]})
@@ -272,6 +318,14 @@ def test_records_keep_other_models_and_omit_secrets(repository: Path, tmp_path: 
     assert [(one["name"], one["a"]) for one in facts] == [("checked", 1), ("stale", 2)]
     assert facts[0]["published"] == records.identity(copy / "checked")
     line = records.command(
-        ["bench", "r", "--header", "Authorization: x", "--header=b", "--url", "http://me:pw@host"]
+        [
+            "bench",
+            "r",
+            "--header",
+            "Authorization: x",
+            "--header=b",
+            "--url",
+            "http://me:pw@host",
+        ]
     )
     assert line == "trt-build bench r --header ... --header=... --url http://...@host"

@@ -39,7 +39,9 @@ class Half(torch.nn.Module):
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("snippets")
     repository = folder / "repository"
-    (result,) = build_repository(stateful.write(folder, "recognizer"), repository, isolate=False)
+    (result,) = build_repository(
+        stateful.write(folder, "recognizer"), repository, isolate=False
+    )
     assert result.ok, result.error
     publish(scorer(), repository)
     mixed = (
@@ -59,12 +61,21 @@ def test_snippets_run_against_a_server(repository: Path) -> None:
     with serve(repository, **free) as server:
         for model in gather(repository)["models"]:
             outputs = [one["name"] for one in model["outputs"]]
-            code = model["snippets"]["python"].replace("localhost:8000", server.http_url)
-            ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+            code = model["snippets"]["python"].replace(
+                "localhost:8000", server.http_url
+            )
+            ran = subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True
+            )
             assert ran.returncode == 0, (model["name"], ran.stderr)
             assert all(f"{name} " in ran.stdout for name in outputs), ran.stdout
             text = model["snippets"]["curl"].replace("localhost:8000", server.http_url)
-            completed = subprocess.run(["bash", "-c", text], capture_output=True, text=True)
+            completed = subprocess.run(
+                ["bash", "-c", text], capture_output=True, text=True
+            )
             reply = json.loads(completed.stdout)
-            assert completed.returncode == 0 and "error" not in reply, (model["name"], reply)
+            assert completed.returncode == 0 and "error" not in reply, (
+                model["name"],
+                reply,
+            )
             assert [one["name"] for one in reply["outputs"]] == outputs

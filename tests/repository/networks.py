@@ -34,10 +34,16 @@ class SalientCnn(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(8, 8, 3, padding=1),
+            nn.ReLU(),
         )
         self.head = nn.Sequential(
-            nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 10)
+            nn.Conv2d(8, 8, 3, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(8 * 64, 10),
         )
 
     def forward(self, image: Tensor) -> Tensor:
@@ -92,7 +98,11 @@ class Gated(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(20, 16)
-        self.query, self.key, self.value = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16)
+        self.query, self.key, self.value = (
+            nn.Linear(16, 16),
+            nn.Linear(16, 16),
+            nn.Linear(16, 16),
+        )
         self.feed = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
         self.out = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 5))
 
@@ -145,7 +155,11 @@ class Decoder(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(20, 16)
         self.encoder = nn.Sequential(
-            nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 16)
+            nn.Linear(16, 32),
+            nn.ReLU(),
+            nn.Linear(32, 16),
+            nn.ReLU(),
+            nn.Linear(16, 16),
         )
         self.step, self.head = nn.Linear(32, 16), nn.Linear(16, 20)
 
@@ -155,7 +169,9 @@ class Decoder(nn.Module):
         token = torch.zeros([ids.size(0)], dtype=torch.long)
         tokens = [token]
         while len(tokens) < 8 and not bool((token == 1).all()):
-            state = torch.tanh(self.step(torch.cat([memory + state, self.embed(token)], 1)))
+            state = torch.tanh(
+                self.step(torch.cat([memory + state, self.embed(token)], 1))
+            )
             token = self.head(state).argmax(1)
             tokens.append(token)
         return torch.stack(tokens, 1), memory
@@ -176,7 +192,9 @@ class Crossings(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         y = torch.relu(self.first(x) * 2 + 1)
         mask, total, count = y > 0.5, y.sum(), n + n * 3
-        spectrum = torch.fft.rfft(y.masked_fill(mask, 0.0) + total + count, dim=-1).abs()
+        spectrum = torch.fft.rfft(
+            y.masked_fill(mask, 0.0) + total + count, dim=-1
+        ).abs()
         z = self.second(torch.relu(spectrum.sum() + y) * total + count)
         return z, x, z, self.scale, z[:, :2], mask
 
@@ -187,7 +205,10 @@ class Regions(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(8, 8, 3, padding=1),
+            nn.ReLU(),
         )
         self.judge = nn.Sequential(
             nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 5)
@@ -218,7 +239,9 @@ class Watermarked(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.before = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU())
+        self.before = nn.Sequential(
+            nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU()
+        )
         self.after = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -236,9 +259,14 @@ class Case:
 IMAGE = {"name": "image", "dtype": "float32", "shape": [1, 3, 8, 8]}
 IDS = {"name": "ids", "dtype": "int64", "shape": ["batch", "length"]}
 TEXT = {"batch": (1, 2, 4), "length": (1, 5, 9)}
-FOUND = {"ops": ["aten::nonzero"], "ranges": {"aten::nonzero": {"min": 1, "opt": 24, "max": 64}}}
+FOUND = {
+    "ops": ["aten::nonzero"],
+    "ranges": {"aten::nonzero": {"min": 1, "opt": 24, "max": 64}},
+}
 CASES = {
-    "salient": Case(SalientCnn, [{**IMAGE, "shape": ["batch", 3, 8, 8]}], {"batch": (1, 2, 4)}),
+    "salient": Case(
+        SalientCnn, [{**IMAGE, "shape": ["batch", 3, 8, 8]}], {"batch": (1, 2, 4)}
+    ),
     "detector": Case(Detector, [IMAGE], more={"outputs": ["boxes", "scores", "keep"]}),
     "gated": Case(Gated, [IDS], TEXT),
     "regions": Case(
@@ -284,5 +312,9 @@ def write(folder: Path, names: list[str] | None = None) -> None:
             axis: dict(zip(("min", "opt", "max"), span, strict=True))
             for axis, span in case.dims.items()
         }
-        manifest = {"inputs": case.inputs, **({"dims": dims} if dims else {}), **case.more}
+        manifest = {
+            "inputs": case.inputs,
+            **({"dims": dims} if dims else {}),
+            **case.more,
+        }
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(manifest))

@@ -51,4 +51,6 @@ def assert_present(
         got = response.as_numpy(output)
         assert (got is None) == (output not in expected), (model, output)
         if got is not None:
-            np.testing.assert_allclose(got, expected[output].numpy(), rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(
+                got, expected[output].numpy(), rtol=1e-5, atol=1e-5
+            )

@@ -19,7 +19,9 @@ class Recognizer(nn.Module):
         self.cell = nn.LSTM(6, 5, num_layers=2, batch_first=True)
         self.head = nn.Linear(5, 3)
 
-    def forward(self, x: Tensor, h0: Tensor, c0: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, h0: Tensor, c0: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         y, (h, c) = self.cell(x, (h0, c0))
         return self.head(y), h, c
 
@@ -29,7 +31,9 @@ class Counter(nn.Module):
     sequence.
     """
 
-    def forward(self, x: Tensor, total: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, total: Tensor, count: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         new = total + x.sum(1)
         return new.unsqueeze(1) * x, new, count + 1
 
@@ -55,7 +59,9 @@ class Spectral(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.before = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU())
+        self.before = nn.Sequential(
+            nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU()
+        )
         self.after = nn.Sequential(
             nn.Linear(9, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 2)
         )
@@ -109,7 +115,12 @@ outputs: [y, smooth]
 state: [{input: spectrum, output: smooth}]
 """,
 }
-MODULES = {"recognizer": Recognizer, "counter": Counter, "filter": Filter, "spectral": Spectral}
+MODULES = {
+    "recognizer": Recognizer,
+    "counter": Counter,
+    "filter": Filter,
+    "spectral": Spectral,
+}
 
 
 def module(name: str) -> nn.Module:

@@ -21,7 +21,10 @@ class Convolutions(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.first, self.last = nn.Conv1d(3, 4, 3, padding=1), nn.Conv1d(4, 2, 3, padding=1)
+        self.first, self.last = (
+            nn.Conv1d(3, 4, 3, padding=1),
+            nn.Conv1d(4, 2, 3, padding=1),
+        )
 
 
 class Windows(Convolutions):
@@ -91,7 +94,9 @@ def with_operator(models: Path) -> Path:
             torch.ops.written.bump(x, 1.0)
             return self.last(y) + self.last(before), x
 
-    torch.jit.trace(Bumped().eval(), torch.randn(2, 3, 8)).save(str(models / "bumped.pt"))
+    torch.jit.trace(Bumped().eval(), torch.randn(2, 3, 8)).save(
+        str(models / "bumped.pt")
+    )
     manifest = (models / "windows.yaml").read_text()
     (models / "bumped.yaml").write_text(manifest + "libraries: [bump.py]\n")
     for name in ("fused", "ensemble"):

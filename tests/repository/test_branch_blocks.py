@@ -22,7 +22,9 @@ pytestmark = pytest.mark.live
 @pytest.mark.slow
 def test_outputs_come_from_the_branch_chosen_by_data(tmp_path: Path) -> None:
     networks.write(tmp_path, ["mixture"])
-    (result,) = build_repository(tmp_path, tmp_path / "out", layout="fused", isolate=False)
+    (result,) = build_repository(
+        tmp_path, tmp_path / "out", layout="fused", isolate=False
+    )
     assert result.ok, result.error
     assert any("2 engines inside" in text for text in result.warnings)
     module = torch.jit.load(str(tmp_path / "mixture.pt"))
@@ -30,9 +32,13 @@ def test_outputs_come_from_the_branch_chosen_by_data(tmp_path: Path) -> None:
         client = GrpcClient(server.grpc_url, 60)
         ways = set()
         for seed in range(12):
-            x = torch.randn(3, 8, generator=torch.Generator().manual_seed(seed)) * (1 + seed)
+            x = torch.randn(3, 8, generator=torch.Generator().manual_seed(seed)) * (
+                1 + seed
+            )
             response = client.infer("mixture", {"x": x.numpy()}).outputs["output"]
-            np.testing.assert_allclose(response, module(x).detach().numpy(), rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(
+                response, module(x).detach().numpy(), rtol=1e-4, atol=1e-4
+            )
             ways.add(bool(torch.fft.fft(module.stem(x)).real.sum() + 9 * x.sum() > 0))
         described = describe(client, "mixture", {"x": np.zeros((1, 8), np.float32)})
         client.close()
@@ -51,7 +57,9 @@ def test_outputs_come_from_the_branch_chosen_by_data(tmp_path: Path) -> None:
 
 def test_blocks_too_small_for_an_engine_stay_in_torch(tmp_path: Path) -> None:
     networks.write(tmp_path, ["gated"])
-    (result,) = build_repository(tmp_path, tmp_path / "out", layout="fused", isolate=False)
+    (result,) = build_repository(
+        tmp_path, tmp_path / "out", layout="fused", isolate=False
+    )
     assert result.ok and not any("engines inside" in text for text in result.warnings)
     assert not list((tmp_path / "out/gated/1").glob("*condition*"))
 
@@ -59,7 +67,9 @@ def test_blocks_too_small_for_an_engine_stay_in_torch(tmp_path: Path) -> None:
 def test_models_with_a_data_branch_are_not_batched(tmp_path: Path) -> None:
     """One batch takes one branch for all its rows; goldens may not show this."""
     networks.write(tmp_path, ["mixture", "salient"])
-    results = build_repository(tmp_path, tmp_path / "out", layout="fused", isolate=False)
+    results = build_repository(
+        tmp_path, tmp_path / "out", layout="fused", isolate=False
+    )
     assert all(result.ok for result in results), [result.error for result in results]
     facts = read(tmp_path / "out/mixture").sidecar["batching"]
     assert facts["max_batch_size"] == 0 and "a branch on data" in facts["reason"]
@@ -67,7 +77,9 @@ def test_models_with_a_data_branch_are_not_batched(tmp_path: Path) -> None:
     (tmp_path / "mixture.yaml").write_text(
         yaml.safe_dump({**manifest, "batching": {"enabled": True}})
     )
-    build_repository(tmp_path, tmp_path / "out", layout="fused", only=["mixture"], isolate=False)
+    build_repository(
+        tmp_path, tmp_path / "out", layout="fused", only=["mixture"], isolate=False
+    )
     assert read(tmp_path / "out/mixture").sidecar["batching"]["max_batch_size"] == 4, (
         "unless the manifest insists"
     )

@@ -63,7 +63,9 @@ def test_every_kind_of_constant_is_bound() -> None:
 
 
 def test_missing_argument_value_is_an_error_with_a_fix() -> None:
-    with pytest.raises(LoweringError, match="'threshold' of forward is a float") as refused:
+    with pytest.raises(
+        LoweringError, match="'threshold' of forward is a float"
+    ) as refused:
         lower(torch.jit.script(Settings()), specs=[X])
     assert "constants: {threshold: ...}" in str(refused.value)
 
@@ -79,16 +81,24 @@ def test_missing_argument_value_is_an_error_with_a_fix() -> None:
         ({"x": 1.0}, "constant x: 1.0 is no value of type Tensor"),
     ],
 )
-def test_invalid_constant_is_reported_by_name(constants: dict[str, Any], message: str) -> None:
+def test_invalid_constant_is_reported_by_name(
+    constants: dict[str, Any], message: str
+) -> None:
     with pytest.raises(LoweringError, match=message):
-        lower(torch.jit.script(Settings()), specs=[X], constants={**CONSTANTS, **constants})
+        lower(
+            torch.jit.script(Settings()),
+            specs=[X],
+            constants={**CONSTANTS, **constants},
+        )
 
 
 @pytest.mark.parametrize("threshold", [0.25, -0.5])
 def test_a_number_may_be_an_input_of_one_element(threshold: float) -> None:
     specs = [X, TensorSpec("float32", (), name="threshold")]
     module = torch.jit.script(Threshold())
-    lowered = lower(module, specs=specs, optional_inputs=["x", "threshold"], constants={"n": 2})
+    lowered = lower(
+        module, specs=specs, optional_inputs=["x", "threshold"], constants={"n": 2}
+    )
     assert lowered.inputs == ("x", "threshold")
     x = torch.randn(4, 3)
     torch.testing.assert_close(

@@ -39,7 +39,9 @@ class Mlp(nn.Module):
         self.first, self.act, self.last = nn.Linear(8, 8), Swish(), nn.Linear(8, 8)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.last(torch.relu(self.act(torch.relu(self.first(x)))))) + 1
+        return (
+            torch.relu(self.last(torch.relu(self.act(torch.relu(self.first(x)))))) + 1
+        )
 
 
 class Middle(Mlp):
@@ -82,7 +84,9 @@ def build(
         **manifest,
     }
     (folder / "models" / "m.yaml").write_text(yaml.safe_dump(message))
-    (result,) = build_repository(folder / "models", folder / "out", layout=layout, isolate=False)
+    (result,) = build_repository(
+        folder / "models", folder / "out", layout=layout, isolate=False
+    )
     return result
 
 
@@ -119,11 +123,17 @@ def test_require_full_rejects_partial_conversion(tmp_path: Path) -> None:
 
 
 def test_the_manifest_keeps_operators_and_modules_in_torch(tmp_path: Path) -> None:
-    by_operator = build(tmp_path, Mlp(), fallback={"ops": ["aten::sigmoid"], "min_block_size": 1})
+    by_operator = build(
+        tmp_path, Mlp(), fallback={"ops": ["aten::sigmoid"], "min_block_size": 1}
+    )
     assert by_operator.segments == ("tensorrt", "torch", "tensorrt")
-    by_module = build(tmp_path, Mlp(), fallback={"modules": ["act"], "min_block_size": 1})
+    by_module = build(
+        tmp_path, Mlp(), fallback={"modules": ["act"], "min_block_size": 1}
+    )
     assert by_module.segments == ("tensorrt", "torch", "tensorrt")
-    misspelt = build(tmp_path, Mlp(), fallback={"modules": ["akt"], "min_block_size": 1})
+    misspelt = build(
+        tmp_path, Mlp(), fallback={"modules": ["akt"], "min_block_size": 1}
+    )
     assert misspelt.layout == "single" and "names no module" in misspelt.warnings[0]
 
 
@@ -144,7 +154,9 @@ def test_changing_the_layout_removes_old_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = {"m.0.tensorrt", "m.1.torch", "m.2.tensorrt"}
-    assert build(tmp_path, Middle(), layout="ensemble", fallback={"min_block_size": 1}).ok
+    assert build(
+        tmp_path, Middle(), layout="ensemble", fallback={"min_block_size": 1}
+    ).ok
     assert {*map(networks.base, models(tmp_path))} == {"m"} | steps
     assert build(tmp_path, Middle(), layout="fused", fallback={"min_block_size": 1}).ok
     later = time.time() + retired.GRACE_SECONDS + 5  # a server had time to unload them
@@ -176,24 +188,34 @@ def test_identical_rebuild_keeps_step_names(tmp_path: Path) -> None:
 
 
 def test_step_never_replaces_a_user_model(tmp_path: Path) -> None:
-    assert build(tmp_path, Middle(), layout="ensemble", fallback={"min_block_size": 1}).ok
+    assert build(
+        tmp_path, Middle(), layout="ensemble", fallback={"min_block_size": 1}
+    ).ok
     name = networks.step(tmp_path / "out", "m.1.torch").name
     shutil.rmtree(tmp_path / "out")
     (tmp_path / "out" / name / "1").mkdir(parents=True)
-    result = build(tmp_path, Middle(), layout="ensemble", fallback={"min_block_size": 1})
+    result = build(
+        tmp_path, Middle(), layout="ensemble", fallback={"min_block_size": 1}
+    )
     assert not result.ok and "a model of its own" in str(result.error)
     assert models(tmp_path) == {name}
 
 
 @pytest.mark.parametrize(
-    ("module", "inputs", "words"), [(Complex(), 1, "element type"), (Unread(), 2, "input y")]
+    ("module", "inputs", "words"),
+    [(Complex(), 1, "element type"), (Unread(), 2, "input y")],
 )
 def test_unsupported_boundary_tensors_require_the_fused_layout(
     tmp_path: Path, module: nn.Module, inputs: int, words: str
 ) -> None:
-    demanded = build(tmp_path, module, inputs, "ensemble", fallback={"min_block_size": 1})
+    demanded = build(
+        tmp_path, module, inputs, "ensemble", fallback={"min_block_size": 1}
+    )
     assert isinstance(demanded.error, UsageError) and words in str(demanded.error)
-    assert build(tmp_path, module, inputs, "auto", fallback={"min_block_size": 1}).layout == "fused"
+    assert (
+        build(tmp_path, module, inputs, "auto", fallback={"min_block_size": 1}).layout
+        == "fused"
+    )
 
 
 class Found(Middle):
@@ -211,7 +233,9 @@ def found(folder: Path, **ranges: tuple[int, int, int]) -> ModelResult:
         for key, span in ranges.items()
     }
     return build(
-        folder, Found(), fallback={"ops": ["aten::nonzero"], "min_block_size": 1, "ranges": spans}
+        folder,
+        Found(),
+        fallback={"ops": ["aten::nonzero"], "min_block_size": 1, "ranges": spans},
     )
 
 
@@ -223,28 +247,34 @@ def test_data_dependent_size_with_a_range_is_built(
     advice = next(text for text in without.warnings if "ranges" in text)
     assert "aten::nonzero" in advice
     warning = found(tmp_path, aten__nonzero=(1, 2, 4))
-    assert warning.ok and warning.segments == ("tensorrt", "torch", "tensorrt"), warning.error
+    assert warning.ok and warning.segments == ("tensorrt", "torch", "tensorrt"), (
+        warning.error
+    )
     assert not any("ranges" in text for text in warning.warnings)
 
 
 def test_range_may_name_the_tensor_of_the_warning(tmp_path: Path) -> None:
     advice = next(text for text in found(tmp_path).warnings if "ranges" in text)
     tensor = advice.partition(" from ")[2].partition(" (of ")[0]
-    assert found(tmp_path, **{tensor: (1, 2, 4)}).segments == ("tensorrt", "torch", "tensorrt")
+    assert found(tmp_path, **{tensor: (1, 2, 4)}).segments == (
+        "tensorrt",
+        "torch",
+        "tensorrt",
+    )
 
 
 def test_unknown_range_name_has_a_suggestion(tmp_path: Path) -> None:
     result = found(tmp_path, aten__nonzeros=(1, 2, 4))
-    assert isinstance(result.error, UsageError) and "did you mean 'aten::nonzero'" in str(
-        result.error
-    )
+    assert isinstance(
+        result.error, UsageError
+    ) and "did you mean 'aten::nonzero'" in str(result.error)
 
 
 def test_golden_outside_the_range_is_an_error_with_its_size(tmp_path: Path) -> None:
     result = found(tmp_path, aten__nonzero=(1, 2, 3))
-    assert isinstance(result.error, UsageError) and "has size 4 in golden p0-max" in str(
-        result.error
-    )
+    assert isinstance(
+        result.error, UsageError
+    ) and "has size 4 in golden p0-max" in str(result.error)
 
 
 class Sized(Middle):
@@ -274,7 +304,9 @@ def test_sizes_that_depend_on_input_values_run_in_torch(tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text(yaml.safe_dump(manifest))
     (result,) = build_repository(tmp_path, tmp_path / "out", isolate=False)
     assert result.ok, result.error
-    assert result.segments == ("tensorrt", "torch") * 6, "nodes that do not read it run in engines"
+    assert result.segments == ("tensorrt", "torch") * 6, (
+        "nodes that do not read it run in engines"
+    )
     assert not any("the manifest keeps" in text for text in result.warnings), (
         "the manifest keeps no node in torch"
     )
@@ -287,7 +319,9 @@ def test_sizes_that_depend_on_input_values_run_in_torch(tmp_path: Path) -> None:
 class Masked(Middle):
     """An omitted optional argument before one that is passed."""
 
-    def forward(self, x: Tensor, mask: Tensor | None = None, y: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, y: Tensor | None = None
+    ) -> Tensor:
         z = torch.relu(self.act(self.first(x)))
         if mask is not None:
             z = z * mask
@@ -313,7 +347,9 @@ class Noisy(Middle):
 def test_random_boundary_tensor_requires_the_fused_layout(tmp_path: Path) -> None:
     """A segment golden cannot contain random numbers."""
     result = build(tmp_path, Noisy(), layout="ensemble")
-    assert isinstance(result.error, UsageError) and "aten::rand_like" in str(result.error)
+    assert isinstance(result.error, UsageError) and "aten::rand_like" in str(
+        result.error
+    )
     result = build(tmp_path, Noisy())
     assert (result.ok, result.layout, result.segments) == (
         True,
@@ -345,11 +381,17 @@ class Double(Mlp):
 
 
 def test_readers_of_an_unsupported_input_run_in_torch(tmp_path: Path) -> None:
-    result = build(tmp_path, Double(), inputs=2, dtype="float64", fallback={"min_block_size": 1})
+    result = build(
+        tmp_path, Double(), inputs=2, dtype="float64", fallback={"min_block_size": 1}
+    )
     assert result.ok, result.error
     assert "tensorrt" in result.segments and "torch" in result.segments
-    assert any("input x: TensorRT has no float64" in warning for warning in result.warnings)
-    whole = build(tmp_path, Double(), inputs=2, dtype="float64", fallback={"require_full": True})
+    assert any(
+        "input x: TensorRT has no float64" in warning for warning in result.warnings
+    )
+    whole = build(
+        tmp_path, Double(), inputs=2, dtype="float64", fallback={"require_full": True}
+    )
     assert isinstance(whole.error, UsageError)
 
 
@@ -359,7 +401,9 @@ class Hollow(Middle):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         z = torch.relu(self.act(self.first(x)))
         nothing = z[:, 8:]
-        return torch.relu(self.last(torch.fft.fft(torch.cat([z, nothing], 1)).abs()) * 2), nothing
+        return torch.relu(
+            self.last(torch.fft.fft(torch.cat([z, nothing], 1)).abs()) * 2
+        ), nothing
 
 
 @pytest.mark.parametrize("layout", ["fused", "ensemble"])

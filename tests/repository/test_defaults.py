@@ -111,7 +111,9 @@ def write(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, ModelResult]]:
+def built(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, dict[str, ModelResult]]:
     folder = tmp_path_factory.mktemp("defaults")
     results = build_repository(write(folder / "models"), folder / "repository")
     return folder / "repository", {result.name: result for result in results}
@@ -147,7 +149,9 @@ def test_goldens_omit_each_optional_input(
     module = torch.jit.load(str(built[0].parent / "models/masked.pt"))
     golden = recorded["p0-defaults"]
     x = torch.from_numpy(golden.inputs["x"])
-    expected = module(x, torch.ones(x.shape, dtype=torch.bool), torch.tensor([1.5, -2.0]))
+    expected = module(
+        x, torch.ones(x.shape, dtype=torch.bool), torch.tensor([1.5, -2.0])
+    )
     np.testing.assert_array_equal(golden.outputs["output"], expected.numpy())
 
 
@@ -199,7 +203,9 @@ def test_requests_with_and_without_the_input_are_one_batch(
     mask, gain = torch.rand(2, 5) > 0.5, torch.randn(1, 2)
     sent = [{"x": x[:2], "mask": mask}, {"x": x[2:3], "gain": gain}, {"x": x[3:]}]
     refused = {"mask": mask}
-    *found, error = runtime.execute([fakes.Request(["output"], **one) for one in [*sent, refused]])
+    *found, error = runtime.execute(
+        [fakes.Request(["output"], **one) for one in [*sent, refused]]
+    )
     assert runs == [(6, 5)]
     every = torch.ones(6, 5, dtype=torch.bool)
     usual = torch.tensor([1.5, -2.0]).expand(6, 2)
@@ -233,7 +239,9 @@ def test_default_inputs_are_padded_like_sent_inputs(tmp_path: Path) -> None:
     for ids, response in zip(sent, found, strict=True):
         expected = module(ids, torch.ones(ids.shape, dtype=torch.bool))
         for name, wanted in zip(outputs, expected, strict=True):
-            torch.testing.assert_close(response.tensors[name], wanted, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                response.tensors[name], wanted, rtol=1e-4, atol=1e-5
+            )
 
 
 def test_an_exported_program_may_have_an_optional_input(tmp_path: Path) -> None:
@@ -241,7 +249,9 @@ def test_an_exported_program_may_have_an_optional_input(tmp_path: Path) -> None:
     models.mkdir()
     batch = torch.export.Dim("batch", min=1, max=16)
     example = (torch.randn(4, 3), torch.randn(4, 3))
-    program = torch.export.export(Biased(), example, dynamic_shapes=({0: batch}, {0: batch}))
+    program = torch.export.export(
+        Biased(), example, dynamic_shapes=({0: batch}, {0: batch})
+    )
     torch.export.save(program, models / "net.pt2")
     (models / "net.yaml").write_text(BIASED.replace("VALUE", "[1, 2, 3]"))
     (result,) = build_repository(models, tmp_path / "repository")
@@ -258,8 +268,12 @@ def test_defaults_need_the_python_runtime(
 ) -> None:
     models = built[0].parent / "models"
     inputs = (tensor("x", "float32", "batch", 2), tensor("bias", "float32", "batch", 2))
-    plan = artifact(Biased(), inputs, ("z",), serve_as="tensorrt_plan", defaults={"bias": 1})
-    with pytest.raises(PublishError, match="only the Python runtime fills in missing inputs"):
+    plan = artifact(
+        Biased(), inputs, ("z",), serve_as="tensorrt_plan", defaults={"bias": 1}
+    )
+    with pytest.raises(
+        PublishError, match="only the Python runtime fills in missing inputs"
+    ):
         config(plan)
     assert built[1]["salient"].layout == "fused"
     (parted,) = build_repository(models, tmp_path, only=["salient"], layout="ensemble")
@@ -269,16 +283,36 @@ def test_defaults_need_the_python_runtime(
 @pytest.mark.parametrize(
     ("before", "after", "line", "message"),
     [
-        ("default: true", "default: 1", 3, r"inputs\[1\].default: 1 is not true or false"),
+        (
+            "default: true",
+            "default: 1",
+            3,
+            r"inputs\[1\].default: 1 is not true or false",
+        ),
         ("[1.5, -2]", "[1.5, true]", 4, "true is not a number"),
         ("[1.5, -2]", "[1.5]", 4, "has 1 elements, and the input has 2 elements"),
         ("[1.5, -2]", "1e39", 4, "beyond the range of float32"),
         ("[1.5, -2]", "[]", 4, "is empty"),
         ("[1.5, -2]", "fast", 4, "must be a number or true or false or a list"),
-        ("[batch, 2], default: [1.5, -2]", "[batch, n], default: 1", 4, "axis 'n' of an optional"),
-        ("[batch, length]}", "[batch, length], default: 0}", 2, "every input has a default"),
+        (
+            "[batch, 2], default: [1.5, -2]",
+            "[batch, n], default: 1",
+            4,
+            "axis 'n' of an optional",
+        ),
+        (
+            "[batch, length]}",
+            "[batch, length], default: 0}",
+            2,
+            "every input has a default",
+        ),
         ("dims:", "io: fp16\ndims:", 4, "70000 is beyond the range of float16"),
-        ("dims:", "state: [{input: gain, output: y}]\ndims:", 3, "a model without state"),
+        (
+            "dims:",
+            "state: [{input: gain, output: y}]\ndims:",
+            3,
+            "a model without state",
+        ),
     ],
     ids=lambda value: str(value)[:20],
 )
@@ -302,7 +336,9 @@ def test_user_goldens_may_omit_an_optional_input(tmp_path: Path) -> None:
     models, x = tmp_path / "models", np.array([[1, -2, 3]], "float32")
     models.mkdir()
     torch.jit.script(Scaled()).save(str(models / "net.pt"))
-    (models / "net.yaml").write_text(SCALED.replace("VALUE", "0.5") + "goldens: own.npz\n")
+    (models / "net.yaml").write_text(
+        SCALED.replace("VALUE", "0.5") + "goldens: own.npz\n"
+    )
     np.savez(models / "own.npz", **{"0/x": x, "1/x": x, "1/scale": np.float32(4)})
     (result,) = build_repository(models, tmp_path / "repository")
     assert result.ok
@@ -318,7 +354,10 @@ def test_bench_accepts_requests_without_the_input(
     model, file = served_model(built[0] / "masked"), tmp_path / "requests.npz"
     x = np.zeros((2, 5), "float32")
     np.savez(file, **{"0/x": x, "1/x": x, "1/mask": x > 0})
-    assert [list(one.inputs) for (one,) in job.requests(model, file)] == [["x"], ["x", "mask"]]
+    assert [list(one.inputs) for (one,) in job.requests(model, file)] == [
+        ["x"],
+        ["x", "mask"],
+    ]
     np.savez(file, mask=x > 0)
     with pytest.raises(UsageError, match="the file has the arrays: mask"):
         job.requests(model, file)
@@ -343,7 +382,9 @@ def test_verify_sends_requests_without_the_input(
 ) -> None:
     found = verify(built[0], server.http_url, server.grpc_url, repeat=0)
     assert {model.name: model.passed for model in found} == dict.fromkeys(MODELS, True)
-    sent = {(result.golden, result.protocol) for model in found for result in model.results}
+    sent = {
+        (result.golden, result.protocol) for model in found for result in model.results
+    }
     assert {("p0-without-mask", "http"), ("p0-without-mask", "grpc")} <= sent
 
 
@@ -361,7 +402,9 @@ def test_server_accepts_requests_with_and_without_the_input(
         usual = torch.tensor([1.5, -2.0]).expand(len(x), 2)
         inputs = [grpc.InferInput("x", list(x.shape), "FP32").set_data_from_numpy(x)]
         if number % 2:
-            inputs.append(grpc.InferInput("mask", list(x.shape), "BOOL").set_data_from_numpy(mask))
+            inputs.append(
+                grpc.InferInput("mask", list(x.shape), "BOOL").set_data_from_numpy(mask)
+            )
         sent = torch.from_numpy(mask if number % 2 else np.ones_like(mask))
         with grpc.InferenceServerClient(server.grpc_url) as client:
             output = client.infer("masked", inputs).as_numpy("output")
@@ -370,7 +413,9 @@ def test_server_accepts_requests_with_and_without_the_input(
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(check_response, range(64)))
-    gain = http.InferInput("gain", [1, 2], "FP32").set_data_from_numpy(np.ones((1, 2), "float32"))
+    gain = http.InferInput("gain", [1, 2], "FP32").set_data_from_numpy(
+        np.ones((1, 2), "float32")
+    )
     with (
         http.InferenceServerClient(server.http_url) as client,
         pytest.raises(InferenceServerException, match=r"input 'x'|expected .* inputs"),

@@ -36,7 +36,9 @@ class Pairs(nn.Module):
         return x.sum(1, keepdim=True).repeat_interleave(2, 0) + pairs
 
 
-def save(folder: Path, name: str, module: nn.Module, *inputs: Tensor, shapes: object) -> Path:
+def save(
+    folder: Path, name: str, module: nn.Module, *inputs: Tensor, shapes: object
+) -> Path:
     program = torch.export.export(module.eval(), inputs, dynamic_shapes=shapes)  # type: ignore[arg-type]
     path = folder / f"{name}.pt2"
     torch.export.save(program, path)
@@ -62,7 +64,9 @@ def models(tmp_path: Path) -> Path:
     for kind in (".pt", ".yaml"):
         (folder / f"watermarked{kind}").rename(folder / f"script{kind}")
     torch.manual_seed(0)
-    file = save(folder, "custom", networks.Watermarked(), torch.randn(2, 8), shapes=({0: ROWS},))
+    file = save(
+        folder, "custom", networks.Watermarked(), torch.randn(2, 8), shapes=({0: ROWS},)
+    )
     file.with_suffix(".yaml").write_text(f"{INPUTS}{DIMS}libraries: [stamp.py]\n")
     save(folder, "renamed", Renamed(), torch.randn(2, 4), shapes=({0: ROWS},))
     rows = Dim("rows", min=2, max=8)
@@ -88,7 +92,9 @@ def test_exported_programs_are_served(models: Path, tmp_path: Path) -> None:
     for name in ("renamed", "pairs"):
         write_manifest(models / f"{name}.pt2")
     results = {one.name: one for one in build_repository(models, tmp_path / "out")}
-    assert all(one.ok for one in results.values()), [one.error for one in results.values()]
+    assert all(one.ok for one in results.values()), [
+        one.error for one in results.values()
+    ]
     assert results["custom"].segments == results["script"].segments
     (warning,) = results["pairs"].warnings
     assert "batch_2 = 2*batch in every request" in warning
@@ -99,7 +105,9 @@ def test_exported_programs_are_served(models: Path, tmp_path: Path) -> None:
     assert {one.name for one in parities} >= {"custom", "pairs", "renamed", "script"}
 
 
-def test_sizes_that_violate_the_relation_are_rejected(models: Path, tmp_path: Path) -> None:
+def test_sizes_that_violate_the_relation_are_rejected(
+    models: Path, tmp_path: Path
+) -> None:
     """The error names the relation and sizes that fit."""
     text = write_manifest(models / "pairs.pt2")
     manifest = models / "pairs.yaml"
@@ -110,7 +118,9 @@ def test_sizes_that_violate_the_relation_are_rejected(models: Path, tmp_path: Pa
     assert "write batch 8, batch_2 16 as opt" in str(result.error.fix)
 
 
-def test_two_files_with_the_same_name_are_rejected(models: Path, tmp_path: Path) -> None:
+def test_two_files_with_the_same_name_are_rejected(
+    models: Path, tmp_path: Path
+) -> None:
     """One error, before anything is built."""
     torch.jit.script(Renamed()).save(models / "custom.pt")
     with pytest.raises(UsageError, match="another model has the name 'custom'"):

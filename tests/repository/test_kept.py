@@ -61,7 +61,9 @@ def files(repository: Path) -> dict[str, bytes | dict[str, Any]]:
 
 def _record(path: Path) -> dict[str, Any]:
     record: dict[str, Any] = json.loads(path.read_text())
-    record["result"] = {k: v for k, v in record.get("result", {}).items() if k not in CHANGING}
+    record["result"] = {
+        k: v for k, v in record.get("result", {}).items() if k not in CHANGING
+    }
     for one in record["result"].get("lowering", ()):
         one.pop("seconds")
     for plan in record.get("plans", {}).values():
@@ -96,10 +98,14 @@ def variant(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_kept_variant_equals_a_full_build(layout: str, tmp_path: Path, built: list[str]) -> None:
+def test_kept_variant_equals_a_full_build(
+    layout: str, tmp_path: Path, built: list[str]
+) -> None:
     spec = spec_of(tmp_path, LAYOUTS[layout])
     settings = Settings(store=tmp_path / "store", edits="overwrite")
-    variant(spec, tmp_path / "first", None, settings)  # the store has the plans of all others
+    variant(
+        spec, tmp_path / "first", None, settings
+    )  # the store has the plans of all others
     built.clear()
     kept = Kept(tmp_path / "kept")
     first = variant(spec, tmp_path / "kept-repository", kept, settings)
@@ -109,7 +115,9 @@ def test_kept_variant_equals_a_full_build(layout: str, tmp_path: Path, built: li
     variant(spec, tmp_path / "built-repository", None, settings, **SERVED)
     assert len(built) == 2
     one, other = (files(tmp_path / f"{way}-repository") for way in ("kept", "built"))
-    steps = [name for name in one if name not in other and name.split("/")[0].count(".")]
+    steps = [
+        name for name in one if name not in other and name.split("/")[0].count(".")
+    ]
     one = {name: content for name, content in one.items() if name not in steps}
     assert one.keys() == other.keys()
     for name, content in one.items():

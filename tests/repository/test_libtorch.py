@@ -42,13 +42,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def built(models: Path) -> dict[str, ModelResult]:
     out = models.parent / f"{models.name}-out"
-    results = build_repository(models, out, layout="ensemble", torch_steps="pytorch", isolate=False)
+    results = build_repository(
+        models, out, layout="ensemble", torch_steps="pytorch", isolate=False
+    )
     return {result.name: result for result in results}
 
 
 def steps(built: dict[str, ModelResult]) -> list[PublishedModel]:
     folders = {result.path.parent for result in built.values() if result.path}
-    return [read(path) for folder in folders for path in sorted(folder.glob("*.torch.*"))]
+    return [
+        read(path) for folder in folders for path in sorted(folder.glob("*.torch.*"))
+    ]
 
 
 def test_step_tensors_are_named_by_position(
@@ -67,15 +71,20 @@ def test_step_tensors_are_named_by_position(
             "pytorch_libtorch",
             "model.pt",
         )
-        assert [t.name for t in config.input] == [f"INPUT__{i}" for i in range(len(config.input))]
+        assert [t.name for t in config.input] == [
+            f"INPUT__{i}" for i in range(len(config.input))
+        ]
         assert [t.name for t in config.output] == [
             f"OUTPUT__{i}" for i in range(len(config.output))
         ]
         whole = read(step.folder.parent / step.name.split(".")[0]).config
-        (entry,) = [s for s in whole.ensemble_scheduling.step if s.model_name == step.name]
+        (entry,) = [
+            s for s in whole.ensemble_scheduling.step if s.model_name == step.name
+        ]
         assert set(entry.input_map) == {t.name for t in config.input}
         assert not any(
-            "__" in name for name in (*entry.input_map.values(), *entry.output_map.values())
+            "__" in name
+            for name in (*entry.input_map.values(), *entry.output_map.values())
         )
 
 
@@ -88,7 +97,9 @@ def test_step_files_match_the_goldens(
             outputs = module(
                 *(torch.from_numpy(np.array(array)) for array in golden.inputs.values())
             )
-            for output, (name, wanted) in zip(outputs, golden.outputs.items(), strict=True):
+            for output, (name, wanted) in zip(
+                outputs, golden.outputs.items(), strict=True
+            ):
                 assert (tuple(output.shape), output.numpy().dtype) == (
                     wanted.shape,
                     wanted.dtype,
@@ -105,7 +116,8 @@ def test_triton_accepts_configs_up_to_the_missing_backend(
             text = (step.folder / "config.pbtxt").read_text()
             assert judge(text) is None, step.name
             assert (
-                "dimension must be integer" in str(judge(text.replace("dims: 8", "dims: 0", 1)))
+                "dimension must be integer"
+                in str(judge(text.replace("dims: 8", "dims: 0", 1)))
                 or "dims: 8" not in text
             )
 
@@ -129,21 +141,27 @@ def test_saved_convolutions_state_whether_tf32_is_allowed(tf32: bool) -> None:
     lowered = lower(torch.jit.script(Kept().eval()))
     ios = (IO("x", "float32", (1, 1, 8, 8)),), (IO("y", "float32", (1, 2, 4, 4)),)
     graph = torch.jit.load(io.BytesIO(libtorch.saved(lowered, *ios, tf32=tf32))).graph
-    assert [node.inputsAt(12).toIValue() for node in graph.findAllNodes("aten::_convolution")] == [
-        tf32
-    ] * 2
+    assert [
+        node.inputsAt(12).toIValue()
+        for node in graph.findAllNodes("aten::_convolution")
+    ] == [tf32] * 2
 
 
 @pytest.mark.parametrize(
-    ("precision", "reason"), [("fp32", "aten::conv2d would round its operands"), ("tf32", None)]
+    ("precision", "reason"),
+    [("fp32", "aten::conv2d would round its operands"), ("tf32", None)],
 )
 def test_steps_with_unrequested_tf32_use_the_python_runtime(
     precision: str, reason: str | None
 ) -> None:
     """Modules kept in torch are not rewritten, so their convolutions cannot disable TF32."""
     module = Kept().eval()
-    step = artifact(module, (tensor("x", "float32", 1, 1, 8, 8),), ("y",), precision=precision)
-    message = libtorch.why_not(step, lower(torch.jit.script(module), fallback_modules=["cnn"]))
+    step = artifact(
+        module, (tensor("x", "float32", 1, 1, 8, 8),), ("y",), precision=precision
+    )
+    message = libtorch.why_not(
+        step, lower(torch.jit.script(module), fallback_modules=["cnn"])
+    )
     assert (message is None) if reason is None else reason in str(message)
     assert libtorch.why_not(step, lower(torch.jit.script(module))) is None
 
@@ -152,13 +170,16 @@ def test_unsupported_step_is_reported_and_auto_uses_python(
     built: dict[str, ModelResult], models: Path, tmp_path: Path
 ) -> None:
     refused = built["watermarked"]
-    assert isinstance(refused.error, UsageError) and "custom operators" in str(refused.error)
+    assert isinstance(refused.error, UsageError) and "custom operators" in str(
+        refused.error
+    )
     (result,) = build_repository(
         models, tmp_path / "out", layout="ensemble", only=["watermarked"], isolate=False
     )
     assert (
         result.ok
-        and read(networks.step(tmp_path / "out", "watermarked.1.torch")).config.backend == "python"
+        and read(networks.step(tmp_path / "out", "watermarked.1.torch")).config.backend
+        == "python"
     )
 
 
@@ -187,7 +208,9 @@ def test_scalar_boundary_tensor_has_one_axis_for_tensorrt(
     assert result.ok, result.error
     folders = {networks.base(path.name): path for path in (tmp_path / "out").iterdir()}
     configs = {name: read(path).config for name, path in folders.items()}
-    backends = {name: config.backend or config.platform for name, config in configs.items()}
+    backends = {
+        name: config.backend or config.platform for name, config in configs.items()
+    }
     assert backends == {
         "salient": "ensemble",
         "salient.0.tensorrt": "tensorrt",
@@ -231,12 +254,16 @@ def test_torch_steps_use_the_integer_types_of_adjacent_engines(
     folders = sorted((tmp_path / "out").glob("*.torch*"))
     narrowed = 0
     for step in map(read, folders):
-        declared = {t.name: t.data_type for t in (*step.config.input, *step.config.output)}
+        declared = {
+            t.name: t.data_type for t in (*step.config.input, *step.config.output)
+        }
         narrowed += pb.TYPE_INT32 in declared.values()
         module = torch.jit.load(str(next((step.folder / "1").glob("*.pt"))))
         assert step.goldens
         for golden in map(step.wire, step.goldens):
-            outputs = module(*(torch.from_numpy(np.array(a)) for a in golden.inputs.values()))
+            outputs = module(
+                *(torch.from_numpy(np.array(a)) for a in golden.inputs.values())
+            )
             for output, wanted in zip(outputs, golden.outputs.values(), strict=True):
                 assert output.numpy().dtype == wanted.dtype, step.name
                 np.testing.assert_allclose(output.numpy(), wanted, rtol=1e-5, atol=1e-6)
@@ -249,17 +276,22 @@ def test_invalid_ensemble_is_fused_unless_requested(
     """Element types that differ: the ids of `gated` without casts at the graph breaks."""
     monkeypatch.setattr(engine, "build", fake_plan)
     monkeypatch.setattr(cost, "STEP_SHARE", float("inf"))
-    monkeypatch.setattr("builder.pipeline.narrowed.at_boundaries", lambda model, serve_as: model)
+    monkeypatch.setattr(
+        "builder.pipeline.narrowed.at_boundaries", lambda model, serve_as: model
+    )
     old.play(monkeypatch)
     settings = {"only": ["gated"], "isolate": False}
     try:
         (auto,) = build_repository(models, tmp_path / "auto", **settings)
-        (demanded,) = build_repository(models, tmp_path / "demanded", layout="ensemble", **settings)
+        (demanded,) = build_repository(
+            models, tmp_path / "demanded", layout="ensemble", **settings
+        )
     finally:
         old.forget()
-    assert (auto.ok, auto.layout) == (True, "fused") and "inconsistent data type" in str(
-        auto.layout_reason
-    )
+    assert (auto.ok, auto.layout) == (
+        True,
+        "fused",
+    ) and "inconsistent data type" in str(auto.layout_reason)
     assert isinstance(demanded.error, PublishError) and "inconsistent data type" in str(
         demanded.error
     )

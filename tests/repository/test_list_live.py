@@ -40,7 +40,9 @@ def test_verify_compares_the_number_and_the_values(served: Served) -> None:
 
 
 @pytest.mark.parametrize("protocol", CLIENTS)
-def test_response_contains_the_elements_of_the_list(served: Served, protocol: str) -> None:
+def test_response_contains_the_elements_of_the_list(
+    served: Served, protocol: str
+) -> None:
     models, _, server = served
     library: Any = CLIENTS[protocol]
     client = library.InferenceServerClient(getattr(server, f"{protocol}_url"))
@@ -50,13 +52,17 @@ def test_response_contains_the_elements_of_the_list(served: Served, protocol: st
         original = torch.jit.load(str(models / f"{name}.pt")).eval()
         names = output_names(client, name)
         for x in inputs():
-            given = library.InferInput("x", list(x.shape), "FP32").set_data_from_numpy(x.numpy())
+            given = library.InferInput("x", list(x.shape), "FP32").set_data_from_numpy(
+                x.numpy()
+            )
             with torch.no_grad():
                 expected = dict(leaves(original(x.clone())))
             length = length_of(expected, LISTS.get(module, ""))
             lengths.add(length)
             if length > LARGEST:
-                with pytest.raises(InferenceServerException, match="increase max_lengths"):
+                with pytest.raises(
+                    InferenceServerException, match="increase max_lengths"
+                ):
                     client.infer(name, [given])
                 continue
             response = client.infer(name, [given])

@@ -26,7 +26,9 @@ class Packed(nn.Module):
         )
         packed, _ = self.rnn(packed)
         if self.total:
-            return pad_packed_sequence(packed, batch_first=True, total_length=x.size(1))[0]
+            return pad_packed_sequence(
+                packed, batch_first=True, total_length=x.size(1)
+            )[0]
         return pad_packed_sequence(packed, batch_first=True)[0]
 
 
@@ -45,7 +47,9 @@ def test_packed_rows_are_batched_only_if_independent(
     module = Packed(enforce_sorted, total).eval()
     sample = torch.randn(3, 4, 5), torch.tensor([4, 3, 1])
     script = (
-        torch.jit.trace(module, sample, check_trace=False) if trace else torch.jit.script(module)
+        torch.jit.trace(module, sample, check_trace=False)
+        if trace
+        else torch.jit.script(module)
     )
     found = decision_on_data(builder.lower(script).graph)
     assert (found is None) == (reason is None)

@@ -38,7 +38,9 @@ def test_verify_compares_the_present_outputs(served: Served) -> None:
 
 
 @pytest.mark.parametrize("protocol", CLIENTS)
-@pytest.mark.parametrize("by_name", [False, True], ids=["all outputs", "outputs by name"])
+@pytest.mark.parametrize(
+    "by_name", [False, True], ids=["all outputs", "outputs by name"]
+)
 def test_as_numpy_returns_none_for_missing_outputs(
     served: Served, protocol: str, by_name: bool
 ) -> None:
@@ -49,11 +51,13 @@ def test_as_numpy_returns_none_for_missing_outputs(
         name = module.__name__.lower()
         original = torch.jit.load(str(models / f"{name}.pt")).eval()
         names = output_names(client, name)
-        wanted = [library.InferRequestedOutput(one) for one in names] if by_name else None
+        wanted = (
+            [library.InferRequestedOutput(one) for one in names] if by_name else None
+        )
         for x in inputs():
-            input_tensor = library.InferInput("x", list(x.shape), "FP32").set_data_from_numpy(
-                x.numpy()
-            )
+            input_tensor = library.InferInput(
+                "x", list(x.shape), "FP32"
+            ).set_data_from_numpy(x.numpy())
             response = client.infer(name, [input_tensor], outputs=wanted)
             with torch.no_grad():
                 expected = dict(leaves(original(x)))
@@ -69,7 +73,9 @@ def test_concurrent_requests_take_independent_branches(
     sent = []
     for rows in (1, 4) * 16:
         x = np.ones((rows, 4), np.float32)
-        input_tensor = http.InferInput("x", list(x.shape), "FP32").set_data_from_numpy(x)
+        input_tensor = http.InferInput("x", list(x.shape), "FP32").set_data_from_numpy(
+            x
+        )
         sent.append((rows, client.async_infer("bysize", [input_tensor])))
     for rows, request in sent:
         response = request.get_result().as_numpy("output_1")

@@ -80,7 +80,9 @@ def write(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, ModelResult]]:
+def built(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, dict[str, ModelResult]]:
     folder = tmp_path_factory.mktemp("padding")
     repository = folder / "repository"
     results = build_repository(write(folder / "models"), repository)
@@ -104,10 +106,16 @@ def test_padding_is_used_where_the_goldens_confirm_it(
     for name in results:
         file = repository / name / "config.pbtxt"
         config = parse_config(file.read_text(), str(file))
-        assert {tensor.allow_ragged_batch for tensor in config.input} == {name == "encoder"}
-        facts = json.loads((repository / name / "1" / "plan.json").read_text())["serving"]
+        assert {tensor.allow_ragged_batch for tensor in config.input} == {
+            name == "encoder"
+        }
+        facts = json.loads((repository / name / "1" / "plan.json").read_text())[
+            "serving"
+        ]
         assert ("padding" in facts) == (name == "encoder")
-    facts = json.loads((repository / "encoder" / "1" / "plan.json").read_text())["serving"]
+    facts = json.loads((repository / "encoder" / "1" / "plan.json").read_text())[
+        "serving"
+    ]
     assert facts["padding"]["crops"] == {"output_0": {"1": "length"}}
 
 
@@ -151,7 +159,9 @@ def test_runtime_batches_requests_and_rejects_only_invalid_ones(
     sent = requests(0)
     outputs = ["output_0", "output_1"]
     mismatched = fakes.Request(outputs, ids=sent[0][0], mask=sent[0][1][:, :5])
-    long = fakes.Request(outputs, ids=torch.zeros(1, 25).long(), mask=torch.ones(1, 25).bool())
+    long = fakes.Request(
+        outputs, ids=torch.zeros(1, 25).long(), mask=torch.ones(1, 25).bool()
+    )
     sent.append((torch.ones(2, 5).long(), torch.tensor([[True] * 5, [False] * 5])))
     requested = [fakes.Request(outputs, ids=ids, mask=mask) for ids, mask in sent]
     *results, refused, beyond = served.execute([*requested, mismatched, long])
@@ -159,7 +169,9 @@ def test_runtime_batches_requests_and_rejects_only_invalid_ones(
     for (ids, mask), output in zip(sent, results, strict=True):
         for name, expected in zip(outputs, module(ids, mask), strict=True):
             assert output.tensors[name].shape == expected.shape
-            torch.testing.assert_close(output.tensors[name], expected, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                output.tensors[name], expected, rtol=1e-4, atol=1e-5
+            )
     assert "axis 'length' must have one size" in refused.error
     assert "input 'ids' has shape [1, 25]" in beyond.error
 
@@ -167,18 +179,28 @@ def test_runtime_batches_requests_and_rejects_only_invalid_ones(
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ("pad: {ids: 0, mask: false}", "pad: {ids: 0}", "input 'mask' has the padded axis"),
+        (
+            "pad: {ids: 0, mask: false}",
+            "pad: {ids: 0}",
+            "input 'mask' has the padded axis",
+        ),
         ("pad: {ids: 0,", "pad: {idz: 0, ids: 0,", "no input has the name 'idz'"),
         ("pad: {ids: 0,", "pad: {ids: 0.5,", "0.5 is not an integer"),
         ("pad: {ids: 0,", "pad: {ids: 1e30,", "beyond the range of int64"),
         ("mask: false}", "mask: 0}", "0 is not true or false"),
         ("max_queue_delay_us: 200000", "enabled: false", "'pad' needs batching"),
-        ("mask: false}", "mask: false}\nstate: [{input: ids, output: y}]", "without state"),
+        (
+            "mask: false}",
+            "mask: false}\nstate: [{input: ids, output: y}]",
+            "without state",
+        ),
         ("[batch, length]", "[batch, 8]", "has no dynamic axis behind the first"),
     ],
     ids=lambda text: text[:20],
 )
-def test_invalid_pad_is_reported(tmp_path: Path, before: str, after: str, message: str) -> None:
+def test_invalid_pad_is_reported(
+    tmp_path: Path, before: str, after: str, message: str
+) -> None:
     (tmp_path / "net.pt").touch()
     text = MANIFEST.replace(before, after)
     (tmp_path / "net.yaml").write_text(text)
@@ -195,7 +217,9 @@ def test_server_batches_requests_of_different_lengths(
 
     def infer_outputs(sent: tuple[Tensor, Tensor]) -> list[np.ndarray]:
         inputs = []
-        for name, tensor, dtype in zip(("ids", "mask"), sent, ("INT64", "BOOL"), strict=True):
+        for name, tensor, dtype in zip(
+            ("ids", "mask"), sent, ("INT64", "BOOL"), strict=True
+        ):
             inputs.append(grpc.InferInput(name, list(tensor.shape), dtype))
             inputs[-1].set_data_from_numpy(tensor.numpy())
         with grpc.InferenceServerClient(server.grpc_url) as client:
@@ -207,7 +231,9 @@ def test_server_batches_requests_of_different_lengths(
         found = list(pool.map(infer_outputs, sent))
     for (ids, mask), outputs in zip(sent, found, strict=True):
         for output, expected in zip(outputs, module(ids, mask), strict=True):
-            np.testing.assert_allclose(output, expected.detach().numpy(), rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(
+                output, expected.detach().numpy(), rtol=1e-4, atol=1e-5
+            )
     with grpc.InferenceServerClient(server.grpc_url) as client:
         (counts,) = client.get_inference_statistics("encoder").model_stats
         assert counts.execution_count < len(sent) / 2

@@ -40,7 +40,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["fused", "ensemble"])
 def served(
-    request: pytest.FixtureRequest, models: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    models: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Served]:
     """Both layouts take their plans from one store: they are built once."""
     folder = tmp_path_factory.mktemp("served")
@@ -55,22 +57,31 @@ def served(
     with serve(folder / "out", http_port=0, grpc_port=0, metrics_port=0) as server:
         found = verify(folder / "out", server.http_url, server.grpc_url, repeat=0)
         yield Served(
-            folder / "out", server, {r.name: r for r in results}, {p.name: p for p in found}
+            folder / "out",
+            server,
+            {r.name: r for r in results},
+            {p.name: p for p in found},
         )
 
 
 def test_every_plan_runs_on_the_gpu(served: Served) -> None:
-    assert {name: str(r.error or "") for name, r in served.built.items()} == dict.fromkeys(
-        MODELS, ""
-    )
+    assert {
+        name: str(r.error or "") for name, r in served.built.items()
+    } == dict.fromkeys(MODELS, "")
     for name, parity in served.verified.items():
         assert parity.passed, (
             name,
             parity.problems,
             [r.problems for r in parity.results if not r.passed],
         )
-        wanted = "plan" if ".tensorrt" in name else "torch" if ".torch" in name else "plan"
-        assert wanted in (parity.answered_by or ""), (name, parity.answered_by, parity.why)
+        wanted = (
+            "plan" if ".tensorrt" in name else "torch" if ".torch" in name else "plan"
+        )
+        assert wanted in (parity.answered_by or ""), (
+            name,
+            parity.answered_by,
+            parity.why,
+        )
         assert "cuda:0" in (parity.device or ""), (name, parity.device, parity.why)
 
 
@@ -82,7 +93,9 @@ def test_engines_in_branches_run_on_the_gpu(served: Served) -> None:
     record = describe(client, "mixture", golden.inputs)
     client.close()
     blocks = [
-        part for part in record["trt_build.segments"].split() if ".yes." in part or ".no." in part
+        part
+        for part in record["trt_build.segments"].split()
+        if ".yes." in part or ".no." in part
     ]
     assert any(part.endswith("tensorrt:plan") for part in blocks), record
     assert not any(part.endswith("tensorrt:torch") for part in blocks), record
@@ -106,7 +119,9 @@ BACKENDS = {"tensorrt_plan": "tensorrt", "pytorch_libtorch": "pytorch", "": "pyt
 """The backend of each platform of a step."""
 
 
-def test_triton_accepts_the_configs_of_an_ensemble(models: Path, tmp_path: Path) -> None:
+def test_triton_accepts_the_configs_of_an_ensemble(
+    models: Path, tmp_path: Path
+) -> None:
     """Each config is accepted as far as its backend's library, if this server lacks it.
 
     The torch step is for the PyTorch backend unless the server is known to have none. Steps whose
@@ -115,7 +130,9 @@ def test_triton_accepts_the_configs_of_an_ensemble(models: Path, tmp_path: Path)
     backends = find().backends()
     platform = "pytorch_libtorch" if backends is None or "pytorch" in backends else ""
     settings = {"only": ["salient"], "options": QUICK, "store": models.parent / "store"}
-    (result,) = build_repository(models, tmp_path / "out", layout="ensemble", **settings)
+    (result,) = build_repository(
+        models, tmp_path / "out", layout="ensemble", **settings
+    )
     assert result.ok, result.error
     folders = {networks.base(path.name): path for path in (tmp_path / "out").iterdir()}
     configs = {name: read(path).config for name, path in folders.items()}

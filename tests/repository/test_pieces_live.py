@@ -45,17 +45,20 @@ def served(
     networks.write(models)
     repository = tmp_path_factory.mktemp("served") / "repository"
     built = {
-        result.name: result for result in build_repository(models, repository, layout=request.param)
+        result.name: result
+        for result in build_repository(models, repository, layout=request.param)
     }
     with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
         found = verify(repository, server.http_url, server.grpc_url, repeat=0)
-    yield Served(request.param, repository, built, {parity.name: parity for parity in found})
+    yield Served(
+        request.param, repository, built, {parity.name: parity for parity in found}
+    )
 
 
 def test_every_model_is_built_in_segments(served: Served) -> None:
-    assert {name: (r.ok, str(r.error or "")) for name, r in served.built.items()} == dict.fromkeys(
-        KINDS, (True, "")
-    )
+    assert {
+        name: (r.ok, str(r.error or "")) for name, r in served.built.items()
+    } == dict.fromkeys(KINDS, (True, ""))
     assert {name: result.segments for name, result in served.built.items()} == KINDS
     assert {result.layout for result in served.built.values()} == {served.layout}
 
@@ -83,7 +86,11 @@ def _answering(layout: str) -> tuple[str, ...]:
 
 
 def test_repository_contains_models_and_ensemble_steps(served: Served) -> None:
-    steps = {f"{name}.{n}.{kind}" for name, kinds in KINDS.items() for n, kind in enumerate(kinds)}
+    steps = {
+        f"{name}.{n}.{kind}"
+        for name, kinds in KINDS.items()
+        for n, kind in enumerate(kinds)
+    }
     assert {*map(networks.base, served.verified)} == set(KINDS) | (
         steps if served.layout == "ensemble" else set()
     )

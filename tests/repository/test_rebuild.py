@@ -77,7 +77,9 @@ def test_second_build_changes_nothing(models: Path, settings: dict[str, Any]) ->
     assert contents(settings["out"]) == before
 
 
-def test_rebuild_reason_names_the_changed_setting(models: Path, settings: dict[str, Any]) -> None:
+def test_rebuild_reason_names_the_changed_setting(
+    models: Path, settings: dict[str, Any]
+) -> None:
     build(models, **settings)
     changed = build(models, **settings, precision="fp16")
     assert (changed.state, changed.because) == ("built", "precision fp32 -> fp16")
@@ -104,7 +106,9 @@ def test_models_are_rebuilt_without_a_store(models: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "store").exists()
 
 
-def test_rebuild_option_builds_unchanged_models(models: Path, settings: dict[str, Any]) -> None:
+def test_rebuild_option_builds_unchanged_models(
+    models: Path, settings: dict[str, Any]
+) -> None:
     build(models, **settings)
     again = build(models, **settings, rebuild=True)
     assert (again.state, again.because) == ("built", "--rebuild")
@@ -145,7 +149,9 @@ def test_other_model_of_the_same_name_is_not_an_earlier_build(
         str(tmp_path / "other" / "small.pt")
     )
     shutil.copy(models / "small.yaml", tmp_path / "other")
-    result = build(tmp_path / "other", out=tmp_path / "elsewhere", store=settings["store"])
+    result = build(
+        tmp_path / "other", out=tmp_path / "elsewhere", store=settings["store"]
+    )
     assert result.because == "there was none before"
 
 
@@ -159,7 +165,10 @@ def test_command_line_overrides_build_options_of_the_manifest(
     )
     build(models, **settings)
     facts = json.loads((settings["out"] / "small" / "1" / "plan.json").read_text())
-    assert facts["options"] == {"compute_capabilities": [[8, 6]], "optimization_level": 1}
+    assert facts["options"] == {
+        "compute_capabilities": [[8, 6]],
+        "optimization_level": 1,
+    }
     changed = build(models, **settings, options=BuildOptions(optimization_level=2))
     assert changed.because == "options.optimization_level 1 -> 2"
 
@@ -168,7 +177,9 @@ def test_keep_fp32_of_the_manifest_reaches_the_network(
     models: Path, settings: dict[str, Any]
 ) -> None:
     def network_facts() -> dict[str, Any]:
-        plans = json.loads((settings["out"] / "small" / "trt-build.json").read_text())["plans"]
+        plans = json.loads((settings["out"] / "small" / "trt-build.json").read_text())[
+            "plans"
+        ]
         return {
             "layers": build(models, **settings).layers,
             "network": plans["model"]["parts"]["network"],
@@ -177,10 +188,15 @@ def test_keep_fp32_of_the_manifest_reaches_the_network(
     (models / "small.yaml").write_text(MANIFEST + "precision: fp16\n")
     build(models, **settings)
     half = network_facts()
-    (models / "small.yaml").write_text(MANIFEST + 'precision: fp16\nkeep_fp32: ["*linear*"]\n')
+    (models / "small.yaml").write_text(
+        MANIFEST + 'precision: fp16\nkeep_fp32: ["*linear*"]\n'
+    )
     changed = build(models, **settings)
     assert changed.state == "built"
-    assert changed.because == 'keep_fp32_auto true -> false, keep_fp32 none -> ["*linear*"]'
+    assert (
+        changed.because
+        == 'keep_fp32_auto true -> false, keep_fp32 none -> ["*linear*"]'
+    )
     assert network_facts()["network"] != half["network"]
     assert network_facts()["layers"] < half["layers"]  # no casts
 
@@ -220,7 +236,9 @@ def test_converter_crash_fails_one_model_and_is_reproducible(
     assert {path.name for path in settings["out"].iterdir()} == {"small", "zebra"}
     assert crashed.error is not None
     words = shlex.split(str(crashed.error.fix).partition("trt-build ")[2])
-    reproduced = subprocess.run([*PROGRAM, *words], env=environment(), capture_output=True)
+    reproduced = subprocess.run(
+        [*PROGRAM, *words], env=environment(), capture_output=True
+    )
     assert reproduced.returncode == -11
 
 
@@ -240,7 +258,9 @@ def test_build_without_isolation_runs_in_process(
     targets: list[object] = []
     run = processes.run
 
-    def count(tasks: list[processes.Task[Any]], *rest: Any, **options: Any) -> list[Any]:
+    def count(
+        tasks: list[processes.Task[Any]], *rest: Any, **options: Any
+    ) -> list[Any]:
         targets.extend(task.call()[0] for task in tasks)
         return run(tasks, *rest, **options)
 
@@ -249,7 +269,9 @@ def test_build_without_isolation_runs_in_process(
     assert f"{perform.__module__}:perform" not in targets
 
 
-def test_workers_are_pinned_to_gpus_of_the_same_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_are_pinned_to_gpus_of_the_same_type(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from builder.engine import flavour, gpu
 
     kinds = [("H100", (9, 0)), ("A100", (8, 0)), ("H100", (9, 0))]
@@ -274,7 +296,9 @@ def test_workers_are_pinned_to_gpus_of_the_same_type(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_concurrent_builds_with_one_store_both_publish(models: Path, tmp_path: Path) -> None:
+def test_concurrent_builds_with_one_store_both_publish(
+    models: Path, tmp_path: Path
+) -> None:
     program = (
         "import sys; from builder import build_repository; "
         "(r,) = build_repository(sys.argv[1], sys.argv[2], store=sys.argv[3]); assert r.ok, r.error"
@@ -309,7 +333,9 @@ def test_build_record_is_published_with_the_model(
     assert json.loads((tmp_path / "out/small/trt-build.json").read_text()) == seen[0]
 
 
-def test_fifty_unchanged_models_take_under_two_seconds(tmp_path: Path, models: Path) -> None:
+def test_fifty_unchanged_models_take_under_two_seconds(
+    tmp_path: Path, models: Path
+) -> None:
     """Measures the processor time of a complete `trt-build repo` process."""
     out = tmp_path / "out"
     build(models, out=out)
@@ -326,7 +352,12 @@ def test_fifty_unchanged_models_take_under_two_seconds(tmp_path: Path, models: P
     command = [sys.executable, "-c", program]
     done = [
         subprocess.run(
-            command, env=environment(), capture_output=True, text=True, check=True, cwd=ROOT
+            command,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=ROOT,
         )
         for _ in range(2)
     ]
@@ -358,6 +389,9 @@ def test_long_builds_report_progress(
     monkeypatch.setattr(model, "REPORT_SECONDS", 0.0)
     record: list[str] = []
     build_repository(
-        models, tmp_path / "out", isolate=False, progress=lambda name, phase: record.append(phase)
+        models,
+        tmp_path / "out",
+        isolate=False,
+        progress=lambda name, phase: record.append(phase),
     )
     assert any(text.startswith("build: ") and " of " in text for text in record)

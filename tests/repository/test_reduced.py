@@ -119,9 +119,13 @@ def test_layers_that_overflow_on_calibration_data_stay_in_fp32(
 def test_quantized_layers_of_a_plain_model_are_reported(
     tmp_path: Path, precision: str, data: str
 ) -> None:
-    result = build(tmp_path, Two(), f"precision: {precision}\ncalibration: {{data: [{data}]}}\n")
+    result = build(
+        tmp_path, Two(), f"precision: {precision}\ncalibration: {{data: [{data}]}}\n"
+    )
     assert result.error is None and result.quantized is not None
-    assert result.quantized["summary"].startswith("8 bits in 2 of 2 products; least SQNR")
+    assert result.quantized["summary"].startswith(
+        "8 bits in 2 of 2 products; least SQNR"
+    )
     assert [layer["name"] for layer in result.quantized["layers"]] == [
         "first/aten::linear_0",
         "second/aten::linear_0",
@@ -129,16 +133,22 @@ def test_quantized_layers_of_a_plain_model_are_reported(
     lowered = torch.jit.load(tmp_path / "out/net/1/lowered.pt")
     assert "fake_quantize" in str(lowered.graph)
     again = build_repository(tmp_path / "models", tmp_path / "out", isolate=False)[0]
-    assert (again.state, again.quantized) == ("unchanged", json.loads(json.dumps(result.quantized)))
+    assert (again.state, again.quantized) == (
+        "unchanged",
+        json.loads(json.dumps(result.quantized)),
+    )
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp16", "fp32"])
 def test_patterns_without_a_match_are_reported(tmp_path: Path, precision: str) -> None:
     text = f"precision: {precision}\ncalibration: {{data: [own.npz], skip: [frist/*, second/*]}}\n"
-    result = build(tmp_path, Two(), f'{text}keep_fp32: ["first/*", "*layernorm*", "third/*"]\n')
+    result = build(
+        tmp_path, Two(), f'{text}keep_fp32: ["first/*", "*layernorm*", "third/*"]\n'
+    )
     assert result.error is None
     skipped = (
-        "calibration.skip names no product of this model: frist/* (`trt-build check` lists them)"
+        "calibration.skip names no product of this model: frist/* (`trt-build"
+        " check` lists them)"
     )
     kept = (
         "keep_fp32 names no layer of this model: *layernorm*, third/* (`trt-build inspect` prints"
@@ -168,7 +178,9 @@ def test_changed_calibration_data_cause_a_rebuild(tmp_path: Path) -> None:
 def test_missing_calibration_data_is_reported_with_key_and_line(tmp_path: Path) -> None:
     error = build(tmp_path, Two(), "precision: int8\n").error
     assert isinstance(error, UsageError)
-    assert "requires calibration data" in str(error) and "calibration: {data:" in str(error.fix)
+    assert "requires calibration data" in str(error) and "calibration: {data:" in str(
+        error.fix
+    )
     assert str(error.where).endswith("net.yaml:6")
 
 
@@ -201,7 +213,11 @@ def test_arrays_with_different_batch_sizes_are_rejected(tmp_path: Path) -> None:
         "inputs:", "inputs:\n  - {name: other, dtype: float32, shape: [batch, 2]}"
     )
     save(Two(), tmp_path / "net.pt", text + "calibration: {data: [own.npz]}\n")
-    np.savez(tmp_path / "own.npz", other=np.ones((9, 2), np.float32), x=np.ones((5, 8), np.float32))
+    np.savez(
+        tmp_path / "own.npz",
+        other=np.ones((9, 2), np.float32),
+        x=np.ones((5, 8), np.float32),
+    )
     (spec,) = load(tmp_path)
     with pytest.raises(
         UsageError, match="'batch' has size 9 in array 'other' and 5 in 'x'"
@@ -229,7 +245,9 @@ def test_damaged_archives_raise_only_usage_errors(tmp_path: Path) -> None:
     whole = (tmp_path / "own.npz").read_bytes()
     for at in range(0, len(whole), 61):
         (tmp_path / "own.npz").write_bytes(
-            whole[:at] + bytes(byte ^ 255 for byte in whole[at : at + 20]) + whole[at + 20 :]
+            whole[:at]
+            + bytes(byte ^ 255 for byte in whole[at : at + 20])
+            + whole[at + 20 :]
         )
         with contextlib.suppress(UsageError):  # the damaged bytes may be a date
             sets(tmp_path / "own.npz")
@@ -238,7 +256,8 @@ def test_damaged_archives_raise_only_usage_errors(tmp_path: Path) -> None:
 def test_empty_goldens_are_not_used_for_calibration(tmp_path: Path) -> None:
     """If an axis may have size 0, the minimum golden is empty."""
     manifest = (
-        MANIFEST.replace("min: 1", "min: 0") + "precision: int8\ncalibration: {data: [goldens]}\n"
+        MANIFEST.replace("min: 1", "min: 0")
+        + "precision: int8\ncalibration: {data: [goldens]}\n"
     )
     (tmp_path / "models").mkdir()
     save(Two(), tmp_path / "models/net.pt", manifest)
@@ -281,9 +300,13 @@ def test_partitioned_model_is_quantized(tmp_path: Path) -> None:
 
 
 def test_int8_model_outside_the_tolerance_is_not_published(tmp_path: Path) -> None:
-    text = "precision: int8\ncalibration: {data: [own.npz]}\ntolerance: {noise: 1.0e-6}\n"
+    text = (
+        "precision: int8\ncalibration: {data: [own.npz]}\ntolerance: {noise: 1.0e-6}\n"
+    )
     result = build(tmp_path, Two(), text)
-    assert isinstance(result.error, ParityError) and "root mean square" in str(result.error)
+    assert isinstance(result.error, ParityError) and "root mean square" in str(
+        result.error
+    )
     assert "keep_fp32" in str(result.error.fix) and not (tmp_path / "out/net").exists()
 
 
@@ -324,14 +347,18 @@ def test_io_fp16_input_reaches_the_first_product_without_casts(tmp_path: Path) -
     save(Two(), tmp_path / "net.pt", MANIFEST + "precision: fp16\nio: fp16\n")
     (spec,) = load(tmp_path)
     module = torch.jit.load(spec.path)
-    found = reduced(spec, lower(module, specs=spec.inputs), ("y",), record(module, spec, ("y",)))
+    found = reduced(
+        spec, lower(module, specs=spec.inputs), ("y",), record(module, spec, ("y",))
+    )
     network = convert(found.lowered, found.spec.inputs, precision="fp16").network
     products = (
         layer
         for layer in map(network.get_layer, range(network.num_layers))
         if layer.num_inputs == 2
     )
-    first = next(layer for layer in products if layer.type == trt.LayerType.MATRIX_MULTIPLY)
+    first = next(
+        layer for layer in products if layer.type == trt.LayerType.MATRIX_MULTIPLY
+    )
     assert first.get_input(0).name == "x"
 
 
@@ -347,12 +374,22 @@ def test_output_beyond_the_float16_range_is_rejected_by_name(tmp_path: Path) -> 
 def test_check_lists_every_product(tmp_path: Path) -> None:
     text = 'precision: int8\nio: fp16\ncalibration: {data: [goldens], skip: ["second/*"]}\n'
     save(Two(), tmp_path / "net.pt", MANIFEST + text)
-    shown = CliRunner().invoke(main, ["check", str(tmp_path), "--paranoid"], catch_exceptions=False)
+    shown = CliRunner().invoke(
+        main, ["check", str(tmp_path), "--paranoid"], catch_exceptions=False
+    )
     assert shown.exit_code == 0, shown.output
-    assert "8 bits in 1 of 2 products" in shown.output and "a pattern names it" in shown.output
+    assert (
+        "8 bits in 1 of 2 products" in shown.output
+        and "a pattern names it" in shown.output
+    )
     printed = (
-        CliRunner().invoke(main, ["check", str(tmp_path), "--json"], catch_exceptions=False).stdout
+        CliRunner()
+        .invoke(main, ["check", str(tmp_path), "--json"], catch_exceptions=False)
+        .stdout
     )
     report = json.loads(printed)["models"][0]
-    assert [layer["quantized"] for layer in report["quantized"]["layers"]] == [True, False]
+    assert [layer["quantized"] for layer in report["quantized"]["layers"]] == [
+        True,
+        False,
+    ]
     assert "TYPE_FP16" in report["config"]

@@ -37,8 +37,12 @@ def compares_sizes(x: Tensor) -> Tensor:
     return y[:, : 2 if y.size(0) > 3 else 1]
 
 
-@pytest.mark.parametrize("function", [above_the_mean, any_of_all, rounded_by_the_greatest])
-def test_whole_batch_decisions_are_detected(function: Callable[[Tensor], Tensor]) -> None:
+@pytest.mark.parametrize(
+    "function", [above_the_mean, any_of_all, rounded_by_the_greatest]
+)
+def test_whole_batch_decisions_are_detected(
+    function: Callable[[Tensor], Tensor],
+) -> None:
     found = one_for_all(builder.lower(torch.jit.script(function).graph).graph)
     assert found is not None and "whole batch" in found
 
@@ -57,12 +61,19 @@ class Salient(nn.Module):
 
 
 @pytest.mark.parametrize("layout", ["fused", "ensemble"])
-def test_segment_that_reads_the_batch_mean_is_not_batched(tmp_path: Path, layout: str) -> None:
+def test_segment_that_reads_the_batch_mean_is_not_batched(
+    tmp_path: Path, layout: str
+) -> None:
     result = build(
-        tmp_path, Salient(), layout=layout, fallback={"min_block_size": 1, "ops": ["aten::mean"]}
+        tmp_path,
+        Salient(),
+        layout=layout,
+        fallback={"min_block_size": 1, "ops": ["aten::mean"]},
     )
     assert result.segments == ("tensorrt", "torch", "tensorrt")
-    reader = networks.step(tmp_path / "out", "m" if layout == "fused" else "m.2.tensorrt")
+    reader = networks.step(
+        tmp_path / "out", "m" if layout == "fused" else "m.2.tensorrt"
+    )
     sidecar = json.loads((reader / "trt-build.json").read_text())
     assert sidecar["batching"]["max_batch_size"] == 0
     assert layout == "ensemble" or "whole batch" in sidecar["batching"]["reason"]

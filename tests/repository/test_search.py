@@ -19,7 +19,12 @@ from builder.cli.search import words
 from builder.engine import BuildOptions, flavour
 from builder.errors import ParityError, UsageError
 from builder.manifest import load
-from builder.repository.precision_search import Search, literal, patterns, search_precision
+from builder.repository.precision_search import (
+    Search,
+    literal,
+    patterns,
+    search_precision,
+)
 from builder.repository.quickxplain import minimal
 from builder.triton import Golden
 
@@ -38,7 +43,9 @@ outputs: [y]
 class Overflowing(torch.nn.Module):
     """Layers of which the `large` ones reach 1e6: half ends at 65504."""
 
-    def __init__(self, scale: float = 1e6, large: Sequence[int] = (2,), depth: int = 6) -> None:
+    def __init__(
+        self, scale: float = 1e6, large: Sequence[int] = (2,), depth: int = 6
+    ) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.layers = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(depth))
@@ -89,15 +96,23 @@ def test_search_rejects_precisions_that_move_nodes_to_torch(
 ) -> None:
     """A float16 module's loops cannot carry two dtypes, so torch would run them."""
     monkeypatch.setattr(
-        importlib.import_module("builder.conversion.convert"), "_has_dtype", lambda *_: True
+        importlib.import_module("builder.conversion.convert"),
+        "_has_dtype",
+        lambda *_: True,
     )
     manifest = MANIFEST + ("fallback: {require_full: true}\n" if full else "")
     models = save(tmp_path / "models", Overflowing(), manifest)
     torch.jit.script(Repeated().eval()).save(str(models / "net.pt"))
     found = search(models)
-    assert found.error is None and found.precision == "fp32" and found.tried == [(0, False)]
     assert (
-        "cannot be converted" if full else "TensorRT runs fewer nodes of the model in fp16"
+        found.error is None
+        and found.precision == "fp32"
+        and found.tried == [(0, False)]
+    )
+    assert (
+        "cannot be converted"
+        if full
+        else "TensorRT runs fewer nodes of the model in fp16"
     ) in found.problem
 
 
@@ -105,7 +120,10 @@ def test_search_rejects_precisions_that_move_nodes_to_torch(
 def test_search_keeps_only_the_overflowing_layer(tmp_path: Path) -> None:
     models = save(tmp_path / "models", Overflowing())
     found = search(models)
-    assert found.error is None and (found.precision, found.judge) == ("fp16", "reference")
+    assert found.error is None and (found.precision, found.judge) == (
+        "fp16",
+        "reference",
+    )
     assert found.keep_fp32 == ("layers.2/aten::linear_0",)
     assert "not finite" in found.problem or "differ too much" in found.problem
     assert found.tried[0] == (0, False) and found.tried[1] == (found.layers, True)
@@ -126,23 +144,36 @@ def test_fp16_overflow_is_reported_with_its_layer(tmp_path: Path) -> None:
     models = save(tmp_path / "models", Overflowing(), text)
     (result,) = build_repository(models, tmp_path / "out", isolate=False)
     assert isinstance(result.error, ParityError)
-    assert "aten::linear" in str(result.error.where) and "not finite" in str(result.error.where)
-    assert "keep_fp32" in str(result.error.fix) and "--search-precision" in str(result.error.fix)
+    assert "aten::linear" in str(result.error.where) and "not finite" in str(
+        result.error.where
+    )
+    assert "keep_fp32" in str(result.error.fix) and "--search-precision" in str(
+        result.error.fix
+    )
     assert any(
-        "`weight` has values beyond torch.float16's range" in text for text in result.warnings
+        "`weight` has values beyond torch.float16's range" in text
+        for text in result.warnings
     )
 
 
 @by_reference
-@pytest.mark.parametrize("message", ["", "keep_fp32: auto\n", 'keep_fp32: [auto, "layers.0/*"]\n'])
-def test_overflowing_layers_stay_in_fp32_automatically(tmp_path: Path, message: str) -> None:
+@pytest.mark.parametrize(
+    "message", ["", "keep_fp32: auto\n", 'keep_fp32: [auto, "layers.0/*"]\n']
+)
+def test_overflowing_layers_stay_in_fp32_automatically(
+    tmp_path: Path, message: str
+) -> None:
     from builder.repository import build_repository
 
-    models = save(tmp_path / "models", Overflowing(), MANIFEST + "precision: fp16\n" + message)
+    models = save(
+        tmp_path / "models", Overflowing(), MANIFEST + "precision: fp16\n" + message
+    )
     (result,) = build_repository(models, tmp_path / "out", isolate=False)
     assert result.ok, result.error
     (warning,) = (text for text in result.warnings if "keep_fp32: auto" in text)
-    assert "layers.[[]2]/aten::linear_0" in warning or "layers.2/aten::linear_0" in warning
+    assert (
+        "layers.[[]2]/aten::linear_0" in warning or "layers.2/aten::linear_0" in warning
+    )
 
 
 @by_reference
@@ -155,7 +186,11 @@ def test_search_result_builds_and_is_reproducible(tmp_path: Path) -> None:
     (result,) = build_repository(models, tmp_path / "out", isolate=False)
     assert result.ok, result.error
     second = search(models)
-    assert (second.keep_fp32, second.trials, second.written) == (first.keep_fp32, 1, False)
+    assert (second.keep_fp32, second.trials, second.written) == (
+        first.keep_fp32,
+        1,
+        False,
+    )
 
 
 @by_reference
@@ -204,7 +239,10 @@ def test_difference_in_fp32_is_an_error_and_nothing_is_written(
     def wrong(*arguments: Any) -> recording.Recording:
         goldens = real(*arguments).goldens
         return recording.Recording(
-            tuple(Golden(g.name, g.inputs, {"y": g.outputs["y"] + np.float32(1)}) for g in goldens)
+            tuple(
+                Golden(g.name, g.inputs, {"y": g.outputs["y"] + np.float32(1)})
+                for g in goldens
+            )
         )
 
     real = recording.record_goldens
@@ -214,7 +252,9 @@ def test_difference_in_fp32_is_an_error_and_nothing_is_written(
         isinstance(found.error, ParityError)
         and "even with every layer in float32" in found.error.message
     )
-    assert (tmp_path / "models" / "net.yaml").read_text() == MANIFEST and not found.written
+    assert (
+        tmp_path / "models" / "net.yaml"
+    ).read_text() == MANIFEST and not found.written
 
 
 def test_crash_fails_the_search_with_a_command_to_reproduce_it(tmp_path: Path) -> None:
@@ -224,9 +264,9 @@ def test_crash_fails_the_search_with_a_command_to_reproduce_it(tmp_path: Path) -
     (found,) = search_precision(models, out=tmp_path / "served", plugins=[str(plugin)])
     assert found.error is not None and "SIGABRT" in found.error.message
     command = str(found.error.fix).removeprefix("reproduce it with: ")
-    assert command.startswith(f"trt-build repo {models / 'net.pt'}") and command.endswith(
-        "--search-precision"
-    )
+    assert command.startswith(
+        f"trt-build repo {models / 'net.pt'}"
+    ) and command.endswith("--search-precision")
     assert f"--out {tmp_path / 'served'} " in command
 
 
@@ -276,7 +316,9 @@ def test_uneditable_manifest_is_rejected_before_the_search(
 
 
 @given(st.integers(0, 40), st.data())
-def test_minimal_finds_the_smallest_set_in_few_tests(count: int, data: st.DataObject) -> None:
+def test_minimal_finds_the_smallest_set_in_few_tests(
+    count: int, data: st.DataObject
+) -> None:
     items = list(range(count))
     needed = (
         set(data.draw(st.lists(st.sampled_from(items), unique=True, max_size=5)))
@@ -325,13 +367,16 @@ def test_fully_kept_scope_becomes_one_pattern() -> None:
     ]
     import fnmatch
 
-    assert fnmatch.fnmatchcase("a[0]*/x?", literal("a[0]*/x?")) and not fnmatch.fnmatchcase(
-        "a0b/xy", literal("a[0]*/x?")
-    )
+    assert fnmatch.fnmatchcase(
+        "a[0]*/x?", literal("a[0]*/x?")
+    ) and not fnmatch.fnmatchcase("a0b/xy", literal("a[0]*/x?"))
 
 
 @pytest.mark.parametrize(
-    ("trials", "message"), [(1, "(1 trial by the engine"), (2, "(2 trials by the engine")]
+    ("trials", "message"),
+    [(1, "(1 trial by the engine"), (2, "(2 trials by the engine")],
 )
 def test_number_of_trials_is_singular_or_plural(trials: int, message: str) -> None:
-    assert message in words(Search("net", precision="fp16", judge="engine", trials=trials))
+    assert message in words(
+        Search("net", precision="fp16", judge="engine", trials=trials)
+    )

@@ -60,7 +60,9 @@ def test_sequences_have_one_row_and_varying_lengths(tmp_path: Path) -> None:
     }
     assert {shape[0] for shape in shapes.values()} == {1}
     assert len({shape[1] for shape in shapes.values()}) > 2
-    assert {shape[1] for name, shape in shapes.items() if name.startswith("sequence-0")} == {3}
+    assert {
+        shape[1] for name, shape in shapes.items() if name.startswith("sequence-0")
+    } == {3}
 
 
 def test_sequence_outputs_depend_on_the_state(tmp_path: Path) -> None:
@@ -75,9 +77,14 @@ def test_sequence_outputs_depend_on_the_state(tmp_path: Path) -> None:
         golden = recorded(spec)["sequence-0.003"]
         with torch.no_grad():
             forgot = module(
-                *(torch.from_numpy({**golden.inputs, **first}[str(t.name)]) for t in spec.inputs)
+                *(
+                    torch.from_numpy({**golden.inputs, **first}[str(t.name)])
+                    for t in spec.inputs
+                )
             )
-        assert not parity.compare({"y": forgot[0].numpy()}, {"y": golden.outputs["y"]}).passed, name
+        assert not parity.compare(
+            {"y": forgot[0].numpy()}, {"y": golden.outputs["y"]}
+        ).passed, name
 
 
 def test_batch_axis_moves_first_after_recording(tmp_path: Path) -> None:
@@ -86,7 +93,9 @@ def test_batch_axis_moves_first_after_recording(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
     lowered = lowering.lower(load(spec.path), specs=spec.inputs)
     goldens = parity.record(load(spec.path), spec)
-    moved, turned, served = stateful.batch_first(spec, lowered, ["y", "hn", "cn"], goldens)
+    moved, turned, served = stateful.batch_first(
+        spec, lowered, ["y", "hn", "cn"], goldens
+    )
     assert [tensor.shape for tensor in moved.inputs] == [
         ("streams", "time", 6),
         ("streams", 2, 5),
@@ -94,9 +103,15 @@ def test_batch_axis_moves_first_after_recording(tmp_path: Path) -> None:
     ]
     for before, after in zip(goldens, served, strict=True):
         assert (after.inputs["c0"] == np.moveaxis(before.inputs["c0"], 1, 0)).all()
-        outputs = turned.run(*(torch.from_numpy(array) for array in after.inputs.values()))
+        outputs = turned.run(
+            *(torch.from_numpy(array) for array in after.inputs.values())
+        )
         output = dict(
-            zip(("y", "hn", "cn"), (tensor.contiguous().numpy() for tensor in outputs), strict=True)
+            zip(
+                ("y", "hn", "cn"),
+                (tensor.contiguous().numpy() for tensor in outputs),
+                strict=True,
+            )
         )
         assert parity.compare(output, after).passed
 
@@ -104,7 +119,9 @@ def test_batch_axis_moves_first_after_recording(tmp_path: Path) -> None:
 def test_row_goldens_have_one_row_of_every_state(tmp_path: Path) -> None:
     goldens = recorded(spec_of(tmp_path))
     assert goldens["p0-row"].inputs["h0"].shape == (2, 1, 5)
-    assert (goldens["p0-row"].inputs["h0"] == goldens["p0-opt"].inputs["h0"][:, :1]).all()
+    assert (
+        goldens["p0-row"].inputs["h0"] == goldens["p0-opt"].inputs["h0"][:, :1]
+    ).all()
 
 
 C0 = "{name: c0, dtype: float32, shape: [2, streams, 5]}"
@@ -169,15 +186,21 @@ MISTAKES: dict[str, tuple[str, list[tuple[str, str]], int, str]] = {
 def test_invalid_state_is_reported_with_its_line(tmp_path: Path, name: str) -> None:
     model, changes, line, words = MISTAKES[name]
     spec_of(tmp_path, model, *changes)
-    (result,) = build_repository(tmp_path, tmp_path / "out", only=[model], isolate=False)
-    assert isinstance(result.error, UsageError) and words in result.error.message, result.error
+    (result,) = build_repository(
+        tmp_path, tmp_path / "out", only=[model], isolate=False
+    )
+    assert isinstance(result.error, UsageError) and words in result.error.message, (
+        result.error
+    )
     assert result.error.where == f"{tmp_path / f'{model}.yaml'}:{line}"
 
 
 def test_module_that_fails_on_its_state_is_reported_by_request(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, "recognizer")
 
-    def fails(x: torch.Tensor, h0: torch.Tensor, c0: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def fails(
+        x: torch.Tensor, h0: torch.Tensor, c0: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         if x.shape[0] == 1 and h0.abs().max() > 0 and c0.abs().max() == 0:
             raise RuntimeError("only warm")
         return (x, h0, c0)
@@ -207,14 +230,18 @@ def test_state_of_varying_size_may_be_explicit(tmp_path: Path) -> None:
 
 
 class Growing(torch.nn.Module):
-    def forward(self, x: torch.Tensor, past: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, past: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         whole = torch.cat([past, x])
         return whole.sum(0, keepdim=True), whole
 
 
 def test_ensemble_with_implicit_state_is_rejected(tmp_path: Path) -> None:
     spec_of(tmp_path, "spectral")
-    (refused,) = build_repository(tmp_path, tmp_path / "out", layout="ensemble", isolate=False)
+    (refused,) = build_repository(
+        tmp_path, tmp_path / "out", layout="ensemble", isolate=False
+    )
     assert (
         isinstance(refused.error, UsageError)
         and "keeps its state (spectrum)" in refused.error.message
@@ -224,7 +251,11 @@ def test_ensemble_with_implicit_state_is_rejected(tmp_path: Path) -> None:
     )
     assert explicit.ok and explicit.layout == "ensemble"
     (fused,) = build_repository(tmp_path, tmp_path / "fused", isolate=False)
-    assert fused.ok and fused.layout == "fused" and "keeps its state" in fused.layout_reason
+    assert (
+        fused.ok
+        and fused.layout == "fused"
+        and "keeps its state" in fused.layout_reason
+    )
 
 
 def test_user_goldens_without_state_form_a_sequence(tmp_path: Path) -> None:
@@ -233,7 +264,8 @@ def test_user_goldens_without_state_form_a_sequence(tmp_path: Path) -> None:
     x = np.random.default_rng(1).standard_normal((7, 1, 2, 6)).astype(np.float32)
     state = np.zeros((2, 3, 5), np.float32)
     np.savez(
-        tmp_path / "own.npz", **{"0/x": x, "1/x": x[0].repeat(3, 0), "1/h0": state, "1/c0": state}
+        tmp_path / "own.npz",
+        **{"0/x": x, "1/x": x[0].repeat(3, 0), "1/h0": state, "1/c0": state},
     )
     goldens = recorded(spec)
     assert [name for name in goldens if name.startswith("user")] == [
@@ -241,7 +273,9 @@ def test_user_goldens_without_state_form_a_sequence(tmp_path: Path) -> None:
         "user-1",
     ]
     assert (goldens["user-0.004"].inputs["x"] == x[4]).all()
-    assert (goldens["user-0.004"].inputs["h0"] == goldens["user-0.003"].outputs["hn"]).all()
+    assert (
+        goldens["user-0.004"].inputs["h0"] == goldens["user-0.003"].outputs["hn"]
+    ).all()
 
 
 @pytest.mark.parametrize(
@@ -274,7 +308,9 @@ def test_changed_initial_state_causes_a_rebuild(tmp_path: Path) -> None:
 class Decided(torch.nn.Module):
     """One decision for all rows of a batch; recorded sequences of one row cannot show it."""
 
-    def forward(self, x: torch.Tensor, past: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, past: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         y = x + past * 2 if bool(x.sum() > 0) else x - past
         return y, torch.tanh(y)
 
@@ -284,7 +320,8 @@ def test_sequences_with_a_data_branch_are_not_batched(
     tmp_path: Path, axis: str, built: bool
 ) -> None:
     tensors = ", ".join(
-        f"{{name: {name}, dtype: float32, shape: [{axis}, 4]}}" for name in ("x", "past")
+        f"{{name: {name}, dtype: float32, shape: [{axis}, 4]}}"
+        for name in ("x", "past")
     )
     rest = "outputs: [y, next]\nstate: [{input: past, output: next}]\n"
     dims = "dims: {streams: {min: 1, opt: 2, max: 4}}\n" if axis == "streams" else ""

@@ -27,20 +27,24 @@ def test_plans_match_the_module_in_a_loop(tmp_path: Path, precision: str) -> Non
     results = build_repository(
         folder, repository, serve_as="python", precision=precision, options=QUICK
     )
-    assert all(result.ok for result in results), [str(result.error) for result in results]
+    assert all(result.ok for result in results), [
+        str(result.error) for result in results
+    ]
     with serve(
         repository, http_port=0, grpc_port=0, metrics_port=0, client_shared_memory=True
     ) as server:
-        found = verify(repository, server.http_url, server.grpc_url, shared_memory=("none", "cuda"))
+        found = verify(
+            repository, server.http_url, server.grpc_url, shared_memory=("none", "cuda")
+        )
     for parity in found:
         assert parity.passed, (
             parity.name,
             parity.problems,
             [r.problems for r in parity.results if not r.passed],
         )
-        assert parity.answered_by in ("plan", "plan+torch") and parity.device == "cuda:0", (
-            parity.why
-        )
+        assert (
+            parity.answered_by in ("plan", "plan+torch") and parity.device == "cuda:0"
+        ), parity.why
 
 
 def test_plan_for_the_tensorrt_backend_has_its_states(tmp_path: Path) -> None:
@@ -58,7 +62,9 @@ def test_plan_for_the_tensorrt_backend_has_its_states(tmp_path: Path) -> None:
     assert result.ok and result.path is not None, result.error
     facts = json.loads((result.path / "1" / "plan.json").read_text())
     shapes = {
-        tensor["name"]: tensor["shape"] for side in ("inputs", "outputs") for tensor in facts[side]
+        tensor["name"]: tensor["shape"]
+        for side in ("inputs", "outputs")
+        for tensor in facts[side]
     }
     message = parse_config((result.path / "config.pbtxt").read_text(), "config.pbtxt")
     for state in message.sequence_batching.state:

@@ -30,7 +30,14 @@ from tests.triton.artifacts import reseal
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 IDS = itertools.count(1)
-WAYS = ("http", "grpc", "http restarted", "grpc restarted", "http interleaved", "grpc interleaved")
+WAYS = (
+    "http",
+    "grpc",
+    "http restarted",
+    "grpc restarted",
+    "http interleaved",
+    "grpc interleaved",
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = models.write(tmp_path_factory.mktemp("stateful"))
     repository = tmp_path_factory.mktemp("served") / "repository"
     results = build_repository(folder, repository, serve_as="python")
-    assert all(result.ok for result in results), [str(result.error) for result in results]
+    assert all(result.ok for result in results), [
+        str(result.error) for result in results
+    ]
     with serve(
         repository, http_port=0, grpc_port=0, metrics_port=0, client_shared_memory=True
     ) as server:
@@ -68,7 +77,9 @@ def test_health_sends_the_first_request_of_a_sequence(served: Served) -> None:
     found = health(served.repository, served.http_url, served.grpc_url)
     assert found and all(one.healthy for one in found), found
     names = {one.golden for one in found}
-    assert None not in names and all(str(name).endswith(".000") for name in names), names
+    assert None not in names and all(str(name).endswith(".000") for name in names), (
+        names
+    )
 
 
 def test_served_sequences_match_the_module_in_a_loop(served: Served) -> None:
@@ -84,10 +95,14 @@ def test_served_sequences_match_the_module_in_a_loop(served: Served) -> None:
         )
         requested = {(result.golden, result.protocol) for result in parity.results}
         assert {
-            (f"sequence-{n}", way) for n in range(3) for way in ("http", "grpc", "http system")
+            (f"sequence-{n}", way)
+            for n in range(3)
+            for way in ("http", "grpc", "http system")
         } <= requested
         assert set(WAYS) <= {way for _, way in requested}
-        assert parity.answered_by in (("plan", "plan+torch") if gpu else ("torch",)), parity.why
+        assert parity.answered_by in (("plan", "plan+torch") if gpu else ("torch",)), (
+            parity.why
+        )
 
 
 def infer_y(
@@ -97,11 +112,18 @@ def infer_y(
 
 
 def count(
-    client: Client, sequence: int | str, value: int, *, start: bool = False, end: bool = False
+    client: Client,
+    sequence: int | str,
+    value: int,
+    *,
+    start: bool = False,
+    end: bool = False,
 ) -> int:
     """What the counter has summed up, by what it multiplies a one with."""
     x = np.array([[1, value - 1, 0]])
-    return int(infer_y(client, "counter", SequencePosition(sequence, start, end), x=x)[0, 0])
+    return int(
+        infer_y(client, "counter", SequencePosition(sequence, start, end), x=x)[0, 0]
+    )
 
 
 def test_sequence_start_sets_the_initial_state(client: Client) -> None:
@@ -129,7 +151,9 @@ def test_requests_without_start_or_after_end_are_rejected(client: Client) -> Non
         client.infer("counter", {"x": np.ones((1, 3), np.int64)})
 
 
-def test_failed_request_leaves_the_state_unchanged(served: Served, client: Client) -> None:
+def test_failed_request_leaves_the_state_unchanged(
+    served: Served, client: Client
+) -> None:
     sequence, module = next(IDS), models.module("recognizer")
     h, c = torch.from_numpy(np.load(served.models / "h0.npy")), torch.zeros(2, 1, 5)
     for number in range(3):
@@ -138,7 +162,10 @@ def test_failed_request_leaves_the_state_unchanged(served: Served, client: Clien
             y, h, c = module(x, h, c)
         position = SequencePosition(sequence, number == 0, number == 2)
         np.testing.assert_allclose(
-            infer_y(client, "recognizer", position, x=x.numpy()), y.numpy(), rtol=1e-4, atol=1e-5
+            infer_y(client, "recognizer", position, x=x.numpy()),
+            y.numpy(),
+            rtol=1e-4,
+            atol=1e-5,
         )
         if number < 2:
             with pytest.raises(InferenceServerException, match=r"\[1, 9, 6\]"):
@@ -175,32 +202,50 @@ def test_sequences_beyond_the_maximum_wait_and_complete(served: Served) -> None:
 
     def whole(number: int) -> list[int]:
         sequence = 10_000 + number
-        return [count(client, sequence, number, start=at == 0, end=at == 4) for at in range(5)]
+        return [
+            count(client, sequence, number, start=at == 0, end=at == 4)
+            for at in range(5)
+        ]
 
     with ThreadPoolExecutor(12) as pool:
         outputs = list(pool.map(whole, range(1, 13)))
     client.close()
-    assert outputs == [[1000 + number * (at + 1) for at in range(5)] for number in range(1, 13)]
+    assert outputs == [
+        [1000 + number * (at + 1) for at in range(5)] for number in range(1, 13)
+    ]
 
 
-def test_client_passes_explicit_state_between_requests(served: Served, tmp_path: Path) -> None:
+def test_client_passes_explicit_state_between_requests(
+    served: Served, tmp_path: Path
+) -> None:
     """The same models without server state: goldens are single requests and the client passes the
     state on.
     """
     results = build_repository(
         served.models, tmp_path / "repository", serve_as="python", state="explicit"
     )
-    assert all(result.ok for result in results), [str(result.error) for result in results]
+    assert all(result.ok for result in results), [
+        str(result.error) for result in results
+    ]
     with serve(
-        tmp_path / "repository", http_port=0, grpc_port=0, metrics_port=0, client_shared_memory=True
+        tmp_path / "repository",
+        http_port=0,
+        grpc_port=0,
+        metrics_port=0,
+        client_shared_memory=True,
     ) as server:
-        for parity in verify(tmp_path / "repository", server.http_url, server.grpc_url, repeat=0):
+        for parity in verify(
+            tmp_path / "repository", server.http_url, server.grpc_url, repeat=0
+        ):
             assert parity.passed and {"p0-opt", "sequence-1.003"} <= {
                 result.golden for result in parity.results
             }
         client = HttpClient(server.http_url, 30)
         module = models.module("recognizer")
-        kept = {"h0": np.load(served.models / "h0.npy"), "c0": np.zeros((2, 1, 5), np.float32)}
+        kept = {
+            "h0": np.load(served.models / "h0.npy"),
+            "c0": np.zeros((2, 1, 5), np.float32),
+        }
         h, c = (torch.from_numpy(array) for array in kept.values())
         for number in range(4):
             x = torch.randn(1, 3, 6, generator=torch.Generator().manual_seed(number))
@@ -215,7 +260,9 @@ def test_client_passes_explicit_state_between_requests(served: Served, tmp_path:
 def test_implicit_state_is_hidden_from_the_client(served: Served) -> None:
     for name in models.MODULES:
         sidecar = json.loads((served.repository / name / "trt-build.json").read_text())
-        assert [tensor["name"] for tensor in (*sidecar["inputs"], *sidecar["outputs"])] == [
+        assert [
+            tensor["name"] for tensor in (*sidecar["inputs"], *sidecar["outputs"])
+        ] == [
             "x",
             "y",
         ]
@@ -233,7 +280,9 @@ def tampered(served: Served, folder: Path, name: str, number: int) -> Path:
 
 
 def test_one_wrong_output_fails_the_sequence(served: Served, tmp_path: Path) -> None:
-    (parity,) = verify(tampered(served, tmp_path, "filter", 2), served.http_url, served.grpc_url)
+    (parity,) = verify(
+        tampered(served, tmp_path, "filter", 2), served.http_url, served.grpc_url
+    )
     failed = [result for result in parity.results if not result.passed]
     assert not parity.passed and {result.golden for result in failed} == {"sequence-1"}
     assert all("y@2" in text for result in failed for text in result.problems)
@@ -250,15 +299,23 @@ WRONG = {
 
 
 @pytest.mark.parametrize("how", WRONG)
-def test_verify_fails_for_wrong_state_handling(served: Served, tmp_path: Path, how: str) -> None:
+def test_verify_fails_for_wrong_state_handling(
+    served: Served, tmp_path: Path, how: str
+) -> None:
     shutil.copytree(served.repository / "filter", tmp_path / "repository" / "filter")
-    runtime = tmp_path / "repository" / "filter" / "1" / "trt_build_runtime" / "state.py"
+    runtime = (
+        tmp_path / "repository" / "filter" / "1" / "trt_build_runtime" / "state.py"
+    )
     old, new = WRONG[how]
     assert old in runtime.read_text()
     runtime.write_text(runtime.read_text().replace(old, new))
     reseal(tmp_path / "repository" / "filter")
     with serve(
-        tmp_path / "repository", http_port=0, grpc_port=0, metrics_port=0, client_shared_memory=True
+        tmp_path / "repository",
+        http_port=0,
+        grpc_port=0,
+        metrics_port=0,
+        client_shared_memory=True,
     ) as server:
         (parity,) = verify(tmp_path / "repository", server.http_url, server.grpc_url)
     assert not parity.passed

@@ -20,7 +20,8 @@ A100, H100 = (8, 0), (9, 0)
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two GPUs, CUDA's first an H100."""
     devices = [
-        gpu.Device(i, f"GPU{i}", cc, 1 << 36, f"GPU-{i}") for i, cc in enumerate([H100, A100])
+        gpu.Device(i, f"GPU{i}", cc, 1 << 36, f"GPU-{i}")
+        for i, cc in enumerate([H100, A100])
     ]
     monkeypatch.setattr(gpu, "devices", lambda: devices)
 
@@ -39,12 +40,20 @@ def test_one_rtx_plan_covers_all_targets(models: Path, tmp_path: Path) -> None: 
 
 
 @pytest.mark.skipif(
-    flavour.resolve() != "tensorrt-rtx", reason="Triton's backend loads TensorRT's own plans"
+    flavour.resolve() != "tensorrt-rtx",
+    reason="Triton's backend loads TensorRT's own plans",
 )
-def test_rtx_plan_for_the_tensorrt_backend_is_rejected(models: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_rtx_plan_for_the_tensorrt_backend_is_rejected(
+    models: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
     """Checked before the build: no server loads such a plan, and Triton does not report why."""
-    with pytest.raises(UsageError, match="cannot load plans of TensorRT for RTX") as refused:
-        build_repository(models, tmp_path / "out", serve_as="tensorrt_plan", isolate=False)
+    with pytest.raises(
+        UsageError, match="cannot load plans of TensorRT for RTX"
+    ) as refused:
+        build_repository(
+            models, tmp_path / "out", serve_as="tensorrt_plan", isolate=False
+        )
     assert "--flavour tensorrt" in str(refused.value.fix)
     assert not (tmp_path / "out").exists()
 
@@ -54,7 +63,9 @@ def test_gpu_unsupported_by_rtx_is_a_usage_error(models: Path, tmp_path: Path) -
         models, tmp_path / "out", options=options(A100, H100), isolate=False
     )
     assert isinstance(result.error, UsageError)
-    assert "builds nothing for sm_90" in str(result.error) and "sm_120" in str(result.error.fix)
+    assert "builds nothing for sm_90" in str(result.error) and "sm_120" in str(
+        result.error.fix
+    )
 
 
 @pytest.mark.usefixtures("host")
@@ -64,7 +75,10 @@ def test_tensorrt_builds_for_the_local_gpu_and_lists_the_others() -> None:
     message = list(preflight.missing(requested, "tensorrt", "models", "out"))
     assert len(message) == 2
     assert "`trt-build repo models --out sm_80 --target sm_80`" in message[0]
-    assert "`trt-build merge out sm_80 --out MERGED`" in message[0] and "sm_120" in message[1]
+    assert (
+        "`trt-build merge out sm_80 --out MERGED`" in message[0]
+        and "sm_120" in message[1]
+    )
     assert targets.here(requested, "tensorrt-rtx") == requested and not list(
         preflight.missing(requested, "tensorrt-rtx", "", "")
     )
@@ -73,14 +87,18 @@ def test_tensorrt_builds_for_the_local_gpu_and_lists_the_others() -> None:
 @pytest.mark.usefixtures("host")
 def test_ampere_plus_plan_covers_later_targets() -> None:
     compatible = options(A100, H100, (7, 5), hardware_compatible="ampere_plus")
-    assert targets.here(compatible, "tensorrt") == BuildOptions(hardware_compatible="ampere_plus")
+    assert targets.here(compatible, "tensorrt") == BuildOptions(
+        hardware_compatible="ampere_plus"
+    )
     (message,) = preflight.missing(compatible, "tensorrt", "models", "out")
     assert "sm_75" in message
 
 
 @pytest.mark.usefixtures("host")
 def test_target_that_is_not_gpu0_needs_cuda_visible_devices() -> None:
-    with pytest.raises(UsageError, match=r"GPU0 is sm_90(.|\n)*CUDA_VISIBLE_DEVICES=GPU-1"):
+    with pytest.raises(
+        UsageError, match=r"GPU0 is sm_90(.|\n)*CUDA_VISIBLE_DEVICES=GPU-1"
+    ):
         targets.here(options(A100), "tensorrt")
     with pytest.raises(UsageError, match=r"trt-build merge"):
         targets.here(options((7, 5)), "tensorrt")
@@ -88,11 +106,16 @@ def test_target_that_is_not_gpu0_needs_cuda_visible_devices() -> None:
 
 @pytest.mark.usefixtures("host")
 def test_no_targets_give_no_messages() -> None:
-    assert targets.here(BuildOptions(refit=True), "tensorrt") == BuildOptions(refit=True)
+    assert targets.here(BuildOptions(refit=True), "tensorrt") == BuildOptions(
+        refit=True
+    )
     assert not list(preflight.missing(BuildOptions(), "tensorrt", "models", "out"))
 
 
-def test_keywords_override_settings_and_unknown_ones_fail(models: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_keywords_override_settings_and_unknown_ones_fail(
+    models: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
     settings = Settings(precision="fp16", only=["small"])
     (result,) = build_repository(
         models, tmp_path / "out", settings, precision="tf32", isolate=False

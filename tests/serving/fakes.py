@@ -45,7 +45,9 @@ def at(address: int, shape: Shape, dtype: torch.dtype) -> torch.Tensor:
     if not count:
         return torch.empty(shape, dtype=dtype)
     size = count * torch.empty(0, dtype=dtype).element_size()
-    return torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=dtype).view(shape)
+    return torch.frombuffer(
+        (ctypes.c_char * size).from_address(address), dtype=dtype
+    ).view(shape)
 
 
 class Context:
@@ -82,9 +84,9 @@ class Context:
         return True
 
     def get_tensor_shape(self, name: str) -> Shape:
-        return dict(zip(self.plan.outputs, self.plan.shapes(*self.shapes.values()), strict=True))[
-            name
-        ]
+        return dict(
+            zip(self.plan.outputs, self.plan.shapes(*self.shapes.values()), strict=True)
+        )[name]
 
     def execute_async_v3(self, stream: int) -> bool:
         self.plan.asked["execute"] += 1
@@ -92,15 +94,28 @@ class Context:
             self.flushed = True
             self._work(dict(self.shapes), dict(self.addresses))()
             return True
-        assert self.flushed, "TensorRT wants a plain run between new shapes and a capture"
-        self.driver.capturing.append(self._work(dict(self.shapes), dict(self.addresses)))
+        assert self.flushed, (
+            "TensorRT wants a plain run between new shapes and a capture"
+        )
+        self.driver.capturing.append(
+            self._work(dict(self.shapes), dict(self.addresses))
+        )
         return self.driver.takes_captures
 
-    def _work(self, shapes: dict[str, Shape], addresses: dict[str, int]) -> Callable[[], None]:
+    def _work(
+        self, shapes: dict[str, Shape], addresses: dict[str, int]
+    ) -> Callable[[], None]:
         def run() -> None:
-            assert shapes == self.shapes, "a graph is replayed whose context has other shapes now"
-            inputs = [at(addresses[n], shapes[n], NUMPY[d]) for n, d in self.plan.inputs.items()]
-            for name, made in zip(self.plan.outputs, self.plan.run(*inputs), strict=True):
+            assert shapes == self.shapes, (
+                "a graph is replayed whose context has other shapes now"
+            )
+            inputs = [
+                at(addresses[n], shapes[n], NUMPY[d])
+                for n, d in self.plan.inputs.items()
+            ]
+            for name, made in zip(
+                self.plan.outputs, self.plan.run(*inputs), strict=True
+            ):
                 address = addresses.get(name, 0)
                 if allocator := self.allocators.get(name):
                     address = allocator.reallocate_output(
@@ -130,7 +145,9 @@ class Driver:
         self.capturing = None
         return self.refuses
 
-    def cuGraphInstantiateWithFlags(self, executable: Any, graph: Any, flags: int) -> int:
+    def cuGraphInstantiateWithFlags(
+        self, executable: Any, graph: Any, flags: int
+    ) -> int:
         executable._obj.value = graph.value + 1000
         self.graphs[graph.value + 1000] = self.graphs[graph.value]
         return 0
@@ -204,7 +221,10 @@ class Request:
     """Triton's request."""
 
     def __init__(self, outputs: Sequence[str], **inputs: torch.Tensor) -> None:
-        self.tensors, self.outputs = {n: Tensor(n, t) for n, t in inputs.items()}, list(outputs)
+        self.tensors, self.outputs = (
+            {n: Tensor(n, t) for n, t in inputs.items()},
+            list(outputs),
+        )
 
     def requested_output_names(self) -> list[str]:
         return self.outputs
@@ -218,7 +238,9 @@ class Response:
 
     refused = 0
 
-    def __init__(self, output_tensors: Any = (), error: Any = None, **more: Any) -> None:
+    def __init__(
+        self, output_tensors: Any = (), error: Any = None, **more: Any
+    ) -> None:
         if more:
             Response.refused += 1
             raise TypeError(more)
@@ -248,7 +270,9 @@ def runtime() -> tuple[Any, dict[str, Any]]:
     as it was.
     """
     before = dict(sys.modules)
-    for name in [name for name in sys.modules if name.split(".")[0] == "trt_build_runtime"]:
+    for name in [
+        name for name in sys.modules if name.split(".")[0] == "trt_build_runtime"
+    ]:
         del sys.modules[name]
     sys.modules["triton_python_backend_utils"] = pb_utils()
     path = files("builder") / "templates" / "runtime" / "model.py"
@@ -258,7 +282,9 @@ def runtime() -> tuple[Any, dict[str, Any]]:
     try:
         spec.loader.exec_module(module)
         found = {
-            n.split(".")[1]: m for n, m in sys.modules.items() if n.startswith("trt_build_runtime.")
+            n.split(".")[1]: m
+            for n, m in sys.modules.items()
+            if n.startswith("trt_build_runtime.")
         }
     finally:
         sys.modules.clear()

@@ -75,7 +75,9 @@ def published(models: Path, repository: Path, **options: object) -> Path:
     results = build_repository(
         models, repository, serve_as="tensorrt_plan", options=QUICK, **options
     )
-    assert all(result.ok for result in results), [str(result.error) for result in results]
+    assert all(result.ok for result in results), [
+        str(result.error) for result in results
+    ]
     return repository
 
 
@@ -91,7 +93,9 @@ def answered_right(repository: Path, **options: object) -> list[ModelParity]:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_the_examples_are_answered_by_their_plans(tmp_path: Path, precision: str) -> None:
+def test_the_examples_are_answered_by_their_plans(
+    tmp_path: Path, precision: str
+) -> None:
     models = tmp_path / "models"
     shutil.copytree(EXAMPLES, models)
     if not list(models.glob("*.pt")):
@@ -109,7 +113,9 @@ def test_implicit_state_is_kept_by_the_backend(tmp_path: Path) -> None:
     answered_right(published(models, tmp_path / "repository"))
 
 
-def test_each_profile_and_the_fields_of_the_triton_section_are_served(tmp_path: Path) -> None:
+def test_each_profile_and_the_fields_of_the_triton_section_are_served(
+    tmp_path: Path,
+) -> None:
     models = small(tmp_path / "models", "profiles", PROFILES)
     small(models, "section", SECTION)
     repository = published(models, tmp_path / "repository")
@@ -124,12 +130,18 @@ def test_each_profile_and_the_fields_of_the_triton_section_are_served(tmp_path: 
     (group,) = config["instance_group"]
     assert group["count"] == 2 and group["rate_limiter"]["priority"] == 2
     assert config["version_policy"]["latest"]["num_versions"] == 2
-    assert config["response_cache"]["enable"] and config["metric_tags"] == {"team": "search"}
+    assert config["response_cache"]["enable"] and config["metric_tags"] == {
+        "team": "search"
+    }
 
 
 def test_an_ensemble_of_plans_and_torch_steps_answers_right(tmp_path: Path) -> None:
-    networks.write(tmp_path / "models", ["salient", "decoder", "detector", "gated", "regions"])
-    repository = published(tmp_path / "models", tmp_path / "repository", layout="ensemble")
+    networks.write(
+        tmp_path / "models", ["salient", "decoder", "detector", "gated", "regions"]
+    )
+    repository = published(
+        tmp_path / "models", tmp_path / "repository", layout="ensemble"
+    )
     answered_right(repository, repeat=0)
 
 
@@ -137,7 +149,10 @@ def test_a_merged_repository_serves_the_plan_of_this_gpu(tmp_path: Path) -> None
     models = small(tmp_path / "models", "section", SECTION)
     one = published(models, tmp_path / "one")
     merge([one], tmp_path / "merged")
-    assert "cc_model_filenames" in (tmp_path / "merged" / "section" / "config.pbtxt").read_text()
+    assert (
+        "cc_model_filenames"
+        in (tmp_path / "merged" / "section" / "config.pbtxt").read_text()
+    )
     answered_right(tmp_path / "merged")
 
 

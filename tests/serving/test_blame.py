@@ -41,7 +41,9 @@ def failure(module: torch.jit.ScriptModule, tensors: list[torch.Tensor]) -> Exce
     return raised.value
 
 
-@pytest.mark.parametrize(("words", "kinds", "guilty"), [(25, 1, "words"), (3, 2, "kinds")])
+@pytest.mark.parametrize(
+    ("words", "kinds", "guilty"), [(25, 1, "words"), (3, 2, "kinds")]
+)
 def test_the_input_whose_index_is_out_of_range_is_named(
     modules: dict[str, Any], words: int, kinds: int, guilty: str
 ) -> None:
@@ -58,16 +60,22 @@ def test_the_input_whose_index_is_out_of_range_is_named(
     )
 
 
-def test_without_a_table_the_size_in_torchs_message_decides(modules: dict[str, Any]) -> None:
+def test_without_a_table_the_size_in_torchs_message_decides(
+    modules: dict[str, Any],
+) -> None:
     blame = modules["blame"]
     module = torch.jit.script(Picked())
     tensors = [torch.zeros(3), torch.tensor([1, 7])]
     inputs = [{"name": "x"}, {"name": "at"}]
     found = blame.blamed(failure(module, tensors), inputs, tensors, {})
-    assert isinstance(found, modules["errors"].InvalidRequest) and "input 'at'" in str(found)
+    assert isinstance(found, modules["errors"].InvalidRequest) and "input 'at'" in str(
+        found
+    )
 
 
-def test_other_failures_stay_the_models_and_lose_the_trace(modules: dict[str, Any]) -> None:
+def test_other_failures_stay_the_models_and_lose_the_trace(
+    modules: dict[str, Any],
+) -> None:
     class Broken(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.zeros(3) + x
@@ -83,9 +91,16 @@ def test_other_failures_stay_the_models_and_lose_the_trace(modules: dict[str, An
 def test_axes_of_one_name_are_compared(modules: dict[str, Any]) -> None:
     blame, refused = modules["blame"], modules["errors"].InvalidRequest
     axes = blame.Axes(
-        [{"name": "ids", "axes": ["batch", "seq"]}, {"name": "mask", "axes": ["batch", "seq"]}]
+        [
+            {"name": "ids", "axes": ["batch", "seq"]},
+            {"name": "mask", "axes": ["batch", "seq"]},
+        ]
     )
     axes.check([torch.zeros(2, 5), torch.zeros(2, 5)])
-    with pytest.raises(refused, match=r"axis 'seq' must .* 'ids' has 5 .* 'mask' has 7 at axis 1"):
+    with pytest.raises(
+        refused, match=r"axis 'seq' must .* 'ids' has 5 .* 'mask' has 7 at axis 1"
+    ):
         axes.check([torch.zeros(2, 5), torch.zeros(2, 7)])
-    blame.Axes([{"name": "old"}]).check([torch.zeros(1)])  # published before axes were recorded
+    blame.Axes([{"name": "old"}]).check(
+        [torch.zeros(1)]
+    )  # published before axes were recorded

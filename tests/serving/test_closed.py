@@ -47,13 +47,17 @@ def test_over_http_a_key_is_wanted(server: Server, path: str) -> None:
     "change",
     [
         lambda client: client.update_log_settings({"log_file": "/tmp/x"}),
-        lambda client: client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"]}),
+        lambda client: client.update_trace_settings(
+            settings={"trace_level": ["TIMESTAMPS"]}
+        ),
         lambda client: client.register_system_shared_memory("a", "/a", 4),
         lambda client: client.register_cuda_shared_memory("a", b"", 0, 4),
     ],
     ids=["log", "trace", "system memory", "CUDA memory"],
 )
-def test_over_grpc_a_key_is_wanted(server: Server, change: Callable[[Any], Any]) -> None:
+def test_over_grpc_a_key_is_wanted(
+    server: Server, change: Callable[[Any], Any]
+) -> None:
     with (
         triton_grpc.InferenceServerClient(server.grpc_url) as client,
         pytest.raises(InferenceServerException, match="restricted"),
@@ -77,7 +81,9 @@ def test_what_clients_need_stays_open(server: Server) -> None:
         ids.set_data_from_numpy(np.zeros((2, 1), np.int64))
         scores = client.infer("scorer", [x, ids]).as_numpy("scores")
         assert np.isfinite(scores).all()
-        assert client.get_model_config("scorer") and client.get_inference_statistics("scorer")
+        assert client.get_model_config("scorer") and client.get_inference_statistics(
+            "scorer"
+        )
 
 
 def test_refused_memory_names_the_option(server: Server, good: Path) -> None:

@@ -85,7 +85,9 @@ instance_group { kind: KIND_CPU count: 1 }
 RUNTIME = files("builder") / "templates" / "runtime" / "trt_build_runtime"
 
 
-def test_it_writes_nothing_reads_its_own_folder_and_opens_no_socket(tmp_path: Path) -> None:
+def test_it_writes_nothing_reads_its_own_folder_and_opens_no_socket(
+    tmp_path: Path,
+) -> None:
     repository = tmp_path / "repository"
     for name in ("net", "free", "other"):
         shutil.copytree(str(RUNTIME), repository / name / "1" / "trt_build_runtime")

@@ -38,7 +38,9 @@ class Chosen(torch.nn.Module):
         return (x > 0).nonzero()
 
 
-def runtime_engine(module: torch.nn.Module, spec: TensorSpec, outputs: Any, folder: Path) -> Any:
+def runtime_engine(
+    module: torch.nn.Module, spec: TensorSpec, outputs: Any, folder: Path
+) -> Any:
     names = tuple(name for name, _ in outputs)
     converted = conversion.convert(
         torch.jit.script(module.eval()),
@@ -49,7 +51,11 @@ def runtime_engine(module: torch.nn.Module, spec: TensorSpec, outputs: Any, fold
     )
     (folder / "model.plan").write_bytes(engine.build(converted).data)
     spans = [
-        {spec.name: {w: list(spec.at(p, i)) for i, w in enumerate(("min", "opt", "max"))}}
+        {
+            spec.name: {
+                w: list(spec.at(p, i)) for i, w in enumerate(("min", "opt", "max"))
+            }
+        }
         for p in PROFILES
     ]
     sides = {
@@ -59,7 +65,12 @@ def runtime_engine(module: torch.nn.Module, spec: TensorSpec, outputs: Any, fold
     _, modules = fakes.runtime()
     stream = torch.cuda.Stream()
     made = modules["engine"].Engine(
-        folder / "model.plan", flavour.name(), {**sides, "profiles": spans}, "cuda:0", stream, True
+        folder / "model.plan",
+        flavour.name(),
+        {**sides, "profiles": spans},
+        "cuda:0",
+        stream,
+        True,
     )
     made.stream, made.steady = stream, 3
     return made
@@ -76,7 +87,9 @@ def run(one: Any, x: torch.Tensor) -> list[torch.Tensor]:
 def test_answers_are_right_in_every_order_of_shapes(tmp_path: Path, where: str) -> None:
     module = Residual().eval()
     spec = TensorSpec("float32", ("batch", 8, 96, 96), {"batch": (1, 4, 8)}, "x")
-    one = runtime_engine(module, spec, (("scores", "float32"), ("best", "int64")), tmp_path)
+    one = runtime_engine(
+        module, spec, (("scores", "float32"), ("best", "int64")), tmp_path
+    )
     graphs = 0
     row = [
         size

@@ -25,8 +25,18 @@ FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 
 
 def health(repository: Path, server: Server, *more: object) -> Result:
-    words = ["health", repository, "--url", server.http_url, "--grpc-url", server.grpc_url, *more]
-    return CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=False)
+    words = [
+        "health",
+        repository,
+        "--url",
+        server.http_url,
+        "--grpc-url",
+        server.grpc_url,
+        *more,
+    ]
+    return CliRunner().invoke(
+        main, [str(word) for word in words], catch_exceptions=False
+    )
 
 
 def test_a_dead_process_is_noticed_by_the_models_name(tmp_path: Path) -> None:
@@ -47,7 +57,10 @@ def test_a_dead_process_is_noticed_by_the_models_name(tmp_path: Path) -> None:
         assert "UNHEALTHY other, grpc: " in ill.output and "2 of 3 models" in ill.output
         assert health(repository, server, "--only", "scorer").exit_code == 0
         unknown = health(repository, server, "--only", "othr")
-        assert unknown.exit_code == 2 and "fix:   one of other, pair, scorer\n" in unknown.output
+        assert (
+            unknown.exit_code == 2
+            and "fix:   one of other, pair, scorer\n" in unknown.output
+        )
     gone = health(repository, server)
     assert gone.exit_code == 4 and "no Triton server responds" in gone.output
 
@@ -88,7 +101,9 @@ def test_damaged_files_are_no_defect(good: Path, tmp_path: Path) -> None:
     assert found.exit_code == 3 and "the response cannot be compared" in found.output
 
 
-def test_a_model_that_the_server_does_not_have_is_not_healthy(good: Path, tmp_path: Path) -> None:
+def test_a_model_that_the_server_does_not_have_is_not_healthy(
+    good: Path, tmp_path: Path
+) -> None:
     repository = tmp_path / "repository"
     shutil.copytree(good, repository)
     with serve(repository, **FREE) as server:

@@ -15,9 +15,13 @@ from builder.serving.flags import optional
 pytriton = pytest.importorskip("pytriton")
 
 
-def test_the_bundle_gets_libraries_our_python_and_a_stub_it_may_run(tmp_path: Path) -> None:
+def test_the_bundle_gets_libraries_our_python_and_a_stub_it_may_run(
+    tmp_path: Path,
+) -> None:
     found = installation.find("nvidia-pytriton")
-    assert found.environment["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
+    assert found.environment["PATH"].split(os.pathsep)[0] == str(
+        Path(sys.executable).parent
+    )
     assert "nvidia_pytriton.libs" in found.environment["LD_LIBRARY_PATH"]
     (flag,) = found.backend_flags(tmp_path)
     folder = Path(flag.removeprefix("--backend-directory=")) / "python"
@@ -35,10 +39,14 @@ def test_one_on_the_path_is_preferred_and_keeps_its_own_backends(
     found = installation.find()
     assert (found.executable, found.source) == (binary, "path")
     assert found.backend_flags(tmp_path) == []
-    assert found.supports("--http-max-input-size") and not found.supports("--no-such-flag")
+    assert found.supports("--http-max-input-size") and not found.supports(
+        "--no-such-flag"
+    )
 
 
-def test_clients_may_use_shared_memory_by_a_flag_where_the_server_has_it(tmp_path: Path) -> None:
+def test_clients_may_use_shared_memory_by_a_flag_where_the_server_has_it(
+    tmp_path: Path,
+) -> None:
     binary = tmp_path / "tritonserver"
     flags = []
     for text in ("--allow-client-shm <boolean>", "--allow-metrics <boolean>"):
@@ -82,8 +90,12 @@ def test_missing_libraries_are_an_error_with_the_install_command(
     assert "trt-build[server]" in (caught.value.fix or "")
 
 
-def test_python_without_a_shared_library_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installation.Path, "exists", lambda self: "libpython" not in self.name)
+def test_python_without_a_shared_library_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        installation.Path, "exists", lambda self: "libpython" not in self.name
+    )
     monkeypatch.setattr(installation.ctypes.util, "find_library", lambda name: None)
     with pytest.raises(EnvironmentProblem, match="libpython") as caught:
         installation.find("nvidia-pytriton")
@@ -101,5 +113,7 @@ def test_a_server_without_help_is_not_started_open(tmp_path: Path) -> None:
     binary.write_text("#!/bin/sh\necho no library\nexit 127\n")
     binary.chmod(0o755)
     server = installation.Installation(binary, "path")
-    with pytest.raises(EnvironmentProblem, match="exit code 127 and lists no flags: no library"):
+    with pytest.raises(
+        EnvironmentProblem, match="exit code 127 and lists no flags: no library"
+    ):
         server.supports("--http-restricted-api")

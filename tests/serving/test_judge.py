@@ -36,37 +36,59 @@ def affine(
     dtype: str, *shape: int | str, dynamic: tuple[int, ...] = (0,), **more: Any
 ) -> ModelArtifact:
     return artifact(
-        Affine(), (tensor("x", dtype, *shape),), ("y",), dynamic=dynamic, **{**PLAN, **more}
+        Affine(),
+        (tensor("x", dtype, *shape),),
+        ("y",),
+        dynamic=dynamic,
+        **{**PLAN, **more},
     )
 
 
 CONFIGS = {
     "batched, with a column": lambda: scorer(**PLAN),
-    "images of any size": lambda: artifact(Affine(), (IMAGE,), ("y",), dynamic=(0, 2, 3), **PLAN),
+    "images of any size": lambda: artifact(
+        Affine(), (IMAGE,), ("y",), dynamic=(0, 2, 3), **PLAN
+    ),
     "static": lambda: affine("float32", 2, 3, dynamic=()),
-    "dynamic, not batched": lambda: affine("float32", "batch", 3, batching=Batching(enabled=False)),
+    "dynamic, not batched": lambda: affine(
+        "float32", "batch", 3, batching=Batching(enabled=False)
+    ),
     "half": lambda: affine("float16", "batch", 3),
     "bfloat16": lambda: affine("bfloat16", "batch", 3),
     "int32": lambda: affine("int32", "batch", 3),
     "uint8": lambda: affine("uint8", "batch", 3),
     "only a batch": lambda: affine("float32", "batch"),
-    "two profiles": lambda: scorer(profiles=[{"batch": (1, 1, 1)}, {"batch": (2, 4, 8)}], **PLAN),
-    "preferred sizes and a delay": lambda: scorer(batching=Batching(None, 100, (4, 8)), **PLAN),
+    "two profiles": lambda: scorer(
+        profiles=[{"batch": (1, 1, 1)}, {"batch": (2, 4, 8)}], **PLAN
+    ),
+    "preferred sizes and a delay": lambda: scorer(
+        batching=Batching(None, 100, (4, 8)), **PLAN
+    ),
     "graphs": lambda: scorer(
         profiles=[{"batch": (1, 1, 4)}, {"batch": (2, 4, 8)}],
         batching=Batching(graphs=(1, 4, 8)),
         **PLAN,
     ),
     "graphs of images": lambda: artifact(
-        Affine(), (IMAGE,), ("y",), dynamic=(0, 2, 3), batching=Batching(graphs=(1, 8)), **PLAN
+        Affine(),
+        (IMAGE,),
+        ("y",),
+        dynamic=(0, 2, 3),
+        batching=Batching(graphs=(1, 8)),
+        **PLAN,
     ),
     "graphs, and state": lambda: cell(batching=Batching(graphs=(2,)), **PLAN),
     "several instances": lambda: scorer(instances=3, **PLAN),
     "state": lambda: cell(**PLAN),
     "state, and wishes": lambda: cell(
-        sequences=Sequences(max=4), batching=Batching(None, 500, (2, 8)), instances=2, **PLAN
+        sequences=Sequences(max=4),
+        batching=Batching(None, 500, (2, 8)),
+        instances=2,
+        **PLAN,
     ),
-    "a batch of one": lambda: affine("float32", "batch", 3, profiles=[{"batch": (1, 1, 1)}]),
+    "a batch of one": lambda: affine(
+        "float32", "batch", 3, profiles=[{"batch": (1, 1, 1)}]
+    ),
 }
 
 
@@ -90,9 +112,18 @@ def test_triton_takes_a_state_without_a_batch_and_with_a_start_of_its_own(
     inputs = tuple(tensor(name, "float32", 2, 5) for name in ("x", "a", "b"))
     states = (State("a", "a_next", tmp_path / "a.npy"), State("b", "b_next"))
     message = config(
-        artifact(Affine3(), inputs, ("y", "a_next", "b_next"), dynamic=(), state=states, **PLAN)
+        artifact(
+            Affine3(),
+            inputs,
+            ("y", "a_next", "b_next"),
+            dynamic=(),
+            state=states,
+            **PLAN,
+        )
     )
-    assert message.max_batch_size == 0 and list(message.sequence_batching.state[0].dims) == [2, 5]
+    assert message.max_batch_size == 0 and list(
+        message.sequence_batching.state[0].dims
+    ) == [2, 5]
     assert judge(config_text(message)) is None
 
 
@@ -113,7 +144,9 @@ def test_triton_takes_a_state_without_a_batch_and_with_a_start_of_its_own(
         ("max_batch_size: 8", "max_batch_size: 0", "cannot have empty reshape"),
     ],
 )
-def test_refusal_of_triton_has_the_reason(judge: Judge, old: str, new: str, reason: str) -> None:
+def test_refusal_of_triton_has_the_reason(
+    judge: Judge, old: str, new: str, reason: str
+) -> None:
     text = config_text(config(scorer(**PLAN)))
     assert old in text
     assert reason in (judge(text.replace(old, new)) or "")

@@ -38,13 +38,19 @@ def ends(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
 
 def living(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            not in "ZX"
+        )
     except OSError:
         return False
 
 
 def left(folder: Path) -> list[Path]:
-    return [*folder.parent.glob(f"{folder.name}*"), *Path("/dev/shm").glob(f"{folder.name}*")]
+    return [
+        *folder.parent.glob(f"{folder.name}*"),
+        *Path("/dev/shm").glob(f"{folder.name}*"),
+    ]
 
 
 @contextlib.contextmanager
@@ -94,7 +100,9 @@ def test_serving_ends_with_the_name_of_the_model_whose_process_died(good: Path) 
         assert stubs.dead() == []
         (stub,) = stubs.models
         threading.Timer(1.5, os.kill, (stub, signal.SIGKILL)).start()
-        with pytest.raises(ServerError, match="the process of model 'scorer' ended") as died:
+        with pytest.raises(
+            ServerError, match="the process of model 'scorer' ended"
+        ) as died:
             server.block()
         assert died.value.exit_code == 4
     assert not living(server.process.pid)
@@ -126,7 +134,9 @@ def test_only_folders_of_ended_processes_are_removed(
     for folder in (stale, other):
         folder.mkdir()
     own, handle = scratch.make()
-    elsewhere = own.rename(tmp_path / f"trt-build-{ended.pid}-4567abcd")  # with its lock held
+    elsewhere = own.rename(
+        tmp_path / f"trt-build-{ended.pid}-4567abcd"
+    )  # with its lock held
     scratch.remove_stale()
     assert {path.name for path in tmp_path.iterdir()} == {other.name, elsewhere.name}
     os.close(handle)

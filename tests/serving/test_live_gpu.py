@@ -64,7 +64,10 @@ class Scores(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.convolution, self.head = torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.Linear(8, 5)
+        self.convolution, self.head = (
+            torch.nn.Conv2d(3, 8, 3, padding=1),
+            torch.nn.Linear(8, 5),
+        )
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         scores = self.head(self.convolution(x).relu().mean((2, 3)))
@@ -97,7 +100,11 @@ def server(repository: Path, log: Path) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRT_BUILD_SAID", str(log))
         with serve(
-            repository, http_port=0, grpc_port=0, metrics_port=0, client_shared_memory=True
+            repository,
+            http_port=0,
+            grpc_port=0,
+            metrics_port=0,
+            client_shared_memory=True,
         ) as running:
             yield running
 
@@ -123,21 +130,32 @@ def ask(client: Any, kind: str, one: Golden, log: Path) -> list[dict[str, Any]]:
     """The answer is right; what the runtime wrote down of it."""
     log.unlink(missing_ok=True)
     with Regions(kind, client, one) as regions:
-        result = client.infer("scores", regions.inputs(grpc), outputs=regions.outputs(grpc))
+        result = client.infer(
+            "scores", regions.inputs(grpc), outputs=regions.outputs(grpc)
+        )
         found = {
-            o.name: regions.read(o.name, o.datatype, o.shape) for o in result.get_response().outputs
+            o.name: regions.read(o.name, o.datatype, o.shape)
+            for o in result.get_response().outputs
         }
-    np.testing.assert_allclose(found["scores"], one.outputs["scores"], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        found["scores"], one.outputs["scores"], rtol=1e-3, atol=1e-4
+    )
     np.testing.assert_array_equal(found["best"], one.outputs["best"])
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
 @pytest.mark.parametrize("memory", ["none", "system", "cuda"])
-def test_every_golden_passes_in_every_way(repository: Path, server: Server, memory: str) -> None:
+def test_every_golden_passes_in_every_way(
+    repository: Path, server: Server, memory: str
+) -> None:
     (parity,) = verify(
         repository, server.http_url, server.grpc_url, repeat=2, shared_memory=[memory]
     )
-    assert parity.passed, (parity.problems, [r.problems for r in parity.results], parity.why)
+    assert parity.passed, (
+        parity.problems,
+        [r.problems for r in parity.results],
+        parity.why,
+    )
     assert (parity.answered_by, parity.device) == ("plan", "cuda:0"), parity.why
     assert {r.golden for r in parity.results} >= {
         "p0-opt",
@@ -156,7 +174,10 @@ def test_no_region_stays_registered(client: Any) -> None:
 
 def test_what_comes_on_the_gpu_stays_there(client: Any, log: Path) -> None:
     (lines,) = ask(client, "cuda", golden(4, 16, 1), log)
-    assert lines["inputs_on_cpu"] == [False] and lines["outputs_on_cpu"] == [False, False]
+    assert lines["inputs_on_cpu"] == [False] and lines["outputs_on_cpu"] == [
+        False,
+        False,
+    ]
     (lines,) = ask(client, "system", golden(4, 16, 2), log)
     assert lines["inputs_on_cpu"] == [True] and lines["outputs_on_cpu"] == [True, True]
 
@@ -165,7 +186,9 @@ def test_each_instance_has_a_stream_of_its_own_and_uses_its_buffers_again(
     client: Any, log: Path
 ) -> None:
     lines = [
-        line for seed in range(12) for line in ask(client, "cuda", golden(8, 16 + seed, seed), log)
+        line
+        for seed in range(12)
+        for line in ask(client, "cuda", golden(8, 16 + seed, seed), log)
     ]
     for pid in {line["pid"] for line in lines}:
         own = [line for line in lines if line["pid"] == pid]
@@ -173,7 +196,9 @@ def test_each_instance_has_a_stream_of_its_own_and_uses_its_buffers_again(
         assert len({tuple(line["buffers"]) for line in own}) == 1
 
 
-def test_requests_that_came_on_the_gpu_are_batched_there(client: Any, log: Path) -> None:
+def test_requests_that_came_on_the_gpu_are_batched_there(
+    client: Any, log: Path
+) -> None:
     """Sixteen at once, so that some are run together: each gets its own rows, from buffers that are
     not lent twice.
     """
@@ -183,10 +208,14 @@ def test_requests_that_came_on_the_gpu_are_batched_there(client: Any, log: Path)
     requests = [golden(2, 16, seed) for seed in range(16)]
     log.unlink(missing_ok=True)
     with ExitStack() as stack, ThreadPoolExecutor(16) as pool:
-        regions = [stack.enter_context(Regions("cuda", client, one)) for one in requests]
+        regions = [
+            stack.enter_context(Regions("cuda", client, one)) for one in requests
+        ]
         for _ in range(5):
             sent = [
-                pool.submit(client.infer, "scores", one.inputs(grpc), outputs=one.outputs(grpc))
+                pool.submit(
+                    client.infer, "scores", one.inputs(grpc), outputs=one.outputs(grpc)
+                )
                 for one in regions
             ]
             for one, wanted, response in zip(regions, requests, sent, strict=True):
@@ -206,16 +235,27 @@ def test_calls_in_a_row_become_graphs_and_answers_stay_right_when_shapes_and_pro
     """As many in a row that each of two instances has captured, other data each time; then shapes
     in turns, twice each, and another profile between.
     """
-    lines = [line for seed in range(100) for line in ask(client, "cuda", golden(4, 16, seed), log)]
+    lines = [
+        line
+        for seed in range(100)
+        for line in ask(client, "cuda", golden(4, 16, seed), log)
+    ]
     assert any(any(line["graphs"]) for line in lines), "no call became a graph"
     assert sum(any(line["graphs"]) for line in lines) > 20
     for seed in range(3):
         for batch, side in ((4, 16), (8, 32), (1, 16), (4, 16), (2, 8), (1, 8)):
             for again in range(2):
                 for memory in ("cuda", "system"):
-                    ask(client, memory, golden(batch, side, 1000 + 10 * seed + again), log)
+                    ask(
+                        client,
+                        memory,
+                        golden(batch, side, 1000 + 10 * seed + again),
+                        log,
+                    )
     lines = [
-        line for seed in range(100) for line in ask(client, "system", golden(8, 32, seed), log)
+        line
+        for seed in range(100)
+        for line in ask(client, "system", golden(8, 32, seed), log)
     ]
     assert any(any(line["graphs"]) for line in lines), (
         "no call with inputs in system memory became a graph"

@@ -59,5 +59,8 @@ I1122 06:42:15.741791 77 model_lifecycle.cc:624] "successfully unloaded 'pieces.
         "pieces",
         True,
     )
-    assert (small.model, small.reason.startswith("at least one version")) == ("small", True)
+    assert (small.model, small.reason.startswith("at least one version")) == (
+        "small",
+        True,
+    )
     assert all("publish" in (one.hint or "") for one in (parts, small))

@@ -11,7 +11,9 @@ from builder.serving.ports import resolve
 
 
 def test_zero_takes_free_ports_that_differ() -> None:
-    ports = resolve("127.0.0.1", {"--http-port": 0, "--grpc-port": 0, "--metrics-port": 0})
+    ports = resolve(
+        "127.0.0.1", {"--http-port": 0, "--grpc-port": 0, "--metrics-port": 0}
+    )
     assert len(set(ports.values())) == 3 and all(ports.values())
 
 

@@ -43,7 +43,9 @@ def proxy(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     folder = tmp_path_factory.mktemp("nginx")
     port = resolve("127.0.0.1", {"proxy": 0})["proxy"]
     text = CONFIG.read_text().replace("/tmp/trt-build-nginx", f"{folder}/nginx")
-    text = text.replace("127.0.0.1:8000", server.http_url).replace("8080", f"127.0.0.1:{port}")
+    text = text.replace("127.0.0.1:8000", server.http_url).replace(
+        "8080", f"127.0.0.1:{port}"
+    )
     if os.geteuid() == 0:  # else its workers could not write below the test's folder
         text = f"user root;\n{text}"
     (folder / "nginx.conf").write_text(text)
@@ -62,7 +64,9 @@ def proxy(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         process.wait(20)
 
 
-def _status(address: str, method: str, path: str, body: bytes = b"", **headers: str) -> int:
+def _status(
+    address: str, method: str, path: str, body: bytes = b"", **headers: str
+) -> int:
     connection = http.client.HTTPConnection(address, timeout=30)
     try:
         connection.request(method, path, body, headers)
@@ -95,7 +99,9 @@ def test_requests_pass_in_binary_and_in_json(proxy: str) -> None:
     assert _status(proxy, "GET", "/v2/models/scorer/config") == 200
 
 
-def test_what_ends_triton_is_refused_and_the_server_lives(proxy: str, server: Server) -> None:
+def test_what_ends_triton_is_refused_and_the_server_lives(
+    proxy: str, server: Server
+) -> None:
     path = "/v2/models/scorer/infer"
     nested = b"[" * 200_000
     assert _status(proxy, "POST", path, nested) == 413

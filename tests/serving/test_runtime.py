@@ -51,7 +51,10 @@ def declared(plan: fakes.Plan, wide: Sequence[str] = ()) -> dict[str, Any]:
         for side, tensors in (("inputs", plan.inputs), ("outputs", plan.outputs))
     }
     profiles = [
-        {n: dict(zip(("min", "opt", "max"), ([b, 3] for b in p), strict=True)) for n in plan.inputs}
+        {
+            n: dict(zip(("min", "opt", "max"), ([b, 3] for b in p), strict=True))
+            for n in plan.inputs
+        }
         for p in PROFILES
     ]
     return {**sides, "profiles": profiles}
@@ -134,13 +137,18 @@ def test_a_context_that_takes_other_shapes_loses_its_graph_and_the_other_profile
     assert driver.launched == launched + 1
 
 
-@pytest.mark.parametrize("how", ["refused by TensorRT", "made invalid", "another answer"])
+@pytest.mark.parametrize(
+    "how", ["refused by TensorRT", "made invalid", "another answer"]
+)
 def test_what_cannot_be_captured_goes_on_without(
     modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path, how: str
 ) -> None:
     calls = iter(range(100))
     drifting = fakes.Plan(
-        {"x": "FLOAT"}, {"y": "FLOAT"}, lambda x: [x * 2 + next(calls)], lambda shape: [shape]
+        {"x": "FLOAT"},
+        {"y": "FLOAT"},
+        lambda x: [x * 2 + next(calls)],
+        lambda shape: [shape],
     )
     plan = drifting if how == "another answer" else doubling()
     one = engine(modules, plan, tmp_path)
@@ -184,7 +192,9 @@ def test_outputs_that_depend_on_what_inputs_hold_are_never_bound_before(
 def test_int64_is_narrowed_going_in_and_widened_coming_out(
     modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
 ) -> None:
-    plan = fakes.Plan({"n": "INT32"}, {"m": "INT32"}, lambda n: [n + 1], lambda shape: [shape])
+    plan = fakes.Plan(
+        {"n": "INT32"}, {"m": "INT32"}, lambda n: [n + 1], lambda shape: [shape]
+    )
     one = engine(modules, plan, tmp_path, wide=("n", "m"))
     for value in range(6):
         (m,) = one.run([torch.full((2, 3), value)])
@@ -202,7 +212,10 @@ def test_tensors_that_do_not_lie_in_a_row_are_laid_so(
 
 
 def test_calls_are_remembered_in_a_bounded_number(
-    modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    modules: dict[str, Any],
+    driver: fakes.Driver,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(modules["engine"], "CALLS", 2)
     one = engine(modules, doubling(), tmp_path)
@@ -211,7 +224,9 @@ def test_calls_are_remembered_in_a_bounded_number(
         assert len(one.calls.values) <= 2 and len(driver.graphs) <= 1
 
 
-def model(modules: dict[str, Any], plan: fakes.Plan, tmp_path: Path, **runtime: Any) -> Any:
+def model(
+    modules: dict[str, Any], plan: fakes.Plan, tmp_path: Path, **runtime: Any
+) -> Any:
     """The whole of model.py, answered by the fake plan on the CPU."""
     made = engine(modules, plan, tmp_path)
     answering = modules["executors"]
@@ -220,7 +235,12 @@ def model(modules: dict[str, Any], plan: fakes.Plan, tmp_path: Path, **runtime: 
     facts = {"serving": declared(plan), "flavour": "tensorrt", "runtime": runtime}
     (folder / "plan.json").write_text(json.dumps(facts))
     executor = answering.PlanExecutor.__new__(answering.PlanExecutor)
-    executor.device, executor.engine, executor.stays, executor.landing = "cpu", made, True, None
+    executor.device, executor.engine, executor.stays, executor.landing = (
+        "cpu",
+        made,
+        True,
+        None,
+    )
     executor.stream = SimpleNamespace(synchronize=lambda: None)
     modules["model"].executor = lambda *_: executor
     served = modules["model"].TritonPythonModel()
@@ -241,14 +261,20 @@ def test_requests_are_answered_alone_and_in_batches_and_a_bad_one_fails_alone(
 ) -> None:
     served = model(modules, doubling(), tmp_path)
     for seed in range(6):
-        (response,) = served.execute([fakes.Request(["y"], x=torch.full((4, 3), float(seed)))])
+        (response,) = served.execute(
+            [fakes.Request(["y"], x=torch.full((4, 3), float(seed)))]
+        )
         assert bool((response.tensors["y"] == 2 * seed).all())
-        sent = [fakes.Request(["y"], x=torch.full((2, 3), float(seed + n))) for n in range(3)]
+        sent = [
+            fakes.Request(["y"], x=torch.full((2, 3), float(seed + n)))
+            for n in range(3)
+        ]
         bad = fakes.Request(["y"], x=torch.ones(9, 3))
         *good, refused = served.execute([*sent, bad])
-        assert [bool((one.tensors["y"] == 2 * (seed + n)).all()) for n, one in enumerate(good)] == [
-            True
-        ] * 3
+        assert [
+            bool((one.tensors["y"] == 2 * (seed + n)).all())
+            for n, one in enumerate(good)
+        ] == [True] * 3
         assert "input 'x' has shape [9, 3]" in refused.error
 
 
@@ -269,7 +295,9 @@ def test_staging_brings_all_of_a_tensor_there_and_back(
 ) -> None:
     staging = modules["memory"].Staging(pinned=False)
     for seed in range(2):
-        source = torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+        source = torch.randint(
+            0, 2, shape, generator=torch.Generator().manual_seed(seed)
+        ).to(dtype)
         target = torch.zeros(shape, dtype=dtype)
         staging.upload(target, source)
         assert torch.equal(target, source)
@@ -316,7 +344,11 @@ def test_torch_on_a_gpu_multiplies_in_float32_unless_the_precision_is_tf32(
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
     modules["segments"]._device = lambda args: ("cpu:0", "it stands for a GPU")
     sides = {"inputs": [{"name": "x"}], "outputs": [{"name": "y"}]}
-    facts = {"serving": sides, "segments": [{"kind": "torch", **sides}], "precision": precision}
+    facts = {
+        "serving": sides,
+        "segments": [{"kind": "torch", **sides}],
+        "precision": precision,
+    }
     served = modules["segments"].SegmentsExecutor(tmp_path, facts, {})
     (runner,) = served.segments.runners
     allowed = precision == "tf32"
@@ -357,7 +389,10 @@ def test_what_stays_on_the_gpu_lies_in_a_row_before_the_stream_is_awaited(
     before it is made (seen on an H200: the places that CUDA's nonzero lays by columns were read as
     rows).
     """
-    by_columns, view = torch.arange(58).view(2, 29).t(), torch.arange(12.0).view(3, 4)[:, 1]
+    by_columns, view = (
+        torch.arange(58).view(2, 29).t(),
+        torch.arange(12.0).view(3, 4)[:, 1],
+    )
     watch, awaited = Watch(), []
     stream = SimpleNamespace(synchronize=lambda: awaited.append(len(watch.seen)))
     with watch:
@@ -366,16 +401,24 @@ def test_what_stays_on_the_gpu_lies_in_a_row_before_the_stream_is_awaited(
         )
         given = [modules["tensors"].from_torch("y", tensor) for tensor in kept]
     assert awaited == [len(watch.seen)] == [2], watch.seen
-    assert torch.equal(given[0]._value, by_columns) and torch.equal(given[1]._value, view)
+    assert torch.equal(given[0]._value, by_columns) and torch.equal(
+        given[1]._value, view
+    )
 
 
-def test_an_empty_answer_has_the_strides_that_triton_expects(modules: dict[str, Any]) -> None:
+def test_an_empty_answer_has_the_strides_that_triton_expects(
+    modules: dict[str, Any],
+) -> None:
     """nonzero of zeros has the strides (1, 0), which torch takes for contiguous and Triton does
     not.
     """
     nothing = torch.nonzero(torch.zeros(1, 4))
     given = modules["tensors"].from_torch("y", nothing)._value
-    assert given.shape == (0, 2) and given.dtype == torch.int64 and given.stride() == (2, 1)
+    assert (
+        given.shape == (0, 2)
+        and given.dtype == torch.int64
+        and given.stride() == (2, 1)
+    )
 
 
 FLIPPED = ["1/lowered.pt", "1/plan.json", "1/model.py", "1/trt_build_runtime/call.py"]
@@ -399,7 +442,9 @@ def test_a_flipped_bit_keeps_the_model_from_loading(
 
 def test_an_edited_config_does_not_keep_the_model_from_loading(tmp_path: Path) -> None:
     folder = publish(scorer(serve_as="python"), tmp_path / "repository")
-    (folder / "config.pbtxt").write_text("# edited\n" + (folder / "config.pbtxt").read_text())
+    (folder / "config.pbtxt").write_text(
+        "# edited\n" + (folder / "config.pbtxt").read_text()
+    )
     _, modules = fakes.runtime()
     assert modules["integrity"].check(folder)
 
@@ -407,7 +452,8 @@ def test_an_edited_config_does_not_keep_the_model_from_loading(tmp_path: Path) -
 def test_of_profiles_with_the_same_optimum_the_tightest_is_taken() -> None:
     ranges = [(1, 8, 32), (8, 8, 8), (1, 1, 1)]
     profiles = [
-        {"x": {"min": [low, 3], "opt": [opt, 3], "max": [high, 3]}} for low, opt, high in ranges
+        {"x": {"min": [low, 3], "opt": [opt, 3], "max": [high, 3]}}
+        for low, opt, high in ranges
     ]
     shapes = fakes.runtime()[1]["shapes"].Profiles(
         {"inputs": [{"name": "x"}], "profiles": profiles}

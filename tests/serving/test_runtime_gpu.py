@@ -39,7 +39,12 @@ class Squares(torch.nn.Module):
 def squares(**more: Any) -> ModelArtifact:
     inputs = (tensor("x", "float32", "batch", 3), tensor("n", "int64", "batch", 2))
     return artifact(
-        Squares(), inputs, ("y", "twice", "sum"), serve_as="python", profiles=PROFILES, **more
+        Squares(),
+        inputs,
+        ("y", "twice", "sum"),
+        serve_as="python",
+        profiles=PROFILES,
+        **more,
     )
 
 
@@ -54,9 +59,15 @@ def plan_of_squares() -> bytes:
     )
     square = network.add_elementwise(x, x, trt.ElementWiseOperation.PROD).get_output(0)
     outputs = {
-        "y": network.add_elementwise(square, x, trt.ElementWiseOperation.SUM).get_output(0),
-        "twice": network.add_elementwise(n, n, trt.ElementWiseOperation.SUM).get_output(0),
-        "sum": network.add_reduce(x, trt.ReduceOperation.SUM, 1 << 1, False).get_output(0),
+        "y": network.add_elementwise(
+            square, x, trt.ElementWiseOperation.SUM
+        ).get_output(0),
+        "twice": network.add_elementwise(n, n, trt.ElementWiseOperation.SUM).get_output(
+            0
+        ),
+        "sum": network.add_reduce(x, trt.ReduceOperation.SUM, 1 << 1, False).get_output(
+            0
+        ),
     }
     for name, output in outputs.items():
         output.name = name
@@ -90,9 +101,19 @@ def test_the_plan_answers_in_every_profile_over_both_protocols(
     repository: Path, server: Server
 ) -> None:
     (parity,) = verify(repository, server.http_url, server.grpc_url, ["squares"])
-    assert parity.passed, (parity.problems, [r.problems for r in parity.results], parity.why)
+    assert parity.passed, (
+        parity.problems,
+        [r.problems for r in parity.results],
+        parity.why,
+    )
     assert (parity.answered_by, parity.device) == ("plan", "cuda:0"), parity.why
-    assert {r.golden for r in parity.results} >= {"p0-opt", "p1-opt", "p1-min", "p1-max", "p1-odd"}
+    assert {r.golden for r in parity.results} >= {
+        "p0-opt",
+        "p1-opt",
+        "p1-min",
+        "p1-max",
+        "p1-odd",
+    }
     assert any(r.protocol == "grpc x16" for r in parity.results)
 
 
@@ -107,19 +128,29 @@ def test_torch_answers_with_the_reason_if_no_plan_fits(
     assert why in (parity.why or "")
 
 
-def test_an_instance_of_kind_cpu_leaves_the_gpu_alone(repository: Path, tmp_path: Path) -> None:
+def test_an_instance_of_kind_cpu_leaves_the_gpu_alone(
+    repository: Path, tmp_path: Path
+) -> None:
     facts = {"flavour": flavour.name(), "tensorrt": trt.__version__}
     model = squares(name="squares", plan=plan_of_squares(), facts=facts)
     section = {"instance_group": [{"kind": "KIND_CPU", "count": 1}]}
     model = replace(model, spec=replace(model.spec, triton=section))
     publish(model, tmp_path / "repository")
-    with serve(tmp_path / "repository", http_port=0, grpc_port=0, metrics_port=0) as server:
+    with serve(
+        tmp_path / "repository", http_port=0, grpc_port=0, metrics_port=0
+    ) as server:
         (parity,) = verify(tmp_path / "repository", server.http_url, None)
-    assert parity.passed and parity.answered_by == "torch" and "KIND_CPU" in (parity.why or "")
+    assert (
+        parity.passed
+        and parity.answered_by == "torch"
+        and "KIND_CPU" in (parity.why or "")
+    )
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
-def test_torch_on_the_gpu_uses_tf32_only_if_requested(tmp_path: Path, precision: str) -> None:
+def test_torch_on_the_gpu_uses_tf32_only_if_requested(
+    tmp_path: Path, precision: str
+) -> None:
     """float32 is off by 1e-7 of the answer, TF32 by 3e-4."""
     _, modules = fakes.runtime()
     torch.manual_seed(0)
@@ -129,13 +160,21 @@ def test_torch_on_the_gpu_uses_tf32_only_if_requested(tmp_path: Path, precision:
     lower(torch.jit.script(module)).save(tmp_path / "segment_0.pt")
     x = torch.randn(32, 64, 8, 8)
     exact = module.double()(x.double()).detach()
-    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    matmul, cudnn = (
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.allow_tf32,
+    )
     try:
         tf32 = modules["options"].tf32({"precision": precision})
-        executor = modules["by_torch"].TorchExecutor(tmp_path / "segment_0.pt", "", "cuda:0", tf32)
+        executor = modules["by_torch"].TorchExecutor(
+            tmp_path / "segment_0.pt", "", "cuda:0", tf32
+        )
         (response,) = executor.run([x.cuda()])
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = (
+            matmul,
+            cudnn,
+        )
     noise = ((response.cpu().double() - exact).norm() / exact.norm()).item()
     assert noise < 1e-5 if precision == "fp32" else 1e-5 < noise < 2e-3, noise
 
@@ -146,7 +185,10 @@ def test_answers_do_not_change_when_the_buffers_are_used_again(server: Server) -
     client = GrpcClient(server.grpc_url, 30)
     sizes = (8, 1, 5, 2, 8, 3)
     inputs = [
-        {"x": np.full((size, 3), number, np.float32), "n": np.full((size, 2), number, np.int64)}
+        {
+            "x": np.full((size, 3), number, np.float32),
+            "n": np.full((size, 2), number, np.int64),
+        }
         for number, size in enumerate(sizes, 1)
     ]
     outputs = [client.infer("squares", one).outputs for one in inputs]

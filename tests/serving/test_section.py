@@ -38,7 +38,9 @@ SECONDS = 1.0
 
 def net(name: str, added: int = 1, keep: int = 0, **section: Any) -> ModelArtifact:
     inputs = (tensor("x", "float32", "batch", 2),)
-    made = artifact(Raise(added), inputs, ("y",), name=name, serve_as="python", triton=section)
+    made = artifact(
+        Raise(added), inputs, ("y",), name=name, serve_as="python", triton=section
+    )
     return replace(made, spec=replace(made.spec, versions=Versions(keep=keep)))
 
 
@@ -47,16 +49,23 @@ def slow(repository: Path, name: str, **section: Any) -> None:
     made = net(name, **section)
     folder = publish(replace(made, profiles=({"batch": (1, 2, 2)},)), repository)
     program = folder / "1/model.py"
-    text, begin = program.read_text(), "def execute(self, requests: list[Any]) -> list[Any]:\n"
+    text, begin = (
+        program.read_text(),
+        "def execute(self, requests: list[Any]) -> list[Any]:\n",
+    )
     assert begin in text
-    program.write_text(text.replace(begin, f"{begin}        __import__('time').sleep({SECONDS})\n"))
+    program.write_text(
+        text.replace(begin, f"{begin}        __import__('time').sleep({SECONDS})\n")
+    )
     reseal(folder)
 
 
 class Request(threading.Thread):
     """One request of two rows, the largest batch of the slow model, and what became of it."""
 
-    def __init__(self, server: Server, model: str, kind: str = "grpc", **options: Any) -> None:
+    def __init__(
+        self, server: Server, model: str, kind: str = "grpc", **options: Any
+    ) -> None:
         super().__init__()
         self.server, self.model, self.kind, self.options = server, model, kind, options
         self.answer: float | None = None
@@ -116,7 +125,9 @@ def test_overload_is_rejected_with_the_configured_error(tmp_path: Path) -> None:
     assert {error[:3] for error in full} == {"503", "Sta"}
     assert any(error.startswith("StatusCode.UNAVAILABLE") for error in full)
     late = [error for error in rejected if "Request timeout expired" in error]
-    assert late and len(late) + len(full) == len(rejected), "three urgent ones come first"
+    assert late and len(late) + len(full) == len(rejected), (
+        "three urgent ones come first"
+    )
     answered = [one for one in (first, *usual, *urgent) if not one.error]
     assert {one.answer for one in answered} == {1.0}
     assert not any(one.error for one in urgent)
@@ -130,18 +141,24 @@ def hits(server: Server, name: str) -> int:
     return sum(int(one["inference_stats"]["cache_hit"]["count"]) for one in found)
 
 
-def test_cached_responses_are_those_of_the_version_that_is_served(tmp_path: Path) -> None:
+def test_cached_responses_are_those_of_the_version_that_is_served(
+    tmp_path: Path,
+) -> None:
     served, cache = tmp_path / "served", {"response_cache": {"enable": True}}
     publish(net("net", 1, keep=1, **cache), served)
     publish(net("net", 5, keep=1, **cache), tmp_path / "new")
     assert features.stale(served) == []
     mode: dict[str, Any] = {"explicit": True, "models": ["*"], "response_cache": 8}
     with serve(served, **FREE, **mode) as server:
-        answers = [one.answer for _ in range(3) for one in joined([Request(server, "net")])]
+        answers = [
+            one.answer for _ in range(3) for one in joined([Request(server, "net")])
+        ]
         assert answers == [1.0] * 3 and hits(server, "net") == 2
         history.promote(tmp_path / "new/net", served)
         control.update(server.http_url, served / "net", drain=0)
-        answers = [one.answer for _ in range(2) for one in joined([Request(server, "net")])]
+        answers = [
+            one.answer for _ in range(2) for one in joined([Request(server, "net")])
+        ]
         assert answers == [5.0] * 2 and hits(server, "net") == 1
     with serve(served, **FREE) as server:  # without a response cache
         joined([Request(server, "net")])
@@ -149,7 +166,9 @@ def test_cached_responses_are_those_of_the_version_that_is_served(tmp_path: Path
         assert hits(server, "net") == 0
 
 
-def test_triton_answers_for_a_replaced_model_of_the_same_version(tmp_path: Path) -> None:
+def test_triton_answers_for_a_replaced_model_of_the_same_version(
+    tmp_path: Path,
+) -> None:
     """Why a manifest with a response cache needs `versions`."""
     served, cache = tmp_path / "served", {"response_cache": {"enable": True}}
     publish(net("net", 1, **cache), served)
@@ -166,7 +185,9 @@ def test_triton_answers_for_a_replaced_model_of_the_same_version(tmp_path: Path)
 @pytest.mark.parametrize("limited", [True, False])
 def test_instances_wait_for_their_resources(tmp_path: Path, limited: bool) -> None:
     """Two models need the same one resource, so one of them computes at a time."""
-    limiter = {"rate_limiter": {"resources": [{"name": "R", "global": True, "count": 1}]}}
+    limiter = {
+        "rate_limiter": {"resources": [{"name": "R", "global": True, "count": 1}]}
+    }
     group = {"kind": "KIND_CPU", "count": 1, **(limiter if limited else {})}
     for name in ("one", "other"):
         slow(tmp_path, name, instance_group=[group])
@@ -208,10 +229,16 @@ def some(draw: random.Random, fields: dict[str, Any]) -> dict[str, Any]:
 
 def batcher(draw: random.Random) -> dict[str, Any]:
     if draw.random() < 0.2:
-        return {"preserve_ordering": True, "default_queue_policy": {"max_queue_size": 9}}
+        return {
+            "preserve_ordering": True,
+            "default_queue_policy": {"max_queue_size": 9},
+        }
     found = some(draw, {"default_queue_policy": policy(draw)})
     if levels := draw.choice([0, 2, 5]):
-        found |= {"priority_levels": levels, "default_priority_level": draw.randint(1, levels)}
+        found |= {
+            "priority_levels": levels,
+            "default_priority_level": draw.randint(1, levels),
+        }
         found["priority_queue_policy"] = {draw.randint(1, levels): policy(draw)}
     return found
 
@@ -220,7 +247,11 @@ def group(draw: random.Random, number: int) -> dict[str, Any]:
     is_global = draw.random() < 0.5  # the same for all models with this resource
     resources = [{"name": f"R{number}{is_global}", "global": is_global, "count": 1}]
     limiter = some(draw, {"resources": resources, "priority": draw.randint(1, 3)})
-    fields = {"name": f"g{number}", "count": draw.randint(1, 2), "rate_limiter": limiter}
+    fields = {
+        "name": f"g{number}",
+        "count": draw.randint(1, 2),
+        "rate_limiter": limiter,
+    }
     return {"kind": "KIND_CPU", **some(draw, fields)}
 
 
@@ -230,7 +261,11 @@ def section(seed: int) -> dict[str, Any]:
     pinned = {"enable": draw.random() < 0.5}
     fields = {
         "version_policy": draw.choice(
-            [{"all": {}}, {"latest": {"num_versions": 3}}, {"specific": {"versions": [1]}}]
+            [
+                {"all": {}},
+                {"latest": {"num_versions": 3}},
+                {"specific": {"versions": [1]}},
+            ]
         ),
         "response_cache": {"enable": draw.random() < 0.5},
         "metric_tags": {f"tag{draw.randint(1, 3)}": draw.choice(["a", "a b", ""])},
@@ -263,7 +298,9 @@ def sections(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server,
         folder = publish(replace(made, spec=spec), repository)
         (folder / "1/model.py").write_text(TRIVIAL)  # loads in a tenth of the time
         if seed % ENSEMBLES == 0:
-            publish_ensemble(pair(1, name=f"pair{seed}", triton=section(seed)), repository)
+            publish_ensemble(
+                pair(1, name=f"pair{seed}", triton=section(seed)), repository
+            )
     mode: dict[str, Any] = {"explicit": True, "models": ["net0"], "response_cache": 8}
     with serve(repository, **FREE, **mode) as server:
         yield server, repository
@@ -288,7 +325,9 @@ def test_every_generated_section_loads_and_answers(
             api.unload([name])
 
 
-def test_the_sections_of_ensembles_load_and_answer(sections: tuple[Server, Path]) -> None:
+def test_the_sections_of_ensembles_load_and_answer(
+    sections: tuple[Server, Path],
+) -> None:
     server, repository = sections
     x = np.ones((2, 2), "float32")
     with (
@@ -299,7 +338,12 @@ def test_the_sections_of_ensembles_load_and_answer(sections: tuple[Server, Path]
             folder = repository / f"pair{seed}"
             api.load(folder)
             assert (client.infer(folder.name, {"x": x}).outputs["y"] == x).all()
-            api.unload([folder.name, *(path.name for path in repository.glob(f"{folder.name}.*"))])
+            api.unload(
+                [
+                    folder.name,
+                    *(path.name for path in repository.glob(f"{folder.name}.*")),
+                ]
+            )
 
 
 def _within(wanted: Any, found: Any) -> bool:
@@ -318,7 +362,11 @@ def _within(wanted: Any, found: Any) -> bool:
 
 
 def _holds(wanted: Any, found: Any) -> bool:
-    if isinstance(wanted, Message) or not hasattr(wanted, "__len__") or isinstance(wanted, str):
+    if (
+        isinstance(wanted, Message)
+        or not hasattr(wanted, "__len__")
+        or isinstance(wanted, str)
+    ):
         return _within(wanted, found)
     if hasattr(wanted, "keys"):
         return all(key in found and _within(wanted[key], found[key]) for key in wanted)

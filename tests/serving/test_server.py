@@ -40,7 +40,9 @@ STANDING: set[str] = set()
 
 def belongings() -> set[str]:
     pattern = f"trt-build-{os.getpid()}-*"
-    return {str(p) for folder in ("/dev/shm", "/tmp") for p in Path(folder).glob(pattern)}
+    return {
+        str(p) for folder in ("/dev/shm", "/tmp") for p in Path(folder).glob(pattern)
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +62,11 @@ def children() -> set[str]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             state, parent = path.read_text().rpartition(")")[2].split()[:2]
-            found |= {path.parent.name} if parent == str(os.getpid()) and state != "Z" else set()
+            found |= (
+                {path.parent.name}
+                if parent == str(os.getpid()) and state != "Z"
+                else set()
+            )
     return found
 
 
@@ -68,7 +74,9 @@ def test_it_serves_on_loopback_and_is_gone_afterwards(good: Path) -> None:
     before = children()
     with serve(good, **FREE) as server:
         assert server.ready() and server.http_url.startswith("127.0.0.1:")
-        with urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=5) as response:
+        with urllib.request.urlopen(
+            f"http://{server.metrics_url}/metrics", timeout=5
+        ) as response:
             assert b"nv_inference_request_success" in response.read()
         assert leftovers()
     assert not server.ready() and server.process.returncode == 0
@@ -76,7 +84,9 @@ def test_it_serves_on_loopback_and_is_gone_afterwards(good: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["two words", "modèles", "模型", "a;b", "$(c)", "'d'"])
-def test_a_path_that_a_shell_would_change_is_reached_by_a_link(name: str, tmp_path: Path) -> None:
+def test_a_path_that_a_shell_would_change_is_reached_by_a_link(
+    name: str, tmp_path: Path
+) -> None:
     (tmp_path / name).mkdir()
     path = _plain(tmp_path / name, tmp_path)
     assert path == tmp_path / "repository" and path.readlink() == tmp_path / name
@@ -97,7 +107,9 @@ def test_a_repository_may_have_any_name(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ANY_NAME / "temporary"))
     with serve(tmp_path / ANY_NAME / "repository", **FREE) as server:
         assert server.ready()
-    assert leftovers() == set() and not list((tmp_path / ANY_NAME / "temporary").iterdir())
+    assert leftovers() == set() and not list(
+        (tmp_path / ANY_NAME / "temporary").iterdir()
+    )
     assert (tmp_path / ANY_NAME / "repository" / "scorer" / "config.pbtxt").exists()
 
 
@@ -116,7 +128,10 @@ def test_a_server_is_ready_when_its_metrics_answer_too(tmp_path: Path) -> None:
         up, down = answering.server_port, silent.getsockname()[1]
         for metrics, ready in ((down, False), (up, True)):
             port = {"--http-port": up, "--grpc-port": up, "--metrics-port": metrics}
-            assert Server(Mock(), "127.0.0.1", port, tmp_path, tmp_path / "log").ready() is ready
+            assert (
+                Server(Mock(), "127.0.0.1", port, tmp_path, tmp_path / "log").ready()
+                is ready
+            )
         answering.shutdown()
 
 
@@ -131,7 +146,9 @@ def test_port_in_use_is_reported_before_the_start(good: Path) -> None:
     assert leftovers() == set()
 
 
-def test_every_model_that_fails_is_named_with_the_logs_reason(good: Path, tmp_path: Path) -> None:
+def test_every_model_that_fails_is_named_with_the_logs_reason(
+    good: Path, tmp_path: Path
+) -> None:
     repository = tmp_path / "repository"
     shutil.copytree(good, repository)
     for name in ("syntax", "config"):
@@ -156,7 +173,9 @@ class TritonPythonModel:
 NO_PROCESS = "import os\nos.kill(os.getpid(), 11)\n"
 
 
-@pytest.mark.parametrize("mode", [{}, {"explicit": True, "models": ["*"]}, {"poll_seconds": 60}])
+@pytest.mark.parametrize(
+    "mode", [{}, {"explicit": True, "models": ["*"]}, {"poll_seconds": 60}]
+)
 def test_models_that_fail_do_not_end_the_others(
     good: Path, tmp_path: Path, mode: dict[str, Any]
 ) -> None:
@@ -165,7 +184,11 @@ def test_models_that_fail_do_not_end_the_others(
     """
     repository = tmp_path / "repository"
     shutil.copytree(good, repository)
-    sources = {"syntax": "import no_such_module\n", "killed": NO_PROCESS, "first": NO_WARMUP}
+    sources = {
+        "syntax": "import no_such_module\n",
+        "killed": NO_PROCESS,
+        "first": NO_WARMUP,
+    }
     for name in ("config", *sources):
         publish(scorer(name=name), repository)
     for name, source in sources.items():
@@ -187,14 +210,18 @@ def test_a_server_without_any_model_that_loads_ends(tmp_path: Path) -> None:
     publish(scorer(), tmp_path)
     (tmp_path / "scorer" / "1" / "model.py").write_text("import no_such_module\n")
     with (
-        pytest.raises(ServerError, match=r"could load no model:\n  model 'scorer'.*no_such_module"),
+        pytest.raises(
+            ServerError, match=r"could load no model:\n  model 'scorer'.*no_such_module"
+        ),
         serve(tmp_path, exit_on_error=False, **FREE),
     ):
         pass
     assert leftovers() == set()
 
 
-def test_a_failed_model_is_not_taken_for_one_whose_process_died(good: Path, tmp_path: Path) -> None:
+def test_a_failed_model_is_not_taken_for_one_whose_process_died(
+    good: Path, tmp_path: Path
+) -> None:
     repository = tmp_path / "repository"
     shutil.copytree(good, repository)
     publish(scorer(name="first"), repository)
@@ -210,7 +237,9 @@ def test_a_failed_model_is_not_taken_for_one_whose_process_died(good: Path, tmp_
 def test_a_load_that_hangs_is_ended_by_force(good: Path, tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     shutil.copytree(good, repository)
-    (repository / "scorer" / "1" / "model.py").write_text("import time\ntime.sleep(600)\n")
+    (repository / "scorer" / "1" / "model.py").write_text(
+        "import time\ntime.sleep(600)\n"
+    )
     before = children()
     begin = time.monotonic()
     with (
@@ -259,7 +288,9 @@ def test_a_server_that_crashes_while_it_loads_is_started_once_more_with_one_load
     )
     wrapper.chmod(0o755)
     crashing = dataclasses.replace(real, executable=wrapper)
-    reason = r"signal 6, Aborted\):\n  model 'scorer'(.|\n)*terminate called after a fault"
+    reason = (
+        r"signal 6, Aborted\):\n  model 'scorer'(.|\n)*terminate called after a fault"
+    )
     with contextlib.ExitStack() as stack:
         if crashes == 2:
             stack.enter_context(pytest.raises(ServerError, match=reason))
@@ -295,7 +326,9 @@ def test_sigterm_ends_blocking_and_the_server_whose_log_can_be_kept(
     assert "successfully unloaded 'scorer'" in (tmp_path / "log").read_text()
 
 
-def test_an_interrupt_waits_for_no_model_to_put_its_things_away(good: Path, tmp_path: Path) -> None:
+def test_an_interrupt_waits_for_no_model_to_put_its_things_away(
+    good: Path, tmp_path: Path
+) -> None:
     """The server waits for its models' ends, and before for whoever holds a connection: an
     interrupted request does.
     """
@@ -318,13 +351,17 @@ TritonPythonModel.finalize = finalize
     assert leftovers() == set() and children() == before
 
 
-def test_a_request_that_crashes_the_server_is_reported_with_the_remedy(good: Path) -> None:
+def test_a_request_that_crashes_the_server_is_reported_with_the_remedy(
+    good: Path,
+) -> None:
     with serve(good, **FREE) as server:
         url = f"http://{server.http_url}/v2/models/scorer/infer"
         nested = urllib.request.Request(url, data=b"[" * 200_000)
         with contextlib.suppress(OSError, http.client.HTTPException):
             urllib.request.urlopen(nested, timeout=60).close()
-        with pytest.raises(ServerError, match=r"stopped \(signal (.|\n)*docker/nginx.conf"):
+        with pytest.raises(
+            ServerError, match=r"stopped \(signal (.|\n)*docker/nginx.conf"
+        ):
             server.block()
     assert leftovers() == set()
 

@@ -25,8 +25,24 @@ TOKEN = "a token of the tests"
 
 def make(folder: Path, name: str, issuer: str | None) -> None:
     """A key and a certificate for localhost, signed by `issuer` or by itself."""
-    words = ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
-    words += ["-nodes", "-keyout", f"{name}.key", "-subj", f"/CN={name}", "-x509", "-days", "2"]
+    words = [
+        "openssl",
+        "req",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+    ]
+    words += [
+        "-nodes",
+        "-keyout",
+        f"{name}.key",
+        "-subj",
+        f"/CN={name}",
+        "-x509",
+        "-days",
+        "2",
+    ]
     words += ["-out", f"{name}.pem"]
     if issuer:
         words += ["-CA", f"{issuer}.pem", "-CAkey", f"{issuer}.key"]
@@ -68,7 +84,9 @@ class Proxy:
         with contextlib.suppress(OSError):
             while True:
                 accepted = self.listening.accept()[0]
-                threading.Thread(target=self._serve, args=(accepted,), daemon=True).start()
+                threading.Thread(
+                    target=self._serve, args=(accepted,), daemon=True
+                ).start()
 
     def _serve(self, accepted: socket.socket) -> None:
         with contextlib.suppress(OSError, ssl.SSLError):
@@ -76,7 +94,9 @@ class Proxy:
             head = client.recv(1 << 16)
             if f"authorization: bearer {TOKEN}".encode() not in head.lower():
                 self.refused += 1
-                client.sendall(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+                client.sendall(
+                    b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
+                )
                 return client.close()
             host, _, port = self.upstream.rpartition(":")
             server = socket.create_connection((host, int(port)))
@@ -107,7 +127,12 @@ def server(good: Path, keys: Path) -> Iterator[Server]:
     free = dict.fromkeys(("--http-port", "--grpc-port", "--metrics-port"), 0)
     address = "127.0.0.1"
     with start(
-        good, port=free, address=address, options=flags, log_path=None, installation=find()
+        good,
+        port=free,
+        address=address,
+        options=flags,
+        log_path=None,
+        installation=find(),
     ) as running:
         running.wait_ready(120)
         yield running
@@ -124,14 +149,26 @@ def test_verify_health_and_bench_reach_a_server_over_mutual_tls(
 ) -> None:
     proxy = Proxy(keys, server.http_url)
     (tmp_path / "token").write_text(f"{TOKEN}\n")
-    grpc = ["--grpc-url", f"grpcs://{server.grpc_url.replace('127.0.0.1', 'localhost')}"]
+    grpc = [
+        "--grpc-url",
+        f"grpcs://{server.grpc_url.replace('127.0.0.1', 'localhost')}",
+    ]
     ca = ["--tls-ca", keys / "ca.pem"]
     own = ["--tls-cert", keys / "client.pem", "--tls-key", keys / "client.key"]
     both = ["--url", proxy.url, *grpc, *ca, *own, "--token-file", tmp_path / "token"]
     done = run("verify", good, *both, "--repeat", 0)
     assert done.exit_code == 0, done.output
     assert run("health", good, *both).exit_code == 0
-    load = ["--protocol", "http", "--protocol", "grpc", "--concurrency", 1, "--seconds", 1]
+    load = [
+        "--protocol",
+        "http",
+        "--protocol",
+        "grpc",
+        "--concurrency",
+        1,
+        "--seconds",
+        1,
+    ]
     benched = run("bench", good, *both, *load)
     assert benched.exit_code == 0, benched.output
     # without the client's certificate, with another authority, without the token
@@ -141,9 +178,16 @@ def test_verify_health_and_bench_reach_a_server_over_mutual_tls(
     assert run("health", good, *grpc, *other, *own, *quick).exit_code == 4
     unknown = run("health", good, "--url", proxy.url, *other, *own, *quick)
     assert unknown.exit_code == 4 and "CERTIFICATE_VERIFY_FAILED" in unknown.output
-    for command in ("health", "verify", "push", "doctor"):  # TLS is expected at this address
+    for command in (
+        "health",
+        "verify",
+        "push",
+        "doctor",
+    ):  # TLS is expected at this address
         plain = run(command, good, "--url", proxy.url.replace("https", "http"))
-        assert plain.exit_code == 4 and "no Triton server responds" in plain.output, plain.output
+        assert plain.exit_code == 4 and "no Triton server responds" in plain.output, (
+            plain.output
+        )
     refused = run("health", good, "--url", proxy.url, *ca, *own, *quick)
     assert refused.exit_code == 4 and proxy.refused
 
@@ -160,28 +204,51 @@ def test_addresses_name_their_scheme() -> None:
 def test_mistakes_of_the_options_are_named(tmp_path: Path, good: Path) -> None:
     with pytest.raises(UsageError, match="needs its key"):
         Access(certificate=tmp_path / "client.pem").check()
-    missing = run("health", good, "--url", "https://localhost:1", "--tls-ca", tmp_path / "none")
+    missing = run(
+        "health", good, "--url", "https://localhost:1", "--tls-ca", tmp_path / "none"
+    )
     assert missing.exit_code == 2 and "is no file" in missing.output
     (tmp_path / "text").write_text("no certificate")
-    for url in (("--url", "https://localhost:1"), ("--grpc-url", "grpcs://localhost:1")):
-        text = run("health", good, "--url", "localhost:1", *url, "--tls-ca", tmp_path / "text")
-        assert text.exit_code == 2 and "has no certificates in PEM" in text.output, text.output
+    for url in (
+        ("--url", "https://localhost:1"),
+        ("--grpc-url", "grpcs://localhost:1"),
+    ):
+        text = run(
+            "health", good, "--url", "localhost:1", *url, "--tls-ca", tmp_path / "text"
+        )
+        assert text.exit_code == 2 and "has no certificates in PEM" in text.output, (
+            text.output
+        )
     header = run("health", good, "--url", "localhost:1", "--header", "no-value")
     assert header.exit_code == 2 and "NAME=VALUE" in header.output
     (tmp_path / "token").touch()
-    token = run("health", good, "--url", "localhost:1", "--token-file", tmp_path / "token")
+    token = run(
+        "health", good, "--url", "localhost:1", "--token-file", tmp_path / "token"
+    )
     assert token.exit_code == 2 and "is empty" in token.output
     (tmp_path / "token").write_text("one\ntwo\n")
-    token = run("health", good, "--url", "localhost:1", "--token-file", tmp_path / "token")
+    token = run(
+        "health", good, "--url", "localhost:1", "--token-file", tmp_path / "token"
+    )
     assert token.exit_code == 2 and "more than a token" in token.output
 
 
-def test_a_key_that_cannot_be_used_is_named(tmp_path: Path, keys: Path, good: Path) -> None:
+def test_a_key_that_cannot_be_used_is_named(
+    tmp_path: Path, keys: Path, good: Path
+) -> None:
     """No connection is tried, and no passphrase is asked for."""
     locked = tmp_path / "locked.key"
     words = ["openssl", "pkey", "-aes256", "-passout", "pass:secret", "-out", locked]
-    subprocess.run([*words, "-in", keys / "client.key"], check=True, capture_output=True)
-    url, own = ("--url", "localhost:1", "--grpc-url", "grpcs://localhost:1"), keys / "client.pem"
+    subprocess.run(
+        [*words, "-in", keys / "client.key"], check=True, capture_output=True
+    )
+    url, own = (
+        ("--url", "localhost:1", "--grpc-url", "grpcs://localhost:1"),
+        keys / "client.pem",
+    )
     for key in (locked, keys / "other.key", own):
         done = run("health", good, *url, "--tls-cert", own, "--tls-key", key)
-        assert done.exit_code == 2 and "the client certificate cannot be used" in done.output
+        assert (
+            done.exit_code == 2
+            and "the client certificate cannot be used" in done.output
+        )

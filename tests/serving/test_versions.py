@@ -48,7 +48,9 @@ def asking(server: Server) -> Iterator[Ask]:
         yield ask
 
 
-def test_versions_answer_by_their_number_and_a_foreign_one_does_not(tmp_path: Path) -> None:
+def test_versions_answer_by_their_number_and_a_foreign_one_does_not(
+    tmp_path: Path,
+) -> None:
     repository = tmp_path / "repository"
     for added in (10, 20, 30):
         folder = publish(net(added, 2), repository)
@@ -71,7 +73,11 @@ def test_a_damaged_earlier_version_is_not_loaded(tmp_path: Path) -> None:
     refused = pytest.raises(
         InferenceServerException, match=r"1/lowered\.pt is not as it was published"
     )
-    with serve(repository, explicit=True, **FREE) as server, asking(server) as ask, refused:
+    with (
+        serve(repository, explicit=True, **FREE) as server,
+        asking(server) as ask,
+        refused,
+    ):
         ask.load("net")  # type: ignore[attr-defined]
 
 

@@ -18,7 +18,10 @@ def small(scale: float = 1.0, **settings: Any) -> Any:
     with torch.no_grad():
         module[0].weight *= scale
     spec = TensorSpec(
-        "float32", ("batch", 4), dims={"batch": settings.pop("batch", (1, 2, 8))}, name="x"
+        "float32",
+        ("batch", 4),
+        dims={"batch": settings.pop("batch", (1, 2, 8))},
+        name="x",
     )
     return convert(torch.jit.script(module.eval()), [spec], **settings)
 

@@ -47,7 +47,9 @@ def first(url: str) -> dict[str, bytes]:
     return contents(url)
 
 
-def test_steps_come_first_and_configs_last(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_come_first_and_configs_last(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     order: list[str] = []
     with buckets.opened(url, writes=True) as mirror:
         write(mirror.path / "a", 1)
@@ -65,7 +67,9 @@ def test_steps_come_first_and_configs_last(url: str, monkeypatch: pytest.MonkeyP
     assert order == [f"{model}/{file}" for model in ("z.1f", "a") for file in files]
 
 
-def test_what_was_removed_is_removed_after_all_else(url: str, first: dict[str, bytes]) -> None:
+def test_what_was_removed_is_removed_after_all_else(
+    url: str, first: dict[str, bytes]
+) -> None:
     with buckets.opened(url, writes=True) as mirror:
         write(mirror.path / "net", 2)
         (mirror.path / "net" / "1" / "model.plan").unlink()
@@ -95,12 +99,16 @@ def test_a_publication_that_fails_is_taken_back(
                 raise OSError("no route to host")
 
         monkeypatch.setattr(mirror.fs, "put_file", fail_once)
-        with pytest.raises(EnvironmentProblem, match="could not be written: no route to host"):
+        with pytest.raises(
+            EnvironmentProblem, match="could not be written: no route to host"
+        ):
             mirror.publish()
     assert contents(url) == first
 
 
-def test_a_version_that_may_be_served_is_not_overwritten(url: str, first: dict[str, bytes]) -> None:
+def test_a_version_that_may_be_served_is_not_overwritten(
+    url: str, first: dict[str, bytes]
+) -> None:
     with buckets.opened(url, writes=True) as mirror:
         (mirror.path / "net" / "1" / "model.plan").unlink()
         (mirror.path / "net" / "1" / "model.plan").write_text("another plan")
@@ -110,7 +118,9 @@ def test_a_version_that_may_be_served_is_not_overwritten(url: str, first: dict[s
     assert contents(url) == first
 
 
-def test_changes_of_others_are_not_overwritten(url: str, first: dict[str, bytes]) -> None:
+def test_changes_of_others_are_not_overwritten(
+    url: str, first: dict[str, bytes]
+) -> None:
     with buckets.opened(url, writes=True) as mirror:
         write(mirror.path / "net", 2)
         write(mirror.path / "new", 1)
@@ -118,7 +128,9 @@ def test_changes_of_others_are_not_overwritten(url: str, first: dict[str, bytes]
             write(other.path / "other", 1)
             other.publish()
         mirror.fs.pipe_file(f"{mirror.folder}/net/config.pbtxt", b"of somebody else")
-        with pytest.raises(PublishError, match="somebody else has changed repository/net in"):
+        with pytest.raises(
+            PublishError, match="somebody else has changed repository/net in"
+        ):
             mirror.publish()
     assert "net/2/model.plan" not in contents(url)
 
@@ -133,5 +145,8 @@ def test_a_password_in_a_url_is_refused_and_not_shown(tmp_path: Path) -> None:
 def test_a_url_needs_a_folder_with_something_in_it(url: str) -> None:
     with pytest.raises(UsageError, match="there is nothing at"), buckets.opened(url):
         pass
-    with pytest.raises(UsageError, match="names no folder"), buckets.opened("memory://"):
+    with (
+        pytest.raises(UsageError, match="names no folder"),
+        buckets.opened("memory://"),
+    ):
         pass

@@ -32,7 +32,9 @@ def edit(folder: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new, 1))
 
 
-def test_an_edited_config_is_reported_and_is_no_damage(folder: Path, hashes: Hashes) -> None:
+def test_an_edited_config_is_reported_and_is_no_damage(
+    folder: Path, hashes: Hashes
+) -> None:
     record = {**published.read(folder / "trt-build.json"), "request": {}}
     published.write(folder, record)
     assert published.stale(folder, {}, hashes) is None
@@ -41,23 +43,33 @@ def test_an_edited_config_is_reported_and_is_no_damage(folder: Path, hashes: Has
     assert published.stale(folder, {}, hashes) is None
     (note,) = edits.notes(folder, hashes)
     assert (
-        "scorer/config.pbtxt was edited by hand: instance_group.0.count 1 -> 2; it is kept" in note
+        "scorer/config.pbtxt was edited by hand: instance_group.0.count 1 -> 2; it is kept"
+        in note
     )
     (folder / "config.pbtxt").unlink()
-    assert published.stale(folder, {}, hashes) == "config.pbtxt of the published model is damaged"
+    assert (
+        published.stale(folder, {}, hashes)
+        == "config.pbtxt of the published model is damaged"
+    )
 
 
-def test_a_publication_that_would_lose_an_edit_is_refused(folder: Path, hashes: Hashes) -> None:
+def test_a_publication_that_would_lose_an_edit_is_refused(
+    folder: Path, hashes: Hashes
+) -> None:
     edits.refuse(folder, hashes, edits.REPORT)
     edit(folder, "count: 1", "count: 2")
-    with pytest.raises(UsageError, match="would lose what was changed by hand") as refused:
+    with pytest.raises(
+        UsageError, match="would lose what was changed by hand"
+    ) as refused:
         edits.refuse(folder, hashes, edits.REPORT)
     assert "--keep-edits" in str(refused.value.fix)
     edits.refuse(folder, hashes, edits.KEEP)
     edits.refuse(folder, hashes, edits.OVERWRITE)
 
 
-def test_an_edit_of_a_step_cannot_be_carried_over(tmp_path: Path, hashes: Hashes) -> None:
+def test_an_edit_of_a_step_cannot_be_carried_over(
+    tmp_path: Path, hashes: Hashes
+) -> None:
     folder = publish_ensemble(pair(1), tmp_path / "repository")
     step = json.loads((folder / "trt-build.json").read_text())["steps"][0]
     edit(folder.parent / step, "count: 1", "count: 2")
@@ -75,7 +87,10 @@ def test_other_versions_and_files_are_reported(folder: Path, hashes: Hashes) -> 
     (folder / "1" / "__pycache__" / "model.pyc").write_text("")
     assert edits.foreign(folder) == ["1/notes.txt", "2/"]
     notes = edits.notes(folder, hashes)
-    assert any("scorer/2/ is not of trt-build, and Triton may serve it" in note for note in notes)
+    assert any(
+        "scorer/2/ is not of trt-build, and Triton may serve it" in note
+        for note in notes
+    )
     for policy in (edits.REPORT, edits.KEEP):
         with pytest.raises(UsageError, match="scorer/2/ is a version"):
             edits.refuse(folder, hashes, policy)
@@ -91,12 +106,16 @@ def test_an_edit_is_carried_over_field_by_field(folder: Path, tmp_path: Path) ->
         finish=lambda made: carry_over(folder, made),
     )
     message = parse_config((new / "config.pbtxt").read_text(), "config.pbtxt")
-    assert message.instance_group[0].count == 2 and dict(message.metric_tags) == {"t": "v"}
+    assert message.instance_group[0].count == 2 and dict(message.metric_tags) == {
+        "t": "v"
+    }
     assert message.parameters["trt_build.precision"].string_value == "tf32"
     assert len(edits.edits(new, Hashes())) == 1  # it still counts as an edit
 
 
-def test_an_edit_of_what_the_new_config_changes_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_an_edit_of_what_the_new_config_changes_is_refused(
+    folder: Path, tmp_path: Path
+) -> None:
     edit(folder, "count: 1", "count: 2")
     with pytest.raises(PublishError, match="instance_group was edited by hand"):
         publish(

@@ -15,7 +15,11 @@ KEY = "0" * 64
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    for name, text in {"net/config.pbtxt": "a", "net/1/model.plan": "b", "net.step/x": "c"}.items():
+    for name, text in {
+        "net/config.pbtxt": "a",
+        "net/1/model.plan": "b",
+        "net.step/x": "c",
+    }.items():
         file = tmp_path / "repository" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
@@ -39,14 +43,18 @@ def files(folder: Path) -> dict[str, str]:
     }
 
 
-def test_a_model_comes_back_as_it_was(store: Folders, repository: Path, tmp_path: Path) -> None:
+def test_a_model_comes_back_as_it_was(
+    store: Folders, repository: Path, tmp_path: Path
+) -> None:
     found = store.find(KEY)
     assert found is not None and found.result == {"layers": 3}
     assert store.restore(found, tmp_path / "again") == tmp_path / "again" / "net"
     assert files(tmp_path / "again") == files(repository)
 
 
-def test_a_file_that_is_missing_or_damaged_is_never_taken(store: Folders, tmp_path: Path) -> None:
+def test_a_file_that_is_missing_or_damaged_is_never_taken(
+    store: Folders, tmp_path: Path
+) -> None:
     found = store.find(KEY)
     assert found is not None
     plan = found.folders["net"]["1/model.plan"]
@@ -54,11 +62,15 @@ def test_a_file_that_is_missing_or_damaged_is_never_taken(store: Folders, tmp_pa
     file.write_text("x")
     with pytest.raises(EnvironmentProblem, match="is damaged"):
         store.restore(found, tmp_path / "again")
-    assert store.find(KEY) is None  # the damaged file was removed, so the model is built again
+    assert (
+        store.find(KEY) is None
+    )  # the damaged file was removed, so the model is built again
 
 
 @pytest.mark.parametrize("change", ["result", "key", "outside"])
-def test_a_record_that_was_changed_is_none(store: Folders, tmp_path: Path, change: str) -> None:
+def test_a_record_that_was_changed_is_none(
+    store: Folders, tmp_path: Path, change: str
+) -> None:
     file = tmp_path / "store" / "published" / KEY[:2] / f"{KEY}.json"
     record = json.loads(file.read_text())
     if change == "outside":  # signed, but it leads out of the repository

@@ -98,7 +98,9 @@ def test_keep_fp32_shows_in_the_network_that_it_changed() -> None:
 def test_every_build_option_is_in_the_key(
     conversion: Any, options: BuildOptions, words: str
 ) -> None:
-    assert words in reason(key.parts(conversion, DEFAULT), key.parts(conversion, options))
+    assert words in reason(
+        key.parts(conversion, DEFAULT), key.parts(conversion, options)
+    )
 
 
 def test_every_field_of_the_options_reaches_the_key() -> None:
@@ -138,14 +140,18 @@ def test_the_timing_cache_of_the_machine_counts_too(
     caches.timing_cache().write_bytes(b"one")
     first = key.option_parts(strict)
     caches.timing_cache().write_bytes(b"two")
-    assert len({digest(parts) for parts in (none, first, key.option_parts(strict))}) == 3
+    assert (
+        len({digest(parts) for parts in (none, first, key.option_parts(strict))}) == 3
+    )
     assert key.option_parts(BuildOptions()) == {}
 
 
 def test_equal_bytes_of_another_shape_dtype_or_scale_are_other_weights() -> None:
     zeros = [torch.zeros(60), torch.zeros(6, 10), torch.zeros(60, dtype=torch.int32)]
     ones = torch.ones(60, dtype=torch.int8)
-    scaled = [torch._make_per_tensor_quantized_tensor(ones, scale, 0) for scale in (0.5, 0.25)]
+    scaled = [
+        torch._make_per_tensor_quantized_tensor(ones, scale, 0) for scale in (0.5, 0.25)
+    ]
     graphs = [torch._C.Graph() for _ in (*zeros, *scaled)]
     for graph, tensor in zip(graphs, (*zeros, *scaled), strict=True):
         graph.registerOutput(graph.insertConstant(tensor))
@@ -164,7 +170,9 @@ def test_a_converter_that_changed_is_named(
     before = key.parts(conversion, DEFAULT)
     module = registry.CONVERTERS["aten::relu"].build.__module__
     real = sources.version
-    monkeypatch.setattr(sources, "version", lambda name: "0" * 16 if name == module else real(name))
+    monkeypatch.setattr(
+        sources, "version", lambda name: "0" * 16 if name == module else real(name)
+    )
     after = key.parts(conversion, DEFAULT)
     assert "converters.aten::relu changed" in reason(before, after)
     assert "aten::linear" not in reason(before, after)
@@ -183,14 +191,17 @@ def test_a_plugins_converter_counts_with_its_file(
 
 
 def test_a_helper_that_a_converter_imports_is_part_of_its_version() -> None:
-    assert "builder.conversion.context" in sources._closure("builder.conversion.convert")
+    assert "builder.conversion.context" in sources._closure(
+        "builder.conversion.convert"
+    )
     assert "builder.engine.config" in sources._closure("builder.engine.build")
     assert "builder.cli.repo" not in sources._closure("builder.conversion.convert")
 
 
 def test_a_public_name_of_another_package_counts_as_the_file_that_defines_it() -> None:
-    assert "from builder.engine import ILayer, ITensor, tensorrt8, trt" in sources._text(
-        "builder.conversion.arrangement"
+    assert (
+        "from builder.engine import ILayer, ITensor, tensorrt8, trt"
+        in sources._text("builder.conversion.arrangement")
     )
     found = sources._closure("builder.conversion.arrangement")
     assert {"builder.engine.flavour", "builder.engine.tensorrt8.refused"} <= found
@@ -217,12 +228,15 @@ def test_a_constant_of_another_value_is_another_graph() -> None:
         )
         return key.parts(convert(graph, [TensorSpec("float32", (2,))]), DEFAULT)
 
-    assert "graph changed" in reason(parts("0.10000000000000001"), parts("0.10000000000000002"))
+    assert "graph changed" in reason(
+        parts("0.10000000000000001"), parts("0.10000000000000002")
+    )
 
 
 def test_what_an_option_is_set_to_is_in_the_key_even_where_it_is_nothing() -> None:
     before, after = (
-        key.parts(small(), options) for options in (DEFAULT, BuildOptions(optimization_level=0))
+        key.parts(small(), options)
+        for options in (DEFAULT, BuildOptions(optimization_level=0))
     )
     assert key.key(before) != key.key(after)
     assert reason(before, after) == "options.optimization_level none -> 0"
@@ -234,7 +248,9 @@ def test_a_plan_of_a_hardware_level_is_keyed_by_what_of_the_gpu_it_depends_on(
     def of(level: str | None, name: str, architecture: str) -> str:
         gpu = {"name": name, "architecture": architecture, "cuda": "13.0"}
         monkeypatch.setattr(
-            key, "machine", lambda: {"flavour": "tensorrt", "tensorrt": "10.0", "gpu": gpu}
+            key,
+            "machine",
+            lambda: {"flavour": "tensorrt", "tensorrt": "10.0", "gpu": gpu},
         )
         return key.key(key.parts(small(), BuildOptions(hardware_compatible=level)))
 

@@ -46,18 +46,27 @@ def spec_of(models: Path) -> ModelSpec:
     return load(models)[0]
 
 
-def published_model(folder: Path, wanted: dict[str, Any], steps: list[str] | None = None) -> Path:
+def published_model(
+    folder: Path, wanted: dict[str, Any], steps: list[str] | None = None
+) -> Path:
     (folder / "1").mkdir(parents=True)
     (folder / "1" / "model.plan").write_bytes(b"plan")
     files = {"1/model.plan": hashlib.sha256(b"plan").hexdigest()}
     (folder / published.SIDECAR).write_text(
         json.dumps({"name": folder.name, "files": files, "steps": steps or []})
     )
-    record(folder, wanted, {"model": {"key": "0", "parts": {}, "because": ""}}, {"layers": 3})
+    record(
+        folder,
+        wanted,
+        {"model": {"key": "0", "parts": {}, "because": ""}},
+        {"layers": 3},
+    )
     return folder
 
 
-def test_the_same_request_is_unchanged(models: Path, tmp_path: Path, hashes: Hashes) -> None:
+def test_the_same_request_is_unchanged(
+    models: Path, tmp_path: Path, hashes: Hashes
+) -> None:
     wanted = request(spec_of(models), hashes)
     folder = published_model(tmp_path / "out" / "net", wanted)
     assert stale(folder, request(spec_of(models), hashes), hashes) is None
@@ -78,14 +87,20 @@ def test_the_same_request_is_unchanged(models: Path, tmp_path: Path, hashes: Has
             "[1, 2, 8] -> [1, 2, 9]",
         ),
         (
-            lambda m: (m / "net.yaml").write_text(MANIFEST + "tolerance: {rtol: 0.1}\n"),
+            lambda m: (m / "net.yaml").write_text(
+                MANIFEST + "tolerance: {rtol: 0.1}\n"
+            ),
             "tolerance.rtol none -> 0.1",
         ),
         (lambda m: (m / "net.yaml").write_text(MANIFEST + "# a comment\n"), None),
     ],
 )
 def test_a_change_of_file_or_manifest_is_named(
-    models: Path, tmp_path: Path, hashes: Hashes, change: Callable[[Path], Any], words: str | None
+    models: Path,
+    tmp_path: Path,
+    hashes: Hashes,
+    change: Callable[[Path], Any],
+    words: str | None,
 ) -> None:
     folder = published_model(tmp_path / "out" / "net", request(spec_of(models), hashes))
     change(models)
@@ -103,7 +118,9 @@ def test_goldens_are_keyed_by_content_not_location(
     numpy.savez(models / "g.npz", x=numpy.ones((2, 4), "float32"))
     spec = dataclasses.replace(spec_of(models), goldens=models / "g.npz")
     first = request(spec, hashes)
-    assert request(dataclasses.replace(spec, name="other", manifest=None), hashes) == first
+    assert (
+        request(dataclasses.replace(spec, name="other", manifest=None), hashes) == first
+    )
     numpy.savez(models / "g.npz", x=numpy.zeros((2, 4), "float32"))
     assert request(spec, hashes)["goldens"] != first["goldens"]
 
@@ -167,7 +184,9 @@ def test_a_damaged_publication_is_built_again(
         '{"request": {}, "files": 6}',
     ],
 )
-def test_empty_sidecar_is_no_publication(tmp_path: Path, hashes: Hashes, text: str) -> None:
+def test_empty_sidecar_is_no_publication(
+    tmp_path: Path, hashes: Hashes, text: str
+) -> None:
     assert stale(tmp_path, {}, hashes) == "there was none before"
     (tmp_path / published.SIDECAR).write_text(text)
     assert stale(tmp_path, {}, hashes) == "there was none before"
@@ -199,7 +218,8 @@ def _age(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "null", "[1]", '{"/x": 3', '{"FILE": 3}', '{"FILE": []}', '{"FILE": [1]}']
+    "text",
+    ["", "null", "[1]", '{"/x": 3', '{"FILE": 3}', '{"FILE": []}', '{"FILE": [1]}'],
 )
 def test_a_broken_cache_of_hashes_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "hashes.json").write_text(text.replace("FILE", str(tmp_path / "file")))
@@ -219,7 +239,10 @@ def test_a_change_of_the_sidecar_itself_is_damage(
     record = json.loads((folder / published.SIDECAR).read_text())
     record[key] = {**record[key], "more": {"key": "0", "parts": {}, "because": ""}}
     (folder / published.SIDECAR).write_text(json.dumps(record))
-    assert stale(folder, wanted, hashes) == "trt-build.json of the published model is damaged"
+    assert (
+        stale(folder, wanted, hashes)
+        == "trt-build.json of the published model is damaged"
+    )
 
 
 @pytest.mark.parametrize("step", ["../net", "/etc", "net", 3])
@@ -227,7 +250,9 @@ def test_a_step_is_looked_for_beside_its_ensemble_only(
     tmp_path: Path, hashes: Hashes, step: object
 ) -> None:
     folder = published_model(tmp_path / "out" / "net", {})
-    published.write(folder, {**published.read(folder / published.SIDECAR), "steps": [step]})
+    published.write(
+        folder, {**published.read(folder / published.SIDECAR), "steps": [step]}
+    )
     found = list(published.damaged(folder, hashes))
     assert found == ([] if step == "net" else [published.SIDECAR])
 
@@ -235,7 +260,10 @@ def test_a_step_is_looked_for_beside_its_ensemble_only(
 @pytest.mark.parametrize(
     "record",
     [
-        *({"files": {name: "0"}} for name in ("../x", "/x", "", ".", "a//b", "a/../b", "\0")),
+        *(
+            {"files": {name: "0"}}
+            for name in ("../x", "/x", "", ".", "a//b", "a/../b", "\0")
+        ),
         *({"steps": [name]} for name in ("../x", "a/b", "..")),
         *({"retired": {name: 0}} for name in ("../x", "a/b")),
         *({"kept": {name: "0"}} for name in ("../1", "-1", "\u0663", "9" * 5000)),

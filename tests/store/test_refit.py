@@ -43,12 +43,16 @@ def network(precision: str = "fp32", **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_networks_that_differ_in_weights_alone_have_one_structure(precision: str) -> None:
+def test_networks_that_differ_in_weights_alone_have_one_structure(
+    precision: str,
+) -> None:
     one, other = (network(precision, seed=seed) for seed in (0, 1))
     assert refit.structure(one.network) == refit.structure(other.network)
     before, after = refit.digests(one.network), refit.digests(other.network)
     assert before.keys() == after.keys()
-    changed = {label.rpartition("/")[2] for label in before if before[label] != after[label]}
+    changed = {
+        label.rpartition("/")[2] for label in before if before[label] != after[label]
+    }
     assert changed == {"KERNEL", "BIAS", "CONSTANT"}
     structures = {key.structure(key.parts(c, REFIT), c.network) for c in (one, other)}
     assert len(structures) == 1
@@ -78,7 +82,9 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """The plans that get new weights, on a machine with a GPU by assumption."""
     found: list[Plan] = []
 
-    def replace(plan: Plan, conversion: Any, before: Any, options: BuildOptions) -> Plan:
+    def replace(
+        plan: Plan, conversion: Any, before: Any, options: BuildOptions
+    ) -> Plan:
         assert before.keys() == refit.digests(conversion.network).keys()
         found.append(plan)
         return REFITTED

@@ -24,7 +24,9 @@ PARTS = {"precision": "fp32"}
 @pytest.fixture(params=["directory", "memory"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return Store(
-        str(tmp_path / "store") if request.param == "directory" else f"memory://{uuid.uuid4().hex}"
+        str(tmp_path / "store")
+        if request.param == "directory"
+        else f"memory://{uuid.uuid4().hex}"
     )
 
 
@@ -67,7 +69,9 @@ def test_damaged_entry_is_ignored_and_repaired_by_the_next_build(
 def test_a_record_under_another_key_is_not_taken_for_it(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     store.put(KEY, PARTS, PLAN)
-    (tmp_path / "plans" / "ab" / KEY).rename(tmp_path / "plans" / "ab" / ("ab" + "2" * 62))
+    (tmp_path / "plans" / "ab" / KEY).rename(
+        tmp_path / "plans" / "ab" / ("ab" + "2" * 62)
+    )
     assert store.get("ab" + "2" * 62) is None
 
 
@@ -80,7 +84,9 @@ def test_an_upload_that_fails_leaves_no_entry_and_no_litter(
     for allowed in (0, 1):
         count = iter(range(10))
 
-        def move(source: str, target: str, count: Any = count, allowed: int = allowed) -> None:
+        def move(
+            source: str, target: str, count: Any = count, allowed: int = allowed
+        ) -> None:
             if next(count) >= allowed:
                 raise KeyboardInterrupt
             real(source, target)
@@ -101,7 +107,9 @@ def test_readers_beside_builders_see_a_whole_entry_or_none(tmp_path: Path) -> No
 
     def build(number: int) -> None:
         for position in range(30):
-            store.put(KEY, PARTS, Plan(bytes([number]) * (200_000 + position), {"by": number}))
+            store.put(
+                KEY, PARTS, Plan(bytes([number]) * (200_000 + position), {"by": number})
+            )
 
     def read() -> None:
         while not done.is_set():
@@ -122,7 +130,9 @@ def test_readers_beside_builders_see_a_whole_entry_or_none(tmp_path: Path) -> No
     assert all(seen)
 
 
-def test_invalid_url_and_missing_package_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_url_and_missing_package_are_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(UsageError, match="--store nonsense://x"):
         Store("nonsense://x")
     monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
@@ -151,7 +161,9 @@ def test_plans_are_compiled_once_and_then_found(store: Store, conversion: Any) -
     json.dumps(again.record())
 
 
-def test_the_reason_names_the_part_that_changed_since_the_last_plan(conversion: Any) -> None:
+def test_the_reason_names_the_part_that_changed_since_the_last_plan(
+    conversion: Any,
+) -> None:
     plans = Plans(None)
     plans.build(conversion, BuildOptions(), lambda: PLAN)
     later = Plans(None, {"model": plans.record()["model"]["parts"]})
@@ -210,24 +222,47 @@ def test_long_lists_are_reported_by_their_differences() -> None:
     before, after = {"keep_fp32": names}, {"keep_fp32": [*names[:-1], "head/*"]}
     assert because(before, after) == f"keep_fp32 +head/* -{names[-1]}"
     assert because(before, {"keep_fp32": names[::-1]}) == "keep_fp32 reordered"
-    assert because({"keep_fp32": ["a"]}, {"keep_fp32": ["b"]}) == 'keep_fp32 ["a"] -> ["b"]'
-    assert because({"data": ["a" * 64]}, {"data": ["b" * 64, "goldens"]}) == "data changed"
-    assert because({}, {"data": ["b" * 64, "goldens"]}) == "data none -> [bbbbbbbbbbbb, goldens]"
+    assert (
+        because({"keep_fp32": ["a"]}, {"keep_fp32": ["b"]})
+        == 'keep_fp32 ["a"] -> ["b"]'
+    )
+    assert (
+        because({"data": ["a" * 64]}, {"data": ["b" * 64, "goldens"]}) == "data changed"
+    )
+    assert (
+        because({}, {"data": ["b" * 64, "goldens"]})
+        == "data none -> [bbbbbbbbbbbb, goldens]"
+    )
 
 
 def test_range_is_reported_once() -> None:
     """An input's range of an axis spans its profiles: the one that changed is what was written."""
 
     def parts(*profiles: list[int]) -> dict[str, object]:
-        dims = {"batch": [profiles[0][0], profiles[0][1], max(profile[2] for profile in profiles)]}
+        dims = {
+            "batch": [
+                profiles[0][0],
+                profiles[0][1],
+                max(profile[2] for profile in profiles),
+            ]
+        }
         inputs = [{"name": name, "dims": dims} for name in ("ids", "mask")]
-        return {"inputs": inputs, "profiles": [{"batch": profile} for profile in profiles]}
+        return {
+            "inputs": inputs,
+            "profiles": [{"batch": profile} for profile in profiles],
+        }
 
     before = parts([1, 2, 4], [5, 6, 8])
-    assert because(before, parts([1, 2, 4], [5, 6, 9])) == "profiles.1.batch [5, 6, 8] -> [5, 6, 9]"
+    assert (
+        because(before, parts([1, 2, 4], [5, 6, 9]))
+        == "profiles.1.batch [5, 6, 8] -> [5, 6, 9]"
+    )
     assert because(before, parts([1, 2, 4])) == "profiles.1.batch [5, 6, 8] -> none"
     alone = {"inputs": [{"name": "x", "dims": {"batch": [1, 2, 4]}}]}
-    assert because({}, alone) == "inputs.x.name none -> x, inputs.x.dims.batch none -> [1, 2, 4]"
+    assert (
+        because({}, alone)
+        == "inputs.x.name none -> x, inputs.x.dims.batch none -> [1, 2, 4]"
+    )
 
 
 def forged(store: Store, **changes: Any) -> str:
@@ -254,16 +289,23 @@ def test_a_forged_record_is_no_entry_and_is_reported(
 ) -> None:
     forged(store, **changes)
     assert store.get(KEY) is None
-    assert len(store.warnings) == 1 and "is not signed with this builder's key" in store.warnings[0]
+    assert (
+        len(store.warnings) == 1
+        and "is not signed with this builder's key" in store.warnings[0]
+    )
 
 
 @pytest.mark.parametrize(
     "record", [{}, {"key": KEY}, {"key": KEY, "sha256": 3, "parts": {}, "facts": {}}]
 )
-def test_malformed_record_is_rejected_even_if_signed(store: Store, record: dict[str, Any]) -> None:
+def test_malformed_record_is_rejected_even_if_signed(
+    store: Store, record: dict[str, Any]
+) -> None:
     path = forged(store)
     store.fs.pipe_file(path, storage._sign(record))
-    assert store.get(KEY) is None and "is not the record of this key" in store.warnings[0]
+    assert (
+        store.get(KEY) is None and "is not the record of this key" in store.warnings[0]
+    )
 
 
 def test_the_warning_about_a_forged_record_reaches_the_result(
@@ -272,12 +314,17 @@ def test_the_warning_about_a_forged_record_reaches_the_result(
     store = Store(str(tmp_path))
     Plans(store).build(conversion, BuildOptions(), lambda: PLAN)
     path = next(name for name in files(store) if name.endswith("json"))
-    store.fs.pipe_file(path, store.fs.cat_file(path).replace(b'"signature":"', b'"signature":"0'))
+    store.fs.pipe_file(
+        path, store.fs.cat_file(path).replace(b'"signature":"', b'"signature":"0')
+    )
     plans = Plans(store)
     evil = plans.build(conversion, BuildOptions(), lambda: Plan(b"built here", {}))
     assert evil.data == b"built here" and not plans.made["model"].found
     assert len(plans.warnings) == 1 and "is not signed" in plans.warnings[0]
-    assert Plans(store).build(conversion, BuildOptions(), lambda: PLAN).data == b"built here"
+    assert (
+        Plans(store).build(conversion, BuildOptions(), lambda: PLAN).data
+        == b"built here"
+    )
 
 
 def test_builders_with_another_key_do_not_take_each_others_plans(
@@ -308,7 +355,9 @@ def test_the_key_is_made_once_for_its_owner_alone(
     first = signing.key()
     file = tmp_path / "trt-build" / "store.key"
     assert (signing.key(), file.stat().st_mode & 0o777) == (first, 0o600)
-    assert len(first) == 64 and [one.name for one in file.parent.iterdir()] == ["store.key"]
+    assert len(first) == 64 and [one.name for one in file.parent.iterdir()] == [
+        "store.key"
+    ]
     file.chmod(0o644)
     with pytest.raises(PermissionError, match="chmod 600"):
         signing.key()

@@ -89,7 +89,9 @@ def test_two_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     build(tmp_path, "first", "a")
     one, other = timings(tmp_path), timings(tmp_path)
     paths = [tmp_path / "one.cache", tmp_path / "other.cache"]
-    fetched = [shared.fetch(path) for shared, path in zip((one, other), paths, strict=True)]
+    fetched = [
+        shared.fetch(path) for shared, path in zip((one, other), paths, strict=True)
+    ]
     measured(paths[0], "b")
     measured(paths[1], "c")
     one.keep(paths[0], fetched[0])
@@ -121,7 +123,9 @@ def test_many_machines_lose_nothing(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert not failures
-    assert build(tmp_path, "last") == {f"{n}-{step}" for n in range(6) for step in range(8)}
+    assert build(tmp_path, "last") == {
+        f"{n}-{step}" for n in range(6) for step in range(8)
+    }
 
 
 @pytest.mark.parametrize("damage", ["truncated", "forged", "other kind", "not signed"])
@@ -131,9 +135,9 @@ def test_what_is_damaged_or_of_others_is_not_read(
     if damage == "other kind":
         (tmp_path / "one.cache").write_bytes(cache("a", gpu="l4"))
         # written by a TensorRT that takes it
-        Timings(Store(str(tmp_path / "store")), KIND, lambda some: (some[0], [True])).keep(
-            tmp_path / "one.cache", {}
-        )
+        Timings(
+            Store(str(tmp_path / "store")), KIND, lambda some: (some[0], [True])
+        ).keep(tmp_path / "one.cache", {})
     else:
         if damage == "not signed":
             monkeypatch.setenv(signing.KEY_VARIABLE, "the key of somebody else")
@@ -155,17 +159,23 @@ def test_what_is_damaged_or_of_others_is_not_read(
 class Machine:
     """A machine that measures tactics, in the place of TensorRT."""
 
-    def __init__(self, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         self.folder, self.path = folder, folder / f"{name}.cache"
         monkeypatch.setattr(config, "timing_cache", lambda options: self.path)
-        monkeypatch.setattr(timing, "combined", lambda builder, caches: combined(caches))
+        monkeypatch.setattr(
+            timing, "combined", lambda builder, caches: combined(caches)
+        )
 
     def build(self, new: str, **options: Any) -> set[str]:
         """What TensorRT has in its timing cache when a build starts that measures `new`."""
         known: list[set[str]] = []
 
         def compile() -> Plan:
-            known.append(names(self.path.read_bytes()) if self.path.is_file() else set())
+            known.append(
+                names(self.path.read_bytes()) if self.path.is_file() else set()
+            )
             measured(self.path, new)
             return Plan(new.encode(), {})
 
@@ -189,7 +199,11 @@ def test_a_build_uses_the_measurements_of_other_machines(
 
 @pytest.mark.parametrize(
     "options",
-    [{"share": False}, {"timing_cache": Path("own.cache")}, {"error_on_timing_cache_miss": True}],
+    [
+        {"share": False},
+        {"timing_cache": Path("own.cache")},
+        {"error_on_timing_cache_miss": True},
+    ],
 )
 def test_a_timing_cache_is_shared_only_where_no_key_covers_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
@@ -202,5 +216,9 @@ def test_a_timing_cache_is_shared_only_where_no_key_covers_it(
 
 def test_machines_of_another_kind_have_another_folder() -> None:
     here = {"flavour": "tensorrt", "tensorrt": "8.6.0", "gpu": {"name": "H100"}}
-    kinds = {kind(here), kind({**here, "tensorrt": "10.3"}), kind({**here, "gpu": {"name": "L4"}})}
+    kinds = {
+        kind(here),
+        kind({**here, "tensorrt": "10.3"}),
+        kind({**here, "gpu": {"name": "L4"}}),
+    }
     assert len(kinds) == 3

@@ -45,7 +45,9 @@ def test_the_account_of_tritons_url_is_an_option() -> None:
     assert Store("as://account/container/plans").last("net") == {"request": 1}
 
 
-def test_tritons_key_is_used_where_there_is_none_of_adlfs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tritons_key_is_used_where_there_is_none_of_adlfs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(urls.TRITON_KEY, SECRET)
     assert Store("as://account/container").fs.account == ("account", SECRET)
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "of adlfs itself")
@@ -56,20 +58,29 @@ def test_the_connection_string_of_another_account_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """adlfs would read and write there, whatever the URL names."""
-    connection = f"DefaultEndpointsProtocol=https;AccountName=other;AccountKey={SECRET};"
+    connection = (
+        f"DefaultEndpointsProtocol=https;AccountName=other;AccountKey={SECRET};"
+    )
     monkeypatch.setenv(urls.CONNECTION, connection)
-    with pytest.raises(UsageError, match=r"of the account mine, and .* of other") as refused:
+    with pytest.raises(
+        UsageError, match=r"of the account mine, and .* of other"
+    ) as refused:
         Folders("as://mine/container/store")
     assert SECRET not in str(refused.value)
     monkeypatch.setenv(urls.CONNECTION, connection.replace("=other", "=mine"))
     assert Store("as://mine/container/store").fs.account == ("mine", "")
 
 
-@pytest.mark.parametrize("url", ["as://", "as://account", "as://account/", "as:///container/a"])
+@pytest.mark.parametrize(
+    "url", ["as://", "as://account", "as://account/", "as:///container/a"]
+)
 def test_a_url_without_account_or_container_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="no account and container"):
         Store(url)
-    with pytest.raises(UsageError, match="no account and container"), buckets.opened(url):
+    with (
+        pytest.raises(UsageError, match="no account and container"),
+        buckets.opened(url),
+    ):
         pass
 
 

@@ -33,7 +33,9 @@ def test_facts_of_an_archive_are_read(file: Path) -> None:
     assert inspect(file, check_sums=False) == facts
 
 
-def test_example_inputs_of_a_traced_file_are_read(tmp_path: Path, net: torch.nn.Module) -> None:
+def test_example_inputs_of_a_traced_file_are_read(
+    tmp_path: Path, net: torch.nn.Module
+) -> None:
     torch.jit.trace(net, torch.ones(2, 4)).save(str(tmp_path / "t.pt"))
     assert inspect(tmp_path / "t.pt").examples == (Example("float32", (2, 4)),)
 
@@ -107,7 +109,9 @@ def _save(kind: str, path: Path, net: torch.nn.Module) -> None:
     elif kind == "legacy":
         torch.save(net.state_dict(), path, _use_new_zipfile_serialization=False)
     elif kind == "pt2":
-        torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)), path)
+        torch.export.save(
+            torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)), path
+        )
     elif kind == "pickle":
         path.write_bytes(pickle.dumps({"a": 1}))
     elif kind == "npz":
@@ -191,7 +195,9 @@ def test_flipped_bit_in_the_weights_is_detected(file: Path) -> None:
     assert "does not match its checksum" in refused(file)
 
 
-def rewritten(path: Path, change: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> Path:
+def rewritten(
+    path: Path, change: dict[str, bytes], compression: int = zipfile.ZIP_STORED
+) -> Path:
     """The archive with members replaced or added."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()} | change
@@ -224,7 +230,9 @@ def test_stack_global_is_always_refused(file: Path) -> None:
     source = io.BytesIO()
     pickle.Pickler(source, 4).dump(torch.device)
     assert b"\x93" in source.getvalue()
-    assert "TorchScript never uses" in refused(rewritten(file, {"net/data.pkl": source.getvalue()}))
+    assert "TorchScript never uses" in refused(
+        rewritten(file, {"net/data.pkl": source.getvalue()})
+    )
 
 
 def test_invalid_pickle_is_reported_as_damaged(file: Path) -> None:
@@ -261,7 +269,9 @@ def test_members_outside_the_archive_folder_are_refused(file: Path) -> None:
 
 def test_archive_with_second_root_is_refused(file: Path) -> None:
     assert "not a TorchScript archive" not in str(inspect(file))
-    assert "is not a TorchScript file" in refused(rewritten(file, {"other/data.pkl": b""}))
+    assert "is not a TorchScript file" in refused(
+        rewritten(file, {"other/data.pkl": b""})
+    )
 
 
 def test_later_format_versions_are_accepted(tmp_path: Path) -> None:

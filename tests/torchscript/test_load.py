@@ -40,17 +40,25 @@ def test_file_is_loaded_in_eval_mode(file: Path, net: torch.nn.Module) -> None:
 @pytest.mark.parametrize(
     "part", ["encoder", "encoder.0", "encoder.0.linear", "encoder.0.forward", "forward"]
 )
-def test_submodule_is_loaded_by_its_path(file: Path, net: torch.nn.Module, part: str) -> None:
+def test_submodule_is_loaded_by_its_path(
+    file: Path, net: torch.nn.Module, part: str
+) -> None:
     x = torch.randn(5, 4)
     owner = part.removesuffix("forward").strip(".")
     expected = net.get_submodule(owner)(x)
     assert torch.equal(load(file, part)(x), expected)
 
 
-def test_method_becomes_forward_with_its_signature(file: Path, net: torch.nn.Module) -> None:
+def test_method_becomes_forward_with_its_signature(
+    file: Path, net: torch.nn.Module
+) -> None:
     x = torch.randn(5, 4)
     part = load(file, "forward_features")
-    assert [argument.name for argument in part.forward.schema.arguments] == ["self", "x", "scale"]
+    assert [argument.name for argument in part.forward.schema.arguments] == [
+        "self",
+        "x",
+        "scale",
+    ]
     assert not part.training
     for arguments in [(x,), (x, 3.0)]:
         for output, expected in zip(
@@ -100,10 +108,15 @@ def test_defaults_of_every_type_are_kept(tmp_path: Path) -> None:
         ("encodr", "did you mean 'encoder'?"),
         ("encoder.2", "encoder has no submodule or method '2'"),
         ("forward_feature", "did you mean 'forward_features'?"),
-        ("encoder.0.linear.weight", "encoder.0.linear has no submodule or method 'weight'"),
+        (
+            "encoder.0.linear.weight",
+            "encoder.0.linear has no submodule or method 'weight'",
+        ),
     ],
 )
-def test_missing_submodule_suggests_existing_names(file: Path, part: str, words: str) -> None:
+def test_missing_submodule_suggests_existing_names(
+    file: Path, part: str, words: str
+) -> None:
     with pytest.raises(ModelFileError) as caught:
         load(file, part)
     assert words in str(caught.value)
@@ -116,7 +129,9 @@ def test_file_without_forward_lists_its_methods(tmp_path: Path) -> None:
             return x + 1
 
     torch.jit.script(Bare()).save(str(tmp_path / "bare.pt"))
-    with pytest.raises(ModelFileError, match=r"has no forward(.|\n)*name a method: encode"):
+    with pytest.raises(
+        ModelFileError, match=r"has no forward(.|\n)*name a method: encode"
+    ):
         load(tmp_path / "bare.pt")
     assert load(tmp_path / "bare.pt", "encode")(torch.ones(1)) == 2
 
@@ -200,7 +215,10 @@ def test_invalid_source_is_an_error_of_the_file(file: Path) -> None:
     with zipfile.ZipFile(file, "w") as archive:
         for name, data in members.items():
             archive.writestr(
-                name, b"class Net(Module):\n  what is this\n" if name.endswith(".py") else data
+                name,
+                b"class Net(Module):\n  what is this\n"
+                if name.endswith(".py")
+                else data,
             )
     with pytest.raises(ModelFileError, match="cannot be loaded"):
         load(file)

@@ -83,7 +83,9 @@ def test_file_writing_operator_is_refused_before_it_runs(
     assert "code/__torch__" in str(caught.value)
 
 
-def edited(file: Path, *changes: tuple[str, str], members: dict[str, bytes] | None = None) -> Path:
+def edited(
+    file: Path, *changes: tuple[str, str], members: dict[str, bytes] | None = None
+) -> Path:
     """The archive with its source changed."""
     with zipfile.ZipFile(file) as archive:
         content = {name: archive.read(name) for name in archive.namelist()}
@@ -156,7 +158,9 @@ def test_unsafe_source_is_refused(code: str, words: str) -> None:
     ],
 )
 def test_safe_source_is_accepted(code: str) -> None:
-    assert operator_safety.source_findings("code/a.py", method(code), custom=False) == []
+    assert (
+        operator_safety.source_findings("code/a.py", method(code), custom=False) == []
+    )
 
 
 def method(code: str) -> bytes:
@@ -175,7 +179,9 @@ def test_custom_namespaces_need_a_library() -> None:
 
 
 def test_members_with_equal_names_are_refused(file: Path) -> None:
-    member = next(name for name in zipfile.ZipFile(file).namelist() if name.endswith(".py"))
+    member = next(
+        name for name in zipfile.ZipFile(file).namelist() if name.endswith(".py")
+    )
     edited(file, members={member.upper(): b"x"})
     with pytest.raises(ModelFileError, match="two members have one name"):
         operators.check_source(file)
@@ -238,7 +244,9 @@ def test_runtime_refuses_unsafe_graph_before_loading(
     assert victim.read_text() == VICTIM
 
 
-@pytest.mark.skipif(bool(processes.missing()), reason="this machine cannot confine a process")
+@pytest.mark.skipif(
+    bool(processes.missing()), reason="this machine cannot confine a process"
+)
 def test_trial_load_cannot_write_files(victim: Path, tmp_path: Path) -> None:
     file = hostile(MapsWhenLoaded, str(victim), tmp_path / "model.pt")
     victim.write_text(VICTIM)

@@ -36,7 +36,10 @@ def test_member_shorter_than_its_tensor_is_refused(
     file: Path, change: Callable[[bytes], bytes | None], words: str
 ) -> None:
     rewritten(
-        file, lambda name, data: change(data) if "/data/" in name and len(data) == 48 else data
+        file,
+        lambda name, data: (
+            change(data) if "/data/" in name and len(data) == 48 else data
+        ),
     )
     with pytest.raises(ModelFileError, match=words):
         inspect(file)
@@ -45,16 +48,27 @@ def test_member_shorter_than_its_tensor_is_refused(
 def test_tensor_beyond_its_storage_is_refused(file: Path) -> None:
     def wider(name: str, data: bytes) -> bytes:
         # MARK, BININT1 3, BININT1 4, TUPLE: the shape of the linear layer's weight
-        return data.replace(b"(K\x03K\x04t", b"(K\xffK\x04t") if name.endswith("a.pkl") else data
+        return (
+            data.replace(b"(K\x03K\x04t", b"(K\xffK\x04t")
+            if name.endswith("a.pkl")
+            else data
+        )
 
     rewritten(file, wider)
-    with pytest.raises(ModelFileError, match=r"shape \[255, 4\] reaches beyond the 12 elements"):
+    with pytest.raises(
+        ModelFileError, match=r"shape \[255, 4\] reaches beyond the 12 elements"
+    ):
         inspect(file)
 
 
 def test_unreadable_pickle_is_refused(file: Path) -> None:
-    rewritten(file, lambda name, data: b"\x80\x02K\x01" if name.endswith("/data.pkl") else data)
-    with pytest.raises(ModelFileError, match=r"data.pkl cannot be read|damaged archive"):
+    rewritten(
+        file,
+        lambda name, data: b"\x80\x02K\x01" if name.endswith("/data.pkl") else data,
+    )
+    with pytest.raises(
+        ModelFileError, match=r"data.pkl cannot be read|damaged archive"
+    ):
         inspect(file)
 
 
@@ -84,7 +98,12 @@ class Kinds(torch.nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.slice.sum() + self.table["a"].sum() + torch.tensor([1.0, 2.0]).sum()
+        return (
+            x
+            + self.slice.sum()
+            + self.table["a"].sum()
+            + torch.tensor([1.0, 2.0]).sum()
+        )
 
 
 def test_tensors_of_every_kind_are_loaded(tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ RTX = {"flavour": "tensorrt-rtx", "tensorrt": "1.7.1.116"}
 TENSORRT = {"flavour": "tensorrt", "tensorrt": "10.13.3.9"}
 
 
-def tensor(name: str, dtype: str, *shape: int | str, **dims: tuple[int, int, int]) -> TensorSpec:
+def tensor(
+    name: str, dtype: str, *shape: int | str, **dims: tuple[int, int, int]
+) -> TensorSpec:
     used = {axis: span for axis, span in {**BATCH, **dims}.items() if axis in shape}
     return TensorSpec(dtype, shape, used, name)
 
@@ -63,7 +65,11 @@ def artifact(
     return ModelArtifact(
         spec=model,
         inputs=tuple(
-            IO(t.name or "", t.dtype, tuple(-1 if isinstance(n, str) else n for n in t.shape))
+            IO(
+                t.name or "",
+                t.dtype,
+                tuple(-1 if isinstance(n, str) else n for n in t.shape),
+            )
             for t in inputs
         ),
         outputs=tuple(_output(n, goldens[0].outputs[n], moving) for n in outputs),
@@ -95,7 +101,9 @@ class Scorer(torch.nn.Module):
         self.table = torch.nn.Embedding(20, 6)
         self.head = torch.nn.Linear(9, 4)
 
-    def forward(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, ids: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         scores = self.head(torch.cat([x, self.table(ids)], 1))
         return scores, scores.argmax(1)
 
@@ -186,7 +194,9 @@ def pair(generation: int, name: str = "pair", **more: Any) -> EnsembleArtifact:
     )
     steps = tuple(replace(step, step_of=name) for step in (first, second))
     spec = replace(first.spec, name=name, outputs=("y", "g"))
-    return EnsembleArtifact(spec, first.inputs, second.outputs, first.profiles, steps, goldens)
+    return EnsembleArtifact(
+        spec, first.inputs, second.outputs, first.profiles, steps, goldens
+    )
 
 
 def _passed(golden: Any, generation: int) -> dict[str, Any]:
@@ -198,6 +208,7 @@ def reseal(folder: Path) -> None:
     """Record the digests of a model's files as they are, after a test has edited one."""
     recorded = published.read(folder / "trt-build.json")
     files = {
-        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in recorded["files"]
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        for name in recorded["files"]
     }
     published.write(folder, {**recorded, "files": files})

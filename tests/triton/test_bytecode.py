@@ -25,13 +25,17 @@ def test_published_promoted_and_candidate_models_block_pycache(tmp_path: Path) -
     history.promote(made, tmp_path / "b")
     one = candidate.add(made, tmp_path / "c")
     for repository, ensemble in (("a", "pair"), ("b", "pair"), ("c", one.name)):
-        steps = [path for path in (tmp_path / repository).iterdir() if path.name != ensemble]
+        steps = [
+            path for path in (tmp_path / repository).iterdir() if path.name != ensemble
+        ]
         assert len(steps) == 2 and all(map(blocks_pycache, steps)), repository
 
 
 def test_model_without_pycache_files_can_be_promoted(tmp_path: Path) -> None:
     inputs = (tensor("x", "float32", "batch", 2),)
-    made = publish(artifact(Raise(1), inputs, ("y",), serve_as="python"), tmp_path / "a")
+    made = publish(
+        artifact(Raise(1), inputs, ("y",), serve_as="python"), tmp_path / "a"
+    )
     for file in made.rglob("__pycache__"):
         file.unlink()
     assert history.promote(made, tmp_path / "b").state == "promoted"
@@ -41,7 +45,9 @@ def test_model_without_pycache_files_can_be_promoted(tmp_path: Path) -> None:
 @pytest.mark.live
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["explicit", "poll"])
-def test_server_with_write_access_loads_each_model_once(tmp_path: Path, mode: str) -> None:
+def test_server_with_write_access_loads_each_model_once(
+    tmp_path: Path, mode: str
+) -> None:
     """Without the files it loads both steps twice (Triton 24.10)."""
     made = publish_ensemble(pair(1), tmp_path / "repository")
     log = tmp_path / "server.log"

@@ -17,7 +17,15 @@ from builder.errors import PublishError, UsageError
 from builder.manifest.spec import Batching
 from builder.triton import config, config_text, ensemble, graphs, lost_batches, section
 from builder.triton.config import parse_config
-from tests.triton.artifacts import TENSORRT, Affine, Centered, artifact, pair, scorer, tensor
+from tests.triton.artifacts import (
+    TENSORRT,
+    Affine,
+    Centered,
+    artifact,
+    pair,
+    scorer,
+    tensor,
+)
 
 PLAN = {"plan": b"plan", "facts": TENSORRT}
 
@@ -61,7 +69,10 @@ def test_output_with_another_batch_size_disables_batching() -> None:
             return torch.cat([x, x])
 
     assert (
-        config(artifact(Twice(), (tensor("x", "float32", "batch", 3),), ("y",))).max_batch_size == 0
+        config(
+            artifact(Twice(), (tensor("x", "float32", "batch", 3),), ("y",))
+        ).max_batch_size
+        == 0
     )
 
 
@@ -77,7 +88,9 @@ def test_max_batch_size_is_covered_by_profiles_from_one(
     spans: list[tuple[int, int, int]], expected: int
 ) -> None:
     profiles = [{"batch": span} for span in spans]
-    model = artifact(Affine(), (tensor("x", "float32", "batch", 3),), ("y",), profiles=profiles)
+    model = artifact(
+        Affine(), (tensor("x", "float32", "batch", 3),), ("y",), profiles=profiles
+    )
     assert config(model).max_batch_size == expected
 
 
@@ -137,7 +150,8 @@ def test_lost_batches_of_profiles_are_reported(
     lengths = [*BY_LENGTH, (65, 80, 96)][: len(batches)]
     spec = tensor("x", "float32", "batch", "length", length=(1, 8, 96))
     profiles = [
-        {"batch": batch, "length": length} for batch, length in zip(batches, lengths, strict=True)
+        {"batch": batch, "length": length}
+        for batch, length in zip(batches, lengths, strict=True)
     ]
     model = artifact(Affine(), (spec,), ("y",), profiles=profiles, dynamic=(0, 1))
     assert config(model).max_batch_size == size
@@ -145,14 +159,18 @@ def test_lost_batches_of_profiles_are_reported(
     assert len(lost) == bool(words)
     assert all(word in lost[0] for word in words)
     chosen = replace(model, spec=replace(model.spec, batching=Batching(enabled=False)))
-    assert lost_batches(chosen) == lost_batches(replace(model, mixes="its rows mix")) == ()
+    assert (
+        lost_batches(chosen) == lost_batches(replace(model, mixes="its rows mix")) == ()
+    )
 
 
 def test_complementary_profiles_lose_no_batches() -> None:
     spans = [(1, 1, 1), (2, 4, 8), (9, 16, 32)]
     profiles = [{"batch": span} for span in spans]
     assert not lost_batches(
-        artifact(Affine(), (tensor("x", "float32", "batch", 3),), ("y",), profiles=profiles)
+        artifact(
+            Affine(), (tensor("x", "float32", "batch", 3),), ("y",), profiles=profiles
+        )
     )
 
 
@@ -190,7 +208,10 @@ def test_batching_options_are_written_to_config() -> None:
     batcher = config(
         scorer(batching=Batching(max_queue_delay_us=500, preferred=(4,)))
     ).dynamic_batching
-    assert (list(batcher.preferred_batch_size), batcher.max_queue_delay_microseconds) == ([4], 500)
+    assert (
+        list(batcher.preferred_batch_size),
+        batcher.max_queue_delay_microseconds,
+    ) == ([4], 500)
 
 
 def test_auto_serves_plan_only_if_triton_supports_its_flavor() -> None:
@@ -224,16 +245,26 @@ def test_cuda_graphs_are_configured_for_named_batch_sizes() -> None:
     )
     message = config(model)
     assert message.optimization.cuda.graphs
-    specs = [(s.batch_size, list(s.input["x"].dim)) for s in message.optimization.cuda.graph_spec]
+    specs = [
+        (s.batch_size, list(s.input["x"].dim))
+        for s in message.optimization.cuda.graph_spec
+    ]
     assert specs == [(2, [8]), (2, [16]), (8, [16])]
     warmed = {sample.name: sample.batch_size for sample in message.model_warmup}
-    assert warmed == {"p0-opt": 2, "p1-opt": 4, "p1-opt-graph-2": 2, "p1-opt-graph-8": 8}
+    assert warmed == {
+        "p0-opt": 2,
+        "p1-opt": 4,
+        "p1-opt-graph-2": 2,
+        "p1-opt-graph-8": 8,
+    }
     assert not config(replace(model, serve_as="python")).HasField("optimization")
     assert not config(scorer(**PLAN)).HasField("optimization")
 
 
 def test_cuda_graph_beyond_max_batch_size_is_usage_error() -> None:
-    with pytest.raises(UsageError, match=r"batching.graphs \[9\] is beyond the model's batch, 8"):
+    with pytest.raises(
+        UsageError, match=r"batching.graphs \[9\] is beyond the model's batch, 8"
+    ):
         config(scorer(batching=Batching(graphs=(1, 9)), **PLAN))
     single = artifact(
         Affine(),
@@ -249,9 +280,13 @@ def test_cuda_graph_beyond_max_batch_size_is_usage_error() -> None:
 
 def test_cuda_graphs_are_refused_for_old_tensorrt_else_warned() -> None:
     old = scorer(
-        batching=Batching(graphs=(1,)), plan=b"plan", facts={**TENSORRT, "tensorrt": "8.6.1"}
+        batching=Batching(graphs=(1,)),
+        plan=b"plan",
+        facts={**TENSORRT, "tensorrt": "8.6.1"},
     )
-    with pytest.raises(UsageError, match=r"answer wrong numbers with TensorRT 8\.6\.1") as refused:
+    with pytest.raises(
+        UsageError, match=r"answer wrong numbers with TensorRT 8\.6\.1"
+    ) as refused:
         config(old)
     assert "--serve-as python" in str(refused.value.fix)
     assert graphs.warnings(replace(old, serve_as="python"), "python") == ()
@@ -292,7 +327,9 @@ def test_unsupported_dtype_is_refused_for_plan_only() -> None:
 
 def test_scalar_tensor_is_refused_for_plan_only() -> None:
     spec = (tensor("x", "float32"),)
-    assert list(config(artifact(Affine(), spec, ("y",), dynamic=())).input[0].dims) == [1]
+    assert list(config(artifact(Affine(), spec, ("y",), dynamic=())).input[0].dims) == [
+        1
+    ]
     with pytest.raises(PublishError, match="no axes"):
         config(artifact(Affine(), spec, ("y",), dynamic=(), **PLAN))
 
@@ -304,7 +341,9 @@ def test_invalid_tensor_name_is_refused(name: str) -> None:
 
 
 def test_all_violations_are_reported_together() -> None:
-    model = artifact(Affine(), (tensor("a b", "float32", "batch", 3),), ("a b",), name="../up")
+    model = artifact(
+        Affine(), (tensor("a b", "float32", "batch", 3),), ("a b",), name="../up"
+    )
     with pytest.raises(PublishError) as caught:
         config(model)
     assert "folder name" in str(caught.value) and "two tensors" in str(caught.value)
@@ -324,7 +363,9 @@ def test_triton_section_is_merged_and_overrides_instances() -> None:
     }
     message = config(scorer(triton=section))
     assert [(g.kind, g.count) for g in message.instance_group] == [(2, 3)]
-    assert message.version_policy.HasField("all") and dict(message.metric_tags) == {"t": "v"}
+    assert message.version_policy.HasField("all") and dict(message.metric_tags) == {
+        "t": "v"
+    }
 
 
 FIELDS: dict[str, Any] = {
@@ -335,12 +376,16 @@ FIELDS: dict[str, Any] = {
     "model_metrics": {
         "metric_control": [
             {
-                "metric_identifier": {"family": "nv_inference_first_response_histogram_ms"},
+                "metric_identifier": {
+                    "family": "nv_inference_first_response_histogram_ms"
+                },
                 "histogram_options": {"buckets": [0.5, 1.0]},
             }
         ]
     },
-    "parameters": {"execution_context_allocation_strategy": {"string_value": "ON_PROFILE_CHANGE"}},
+    "parameters": {
+        "execution_context_allocation_strategy": {"string_value": "ON_PROFILE_CHANGE"}
+    },
     "optimization": {
         "priority": "PRIORITY_MAX",
         "input_pinned_memory": {"enable": False},
@@ -379,7 +424,8 @@ FIELDS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [*FIELDS.items(), ("dynamic_batching", {"preserve_ordering": True})]
+    ("field", "value"),
+    [*FIELDS.items(), ("dynamic_batching", {"preserve_ordering": True})],
 )
 def test_each_field_of_the_triton_section_round_trips(field: str, value: Any) -> None:
     if field not in pb.ModelConfig.DESCRIPTOR.fields_by_name:
@@ -450,14 +496,21 @@ LEVELS = {"priority_levels": 2, "default_priority_level": 1}
         (
             {
                 "instance_group": [
-                    {"rate_limiter": {"resources": [{"name": "R", "global": True, "count": 1}]}},
+                    {
+                        "rate_limiter": {
+                            "resources": [{"name": "R", "global": True, "count": 1}]
+                        }
+                    },
                     {"rate_limiter": {"resources": [{"name": "R", "count": 1}]}},
                 ]
             },
             "the resource 'R' is global in one group",
         ),
         ({"instance_group": [{"passive": True}]}, "all instances are passive"),
-        ({"metric_tags": {"cost-center": "a"}}, "'cost-center' is not a valid name of a label"),
+        (
+            {"metric_tags": {"cost-center": "a"}},
+            "'cost-center' is not a valid name of a label",
+        ),
         ({"metric_tags": {"_team": "a"}}, "'_team' is not a valid name of a label"),
         ({"metric_tags": {"équipe": "a"}}, "'équipe' is not a valid name of a label"),
     ],
@@ -469,7 +522,8 @@ def test_invalid_triton_section_is_refused(section: dict[str, Any], words: str) 
 
 def test_dynamic_batching_section_needs_a_batched_model() -> None:
     model = scorer(
-        triton={"dynamic_batching": {"preserve_ordering": True}}, batching=Batching(enabled=False)
+        triton={"dynamic_batching": {"preserve_ordering": True}},
+        batching=Batching(enabled=False),
     )
     with pytest.raises(UsageError, match="does not batch"):
         config(model)
@@ -500,7 +554,9 @@ def test_warmup_batch_is_limited_to_max_batch_size() -> None:
         {"batch": (1, 16, 32), "length": (1, 8, 16)},
         {"batch": (1, 4, 8), "length": (17, 32, 64)},
     ]
-    message = config(artifact(Affine(), (spec,), ("y",), profiles=profiles, dynamic=(0, 1), **PLAN))
+    message = config(
+        artifact(Affine(), (spec,), ("y",), profiles=profiles, dynamic=(0, 1), **PLAN)
+    )
     assert message.max_batch_size == 8
     assert [sample.batch_size for sample in message.model_warmup] == [8, 4]
 

@@ -91,7 +91,10 @@ def missing_input_map(whole: Any, first: Any, second: Any) -> None:
             wrong_type,
             "inconsistent data type: TYPE_FP32 is inferred from model m.0 while TYPE_FP16",
         ),
-        (wrong_shape, r"inconsistent shape: \[4\] is inferred from model m.0 while \[5\]"),
+        (
+            wrong_shape,
+            r"inconsistent shape: \[4\] is inferred from model m.0 while \[5\]",
+        ),
         (
             small_batch,
             "allows maximum batch size 8, but it contains model m.1 which only allows .* 4",
@@ -104,6 +107,8 @@ def missing_input_map(whole: Any, first: Any, second: Any) -> None:
         (missing_input_map, "must specify 'input_map'"),
     ],
 )
-def test_invalid_ensemble_is_refused(change: Callable[[Any, Any, Any], None], words: str) -> None:
+def test_invalid_ensemble_is_refused(
+    change: Callable[[Any, Any, Any], None], words: str
+) -> None:
     with pytest.raises(PublishError, match=words):
         check(change)

@@ -14,11 +14,16 @@ from builder.triton import Golden, goldens
 def test_bfloat16_and_scalar_tensors_round_trip(tmp_path: Path) -> None:
     x = np.array([1.5, -2.25], dtype=ml_dtypes.bfloat16)
     golden = Golden(
-        "p0-opt", {"x:0": x}, {"y": np.float32(3).reshape(()), "flag": np.array([True, False])}
+        "p0-opt",
+        {"x:0": x},
+        {"y": np.float32(3).reshape(()), "flag": np.array([True, False])},
     )
     goldens.save([golden], tmp_path)
     (loaded,) = goldens.load(tmp_path)
-    assert loaded.inputs["x:0"].dtype == ml_dtypes.bfloat16 and (loaded.inputs["x:0"] == x).all()
+    assert (
+        loaded.inputs["x:0"].dtype == ml_dtypes.bfloat16
+        and (loaded.inputs["x:0"] == x).all()
+    )
     assert loaded.outputs["y"].shape == () and loaded.outputs["flag"].dtype == np.bool_
 
 

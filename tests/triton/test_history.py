@@ -38,7 +38,9 @@ def net(number: int, kept: Versions = KEEP) -> ModelArtifact:
     """A model whose content depends on the number."""
     made = model()
     return replace(
-        made, spec=replace(made.spec, versions=kept), lowered=made.lowered + bytes([number])
+        made,
+        spec=replace(made.spec, versions=kept),
+        lowered=made.lowered + bytes([number]),
     )
 
 
@@ -57,7 +59,9 @@ def text(folder: Path, number: int) -> bytes:
 
 
 def whole(folder: Path) -> bool:
-    return not any(name for version in published.versions(folder) for name in version.damaged())
+    return not any(
+        name for version in published.versions(folder) for name in version.damaged()
+    )
 
 
 def test_only_a_changed_model_is_a_new_version(repository: Path) -> None:
@@ -79,7 +83,8 @@ def test_only_named_versions_are_served(repository: Path) -> None:
     with Hashes() as hashes:
         assert edits.foreign(folder) == ["9/"]
         assert any(
-            "net/9/" in note or "9/ is not of" in note for note in edits.notes(folder, hashes)
+            "net/9/" in note or "9/ is not of" in note
+            for note in edits.notes(folder, hashes)
         )
     plain = publish(scorer(name="plain", serve_as="python"), repository)
     (plain / "2").mkdir()
@@ -98,7 +103,11 @@ def test_equal_configs_are_served_together(repository: Path) -> None:
 def test_rollback_serves_earlier_version_and_keeps_the_newer(repository: Path) -> None:
     folder = publish_three_versions(repository)
     assert history.rollback(folder, None) == (3, 2)
-    assert numbers(folder) == [2, 3, 1] and versions.served(folder) == [2] and whole(folder)
+    assert (
+        numbers(folder) == [2, 3, 1]
+        and versions.served(folder) == [2]
+        and whole(folder)
+    )
     assert published.read(folder / "trt-build.json")[published.ROLLED_BACK] == 3
     assert not edits.foreign(folder)
     with Hashes() as hashes:
@@ -109,14 +118,20 @@ def test_rollback_serves_earlier_version_and_keeps_the_newer(repository: Path) -
     assert history.rollback(folder, 1) == (3, 1)
     publish(net(9), repository)
     assert numbers(folder) == [4, 3, 1]  # the one that was served stays
-    assert [entry.state for entry in history.history(folder)] == ["current", "kept", "kept"]
+    assert [entry.state for entry in history.history(folder)] == [
+        "current",
+        "kept",
+        "kept",
+    ]
 
 
 def test_failed_rollback_changes_nothing(repository: Path) -> None:
     folder = publish_three_versions(repository)
     (folder / "2" / "lowered.pt").unlink()
     (folder / "2" / "lowered.pt").write_bytes(b"other")
-    with pytest.raises(PublishError, match=r"version 2 of 'scorer' is damaged: 2/lowered\.pt"):
+    with pytest.raises(
+        PublishError, match=r"version 2 of 'scorer' is damaged: 2/lowered\.pt"
+    ):
         history.rollback(folder, 2)
     with pytest.raises(UsageError, match="has no other version 7"):
         history.rollback(folder, 7)
@@ -148,7 +163,11 @@ def test_manifest_without_versions_does_not_delete_versions(repository: Path) ->
     assert numbers(folder) == [3, 2, 1]
     history.prune(folder, 1)
     publish(net(4, Versions()), repository)
-    assert numbers(folder) == [1] and (folder / "1").is_dir() and not (folder / "3").exists()
+    assert (
+        numbers(folder) == [1]
+        and (folder / "1").is_dir()
+        and not (folder / "3").exists()
+    )
 
 
 def test_versions_can_be_enabled_later(repository: Path) -> None:
@@ -205,7 +224,9 @@ def test_kept_versions_of_an_ensemble_keep_their_steps(
     assert {step.model_name for step in message.ensemble_scheduling.step} == steps[0]
     live = tmp_path / "live"
     assert history.promote(folder, live).number == 1
-    assert {path.name for path in live.iterdir()} == {name} | steps[0] and whole(live / name)
+    assert {path.name for path in live.iterdir()} == {name} | steps[0] and whole(
+        live / name
+    )
     history.prune(folder, 1)
     assert {path.name for path in repository.iterdir()} == {name} | steps[0]
     shutil.rmtree(repository / sorted(steps[0])[0])

@@ -44,7 +44,10 @@ OPTIONAL = ', { name: "z" data_type: TYPE_FP32 dims: [1] optional: true }'
 def test_incompatible_config_changes_are_reported(
     changes: dict[str, str], found: list[str]
 ) -> None:
-    before, after = parse_config(config(), "before"), parse_config(config(**changes), "after")
+    before, after = (
+        parse_config(config(), "before"),
+        parse_config(config(**changes), "after"),
+    )
     assert list(incompatible(before, after)) == found
 
 
@@ -59,15 +62,22 @@ def test_removed_tensors_and_new_required_inputs_are_reported() -> None:
 
 
 def test_output_that_becomes_optional_is_incompatible() -> None:
-    stated = ' parameters { key: "trt_build.optional_outputs" value { string_value: "y" } }'
-    always, sometimes = parse_config(config(), "a"), parse_config(config() + stated, "b")
+    stated = (
+        ' parameters { key: "trt_build.optional_outputs" value { string_value: "y" } }'
+    )
+    always, sometimes = (
+        parse_config(config(), "a"),
+        parse_config(config() + stated, "b"),
+    )
     assert list(incompatible(always, sometimes)) == ["output 'y' may now be None"]
     assert list(incompatible(sometimes, always)) == []
 
 
 def test_smaller_batch_and_sequence_batching_are_incompatible() -> None:
     before = parse_config(config(), "before")
-    smaller = parse_config(config().replace("max_batch_size: 8", "max_batch_size: 4"), "after")
+    smaller = parse_config(
+        config().replace("max_batch_size: 8", "max_batch_size: 4"), "after"
+    )
     assert list(incompatible(before, smaller)) == ["the maximum batch is 4, and was 8"]
     sequence = parse_config(f"{config()} sequence_batching {{}}", "after")
     assert list(incompatible(before, sequence)) == ["requests now belong to sequences"]

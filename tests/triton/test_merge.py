@@ -39,9 +39,16 @@ def built(tmp_path: Path) -> Callable[..., Path]:
     """
 
     def build(
-        name: str, capability: str, version: str = "10.13.3.9", options: Any = None, **more: Any
+        name: str,
+        capability: str,
+        version: str = "10.13.3.9",
+        options: Any = None,
+        **more: Any,
     ) -> Path:
-        plan, facts = f"plan for {capability} of {name}".encode(), endpoints(capability, version)
+        plan, facts = (
+            f"plan for {capability} of {name}".encode(),
+            endpoints(capability, version),
+        )
         artifact = scorer(plan=plan, facts={**facts, "options": options or {}}, **more)
         publish(artifact, tmp_path / name / "repository")
         return tmp_path / name / "repository"
@@ -53,12 +60,17 @@ def config_of(folder: Path) -> Any:
     return parse_config((folder / "config.pbtxt").read_text(), "merged")
 
 
-def test_merged_model_selects_the_plan_by_gpu(built: Callable[..., Path], tmp_path: Path) -> None:
+def test_merged_model_selects_the_plan_by_gpu(
+    built: Callable[..., Path], tmp_path: Path
+) -> None:
     merged = merge([built("a", "8.0"), built("b", "9.0")], tmp_path / "out")
     assert merged == [("scorer", ("8.0", "9.0"))]
     folder = tmp_path / "out" / "scorer"
     message = config_of(folder)
-    assert dict(message.cc_model_filenames) == {"8.0": "model_sm80.plan", "9.0": "model_sm90.plan"}
+    assert dict(message.cc_model_filenames) == {
+        "8.0": "model_sm80.plan",
+        "9.0": "model_sm90.plan",
+    }
     assert message.default_model_filename == NO_PLAN
     assert {path.name for path in (folder / "1").iterdir()} == {
         "model_sm80.plan",
@@ -71,12 +83,16 @@ def test_merged_model_selects_the_plan_by_gpu(built: Callable[..., Path], tmp_pa
     assert facts["plans"]["9.0"]["compute_capabilities"] == ["9.0"]
 
 
-def test_merged_model_has_no_build_record(built: Callable[..., Path], tmp_path: Path) -> None:
+def test_merged_model_has_no_build_record(
+    built: Callable[..., Path], tmp_path: Path
+) -> None:
     a, b = built("a", "8.0"), built("b", "9.0")
     record(a / "scorer", {"precision": "fp32"}, {}, {})
     merge([a, b], tmp_path / "out")
     assert (
-        stale(tmp_path / "out" / "scorer", {"precision": "fp32"}, Hashes(tmp_path / "h"))
+        stale(
+            tmp_path / "out" / "scorer", {"precision": "fp32"}, Hashes(tmp_path / "h")
+        )
         == "there was none before"
     )
     record(tmp_path / "out" / "scorer", {}, {}, {})
@@ -91,8 +107,12 @@ def test_merged_repository_accepts_new_and_newer_plans(
     assert merge([out, built("c", "12.0"), built("d", "9.0")], out) == [
         ("scorer", ("12.0", "8.0", "9.0"))
     ]
-    assert (out / "scorer" / "1" / "model_sm90.plan").read_bytes() == b"plan for 9.0 of d"
-    assert (out / "scorer" / "1" / "model_sm80.plan").read_bytes() == b"plan for 8.0 of a"
+    assert (
+        out / "scorer" / "1" / "model_sm90.plan"
+    ).read_bytes() == b"plan for 9.0 of d"
+    assert (
+        out / "scorer" / "1" / "model_sm80.plan"
+    ).read_bytes() == b"plan for 8.0 of a"
     assert config_of(out / "scorer").cc_model_filenames["12.0"] == "model_sm120.plan"
 
 
@@ -123,7 +143,9 @@ def test_hardware_compatible_plan_is_the_default(
     message = config_of(out / "scorer")
     assert dict(message.cc_model_filenames) == {"9.0": "model_sm90.plan"}
     assert message.default_model_filename == "model_ampere_plus.plan"
-    assert (out / "scorer" / "1" / "model_ampere_plus.plan").read_bytes() == b"plan for 8.6 of a"
+    assert (
+        out / "scorer" / "1" / "model_ampere_plus.plan"
+    ).read_bytes() == b"plan for 8.6 of a"
     facts = json.loads((out / "scorer" / "1" / "plan.json").read_text())
     assert facts["compute_capabilities"] == ["9.0"] and set(facts["plans"]) == {
         "9.0",
@@ -132,7 +154,9 @@ def test_hardware_compatible_plan_is_the_default(
     again = merge([out, built("c", "8.6"), built("d", "12.0", options=compatible)], out)
     assert again == [("scorer", ("8.6", "9.0", "ampere_plus"))]
     assert config_of(out / "scorer").default_model_filename == "model_ampere_plus.plan"
-    assert (out / "scorer" / "1" / "model_ampere_plus.plan").read_bytes() == b"plan for 12.0 of d"
+    assert (
+        out / "scorer" / "1" / "model_ampere_plus.plan"
+    ).read_bytes() == b"plan for 12.0 of d"
 
 
 def test_single_hardware_compatible_plan_is_kept_unchanged(
@@ -144,8 +168,13 @@ def test_single_hardware_compatible_plan_is_kept_unchanged(
     ]
     assert merge(repositories, tmp_path / "out") == [("scorer", ("ampere_plus",))]
     message = config_of(tmp_path / "out" / "scorer")
-    assert not message.cc_model_filenames and message.default_model_filename in ("", "model.plan")
-    assert (tmp_path / "out" / "scorer" / "1" / "model.plan").read_bytes() == b"plan for 9.0 of b"
+    assert not message.cc_model_filenames and message.default_model_filename in (
+        "",
+        "model.plan",
+    )
+    assert (
+        tmp_path / "out" / "scorer" / "1" / "model.plan"
+    ).read_bytes() == b"plan for 9.0 of b"
 
 
 def test_merge_skips_pycache_and_reports_a_full_disk(
@@ -165,7 +194,9 @@ def test_merge_skips_pycache_and_reports_a_full_disk(
     monkeypatch.setattr("shutil.copy2", full)
     with pytest.raises(PublishBlocked, match="No space left on device") as raised:
         merge([tmp_path / "a" / "repository"], tmp_path / "none")
-    assert raised.value.message.count("No space") == 1 and not (tmp_path / "none").exists()
+    assert (
+        raised.value.message.count("No space") == 1 and not (tmp_path / "none").exists()
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,14 +219,19 @@ def test_plans_of_the_python_runtime_are_not_merged(
     built: Callable[..., Path], tmp_path: Path
 ) -> None:
     with pytest.raises(PublishError, match="Triton does not load its plan itself"):
-        merge([built("a", "8.0"), built("b", "9.0", serve_as="python")], tmp_path / "out")
+        merge(
+            [built("a", "8.0"), built("b", "9.0", serve_as="python")], tmp_path / "out"
+        )
 
 
 def test_merge_of_rtx_plans_is_refused(tmp_path: Path) -> None:
     for name in "ab":
         publish(scorer(plan=b"plan", facts=RTX), tmp_path / name / "repository")
     with pytest.raises(PublishError, match="a --target for each GPU"):
-        merge([tmp_path / "a" / "repository", tmp_path / "b" / "repository"], tmp_path / "out")
+        merge(
+            [tmp_path / "a" / "repository", tmp_path / "b" / "repository"],
+            tmp_path / "out",
+        )
 
 
 def test_equal_torch_models_are_merged_into_one(tmp_path: Path) -> None:
@@ -213,11 +249,14 @@ def test_equal_torch_models_are_merged_into_one(tmp_path: Path) -> None:
 def _ensemble(repository: Path, capability: str) -> None:
     facts = endpoints(capability, "10.13.3.9")
     step = replace(
-        scorer(name="whole.0.tensorrt", plan=capability.encode(), facts=facts), step_of="whole"
+        scorer(name="whole.0.tensorrt", plan=capability.encode(), facts=facts),
+        step_of="whole",
     )
     whole = replace(step.spec, name="whole")
     publish_ensemble(
-        EnsembleArtifact(whole, step.inputs, step.outputs, step.profiles, (step,), step.goldens),
+        EnsembleArtifact(
+            whole, step.inputs, step.outputs, step.profiles, (step,), step.goldens
+        ),
         repository,
     )
 
@@ -225,14 +264,19 @@ def _ensemble(repository: Path, capability: str) -> None:
 def test_ensembles_are_merged_with_the_plans_of_their_steps(tmp_path: Path) -> None:
     for capability in ("8.0", "9.0"):
         _ensemble(tmp_path / capability / "repository", capability)
-    merged = merge([tmp_path / cc / "repository" for cc in ("8.0", "9.0")], tmp_path / "out")
+    merged = merge(
+        [tmp_path / cc / "repository" for cc in ("8.0", "9.0")], tmp_path / "out"
+    )
     assert merged == [("whole", ()), ("whole.0.tensorrt", ("8.0", "9.0"))]
     name = config_of(tmp_path / "out" / "whole").ensemble_scheduling.step[0].model_name
     assert name.startswith("whole.0.tensorrt.")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"whole", name}
     assert not list(published.damaged(tmp_path / "out" / "whole"))
     assert config_of(tmp_path / "out" / name).name == name
-    assert sorted(config_of(tmp_path / "out" / name).cc_model_filenames) == ["8.0", "9.0"]
+    assert sorted(config_of(tmp_path / "out" / name).cc_model_filenames) == [
+        "8.0",
+        "9.0",
+    ]
 
 
 def test_ensemble_config_without_steps_is_refused(tmp_path: Path) -> None:
@@ -247,7 +291,9 @@ def test_ensemble_config_without_steps_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_model_without_record_is_refused(built: Callable[..., Path], tmp_path: Path) -> None:
+def test_model_without_record_is_refused(
+    built: Callable[..., Path], tmp_path: Path
+) -> None:
     repository = built("a", "8.0")
     shutil.copytree(repository / "scorer", repository / "other")
     (repository / "other" / published.SIDECAR).unlink()
@@ -261,7 +307,9 @@ def test_plan_without_compute_capability_is_refused(
 ) -> None:
     a = built("a", "8.0")
     path = a / "scorer" / "1" / "plan.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "compute_capabilities": []}))
+    path.write_text(
+        json.dumps({**json.loads(path.read_text()), "compute_capabilities": []})
+    )
     reseal(a / "scorer")
     with pytest.raises(PublishError, match="for which GPU"):
         merge([a, built("b", "9.0")], tmp_path / "out")
@@ -286,7 +334,14 @@ def test_plan_path_outside_version_folder_is_refused(
 @pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
 @pytest.mark.parametrize(
     "name",
-    ["1/model.plan", "1/extra", "config.pbtxt", "trt-build.json", "goldens/p0-opt.npz", "."],
+    [
+        "1/model.plan",
+        "1/extra",
+        "config.pbtxt",
+        "trt-build.json",
+        "goldens/p0-opt.npz",
+        ".",
+    ],
 )
 def test_symlinks_and_pipes_are_refused(
     built: Callable[..., Path], tmp_path: Path, name: str, kind: str
@@ -308,7 +363,9 @@ def test_symlinks_and_pipes_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_damaged_runtime_code_is_refused(built: Callable[..., Path], tmp_path: Path) -> None:
+def test_damaged_runtime_code_is_refused(
+    built: Callable[..., Path], tmp_path: Path
+) -> None:
     publish(scorer(plan=None), tmp_path / "a" / "repository")
     folder = tmp_path / "a" / "repository" / "scorer"
     code = folder / "1" / "trt_build_runtime" / "executors.py"
@@ -318,11 +375,15 @@ def test_damaged_runtime_code_is_refused(built: Callable[..., Path], tmp_path: P
 
 
 @pytest.mark.parametrize("harm", ["truncate", "remove"])
-def test_damaged_plan_is_refused(built: Callable[..., Path], tmp_path: Path, harm: str) -> None:
+def test_damaged_plan_is_refused(
+    built: Callable[..., Path], tmp_path: Path, harm: str
+) -> None:
     one, other = built("a", "8.0"), built("b", "9.0")
     plan = next(other.glob("*/1/model.plan"))
     plan.write_bytes(plan.read_bytes()[:3]) if harm == "truncate" else plan.unlink()
-    with pytest.raises(PublishError, match="is damaged" if harm == "truncate" else "is missing"):
+    with pytest.raises(
+        PublishError, match="is damaged" if harm == "truncate" else "is missing"
+    ):
         merge([one, other], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -337,7 +398,9 @@ def test_damaged_model_and_invalid_output_are_reported(
 ) -> None:
     repository = built("a", "8.0")
     (tmp_path / "file").touch()
-    result = CliRunner().invoke(main, ["merge", str(repository), "--out", str(tmp_path / "file")])
+    result = CliRunner().invoke(
+        main, ["merge", str(repository), "--out", str(tmp_path / "file")]
+    )
     assert result.exit_code == 2 and "is no folder" in result.output
     (repository / "scorer" / "config.pbtxt").unlink()
     with pytest.raises(PublishError, match=r"config\.pbtxt cannot be read") as refused:
@@ -345,7 +408,9 @@ def test_damaged_model_and_invalid_output_are_reported(
     assert refused.value.fix and not (tmp_path / "out").exists()
 
 
-def test_merge_command_lists_gpus_of_each_model(built: Callable[..., Path], tmp_path: Path) -> None:
+def test_merge_command_lists_gpus_of_each_model(
+    built: Callable[..., Path], tmp_path: Path
+) -> None:
     words = [
         "merge",
         str(built("a", "8.0")),

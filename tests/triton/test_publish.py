@@ -35,7 +35,10 @@ def repository(tmp_path: Path) -> Path:
 
 def tree(folder: Path) -> dict[str, str]:
     files = (p for p in folder.rglob("*") if p.is_file())
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+    return {
+        str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in files
+    }
 
 
 def test_published_folder_has_the_documented_layout(repository: Path) -> None:
@@ -55,20 +58,35 @@ def test_published_folder_has_the_documented_layout(repository: Path) -> None:
 
 
 def test_runtime_options_are_passed_to_the_runtime(repository: Path) -> None:
-    folder = publish(scorer(runtime=Runtime(cuda_graphs=False, keep_mapped=3)), repository)
+    folder = publish(
+        scorer(runtime=Runtime(cuda_graphs=False, keep_mapped=3)), repository
+    )
     facts = json.loads((folder / "1" / "plan.json").read_text())
     _, modules = fakes.runtime()
-    assert (modules["options"].graphs(facts), modules["options"].keep_mapped(facts)) == (False, 3)
-    assert (modules["options"].graphs({}), modules["options"].keep_mapped({})) == (True, 0)
-    tf32 = replace(scorer(serve_as="python"), spec=replace(scorer().spec, precision="tf32"))
+    assert (
+        modules["options"].graphs(facts),
+        modules["options"].keep_mapped(facts),
+    ) == (False, 3)
+    assert (modules["options"].graphs({}), modules["options"].keep_mapped({})) == (
+        True,
+        0,
+    )
+    tf32 = replace(
+        scorer(serve_as="python"), spec=replace(scorer().spec, precision="tf32")
+    )
     plan = json.loads((publish(tf32, repository) / "1" / "plan.json").read_text())
-    assert [modules["options"].tf32(record) for record in (plan, facts, {})] == [True, False, False]
+    assert [modules["options"].tf32(record) for record in (plan, facts, {})] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_plan_record_of_ensemble_step_names_its_ensemble(repository: Path) -> None:
     """Then it leaves on the GPU what it hands on."""
     folder = publish(
-        replace(scorer(name="whole.0.tensorrt", serve_as="python"), step_of="whole"), repository
+        replace(scorer(name="whole.0.tensorrt", serve_as="python"), step_of="whole"),
+        repository,
     )
     assert json.loads((folder / "1" / "plan.json").read_text())["step_of"] == "whole"
     other = publish(scorer(name="other", serve_as="python"), repository)
@@ -95,10 +113,14 @@ def test_concurrently_published_model_is_replaced(
     real = Path.exists
     missed = [repository / "scorer"]
     monkeypatch.setattr(
-        Path, "exists", lambda path: False if missed[-1:] == [path] and missed.pop() else real(path)
+        Path,
+        "exists",
+        lambda path: False if missed[-1:] == [path] and missed.pop() else real(path),
     )
     folder = publish(
-        scorer(serve_as="python"), repository, finish=lambda folder: (folder / "second").touch()
+        scorer(serve_as="python"),
+        repository,
+        finish=lambda folder: (folder / "second").touch(),
     )
     assert not missed and (folder / "second").exists()
     assert {path.name for path in repository.parent.iterdir()} == {repository.name}
@@ -108,7 +130,9 @@ def test_concurrent_publications_wait_for_the_lock(repository: Path) -> None:
     repository.mkdir(parents=True)
     handle = os.open(repository, os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)  # as another builder holds it
-    other = threading.Thread(target=publish, args=(scorer(serve_as="python"), repository))
+    other = threading.Thread(
+        target=publish, args=(scorer(serve_as="python"), repository)
+    )
     other.start()
     other.join(timeout=1)
     assert other.is_alive() and not list(repository.iterdir())
@@ -142,7 +166,9 @@ def test_goldens_round_trip(repository: Path) -> None:
             np.testing.assert_array_equal(loaded[golden.name].inputs[name], array)
 
 
-def test_republishing_replaces_model_and_leaves_no_other_files(repository: Path) -> None:
+def test_republishing_replaces_model_and_leaves_no_other_files(
+    repository: Path,
+) -> None:
     publish(scorer(plan=b"one"), repository)
     publish(scorer(plan=b"two"), repository)
     assert (repository / "scorer" / "1" / "model.plan").read_bytes() == b"two"
@@ -172,7 +198,10 @@ def test_replacement_is_atomic_for_readers(repository: Path) -> None:
 )
 @pytest.mark.parametrize("where", ["write", "sync_tree", "swap"])
 def test_interrupted_publication_leaves_the_old_model(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException, where: str
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: BaseException,
+    where: str,
 ) -> None:
     publish(scorer(plan=b"one"), repository)
     before = tree(repository.parent)
@@ -207,7 +236,9 @@ def test_failed_first_publication_keeps_concurrent_model(
     shutil.rmtree(repository, ignore_errors=True)
 
     def fail(folder: Path) -> None:
-        publish(scorer(name="other"), repository, finish=lambda folder: repository.rmdir())
+        publish(
+            scorer(name="other"), repository, finish=lambda folder: repository.rmdir()
+        )
         raise OSError(errno.EIO, "the disk")
 
     with pytest.raises(PublishError):
@@ -231,7 +262,9 @@ def test_failed_second_rename_restores_the_old_model(
     target.mkdir()
     (target / "file").write_text("before")
     with pytest.raises(OSError):
-        staging.replace(new, target, old)  # `new` does not exist: the second rename fails
+        staging.replace(
+            new, target, old
+        )  # `new` does not exist: the second rename fails
     assert (target / "file").read_text() == "before"
 
 
@@ -256,11 +289,16 @@ def steps_of(folder: Path) -> list[str]:
 def test_step_is_named_by_content_and_hashed_in_the_record(repository: Path) -> None:
     folder = publish_ensemble(pair(1), repository)
     names = steps_of(folder)
-    assert [name.rsplit(".", 1)[0] for name in names] == ["pair.0.torch", "pair.1.torch"]
+    assert [name.rsplit(".", 1)[0] for name in names] == [
+        "pair.0.torch",
+        "pair.1.torch",
+    ]
     assert {path.name for path in repository.iterdir()} == {"pair", *names}
     record = json.loads((folder / "trt-build.json").read_text())
     assert record["steps"] == names and record["seals"] == {
-        name: hashlib.sha256((repository / name / "trt-build.json").read_bytes()).hexdigest()
+        name: hashlib.sha256(
+            (repository / name / "trt-build.json").read_bytes()
+        ).hexdigest()
         for name in names
     }
     for name in names:
@@ -272,7 +310,9 @@ def test_step_is_named_by_content_and_hashed_in_the_record(repository: Path) -> 
     assert not list(published.damaged(folder))
 
 
-def test_equal_step_is_kept_and_changed_step_is_added(repository: Path, instant: None) -> None:
+def test_equal_step_is_kept_and_changed_step_is_added(
+    repository: Path, instant: None
+) -> None:
     first = steps_of(publish_ensemble(pair(1), repository))
     inode = (repository / first[0]).stat().st_ino
     assert steps_of(publish_ensemble(pair(1), repository)) == first
@@ -306,7 +346,9 @@ def test_reused_step_is_no_longer_retired(repository: Path, instant: None) -> No
     for generation in (1, 2, 1):
         folder = publish_ensemble(pair(generation), repository)
     record = json.loads((folder / "trt-build.json").read_text())
-    assert not {*record["retired"]} & {*steps_of(folder)} and len(record["retired"]) == 2
+    assert (
+        not {*record["retired"]} & {*steps_of(folder)} and len(record["retired"]) == 2
+    )
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
@@ -342,7 +384,9 @@ def test_interrupt_at_any_move_leaves_a_complete_ensemble(
 
 
 @pytest.mark.parametrize("what", ["1/plan.json", "trt-build.json", "other"])
-def test_modified_step_is_detected_and_repaired(repository: Path, instant: None, what: str) -> None:
+def test_modified_step_is_detected_and_repaired(
+    repository: Path, instant: None, what: str
+) -> None:
     folder = publish_ensemble(pair(1), repository)
     step = repository / steps_of(folder)[0]
     if what == "other":  # another whole step under the name
@@ -369,7 +413,9 @@ def test_a_killed_publication_is_repaired_by_the_next_run(repository: Path) -> N
     assert [path.name for path in repository.parent.iterdir()] == ["repository"]
 
 
-def test_the_staging_folder_of_a_running_process_is_left_alone(repository: Path) -> None:
+def test_the_staging_folder_of_a_running_process_is_left_alone(
+    repository: Path,
+) -> None:
     repository.mkdir(parents=True)
     with staging.staging(repository) as folder:
         assert staging.recover(repository) == () and folder.is_dir()

@@ -58,13 +58,18 @@ def test_inexact_match_is_marked() -> None:
 def test_plans_of_two_tensorrt_versions_are_refused() -> None:
     with pytest.raises(PublishError, match=r"10.9.0.34 and 8.6.1"):
         image_lines(
-            {"flavour": "tensorrt", "tensorrt": version} for version in ("8.6.1", "10.9.0.34")
+            {"flavour": "tensorrt", "tensorrt": version}
+            for version in ("8.6.1", "10.9.0.34")
         )
 
 
 def test_rtx_plans_match_any_release_with_a_note() -> None:
-    text = "\n".join(image_lines([{"flavour": "tensorrt-rtx", "tensorrt": "1.7.1.116"}]))
-    assert "Python runtime" in text and "TRITON_IMAGE=nvcr.io/nvidia/tritonserver:" in text
+    text = "\n".join(
+        image_lines([{"flavour": "tensorrt-rtx", "tensorrt": "1.7.1.116"}])
+    )
+    assert (
+        "Python runtime" in text and "TRITON_IMAGE=nvcr.io/nvidia/tritonserver:" in text
+    )
 
 
 def write_plan(root: Path, **facts: str) -> Path:
@@ -84,9 +89,14 @@ def variables(env: Path) -> dict[str, str]:
 
 def test_env_file_keeps_user_lines_and_replaces_generated_block(tmp_path: Path) -> None:
     env = tmp_path / ".env"
-    env.write_text("HTTP_PORT=9000\n# trt-build: an older version's reason\nTRITON_IMAGE=old\n")
+    env.write_text(
+        "HTTP_PORT=9000\n# trt-build: an older version's reason\nTRITON_IMAGE=old\n"
+    )
     for tensorrt in ("10.9.0.34", "10.13.3.9"):
-        assert write_env(write_plan(tmp_path, flavour="tensorrt", tensorrt=tensorrt)) == env
+        assert (
+            write_env(write_plan(tmp_path, flavour="tensorrt", tensorrt=tensorrt))
+            == env
+        )
     assert variables(env) == {
         "HTTP_PORT": "9000",
         "COMPOSE_PROFILES": "gpu",
@@ -137,7 +147,9 @@ def test_invalid_env_file_is_reported_with_its_path(tmp_path: Path) -> None:
 
 
 def test_newline_in_plan_version_is_refused(tmp_path: Path) -> None:
-    plan = write_plan(tmp_path, flavour="tensorrt", tensorrt="10.9\nTRITON_IMAGE=evil/image")
+    plan = write_plan(
+        tmp_path, flavour="tensorrt", tensorrt="10.9\nTRITON_IMAGE=evil/image"
+    )
     with pytest.raises(UsageError, match="no version of TensorRT"):
         write_env(plan)
     assert not (tmp_path / ".env").exists()

@@ -26,7 +26,9 @@ def test_sbom_lists_installed_packages(tmp_path: Path) -> None:
     assert document["metadata"]["component"]["name"] == "trt-build"
     needed = {one["ref"]: one.get("dependsOn", []) for one in document["dependencies"]}
     assert any(ref.startswith("numpy@") for ref in needed["trt-build"])
-    assert any(ref.startswith("markupsafe@") for ref in needed[f"jinja2@{versions['jinja2']}"])
+    assert any(
+        ref.startswith("markupsafe@") for ref in needed[f"jinja2@{versions['jinja2']}"]
+    )
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 

@@ -65,10 +65,14 @@ def test_explicit_state_is_served_as_input_and_output() -> None:
 
 
 @pytest.mark.parametrize("serving", [PLAN, {}], ids=["tensorrt_plan", "python"])
-def test_initial_state_is_published_with_the_model(tmp_path: Path, serving: dict[str, Any]) -> None:
+def test_initial_state_is_published_with_the_model(
+    tmp_path: Path, serving: dict[str, Any]
+) -> None:
     start = np.arange(10, dtype=np.float32).reshape(1, 2, 5)
     np.save(tmp_path / "a.npy", start)
-    folder = publish(cell(initial=tmp_path / "a.npy", **serving), tmp_path / "repository")
+    folder = publish(
+        cell(initial=tmp_path / "a.npy", **serving), tmp_path / "repository"
+    )
     assert (folder / "initial_state" / "a").read_bytes() == start.tobytes()
     record = json.loads((folder / "trt-build.json").read_text())["state"]
     assert [(s["input"], s["output"], s["shape"], s["initial"]) for s in record] == [
@@ -80,14 +84,17 @@ def test_initial_state_is_published_with_the_model(tmp_path: Path, serving: dict
 def test_state_pairs_with_mismatched_name_order_are_refused() -> None:
     """It pairs them by the order of their names, in which the outputs' is the other one here."""
     with pytest.raises(
-        PublishError, match="pairs states by the order of their names, a, b with b_next, z_next"
+        PublishError,
+        match="pairs states by the order of their names, a, b with b_next, z_next",
     ):
         config(cell("y", "z_next", "b_next", **PLAN))
     assert config(cell("y", "z_next", "b_next")).backend == "python"
 
 
 class Sum(torch.nn.Module):
-    def forward(self, x: torch.Tensor, total: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, total: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         new = total + x.sum(1)
         return x * new.unsqueeze(1), new
 
@@ -102,5 +109,7 @@ def test_state_of_plan_needs_an_axis_besides_the_batch() -> None:
 
 def test_state_of_dynamic_shape_is_refused_with_reason() -> None:
     """Without a batch of Triton's the sequences' number is an axis of the state like any other."""
-    with pytest.raises(PublishError, match=r"'a' has shape \[-1, 2, 5\].*batching.enabled: false"):
+    with pytest.raises(
+        PublishError, match=r"'a' has shape \[-1, 2, 5\].*batching.enabled: false"
+    ):
         config(cell(batching=Batching(enabled=False)))

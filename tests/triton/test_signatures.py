@@ -50,7 +50,10 @@ def _flip(folder: Path) -> None:
 
 CHANGES = {
     "a changed file": (_flip, "changed config.pbtxt"),
-    "a file more": (lambda folder: (folder / "1/extra.py").write_text(""), "added 1/extra.py"),
+    "a file more": (
+        lambda folder: (folder / "1/extra.py").write_text(""),
+        "added 1/extra.py",
+    ),
     "a hidden file more": (
         lambda folder: (folder / ".gitignore").write_text(""),
         "added .gitignore",
@@ -63,21 +66,34 @@ CHANGES = {
         ),
         "added 1/__pycache__/model.cpython-311.pyc",
     ),
-    "a file less": (lambda folder: (folder / "trt-build.json").unlink(), "missing trt-build.json"),
+    "a file less": (
+        lambda folder: (folder / "trt-build.json").unlink(),
+        "missing trt-build.json",
+    ),
     "a link": (lambda folder: (folder / "link").symlink_to("/etc/passwd"), "link"),
-    "no signature": (lambda folder: (folder / SIGNATURE).unlink(), "has no trt-build.sig"),
+    "no signature": (
+        lambda folder: (folder / SIGNATURE).unlink(),
+        "has no trt-build.sig",
+    ),
     "an empty signature": (lambda folder: (folder / SIGNATURE).write_text(""), ""),
-    "a signature of another kind": (lambda folder: (folder / SIGNATURE).write_text("[1]"), ""),
+    "a signature of another kind": (
+        lambda folder: (folder / SIGNATURE).write_text("[1]"),
+        "",
+    ),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_changes_after_signing_are_reported(repository: Path, keys: Path, change: str) -> None:
+def test_changes_after_signing_are_reported(
+    repository: Path, keys: Path, change: str
+) -> None:
     alter, words = CHANGES[change]
     alter(repository / "scorer")
     (reason,) = signatures.problems(repository, keys / "own.pub").values()
     assert words in reason
-    if change == "compiled code":  # Triton's Python backend writes it: no reason to refuse
+    if (
+        change == "compiled code"
+    ):  # Triton's Python backend writes it: no reason to refuse
         signatures.require(repository, keys / "own.pub")
         assert not any(path.is_dir() for path in repository.rglob("__pycache__"))
         return
@@ -94,21 +110,27 @@ def test_empty_pycache_files_are_not_reported(repository: Path, keys: Path) -> N
     assert "added 1/__pycache__" in reason
 
 
-def test_unsigned_folders_in_repository_are_reported(repository: Path, keys: Path) -> None:
+def test_unsigned_folders_in_repository_are_reported(
+    repository: Path, keys: Path
+) -> None:
     (repository / ".hidden").mkdir()
     assert set(signatures.problems(repository, keys / "own.pub")) == {".hidden"}
     (repository / "linked").symlink_to(repository / "scorer")
     assert signatures.problems(repository, keys / "own.pub")["linked"] == "it is a link"
 
 
-def test_signed_model_under_another_name_is_reported(repository: Path, keys: Path) -> None:
+def test_signed_model_under_another_name_is_reported(
+    repository: Path, keys: Path
+) -> None:
     shutil.copytree(repository / "scorer", repository / "better")
     assert signatures.problems(repository, keys / "own.pub") == {
         "better": "it was signed as 'scorer'"
     }
 
 
-def test_only_models_without_valid_signature_are_signed(repository: Path, keys: Path) -> None:
+def test_only_models_without_valid_signature_are_signed(
+    repository: Path, keys: Path
+) -> None:
     before = (repository / "scorer" / SIGNATURE).read_bytes()
     assert signatures.sign_missing(repository, keys / "own.key") == []
     assert (repository / "scorer" / SIGNATURE).read_bytes() == before
@@ -117,7 +139,9 @@ def test_only_models_without_valid_signature_are_signed(repository: Path, keys: 
 
 
 @pytest.mark.parametrize("text", [None, "", "-----BEGIN PUBLIC KEY-----\n"])
-def test_invalid_key_is_usage_error(repository: Path, tmp_path: Path, text: str | None) -> None:
+def test_invalid_key_is_usage_error(
+    repository: Path, tmp_path: Path, text: str | None
+) -> None:
     key = tmp_path / "key"
     if text is not None:
         key.write_text(text)
@@ -132,7 +156,12 @@ def test_an_encrypted_key_needs_its_password(
 ) -> None:
     locked = tmp_path / "locked.key"
     subprocess.run(
-        [*"openssl ec -aes256 -passout pass:secret -in".split(), keys / "own.key", "-out", locked],
+        [
+            *"openssl ec -aes256 -passout pass:secret -in".split(),
+            keys / "own.key",
+            "-out",
+            locked,
+        ],
         check=True,
         capture_output=True,
     )
@@ -152,7 +181,9 @@ def test_missing_signing_library_is_reported(
     assert "trt-build[sign]" in str(caught.value)
 
 
-def test_a_worker_signs_only_in_its_own_staging_folder(repository: Path, keys: Path) -> None:
+def test_a_worker_signs_only_in_its_own_staging_folder(
+    repository: Path, keys: Path
+) -> None:
     with signatures.signing_with(keys / "own.key"):
         (sign,) = signatures.handlers(repository).values()
         assert signatures.secrets() == (keys / "own.key",)
@@ -175,10 +206,16 @@ def test_the_worker_that_publishes_has_its_model_signed_by_its_caller(
     (result,) = build_repository(models, out)
     assert result.ok and set(signatures.problems(out, keys / "own.pub")) == {"small"}
     (result,) = build_repository(models, out, sign=keys / "own.key")
-    assert result.state == "unchanged" and not signatures.problems(out, keys / "own.pub")
+    assert result.state == "unchanged" and not signatures.problems(
+        out, keys / "own.pub"
+    )
     (result,) = build_repository(models, out, sign=keys / "own.key", rebuild=True)
-    assert result.state != "unchanged" and not signatures.problems(out, keys / "own.pub")
+    assert result.state != "unchanged" and not signatures.problems(
+        out, keys / "own.pub"
+    )
     (out / "small/config.pbtxt").open("a").write("# mine\n")
     (result,) = build_repository(models, out, sign=keys / "own.key")
     assert any("not signed" in text for text in result.warnings)
-    assert signatures.problems(out, keys / "own.pub") == {"small": "changed config.pbtxt"}
+    assert signatures.problems(out, keys / "own.pub") == {
+        "small": "changed config.pbtxt"
+    }

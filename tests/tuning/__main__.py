@@ -75,7 +75,10 @@ class Convolutions(torch.nn.Module):
         return self.head(self.layers(x).flatten(1))
 
 
-MODELS = {"wide": (Wide, "[batch, 1024]"), "convolutions": (Convolutions, "[batch, 3, 64, 64]")}
+MODELS = {
+    "wide": (Wide, "[batch, 1024]"),
+    "convolutions": (Convolutions, "[batch, 3, 64, 64]"),
+}
 
 
 def write(folder: Path) -> None:
@@ -97,7 +100,9 @@ def measured(spec: manifest.ModelSpec, options: TuneOptions) -> dict[str, Any]:
         run = _Run(spec, options, Settings(), folder, None, None)
         run.prepare()
         free = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-        run.connect(stack, stack.enter_context(serving.serve(folder, explicit=True, **free)))
+        run.connect(
+            stack, stack.enter_context(serving.serve(folder, explicit=True, **free))
+        )
         default = run._measure(run.space.default, "default")
         proposed = run._proposed(default)
         table = {key(default.configuration): default}
@@ -111,13 +116,16 @@ def measured(spec: manifest.ModelSpec, options: TuneOptions) -> dict[str, Any]:
             "dimensions": {d.name: d.values for d in run.space.dimensions},
             "proposed": proposed,
             "configurations": [
-                {"configuration": t.configuration, "score": t.score} for t in table.values()
+                {"configuration": t.configuration, "score": t.score}
+                for t in table.values()
             ],
         }
         return found | {"searches": searches(run, table, proposed)}
 
 
-def searches(run: _Run, table: dict[Any, Trial], proposed: list[Configuration]) -> dict[str, Any]:
+def searches(
+    run: _Run, table: dict[Any, Trial], proposed: list[Configuration]
+) -> dict[str, Any]:
     """A search with a fifth of the trials for each seed, over the table; then the configurations
     that they choose, and the best of the table, measured again.
     """
@@ -148,9 +156,15 @@ def searches(run: _Run, table: dict[Any, Trial], proposed: list[Configuration]) 
         "trials": trials,
         "configurations": len(run.space),
         "share_of_optimum_by_seed": [round(share, 4) for share in shares],
-        "share_of_table_by_seed": [round(score(one) / score(ranked[0]), 4) for one in chosen],
+        "share_of_table_by_seed": [
+            round(score(one) / score(ranked[0]), 4) for one in chosen
+        ],
         "measured_again": [
-            {"configuration": configuration, "scores": scores[name], "median": medians[name]}
+            {
+                "configuration": configuration,
+                "scores": scores[name],
+                "median": medians[name],
+            }
             for name, configuration in again.items()
         ],
     }

@@ -32,7 +32,9 @@ ONE_ROW = ("p0-min",)
 """The golden that is sent; it has one row."""
 
 
-def write(name: str, network: Network, folder: Path, precision: str) -> manifest.ModelSpec:
+def write(
+    name: str, network: Network, folder: Path, precision: str
+) -> manifest.ModelSpec:
     """Write the traced network with its manifest."""
     torch.manual_seed(0)
     traced = torch.jit.trace(network.module(), network.sample(2), check_trace=False)
@@ -116,9 +118,13 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
     """Parse the command line. By default only settings that need no other plan are searched."""
-    parser = argparse.ArgumentParser(prog="python -m tests.tuning network", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.tuning network", description=__doc__
+    )
     parser.add_argument("network", choices=sorted(NETWORKS))
-    parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="the JSON file to write"
+    )
     parser.add_argument("--precision", default="fp16")
     parser.add_argument("--trials", type=int, default=8)
     parser.add_argument("--confirmations", type=int, default=2)
@@ -137,9 +143,16 @@ def main(words: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="trt-build-network-") as name:
         folder = Path(name)
         (folder / "models").mkdir()
-        spec = write(given.network, NETWORKS[given.network], folder / "models", given.precision)
+        spec = write(
+            given.network, NETWORKS[given.network], folder / "models", given.precision
+        )
         settings = Settings(store=folder / "store")
         record.finish(tune(spec, options(given), settings, on_trial=record.trial))
     data = record.data
-    print(f"{spec.name}: {data['verdict']}: {data['best']}, {data['seconds']} s", flush=True)
-    print(f"default {data['before']}, best {data['after']} ({data['goal']})", flush=True)
+    print(
+        f"{spec.name}: {data['verdict']}: {data['best']}, {data['seconds']} s",
+        flush=True,
+    )
+    print(
+        f"default {data['before']}, best {data['after']} ({data['goal']})", flush=True
+    )

@@ -23,7 +23,9 @@ outputs: [y]
 
 def tune(repository: Path, models: Path, *more: object) -> Result:
     words = ["tune", repository, "--models", models, *more]
-    return CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=False)
+    return CliRunner().invoke(
+        main, [str(word) for word in words], catch_exceptions=False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +55,18 @@ def test_trials_are_recorded_and_the_best_is_written(built: tuple[Path, Path]) -
     for trial in (*entry["trials"], *entry["confirmed"]):
         assert trial["score"] == trial["figures"]["throughput"]["value"] > 0
     ((recorded,),) = records.models(repository, records.TUNE).values()
-    assert recorded["trials"] == entry["trials"] and recorded["verdict"] == entry["verdict"]
+    assert (
+        recorded["trials"] == entry["trials"]
+        and recorded["verdict"] == entry["verdict"]
+    )
     text = (models / "net.yaml").read_text()
     assert (text != MANIFEST) == entry["written"] == (entry["verdict"] == "better")
     (spec,) = manifest.load(models)
     assert spec.instances == entry["best"]["instances"]
     assert spec.profiles[0]["batch"][2] == entry["best"]["max_batch"]
-    assert sorted(path.name for path in repository.iterdir()) == ["net"], "variants are elsewhere"
+    assert sorted(path.name for path in repository.iterdir()) == ["net"], (
+        "variants are elsewhere"
+    )
     (models / "net.yaml").write_text(MANIFEST)
 
 

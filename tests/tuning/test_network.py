@@ -40,7 +40,9 @@ def test_default_options_need_one_plan(name: str) -> None:
 def test_manifest_has_the_spec_of_the_network(tmp_path: Path) -> None:
     spec = network.write("tiny", TINY, tmp_path, "fp16")
     assert spec.precision == "fp16" and spec.inputs == (replace(TINY.spec, name="x"),)
-    assert spec.profiles == ({"batch": (1, 2, 4)},) and manifest.load(tmp_path) == [spec]
+    assert spec.profiles == ({"batch": (1, 2, 4)},) and manifest.load(tmp_path) == [
+        spec
+    ]
 
 
 def test_trials_are_written_immediately(
@@ -48,7 +50,9 @@ def test_trials_are_written_immediately(
 ) -> None:
     """A run that ends at a time limit keeps its measurements."""
     file = tmp_path / "new" / "found.json"
-    trial = Trial({"instances": 2}, "default", 100.0, None, {}, {"prepare": 1.5, "load": 0.5})
+    trial = Trial(
+        {"instances": 2}, "default", 100.0, None, {}, {"prepare": 1.5, "load": 0.5}
+    )
 
     def ended(*given: Any, on_trial: Any) -> Tuned:
         on_trial(trial)
@@ -58,29 +62,66 @@ def test_trials_are_written_immediately(
     with pytest.raises(KeyboardInterrupt):
         network.main(["tiny", "--out", str(file)])
     record = json.loads(file.read_text())
-    assert not record["finished"] and record["network"] == "tiny" and record["precision"] == "fp16"
-    assert [one["seconds"] for one in record["trials"]] == [{"prepare": 1.5, "load": 0.5}]
+    assert (
+        not record["finished"]
+        and record["network"] == "tiny"
+        and record["precision"] == "fp16"
+    )
+    assert [one["seconds"] for one in record["trials"]] == [
+        {"prepare": 1.5, "load": 0.5}
+    ]
 
 
 def test_final_results_are_recorded(tmp_path: Path) -> None:
     given = argparse.Namespace(
-        out=tmp_path / "found.json", network="tiny", precision="fp16", seconds=1.0, concurrency=(1,)
+        out=tmp_path / "found.json",
+        network="tiny",
+        precision="fp16",
+        seconds=1.0,
+        concurrency=(1,),
     )
     one = {"instances": 1}
     found = Tuned(
-        "tiny", "highest throughput", 4, "no difference", one, one, {}, 10.0, 11.0, 1.1, (), (), {}
+        "tiny",
+        "highest throughput",
+        4,
+        "no difference",
+        one,
+        one,
+        {},
+        10.0,
+        11.0,
+        1.1,
+        (),
+        (),
+        {},
     )
     network.Record(given).finish(found)
     record = json.loads(given.out.read_text())
-    assert record["finished"] and record["verdict"] == "no difference" and record["default"] == one
-    assert (record["before"], record["after"]) == (10.0, 11.0) and record["seconds"] < 60
+    assert (
+        record["finished"]
+        and record["verdict"] == "no difference"
+        and record["default"] == one
+    )
+    assert (record["before"], record["after"]) == (10.0, 11.0) and record[
+        "seconds"
+    ] < 60
 
 
 @pytest.mark.live
 @pytest.mark.slow
 def test_network_is_tuned_on_this_host(tmp_path: Path, tiny: None) -> None:
     """Only the first trial builds."""
-    few = ("--trials", "3", "--confirmations", "1", "--seconds", "0.5", "--concurrency", "1,4")
+    few = (
+        "--trials",
+        "3",
+        "--confirmations",
+        "1",
+        "--seconds",
+        "0.5",
+        "--concurrency",
+        "1,4",
+    )
     file = tmp_path / "found.json"
     network.main(["tiny", "--out", str(file), *few])
     record = json.loads(file.read_text())

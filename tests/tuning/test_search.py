@@ -49,17 +49,23 @@ def test_search_space_depends_on_model_and_host(spec: manifest.ModelSpec) -> Non
         "preferred": ("none", "half"),
     }
     assert set(cpu.fixed) == {"max_batch", "profiles", "graphs", "layout", "runtime"}
-    assert len(cpu) == 2 * (1 + 3 * 2), "without a delay, preferred sizes change nothing"
+    assert len(cpu) == 2 * (1 + 3 * 2), (
+        "without a delay, preferred sizes change nothing"
+    )
     gpu = space(spec, PLAN, Values(max_batch=(4, 32)), cores=16, limit_ms=None)
     assert values(gpu)["max_batch"] == (4, 16, 32)
     assert {"profiles", "graphs", "layout", "runtime"} <= set(values(gpu))
     refused = replace(PLAN, no_graphs="they give wrong numbers")
     without = space(spec, refused, Values(graphs=("full",)), cores=16, limit_ms=None)
-    assert "graphs" not in values(without) and "wrong numbers" in without.fixed["graphs"]
+    assert (
+        "graphs" not in values(without) and "wrong numbers" in without.fixed["graphs"]
+    )
     alone = space(spec, replace(CPU, dynamic=False), Values(), cores=2, limit_ms=None)
     assert set(values(alone)) == {"instances"}
     pinned = replace(spec, triton={"instance_group": [{"count": 2}]})
-    assert "instances" not in values(space(pinned, CPU, Values(), cores=2, limit_ms=None))
+    assert "instances" not in values(
+        space(pinned, CPU, Values(), cores=2, limit_ms=None)
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,7 +98,11 @@ def test_configurations_become_manifest_edits(
     (written,) = manifest.load(spec.manifest.parent)
     assert written == changed
     text = spec.manifest.read_text()
-    assert text.endswith("# tune: a\n# tune: b\n") and "# a model" in text and "# rows" in text
+    assert (
+        text.endswith("# tune: a\n# tune: b\n")
+        and "# a model" in text
+        and "# rows" in text
+    )
     editing.edit(spec.manifest, {}, ["c"])
     assert spec.manifest.read_text().count("# tune: ") == 1
 
@@ -114,23 +124,35 @@ def test_queueing_model_matches_known_formulas() -> None:
     assert queueing.erlang_c(1, 0.5) == pytest.approx(0.5)
     assert queueing.erlang_c(2, 1.0) == pytest.approx(1 / 3), "of every textbook"
     assert queueing.capacity(service, one, None) == pytest.approx(100.0, rel=1e-3)
-    assert queueing.capacity(service, {**one, "instances": 4}, None) == pytest.approx(400, rel=1e-3)
-    assert queueing.capacity(service, {**one, "instances": 9}, None) == pytest.approx(400, rel=1e-3)
+    assert queueing.capacity(service, {**one, "instances": 4}, None) == pytest.approx(
+        400, rel=1e-3
+    )
+    assert queueing.capacity(service, {**one, "instances": 9}, None) == pytest.approx(
+        400, rel=1e-3
+    )
 
 
 def test_queueing_model_fits_batches() -> None:
     points = [(rows, 0.002 + 0.001 * rows, 10) for rows in (1, 4, 16)]
     service = queueing.fitted(points, slots=2)
     assert (service.fixed, service.row) == pytest.approx((0.002, 0.001))
-    large, small = ({"instances": 1, "max_batch": most, "queue_delay_us": 0} for most in (16, 1))
-    assert queueing.capacity(service, large, None) == pytest.approx(16 / 0.018, rel=1e-3)
+    large, small = (
+        {"instances": 1, "max_batch": most, "queue_delay_us": 0} for most in (16, 1)
+    )
+    assert queueing.capacity(service, large, None) == pytest.approx(
+        16 / 0.018, rel=1e-3
+    )
     assert queueing.capacity(service, small, None) == pytest.approx(1 / 0.003, rel=1e-3)
-    assert queueing.capacity(service, large, 0.006) < queueing.capacity(service, large, None)
+    assert queueing.capacity(service, large, 0.006) < queueing.capacity(
+        service, large, None
+    )
     single = queueing.fitted([(4, 0.02, 3)], slots=2)
     assert single.seconds(8) == pytest.approx(0.04)
 
 
-def measure_from_table(table: dict[Any, float | None]) -> tuple[Any, list[Configuration]]:
+def measure_from_table(
+    table: dict[Any, float | None],
+) -> tuple[Any, list[Configuration]]:
     measured: list[Configuration] = []
 
     def measure(configuration: Configuration, proposed_by: str) -> Trial:
@@ -155,9 +177,14 @@ def test_configurations_are_measured_once(spec: manifest.ModelSpec) -> None:
 def test_search_finds_95_percent_of_the_optimum() -> None:
     """With a fifth of the trials, over recorded measurements, for ten seeds of the search."""
     for model in json.loads(MEASURED.read_text())["models"]:
-        names = [Dimension(name, tuple(values)) for name, values in model["dimensions"].items()]
+        names = [
+            Dimension(name, tuple(values))
+            for name, values in model["dimensions"].items()
+        ]
         found = Space(model["default"], tuple(names))
-        table = {key(one["configuration"]): one["score"] for one in model["configurations"]}
+        table = {
+            key(one["configuration"]): one["score"] for one in model["configurations"]
+        }
         assert len(table) == len(found)
         best = max(filter(None, table.values()))
         for seed in range(10):

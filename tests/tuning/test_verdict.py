@@ -27,7 +27,9 @@ class Measured(_Run):
     configuration, for each time that it is measured. None: too few requests for a percentile.
     """
 
-    def __init__(self, spec: manifest.ModelSpec, options: TuneOptions, measure: Answer) -> None:
+    def __init__(
+        self, spec: manifest.ModelSpec, options: TuneOptions, measure: Answer
+    ) -> None:
         super().__init__(spec, options, Settings(), Path("nowhere"), None, None)
         values = {"instances": (1, 2, 4), "runtime": ("plan", "torch")}
         self.space = Space(DEFAULT, tuple(Dimension(*item) for item in values.items()))
@@ -81,7 +83,9 @@ def test_best_is_chosen_by_repeated_measurements(tmp_path: Path) -> None:
     assert found.torch_faster is None
 
 
-@pytest.mark.parametrize("later", [[104.0, 104.0], [99.0, 150.0]], ids=["small", "noisy"])
+@pytest.mark.parametrize(
+    "later", [[104.0, 104.0], [99.0, 150.0]], ids=["small", "noisy"]
+)
 def test_noise_does_not_change_the_manifest(later: list[float], tmp_path: Path) -> None:
     def measure_one(configuration: Configuration, time: int) -> tuple[float, float]:
         if configuration["instances"] == 2 and configuration["runtime"] == "plan":
@@ -97,7 +101,9 @@ def test_torch_is_chosen_only_if_allowed(tmp_path: Path) -> None:
         return scale(configuration, 100.0, 130.0), 1.0
 
     refused = tuned(tmp_path, measure_one)
-    assert refused.best == {**DEFAULT, "instances": 4} and refused.torch_faster is not None
+    assert (
+        refused.best == {**DEFAULT, "instances": 4} and refused.torch_faster is not None
+    )
     assert "torch is 1.30 times as good as the plan" in refused.torch_faster
     allowed = tuned(tmp_path, measure_one, allow_torch=True)
     assert allowed.best == {**DEFAULT, "instances": 4, "runtime": "torch"}
@@ -112,7 +118,9 @@ def test_latency_limit_precedes_throughput(tmp_path: Path) -> None:
     found = tuned(tmp_path, measure_one, goal=Goal(50.0, 10.0))
     assert found.verdict == BETTER and found.best["instances"] == 2
     assert found.before is None and found.after == 200.0 and found.gain is None
-    four = next(t for t in found.trials if t.configuration == {**DEFAULT, "instances": 4})
+    four = next(
+        t for t in found.trials if t.configuration == {**DEFAULT, "instances": 4}
+    )
     assert four.score is None and four.problem == "p50 is 30.00 ms at c1"
     none = tuned(tmp_path, measure_one, goal=Goal(50.0, 1.0))
     assert none.verdict == UNMET and none.best == DEFAULT and not none.changes
@@ -141,7 +149,9 @@ def test_latency_decides_at_a_fixed_rate(tmp_path: Path) -> None:
 def test_best_must_beat_the_default_in_each_measurement(
     default: list[float | None], verdict: str, tmp_path: Path
 ) -> None:
-    def measure_one(configuration: Configuration, time: int) -> tuple[float, float | None]:
+    def measure_one(
+        configuration: Configuration, time: int
+    ) -> tuple[float, float | None]:
         if configuration == DEFAULT:
             return 300.0, [8.0, *default][time]
         better = configuration == {**DEFAULT, "instances": 2}
@@ -176,7 +186,10 @@ def test_level_is_extended_until_the_percentile_is_known(
         return found if count >= 1000 else replace(found, latency_ms={})
 
     measured = run(
-        tmp_path, lambda configuration, time: (1.0, 1.0), goal=Goal(99.0, 5.0), seconds=1.0
+        tmp_path,
+        lambda configuration, time: (1.0, 1.0),
+        goal=Goal(99.0, 5.0),
+        seconds=1.0,
     )
     found = measured._enough(measure, Load(1))
     assert intervals == limits and (found.requests >= 1000) == (speed != [10.0])

@@ -18,10 +18,24 @@ from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext
 from builder.conversion.converters.indexing import from_the_front, slice_to
 from builder.conversion.converters.padding import padded
-from builder.conversion.converters.scattering import matches, ranked, unranked, upright, written
+from builder.conversion.converters.scattering import (
+    matches,
+    ranked,
+    unranked,
+    upright,
+    written,
+)
 from builder.conversion.dynamic import Size, bounds, expression
 from builder.conversion.evaluators.creation import filled
-from builder.conversion.layers import alike, as_index, choose, combine, computed_in, less, reduce
+from builder.conversion.layers import (
+    alike,
+    as_index,
+    choose,
+    combine,
+    computed_in,
+    less,
+    reduce,
+)
 from builder.conversion.registry import converter
 from builder.conversion.values import Scalar, Tensor
 from builder.engine import ITensor
@@ -78,7 +92,9 @@ def accumulated(
     return ctx.wrapped(alike(ctx, x, result), dtype)
 
 
-def _mask_sizes(ctx: ConversionContext, positions: Size, src: ITensor, axis: int) -> list[Size]:
+def _mask_sizes(
+    ctx: ConversionContext, positions: Size, src: ITensor, axis: int
+) -> list[Size]:
     sizes = ctx.sizes(src)
     return [*sizes[:axis], positions, *sizes[axis:]]
 
@@ -91,18 +107,27 @@ def _neutral(reduction: str, dtype: torch.dtype) -> float | int:
     return 1 if operation == "PROD" else 0
 
 
-def _to_whole(ctx: ConversionContext, found: ITensor, x: ITensor, neutral: float | int) -> ITensor:
+def _to_whole(
+    ctx: ConversionContext, found: ITensor, x: ITensor, neutral: float | int
+) -> ITensor:
     """Extend the result to the whole tensor. The index may cover only a part of the other axes; the
     rest does not change.
     """
     pads: list[Size] = []
-    for own, whole in zip(reversed(ctx.sizes(found)), reversed(ctx.sizes(x)), strict=True):
+    for own, whole in zip(
+        reversed(ctx.sizes(found)), reversed(ctx.sizes(x)), strict=True
+    ):
         pads += [0, ctx.arithmetic("sub", whole, own)]
     return padded(ctx, found, pads, "constant", neutral)
 
 
 def _count(
-    ctx: ConversionContext, mask: ITensor, src: ITensor, x: ITensor, axis: int, dtype: torch.dtype
+    ctx: ConversionContext,
+    mask: ITensor,
+    src: ITensor,
+    x: ITensor,
+    axis: int,
+    dtype: torch.dtype,
 ) -> ITensor:
     """The number of values for each output position."""
     wide = ctx.expand(mask, _mask_sizes(ctx, ctx.size(x, axis), src, axis))
@@ -129,7 +154,9 @@ def _with_self(
         )
     if include_self:
         return found
-    return choose(ctx, less(ctx, ctx.like_scalar(count, 0), count), found, x, ctx.dtype(x))
+    return choose(
+        ctx, less(ctx, ctx.like_scalar(count, 0), count), found, x, ctx.dtype(x)
+    )
 
 
 def _affordable(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
@@ -152,7 +179,9 @@ def _affordable(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
 def _greatest(ctx: ConversionContext, x: Tensor, axis: int) -> int:
     """The maximum length of an axis over the profiles; 1 if unknown."""
     span = bounds(
-        ctx.expr(x, axis) if not isinstance(x, torch.Tensor) else expression(x.shape[axis]),
+        ctx.expr(x, axis)
+        if not isinstance(x, torch.Tensor)
+        else expression(x.shape[axis]),
         ctx.ranges(),
     )
     return int(span[1]) if span is not None and isfinite(span[1]) else 1
@@ -169,7 +198,9 @@ _reducing = functools.partial(
 @_reducing(
     "aten::scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor",
 )
-def scatter_add(ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, src: ITensor) -> Any:
+def scatter_add(
+    ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, src: ITensor
+) -> Any:
     """self[index[i][j]][j] += src[i][j] for dim 0"""
     return scatter_reduce(ctx, x, dim, index, src, "sum")
 
@@ -191,7 +222,9 @@ def scatter_reduce(
     """self[index[i][j]][j] reduced with src[i][j]"""
     whole, index, src = ranked(ctx, x, index, src)
     part = slice_to(ctx, src, ctx.sizes(index))
-    result = accumulated(ctx, whole, ctx.axis(whole, dim), index, part, reduce, include_self)
+    result = accumulated(
+        ctx, whole, ctx.axis(whole, dim), index, part, reduce, include_self
+    )
     return unranked(ctx, x, result)
 
 
@@ -201,7 +234,12 @@ def scatter_reduce(
     dynamic=("value",),
 )
 def scatter_value_reduce(
-    ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, value: Scalar, reduce: str
+    ctx: ConversionContext,
+    x: ITensor,
+    dim: int,
+    index: Tensor,
+    value: Scalar,
+    reduce: str,
 ) -> Any:
     """scatter of one value, added or multiplied"""
     src = ctx.tensor(filled(ctx, ctx.sizes(index), value, ctx.dtype(x)))
@@ -214,7 +252,12 @@ def scatter_value_reduce(
     dynamic=("alpha",),
 )
 def index_add(
-    ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, source: ITensor, alpha: Scalar
+    ctx: ConversionContext,
+    x: ITensor,
+    dim: int,
+    index: Tensor,
+    source: ITensor,
+    alpha: Scalar,
 ) -> Any:
     """self[index[i]] += alpha * source[i] along dim"""
     if isinstance(alpha, int | float) and alpha == 1:
@@ -255,7 +298,9 @@ def put(
     """self.view(-1)[index] = source, or += with accumulate"""
     sizes = ctx.sizes(x)
     flat, source = ctx.reshape(x, [-1]), ctx.reshape(source, [-1])
-    index = ctx.reshape(as_index(ctx, from_the_front(ctx, index, ctx.size(flat, 0))), [-1])
+    index = ctx.reshape(
+        as_index(ctx, from_the_front(ctx, index, ctx.size(flat, 0))), [-1]
+    )
     if accumulate:
         result = accumulated(ctx, flat, 0, index, source, "sum")
     else:

@@ -10,7 +10,14 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext
-from builder.conversion.layers import activate, choose, combine, comparison, expm1, floating
+from builder.conversion.layers import (
+    activate,
+    choose,
+    combine,
+    comparison,
+    expm1,
+    floating,
+)
 from builder.conversion.registry import converter
 from builder.conversion.values import Tensor
 from builder.engine import ITensor
@@ -28,7 +35,9 @@ PLAIN: dict[str, tuple[str, float | None, float | None]] = {
 """The schema, the ActivationType, alpha and beta; integers are promoted to float32."""
 
 
-def _register(schema: str, activation: str, alpha: float | None, beta: float | None) -> None:
+def _register(
+    schema: str, activation: str, alpha: float | None, beta: float | None
+) -> None:
     @converter(f"aten::{schema}")
     def plain(ctx: ConversionContext, x: ITensor) -> ITensor:
         return activate(ctx, floating(ctx, x), activation, alpha, beta)
@@ -49,7 +58,9 @@ def relu(ctx: ConversionContext, x: ITensor) -> ITensor:
 @converter(
     "aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor",
 )
-def hardtanh(ctx: ConversionContext, x: ITensor, min_val: float, max_val: float) -> ITensor:
+def hardtanh(
+    ctx: ConversionContext, x: ITensor, min_val: float, max_val: float
+) -> ITensor:
     """x within [min_val, max_val]"""
     return clip(ctx, x, min_val, max_val)
 
@@ -109,7 +120,9 @@ def prelu(ctx: ConversionContext, x: ITensor, weight: Tensor) -> ITensor:
     return result if ctx.rank(x) else ctx.squeeze(result, [0])
 
 
-@converter("aten::elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor")
+@converter(
+    "aten::elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor"
+)
 def elu(
     ctx: ConversionContext, x: ITensor, alpha: float, scale: float, input_scale: float
 ) -> ITensor:
@@ -117,7 +130,9 @@ def elu(
     if input_scale == 1:
         result = activate(ctx, x, "ELU", alpha)
     else:
-        below = combine(ctx, "PROD", expm1(ctx, combine(ctx, "PROD", x, input_scale)), alpha)
+        below = combine(
+            ctx, "PROD", expm1(ctx, combine(ctx, "PROD", x, input_scale)), alpha
+        )
         result = choose(ctx, comparison(ctx, "GREATER", True, x, 0.0), below, x)
     return result if scale == 1 else combine(ctx, "PROD", result, scale)
 
@@ -147,15 +162,21 @@ def gelu_erf(ctx: ConversionContext, x: ITensor) -> ITensor:
     that, TensorRT found no format for the fused convolutions and gelu of wav2vec2.
     """
     erf = ctx.unary("ERF", combine(ctx, "PROD", x, math.sqrt(0.5)))
-    return combine(ctx, "PROD", combine(ctx, "PROD", x, 0.5), combine(ctx, "SUM", erf, 1.0))
+    return combine(
+        ctx, "PROD", combine(ctx, "PROD", x, 0.5), combine(ctx, "SUM", erf, 1.0)
+    )
 
 
 def gelu_tanh(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x/2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))"""
-    cube = combine(ctx, "PROD", combine(ctx, "PROD", x, x), combine(ctx, "PROD", x, 0.044715))
+    cube = combine(
+        ctx, "PROD", combine(ctx, "PROD", x, x), combine(ctx, "PROD", x, 0.044715)
+    )
     inner = combine(ctx, "PROD", combine(ctx, "SUM", x, cube), math.sqrt(2 / math.pi))
     tanh = activate(ctx, inner, "TANH")
-    return combine(ctx, "PROD", combine(ctx, "PROD", x, 0.5), combine(ctx, "SUM", tanh, 1.0))
+    return combine(
+        ctx, "PROD", combine(ctx, "PROD", x, 0.5), combine(ctx, "SUM", tanh, 1.0)
+    )
 
 
 _COMPOSED_GELU: dict[str, Callable[[ConversionContext, Any], Any]] = {
@@ -164,15 +185,21 @@ _COMPOSED_GELU: dict[str, Callable[[ConversionContext, Any], Any]] = {
 }
 
 
-def softplus_of(ctx: ConversionContext, x: ITensor, beta: float, threshold: float) -> ITensor:
+def softplus_of(
+    ctx: ConversionContext, x: ITensor, beta: float, threshold: float
+) -> ITensor:
     """log(1 + exp(beta x)) / beta; x itself where beta x > threshold, where exp might overflow"""
     soft = activate(ctx, x, "SOFTPLUS", 1 / beta, beta)
     scaled = x if beta == 1 else combine(ctx, "PROD", x, beta)
-    return choose(ctx, comparison(ctx, "GREATER", False, scaled, float(threshold)), x, soft)
+    return choose(
+        ctx, comparison(ctx, "GREATER", False, scaled, float(threshold)), x, soft
+    )
 
 
 @converter("aten::softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor")
-def softplus(ctx: ConversionContext, x: ITensor, beta: float, threshold: float) -> ITensor:
+def softplus(
+    ctx: ConversionContext, x: ITensor, beta: float, threshold: float
+) -> ITensor:
     """log(1 + exp(beta x)) / beta"""
     return softplus_of(ctx, x, beta, threshold)
 
@@ -180,7 +207,9 @@ def softplus(ctx: ConversionContext, x: ITensor, beta: float, threshold: float) 
 @converter("aten::mish(Tensor self) -> Tensor")
 def mish(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x tanh(softplus(x))"""
-    return combine(ctx, "PROD", x, activate(ctx, softplus_of(ctx, x, 1.0, 20.0), "TANH"))
+    return combine(
+        ctx, "PROD", x, activate(ctx, softplus_of(ctx, x, 1.0, 20.0), "TANH")
+    )
 
 
 @converter("aten::log_sigmoid(Tensor self) -> Tensor")
@@ -199,7 +228,9 @@ def hardswish(ctx: ConversionContext, x: ITensor) -> ITensor:
 @converter("aten::hardshrink(Tensor self, Scalar lambd=0.5) -> Tensor")
 def hardshrink(ctx: ConversionContext, x: ITensor, lambd: float) -> ITensor:
     """0 where |x| <= lambd, else x"""
-    return choose(ctx, comparison(ctx, "GREATER", True, ctx.unary("ABS", x), float(lambd)), 0.0, x)
+    return choose(
+        ctx, comparison(ctx, "GREATER", True, ctx.unary("ABS", x), float(lambd)), 0.0, x
+    )
 
 
 @converter("aten::softshrink(Tensor self, Scalar lambd=0.5) -> Tensor")
@@ -209,7 +240,9 @@ def softshrink(ctx: ConversionContext, x: ITensor, lambd: float) -> ITensor:
 
 
 @converter("aten::threshold(Tensor self, Scalar threshold, Scalar value) -> Tensor")
-def threshold(ctx: ConversionContext, x: ITensor, threshold: float, value: float) -> ITensor:
+def threshold(
+    ctx: ConversionContext, x: ITensor, threshold: float, value: float
+) -> ITensor:
     """value where x <= threshold, else x"""
     dtype = ctx.dtype(x)
     if not dtype.is_floating_point:  # torch casts both to self's dtype

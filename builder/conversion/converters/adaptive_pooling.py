@@ -70,12 +70,18 @@ def _adaptive(
     """
     first = ctx.rank(x) - axes
     wanted = {
-        axis: size for axis, size in enumerate(sizes, first) if not _keeps(ctx, x, axis, size)
+        axis: size
+        for axis, size in enumerate(sizes, first)
+        if not _keeps(ctx, x, axis, size)
     }
-    ones = [axis for axis, size in wanted.items() if isinstance(size, int) and size == 1]
+    ones = [
+        axis for axis, size in wanted.items() if isinstance(size, int) and size == 1
+    ]
     x = reduce(ctx, "AVG" if kind == "AVERAGE" else "MAX", x, ones, True)
     even = {
-        axis: size for axis, size in wanted.items() if axis not in ones and _is_even(x, axis, size)
+        axis: size
+        for axis, size in wanted.items()
+        if axis not in ones and _is_even(x, axis, size)
     }
     if even:
         x = _even(ctx, x, axes, even, kind)
@@ -103,7 +109,9 @@ def _is_even(x: ITensor, axis: int, size: Size) -> bool:
 def _even(ctx: ConversionContext, x: ITensor, axes: int, even: Any, kind: str) -> Any:
     first = ctx.rank(x) - axes
     pooled_axes = range(first, first + axes)
-    window = [x.shape[axis] // even[axis] if axis in even else 1 for axis in pooled_axes]
+    window = [
+        x.shape[axis] // even[axis] if axis in even else 1 for axis in pooled_axes
+    ]
     image, undo = as_image(ctx, x, axes)
     return undo(pooled(ctx, image, kind, Pool.of(axes, window, [], 0, 1, False)))
 
@@ -130,10 +138,14 @@ def _member(ctx: ConversionContext, length: Size, size: Size) -> Any:
         return (static >= starts[:, None]) & (static < ends[:, None])
     j = ctx.unsqueeze(iota(ctx, length), [0])
     starts, ends = (ctx.unsqueeze(t, [1]) for t in (starts, ends))
-    return ctx.elementwise("AND", less(ctx, combine(ctx, "SUB", starts, 1), j), less(ctx, j, ends))
+    return ctx.elementwise(
+        "AND", less(ctx, combine(ctx, "SUB", starts, 1), j), less(ctx, j, ends)
+    )
 
 
-def _average_parts(ctx: ConversionContext, x: ITensor, axis: int, size: Size) -> ITensor:
+def _average_parts(
+    ctx: ConversionContext, x: ITensor, axis: int, size: Size
+) -> ITensor:
     """A matrix product with the rows 1 / count over each part."""
     member = _member(ctx, ctx.size(x, axis), size)
     if isinstance(member, torch.Tensor):
@@ -145,7 +157,9 @@ def _average_parts(ctx: ConversionContext, x: ITensor, axis: int, size: Size) ->
     return along(ctx, matrix, x, axis)
 
 
-def _maximum_parts(ctx: ConversionContext, x: ITensor, axis: int, size: Size) -> ITensor:
+def _maximum_parts(
+    ctx: ConversionContext, x: ITensor, axis: int, size: Size
+) -> ITensor:
     """Static: each part gathered to the longest length, with its last element repeated. Dynamic:
     other elements masked by -inf.
     """
@@ -183,14 +197,20 @@ def _adaptive_with_indices(
     for axis, (length, size) in enumerate(zip(lengths, sizes, strict=True), first):
         if isinstance(length, DynamicScalar) and not _is_even(x, axis, size):
             raise dynamic_value(
-                f"axis {axis}, whose positions adaptive_max_pool{axes}d returns,", length
+                f"axis {axis}, whose positions adaptive_max_pool{axes}d returns,",
+                length,
             )
-    parts = [_bounds(ctx, length, size) for length, size in zip(lengths, sizes, strict=True)]
+    parts = [
+        _bounds(ctx, length, size) for length, size in zip(lengths, sizes, strict=True)
+    ]
     return _gathered_maximum(ctx, x, first, parts)
 
 
 def _gathered_maximum(
-    ctx: ConversionContext, x: ITensor, first: int, parts: Sequence[tuple[torch.Tensor, ...]]
+    ctx: ConversionContext,
+    x: ITensor,
+    first: int,
+    parts: Sequence[tuple[torch.Tensor, ...]],
 ) -> Any:
     """Every part's elements, gathered by their flat positions [outputs, longest]; TopK returns
     value and index.
@@ -211,4 +231,6 @@ def _gathered_maximum(
     at = combine(ctx, "SUM", position, base)
     positions = ctx.net.add_gather(ctx.constant(flat.flatten()), at, 0).get_output(0)
     sizes = [*leading, *(len(starts) for starts, _ in parts)]
-    return ctx.reshape(values, sizes), ctx.cast(ctx.reshape(positions, sizes), torch.int64)
+    return ctx.reshape(values, sizes), ctx.cast(
+        ctx.reshape(positions, sizes), torch.int64
+    )

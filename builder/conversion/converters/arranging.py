@@ -20,14 +20,19 @@ from builder.engine import ITensor
 from builder.graph_types import Node
 
 
-@converter("aten::repeat(Tensor self, SymInt[] repeats) -> Tensor", dynamic=("repeats",))
+@converter(
+    "aten::repeat(Tensor self, SymInt[] repeats) -> Tensor", dynamic=("repeats",)
+)
 def repeat(ctx: ConversionContext, x: ITensor, repeats: list[Size]) -> ITensor:
     """The tensor repeated `repeats` times along each axis: one slice that wraps around."""
     x = ctx.at_rank(x, len(repeats))
     if all(r == 1 for r in repeats):
         return x
     own = ctx.sizes(x)
-    sizes = [ctx.arithmetic("mul", size, times) for size, times in zip(own, repeats, strict=True)]
+    sizes = [
+        ctx.arithmetic("mul", size, times)
+        for size, times in zip(own, repeats, strict=True)
+    ]
     return ctx.slice(x, [0] * len(own), sizes, mode="WRAP")
 
 
@@ -51,7 +56,9 @@ def repeat_interleave(
     return merged(ctx, wide, axis, behind)
 
 
-def _interleaved_axis(ctx: ConversionContext, x: ITensor, dim: int | None) -> tuple[Any, int]:
+def _interleaved_axis(
+    ctx: ConversionContext, x: ITensor, dim: int | None
+) -> tuple[Any, int]:
     if dim is None:
         return reshaped(ctx, x, [-1]), 0
     return x, ctx.axis(x, dim)
@@ -70,13 +77,17 @@ def repeat_interleave_each(
     if 1 in tuple(repeats.shape) or ctx.rank(repeats) == 0:
         if isinstance(repeats, torch.Tensor):
             return repeat_interleave(ctx, x, int(repeats), dim)
-        return repeat_interleave(ctx, x, ctx.scalar(ctx.cast(repeats, torch.int64)), dim)
+        return repeat_interleave(
+            ctx, x, ctx.scalar(ctx.cast(repeats, torch.int64)), dim
+        )
     if not isinstance(repeats, torch.Tensor):
         raise Unconvertible(
             "the network computes the repeats, so the size is known only at run time"
         )
     x, axis = _interleaved_axis(ctx, x, dim)
-    return gathered(ctx, x, torch.arange(repeats.numel()).repeat_interleave(repeats), axis)
+    return gathered(
+        ctx, x, torch.arange(repeats.numel()).repeat_interleave(repeats), axis
+    )
 
 
 def flipped(ctx: ConversionContext, x: ITensor, axes: Sequence[int]) -> ITensor:
@@ -84,8 +95,13 @@ def flipped(ctx: ConversionContext, x: ITensor, axes: Sequence[int]) -> ITensor:
     if not axes:
         return x
     sizes = ctx.sizes(x)
-    starts = [ctx.arithmetic("sub", s, 1) if axis in axes else 0 for axis, s in enumerate(sizes)]
-    return ctx.slice(x, starts, sizes, [-1 if axis in axes else 1 for axis in range(len(sizes))])
+    starts = [
+        ctx.arithmetic("sub", s, 1) if axis in axes else 0
+        for axis, s in enumerate(sizes)
+    ]
+    return ctx.slice(
+        x, starts, sizes, [-1 if axis in axes else 1 for axis in range(len(sizes))]
+    )
 
 
 @converter("aten::flip(Tensor self, int[] dims) -> Tensor")
@@ -101,7 +117,8 @@ for _name, _axis in (("fliplr", 1), ("flipud", 0)):
 
 
 @converter(
-    "aten::roll(Tensor self, SymInt[1] shifts, int[1] dims=[]) -> Tensor", dynamic=("shifts",)
+    "aten::roll(Tensor self, SymInt[1] shifts, int[1] dims=[]) -> Tensor",
+    dynamic=("shifts",),
 )
 def roll(
     ctx: ConversionContext, node: Node, x: ITensor, shifts: list[Size], dims: list[int]
@@ -171,7 +188,9 @@ def meshgrid_indexing(
     return _grid(ctx, tensors, axes)
 
 
-def _grid(ctx: ConversionContext, tensors: list[ITensor], axes: list[int]) -> list[ITensor]:
+def _grid(
+    ctx: ConversionContext, tensors: list[ITensor], axes: list[int]
+) -> list[ITensor]:
     vectors = [t if ctx.rank(t) else ctx.reshape(t, [1]) for t in tensors]
     lengths = dict(zip(axes, (ctx.size(v, 0) for v in vectors), strict=True))
     sizes = [lengths[axis] for axis in range(len(axes))]
@@ -188,12 +207,18 @@ def cartesian_prod(ctx: ConversionContext, tensors: list[ITensor]) -> ITensor:
     """
     if len(tensors) == 1:
         return tensors[0]
-    columns = [ctx.unsqueeze(reshaped(ctx, g, [-1]), [1]) for g in meshgrid(ctx, tensors)]
+    columns = [
+        ctx.unsqueeze(reshaped(ctx, g, [-1]), [1]) for g in meshgrid(ctx, tensors)
+    ]
     return ctx.concatenate(columns, 1)
 
 
 def _split_axes(
-    ctx: ConversionContext, x: ITensor, sizes: list[Size], order: list[int], final: list[Size]
+    ctx: ConversionContext,
+    x: ITensor,
+    sizes: list[Size],
+    order: list[int],
+    final: list[Size],
 ) -> ITensor:
     return ctx.reshape(ctx.permute(ctx.reshape(x, sizes), order), final)
 
@@ -223,12 +248,17 @@ def pixel_shuffle(ctx: ConversionContext, x: ITensor, upscale_factor: int) -> IT
 
 
 @converter("aten::pixel_unshuffle(Tensor self, int downscale_factor) -> Tensor")
-def pixel_unshuffle(ctx: ConversionContext, x: ITensor, downscale_factor: int) -> ITensor:
+def pixel_unshuffle(
+    ctx: ConversionContext, x: ITensor, downscale_factor: int
+) -> ITensor:
     """[*, C, H r, W r] -> [*, C r^2, H, W]"""
     *lead, channels, height, width = ctx.sizes(x)
     n, (height, width) = (
         len(lead),
-        (_divided(ctx, height, downscale_factor), _divided(ctx, width, downscale_factor)),
+        (
+            _divided(ctx, height, downscale_factor),
+            _divided(ctx, width, downscale_factor),
+        ),
     )
     return _split_axes(
         ctx,

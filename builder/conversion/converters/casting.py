@@ -27,7 +27,9 @@ SUPPORTED = frozenset(
 )
 
 
-def converted(ctx: ConversionContext, x: ITensor, dtype: torch.dtype | int | None) -> ITensor:
+def converted(
+    ctx: ConversionContext, x: ITensor, dtype: torch.dtype | int | None
+) -> ITensor:
     """x.to(dtype), with a torch.dtype or TorchScript's code. Floats lose their fraction; float64 is
     narrowed with a warning.
     """
@@ -43,7 +45,9 @@ def converted(ctx: ConversionContext, x: ITensor, dtype: torch.dtype | int | Non
     return ctx.cast(x, wanted)
 
 
-def in_dtype(ctx: ConversionContext, x: ITensor, dtype: torch.dtype | int | None) -> ITensor:
+def in_dtype(
+    ctx: ConversionContext, x: ITensor, dtype: torch.dtype | int | None
+) -> ITensor:
     """x in the dtype of an operator's argument, None for its own: cast before anything is
     computed.
     """

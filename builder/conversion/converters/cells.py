@@ -60,11 +60,19 @@ def _one(group: list[Tensor], biases: bool) -> Weights:
 
 def together(directions: list[Weights]) -> Weights | None:
     """The weights of both directions of a layer as one; None if some are known only at run time."""
-    pairs = {name: tuple(getattr(d, name) for d in directions) for name in vars(directions[0])}
-    if not all(t is None or isinstance(t, torch.Tensor) for pair in pairs.values() for t in pair):
+    pairs = {
+        name: tuple(getattr(d, name) for d in directions)
+        for name in vars(directions[0])
+    }
+    if not all(
+        t is None or isinstance(t, torch.Tensor)
+        for pair in pairs.values()
+        for t in pair
+    ):
         return None
     joined: dict[str, Any] = {
-        name: None if pair[0] is None else torch.stack(pair) for name, pair in pairs.items()
+        name: None if pair[0] is None else torch.stack(pair)
+        for name, pair in pairs.items()
     }
     for name in ("w_ih", "b_ih"):
         joined[name] = None if joined[name] is None else joined[name].flatten(0, 1)
@@ -141,7 +149,11 @@ class Tanh(Cell):
     activation = "TANH"
 
     def step(self, inputs: ITensor, state: State) -> State:
-        return (activate(self.ctx, add(self.ctx, inputs, self.recur(state[0])), self.activation),)
+        return (
+            activate(
+                self.ctx, add(self.ctx, inputs, self.recur(state[0])), self.activation
+            ),
+        )
 
 
 class Relu(Tanh):
@@ -161,7 +173,9 @@ class LSTM(Cell):
     def step(self, inputs: ITensor, state: State) -> State:
         h, c = state
         gates = add(self.ctx, inputs, self.recur(h))
-        open_ = activate(self.ctx, gates, "SIGMOID")  # of g too: one layer less than one for each
+        open_ = activate(
+            self.ctx, gates, "SIGMOID"
+        )  # of g too: one layer less than one for each
         i, f, o = (self.gate_slice(open_, k) for k in (0, 1, 3))
         g = activate(self.ctx, self.gate_slice(gates, 2), "TANH")
         c = self.ctx.elementwise("SUM", self.product(f, c), self.product(i, g))
@@ -191,11 +205,15 @@ class GRU(Cell):
     def step(self, inputs: ITensor, state: State) -> State:
         (h,) = state
         recurrent = self.recur(h)
-        sums = add(self.ctx, self.gate_slice(inputs, 0, 2), self.gate_slice(recurrent, 0, 2))
+        sums = add(
+            self.ctx, self.gate_slice(inputs, 0, 2), self.gate_slice(recurrent, 0, 2)
+        )
         open_ = activate(self.ctx, sums, "SIGMOID")
         r, z = self.gate_slice(open_, 0), self.gate_slice(open_, 1)
         n = add(
-            self.ctx, self.gate_slice(inputs, 2), self.product(r, self.gate_slice(recurrent, 2))
+            self.ctx,
+            self.gate_slice(inputs, 2),
+            self.product(r, self.gate_slice(recurrent, 2)),
         )
         n = activate(self.ctx, n, "TANH")
         return (add(self.ctx, n, self.product(z, self.ctx.elementwise("SUB", h, n))),)

@@ -15,7 +15,9 @@ from builder.conversion.values import Tensor
 from builder.engine import ITensor
 
 
-@converter("aten::inner(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
+@converter(
+    "aten::inner(Tensor self, Tensor other) -> Tensor", constants=("self", "other")
+)
 def inner(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
     """sum over the last axis of both: tensordot(self, other, [-1], [-1])"""
     if not ctx.rank(x) or not ctx.rank(other):
@@ -28,7 +30,11 @@ def inner(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
     constants=("self", "other"),
 )
 def tensordot(
-    ctx: ConversionContext, x: Tensor, other: Tensor, dims_self: list[int], dims_other: list[int]
+    ctx: ConversionContext,
+    x: Tensor,
+    other: Tensor,
+    dims_self: list[int],
+    dims_other: list[int],
 ) -> ITensor:
     """Sums over pairs of axes; the remaining axes of self come first"""
     axes = [ctx.axis(x, dim) for dim in dims_self]
@@ -45,7 +51,10 @@ def contract(
     b = _summed(ctx, whole_b, whole_a, dims_b, dims_a)
     free_a = [axis for axis in range(ctx.rank(a)) if axis not in dims_a]
     free_b = [axis for axis in range(ctx.rank(b)) if axis not in dims_b]
-    sizes = [*(ctx.size(a, axis) for axis in free_a), *(ctx.size(b, axis) for axis in free_b)]
+    sizes = [
+        *(ctx.size(a, axis) for axis in free_a),
+        *(ctx.size(b, axis) for axis in free_b),
+    ]
     left = _matrix(ctx, a, free_a, dims_a)
     right = _matrix(ctx, b, dims_b, free_b)
     return ctx.reshape(matmul(ctx, left, right), sizes)
@@ -60,9 +69,13 @@ def _summed(
     return total(ctx, x, axes, keep=True)
 
 
-def _matrix(ctx: ConversionContext, x: Any, rows: list[int], columns: list[int]) -> ITensor:
+def _matrix(
+    ctx: ConversionContext, x: Any, rows: list[int], columns: list[int]
+) -> ITensor:
     order = [*rows, *columns]
-    sizes = [ctx.product([ctx.size(x, axis) for axis in axes]) for axes in (rows, columns)]
+    sizes = [
+        ctx.product([ctx.size(x, axis) for axis in axes]) for axes in (rows, columns)
+    ]
     x = x if order == sorted(order) else ctx.permute(x, order)
     return x if len(rows) == len(columns) == 1 else ctx.reshape(x, sizes)
 
@@ -79,7 +92,10 @@ def chain(ctx: ConversionContext, x: list[ITensor]) -> ITensor:
     return result
 
 
-@converter("aten::linalg_vecdot(Tensor x, Tensor y, *, int dim=-1) -> Tensor", constants=("x", "y"))
+@converter(
+    "aten::linalg_vecdot(Tensor x, Tensor y, *, int dim=-1) -> Tensor",
+    constants=("x", "y"),
+)
 def vecdot(ctx: ConversionContext, x: Tensor, y: Tensor, dim: int) -> Any:
     """sum(x * y, dim) of broadcast tensors"""
     terms = combine(ctx, "PROD", x, y)
@@ -95,13 +111,17 @@ def linalg_cross(ctx: ConversionContext, x: Tensor, other: Tensor, dim: int) -> 
     x, other = ctx.broadcast(x, other)
     axis = ctx.axis(x, dim)
     (a1, a2), (b1, b2) = (
-        [_rolled(ctx, t, axis, order) for order in ((1, 2, 0), (2, 0, 1))] for t in (x, other)
+        [_rolled(ctx, t, axis, order) for order in ((1, 2, 0), (2, 0, 1))]
+        for t in (x, other)
     )
-    return combine(ctx, "SUB", combine(ctx, "PROD", a1, b2), combine(ctx, "PROD", a2, b1))
+    return combine(
+        ctx, "SUB", combine(ctx, "PROD", a1, b2), combine(ctx, "PROD", a2, b1)
+    )
 
 
 @converter(
-    "aten::cross(Tensor self, Tensor other, int? dim=None) -> Tensor", constants=("self", "other")
+    "aten::cross(Tensor self, Tensor other, int? dim=None) -> Tensor",
+    constants=("self", "other"),
 )
 def cross(ctx: ConversionContext, x: Tensor, other: Tensor, dim: int | None) -> Any:
     """As linalg.cross; without dim along the first axis of size 3"""
@@ -109,24 +129,30 @@ def cross(ctx: ConversionContext, x: Tensor, other: Tensor, dim: int | None) -> 
         dim = next((i for i, n in enumerate(x.shape) if n == 3), None)
     if dim is None:
         raise Unconvertible(
-            "cross without dim needs an axis that is 3 at build time", "pass dim to torch.cross"
+            "cross without dim needs an axis that is 3 at build time",
+            "pass dim to torch.cross",
         )
     return linalg_cross(ctx, x, other, dim)
 
 
-def _rolled(ctx: ConversionContext, x: Tensor, axis: int, order: Sequence[int]) -> ITensor:
+def _rolled(
+    ctx: ConversionContext, x: Tensor, axis: int, order: Sequence[int]
+) -> ITensor:
     index = ctx.constant(torch.tensor(order, dtype=torch.int32))
     return ctx.net.add_gather(x, index, axis).get_output(0)
 
 
-@converter("aten::kron(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
+@converter(
+    "aten::kron(Tensor self, Tensor other) -> Tensor", constants=("self", "other")
+)
 def kron(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
     """The Kronecker product: a's axes are outer, b's are inner"""
     rank = max(ctx.rank(x), ctx.rank(other))
     x = ctx.at_rank(ctx.tensor(x), rank)
     other = ctx.at_rank(ctx.tensor(other), rank)
     sizes = [
-        ctx.arithmetic("mul", m, n) for m, n in zip(ctx.sizes(x), ctx.sizes(other), strict=True)
+        ctx.arithmetic("mul", m, n)
+        for m, n in zip(ctx.sizes(x), ctx.sizes(other), strict=True)
     ]
     outside = ctx.unsqueeze(x, [2 * i + 1 for i in range(rank)])
     inside = ctx.unsqueeze(other, [2 * i for i in range(rank)])
@@ -138,7 +164,11 @@ def kron(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
     constants=("weight", "bias"),
 )
 def bilinear(
-    ctx: ConversionContext, x: ITensor, input2: ITensor, weight: Tensor, bias: Tensor | None
+    ctx: ConversionContext,
+    x: ITensor,
+    input2: ITensor,
+    weight: Tensor,
+    bias: Tensor | None,
 ) -> ITensor:
     """y[o] = x^T W[o] y + bias[o]"""
     features = weight.shape[0]

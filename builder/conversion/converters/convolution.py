@@ -13,7 +13,13 @@ import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.registry import converter
-from builder.conversion.spatial import as_image, filled, note_spatial, windows, with_unit
+from builder.conversion.spatial import (
+    as_image,
+    filled,
+    note_spatial,
+    windows,
+    with_unit,
+)
 from builder.conversion.values import PerAxis, Tensor
 from builder.engine import ITensor, trt
 
@@ -236,12 +242,21 @@ def depthwise(
     """Convolution with one group for each channel"""
     axes = kernel_axes(ctx, weight)
     return convolve(
-        ctx, x, weight, bias, Window.of(axes, stride, padding, dilation, x.shape[-axes - 1])
+        ctx,
+        x,
+        weight,
+        bias,
+        Window.of(axes, stride, padding, dilation, x.shape[-axes - 1]),
     )
 
 
 def named_padding(
-    ctx: ConversionContext, weight: Any, stride: Any, padding: str, dilation: Any, groups: int
+    ctx: ConversionContext,
+    weight: Any,
+    stride: Any,
+    padding: str,
+    dilation: Any,
+    groups: int,
 ) -> Window:
     """ "valid" pads nothing; "same" keeps the size at stride 1, with the odd padding element at the
     end.
@@ -253,12 +268,20 @@ def named_padding(
         for d, k in zip(dilation, weight.shape[2:], strict=True)
     ]
     return Window(
-        filled(stride, axes), [n // 2 for n in whole], [n - n // 2 for n in whole], dilation, groups
+        filled(stride, axes),
+        [n // 2 for n in whole],
+        [n - n // 2 for n in whole],
+        dilation,
+        groups,
     )
 
 
 def convolve(
-    ctx: ConversionContext, x: ITensor, weight: Tensor, bias: Tensor | None, window: Window
+    ctx: ConversionContext,
+    x: ITensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    window: Window,
 ) -> Any:
     """One layer; x of (N,) C and spatial axes, weight (K, C/groups, ...), or transposed (C,
     K/groups, ...).
@@ -281,23 +304,35 @@ def convolve(
 
 
 def _direct(
-    ctx: ConversionContext, x: ITensor, weight: Tensor, bias: Tensor | None, window: Window
+    ctx: ConversionContext,
+    x: ITensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    window: Window,
 ) -> Any:
-    layer = _add(ctx, ctx.net.add_convolution_nd, x, weight, bias, int(weight.shape[0]), window)
+    layer = _add(
+        ctx, ctx.net.add_convolution_nd, x, weight, bias, int(weight.shape[0]), window
+    )
     shape = list(weight.shape[2:])
 
     def length(i: int, size: Any) -> Any:
         if i >= len(shape):
             return size
         reach = window.dilation[i] * (shape[i] - 1) + 1
-        return windows(size, window.before[i] + window.after[i], reach, window.stride[i])
+        return windows(
+            size, window.before[i] + window.after[i], reach, window.stride[i]
+        )
 
     note_spatial(ctx, x, layer.get_output(0), length)
     return layer
 
 
 def _transposed(
-    ctx: ConversionContext, x: ITensor, weight: Tensor, bias: Tensor | None, window: Window
+    ctx: ConversionContext,
+    x: ITensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    window: Window,
 ) -> Any:
     """Transposed convolution. Output padding reduces the cropping at the end; any excess is added
     as zeros at the end of the kernel, which append empty rows.
@@ -311,7 +346,9 @@ def _transposed(
     weight = _lengthened(ctx, weight, missing)
     after = [max(after - extra, 0) for after, extra in cropped]
     shape = list(weight.shape[2:])
-    resolved = Window(window.stride, window.before, after, window.dilation, window.groups)
+    resolved = Window(
+        window.stride, window.before, after, window.dilation, window.groups
+    )
     maps = int(weight.shape[1]) * window.groups
     layer = _add(ctx, ctx.net.add_deconvolution_nd, x, weight, bias, maps, resolved)
 
@@ -332,7 +369,9 @@ def _spread(weight: Tensor, window: Window) -> tuple[Any, Window]:
             "TensorRT has no deconvolution with stride and dilation, unless the weight is known at"
             " build time"
         )
-    lengths = [d * (k - 1) + 1 for d, k in zip(window.dilation, weight.shape[2:], strict=True)]
+    lengths = [
+        d * (k - 1) + 1 for d, k in zip(window.dilation, weight.shape[2:], strict=True)
+    ]
     spread = weight.new_zeros(*weight.shape[:2], *lengths)
     holes = tuple(slice(None, None, d) for d in (1, 1, *window.dilation))
     spread[holes] = weight
@@ -343,8 +382,12 @@ def _lengthened(ctx: ConversionContext, weight: Tensor, missing: Sequence[int]) 
     if not any(missing):
         return weight
     if not isinstance(weight, torch.Tensor):
-        raise Unconvertible("output_padding greater than padding needs the weight at build time")
-    return torch.nn.functional.pad(weight, [n for count in reversed(missing) for n in (0, count)])
+        raise Unconvertible(
+            "output_padding greater than padding needs the weight at build time"
+        )
+    return torch.nn.functional.pad(
+        weight, [n for count in reversed(missing) for n in (0, count)]
+    )
 
 
 def _add(
@@ -359,9 +402,17 @@ def _add(
     """Add the layer. A static kernel or bias is passed as weights, a dynamic one as an input."""
     dtype = ctx.dtype(x)
     shape = with_unit(list(weight.shape[2:]), 1)
-    kernel = ctx.weights.of(weight.to(dtype)) if isinstance(weight, torch.Tensor) else trt.Weights()
+    kernel = (
+        ctx.weights.of(weight.to(dtype))
+        if isinstance(weight, torch.Tensor)
+        else trt.Weights()
+    )
     constant_bias = bias is None or isinstance(bias, torch.Tensor)
-    offsets = ctx.weights.of(bias.to(dtype)) if isinstance(bias, torch.Tensor) else trt.Weights()
+    offsets = (
+        ctx.weights.of(bias.to(dtype))
+        if isinstance(bias, torch.Tensor)
+        else trt.Weights()
+    )
     layer = method(x, maps, trt.Dims(shape), kernel, offsets)
     layer.stride_nd = trt.Dims(with_unit(window.stride, 1))
     layer.pre_padding = trt.Dims(with_unit(window.before, 0))
@@ -369,7 +420,9 @@ def _add(
     layer.dilation_nd = trt.Dims(with_unit(window.dilation, 1))
     layer.num_groups = window.groups
     if not isinstance(weight, torch.Tensor):
-        layer.set_input(1, ctx.unsqueeze(weight, [3]) if ctx.rank(weight) == 3 else weight)
+        layer.set_input(
+            1, ctx.unsqueeze(weight, [3]) if ctx.rank(weight) == 3 else weight
+        )
     if not constant_bias:
         layer.set_input(2, bias)
     return layer

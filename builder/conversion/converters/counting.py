@@ -27,12 +27,16 @@ def _classes_known(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     return None
 
 
-@converter("aten::one_hot(Tensor self, int num_classes=-1) -> Tensor", when=_classes_known)
+@converter(
+    "aten::one_hot(Tensor self, int num_classes=-1) -> Tensor", when=_classes_known
+)
 def one_hot(ctx: ConversionContext, x: ITensor, num_classes: int) -> ITensor:
     """[*] -> [*, classes]: 1 in the column that the value names"""
     rank = ctx.rank(x)
     column = ctx.unsqueeze(x, [rank])
-    numbers = torch.arange(num_classes, dtype=ctx.dtype(x)).reshape([1] * rank + [num_classes])
+    numbers = torch.arange(num_classes, dtype=ctx.dtype(x)).reshape(
+        [1] * rank + [num_classes]
+    )
     same = ctx.elementwise("EQUAL", column, ctx.constant(numbers))
     return ctx.cast(ctx.set_sizes(same, [*ctx.sizes(x), num_classes]), torch.int64)
 
@@ -53,7 +57,9 @@ def _search_positions(
         row = ctx.unsqueeze(sequence, [rank - 1])
     after = comparison(ctx, operation, negate, row, column)
     sizes = [*ctx.sizes(values), ctx.size(sequence, ctx.rank(sequence) - 1)]
-    before = ctx.cast(ctx.set_sizes(ctx.unary("NOT", ctx.set_sizes(after, sizes)), sizes), dtype)
+    before = ctx.cast(
+        ctx.set_sizes(ctx.unary("NOT", ctx.set_sizes(after, sizes)), sizes), dtype
+    )
     return reduce(ctx, "SUM", before, [rank], False)
 
 
@@ -62,7 +68,11 @@ _OUT = "*, bool out_int32=False, bool right=False"
 
 @converter(f"aten::bucketize.Tensor(Tensor self, Tensor boundaries, {_OUT}) -> Tensor")
 def bucketize(
-    ctx: ConversionContext, x: ITensor, boundaries: ITensor, out_int32: bool, right: bool
+    ctx: ConversionContext,
+    x: ITensor,
+    boundaries: ITensor,
+    out_int32: bool,
+    right: bool,
 ) -> ITensor:
     """The number of boundaries below each value (with right: below or equal)"""
     return _flat_positions(ctx, boundaries, x, right, out_int32)
@@ -73,11 +83,14 @@ def _flat_positions(
 ) -> ITensor:
     if ctx.rank(values):
         return _search_positions(ctx, sequence, values, right, int32)
-    return ctx.reshape(_search_positions(ctx, sequence, ctx.reshape(values, [1]), right, int32), [])
+    return ctx.reshape(
+        _search_positions(ctx, sequence, ctx.reshape(values, [1]), right, int32), []
+    )
 
 
 @converter(
-    f"aten::bucketize.Scalar(Scalar self, Tensor boundaries, {_OUT}) -> Tensor", dynamic=("self",)
+    f"aten::bucketize.Scalar(Scalar self, Tensor boundaries, {_OUT}) -> Tensor",
+    dynamic=("self",),
 )
 def bucketize_scalar(
     ctx: ConversionContext, x: Scalar, boundaries: ITensor, out_int32: bool, right: bool
@@ -89,7 +102,9 @@ def bucketize_scalar(
 _SORTED = f"{_OUT}, str? side=None, Tensor? sorter=None"
 
 
-@converter(f"aten::searchsorted.Tensor(Tensor sorted_sequence, Tensor self, {_SORTED}) -> Tensor")
+@converter(
+    f"aten::searchsorted.Tensor(Tensor sorted_sequence, Tensor self, {_SORTED}) -> Tensor"
+)
 def searchsorted(
     ctx: ConversionContext,
     sorted_sequence: ITensor,
@@ -106,7 +121,9 @@ def searchsorted(
         sorted_sequence = element_gathered(
             ctx, sorted_sequence, sorter, ctx.rank(sorted_sequence) - 1
         )
-    return _flat_positions(ctx, sorted_sequence, self, right or side == "right", out_int32)
+    return _flat_positions(
+        ctx, sorted_sequence, self, right or side == "right", out_int32
+    )
 
 
 @converter(
@@ -123,7 +140,9 @@ def searchsorted_scalar(
     sorter: ITensor | None,
 ) -> Any:
     """searchsorted of one number"""
-    return searchsorted(ctx, sorted_sequence, ctx.tensor(self), out_int32, right, side, sorter)
+    return searchsorted(
+        ctx, sorted_sequence, ctx.tensor(self), out_int32, right, side, sorter
+    )
 
 
 _DATA = "its size depends on the data: needs TensorRT (not RTX) and, served, Triton 23.09 or newer"
@@ -140,7 +159,11 @@ def find(ctx: ConversionContext, x: ITensor) -> ITensor:
     return nonzero.positions(ctx, x)
 
 
-@converter("aten::nonzero_numpy(Tensor self) -> Tensor[]", when=nonzero.data_dependent, note=_DATA)
+@converter(
+    "aten::nonzero_numpy(Tensor self) -> Tensor[]",
+    when=nonzero.data_dependent,
+    note=_DATA,
+)
 def nonzero_numpy(ctx: ConversionContext, x: ITensor) -> list[ITensor]:
     """nonzero, one vector for each axis"""
     positions = nonzero.positions(ctx, x)
@@ -155,7 +178,9 @@ def nonzero_numpy(ctx: ConversionContext, x: ITensor) -> list[ITensor]:
 def masked_select(ctx: ConversionContext, x: ITensor, mask: ITensor) -> ITensor:
     """The values where mask is true, in order"""
     sizes = broadcast_sizes(ctx, [x, mask])
-    return values_at(ctx, ctx.expand(x, sizes), nonzero.positions(ctx, ctx.expand(mask, sizes)))
+    return values_at(
+        ctx, ctx.expand(x, sizes), nonzero.positions(ctx, ctx.expand(mask, sizes))
+    )
 
 
 def values_at(ctx: ConversionContext, x: ITensor, positions: ITensor) -> ITensor:

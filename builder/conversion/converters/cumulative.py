@@ -43,7 +43,9 @@ def cumprod(ctx: ConversionContext, x: ITensor, dim: int, dtype: int | None) -> 
     x = accumulated(ctx, x, dtype)
     if ctx.rank(x) == 0:
         return x
-    return scanned(ctx, x, ctx.axis(x, dim), 1, lambda a, b: ctx.elementwise("PROD", a, b))
+    return scanned(
+        ctx, x, ctx.axis(x, dim), 1, lambda a, b: ctx.elementwise("PROD", a, b)
+    )
 
 
 def scanned(
@@ -57,12 +59,16 @@ def scanned(
         raise Unconvertible(f"the length of axis {axis} is not bounded by the profiles")
     result = x
     for step in range(math.ceil(math.log2(max(length, 1)))):
-        result = ctx.copy_sizes(x, combine(result, moved(ctx, result, axis, 1 << step, neutral)))
+        result = ctx.copy_sizes(
+            x, combine(result, moved(ctx, result, axis, 1 << step, neutral))
+        )
         ctx.remember_dtype(result, ctx.dtype(x))
     return result
 
 
-def moved(ctx: ConversionContext, x: ITensor, axis: int, count: int, fill: float) -> ITensor:
+def moved(
+    ctx: ConversionContext, x: ITensor, axis: int, count: int, fill: float
+) -> ITensor:
     """x shifted towards the end of an axis, with `fill` at the start."""
     if ctx.loops and not ctx.capabilities.takes("SLICE.FILL.IN_LOOP", x.dtype.name):
         return _picked(ctx, x, axis, count, fill)
@@ -72,7 +78,9 @@ def moved(ctx: ConversionContext, x: ITensor, axis: int, count: int, fill: float
     return ctx.slice(x, starts, sizes, mode="FILL", fill=outside)
 
 
-def _picked(ctx: ConversionContext, x: ITensor, axis: int, count: int, fill: float) -> ITensor:
+def _picked(
+    ctx: ConversionContext, x: ITensor, axis: int, count: int, fill: float
+) -> ITensor:
     """The same in a loop body without FILL support, by indices that are known outside the loop.
 
     A concatenation with the fill value makes the builder fail if another axis is dynamic
@@ -80,7 +88,9 @@ def _picked(ctx: ConversionContext, x: ITensor, axis: int, count: int, fill: flo
     """
     size = ctx.size(x, axis)
     behind = torch.arange(at_most(ctx, size) or 0) - count
-    stayed: Any = (behind >= 0).reshape([-1 if a == axis else 1 for a in range(ctx.rank(x))])
+    stayed: Any = (behind >= 0).reshape(
+        [-1 if a == axis else 1 for a in range(ctx.rank(x))]
+    )
     source: Any = behind.clamp(min=0)
     if isinstance(size, DynamicScalar):
         stayed = sliced(ctx, ctx.constant(stayed), axis, 0, size)

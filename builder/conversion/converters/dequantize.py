@@ -16,7 +16,8 @@ from builder.conversion.values import Operand, Tensor
 from builder.graph_types import Node
 
 UNPACKED = (
-    "export the module as it was trained, before torch.ao.quantization.convert packs it for the CPU"
+    "export the module as it was trained, before torch.ao.quantization.convert"
+    " packs it for the CPU"
 )
 
 RANGES = {12: (-128, 127), 13: (0, 255)}
@@ -28,7 +29,9 @@ RANGES = {12: (-128, 127), 13: (0, 255)}
 def _only_dequantized(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     """Refuses arithmetic on the integers: packed int8 kernels exist only in torch."""
     others = [
-        use.user.kind() for use in ctx.node.output().uses() if use.user.kind() != "aten::dequantize"
+        use.user.kind()
+        for use in ctx.node.output().uses()
+        if use.user.kind() != "aten::dequantize"
     ]
     if others:
         return f"{others[0]} computes on a quantized tensor of torch; {UNPACKED}"
@@ -49,7 +52,12 @@ def _only_dequantized(ctx: ConversionContext, call: SimpleNamespace) -> str | No
     folds=False,
 )
 def per_tensor(
-    ctx: ConversionContext, node: Node, x: Tensor, scale: float, zero_point: Operand, dtype: int
+    ctx: ConversionContext,
+    node: Node,
+    x: Tensor,
+    scale: float,
+    zero_point: Operand,
+    dtype: int,
 ) -> Any:
     """Together with its dequantize: fake_quantize_per_tensor_affine over the dtype's range"""
     return quantize.per_tensor(ctx, node, x, scale, zero_point, *RANGES[dtype])
@@ -78,7 +86,9 @@ def per_channel(
     )
 
 
-@converter("aten::dequantize.self(Tensor self) -> Tensor", constants=("self",), folds=False)
+@converter(
+    "aten::dequantize.self(Tensor self) -> Tensor", constants=("self",), folds=False
+)
 def dequantize(ctx: ConversionContext, x: Tensor) -> Any:
     """Returns its input, which the quantization before it has already rounded; the values of a
     quantized constant

@@ -31,7 +31,9 @@ def _too_many(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
         known = boxes.expr.free_symbols <= set(largest)
         boxes = int(boxes.expr.subs(largest)) if known else 0
     if boxes > MOST_BOXES:
-        return f"INMSLayer supports at most {MOST_BOXES} boxes; the profiles allow {boxes}"
+        return (
+            f"INMSLayer supports at most {MOST_BOXES} boxes; the profiles allow {boxes}"
+        )
     return None
 
 
@@ -43,7 +45,9 @@ def _too_many(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
         " data"
     ),
 )
-def nms(ctx: ConversionContext, dets: ITensor, scores: ITensor, iou_threshold: float) -> ITensor:
+def nms(
+    ctx: ConversionContext, dets: ITensor, scores: ITensor, iou_threshold: float
+) -> ITensor:
     """Non-maximum suppression: the indices of the kept boxes, by descending score; one INMSLayer"""
     count: Size = dets.shape[0]
     if dets.shape[0] < 0:
@@ -52,24 +56,30 @@ def nms(ctx: ConversionContext, dets: ITensor, scores: ITensor, iou_threshold: f
         most = ctx.reshape(ctx.cast(count.tensor, torch.int32), [])
     else:
         most = ctx.constant(torch.tensor(count, dtype=torch.int32))
-    layer = ctx.net.add_nms(ctx.unsqueeze(dets, [0]), ctx.unsqueeze(scores, [0, 2]), most)
+    layer = ctx.net.add_nms(
+        ctx.unsqueeze(dets, [0]), ctx.unsqueeze(scores, [0, 2]), most
+    )
     layer.bounding_box_format = trt.BoundingBoxFormat.CORNER_PAIRS
     layer.topk_box_limit = MOST_BOXES
     layer.set_input(3, ctx.constant(torch.tensor(iou_threshold, dtype=torch.float32)))
     # the layer's default drops scores <= 0
     layer.set_input(4, ctx.constant(torch.tensor(torch.finfo(torch.float32).min)))
     rows = layer.get_output(0)
-    kept = ctx.net.add_gather(rows, ctx.constant(torch.tensor(2, dtype=torch.int32)), 1).get_output(
-        0
+    kept = ctx.net.add_gather(
+        rows, ctx.constant(torch.tensor(2, dtype=torch.int32)), 1
+    ).get_output(0)
+    ctx.set_sizes(
+        kept, [sympy.Symbol(f"{kept.name}[0]", integer=True, nonnegative=True)]
     )
-    ctx.set_sizes(kept, [sympy.Symbol(f"{kept.name}[0]", integer=True, nonnegative=True)])
     return ctx.cast(kept, torch.int64)
 
 
 def _adaptive(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     if call.sampling_ratio > 0:
         return None
-    return "without a sampling_ratio the number of samples depends on the data of each box"
+    return (
+        "without a sampling_ratio the number of samples depends on the data of each box"
+    )
 
 
 @converter(
@@ -98,10 +108,24 @@ def roi_align(
     images = ctx.net.add_gather(x, ctx.squeeze(image, [1]), 0).get_output(0)
     ctx.set_sizes(images, [ctx.expr(rois, 0), *ctx.exprs(x)[1:]])
     ys, inside_y = _sample_positions(
-        ctx, rois, (2, 4), spatial_scale, pooled_height, sampling_ratio, aligned, ctx.size(x, 2)
+        ctx,
+        rois,
+        (2, 4),
+        spatial_scale,
+        pooled_height,
+        sampling_ratio,
+        aligned,
+        ctx.size(x, 2),
     )
     xs, inside_x = _sample_positions(
-        ctx, rois, (1, 3), spatial_scale, pooled_width, sampling_ratio, aligned, ctx.size(x, 3)
+        ctx,
+        rois,
+        (1, 3),
+        spatial_scale,
+        pooled_width,
+        sampling_ratio,
+        aligned,
+        ctx.size(x, 3),
     )
     boxes = ctx.size(rois, 0)
     grid = [boxes, pooled_height * sampling_ratio, pooled_width * sampling_ratio]
@@ -111,7 +135,15 @@ def roi_align(
     )
     samples = choose(ctx, inside, samples, 0.0, ctx.dtype(x))
     cells = ctx.reshape(
-        samples, [boxes, x.shape[1], pooled_height, sampling_ratio, pooled_width, sampling_ratio]
+        samples,
+        [
+            boxes,
+            x.shape[1],
+            pooled_height,
+            sampling_ratio,
+            pooled_width,
+            sampling_ratio,
+        ],
     )
     return reduce(ctx, "AVG", cells, [3, 5], False)
 
@@ -164,9 +196,13 @@ def _sample_positions(
     extent = combine(ctx, "SUB", end, start)
     extent = extent if aligned else combine(ctx, "MAX", extent, 1.0)
     steps = (torch.arange(cells * ratio, dtype=torch.float32) + 0.5) / (cells * ratio)
-    at = combine(ctx, "SUM", start, combine(ctx, "PROD", extent, steps[None].to(ctx.dtype(rois))))
+    at = combine(
+        ctx, "SUM", start, combine(ctx, "PROD", extent, steps[None].to(ctx.dtype(rois)))
+    )
     below = comparison(ctx, "LESS", True, at, -1.0)
     above = comparison(ctx, "GREATER", True, at, length)
     last = ctx.arithmetic("max", ctx.arithmetic("sub", length, 1), 1)
-    grid = combine(ctx, "SUB", combine(ctx, "DIV", combine(ctx, "PROD", at, 2.0), last), 1.0)
+    grid = combine(
+        ctx, "SUB", combine(ctx, "DIV", combine(ctx, "PROD", at, 2.0), last), 1.0
+    )
     return grid, ctx.elementwise("AND", below, above)

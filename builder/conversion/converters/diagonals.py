@@ -26,7 +26,11 @@ def matrix_last(
 ) -> tuple[Any, list[int]]:
     """x with two axes moved to the end, and the permutation that restores the order."""
     first, second = ctx.axis(x, first), ctx.axis(x, second)
-    order = [*(axis for axis in range(ctx.rank(x)) if axis not in (first, second)), first, second]
+    order = [
+        *(axis for axis in range(ctx.rank(x)) if axis not in (first, second)),
+        first,
+        second,
+    ]
     return permuted(ctx, x, order), [order.index(axis) for axis in range(len(order))]
 
 
@@ -41,8 +45,12 @@ def diagonal_span(
     return (0 if length == 0 else start), length
 
 
-@converter("aten::diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)")
-def diagonal(ctx: ConversionContext, x: ITensor, offset: int, dim1: int, dim2: int) -> ITensor:
+@converter(
+    "aten::diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)"
+)
+def diagonal(
+    ctx: ConversionContext, x: ITensor, offset: int, dim1: int, dim2: int
+) -> ITensor:
     """The values at row i, column i + offset of the matrix of two axes, as a new last axis"""
     x, _ = matrix_last(ctx, x, dim1, dim2)
     *lead, height, width = ctx.sizes(x)
@@ -51,8 +59,12 @@ def diagonal(ctx: ConversionContext, x: ITensor, offset: int, dim1: int, dim2: i
     return sliced(ctx, flat, len(lead), start, length, ctx.arithmetic("add", width, 1))
 
 
-@converter("aten::diag_embed(Tensor self, int offset=0, int dim1=-2, int dim2=-1) -> Tensor")
-def diag_embed(ctx: ConversionContext, x: ITensor, offset: int, dim1: int, dim2: int) -> ITensor:
+@converter(
+    "aten::diag_embed(Tensor self, int offset=0, int dim1=-2, int dim2=-1) -> Tensor"
+)
+def diag_embed(
+    ctx: ConversionContext, x: ITensor, offset: int, dim1: int, dim2: int
+) -> ITensor:
     """The last axis as a diagonal of a square matrix of zeros, which has the axes dim1 and dim2"""
     *lead, length = ctx.sizes(x)
     side = ctx.arithmetic("add", length, abs(offset))
@@ -64,7 +76,9 @@ def diag_embed(ctx: ConversionContext, x: ITensor, offset: int, dim1: int, dim2:
     area = ctx.arithmetic("mul", side, side)
     filled = ctx.arithmetic("add", start, ctx.size(flat, len(lead)))
     behind = ctx.arithmetic("sub", area, filled)
-    square = ctx.reshape(padded(ctx, flat, [start, behind], "constant"), [*lead, side, side])
+    square = ctx.reshape(
+        padded(ctx, flat, [start, behind], "constant"), [*lead, side, side]
+    )
     rank = len(lead) + 2
     return permuted(ctx, square, _inserted(rank, dim1 % rank, dim2 % rank))
 
@@ -102,14 +116,18 @@ def _zeros(ctx: ConversionContext, x: ITensor) -> ITensor:
     return ctx.like_scalar(x, 0)
 
 
-@converter("aten::tril(Tensor self, SymInt diagonal=0) -> Tensor", dynamic=("diagonal",))
+@converter(
+    "aten::tril(Tensor self, SymInt diagonal=0) -> Tensor", dynamic=("diagonal",)
+)
 def tril(ctx: ConversionContext, x: ITensor, diagonal: Size) -> ITensor:
     """x where column <= row + diagonal, else 0"""
     mask = left_of(ctx, x, ctx.arithmetic("add", diagonal, 1))
     return _selected(ctx, x, mask, x, _zeros(ctx, x))
 
 
-@converter("aten::triu(Tensor self, SymInt diagonal=0) -> Tensor", dynamic=("diagonal",))
+@converter(
+    "aten::triu(Tensor self, SymInt diagonal=0) -> Tensor", dynamic=("diagonal",)
+)
 def triu(ctx: ConversionContext, x: ITensor, diagonal: Size) -> ITensor:
     """x where column >= row + diagonal, else 0"""
     return _selected(ctx, x, left_of(ctx, x, diagonal), _zeros(ctx, x), x)
@@ -121,7 +139,9 @@ def _splat(ctx: ConversionContext, tensor: ITensor) -> ITensor:
     return tensor if one is None else one
 
 
-def _selected(ctx: ConversionContext, x: ITensor, mask: ITensor, a: ITensor, b: ITensor) -> ITensor:
+def _selected(
+    ctx: ConversionContext, x: ITensor, mask: ITensor, a: ITensor, b: ITensor
+) -> ITensor:
     """Select a or b. A matrix of one value is not expanded, because the mask has the full size. (An
     engine returned finite numbers for a select with an expanded -inf.)
     """
@@ -131,14 +151,24 @@ def _selected(ctx: ConversionContext, x: ITensor, mask: ITensor, a: ITensor, b: 
     return alike(ctx, x, result)
 
 
-@converter("aten::combinations(Tensor self, int r=2, bool with_replacement=False) -> Tensor")
-def combinations(ctx: ConversionContext, x: ITensor, r: int, with_replacement: bool) -> ITensor:
+@converter(
+    "aten::combinations(Tensor self, int r=2, bool with_replacement=False) -> Tensor"
+)
+def combinations(
+    ctx: ConversionContext, x: ITensor, r: int, with_replacement: bool
+) -> ITensor:
     """[n] -> [n over r, r], in the order of itertools.combinations"""
-    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    choose = (
+        itertools.combinations_with_replacement
+        if with_replacement
+        else itertools.combinations
+    )
     length = static_length(ctx, x, 0, "combinations")
     if r == 0:
         raise Unconvertible("combinations of 0 elements is an empty tensor")
-    combinations = torch.tensor(list(choose(range(length), r)), dtype=torch.int64).reshape(-1, r)
+    combinations = torch.tensor(
+        list(choose(range(length), r)), dtype=torch.int64
+    ).reshape(-1, r)
     return gathered(ctx, x, combinations, 0)
 
 

@@ -30,7 +30,9 @@ def diff(
         x = joined(ctx, [t for t in (prepend, x, append) if t is not None], axis)
     for _ in range(n):
         less = ctx.arithmetic("max", ctx.arithmetic("sub", ctx.size(x, axis), 1), 0)
-        x = _difference(ctx, sliced(ctx, x, axis, 1, less), sliced(ctx, x, axis, 0, less))
+        x = _difference(
+            ctx, sliced(ctx, x, axis, 1, less), sliced(ctx, x, axis, 0, less)
+        )
     return x
 
 

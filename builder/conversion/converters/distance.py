@@ -12,7 +12,9 @@ from builder.conversion.registry import converter
 from builder.engine import ITensor
 
 
-@converter("aten::cosine_similarity(Tensor x1, Tensor x2, int dim=1, float eps=1e-08) -> Tensor")
+@converter(
+    "aten::cosine_similarity(Tensor x1, Tensor x2, int dim=1, float eps=1e-08) -> Tensor"
+)
 def cosine_similarity(
     ctx: ConversionContext, x1: ITensor, x2: ITensor, dim: int, eps: float
 ) -> ITensor:
@@ -22,7 +24,9 @@ def cosine_similarity(
 
 
 @half_as_float32
-def _cosine(ctx: ConversionContext, x1: ITensor, x2: ITensor, dim: int, eps: float) -> ITensor:
+def _cosine(
+    ctx: ConversionContext, x1: ITensor, x2: ITensor, dim: int, eps: float
+) -> ITensor:
     axes = [ctx.axis(x1, dim)] if ctx.rank(x1) else []
     x1, x2 = as_long(ctx, x1, x2, axes), as_long(ctx, x2, x1, axes)
     units = []
@@ -32,7 +36,9 @@ def _cosine(ctx: ConversionContext, x1: ITensor, x2: ITensor, dim: int, eps: flo
     return reduce(ctx, "SUM", combine(ctx, "PROD", *units), axes, False)
 
 
-def as_long(ctx: ConversionContext, x: ITensor, other: ITensor, axes: list[int]) -> ITensor:
+def as_long(
+    ctx: ConversionContext, x: ITensor, other: ITensor, axes: list[int]
+) -> ITensor:
     """x with these axes broadcast to the other's length, because the norm is that of the broadcast
     vector.
     """
@@ -54,7 +60,12 @@ def dist(ctx: ConversionContext, x: ITensor, other: ITensor, p: float) -> ITenso
     " -> Tensor"
 )
 def pairwise_distance(
-    ctx: ConversionContext, x1: ITensor, x2: ITensor, p: float, eps: float, keepdim: bool
+    ctx: ConversionContext,
+    x1: ITensor,
+    x2: ITensor,
+    p: float,
+    eps: float,
+    keepdim: bool,
 ) -> ITensor:
     """The p-norm of a - b + eps along the last axis"""
     difference = combine(ctx, "SUM", combine(ctx, "SUB", x1, x2), eps)
@@ -73,5 +84,7 @@ def cdist(ctx: ConversionContext, x1: ITensor, x2: ITensor, p: float) -> ITensor
     """The p-norm of the difference of every row of a with every row of b"""
     x1, x2 = ctx.operands(x1, x2)
     rank = ctx.rank(x1)
-    difference = combine(ctx, "SUB", ctx.unsqueeze(x1, [rank - 1]), ctx.unsqueeze(x2, [rank - 2]))
+    difference = combine(
+        ctx, "SUB", ctx.unsqueeze(x1, [rank - 1]), ctx.unsqueeze(x2, [rank - 2])
+    )
     return vector_norm(ctx, difference, p, [rank], False)

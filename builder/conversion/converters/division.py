@@ -22,7 +22,9 @@ from builder.conversion.registry import converter
 from builder.conversion.values import Operand, Tensor
 from builder.engine import ITensor
 
-NOTE_REMAINDER = "of floats exact for quotients below 2^24 and finite divisors below 2^114"
+NOTE_REMAINDER = (
+    "of floats exact for quotients below 2^24 and finite divisors below 2^114"
+)
 
 
 @converter(
@@ -41,7 +43,9 @@ def true_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     dtype = ctx.promoted(x, other)
     dtype = dtype if dtype.is_floating_point else torch.float32
     computed = arithmetic_dtype("DIV", dtype, (x, other))
-    return ctx.cast(ctx.elementwise("DIV", *ctx.operands(x, other, dtype=computed)), dtype)
+    return ctx.cast(
+        ctx.elementwise("DIV", *ctx.operands(x, other, dtype=computed)), dtype
+    )
 
 
 @converter(
@@ -56,7 +60,9 @@ def divide_rounded(
     """self / other, rounded towards zero ("trunc") or down ("floor")"""
     if rounding_mode is None:
         return true_quotient(ctx, x, other)
-    return {"trunc": truncated_quotient, "floor": floored_quotient}[rounding_mode](ctx, x, other)
+    return {"trunc": truncated_quotient, "floor": floored_quotient}[rounding_mode](
+        ctx, x, other
+    )
 
 
 def truncated_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
@@ -73,7 +79,9 @@ def floored_quotient(ctx: ConversionContext, x: Operand, other: Operand) -> ITen
     dtype = ctx.promoted(x, other)
     if dtype.is_floating_point and not power_of_two(other):
         return ctx.cast(floored(ctx, x, other)[0], dtype)
-    quotient = ctx.elementwise("FLOOR_DIV", *ctx.operands(x, other, dtype=computed_in(dtype)))
+    quotient = ctx.elementwise(
+        "FLOOR_DIV", *ctx.operands(x, other, dtype=computed_in(dtype))
+    )
     return to_result_dtype(ctx, quotient, computed_in(dtype), dtype)
 
 
@@ -93,7 +101,9 @@ def fmod(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     sizes = [
         ctx.unary("ABS", t) for t in (a, b)
     ]  # the remainder of the absolute values, with the sign of self
-    return ctx.cast(ctx.elementwise("PROD", floored(ctx, *sizes)[1], ctx.unary("SIGN", a)), dtype)
+    return ctx.cast(
+        ctx.elementwise("PROD", floored(ctx, *sizes)[1], ctx.unary("SIGN", a)), dtype
+    )
 
 
 @converter(
@@ -121,7 +131,9 @@ def rounded(divisor: Operand, dtype: torch.dtype) -> Operand:
     return divisor
 
 
-def rest(ctx: ConversionContext, x: Operand, other: Operand, quotient: ITensor) -> ITensor:
+def rest(
+    ctx: ConversionContext, x: Operand, other: Operand, quotient: ITensor
+) -> ITensor:
     """x - quotient other, in the dtype that x and other promote to"""
     dtype = ctx.promoted(x, other)
     x, other, quotient = ctx.operands(x, other, quotient, dtype=computed_in(dtype))
@@ -133,7 +145,11 @@ def power_of_two(divisor: Operand) -> bool:
     """Whether a static divisor is a power of two, so that quotients and products with it are
     exact.
     """
-    return isinstance(divisor, int | float) and divisor != 0 and math.frexp(abs(divisor))[0] == 0.5
+    return (
+        isinstance(divisor, int | float)
+        and divisor != 0
+        and math.frexp(abs(divisor))[0] == 0.5
+    )
 
 
 def floored(ctx: ConversionContext, x: Operand, other: Operand) -> tuple[Any, Any]:
@@ -148,21 +164,31 @@ def floored(ctx: ConversionContext, x: Operand, other: Operand) -> tuple[Any, An
     found = exact_rest(ctx, a, quotient, b)
     if not isinstance(other, int | float) or math.isinf(other):
         found = _past_infinity(ctx, a, b, found)
-    over = less(ctx, ctx.elementwise("PROD", ctx.unary("SIGN", found), ctx.unary("SIGN", b)), 0.0)
+    over = less(
+        ctx,
+        ctx.elementwise("PROD", ctx.unary("SIGN", found), ctx.unary("SIGN", b)),
+        0.0,
+    )
     smaller = ctx.elementwise("SUB", quotient, ctx.like_scalar(quotient, 1.0))
     return choose(ctx, over, smaller, quotient), choose(
         ctx, over, ctx.elementwise("SUM", found, b), found
     )
 
 
-def _past_infinity(ctx: ConversionContext, a: ITensor, b: ITensor, found: ITensor) -> ITensor:
+def _past_infinity(
+    ctx: ConversionContext, a: ITensor, b: ITensor, found: ITensor
+) -> ITensor:
     """The remainder `found`, and that of infinite divisors: a, or NaN where a is infinite."""
     infinite = equal(ctx, ctx.unary("ABS", b), torch.inf)
-    nothing = ctx.elementwise("PROD", a, ctx.like_scalar(a, 0.0))  # NaN where a is infinite
+    nothing = ctx.elementwise(
+        "PROD", a, ctx.like_scalar(a, 0.0)
+    )  # NaN where a is infinite
     return choose(ctx, infinite, ctx.elementwise("SUM", a, nothing), found)
 
 
-def exact_rest(ctx: ConversionContext, a: ITensor, quotient: ITensor, b: ITensor) -> ITensor:
+def exact_rest(
+    ctx: ConversionContext, a: ITensor, quotient: ITensor, b: ITensor
+) -> ITensor:
     """a - quotient b, each factor split into halves of 12 bits, whose products are exact (Veltkamp,
     Dekker).
     """

@@ -56,11 +56,15 @@ def _written_out(term: str, rank: int, dots: str) -> str:
     return term.replace("...", dots[len(dots) - count :])
 
 
-@converter("aten::einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor")
+@converter(
+    "aten::einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor"
+)
 def einsum(ctx: ConversionContext, equation: str, tensors: list[ITensor]) -> ITensor:
     """Products summed over the axes that are not in the result; the path changes only the order"""
     form = parsed(equation, [ctx.rank(t) for t in tensors])
-    operands = [_diagonal(ctx, t, term) for t, term in zip(tensors, form.terms, strict=True)]
+    operands = [
+        _diagonal(ctx, t, term) for t, term in zip(tensors, form.terms, strict=True)
+    ]
     lengths = _lengths(operands)
     operands = [_without_units(ctx, t, term, lengths) for t, term in operands]
     missing = [c for c in form.result if not any(c in term for _, term in operands)]
@@ -109,12 +113,16 @@ def _without_units(
     ctx: ConversionContext, x: ITensor, term: str, lengths: dict[str, int]
 ) -> Operand:
     """Remove axes of size 1 whose letter is longer elsewhere; they broadcast."""
-    units = [axis for axis, c in enumerate(term) if x.shape[axis] == 1 and lengths[c] != 1]
+    units = [
+        axis for axis, c in enumerate(term) if x.shape[axis] == 1 and lengths[c] != 1
+    ]
     kept = "".join(c for axis, c in enumerate(term) if axis not in units)
     return ctx.squeeze(x, units), kept
 
 
-def _contract(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> ITensor:
+def _contract(
+    ctx: ConversionContext, operands: Sequence[Operand], result: str
+) -> ITensor:
     """Contract floats in pairs from the left. Integers, which IEinsumLayer does not support, are
     multiplied and summed.
     """
@@ -174,7 +182,9 @@ def _layer(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> 
     tensors = [tensor for tensor, _ in operands]
     terms = [term for _, term in operands]
     letters = dict.fromkeys("".join(terms))
-    lower_case = {ord(letter): string.ascii_lowercase[i] for i, letter in enumerate(letters)}
+    lower_case = {
+        ord(letter): string.ascii_lowercase[i] for i, letter in enumerate(letters)
+    }
     equation = f"{','.join(terms)}->{result}".translate(lower_case)
     layer = ctx.net.add_einsum(tensors, equation)
     sizes = {}
@@ -184,7 +194,9 @@ def _layer(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> 
     return ctx.set_sizes(layer.get_output(0), [sizes[letter] for letter in result])
 
 
-def _by_products(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> ITensor:
+def _by_products(
+    ctx: ConversionContext, operands: Sequence[Operand], result: str
+) -> ITensor:
     summed = dict.fromkeys(c for _, term in operands for c in term if c not in result)
     letters = result + "".join(summed)
     views = []

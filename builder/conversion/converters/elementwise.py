@@ -50,7 +50,9 @@ for _schema, _operation in ARITHMETIC.items():
     _register_arithmetic(_schema, _operation)
 
 
-def _scaled(ctx: ConversionContext, x: Operand, alpha: Scalar, dtype: torch.dtype) -> Any:
+def _scaled(
+    ctx: ConversionContext, x: Operand, alpha: Scalar, dtype: torch.dtype
+) -> Any:
     if not isinstance(alpha, DynamicScalar) and alpha == 1:
         return x
     return ctx.elementwise("PROD", *ctx.operands(x, alpha, dtype=dtype))
@@ -98,7 +100,9 @@ def rsub(ctx: ConversionContext, x: Tensor, other: Operand, alpha: Scalar) -> IT
     """other - alpha * self"""
     dtype = ctx.promoted(x, other)
     scaled = _scaled(ctx, x, alpha, dtype)
-    return ctx.wrapped(ctx.elementwise("SUB", *ctx.operands(other, scaled, dtype=dtype)), dtype)
+    return ctx.wrapped(
+        ctx.elementwise("SUB", *ctx.operands(other, scaled, dtype=dtype)), dtype
+    )
 
 
 def _register_comparison(name: str, operation: str, negate: bool) -> None:
@@ -116,17 +120,24 @@ for _name, (_operation, _negate) in COMPARISON.items():
     _register_comparison(_name, _operation, _negate)
 
 
-@converter("aten::atan2(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
+@converter(
+    "aten::atan2(Tensor self, Tensor other) -> Tensor", constants=("self", "other")
+)
 def atan2(ctx: ConversionContext, y: Tensor, /, other: Tensor) -> ITensor:
     """The angle of the point (x, y): atan(|y| / |x|), moved to its quadrant; signed zeros are
     respected
     """
     dtype = ctx.promoted(y, other)
-    y, other = ctx.operands(y, other, dtype=dtype if dtype.is_floating_point else torch.float32)
+    y, other = ctx.operands(
+        y, other, dtype=dtype if dtype.is_floating_point else torch.float32
+    )
     height, width = ctx.unary("ABS", y), ctx.unary("ABS", other)
     # |y| = |x| is 45 degrees, also for inf/inf; for two zeros it is 0
     ratio = choose(
-        ctx, equal(ctx, height, width), ctx.unary("SIGN", width), combine(ctx, "DIV", height, width)
+        ctx,
+        equal(ctx, height, width),
+        ctx.unary("SIGN", width),
+        combine(ctx, "DIV", height, width),
     )
     # an engine's |0| may be -0, whose quotient is -inf
     angle = ctx.unary("ABS", ctx.unary("ATAN", ratio))
@@ -137,7 +148,9 @@ def atan2(ctx: ConversionContext, y: Tensor, /, other: Tensor) -> ITensor:
 
 def negative(ctx: ConversionContext, x: ITensor) -> ITensor:
     """Whether the sign is negative, including -0.0, whose reciprocal is -inf."""
-    return ctx.elementwise("OR", less(ctx, x, 0.0), less(ctx, ctx.unary("RECIP", x), 0.0))
+    return ctx.elementwise(
+        "OR", less(ctx, x, 0.0), less(ctx, ctx.unary("RECIP", x), 0.0)
+    )
 
 
 @converter(
@@ -150,11 +163,15 @@ def lerp(ctx: ConversionContext, x: Tensor, end: Tensor, weight: Operand) -> ITe
     exactly; half precision is computed in float32
     """
     x, end = ctx.operands(x, end)
-    return _lerp(ctx, x, end, weight if isinstance(weight, int | float) else ctx.tensor(weight))
+    return _lerp(
+        ctx, x, end, weight if isinstance(weight, int | float) else ctx.tensor(weight)
+    )
 
 
 @half_as_float32
-def _lerp(ctx: ConversionContext, x: ITensor, end: ITensor, weight: float | ITensor) -> ITensor:
+def _lerp(
+    ctx: ConversionContext, x: ITensor, end: ITensor, weight: float | ITensor
+) -> ITensor:
     difference = combine(ctx, "SUB", end, x)
     if isinstance(weight, int | float):
         base, operation, share = (
@@ -191,4 +208,6 @@ def addcdiv(
 
 def _plus(ctx: ConversionContext, x: Tensor, term: ITensor, value: float) -> ITensor:
     """x + value term"""
-    return combine(ctx, "SUM", x, term if value == 1 else combine(ctx, "PROD", term, value))
+    return combine(
+        ctx, "SUM", x, term if value == 1 else combine(ctx, "PROD", term, value)
+    )

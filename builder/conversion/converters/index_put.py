@@ -46,7 +46,9 @@ def index_put(
     masks = [
         i
         for i in indices
-        if i is not None and not isinstance(i, torch.Tensor) and ctx.dtype(i) == torch.bool
+        if i is not None
+        and not isinstance(i, torch.Tensor)
+        and ctx.dtype(i) == torch.bool
     ]
     if masks:
         return _put_masked(ctx, x, indices, values, accumulate)
@@ -86,7 +88,9 @@ def _put_masked(
     return ctx.copy_sizes(x, choose(ctx, wide, values, x, ctx.dtype(x)))
 
 
-def _nth_selected(ctx: ConversionContext, mask: ITensor, values: ITensor, behind: int) -> ITensor:
+def _nth_selected(
+    ctx: ConversionContext, mask: ITensor, values: ITensor, behind: int
+) -> ITensor:
     """values [selected, *behind] expanded to the mask's axes: position p gets the row (number
     selected before p).
     """
@@ -127,7 +131,9 @@ def _put_at(
         volume = ctx.arithmetic("mul", volume, size)
     several = len(axes) > 1
     rows = ctx.reshape(front, [volume, *sizes[len(axes) :]]) if several else front
-    index = as_index(ctx, linear_index(ctx, [positions[a] for a in axes], sizes[: len(axes)]))
+    index = as_index(
+        ctx, linear_index(ctx, [positions[a] for a in axes], sizes[: len(axes)])
+    )
     values = _values_in_front(ctx, x, values, index, axes, others)
     done = _rows_written(ctx, rows, index, values, accumulate)
     if several:
@@ -156,7 +162,11 @@ def _values_in_front(
 
 
 def _rows_written(
-    ctx: ConversionContext, rows: ITensor, index: ITensor, values: ITensor, accumulate: bool
+    ctx: ConversionContext,
+    rows: ITensor,
+    index: ITensor,
+    values: ITensor,
+    accumulate: bool,
 ) -> ITensor:
     if accumulate:
         flat = ctx.reshape(index, [-1])
@@ -165,12 +175,16 @@ def _rows_written(
         column = ctx.reshape(flat, [ctx.size(flat, 0), *([1] * len(behind))])
         return accumulated(ctx, rows, 0, column, lined, "sum")
     positions = ctx.unsqueeze(index, [ctx.rank(index)])
-    result = ctx.net.add_scatter(rows, positions, values, trt.ScatterMode.ND).get_output(0)
+    result = ctx.net.add_scatter(
+        rows, positions, values, trt.ScatterMode.ND
+    ).get_output(0)
     return alike(ctx, rows, result)
 
 
 @converter("aten::masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor")
-def masked_scatter(ctx: ConversionContext, x: ITensor, mask: ITensor, source: ITensor) -> ITensor:
+def masked_scatter(
+    ctx: ConversionContext, x: ITensor, mask: ITensor, source: ITensor
+) -> ITensor:
     """self with the true positions of mask filled by the values of source, in order"""
     sizes = broadcast_sizes(ctx, [x, mask])
     whole, mask = ctx.expand(x, sizes), ctx.expand(mask, sizes)

@@ -45,8 +45,13 @@ def embedding(ctx: ConversionContext, weight: ITensor, indices: Tensor) -> ITens
     return gathered(ctx, weight, indices, 0)
 
 
-@converter("aten::index_select(Tensor self, int dim, Tensor index) -> Tensor", constants=("index",))
-def index_select(ctx: ConversionContext, x: ITensor, dim: int, index: Tensor) -> ITensor:
+@converter(
+    "aten::index_select(Tensor self, int dim, Tensor index) -> Tensor",
+    constants=("index",),
+)
+def index_select(
+    ctx: ConversionContext, x: ITensor, dim: int, index: Tensor
+) -> ITensor:
     """The values at a vector of indices along one axis; a 0-d tensor has only itself."""
     if ctx.rank(x) == 0:
         return x
@@ -65,7 +70,9 @@ def take(ctx: ConversionContext, x: ITensor, index: Tensor) -> ITensor:
     "aten::gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor",
     constants=("index",),
 )
-def gather(ctx: ConversionContext, node: Node, x: ITensor, dim: int, index: Tensor) -> ITensor:
+def gather(
+    ctx: ConversionContext, node: Node, x: ITensor, dim: int, index: Tensor
+) -> ITensor:
     """out[i][j] = self[index[i][j]][j] for dim 0"""
     if 0 in tuple(index.shape):  # torch then does not check the ranks
         if -1 not in tuple(index.shape):
@@ -83,7 +90,9 @@ def _gather_zero_dim(
     ctx: ConversionContext, node: Node, x: ITensor, dim: int, index: Tensor
 ) -> ITensor:
     """Gather with a 0-d tensor as a vector of one element."""
-    vector = gather(ctx, node, _one_axis(ctx, x), dim, _one_axis(ctx, as_index(ctx, index)))
+    vector = gather(
+        ctx, node, _one_axis(ctx, x), dim, _one_axis(ctx, as_index(ctx, index))
+    )
     return vector if ctx.rank(index) else ctx.reshape(vector, [])
 
 
@@ -91,14 +100,18 @@ def _one_axis(ctx: ConversionContext, x: ITensor) -> ITensor:
     return x if ctx.rank(x) else ctx.reshape(x, [1])
 
 
-def element_gathered(ctx: ConversionContext, x: ITensor, index: Tensor, axis: int) -> ITensor:
+def element_gathered(
+    ctx: ConversionContext, x: ITensor, index: Tensor, axis: int
+) -> ITensor:
     """One IGatherLayer in ELEMENT mode. The data is sliced to the index's sizes on the other axes,
     as in torch.
     """
     index = as_index(ctx, index)
     sizes = [
         own if i == axis else requested
-        for i, (own, requested) in enumerate(zip(ctx.sizes(x), ctx.sizes(index), strict=True))
+        for i, (own, requested) in enumerate(
+            zip(ctx.sizes(x), ctx.sizes(index), strict=True)
+        )
     ]
     x = slice_to(ctx, x, sizes)
     layer = ctx.net.add_gather_v2(x, index, trt.GatherMode.ELEMENT)
@@ -119,7 +132,9 @@ def slice_to(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> ITens
     "aten::take_along_dim(Tensor self, Tensor indices, int? dim=None) -> Tensor",
     constants=("indices",),
 )
-def take_along_dim(ctx: ConversionContext, x: ITensor, indices: Tensor, dim: int | None) -> Any:
+def take_along_dim(
+    ctx: ConversionContext, x: ITensor, indices: Tensor, dim: int | None
+) -> Any:
     """gather with broadcasting on the other axes and negative indices; on the flat tensor without
     dim.
     """
@@ -157,8 +172,13 @@ def _other_axes(
     return result
 
 
-@converter("aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor", constants=("indices",))
-def index_tensor(ctx: ConversionContext, x: ITensor, indices: Sequence[Tensor | None]) -> ITensor:
+@converter(
+    "aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor",
+    constants=("indices",),
+)
+def index_tensor(
+    ctx: ConversionContext, x: ITensor, indices: Sequence[Tensor | None]
+) -> ITensor:
     """self[indices]: integer tensors broadcast together, None keeps an axis, and a mask selects its
     nonzero positions.
     """
@@ -166,7 +186,9 @@ def index_tensor(ctx: ConversionContext, x: ITensor, indices: Sequence[Tensor | 
     axes = [axis for axis, index in enumerate(indexers) if index is not None]
     if len(axes) == 1:
         axis = axes[0]
-        return gathered(ctx, x, from_the_front(ctx, indexers[axis], ctx.size(x, axis)), axis)
+        return gathered(
+            ctx, x, from_the_front(ctx, indexers[axis], ctx.size(x, axis)), axis
+        )
     return _gather_several(ctx, x, indexers, axes)
 
 
@@ -213,19 +235,27 @@ def _gather_several(
         indexers = [indexers[axis] for axis in axes]
         axes = list(range(len(axes)))
     sizes = ctx.sizes(x)
-    flat = linear_index(ctx, [indexers[axis] for axis in axes], [sizes[axis] for axis in axes])
+    flat = linear_index(
+        ctx, [indexers[axis] for axis in axes], [sizes[axis] for axis in axes]
+    )
     first, last = axes[0], axes[-1]
     volume = ctx.product([sizes[axis] for axis in axes])
     merged = ctx.reshape(x, [*sizes[:first], volume, *sizes[last + 1 :]])
     return gathered(ctx, merged, flat, first)
 
 
-def linear_index(ctx: ConversionContext, indexers: Sequence[Tensor], sizes: Sequence[Size]) -> Any:
+def linear_index(
+    ctx: ConversionContext, indexers: Sequence[Tensor], sizes: Sequence[Size]
+) -> Any:
     """Several indices, one for each axis, as one index into the merged axes; static if all are."""
     result: Any = None
     for position, size in zip(indexers, sizes, strict=True):
         position = from_the_front(ctx, position, size)
-        result = position if result is None else _plus(ctx, _times(ctx, result, size), position)
+        result = (
+            position
+            if result is None
+            else _plus(ctx, _times(ctx, result, size), position)
+        )
     return result
 
 

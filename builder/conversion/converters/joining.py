@@ -40,7 +40,9 @@ def _cat(ctx: ConversionContext, tensors: list[Tensor], dim: int) -> ITensor:
 
 
 for _name in ("cat", "concat", "concatenate"):
-    converter(f"aten::{_name}(Tensor[] tensors, int dim=0) -> Tensor", constants=("tensors",))(_cat)
+    converter(
+        f"aten::{_name}(Tensor[] tensors, int dim=0) -> Tensor", constants=("tensors",)
+    )(_cat)
 
 
 @converter("aten::stack(Tensor[] tensors, int dim=0) -> Tensor", constants=("tensors",))
@@ -108,5 +110,7 @@ for _name, _rank, _axis in (
 @converter("aten::column_stack(Tensor[] tensors) -> Tensor", constants=("tensors",))
 def column_stack(ctx: ConversionContext, tensors: list[Tensor]) -> ITensor:
     """Concatenate columns; vectors and numbers become columns."""
-    columns = [t if ctx.rank(t) > 1 else new_axis(ctx, at_least(ctx, t, 1), 1) for t in tensors]
+    columns = [
+        t if ctx.rank(t) > 1 else new_axis(ctx, at_least(ctx, t, 1), 1) for t in tensors
+    ]
     return joined(ctx, columns, 1)

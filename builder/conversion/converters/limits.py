@@ -22,7 +22,9 @@ from builder.engine import ITensor
     constants=("self", "min", "max"),
     dynamic=("min", "max"),
 )
-def clamp(ctx: ConversionContext, x: Tensor, min: Operand | None, max: Operand | None) -> Any:
+def clamp(
+    ctx: ConversionContext, x: Tensor, min: Operand | None, max: Operand | None
+) -> Any:
     """min(max(x, low), high), in the dtype that all promote to: integers with fractional limits
     become floats
     """
@@ -130,12 +132,17 @@ def nan_to_num(
         (torch.inf, posinf, limits.max),
         (-torch.inf, neginf, limits.min),
     ):
-        result = choose(ctx, equal(ctx, x, infinity), default if given is None else given, result)
+        result = choose(
+            ctx, equal(ctx, x, infinity), default if given is None else given, result
+        )
     return result
 
 
 def _register_nan_aware(name: str, operation: str) -> None:
-    @converter(f"aten::{name}(Tensor self, Tensor other) -> Tensor", constants=("self", "other"))
+    @converter(
+        f"aten::{name}(Tensor self, Tensor other) -> Tensor",
+        constants=("self", "other"),
+    )
     def extreme(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
         if not ctx.promoted(x, other).is_floating_point:
             return combine(ctx, operation, x, other)

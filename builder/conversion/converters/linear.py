@@ -19,7 +19,9 @@ from builder.engine import ITensor, trt
     "aten::linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor",
     constants=("weight", "bias"),
 )
-def linear(ctx: ConversionContext, x: ITensor, weight: Tensor, bias: Tensor | None) -> ITensor:
+def linear(
+    ctx: ConversionContext, x: ITensor, weight: Tensor, bias: Tensor | None
+) -> ITensor:
     """input @ weight.T + bias; a weight of rank 1 is a vector, as in torch.nn.functional.linear"""
     product = matmul(ctx, x, weight, transpose_b=ctx.rank(weight) == 2)
     return product if bias is None else add(ctx, product, bias)
@@ -34,10 +36,14 @@ def scaled(ctx: ConversionContext, x: Tensor, factor: Scalar) -> Any:
     """x * factor in the dtype of x; no layer for 1."""
     if not isinstance(factor, DynamicScalar) and factor == 1:
         return x
-    if ctx.dtype(x) == torch.bool and not isinstance(factor, DynamicScalar):  # as PyTorch: logical
+    if ctx.dtype(x) == torch.bool and not isinstance(
+        factor, DynamicScalar
+    ):  # as PyTorch: logical
         if factor:
             return x
-        return ctx.elementwise("AND", ctx.tensor(x), ctx.like_scalar(ctx.tensor(x), False))
+        return ctx.elementwise(
+            "AND", ctx.tensor(x), ctx.like_scalar(ctx.tensor(x), False)
+        )
     if isinstance(x, torch.Tensor) and not isinstance(factor, DynamicScalar):
         return (x * factor).to(x.dtype)
     return ctx.elementwise("PROD", *ctx.operands(x, factor, dtype=ctx.dtype(x)))
@@ -65,7 +71,9 @@ def product(ctx: ConversionContext, a: Tensor, b: Tensor, /) -> ITensor:
     return matmul(ctx, a, b)
 
 
-def matmul(ctx: ConversionContext, a: Tensor, b: Tensor, transpose_b: bool = False) -> ITensor:
+def matmul(
+    ctx: ConversionContext, a: Tensor, b: Tensor, transpose_b: bool = False
+) -> ITensor:
     """a @ b of ITensors or static tensors of one dtype; a 1-d operand is a vector, batch axes
     broadcast.
     """
@@ -93,7 +101,12 @@ def _layer(ctx: ConversionContext, a: Tensor, b: Tensor, transpose_b: bool) -> I
 
 
 def _note_matrix(
-    ctx: ConversionContext, a: Tensor, b: Tensor, result: ITensor, a_vector: bool, op_b: Any
+    ctx: ConversionContext,
+    a: Tensor,
+    b: Tensor,
+    result: ITensor,
+    a_vector: bool,
+    op_b: Any,
 ) -> ITensor:
     """Record the sizes: rows come from a, columns from b; sizes.propagate handles the batch
     axes.
@@ -136,7 +149,9 @@ def _integer_product(
     return ctx.wrapped(result, dtype)
 
 
-def total(ctx: ConversionContext, x: Tensor, axes: Sequence[int], keep: bool = False) -> Any:
+def total(
+    ctx: ConversionContext, x: Tensor, axes: Sequence[int], keep: bool = False
+) -> Any:
     """The sum over some axes, in the dtype of x."""
     if not axes:
         return x
@@ -167,7 +182,13 @@ def _register_added(schema: str) -> None:
 
     @converter(f"aten::{schema}", constants=_FACTORS, dynamic=("beta", "alpha"))
     def added(
-        ctx: ConversionContext, x: Tensor, a: Tensor, b: Tensor, /, beta: Scalar, alpha: Scalar
+        ctx: ConversionContext,
+        x: Tensor,
+        a: Tensor,
+        b: Tensor,
+        /,
+        beta: Scalar,
+        alpha: Scalar,
     ) -> Any:
         """beta * self + alpha * (a @ b); a beta of 0 ignores self, NaN or not"""
         result = outer_product(ctx, a, b) if name == "addr" else matmul(ctx, a, b)

@@ -18,7 +18,8 @@ OPERATIONS = {"and": "AND", "or": "OR", "xor": "XOR"}
 
 def _register_logical(name: str, operation: str) -> None:
     @converter(
-        f"aten::logical_{name}(Tensor self, Tensor other) -> Tensor", constants=("self", "other")
+        f"aten::logical_{name}(Tensor self, Tensor other) -> Tensor",
+        constants=("self", "other"),
     )
     def logical(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
         truths = (ctx.cast(ctx.tensor(v), torch.bool) for v in (x, other))
@@ -40,7 +41,12 @@ def _register_bitwise(name: str, operation: str) -> None:
         if dtype == torch.bool:
             return ctx.elementwise(operation, a, b)
         mask = next((v for v in (x, other) if isinstance(v, int)), None)
-        if operation == "AND" and mask is not None and mask >= 0 and mask & (mask + 1) == 0:
+        if (
+            operation == "AND"
+            and mask is not None
+            and mask >= 0
+            and mask & (mask + 1) == 0
+        ):
             return low_bits(ctx, b if mask is x else a, mask, dtype)
         return by_bits(ctx, operation, a, b, dtype)
 
@@ -67,7 +73,9 @@ def bitwise_not(ctx: ConversionContext, x: ITensor) -> ITensor:
     return ctx.wrapped(ctx.elementwise("SUB", ctx.like_scalar(x, -1), x), dtype)
 
 
-def low_bits(ctx: ConversionContext, x: ITensor, mask: int, dtype: torch.dtype) -> ITensor:
+def low_bits(
+    ctx: ConversionContext, x: ITensor, mask: int, dtype: torch.dtype
+) -> ITensor:
     """x & (2^n - 1): the remainder of floor division by 2^n."""
     if mask == torch.iinfo(dtypes.carrier(dtype)).max:
         mask >>= 1  # 2^n would not fit; bit n - 1 is handled by two steps
@@ -105,10 +113,14 @@ def bits(ctx: ConversionContext, x: ITensor, carrier: torch.dtype) -> ITensor:
         -2
     ]  # 2^31 is not an int32: its bit is the sign of the quotient by 2^30
     last_axis = [1] * (rank - 1) + [-1]
-    shifted = ctx.elementwise("FLOOR_DIV", x, ctx.constant(positions.reshape(last_axis)))
+    shifted = ctx.elementwise(
+        "FLOOR_DIV", x, ctx.constant(positions.reshape(last_axis))
+    )
     halves = torch.ones(len(positions), dtype=carrier)
     halves[-1] = 2
-    shifted = ctx.elementwise("FLOOR_DIV", shifted, ctx.constant(halves.reshape(last_axis)))
+    shifted = ctx.elementwise(
+        "FLOOR_DIV", shifted, ctx.constant(halves.reshape(last_axis))
+    )
     two = ctx.like_scalar(shifted, 2)
     even = ctx.elementwise("PROD", ctx.elementwise("FLOOR_DIV", shifted, two), two)
     return ctx.unary("NOT", ctx.elementwise("EQUAL", shifted, even))
@@ -134,7 +146,9 @@ def powers(ctx: ConversionContext, exponents: ITensor, carrier: torch.dtype) -> 
     smallest integer.
     """
     table = ctx.constant(bit_weights(carrier))
-    result = ctx.net.add_gather(table, ctx.cast(exponents, torch.int32), 0).get_output(0)
+    result = ctx.net.add_gather(table, ctx.cast(exponents, torch.int32), 0).get_output(
+        0
+    )
     return ctx.copy_sizes(exponents, result)
 
 
@@ -143,20 +157,26 @@ def own_bits(dtype: torch.dtype) -> int:
     return min(torch.iinfo(dtype).bits, torch.iinfo(dtypes.carrier(dtype)).bits)
 
 
-def left(ctx: ConversionContext, x: ITensor, positions: ITensor, dtype: torch.dtype) -> ITensor:
+def left(
+    ctx: ConversionContext, x: ITensor, positions: ITensor, dtype: torch.dtype
+) -> ITensor:
     """x 2^places with wrap-around; 0 for a negative shift, or a shift by at least the number of
     bits
     """
     bits = own_bits(dtype)
     carrier = dtypes.carrier(dtype)
-    product = ctx.elementwise("PROD", x, powers(ctx, within(ctx, positions, bits - 1), carrier))
+    product = ctx.elementwise(
+        "PROD", x, powers(ctx, within(ctx, positions, bits - 1), carrier)
+    )
     outside = ctx.elementwise(
         "OR", less(ctx, positions, 0), ctx.unary("NOT", less(ctx, positions, bits))
     )
     return choose(ctx, outside, 0, ctx.wrapped(product, dtype), dtype)
 
 
-def right(ctx: ConversionContext, x: ITensor, positions: ITensor, dtype: torch.dtype) -> ITensor:
+def right(
+    ctx: ConversionContext, x: ITensor, positions: ITensor, dtype: torch.dtype
+) -> ITensor:
     """floor(x / 2^places); only the sign remains for a negative shift, or a shift by at least the
     number of bits
     """

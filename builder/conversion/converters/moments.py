@@ -33,9 +33,15 @@ RESULTS = {
 def _register(name: str, returns: str) -> None:
     @half_as_float32
     def results(
-        ctx: ConversionContext, x: ITensor, dim: Axes, correction: Number | None, keepdim: bool
+        ctx: ConversionContext,
+        x: ITensor,
+        dim: Axes,
+        correction: Number | None,
+        keepdim: bool,
     ) -> Any:
-        spread, mean = moments(ctx, x, dim, 1 if correction is None else correction, keepdim)
+        spread, mean = moments(
+            ctx, x, dim, 1 if correction is None else correction, keepdim
+        )
         spread = ctx.unary("SQRT", spread) if name.startswith("std") else spread
         return (spread, mean) if name.endswith("mean") else spread
 
@@ -57,7 +63,11 @@ def _register(name: str, returns: str) -> None:
         f" keepdim=False) -> {returns}"
     )
     def corrected(
-        ctx: ConversionContext, x: ITensor, dim: Axes, correction: Number | None, keepdim: bool
+        ctx: ConversionContext,
+        x: ITensor,
+        dim: Axes,
+        correction: Number | None,
+        keepdim: bool,
     ) -> Any:
         return results(ctx, x, dim, correction, keepdim)
 
@@ -88,7 +98,9 @@ def moments(
     return variance, mean if keepdim else ctx.squeeze(mean, axes)
 
 
-def degrees(ctx: ConversionContext, x: ITensor, axes: list[int], correction: float) -> Any:
+def degrees(
+    ctx: ConversionContext, x: ITensor, axes: list[int], correction: float
+) -> Any:
     """max(n - correction, 0) of the number n of elements of the axes, as a float or
     DynamicScalar.
     """
@@ -97,7 +109,9 @@ def degrees(ctx: ConversionContext, x: ITensor, axes: list[int], correction: flo
         count = ctx.arithmetic("mul", count, ctx.size(x, axis))
     if isinstance(count, DynamicScalar):
         return scalars.convert(
-            ctx, ctx.arithmetic("max", ctx.arithmetic("sub", count, correction), 0), torch.float32
+            ctx,
+            ctx.arithmetic("max", ctx.arithmetic("sub", count, correction), 0),
+            torch.float32,
         )
     return float(max(count - correction, 0))
 
@@ -110,13 +124,19 @@ def vector_norm(
     nonzero elements for 0.
     """
     if order == 2:
-        return ctx.unary("SQRT", over(ctx, "SUM", combine(ctx, "PROD", x, x), dim, keepdim))
+        return ctx.unary(
+            "SQRT", over(ctx, "SUM", combine(ctx, "PROD", x, x), dim, keepdim)
+        )
     size = ctx.unary("ABS", x)
     if order in (torch.inf, -torch.inf):
         return over(ctx, "MAX" if order > 0 else "MIN", size, dim, keepdim)
     if order == 0:
         return over(
-            ctx, "SUM", choose(ctx, equal(ctx, x, 0.0), 0.0, 1.0, ctx.dtype(x)), dim, keepdim
+            ctx,
+            "SUM",
+            choose(ctx, equal(ctx, x, 0.0), 0.0, 1.0, ctx.dtype(x)),
+            dim,
+            keepdim,
         )
     if order == 1:
         return over(ctx, "SUM", size, dim, keepdim)
@@ -146,7 +166,9 @@ def norm(ctx: ConversionContext, x: ITensor, p: float) -> ITensor:
     return vector_norm(ctx, x, p, None, False)
 
 
-@converter("aten::norm.ScalarOpt_dtype(Tensor self, Scalar? p, *, ScalarType dtype) -> Tensor")
+@converter(
+    "aten::norm.ScalarOpt_dtype(Tensor self, Scalar? p, *, ScalarType dtype) -> Tensor"
+)
 def norm_in(ctx: ConversionContext, x: ITensor, p: float | None, dtype: int) -> ITensor:
     """The p-norm of all elements, computed in `dtype`"""
     return vector_norm(ctx, in_dtype(ctx, x, dtype), 2 if p is None else p, None, False)
@@ -155,7 +177,9 @@ def norm_in(ctx: ConversionContext, x: ITensor, p: float | None, dtype: int) -> 
 @converter(
     "aten::norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor"
 )
-def norm_over(ctx: ConversionContext, x: ITensor, p: float | None, dim: Axes, keepdim: bool) -> Any:
+def norm_over(
+    ctx: ConversionContext, x: ITensor, p: float | None, dim: Axes, keepdim: bool
+) -> Any:
     """The p-norm over axes"""
     return vector_norm(ctx, x, 2 if p is None else p, dim, keepdim)
 
@@ -165,14 +189,25 @@ def norm_over(ctx: ConversionContext, x: ITensor, p: float | None, dim: Axes, ke
     " dtype) -> Tensor"
 )
 def norm_over_in(
-    ctx: ConversionContext, x: ITensor, p: float | None, dim: Axes, keepdim: bool, dtype: int
+    ctx: ConversionContext,
+    x: ITensor,
+    p: float | None,
+    dim: Axes,
+    keepdim: bool,
+    dtype: int,
 ) -> ITensor:
     """The p-norm over axes, computed in `dtype`"""
-    return vector_norm(ctx, in_dtype(ctx, x, dtype), 2 if p is None else p, dim, keepdim)
+    return vector_norm(
+        ctx, in_dtype(ctx, x, dtype), 2 if p is None else p, dim, keepdim
+    )
 
 
-@converter("aten::frobenius_norm.dim(Tensor self, int[1] dim, bool keepdim=False) -> Tensor")
-def frobenius_norm(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> ITensor:
+@converter(
+    "aten::frobenius_norm.dim(Tensor self, int[1] dim, bool keepdim=False) -> Tensor"
+)
+def frobenius_norm(
+    ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool
+) -> ITensor:
     """The square root of the sum of squares over axes"""
     return vector_norm(ctx, x, 2, dim, keepdim)
 
@@ -225,7 +260,9 @@ def linalg_matrix_norm(
     dtype: int | None,
 ) -> ITensor:
     """The largest or smallest sum of absolute values of a row (inf) or column (1)"""
-    return matrix_norm(ctx, in_dtype(ctx, x, dtype), ord, [ctx.axis(x, d) for d in dim], keepdim)
+    return matrix_norm(
+        ctx, in_dtype(ctx, x, dtype), ord, [ctx.axis(x, d) for d in dim], keepdim
+    )
 
 
 @converter(f"aten::linalg_matrix_norm.str_ord(Tensor self, str ord='fro', {_MATRIX}")
@@ -241,7 +278,9 @@ def linalg_matrix_norm_by_name(
     return _frobenius(ctx, in_dtype(ctx, x, dtype), ord, dim, keepdim)
 
 
-def _frobenius(ctx: ConversionContext, x: ITensor, order: str, dim: Axes, keepdim: bool) -> ITensor:
+def _frobenius(
+    ctx: ConversionContext, x: ITensor, order: str, dim: Axes, keepdim: bool
+) -> ITensor:
     if order != "fro":
         raise Unconvertible(
             f"the norm {order!r} needs singular values, which TensorRT has no layer for"

@@ -107,7 +107,9 @@ def by_running_statistics(
     return scaled(ctx, x, *channel_scale(weight, bias, mean, variance, eps=eps))
 
 
-def scaled(ctx: ConversionContext, x: ITensor, scale: torch.Tensor, shift: torch.Tensor) -> ITensor:
+def scaled(
+    ctx: ConversionContext, x: ITensor, scale: torch.Tensor, shift: torch.Tensor
+) -> ITensor:
     """x * scale + shift for each channel (axis 1): one IScaleLayer, which requires two axes after
     the channel axis.
     """
@@ -131,7 +133,9 @@ def per_channel(ctx: ConversionContext, t: Tensor, x: ITensor, axis: int) -> Any
     return ctx.reshape(t, [ctx.size(t, 0), *sizes[1:]])
 
 
-def affine(ctx: ConversionContext, x: ITensor, weight: Coefficient, bias: Coefficient) -> ITensor:
+def affine(
+    ctx: ConversionContext, x: ITensor, weight: Coefficient, bias: Coefficient
+) -> ITensor:
     """x * weight + bias along the channels; each may be None."""
     for operation, t in (("PROD", weight), ("SUM", bias)):
         if t is not None:
@@ -170,7 +174,9 @@ def instance_norm(
 ) -> Any:
     """Normalizes each channel of each sample, or uses the running statistics"""
     if not use_input_stats:
-        return by_running_statistics(ctx, x, weight, bias, running_mean, running_var, eps)
+        return by_running_statistics(
+            ctx, x, weight, bias, running_mean, running_var, eps
+        )
     return normalized(ctx, x, list(range(2, ctx.rank(x))), weight, bias, 1, eps)
 
 
@@ -281,7 +287,9 @@ def native_layer_norm(
     "float eps=1.0000000000000001e-05, bool cudnn_enabled=True) -> Tensor",
     constants=("weight", "bias"),
     when=lambda ctx, a: (
-        None if isinstance(ctx.size(a.input, 1), int) else "the channels (axis 1) must be static"
+        None
+        if isinstance(ctx.size(a.input, 1), int)
+        else "the channels (axis 1) must be static"
     ),
 )
 def group_norm(
@@ -296,12 +304,17 @@ def group_norm(
     channels = ctx.size(x, 1)
     assert isinstance(channels, int)
     if channels % num_groups:
-        raise Unconvertible(f"{channels} channels do not divide into {num_groups} groups")
+        raise Unconvertible(
+            f"{channels} channels do not divide into {num_groups} groups"
+        )
     split = ctx.reshape(x, [ctx.size(x, 0), num_groups, -1])
     unit = [
-        ctx.constant(t(1, num_groups, 1, dtype=ctx.dtype(x))) for t in (torch.ones, torch.zeros)
+        ctx.constant(t(1, num_groups, 1, dtype=ctx.dtype(x)))
+        for t in (torch.ones, torch.zeros)
     ]
-    result = ctx.reshape(normalization_layer(ctx, split, unit[0], unit[1], [2], eps), ctx.sizes(x))
+    result = ctx.reshape(
+        normalization_layer(ctx, split, unit[0], unit[1], [2], eps), ctx.sizes(x)
+    )
     return affine(ctx, result, weight, bias)
 
 
@@ -326,7 +339,10 @@ def rms_norm(
     axes = list(range(ctx.rank(x) - len(normalized_shape), ctx.rank(x)))
     mean = reduce(ctx, "AVG", combine(ctx, "PROD", wide, wide), axes, True)
     root = ctx.unary(
-        "SQRT", combine(ctx, "SUM", mean, torch.finfo(torch.float32).eps if eps is None else eps)
+        "SQRT",
+        combine(
+            ctx, "SUM", mean, torch.finfo(torch.float32).eps if eps is None else eps
+        ),
     )
     result = combine(ctx, "DIV", wide, root)
     result = result if weight is None else combine(ctx, "PROD", result, weight)
@@ -343,5 +359,7 @@ def weight_norm(ctx: ConversionContext, v: Tensor, g: Tensor, dim: int) -> ITens
     kept = None if dim == -1 else ctx.axis(v, dim)
     axes = [axis for axis in range(ctx.rank(v)) if axis != kept]
     wide = accumulated(ctx, v)
-    norm = ctx.unary("SQRT", reduce(ctx, "SUM", combine(ctx, "PROD", wide, wide), axes, True))
+    norm = ctx.unary(
+        "SQRT", reduce(ctx, "SUM", combine(ctx, "PROD", wide, wide), axes, True)
+    )
     return combine(ctx, "PROD", v, combine(ctx, "DIV", g, ctx.cast(norm, ctx.dtype(v))))

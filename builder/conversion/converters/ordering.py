@@ -56,7 +56,9 @@ def _length(ctx: ConversionContext, arguments: SimpleNamespace) -> Size:
     return ctx.size(x, arguments.dim) if ctx.rank(x) else 1
 
 
-def best(ctx: ConversionContext, x: ITensor, k: Size, axis: int, largest: bool) -> tuple[Any, ...]:
+def best(
+    ctx: ConversionContext, x: ITensor, k: Size, axis: int, largest: bool
+) -> tuple[Any, ...]:
     """The k best values along an axis, best first, and their indices as int64; a vector is a matrix
     of one row.
     """
@@ -99,9 +101,9 @@ def _of_integers(
         values = reduce(ctx, "MAX" if largest else "MIN", x, [axis], True)
         key = ctx.elementwise("EQUAL", x, values)
         return values, _layer(ctx, ctx.cast(key, torch.float32), 1, axis, True)[1]
-    positions = _layer(ctx, ctx.cast(_ranks(ctx, x, axis, largest), torch.float32), k, axis, False)[
-        1
-    ]
+    positions = _layer(
+        ctx, ctx.cast(_ranks(ctx, x, axis, largest), torch.float32), k, axis, False
+    )[1]
     layer = ctx.net.add_gather_v2(x, positions, trt.GatherMode.ELEMENT)
     layer.axis = axis
     return layer.get_output(0), positions
@@ -119,7 +121,10 @@ def _ranks(ctx: ConversionContext, x: ITensor, axis: int, largest: bool) -> ITen
             f"this TensorRT sorts only floats; integers are supported up to {RANKED_AT_MOST} "
             "elements"
         )
-    own, other = ctx.unsqueeze(x, [axis + 1]), ctx.unsqueeze(x, [axis])  # [..., i, j, ...]
+    own, other = (
+        ctx.unsqueeze(x, [axis + 1]),
+        ctx.unsqueeze(x, [axis]),
+    )  # [..., i, j, ...]
     position = iota(ctx, length, torch.int32)
     i, j = (
         ctx.reshape(position, [length if a == index else 1 for a in range(last + 1)])
@@ -130,7 +135,9 @@ def _ranks(ctx: ConversionContext, x: ITensor, axis: int, largest: bool) -> ITen
         "AND", ctx.elementwise("EQUAL", other, own), ctx.elementwise("LESS", j, i)
     )
     before = ctx.copy_sizes(better, ctx.elementwise("OR", better, tied))
-    return ctx.copy_sizes(x, reduce(ctx, "SUM", ctx.cast(before, torch.int32), [axis + 1], False))
+    return ctx.copy_sizes(
+        x, reduce(ctx, "SUM", ctx.cast(before, torch.int32), [axis + 1], False)
+    )
 
 
 def _layer(
@@ -159,7 +166,9 @@ def topk(ctx: ConversionContext, x: ITensor, k: Size, dim: int, largest: bool) -
     return best(ctx, x, k, ctx.axis(x, dim), largest)
 
 
-def ordered(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> tuple[Any, ...]:
+def ordered(
+    ctx: ConversionContext, x: ITensor, dim: int, descending: bool
+) -> tuple[Any, ...]:
     """All values along an axis in order, and their places."""
     if ctx.rank(x) == 0:
         return x, ctx.tensor(torch.tensor(0))
@@ -194,7 +203,8 @@ def argsort(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> A
 
 
 @converter(
-    "aten::msort(Tensor self) -> Tensor", when=within_limit(lambda ctx, a: ctx.size(a.self, 0))
+    "aten::msort(Tensor self) -> Tensor",
+    when=within_limit(lambda ctx, a: ctx.size(a.self, 0)),
 )
 def msort(ctx: ConversionContext, x: ITensor) -> Any:
     """The values in order along the first axis"""
@@ -220,9 +230,12 @@ def extreme(
 
 def _register_extreme(name: str, largest: bool) -> None:
     @converter(
-        f"aten::arg{name}(Tensor self, int? dim=None, bool keepdim=False) -> Tensor", note=TIES
+        f"aten::arg{name}(Tensor self, int? dim=None, bool keepdim=False) -> Tensor",
+        note=TIES,
     )
-    def index_of(ctx: ConversionContext, x: ITensor, dim: int | None, keepdim: bool) -> Any:
+    def index_of(
+        ctx: ConversionContext, x: ITensor, dim: int | None, keepdim: bool
+    ) -> Any:
         return extreme(ctx, x, dim, keepdim, largest)[1]
 
     @converter(
@@ -236,7 +249,9 @@ def _register_extreme(name: str, largest: bool) -> None:
         if node.outputsAt(1).uses() or ctx.dtype(x) == torch.bool or not ctx.rank(x):
             return extreme(ctx, x, dim, keepdim, largest)
         # Nothing reads the indices: a reduction is cheaper.
-        return reduce(ctx, name.upper(), x, [ctx.axis(x, dim)], keepdim), torch.tensor(0)
+        return reduce(ctx, name.upper(), x, [ctx.axis(x, dim)], keepdim), torch.tensor(
+            0
+        )
 
 
 for _name, _largest in (("max", True), ("min", False)):
@@ -249,12 +264,16 @@ for _name, _largest in (("max", True), ("min", False)):
     when=within_limit(lambda ctx, a: a.k),
     note=TIES,
 )
-def kthvalue(ctx: ConversionContext, x: ITensor, k: int, dim: int, keepdim: bool) -> Any:
+def kthvalue(
+    ctx: ConversionContext, x: ITensor, k: int, dim: int, keepdim: bool
+) -> Any:
     """The k-th smallest along an axis, and its place"""
     return kth(ctx, x, k, dim, keepdim)
 
 
-def kth(ctx: ConversionContext, x: ITensor, k: int, dim: int, keepdim: bool) -> tuple[Any, ...]:
+def kth(
+    ctx: ConversionContext, x: ITensor, k: int, dim: int, keepdim: bool
+) -> tuple[Any, ...]:
     """The k-th smallest: the last of the k smallest."""
     if ctx.rank(x) == 0:
         return x, ctx.tensor(torch.tensor(0))

@@ -49,7 +49,8 @@ def _packed_here(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     if is_packed and call.data.lengths is call.batch_sizes.lengths:
         return None
     return (
-        "the lengths are known only for a sequence that pack_padded_sequence packs within the model"
+        "the lengths are known only for a sequence that pack_padded_sequence"
+        " packs within the model"
     )
 
 
@@ -120,7 +121,10 @@ def _register(name: str, kind: Kind) -> None:
                 f"packed data of rank {ctx.rank(data.padded) - 1}; a recurrent layer takes rows of"
                 " features"
             )
-        stacked, extent = weights_of(params, has_biases, num_layers, bidirectional), data.lengths
+        stacked, extent = (
+            weights_of(params, has_biases, num_layers, bidirectional),
+            data.lengths,
+        )
         states = reads_states(node)
         output, *finals = sequence(
             ctx, kind.cell, data.padded, state_of(hx), stacked, False, states, extent
@@ -149,9 +153,13 @@ def pad_sequence(
     longest = functools.reduce(
         lambda a, b: ctx.arithmetic("max", a, b), (ctx.size(x, 0) for x in sequences)
     )
-    fill = ctx.constant(torch.tensor(padding_value).to(dtypes.from_trt(sequences[0].dtype)))
+    fill = ctx.constant(
+        torch.tensor(padding_value).to(dtypes.from_trt(sequences[0].dtype))
+    )
     axis = 0 if batch_first else 1
-    padded = (_lengthened(ctx, x, longest, fill, padding_side == "left") for x in sequences)
+    padded = (
+        _lengthened(ctx, x, longest, fill, padding_side == "left") for x in sequences
+    )
     return ctx.concatenate([ctx.unsqueeze(x, [axis]) for x in padded], axis)
 
 

@@ -16,7 +16,12 @@ from builder.conversion.registry import converter
 from builder.conversion.values import Number
 from builder.engine import ITensor
 
-MODES = {"constant": "FILL", "reflect": "REFLECT", "replicate": "CLAMP", "circular": "WRAP"}
+MODES = {
+    "constant": "FILL",
+    "reflect": "REFLECT",
+    "replicate": "CLAMP",
+    "circular": "WRAP",
+}
 ENUM = ("reflect", "replicate", "circular", "constant")
 """The numbers of _pad_enum's modes (at::padding_mode)."""
 
@@ -35,7 +40,9 @@ def padded(
         axis = len(sizes) - 1 - index
         before, after = pad[2 * index : 2 * index + 2]
         starts[axis] = ctx.arithmetic("sub", 0, before)
-        sizes[axis] = ctx.arithmetic("add", ctx.arithmetic("add", sizes[axis], before), after)
+        sizes[axis] = ctx.arithmetic(
+            "add", ctx.arithmetic("add", sizes[axis], before), after
+        )
     return _cropped_or_padded(ctx, x, pad, starts, sizes, mode, value)
 
 
@@ -51,7 +58,11 @@ def _cropped_or_padded(
     if all(isinstance(p, int) and p <= 0 for p in pad):
         return ctx.slice(x, starts, sizes)
     filled = mode == "constant" and value != 0
-    fill = ctx.constant(torch.tensor(value).to(dtypes.from_trt(x.dtype))) if filled else None
+    fill = (
+        ctx.constant(torch.tensor(value).to(dtypes.from_trt(x.dtype)))
+        if filled
+        else None
+    )
     return ctx.slice(x, starts, sizes, mode=MODES[mode], fill=fill)
 
 
@@ -68,7 +79,9 @@ def _fits(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     dynamic=("pad",),
     when=_fits,
 )
-def constant_pad_nd(ctx: ConversionContext, x: ITensor, pad: list[Size], value: Number) -> ITensor:
+def constant_pad_nd(
+    ctx: ConversionContext, x: ITensor, pad: list[Size], value: Number
+) -> ITensor:
     """x with `value` around it"""
     return padded(ctx, x, pad, "constant", value)
 
@@ -94,7 +107,9 @@ for _axes in (1, 2, 3):
     dynamic=("pad",),
     when=_fits,
 )
-def pad(ctx: ConversionContext, x: ITensor, pad: list[Size], mode: str, value: float | None) -> Any:
+def pad(
+    ctx: ConversionContext, x: ITensor, pad: list[Size], mode: str, value: float | None
+) -> Any:
     """torch.nn.functional.pad"""
     return padded(ctx, x, pad, mode, value or 0.0)
 
@@ -111,7 +126,11 @@ def pad_enum(
     return padded(ctx, x, pad, ENUM[mode], value or 0.0)
 
 
-@converter("aten::_pad_circular(Tensor self, SymInt[] pad) -> Tensor", dynamic=("pad",), when=_fits)
+@converter(
+    "aten::_pad_circular(Tensor self, SymInt[] pad) -> Tensor",
+    dynamic=("pad",),
+    when=_fits,
+)
 def pad_circular(ctx: ConversionContext, x: ITensor, pad: list[Size]) -> Any:
     """x padded circularly"""
     return padded(ctx, x, pad, "circular")

@@ -30,11 +30,14 @@ def _of_padded(ctx: ConversionContext, x: ITensor, pool: Pool) -> ITensor:
     """
     means = pooled(ctx, x, "AVERAGE", pool, "window")
     sizes = [
-        ctx.arithmetic("add", ctx.size(x, a + 2), 2 * pad) for a, pad in enumerate(pool.padding)
+        ctx.arithmetic("add", ctx.size(x, a + 2), 2 * pad)
+        for a, pad in enumerate(pool.padding)
     ]
     one = ctx.constant(torch.ones([1] * ctx.rank(x), dtype=ctx.dtype(x)))
     ones = ctx.expand(one, [1, 1, *sizes])
-    parts = pooled(ctx, ones, "AVERAGE", replace(pool, padding=[0] * len(sizes)), "window")
+    parts = pooled(
+        ctx, ones, "AVERAGE", replace(pool, padding=[0] * len(sizes)), "window"
+    )
     kept = [1, 1, *ctx.sizes(means)[2:]]
     parts = ctx.slice(parts, [0] * len(kept), kept)
     return ctx.copy_sizes(means, ctx.elementwise("DIV", means, parts))
@@ -76,11 +79,17 @@ def _register_average(axes: int) -> None:
         if divisor_override is None:
             return undo(_average(ctx, image, pool, ceil_mode, count_include_pad))
         means = pooled(ctx, image, "AVERAGE", pool, "window")
-        return undo(combine(ctx, "PROD", means, math.prod(pool.window) / divisor_override))
+        return undo(
+            combine(ctx, "PROD", means, math.prod(pool.window) / divisor_override)
+        )
 
 
 def _average(
-    ctx: ConversionContext, image: ITensor, pool: Pool, ceil_mode: bool, count_include_pad: bool
+    ctx: ConversionContext,
+    image: ITensor,
+    pool: Pool,
+    ceil_mode: bool,
+    count_include_pad: bool,
 ) -> Any:
     """The mean over each window, or over its part inside the input."""
     padded = any(pool.padding) or ceil_mode
@@ -120,7 +129,9 @@ def _register_maximum(axes: int) -> None:
 
 
 def _register_maximum_with_indices(axes: int) -> None:
-    @converter(f"aten::max_pool{axes}d_with_indices{_maximum_arguments(axes)} -> (Tensor, Tensor)")
+    @converter(
+        f"aten::max_pool{axes}d_with_indices{_maximum_arguments(axes)} -> (Tensor, Tensor)"
+    )
     def with_indices(
         ctx: ConversionContext,
         node: Node,
@@ -145,15 +156,23 @@ def _maximum(ctx: ConversionContext, x: ITensor, pool: Pool) -> Any:
     return _tapped(ctx, x, pool, indices=False)[0]
 
 
-def _tapped(ctx: ConversionContext, x: ITensor, pool: Pool, indices: bool) -> tuple[Any, Any]:
+def _tapped(
+    ctx: ConversionContext, x: ITensor, pool: Pool, indices: bool
+) -> tuple[Any, Any]:
     """The maximum over the elements of the window, one strided slice each; the first of equal ones
     determines the index.
 
     Used for dilation, integers and indices, which IPoolingLayer does not support.
     """
-    lengths = [output_length(ctx, pool, a, ctx.size(x, a + 2)) for a in range(len(pool.window))]
-    padded = _padded(ctx, x, pool, lengths, dtypes.reduction_identity(ctx.dtype(x), "MAX"))
-    positions: Any = _padded(ctx, _flat_positions(ctx, x), pool, lengths, 0) if indices else None
+    lengths = [
+        output_length(ctx, pool, a, ctx.size(x, a + 2)) for a in range(len(pool.window))
+    ]
+    padded = _padded(
+        ctx, x, pool, lengths, dtypes.reduction_identity(ctx.dtype(x), "MAX")
+    )
+    positions: Any = (
+        _padded(ctx, _flat_positions(ctx, x), pool, lengths, 0) if indices else None
+    )
     best: Any = None
     position: Any = None
     for tap in _taps(pool.window):
@@ -167,7 +186,9 @@ def _tapped(ctx: ConversionContext, x: ITensor, pool: Pool, indices: bool) -> tu
             position = choose(ctx, better, where, position)
         else:
             best = alike(ctx, best, ctx.elementwise("MAX", best, value))
-    if indices:  # after the first comparison the positions differ between channels and images
+    if (
+        indices
+    ):  # after the first comparison the positions differ between channels and images
         position = ctx.expand(position, ctx.sizes(best))
     return best, position
 
@@ -177,7 +198,9 @@ def _beats(ctx: ConversionContext, value: ITensor, best: ITensor) -> ITensor:
     greater = less(ctx, best, value)
     if not ctx.dtype(value).is_floating_point:
         return greater
-    return ctx.elementwise("OR", greater, ctx.unary("NOT", ctx.elementwise("EQUAL", value, value)))
+    return ctx.elementwise(
+        "OR", greater, ctx.unary("NOT", ctx.elementwise("EQUAL", value, value))
+    )
 
 
 def _flat_positions(ctx: ConversionContext, x: ITensor) -> ITensor:
@@ -189,7 +212,11 @@ def _flat_positions(ctx: ConversionContext, x: ITensor) -> ITensor:
 
 
 def _padded(
-    ctx: ConversionContext, x: ITensor, pool: Pool, lengths: Sequence[Size], value: float | int
+    ctx: ConversionContext,
+    x: ITensor,
+    pool: Pool,
+    lengths: Sequence[Size],
+    value: float | int,
 ) -> ITensor:
     """The input padded with `value`, wide enough for every window."""
     starts: list[Size] = [0, 0]
@@ -198,18 +225,26 @@ def _padded(
         span = ctx.arithmetic("mul", ctx.arithmetic("sub", count, 1), pool.stride[axis])
         starts.append(-pool.padding[axis])
         sizes.append(ctx.arithmetic("add", span, pool.reach(axis)))
-    return ctx.slice(x, starts, sizes, mode="FILL", fill=ctx.tensor(value, ctx.dtype(x)))
+    return ctx.slice(
+        x, starts, sizes, mode="FILL", fill=ctx.tensor(value, ctx.dtype(x))
+    )
 
 
 def _taps(window: Sequence[int]) -> list[tuple[int, ...]]:
     return [
         tuple(int(i) for i in tap)
-        for tap in torch.cartesian_prod(*map(torch.arange, window)).reshape(-1, len(window))
+        for tap in torch.cartesian_prod(*map(torch.arange, window)).reshape(
+            -1, len(window)
+        )
     ]
 
 
 def _tap(
-    ctx: ConversionContext, x: ITensor, pool: Pool, lengths: Sequence[Size], tap: Sequence[int]
+    ctx: ConversionContext,
+    x: ITensor,
+    pool: Pool,
+    lengths: Sequence[Size],
+    tap: Sequence[int],
 ) -> ITensor:
     starts = [0, 0, *(i * d for i, d in zip(tap, pool.dilation, strict=True))]
     return ctx.slice(x, starts, [*ctx.sizes(x)[:2], *lengths], [1, 1, *pool.stride])

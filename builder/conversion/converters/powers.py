@@ -34,7 +34,9 @@ def power(ctx: ConversionContext, x: Operand, exponent: Operand) -> Any:
     others
     """
     dtype = ctx.promoted(x, exponent)
-    if isinstance(exponent, int | float) and not isinstance(x, int | float | DynamicScalar):
+    if isinstance(exponent, int | float) and not isinstance(
+        x, int | float | DynamicScalar
+    ):
         x = ctx.cast(ctx.tensor(x), dtype)
         known = known_power(ctx, x, exponent)
         if known is not None:
@@ -71,7 +73,9 @@ def integer_power(
     """
     if isinstance(exponent, int):
         if exponent < 0:
-            raise Unconvertible("integers to a negative power are not allowed by PyTorch either")
+            raise Unconvertible(
+                "integers to a negative power are not allowed by PyTorch either"
+            )
         return ctx.wrapped(squarings(ctx, ctx.tensor(x), exponent), dtype)
     x, exponent = ctx.operands(x, exponent, dtype=dtype)
     zero = ctx.like_scalar(exponent, 0)
@@ -84,9 +88,15 @@ def integer_power(
         result = power_by_bits(ctx, x, natural, odd)
     minus_one = choose(ctx, equal(ctx, odd, 1), -1, 1, dtype)
     inverse = choose(
-        ctx, equal(ctx, x, -1), minus_one, choose(ctx, equal(ctx, x, 1), 1, 0, dtype), dtype
+        ctx,
+        equal(ctx, x, -1),
+        minus_one,
+        choose(ctx, equal(ctx, x, 1), 1, 0, dtype),
+        dtype,
     )
-    return ctx.wrapped(choose(ctx, less(ctx, exponent, 0), inverse, result, dtype), dtype)
+    return ctx.wrapped(
+        choose(ctx, less(ctx, exponent, 0), inverse, result, dtype), dtype
+    )
 
 
 def low_bit(ctx: ConversionContext, x: ITensor) -> ITensor:
@@ -97,7 +107,9 @@ def low_bit(ctx: ConversionContext, x: ITensor) -> ITensor:
     )
 
 
-def power_by_bits(ctx: ConversionContext, x: ITensor, exponent: ITensor, odd: ITensor) -> ITensor:
+def power_by_bits(
+    ctx: ConversionContext, x: ITensor, exponent: ITensor, odd: ITensor
+) -> ITensor:
     """x^exponent of int32, as the product of x^(2^b) for each bit b of the exponent: five of them.
     For an exponent of 32 or more, only -1, 0 and 1 have powers in int32, and only its last bit
     (`odd`) matters.
@@ -107,9 +119,9 @@ def power_by_bits(ctx: ConversionContext, x: ITensor, exponent: ITensor, odd: IT
     one = ctx.like_scalar(x, 1)
     result, square = one, x
     for _ in range(5):
-        factor = ctx.net.add_select(equal(ctx, low_bit(ctx, exponent), 1), square, one).get_output(
-            0
-        )
+        factor = ctx.net.add_select(
+            equal(ctx, low_bit(ctx, exponent), 1), square, one
+        ).get_output(0)
         result = ctx.elementwise("PROD", result, factor)
         square = ctx.elementwise("PROD", square, square)
         exponent = ctx.elementwise("FLOOR_DIV", exponent, ctx.like_scalar(exponent, 2))
@@ -119,11 +131,15 @@ def power_by_bits(ctx: ConversionContext, x: ITensor, exponent: ITensor, odd: IT
 def squarings(ctx: ConversionContext, x: ITensor, exponent: int) -> Any:
     """x^exponent of integers in the carrier's arithmetic."""
     if exponent == 0:
-        return ctx.elementwise("SUM", ctx.elementwise("SUB", x, x), ctx.like_scalar(x, 1))
+        return ctx.elementwise(
+            "SUM", ctx.elementwise("SUB", x, x), ctx.like_scalar(x, 1)
+        )
     result, square = None, x
     while exponent:
         if exponent & 1:
-            result = square if result is None else ctx.elementwise("PROD", result, square)
+            result = (
+                square if result is None else ctx.elementwise("PROD", result, square)
+            )
         exponent >>= 1
         square = ctx.elementwise("PROD", square, square) if exponent else square
     return result

@@ -90,7 +90,9 @@ def per_channel(
         )
         return _rounded_by_tensors(ctx, x, scale, zero_point, quant_min, quant_max)
     if isinstance(x, torch.Tensor):
-        x = torch.fake_quantize_per_channel_affine(x, scale, zero_point, axis, quant_min, quant_max)
+        x = torch.fake_quantize_per_channel_affine(
+            x, scale, zero_point, axis, quant_min, quant_max
+        )
         if _folds(node):
             return x
     return fake_quantize(
@@ -228,13 +230,17 @@ def _pair(
     computed = _computed(ctx, node, x)
     half = ctx.walker.backend.policy.half if ctx.capabilities.half_scales else None
     if half and not all(quantized.fits(scale, wanted) for wanted in (own, computed)):
-        ctx.warn(f"a scale of {_extreme(scale):.3g} is beyond {half}: quantized in float32")
+        ctx.warn(
+            f"a scale of {_extreme(scale):.3g} is beyond {half}: quantized in float32"
+        )
         half, computed = None, torch.float32
     if half and half in (own, computed):
         scale = scale.to(half).float()  # both layers must use the same grid
     elif not isinstance(x, torch.Tensor):
         x = ctx.cast(x, torch.float32)
-    found = quantized.dequantize(ctx, quantized.quantize(ctx, x, scale, axis, dtype), computed)
+    found = quantized.dequantize(
+        ctx, quantized.quantize(ctx, x, scale, axis, dtype), computed
+    )
     wide = computed == torch.float32 and own != torch.float32
     return ctx.cast(found, own) if wide and not _only_products(node) else found
 
@@ -254,21 +260,31 @@ def _extreme(scale: torch.Tensor) -> float:
     return float(scale.flatten()[scale.log().abs().argmax()])
 
 
-def _limited(ctx: ConversionContext, x: ITensor, low: torch.Tensor, high: torch.Tensor) -> ITensor:
+def _limited(
+    ctx: ConversionContext, x: ITensor, low: torch.Tensor, high: torch.Tensor
+) -> ITensor:
     if low.numel() == 1:
         return activate(ctx, x, "CLIP", float(low), float(high))
     return combine(ctx, "MIN", combine(ctx, "MAX", x, low), high)
 
 
 def _rounded(
-    ctx: ConversionContext, x: ITensor, scale: torch.Tensor, least: torch.Tensor, most: torch.Tensor
+    ctx: ConversionContext,
+    x: ITensor,
+    scale: torch.Tensor,
+    least: torch.Tensor,
+    most: torch.Tensor,
 ) -> ITensor:
     """Rounding in float: clamp(round(x * (1 / scale)), least, most) * scale, as in PyTorch's
     kernel.
     """
     x, dtype = ctx.tensor(x), ctx.dtype(x)
-    steps = ctx.unary("ROUND", combine(ctx, "PROD", ctx.cast(x, torch.float32), 1 / scale))
-    return ctx.cast(combine(ctx, "PROD", _limited(ctx, steps, least, most), scale), dtype)
+    steps = ctx.unary(
+        "ROUND", combine(ctx, "PROD", ctx.cast(x, torch.float32), 1 / scale)
+    )
+    return ctx.cast(
+        combine(ctx, "PROD", _limited(ctx, steps, least, most), scale), dtype
+    )
 
 
 def _rounded_by_tensors(
@@ -277,9 +293,16 @@ def _rounded_by_tensors(
     """The same for scales and zero points computed by the network."""
     x, dtype = ctx.tensor(x), ctx.dtype(x)
     inverse = combine(ctx, "DIV", 1.0, scale)
-    steps = ctx.unary("ROUND", combine(ctx, "PROD", ctx.cast(x, torch.float32), inverse))
+    steps = ctx.unary(
+        "ROUND", combine(ctx, "PROD", ctx.cast(x, torch.float32), inverse)
+    )
     zero = ctx.cast(ctx.tensor(zero), torch.float32)
     shifted = combine(
-        ctx, "MIN", combine(ctx, "MAX", combine(ctx, "SUM", steps, zero), float(low)), float(high)
+        ctx,
+        "MIN",
+        combine(ctx, "MAX", combine(ctx, "SUM", steps, zero), float(low)),
+        float(high),
     )
-    return ctx.cast(combine(ctx, "PROD", combine(ctx, "SUB", shifted, zero), scale), dtype)
+    return ctx.cast(
+        combine(ctx, "PROD", combine(ctx, "SUB", shifted, zero), scale), dtype
+    )

@@ -89,7 +89,9 @@ def _register_cell(name: str, kind: Kind) -> None:
         f"aten::{name}_cell(Tensor input, {kind.hx}, {_CELL} {tensors(kind.states)}",
         constants=CONSTANTS,
     )
-    def cell(ctx: ConversionContext, x: ITensor, hx: ITensor | list[ITensor], *weights: Any) -> Any:
+    def cell(
+        ctx: ConversionContext, x: ITensor, hx: ITensor | list[ITensor], *weights: Any
+    ) -> Any:
         state = single(ctx, kind.cell, x, state_of(hx), *weights)
         return state if kind.states > 1 else state[0]
 
@@ -134,10 +136,14 @@ def _register_sequence(name: str, kind: Kind) -> None:
         batch_first: bool,
     ) -> Any:
         stacked = weights_of(params, has_biases, num_layers, bidirectional)
-        return sequence(ctx, kind.cell, x, state_of(hx), stacked, batch_first, reads_states(node))
+        return sequence(
+            ctx, kind.cell, x, state_of(hx), stacked, batch_first, reads_states(node)
+        )
 
     more = ", with projections" if kind.cell is LSTM else ""
-    layer.__doc__ = f"{module_of(name)}: stacked, in both directions, from any initial state{more}"
+    layer.__doc__ = (
+        f"{module_of(name)}: stacked, in both directions, from any initial state{more}"
+    )
 
 
 for _name, _kind in KINDS.items():

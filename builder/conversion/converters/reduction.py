@@ -58,7 +58,9 @@ for _name in LAYERS:
     _register(_name)
 
 
-def accumulated(ctx: ConversionContext, x: ITensor, dtype: int | torch.dtype | None) -> ITensor:
+def accumulated(
+    ctx: ConversionContext, x: ITensor, dtype: int | torch.dtype | None
+) -> ITensor:
     """x in the requested dtype. By default integers and bools are summed as int64, as in
     PyTorch.
     """
@@ -68,7 +70,9 @@ def accumulated(ctx: ConversionContext, x: ITensor, dtype: int | torch.dtype | N
     return x if wanted is None else ctx.cast(x, wanted)
 
 
-def over(ctx: ConversionContext, operation: str, x: ITensor, dim: Axes, keepdim: bool) -> ITensor:
+def over(
+    ctx: ConversionContext, operation: str, x: ITensor, dim: Axes, keepdim: bool
+) -> ITensor:
     """The reduction over the axes of `dim`, over all for None and []; 0-d tensors pass.
 
     Bools are computed as int32 and compared with 0: the maximum of no elements is the smallest
@@ -119,7 +123,9 @@ def _register_truth(name: str, operation: str) -> None:
         f"aten::{name}.dim(Tensor self, int dim, bool keepdim=False) -> Tensor",
         f"aten::{name}.dims(Tensor self, int[]? dim=None, bool keepdim=False) -> Tensor",
     )
-    def by_axes(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> ITensor:
+    def by_axes(
+        ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool
+    ) -> ITensor:
         return truth(ctx, operation, x, dim, keepdim)
 
     @converter(f"aten::{name}(Tensor self) -> Tensor")
@@ -131,7 +137,9 @@ for _name, _operation in (("any", "MAX"), ("all", "MIN")):
     _register_truth(_name, _operation)
 
 
-def truth(ctx: ConversionContext, operation: str, x: ITensor, dim: Axes, keepdim: bool) -> ITensor:
+def truth(
+    ctx: ConversionContext, operation: str, x: ITensor, dim: Axes, keepdim: bool
+) -> ITensor:
     """Whether any (MAX) or all (MIN) elements are nonzero; uint8 returns uint8.
 
     A sum would cancel 1 and -1. An empty list means no axis here, unlike in other reductions, as in
@@ -163,9 +171,14 @@ def logsumexp(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> I
     # Clamping an infinite maximum keeps x - m at -inf or inf: the result is what PyTorch's
     # replacement by 0 gives.
     largest = combine(
-        ctx, "MIN", combine(ctx, "MAX", over(ctx, "MAX", x, dim, True), finite.min), finite.max
+        ctx,
+        "MIN",
+        combine(ctx, "MAX", over(ctx, "MAX", x, dim, True), finite.min),
+        finite.max,
     )
-    total = over(ctx, "SUM", ctx.unary("EXP", combine(ctx, "SUB", x, largest)), dim, True)
+    total = over(
+        ctx, "SUM", ctx.unary("EXP", combine(ctx, "SUB", x, largest)), dim, True
+    )
     result = combine(ctx, "SUM", ctx.unary("LOG", total), largest)
     axes = ctx.axes(x, dim) if ctx.rank(x) else []
     return result if keepdim else ctx.squeeze(result, axes)

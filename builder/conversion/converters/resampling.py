@@ -48,7 +48,11 @@ OPERATORS: dict[str, tuple[Method, int]] = {
     "_upsample_bilinear2d_aa": (LINEAR_AA, 2),
     "_upsample_bicubic2d_aa": (CUBIC_AA, 2),
 }
-_SCALES = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}
+_SCALES = {
+    1: ("scales",),
+    2: ("scales_h", "scales_w"),
+    3: ("scales_d", "scales_h", "scales_w"),
+}
 
 
 def _align_argument(method: Method) -> str:
@@ -67,7 +71,9 @@ def _register_by_size(name: str, method: Method, axes: int) -> None:
         ctx: ConversionContext, x: ITensor, output: Size | list[Size], *rest: Any
     ) -> ITensor:
         chosen = method.aligned(rest[0]) if align else method
-        return resample(ctx, x, chosen, filled(output, axes), rest[1:] if align else rest)
+        return resample(
+            ctx, x, chosen, filled(output, axes), rest[1:] if align else rest
+        )
 
 
 def _register_by_size_or_scale(name: str, method: Method, axes: int) -> None:
@@ -111,7 +117,9 @@ def scaled_length(ctx: ConversionContext, length: Size, scale: float) -> Size:
     if isinstance(length, int):
         return int(length * scale)
     ratio = Fraction(scale)
-    if ratio.denominator <= 512 and scale < 1024:  # 2, 0.5, 1.25: exact for every length
+    if (
+        ratio.denominator <= 512 and scale < 1024
+    ):  # 2, 0.5, 1.25: exact for every length
         scaled = ctx.arithmetic("mul", length, ratio.numerator)
         return ctx.arithmetic("floordiv", scaled, ratio.denominator)  # type: ignore[no-any-return]
     table = doubles.of_length(ctx, length)
@@ -139,7 +147,9 @@ def resample(
     layer; the others are computed one by one.
     """
     first = ctx.rank(x) - len(sizes)
-    factors = [None if s is None or s <= 0 or method.align else float(s) for s in scales]
+    factors = [
+        None if s is None or s <= 0 or method.align else float(s) for s in scales
+    ]
     plain: dict[int, Size] = {}
     for i, (size, factor) in enumerate(zip(sizes, factors, strict=True)):
         axis = first + i
@@ -169,15 +179,21 @@ def _resizes(
     if method.mode != "NEAREST":
         return True
     if isinstance(length, int) and isinstance(size, int):
-        return (size % length == 0 or length % size == 0) and ideal(method, length, size, factor)
+        return (size % length == 0 or length % size == 0) and ideal(
+            method, length, size, factor
+        )
     if factor is None or frexp(factor)[0] == 0.5:
         # any ratio may occur at run time; positions are exact if the factor is a power of two
         return True
     bound = size if isinstance(size, int) else longest(ctx, size)
-    return factor == int(factor) and ideal(method, max(bound // int(factor), 1), bound, factor)
+    return factor == int(factor) and ideal(
+        method, max(bound // int(factor), 1), bound, factor
+    )
 
 
-def _resize(ctx: ConversionContext, x: ITensor, method: Method, plain: dict[int, Size]) -> ITensor:
+def _resize(
+    ctx: ConversionContext, x: ITensor, method: Method, plain: dict[int, Size]
+) -> ITensor:
     layer = ctx.net.add_resize(x)
     layer.resize_mode = getattr(trt.InterpolationMode, method.mode)
     layer.coordinate_transformation = getattr(
@@ -196,16 +212,26 @@ def _resize(ctx: ConversionContext, x: ITensor, method: Method, plain: dict[int,
     return ctx.set_sizes(layer.get_output(0), sizes)
 
 
-def _whole_scales(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> list[float] | None:
+def _whole_scales(
+    ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]
+) -> list[float] | None:
     """Factors for all axes, if all are integers, so that no shape has to be computed."""
-    ratios = [sympy.cancel(expression(size) / ctx.expr(x, axis)) for axis, size in enumerate(sizes)]
+    ratios = [
+        sympy.cancel(expression(size) / ctx.expr(x, axis))
+        for axis, size in enumerate(sizes)
+    ]
     if all(r.is_Integer for r in ratios):
         return [float(r) for r in ratios]
     return None
 
 
 def _singly(
-    ctx: ConversionContext, x: ITensor, method: Method, axis: int, size: Size, factor: float | None
+    ctx: ConversionContext,
+    x: ITensor,
+    method: Method,
+    axis: int,
+    size: Size,
+    factor: float | None,
 ) -> ITensor:
     if method.mode != "NEAREST" and not ctx.dtype(x).is_floating_point:
         raise Unconvertible(
@@ -216,7 +242,9 @@ def _singly(
         return _static(ctx, x, method, axis, length, size, factor)
     if factor is None or method.antialias:
         unknown = next(n for n in (length, size) if isinstance(n, DynamicScalar))
-        raise dynamic_value(f"the length of axis {axis}, which {method.aten} resamples,", unknown)
+        raise dynamic_value(
+            f"the length of axis {axis}, which {method.aten} resamples,", unknown
+        )
     return _by_table(ctx, x, method, axis, size, factor)
 
 
@@ -245,7 +273,12 @@ def _gather(ctx: ConversionContext, x: ITensor, index: ITensor, axis: int) -> IT
 
 
 def _by_table(
-    ctx: ConversionContext, x: ITensor, method: Method, axis: int, size: Size, factor: float
+    ctx: ConversionContext,
+    x: ITensor,
+    method: Method,
+    axis: int,
+    size: Size,
+    factor: float,
 ) -> ITensor:
     """An explicit factor on a dynamic axis.
 

@@ -20,15 +20,23 @@ from builder.decompositions import DECOMPOSITIONS
 from builder.engine import ITensor
 
 
-def extremes(ctx: ConversionContext, x: ITensor, dim: int, operation: str) -> tuple[Any, Any]:
+def extremes(
+    ctx: ConversionContext, x: ITensor, dim: int, operation: str
+) -> tuple[Any, Any]:
     """The cumulative maximum or minimum, and its last index. From the first NaN on it is NaN."""
     dtype = ctx.dtype(x)
     if ctx.rank(x) == 0:
         return x, ctx.tensor(torch.tensor(0))
     axis = ctx.axis(x, dim)
-    own = ctx.cast(x, torch.int32) if not dtype.is_floating_point and dtype != torch.int64 else x
+    own = (
+        ctx.cast(x, torch.int32)
+        if not dtype.is_floating_point and dtype != torch.int64
+        else x
+    )
     identity = dtypes.reduction_identity(ctx.dtype(own), operation)
-    best = scanned(ctx, own, axis, identity, lambda a, b: ctx.elementwise(operation, a, b))
+    best = scanned(
+        ctx, own, axis, identity, lambda a, b: ctx.elementwise(operation, a, b)
+    )
     shape = [ctx.size(x, axis) if a == axis else 1 for a in range(ctx.rank(x))]
     positions = ctx.reshape(iota(ctx, ctx.size(x, axis), torch.int32), shape)
     reached = equal(ctx, own, best)
@@ -61,5 +69,9 @@ def logcumsumexp(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
     if ctx.rank(x) == 0:
         return x
     return scanned(
-        ctx, x, ctx.axis(x, dim), -math.inf, lambda a, b: walked(ctx, SUM_OF_EXPONENTIALS, (a, b))
+        ctx,
+        x,
+        ctx.axis(x, dim),
+        -math.inf,
+        lambda a, b: walked(ctx, SUM_OF_EXPONENTIALS, (a, b)),
     )

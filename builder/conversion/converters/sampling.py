@@ -37,7 +37,9 @@ def grid_sampler(
         raise Unconvertible(
             f"this TensorRT has no grid sampling with {ctx.rank(x) - 2} spatial axes"
         )
-    layer.interpolation_mode = getattr(trt.InterpolationMode, GRID_MODES[interpolation_mode])
+    layer.interpolation_mode = getattr(
+        trt.InterpolationMode, GRID_MODES[interpolation_mode]
+    )
     layer.sample_mode = getattr(trt.SampleMode, GRID_PADDING[padding_mode])
     layer.align_corners = align_corners
     exprs = [*ctx.exprs(x)[:2], *ctx.exprs(grid)[1:-1]]
@@ -58,12 +60,14 @@ def affine_grid(
     if unknown is not None:
         raise dynamic_value("the size of an affine grid", unknown)
     identity = torch.eye(axes, axes + 1)[None]
-    grid = torch.ops.aten.affine_grid_generator(identity, [1, 1, *spatial], align_corners).reshape(
-        1, -1, axes
-    )
+    grid = torch.ops.aten.affine_grid_generator(
+        identity, [1, 1, *spatial], align_corners
+    ).reshape(1, -1, axes)
     base = torch.cat([grid, torch.ones_like(grid[..., :1])], -1).to(ctx.dtype(theta))
     none = trt.MatrixOperation.NONE
     transpose = trt.MatrixOperation.TRANSPOSE
-    rows = ctx.net.add_matrix_multiply(ctx.constant(base), none, theta, transpose).get_output(0)
+    rows = ctx.net.add_matrix_multiply(
+        ctx.constant(base), none, theta, transpose
+    ).get_output(0)
     ctx.set_sizes(rows, [ctx.expr(theta, 0), grid.shape[1], axes])
     return ctx.reshape(rows, [ctx.size(theta, 0), *spatial, axes])

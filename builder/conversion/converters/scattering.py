@@ -22,7 +22,10 @@ def written(
 ) -> ITensor:
     """x with updates[i] written to index[i] along an axis: one IScatterLayer."""
     layer = ctx.net.add_scatter(
-        x, as_index(ctx, index), ctx.tensor(updates, ctx.dtype(x)), trt.ScatterMode.ELEMENT
+        x,
+        as_index(ctx, index),
+        ctx.tensor(updates, ctx.dtype(x)),
+        trt.ScatterMode.ELEMENT,
     )
     layer.axis = axis
     return alike(ctx, x, layer.get_output(0))
@@ -42,10 +45,14 @@ def unranked(ctx: ConversionContext, x: ITensor, result: ITensor) -> ITensor:
     "aten::scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor",
     constants=("index",),
 )
-def scatter(ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, src: ITensor) -> ITensor:
+def scatter(
+    ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, src: ITensor
+) -> ITensor:
     """self[index[i][j]][j] = src[i][j] for dim 0"""
     whole, index, src = ranked(ctx, x, index, src)
-    result = written(ctx, whole, index, slice_to(ctx, src, ctx.sizes(index)), ctx.axis(whole, dim))
+    result = written(
+        ctx, whole, index, slice_to(ctx, src, ctx.sizes(index)), ctx.axis(whole, dim)
+    )
     return unranked(ctx, x, result)
 
 
@@ -117,7 +124,9 @@ def index_fill(
         return ctx.tensor(value, ctx.dtype(x))
     axis, rank = ctx.axis(x, dim), ctx.rank(x)
     size = ctx.size(x, axis)
-    index = from_the_front(ctx, index if ctx.rank(index) else ranked(ctx, index)[0], size)
+    index = from_the_front(
+        ctx, index if ctx.rank(index) else ranked(ctx, index)[0], size
+    )
     if isinstance(index, torch.Tensor) and isinstance(size, int):
         mask: Any = torch.zeros(size, dtype=torch.bool).index_fill(0, index, True)
         mask = mask.reshape([size if i == axis else 1 for i in range(rank)])

@@ -19,7 +19,12 @@ END = 2**63 - 1
 
 
 def sliced(
-    ctx: ConversionContext, x: ITensor, axis: int, start: Size, length: Size, step: Size = 1
+    ctx: ConversionContext,
+    x: ITensor,
+    axis: int,
+    start: Size,
+    length: Size,
+    step: Size = 1,
 ) -> ITensor:
     """`length` values of one axis from `start`, `step` apart; x itself for a full slice."""
     sizes = ctx.sizes(x)
@@ -31,7 +36,9 @@ def sliced(
     return ctx.slice(x, starts, sizes, strides)
 
 
-def bound(ctx: ConversionContext, value: Size | None, size: Size, default: Size) -> Size:
+def bound(
+    ctx: ConversionContext, value: Size | None, size: Size, default: Size
+) -> Size:
     """A slice's bound as in torch: None is the default, negative values count from the end, and
     values are clamped to the axis.
     """
@@ -60,7 +67,12 @@ def length_between(ctx: ConversionContext, start: Size, end: Size, step: Size) -
     dynamic=("start", "end", "step"),
 )
 def slice_(
-    ctx: ConversionContext, x: ITensor, dim: int, start: Size | None, end: Size | None, step: Size
+    ctx: ConversionContext,
+    x: ITensor,
+    dim: int,
+    start: Size | None,
+    end: Size | None,
+    step: Size,
 ) -> ITensor:
     """self[..., start:end:step, ...] on axis dim"""
     axis, first, last = sliced_range(ctx, x, dim, start, end)
@@ -101,7 +113,8 @@ def where_negative(ctx: ConversionContext, index: DynamicScalar, moved: Size) ->
 
 
 @converter(
-    "aten::select.int(Tensor(a) self, int dim, SymInt index) -> Tensor(a)", dynamic=("index",)
+    "aten::select.int(Tensor(a) self, int dim, SymInt index) -> Tensor(a)",
+    dynamic=("index",),
 )
 def select(ctx: ConversionContext, x: ITensor, dim: int, index: Size) -> ITensor:
     """self[..., index, ...] on axis dim, without that axis"""
@@ -121,14 +134,21 @@ def select_index(ctx: ConversionContext, x: ITensor, axis: int, index: Size) -> 
     "aten::narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)",
     dynamic=("start", "length"),
 )
-def narrow(ctx: ConversionContext, x: ITensor, dim: int, start: Size, length: Size) -> ITensor:
+def narrow(
+    ctx: ConversionContext, x: ITensor, dim: int, start: Size, length: Size
+) -> ITensor:
     """`length` values of axis dim from `start` (negative: from the end); the axis is kept."""
     axis = ctx.axis(x, dim)
     return _part(ctx, x, axis, position(ctx, start, ctx.size(x, axis)), length)
 
 
 def _part(
-    ctx: ConversionContext, x: ITensor, axis: int, start: Size, length: Size, step: Size = 1
+    ctx: ConversionContext,
+    x: ITensor,
+    axis: int,
+    start: Size,
+    length: Size,
+    step: Size = 1,
 ) -> ITensor:
     """`length` values of one axis from a static or dynamic `start`, `step` apart."""
     if isinstance(start, DynamicScalar) and isinstance(length, int) and step == 1:
@@ -155,9 +175,13 @@ def _window(
     constants=("start",),
     dynamic=("length",),
 )
-def narrow_tensor(ctx: ConversionContext, x: ITensor, dim: int, start: Any, length: Size) -> Any:
+def narrow_tensor(
+    ctx: ConversionContext, x: ITensor, dim: int, start: Any, length: Size
+) -> Any:
     """narrow with its start in a 0-d tensor"""
-    number = ctx.scalar(ctx.cast(start, torch.int64)) if is_tensor(start) else int(start)
+    number = (
+        ctx.scalar(ctx.cast(start, torch.int64)) if is_tensor(start) else int(start)
+    )
     return narrow(ctx, x, dim, number, length)
 
 

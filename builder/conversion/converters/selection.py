@@ -17,7 +17,9 @@ from builder.engine import ITensor
     constants=("self", "mask", "value"),
     dynamic=("value",),
 )
-def masked_fill(ctx: ConversionContext, x: Tensor, mask: Tensor, value: Operand) -> ITensor:
+def masked_fill(
+    ctx: ConversionContext, x: Tensor, mask: Tensor, value: Operand
+) -> ITensor:
     """value where the mask is true, else x; in x's dtype"""
     dtype = ctx.dtype(x)
     if isinstance(value, float) and not dtype.is_floating_point:
@@ -33,6 +35,8 @@ def masked_fill(ctx: ConversionContext, x: Tensor, mask: Tensor, value: Operand)
     constants=("condition", "self", "other"),
     dynamic=("self", "other"),
 )
-def where(ctx: ConversionContext, condition: Tensor, self: Operand, other: Operand) -> ITensor:
+def where(
+    ctx: ConversionContext, condition: Tensor, self: Operand, other: Operand
+) -> ITensor:
     """x where the condition is true, else other"""
     return choose(ctx, condition, self, other)

@@ -51,7 +51,9 @@ def sequence(
             continue
         for reverse, weight in enumerate(directions):
             start = tuple(pick(ctx, s, first + reverse) for s in initial)
-            output, final = direction(ctx, kind, x, start, weight, bool(reverse), states, extent)
+            output, final = direction(
+                ctx, kind, x, start, weight, bool(reverse), states, extent
+            )
             outputs.append(output)
             finals.append(tuple(ctx.unsqueeze(s, [0]) for s in final))
         x = outputs[0] if len(outputs) == 1 else ctx.concatenate(outputs, 2)
@@ -77,7 +79,9 @@ def two_directions(
     steps, batch = ctx.size(x, 0), ctx.size(x, 1)
     gates = cell.project(x)
     sizes = [steps, batch, weights.gate]
-    halves = [extent.part(ctx, gates, [0, i * weights.gate], sizes, bool(i)) for i in range(2)]
+    halves = [
+        extent.part(ctx, gates, [0, i * weights.gate], sizes, bool(i)) for i in range(2)
+    ]
     inputs = ctx.concatenate([ctx.unsqueeze(half, [1]) for half in halves], 1)
     output, final = steps_of(ctx, cell, inputs, start, steps, False, states, extent)
     sizes = [steps, 1, batch, output.shape[-1]]
@@ -106,7 +110,9 @@ def pick(ctx: ConversionContext, x: Tensor, index: int) -> ITensor:
     if x.shape[0] == 1:
         return ctx.squeeze(x, [0])
     position = ctx.constant(torch.tensor(index, dtype=torch.int32))
-    return ctx.set_sizes(ctx.net.add_gather(x, position, 0).get_output(0), ctx.exprs(x)[1:])
+    return ctx.set_sizes(
+        ctx.net.add_gather(x, position, 0).get_output(0), ctx.exprs(x)[1:]
+    )
 
 
 def stack(ctx: ConversionContext, parts: Sequence[ITensor]) -> ITensor:
@@ -158,7 +164,9 @@ def steps_of(
         courses, final = looped(
             ctx, cell, inputs, start, steps, reverse, kept, states and not at_ends
         )
-    return courses[0], tuple(extent.ends(ctx, course) for course in courses) if at_ends else final
+    return courses[0], tuple(
+        extent.ends(ctx, course) for course in courses
+    ) if at_ends else final
 
 
 def unrolled(
@@ -178,7 +186,8 @@ def unrolled(
         state = cell.step(pick(ctx, inputs, step), state)
         after.append(state[:kept])
     return [
-        stack(ctx, course) for course in zip(*(after[::-1] if reverse else after), strict=True)
+        stack(ctx, course)
+        for course in zip(*(after[::-1] if reverse else after), strict=True)
     ], state
 
 
@@ -201,23 +210,33 @@ def looped(
     loop.add_trip_limit(count, trt.TripLimit.COUNT)
     recurrences = [loop.add_recurrence(s) for s in start]
     state = tuple(
-        ctx.copy_sizes(s, r.get_output(0)) for s, r in zip(start, recurrences, strict=True)
+        ctx.copy_sizes(s, r.get_output(0))
+        for s, r in zip(start, recurrences, strict=True)
     )
     item = loop.add_iterator(inputs, 0, reverse).get_output(0)
     following = cell.step(ctx.set_sizes(item, ctx.exprs(inputs)[1:]), state)
     for recurrence, value in zip(recurrences, following, strict=True):
         recurrence.set_input(1, value)
     order = trt.LoopOutput.REVERSE if reverse else trt.LoopOutput.CONCATENATE
-    courses = [course(ctx, loop, value, order, count, steps) for value in following[:kept]]
+    courses = [
+        course(ctx, loop, value, order, count, steps) for value in following[:kept]
+    ]
     lasts = (
         loop.add_loop_output(s, trt.LoopOutput.LAST_VALUE, 0).get_output(0)
         for s in (state if last else ())
     )
-    return courses, tuple(ctx.copy_sizes(s, value) for s, value in zip(start, lasts, strict=False))
+    return courses, tuple(
+        ctx.copy_sizes(s, value) for s, value in zip(start, lasts, strict=False)
+    )
 
 
 def course(
-    ctx: ConversionContext, loop: Any, value: ITensor, order: Any, count: ITensor, steps: Size
+    ctx: ConversionContext,
+    loop: Any,
+    value: ITensor,
+    order: Any,
+    count: ITensor,
+    steps: Size,
 ) -> ITensor:
     """[time, ...]: the value after each step."""
     gather = loop.add_loop_output(value, order, 0)

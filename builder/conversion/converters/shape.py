@@ -35,8 +35,12 @@ def view(ctx: ConversionContext, x: ITensor, sizes: list[Size], /) -> ITensor:
     return reshaped(ctx, x, sizes)
 
 
-@converter("aten::flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)")
-def flatten(ctx: ConversionContext, x: ITensor, start_dim: int, end_dim: int) -> ITensor:
+@converter(
+    "aten::flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)"
+)
+def flatten(
+    ctx: ConversionContext, x: ITensor, start_dim: int, end_dim: int
+) -> ITensor:
     """The axes from start to end (inclusive) become one; a 0-d tensor becomes 1-d."""
     if ctx.rank(x) == 0:
         return ctx.reshape(x, [1])
@@ -64,14 +68,19 @@ def ravel(ctx: ConversionContext, x: ITensor) -> ITensor:
 
 
 @converter(
-    "aten::unflatten.int(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)", dynamic=("sizes",)
+    "aten::unflatten.int(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)",
+    dynamic=("sizes",),
 )
-def unflatten(ctx: ConversionContext, x: ITensor, dim: int, sizes: list[Size]) -> ITensor:
+def unflatten(
+    ctx: ConversionContext, x: ITensor, dim: int, sizes: list[Size]
+) -> ITensor:
     """One axis becomes several. One of them may be -1, inferred from the axis and not from the
     whole tensor.
     """
     axis, own = ctx.axis(x, dim), ctx.sizes(x)
-    open_at = [i for i, size in enumerate(sizes) if isinstance(size, int) and size == -1]
+    open_at = [
+        i for i, size in enumerate(sizes) if isinstance(size, int) and size == -1
+    ]
     if open_at:
         rest: Size = 1
         for size in (s for i, s in enumerate(sizes) if i != open_at[0]):
@@ -96,7 +105,9 @@ def permute(ctx: ConversionContext, x: ITensor, dims: list[int]) -> ITensor:
     "aten::swapaxes(Tensor(a) self, int axis0, int axis1) -> Tensor(a)",
     "aten::swapdims(Tensor(a) self, int dim0, int dim1) -> Tensor(a)",
 )
-def transpose(ctx: ConversionContext, x: ITensor, first: int, second: int, /) -> ITensor:
+def transpose(
+    ctx: ConversionContext, x: ITensor, first: int, second: int, /
+) -> ITensor:
     """Two axes are swapped."""
     first, second = ctx.axis(x, first), ctx.axis(x, second)
     order = list(range(ctx.rank(x)))
@@ -135,7 +146,10 @@ for _name, _build in {
     "aten::moveaxis.intlist(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)",
 )
 def movedim(
-    ctx: ConversionContext, x: ITensor, source: int | list[int], destination: int | list[int]
+    ctx: ConversionContext,
+    x: ITensor,
+    source: int | list[int],
+    destination: int | list[int],
 ) -> ITensor:
     """The source axes go to the destinations; the others keep their order."""
     origins = [source] if isinstance(source, int) else source
@@ -154,7 +168,9 @@ def squeeze(ctx: ConversionContext, x: ITensor) -> ITensor:
     depend on it.
     """
     open_axes = [
-        axis for axis, length in enumerate(x.shape) if length < 0 and _may_be_one(ctx, x, axis)
+        axis
+        for axis, length in enumerate(x.shape)
+        if length < 0 and _may_be_one(ctx, x, axis)
     ]
     if open_axes:
         raise Unconvertible(
@@ -221,7 +237,9 @@ def _falls_below_zero(ctx: ConversionContext, size: DynamicScalar) -> bool:
     return span is not None and bool(span[0] < 0)
 
 
-@converter("aten::expand_as(Tensor(a) self, Tensor other) -> Tensor(a)", constants=("other",))
+@converter(
+    "aten::expand_as(Tensor(a) self, Tensor other) -> Tensor(a)", constants=("other",)
+)
 def expand_as(ctx: ConversionContext, x: ITensor, other: Tensor) -> ITensor:
     """self.expand(other.size())"""
     return ctx.expand(x, ctx.sizes(other))

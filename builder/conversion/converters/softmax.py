@@ -19,9 +19,13 @@ def softmax(ctx: ConversionContext, x: ITensor, dim: int, dtype: int | None) -> 
 
 
 @converter("aten::_softmax(Tensor self, int dim, bool half_to_float) -> Tensor")
-def half_softmax(ctx: ConversionContext, x: ITensor, dim: int, half_to_float: bool) -> Any:
+def half_softmax(
+    ctx: ConversionContext, x: ITensor, dim: int, half_to_float: bool
+) -> Any:
     """softmax, with a float32 result for half if requested"""
-    return softmax_layer(ctx, in_dtype(ctx, x, torch.float32 if half_to_float else None), dim)
+    return softmax_layer(
+        ctx, in_dtype(ctx, x, torch.float32 if half_to_float else None), dim
+    )
 
 
 def softmax_layer(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:

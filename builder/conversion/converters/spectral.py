@@ -14,7 +14,9 @@ from builder.engine import ITensor
 
 
 def _real(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
-    if call.return_complex is not False or (call.window is not None and call.window.is_complex()):
+    if call.return_complex is not False or (
+        call.window is not None and call.window.is_complex()
+    ):
         return REASONS["complex"]
     return "its frames are aligned to the window" if call.align_to_window else None
 
@@ -25,7 +27,9 @@ def _real(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     " align_to_window=None) -> Tensor",
     constants=("window",),
     when=_real,
-    note=("real and imaginary parts as a last axis: lowering requests them for a complex result"),
+    note=(
+        "real and imaginary parts as a last axis: lowering requests them for a complex result"
+    ),
 )
 def stft(
     ctx: ConversionContext,
@@ -42,13 +46,15 @@ def stft(
     """
     bins = n_fft if onesided is False else n_fft // 2 + 1
     scale = n_fft**-0.5 if normalized else 1.0
-    waves = (scale * _waves(n_fft, bins) * _centered(window, win_length or n_fft, n_fft)).to(
-        ctx.dtype(x)
-    )
+    waves = (
+        scale * _waves(n_fft, bins) * _centered(window, win_length or n_fft, n_fft)
+    ).to(ctx.dtype(x))
     hop = n_fft // 4 if hop_length is None else hop_length
     flat = ctx.rank(x) == 1
     signal = ctx.unsqueeze(x, [0, 1] if flat else [1])
-    parts = convolve(ctx, signal, waves[:, None], None, Window.of(1, hop, 0, 1, 1))  # N, 2 bins, T
+    parts = convolve(
+        ctx, signal, waves[:, None], None, Window.of(1, hop, 0, 1, 1)
+    )  # N, 2 bins, T
     sizes = [ctx.size(parts, 0), 2, bins, ctx.size(parts, 2)]
     spectrum = ctx.permute(ctx.reshape(parts, sizes), [0, 2, 3, 1])
     return ctx.squeeze(spectrum, [0]) if flat else spectrum
@@ -61,11 +67,15 @@ def _waves(n_fft: int, bins: int) -> torch.Tensor:
     """
     phases = torch.outer(torch.arange(bins), torch.arange(n_fft)) % n_fft
     angles = phases.double() * (2 * torch.pi / n_fft)
-    return torch.cat([angles.cos(), torch.where(2 * phases % n_fft == 0, 0.0, -angles.sin())])
+    return torch.cat(
+        [angles.cos(), torch.where(2 * phases % n_fft == 0, 0.0, -angles.sin())]
+    )
 
 
 def _centered(window: torch.Tensor | None, length: int, n_fft: int) -> torch.Tensor:
     """The window (ones by default), padded with zeros to the length of a frame."""
-    known = torch.ones(length, dtype=torch.float64) if window is None else window.double()
+    known = (
+        torch.ones(length, dtype=torch.float64) if window is None else window.double()
+    )
     before = (n_fft - length) // 2
     return torch.nn.functional.pad(known, [before, n_fft - length - before])

@@ -23,7 +23,9 @@ from builder.engine import ITensor
 from builder.graph_types import Node
 
 
-def split_at(ctx: ConversionContext, x: ITensor, axis: int, lengths: list[Size]) -> list[ITensor]:
+def split_at(
+    ctx: ConversionContext, x: ITensor, axis: int, lengths: list[Size]
+) -> list[ITensor]:
     """Consecutive parts of an axis."""
     start: Size = 0
     result = []
@@ -65,7 +67,9 @@ def _equal_parts(
     count = _unpacked(node) or expected
     if count is None:
         static_length(ctx, x, axis, f"{node.kind()}")
-        raise Unconvertible("the size of the parts is dynamic, and so is the number of tensors")
+        raise Unconvertible(
+            "the size of the parts is dynamic, and so is the number of tensors"
+        )
     before = ctx.arithmetic("mul", each, count - 1)
     return [*([each] * (count - 1)), ctx.arithmetic("sub", size, before)]
 
@@ -96,7 +100,9 @@ def split_with_sizes(
     "aten::chunk(Tensor(a -> *) self, int chunks, int dim=0) -> Tensor(a)[]",
     "aten::unsafe_chunk(Tensor self, int chunks, int dim=0) -> Tensor[]",
 )
-def chunk(ctx: ConversionContext, node: Node, x: ITensor, chunks: int, dim: int) -> list[ITensor]:
+def chunk(
+    ctx: ConversionContext, node: Node, x: ITensor, chunks: int, dim: int
+) -> list[ITensor]:
     """At most `chunks` parts of ceil(size / chunks) values each; the last has the remainder."""
     axis = ctx.axis(x, dim)
     rounded = ctx.arithmetic("add", ctx.size(x, axis), chunks - 1)
@@ -109,7 +115,9 @@ def chunk(ctx: ConversionContext, node: Node, x: ITensor, chunks: int, dim: int)
 @converter(
     "aten::tensor_split.sections(Tensor(a -> *) self, SymInt sections, int dim=0) -> Tensor(a)[]"
 )
-def tensor_split(ctx: ConversionContext, x: ITensor, sections: int, dim: int) -> list[ITensor]:
+def tensor_split(
+    ctx: ConversionContext, x: ITensor, sections: int, dim: int
+) -> list[ITensor]:
     """`sections` parts, the first size % sections of them one longer than the others."""
     axis = ctx.axis(x, dim)
     size = ctx.size(x, axis)

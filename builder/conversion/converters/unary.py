@@ -11,7 +11,15 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext
-from builder.conversion.layers import choose, combine, expm1, floating, less, log1p, truncated
+from builder.conversion.layers import (
+    choose,
+    combine,
+    expm1,
+    floating,
+    less,
+    log1p,
+    truncated,
+)
 from builder.conversion.registry import converter
 from builder.engine import ITensor
 
@@ -120,20 +128,26 @@ def log_of_one_plus(ctx: ConversionContext, x: ITensor) -> ITensor:
     return log1p(ctx, floating(ctx, x))
 
 
-@converter("aten::expm1(Tensor self) -> Tensor", "aten::special_expm1(Tensor self) -> Tensor")
+@converter(
+    "aten::expm1(Tensor self) -> Tensor", "aten::special_expm1(Tensor self) -> Tensor"
+)
 def exp_minus_one(ctx: ConversionContext, x: ITensor) -> ITensor:
     """exp(x) - 1, accurate for small x"""
     return expm1(ctx, floating(ctx, x))
 
 
-@converter("aten::exp2(Tensor self) -> Tensor", "aten::special_exp2(Tensor self) -> Tensor")
+@converter(
+    "aten::exp2(Tensor self) -> Tensor", "aten::special_exp2(Tensor self) -> Tensor"
+)
 def exp2(ctx: ConversionContext, x: ITensor) -> ITensor:
     """2^x as a power: exp(x ln 2) would multiply the rounding of the product by x"""
     x = floating(ctx, x)
     return ctx.elementwise("POW", ctx.like_scalar(x, 2.0), x)
 
 
-@converter("aten::sinc(Tensor self) -> Tensor", "aten::special_sinc(Tensor self) -> Tensor")
+@converter(
+    "aten::sinc(Tensor self) -> Tensor", "aten::special_sinc(Tensor self) -> Tensor"
+)
 def sinc(ctx: ConversionContext, x: ITensor) -> ITensor:
     """sin(a) / a, a = pi x; near 0 the series 1 - a^2/6 (1 - a^2/20), because CUDA's fast sine has
     an absolute error of 2^-21 (CUDA programming guide, "Intrinsic functions"); at 0.1 the next term
@@ -152,7 +166,9 @@ def logit(ctx: ConversionContext, x: ITensor, eps: float | None) -> Any:
     x = floating(ctx, x)
     if eps is not None:
         x = combine(ctx, "MIN", combine(ctx, "MAX", x, eps), 1 - eps)
-    return ctx.unary("LOG", combine(ctx, "DIV", x, combine(ctx, "SUB", ctx.like_scalar(x, 1.0), x)))
+    return ctx.unary(
+        "LOG", combine(ctx, "DIV", x, combine(ctx, "SUB", ctx.like_scalar(x, 1.0), x))
+    )
 
 
 ERFC = (
@@ -172,7 +188,9 @@ ERFC = (
 """
 
 
-@converter("aten::erfc(Tensor self) -> Tensor", "aten::special_erfc(Tensor self) -> Tensor")
+@converter(
+    "aten::erfc(Tensor self) -> Tensor", "aten::special_erfc(Tensor self) -> Tensor"
+)
 def erfc(ctx: ConversionContext, x: ITensor) -> ITensor:
     """t exp(-x^2 + P(t)) with t = 1 / (1 + |x| / 2), 2 minus that for negative x: 1 - erf(x) would
     cancel
@@ -182,10 +200,14 @@ def erfc(ctx: ConversionContext, x: ITensor) -> ITensor:
     t = ctx.unary("RECIP", combine(ctx, "SUM", combine(ctx, "PROD", size, 0.5), 1.0))
     exponent = combine(ctx, "SUB", polynomial(ctx, ERFC, t), combine(ctx, "PROD", x, x))
     tail = combine(ctx, "PROD", t, ctx.unary("EXP", exponent))
-    return choose(ctx, less(ctx, x, 0.0), combine(ctx, "SUB", ctx.like_scalar(x, 2.0), tail), tail)
+    return choose(
+        ctx, less(ctx, x, 0.0), combine(ctx, "SUB", ctx.like_scalar(x, 2.0), tail), tail
+    )
 
 
-def polynomial(ctx: ConversionContext, coefficients: Sequence[float], x: ITensor) -> ITensor:
+def polynomial(
+    ctx: ConversionContext, coefficients: Sequence[float], x: ITensor
+) -> ITensor:
     """The polynomial with these coefficients, highest power first, by Horner's rule."""
     result = combine(ctx, "PROD", x, coefficients[0])
     for coefficient in coefficients[1:-1]:

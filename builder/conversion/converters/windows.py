@@ -16,8 +16,12 @@ from builder.conversion.registry import converter
 from builder.engine import ITensor, trt
 
 
-@converter("aten::unfold(Tensor(a) self, int dimension, int size, int step) -> Tensor(a)")
-def unfold(ctx: ConversionContext, x: ITensor, dimension: int, size: int, step: int) -> ITensor:
+@converter(
+    "aten::unfold(Tensor(a) self, int dimension, int size, int step) -> Tensor(a)"
+)
+def unfold(
+    ctx: ConversionContext, x: ITensor, dimension: int, size: int, step: int
+) -> ITensor:
     """All windows of `size` values of one axis, `step` apart; the window's elements are the last
     axis.
     """
@@ -30,14 +34,18 @@ def unfold(ctx: ConversionContext, x: ITensor, dimension: int, size: int, step: 
     return ctx.permute(gathered(ctx, x, windows, axis), order)
 
 
-def _windows(ctx: ConversionContext, length: Size, kernel: int, dilation: int, stride: int) -> Any:
+def _windows(
+    ctx: ConversionContext, length: Size, kernel: int, dilation: int, stride: int
+) -> Any:
     """[windows, kernel]: the indices that each window reads."""
     inside = torch.arange(kernel) * dilation
     count = window_count(ctx, length, kernel, dilation, stride)
     if isinstance(count, int):
         return (torch.arange(count) * stride)[:, None] + inside
     first = ctx.unsqueeze(counted(ctx, 0, stride, count, torch.int64), [1])
-    result = ctx.elementwise("SUM", *ctx.operands(first, inside[None], dtype=torch.int64))
+    result = ctx.elementwise(
+        "SUM", *ctx.operands(first, inside[None], dtype=torch.int64)
+    )
     return ctx.set_sizes(result, [count, kernel])
 
 
@@ -68,9 +76,15 @@ def im2col(
     x = padded(ctx, x, [padding[1], padding[1], padding[0], padding[0]], "constant")
     for axis in (1, 0):
         windows = _windows(
-            ctx, ctx.size(x, lead + 1 + axis), kernel_size[axis], dilation[axis], stride[axis]
+            ctx,
+            ctx.size(x, lead + 1 + axis),
+            kernel_size[axis],
+            dilation[axis],
+            stride[axis],
         )
-        x = gathered(ctx, x, windows, lead + 1 + axis)  # [.., oh, kh, ow, kw] when both are done
+        x = gathered(
+            ctx, x, windows, lead + 1 + axis
+        )  # [.., oh, kh, ow, kw] when both are done
     order = [*range(lead + 1), lead + 2, lead + 4, lead + 1, lead + 3]
     x = ctx.permute(x, order)
     sizes = ctx.sizes(x)
@@ -123,9 +137,13 @@ def col2im(
     return result if lead else ctx.squeeze(result, [0])
 
 
-def _around(ctx: ConversionContext, wanted: Size, whole: Size, padding: int) -> tuple[Size, Size]:
+def _around(
+    ctx: ConversionContext, wanted: Size, whole: Size, padding: int
+) -> tuple[Size, Size]:
     """Crop the padding at the start; at the end, crop or pad to the requested size."""
-    return -padding, ctx.arithmetic("sub", ctx.arithmetic("add", wanted, padding), whole)
+    return -padding, ctx.arithmetic(
+        "sub", ctx.arithmetic("add", wanted, padding), whole
+    )
 
 
 def _placed(
@@ -136,14 +154,19 @@ def _placed(
     stride: list[int],
 ) -> ITensor:
     channels = images.shape[1] // (kernel[0] * kernel[1])
-    weight = _one_position_each(kernel, dilation).to(ctx.dtype(images)).repeat(channels, 1, 1, 1)
+    weight = (
+        _one_position_each(kernel, dilation)
+        .to(ctx.dtype(images))
+        .repeat(channels, 1, 1, 1)
+    )
     window = list(weight.shape[2:])
     weights = (ctx.weights.of(weight), ctx.weights.of(None))
     layer = ctx.net.add_deconvolution_nd(images, channels, trt.Dims(window), *weights)
     layer.stride_nd = trt.Dims(stride)
     layer.num_groups = channels
     reach = [
-        _reach(ctx, ctx.size(images, 2 + i), kernel[i], dilation[i], stride[i]) for i in (0, 1)
+        _reach(ctx, ctx.size(images, 2 + i), kernel[i], dilation[i], stride[i])
+        for i in (0, 1)
     ]
     return ctx.set_sizes(layer.get_output(0), [ctx.size(images, 0), channels, *reach])
 
@@ -156,11 +179,15 @@ def _one_position_each(kernel: list[int], dilation: list[int]) -> torch.Tensor:
     spread = torch.zeros(
         inside, 1, *(d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
     )
-    spread[:, :, :: dilation[0], :: dilation[1]] = torch.eye(inside).reshape(inside, 1, *kernel)
+    spread[:, :, :: dilation[0], :: dilation[1]] = torch.eye(inside).reshape(
+        inside, 1, *kernel
+    )
     return spread
 
 
-def _reach(ctx: ConversionContext, count: Size, kernel: int, dilation: int, stride: int) -> Size:
+def _reach(
+    ctx: ConversionContext, count: Size, kernel: int, dilation: int, stride: int
+) -> Size:
     """(count - 1) * stride + dilation * (kernel - 1) + 1"""
     steps = ctx.arithmetic("mul", ctx.arithmetic("sub", count, 1), stride)
     return ctx.arithmetic("add", steps, dilation * (kernel - 1) + 1)  # type: ignore[no-any-return]

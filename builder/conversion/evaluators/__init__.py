@@ -13,4 +13,13 @@ from builder.conversion.evaluators import (
     traced,
 )
 
-__all__ = ["branches", "containers", "creation", "loops", "metadata", "numbers", "prim", "traced"]
+__all__ = [
+    "branches",
+    "containers",
+    "creation",
+    "loops",
+    "metadata",
+    "numbers",
+    "prim",
+    "traced",
+]

@@ -43,16 +43,24 @@ def branch(ctx: ConversionContext, node: Node, condition: Operand) -> Any:
     costly = _costly(node) if _gives_numbers(node) else node.kind()
     if costly is None:
         return one_or_all(_selected(ctx, node, condition, blocks))
-    if _decides_a_loop(node) and not ctx.capabilities.takes("CONDITIONAL.IN_LOOP", "BOOL"):
+    if _decides_a_loop(node) and not ctx.capabilities.takes(
+        "CONDITIONAL.IN_LOOP", "BOOL"
+    ):
         raise Unconvertible(tensorrt8.BRANCH_IN_LOOP.format(costly))
-    if not ctx.capabilities.takes("CONDITIONAL.SIZES", "INT32") and _chooses_a_size(ctx, node):
-        raise Unconvertible(tensorrt8.BRANCH_OF_SIZES.format(costly), tensorrt8.NEWER_OR_BOTH)
+    if not ctx.capabilities.takes("CONDITIONAL.SIZES", "INT32") and _chooses_a_size(
+        ctx, node
+    ):
+        raise Unconvertible(
+            tensorrt8.BRANCH_OF_SIZES.format(costly), tensorrt8.NEWER_OR_BOTH
+        )
     return one_or_all(_conditional(ctx, node, condition, blocks))
 
 
 def _chooses_a_size(ctx: ConversionContext, node: Node) -> bool:
     """Whether a branch only selects numbers that depend on axis lengths."""
-    read = (ctx.values.get(name) for block in node.blocks() for name in read_outside(block))
+    read = (
+        ctx.values.get(name) for block in node.blocks() for name in read_outside(block)
+    )
     return _gives_numbers(node) and any(
         isinstance(value, DynamicScalar) and of_lengths(value) for value in read
     )
@@ -119,7 +127,9 @@ def _choice(ctx: ConversionContext, condition: Operand, yes: Scalar, no: Scalar)
     a, b = (vector(ctx, value, dtype) for value in (yes, no))
     if dtype == torch.bool:  # which not every TensorRT version can select
         chosen = ctx.elementwise(
-            "OR", ctx.elementwise("AND", flag, a), ctx.elementwise("AND", ctx.unary("NOT", flag), b)
+            "OR",
+            ctx.elementwise("AND", flag, a),
+            ctx.elementwise("AND", ctx.unary("NOT", flag), b),
         )
     else:
         chosen = ctx.net.add_select(flag, a, b).get_output(0)
@@ -136,14 +146,21 @@ def _conditional(
     conditional.set_condition(as_flag(ctx, condition))
     results = []
     with _entering(
-        ctx, [v for block in blocks for v in read_outside(block)], _gate(ctx, conditional)
+        ctx,
+        [v for block in blocks for v in read_outside(block)],
+        _gate(ctx, conditional),
     ):
         for block in blocks:
             results.append(ctx.walker.walk(block))
     if any(value is MISSING for values in results for value in values):
-        return [MISSING] * node.outputsSize()  # the operators inside are already reported
+        return [
+            MISSING
+        ] * node.outputsSize()  # the operators inside are already reported
     merged = zip(*results, node.outputs(), strict=True)
-    return [_merge(ctx, conditional, yes, no, value.debugName()) for yes, no, value in merged]
+    return [
+        _merge(ctx, conditional, yes, no, value.debugName())
+        for yes, no, value in merged
+    ]
 
 
 def _gate(ctx: ConversionContext, conditional: Any) -> Callable[[Any], Any]:
@@ -156,7 +173,9 @@ def _gate(ctx: ConversionContext, conditional: Any) -> Callable[[Any], Any]:
 _UNMERGED = (list, dict, str, Packed, TensorList)
 
 
-def _merge(ctx: ConversionContext, conditional: Any, yes: Any, no: Any, name: str) -> Any:
+def _merge(
+    ctx: ConversionContext, conditional: Any, yes: Any, no: Any, name: str
+) -> Any:
     """The output layer of two values of one dtype and rank; equal static values stay static."""
     if not is_unknown(yes) and not is_unknown(no) and _same(yes, no):
         return yes
@@ -218,7 +237,9 @@ def _entering(
         if isinstance(value, list):
             return [inside(v) for v in value]
         if isinstance(value, TensorList):
-            return TensorList(inside(value.front), inside(value.rows), inside(value.count))
+            return TensorList(
+                inside(value.front), inside(value.rows), inside(value.count)
+            )
         if isinstance(value, DynamicScalar):
             return DynamicScalar(inside(value.tensor), value.expr, value.dtype)
         if not is_tensor(value):

@@ -92,7 +92,10 @@ for _name, _work in LISTS.items():
 for _name, _work in DICTIONARIES.items():
     _register(of_dict(f"aten::{_name}"), _work, True)
 _register(
-    overloads("aten::dict", lambda types: types[:1] != [] and types[0].startswith("List[Tuple")),
+    overloads(
+        "aten::dict",
+        lambda types: types[:1] != [] and types[0].startswith("List[Tuple"),
+    ),
     dict,
     False,
 )
@@ -124,15 +127,23 @@ def repeat_list(ctx: ConversionContext, node: Node, a: list[Any], b: Size) -> li
 
 @evaluator("aten::slice.t", "aten::slice.str")
 def slice_list(
-    ctx: ConversionContext, values: list[Any], start: int | None, end: int | None, step: int
+    ctx: ConversionContext,
+    values: list[Any],
+    start: int | None,
+    end: int | None,
+    step: int,
 ) -> Any:
     """values[start:end:step]"""
-    bounds = (None if v is None else static(v, "a slice bound") for v in (start, end, step))
+    bounds = (
+        None if v is None else static(v, "a slice bound") for v in (start, end, step)
+    )
     return values[slice(*bounds)]
 
 
 @evaluator(
-    "aten::__contains__.int_list", "aten::__contains__.str_list", "aten::__contains__.float_list"
+    "aten::__contains__.int_list",
+    "aten::__contains__.str_list",
+    "aten::__contains__.float_list",
 )
 def contains(ctx: ConversionContext, values: list[Any], value: object) -> bool:
     """value in values"""
@@ -148,7 +159,8 @@ def equal_lists(ctx: ConversionContext, a: list[Any], b: list[Any]) -> Any:
     if len(a) != len(b):
         return False
     return all(
-        static(scalars.compare(ctx, "eq", x, y), "a comparison") for x, y in zip(a, b, strict=True)
+        static(scalars.compare(ctx, "eq", x, y), "a comparison")
+        for x, y in zip(a, b, strict=True)
     )
 
 
@@ -169,5 +181,11 @@ def _fold(operation: str) -> Callable[..., Any]:
 
 
 _NUMBER_LISTS = (["List[int]"], ["List[float]"], ["List[bool]"])
-for _name, _operation in (("prim::min", "min"), ("prim::max", "max"), ("aten::sum", "add")):
-    evaluator(*overloads(_name, lambda types: types in _NUMBER_LISTS))(_fold(_operation))
+for _name, _operation in (
+    ("prim::min", "min"),
+    ("prim::max", "max"),
+    ("aten::sum", "add"),
+):
+    evaluator(*overloads(_name, lambda types: types in _NUMBER_LISTS))(
+        _fold(_operation)
+    )

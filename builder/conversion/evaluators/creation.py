@@ -25,7 +25,9 @@ deterministic.
 """
 
 
-def filled(ctx: ConversionContext, sizes: Sequence[Size], value: Scalar, dtype: torch.dtype) -> Any:
+def filled(
+    ctx: ConversionContext, sizes: Sequence[Size], value: Scalar, dtype: torch.dtype
+) -> Any:
     """A tensor filled with one value; static (an expanded scalar) if the sizes and the value
     are.
     """
@@ -45,7 +47,9 @@ def filled(ctx: ConversionContext, sizes: Sequence[Size], value: Scalar, dtype: 
 def _default(value: Scalar) -> torch.dtype:
     """torch.full's default dtype: that of the number, with floats in the default dtype."""
     dtype: torch.dtype = (
-        value.dtype if isinstance(value, DynamicScalar) else dtypes.TORCH_SCALARS[type(value)]
+        value.dtype
+        if isinstance(value, DynamicScalar)
+        else dtypes.TORCH_SCALARS[type(value)]
     )
     return torch.get_default_dtype() if dtype.is_floating_point else dtype
 
@@ -61,10 +65,14 @@ def _register_constant(name: str, value: int) -> None:
     def of_sizes(
         ctx: ConversionContext, sizes: list[Size], dtype: int | None = None, *_: object
     ) -> Any:
-        return filled(ctx, sizes, value, dtype_of_code(dtype) or torch.get_default_dtype())
+        return filled(
+            ctx, sizes, value, dtype_of_code(dtype) or torch.get_default_dtype()
+        )
 
     @evaluator(f"aten::{name}_like")
-    def like(ctx: ConversionContext, x: Tensor, dtype: int | None = None, *_: object) -> Any:
+    def like(
+        ctx: ConversionContext, x: Tensor, dtype: int | None = None, *_: object
+    ) -> Any:
         return filled(ctx, ctx.sizes(x), value, dtype_of_code(dtype) or ctx.dtype(x))
 
     @evaluator(f"aten::new_{name}")
@@ -84,7 +92,11 @@ for _name, _value in VALUES.items():
 
 @evaluator("aten::full")
 def full(
-    ctx: ConversionContext, sizes: list[Size], value: Scalar, dtype: int | None = None, *_: object
+    ctx: ConversionContext,
+    sizes: list[Size],
+    value: Scalar,
+    dtype: int | None = None,
+    *_: object,
 ) -> Any:
     """A tensor of one value."""
     value = _number(ctx, value)
@@ -93,10 +105,16 @@ def full(
 
 @evaluator("aten::full_like", "aten::fill.Scalar", "aten::fill.Tensor")
 def full_like(
-    ctx: ConversionContext, x: Tensor, value: Operand, dtype: Any = None, *_: bool | None
+    ctx: ConversionContext,
+    x: Tensor,
+    value: Operand,
+    dtype: Any = None,
+    *_: bool | None,
 ) -> Any:
     """A tensor of one value, of x's sizes and dtype."""
-    return filled(ctx, ctx.sizes(x), _number(ctx, value), dtype_of_code(dtype) or ctx.dtype(x))
+    return filled(
+        ctx, ctx.sizes(x), _number(ctx, value), dtype_of_code(dtype) or ctx.dtype(x)
+    )
 
 
 @evaluator("aten::new_full")
@@ -133,8 +151,14 @@ def counted(
     """start, start + step, ... of a dynamic count: one IFillLayer."""
     ctx.keep_steady(count)
     carrier = dtypes.carrier(dtype)
-    computed = carrier if carrier in (torch.float32, torch.int32, torch.int64) else torch.float32
-    if ctx.loops and not ctx.capabilities.takes("FILL.IN_LOOP", dtypes.to_trt(computed).name):
+    computed = (
+        carrier
+        if carrier in (torch.float32, torch.int32, torch.int64)
+        else torch.float32
+    )
+    if ctx.loops and not ctx.capabilities.takes(
+        "FILL.IN_LOOP", dtypes.to_trt(computed).name
+    ):
         raise Unconvertible(tensorrt8.WRITES_IN_LOOP, tensorrt8.NEWER_OR_FIXED)
     layer = ctx.net.add_fill((1,), trt.FillOperation.LINSPACE, dtypes.to_trt(computed))
     layer.set_input(0, ctx.shape_tensor([count]))
@@ -151,7 +175,9 @@ def range_length(ctx: ConversionContext, start: Size, end: Size, step: Any) -> S
     return scalars.convert(ctx, count, torch.int64)  # type: ignore[no-any-return]
 
 
-def _arange(ctx: ConversionContext, start: Any, end: Any, step: Any, dtype: int | None) -> Any:
+def _arange(
+    ctx: ConversionContext, start: Any, end: Any, step: Any, dtype: int | None
+) -> Any:
     start, end, step = (_number(ctx, v) for v in (start, end, step))
     wanted = dtype_of_code(dtype) or _arange_dtype(ctx, start, end, step)
     if not any(isinstance(v, DynamicScalar) for v in (start, end, step)):
@@ -165,7 +191,9 @@ def _arange_dtype(ctx: ConversionContext, *numbers: Scalar) -> torch.dtype:
 
 
 @evaluator("aten::arange")
-def arange(ctx: ConversionContext, end: Scalar, dtype: int | None = None, *_: object) -> Any:
+def arange(
+    ctx: ConversionContext, end: Scalar, dtype: int | None = None, *_: object
+) -> Any:
     """0, 1, ... below end"""
     return _arange(ctx, 0, end, 1, dtype)
 
@@ -180,7 +208,12 @@ def arange_start(
 
 @evaluator("aten::arange.start_step")
 def arange_step(
-    ctx: ConversionContext, start: Scalar, end: Scalar, step: Scalar, dtype: Any = None, *_: object
+    ctx: ConversionContext,
+    start: Scalar,
+    end: Scalar,
+    step: Scalar,
+    dtype: Any = None,
+    *_: object,
 ) -> Any:
     """start, start + step, ..., before end"""
     return _arange(ctx, start, end, step, dtype)
@@ -193,7 +226,12 @@ def arange_step(
     "aten::linspace.Scalar_Tensor",
 )
 def linspace(
-    ctx: ConversionContext, start: Any, end: Any, steps: Any, dtype: Any = None, *_: object
+    ctx: ConversionContext,
+    start: Any,
+    end: Any,
+    steps: Any,
+    dtype: Any = None,
+    *_: object,
 ) -> Any:
     """`steps` values from start to end, both included"""
     start, end = _number(ctx, start), _number(ctx, end)
@@ -211,7 +249,9 @@ def linspace(
 def eye(ctx: ConversionContext, node: Node, *values: Any) -> Any:
     """Ones where row and column are equal."""
     rows, *rest = values
-    columns, dtype, *_ = rest if node.schema().startswith("aten::eye.m(") else (rows, *rest)
+    columns, dtype, *_ = (
+        rest if node.schema().startswith("aten::eye.m(") else (rows, *rest)
+    )
     wanted = dtype_of_code(dtype) or torch.get_default_dtype()
     if not isinstance(rows, DynamicScalar) and not isinstance(columns, DynamicScalar):
         return torch.eye(rows, columns, dtype=wanted)

@@ -55,14 +55,18 @@ def loop(
         or is_unknown(condition)
         or (condition and _long(ctx, trip_count, body))
     ):
-        return one_or_all(_looped(ctx, node, body, trip_count, condition, list(carried)))
+        return one_or_all(
+            _looped(ctx, node, body, trip_count, condition, list(carried))
+        )
     values, iteration = list(carried), 0
     while condition and iteration < trip_count:
         condition, *values = _iteration(ctx, body, [iteration, *values])
         if condition is MISSING:
             return one_or_all([MISSING] * len(values))
         if is_unknown(condition):
-            raise Unconvertible("the loop's condition becomes unknown after some iterations")
+            raise Unconvertible(
+                "the loop's condition becomes unknown after some iterations"
+            )
         iteration += 1
     return one_or_all(values)
 
@@ -88,7 +92,9 @@ def _depends_on_tensors(value: Value) -> bool:
     if node.kind() == "prim::If":  # `a or b`
         read += [list(block.outputs())[value.offset()] for block in node.blocks()]
     return any(
-        _depends_on_tensors(v) for v in read if v.node().kind() not in ("prim::Param", "prim::Loop")
+        _depends_on_tensors(v)
+        for v in read
+        if v.node().kind() not in ("prim::Param", "prim::Loop")
     )
 
 
@@ -114,13 +120,16 @@ def _looped(
     inputs, outputs = list(body.inputs()), list(body.outputs())
     count = trip_count if _only_counts(condition, outputs[0]) else None
     state = [
-        _carried(ctx, layer, v, inputs[i + 1], outputs[i + 1], count) for i, v in enumerate(carried)
+        _carried(ctx, layer, v, inputs[i + 1], outputs[i + 1], count)
+        for i, v in enumerate(carried)
     ]
     counter = _counter(ctx, layer, trip_count) if inputs[0].uses() else 0
     going = _while(ctx, layer, condition, outputs[0])
     ctx.loops += 1
     try:
-        goes_on, *following = _iteration(ctx, body, [counter, *(s.inside for s in state)])
+        goes_on, *following = _iteration(
+            ctx, body, [counter, *(s.inside for s in state)]
+        )
     finally:
         ctx.loops -= 1
     if any(value is MISSING for value in (goes_on, *following)):
@@ -141,11 +150,15 @@ def _limit(ctx: ConversionContext, layer: Any, trip_count: Size) -> None:
 def _only_counts(condition: Scalar, goes_on: Value) -> bool:
     """Whether only the trip count ends the loop."""
     return (
-        condition is True and goes_on.node().kind() == "prim::Constant" and bool(goes_on.toIValue())
+        condition is True
+        and goes_on.node().kind() == "prim::Constant"
+        and bool(goes_on.toIValue())
     )
 
 
-def _while(ctx: ConversionContext, layer: Any, condition: Scalar, goes_on: Value) -> Any:
+def _while(
+    ctx: ConversionContext, layer: Any, condition: Scalar, goes_on: Value
+) -> Any:
     """The recurrence of the condition; None for a loop that only counts."""
     if _only_counts(condition, goes_on):
         return None
@@ -185,7 +198,9 @@ def _carried(
     alone = len(parameter.uses()) == len(output.uses()) == 1
     adds = alone and output.node().kind() == "aten::add"
     if adds:
-        own = [part.debugName() == parameter.debugName() for part in output.node().inputs()]
+        own = [
+            part.debugName() == parameter.debugName() for part in output.node().inputs()
+        ]
     else:
         own = []
     if count is not None and isinstance(value, list) and any(own):
@@ -197,7 +212,11 @@ def _carried(
 
 def _joined_axis(parameter: Value, output: Value) -> int | None:
     """The axis along which each iteration appends to a tensor without other users, or None."""
-    parts = output.node().inputsAt(0).node() if output.node().kind() == "aten::cat" else None
+    parts = (
+        output.node().inputsAt(0).node()
+        if output.node().kind() == "aten::cat"
+        else None
+    )
     if (
         parts is None
         or parts.kind() != "prim::ListConstruct"
@@ -234,7 +253,9 @@ class _Growing:
 
     def follow(self, value: Any) -> None:
         """Record the element that this iteration adds."""
-        if len(value) != 1 or not (is_tensor(value[0]) or isinstance(value[0], torch.Tensor)):
+        if len(value) != 1 or not (
+            is_tensor(value[0]) or isinstance(value[0], torch.Tensor)
+        ):
             raise Unconvertible(
                 "a loop with a dynamic trip count must append exactly one tensor per iteration"
             )
@@ -254,7 +275,12 @@ class _Growing:
         """
         trip_count = scalar_tensor(self.ctx, self.count)
         rows = course(
-            self.ctx, self.layer, self.row, trt.LoopOutput.CONCATENATE, trip_count, self.count
+            self.ctx,
+            self.layer,
+            self.row,
+            trt.LoopOutput.CONCATENATE,
+            trip_count,
+            self.count,
         )
         rows = rows if self.at_the_end else flipped(self.ctx, rows, [0])
         return TensorList(self.front, self.ctx.cast(rows, self.dtype), self.count)
@@ -286,7 +312,12 @@ class _Carried:
     """One loop-carried value. A value that the body returns unchanged needs no recurrence."""
 
     def __init__(
-        self, ctx: ConversionContext, layer: Any, value: Any, parameter: Value, output: Value
+        self,
+        ctx: ConversionContext,
+        layer: Any,
+        value: Any,
+        parameter: Value,
+        output: Value,
     ) -> None:
         self.ctx, self.layer, self.value = ctx, layer, value
         self.name = parameter.debugName()
@@ -295,13 +326,17 @@ class _Carried:
         if output.debugName() == self.name:
             return
         if isinstance(value, list | dict | str | Packed | TensorList) or value is None:
-            raise Unconvertible(f"the loop-carried value %{self.name} is not a tensor or a number")
+            raise Unconvertible(
+                f"the loop-carried value %{self.name} is not a tensor or a number"
+            )
         # its value after an iteration may have either dtype
         (self.start,) = widened(ctx, self._tensor(value))
         self.recurrence = layer.add_recurrence(self.start)
         self.inside = self._value(alike(ctx, self.start, self.recurrence.get_output(0)))
         ctx.varying |= (
-            self.inside.expr.free_symbols if isinstance(self.inside, DynamicScalar) else set()
+            self.inside.expr.free_symbols
+            if isinstance(self.inside, DynamicScalar)
+            else set()
         )
 
     def _is_number(self) -> bool:
@@ -331,7 +366,9 @@ class _Carried:
         agree(self.ctx, self.start, following, f"the loop carries %{self.name}")
         known = self.ctx.ranges().keys()
         for axis in range(self.ctx.rank(self.start)):
-            before, after = (expression(self.ctx.expr(t, axis)) for t in (self.start, following))
+            before, after = (
+                expression(self.ctx.expr(t, axis)) for t in (self.start, following)
+            )
             if (
                 sympy.expand(before - after) != 0
                 and before.free_symbols | after.free_symbols <= known

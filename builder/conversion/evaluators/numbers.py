@@ -64,7 +64,9 @@ def shift(ctx: ConversionContext, node: Node, a: Scalar, b: Scalar) -> Any:
     """a << b, a >> b: a product or quotient with a power of two"""
     positions = static(b, "the number of bits")
     if positions < 0:
-        raise Unconvertible("a shift by a negative number of bits, which Python also refuses")
+        raise Unconvertible(
+            "a shift by a negative number of bits, which Python also refuses"
+        )
     operation = "mul" if node.kind() == "aten::__lshift__" else "floordiv"
     return scalars.binary(ctx, operation, a, 2**positions)
 
@@ -79,7 +81,9 @@ def ascending(ctx: ConversionContext, values: list[Any]) -> list[Any]:
     if not any(isinstance(value, DynamicScalar) for value in values):
         return sorted(values)
     if len(values) > MOST_SORTED:
-        raise Unconvertible(f"{len(values)} numbers that are computed at run time are sorted")
+        raise Unconvertible(
+            f"{len(values)} numbers that are computed at run time are sorted"
+        )
     found = list(values)
     for end in range(len(found) - 1, 0, -1):
         for index in range(end):
@@ -130,8 +134,12 @@ def _register_rounding(name: str, python: Callable[[Any], Any]) -> None:
     def rounding(ctx: ConversionContext, a: Scalar) -> Any:
         if not isinstance(a, DynamicScalar):
             return python(a)
-        whole = a if not a.dtype.is_floating_point else scalars.unary(ctx, name.upper(), a)
-        return scalars.convert(ctx, whole, torch.float32 if name == "round" else torch.int64)
+        whole = (
+            a if not a.dtype.is_floating_point else scalars.unary(ctx, name.upper(), a)
+        )
+        return scalars.convert(
+            ctx, whole, torch.float32 if name == "round" else torch.int64
+        )
 
 
 for _name, _python in (
@@ -143,14 +151,20 @@ for _name, _python in (
 
 
 def _register_function(name: str, layer: str) -> None:
-    @evaluator(*overloads(f"aten::{name}", lambda types: len(types) == 1 and types[0] in NUMBERS))
+    @evaluator(
+        *overloads(
+            f"aten::{name}", lambda types: len(types) == 1 and types[0] in NUMBERS
+        )
+    )
     def function(ctx: ConversionContext, a: Scalar) -> Any:
         if not isinstance(a, DynamicScalar):
             return getattr(math, name)(a)
         return scalars.unary(ctx, layer, scalars.convert(ctx, a, torch.float32))
 
 
-for _name in "sqrt exp log sin cos tan asin acos atan sinh cosh asinh acosh atanh".split():
+for (
+    _name
+) in "sqrt exp log sin cos tan asin acos atan sinh cosh asinh acosh atanh".split():
     _register_function(_name, _name.upper())
 
 
@@ -164,11 +178,19 @@ def _register_conversion(name: str, dtype: torch.dtype) -> None:
     @evaluator(*keys, *implicit)
     def number(ctx: ConversionContext, node: Node, value: Operand) -> Any:
         single = item(ctx, node, value)
-        plain = replace(single, zero_dim=False) if isinstance(single, DynamicScalar) else single
+        plain = (
+            replace(single, zero_dim=False)
+            if isinstance(single, DynamicScalar)
+            else single
+        )
         return scalars.convert(ctx, plain, dtype)
 
 
-for _name, _dtype in (("Int", torch.int64), ("Float", torch.float32), ("Bool", torch.bool)):
+for _name, _dtype in (
+    ("Int", torch.int64),
+    ("Float", torch.float32),
+    ("Bool", torch.bool),
+):
     _register_conversion(_name, _dtype)
 
 
@@ -216,7 +238,9 @@ def _register_logic(
         known, other = (b, a) if isinstance(a, DynamicScalar) else (a, b)
         if not isinstance(known, DynamicScalar) and decisive is not None:
             return known if known == decisive else other
-        output = ctx.elementwise(layer, *(scalars.vector(ctx, v, torch.bool) for v in (a, b)))
+        output = ctx.elementwise(
+            layer, *(scalars.vector(ctx, v, torch.bool) for v in (a, b))
+        )
         return DynamicScalar(output, scalars.unknown(output), torch.bool)
 
 
@@ -268,7 +292,8 @@ def unequal(ctx: ConversionContext, a: Any, b: Any) -> Any:
 def format_text(ctx: ConversionContext, text: str, *values: object) -> str:
     """str.format; dynamic arguments are formatted as their type names."""
     shown = [
-        v if isinstance(v, str | int | float | bool | list) else type(v).__name__ for v in values
+        v if isinstance(v, str | int | float | bool | list) else type(v).__name__
+        for v in values
     ]
     return text.format(*shown)
 
@@ -292,11 +317,17 @@ def range_length(ctx: ConversionContext, low: Any, high: Any, step: Any) -> Any:
     if not isinstance(step, int) or step == 0:
         raise Unconvertible("a range of dynamic length needs a static step")
     low, high = (low, high) if step > 0 else (high, low)
-    span = scalars.binary(ctx, "add", scalars.binary(ctx, "sub", high, low), abs(step) - 1)
-    return scalars.binary(ctx, "max", scalars.binary(ctx, "floordiv", span, abs(step)), 0)
+    span = scalars.binary(
+        ctx, "add", scalars.binary(ctx, "sub", high, low), abs(step) - 1
+    )
+    return scalars.binary(
+        ctx, "max", scalars.binary(ctx, "floordiv", span, abs(step)), 0
+    )
 
 
 @evaluator("aten::__derive_index")
-def derive_index(ctx: ConversionContext, index: Scalar, start: Scalar, step: Scalar) -> Any:
+def derive_index(
+    ctx: ConversionContext, index: Scalar, start: Scalar, step: Scalar
+) -> Any:
     """start + index * step"""
     return scalars.binary(ctx, "add", start, scalars.binary(ctx, "mul", index, step))

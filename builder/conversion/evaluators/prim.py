@@ -37,7 +37,9 @@ def unpack(ctx: ConversionContext, node: Node, values: list[Any]) -> Any:
     time.
     """
     if len(values) != node.outputsSize():
-        raise Unconvertible(f"expected {node.outputsSize()} elements in a list of {len(values)}")
+        raise Unconvertible(
+            f"expected {node.outputsSize()} elements in a list of {len(values)}"
+        )
     return values[0] if len(values) == 1 else values
 
 
@@ -82,7 +84,9 @@ def scalar_tensor(
     """A 0-d tensor, also of an int or a bool, with the default dtype unless another is
     requested.
     """
-    return number_to_tensor(ctx, value, dtype_of_code(dtype) or torch.get_default_dtype())
+    return number_to_tensor(
+        ctx, value, dtype_of_code(dtype) or torch.get_default_dtype()
+    )
 
 
 @evaluator(
@@ -106,7 +110,8 @@ def uninitialized(ctx: ConversionContext) -> Any:
 def raise_exception(ctx: ConversionContext, message: object, *_: object) -> Any:
     """Refused: the model always raises for these shapes."""
     raise Unconvertible(
-        f"the model raises here for the shapes of the manifest: {message}", "fix the shapes"
+        f"the model raises here for the shapes of the manifest: {message}",
+        "fix the shapes",
     )
 
 

@@ -33,7 +33,12 @@ BINARY = {
     "minimum": "min",
     "min.other": "min",
 }
-SCALED = {"add.Tensor": "add", "add.Scalar": "add", "sub.Tensor": "sub", "sub.Scalar": "sub"}
+SCALED = {
+    "add.Tensor": "add",
+    "add.Scalar": "add",
+    "sub.Tensor": "sub",
+    "sub.Scalar": "sub",
+}
 
 
 def _number(value: object) -> Any:
@@ -79,14 +84,22 @@ def _divided(ctx: ConversionContext, a: DynamicScalar, b: int, mode: str | None)
 for _key in ("div.Tensor_mode", "div.Scalar_mode"):
     _register(_key, _divided)
 for _key, _operation in BINARY.items():
-    _register(_key, lambda ctx, a, b, operation=_operation: scalars.binary(ctx, operation, a, b))
+    _register(
+        _key,
+        lambda ctx, a, b, operation=_operation: scalars.binary(ctx, operation, a, b),
+    )
 for _key, _operation in SCALED.items():
-    _register(_key, lambda ctx, *values, operation=_operation: _scaled(ctx, operation, *values))
+    _register(
+        _key,
+        lambda ctx, *values, operation=_operation: _scaled(ctx, operation, *values),
+    )
 for _operation in scalars.COMPARISON:
     for _overload in ("Tensor", "Scalar"):
         _register(
             f"{_operation}.{_overload}",
-            lambda ctx, a, b, operation=_operation: scalars.compare(ctx, operation, a, b),
+            lambda ctx, a, b, operation=_operation: scalars.compare(
+                ctx, operation, a, b
+            ),
         )
 for _key in ("remainder.Tensor", "remainder.Scalar"):
     _register(_key, scalars.modulo)
@@ -97,7 +110,10 @@ _register("neg", _negative)
 
 @evaluator("aten::to.dtype", "aten::to.prim_dtype")
 def to(
-    ctx: ConversionContext, value: DynamicScalar, dtype: int | None = None, *_: bool | None
+    ctx: ConversionContext,
+    value: DynamicScalar,
+    dtype: int | None = None,
+    *_: bool | None,
 ) -> Any:
     """The number in another dtype; int64 and float32 stay numbers."""
     wanted = dtype_of_code(dtype) or value.dtype

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from builder.conversion import Conversion
 
 
-HALF_ALLOWED = tuple(entry.name for entry in TABLE if "fp16" in (entry.name, entry.rest))
+HALF_ALLOWED = tuple(
+    entry.name for entry in TABLE if "fp16" in (entry.name, entry.rest)
+)
 """Precisions in which the builder may use half wherever the policy allows it."""
 
 

@@ -34,10 +34,14 @@ def operands(values: list[Tensor | None]) -> list[Tensor | None]:
         x is not None and x.dtype == torch.float32 for x in values
     ):
         return values
-    return [x.float() if x is not None and x.dtype == torch.float16 else x for x in values]
+    return [
+        x.float() if x is not None and x.dtype == torch.float16 else x for x in values
+    ]
 
 
-def results(values: Sequence[Tensor], dtypes: Sequence[torch.dtype]) -> tuple[Tensor, ...]:
+def results(
+    values: Sequence[Tensor], dtypes: Sequence[torch.dtype]
+) -> tuple[Tensor, ...]:
     """The outputs of a layer. In a weakly typed network, half and float32 outputs are converted to
     the reported dtype.
     """

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
-HARMLESS = ("myelinCache.h::deserializeFromBuffer", "The timing cache will not be used!")
+HARMLESS = (
+    "myelinCache.h::deserializeFromBuffer",
+    "The timing cache will not be used!",
+)
 """Messages about every timing cache that 8.5 and 8.6 wrote themselves, even if the
 build succeeds.
 """

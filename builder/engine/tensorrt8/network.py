@@ -65,7 +65,10 @@ class TypedNetwork:
         """A cast, whose type is set if it is half. 8-bit integers can only be cast to and from
         float32, so casts of them go through float32.
         """
-        if tensor.dtype in (trt.DataType.INT8, trt.DataType.UINT8) and dtype != trt.DataType.FLOAT:
+        if (
+            tensor.dtype in (trt.DataType.INT8, trt.DataType.UINT8)
+            and dtype != trt.DataType.FLOAT
+        ):
             tensor = self._network.add_cast(tensor, trt.DataType.FLOAT).get_output(0)
         layer = self._network.add_cast(tensor, dtype)
         if dtype == trt.DataType.HALF:
@@ -76,11 +79,15 @@ class TypedNetwork:
         """A fill, whose type is that of alpha and beta."""
         return self._network.add_fill(shape, operation)
 
-    def add_quantize(self, tensor: ITensor, scale: ITensor, dtype: DataType | None = None) -> Any:
+    def add_quantize(
+        self, tensor: ITensor, scale: ITensor, dtype: DataType | None = None
+    ) -> Any:
         """A quantization, which is always to int8."""
         return self._network.add_quantize(tensor, scale)
 
-    def add_dequantize(self, tensor: ITensor, scale: ITensor, dtype: DataType | None = None) -> Any:
+    def add_dequantize(
+        self, tensor: ITensor, scale: ITensor, dtype: DataType | None = None
+    ) -> Any:
         """A dequantization, which is always to float32."""
         return self._network.add_dequantize(tensor, scale)
 
@@ -91,7 +98,10 @@ class TypedNetwork:
                 return layer
             _declare(layer)
             output = layer.get_output(0)
-            if type(layer).__name__ in NO_OUTPUT_TYPE and output.dtype == trt.DataType.FLOAT:
+            if (
+                type(layer).__name__ in NO_OUTPUT_TYPE
+                and output.dtype == trt.DataType.FLOAT
+            ):
                 return self.add_cast(output, trt.DataType.HALF)
             return layer
 

@@ -31,7 +31,8 @@ REFUSED: dict[str, frozenset[str]] = {
     # "No support for kREFLECT, kFILL, kCLAMP slice mode with Myelin", which compiles the bodies of
     # loops
     **dict.fromkeys(
-        ("SLICE.FILL.IN_LOOP", "SLICE.CLAMP.IN_LOOP", "SLICE.REFLECT.IN_LOOP"), WHOLE | REALS
+        ("SLICE.FILL.IN_LOOP", "SLICE.CLAMP.IN_LOOP", "SLICE.REFLECT.IN_LOOP"),
+        WHOLE | REALS,
     ),
     # The indexed rows that a loop writes: if they depend on each other, the builder crashes, else
     # they are mixed up.
@@ -46,13 +47,16 @@ REFUSED: dict[str, frozenset[str]] = {
 
 PADS_IN_LOOP = "TensorRT 8.6 builds no loop of unknown length that pads in its body"
 WRITES_IN_LOOP = (
-    "TensorRT 8.6 crashes, or mixes rows up, where a loop of unknown length writes some of them"
+    "TensorRT 8.6 crashes, or mixes rows up, where a loop of unknown length"
+    " writes some of them"
 )
 BRANCH_IN_LOOP = (
-    "a branch in a loop decides a condition: TensorRT 8.6 cannot build it, nor is {} free to run"
+    "a branch in a loop decides a condition: TensorRT 8.6 cannot build it, nor"
+    " is {} free to run"
 )
 BRANCH_OF_SIZES = (
-    "a branch chooses a number that is made of sizes, by {}, and TensorRT 8.6 cannot build it"
+    "a branch chooses a number that is made of sizes, by {}, and TensorRT 8.6"
+    " cannot build it"
 )
 NEWER_OR_FIXED = "TensorRT 10 or newer, or give the loop a fixed number of trips"
 """The fix if the body of a loop is refused."""

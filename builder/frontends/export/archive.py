@@ -17,7 +17,9 @@ from builder.frontends.export import contents
 MAX_TEXT_BYTES = 256 << 20
 SCHEMA = 8
 """The major version of the format that this torch reads."""
-_SAVE_AGAIN = "save the program again with torch.export.save, from a source that you trust"
+_SAVE_AGAIN = (
+    "save the program again with torch.export.save, from a source that you trust"
+)
 _EXPORT_IT = (
     "load the module in Python, then torch.export.save(torch.export.export(module, inputs),"
     " 'model.pt2')"
@@ -105,7 +107,9 @@ def _inspect(path: Path, archive: zipfile.ZipFile, custom: bool) -> ProgramFacts
     found = list(dict.fromkeys(contents.problems(program, custom=custom)))
     if found:
         listed = "\n".join(f"  {problem}" for problem in found[:8])
-        raise _refuse(path, f"names what no exported program needs:\n{listed}", _remedy(found))
+        raise _refuse(
+            path, f"names what no exported program needs:\n{listed}", _remedy(found)
+        )
     return facts
 
 
@@ -132,13 +136,21 @@ def _root(path: Path, names: list[str]) -> str:
     compiled = [name for name in names if name.startswith(f"{root}data/aotinductor/")]
     if compiled:
         raise _refuse(
-            path, f"has compiled code ({compiled[0]}), which would run as it is loaded", _SAVE_AGAIN
+            path,
+            f"has compiled code ({compiled[0]}), which would run as it is loaded",
+            _SAVE_AGAIN,
         )
     for name in names:
         inner = name.removeprefix(root)
-        if not name.startswith(root) or ".." in name.split("/") or not pattern.fullmatch(inner):
+        if (
+            not name.startswith(root)
+            or ".." in name.split("/")
+            or not pattern.fullmatch(inner)
+        ):
             raise _refuse(
-                path, f"has a member {name!r}, which torch.export.save does not write", _SAVE_AGAIN
+                path,
+                f"has a member {name!r}, which torch.export.save does not write",
+                _SAVE_AGAIN,
             )
     if len({name.casefold() for name in names}) != len(names):
         raise _refuse(path, "has two members of one name", _SAVE_AGAIN)
@@ -148,7 +160,9 @@ def _root(path: Path, names: list[str]) -> str:
 def _require_program(path: Path, names: list[str], root: str) -> None:
     """Reject an archive without the member that describes one program."""
     if f"{root}constants.pkl" in names:
-        raise _refuse(path, "is not an exported program but TorchScript", "give it the suffix .pt")
+        raise _refuse(
+            path, "is not an exported program but TorchScript", "give it the suffix .pt"
+        )
     description = f"{root}models/model.json"
     if description in names:
         return
@@ -185,12 +199,16 @@ def _check_members(path: Path, archive: zipfile.ZipFile, root: str) -> None:
             _check_pickle(path, archive, member)
 
 
-def _check_data(path: Path, archive: zipfile.ZipFile, member: str, entry: dict[str, Any]) -> None:
+def _check_data(
+    path: Path, archive: zipfile.ZipFile, member: str, entry: dict[str, Any]
+) -> None:
     """Reject a tensor without data, which torch would load as zeros."""
     if member not in archive.namelist():
         raise _refuse(path, f"has no member {member}", _SAVE_AGAIN)
     sizes = (entry.get("tensor_meta") or {}).get("sizes", ())
-    if not archive.getinfo(member).file_size and all(size.get("as_int") != 0 for size in sizes):
+    if not archive.getinfo(member).file_size and all(
+        size.get("as_int") != 0 for size in sizes
+    ):
         raise _refuse(path, f"has no data in the member {member}", _SAVE_AGAIN)
 
 
@@ -202,11 +220,19 @@ def _check_pickle(path: Path, archive: zipfile.ZipFile, member: str) -> None:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as inner:
             pickles = [name for name in inner.namelist() if name.endswith(".pkl")]
-            named = {one for name in pickles for one in torchscript.globals_of(inner.read(name))}
+            named = {
+                one
+                for name in pickles
+                for one in torchscript.globals_of(inner.read(name))
+            }
     except zipfile.BadZipFile as error:
-        raise _refuse(path, f"has a pickle {member!r} in a format that is not checked") from error
+        raise _refuse(
+            path, f"has a pickle {member!r} in a format that is not checked"
+        ) from error
     foreign = sorted(
-        name for name in named if not torchscript.is_torchscripts(name) and name not in _TORCH_SAVE
+        name
+        for name in named
+        if not torchscript.is_torchscripts(name) and name not in _TORCH_SAVE
     )
     if foreign:
         words = ", ".join(name.replace(" ", ".") for name in foreign[:5])
@@ -219,7 +245,9 @@ def _check_pickle(path: Path, archive: zipfile.ZipFile, member: str) -> None:
 
 def _json(path: Path, archive: zipfile.ZipFile, member: str) -> dict[str, Any]:
     if archive.getinfo(member).file_size > MAX_TEXT_BYTES:
-        raise _refuse(path, f"has a text {member!r} of more than {MAX_TEXT_BYTES >> 20} MiB")
+        raise _refuse(
+            path, f"has a text {member!r} of more than {MAX_TEXT_BYTES >> 20} MiB"
+        )
     try:
         data = json.loads(archive.read(member))
     except RecursionError as error:

@@ -31,7 +31,9 @@ _NAMES = {2: ("length",), 3: ("length", "width"), 4: ("channels", "height", "wid
 class Axes:
     """The dynamic axes of a program by size expression."""
 
-    def __init__(self, metas: Mapping[str, Any], program: torch.export.ExportedProgram) -> None:
+    def __init__(
+        self, metas: Mapping[str, Any], program: torch.export.ExportedProgram
+    ) -> None:
         """`metas` are the fake tensors of the inputs by name."""
         self.metas, self._program = metas, program
         self._own: tuple[TensorSpec, ...] | None = None
@@ -47,7 +49,9 @@ class Axes:
         for _, shape in self._shapes():
             for index, size in enumerate(shape):
                 if isinstance(size, torch.SymInt) and str(size) not in names:
-                    names[str(size)] = _axis_name(index, len(shape), set(names.values()))
+                    names[str(size)] = _axis_name(
+                        index, len(shape), set(names.values())
+                    )
         return names
 
     @functools.cached_property
@@ -68,7 +72,8 @@ class Axes:
             specs = self._stated()
             chosen = self._accepted(specs)
             self._own = tuple(
-                replace(spec, dims={axis: chosen[axis] for axis in spec.dims}) for spec in specs
+                replace(spec, dims={axis: chosen[axis] for axis in spec.dims})
+                for spec in specs
             )
         return self._own
 
@@ -86,17 +91,26 @@ class Axes:
         bounds = {axis: (low[axis], bounds[axis][1]) for axis in dims}
         high = relations.nearest({axis: span[2] for axis, span in dims.items()}, bounds)
         bounds = {axis: (low[axis], max(low[axis], high[axis])) for axis in dims}
-        usual = relations.nearest({axis: span[1] for axis, span in dims.items()}, bounds)
-        refused = itertools.chain(*(relations.refusals(sizes) for sizes in (low, usual, high)))
+        usual = relations.nearest(
+            {axis: span[1] for axis, span in dims.items()}, bounds
+        )
+        refused = itertools.chain(
+            *(relations.refusals(sizes) for sizes in (low, usual, high))
+        )
         self.unresolved = tuple(dict.fromkeys(refused))
         return {axis: (low[axis], usual[axis], high[axis]) for axis in dims}
 
-    def relations(self, specs: Sequence[TensorSpec], *, guarded: bool = True) -> Relations:
+    def relations(
+        self, specs: Sequence[TensorSpec], *, guarded: bool = True
+    ) -> Relations:
         """The relations between the axes and the program's conditions on them (`guarded`), with
         their names in these specs.
         """
         sizes = [
-            [size.node.expr if isinstance(size, torch.SymInt) else size for size in shape]
+            [
+                size.node.expr if isinstance(size, torch.SymInt) else size
+                for size in shape
+            ]
             for _, shape in self._shapes()
         ]
         names: list[Sequence[int | str]] = [spec.shape for spec in specs]
@@ -107,7 +121,9 @@ class Axes:
             if not isinstance(pair[1], int)
         ]
         fixed: dict[Any, Any] = {
-            size: axis for axis, size in pairs if isinstance(axis, int) and size.is_Symbol
+            size: axis
+            for axis, size in pairs
+            if isinstance(axis, int) and size.is_Symbol
         }
         if guarded:
             fixed |= self._demands.equalities(fixed)
@@ -163,10 +179,14 @@ class Axes:
         """The program's constraint of an axis of `specs`, as a comment."""
         size = next(size for size, name in self.names.items() if name == axis)
         low, high = self.bounds(size)
-        stated = f"the program allows {low} " + ("and more" if high is None else f"to {high}")
+        stated = f"the program allows {low} " + (
+            "and more" if high is None else f"to {high}"
+        )
         if self.unresolved:
             missing = "; ".join(self.unresolved[:_SHOWN])
-            return f"? no sizes were found that the program accepts ({missing}); {stated}"
+            return (
+                f"? no sizes were found that the program accepts ({missing}); {stated}"
+            )
         return f"? {stated}" if high is None else stated
 
     def bounds(self, size: str) -> tuple[int, int | None]:
@@ -174,7 +194,11 @@ class Axes:
         return self._bounds.get(size, (0, None))
 
     def check(
-        self, specs: Sequence[TensorSpec], where: str | None = None, *, guarded: bool = True
+        self,
+        specs: Sequence[TensorSpec],
+        where: str | None = None,
+        *,
+        guarded: bool = True,
     ) -> None:
         """Raise UsageError if a spec allows inputs that the program does not.
 
@@ -205,7 +229,9 @@ class Axes:
                     where=where,
                 )
             for index, (axis, size) in enumerate(zip(spec.shape, shape, strict=True)):
-                self._check_axis(spec, f"input {name}, axis {index}", axis, size, sizes, where)
+                self._check_axis(
+                    spec, f"input {name}, axis {index}", axis, size, sizes, where
+                )
         self._check_relations(specs, where, guarded)
 
     def _check_relations(
@@ -258,7 +284,9 @@ class Axes:
                 fix="give both axes one name",
             )
 
-    def _check_range(self, given: str, low: int, high: int, size: Any, where: str | None) -> None:
+    def _check_range(
+        self, given: str, low: int, high: int, size: Any, where: str | None
+    ) -> None:
         least, most = self.bounds(str(size))
         # torch also accepts 0 and 1 for a range that begins at 2, where it starts every range
         if low < (0 if least == 2 else least) or (most is not None and high > most):

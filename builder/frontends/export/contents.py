@@ -43,9 +43,19 @@ _GUARD_FUNCTIONS = frozenset(
     floor ceil trunc sqrt pow round
     """.split()
 )
-_GUARD_METHODS = frozenset(["size", "stride", "storage_offset", "dim", "numel", "item", "shape"])
+_GUARD_METHODS = frozenset(
+    ["size", "stride", "storage_offset", "dim", "numel", "item", "shape"]
+)
 _NODES = (
-    *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Call, ast.keyword),
+    *(
+        ast.Expression,
+        ast.BinOp,
+        ast.UnaryOp,
+        ast.BoolOp,
+        ast.Compare,
+        ast.Call,
+        ast.keyword,
+    ),
     *(ast.Name, ast.Constant, ast.Tuple, ast.List, ast.IfExp),
     *(ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context),
 )
@@ -82,7 +92,9 @@ _HIGHER_ORDER = frozenset(
     cond while_loop scan map_impl map wrap_with_set_grad_enabled wrap_with_autocast
     """.split()
 )
-_FACTORIES = frozenset(["builtins.list", "builtins.dict", "builtins.int", "builtins.float"])
+_FACTORIES = frozenset(
+    ["builtins.list", "builtins.dict", "builtins.int", "builtins.float"]
+)
 
 
 def problems(program: Any, *, custom: bool = False) -> Iterator[str]:
@@ -125,7 +137,14 @@ def _text(text: str, key: str, custom: bool) -> Iterator[str]:
 
 
 _METADATA = frozenset(
-    ["stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node", "custom"]
+    [
+        "stack_trace",
+        "nn_module_stack",
+        "source_fn_stack",
+        "torch_fn",
+        "from_node",
+        "custom",
+    ]
 )
 
 
@@ -150,7 +169,11 @@ def _in_expression(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS
     if isinstance(node, ast.Constant):
-        return not isinstance(node.value, str) or _plain(node.value, _SYMBOL) or _is_number(node)
+        return (
+            not isinstance(node.value, str)
+            or _plain(node.value, _SYMBOL)
+            or _is_number(node)
+        )
     return isinstance(node, _NODES)
 
 
@@ -226,8 +249,13 @@ def _structure_node(tree: Any) -> Iterator[str]:
             yield f"the name {_shown(name)} {BAD_NAME}"
     if tree["type"] == "collections.defaultdict":
         factory = json.loads(context)
-        module = factory.get("default_factory_module") if isinstance(factory, dict) else None
-        if module is not None and f"{module}.{factory['default_factory_name']}" not in _FACTORIES:
+        module = (
+            factory.get("default_factory_module") if isinstance(factory, dict) else None
+        )
+        if (
+            module is not None
+            and f"{module}.{factory['default_factory_name']}" not in _FACTORIES
+        ):
             yield f"a defaultdict of {_shown(str(factory))}"
     for child in tree["children_spec"]:
         yield from _structure_node(child)

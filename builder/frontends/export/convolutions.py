@@ -36,5 +36,15 @@ def arranged(
     transposed = constant(output_padding is not None)
     if output_padding is None:
         output_padding = constant([0] * axes)
-    core = [x, weight, bias, stride, padding, dilation, transposed, output_padding, groups]
+    core = [
+        x,
+        weight,
+        bias,
+        stride,
+        padding,
+        dilation,
+        transposed,
+        output_padding,
+        groups,
+    ]
     return [*core, *map(constant, _FLAGS)]

@@ -45,7 +45,9 @@ class Guard:
         """Whether the condition holds for these sizes, in the order of `input_axes`. False if it
         divides by 0.
         """
-        return _evaluated(self.code, {f"size_{index}": size for index, size in enumerate(sizes)})
+        return _evaluated(
+            self.code, {f"size_{index}": size for index, size in enumerate(sizes)}
+        )
 
 
 class Demands:
@@ -86,7 +88,9 @@ class Demands:
         """
         found = []
         for guard in self.guards:
-            shown = guard.shown([names[index][axis] for index, axis in guard.input_axes])
+            shown = guard.shown(
+                [names[index][axis] for index, axis in guard.input_axes]
+            )
             expressions = [sizes[index][axis] for index, axis in guard.input_axes]
             found.append(_guarded(shown, guard, expressions, fixed))
         axes: dict[Any, int | str] = {}
@@ -105,9 +109,15 @@ class Demands:
         return [one for one in found if one.symbols or not one.holds({})]
 
 
-def _guarded(text: str, guard: Guard, sizes: Sequence[Any], fixed: Mapping[Any, Any]) -> Condition:
-    expressions = [size if isinstance(size, int) else size.subs(fixed) for size in sizes]
-    symbols = {symbol for one in expressions for symbol in getattr(one, "free_symbols", ())}
+def _guarded(
+    text: str, guard: Guard, sizes: Sequence[Any], fixed: Mapping[Any, Any]
+) -> Condition:
+    expressions = [
+        size if isinstance(size, int) else size.subs(fixed) for size in sizes
+    ]
+    symbols = {
+        symbol for one in expressions for symbol in getattr(one, "free_symbols", ())
+    }
 
     def holds(values: Mapping[Any, int]) -> bool:
         return guard.holds([_value(expression, values) for expression in expressions])
@@ -123,7 +133,9 @@ def _value(expression: Any, values: Mapping[Any, int]) -> int:
     return int(expression.subs(values))
 
 
-def _asserted(expression: Any, axes: Mapping[Any, Any], fixed: Mapping[Any, Any]) -> Condition:
+def _asserted(
+    expression: Any, axes: Mapping[Any, Any], fixed: Mapping[Any, Any]
+) -> Condition:
     text = str(expression)
     for symbol in expression.free_symbols:
         text = text.replace(str(symbol), str(axes.get(symbol, f"n_{symbol}")))
@@ -131,7 +143,9 @@ def _asserted(expression: Any, axes: Mapping[Any, Any], fixed: Mapping[Any, Any]
     code = _compiled(str(_printer().doprint(demanded)))
 
     def holds(values: Mapping[Any, int]) -> bool:
-        return _evaluated(code, {str(symbol): value for symbol, value in values.items()})
+        return _evaluated(
+            code, {str(symbol): value for symbol, value in values.items()}
+        )
 
     return Condition(text, frozenset(demanded.free_symbols), holds)
 
@@ -141,7 +155,9 @@ def _guards_of(program: torch.export.ExportedProgram) -> list[Guard]:
     if not texts:
         return []
     sources = dict(_sources(program))
-    pattern = re.compile("|".join(map(re.escape, sorted(sources, key=len, reverse=True))))
+    pattern = re.compile(
+        "|".join(map(re.escape, sorted(sources, key=len, reverse=True)))
+    )
     found = (_guard(text, sources, pattern) for text in texts)
     return [guard for guard in found if guard is not None]
 
@@ -152,7 +168,11 @@ def _assertions_of(program: torch.export.ExportedProgram) -> list[Any]:
     """
     found: dict[Any, None] = {}
     for node in program.graph.find_nodes(op="call_function", target=_ASSERTION):
-        value = node.args[0].meta.get("val") if isinstance(node.args[0], torch.fx.Node) else None
+        value = (
+            node.args[0].meta.get("val")
+            if isinstance(node.args[0], torch.fx.Node)
+            else None
+        )
         if isinstance(value, torch.SymBool) and value.node.expr.free_symbols:
             found[value.node.expr] = None
     return list(found)
@@ -162,7 +182,9 @@ def _sources(program: torch.export.ExportedProgram) -> Iterator[tuple[str, Input
     """The text of each input size in guards, with its position."""
     nodes = program.graph.find_nodes(op="placeholder")
     kinds = program.graph_signature.input_specs
-    given = [pair for pair in zip(nodes, kinds, strict=True) if pair[1].kind is _USER_INPUT]
+    given = [
+        pair for pair in zip(nodes, kinds, strict=True) if pair[1].kind is _USER_INPUT
+    ]
     index = 0
     for leaf, (path, (node, spec)) in enumerate(
         zip(structure.input_paths(program), given, strict=True)
@@ -178,7 +200,9 @@ def _sources(program: torch.export.ExportedProgram) -> Iterator[tuple[str, Input
         index += 1
 
 
-def _guard(text: str, sources: Mapping[str, InputAxis], pattern: re.Pattern[str]) -> Guard | None:
+def _guard(
+    text: str, sources: Mapping[str, InputAxis], pattern: re.Pattern[str]
+) -> Guard | None:
     input_axes: dict[InputAxis, int] = {}
 
     def number(match: re.Match[str]) -> str:
@@ -187,7 +211,9 @@ def _guard(text: str, sources: Mapping[str, InputAxis], pattern: re.Pattern[str]
     written = pattern.sub(number, text.replace("\n", " ").strip())
     if "L[" in written or not input_axes:
         return None
-    return Guard(written, tuple(input_axes), _compiled(re.sub(r"\{(\d+)\}", r"size_\1", written)))
+    return Guard(
+        written, tuple(input_axes), _compiled(re.sub(r"\{(\d+)\}", r"size_\1", written))
+    )
 
 
 def _compiled(text: str) -> CodeType:
@@ -212,5 +238,12 @@ def _functions() -> dict[str, Any]:
     """The functions that torch writes in guards."""
     from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 
-    plain = {"max": max, "min": min, "abs": abs, "int": int, "float": float, "inf": math.inf}
+    plain = {
+        "max": max,
+        "min": min,
+        "abs": abs,
+        "int": int,
+        "float": float,
+        "inf": math.inf,
+    }
     return {**SYMPY_INTERP, **plain, "math": math, "torch": torch, "__builtins__": {}}

@@ -38,7 +38,9 @@ class Heads:
     nodes read, and `moved` those whose result has other axes than in the program.
     """
 
-    def __init__(self, graphs: Iterable[torch.fx.Graph], left_out: Collection[Node] = ()) -> None:
+    def __init__(
+        self, graphs: Iterable[torch.fx.Graph], left_out: Collection[Node] = ()
+    ) -> None:
         """`left_out` are calls that are not written. The program must not write to memory."""
         self.forms: dict[Node, Form] = {}
         self.skipped: set[Node] = set()
@@ -77,7 +79,9 @@ class Heads:
             return
         for part, one in zip(parts, found, strict=True):
             for result in one.results if one is not None else ():
-                self.forms[result] = Form(layer, (*part.slices, *_heads_of(result, first)))
+                self.forms[result] = Form(
+                    layer, (*part.slices, *_heads_of(result, first))
+                )
         self.skipped.update(stacked, selects, moves)
         if first is not None:
             self.forms[first] = Form(_read(first))
@@ -89,7 +93,9 @@ class Heads:
         """
         rows = _read(layer)
         shaped = _only_user(layer, _RESHAPES)
-        move: Any = _read(rows) if _is(rows, _RESHAPES) and len(rows.users) == 1 else None
+        move: Any = (
+            _read(rows) if _is(rows, _RESHAPES) and len(rows.users) == 1 else None
+        )
         if shaped is None or not _is(move, _PERMUTE) or len(move.users) > 1:
             return
         if list(move.args[1]) != [2, 0, 1, 3] or not _joins(move.args[0], rows, shaped):
@@ -105,7 +111,10 @@ class Heads:
             leading, order = [time, batch], [2, 0, 1, 3]
         else:
             leading, order = [batch, time], [0, 2, 1, 3]
-        steps = ("aten::permute", (order,)), ("aten::reshape", ([*leading, heads * width],))
+        steps = (
+            ("aten::permute", (order,)),
+            ("aten::reshape", ([*leading, heads * width],)),
+        )
         self.forms[rows] = Form(move.args[0], steps)
         self.forms[shaped] = Form(layer)
         self.skipped.add(move)
@@ -119,11 +128,17 @@ class Heads:
         mask: Any = _read(attention, 3) or attention.kwargs.get("attn_mask")
         nodes = list(_behind(mask, _RESHAPES))
         wide = _read(nodes[-1]) if nodes else mask
-        if not _is(wide, (aten.expand.default,)) or any(len(one.users) > 1 for one in nodes):
+        if not _is(wide, (aten.expand.default,)) or any(
+            len(one.users) > 1 for one in nodes
+        ):
             return
         nodes, source = [*nodes, wide], wide.args[0]
         ranks = {len(_shape(one)) for one in (mask, wide, source, attention)}
-        if len(wide.users) > 1 or ranks != {4} or not _equal(_shape(mask), _shape(wide)):
+        if (
+            len(wide.users) > 1
+            or ranks != {4}
+            or not _equal(_shape(mask), _shape(wide))
+        ):
             return
         if self._claim(*nodes):
             self.skipped.update(nodes[1:])
@@ -155,7 +170,9 @@ def _read(node: Node, index: int = 0) -> Any:
 
 
 def _is(node: Any, targets: Collection[Any]) -> bool:
-    return isinstance(node, Node) and node.op == "call_function" and node.target in targets
+    return (
+        isinstance(node, Node) and node.op == "call_function" and node.target in targets
+    )
 
 
 def _only_user(node: Node, targets: Collection[Any], *args: Any) -> Any:

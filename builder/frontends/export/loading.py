@@ -61,7 +61,9 @@ def load(path: Path, *, libraries: Sequence[Path] = ()) -> ExportedModule:
         raise
 
 
-def load_here(path: str, libraries: Sequence[str], extensions: Sequence[str], report: Any) -> str:
+def load_here(
+    path: str, libraries: Sequence[str], extensions: Sequence[str], report: Any
+) -> str:
     """Load the file in this child process. Returns the error's text, empty if there was none."""
     return torchscript.error_of(lambda: _load(path), libraries, extensions)
 
@@ -96,7 +98,11 @@ def _text(path: Path) -> bytes:
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         return archive.read(
-            next(name for name in names if name.endswith(("models/model.json", "program.json")))
+            next(
+                name
+                for name in names
+                if name.endswith(("models/model.json", "program.json"))
+            )
         )
 
 

@@ -13,7 +13,9 @@ import torch
 from builder.frontends.export.numbers import is_number
 
 ATTENTION = "aten.scaled_dot_product_attention"
-_SAME_VALUES = frozenset(f"aten.{name}" for name in ("unsqueeze", "expand", "slice", "alias"))
+_SAME_VALUES = frozenset(
+    f"aten.{name}" for name in ("unsqueeze", "expand", "slice", "alias")
+)
 """Operators whose results have only values of their input."""
 
 

@@ -38,10 +38,39 @@ _COMPUTED = ("aten.add_", "aten.mul_")
 _NEW = frozenset(
     f"aten.{name}"
     for name in (
-        *("conv1d", "conv2d", "conv3d", "convolution", "linear", "addmm", "bmm", "embedding"),
+        *(
+            "conv1d",
+            "conv2d",
+            "conv3d",
+            "convolution",
+            "linear",
+            "addmm",
+            "bmm",
+            "embedding",
+        ),
         *("batch_norm", "layer_norm", "group_norm"),
-        *("zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "new_zeros", "cat"),
-        *("add", "sub", "mul", "div", "avg_pool2d", "eq", "ne", "relu", "silu", "sigmoid"),
+        *(
+            "zeros",
+            "ones",
+            "full",
+            "zeros_like",
+            "ones_like",
+            "full_like",
+            "new_zeros",
+            "cat",
+        ),
+        *(
+            "add",
+            "sub",
+            "mul",
+            "div",
+            "avg_pool2d",
+            "eq",
+            "ne",
+            "relu",
+            "silu",
+            "sigmoid",
+        ),
     )
 )
 """Operators whose results share no memory with their arguments."""
@@ -99,9 +128,12 @@ def _writes_new(node: torch.fx.Node, name: str, new: set[torch.fx.Node]) -> bool
 
 def _common(result: Any, *operands: Any) -> bool:
     """Whether the operands are tensors of the result's dtype, none of them a wrapped number."""
-    values = [operand.meta.get("val") for operand in operands if hasattr(operand, "meta")]
+    values = [
+        operand.meta.get("val") for operand in operands if hasattr(operand, "meta")
+    ]
     return len(values) == len(operands) and all(
-        isinstance(value, torch.Tensor) and value.dtype is result.dtype for value in values
+        isinstance(value, torch.Tensor) and value.dtype is result.dtype
+        for value in values
     )
 
 

@@ -50,13 +50,17 @@ class Origins:
                 stacks[entries] = _stack(entries)
             if trace not in texts:
                 texts[trace] = _range_text(trace)
-        self.script, named, self._inlined = _module_nodes(dict.fromkeys(stacks.values()))
+        self.script, named, self._inlined = _module_nodes(
+            dict.fromkeys(stacks.values())
+        )
         distinct = dict.fromkeys(text for text in texts.values() if text is not None)
         if named and None in texts.values():
             distinct[_NO_SOURCE] = None
         self._function, located = _location_nodes(list(distinct))
         self._modules = {
-            entries: named[stack[-1][0]] for entries, stack in stacks.items() if len(stack) > 1
+            entries: named[stack[-1][0]]
+            for entries, stack in stacks.items()
+            if len(stack) > 1
         }
         self._locations = {
             trace: located[text] for trace, text in texts.items() if text is not None
@@ -117,7 +121,9 @@ def _frames(trace: str) -> list[Frame]:
             found.append((match["path"], match["line"], match["name"], ""))
         elif found and not found[-1][3]:
             found[-1] = (*found[-1][:3], line.strip())
-    return [frame for frame in reversed(found) if not frame[0].startswith("<eval_with_key>")]
+    return [
+        frame for frame in reversed(found) if not frame[0].startswith("<eval_with_key>")
+    ]
 
 
 def _is_own(frame: Frame) -> bool:
@@ -149,7 +155,9 @@ def _location_nodes(texts: list[str]) -> tuple[Any, dict[str, Any]]:
         factory = views.SourceRangeFactory(text, path, int(rest.partition(")")[0]), 0)
         where = factory.make_raw_range(0, len(text))
         name = views.Ident(where, "x")
-        call = views.Apply(views.Select(views.Var(name), views.Ident(where, "neg")), [], [])
+        call = views.Apply(
+            views.Select(views.Var(name), views.Ident(where, "neg")), [], []
+        )
         statements.append(views.Assign([views.Var(name)], call))
     statements.append(views.Return(where, views.Var(name)))
     tensor = views.Var(views.Ident(where, "Tensor"))
@@ -198,7 +206,9 @@ class ModuleTree:
         for name, child in self.children.items():
             yield from child.named_modules(f"{path}.{name}" if path else name)
 
-    def called(self, route: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], ModuleTree]]:
+    def called(
+        self, route: tuple[str, ...] = ()
+    ) -> Iterator[tuple[tuple[str, ...], ModuleTree]]:
         """The modules that this one calls, with the names on the path to them. A list is never
         called itself.
         """

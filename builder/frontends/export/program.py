@@ -66,7 +66,10 @@ class ExportedModule:
         if self._module is None:
             self._module = self.program.module()
         left = iter(tensors)
-        leaves = [next(left) if leaf is TENSOR else _number(leaf, left) for leaf in self._leaves]
+        leaves = [
+            next(left) if leaf is TENSOR else _number(leaf, left)
+            for leaf in self._leaves
+        ]
         args, kwargs = pytree.tree_unflatten(leaves, self._in_spec)
         try:
             output = self._module(*args, **kwargs)
@@ -74,7 +77,9 @@ class ExportedModule:
             raise RuntimeError(str(error)) from error
         return tuple(leaf for leaf in pytree.tree_leaves(output) if leaf is not None)
 
-    def flat(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    def flat(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> list[torch.Tensor]:
         """Return the tensors of a call as inputs of the graph; numbers become tensors.
 
         Raises TypeError for a structure other than the exported one, and UsageError for another
@@ -89,7 +94,9 @@ class ExportedModule:
         found = []
         for leaf, kind in zip(leaves, self._leaves, strict=True):
             if not isinstance(kind, _Constant):
-                found.append(leaf if isinstance(leaf, torch.Tensor) else torch.tensor(leaf))
+                found.append(
+                    leaf if isinstance(leaf, torch.Tensor) else torch.tensor(leaf)
+                )
             elif leaf != kind.value:
                 raise UsageError(
                     f"the program was exported with {kind.value!r}, this call has {leaf!r}",
@@ -137,7 +144,9 @@ class ExportedModule:
     def _write(self) -> None:
         module = self.program.graph_module
         signature = self.program.graph_signature
-        graphs = [m.graph for m in module.modules() if isinstance(m, torch.fx.GraphModule)]
+        graphs = [
+            m.graph for m in module.modules() if isinstance(m, torch.fx.GraphModule)
+        ]
         origins = Origins(graphs)
         self.script = origins.script
         walker = Walker(origins)
@@ -158,7 +167,10 @@ class ExportedModule:
         self.axes = Axes(metas, self.program)
 
     def _arguments(
-        self, placeholders: Sequence[torch.fx.Node], walker: Walker, metas: dict[str, Any]
+        self,
+        placeholders: Sequence[torch.fx.Node],
+        walker: Walker,
+        metas: dict[str, Any],
     ) -> list[Any]:
         """The value of each placeholder. `metas` gets the example of each input by name."""
         names = iter(structure.input_names(self.program))
@@ -170,7 +182,9 @@ class ExportedModule:
                 tensor = self._constant(str(spec.target))
                 given.append(walker.value(tensor) if node.users else tensor)
             elif spec.kind is InputKind.USER_INPUT:
-                given.append(self._user_input(next(names), node, spec.arg, walker, metas))
+                given.append(
+                    self._user_input(next(names), node, spec.arg, walker, metas)
+                )
             else:
                 raise LoweringError(
                     f"the program's input {node.name} is a {spec.kind.name.lower()}, and a graph"
@@ -182,11 +196,15 @@ class ExportedModule:
         """The name and value of each tensor that the program returns."""
         wanted = [
             output
-            for output, spec in zip(outputs, self.program.graph_signature.output_specs, strict=True)
+            for output, spec in zip(
+                outputs, self.program.graph_signature.output_specs, strict=True
+            )
             if spec.kind is OutputKind.USER_OUTPUT
         ]
         labels = structure.output_names(structure.signature(self.program).out_spec)
-        found = [pair for pair in zip(labels, wanted, strict=True) if pair[1] is not None]
+        found = [
+            pair for pair in zip(labels, wanted, strict=True) if pair[1] is not None
+        ]
         if not found:
             raise LoweringError(
                 "the program returns nothing",
@@ -196,11 +214,18 @@ class ExportedModule:
 
     def _constant(self, target: str) -> torch.Tensor:
         found = self.program.state_dict.get(target)
-        tensor: torch.Tensor = self.program.constants[target] if found is None else found
+        tensor: torch.Tensor = (
+            self.program.constants[target] if found is None else found
+        )
         return tensor.detach()
 
     def _user_input(
-        self, name: str, node: torch.fx.Node, argument: Any, walker: Walker, metas: dict[str, Any]
+        self,
+        name: str,
+        node: torch.fx.Node,
+        argument: Any,
+        walker: Walker,
+        metas: dict[str, Any],
     ) -> Any:
         if isinstance(argument, ConstantArgument):
             self._leaves.append(_Constant(argument.value))
@@ -248,10 +273,16 @@ def _dead_writes(placeholders: list[Any], specs: list[Any]) -> set[torch.fx.Node
         if spec.kind not in _LIFTED:
             continue
         writes = [user for user in node.users if _writes(user, node)]
-        if writes and len(node.users) == len(writes) and not any(one.users for one in writes):
+        if (
+            writes
+            and len(node.users) == len(writes)
+            and not any(one.users for one in writes)
+        ):
             dead.update(writes)
         elif writes:
-            raise _keeps_state(f"keeps state in the buffer {spec.target!r}", location(writes[0]))
+            raise _keeps_state(
+                f"keeps state in the buffer {spec.target!r}", location(writes[0])
+            )
     return dead
 
 

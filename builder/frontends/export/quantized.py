@@ -32,7 +32,11 @@ class Grid:
     high: int
 
     def same(self, other: Grid) -> bool:
-        numbers = (self.axis, self.low, self.high) == (other.axis, other.low, other.high)
+        numbers = (self.axis, self.low, self.high) == (
+            other.axis,
+            other.low,
+            other.high,
+        )
         return (
             numbers
             and torch.equal(self.scale, other.scale)
@@ -50,7 +54,9 @@ class Quantized:
     dtype: torch.dtype
 
 
-def call(walker: Walker, node: torch.fx.Node, name: str, given: Mapping[str, Any]) -> Any:
+def call(
+    walker: Walker, node: torch.fx.Node, name: str, given: Mapping[str, Any]
+) -> Any:
     """Return the value of a node of these operators: a Quantized for a quantize, the rounded value
     for a dequantize.
 
@@ -58,7 +64,9 @@ def call(walker: Walker, node: torch.fx.Node, name: str, given: Mapping[str, Any
     does not quantize itself.
     """
     if name not in QUANTIZED:
-        raise walker.error(f"{NAMESPACE}::{name} computes scales from values", fix=_PAIRS)
+        raise walker.error(
+            f"{NAMESPACE}::{name} computes scales from values", fix=_PAIRS
+        )
     grid = _grid(walker, given)
     dtype = given["dtype"]
     if dtype.is_floating_point:
@@ -74,14 +82,18 @@ def call(walker: Walker, node: torch.fx.Node, name: str, given: Mapping[str, Any
     result = node.meta["val"].dtype
     if isinstance(source, Quantized):
         if not source.grid.same(grid):
-            raise walker.error("a tensor is dequantized with other scales than it has", fix=_PAIRS)
+            raise walker.error(
+                "a tensor is dequantized with other scales than it has", fix=_PAIRS
+            )
         rounded = _rounded(walker, source.value, grid)
         if result == source.dtype:
             return rounded
         return _cast(walker, rounded, result)
     stored = walker.constant_of(source)
     if not isinstance(stored, torch.Tensor):
-        raise walker.error("a tensor is dequantized that the program does not quantize", fix=_PAIRS)
+        raise walker.error(
+            "a tensor is dequantized that the program does not quantize", fix=_PAIRS
+        )
     return _rounded(walker, _restored(stored, grid).to(result), grid)
 
 
@@ -95,7 +107,9 @@ def _grid(walker: Walker, given: Mapping[str, Any]) -> Grid:
     if scale is None or None in limits or (zero is None and axis is None):
         raise walker.error("a scale or zero point is computed from values", fix=_PAIRS)
     scales = torch.as_tensor(scale, dtype=torch.float32).reshape(-1)
-    zeros = torch.zeros_like(scales) if zero is None else torch.as_tensor(zero).reshape(-1)
+    zeros = (
+        torch.zeros_like(scales) if zero is None else torch.as_tensor(zero).reshape(-1)
+    )
     return Grid(scales, zeros.to(torch.int32), axis, int(limits[0]), int(limits[1]))
 
 
@@ -104,7 +118,9 @@ def _restored(stored: torch.Tensor, grid: Grid) -> torch.Tensor:
     shape = [-1 if axis == grid.axis else 1 for axis in range(stored.dim())]
     if grid.axis is None:
         return (stored.int() - grid.zero_point).float() * grid.scale
-    return (stored.int() - grid.zero_point.reshape(shape)).float() * grid.scale.reshape(shape)
+    return (stored.int() - grid.zero_point.reshape(shape)).float() * grid.scale.reshape(
+        shape
+    )
 
 
 def _rounded(walker: Walker, value: Any, grid: Grid) -> Any:

@@ -43,7 +43,9 @@ class Relations:
     @property
     def derived(self) -> dict[str, Any]:
         """The axes that are computed from other sizes."""
-        return {axis: size for axis, size in self.expressions.items() if not size.is_Symbol}
+        return {
+            axis: size for axis, size in self.expressions.items() if not size.is_Symbol
+        }
 
     @property
     def axes(self) -> dict[Any, str]:
@@ -83,10 +85,15 @@ class Relations:
         """
         symbols = self._symbols()
         most = _SAMPLES if len(symbols) == 1 else 9
-        choices = [_spread(self._values_within(symbol, spans), most) for symbol in symbols]
+        choices = [
+            _spread(self._values_within(symbol, spans), most) for symbol in symbols
+        ]
         for chosen in itertools.product(*choices):
             values = dict(zip(symbols, chosen, strict=True))
-            if all(_within(size, values, spans[axis]) for axis, size in self.derived.items()):
+            if all(
+                _within(size, values, spans[axis])
+                for axis, size in self.derived.items()
+            ):
                 yield values
 
     def _values_within(self, symbol: Any, spans: Spans) -> list[int]:
@@ -107,16 +114,23 @@ class Relations:
 
         They are evaluated with number arguments that satisfy most of the conditions on them alone.
         """
-        if self._found(sizes, {axis: (size, size) for axis, size in sizes.items()}) is not None:
+        if (
+            self._found(sizes, {axis: (size, size) for axis, size in sizes.items()})
+            is not None
+        ):
             return []
         values = {symbol: sizes[axis] for symbol, axis in self.axes.items()}
         for symbol in self._symbols():
             if symbol not in values:
-                derived = {axis: size.subs(values) for axis, size in self.derived.items()}
+                derived = {
+                    axis: size.subs(values) for axis, size in self.derived.items()
+                }
                 values[symbol] = _solved(_only_of(symbol, derived), symbol, sizes)
         found = [
             text
-            for (axis, size), text in zip(self.derived.items(), self.texts(), strict=True)
+            for (axis, size), text in zip(
+                self.derived.items(), self.texts(), strict=True
+            )
             if not _within(size, values, (sizes[axis], sizes[axis]))
         ]
         return found or [one.text for one in self.conditions if not one.holds(values)]
@@ -129,7 +143,9 @@ class Relations:
         if values is None:
             return dict(sizes)
         found = {
-            self.axes[symbol]: value for symbol, value in values.items() if symbol in self.axes
+            self.axes[symbol]: value
+            for symbol, value in values.items()
+            if symbol in self.axes
         }
         derived = {axis: int(size.subs(values)) for axis, size in self.derived.items()}
         return {**sizes, **found, **derived}
@@ -139,9 +155,15 @@ class Relations:
         if not self.derived and not self.conditions:
             return {}
         symbols = self._symbols()
-        lists = [_Candidates(self._candidates(symbol, sizes, spans)) for symbol in symbols]
+        lists = [
+            _Candidates(self._candidates(symbol, sizes, spans)) for symbol in symbols
+        ]
         several = [one for one in self.conditions if len(one.symbols) > 1]
-        joint = {axis: size for axis, size in self.derived.items() if len(size.free_symbols) != 1}
+        joint = {
+            axis: size
+            for axis, size in self.derived.items()
+            if len(size.free_symbols) != 1
+        }
         for chosen in _combinations(lists):
             values = dict(zip(symbols, chosen, strict=True))
             if _all_within(joint, values, spans) and _all_hold(several, values):
@@ -150,15 +172,21 @@ class Relations:
 
     def _symbols(self) -> list[Any]:
         """The symbols that an axis or a condition depends on."""
-        used = {symbol for size in self.derived.values() for symbol in size.free_symbols}
-        used.update(symbol for condition in self.conditions for symbol in condition.symbols)
+        used = {
+            symbol for size in self.derived.values() for symbol in size.free_symbols
+        }
+        used.update(
+            symbol for condition in self.conditions for symbol in condition.symbols
+        )
         return sorted(used, key=str)
 
     def _alone(self, symbol: Any) -> dict[str, Any]:
         """The derived axes that depend only on this symbol."""
         return _only_of(symbol, self.derived)
 
-    def _candidates(self, symbol: Any, sizes: Sizes, spans: Spans) -> Iterator[tuple[int, int]]:
+    def _candidates(
+        self, symbol: Any, sizes: Sizes, spans: Spans
+    ) -> Iterator[tuple[int, int]]:
         """The values of a symbol that all conditions on it alone allow, with the distance to the
         requested value, nearest first.
         """
@@ -169,7 +197,11 @@ class Relations:
         for value in _outward(wanted):
             values = {symbol: value}
             fits = own is None or spans[own][0] <= value <= spans[own][1]
-            if fits and _all_within(alone, values, spans) and _all_hold(conditions, values):
+            if (
+                fits
+                and _all_within(alone, values, spans)
+                and _all_hold(conditions, values)
+            ):
                 yield value, abs(value - wanted)
 
 
@@ -201,7 +233,10 @@ def _combinations(lists: Sequence[_Candidates]) -> Iterator[tuple[int, ...]]:
         return
     yield from itertools.islice(_by_distance(lists), _COMBINATIONS)
     changed = heapq.merge(
-        *([(away, index, value) for value, away in one] for index, one in enumerate(lists))
+        *(
+            [(away, index, value) for value, away in one]
+            for index, one in enumerate(lists)
+        )
     )
     for _, index, value in changed:
         yield (*start[:index], value, *start[index + 1 :])
@@ -212,9 +247,14 @@ def _by_distance(lists: Sequence[_Candidates]) -> Iterator[tuple[int, ...]]:
     waiting = [(0, (0,) * len(lists))]
     while waiting:
         _, indices = heapq.heappop(waiting)
-        yield tuple(one.get(index)[0] for one, index in zip(lists, indices, strict=True))  # type: ignore[index]
+        chosen = zip(lists, indices, strict=True)
+        yield tuple(one.get(index)[0] for one, index in chosen)  # type: ignore[index]
         for position in range(len(lists)):
-            later = (*indices[:position], indices[position] + 1, *indices[position + 1 :])
+            later = (
+                *indices[:position],
+                indices[position] + 1,
+                *indices[position + 1 :],
+            )
             pairs = [one.get(index) for one, index in zip(lists, later, strict=True)]
             if later not in seen and pairs[position] is not None:
                 seen.add(later)
@@ -222,7 +262,11 @@ def _by_distance(lists: Sequence[_Candidates]) -> Iterator[tuple[int, ...]]:
 
 
 def _only_of(symbol: Any, expressions: Mapping[str, Any]) -> dict[str, Any]:
-    return {axis: size for axis, size in expressions.items() if size.free_symbols == {symbol}}
+    return {
+        axis: size
+        for axis, size in expressions.items()
+        if size.free_symbols == {symbol}
+    }
 
 
 def _all_hold(conditions: Iterable[Condition], values: Values) -> bool:

@@ -24,7 +24,9 @@ def signature(program: torch.export.ExportedProgram) -> Any:
 
     ExportedProgram.call_spec creates a class each time.
     """
-    return next(entry.signature for entry in program.module_call_graph if entry.fqn == "")
+    return next(
+        entry.signature for entry in program.module_call_graph if entry.fqn == ""
+    )
 
 
 def input_paths(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:
@@ -32,7 +34,9 @@ def input_paths(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:
     spec = signature(program).in_spec
     names = list(signature(program).forward_arg_names or ())
     if len(set(names)) < len(names):
-        raise LoweringError(f"two arguments of the program have one name ({', '.join(names)})")
+        raise LoweringError(
+            f"two arguments of the program have one name ({', '.join(names)})"
+        )
     leaves = [object() for _ in range(spec.num_leaves)]
     args, kwargs = pytree.tree_unflatten(leaves, spec)
     names += [f"input_{index}" for index in range(len(names), len(args))]
@@ -45,7 +49,8 @@ def output_names(out_spec: Any) -> list[str]:
     leaves = [object() for _ in range(out_spec.num_leaves)]
     result = pytree.tree_unflatten(leaves, out_spec)
     return _distinct(
-        _joined(path) or "output" for path, _ in pytree.tree_flatten_with_path(result)[0]
+        _joined(path) or "output"
+        for path, _ in pytree.tree_flatten_with_path(result)[0]
     )
 
 
@@ -56,7 +61,9 @@ def _distinct(names: Iterable[str]) -> list[str]:
     found: dict[str, None] = {}
     for name in names:
         later = (f"{name}_{number}" for number in itertools.count(2))
-        found[next(one for one in itertools.chain([name], later) if one not in found)] = None
+        found[
+            next(one for one in itertools.chain([name], later) if one not in found)
+        ] = None
     return list(found)
 
 
@@ -74,7 +81,9 @@ def _part(key: Any) -> str | int:
         return str(key.name)
     if isinstance(key, pytree.MappingKey):
         return key.key if type(key.key) is int and key.key >= 0 else str(key.key)
-    raise LoweringError(f"the structure of forward's arguments has a key {key}, which has no name")
+    raise LoweringError(
+        f"the structure of forward's arguments has a key {key}, which has no name"
+    )
 
 
 def _join(prefix: str, part: str | int) -> str:

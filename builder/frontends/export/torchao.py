@@ -28,9 +28,12 @@ _SHIFT = 128
 the sums of the weights, multiplied by this, from the product.
 """
 _PT2E = "quantize with prepare_pt2e and convert_pt2e of torchao.quantization.pt2e"
-_SHAPES = frozenset(f"aten.{name}" for name in ("reshape", "view", "flatten", "unsqueeze"))
+_SHAPES = frozenset(
+    f"aten.{name}" for name in ("reshape", "view", "flatten", "unsqueeze")
+)
 _FOLDED = _SHAPES | frozenset(
-    f"aten.{name}" for name in ("t", "transpose", "to", "zeros_like", "full_like", "sum", "mul")
+    f"aten.{name}"
+    for name in ("t", "transpose", "to", "zeros_like", "full_like", "sum", "mul")
 )
 """Operators that are evaluated if they read weights, scales and zero points."""
 
@@ -97,19 +100,29 @@ def call(walker: Walker, node: Any, name: str, given: Mapping[str, Any]) -> Any:
     if name == "quantize_affine":
         return _quantized(walker, node, given)
     rounded = given.get("input")
-    if name == "dequantize_affine" and isinstance(rounded, Rounded) and not rounded.shift:
+    if (
+        name == "dequantize_affine"
+        and isinstance(rounded, Rounded)
+        and not rounded.shift
+    ):
         if _source(node.args[2]) is not rounded.scale:
-            raise walker.error("a tensor is dequantized with other scales than it has", fix=_PT2E)
+            raise walker.error(
+                "a tensor is dequantized with other scales than it has", fix=_PT2E
+            )
         return rounded.value
     if (weight := _restored(walker, node)) is not None:
         return weight
-    raise walker.error("a tensor is dequantized that the program does not quantize", fix=_PT2E)
+    raise walker.error(
+        "a tensor is dequantized that the program does not quantize", fix=_PT2E
+    )
 
 
 def _restored(walker: Walker, node: Any) -> torch.Tensor | None:
     """The floats of constant weights; None if an argument depends on inputs."""
     args = [tensor_of(walker, arg) if _is_node(arg) else arg for arg in node.args]
-    if any(arg is None and _is_node(own) for arg, own in zip(args, node.args, strict=True)):
+    if any(
+        arg is None and _is_node(own) for arg, own in zip(args, node.args, strict=True)
+    ):
         return None
     restored: torch.Tensor = node.target(*args, **node.kwargs)
     return restored
@@ -122,7 +135,11 @@ def read(walker: Walker, node: Any, name: str, args: Sequence[Any]) -> Any:
         return None
     if isinstance(first, Rounded):
         return _read_rounded(walker, node, name, args, first)
-    if isinstance(first, Product) and name in ("aten.sub", "aten.sub_") and args[0] is first:
+    if (
+        isinstance(first, Product)
+        and name in ("aten.sub", "aten.sub_")
+        and args[0] is first
+    ):
         return _unshifted(walker, node, first)
     if isinstance(first, Product) and name == "aten.to":
         # a lower precision would round the sums
@@ -141,12 +158,16 @@ def _read_rounded(
     if name in ("aten.reshape", "aten.view"):
         value = walker.emit("aten::reshape", [rounded.value, args[1]])
         return replace(rounded, node=node, value=value)
-    if name == "aten.to" and _dtype(node) == (torch.uint8 if rounded.shift else torch.int32):
+    if name == "aten.to" and _dtype(node) == (
+        torch.uint8 if rounded.shift else torch.int32
+    ):
         return replace(rounded, node=node, dtype=_dtype(node))
     if name == "aten.add" and rounded.dtype == torch.int32 and not node.kwargs:
         is_shift = not rounded.shift and is_number(args[1], _SHIFT)
         return replace(rounded, node=node, shift=_SHIFT) if is_shift else None
-    if name == "aten._int_mm" and rounded.dtype == (torch.uint8 if rounded.shift else torch.int8):
+    if name == "aten._int_mm" and rounded.dtype == (
+        torch.uint8 if rounded.shift else torch.int8
+    ):
         weight = tensor_of(walker, node.args[1])
         if weight is None:
             return None
@@ -159,7 +180,12 @@ def _unshifted(walker: Walker, node: Any, product: Product) -> Product | None:
     added = product.weight.sum(0, keepdim=True, dtype=torch.int32) * product.shift
     given = tensor_of(walker, node.args[1])
     read_once = len(node.args[0].users) == 1 and not node.kwargs
-    if not product.shift or not read_once or given is None or not torch.equal(given, added):
+    if (
+        not product.shift
+        or not read_once
+        or given is None
+        or not torch.equal(given, added)
+    ):
         return None
     return replace(product, node=node, shift=0)
 
@@ -174,7 +200,9 @@ def tensor_of(walker: Walker, item: Any) -> torch.Tensor | None:
     if str(item.target).rpartition(".")[0] not in _FOLDED:
         return None
     args = [tensor_of(walker, arg) if _is_node(arg) else arg for arg in item.args]
-    if any(arg is None and _is_node(own) for arg, own in zip(args, item.args, strict=True)):
+    if any(
+        arg is None and _is_node(own) for arg, own in zip(args, item.args, strict=True)
+    ):
         return None
     result: torch.Tensor = item.target(*args, **item.kwargs)
     return result
@@ -203,9 +231,13 @@ def _check(walker: Walker, node: Any, given: Mapping[str, Any], dtype: str) -> N
     """Raise LoweringError for grids other than int8 of float32 activations."""
     (tensor, *_) = node.args
     if not _is_node(tensor) or _dtype(tensor) != torch.float32:
-        raise walker.error("torchao rounds an activation that is not float32", fix=_PT2E)
+        raise walker.error(
+            "torchao rounds an activation that is not float32", fix=_PT2E
+        )
     if given[dtype] != torch.int8:
-        raise walker.error(f"torchao rounds an activation to {given[dtype]}, not int8", fix=_PT2E)
+        raise walker.error(
+            f"torchao rounds an activation to {given[dtype]}, not int8", fix=_PT2E
+        )
 
 
 def _limits(given: Mapping[str, Any]) -> list[int]:
@@ -228,7 +260,9 @@ def _chosen(walker: Walker, node: Any, given: Mapping[str, Any]) -> Any:
         )
     axes = _reduced(walker, node.args[0], given["block_size"])
     if given.get("keepdim") is not True:
-        raise walker.error("torchao chooses scales without their axes (keepdim=False)", fix=_PT2E)
+        raise walker.error(
+            "torchao chooses scales without their axes (keepdim=False)", fix=_PT2E
+        )
     magnitude = walker.emit("aten::abs", [given["input"]])
     greatest = walker.emit("aten::amax", [magnitude, axes, True])
     scale = walker.emit("aten::div", [greatest, (high - low) / 2])
@@ -259,7 +293,9 @@ def _quantized(walker: Walker, node: Any, given: Mapping[str, Any]) -> Rounded:
     if not isinstance(given.get("zero_point"), NoZeroPoint):
         zero = tensor_of(walker, node.args[3])
         if zero is None or bool((zero != 0).any()):
-            raise walker.error("torchao rounds an activation with zero points", fix=_PT2E)
+            raise walker.error(
+                "torchao rounds an activation with zero points", fix=_PT2E
+            )
     constant = tensor_of(walker, node.args[2])
     source = _source(node.args[2])
     if constant is not None:
@@ -269,10 +305,14 @@ def _quantized(walker: Walker, node: Any, given: Mapping[str, Any]) -> Rounded:
                 fix="use granularity PerTensor for activations",
             )
         numbers = [float(constant), 0, *limits]
-        rounded = walker.emit("aten::fake_quantize_per_tensor_affine", [value, *numbers])
+        rounded = walker.emit(
+            "aten::fake_quantize_per_tensor_affine", [value, *numbers]
+        )
         return Rounded(node, rounded, source, static=True)
     if node.args[2].meta["val"].dim() != node.args[0].meta["val"].dim():
-        raise walker.error("torchao rounds an activation with scales of other axes", fix=_PT2E)
+        raise walker.error(
+            "torchao rounds an activation with scales of other axes", fix=_PT2E
+        )
     inverse = walker.emit("aten::reciprocal", [scale])
     steps = walker.emit("aten::round", [walker.emit("aten::mul", [value, inverse])])
     whole = walker.emit("aten::clamp", [steps, *limits])
@@ -294,7 +334,11 @@ def _scaled(walker: Walker, node: Any, product: Product) -> Any:
     else:
         scales = tensor_of(walker, factor)
         outputs = product.weight.shape[1]
-        if scales is None or product.scales is not None or scales.numel() not in (1, outputs):
+        if (
+            scales is None
+            or product.scales is not None
+            or scales.numel() not in (1, outputs)
+        ):
             return None
         scales = scales.to(torch.float32).reshape(-1).expand(outputs).contiguous()
         product = replace(product, node=node, scales=scales)
@@ -311,6 +355,7 @@ def _layer(walker: Walker, product: Product) -> Any:
     if product.rounded.static and bool((scales > 0).all()):
         zeros = torch.zeros(len(scales), dtype=torch.int32)
         given = walker.emit(
-            "aten::fake_quantize_per_channel_affine", [weight, scales, zeros, 0, -128, 127]
+            "aten::fake_quantize_per_channel_affine",
+            [weight, scales, zeros, 0, -128, 127],
         )
     return walker.emit("aten::linear", [product.rounded.value, given, None])

@@ -46,7 +46,9 @@ def register() -> None:
     _libraries.append(library)
 
 
-def _blocks(x: Tensor, block_size: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+def _blocks(
+    x: Tensor, block_size: Sequence[int]
+) -> tuple[list[int], list[int], list[int]]:
     """Return the shape with an axis of blocks before each axis within a block, the positions of
     those axes, and the shape with length 1 for them.
     """
@@ -54,7 +56,11 @@ def _blocks(x: Tensor, block_size: Sequence[int]) -> tuple[list[int], list[int],
     for length, size in zip(x.shape, block_size, strict=True):
         whole += [length // size, size]
     inner = list(range(1, len(whole), 2))
-    return whole, inner, [1 if axis in inner else length for axis, length in enumerate(whole)]
+    return (
+        whole,
+        inner,
+        [1 if axis in inner else length for axis, length in enumerate(whole)],
+    )
 
 
 def _range(low: Any, high: Any) -> tuple[Any, Any]:
@@ -117,8 +123,12 @@ def choose_qparams_affine(
     greatest = input.view(whole).abs().amax(inner)
     scale = greatest / (float(high - low) / 2)
     least = torch.finfo(input.dtype).smallest_normal if eps is None else eps
-    scale = torch.clamp(scale, min=least).to(input.dtype if scale_dtype is None else scale_dtype)
+    scale = torch.clamp(scale, min=least).to(
+        input.dtype if scale_dtype is None else scale_dtype
+    )
     if keepdim:
-        scale = scale.view([length for axis, length in enumerate(blocks) if axis not in inner])
+        scale = scale.view(
+            [length for axis, length in enumerate(blocks) if axis not in inner]
+        )
     zero = torch.full_like(scale, int((high + low + 1) / 2))
     return scale, zero if zero_point_dtype is None else zero.to(zero_point_dtype)

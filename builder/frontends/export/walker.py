@@ -13,7 +13,14 @@ from typing import Any, NamedTuple
 import torch
 
 from builder.errors import LoweringError
-from builder.frontends.export import convolutions, masks, memory, numbers, quantized, torchao
+from builder.frontends.export import (
+    convolutions,
+    masks,
+    memory,
+    numbers,
+    quantized,
+    torchao,
+)
 from builder.frontends.export.contents import TORCHAO
 from builder.frontends.export.heads import Form, Heads
 from builder.frontends.export.origins import Origins, location
@@ -75,7 +82,9 @@ class Signature(NamedTuple):
     """TorchScript's operator for one that reads a number, such as `sym_size`."""
     returns_list: bool
 
-    def by_name(self, args: Sequence[Known], named: dict[str, Known]) -> dict[str, Known]:
+    def by_name(
+        self, args: Sequence[Known], named: dict[str, Known]
+    ) -> dict[str, Known]:
         """The arguments of a call by their names in the schema."""
         names = [argument.name for argument in self.arguments]
         return dict(zip(names, args, strict=False)) | named
@@ -157,7 +166,10 @@ class Walker:
         return self._item(value, kind)
 
     def walk(
-        self, module: torch.fx.GraphModule, given: Sequence[Known], known: dict[Any, Known]
+        self,
+        module: torch.fx.GraphModule,
+        given: Sequence[Known],
+        known: dict[Any, Known],
     ) -> list[Known]:
         """Write the nodes of a graph module whose placeholders are `given`. Returns its outputs.
 
@@ -180,7 +192,9 @@ class Walker:
             elif node.op == "call_function":
                 known[node] = self._result(node, known)
             else:
-                raise self.error(f"a node of kind {node.op} has no counterpart in TorchScript")
+                raise self.error(
+                    f"a node of kind {node.op} has no counterpart in TorchScript"
+                )
         return []
 
     def _result(self, node: torch.fx.Node, known: dict[Any, Known]) -> Known:
@@ -200,7 +214,10 @@ class Walker:
         value = known[form.base]
         for kind, args in form.steps:
             given = [self._known(arg, known) for arg in args]
-            lists = [self._list(arg, numbers.INT) if type(arg) is list else arg for arg in given]
+            lists = [
+                self._list(arg, numbers.INT) if type(arg) is list else arg
+                for arg in given
+            ]
             value = self.emit(kind, [value, *lists])
         return value
 
@@ -230,7 +247,9 @@ class Walker:
                 return self._constant(None)
             kind = kind.getElementType()
         form = kind.kind()
-        return self._value(item, form, kind.getElementType() if form == "ListType" else None)
+        return self._value(
+            item, form, kind.getElementType() if form == "ListType" else None
+        )
 
     def _value(self, item: Known, form: str, element: Any) -> Any:
         if isinstance(item, C.Value):
@@ -262,7 +281,11 @@ class Walker:
         return item.toIValue() if item.node().kind() == "prim::Constant" else None
 
     def _list(self, items: Sequence[Known], element: Any) -> Any:
-        plain = _PLAIN_ELEMENTS.get(element.kind()) if element is not None and items else None
+        plain = (
+            _PLAIN_ELEMENTS.get(element.kind())
+            if element is not None and items
+            else None
+        )
         if plain is not None and all(type(item) is plain for item in items):
             return self._constant(list(items))
         values = [self.value(item, element) for item in items]
@@ -344,7 +367,9 @@ class Walker:
             return None
         if known.number:
             return self.emit(known.number, args, numbers.type_of(node.meta["val"]))
-        if known.name in _SAME or (not self.has_writes and known.name in memory.IDENTITIES):
+        if known.name in _SAME or (
+            not self.has_writes and known.name in memory.IDENTITIES
+        ):
             return args[0]
         if known.name in ("aten.item", "aten._local_scalar_dense"):
             return self._item(args[0], numbers.type_of(node.meta["val"]))
@@ -362,7 +387,11 @@ class Walker:
 
     def _item(self, tensor: Any, kind: Any) -> Any:
         """Read the number of this type in a tensor of one element."""
-        cast = {"IntType": "aten::Int", "FloatType": "aten::Float", "BoolType": "aten::Bool"}
+        cast = {
+            "IntType": "aten::Int",
+            "FloatType": "aten::Float",
+            "BoolType": "aten::Bool",
+        }
         return self.emit(cast[kind.kind()], [tensor], kind)
 
     def _item_of(self, container: Known, index: Any) -> Known:
@@ -373,7 +402,8 @@ class Walker:
     def _number(self, node: torch.fx.Node, target: Any, args: Sequence[Known]) -> Known:
         if not isinstance(node.meta.get("val"), _RESULTS):
             raise self.error(
-                f"the function {_named(target)} has no counterpart in TorchScript", fix=_DECOMPOSE
+                f"the function {_named(target)} has no counterpart in TorchScript",
+                fix=_DECOMPOSE,
             )
         if all(not isinstance(arg, C.Value | list | tuple) for arg in args):
             return target(*args)
@@ -391,7 +421,9 @@ class Walker:
         kind = numbers.KINDS.get(target)
         if kind is None:
             name = _named(target)
-            raise self.error(f"the function {name} of numbers has no counterpart in TorchScript")
+            raise self.error(
+                f"the function {name} of numbers has no counterpart in TorchScript"
+            )
         return self.emit(kind, args, result)
 
     def _remember_sizes(self, node: torch.fx.Node, value: Known) -> None:
@@ -408,7 +440,10 @@ class Walker:
         readers = len(node.users)
         for axis, size in enumerate(meta.shape):
             expression = None if type(size) is int else _computed(size)
-            if expression is not None and readers >= self._sized.get(expression, (0,))[0]:
+            if (
+                expression is not None
+                and readers >= self._sized.get(expression, (0,))[0]
+            ):
                 self._sized[expression] = readers, (value, axis)
 
     def _less_common(self, target: Any, args: Sequence[Known], result: Any) -> Any:
@@ -441,7 +476,9 @@ class Walker:
             called = known.by_name(node.args, node.kwargs)
             if masks.is_without_effect(node, called.get("attn_mask")):
                 given["attn_mask"] = None
-        values = [self._argument(a, given.get(a.name, a.default)) for a in known.arguments]
+        values = [
+            self._argument(a, given.get(a.name, a.default)) for a in known.arguments
+        ]
         types = known.returns
         kind = known.kind
         meta = node.meta.get("val")
@@ -455,7 +492,9 @@ class Walker:
         outputs = list(created.outputs())
         if known.returns_list:
             metas = _metas(node, len(types))
-            outputs = [self._unpacked(*pair) for pair in zip(outputs, metas, strict=True)]
+            outputs = [
+                self._unpacked(*pair) for pair in zip(outputs, metas, strict=True)
+            ]
         if len(outputs) == 1:
             return outputs[0]
         return tuple(outputs) if outputs else None
@@ -489,13 +528,18 @@ class Walker:
         if value.type().kind() != "ListType" or not isinstance(meta, list | tuple):
             return value
         element = value.type().getElementType()
-        return tuple(self._create("prim::ListUnpack", [value], [element] * len(meta)).outputs())
+        return tuple(
+            self._create("prim::ListUnpack", [value], [element] * len(meta)).outputs()
+        )
 
     def _batch_norm(self, given: dict[str, Known]) -> tuple[Known, ...]:
         """Write the form that `run_decompositions` produces. Its other results are used only in
         training.
         """
-        read = [given[name] for name in ("input", "weight", "bias", "running_mean", "running_var")]
+        read = [
+            given[name]
+            for name in ("input", "weight", "bias", "running_mean", "running_var")
+        ]
         options = [False, given["momentum"], given["eps"], False]
         return self.emit("aten::batch_norm", [*read, *options]), None, None
 
@@ -510,7 +554,9 @@ class Walker:
     def _clone(self, given: dict[str, Known]) -> Known:
         return self.emit("aten::clone", [given["self"], None])
 
-    def _higher_order(self, target: Any, args: Sequence[Known], named: dict[str, Known]) -> Known:
+    def _higher_order(
+        self, target: Any, args: Sequence[Known], named: dict[str, Known]
+    ) -> Known:
         name = target.name() if callable(getattr(target, "name", None)) else str(target)
         known: dict[str, Callable[..., Known]] = {
             "cond": self._cond,
@@ -549,7 +595,9 @@ class Walker:
             )
         return tuple(self._inline(body, operands))
 
-    def _inline(self, body: torch.fx.GraphModule, operands: Sequence[Known]) -> list[Known]:
+    def _inline(
+        self, body: torch.fx.GraphModule, operands: Sequence[Known]
+    ) -> list[Known]:
         """Write the nodes of a submodule here and return its outputs."""
         caller = self._node
         outputs = self.walk(body, operands, {})
@@ -564,7 +612,9 @@ class Walker:
         if condition.type().kind() == "TensorType":
             condition = self.emit("aten::Bool", [condition], numbers.BOOL)
         return self._if(
-            condition, lambda: self._inline(yes, operands), lambda: self._inline(no, operands)
+            condition,
+            lambda: self._inline(yes, operands),
+            lambda: self._inline(no, operands),
         )
 
     def _if(
@@ -664,7 +714,10 @@ class Walker:
 
         trip_count = self.emit("aten::size", [xs[0], 0], numbers.INT)
         carried = self._loop(trip_count, True, init, iteration)
-        return (*carried, *(self.emit("aten::stack", [stacked, 0]) for stacked in lists))
+        return (
+            *carried,
+            *(self.emit("aten::stack", [stacked, 0]) for stacked in lists),
+        )
 
     def _map(self, body: Any, xs: Sequence[Known], others: Sequence[Known] = ()) -> Any:
         return self._scan(body, (), xs, others)

@@ -101,6 +101,8 @@ def lowering_pass(
     """Declare a pass; the decorated name becomes the Pass."""
 
     def declare(rewrite: Rewrite) -> Pass:
-        return Pass(name, rewrite, removes, changes_interface, builtin, touches, enabled)
+        return Pass(
+            name, rewrite, removes, changes_interface, builtin, touches, enabled
+        )
 
     return declare

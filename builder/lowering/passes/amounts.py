@@ -126,10 +126,14 @@ def renamed(one: Amount, names: Mapping[Any, Any]) -> Amount:
     """The product with its symbolic sizes renamed."""
     if not names or not one.names:
         return one
-    return Amount(one.number, tuple(sorted(names.get(name, name) for name in one.names)))
+    return Amount(
+        one.number, tuple(sorted(names.get(name, name) for name in one.names))
+    )
 
 
-def common(before: Sequence[Amount], after: Sequence[Amount]) -> list[CommonFactor] | None:
+def common(
+    before: Sequence[Amount], after: Sequence[Amount]
+) -> list[CommonFactor] | None:
     """The common factors of the axes on both sides, from the first axis on; None if the axes of one
     side do not divide those of the other.
     """

@@ -44,7 +44,11 @@ def scale_queries(graph: Graph, context: Context) -> None:
         if _is_number(scale.inputsAt(1)) and ir.is_constant(scale.inputsAt(1)):
             number = ir.insert_constant(graph, ir.constant(scale.inputsAt(1)), product)
             scaled = ir.insert(
-                graph, scale.kind(), [product.inputsAt(0), number], product, origin=scale
+                graph,
+                scale.kind(),
+                [product.inputsAt(0), number],
+                product,
+                origin=scale,
             )
             product.replaceInput(0, scaled.output())
             ir.bypass(scale)
@@ -64,7 +68,11 @@ def scale_scores(graph: Graph, context: Context) -> None:
         if scale is None or ir.in_fallback(product) or not _is_real(scale.inputsAt(0)):
             continue
         scaled = ir.insert(
-            graph, scale.kind(), [product.output(), scale.inputsAt(1)], product, origin=scale
+            graph,
+            scale.kind(),
+            [product.output(), scale.inputsAt(1)],
+            product,
+            origin=scale,
         )
         scaled.moveAfter(product)
         product.output().replaceAllUsesAfterNodeWith(scaled, scaled.output())
@@ -144,6 +152,7 @@ def _is_real(value: Value) -> bool:
         return any(_is_real(part) for part in ir.list_items(node.inputsAt(0)) or ())
     weights = (ir.constant(weight) for weight in node.inputs())
     half = any(
-        isinstance(weight, torch.Tensor) and weight.dtype == torch.float16 for weight in weights
+        isinstance(weight, torch.Tensor) and weight.dtype == torch.float16
+        for weight in weights
     )
     return node.kind() in FLOAT_WITH_AXES and float_weights(node) and not half

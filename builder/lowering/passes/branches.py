@@ -51,7 +51,11 @@ def select_by_size(graph: Graph, context: Context) -> None:
         if _is_elementwise(node, facts):
             given = node.inputsAt(0)
             facts.know(node.output(), facts.dtype(given), facts.rank(given))
-        if node.kind() == "prim::If" and _on_sizes(node.inputsAt(0)) and not ir.stays(node):
+        if (
+            node.kind() == "prim::If"
+            and _on_sizes(node.inputsAt(0))
+            and not ir.stays(node)
+        ):
             _rewrite(graph, node, facts)
 
 
@@ -63,7 +67,10 @@ def _on_sizes(value: Value) -> bool:
     if node.kind() == "prim::If":
         ends = [list(block.outputs())[value.offset()] for block in node.blocks()]
         return all(_on_sizes(end) for end in (node.inputsAt(0), *ends))
-    if node.kind() not in _ARITHMETIC | _DIVISIONS or value.type().kind() not in _NUMBERS:
+    if (
+        node.kind() not in _ARITHMETIC | _DIVISIONS
+        or value.type().kind() not in _NUMBERS
+    ):
         return False
     return all(_on_sizes(given) for given in node.inputs())
 
@@ -119,7 +126,10 @@ def _is_movement(node: Node) -> bool:
     """Whether a node slices or pads, with arguments whose neutral values are known."""
     if node.kind() == "aten::slice":
         return bool(node.inputsSize() == 5 and ir.constant(node.inputsAt(4)) == 1)
-    return node.kind() == "aten::constant_pad_nd" and ir.list_items(node.inputsAt(1)) is not None
+    return (
+        node.kind() == "aten::constant_pad_nd"
+        and ir.list_items(node.inputsAt(1)) is not None
+    )
 
 
 def _is_selection(node: Node) -> bool:
@@ -136,11 +146,16 @@ def _is_selection(node: Node) -> bool:
 
 
 def _is_elementwise(node: Node, facts: Facts) -> bool:
-    if node.kind() not in _ELEMENTWISE or node.inputsAt(0).type().kind() != "TensorType":
+    if (
+        node.kind() not in _ELEMENTWISE
+        or node.inputsAt(0).type().kind() != "TensorType"
+    ):
         return False
     rest = list(node.inputs())[1:]
     dtype = facts.dtype(node.inputsAt(0))
-    plain = all(value.type().kind() in (*_NUMBERS, "NoneType", "StringType") for value in rest)
+    plain = all(
+        value.type().kind() in (*_NUMBERS, "NoneType", "StringType") for value in rest
+    )
     return plain and dtype is not None and dtype.is_floating_point
 
 
@@ -154,7 +169,9 @@ class _Merge:
     condition: Any
     facts: Facts
 
-    def maker(self, yes: Value, no: Value, blocks: Sequence[Block]) -> Callable[[], Any] | None:
+    def maker(
+        self, yes: Value, no: Value, blocks: Sequence[Block]
+    ) -> Callable[[], Any] | None:
         """A function that computes an output of the if from its values in both hoisted branches, or
         None.
         """
@@ -221,7 +238,9 @@ class _Merge:
         found = ir.list_items(value) if value.type().kind() == "ListType" else None
         return [self.emit.constant(v) if isinstance(v, int) else v for v in found or ()]
 
-    def _guarded(self, path: Sequence[Node], root: Value, x: Value, *, condition: bool) -> Value:
+    def _guarded(
+        self, path: Sequence[Node], root: Value, x: Value, *, condition: bool
+    ) -> Value:
         """The calls of one branch with `x` as input instead of `root`. They return `x` itself if
         the condition is not `taken`.
         """
@@ -279,7 +298,9 @@ def _path(value: Value, block: Block) -> tuple[dict[str, Any], list[Any]]:
     for node in reversed(list(block.nodes())):
         if _makes_tensor(node) and needed.pop(node.output().debugName(), None):
             path.insert(0, node)
-            tensors = (given for given in node.inputs() if given.type().kind() == "TensorType")
+            tensors = (
+                given for given in node.inputs() if given.type().kind() == "TensorType"
+            )
             needed |= {given.debugName(): given for given in tensors}
     return needed, path
 

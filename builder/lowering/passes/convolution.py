@@ -63,7 +63,17 @@ def _rewrite(graph: Graph, node: Node, shared: ir.Constants) -> None:
     emit, kind, args = Emit(graph, node), node.kind(), ir.inputs(node)
     if kind in _TRANSPOSED:
         x, weight, bias, stride, padding, output_padding, groups, dilation = args
-        core = [x, weight, bias, stride, padding, dilation, shared(True), output_padding, groups]
+        core = [
+            x,
+            weight,
+            bias,
+            stride,
+            padding,
+            dilation,
+            shared(True),
+            output_padding,
+            groups,
+        ]
     elif kind in _PLAIN or kind == _MODE:
         x, weight, bias, stride, padding, dilation, groups = args
         axes = _PLAIN.get(kind) or _axes(weight)
@@ -102,7 +112,9 @@ def _emit(
         flags = [shared(v) for v in (False, False, True)]
     ir.replace(
         node,
-        ir.outputs(ir.insert(graph, "aten::_convolution", [*core, *flags, shared(True)], node)),
+        ir.outputs(
+            ir.insert(graph, "aten::_convolution", [*core, *flags, shared(True)], node)
+        ),
     )
 
 
@@ -132,7 +144,9 @@ def _string_padding(
     if steps is None or not isinstance(kernel, torch.Tensor):
         return None
     steps = steps * axes if len(steps) == 1 else steps
-    totals = [step * (size - 1) for step, size in zip(steps, kernel.shape[2:], strict=True)]
+    totals = [
+        step * (size - 1) for step, size in zip(steps, kernel.shape[2:], strict=True)
+    ]
     if any(total % 2 for total in totals):
         extra = [side for total in reversed(totals) for side in (0, total % 2)]
         x = emit.op("aten::constant_pad_nd", x, extra, 0)

@@ -52,7 +52,9 @@ def _plain(value: Value) -> bool:
     wrapped in a tensor is not.
     """
     wrapped = value.type().kind() == "TensorType"
-    return not wrapped and ir.is_constant(value) and isinstance(value.toIValue(), _PLAIN)
+    return (
+        not wrapped and ir.is_constant(value) and isinstance(value.toIValue(), _PLAIN)
+    )
 
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -65,7 +67,11 @@ def expand(graph: Graph, node: Node, entry: Decomposition) -> None:
         results = graph.insertGraph(_resolved(entry, arguments), arguments)
     if len(results) != node.outputsSize():
         unpacked = ir.insert(
-            graph, "prim::TupleUnpack", results, node, [v.type() for v in node.outputs()]
+            graph,
+            "prim::TupleUnpack",
+            results,
+            node,
+            [v.type() for v in node.outputs()],
         )
         results = ir.outputs(unpacked)
     ir.replace(node, results)
@@ -75,8 +81,14 @@ def _holds(entry: Decomposition, node: Node) -> bool:
     """Whether the decomposition is valid for this node."""
     if entry.when is None:
         return True
-    arguments = (value.toIValue() if ir.is_constant(value) else value for value in ir.inputs(node))
-    return entry.when(SimpleNamespace(**dict(zip(entry.names, arguments, strict=True)))) is None
+    arguments = (
+        value.toIValue() if ir.is_constant(value) else value
+        for value in ir.inputs(node)
+    )
+    return (
+        entry.when(SimpleNamespace(**dict(zip(entry.names, arguments, strict=True))))
+        is None
+    )
 
 
 def decompose(name: str, kinds: tuple[str, ...], doc: str) -> Pass:
@@ -95,8 +107,12 @@ def decompose(name: str, kinds: tuple[str, ...], doc: str) -> Pass:
     return Pass(name, rewrite, touches=kinds)
 
 
-unpack_rsqrt = decompose("unpack-rsqrt", ("aten::rsqrt",), "Rewrite `rsqrt(x)` to `1 / sqrt(x)`.")
-unpack_silu = decompose("unpack-silu", ("aten::silu",), "Rewrite `silu(x)` to `x * sigmoid(x)`.")
+unpack_rsqrt = decompose(
+    "unpack-rsqrt", ("aten::rsqrt",), "Rewrite `rsqrt(x)` to `1 / sqrt(x)`."
+)
+unpack_silu = decompose(
+    "unpack-silu", ("aten::silu",), "Rewrite `silu(x)` to `x * sigmoid(x)`."
+)
 unpack_log_softmax = decompose(
     "unpack-log-softmax",
     ("aten::log_softmax", "aten::_log_softmax"),
@@ -134,7 +150,9 @@ unpack_aliases = decompose(
     "Rewrite the aliases true_divide, multiply and divide.",
 )
 unpack_type_as = decompose(
-    "unpack-type-as", ("aten::type_as",), "Rewrite type_as to a cast to the other tensor's dtype."
+    "unpack-type-as",
+    ("aten::type_as",),
+    "Rewrite type_as to a cast to the other tensor's dtype.",
 )
 view_to_reshape = decompose(
     "view-to-reshape",

@@ -75,7 +75,8 @@ def _fold(graph: Graph, facts: Facts, context: Context) -> bool:
     """Replace every query with a known result. Returns whether there was one."""
     found = False
     changes = any(
-        node.inputsAt(0).type().str() == "int[]" for node in ir.nodes_of(graph, *ir.CHANGES)
+        node.inputsAt(0).type().str() == "int[]"
+        for node in ir.nodes_of(graph, *ir.CHANGES)
     )
     for node in bottom_up(graph):
         result = _constant(node, facts) if node.kind() in _QUESTIONS else None
@@ -104,14 +105,19 @@ def _is_copied(sizes: Node) -> bool:
     )
 
 
-_COPIES = frozenset(f"aten::{name}" for name in ("list", "copy", "slice", "add", "mul", "len"))
+_COPIES = frozenset(
+    f"aten::{name}" for name in ("list", "copy", "slice", "add", "mul", "len")
+)
 
 
 def _spelled(graph: Graph, sizes: Node, rank: int) -> Value:
     """Write the sizes of all axes as a list of single sizes."""
     emit = Emit(graph, sizes)
     return emit.ints(
-        [emit.op("aten::size", sizes.inputsAt(0), axis, type=ir.INT) for axis in range(rank)]
+        [
+            emit.op("aten::size", sizes.inputsAt(0), axis, type=ir.INT)
+            for axis in range(rank)
+        ]
     )
 
 
@@ -202,7 +208,9 @@ def _fold_sizes(graph: Graph, context: Context) -> bool:
     """Fold the sizes of static axes of the inputs."""
     found = False
     for value, spec in zip(graph.inputs(), context.specs, strict=False):
-        for node in [use.user for use in value.uses() if use.user.kind() == "aten::size"]:
+        for node in [
+            use.user for use in value.uses() if use.user.kind() == "aten::size"
+        ]:
             axis = ir.constant(node.inputsAt(1)) if node.inputsSize() == 2 else None
             if (
                 isinstance(axis, int)
@@ -228,7 +236,9 @@ def remove_casts(graph: Graph, context: Context) -> None:
 
 def _same(node: Node, facts: Facts) -> bool:
     wanted = node.inputsAt(1)
-    if wanted.node().kind() == "prim::dtype" and wanted.node().inputsAt(0) == node.inputsAt(0):
+    if wanted.node().kind() == "prim::dtype" and wanted.node().inputsAt(
+        0
+    ) == node.inputsAt(0):
         return True
     number = ir.constant(wanted)
     known = facts.dtype(node.inputsAt(0))

@@ -44,7 +44,10 @@ def resolve_environment(graph: Graph, context: Context) -> None:
     for node in ir.nodes_of(graph, *context.present("prim::device")):
         ir.replace(node, [ir.insert_constant(graph, ir.CPU, node)])
     for node in ir.nodes_of(graph, "prim::Constant"):
-        if node.output().type().kind() == "DeviceObjType" and node.output().toIValue() != ir.CPU:
+        if (
+            node.output().type().kind() == "DeviceObjType"
+            and node.output().toIValue() != ir.CPU
+        ):
             ir.replace(node, [ir.insert_constant(graph, ir.CPU, node)])
 
 

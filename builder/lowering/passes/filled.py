@@ -31,7 +31,9 @@ _PASSES_ON = frozenset(
 )
 """Nodes that return existing dictionaries: other nodes set their keys."""
 _SETS = frozenset(["aten::_set_item", "aten::setdefault"])
-_REMOVES = frozenset("aten::pop aten::popitem aten::clear aten::Delete aten::remove".split())
+_REMOVES = frozenset(
+    "aten::pop aten::popitem aten::clear aten::Delete aten::remove".split()
+)
 
 
 def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
@@ -39,7 +41,11 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
     does not write to it; None if its possible elements are not known.
     """
     kind = value.type().kind()
-    inner = value.type().getElementType() if kind == "ListType" else value.type().getValueType()
+    inner = (
+        value.type().getElementType()
+        if kind == "ListType"
+        else value.type().getValueType()
+    )
     aliases = graph.alias_db()
     if not aliases.has_writers(value):
         return []
@@ -59,7 +65,11 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
     if kind == "DictType":
         always += [ir.constant(node.inputsAt(1)) for node in sure]
         keys = dict.fromkeys(always) | dict.fromkeys(_keys(writers, builders))
-        return by_keys(graph, value, end) if None in keys else list(reader.entries(keys, always))
+        return (
+            by_keys(graph, value, end)
+            if None in keys
+            else list(reader.entries(keys, always))
+        )
     appends = _count(writers, _ADDS_ONE)
     if _count(once, _ADDS_ONE) < appends:
         return None
@@ -73,7 +83,8 @@ def _writers(nodes: Iterable[Any], aliases: Any, value: Any) -> list[Any]:
     return [
         node
         for node in nodes
-        if _writes_to(node, value.type()) and aliases.may_contain_alias(node.inputsAt(0), value)
+        if _writes_to(node, value.type())
+        and aliases.may_contain_alias(node.inputsAt(0), value)
     ]
 
 
@@ -83,7 +94,8 @@ def _builders(graph: Any, aliases: Any, value: Any) -> list[Any]:
     return [
         node
         for node in ir.nodes_of(graph, "prim::ListConstruct", "prim::DictConstruct")
-        if str(node.output().type()) == kind and aliases.may_contain_alias(node.output(), value)
+        if str(node.output().type()) == kind
+        and aliases.may_contain_alias(node.output(), value)
     ]
 
 
@@ -99,7 +111,11 @@ def by_keys(graph: Any, value: Any, end: Any) -> list[Element] | None:
     if value.type().getValueType().kind() != "TensorType":
         return None
     nodes = list(ir.walk(graph))
-    makers = [node for node in nodes if any(str(made.type()) == kind for made in node.outputs())]
+    makers = [
+        node
+        for node in nodes
+        if any(str(made.type()) == kind for made in node.outputs())
+    ]
     builders = [node for node in makers if node.kind() == "prim::DictConstruct"]
     if not {node.kind() for node in makers} <= _PASSES_ON | {"prim::DictConstruct"}:
         return None
@@ -124,7 +140,11 @@ def _writes(node: Any) -> bool:
     if not node.inputsSize() or node.inputsAt(0).type().kind() not in _KNOWN:
         return False
     schema = ir.schema(node)
-    info = schema.arguments[0].alias_info if schema is not None and schema.arguments else None
+    info = (
+        schema.arguments[0].alias_info
+        if schema is not None and schema.arguments
+        else None
+    )
     return info is not None and info.is_write
 
 
@@ -173,7 +193,9 @@ class _Reader:
             if key in always:
                 yield part, self._read(name, self.end), None
             else:
-                given = self._emit("aten::__contains__", [self.value, name], ir.C.BoolType.get())
+                given = self._emit(
+                    "aten::__contains__", [self.value, name], ir.C.BoolType.get()
+                )
                 yield part, *self._guarded(name, given)
 
     def items(self, most: int, always: int) -> Iterator[Element]:
@@ -188,11 +210,17 @@ class _Reader:
                 yield index, *self._guarded(position, given)
 
     def _emit(self, kind: str, given: list[Any], result: Any) -> Any:
-        return ir.insert(self.graph, kind, given, self.end, [result], self.origin).output()
+        return ir.insert(
+            self.graph, kind, given, self.end, [result], self.origin
+        ).output()
 
     def _read(self, key: Any, before: Any) -> Any:
         read = ir.insert(
-            self.graph, "aten::__getitem__", [self.value, key], before, origin=self.origin
+            self.graph,
+            "aten::__getitem__",
+            [self.value, key],
+            before,
+            origin=self.origin,
         )
         return read.output()
 

@@ -14,11 +14,17 @@ from builder.lowering.passes import Context, lowering_pass
 def _matrix(value: Value) -> torch.Tensor | None:
     """The constant matrix that a value is or transposes, as a view without a copy."""
     node = value.node()
-    if node.kind() == "aten::t" or (node.kind() == "aten::transpose" and _last_two(node)):
+    if node.kind() == "aten::t" or (
+        node.kind() == "aten::transpose" and _last_two(node)
+    ):
         inner = _matrix(node.inputsAt(0))
         return inner.t() if inner is not None else None
     known = ir.constant(value)
-    if isinstance(known, torch.Tensor) and known.dim() == 2 and known.is_floating_point():
+    if (
+        isinstance(known, torch.Tensor)
+        and known.dim() == 2
+        and known.is_floating_point()
+    ):
         return known
     return None
 
@@ -43,9 +49,13 @@ def _bias(value: Value, matrix: torch.Tensor) -> bool:
     )
 
 
-def _linear(graph: Graph, node: Node, x: Value, matrix: torch.Tensor, bias: Value) -> None:
+def _linear(
+    graph: Graph, node: Node, x: Value, matrix: torch.Tensor, bias: Value
+) -> None:
     weight = ir.insert_constant(graph, matrix.t(), node)
-    ir.replace(node, ir.outputs(ir.insert(graph, "aten::linear", [x, weight, bias], node)))
+    ir.replace(
+        node, ir.outputs(ir.insert(graph, "aten::linear", [x, weight, bias], node))
+    )
 
 
 @lowering_pass("fuse-linear", touches=("aten::addmm", "aten::matmul", "aten::mm"))
@@ -58,7 +68,11 @@ def fuse_linear(graph: Graph, context: Context) -> None:
     for node in ir.nodes_of(graph, "aten::addmm"):
         bias, x, weight, beta, alpha = ir.inputs(node)[:5]
         matrix = _matrix(weight)
-        plain = ir.constant(beta) == 1 and ir.constant(alpha) == 1 and node.inputsSize() == 5
+        plain = (
+            ir.constant(beta) == 1
+            and ir.constant(alpha) == 1
+            and node.inputsSize() == 5
+        )
         if plain and matrix is not None and _bias(bias, matrix) and not ir.stays(node):
             _linear(graph, node, x, matrix, bias)
     for node in ir.nodes_of(graph, "aten::matmul", "aten::mm"):
@@ -69,7 +83,9 @@ def fuse_linear(graph: Graph, context: Context) -> None:
 
 def _fuse_product(graph: Graph, node: Node, matrix: torch.Tensor) -> None:
     uses = [use for use in node.output().uses() if use.user.kind() != "prim::dtype"]
-    queries = [use.user for use in node.output().uses() if use.user.kind() == "prim::dtype"]
+    queries = [
+        use.user for use in node.output().uses() if use.user.kind() == "prim::dtype"
+    ]
     add = uses[0].user if len(uses) == 1 else None
     if (
         add is not None
@@ -123,7 +139,11 @@ def _only_linear(block: Block) -> tuple[Any, ...] | None:
     """The inputs of the linear that a block consists of and returns; equal weights count as the
     same.
     """
-    nodes = [node for node in block.nodes() if node.kind() != "prim::Constant" and node.hasUses()]
+    nodes = [
+        node
+        for node in block.nodes()
+        if node.kind() != "prim::Constant" and node.hasUses()
+    ]
     if (
         len(nodes) != 1
         or nodes[0].kind() != "aten::linear"

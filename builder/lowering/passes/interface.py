@@ -32,7 +32,9 @@ def flatten_inputs(graph: Graph, context: Context) -> None:
     becomes a tensor of one element. Other numbers, strings and lists are bound to the manifest's
     constant, else to their default in forward. A LoweringError names an argument of any other type.
     """
-    names = context.inputs or [value.debugName().split(".")[0] for value in graph.inputs()]
+    names = context.inputs or [
+        value.debugName().split(".")[0] for value in graph.inputs()
+    ]
     declared, fixed = context.optional_inputs, context.defaults
     parts = [
         describe(name, value.type(), declared, fixed)
@@ -78,21 +80,29 @@ def _take_as_tensor(graph: Graph, index: int) -> None:
     if any(True for _ in value.uses()):
         first = next(iter(graph.nodes()), graph.return_node())
         origin = _nearest(graph, value)
-        cast = ir.insert(graph, _CASTS[kind.kind()], [value], first, [kind], origin=origin)
+        cast = ir.insert(
+            graph, _CASTS[kind.kind()], [value], first, [kind], origin=origin
+        )
         value.replaceAllUsesAfterNodeWith(cast, cast.output())
 
 
 def _nearest(graph: Graph, value: Value) -> Node:
     """A user of the value with a source location; if there is none, any node that has one."""
     users = [use.user for use in value.uses()]
-    return next((node for node in (*users, *ir.walk(graph)) if node.sourceRange()), users[0])
+    return next(
+        (node for node in (*users, *ir.walk(graph)) if node.sourceRange()), users[0]
+    )
 
 
-def checked(constants: Mapping[str, Any], graph: Graph, names: Sequence[str]) -> dict[str, Any]:
+def checked(
+    constants: Mapping[str, Any], graph: Graph, names: Sequence[str]
+) -> dict[str, Any]:
     """The constants converted to the types of their arguments. Raises LoweringError with every name
     that is not an argument of forward, and every value that does not fit its type.
     """
-    types = {name: value.type() for name, value in zip(names, graph.inputs(), strict=False)}
+    types = {
+        name: value.type() for name, value in zip(names, graph.inputs(), strict=False)
+    }
     problems = [_problem(name, value, types) for name, value in constants.items()]
     if found := [problem for problem in problems if problem]:
         raise LoweringError("; ".join(found), fix="correct `constants` in the manifest")
@@ -204,4 +214,6 @@ def _construct(graph: Graph, part: Part, values: list[Value], first: Node) -> No
         keys = [ir.insert_constant(graph, key, first) for key, _ in part.parts]
         values = [value for pair in zip(keys, values, strict=True) for value in pair]
     kind = {TUPLE: "prim::TupleConstruct", LIST: "prim::ListConstruct"}
-    return ir.insert(graph, kind.get(part.form, "prim::DictConstruct"), values, first, [part.type])
+    return ir.insert(
+        graph, kind.get(part.form, "prim::DictConstruct"), values, first, [part.type]
+    )

@@ -58,11 +58,17 @@ class Lengths:
     def _own(self, value: Value) -> Shape | None:
         """A new symbolic size or the known number for each axis."""
         rank = self._facts.rank(value)
-        known = weight_shape(value) or self._known.get(value.unique()) or (None,) * (rank or 0)
+        known = (
+            weight_shape(value)
+            or self._known.get(value.unique())
+            or (None,) * (rank or 0)
+        )
         if rank is None or len(known) != rank:
             return None
         return [
-            amount(length) if isinstance(length, int) and length >= 0 else named(value, axis)
+            amount(length)
+            if isinstance(length, int) and length >= 0
+            else named(value, axis)
             for axis, length in enumerate(known)
         ]
 
@@ -90,7 +96,8 @@ class Lengths:
         whole = product(made)
         other = alias(product(shape), whole)
         found = common(
-            [renamed(one, other) for one in shape], [renamed(one, other) for one in made]
+            [renamed(one, other) for one in shape],
+            [renamed(one, other) for one in made],
         )
         return found or common([self._guessed(one, whole.names) for one in shape], made)
 
@@ -103,7 +110,9 @@ class Lengths:
         for name in one.names:
             guess = self.guesses.get(name) if steps and name not in wanted else None
             own = of_size(*name)
-            found.append(own if guess is None else self._guessed(guess, wanted, steps - 1))
+            found.append(
+                own if guess is None else self._guessed(guess, wanted, steps - 1)
+            )
         return product(found)
 
 
@@ -166,7 +175,9 @@ def _expanded(lengths: Lengths, node: Node) -> Shape | None:
     if read is None or items is None or len(items) < len(read):
         return None
     kept = [ONE] * (len(items) - len(read)) + read
-    return [lengths.of(item) or length for item, length in zip(items, kept, strict=True)]
+    return [
+        lengths.of(item) or length for item, length in zip(items, kept, strict=True)
+    ]
 
 
 def _reduced(lengths: Lengths, node: Node) -> Shape | None:

@@ -42,7 +42,9 @@ def masks_to_where(graph: Graph, context: Context) -> None:
             continue
         if node.kind() == "aten::index":
             found = _picks(node, facts)
-        elif node.kind() in _POINTWISE or (node.kind() == "aten::div" and node.inputsSize() == 2):
+        elif node.kind() in _POINTWISE or (
+            node.kind() == "aten::div" and node.inputsSize() == 2
+        ):
             found = _computed(graph, node, facts, picked)
         else:
             found = None
@@ -66,24 +68,34 @@ def _picks(node: Node, facts: Facts) -> Picked | None:
     return None if mask is None or rank is None else Picked(mask, x, rank)
 
 
-def _computed(graph: Graph, node: Node, facts: Facts, picked: dict[int, Picked]) -> Picked | None:
+def _computed(
+    graph: Graph, node: Node, facts: Facts, picked: dict[int, Picked]
+) -> Picked | None:
     """Apply a computation on selected elements and numbers to all elements."""
-    parts = [picked[value.unique()] for value in node.inputs() if value.unique() in picked]
+    parts = [
+        picked[value.unique()] for value in node.inputs() if value.unique() in picked
+    ]
     if not parts:
         return None
     mask, rank = parts[0].mask, parts[0].rank
     if any(part.mask != mask or part.rank != rank for part in parts):
         return None
     others = [
-        v for v in node.inputs() if v.unique() not in picked and v.type().kind() == "TensorType"
+        v
+        for v in node.inputs()
+        if v.unique() not in picked and v.type().kind() == "TensorType"
     ]
     if any(facts.rank(value) != 0 for value in others):
         return None
-    values = [picked[v.unique()].whole if v.unique() in picked else v for v in node.inputs()]
+    values = [
+        picked[v.unique()].whole if v.unique() in picked else v for v in node.inputs()
+    ]
     return Picked(mask, Emit(graph, node).op(node.kind(), *values), rank)
 
 
-def _rewrite_user(graph: Graph, node: Node, facts: Facts, picked: dict[int, Picked]) -> None:
+def _rewrite_user(
+    graph: Graph, node: Node, facts: Facts, picked: dict[int, Picked]
+) -> None:
     """Rewrite a node that reads selected elements to read all elements, if possible."""
     read = [value for value in node.inputs() if value.unique() in picked]
     if len(read) != 1 or node.kind() not in _ENDS:
@@ -103,7 +115,9 @@ def _put(emit: Emit, node: Node, facts: Facts, values: Picked) -> Any | None:
         or ir.constant(accumulate) is not False
     ):
         return None
-    return emit.op("aten::where", _unsqueezed_mask(emit, facts, values), values.whole, base)
+    return emit.op(
+        "aten::where", _unsqueezed_mask(emit, facts, values), values.whole, base
+    )
 
 
 def _summed(emit: Emit, node: Node, facts: Facts, values: Picked) -> Any | None:
@@ -124,7 +138,9 @@ def _dtype(emit: Emit, node: Node, facts: Facts, values: Picked) -> Value:
 
 
 def _or_zero(emit: Emit, facts: Facts, values: Picked) -> Value:
-    return emit.op("aten::where", _unsqueezed_mask(emit, facts, values), values.whole, 0)
+    return emit.op(
+        "aten::where", _unsqueezed_mask(emit, facts, values), values.whole, 0
+    )
 
 
 def _unsqueezed_mask(emit: Emit, facts: Facts, values: Picked) -> Any:

@@ -19,7 +19,9 @@ from builder.lowering import ir
 from builder.lowering.folding import may_write
 from builder.lowering.passes import Context, lowering_pass
 
-_CONSTANT = re.compile(r"^ *%\S+ : (.*?) = prim::Constant(.*?)\(\)(?:, scope: [^#]*)?(?: # .*)?$")
+_CONSTANT = re.compile(
+    r"^ *%\S+ : (.*?) = prim::Constant(.*?)\(\)(?:, scope: [^#]*)?(?: # .*)?$"
+)
 _VALUE = re.compile(r"%[\w.]+")
 # Lists of numbers and strings are printed in full; tensors, tuples and objects are not.
 _SHOWN = frozenset(
@@ -50,7 +52,11 @@ def pool_constants(graph: Graph, context: Context) -> None:
     kept: dict[Any, Any] = {}
     tensors = _Tensors()
     for node, (kind, value) in zip(nodes, map(_shown, lines), strict=True):
-        key = (kind, value) if kind in _SHOWN else tensors.key(node.output().toIValue(), node)
+        key = (
+            (kind, value)
+            if kind in _SHOWN
+            else tensors.key(node.output().toIValue(), node)
+        )
         first = kept.setdefault(key, node)
         if first is not node:
             node.output().replaceAllUsesWith(first.output())
@@ -89,9 +95,16 @@ class _Tensors:
 
 def _plain(tensor: torch.Tensor) -> bool:
     in_memory = (
-        tensor.layout is torch.strided and tensor.device == ir.CPU and not tensor.is_quantized
+        tensor.layout is torch.strided
+        and tensor.device == ir.CPU
+        and not tensor.is_quantized
     )
-    return in_memory and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    return (
+        in_memory
+        and tensor.is_contiguous()
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
 
 
 def _ends(tensor: torch.Tensor, most: int = 64) -> bytes:
@@ -99,7 +112,9 @@ def _ends(tensor: torch.Tensor, most: int = 64) -> bytes:
     start = tensor.data_ptr()
     size = min(count, most)
     if count:
-        return ctypes.string_at(start, size) + ctypes.string_at(start + count - size, size)
+        return ctypes.string_at(start, size) + ctypes.string_at(
+            start + count - size, size
+        )
     return b""
 
 
@@ -115,7 +130,8 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 _OPERATOR = re.compile(r"^ *(%.+?) = ((?:aten|prim)::\w+)((?:\[[^\]]*\])?\([^)]*\))")
 _NEVER = frozenset(
-    f"prim::{name}" for name in ("Constant", "If", "Loop", "Uninitialized", "PythonOp", "GetAttr")
+    f"prim::{name}"
+    for name in ("Constant", "If", "Loop", "Uninitialized", "PythonOp", "GetAttr")
 )
 
 
@@ -156,13 +172,17 @@ def _merge(graph: Graph, lines: list[_Line]) -> None:
     """Replace each node by an equal earlier one in scope. Random operators are never equal."""
     nodes = list(ir.walk(graph))
     returned = set(
-        _VALUE.findall(next(line.text for line in reversed(lines) if "return" in line.text))
+        _VALUE.findall(
+            next(line.text for line in reversed(lines) if "return" in line.text)
+        )
     )
     for at, first in list(_equal(nodes, lines, returned)):
         ir.replace(nodes[at], ir.outputs(nodes[first]))
 
 
-def _equal(nodes: list[Node], lines: list[_Line], returned: set[str]) -> Iterator[tuple[int, int]]:
+def _equal(
+    nodes: list[Node], lines: list[_Line], returned: set[str]
+) -> Iterator[tuple[int, int]]:
     """The positions of a node and of its earlier equal, in program order."""
     renamed: dict[str, str] = {}
     seen: dict[str, tuple[int, str]] = {}
@@ -183,13 +203,17 @@ def _equal(nodes: list[Node], lines: list[_Line], returned: set[str]) -> Iterato
         if first == position:
             scopes[-1][1].append(key)
         elif not nodes[position].isNondeterministic():
-            pairs = list(zip(_VALUE.findall(line.made), _VALUE.findall(made), strict=True))
+            pairs = list(
+                zip(_VALUE.findall(line.made), _VALUE.findall(made), strict=True)
+            )
             if not any(returned.issuperset(pair) for pair in pairs):
                 renamed.update(pairs)
                 yield position, first
 
 
-def _leave(line: str, scopes: list[tuple[int, list[str]]], seen: dict[str, Any]) -> None:
+def _leave(
+    line: str, scopes: list[tuple[int, list[str]]], seen: dict[str, Any]
+) -> None:
     """Drop the lines of blocks that end before this line; enter the block that begins with it."""
     body = line.lstrip()
     indent = len(line) - len(body)

@@ -75,7 +75,9 @@ def flatten_outputs(graph: Any, context: Context) -> None:
     for value in (*(leaf.value for _, leaf in flat), *hidden):
         graph.registerOutput(value)
     if hidden:
-        ir.C._jit_pass_dce(graph)  # torch's tuple lowering fails on the containers of None
+        ir.C._jit_pass_dce(
+            graph
+        )  # torch's tuple lowering fails on the containers of None
     flags = flag_names(flagged, names)
     beyond = flag_names(too_long, [*names, *flags.values()], TOO_LONG)
     context.outputs[:] = [*names, *flags.values(), *beyond.values()]
@@ -90,7 +92,9 @@ def flag_names(flagged: Any, used: Any, suffix: str = "is_present") -> dict[str,
     names: dict[str, str] = {}
     for name in flagged:
         candidates = (f"{name}_{suffix}{number or ''}" for number in count())
-        names[name] = next(one for one in candidates if one not in {*used, *names.values()})
+        names[name] = next(
+            one for one in candidates if one not in {*used, *names.values()}
+        )
     return names
 
 
@@ -134,7 +138,10 @@ def _leaves(
         yield name, Leaf(value)
     elif (most := bounds.of(value.type(), name)) is not None:
         yield from _bounded(graph, value, name, end, bounds, most)
-    elif kind in ("ListType", "DictType") and (found := filled.elements(graph, value, end)) != []:
+    elif (
+        kind in ("ListType", "DictType")
+        and (found := filled.elements(graph, value, end)) != []
+    ):
         yield from _filled(value, name, found)
     elif _differs(value):
         yield from (_by_branch(graph, value, name, bounds) or {}).items()
@@ -145,7 +152,9 @@ def _leaves(
     elif kind in ("ListType", "DictType"):
         yield from _of_container(graph, value, name, end, bounds)
     elif kind in ("IntType", "FloatType", "BoolType", "NumberType"):
-        number = ir.insert(graph, "prim::NumToTensor", [value], end, origin=value.node())
+        number = ir.insert(
+            graph, "prim::NumToTensor", [value], end, origin=value.node()
+        )
         yield name, Leaf(number.output())
     else:
         raise _not_a_tensor(value, name)
@@ -176,7 +185,9 @@ def _of_container(
         yield from _children(graph, built, name, end, bounds)
         return
     is_dictionary = value.type().kind() == "DictType"
-    yield from _filled(value, name, filled.by_keys(graph, value, end) if is_dictionary else None)
+    yield from _filled(
+        value, name, filled.by_keys(graph, value, end) if is_dictionary else None
+    )
 
 
 def _differs(value: Any) -> bool:
@@ -186,9 +197,12 @@ def _differs(value: Any) -> bool:
     kind = value.type().kind()
     text = value.type().annotation_str
     if kind == "OptionalType":
-        return _may_be_none(value) or value.type().getElementType().kind() != "TensorType"
+        return (
+            _may_be_none(value) or value.type().getElementType().kind() != "TensorType"
+        )
     return kind in ("ListType", "DictType") or (
-        kind == "TupleType" and any(word in text for word in ("Optional", "List", "Dict"))
+        kind == "TupleType"
+        and any(word in text for word in ("Optional", "List", "Dict"))
     )
 
 
@@ -207,8 +221,12 @@ def _bounded(
         node = _if_longer(graph, length, index, end, origin)
         then = next(node.blocks()).returnNode()
         position = ir.insert_constant(graph, index, then)
-        read = ir.insert(graph, "aten::__getitem__", [value, position], then, [inner], origin)
-        for path, leaf in list(_leaves(graph, read.output(), join(name, index), then, bounds)):
+        read = ir.insert(
+            graph, "aten::__getitem__", [value, position], then, [inner], origin
+        )
+        for path, leaf in list(
+            _leaves(graph, read.output(), join(name, index), then, bounds)
+        ):
             merged = _merged(graph, node, [leaf, None])
             group = f"{own}_*{(leaf.group or path).removeprefix(join(name, index))}"
             at = (index, *leaf.at)
@@ -223,7 +241,9 @@ def _longer(graph: Any, length: Any, index: int, before: Any, origin: Any) -> An
     """Whether a list of this length has an element at the index."""
     position = ir.insert_constant(graph, index, before)
     kind = ir.C.BoolType.get()
-    return ir.insert(graph, "aten::gt", [length, position], before, [kind], origin).output()
+    return ir.insert(
+        graph, "aten::gt", [length, position], before, [kind], origin
+    ).output()
 
 
 def _if_longer(graph: Any, length: Any, index: int, end: Any, origin: Any) -> Any:
@@ -279,15 +299,21 @@ UNSET = "unset"
 def _merged(graph: Any, node: Any, ends: list[Leaf | str | None]) -> Leaf:
     """The leaf as an output of the if; the ends are those of its blocks."""
     blocks = list(node.blocks())
-    flagged = any(end is None or (isinstance(end, Leaf) and end.flag is not None) for end in ends)
+    flagged = any(
+        end is None or (isinstance(end, Leaf) and end.flag is not None) for end in ends
+    )
     for block, end in zip(blocks, ends, strict=True):
         last = block.returnNode()
-        empty = None if isinstance(end, Leaf) else _constant(graph, torch.zeros(0), last)
+        empty = (
+            None if isinstance(end, Leaf) else _constant(graph, torch.zeros(0), last)
+        )
         block.registerOutput(end.value if isinstance(end, Leaf) else empty)
         if flagged:
             flag = end.flag if isinstance(end, Leaf) else None
             known = torch.tensor(isinstance(end, Leaf))
-            block.registerOutput(_constant(graph, known, last) if flag is None else flag)
+            block.registerOutput(
+                _constant(graph, known, last) if flag is None else flag
+            )
     value = node.addOutput().setType(ir.TENSOR)
     given = [end for end in ends if isinstance(end, Leaf)]
     if not flagged:
@@ -308,7 +334,9 @@ def _of_optional(
     """The leaves of an Optional that no branch of the graph decides; it is compared with None."""
     inner = value.type().getElementType()
     if not _is_open(value):
-        cast = ir.insert(graph, "prim::unchecked_cast", [value], end, [inner], value.node())
+        cast = ir.insert(
+            graph, "prim::unchecked_cast", [value], end, [inner], value.node()
+        )
         yield from _leaves(graph, cast.output(), name, end, bounds)
         return
     if inner.kind() != "TensorType":
@@ -320,17 +348,23 @@ def _of_optional(
         )
     none = ir.insert_constant(graph, None, end)
     bool_type = ir.C.BoolType.get()
-    known = ir.insert(graph, "aten::__isnot__", [value, none], end, [bool_type], value.node())
+    known = ir.insert(
+        graph, "aten::__isnot__", [value, none], end, [bool_type], value.node()
+    )
     chosen = graph.create("prim::If", [known.output()], 1)
     chosen.insertBefore(end)
     ir.adopt(chosen, value.node())
     then, other = chosen.addBlock(), chosen.addBlock()
     last = then.returnNode()
-    cast = ir.insert(graph, "prim::unchecked_cast", [value], last, [inner], value.node())
+    cast = ir.insert(
+        graph, "prim::unchecked_cast", [value], last, [inner], value.node()
+    )
     then.registerOutput(cast.output())
     other.registerOutput(_constant(graph, torch.zeros(0), other.returnNode()))
     chosen.output().setType(ir.TENSOR)
-    flag = ir.insert(graph, "prim::NumToTensor", [known.output()], end, origin=value.node())
+    flag = ir.insert(
+        graph, "prim::NumToTensor", [known.output()], end, origin=value.node()
+    )
     yield name, Leaf(chosen.output(), flag.output(), source_line(value.node()))
 
 
@@ -341,7 +375,11 @@ def _is_open(value: Any) -> bool:
     node = value.node()
     if node.kind() in ("prim::If", "prim::TupleUnpack", "prim::TupleIndex"):
         return _may_be_none(value)
-    return node.kind() in ("prim::Loop", "aten::__getitem__", "prim::unchecked_unwrap_optional")
+    return node.kind() in (
+        "prim::Loop",
+        "aten::__getitem__",
+        "prim::unchecked_unwrap_optional",
+    )
 
 
 def _may_be_none(value: Any) -> bool:
@@ -432,7 +470,9 @@ def _elements(graph: Any, value: Any, end: Any) -> list[Any]:
     if node.kind() == "prim::TupleConstruct":
         return list(node.inputs())
     types = value.type().elements()
-    return ir.outputs(ir.insert(graph, "prim::TupleUnpack", [value], end, types, origin=node))
+    return ir.outputs(
+        ir.insert(graph, "prim::TupleUnpack", [value], end, types, origin=node)
+    )
 
 
 def _filled(
@@ -461,7 +501,9 @@ def _built(graph: Any, value: Any, end: Any) -> list[tuple[Any, Any]] | None:
         values = ir.inputs(node)[1::2]
         if all(ir.is_constant(key) for key in keys):
             parts = [_part(key.toIValue()) for key in keys]
-            return list(dict(zip(parts, values, strict=True)).items())  # keys may be repeated
+            return list(
+                dict(zip(parts, values, strict=True)).items()
+            )  # keys may be repeated
     return None
 
 

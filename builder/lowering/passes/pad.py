@@ -34,7 +34,10 @@ def _padded(emit: Emit, node: Node, pads: Value, mode: str | None) -> Any | None
     if mode == "constant":
         value = node.inputsAt(3)
         return emit.op(
-            "aten::constant_pad_nd", x, pads, emit.constant(0) if ir.is_none(value) else value
+            "aten::constant_pad_nd",
+            x,
+            pads,
+            emit.constant(0) if ir.is_none(value) else value,
         )
     sides = ir.list_length(pads)
     if mode in _KINDS and sides is not None:

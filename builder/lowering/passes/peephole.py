@@ -12,7 +12,17 @@ from builder.lowering.passes import Context, lowering_pass
 
 _BOOLEAN = frozenset(
     f"aten::{name}"
-    for name in ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "isnan")
+    for name in (
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "logical_and",
+        "logical_or",
+        "isnan",
+    )
 )
 
 
@@ -68,7 +78,9 @@ def _joined(node: Node) -> list[Any] | None:
     found: list[Any] = []
     for item in items:
         inner = item.node()
-        parts = ir.list_items(inner.inputsAt(0)) if inner.kind() == "aten::cat" else None
+        parts = (
+            ir.list_items(inner.inputsAt(0)) if inner.kind() == "aten::cat" else None
+        )
         nested = (
             axis is not None
             and parts is not None
@@ -88,7 +100,9 @@ def _join_once(graph: Graph, node: Node) -> None:
         node.replaceInput(0, emit.list(parts, ir.TENSOR))
 
 
-@lowering_pass("peephole", touches=(*_TWICE, "aten::expand", "aten::reshape", "aten::cat"))
+@lowering_pass(
+    "peephole", touches=(*_TWICE, "aten::expand", "aten::reshape", "aten::cat")
+)
 def peephole(graph: Graph, context: Context) -> None:
     """Remove operators without effect: `x.t().t()`, two transposes or permutations that undo each
     other, two negations, an expand to -1, a reshape whose result is only reshaped, and a `cat`

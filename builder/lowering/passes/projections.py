@@ -29,7 +29,9 @@ def split_projections(graph: Graph, context: Context) -> None:
     Whole networks have not been measured for that case.
     """
     candidates = {
-        node.output().unique() for node in ir.nodes_of(graph, "aten::linear") if _may_split(node)
+        node.output().unique()
+        for node in ir.nodes_of(graph, "aten::linear")
+        if _may_split(node)
     }
     if not candidates:
         return
@@ -86,7 +88,9 @@ def _may_split(node: Node) -> bool:
     bias = node.inputsAt(2)
     constant = ir.is_none(bias) or isinstance(ir.constant(bias), torch.Tensor)
     matrix = (
-        isinstance(weight, torch.Tensor) and weight.dim() == 2 and weight.layout is torch.strided
+        isinstance(weight, torch.Tensor)
+        and weight.dim() == 2
+        and weight.layout is torch.strided
     )
     return matrix and constant and not ir.in_fallback(node)
 
@@ -237,7 +241,9 @@ _MOVES: dict[str, Callable[[Any, list[Axis]], list[Axis] | None]] = {
 def _split_axis(value: Value, axes: list[Axis]) -> tuple[Axis, tuple[Part, ...]] | None:
     """The axis along which all users of the value split it, and the parts."""
     users = [use.user for use in value.uses()]
-    if not users or any(user.kind() not in _SPLITS or ir.in_fallback(user) for user in users):
+    if not users or any(
+        user.kind() not in _SPLITS or ir.in_fallback(user) for user in users
+    ):
         return None
     axes_found = {axis_at(user, _SPLITS[user.kind()][0], len(axes)) for user in users}
     axis = axes_found.pop()
@@ -266,7 +272,9 @@ def _sliced(node: Node, size: int) -> list[Part] | None:
     return [Part(node.output(), first, last - first, False)]
 
 
-def _unpacked(node: Node, lengths: Sequence[int], dropped: bool = False) -> list[Part] | None:
+def _unpacked(
+    node: Node, lengths: Sequence[int], dropped: bool = False
+) -> list[Part] | None:
     """The outputs of an operator that returns a list, if the list is only unpacked."""
     users = [use.user for use in node.output().uses()]
     if len(users) != 1 or users[0].kind() != "prim::ListUnpack":
@@ -275,7 +283,10 @@ def _unpacked(node: Node, lengths: Sequence[int], dropped: bool = False) -> list
     if unpack.outputsSize() != len(lengths):
         return None
     starts = [sum(lengths[:number]) for number in range(len(lengths))]
-    return [Part(*one, dropped) for one in zip(unpack.outputs(), starts, lengths, strict=True)]
+    return [
+        Part(*one, dropped)
+        for one in zip(unpack.outputs(), starts, lengths, strict=True)
+    ]
 
 
 def _unbound(node: Node, size: int) -> list[Part] | None:
@@ -316,7 +327,8 @@ _SPLITS: dict[str, tuple[int, Callable[[Any, int], list[Part] | None]]] = {
 
 _PRODUCTS = frozenset(f"aten::{name}" for name in ("matmul", "bmm", "baddbmm"))
 _ON = (
-    "transpose permute reshape unsqueeze squeeze unflatten expand select unbind mul div add neg cat"
+    "transpose permute reshape unsqueeze squeeze unflatten expand select unbind"
+    " mul div add neg cat"
 )
 _PASSES_ON = frozenset(f"aten::{name}" for name in _ON.split()) | {
     "prim::ListConstruct",
@@ -343,7 +355,9 @@ def _made(graph: Graph, path: Path, part: Part) -> Value:
     """
     emit = Emit(graph, path.shaped or path.layer, path.layer)
     x, weight, bias = path.layer.inputs()
-    rows = [_rows(ir.constant(given), path.split_axis, part) for given in (weight, bias)]
+    rows = [
+        _rows(ir.constant(given), path.split_axis, part) for given in (weight, bias)
+    ]
     value = emit.op("aten::linear", x, *map(emit.constant, rows))
     gone = path.split_axis if part.dropped else None
     axes = [axis for axis in path.axes if axis is not gone]
@@ -358,11 +372,15 @@ def _made(graph: Graph, path: Path, part: Part) -> Value:
     return value
 
 
-def _shaped(emit: Emit, path: Path, part: Part, value: Value, axes: list[Axis]) -> Value:
+def _shaped(
+    emit: Emit, path: Path, part: Part, value: Value, axes: list[Axis]
+) -> Value:
     """The layer's output with these axes: unchanged, or after the reshape or unflatten."""
     factors = [axis for axis in axes if axis.size > 0]
     sizes = [part.length if axis is path.split_axis else axis.size for axis in factors]
-    if path.shaped is None or (path.shaped.kind() == "aten::unflatten" and len(sizes) == 1):
+    if path.shaped is None or (
+        path.shaped.kind() == "aten::unflatten" and len(sizes) == 1
+    ):
         return value
     if path.shaped.kind() == "aten::unflatten":
         return emit.op("aten::unflatten", value, axes.index(factors[0]), sizes)

@@ -12,7 +12,9 @@ from builder.lowering import ir
 from builder.lowering.locations import source_line
 from builder.lowering.passes import Context, lowering_pass
 
-DISABLE_OBSERVERS = "disable observers: model.apply(torch.ao.quantization.disable_observer)"
+DISABLE_OBSERVERS = (
+    "disable observers: model.apply(torch.ao.quantization.disable_observer)"
+)
 _TENSOR = "aten::fake_quantize_per_tensor_affine"
 _CHANNEL = "aten::fake_quantize_per_channel_affine"
 _OBSERVING = (
@@ -29,7 +31,8 @@ _MASKED = {f"{_TENSOR}_cachemask": _TENSOR, f"{_CHANNEL}_cachemask": _CHANNEL}
 
 
 @lowering_pass(
-    "unify-fake-quantize", touches=(*_OBSERVING, _SWITCHED, *_LEARNABLE, *_MASKED, _TENSOR)
+    "unify-fake-quantize",
+    touches=(*_OBSERVING, _SWITCHED, *_LEARNABLE, *_MASKED, _TENSOR),
 )
 def unify_fake_quantize(graph: Graph, context: Context) -> None:
     """Write fake quantization in all its forms as `fake_quantize_per_tensor_affine(x, scale,
@@ -67,7 +70,9 @@ def _put(graph: Graph, node: Node, kind: str, arguments: list[Value]) -> None:
 
 def _without_observer(graph: Graph, node: Node) -> None:
     """The fake quantization of a disabled observer."""
-    x, observes, switch, _, _, scale, zero_point, _, low, high, axis, by_row = ir.inputs(node)[:12]
+    x, observes, switch, _, _, scale, zero_point, _, low, high, axis, by_row = (
+        ir.inputs(node)[:12]
+    )
     if _flag(observes) is not False:
         raise LoweringError(
             f"{node.kind()} has an enabled observer: it would change its scale with every request",
@@ -75,12 +80,16 @@ def _without_observer(graph: Graph, node: Node) -> None:
             fix=DISABLE_OBSERVERS,
         )
     if ir.constant(by_row):
-        _switched(graph, node, _CHANNEL, [x, scale, zero_point, axis, low, high], switch)
+        _switched(
+            graph, node, _CHANNEL, [x, scale, zero_point, axis, low, high], switch
+        )
     else:
         _switched(graph, node, _TENSOR, [x, scale, zero_point, low, high], switch)
 
 
-def _switched(graph: Graph, node: Node, kind: str, arguments: list[Value], switch: Value) -> None:
+def _switched(
+    graph: Graph, node: Node, kind: str, arguments: list[Value], switch: Value
+) -> None:
     on = _flag(switch)
     if on:
         _put(graph, node, kind, arguments)
@@ -102,7 +111,11 @@ def _learned(graph: Graph, node: Node) -> None:
     x, scale, zero_point, *rest = ir.inputs(node)[:-1]
     known = ir.constant(zero_point)
     low, high = (ir.constant(bound) for bound in rest[-2:])
-    if isinstance(known, torch.Tensor) and isinstance(low, int) and isinstance(high, int):
+    if (
+        isinstance(known, torch.Tensor)
+        and isinstance(low, int)
+        and isinstance(high, int)
+    ):
         rounded = known.detach().round().clamp(low, high).to(torch.int32)
         whole = ir.insert_constant(graph, rounded, node)
         _put(graph, node, _LEARNABLE[node.kind()], [x, scale, whole, *rest])
@@ -111,7 +124,9 @@ def _learned(graph: Graph, node: Node) -> None:
 def _with_numbers(graph: Graph, node: Node) -> None:
     """Replace a scale and zero point of one known element by numbers."""
     scale, zero_point = (ir.constant(node.inputsAt(at)) for at in (1, 2))
-    tensors = [v for v in (scale, zero_point) if isinstance(v, torch.Tensor) and v.numel() == 1]
+    tensors = [
+        v for v in (scale, zero_point) if isinstance(v, torch.Tensor) and v.numel() == 1
+    ]
     if len(tensors) == 2:
         node.replaceInput(1, ir.insert_constant(graph, float(scale), node))
         node.replaceInput(2, ir.insert_constant(graph, int(zero_point), node))

@@ -12,7 +12,9 @@ _DROPOUTS = tuple(
 )
 
 
-@lowering_pass("remove-dropout", touches=(*_DROPOUTS, *(f"{kind}_" for kind in _DROPOUTS)))
+@lowering_pass(
+    "remove-dropout", touches=(*_DROPOUTS, *(f"{kind}_" for kind in _DROPOUTS))
+)
 def remove_dropout(graph: Graph, context: Context) -> None:
     """Remove all forms of dropout outside training. Dropout returns its input tensor itself, so
     this pass runs before functionalize.
@@ -24,7 +26,15 @@ def remove_dropout(graph: Graph, context: Context) -> None:
 
 _SAME_TENSOR = tuple(
     f"aten::{name}"
-    for name in ("detach", "detach_copy", "alias", "requires_grad_", "cuda", "cpu", "pin_memory")
+    for name in (
+        "detach",
+        "detach_copy",
+        "alias",
+        "requires_grad_",
+        "cuda",
+        "cpu",
+        "pin_memory",
+    )
 )
 
 
@@ -37,10 +47,14 @@ def remove_contiguous(graph: Graph, context: Context) -> None:
         ir.bypass(node)
 
 
-@lowering_pass("remove-clone", touches=("aten::clone", "aten::lift_fresh", "aten::lift_fresh_copy"))
+@lowering_pass(
+    "remove-clone", touches=("aten::clone", "aten::lift_fresh", "aten::lift_fresh_copy")
+)
 def remove_clone(graph: Graph, context: Context) -> None:
     """Remove clone: the graph has no in-place writes at this point."""
-    for node in ir.nodes_of(graph, "aten::clone", "aten::lift_fresh", "aten::lift_fresh_copy"):
+    for node in ir.nodes_of(
+        graph, "aten::clone", "aten::lift_fresh", "aten::lift_fresh_copy"
+    ):
         ir.bypass(node)
 
 
@@ -53,8 +67,17 @@ def remove_detach(graph: Graph, context: Context) -> None:
         ir.bypass(node)
 
 
-_REFINEMENTS = ("prim::unchecked_cast", "aten::_unwrap_optional", "prim::profile", "prim::data")
-_ASSERTIONS = ("aten::_assert_tensor_metadata", "aten::_assert_async", "prim::profile_ivalue")
+_REFINEMENTS = (
+    "prim::unchecked_cast",
+    "aten::_unwrap_optional",
+    "prim::profile",
+    "prim::data",
+)
+_ASSERTIONS = (
+    "aten::_assert_tensor_metadata",
+    "aten::_assert_async",
+    "prim::profile_ivalue",
+)
 
 
 @lowering_pass("remove-guards", touches=(*_REFINEMENTS, *_ASSERTIONS))
@@ -116,7 +139,9 @@ def remove_full_slices(graph: Graph, context: Context) -> None:
     it selects.
     """
     for node in ir.nodes_of(graph, "aten::slice"):
-        whole = node.inputsSize() == 5 and node.inputsAt(0).type().kind() == "TensorType"
+        whole = (
+            node.inputsSize() == 5 and node.inputsAt(0).type().kind() == "TensorType"
+        )
         if whole and _whole(*(value for value in ir.inputs(node)[2:])):
             ir.bypass(node)
 

@@ -28,7 +28,11 @@ def merge_reshapes(graph: Graph, context: Context) -> None:
         if length is not None:
             ir.replace(
                 node,
-                [ir.insert_constant(graph, length, node) if isinstance(length, int) else length],
+                [
+                    ir.insert_constant(graph, length, node)
+                    if isinstance(length, int)
+                    else length
+                ],
             )
     for node in ir.nodes_of(graph, "aten::reshape"):
         if not ir.in_fallback(node):
@@ -73,7 +77,11 @@ def _path(value: Value) -> _Path | None:
         and not ir.in_fallback(node)
     ):
         first = node.inputsAt(0).node()
-        sizes = ir.list_items(first.inputsAt(1)) if first.kind() == "aten::reshape" else None
+        sizes = (
+            ir.list_items(first.inputsAt(1))
+            if first.kind() == "aten::reshape"
+            else None
+        )
         if sizes is None:
             return None
         return _Path(first, list(range(len(sizes))), node)
@@ -114,18 +122,24 @@ def _merge(graph: Graph, node: Node) -> None:
     ir.replace(node, [_arranged(emit, path, of, value)])
 
 
-def _arranged(emit: Emit, path: _Path, of: dict[int, list[Value]], value: Value) -> Value:
+def _arranged(
+    emit: Emit, path: _Path, of: dict[int, list[Value]], value: Value
+) -> Value:
     """The nodes between the two reshapes, applied to the value that has all axes."""
     if path.layer is not None:
         return emit.op("aten::linear", value, *list(path.layer.inputs())[1:])
     starts = {axis: sum(len(of[before]) for before in range(axis)) for axis in of}
-    order = [starts[axis] + number for axis in path.order for number in range(len(of[axis]))]
+    order = [
+        starts[axis] + number for axis in path.order for number in range(len(of[axis]))
+    ]
     if order == sorted(order):
         return value
     return emit.op("aten::permute", value, order)
 
 
-def _groups(sizes: Sequence[Value | int], wanted: Sequence[Value]) -> list[list[Any]] | None:
+def _groups(
+    sizes: Sequence[Value | int], wanted: Sequence[Value]
+) -> list[list[Any]] | None:
     """The requested sizes that each axis is split into, by axis; None if they do not fit."""
     found, at = [], 0
     for size in sizes:

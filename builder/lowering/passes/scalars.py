@@ -64,7 +64,10 @@ def _integer(graph: Graph, value: Value, at: Node) -> Any | None:
     `at`, or beside the tensor's node.
     """
     node = value.node()
-    if node.kind() == "prim::NumToTensor" and node.inputsAt(0).type().kind() == "IntType":
+    if (
+        node.kind() == "prim::NumToTensor"
+        and node.inputsAt(0).type().kind() == "IntType"
+    ):
         return node.inputsAt(0)
     known = ir.constant(value)
     if isinstance(known, int) and not isinstance(known, bool):
@@ -88,7 +91,8 @@ def _arithmetic(graph: Graph, node: Node) -> Any | None:
     ):
         return None
     numbers = [
-        arg if arg.type().kind() == "IntType" else _integer(graph, arg, node) for arg in args[:2]
+        arg if arg.type().kind() == "IntType" else _integer(graph, arg, node)
+        for arg in args[:2]
     ]
     if any(number is None for number in numbers):
         return None
@@ -102,24 +106,36 @@ def _as_type(graph: Graph, node: Node, number: Value) -> Value:
     wanted, kind = node.output().type(), number.type().kind()
     if wanted.kind() == kind or wanted.kind() == "NumberType":
         return number
-    convert = {"IntType": "aten::Int", "FloatType": "aten::Float", "BoolType": "aten::Bool"}[
-        wanted.kind()
-    ]
+    convert = {
+        "IntType": "aten::Int",
+        "FloatType": "aten::Float",
+        "BoolType": "aten::Bool",
+    }[wanted.kind()]
     return Emit(graph, node).op(convert, number, type=wanted)
 
 
-@lowering_pass("fold-sizes", touches=("aten::__getitem__", "aten::len", "prim::ListUnpack"))
+@lowering_pass(
+    "fold-sizes", touches=("aten::__getitem__", "aten::len", "prim::ListUnpack")
+)
 def fold_sizes(graph: Graph, context: Context) -> None:
     """Read one size at a time: `x.size()[0]` is `x.size(0)`, also in `n, t, c = x.size()`. Fold
     reads of constants and of lists that the graph builds.
     """
     for node in ir.nodes_of(graph, "prim::ListUnpack"):
         sizes = node.inputsAt(0).node()
-        if sizes.kind() == "aten::size" and sizes.inputsSize() == 1 and not ir.in_fallback(node):
+        if (
+            sizes.kind() == "aten::size"
+            and sizes.inputsSize() == 1
+            and not ir.in_fallback(node)
+        ):
             emit = Emit(graph, node, sizes)
             axes = range(node.outputsSize())
             ir.replace(
-                node, [emit.op("aten::size", sizes.inputsAt(0), axis, type=ir.INT) for axis in axes]
+                node,
+                [
+                    emit.op("aten::size", sizes.inputsAt(0), axis, type=ir.INT)
+                    for axis in axes
+                ],
             )
     for node in ir.nodes_of(graph, "aten::__getitem__"):
         sizes = node.inputsAt(0).node()
@@ -135,7 +151,10 @@ def fold_sizes(graph: Graph, context: Context) -> None:
     for node in ir.nodes_of(graph, "aten::len"):
         sizes = node.inputsAt(0).node()
         if sizes.kind() == "aten::size" and sizes.inputsSize() == 1:
-            ir.replace(node, [Emit(graph, node).op("aten::dim", sizes.inputsAt(0), type=ir.INT)])
+            ir.replace(
+                node,
+                [Emit(graph, node).op("aten::dim", sizes.inputsAt(0), type=ir.INT)],
+            )
 
 
 # x + 0, x - 0, x * 1, x // 1: for integers only.
@@ -177,7 +196,9 @@ def fold_scalar_tensors(graph: Graph, context: Context) -> None:
     is `linear(x) * 0.5`. The constant stays if the tensor may be 0-d or of integers, because its
     dtype then matters.
     """
-    if not any(map(_second_is_constant, ir.nodes_of(graph, *context.present(*_WITH_SCALAR)))):
+    if not any(
+        map(_second_is_constant, ir.nodes_of(graph, *context.present(*_WITH_SCALAR)))
+    ):
         return
     certain: set[int] = set()
     for node in ir.walk(graph):
@@ -209,7 +230,12 @@ def _fold_second(graph: Graph, node: Node, sure: bool) -> None:
     if not _second_is_constant(node) or node.inputsAt(0).type().kind() != "TensorType":
         return
     known = node.inputsAt(1).toIValue()
-    if sure and isinstance(known, torch.Tensor) and known.dim() == 0 and not known.is_complex():
+    if (
+        sure
+        and isinstance(known, torch.Tensor)
+        and known.dim() == 0
+        and not known.is_complex()
+    ):
         known = known.item()
     if sure and isinstance(known, bool):
         known = int(known)

@@ -19,7 +19,8 @@ def fold_string_lengths(graph: Graph, context: Context) -> None:
     for node in ir.nodes_of(graph, "aten::gt"):
         length = node.inputsAt(0).node()
         is_length = (
-            length.kind() == "aten::len" and length.inputsAt(0).type().kind() == "StringType"
+            length.kind() == "aten::len"
+            and length.inputsAt(0).type().kind() == "StringType"
         )
         if is_length and ir.constant(node.inputsAt(1)) == 0:
             known = _filled(length.inputsAt(0))
@@ -40,7 +41,9 @@ def _filled(value: Value) -> Any:
         return None
     if node.kind() != "prim::If":
         return None
-    one, other = (_filled(list(block.outputs())[value.offset()]) for block in node.blocks())
+    one, other = (
+        _filled(list(block.outputs())[value.offset()]) for block in node.blocks()
+    )
     if (one, other) == (True, False):
         return node.inputsAt(0)
     return one if isinstance(one, bool) and one is other else None

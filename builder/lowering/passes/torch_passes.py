@@ -45,7 +45,13 @@ def propagate_constants(graph: Graph, context: Context) -> None:
     folding.propagate_constants(graph, context.kinds)
 
 
-_LIST_READERS = ("aten::__getitem__", "aten::len", "aten::slice", "aten::add", "prim::ListUnpack")
+_LIST_READERS = (
+    "aten::__getitem__",
+    "aten::len",
+    "aten::slice",
+    "aten::add",
+    "prim::ListUnpack",
+)
 
 
 @lowering_pass("peephole-lists", builtin=False, touches=_LIST_READERS)
@@ -53,7 +59,10 @@ def peephole_lists(graph: Graph, context: Context) -> None:
     """Fold reads of lists that the graph builds: `[a, b][1]` is `b`, `len([a, b])` is 2."""
     of_lists = context.present("aten::__getitem__", "aten::len", "prim::ListUnpack")
     if of_lists or any(
-        map(_gives_list, ir.nodes_of(graph, *context.present("aten::slice", "aten::add")))
+        map(
+            _gives_list,
+            ir.nodes_of(graph, *context.present("aten::slice", "aten::add")),
+        )
     ):
         C._jit_pass_peephole_list_idioms(graph, refine_list_len=True)
 
@@ -62,7 +71,12 @@ def _gives_list(node: Node) -> bool:
     return bool(node.output().type().kind() == "ListType")
 
 
-TUPLES = ("prim::TupleConstruct", "prim::TupleUnpack", "prim::TupleIndex", "prim::TupleSlice")
+TUPLES = (
+    "prim::TupleConstruct",
+    "prim::TupleUnpack",
+    "prim::TupleIndex",
+    "prim::TupleSlice",
+)
 
 
 @lowering_pass("lower-tuples-of-torch", builtin=False)
@@ -94,7 +108,9 @@ def _in_containers(graph: Graph) -> Iterator[tuple[Node, str]]:
                 yield located(node.output()), _TUPLES_IN_CONTAINER
 
 
-_TUPLES_IN_CONTAINER = "a list or dictionary whose content is known only at run time has tuples"
+_TUPLES_IN_CONTAINER = (
+    "a list or dictionary whose content is known only at run time has tuples"
+)
 _CONTAINERS = ("prim::ListConstruct", "prim::DictConstruct")
 
 

@@ -34,7 +34,9 @@ def sink_transposes(graph: Graph, context: Context) -> None:
     constants = ir.Constants(graph)
     for node in bottom_up(graph):
         rule = None if ir.in_fallback(node) else _RULES.get(node.kind())
-        made = None if rule is None else rule(_Emit(graph, node, lengths, constants), node)
+        made = (
+            None if rule is None else rule(_Emit(graph, node, lengths, constants), node)
+        )
         if made is None:
             lengths.learn(node)
         else:
@@ -50,7 +52,9 @@ def _may_move(node: Node) -> bool:
 class _Emit(Emit):
     """An Emit that records the shapes of its nodes."""
 
-    def __init__(self, graph: Graph, at: Node, lengths: Lengths, constants: ir.Constants) -> None:
+    def __init__(
+        self, graph: Graph, at: Node, lengths: Lengths, constants: ir.Constants
+    ) -> None:
         super().__init__(graph, at, shared=constants)
         self.lengths = lengths
 
@@ -73,7 +77,9 @@ class _Emit(Emit):
         items = ir.list_items(node.inputsAt(1))
         if shape is None or items is None:
             return None
-        return self.lengths.common_factors(shape, [self.lengths.of(item) for item in items])
+        return self.lengths.common_factors(
+            shape, [self.lengths.of(item) for item in items]
+        )
 
     def permuted(self, value: Value, order: Sequence[int]) -> Value:
         """The value with its axes in this order, merged with the transposes before it."""
@@ -81,7 +87,9 @@ class _Emit(Emit):
             return value
         before = self.order(value.node())
         if before is not None:
-            return self.permuted(value.node().inputsAt(0), [before[axis] for axis in order])
+            return self.permuted(
+                value.node().inputsAt(0), [before[axis] for axis in order]
+            )
         made = self.before_layer(value, order) if self.is_replaceable(value) else None
         if made is None:
             return self.op("aten::permute", value, list(order))
@@ -94,7 +102,11 @@ class _Emit(Emit):
         node = value.node()
         if node.kind() == "aten::reshape":
             return self._before_join(node, order)
-        if node.kind() != "aten::linear" or not _is_layer(node) or order[-1] != len(order) - 1:
+        if (
+            node.kind() != "aten::linear"
+            or not _is_layer(node)
+            or order[-1] != len(order) - 1
+        ):
             return None
         read = node.inputsAt(0)
         joined = read.node().kind() == "aten::reshape" and self.is_replaceable(read)
@@ -114,11 +126,17 @@ class _Emit(Emit):
         found = None if self.order(before) is None else self.common_factors(node)
         if found is None or len({group.before for group in found}) != len(found):
             return None
-        parts = [[group.before for group in found if group.after == axis] for axis in order]
+        parts = [
+            [group.before for group in found if group.after == axis] for axis in order
+        ]
         items = ir.list_items(node.inputsAt(1)) or []
-        value = self.permuted(before.output(), [axis for part in parts for axis in part])
+        value = self.permuted(
+            before.output(), [axis for part in parts for axis in part]
+        )
         return self.op(
-            "aten::reshape", value, self.ints([self.known(items[axis]) for axis in order])
+            "aten::reshape",
+            value,
+            self.ints([self.known(items[axis]) for axis in order]),
         )
 
     def known(self, item: Value) -> Any:
@@ -148,7 +166,9 @@ def _behind_layer(emit: _Emit, node: Node) -> Value | None:
     order = emit.order(move)
     if order is None or order[-1] != len(order) - 1 or not _is_layer(node):
         return None
-    return emit.permuted(emit.op("aten::linear", move.inputsAt(0), *ir.inputs(node)[1:]), order)
+    return emit.permuted(
+        emit.op("aten::linear", move.inputsAt(0), *ir.inputs(node)[1:]), order
+    )
 
 
 def _behind_reshape(emit: _Emit, node: Node) -> Value | None:
@@ -161,7 +181,11 @@ def _behind_reshape(emit: _Emit, node: Node) -> Value | None:
         return _behind_reshape(emit, made.node()) or made
     order = emit.order(move)
     found = None if order is None else emit.common_factors(node)
-    if order is None or found is None or len({group.before for group in found}) == len(found):
+    if (
+        order is None
+        or found is None
+        or len({group.before for group in found}) == len(found)
+    ):
         return None
     joins = len({group.after for group in found}) < len(found)
     if joins and not _is_moved(node.output()):
@@ -186,7 +210,11 @@ def _is_moved(value: Value) -> bool:
 
 
 def _size(
-    emit: _Emit, node: Node, order: Sequence[int], found: Sequence[CommonFactor], at: int
+    emit: _Emit,
+    node: Node,
+    order: Sequence[int],
+    found: Sequence[CommonFactor],
+    at: int,
 ) -> Any:
     """The size of a factor as a list item, before the transpose; None if no value has that size."""
     group = found[at]
@@ -199,7 +227,9 @@ def _size(
             return item
     if [other.before for other in found].count(group.before) > 1:
         return None
-    value, axis = source(node.inputsAt(0).node().inputsAt(0), order[group.before], len(order))
+    value, axis = source(
+        node.inputsAt(0).node().inputsAt(0), order[group.before], len(order)
+    )
     return emit.op("aten::size", value, axis, type=ir.INT)
 
 
@@ -213,7 +243,9 @@ def _behind_unflatten(emit: _Emit, node: Node) -> Value | None:
     axis_before = order[axis]
     value = emit.op("aten::unflatten", move.inputsAt(0), axis_before, node.inputsAt(2))
     starts = [
-        range(at, at + count) if at == axis_before else [at + (count - 1) * (at > axis_before)]
+        range(at, at + count)
+        if at == axis_before
+        else [at + (count - 1) * (at > axis_before)]
         for at in order
     ]
     return emit.permuted(value, [at for start in starts for at in start])

@@ -33,7 +33,9 @@ def unroll_loops(graph: Graph, context: Context) -> None:
 
 
 def _known(node: Node, context: Context) -> bool:
-    return trip_count(node, context.unroll_limit) is not None and not ir.in_fallback(node)
+    return trip_count(node, context.unroll_limit) is not None and not ir.in_fallback(
+        node
+    )
 
 
 def trip_count(node: Node, limit: int) -> int | None:
@@ -69,13 +71,18 @@ def unroll(graph: Graph, node: Node, count: int) -> None:
     carried = ir.inputs(node)[2:]
     for iteration in range(count):
         now = {counter.unique(): ir.insert_constant(graph, iteration, node)}
-        now |= {param.unique(): value for param, value in zip(params, carried, strict=True)}
+        now |= {
+            param.unique(): value for param, value in zip(params, carried, strict=True)
+        }
         for child in body.nodes():
-            copy = graph.createClone(child, lambda value, now=now: now.get(value.unique(), value))
+            copy = graph.createClone(
+                child, lambda value, now=now: now.get(value.unique(), value)
+            )
             copy.insertBefore(node)
             _locate(copy, child, node)
             now |= {
-                old.unique(): new for old, new in zip(child.outputs(), copy.outputs(), strict=True)
+                old.unique(): new
+                for old, new in zip(child.outputs(), copy.outputs(), strict=True)
             }
         carried = [now.get(value.unique(), value) for value in list(body.outputs())[1:]]
     ir.replace(node, carried)

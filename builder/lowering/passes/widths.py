@@ -44,7 +44,9 @@ def _determines(size: Node) -> bool:
     return value.node().kind() in MOVES or _width(value, size) is not None
 
 
-def _fold(graph: Graph, node: Node, rank: int | None, static: Mapping[int, Sequence[Any]]) -> None:
+def _fold(
+    graph: Graph, node: Node, rank: int | None, static: Mapping[int, Sequence[Any]]
+) -> None:
     axis = ir.constant(node.inputsAt(1))
     if axis is None or rank == 0 or (rank is None and axis != -1):
         return
@@ -67,7 +69,11 @@ def source(value: Value, axis: int, rank: int) -> tuple[Any, int]:
         node = value.node()
         if ir.in_fallback(node):
             return value, axis
-        if node.kind() == "aten::linear" and axis != rank - 1 and width(value) is not None:
+        if (
+            node.kind() == "aten::linear"
+            and axis != rank - 1
+            and width(value) is not None
+        ):
             value = node.inputsAt(0)
         elif node.kind() in MOVES and (order := moved(node, range(rank))) is not None:
             value, axis = node.inputsAt(0), order[axis]
@@ -123,4 +129,7 @@ _MADE = {
     "aten::embedding": lambda node: _of(node.inputsAt(0), 1),
     "aten::layer_norm": _normalized,
 }
-_READ = {"aten::linear": lambda node: _of(node.inputsAt(1), 1), "aten::layer_norm": _normalized}
+_READ = {
+    "aten::linear": lambda node: _of(node.inputsAt(1), 1),
+    "aten::layer_norm": _normalized,
+}

@@ -34,7 +34,9 @@ def attention(layer: ILayer, *operands: Tensor) -> Tensor:
     if options.mask is not None:
         mask = given[id(options.mask)]
         scores, allowed = (
-            (scores, mask) if mask.dtype == torch.bool else (scores + mask.float(), allowed)
+            (scores, mask)
+            if mask.dtype == torch.bool
+            else (scores + mask.float(), allowed)
         )
     if allowed is not None:
         scores = scores.masked_fill(~allowed, -torch.inf)
@@ -106,7 +108,11 @@ def rotary_embedding(
 
 @evaluates("KV_CACHE_UPDATE")
 def kv_cache_update(
-    layer: ILayer, cache: Tensor, update: Tensor, starts: Tensor, lengths: Tensor | None = None
+    layer: ILayer,
+    cache: Tensor,
+    update: Tensor,
+    starts: Tensor,
+    lengths: Tensor | None = None,
 ) -> Tensor:
     """The cache (B, N, Smax, H) with update (B, N, S, H) written from position starts[b] on for
     each batch item.

@@ -9,10 +9,19 @@ from torch.nn import functional
 
 from builder.engine import ILayer
 from builder.reference.dtypes import in_float32, weights_tensor
-from builder.reference.layers.padding import dilated, torch_pads, trimming, window_padding
+from builder.reference.layers.padding import (
+    dilated,
+    torch_pads,
+    trimming,
+    window_padding,
+)
 from builder.reference.registry import evaluates
 
-CONVOLUTIONS: dict[int, Any] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
+CONVOLUTIONS: dict[int, Any] = {
+    1: functional.conv1d,
+    2: functional.conv2d,
+    3: functional.conv3d,
+}
 TRANSPOSED: dict[int, Any] = {
     1: functional.conv_transpose1d,
     2: functional.conv_transpose2d,
@@ -36,9 +45,15 @@ def convolution(
     """
     window, stride, dilation = _window(layer)
     kernel, bias = _weights(
-        layer, x, kernel, bias, (layer.num_output_maps, x.shape[1] // layer.num_groups, *window)
+        layer,
+        x,
+        kernel,
+        bias,
+        (layer.num_output_maps, x.shape[1] // layer.num_groups, *window),
     )
-    pads, beyond = window_padding(layer, list(x.shape[2:]), dilated(window, dilation), stride)
+    pads, beyond = window_padding(
+        layer, list(x.shape[2:]), dilated(window, dilation), stride
+    )
     pads = [(a, b + extra) for (a, b), (_, extra) in zip(pads, beyond, strict=True)]
     even = all(a == b for a, b in pads)
     x = x if even else functional.pad(x, torch_pads(pads))
@@ -59,7 +74,11 @@ def deconvolution(
     """
     window, stride, dilation = _window(layer)
     kernel, bias = _weights(
-        layer, x, kernel, bias, (x.shape[1], layer.num_output_maps // layer.num_groups, *window)
+        layer,
+        x,
+        kernel,
+        bias,
+        (x.shape[1], layer.num_output_maps // layer.num_groups, *window),
     )
     full: Tensor = TRANSPOSED[len(window)](
         x, kernel, None, stride, 0, 0, layer.num_groups, dilation
@@ -72,11 +91,15 @@ def deconvolution(
 
 
 def _weights(
-    layer: ILayer, x: Tensor, kernel: Tensor | None, bias: Tensor | None, shape: tuple[int, ...]
+    layer: ILayer,
+    x: Tensor,
+    kernel: Tensor | None,
+    bias: Tensor | None,
+    shape: tuple[int, ...],
 ) -> tuple[Tensor | None, Tensor | None]:
     """Kernel and bias in x's dtype: the inputs if set, else the layer's weights."""
     kernel = weights_tensor(layer.kernel, shape) if kernel is None else kernel
     bias = weights_tensor(layer.bias) if bias is None else bias
-    return None if kernel is None else kernel.to(x.dtype), None if bias is None else bias.to(
+    return None if kernel is None else kernel.to(
         x.dtype
-    )
+    ), None if bias is None else bias.to(x.dtype)

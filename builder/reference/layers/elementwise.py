@@ -63,7 +63,9 @@ def elementwise(layer: ILayer, a: Tensor, b: Tensor) -> Tensor:
 
 
 @evaluates("SELECT")
-def select(layer: ILayer, condition: Tensor, then_value: Tensor, else_value: Tensor) -> Tensor:
+def select(
+    layer: ILayer, condition: Tensor, then_value: Tensor, else_value: Tensor
+) -> Tensor:
     """then_value where the bool condition is true, else else_value. Axes of length 1
     are broadcast.
     """

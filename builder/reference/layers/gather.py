@@ -29,7 +29,9 @@ def gather(layer: ILayer, data: Tensor, indices: Tensor) -> Tensor:
     return _gather_axis(data, index, outside, axis, batch)
 
 
-def clamp_indices(indices: Tensor, length: int, static: int) -> tuple[Tensor, Tensor | None]:
+def clamp_indices(
+    indices: Tensor, length: int, static: int
+) -> tuple[Tensor, Tensor | None]:
     """(indices as int64 within bounds, a mask of those that were out of bounds or None if there are
     none).
     """
@@ -55,7 +57,9 @@ def _gather_axis(
         data = data.expand(count, *data.shape[1:])
         index = index.expand(count, *index.shape[1:])
         pairs = zip(data, index, strict=True)
-        rows = [_gather_axis(row, positions, None, axis - 1, 0) for row, positions in pairs]
+        rows = [
+            _gather_axis(row, positions, None, axis - 1, 0) for row, positions in pairs
+        ]
         shape = (count, *data.shape[1:axis], *index.shape[1:], *data.shape[axis + 1 :])
         values = torch.stack(rows) if rows else data.new_empty(shape)
     elif data.shape[axis]:
@@ -67,7 +71,9 @@ def _gather_axis(
         return values
     before = [1] * (axis - batch)
     behind = [1] * (data.dim() - axis - 1)
-    outside = outside.reshape(*outside.shape[:batch], *before, *outside.shape[batch:], *behind)
+    outside = outside.reshape(
+        *outside.shape[:batch], *before, *outside.shape[batch:], *behind
+    )
     return values.masked_fill(outside, 0)
 
 
@@ -76,19 +82,29 @@ def _replaced(data: Tensor, axis: int, index: Tensor) -> list[int]:
     return [*data.shape[:axis], *index.shape, *data.shape[axis + 1 :]]
 
 
-def _gather_nd(data: Tensor, indices: Tensor, batch: int, static: tuple[int, ...]) -> Tensor:
+def _gather_nd(
+    data: Tensor, indices: Tensor, batch: int, static: tuple[int, ...]
+) -> Tensor:
     """Gather by coordinates: the last axis of the indices is a coordinate tuple for data's axes
     after the first `batch`.
     """
     rank = indices.dim() - 1
-    positions = [upright(torch.arange(data.shape[axis]), axis, rank) for axis in range(batch)]
+    positions = [
+        upright(torch.arange(data.shape[axis]), axis, rank) for axis in range(batch)
+    ]
     outside: Tensor | None = None
     for i in range(indices.shape[-1]):
-        index, beyond = clamp_indices(indices[..., i], data.shape[batch + i], static[batch + i])
+        index, beyond = clamp_indices(
+            indices[..., i], data.shape[batch + i], static[batch + i]
+        )
         positions.append(index)
         if beyond is not None:
             outside = beyond if outside is None else outside | beyond
-    values = data[tuple(positions)] if positions else data.expand(*indices.shape[:-1], *data.shape)
+    values = (
+        data[tuple(positions)]
+        if positions
+        else data.expand(*indices.shape[:-1], *data.shape)
+    )
     if outside is None:
         return values
     behind = [1] * (values.dim() - outside.dim())

@@ -25,13 +25,17 @@ def normalization(
         normal = _normal(x, axes_of(layer.axes), layer.epsilon)
     else:
         grouped = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
-        normal = _normal(grouped, tuple(range(2, grouped.dim())), layer.epsilon).reshape(x.shape)
+        normal = _normal(
+            grouped, tuple(range(2, grouped.dim())), layer.epsilon
+        ).reshape(x.shape)
         scale, bias = (_per_channel(t, groups, x.shape[1]) for t in (scale, bias))
     normal = normal if scale is None else normal * scale
     return normal if bias is None else normal + bias
 
 
-def _per_channel(coefficients: Tensor | None, groups: int, channels: int) -> Tensor | None:
+def _per_channel(
+    coefficients: Tensor | None, groups: int, channels: int
+) -> Tensor | None:
     """Coefficients per channel. Grouped coefficients are (1, G, 1, ...) in the first version of the
     layer, (1, C, 1, ...) in the second.
     """

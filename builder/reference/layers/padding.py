@@ -22,7 +22,9 @@ def window_padding(
     for i, (length, size, step) in enumerate(zip(lengths, window, stride, strict=True)):
         before, after = _pads(layer, mode, i, length, size, step)
         pads.append((before, after))
-        rest = (length + before + after - size) % step if mode.endswith("ROUND_UP") else 0
+        rest = (
+            (length + before + after - size) % step if mode.endswith("ROUND_UP") else 0
+        )
         beyond.append((0, step - rest if rest else 0))
     return pads, beyond
 
@@ -53,7 +55,10 @@ def trimming(layer: ILayer, window: list[int], stride: list[int]) -> Pads:
             _pads(layer, mode, i, 0, size, step)
             for i, (size, step) in enumerate(zip(window, stride, strict=True))
         ]
-    return [_halves(mode, max(size - step, 0)) for size, step in zip(window, stride, strict=True)]
+    return [
+        _halves(mode, max(size - step, 0))
+        for size, step in zip(window, stride, strict=True)
+    ]
 
 
 def dilated(window: list[int], dilation: list[int]) -> list[int]:

@@ -37,25 +37,36 @@ def pooling(layer: ILayer, x: Tensor) -> Tensor:
     kind = layer.type.name
     if kind == "MAX":
         return _maximum(x, window, stride, pads, beyond)
-    average = _average(x, window, stride, pads, beyond, layer.average_count_excludes_padding)
+    average = _average(
+        x, window, stride, pads, beyond, layer.average_count_excludes_padding
+    )
     if kind == "AVERAGE":
         return average
     blend: float = layer.blend_factor
     return (1 - blend) * _maximum(x, window, stride, pads, beyond) + blend * average
 
 
-def _maximum(x: Tensor, window: list[int], stride: list[int], pads: Pads, beyond: Pads) -> Tensor:
+def _maximum(
+    x: Tensor, window: list[int], stride: list[int], pads: Pads, beyond: Pads
+) -> Tensor:
     """The maximum of each window. Padding has the lowest value, so it is never the maximum."""
     lowest = -torch.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
     padded = functional.pad(
-        functional.pad(x, torch_pads(pads), value=lowest), torch_pads(beyond), value=lowest
+        functional.pad(x, torch_pads(pads), value=lowest),
+        torch_pads(beyond),
+        value=lowest,
     )
     result: Tensor = MAXIMUM[len(window)](padded, window, stride)
     return result
 
 
 def _average(
-    x: Tensor, window: list[int], stride: list[int], pads: Pads, beyond: Pads, excludes: bool
+    x: Tensor,
+    window: list[int],
+    stride: list[int],
+    pads: Pads,
+    beyond: Pads,
+    excludes: bool,
 ) -> Tensor:
     """The average of each window, divided by its overlap with the input, or with the padded input.
     Elements beyond the padding are not counted.

@@ -13,7 +13,9 @@ RANGES = {"INT8": (-128, 127), "INT4": (-8, 7), "FP8": (-448, 448)}
 
 
 @evaluates("QUANTIZE")
-def quantize(layer: ILayer, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+def quantize(
+    layer: ILayer, x: Tensor, scale: Tensor, zero: Tensor | None = None
+) -> Tensor:
     """x / scale, computed in float32, rounded to the nearest value of the output's dtype (ties to
     even), and saturated.
     """
@@ -29,7 +31,9 @@ def quantize(layer: ILayer, x: Tensor, scale: Tensor, zero: Tensor | None = None
 
 
 @evaluates("DEQUANTIZE")
-def dequantize(layer: ILayer, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+def dequantize(
+    layer: ILayer, x: Tensor, scale: Tensor, zero: Tensor | None = None
+) -> Tensor:
     """(x - zero) * scale, computed in float32, in the output's dtype."""
     wide = x.float()
     if zero is not None:
@@ -47,5 +51,9 @@ def _spread(coefficients: Tensor, x: Tensor, axis: int) -> Tensor:
     if (wide.dim() == 1 and x.dim() > 1) or wide.dim() < x.dim():
         return upright(wide, axis % x.dim(), x.dim())
     for i, (blocks, length) in enumerate(zip(wide.shape, x.shape, strict=True)):
-        wide = wide if blocks == length else wide.repeat_interleave(length // blocks, dim=i)
+        wide = (
+            wide
+            if blocks == length
+            else wide.repeat_interleave(length // blocks, dim=i)
+        )
     return wide

@@ -40,7 +40,8 @@ def _extreme(
         if _volume(x, axes):
             return best(x, axes, keepdim=True)
         return x.new_full(
-            [1 if axis in axes else n for axis, n in enumerate(x.shape)], of_nothing(x.dtype)
+            [1 if axis in axes else n for axis, n in enumerate(x.shape)],
+            of_nothing(x.dtype),
         )
 
     return reduce
@@ -112,7 +113,9 @@ def topk(layer: ILayer, x: Tensor, k: Tensor | None = None) -> tuple[Tensor, Ten
     count = layer.k if k is None else int(k)
     if count > x.shape[axis]:
         raise ValueError(f"k is {count}, the axis has {x.shape[axis]}")
-    values, positions = torch.sort(x, dim=axis, descending=layer.op.name == "MAX", stable=True)
+    values, positions = torch.sort(
+        x, dim=axis, descending=layer.op.name == "MAX", stable=True
+    )
     return values.narrow(axis, 0, count), positions.narrow(axis, 0, count).to(
         output_dtype(layer, 1)
     )

@@ -57,7 +57,9 @@ def _lengths(layer: ILayer, x: Tensor, shape: Tensor | None) -> list[int]:
     lengths = _shape(layer)  # read first, because TensorRT warns about unset scales
     if lengths is not None and len(lengths) == x.dim():
         return lengths
-    return [math.floor(n * scale) for n, scale in zip(x.shape, layer.scales, strict=True)]
+    return [
+        math.floor(n * scale) for n, scale in zip(x.shape, layer.scales, strict=True)
+    ]
 
 
 def _shape(layer: ILayer) -> list[int] | None:
@@ -121,4 +123,6 @@ def grid_sample(layer: ILayer, x: Tensor, grid: Tensor) -> Tensor:
     """
     mode = GRID_MODES[layer.interpolation_mode.name]
     outside = GRID_OUTSIDE[layer.sample_mode.name]
-    return functional.grid_sample(x, grid, mode, outside, align_corners=layer.align_corners)
+    return functional.grid_sample(
+        x, grid, mode, outside, align_corners=layer.align_corners
+    )

@@ -21,10 +21,13 @@ def scatter(layer: ILayer, data: Tensor, indices: Tensor, updates: Tensor) -> Te
     static = tuple(layer.get_input(0).shape)
     if layer.mode.name == "ELEMENT":
         return data.scatter(
-            layer.axis, _inside(indices, data.shape[layer.axis], static[layer.axis]), updates
+            layer.axis,
+            _inside(indices, data.shape[layer.axis], static[layer.axis]),
+            updates,
         )
     positions = tuple(
-        _inside(indices[..., i], data.shape[i], static[i]) for i in range(indices.shape[-1])
+        _inside(indices[..., i], data.shape[i], static[i])
+        for i in range(indices.shape[-1])
     )
     result = data.clone()
     result[positions] = updates

@@ -60,7 +60,9 @@ def _corners(boxes: Tensor, form: str) -> Tensor:
     first, second = boxes[..., :2], boxes[..., 2:]
     if form == "CENTER_SIZES":
         first, second = first - second / 2, first + second / 2
-    return torch.cat([torch.minimum(first, second), torch.maximum(first, second)], dim=-1)
+    return torch.cat(
+        [torch.minimum(first, second), torch.maximum(first, second)], dim=-1
+    )
 
 
 def _candidates(scores: Tensor, threshold: float, limit: int) -> list[tuple[int, int]]:
@@ -78,7 +80,9 @@ def _select(
     for box, label in order:
         corner = corners[box] if corners.dim() == 2 else corners[box, label]
         same = by_class.setdefault(label, [])
-        if len(same) < limit and all(_iou(corner, other) <= iou_limit for other in same):
+        if len(same) < limit and all(
+            _iou(corner, other) <= iou_limit for other in same
+        ):
             same.append(corner)
             kept.append((box, label))
     return kept

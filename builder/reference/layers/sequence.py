@@ -36,7 +36,8 @@ def cumulative(layer: ILayer, x: Tensor, axis: Tensor) -> Tensor:
     sums = ordered.cumsum(along, dtype=wide.dtype)
     if layer.exclusive:
         sums = torch.cat(
-            [torch.zeros_like(sums.narrow(along, 0, min(1, sums.shape[along]))), sums], along
+            [torch.zeros_like(sums.narrow(along, 0, min(1, sums.shape[along]))), sums],
+            along,
         )
         sums = sums.narrow(along, 0, x.shape[along])
     return (sums.flip(along) if layer.reverse else sums).to(x.dtype)

@@ -40,7 +40,9 @@ def resolve_dims(x: Tensor, wanted: list[int], zero_is_placeholder: bool) -> lis
     """
     dims = list(wanted)
     if zero_is_placeholder:
-        dims = [x.shape[axis] if size == 0 else size for axis, size in enumerate(wanted)]
+        dims = [
+            x.shape[axis] if size == 0 else size for axis, size in enumerate(wanted)
+        ]
     if -1 in dims:
         known = math.prod(size for size in dims if size != -1)
         dims[dims.index(-1)] = x.numel() // known if known else 0
@@ -63,7 +65,9 @@ def squeeze(layer: ILayer, x: Tensor, axes: Tensor | None = None) -> Tensor:
         return x.squeeze()
     removed = {int(axis) % x.dim() for axis in axes.reshape(-1)}
     if any(x.shape[axis] != 1 for axis in removed):
-        raise ValueError(f"axes {sorted(removed)} of {tuple(x.shape)} are not all of length 1")
+        raise ValueError(
+            f"axes {sorted(removed)} of {tuple(x.shape)} are not all of length 1"
+        )
     return x.reshape([n for axis, n in enumerate(x.shape) if axis not in removed])
 
 

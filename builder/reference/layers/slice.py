@@ -36,7 +36,9 @@ def slice_(
     empty = None
     if axes is None:
         axes = getattr(layer, "axes", None)
-    positions = range(x.dim()) if axes is None else [axis % x.dim() for axis in _numbers(axes)]
+    positions = (
+        range(x.dim()) if axes is None else [axis % x.dim() for axis in _numbers(axes)]
+    )
     for axis, first, count, step in zip(positions, starts, sizes, strides, strict=True):
         if _inside(first, count, step, x.shape[axis]):
             x = _slice_axis(x, axis, first, count, step)
@@ -112,5 +114,7 @@ def _lengthen(x: Tensor, axis: int, count: int) -> Tensor:
 
 
 def _filled(x: Tensor, empty: Tensor, fill: Tensor | None) -> Tensor:
-    value = torch.zeros((), dtype=x.dtype) if fill is None else fill.reshape(()).to(x.dtype)
+    value = (
+        torch.zeros((), dtype=x.dtype) if fill is None else fill.reshape(()).to(x.dtype)
+    )
     return torch.where(empty, value, x)

@@ -54,10 +54,14 @@ class TritonPythonModel:
         """Load the plan, or the lowered module with the reason why the plan is not used."""
         folder = Path(args["model_repository"]) / args["model_version"]
         if not integrity.check(folder.parent, folder.name):
-            pb_utils.Logger.log_warn("trt-build: no trt-build.json: the files are not compared")
+            pb_utils.Logger.log_warn(
+                "trt-build: no trt-build.json: the files are not compared"
+            )
         facts = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
         self.name = args["model_name"]
-        self.batching = int(json.loads(args["model_config"]).get("max_batch_size", 0)) > 0
+        self.batching = (
+            int(json.loads(args["model_config"]).get("max_batch_size", 0)) > 0
+        )
         self.tensors, self.profiles = facts["serving"], Profiles(facts["serving"])
         self.axes = blame.Axes(self.tensors["inputs"])
         self.padding = Padding(self.tensors)
@@ -86,7 +90,11 @@ class TritonPythonModel:
         """Return one response for each request. Requests that fit together are run as one batch."""
         self._take_stream()
         self.executor.lends = len(requests) == 1
-        return [self._alone(requests[0])] if len(requests) == 1 else self._several(requests)
+        return (
+            [self._alone(requests[0])]
+            if len(requests) == 1
+            else self._several(requests)
+        )
 
     def _alone(self, request: Any) -> Any:
         """The same as _several for one request, which is the usual call, in fewer steps."""
@@ -144,7 +152,9 @@ class TritonPythonModel:
             if self.executor.stream is not None:
                 torch.cuda.set_stream(self.executor.stream)
 
-    def _run_group(self, group: list[tuple[int, list[torch.Tensor]]]) -> list[tuple[int, Any]]:
+    def _run_group(
+        self, group: list[tuple[int, list[torch.Tensor]]]
+    ) -> list[tuple[int, Any]]:
         """The index of each request with its tensors or its exception. If a batch fails, each
         request is run alone, so that only the invalid one fails.
         """
@@ -155,7 +165,9 @@ class TritonPythonModel:
                 return [(group[0][0], error)]
         return [outputs for one in group for outputs in self._run_group([one])]
 
-    def _run_together(self, group: list[tuple[int, list[torch.Tensor]]]) -> list[tuple[int, Any]]:
+    def _run_together(
+        self, group: list[tuple[int, list[torch.Tensor]]]
+    ) -> list[tuple[int, Any]]:
         if len(group) == 1:
             index, tensors = group[0]
             return [(index, self._run(tensors))]
@@ -202,7 +214,8 @@ class TritonPythonModel:
         kept = self.memory.of(request)
         inputs = self.tensors["inputs"]
         given = [
-            self._input(request, t) if t["name"] not in kept else kept[t["name"]] for t in inputs
+            self._input(request, t) if t["name"] not in kept else kept[t["name"]]
+            for t in inputs
         ]
         self.devices = [tensor.device for tensor in given if tensor is not None]
         return self.defaults.fill(given)
@@ -243,13 +256,19 @@ class TritonPythonModel:
         """
         if self.says_parameters:
             try:
-                return pb_utils.InferenceResponse(output_tensors=tensors, parameters=self._facts())
+                return pb_utils.InferenceResponse(
+                    output_tensors=tensors, parameters=self._facts()
+                )
             except TypeError:
                 self.says_parameters = False
         return pb_utils.InferenceResponse(output_tensors=tensors)
 
     def _failure(self, error: Exception) -> Any:
-        code = "INTERNAL" if not isinstance(error, (InvalidRequest, Description)) else "INVALID_ARG"
+        code = (
+            "INTERNAL"
+            if not isinstance(error, (InvalidRequest, Description))
+            else "INVALID_ARG"
+        )
         text = f"model {self.name!r}: {error}"
         if code == "INTERNAL":
             pb_utils.Logger.log_error(f"trt-build: {text}")

@@ -69,9 +69,18 @@ def main(requirement: str) -> None:
                 f"-Wl,-soname,{name}",
             ]
             subprocess.run(command, check=True)
-        child = [sys.executable, __file__, "--read", str(next(Path(folder).rglob("tensorrt.so")))]
+        child = [
+            sys.executable,
+            __file__,
+            "--read",
+            str(next(Path(folder).rglob("tensorrt.so"))),
+        ]
         done = subprocess.run(
-            child, env={"LD_LIBRARY_PATH": folder}, capture_output=True, text=True, check=True
+            child,
+            env={"LD_LIBRARY_PATH": folder},
+            capture_output=True,
+            text=True,
+            check=True,
         )
     (HERE / f"{version}.json").write_text(done.stdout)
 
@@ -87,12 +96,21 @@ def read(path: str) -> dict[str, Any]:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-    classes = {name: _class(value) for name, value in public.items() if isinstance(value, type)}
-    functions = {
-        name: _overloads(value) for name, value in public.items() if not isinstance(value, type)
+    public = {
+        name: value for name, value in vars(module).items() if not name.startswith("_")
     }
-    return {"classes": dict(sorted(classes.items())), "functions": dict(sorted(functions.items()))}
+    classes = {
+        name: _class(value) for name, value in public.items() if isinstance(value, type)
+    }
+    functions = {
+        name: _overloads(value)
+        for name, value in public.items()
+        if not isinstance(value, type)
+    }
+    return {
+        "classes": dict(sorted(classes.items())),
+        "functions": dict(sorted(functions.items())),
+    }
 
 
 def _class(kind: type) -> dict[str, Any]:
@@ -135,7 +153,9 @@ def _parameters(text: str) -> list[list[Any]]:
             parts.append("")
         else:
             parts[-1] += character
-    return [[part.split(":")[0].strip(), " = " in part] for part in parts if part.strip()]
+    return [
+        [part.split(":")[0].strip(), " = " in part] for part in parts if part.strip()
+    ]
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ from builder.lowering.passes.complex.rules import PART_DTYPES, RULES, Pair
 
 _STARTS = ("aten::view_as_complex", "aten::complex", "aten::polar", "aten::stft")
 _ENDS = ("aten::view_as_real", "aten::real", "aten::imag", "aten::abs", "aten::angle")
-_REAL_RESULTS = frozenset((*_ENDS, *(f"aten::{name}" for name in ("size", "dim", "numel", "len"))))
+_REAL_RESULTS = frozenset(
+    (*_ENDS, *(f"aten::{name}" for name in ("size", "dim", "numel", "len")))
+)
 
 
 @lowering_pass("split-complex", touches=(*_STARTS, *_ENDS, "aten::is_complex"))
@@ -47,7 +49,9 @@ def _is_complex(constant: Value) -> bool:
         known = ir.constant(constant)
     else:
         known = None
-    return isinstance(known, complex) or (isinstance(known, torch.Tensor) and known.is_complex())
+    return isinstance(known, complex) or (
+        isinstance(known, torch.Tensor) and known.is_complex()
+    )
 
 
 class _Splitter:
@@ -74,18 +78,30 @@ class _Splitter:
             if node.kind() == "prim::Loop" and self._makes_complex(node, inner):
                 self.whole |= {value.unique() for value in inner.inputs()}
             self.block(inner)
-            made = list(inner.outputs())[-node.outputsSize() :] if node.outputsSize() else []
+            made = (
+                list(inner.outputs())[-node.outputsSize() :]
+                if node.outputsSize()
+                else []
+            )
             outputs = zip(node.outputs(), made, strict=True)
-            self.whole |= {output.unique() for output, value in outputs if self._complex(value)}
+            self.whole |= {
+                output.unique() for output, value in outputs if self._complex(value)
+            }
 
     def _makes_complex(self, loop: Node, body: Block) -> bool:
         return any(map(self._complex, loop.inputs())) or any(
-            _is_start(node) or _is_opaque(node) or any(map(self._complex, node.inputs()))
+            _is_start(node)
+            or _is_opaque(node)
+            or any(map(self._complex, node.inputs()))
             for node in ir.walk(body)
         )
 
     def _complex(self, value: Value) -> bool:
-        return value.unique() in self.whole or value.unique() in self.pairs or _is_complex(value)
+        return (
+            value.unique() in self.whole
+            or value.unique() in self.pairs
+            or _is_complex(value)
+        )
 
     def _node(self, node: Node) -> None:
         reads = any(map(self._complex, node.inputs()))
@@ -98,14 +114,17 @@ class _Splitter:
         if self._stays(node):
             made = None
         else:
-            made = RULES[node.kind()](Emit(self.graph, node), node, *self._arguments(node))
+            made = RULES[node.kind()](
+                Emit(self.graph, node), node, *self._arguments(node)
+            )
         if made is None and node.kind() not in _REAL_RESULTS:
             self.whole |= {value.unique() for value in node.outputs()}
         elif isinstance(made, Pair):
             self.pairs[node.output().unique()] = made
         elif isinstance(made, list):
             self.pairs |= {
-                value.unique(): pair for value, pair in zip(node.outputs(), made, strict=True)
+                value.unique(): pair
+                for value, pair in zip(node.outputs(), made, strict=True)
             }
         elif made is not None:
             ir.replace(node, [made])
@@ -115,7 +134,10 @@ class _Splitter:
         return whole or node.kind() not in RULES or ir.in_fallback(node)
 
     def _arguments(self, node: Node) -> list[Any]:
-        return [self._parts(value) if self._complex(value) else value for value in node.inputs()]
+        return [
+            self._parts(value) if self._complex(value) else value
+            for value in node.inputs()
+        ]
 
     def _parts(self, value: Value) -> Pair:
         if value.unique() not in self.pairs:
@@ -149,12 +171,17 @@ def _is_opaque(node: Node) -> bool:
 def _requested_dtype(node: Node) -> int | None:
     schema = ir.schema(node)
     names = [argument.name for argument in schema.arguments] if schema else []
-    return ir.constant(node.inputsAt(names.index("dtype"))) if "dtype" in names else None
+    return (
+        ir.constant(node.inputsAt(names.index("dtype"))) if "dtype" in names else None
+    )
 
 
-_OPAQUE = frozenset(f"aten::{n}" for n in ("linalg_eig", "linalg_eigvals", "_linalg_eig", "sgn"))
+_OPAQUE = frozenset(
+    f"aten::{n}" for n in ("linalg_eig", "linalg_eigvals", "_linalg_eig", "sgn")
+)
 _REAL = frozenset(
-    f"aten::fft_{n}" for n in "irfft irfft2 irfftn hfft hfft2 hfftn fftfreq rfftfreq".split()
+    f"aten::fft_{n}"
+    for n in "irfft irfft2 irfftn hfft hfft2 hfftn fftfreq rfftfreq".split()
 )
 _TYPED = frozenset(
     f"aten::{n}"

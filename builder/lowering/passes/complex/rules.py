@@ -35,7 +35,9 @@ class Pair(NamedTuple):
 
 def _is_number(argument: Pair | Value) -> bool:
     part = argument.re if isinstance(argument, Pair) else argument
-    return bool(part.type().kind() in ("IntType", "FloatType", "BoolType", "NumberType"))
+    return bool(
+        part.type().kind() in ("IntType", "FloatType", "BoolType", "NumberType")
+    )
 
 
 def _lifted(emit: Emit, argument: Pair | Value) -> Pair:
@@ -56,10 +58,17 @@ def _both(emit: Emit, node: Node, *arguments: Pair | Value) -> Pair:
     return Pair(*(_again(emit, node, arguments, part) for part in (0, 1)))
 
 
-def _again(emit: Emit, node: Node, arguments: tuple[Pair | Value, ...], part: int) -> Value:
-    values = [argument[part] if isinstance(argument, Pair) else argument for argument in arguments]
+def _again(
+    emit: Emit, node: Node, arguments: tuple[Pair | Value, ...], part: int
+) -> Value:
+    values = [
+        argument[part] if isinstance(argument, Pair) else argument
+        for argument in arguments
+    ]
     kind = node.output().type()
-    return emit.op(node.kind(), *values, type=ir.TENSOR if kind.kind() == "TensorType" else kind)
+    return emit.op(
+        node.kind(), *values, type=ir.TENSOR if kind.kind() == "TensorType" else kind
+    )
 
 
 def _summed(emit: Emit, node: Node, *arguments: Pair | Value) -> Pair | None:
@@ -72,7 +81,9 @@ def _keeps(dtype: Pair | Value) -> bool:
     return isinstance(dtype, Pair) or ir.is_none(dtype)
 
 
-def _zeros(emit: Emit, node: Node, like: Pair, dtype: Value, *rest: Value) -> Pair | None:
+def _zeros(
+    emit: Emit, node: Node, like: Pair, dtype: Value, *rest: Value
+) -> Pair | None:
     return _each(emit, node, like, dtype, *rest) if _keeps(dtype) else None
 
 
@@ -94,7 +105,8 @@ def _list(emit: Emit, node: Node, *items: Pair) -> Pair | None:
 def _unpacked(emit: Emit, node: Node, items: Pair) -> list[Pair]:
     types = [ir.TENSOR] * node.outputsSize()
     parts = [
-        ir.insert(emit.graph, node.kind(), [part], emit.at, types, emit.origin) for part in items
+        ir.insert(emit.graph, node.kind(), [part], emit.at, types, emit.origin)
+        for part in items
     ]
     return [Pair(*both) for both in zip(*map(ir.outputs, parts), strict=True)]
 
@@ -111,18 +123,25 @@ def _added(emit: Emit, node: Node, a: Any, b: Any, alpha: Pair | Value) -> Pair 
         return None
     if _is_number(b) and not isinstance(b, Pair):
         b = Pair(b, emit.constant(0))
-    a, b = (argument if _is_number(argument) else _lifted(emit, argument) for argument in (a, b))
+    a, b = (
+        argument if _is_number(argument) else _lifted(emit, argument)
+        for argument in (a, b)
+    )
     kind = node.kind()
     return Pair(emit.op(kind, a.re, b.re, alpha), emit.op(kind, a.im, b.im, alpha))
 
 
-def _filled(emit: Emit, node: Node, a: Pair, where: Value, number: Pair | Value) -> Pair | None:
+def _filled(
+    emit: Emit, node: Node, a: Pair, where: Value, number: Pair | Value
+) -> Pair | None:
     """constant_pad_nd and masked_fill: a number is the real part of the fill value."""
     if not (isinstance(a, Pair) and _is_number(number)):
         return None
     fill = number if isinstance(number, Pair) else Pair(number, emit.constant(0))
     kind = node.kind()
-    return Pair(emit.op(kind, a.re, where, fill.re), emit.op(kind, a.im, where, fill.im))
+    return Pair(
+        emit.op(kind, a.re, where, fill.re), emit.op(kind, a.im, where, fill.im)
+    )
 
 
 def _product(emit: Emit, node: Node, a: Any, b: Any) -> Pair:
@@ -138,7 +157,9 @@ def _product(emit: Emit, node: Node, a: Any, b: Any) -> Pair:
     return Pair(re, emit.op("aten::add", times(a.re, b.im), times(a.im, b.re), 1))
 
 
-def _quotient(emit: Emit, node: Node, a: Any, b: Pair | Value, *rounding: Any) -> Pair | None:
+def _quotient(
+    emit: Emit, node: Node, a: Any, b: Pair | Value, *rounding: Any
+) -> Pair | None:
     """a / b = a conj(b) / |b|^2."""
     if rounding or (isinstance(b, Pair) and _is_number(b)):
         return None
@@ -156,7 +177,9 @@ def _times(emit: Emit, a: Value, b: Value) -> Value:
     return emit.op("aten::mul", a, b)
 
 
-def _squared(emit: Emit, node: Node, a: Pair, exponent: Pair | Value | None = None) -> Pair | None:
+def _squared(
+    emit: Emit, node: Node, a: Pair, exponent: Pair | Value | None = None
+) -> Pair | None:
     """square, and pow by two."""
     if not isinstance(a, Pair) or isinstance(exponent, Pair):
         return None
@@ -207,12 +230,19 @@ _STFT = 9  # arguments of the overload without padding, which torch.stft calls
 
 def _of_parts(emit: Emit, node: Node, re: Value, im: Value) -> Pair:
     parts = emit.op(
-        "aten::broadcast_tensors", emit.list([re, im], ir.TENSOR), type=ir.C.ListType(ir.TENSOR)
+        "aten::broadcast_tensors",
+        emit.list([re, im], ir.TENSOR),
+        type=ir.C.ListType(ir.TENSOR),
     )
     return Pair(
         *ir.outputs(
             ir.insert(
-                emit.graph, "prim::ListUnpack", [parts], emit.at, [ir.TENSOR] * 2, emit.origin
+                emit.graph,
+                "prim::ListUnpack",
+                [parts],
+                emit.at,
+                [ir.TENSOR] * 2,
+                emit.origin,
             )
         )
     )
@@ -236,7 +266,10 @@ def _cast(emit: Emit, node: Node, x: Any, dtype: Pair | Value, *rest: Value) -> 
     number = ir.constant(dtype)
     if number in PART_DTYPES:
         return Pair(
-            *(emit.op("aten::to", part, PART_DTYPES[number], *rest) for part in _lifted(emit, x))
+            *(
+                emit.op("aten::to", part, PART_DTYPES[number], *rest)
+                for part in _lifted(emit, x)
+            )
         )
     return emit.op("aten::to", x.re, dtype, *rest) if number is not None else None
 
@@ -251,7 +284,10 @@ RULES: dict[str, Rule] = {
     **{f"aten::{name}": _each for name in _MOVES.split()},
     **{f"aten::{name}": _summed for name in ("sum", "mean", "cumsum")},
     **{f"aten::{name}": _query for name in ("size", "dim", "numel", "len")},
-    **{f"aten::{name}": _product for name in ("mul", "matmul", "bmm", "mm", "mv", "dot")},
+    **{
+        f"aten::{name}": _product
+        for name in ("mul", "matmul", "bmm", "mm", "mv", "dot")
+    },
     **{f"aten::{name}": _added for name in ("add", "sub", "rsub")},
     **{f"aten::{name}": _filled for name in ("constant_pad_nd", "masked_fill")},
     **{f"aten::{name}": _conjugate for name in ("conj", "_conj", "conj_physical")},

@@ -22,7 +22,10 @@ def functionalize(graph: Graph, context: Context) -> None:
     views. A write in a branch or a loop becomes an output of it. If it cannot be determined which
     values share the memory, and it is read later, a LoweringError names the source line.
     """
-    if any(writes(node) or node.kind() in BUILDERS or _nested(node) for node in ir.walk(graph)):
+    if any(
+        writes(node) or node.kind() in BUILDERS or _nested(node)
+        for node in ir.walk(graph)
+    ):
         Walk(graph, context.unroll_limit).run()
 
 

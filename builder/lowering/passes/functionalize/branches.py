@@ -70,7 +70,9 @@ def _end(memory: Memory, value: Value) -> End | None:
     return End(memory.alias(value), memory.storages(value)) if holds(value) else None
 
 
-def _left(memory: Memory, block: Block, finals: dict[Alias, Final], alias: Alias) -> Final:
+def _left(
+    memory: Memory, block: Block, finals: dict[Alias, Final], alias: Alias
+) -> Final:
     """The state of an alias after a branch. A container that the branch does not change may hold a
     value that it changes.
     """
@@ -84,7 +86,11 @@ def _left(memory: Memory, block: Block, finals: dict[Alias, Final], alias: Alias
             other.items = None
         else:
             memory.journal.note(other)
-            other.current, other.items, other.held = final.value, final.items.copy(), (-1,)
+            other.current, other.items, other.held = (
+                final.value,
+                final.items.copy(),
+                (-1,),
+            )
     left = _final(memory, alias)
     memory.journal.undo(mark)
     return left
@@ -113,12 +119,17 @@ def _join(memory: Memory, node: Node, alias: Alias, finals: list[Final]) -> None
     one, other = finals
     if one.items is None or other.items is None:
         return _join_whole(memory, node, alias, finals)
-    keys = [list(f.items) if isinstance(f.items, dict) else len(f.items or ()) for f in finals]
+    keys = [
+        list(f.items) if isinstance(f.items, dict) else len(f.items or ())
+        for f in finals
+    ]
     if keys[0] == keys[1]:
         return _join_items(memory, node, alias, one, other)
     if isinstance(alias.items, dict):
         what = "the branches of an if create different keys in a dictionary"
-        raise cannot(node, what, "create the same keys in both branches, to let TensorRT run it")
+        raise cannot(
+            node, what, "create the same keys in both branches, to let TensorRT run it"
+        )
     return _join_whole(memory, node, alias, finals)
 
 
@@ -127,21 +138,34 @@ def _join_whole(memory: Memory, node: Node, alias: Alias, finals: list[Final]) -
     the if, and which may hold the elements of either branch.
     """
     if alias.items is not None:
-        held = [item for final in finals for item in _values(final.items or []) if holds(item)]
+        held = [
+            item
+            for final in finals
+            for item in _values(final.items or [])
+            if holds(item)
+        ]
         alias.storage.link(inner.storage for inner in memory.with_elements(alias))
-        alias.storage.link(storage for item in held for storage in memory.storages(item))
+        alias.storage.link(
+            storage for item in held for storage in memory.storages(item)
+        )
         memory.journal.note(alias)
         alias.items = None
     memory.renew(alias, _phi(node, finals[0].value, finals[1].value))
 
 
-def _join_items(memory: Memory, node: Node, alias: Alias, one: Final, other: Final) -> None:
+def _join_items(
+    memory: Memory, node: Node, alias: Alias, one: Final, other: Final
+) -> None:
     """Join containers with the same number of elements in both branches: each differing element
     becomes an output of the if.
     """
     joined = []
     pairs = zip(
-        _values(one.items or []), _values(other.items or []), one.values, other.values, strict=True
+        _values(one.items or []),
+        _values(other.items or []),
+        one.values,
+        other.values,
+        strict=True,
     )
     for first, second, left, right in pairs:
         if first == second:
@@ -150,7 +174,11 @@ def _join_items(memory: Memory, node: Node, alias: Alias, one: Final, other: Fin
         output = _phi(node, left, right)
         memory.linked(output, [v for v in (first, second) if holds(v)])
         joined.append(output)
-    items = dict(zip(one.items, joined, strict=True)) if isinstance(one.items, dict) else joined
+    items = (
+        dict(zip(one.items, joined, strict=True))
+        if isinstance(one.items, dict)
+        else joined
+    )
     memory.journal.note(alias)
     alias.items, alias.held = items, (-1,)
 
@@ -158,7 +186,9 @@ def _join_items(memory: Memory, node: Node, alias: Alias, one: Final, other: Fin
 def _phi(node: Node, one: Value, other: Value) -> Value:
     """A new output of an if: `one` from its first branch, `other` from its second."""
     output = node.addOutput()
-    output.setType(one.type() if one.type().str() == other.type().str() else torch_type(one, other))
+    output.setType(
+        one.type() if one.type().str() == other.type().str() else torch_type(one, other)
+    )
     for block, value in zip(node.blocks(), (one, other), strict=True):
         block.registerOutput(value)
     return output
@@ -166,7 +196,9 @@ def _phi(node: Node, one: Value, other: Value) -> Value:
 
 def torch_type(one: Any, other: Any) -> Any:
     """The type of either value: two tensors of different known shape are a tensor."""
-    tensor = next((v.type() for v in (one, other) if v.type().kind() != "TensorType"), None)
+    tensor = next(
+        (v.type() for v in (one, other) if v.type().kind() != "TensorType"), None
+    )
     if tensor is not None:
         return tensor
     return ir.TENSOR

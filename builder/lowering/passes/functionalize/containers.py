@@ -35,7 +35,9 @@ def _get(memory: Memory, node: Node, box: Alias) -> bool:
     key = ir.constant(node.inputsAt(1))
     items = box.items or []
     if key is None or (
-        key not in items if isinstance(items, dict) else not -len(items) <= key < len(items)
+        key not in items
+        if isinstance(items, dict)
+        else not -len(items) <= key < len(items)
     ):
         return False
     memory.same(node.output(), memory.alias(items[key]))
@@ -87,7 +89,9 @@ def _new(memory: Memory, node: Node, items: list[Value]) -> bool:
 
 def _slice(memory: Memory, node: Node, box: Alias) -> bool:
     bounds = ir.inputs(node)[1:]
-    if not isinstance(box.items, list) or not all(ir.is_constant(bound) for bound in bounds):
+    if not isinstance(box.items, list) or not all(
+        ir.is_constant(bound) for bound in bounds
+    ):
         return False
     return _new(memory, node, box.items[slice(*(bound.toIValue() for bound in bounds))])
 
@@ -120,7 +124,11 @@ def _contains(memory: Memory, node: Node, box: Alias) -> bool:
 def _constants(memory: Memory, items: list[Value]) -> list[Any] | None:
     """The Python values of elements; None if one is not known."""
     values = [memory.read(item) for item in items]
-    return [value.toIValue() for value in values] if all(map(ir.is_constant, values)) else None
+    return (
+        [value.toIValue() for value in values]
+        if all(map(ir.is_constant, values))
+        else None
+    )
 
 
 def _extreme(best: Callable[[list[Any]], Any]) -> Handler:
@@ -128,7 +136,11 @@ def _extreme(best: Callable[[list[Any]], Any]) -> Handler:
 
     def handler(memory: Memory, node: Node, box: Alias) -> bool:
         items = _constants(memory, box.items) if isinstance(box.items, list) else None
-        if not items or node.inputsSize() != 1 or not all(type(item) is int for item in items):
+        if (
+            not items
+            or node.inputsSize() != 1
+            or not all(type(item) is int for item in items)
+        ):
             return False
         memory.same(node.output(), memory.alias(memory.emit.constant(best(items))))
         return True
@@ -151,7 +163,9 @@ def _to_dict(memory: Memory, node: Node, box: Alias) -> bool:
     pairs = [memory.alias(item).items for item in box.items or ()]
     items = {}
     for pair in pairs:
-        key = memory.read(pair[0]) if isinstance(pair, list) and len(pair) == 2 else None
+        key = (
+            memory.read(pair[0]) if isinstance(pair, list) and len(pair) == 2 else None
+        )
         if pair is None or key is None or not ir.is_constant(key):
             return False
         items[key.toIValue()] = pair[1]
@@ -183,7 +197,9 @@ def _pairs(memory: Memory, node: Node, box: Alias) -> bool:
     for key, item in box.items.items():
         parts = [memory.emit.constant(key), item]
         values = [memory.read(part) for part in parts]
-        made = ir.insert(memory.graph, "prim::TupleConstruct", values, memory.at, [pair]).output()
+        made = ir.insert(
+            memory.graph, "prim::TupleConstruct", values, memory.at, [pair]
+        ).output()
         memory.container(made, parts)
         pairs.append(made)
     return _new(memory, node, pairs)
@@ -228,7 +244,9 @@ def write(memory: Memory, node: Node) -> None:
     """
     box = memory.alias(node.inputsAt(0))
     if box.storage.constant:
-        raise cannot(node, "changes a list of the model, which would persist to the next request")
+        raise cannot(
+            node, "changes a list of the model, which would persist to the next request"
+        )
     if box.items is None:
         return _write_unknown(memory, node, box)
     arguments = ir.inputs(node)[1:]
@@ -277,10 +295,16 @@ _WRITERS: dict[str, Callable[..., Any]] = {
     "aten::append": lambda items, memory, value: items.append(value),
     "aten::extend": _extend,
     "aten::add_": _extend,
-    "aten::update": lambda items, memory, other: items.update(_dict(memory.alias(other).items)),
-    "aten::setdefault": lambda items, memory, key, value: items.setdefault(_key(key), value),
+    "aten::update": lambda items, memory, other: items.update(
+        _dict(memory.alias(other).items)
+    ),
+    "aten::setdefault": lambda items, memory, key, value: items.setdefault(
+        _key(key), value
+    ),
     "aten::insert": lambda items, memory, at, value: items.insert(_key(at), value),
-    "aten::_set_item": lambda items, memory, key, value: items.__setitem__(_key(key), value),
+    "aten::_set_item": lambda items, memory, key, value: items.__setitem__(
+        _key(key), value
+    ),
     "aten::Delete": lambda items, memory, key: items.__delitem__(_key(key)),
     "aten::pop": lambda items, memory, *at: items.pop(*map(_key, at)),
     "aten::clear": lambda items, memory: items.clear(),
@@ -297,7 +321,9 @@ def _write_unknown(memory: Memory, node: Node, box: Alias) -> None:
     if node.kind() == "aten::reverse":
         return memory.renew(
             box,
-            memory.emit.op("aten::slice", memory.now(box), None, None, -1, type=box.current.type()),
+            memory.emit.op(
+                "aten::slice", memory.now(box), None, None, -1, type=box.current.type()
+            ),
         )
     first = node.kind() == "aten::insert" and ir.constant(node.inputsAt(1)) == 0
     if not first and node.kind() not in ("aten::append", "aten::extend", "aten::add_"):

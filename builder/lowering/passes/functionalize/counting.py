@@ -15,9 +15,14 @@ KNOWABLE = ("IntType", "BoolType", "StringType")
 def _format(template: str, *arguments: int | str) -> str | None:
     """Format as torch does: `{}` only. None for a template with other braces."""
     parts = template.split("{}")
-    if len(parts) != len(arguments) + 1 or any("{" in part or "}" in part for part in parts):
+    if len(parts) != len(arguments) + 1 or any(
+        "{" in part or "}" in part for part in parts
+    ):
         return None
-    filled = [str(argument) + part for argument, part in zip(arguments, parts[1:], strict=True)]
+    filled = [
+        str(argument) + part
+        for argument, part in zip(arguments, parts[1:], strict=True)
+    ]
     return "".join([parts[0], *filled])
 
 

@@ -63,12 +63,20 @@ def result(emit: Emit, node: Node, old: Value) -> Any | None:
     if twin is None:
         return None
     new = emit.op(twin, *node.inputs())
-    return cast_like(emit, new, old) if _changes_dtype(node, twin.removeprefix("aten::")) else new
+    return (
+        cast_like(emit, new, old)
+        if _changes_dtype(node, twin.removeprefix("aten::"))
+        else new
+    )
 
 
 def _changes_dtype(node: Node, name: str) -> bool:
-    second_tensor = any(value.type().kind() == "TensorType" for value in ir.inputs(node)[1:])
-    return name.strip("_") in _ALWAYS_CAST or (second_tensor and name not in _NEVER_CAST)
+    second_tensor = any(
+        value.type().kind() == "TensorType" for value in ir.inputs(node)[1:]
+    )
+    return name.strip("_") in _ALWAYS_CAST or (
+        second_tensor and name not in _NEVER_CAST
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -78,7 +86,11 @@ def functional_twin(schema_text: str) -> str | None:
     """
     schema = ir.parse_schema(schema_text)
     name = schema.name.removeprefix("aten::")
-    twin = f"aten::__{name[3:]}" if name.startswith("__i") else schema.name.removesuffix("_")
+    twin = (
+        f"aten::__{name[3:]}"
+        if name.startswith("__i")
+        else schema.name.removesuffix("_")
+    )
     if twin == schema.name or not schema.name.startswith("aten::"):
         return None
     for other in torch._C._jit_get_schemas_for_operator(twin):

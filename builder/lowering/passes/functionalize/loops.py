@@ -75,12 +75,19 @@ def _link(memory: Memory, groups: list[Group], carried: list[Value]) -> None:
         values = [*group.outer, *(carried[index] for index in group.carried)]
         if len({value.unique() for value in values}) == 1:
             continue  # one object, which already has an alias
-        first, *others = (storage for value in values for storage in memory.storages(value))
+        first, *others = (
+            storage for value in values for storage in memory.storages(value)
+        )
         first.link(others)
 
 
 def _leave(
-    memory: Memory, init: Value, param: Value, kept: bool, storages: list[Storage], output: Value
+    memory: Memory,
+    init: Value,
+    param: Value,
+    kept: bool,
+    storages: list[Storage],
+    output: Value,
 ) -> None:
     if kept:
         memory.same(output, memory.alias(init))
@@ -109,7 +116,9 @@ def _written_roots(memory: Memory, node: Node) -> list[Alias]:
     if not targets:
         return []
     found: dict[Alias, None] = {}
-    stored = [value for inner in body if stores(inner) for value in ir.inputs(inner)[1:]]
+    stored = [
+        value for inner in body if stores(inner) for value in ir.inputs(inner)[1:]
+    ]
     found_in = origins(targets, values_inside(node, body), list(filter(holds, stored)))
     for value in found_in.outer.values():
         for alias in memory.with_elements(memory.alias(value)):
@@ -147,7 +156,9 @@ def _with_carried(memory: Memory, node: Node, carried: list[Value]) -> Node:
         child.moveBefore(block.returnNode())
     for value in list(old.outputs()):
         block.registerOutput(value)
-    for value, output in zip([*node.outputs(), *carried], list(new.outputs()), strict=True):
+    for value, output in zip(
+        [*node.outputs(), *carried], list(new.outputs()), strict=True
+    ):
         output.setType(value.type())
     ir.replace(node, list(new.outputs())[: node.outputsSize()])
     return new

@@ -65,7 +65,9 @@ class Memory:
         self.graph, self.journal, self.shared = graph, Journal(), ir.Constants(graph)
         self.at: Any = None
         self._aliases: dict[int, Alias] = {}
-        self._loops: list[_Loop] = []  # the loops around the current node, outermost first
+        self._loops: list[
+            _Loop
+        ] = []  # the loops around the current node, outermost first
 
     @property
     def emit(self) -> Emit:
@@ -86,7 +88,10 @@ class Memory:
 
     def _constant_items(self, value: Value) -> Items | None:
         """The elements of a constant list or dictionary, as constants beside it."""
-        if not ir.is_constant(value) or value.type().kind() not in ("ListType", "DictType"):
+        if not ir.is_constant(value) or value.type().kind() not in (
+            "ListType",
+            "DictType",
+        ):
             return None
         known = value.toIValue()
         if isinstance(known, dict):
@@ -94,7 +99,9 @@ class Memory:
                 key: ir.insert_constant(self.graph, element, value.node())
                 for key, element in known.items()
             }
-        return [ir.insert_constant(self.graph, element, value.node()) for element in known]
+        return [
+            ir.insert_constant(self.graph, element, value.node()) for element in known
+        ]
 
     def same(self, value: Value, alias: Alias) -> None:
         """Record that `value` is the same tensor or container object as `alias`."""
@@ -105,7 +112,12 @@ class Memory:
     ) -> Alias:
         """Create an alias for `value` in `storage`."""
         alias = Alias(
-            value, storage, parent, version=storage.version, born=self.journal.tick(), **rest
+            value,
+            storage,
+            parent,
+            version=storage.version,
+            born=self.journal.tick(),
+            **rest,
         )
         storage.root = storage.root or alias
         self._aliases[value.unique()] = alias
@@ -113,7 +125,9 @@ class Memory:
 
     def container(self, value: Value, items: Items) -> Alias:
         """A new list, tuple or dictionary with known elements."""
-        return self.define(value, Storage(built=True), items=items, held=self._holding(items))
+        return self.define(
+            value, Storage(built=True), items=items, held=self._holding(items)
+        )
 
     def known(self, value: Value) -> bool:
         return value.unique() in self._aliases
@@ -131,11 +145,15 @@ class Memory:
 
     def with_elements(self, alias: Alias) -> list[Alias]:
         """An alias, and the aliases of its known elements at every depth."""
-        items = alias.items.values() if isinstance(alias.items, dict) else alias.items or ()
+        items = (
+            alias.items.values() if isinstance(alias.items, dict) else alias.items or ()
+        )
         inner = [self.alias(item) for item in items if holds(item)]
         return [alias, *(found for item in inner for found in self.with_elements(item))]
 
-    def linked_to(self, value: Value, storages: list[Storage], *, built: bool = False) -> None:
+    def linked_to(
+        self, value: Value, storages: list[Storage], *, built: bool = False
+    ) -> None:
         """Record that `value` may share any of these storages."""
         storage = Storage(built=built)
         storage.link(storages)
@@ -161,7 +179,9 @@ class Memory:
         """The current value of an alias, recomputed from its base if the base was written since."""
         storage = alias.storage
         if storage.taint is not None:
-            raise cannot(storage.taint, "a tensor that may share that memory is read afterwards")
+            raise cannot(
+                storage.taint, "a tensor that may share that memory is read afterwards"
+            )
         for around in self._loops:
             if storage.root is not None and storage.root.born < around.start:
                 around.reads.add(storage)
@@ -178,15 +198,22 @@ class Memory:
     def _again(self, alias: Alias) -> Value:
         """Recompute a view from the current content of its parent."""
         if alias.parent is None:
-            raise cannot(alias.current.node(), "the memory that it writes to cannot be determined")
+            raise cannot(
+                alias.current.node(),
+                "the memory that it writes to cannot be determined",
+            )
         base = self.now(alias.parent)
         if alias.element is not None:
             return Emit(self.graph, self.at, alias.parent.view, self.shared).op(
                 "aten::__getitem__", base, alias.element
             )
-        kind = "aten::reshape" if alias.view.kind() == "aten::view" else alias.view.kind()
+        kind = (
+            "aten::reshape" if alias.view.kind() == "aten::view" else alias.view.kind()
+        )
         emit = Emit(self.graph, self.at, alias.view, self.shared)
-        return emit.op(kind, base, *ir.inputs(alias.view)[1:], type=alias.view.output().type())
+        return emit.op(
+            kind, base, *ir.inputs(alias.view)[1:], type=alias.view.output().type()
+        )
 
     def _holding(self, items: Items) -> tuple[int, ...]:
         values = items.values() if isinstance(items, dict) else items
@@ -212,9 +239,15 @@ class Memory:
                 for key, item in alias.items.items()
                 for v in (self.emit.constant(key), self.read(item))
             ]
-            return ir.insert(self.graph, "prim::DictConstruct", values, self.at, [kind_of]).output()
+            return ir.insert(
+                self.graph, "prim::DictConstruct", values, self.at, [kind_of]
+            ).output()
         values = [self.read(item) for item in alias.items or ()]
-        kind = "prim::TupleConstruct" if kind_of.kind() == "TupleType" else "prim::ListConstruct"
+        kind = (
+            "prim::TupleConstruct"
+            if kind_of.kind() == "TupleType"
+            else "prim::ListConstruct"
+        )
         return ir.insert(self.graph, kind, values, self.at, [kind_of]).output()
 
     def write(self, alias: Alias, new: Value, node: Node) -> None:
@@ -225,7 +258,9 @@ class Memory:
         emit, version, storage = self.emit, self.journal.tick(), alias.storage
         contents = [(alias, new)]
         contents += [
-            (other, other.current) for other in alias.siblings if other.version == storage.version
+            (other, other.current)
+            for other in alias.siblings
+            if other.version == storage.version
         ]
         while alias.parent is not None:
             alias, new = self._into_parent(emit, alias, new, node)
@@ -235,7 +270,9 @@ class Memory:
             self.set(changed, current, version)
         storage.version = version
 
-    def _into_parent(self, emit: Emit, alias: Alias, new: Value, node: Node) -> tuple[Alias, Any]:
+    def _into_parent(
+        self, emit: Emit, alias: Alias, new: Value, node: Node
+    ) -> tuple[Alias, Any]:
         parent = alias.parent
         assert parent is not None
         if alias.element is not None:
@@ -275,7 +312,9 @@ class Memory:
     def _taint(self, storages: Iterable[Storage], node: Node) -> None:
         for other in storages:
             if any(other in around.reads for around in self._loops):
-                raise cannot(node, "a tensor that may share that memory is read in the same loop")
+                raise cannot(
+                    node, "a tensor that may share that memory is read in the same loop"
+                )
             other.taint = node
 
     def renew(self, root: Alias, current: Value) -> None:

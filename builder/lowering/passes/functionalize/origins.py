@@ -47,7 +47,9 @@ def stores(node: Node) -> bool:
     return writes(node) and node.inputsAt(0).type().kind() != "TensorType"
 
 
-def origins(targets: Iterable[Value], inside: set[int], stored: Iterable[Any] = ()) -> Origins:
+def origins(
+    targets: Iterable[Value], inside: set[int], stored: Iterable[Any] = ()
+) -> Origins:
     """The values that any of these may share memory with, in this iteration or an earlier one. A
     value that is read from a container may be any of `stored`.
     """
@@ -125,7 +127,11 @@ class _Groups:
             groups.setdefault(self._top(key), Group()).carried.append(index)
         for key, value in self._outer.items():
             groups.setdefault(self._top(key), Group()).outer.append(value)
-        return [group for group in groups.values() if len(group.carried) + len(group.outer) > 1]
+        return [
+            group
+            for group in groups.values()
+            if len(group.carried) + len(group.outer) > 1
+        ]
 
     def _top(self, key: int) -> int:
         while self._parent.setdefault(key, key) != key:

@@ -11,12 +11,20 @@ from builder.lowering import ir
 from builder.lowering.passes.functionalize.views import UNDECLARED_VIEWS
 
 HOLDERS = frozenset(["TensorType", "OptionalType", "ListType", "TupleType", "DictType"])
-CONSTRUCTORS = frozenset(["prim::ListConstruct", "prim::TupleConstruct", "prim::DictConstruct"])
+CONSTRUCTORS = frozenset(
+    ["prim::ListConstruct", "prim::TupleConstruct", "prim::DictConstruct"]
+)
 _PRIM_READERS = frozenset(
-    ["prim::TupleIndex", "prim::TupleUnpack", "prim::ListUnpack", "prim::unchecked_cast"]
+    [
+        "prim::TupleIndex",
+        "prim::TupleUnpack",
+        "prim::ListUnpack",
+        "prim::unchecked_cast",
+    ]
 )
 COPIES = frozenset(
-    f"aten::{name}" for name in ("slice", "add", "mul", "list", "copy", "dict", "sorted", "items")
+    f"aten::{name}"
+    for name in ("slice", "add", "mul", "list", "copy", "dict", "sorted", "items")
 )
 """Operators that build a list or dictionary from the elements of another one. Their schemas declare
 no alias, but the elements are the same objects.
@@ -25,7 +33,10 @@ no alias, but the elements are the same objects.
 
 def copies_container(node: Node) -> bool:
     """Whether a node builds a container from the elements of another one."""
-    return node.kind() in COPIES and node.output().type().kind() in ("ListType", "DictType")
+    return node.kind() in COPIES and node.output().type().kind() in (
+        "ListType",
+        "DictType",
+    )
 
 
 def holds(value: Value) -> bool:
@@ -49,7 +60,9 @@ def _written(schema_text: str) -> list[int]:
         return []
     arguments = ir.parse_schema(schema_text).arguments
     return [
-        i for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write
+        i
+        for i, a in enumerate(arguments)
+        if a.alias_info is not None and a.alias_info.is_write
     ]
 
 
@@ -58,7 +71,9 @@ def _gives_alias(schema_text: str) -> bool:
     """Whether an output is declared to share memory with an input, or with anything (`*`)."""
     if schema_text == "(no schema)":
         return False
-    return any(output.alias_info is not None for output in ir.parse_schema(schema_text).returns)
+    return any(
+        output.alias_info is not None for output in ir.parse_schema(schema_text).returns
+    )
 
 
 def sources(node: Node, values: list[Value]) -> list[Value]:
@@ -71,10 +86,18 @@ def sources(node: Node, values: list[Value]) -> list[Value]:
         or copies_container(node)
         or _gives_alias(node.schema())
     )
-    if not shares or _copies(node) or not any(holds(output) for output in node.outputs()):
+    if (
+        not shares
+        or _copies(node)
+        or not any(holds(output) for output in node.outputs())
+    ):
         return []
     boxes = any(output.type().kind() != "TensorType" for output in node.outputs())
-    return [value for value in values if (holds(value) if boxes else _holds_tensor(value.type()))]
+    return [
+        value
+        for value in values
+        if (holds(value) if boxes else _holds_tensor(value.type()))
+    ]
 
 
 def _copies(node: Node) -> bool:

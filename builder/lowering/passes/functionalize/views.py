@@ -18,7 +18,12 @@ _INT_MAX = 2**63 - 1
 
 
 def put_range(
-    emit: Emit, base: Value, new: Value, dim: Value, start: Value | None, end: Value | None
+    emit: Emit,
+    base: Value,
+    new: Value,
+    dim: Value,
+    start: Value | None,
+    end: Value | None,
 ) -> Value:
     """`base` with `[start:end]` of `dim` replaced by `new`: the parts before and after it are
     concatenated with it.
@@ -30,7 +35,11 @@ def put_range(
     before = [] if at_start else [emit.op("aten::slice", base, dim, None, start, 1)]
     after = [] if at_end else [emit.op("aten::slice", base, dim, end, None, 1)]
     parts = [*before, new, *after]
-    return new if len(parts) == 1 else emit.op("aten::cat", emit.list(parts, ir.TENSOR), dim)
+    return (
+        new
+        if len(parts) == 1
+        else emit.op("aten::cat", emit.list(parts, ir.TENSOR), dim)
+    )
 
 
 def put_index(emit: Emit, base: Value, new: Value, dim: Value, index: Value) -> Value:
@@ -69,7 +78,12 @@ def _narrow(emit: Emit, node: Node, base: Value, new: Value) -> Value | None:
         end = emit.op("aten::add", start, length, type=ir.INT)
         return emit.op("aten::slice_scatter", base, new, dim, start, end, 1)
     return put_range(
-        emit, base, new, dim, start, emit.constant(ir.constant(start) + ir.constant(length))
+        emit,
+        base,
+        new,
+        dim,
+        start,
+        emit.constant(ir.constant(start) + ir.constant(length)),
     )
 
 
@@ -91,7 +105,9 @@ def _permute(emit: Emit, node: Node, base: Value, new: Value) -> Value | None:
     if order is None:
         return None
     order = [axis % len(order) for axis in order]
-    return emit.op("aten::permute", new, [order.index(axis) for axis in range(len(order))])
+    return emit.op(
+        "aten::permute", new, [order.index(axis) for axis in range(len(order))]
+    )
 
 
 def _movedim(emit: Emit, node: Node, base: Value, new: Value) -> Value | None:
@@ -159,16 +175,25 @@ VIEWS: dict[str, Inverse] = {
 }
 
 
-def _put_unbound(emit: Emit, node: Node, base: Value, new: Value, at: int) -> Value | None:
+def _put_unbound(
+    emit: Emit, node: Node, base: Value, new: Value, at: int
+) -> Value | None:
     return put_index(emit, base, new, node.inputsAt(1), emit.constant(at))
 
 
-def _put_split(emit: Emit, node: Node, base: Value, new: Value, at: int) -> Value | None:
+def _put_split(
+    emit: Emit, node: Node, base: Value, new: Value, at: int
+) -> Value | None:
     _, sizes, dim = ir.inputs(node)
     each, size = ir.int_list(sizes), ir.constant(sizes)
     if isinstance(size, int):
         return put_range(
-            emit, base, new, dim, emit.constant(at * size), emit.constant((at + 1) * size)
+            emit,
+            base,
+            new,
+            dim,
+            emit.constant(at * size),
+            emit.constant((at + 1) * size),
         )
     if each is None:
         return None
@@ -176,7 +201,9 @@ def _put_split(emit: Emit, node: Node, base: Value, new: Value, at: int) -> Valu
     return put_range(emit, base, new, dim, emit.constant(sum(each[:at])), end)
 
 
-def _put_chunk(emit: Emit, node: Node, base: Value, new: Value, at: int) -> Value | None:
+def _put_chunk(
+    emit: Emit, node: Node, base: Value, new: Value, at: int
+) -> Value | None:
     """A chunk is ceil(size / chunks) long, so its bounds are arithmetic on the size."""
     _, chunks, dim = ir.inputs(node)
     integer = ir.INT
@@ -185,8 +212,12 @@ def _put_chunk(emit: Emit, node: Node, base: Value, new: Value, at: int) -> Valu
         return None
     rounded = emit.op("aten::add", size, count - 1, type=integer)
     each = emit.op("aten::floordiv", rounded, count, type=integer)
-    start, end = (emit.op("aten::mul", each, index, type=integer) for index in (at, at + 1))
-    return put_range(emit, base, new, dim, start if at else None, end if at + 1 < count else None)
+    start, end = (
+        emit.op("aten::mul", each, index, type=integer) for index in (at, at + 1)
+    )
+    return put_range(
+        emit, base, new, dim, start if at else None, end if at + 1 < count else None
+    )
 
 
 LISTS_OF_VIEWS: dict[str, Callable[[Emit, Node, Value, Value, int], Value | None]] = {
@@ -226,5 +257,13 @@ UNDECLARED_VIEWS = frozenset(
 # In-place operators that change the shape or strides of a tensor, but not its content.
 VIEWS_IN_PLACE = frozenset(
     f"aten::{n}"
-    for n in ["unsqueeze_", "squeeze_", "transpose_", "t_", "swapaxes_", "swapdims_", "detach_"]
+    for n in [
+        "unsqueeze_",
+        "squeeze_",
+        "transpose_",
+        "t_",
+        "swapaxes_",
+        "swapdims_",
+        "detach_",
+    ]
 )

@@ -21,7 +21,11 @@ from builder.lowering.passes.functionalize.sharing import (
     writes,
     written,
 )
-from builder.lowering.passes.functionalize.views import LISTS_OF_VIEWS, VIEWS, VIEWS_IN_PLACE
+from builder.lowering.passes.functionalize.views import (
+    LISTS_OF_VIEWS,
+    VIEWS,
+    VIEWS_IN_PLACE,
+)
 from builder.lowering.passes.unroll import trip_count, unroll
 
 _BOXES = ("ListType", "TupleType", "DictType")
@@ -89,7 +93,9 @@ class Walk:
 
     def _counted(self, node: Node, compute: Callable[..., Any]) -> bool:
         """Evaluate an operator whose arguments are all known."""
-        if not all(ir.is_constant(v) and v.type().kind() in KNOWABLE for v in node.inputs()):
+        if not all(
+            ir.is_constant(v) and v.type().kind() in KNOWABLE for v in node.inputs()
+        ):
             return False
         result = compute(*map(ir.constant, node.inputs()))
         if result is None:
@@ -136,7 +142,9 @@ class Walk:
         if not values or values[0].type().kind() not in _BOXES:
             return False
         box = self.memory.alias(values[0])
-        known = box.items is not None and containers.READERS[kind](self.memory, node, box)
+        known = box.items is not None and containers.READERS[kind](
+            self.memory, node, box
+        )
         if known:
             self.dead.append(node)
         return known
@@ -144,7 +152,9 @@ class Walk:
     def _define(self, node: Node, kind: str, values: list[Value]) -> None:
         """Record the values with which the outputs of a node share memory."""
         memory = self.memory
-        if (kind in VIEWS and values[0].type().kind() not in _BOXES) or kind in LISTS_OF_VIEWS:
+        if (
+            kind in VIEWS and values[0].type().kind() not in _BOXES
+        ) or kind in LISTS_OF_VIEWS:
             parent = memory.alias(values[0])
             memory.define(node.output(), parent.storage, parent, view=node)
         elif (
@@ -216,15 +226,27 @@ class Walk:
     def _view_in_place(self, node: Node, alias: Alias, old: Value) -> None:
         """Handle `x.unsqueeze_(0)`: every name of this tensor is a view of it from here on."""
         if self.depth:
-            raise cannot(node, "changes the shape of a tensor in only one branch or iteration")
+            raise cannot(
+                node, "changes the shape of a tensor in only one branch or iteration"
+            )
         kind = node.kind().removesuffix("_")
         view = ir.insert(self.graph, kind, [old, *ir.inputs(node)[1:]], node)
         inner = Alias(
-            alias.current, alias.storage, alias.parent, alias.view, alias.element, alias.version
+            alias.current,
+            alias.storage,
+            alias.parent,
+            alias.view,
+            alias.element,
+            alias.version,
         )
         self.memory.rename(alias, inner)
         new = self.memory.define(view.output(), alias.storage, inner, view=view)
         self.memory.journal.note(alias)
-        alias.current, alias.parent, alias.view, alias.element = new.current, inner, view, None
+        alias.current, alias.parent, alias.view, alias.element = (
+            new.current,
+            inner,
+            view,
+            None,
+        )
         self.memory.same(view.output(), alias)
         self.memory.same(node.output(), alias)

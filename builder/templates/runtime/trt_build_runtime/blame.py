@@ -17,7 +17,13 @@ _INDEX = re.compile(
     r"|index -?\d+ is out of range|out of bounds for dimension"
 )
 _SIZE = re.compile(r"index (-?\d+) is out of (?:bounds|range).* size (\d+)")
-_THROUGH = ("aten::to", "aten::view", "aten::reshape", "aten::flatten", "aten::unsqueeze")
+_THROUGH = (
+    "aten::to",
+    "aten::view",
+    "aten::reshape",
+    "aten::flatten",
+    "aten::unsqueeze",
+)
 """Operators that return the values of their first input."""
 
 
@@ -31,7 +37,9 @@ class Axes:
             for axis, name in enumerate(declared.get("axes") or ()):
                 if name:
                     positions.setdefault(name, []).append((index, axis))
-        self.shared = {name: found for name, found in positions.items() if len(found) > 1}
+        self.shared = {
+            name: found for name, found in positions.items() if len(found) > 1
+        }
         self.known = Recent(SHAPES)
 
     def check(self, tensors: list[torch.Tensor]) -> None:
@@ -41,7 +49,9 @@ class Axes:
         shapes = tuple([tensor.shape for tensor in tensors])
         if self.known.get(shapes) is None:
             for name, positions in self.shared.items():
-                self._check(name, [(i, a) for i, a in positions if a < len(shapes[i])], shapes)
+                self._check(
+                    name, [(i, a) for i, a in positions if a < len(shapes[i])], shapes
+                )
             self.known.put(shapes, True)
 
     def _check(self, name: str, positions: list[tuple[int, int]], shapes: Any) -> None:
@@ -50,11 +60,16 @@ class Axes:
                 f"input {self.inputs[index]['name']!r} has {shapes[index][axis]} at axis {axis}"
                 for index, axis in positions
             )
-            raise InvalidRequest(f"axis {name!r} must have one size in all inputs: {each}")
+            raise InvalidRequest(
+                f"axis {name!r} must have one size in all inputs: {each}"
+            )
 
 
 def blamed(
-    error: Exception, inputs: list[dict[str, Any]], tensors: list[torch.Tensor], limits: Any
+    error: Exception,
+    inputs: list[dict[str, Any]],
+    tensors: list[torch.Tensor],
+    limits: Any,
 ) -> Exception:
     """InvalidRequest with the input that has an index out of range. For other errors, the error
     without its trace, which shows the model's code and nothing of the request. `limits` has the
@@ -68,7 +83,9 @@ def blamed(
     integers = [
         (position, declared["name"], tensor)
         for position, (declared, tensor) in enumerate(zip(inputs, tensors))
-        if tensor.numel() and not tensor.is_floating_point() and tensor.dtype != torch.bool
+        if tensor.numel()
+        and not tensor.is_floating_point()
+        and tensor.dtype != torch.bool
     ]
     if outside := _outside(integers, limits, stated):
         return InvalidRequest(
@@ -81,7 +98,8 @@ def blamed(
     if not integers:
         return type(error)(text)
     spans = ", ".join(
-        f"{name!r} has {int(tensor.min())} to {int(tensor.max())}" for _, name, tensor in integers
+        f"{name!r} has {int(tensor.min())} to {int(tensor.max())}"
+        for _, name, tensor in integers
     )
     return InvalidRequest(f"an index is out of range, in one of the inputs: {spans}")
 
@@ -146,6 +164,8 @@ def _last_line(error: Exception) -> str:
     if "Traceback of TorchScript" not in text:
         return text
     lines = [
-        line for line in text.strip().splitlines() if re.match(r"\w*(Error|Exception): ", line)
+        line
+        for line in text.strip().splitlines()
+        if re.match(r"\w*(Error|Exception): ", line)
     ]
     return lines[-1].split(": ", 1)[1] if lines else text

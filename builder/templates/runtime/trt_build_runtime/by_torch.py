@@ -16,7 +16,9 @@ class TorchExecutor:
     kind, device = "torch", "cpu"
     checks = False
 
-    def __init__(self, path: Path, why: str, device: str = "cpu", tf32: bool = False) -> None:
+    def __init__(
+        self, path: Path, why: str, device: str = "cpu", tf32: bool = False
+    ) -> None:
         self.why, self.device, self.stream = why, device, None
         # custom libraries are loaded before; torch refuses any other unknown namespace
         operator_safety.check(path, custom=True)
@@ -72,7 +74,9 @@ def _argument(node: Any, name: str) -> Any:
     """The argument's index among the node's inputs; None if the operator has no such argument."""
     if not node.kind().startswith("aten::") or name not in node.schema():
         return None
-    names = [argument.name for argument in torch._C.parse_schema(node.schema()).arguments]
+    names = [
+        argument.name for argument in torch._C.parse_schema(node.schema()).arguments
+    ]
     return names.index(name) if name in names else None
 
 

@@ -16,12 +16,21 @@ FAILED = "TensorRT could not run the plan; its reason stands above in the server
 class Input:
     """One input: its buffer, for tensors that the engine cannot read, and the address in use."""
 
-    def __init__(self, name: str, dtype: torch.dtype, storage: Storage, staging: Any) -> None:
-        self.name, self.dtype, self.storage, self.staging = name, dtype, storage, staging
+    def __init__(
+        self, name: str, dtype: torch.dtype, storage: Storage, staging: Any
+    ) -> None:
+        self.name, self.dtype, self.storage, self.staging = (
+            name,
+            dtype,
+            storage,
+            staging,
+        )
         self.address = 0
         self.own: Any = None  # a tensor, once it is needed
 
-    def placed_input(self, tensor: torch.Tensor, device: torch.device, own: bool) -> torch.Tensor:
+    def placed_input(
+        self, tensor: torch.Tensor, device: torch.device, own: bool
+    ) -> torch.Tensor:
         """The tensor itself if the engine can read it and `own` is false, else a copy in the
         buffer.
         """
@@ -71,7 +80,9 @@ class Call:
         self.graph: Any = None
         self.seen = 0
 
-    def run(self, engine: Any, context: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    def run(
+        self, engine: Any, context: Any, tensors: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
         """Enqueue on the engine's stream, which is the current one. The outputs have the module's
         element types.
         """
@@ -95,7 +106,9 @@ class Call:
             self.graph.close()
         self.graph, self.seen = None, 0
 
-    def _enqueue(self, engine: Any, context: Any, tensors: list[torch.Tensor], own: bool) -> None:
+    def _enqueue(
+        self, engine: Any, context: Any, tensors: list[torch.Tensor], own: bool
+    ) -> None:
         for one, tensor in zip(self.inputs, tensors):
             placed = one.placed_input(tensor, engine.device, own)
             address = placed.data_ptr() or engine.nothing.reserve(1)
@@ -109,10 +122,16 @@ class Call:
         """Use a CUDA graph from now on, if capturing succeeds and the first replay gives the same
         outputs, bit for bit.
         """
-        views = [one.view.reshape(-1).view(torch.uint8) for one in self.outputs if one.view.numel()]
+        views = [
+            one.view.reshape(-1).view(torch.uint8)
+            for one in self.outputs
+            if one.view.numel()
+        ]
         plain = [view.clone() for view in views]
         try:
-            graph = graphs.capture(engine.handle, lambda: context.execute_async_v3(engine.handle))
+            graph = graphs.capture(
+                engine.handle, lambda: context.execute_async_v3(engine.handle)
+            )
             graph.launch(engine.handle)
             if not all(torch.equal(*pair) for pair in zip(plain, views)):
                 graph.close()
@@ -126,5 +145,7 @@ class Call:
     def _take(self, engine: Any, one: Output) -> torch.Tensor:
         value = one.view
         if value is None:
-            value = engine.buffers[one.name].view(engine.allocators[one.name].shape, one.dtype)
+            value = engine.buffers[one.name].view(
+                engine.allocators[one.name].shape, one.dtype
+            )
         return value if one.dtype is one.wanted else value.to(one.wanted)

@@ -41,10 +41,14 @@ def confine(folder: Path) -> tuple[str, ...]:
     own = [path for path in (folder, *_python()) if not _around(path, hidden)]
     mapped = list(_mapped())
     memory = [path for path in mapped if SHARED_MEMORY in path.parents]
-    libraries = {path.parent if not _around(path.parent, hidden) else path for path in mapped}
+    libraries = {
+        path.parent if not _around(path.parent, hidden) else path for path in mapped
+    }
     beside = all_but(hidden)
     readable = [*beside, *own, *libraries] if beside else None
-    if landlock_version() >= TRUNCATES and restrict_files(memory, readable, network=False):
+    if landlock_version() >= TRUNCATES and restrict_files(
+        memory, readable, network=False
+    ):
         held.append("landlock")
     if refuse_calls(False, local=False):
         held.append("seccomp")

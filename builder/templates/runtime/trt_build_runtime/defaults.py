@@ -29,7 +29,9 @@ class Defaults:
                 named = zip(declared["axes"], tensor.shape)
                 sizes.update({name: size for name, size in named if name})
         return [
-            self._filled(declared, sizes, present[0].device) if tensor is None else tensor
+            self._filled(declared, sizes, present[0].device)
+            if tensor is None
+            else tensor
             for declared, tensor in zip(self.inputs, given)
         ]
 
@@ -37,7 +39,8 @@ class Defaults:
         self, declared: dict[str, Any], sizes: dict[str, int], device: torch.device
     ) -> torch.Tensor:
         shape = [
-            sizes[name] if name else size for name, size in zip(declared["axes"], declared["shape"])
+            sizes[name] if name else size
+            for name, size in zip(declared["axes"], declared["shape"])
         ]
         dtype = getattr(torch, declared["dtype"])
         value = torch.tensor(declared["default"], dtype=dtype, device=device)

@@ -64,7 +64,9 @@ class Engine:
         self.runtime = self.trt.Runtime(self.trt.Logger(self.trt.Logger.WARNING))
         self.engine = self.runtime.deserialize_cuda_engine(path.read_bytes())
         if self.engine is None:
-            raise NoPlan("TensorRT refused the plan; its reason stands above in the server's log")
+            raise NoPlan(
+                "TensorRT refused the plan; its reason stands above in the server's log"
+            )
         # RTX compiles kernels for new shapes while it serves, and captures graphs by itself where
         # it is asked to.
         self.steady = STEADY if graphs and flavour == "tensorrt" else 0
@@ -76,7 +78,9 @@ class Engine:
 
     def _reserve(self) -> None:
         """Empty storage for each tensor."""
-        sides = ([t["name"] for t in self.tensors[side]] for side in ("inputs", "outputs"))
+        sides = (
+            [t["name"] for t in self.tensors[side]] for side in ("inputs", "outputs")
+        )
         self.inputs, self.buffers = (
             {name: Storage(self.device) for name in names} for names in sides
         )
@@ -85,9 +89,13 @@ class Engine:
         }
         self.nothing = Storage(self.device)
         self.staging = (
-            {name: Staging() for name in self.inputs} if self.device.type == "cuda" else {}
+            {name: Staging() for name in self.inputs}
+            if self.device.type == "cuda"
+            else {}
         )
-        self.by_value = any(self.engine.is_shape_inference_io(name) for name in self.inputs)
+        self.by_value = any(
+            self.engine.is_shape_inference_io(name) for name in self.inputs
+        )
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Enqueue on the stream, which is the current one. The outputs have the module's element
@@ -105,7 +113,9 @@ class Engine:
     def no_graphs(self, reason: Exception) -> None:
         """Turn capturing off."""
         self.steady = 0
-        pb_utils.Logger.log_warn(f"trt-build: {self.path.name} runs without CUDA graphs: {reason}")
+        pb_utils.Logger.log_warn(
+            f"trt-build: {self.path.name} runs without CUDA graphs: {reason}"
+        )
 
     def _bind(self, call: Call) -> None:
         """Set the shapes and addresses in the context of the call's profile."""
@@ -116,15 +126,21 @@ class Engine:
         names = [t["name"] for t in self.tensors["inputs"]]
         for name, shape in zip(names, call.shapes):
             if not context.set_input_shape(name, tuple(shape)):
-                raise InvalidRequest(f"TensorRT refuses shape {list(shape)} for input {name!r}")
-        call.inputs = [self._input(name, shape) for name, shape in zip(names, call.shapes)]
+                raise InvalidRequest(
+                    f"TensorRT refuses shape {list(shape)} for input {name!r}"
+                )
+        call.inputs = [
+            self._input(name, shape) for name, shape in zip(names, call.shapes)
+        ]
         call.outputs = [self._output(call.profile, t) for t in self.tensors["outputs"]]
         self.bound[call.profile] = call
 
     def _input(self, name: str, shape: torch.Size) -> Input:
         dtype = self._dtype(name)
         large = shape.numel() * torch.empty(0, dtype=dtype).element_size() > SMALL
-        return Input(name, dtype, self.inputs[name], self.staging.get(name) if large else None)
+        return Input(
+            name, dtype, self.inputs[name], self.staging.get(name) if large else None
+        )
 
     def _output(self, profile: int, declared: dict[str, Any]) -> Output:
         """The output, bound to memory of its size if TensorRT knows its shape already, else to an

@@ -31,7 +31,9 @@ class Graph:
         """Enqueue the graph. Raises RuntimeError if the driver refuses."""
         code = self.enqueue(self.executable, stream)
         if code:
-            raise RuntimeError(f"the driver could not launch a CUDA graph: error {code}")
+            raise RuntimeError(
+                f"the driver could not launch a CUDA graph: error {code}"
+            )
 
     def close(self) -> None:
         """Release the graph. Work of it that still runs on the GPU continues."""

@@ -29,7 +29,9 @@ def check(folder: Path, version: str = "1") -> bool:
     broken = sorted(_broken(folder, files))
     if broken:
         raise RuntimeError(
-            "trt-build: " + ", ".join(broken) + " is not as it was published, so the model is not"
+            "trt-build: "
+            + ", ".join(broken)
+            + " is not as it was published, so the model is not"
             " loaded; publish it again: trt-build repo"
         )
     return True
@@ -46,7 +48,9 @@ def _read(file: Path) -> Any:
     except (ValueError, AttributeError, KeyError):
         pass
     raise RuntimeError(
-        "trt-build: " + SIDECAR + " is damaged, so the model is not loaded; publish it again:"
+        "trt-build: "
+        + SIDECAR
+        + " is damaged, so the model is not loaded; publish it again:"
         " trt-build repo"
     )
 

@@ -30,7 +30,14 @@ _BIND_TCP, _CONNECT_TCP = 1 << 0, 1 << 1
 _ABSTRACT_SOCKETS, _SIGNALS = 1 << 0, 1 << 1
 
 GPU_DEVICE = "/dev/nvidiactl"
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/tty", "/dev/nvidia*", "/dev/dri/*")
+DEVICES = (
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/tty",
+    "/dev/nvidia*",
+    "/dev/dri/*",
+)
 
 _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
 _AF_UNIX = 1
@@ -63,7 +70,9 @@ def give_up_privileges() -> bool:
 
 def landlock_version() -> int:
     """The version of Landlock's interface in this kernel; 0 if it is missing or turned off."""
-    return max(0, int(_libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _GET_VERSION)))
+    return max(
+        0, int(_libc().syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), _GET_VERSION))
+    )
 
 
 def seccomp_available() -> bool:
@@ -75,7 +84,11 @@ def seccomp_available() -> bool:
 
 
 class _Ruleset(ctypes.Structure):
-    _fields_ = [("files", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64)]
+    _fields_ = [
+        ("files", ctypes.c_uint64),
+        ("net", ctypes.c_uint64),
+        ("scoped", ctypes.c_uint64),
+    ]
 
 
 class _PathBeneath(ctypes.Structure):
@@ -107,11 +120,16 @@ def restrict_files(
     """
     ruleset, size = _ruleset(reads=readable is not None, network=network)
     libc = _libc()
-    descriptor = libc.syscall(_CREATE_RULESET, ctypes.byref(ruleset), ctypes.c_size_t(size), 0)
+    descriptor = libc.syscall(
+        _CREATE_RULESET, ctypes.byref(ruleset), ctypes.c_size_t(size), 0
+    )
     if descriptor < 0:
         return False
     try:
-        for path in (*writable, *(Path(one) for name in DEVICES for one in glob.glob(name))):
+        for path in (
+            *writable,
+            *(Path(one) for name in DEVICES for one in glob.glob(name)),
+        ):
             allowed = ruleset.files & ~_READ_FILE if path in unread else ruleset.files
             _allow(libc, descriptor, path, allowed)
         for path in readable or ():
@@ -150,7 +168,9 @@ def all_but(secret: Sequence[Path]) -> list[Path]:
     for folder in ways:
         try:
             with os.scandir(folder) as entries:
-                plain = [Path(entry.path) for entry in entries if not entry.is_symlink()]
+                plain = [
+                    Path(entry.path) for entry in entries if not entry.is_symlink()
+                ]
         except PermissionError:
             return []
         found += [path for path in plain if path not in ways and path not in secret]
@@ -166,7 +186,10 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
         if not path.is_dir():  # the other rights are of folders only
             rights &= _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
         rule = _PathBeneath(rights, folder)
-        if libc.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0) != 0:
+        if (
+            libc.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0)
+            != 0
+        ):
             raise OSError(ctypes.get_errno(), f"Landlock takes no rule for {path}")
     finally:
         os.close(folder)
@@ -186,7 +209,10 @@ def refuse_calls(network: bool, local: bool) -> bool:
     only_local = socket if local and not network else None
     program = _filter(architecture, list(refused.values()), only_local)
     code = _Program(len(program) // 8, program)
-    return bool(_libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(code), 0, 0) == 0)
+    return bool(
+        _libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(code), 0, 0)
+        == 0
+    )
 
 
 def _filter(architecture: int, refused: Sequence[int], only_local: int | None) -> bytes:

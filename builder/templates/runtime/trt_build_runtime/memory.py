@@ -24,7 +24,10 @@ class Storage:
         """The address of at least `size` bytes. It is never null: TensorRT does not accept that."""
         if self.storage.numel() < max(size, 1):
             self.storage = torch.empty(
-                max(size, 1), dtype=torch.uint8, device=self.device, pin_memory=self.pinned
+                max(size, 1),
+                dtype=torch.uint8,
+                device=self.device,
+                pin_memory=self.pinned,
             )
         return self.storage.data_ptr()
 
@@ -56,7 +59,9 @@ class Staging:
 
     def download(self, source: torch.Tensor) -> torch.Tensor:
         """The host tensor that has the GPU tensor's values once the stream reaches this point."""
-        return self.ready.view(tuple(source.shape), source.dtype).copy_(source, non_blocking=True)
+        return self.ready.view(tuple(source.shape), source.dtype).copy_(
+            source, non_blocking=True
+        )
 
 
 def allocator(trt: Any, buffer: Storage) -> Any:
@@ -69,7 +74,9 @@ def allocator(trt: Any, buffer: Storage) -> Any:
             super().__init__()
             self.shape: tuple[int, ...] = ()
 
-        def reallocate_output(self, name: str, memory: int, size: int, alignment: int) -> int:
+        def reallocate_output(
+            self, name: str, memory: int, size: int, alignment: int
+        ) -> int:
             return buffer.reserve(size)
 
         def reallocate_output_async(

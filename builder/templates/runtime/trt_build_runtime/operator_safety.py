@@ -15,15 +15,46 @@ from dataclasses import dataclass
 from pathlib import Path
 
 NAMESPACES = frozenset(
-    {"aten", "prim", "prims", "quantized", "_quantized", "quantization", "sparse", "rngprims"}
+    {
+        "aten",
+        "prim",
+        "prims",
+        "quantized",
+        "_quantized",
+        "quantization",
+        "sparse",
+        "rngprims",
+    }
     | {"mkldnn", "mkldnn_prepacked", "mkl", "onednn"}
 )
 """Namespaces of torch whose operators compute with tensors, numbers and text."""
 
 REFUSED_NAMESPACES = frozenset(
-    {"c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "symm_mem", "rpc"}
-    | {"inductor", "inductor_prims", "static_runtime", "_native", "_test", "onnx", "export"}
-    | {"profiler", "debugprims", "debug_mode_ops", "_nnapi", "backendutils", "profiling"}
+    {
+        "c10d",
+        "_c10d_functional",
+        "_c10d_functional_autograd",
+        "_dtensor",
+        "symm_mem",
+        "rpc",
+    }
+    | {
+        "inductor",
+        "inductor_prims",
+        "static_runtime",
+        "_native",
+        "_test",
+        "onnx",
+        "export",
+    }
+    | {
+        "profiler",
+        "debugprims",
+        "debug_mode_ops",
+        "_nnapi",
+        "backendutils",
+        "profiling",
+    }
     | {"dist_rpc", "dist_c10d", "aoti", "cuda"}
 )
 """Namespaces of torch with files, network, raw memory or settings of the process. No custom library
@@ -72,7 +103,9 @@ class Finding:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.member}:{self.line}: {self.operator}: {self.reason} ({self.source})"
+        return (
+            f"{self.member}:{self.line}: {self.operator}: {self.reason} ({self.source})"
+        )
 
 
 def reason(namespace: str, name: str, custom: bool = False) -> str | None:
@@ -83,7 +116,11 @@ def reason(namespace: str, name: str, custom: bool = False) -> str | None:
         return "its namespace has side effects outside tensors"
     if namespace in NAMESPACES:
         return REFUSED.get(name)
-    return None if custom else "its namespace is unknown, and no library that brings it is given"
+    return (
+        None
+        if custom
+        else "its namespace is unknown, and no library that brings it is given"
+    )
 
 
 def check(path: Path | str, custom: bool = False) -> None:
@@ -92,7 +129,9 @@ def check(path: Path | str, custom: bool = False) -> None:
     """
     found = findings(path, custom)
     if found:
-        raise UnsafeArchive(f"{Path(path).name} is refused: " + "; ".join(map(str, found[:5])))
+        raise UnsafeArchive(
+            f"{Path(path).name} is refused: " + "; ".join(map(str, found[:5]))
+        )
 
 
 def findings(path: Path | str, custom: bool = False) -> list[Finding]:
@@ -103,7 +142,9 @@ def findings(path: Path | str, custom: bool = False) -> list[Finding]:
         # torch finds members without regard to case, and of two takes one that we may not read
         folded = {name.casefold() for name in members}
         if len(folded) != len(members):
-            found.append(Finding("archive", str(path), 0, "", "two members have one name"))
+            found.append(
+                Finding("archive", str(path), 0, "", "two members have one name")
+            )
         for name in members:
             if _is_code(name):
                 found += source_findings(name, archive.read(name), custom)
@@ -180,7 +221,9 @@ class _Reader(ast.NodeVisitor):
             bool(self.owners)
             and first is not None
             and first.arg == "self"
-            and ast.unparse(first.annotation or ast.Constant("")).startswith("__torch__.")
+            and ast.unparse(first.annotation or ast.Constant("")).startswith(
+                "__torch__."
+            )
             and not any(stored)
         )
         self.generic_visit(node)
@@ -188,7 +231,11 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         """`ops.NAMESPACE.NAME`, `torch.NAME`, `value.NAME`, and classes of `torch.classes`."""
-        owner = ast.unparse(node.value) if isinstance(node.value, (ast.Name, ast.Attribute)) else ""
+        owner = (
+            ast.unparse(node.value)
+            if isinstance(node.value, (ast.Name, ast.Attribute))
+            else ""
+        )
         if node.attr in REFUSED:
             self.named += 1
             own = owner == "self" and self.self_is_own and node.attr in self.owners[-1]
@@ -215,8 +262,16 @@ class _Reader(ast.NodeVisitor):
 
     def _getattr(self, node: ast.Call) -> None:
         name = node.args[1] if len(node.args) == 2 else None
-        text = "" if name is None else ast.get_source_segment("\n".join(self.lines), name) or "\\"
-        if not isinstance(name, ast.Constant) or not isinstance(name.value, str) or "\\" in text:
+        text = (
+            ""
+            if name is None
+            else ast.get_source_segment("\n".join(self.lines), name) or "\\"
+        )
+        if (
+            not isinstance(name, ast.Constant)
+            or not isinstance(name.value, str)
+            or "\\" in text
+        ):
             self._add(node, "getattr", "its attribute is not written out")
         elif name.value in REFUSED:
             self._add(node, f"aten::{name.value}", REFUSED[name.value])
@@ -233,12 +288,18 @@ class _Reader(ast.NodeVisitor):
         if namespace not in CLASS_NAMESPACES and (
             namespace in REFUSED_NAMESPACES | NAMESPACES or not self.custom
         ):
-            self._add(node, f"torch.classes.{namespace}", "it does not only hold weights")
+            self._add(
+                node, f"torch.classes.{namespace}", "it does not only hold weights"
+            )
 
     @staticmethod
     def _operator(owner: str, name: str) -> str:
         parts = owner.split(".")
-        return f"{parts[1]}::{name}" if parts[0] == "ops" and len(parts) == 2 else f"aten::{name}"
+        return (
+            f"{parts[1]}::{name}"
+            if parts[0] == "ops" and len(parts) == 2
+            else f"aten::{name}"
+        )
 
     def _source(self, node: ast.expr) -> str:
         number = node.lineno
@@ -256,7 +317,9 @@ def graph_findings(graph: object, custom: bool = False) -> Iterator[str]:
     for node in graph.nodes():
         namespace, _, name = node.kind().partition("::")
         why = (
-            None if namespace == "prim" and name not in REFUSED else reason(namespace, name, custom)
+            None
+            if namespace == "prim" and name not in REFUSED
+            else reason(namespace, name, custom)
         )
         if why:
             yield f"{node.kind()}: {why}"

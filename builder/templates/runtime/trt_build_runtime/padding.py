@@ -21,7 +21,9 @@ class Padding:
             _named(declared) if value is not None else {}
             for declared, value in zip(inputs, self.values)
         ]
-        crops = [stated["crops"].get(declared["name"], {}) for declared in serving["outputs"]]
+        crops = [
+            stated["crops"].get(declared["name"], {}) for declared in serving["outputs"]
+        ]
         self.crops = [{int(axis): name for axis, name in one.items()} for one in crops]
         self.used = bool(stated["values"])
 
@@ -33,7 +35,13 @@ class Padding:
             return tuple([tensor.shape[1:] for tensor in tensors])
         return tuple(
             [
-                tuple([size for axis, size in enumerate(tensor.shape) if axis and axis not in axes])
+                tuple(
+                    [
+                        size
+                        for axis, size in enumerate(tensor.shape)
+                        if axis and axis not in axes
+                    ]
+                )
                 for tensor, axes in zip(tensors, self.axes)
             ]
         )
@@ -82,7 +90,10 @@ class Padding:
             for tensor, axes in zip(request, self.axes)
             for axis, name in axes.items()
         }
-        return [self._cropped(output, crops, sizes) for output, crops in zip(outputs, self.crops)]
+        return [
+            self._cropped(output, crops, sizes)
+            for output, crops in zip(outputs, self.crops)
+        ]
 
     def _cropped(
         self, output: torch.Tensor, crops: dict[int, str], sizes: dict[str, int]

@@ -20,8 +20,14 @@ class SegmentsExecutor:
 
     checks = False
 
-    def __init__(self, folder: Path, facts: dict[str, Any], args: dict[str, str]) -> None:
-        self.folder, self.stays, self.graphs = folder, bool(facts.get("step_of")), graphs(facts)
+    def __init__(
+        self, folder: Path, facts: dict[str, Any], args: dict[str, str]
+    ) -> None:
+        self.folder, self.stays, self.graphs = (
+            folder,
+            bool(facts.get("step_of")),
+            graphs(facts),
+        )
         self.device, self.why = _device(args)
         self.tf32 = tf32(facts)
         self.stream = None
@@ -29,7 +35,9 @@ class SegmentsExecutor:
             torch.cuda.set_device(self.device)
             self.stream = torch.cuda.Stream(self.device)
         serving = facts["serving"]
-        inputs, outputs = ([t["name"] for t in serving[side]] for side in ("inputs", "outputs"))
+        inputs, outputs = (
+            [t["name"] for t in serving[side]] for side in ("inputs", "outputs")
+        )
         self.count = len(outputs)
         self.flagged = [n for n, t in enumerate(serving["outputs"]) if "flag" in t]
         outputs += [serving["outputs"][n]["flag"] for n in self.flagged]
@@ -40,11 +48,15 @@ class SegmentsExecutor:
         self.segments = Segments(self, "segment", facts["segments"], inputs, outputs)
         executors = dict(self.segments.executed_by(""))
         self.kind = "+".join(sorted(set(executors.values())))
-        self.summary = " ".join(f"{segment}:{who}" for segment, who in executors.items())
+        self.summary = " ".join(
+            f"{segment}:{who}" for segment, who in executors.items()
+        )
 
     def by_torch(self, stem: str) -> TorchExecutor:
         """The graph of that name, run by torch on the device of all segments."""
-        return TorchExecutor(self.folder / f"{stem}.pt", self.why, self.device, self.tf32)
+        return TorchExecutor(
+            self.folder / f"{stem}.pt", self.why, self.device, self.tf32
+        )
 
     def runner(self, stem: str, segment: dict[str, Any]) -> Any:
         """The segment's plan if it has one that a GPU can run, else its graph by torch; a branch;
@@ -63,10 +75,17 @@ class SegmentsExecutor:
         if self.stream is not None and plan.exists():
             try:
                 return Engine(
-                    plan, segment["plan"]["flavour"], segment, self.device, self.stream, self.graphs
+                    plan,
+                    segment["plan"]["flavour"],
+                    segment,
+                    self.device,
+                    self.stream,
+                    self.graphs,
                 )
             except Exception as error:
-                self.why = f"{stem.replace('_', ' ')}: the plan cannot run here: {error}"
+                self.why = (
+                    f"{stem.replace('_', ' ')}: the plan cannot run here: {error}"
+                )
                 pb_utils.Logger.log_warn(f"trt-build: {self.why}")
         return self.by_torch(stem)
 
@@ -79,7 +98,9 @@ class SegmentsExecutor:
         outputs = self.segments.run([tensor.to(self.device) for tensor in tensors])
         stays = self.stays or any(tensor.is_cuda for tensor in tensors)
         # a piece may hand an input on
-        return self._present(outputs_for_triton(outputs, self.stream, stays, lends=False))
+        return self._present(
+            outputs_for_triton(outputs, self.stream, stays, lends=False)
+        )
 
     def _present(self, made: list[torch.Tensor]) -> list[Any]:
         """The outputs without the flags, which decide which of them are None."""
@@ -124,10 +145,13 @@ class Segments:
             outputs,
         )
         self.runners = [
-            owner.runner(f"{stem}_{number}", segment) for number, segment in enumerate(segments)
+            owner.runner(f"{stem}_{number}", segment)
+            for number, segment in enumerate(segments)
         ]
         self.last_reader = {
-            t["name"]: n for n, segment in enumerate(segments) for t in segment["inputs"]
+            t["name"]: n
+            for n, segment in enumerate(segments)
+            for t in segment["inputs"]
         }
         self.instead: dict[int, TorchExecutor] = {}
 
@@ -149,9 +173,13 @@ class Segments:
             given = [values[t["name"]] for t in segment["inputs"]]
             if isinstance(runner, Engine) and runner.profiles.find(given) is None:
                 runner = self._instead(number)
-            values.update(zip((t["name"] for t in segment["outputs"]), runner.run(given)))
+            values.update(
+                zip((t["name"] for t in segment["outputs"]), runner.run(given))
+            )
             for name in [
-                n for n in values if n not in self.outputs and self.last_reader.get(n, -1) <= number
+                n
+                for n in values
+                if n not in self.outputs and self.last_reader.get(n, -1) <= number
             ]:
                 del values[name]
         return [values[name] for name in self.outputs]
@@ -166,13 +194,18 @@ class Segments:
 class Branch:
     """One of two blocks, chosen by the data. The other one does not run."""
 
-    def __init__(self, owner: SegmentsExecutor, stem: str, segment: dict[str, Any]) -> None:
-        inputs, outputs = ([t["name"] for t in segment[side]] for side in ("inputs", "outputs"))
+    def __init__(
+        self, owner: SegmentsExecutor, stem: str, segment: dict[str, Any]
+    ) -> None:
+        inputs, outputs = (
+            [t["name"] for t in segment[side]] for side in ("inputs", "outputs")
+        )
         self.reads = [inputs.index(t["name"]) for t in segment["condition"]]
         self.condition = owner.by_torch(f"{stem}_condition")
         named = zip(("yes", "no"), segment["blocks"])
         self.blocks = {
-            name: Segments(owner, f"{stem}_{name}", block, inputs, outputs) for name, block in named
+            name: Segments(owner, f"{stem}_{name}", block, inputs, outputs)
+            for name, block in named
         }
 
     def executed_by(self, path: str) -> Any:

@@ -67,7 +67,9 @@ def _fits(span: dict[str, list[int]], shape: tuple[int, ...]) -> bool:
 
 def _distance(profile: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> int:
     return sum(
-        abs(a - b) for name, shape in shapes.items() for a, b in zip(profile[name]["opt"], shape)
+        abs(a - b)
+        for name, shape in shapes.items()
+        for a, b in zip(profile[name]["opt"], shape)
     )
 
 

@@ -13,13 +13,19 @@ def to_torch(tensor: Any, declared: dict[str, Any]) -> torch.Tensor:
     """By DLPack, without a copy. bool is copied by numpy, because DLPack supports it only from
     Triton 24.x on.
     """
-    value = _bool(tensor) if declared["dtype"] == "bool" else from_dlpack(tensor.to_dlpack())
+    value = (
+        _bool(tensor)
+        if declared["dtype"] == "bool"
+        else from_dlpack(tensor.to_dlpack())
+    )
     return value if declared["shape"] else value.reshape(())
 
 
 def _bool(tensor: Any) -> torch.Tensor:
     value = (
-        torch.from_numpy(tensor.as_numpy()) if tensor.is_cpu() else from_dlpack(tensor.to_dlpack())
+        torch.from_numpy(tensor.as_numpy())
+        if tensor.is_cpu()
+        else from_dlpack(tensor.to_dlpack())
     )
     # older servers: a byte each
     return value if value.dtype == torch.bool else value.view(torch.bool)
@@ -38,7 +44,9 @@ def from_torch(name: str, tensor: torch.Tensor) -> Any:
     except Exception:
         if value.dtype != torch.bool:
             raise
-        return pb_utils.Tensor(name, value.cpu().numpy())  # a server whose DLPack has no bool
+        return pb_utils.Tensor(
+            name, value.cpu().numpy()
+        )  # a server whose DLPack has no bool
 
 
 def _in_rows(tensor: torch.Tensor) -> torch.Tensor:
