@@ -1,5 +1,5 @@
-"""Every module of torch.nn.modules, how to make it and what to feed it. `python -m
-tests.lowering.nn_modules` prints the table.
+"""Every module of torch.nn.modules, with its constructor and inputs. `python -m
+tests.lowering.pages` writes the table of their results.
 """
 
 from __future__ import annotations
@@ -197,8 +197,8 @@ MODULES |= {
         ),
     ),
 }
-# Containers hold other modules, lazy ones become one of the above, and these others are covered by
-# their two-axes form.
+# Containers hold other modules, lazy ones become one of the above, and the two-dimensional form
+# covers the rest.
 LEFT_OUT = {
     "Module",
     "ModuleDict",
@@ -229,8 +229,8 @@ def _as_saved(module: Any) -> Any:
 
 
 def exported(module: nn.Module, inputs: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    """The module as TorchScript: scripted, and traced; the error where torch cannot. As a file
-    gives it, unless torch cannot save it.
+    """The module scripted and traced, or torch's error. It is saved and loaded, unless torch cannot
+    save it.
     """
     for how in ("scripted", "traced"):
         try:
@@ -247,7 +247,7 @@ def exported(module: nn.Module, inputs: tuple[Any, ...]) -> Iterator[tuple[str, 
 
 
 def outcome(original: nn.Module, module: Any, inputs: tuple[Any, ...]) -> str:
-    """`equal`, or what stands between the module and that."""
+    """`equal`, or the reason why the outputs are not."""
     if isinstance(module, Exception):
         return "torch cannot"
     with torch.no_grad(), warnings.catch_warnings():
