@@ -60,7 +60,7 @@ def check(source: str, name: str) -> Outcome:
         if any(_too_large(tensor) for case in cases for tensor in case.plain):
             return Outcome("invalid", "too large")
         try:
-            return _equal_one(module, cases, source)
+            return _best_outcome(module, cases, source)
         except AssertionError as error:
             return Outcome("wrong", str(error))
         except Exception as error:
@@ -91,11 +91,13 @@ def _cases(module: Any) -> Iterator[_Case]:
                 raise
         else:
             # without its optimizer, some constants of a trace have another dtype in torch
-            same = [one.dtype for one in plain] == [one.dtype for one in outputs]
+            same = [tensor.dtype for tensor in plain] == [
+                tensor.dtype for tensor in outputs
+            ]
             yield _Case(inputs, outputs, plain if same else outputs)
 
 
-def _equal_one(module: Any, cases: Sequence[_Case], source: str) -> Outcome:
+def _best_outcome(module: Any, cases: Sequence[_Case], source: str) -> Outcome:
     """Return the outcome for the plain outputs, else for the optimized ones, else for those of
     Python.
 
@@ -208,7 +210,7 @@ def _inputs() -> Any:
 def _tensors(result: Any) -> Tensors:
     """Flatten a program's result. A smaller program may return nothing."""
     if not isinstance(result, tuple) or not all(
-        isinstance(one, torch.Tensor) for one in result
+        isinstance(tensor, torch.Tensor) for tensor in result
     ):
         raise TypeError("a program returns a tuple of tensors")
     return result
