@@ -1,4 +1,4 @@
-"""The table of docs/security.md, made of docs/hostile.json: `python docs/generate.py security`."""
+"""The table of docs/security.md from docs/hostile.json: `python docs/generate.py security`."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ def table(data: dict[str, dict[str, Any]]) -> str:
 
 
 def page() -> str:
-    """docs/security.md with the table of the counts that were written last."""
+    """docs/security.md with the table of the last counts."""
     content = table(json.loads(COUNTS.read_text(encoding="utf-8")))
     return tables.between(PAGE.read_text(encoding="utf-8"), BEGIN, END, content)
