@@ -148,26 +148,26 @@ def _checked(module: Any, cases: Sequence[tuple[Tensors, Tensors]]) -> Outcome:
             return Outcome("crash", error.message)
         return Outcome("equal", network=general(error.message))
     for inputs, expected in cases:
-        wanted = [tensor.to(carried(tensor.dtype)) for tensor in expected]
-        _compare("network", builder.reference.run(conversion, inputs), wanted)
+        target = [tensor.to(carried(tensor.dtype)) for tensor in expected]
+        _compare("network", builder.reference.run(conversion, inputs), target)
     return Outcome("equal", network="equal")
 
 
 def _compare(
-    what: str, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]
+    label: str, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]
 ) -> None:
-    for index, (output, wanted) in enumerate(zip(outputs, expected, strict=True)):
-        if output.dtype == wanted.dtype and torch.equal(output, wanted):
+    for index, (output, target) in enumerate(zip(outputs, expected, strict=True)):
+        if output.dtype == target.dtype and torch.equal(output, target):
             continue
-        largest = float(wanted.abs().max()) if wanted.numel() else 0.0
-        exact = not wanted.dtype.is_floating_point
+        largest = float(target.abs().max()) if target.numel() else 0.0
+        exact = not target.dtype.is_floating_point
         torch.testing.assert_close(
             output,
-            wanted,
+            target,
             rtol=0 if exact else 1e-3,
             atol=0 if exact else 1e-4 + 1e-5 * largest,
             equal_nan=True,
-            msg=lambda text, index=index: f"{what}, output {index}: {text}",
+            msg=lambda text, index=index: f"{label}, output {index}: {text}",
         )
 
 

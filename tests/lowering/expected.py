@@ -33,7 +33,7 @@ def title(case: Case) -> str:
 
 
 def current(case: Case) -> Texts:
-    """The texts that the code gives for a case now."""
+    """The texts of a case with the present code."""
     return Texts(
         *(_without_locations(case.text(lowered=lowered)) for lowered in (False, True))
     )

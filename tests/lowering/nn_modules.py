@@ -106,9 +106,7 @@ MODULES |= {
 
 
 class _Unpool(nn.Module):
-    """What nn.MaxUnpool2d(2) computes: torch 2.13 can neither script nor trace the module
-    itself.
-    """
+    """Computes nn.MaxUnpool2d(2), which torch 2.13 can neither script nor trace itself."""
 
     def forward(self, x: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
         return torch.ops.aten.max_unpool2d(x, indices, [x.size(2) * 2, x.size(3) * 2])
@@ -219,7 +217,7 @@ LEFT_OUT = {
 
 
 def _as_saved(module: Any) -> Any:
-    """The module, saved and loaded; itself where torch cannot save it."""
+    """The module, saved and loaded; the module itself if torch cannot save it."""
     try:
         return saved(module)
     except RuntimeError as error:
@@ -236,12 +234,12 @@ def exported(module: nn.Module, inputs: tuple[Any, ...]) -> Iterator[tuple[str, 
         try:
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")
-                made = (
+                script = (
                     torch.jit.script(module)
                     if how == "scripted"
                     else torch.jit.trace(module, inputs, check_trace=False)
                 )
-                yield how, _as_saved(made)
+                yield how, _as_saved(script)
         except Exception as error:  # torch raises many kinds
             yield how, error
 
@@ -259,10 +257,10 @@ def outcome(original: nn.Module, module: Any, inputs: tuple[Any, ...]) -> str:
         except LoweringError as error:
             return f"refused: {error.message}"
         torch.manual_seed(0)
-        got = lowered.run(*inputs)
+        outputs = lowered.run(*inputs)
     try:
         torch.testing.assert_close(
-            list(got), expected, rtol=1e-4, atol=1e-5, equal_nan=True
+            list(outputs), expected, rtol=1e-4, atol=1e-5, equal_nan=True
         )
     except AssertionError as error:
         return f"differs: {str(error).splitlines()[0]}"

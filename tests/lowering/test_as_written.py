@@ -59,8 +59,8 @@ def test_graph_as_written_matches_module_and_keeps_inputs() -> None:
         for _ in range(2):
             output = dict(zip(graph.outputs, graph.run(x, scale), strict=True))
             assert torch.equal(x, original)
-            for name, wanted in Overlapping()(original.clone(), scale).items():
-                torch.testing.assert_close(output[name], wanted)
+            for name, expected in Overlapping()(original.clone(), scale).items():
+                torch.testing.assert_close(output[name], expected)
 
 
 class Sorted(nn.Module):
@@ -90,10 +90,10 @@ def test_graph_as_written_saves_and_loads() -> None:
     graph.save(buffer)
     buffer.seek(0)
     saved = torch.jit.load(buffer)
-    for got, wanted in zip(
+    for loaded_output, expected in zip(
         saved(x, torch.tensor(1.0)), graph.run(x, torch.tensor(1.0)), strict=True
     ):
-        assert torch.equal(got, wanted)
+        assert torch.equal(loaded_output, expected)
 
 
 def test_write_to_model_constant_is_refused() -> None:

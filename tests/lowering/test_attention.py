@@ -50,8 +50,8 @@ def forms(module: nn.Module, x: Tensor) -> list[LoweredGraph]:
     lowered = builder.lower(saved(torch.jit.trace(module.eval(), x, check_trace=False)))
     found = [for_precision(lowered, half) for half in (True, False)]
     for form in found:
-        for got, wanted in zip(form.run(x), module(x), strict=True):
-            torch.testing.assert_close(got, wanted)
+        for output, expected in zip(form.run(x), module(x), strict=True):
+            torch.testing.assert_close(output, expected)
     return found
 
 

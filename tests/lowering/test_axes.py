@@ -30,12 +30,12 @@ def with_axis_first(axis: int, tensor: torch.Tensor) -> torch.Tensor:
 def test_outputs_match_with_another_axis_first(axis: int) -> None:
     lowered = lower(torch.jit.script(Mixing()))
     x, h = torch.randn(3, 4), torch.randn(2, 3, 3)
-    wanted = lowered.run(x, h)
+    expected = lowered.run(x, h)
     moved = first(lowered, {1: (axis, 3)}, {1: (axis, 3), 2: (axis, 3)})
     y, same, new = moved.run(x, with_axis_first(axis, h))
-    torch.testing.assert_close(y, wanted[0])
-    torch.testing.assert_close(same, with_axis_first(axis, wanted[1]))
-    torch.testing.assert_close(new, with_axis_first(axis, wanted[2]))
+    torch.testing.assert_close(y, expected[0])
+    torch.testing.assert_close(same, with_axis_first(axis, expected[1]))
+    torch.testing.assert_close(new, with_axis_first(axis, expected[2]))
 
 
 def test_first_leaves_original_graph_unchanged() -> None:

@@ -41,13 +41,13 @@ def lowered(source: Any, *inputs: Tensor) -> LoweredGraph:
         source.graph if isinstance(source, torch.jit.ScriptFunction) else source,
         specs=specs,
     )
-    wanted = source(*inputs)
-    for got, truth in zip(
+    expected = source(*inputs)
+    for output, expected_output in zip(
         found.run(*inputs),
-        wanted if isinstance(wanted, tuple) else (wanted,),
+        expected if isinstance(expected, tuple) else (expected,),
         strict=True,
     ):
-        torch.testing.assert_close(got, truth, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(output, expected_output, rtol=1e-5, atol=1e-6)
     return found
 
 
@@ -56,8 +56,10 @@ def complex_values(graph: Any) -> list[str]:
     constants = [
         ir.constant(node.output()) for node in ir.nodes_of(graph, "prim::Constant")
     ]
-    held = [str(c.dtype) for c in constants if isinstance(c, Tensor) and c.is_complex()]
-    return held + [node.kind() for node in ir.nodes_of(graph, *COMPLEX)]
+    complex_constants = [
+        str(c.dtype) for c in constants if isinstance(c, Tensor) and c.is_complex()
+    ]
+    return complex_constants + [node.kind() for node in ir.nodes_of(graph, *COMPLEX)]
 
 
 class Rotary(nn.Module):

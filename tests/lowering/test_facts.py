@@ -94,21 +94,25 @@ def gather_from_a_scalar(x: Tensor) -> Tensor:
 
 def dtypes_of_arithmetic(x: Tensor) -> Tensor:
     """Of tensors with numbers and with tensors: float16, float32 and int64 in combination."""
-    half, whole = x.half(), x.long()
+    half, integers = x.half(), x.long()
     y = x
-    for one in [
+    for result in [
         x * 2,
         x - 0.5,
         x / 3,
         half * 2.5,
         half + x,
-        whole * 2.5,
-        whole / 2,
-        whole * whole,
-        half - whole,
+        integers * 2.5,
+        integers / 2,
+        integers * integers,
+        half - integers,
     ]:
         y = y * (
-            2 if one.dtype == torch.float32 else 3 if one.dtype == torch.float16 else 5
+            2
+            if result.dtype == torch.float32
+            else 3
+            if result.dtype == torch.float16
+            else 5
         )
     return y
 
@@ -207,9 +211,9 @@ def _assert_same_outputs(
     lowered = builder.lower(graph, specs=[spec])
     for sizes in cases:
         x = torch.randn(sizes)
-        wanted = scripted(x.clone())  # type: ignore[operator]
-        wanted = wanted if isinstance(wanted, tuple) else (wanted,)
-        torch.testing.assert_close(tuple(lowered.run(x.clone())), wanted)
+        expected = scripted(x.clone())  # type: ignore[operator]
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        torch.testing.assert_close(tuple(lowered.run(x.clone())), expected)
 
 
 def test_written_list_has_no_known_items() -> None:

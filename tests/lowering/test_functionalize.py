@@ -331,10 +331,10 @@ def test_outputs_match_original_function(function: Callable[..., Any]) -> None:
         x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1)) * scale
         expected = function(x.clone())
         expected = expected if isinstance(expected, tuple) else (expected,)
-        for got, want in zip(
+        for output, expected_output in zip(
             lowered.run(x.clone()), map(torch.as_tensor, expected), strict=True
         ):
-            torch.testing.assert_close(got, want, rtol=0, atol=0)
+            torch.testing.assert_close(output, expected_output, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("function", SUPPORTED, ids=lambda f: f.__name__)

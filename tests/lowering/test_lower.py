@@ -366,5 +366,5 @@ def test_matmul_whose_dtype_is_read_matches_torch() -> None:
 
     model, x = Model().eval(), torch.randn(2, 4)
     lowered = builder.lower(torch.jit.script(model))
-    for found, wanted in zip(lowered.run(x), model(x), strict=True):
-        torch.testing.assert_close(found, wanted)
+    for output, expected in zip(lowered.run(x), model(x), strict=True):
+        torch.testing.assert_close(output, expected)

@@ -78,9 +78,9 @@ def nan_outside_mask(x: Tensor) -> Tensor:
 def integers(x: Tensor) -> tuple[Tensor, Tensor]:
     y = (x * 4).to(torch.int32)
     mask = y > 1
-    kept = y[mask] * 3
-    y[mask] = kept
-    return y, kept.sum()
+    scaled_picks = y[mask] * 3
+    y[mask] = scaled_picks
+    return y, scaled_picks.sum()
 
 
 def cases(*rows: int) -> list[Tensor]:
@@ -94,13 +94,15 @@ def lowered(function: Callable[..., Any], **settings: Any) -> LoweredGraph:
     script = torch.jit.script(function)
     found = builder.lower(script.graph, **settings)
     for x in cases(1, 3, 8):
-        wanted = script(x)
-        for got, truth in zip(
+        expected = script(x)
+        for output, expected_output in zip(
             found.run(x),
-            wanted if isinstance(wanted, tuple) else (wanted,),
+            expected if isinstance(expected, tuple) else (expected,),
             strict=True,
         ):
-            torch.testing.assert_close(got, truth, rtol=1e-6, atol=1e-6, equal_nan=True)
+            torch.testing.assert_close(
+                output, expected_output, rtol=1e-6, atol=1e-6, equal_nan=True
+            )
     return found
 
 

@@ -195,9 +195,9 @@ def test_equal_weights_of_a_model_merge() -> None:
         torch.nn.BatchNorm1d(40), torch.nn.BatchNorm1d(40)
     ).eval()
     graph = builder.lower(torch.jit.script(model)).graph
-    held = [
+    tensors = [
         n
         for n in ir.nodes_of(graph, "prim::Constant")
         if isinstance(n.output().toIValue(), torch.Tensor)
     ]
-    assert len(held) == 2  # zeros and ones
+    assert len(tensors) == 2  # zeros and ones

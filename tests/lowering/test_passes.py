@@ -74,11 +74,11 @@ def test_pass_preserves_outputs(case: Case) -> None:
     _assert_close(_outputs(case.lowered(), case.inputs), expected)
 
 
-def _assert_close(got: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+def _assert_close(outputs: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
     """In the same dtypes; half precision rounds once more at each step of a decomposition."""
     low = any(value.dtype in (torch.float16, torch.bfloat16) for value in expected)
     rtol, atol = (2e-2, 2e-2) if low else (1e-4, 1e-5)
-    torch.testing.assert_close(got, expected, rtol=rtol, atol=atol, equal_nan=True)
+    torch.testing.assert_close(outputs, expected, rtol=rtol, atol=atol, equal_nan=True)
 
 
 def _corner_cases() -> Iterator[Any]:

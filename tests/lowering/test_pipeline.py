@@ -40,15 +40,15 @@ def test_lowering_is_deterministic_across_processes(tmp_path: Path) -> None:
         " print(l.text)"
     )
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
-    there = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         capture_output=True,
         check=True,
         text=True,
         env={**os.environ, "PYTHONHASHSEED": seed},
     ).stdout
-    here = builder.lower(torch.jit.load(file))
-    assert there == f"{here.digest}\n{here.text}\n" and len(there) > 1000
+    lowered = builder.lower(torch.jit.load(file))
+    assert printed == f"{lowered.digest}\n{lowered.text}\n" and len(printed) > 1000
 
 
 def test_digest_depends_on_weights() -> None:
@@ -160,8 +160,10 @@ def test_scripted_encoder_with_nested_tensors_computes_dense_form() -> None:
     padding = torch.tensor([[False, False, False, True, True], [False] * 5])
     lowered = builder.lower(torch.jit.script(model))
     with torch.no_grad():
-        got, want = lowered.run(x, padding)[0], model(x, padding)
-    torch.testing.assert_close(got[~padding], want[~padding], rtol=1e-4, atol=1e-5)
+        output, expected_output = lowered.run(x, padding)[0], model(x, padding)
+    torch.testing.assert_close(
+        output[~padding], expected_output[~padding], rtol=1e-4, atol=1e-5
+    )
 
 
 def test_traced_encoder_with_nested_tensors_is_refused_with_fix() -> None:
@@ -252,10 +254,10 @@ def test_lstm_cell_with_state_inputs_matches_torch() -> None:
         torch.jit.script(Stepped().eval()),
         (torch.randn(2, 6), torch.randn(2, 4), torch.randn(2, 4)),
     )
-    for got, want in zip(
+    for output, expected_output in zip(
         builder.lower(module).run(*inputs), module(*inputs), strict=True
     ):
-        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(output, expected_output)
 
 
 @pytest.mark.parametrize(

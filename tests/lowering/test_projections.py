@@ -101,13 +101,13 @@ def lowered(module: nn.Module, *inputs: Tensor, **settings: object) -> LoweredGr
     ]
     found = builder.lower(traced, specs=specs, **settings)
     for case in (inputs, [torch.randn(3, 7, x.size(2), dtype=x.dtype) for x in inputs]):
-        wanted = module(*case)
-        for got, truth in zip(
+        expected = module(*case)
+        for output, expected_output in zip(
             found.run(*case),
-            wanted if isinstance(wanted, tuple) else [wanted],
+            expected if isinstance(expected, tuple) else [expected],
             strict=True,
         ):
-            torch.testing.assert_close(got, truth, rtol=2e-6, atol=2e-6)
+            torch.testing.assert_close(output, expected_output, rtol=2e-6, atol=2e-6)
     return found
 
 

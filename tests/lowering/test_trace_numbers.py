@@ -70,9 +70,9 @@ def test_numbers_in_a_trace_do_not_promote_the_dtype(
     lowered.save(file)
     file.seek(0)
     outputs = {"graph": lowered.run(x)[0], "file": torch.jit.load(file)(x)[0]}
-    for where, output in outputs.items():
+    for source, output in outputs.items():
         torch.testing.assert_close(
-            output, expected, msg=lambda m, where=where: f"{where}: {m}"
+            output, expected, msg=lambda m, source=source: f"{source}: {m}"
         )
 
 

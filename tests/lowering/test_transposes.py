@@ -85,13 +85,13 @@ def lowered(
         saved(exported) if load else exported, specs=specs, **settings
     )
     for case in cases:
-        wanted = module(*case)
-        for got, truth in zip(
+        expected = module(*case)
+        for output, expected_output in zip(
             found.run(*case),
-            wanted if isinstance(wanted, tuple) else [wanted],
+            expected if isinstance(expected, tuple) else [expected],
             strict=True,
         ):
-            torch.testing.assert_close(got, truth, rtol=2e-6, atol=2e-6)
+            torch.testing.assert_close(output, expected_output, rtol=2e-6, atol=2e-6)
     return found
 
 

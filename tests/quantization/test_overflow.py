@@ -48,17 +48,19 @@ def test_values_within_float16_are_not_found() -> None:
 def test_layers_with_large_values_stay_in_float32() -> None:
     module = Large().eval()
     lowered = lower(torch.jit.script(module))
-    bare = builder.convert(lowered, [SPEC], precision="fp16")
+    plain = builder.convert(lowered, [SPEC], precision="fp16")
     beyond = overflow.beyond_half(lowered, [(ONES,)])
-    layers = overflow.layers(bare, beyond)
+    layers = overflow.layers(plain, beyond)
     assert layers == ("first/aten::linear_0", "aten::relu_0", "second/aten::linear_0")
     fixed = builder.convert(lowered, [SPEC], precision="fp16", keep_fp32=layers)
-    (wrong,), (right,) = (builder.reference.run(item, [ONES]) for item in (bare, fixed))
+    (wrong,), (right,) = (
+        builder.reference.run(item, [ONES]) for item in (plain, fixed)
+    )
     assert not torch.isfinite(wrong).all()
     torch.testing.assert_close(right, module(ONES), rtol=1e-3, atol=1e-3)
-    same, (warning,) = overflow.spare(bare, beyond)
+    same, (warning,) = overflow.spare(plain, beyond)
     torch.testing.assert_close(builder.reference.run(same, [ONES]), [right])
-    assert overflow.spare(bare, ()) == (bare, ())
+    assert overflow.spare(plain, ()) == (plain, ())
     assert (
         "keeps 3 layers in float32" in warning
         and "8e+04" in warning
@@ -203,9 +205,11 @@ def test_large_value_of_each_kind_is_found(
     specs = [
         builder.TensorSpec(str(x.dtype).split(".")[1], tuple(x.shape)) for x in batch
     ]
-    bare = builder.convert(torch.jit.script(module), specs, precision="fp16")
-    fixed, warnings = overflow.spare(bare, overflow.beyond_half(bare.lowered, [batch]))
-    (wrong,), (right,) = (builder.reference.run(item, batch) for item in (bare, fixed))
+    plain = builder.convert(torch.jit.script(module), specs, precision="fp16")
+    fixed, warnings = overflow.spare(
+        plain, overflow.beyond_half(plain.lowered, [batch])
+    )
+    (wrong,), (right,) = (builder.reference.run(item, batch) for item in (plain, fixed))
     assert warnings
     assert not torch.allclose(wrong, module(*batch), rtol=1e-2, atol=5e-3)
     torch.testing.assert_close(right, module(*batch), rtol=1e-2, atol=5e-3)

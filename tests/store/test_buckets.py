@@ -80,9 +80,9 @@ def test_publication_removes_old_version_and_writes_farm_folder(
         root = mirror.folder.parent
         assert mirror.fs.cat_file(f"{root}/repository.farm/events.jsonl") == b"{}"
         assert not mirror.fs.exists(f"{root}/.repository.lock")
-    now = contents(url)
-    assert sorted(now) == sorted(name.replace("/1/", "/2/") for name in first)
-    assert now["net/config.pbtxt"] == b"serves 2"
+    final = contents(url)
+    assert sorted(final) == sorted(name.replace("/1/", "/2/") for name in first)
+    assert final["net/config.pbtxt"] == b"serves 2"
 
 
 @pytest.mark.parametrize("failing", ["2/model.plan", "trt-build.json", "config.pbtxt"])

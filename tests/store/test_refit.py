@@ -46,35 +46,37 @@ def network(precision: str = "fp32", **settings: Any) -> Any:
 def test_networks_with_different_weights_have_equal_structure(
     precision: str,
 ) -> None:
-    one, other = (network(precision, seed=seed) for seed in (0, 1))
-    assert refit.structure(one.network) == refit.structure(other.network)
-    before, after = refit.digests(one.network), refit.digests(other.network)
+    first, second = (network(precision, seed=seed) for seed in (0, 1))
+    assert refit.structure(first.network) == refit.structure(second.network)
+    before, after = refit.digests(first.network), refit.digests(second.network)
     assert before.keys() == after.keys()
     changed = {
         label.rpartition("/")[2] for label in before if before[label] != after[label]
     }
     assert changed == {"KERNEL", "BIAS", "CONSTANT"}
-    structures = {key.structure(key.parts(c, REFIT), c.network) for c in (one, other)}
+    structures = {
+        key.structure(key.parts(c, REFIT), c.network) for c in (first, second)
+    }
     assert len(structures) == 1
 
 
 def test_unreadable_weights_always_differ() -> None:
-    one = network("bf16", seed=0).network
-    before, after = refit.digests(one), refit.digests(one)
+    first = network("bf16", seed=0).network
+    before, after = refit.digests(first), refit.digests(first)
     kernels = [label for label in before if label.endswith("KERNEL")]
     assert kernels and all(before[label] != after[label] for label in kernels)
 
 
 @pytest.mark.parametrize("change", [{"slope": 0.2}, {"precision": "fp16"}])
 def test_structure_depends_on_attributes(change: dict[str, Any]) -> None:
-    one, other = network(seed=0), network(**{"seed": 0, **change})
-    assert refit.structure(one.network) != refit.structure(other.network)
+    first, second = network(seed=0), network(**{"seed": 0, **change})
+    assert refit.structure(first.network) != refit.structure(second.network)
 
 
 def test_digests_include_index_constants() -> None:
     """TensorRT replaces no integers, so `refit` must see the difference."""
-    one, other = network(seed=0), network(seed=0, column=2)
-    assert refit.digests(one.network) != refit.digests(other.network)
+    first, second = network(seed=0), network(seed=0, column=2)
+    assert refit.digests(first.network) != refit.digests(second.network)
 
 
 @pytest.fixture

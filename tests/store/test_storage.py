@@ -55,12 +55,12 @@ def test_damaged_entry_is_ignored_and_repaired_by_the_next_build(
         store.fs.rm_file(path)
     else:
         middle = len(data) // 2
-        broken = {
+        damaged_data = {
             "truncated": data[:middle],
             "altered": data[:middle] + b"#" + data[middle + 1 :],
             "emptied": b"",
         }
-        store.fs.pipe_file(path, broken[damage])
+        store.fs.pipe_file(path, damaged_data[damage])
     assert store.get(KEY) is None
     store.put(KEY, PARTS, PLAN)
     assert store.get(KEY) is not None
