@@ -18,7 +18,7 @@ import torch
 from tests.networks.comparing import Axes, Network, module_of
 from tests.networks.zoo import networks
 
-Made = tuple[torch.jit.ScriptModule, tuple[torch.Tensor, ...]]
+ModuleAndInputs = tuple[torch.jit.ScriptModule, tuple[torch.Tensor, ...]]
 
 NETWORKS_PER_FAMILY = 2
 """The number of networks of one family of pytorchcv in the corpus."""
@@ -86,7 +86,7 @@ class Entry:
     name: str
     source: str
     mode: str
-    make: Callable[[], Made]
+    make: Callable[[], ModuleAndInputs]
     axes: Axes
     ranges: Mapping[str, tuple[int, int, int]]
 
@@ -126,7 +126,7 @@ def _project_networks() -> Iterable[Entry]:
             )
 
 
-def _network(network: Network, mode: str) -> Made:
+def _network(network: Network, mode: str) -> ModuleAndInputs:
     return module_of(network, mode), network.inputs(network.cases[0])
 
 
@@ -178,7 +178,7 @@ def _vision() -> Iterable[Entry]:
             )
 
 
-def _pytorchcv(name: str, size: int) -> Made:
+def _pytorchcv(name: str, size: int) -> ModuleAndInputs:
     from pytorchcv.model_provider import get_model
 
     torch.manual_seed(0)
@@ -220,7 +220,7 @@ def _text() -> Iterable[Entry]:
                 )
 
 
-def _transformer(family: str, head: str) -> Made:
+def _transformer(family: str, head: str) -> ModuleAndInputs:
     import transformers
 
     config = getattr(transformers, f"{family}Config")(
@@ -248,6 +248,8 @@ class _FirstOutputs(torch.nn.Module):
         return tuple(output for output in outputs if isinstance(output, torch.Tensor))
 
 
-def _traced(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Made:
+def _traced(
+    module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]
+) -> ModuleAndInputs:
     with torch.no_grad():
         return torch.jit.trace(module.eval(), inputs, check_trace=False), inputs

@@ -93,7 +93,7 @@ def gather_from_a_scalar(x: Tensor) -> Tensor:
 
 
 def dtypes_of_arithmetic(x: Tensor) -> Tensor:
-    """Of tensors with numbers and with tensors: float16, float32 and int64 in combination."""
+    """Combines tensors of float16, float32 and int64 with each other and with numbers."""
     half, integers = x.half(), x.long()
     y = x
     for result in [

@@ -267,7 +267,9 @@ def test_kernel_size_is_inferred_through_fake_quantization() -> None:
 
 
 class Counting(nn.Module):
-    """Writes a buffer that no node reads: torch's dead code elimination would remove the write."""
+    """Writes a constant that no other node reads: torch's dead code elimination would remove the
+    write.
+    """
 
     def __init__(self, branch: bool) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
-"""Python numbers in a trace: the outputs of the lowered graph and of its file have the dtype of the
-module's, whether or not the trace was saved.
+"""Python numbers in a trace: the outputs of the lowered graph and of its file have the same dtype
+as the module's outputs, whether or not the trace was saved.
 """
 
 from __future__ import annotations
