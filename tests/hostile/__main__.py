@@ -89,16 +89,16 @@ def _use(path: Path, report: Any) -> tuple[str, str]:
     except errors as error:
         return "refused", f"the model's own error: {error}"
     if not isinstance(expected, torch.Tensor):
-        return "accepted_right", ""
+        return "accepted_correct", ""
     try:
         (output,) = lowered.run(x.clone())
     except errors as error:
         return "refused", f"the lowered graph's error: {error}"
     same = torch.allclose(output, expected, equal_nan=True)
     return (
-        ("accepted_right", "")
+        ("accepted_correct", "")
         if same
-        else ("wrong_answers", f"{output} is not {expected}")
+        else ("wrong_outputs", f"{output} is not {expected}")
     )
 
 

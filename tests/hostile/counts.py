@@ -26,14 +26,14 @@ REASONS = ("error:", '"problem', '"message"', '"damaged"')
 
 OUTCOMES = (
     "refused",
-    "accepted_right",
+    "accepted_correct",
     "ended_by_limit",
-    "crashed_alone",
+    "worker_crashed",
     "exit_70",
     "hangs",
     "files_written",
     "code_executed",
-    "wrong_answers",
+    "wrong_outputs",
     "leaks",
 )
 ZERO = OUTCOMES[4:]
@@ -43,7 +43,7 @@ ZERO = OUTCOMES[4:]
 @dataclass
 class Counts:
     """The number of inputs by outcome; `bad` describes forbidden outcomes. `ended_by_limit`: by a
-    limit of time or memory. `crashed_alone`: only its own process crashed.
+    limit of time or memory. `worker_crashed`: only its own process crashed.
     """
 
     cases: int = 0
@@ -137,7 +137,7 @@ def _ended(outcome: object) -> str:
     """How the process ended early; empty if it did not."""
     if isinstance(outcome, processes.TimedOut):
         return "ended_by_limit"
-    return "crashed_alone" if isinstance(outcome, processes.Crashed) else ""
+    return "worker_crashed" if isinstance(outcome, processes.Crashed) else ""
 
 
 def attempt_chunk(target: str, cases: Sequence[tuple[Any, ...]], report: Any) -> None:
@@ -198,7 +198,7 @@ def command(*arguments: object) -> tuple[int, str]:
 def outcome(code: int, text: str) -> tuple[str, str]:
     """The outcome of a command by its exit code; a refusal without a message is a defect."""
     if code == 0:
-        return "accepted_right", ""
+        return "accepted_correct", ""
     if code in (1, 2, 3, 4) and any(word in text for word in REASONS):
         return "refused", text
     return "exit_70", f"exit code {code}: {text}"

@@ -21,15 +21,15 @@ ROWS = {
 }
 COLUMNS = {
     "cases": "tried",
-    "refused": "refused by name",
-    "accepted_right": "accepted and right",
+    "refused": "refused",
+    "accepted_correct": "accepted, correct outputs",
     "ended_by_limit": "ended by a limit",
-    "crashed_alone": "crashed alone",
+    "worker_crashed": "worker crashed",
     "exit_70": "exit code 70",
     "hangs": "hangs",
     "files_written": "files written outside",
     "code_executed": "code executed",
-    "wrong_answers": "wrong answers",
+    "wrong_outputs": "wrong outputs",
     "leaks": "files leaked",
 }
 

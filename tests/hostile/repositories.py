@@ -207,7 +207,7 @@ def attempt_crafted(
     if outside := _outside(base / "out"):
         return "files_written", outside
     if changed and _signature_holds(base / "r", Path(key)):
-        return "wrong_answers", "the signature holds for changed files"
+        return "wrong_outputs", "the signature holds for changed files"
     return _most_severe(found)
 
 
@@ -282,7 +282,7 @@ def _most_severe(found: list[tuple[str, str]]) -> tuple[str, str]:
         for item in found:
             if item[0] == severe:
                 return item
-    return "accepted_right", ""
+    return "accepted_correct", ""
 
 
 def damage(folder: Path, seed: int, published: Published) -> Case:
@@ -345,15 +345,15 @@ def attempt_damaged(
     report(base.name, "runtime")
     output = _runtime_result(model) if damaged == MODEL else ""
     if output == "wrong":
-        return "wrong_answers", f"{name}: the runtime returned wrong outputs"
+        return "wrong_outputs", f"{name}: the runtime returned wrong outputs"
     signature = name == SIGNATURE
     if not same and not signature and _signature_holds(base / "r", Path(key)):
-        return "wrong_answers", f"{name}: the signature holds"
+        return "wrong_outputs", f"{name}: the signature holds"
     edited = name == CONFIG  # users may edit it
     if not (same or edited or signature) and not (named and merged != 0):
-        return "wrong_answers", f"{name}: explain {text!r}, merge {record!r}"
+        return "wrong_outputs", f"{name}: explain {text!r}, merge {record!r}"
     refused = named or output == "refused" or signature
-    return ("refused" if refused else "accepted_right"), ""
+    return ("refused" if refused else "accepted_correct"), ""
 
 
 @lru_cache(maxsize=1)
@@ -364,7 +364,7 @@ def _runtime() -> Any:
 
 
 def _runtime_result(model: Path) -> str:
-    """The result of the Python runtime with the files: "refused", "right" or "wrong"."""
+    """The result of the Python runtime with the files: "refused", "correct" or "wrong"."""
     x = torch.linspace(-2, 2, 8).reshape(2, 4)
     torch.manual_seed(0)
     expected = Small().eval()(x)
@@ -383,4 +383,4 @@ def _runtime_result(model: Path) -> str:
         (output,) = served._run([x])
     except Exception:
         return "refused"
-    return "right" if torch.allclose(output, expected, atol=1e-4) else "wrong"
+    return "correct" if torch.allclose(output, expected, atol=1e-4) else "wrong"

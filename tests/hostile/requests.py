@@ -264,14 +264,14 @@ def _outcome(server: Any, request: Request, expected: torch.Tensor) -> tuple[str
     after = _is_correct(_send(server.http_url, _post(valid()))[1], expected)
     if after is not True:
         return (
-            "wrong_answers",
-            f"after {request[:2]} {request[2][:200]!r}: another answer",
+            "wrong_outputs",
+            f"after {request[:2]} {request[2][:200]!r}: wrong outputs",
         )
     if status == 200 and request[1] == INFER and _is_valid(request[2]):
         return (
-            "accepted_right" if _is_correct(text, expected) else "wrong_answers"
+            "accepted_correct" if _is_correct(text, expected) else "wrong_outputs"
         ), text
-    return ("accepted_right" if status == 200 else "refused"), text
+    return ("accepted_correct" if status == 200 else "refused"), text
 
 
 def _is_valid(body: bytes) -> bool:
