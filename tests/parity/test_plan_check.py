@@ -74,17 +74,19 @@ class Gpu:
                 inner = names[names.index(broken) :] if broken in names else []
                 behind = inner + list(conversion.outputs)
                 output = {n: t + (n in behind) for n, t in output.items()}
-            shown = {*conversion.outputs, getattr(conversion, "marked", "")}
+            shown = {*conversion.outputs, *getattr(conversion, "marked", ())}
             return [{n: t for n, t in output.items() if n in shown}] * 2
 
         yield run
 
-    def convert(self, conversion: Any, keep: Sequence[str], output: str | None) -> Any:
+    def convert(
+        self, conversion: Any, keep: Sequence[str], outputs: Sequence[str]
+    ) -> Any:
         made = builder.convert(
             conversion.lowered, conversion.inputs, precision="fp16", keep_fp32=keep
         )
         object.__setattr__(made, "keep", tuple(keep))
-        object.__setattr__(made, "marked", f"%{output}")
+        object.__setattr__(made, "marked", [f"%{name}" for name in outputs])
         return made
 
     @property
@@ -96,6 +98,7 @@ def check(
     wrong: Callable[[Any, BuildOptions], str | None],
     precision: str = "fp16",
     network: type[Net] = Net,
+    report: Callable[[str], None] = lambda step: None,
 ) -> tuple[plan_check.Right, Gpu]:
     torch.manual_seed(0)
     module = network().eval()
@@ -108,7 +111,10 @@ def check(
     spec = ModelSpec("net", Path("net.pt"), (SPEC,), precision=precision)
     options = BuildOptions()
     plan = gpu.build(conversion, options)
-    return plan_check.check(conversion, plan, [golden], spec, options, gpu.tools), gpu
+    right = plan_check.check(
+        conversion, plan, [golden], spec, options, gpu.tools, report
+    )
+    return right, gpu
 
 
 def values(conversion: Any) -> list[str]:
@@ -191,13 +197,34 @@ def test_failed_builds_and_runs_are_reported_as_steps() -> None:
         plan_check.check(conversion, Plan(b""), [golden], spec, BuildOptions(), tools)
 
 
-@pytest.mark.parametrize("first", range(6))
-def test_bisection_finds_the_first_true_index(first: int) -> None:
-    requested: list[int] = []
+@pytest.mark.parametrize("count, most, calls", [(5, 1, 4), (5, 8, 1), (337, 8, 3)])
+def test_search_finds_the_first_true_index_in_few_calls(
+    count: int, most: int, calls: int
+) -> None:
+    def search(first: int) -> tuple[int | None, list[Sequence[int]]]:
+        tested: list[Sequence[int]] = []
 
-    def is_true(at: int) -> bool:
-        requested.append(at)
-        return at >= first
+        def are_true(indices: Sequence[int]) -> list[bool]:
+            tested.append(indices)
+            return [at >= first for at in indices]
 
-    assert plan_check.first_true(5, is_true) == (first if first < 5 else None)
-    assert len(requested) <= 4 and plan_check.first_true(0, is_true) is None
+        return plan_check.first_true(count, are_true, most), tested
+
+    for first in range(count + 1):
+        found, tested = search(first)
+        assert found == (first if first < count else None)
+        assert len(tested) <= calls and all(len(one) <= most for one in tested)
+    assert plan_check.first_true(0, lambda _: 1 / 0, most) is None
+
+
+def test_steps_are_reported_when_they_end() -> None:
+    reported: list[str] = []
+
+    def wrong(conversion: Any, options: BuildOptions) -> str | None:
+        return None if getattr(conversion, "keep", ()) else values(conversion)[2]
+
+    right, _ = check(wrong, report=reported.append)
+    searches = [step for step in reported if step.startswith("search of the first")]
+    assert searches and right.steps == tuple(
+        step for step in reported if step not in searches
+    )

@@ -41,6 +41,7 @@ inputs:
 dims:
   batch: {min: 1, opt: 4, max: 8}
 outputs: [y]
+versions: {keep: 2, serve: 2}
 triton:
   instance_group:
     - kind: KIND_GPU
@@ -49,9 +50,8 @@ triton:
   dynamic_batching: {default_queue_policy: {max_queue_size: 64, timeout_action: REJECT}}
   response_cache: {enable: true}
   metric_tags: {team: search}
-  version_policy: {latest: {num_versions: 2}}
 """
-GRAPHS = SECTION.partition("triton:")[0] + "batching: {graphs: [1, 4]}\n"
+GRAPHS = SECTION.partition("versions:")[0] + "batching: {graphs: [1, 4]}\n"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -129,7 +129,7 @@ def test_each_profile_and_the_fields_of_the_triton_section_are_served(
     assert all(parity.passed for parity in found), [parity.problems for parity in found]
     (group,) = config["instance_group"]
     assert group["count"] == 2 and group["rate_limiter"]["priority"] == 2
-    assert config["version_policy"]["latest"]["num_versions"] == 2
+    assert [int(one) for one in config["version_policy"]["specific"]["versions"]] == [1]
     assert config["response_cache"]["enable"] and config["metric_tags"] == {
         "team": "search"
     }
