@@ -148,6 +148,7 @@ def rows(name: str, folder: Path, precision: str, level: int) -> Iterator[record
             "network": name,
             "precision": precision,
             "settings": f"level {level}",
+            "setting": ", ".join(files),
             "batch": batch,
             "milliseconds": plain,
             "graphs": graphs,
