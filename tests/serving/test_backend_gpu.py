@@ -17,7 +17,7 @@ from builder.repository import build_repository
 from builder.serving import serve
 from builder.serving.installation import find
 from builder.triton import merge
-from tests.parity.test_examples_gpu import STATED
+from tests.parity.test_examples_gpu import TOLERANCES
 from tests.repository import networks
 from tests.repository import stateful as sequence_models
 
@@ -102,7 +102,7 @@ def test_the_examples_are_answered_by_their_plans(
         pytest.skip("make demo writes the example models")
     for manifest in models.glob("*.yaml"):
         with manifest.open("a") as text:
-            text.write(STATED.get((manifest.stem, precision), ""))
+            text.write(TOLERANCES.get((manifest.stem, precision), ""))
     repository = published(models, tmp_path / "repository", precision=precision)
     for parity in answered_right(repository, shared_memory=("none", "cuda")):
         assert parity.answered_by == "plan", (parity.name, parity.why)
