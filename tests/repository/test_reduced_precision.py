@@ -1,4 +1,4 @@
-"""Models in 8 bits or with float16 inputs and outputs, from the file to the published model."""
+"""Models in 8 bits or with float16 inputs and outputs, from the model file to publication."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Two(nn.Module):
 
 
 class Normed(Two):
-    """Every row ends with norm 1, whatever comes in."""
+    """A model whose output rows have norm 1 for every input."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.second(torch.relu(self.first(x)))
@@ -53,7 +53,7 @@ class Normed(Two):
 
 
 class Branches(nn.Module):
-    """A part that TensorRT does not run between two products."""
+    """A model with an operator between two products that TensorRT lacks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Branches(nn.Module):
 
 
 class LargeForUsers(nn.Module):
-    """Hidden values of `large` reach 1e5 only for inputs of about 50, which goldens lack.
+    """Values after `large` reach 1e5 only for inputs of about 50, which goldens lack.
 
     If partitioned, torch runs i0 before it.
     """

@@ -79,7 +79,7 @@ def test_every_model_and_step_matches_the_module(served: Served) -> None:
 
 
 def _answering(layout: str) -> tuple[str, ...]:
-    """Engines beside torch where there is a GPU for them; steps are of one kind each."""
+    """The possible values of `answered_by`. Engines run only on a GPU."""
     if not ("tensorrt" in flavour.installed() and flavour.has_gpu()):
         return ("torch",)
     return ("plan+torch",) if layout == "fused" else ("plan", "torch", "plan+torch")
