@@ -549,9 +549,9 @@ def test_read_only_repository_is_reported_before_the_build(
 
 def test_dangling_link_is_reported(small: Path, tmp_path: Path, run: Run) -> None:
     """A dangling link is reported for --out before the build, and for MODELS."""
-    (tmp_path / "gone").symlink_to("nowhere")
+    (tmp_path / "dangling").symlink_to("nowhere")
     (tmp_path / "loop").symlink_to("loop")
-    for link, target in (("gone", "nowhere"), ("loop", "loop")):
+    for link, target in (("dangling", "nowhere"), ("loop", "loop")):
         words = f"{tmp_path / link} is a link to {target}, which does not exist"
         for out in (tmp_path / link, tmp_path / link / "out"):
             result = run("repo", small, "--out", out)

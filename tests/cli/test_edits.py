@@ -44,7 +44,7 @@ def test_adopt_moves_edits_to_the_manifest_and_keeps_its_comments(
 ) -> None:
     out = tmp_path / "out"
     config, manifest = out / "small" / "config.pbtxt", small / "small.yaml"
-    manifest.write_text(f"# ours\n{manifest.read_text()}instances: 1  # one\n")
+    manifest.write_text(f"# a comment\n{manifest.read_text()}instances: 1  # one\n")
     assert run("repo", small, "--out", out).exit_code == 0
     text = config.read_text().replace("count: 1", "count: 2")
     config.write_text(
@@ -60,7 +60,7 @@ def test_adopt_moves_edits_to_the_manifest_and_keeps_its_comments(
         adopted.output
     )
     written = manifest.read_text()
-    assert "# ours" in written and "instances: 1  # one" in written
+    assert "# a comment" in written and "instances: 1  # one" in written
     assert 'metric_tags: {"team": "search"}' in written and '"count": 2' in written
     assert "max_queue_delay_us: 50" in written
     # generated parameters are not copied to the manifest

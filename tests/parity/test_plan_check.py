@@ -148,7 +148,7 @@ def test_first_differing_layer_is_kept_in_float32() -> None:
     assert right.conversion is gpu.builds[-1][0]
 
 
-def test_the_layer_of_an_output_is_kept_in_float32_if_no_inner_value_differs() -> None:
+def test_output_layer_is_kept_in_float32_if_no_inner_value_differs() -> None:
     def wrong(conversion: Any, options: BuildOptions) -> str | None:
         return None if getattr(conversion, "keep", ()) else conversion.outputs[0]
 

@@ -87,9 +87,9 @@ def test_damaged_file_is_ignored_with_a_warning(tmp_path: Path, damage: str) -> 
 def test_recording_signed_with_another_key_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRT_BUILD_STORE_KEY", "the key of somebody else")
+    monkeypatch.setenv("TRT_BUILD_STORE_KEY", "the key of another builder")
     recordings(tmp_path).keep(RECORDING, ["y"])
-    monkeypatch.setenv("TRT_BUILD_STORE_KEY", "the key of the builder")
+    monkeypatch.setenv("TRT_BUILD_STORE_KEY", "the key of this builder")
     kept = recordings(tmp_path)
     assert kept.find(["y"]) is None
     assert "is not signed with this builder's key" in kept.warnings[0]

@@ -105,7 +105,7 @@ def test_result_is_serializable_as_json(endpoint: Endpoint) -> None:
     )
 
 
-def tamper_values(folder: Path) -> None:
+def change_values(folder: Path) -> None:
     golden = goldens.load_one(folder / "goldens" / "p0-opt.npz")
     scores = np.array(golden.outputs["scores"])
     scores[2, 1] += 0.25
@@ -115,13 +115,13 @@ def tamper_values(folder: Path) -> None:
     )
 
 
-def tamper_names(folder: Path) -> None:
+def rename_output(folder: Path) -> None:
     golden = goldens.load_one(folder / "goldens" / "p0-opt.npz")
     renamed = {"points": golden.outputs["scores"], "best": golden.outputs["best"]}
     goldens.save([Golden(golden.name, golden.inputs, renamed)], folder / "goldens")
 
 
-def tamper_missing(folder: Path) -> None:
+def remove_output(folder: Path) -> None:
     golden = goldens.load_one(folder / "goldens" / "p0-opt.npz")
     goldens.save(
         [Golden(golden.name, golden.inputs, {"best": golden.outputs["best"]})],
@@ -129,7 +129,7 @@ def tamper_missing(folder: Path) -> None:
     )
 
 
-def tamper_type(folder: Path) -> None:
+def change_dtype(folder: Path) -> None:
     golden = goldens.load_one(folder / "goldens" / "p0-opt.npz")
     best = golden.outputs["best"].astype(np.int32)
     goldens.save(
@@ -139,19 +139,22 @@ def tamper_type(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tamper", "words"),
+    ("change_golden", "words"),
     [
-        (tamper_values, "worst at [2, 1]"),
-        (tamper_names, "'scores' has its shape and dtype"),
-        (tamper_missing, "output 'scores': is not the model's"),
-        (tamper_type, "int64, not int32"),
+        (change_values, "worst at [2, 1]"),
+        (rename_output, "'scores' has its shape and dtype"),
+        (remove_output, "output 'scores': is not the model's"),
+        (change_dtype, "int64, not int32"),
     ],
 )
 def test_changed_golden_fails(
-    endpoint: Endpoint, tmp_path: Path, tamper: Callable[[Path], None], words: str
+    endpoint: Endpoint,
+    tmp_path: Path,
+    change_golden: Callable[[Path], None],
+    words: str,
 ) -> None:
     shutil.copytree(endpoint.repository / "scorer", tmp_path / "scorer")
-    tamper(tmp_path / "scorer")
+    change_golden(tmp_path / "scorer")
     (parity,) = verify(tmp_path, endpoint.http_url, endpoint.grpc_url)
     failed = {r.golden for r in parity.results if not r.passed}
     assert not parity.passed and failed == {"p0-opt"}
@@ -162,7 +165,7 @@ def test_published_tolerance_overrides_the_default(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
     shutil.copytree(endpoint.repository / "scorer", tmp_path / "scorer")
-    tamper_values(tmp_path / "scorer")
+    change_values(tmp_path / "scorer")
     sidecar = json.loads((tmp_path / "scorer" / "trt-build.json").read_text())
     sidecar["tolerance"]["atol"] = 0.5
     (tmp_path / "scorer" / "trt-build.json").write_text(json.dumps(sidecar))
@@ -191,7 +194,7 @@ def test_config_that_differs_from_the_server_fails(
 
 
 def test_model_unknown_to_the_server_fails(endpoint: Endpoint, tmp_path: Path) -> None:
-    shutil.copytree(endpoint.repository / "scorer", tmp_path / "stranger")
+    shutil.copytree(endpoint.repository / "scorer", tmp_path / "unserved")
     assert any(
         "ready" in text or "unknown model" in text
         for text in problems_of(endpoint, tmp_path)
