@@ -156,7 +156,7 @@ def test_init_writes_every_missing_manifest_of_a_folder(small: Path, run: Run) -
 
 
 def test_init_suggests_submodules_that_could_be_built(tmp_path: Path, run: Run) -> None:
-    class Whole(torch.nn.Module):
+    class ListWrapper(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.head = Small()
@@ -164,7 +164,7 @@ def test_init_suggests_submodules_that_could_be_built(tmp_path: Path, run: Run) 
         def forward(self, xs: list[torch.Tensor]) -> torch.Tensor:
             return self.head(xs[0])
 
-    result = run("init", save(Whole(), tmp_path / "net.pt", None))
+    result = run("init", save(ListWrapper(), tmp_path / "net.pt", None))
     assert result.exit_code == 1 and "--module with one of head" in result.stderr
 
 
@@ -224,12 +224,12 @@ def test_file_that_is_not_torchscript_is_refused(
 def test_batch_sizes_lost_between_profiles_are_a_warning(
     small: Path, tmp_path: Path, run: Run, command: str
 ) -> None:
-    class Long(torch.nn.Module):
+    class TwoAxes(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.relu()
 
     save(
-        Long(),
+        TwoAxes(),
         small / "long.pt",
         "inputs:\n- {name: x, dtype: float32, shape: [batch, length]}\noutputs: [y]\nprofiles:\n"
         "- {batch: {min: 1, opt: 4, max: 32}, length: {min: 1, opt: 4, max: 8}}\n"
@@ -300,11 +300,11 @@ def test_check_reports_operators_and_config_and_writes_nothing(
 def test_check_reports_unsupported_operators_and_fallback_segments(
     tmp_path: Path, run: Run
 ) -> None:
-    class Odd(torch.nn.Module):
+    class SingularValues(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.linalg.svdvals(x * 2)
 
-    result = run("check", save(Odd(), tmp_path / "odd.pt"), "--json")
+    result = run("check", save(SingularValues(), tmp_path / "odd.pt"), "--json")
     assert result.exit_code == 0, "torch would serve it"
     report = json.loads(result.stdout)["models"][0]
     (operator,) = report["operators"]["unsupported"]
@@ -487,12 +487,15 @@ def test_inspect_prints_networks_plans_models_and_repositories(
 
 
 def test_inspect_sums_plan_bytes_of_all_segments(tmp_path: Path, run: Run) -> None:
-    class Odd(torch.nn.Module):
+    class SingularValues(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.linalg.svdvals(x[:, :, None].relu() * 2).exp().sin().tanh()
 
     out = tmp_path / "out"
-    assert run("repo", save(Odd(), tmp_path / "odd.pt"), "--out", out).exit_code == 0
+    assert (
+        run("repo", save(SingularValues(), tmp_path / "odd.pt"), "--out", out).exit_code
+        == 0
+    )
     plans = list((out / "odd" / "1").glob("segment_*.plan"))
     (row,) = json.loads(run("inspect", out, "--json").stdout)["models"]
     assert plans and row["plan_bytes"] == sum(plan.stat().st_size for plan in plans)

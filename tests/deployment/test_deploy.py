@@ -524,10 +524,10 @@ def test_unservable_repository_has_no_manifests(
     )
     code, text = refused(repositories["a Python model"])
     assert code == 2 and "docker/cpu.Dockerfile" in text
-    nvidias = releases.newest_known().image
+    nvidia_image = releases.newest_known().image
     assert (
         "has no trt-build"
-        in refused(repositories["a Python model"], "--image", nvidias)[1]
+        in refused(repositories["a Python model"], "--image", nvidia_image)[1]
     )
     publish_plan(tmp_path / "unknown", tensorrt="99.1.2.3")
     code, text = refused(tmp_path / "unknown")

@@ -245,12 +245,12 @@ def test_output_names_of_the_caller_override_the_manifest() -> None:
 
 
 def test_output_that_is_not_a_tensor_is_refused() -> None:
-    class Word(torch.nn.Module):
+    class ReturnsString(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> str:
             return "cat"
 
     with pytest.raises(ModelFileError, match="returns a str"):
-        record(Word(), spec(X))
+        record(ReturnsString(), spec(X))
 
 
 def test_numbers_are_recorded_as_scalar_tensors() -> None:
@@ -276,7 +276,7 @@ def test_failure_of_the_module_is_quoted() -> None:
 
 
 def test_shape_error_is_reported_instead_of_too_large_ids() -> None:
-    class Baked(torch.nn.Module):
+    class FixedShape(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.table = torch.nn.Embedding(5, 3)
@@ -285,7 +285,7 @@ def test_shape_error_is_reported_instead_of_too_large_ids() -> None:
             return self.table(ids).reshape(7, 7)
 
     with pytest.raises(ModelFileError, match="is invalid for input of size"):
-        record(Baked(), spec(tensor("ids", "int64", "batch", 3)))
+        record(FixedShape(), spec(tensor("ids", "int64", "batch", 3)))
 
 
 def test_module_is_recorded_in_eval_mode_and_left_unchanged() -> None:

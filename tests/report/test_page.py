@@ -158,8 +158,8 @@ def test_layout_has_no_overflow_and_enough_contrast(
     assert tab.run("document.documentElement.scrollWidth") <= width
     assert tab.run(OVERFLOWING) == []
     assert tab.run(TRUNCATED) == []
-    paper = tab.run("getComputedStyle(document.body).backgroundColor")
-    assert _luminance(paper) < 0.1 if dark else _luminance(paper) > 0.9
+    background = tab.run("getComputedStyle(document.body).backgroundColor")
+    assert _luminance(background) < 0.1 if dark else _luminance(background) > 0.9
     for kind in (
         "body",
         ".soft",
@@ -171,8 +171,8 @@ def test_layout_has_no_overflow_and_enough_contrast(
     ):
         style = f"getComputedStyle(document.querySelector('{kind}'))"
         color = tab.run(f"{style}.{'fill' if 'svg' in kind else 'color'}")
-        light, low = sorted((_luminance(color), _luminance(paper)), reverse=True)
-        assert (light + 0.05) / (low + 0.05) >= 4.5, (kind, color, paper)
+        light, low = sorted((_luminance(color), _luminance(background)), reverse=True)
+        assert (light + 0.05) / (low + 0.05) >= 4.5, (kind, color, background)
 
 
 def _luminance(color: str) -> float:

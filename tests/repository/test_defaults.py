@@ -276,8 +276,10 @@ def test_defaults_need_the_python_runtime(
     ):
         config(plan)
     assert built[1]["salient"].layout == "fused"
-    (parted,) = build_repository(models, tmp_path, only=["salient"], layout="ensemble")
-    assert "`default` needs one process" in str(parted.error)
+    (partitioned,) = build_repository(
+        models, tmp_path, only=["salient"], layout="ensemble"
+    )
+    assert "`default` needs one process" in str(partitioned.error)
 
 
 @pytest.mark.parametrize(

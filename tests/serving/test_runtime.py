@@ -398,14 +398,16 @@ def test_gpu_outputs_are_contiguous_before_synchronization(
         torch.arange(58).view(2, 29).t(),
         torch.arange(12.0).view(3, 4)[:, 1],
     )
-    watch, awaited = CopyRecorder(), []
-    stream = SimpleNamespace(synchronize=lambda: awaited.append(len(watch.seen)))
-    with watch:
+    recorder, copies_at_synchronization = CopyRecorder(), []
+    stream = SimpleNamespace(
+        synchronize=lambda: copies_at_synchronization.append(len(recorder.seen))
+    )
+    with recorder:
         kept = modules["output_transfer"].outputs_for_triton(
             [transposed, view], stream, True, lends
         )
         given = [modules["tensors"].from_torch("y", tensor) for tensor in kept]
-    assert awaited == [len(watch.seen)] == [2], watch.seen
+    assert copies_at_synchronization == [len(recorder.seen)] == [2], recorder.seen
     assert torch.equal(given[0]._value, transposed) and torch.equal(
         given[1]._value, view
     )
