@@ -1,4 +1,4 @@
-"""A wrong plan is replaced step by step, with plans that are made up in the GPU's place."""
+"""A wrong plan is replaced step by step. Simulated plans replace the GPU."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Net(nn.Module):
 
 
 class Exponential(Net):
-    """Its last layer has the name of the output, because it needs no cast from half."""
+    """A network whose last layer has the name of the output, because it needs no cast."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.exp(self.first(x))
@@ -46,10 +46,8 @@ SPEC = builder.TensorSpec("float32", (2, 4), name="x")
 
 
 @dataclass
-class Gpu:
-    """Plans that the reference answers; `wrong` says which are off, by what they were built with
-    and for.
-    """
+class FakeGpu:
+    """Plans that the reference runs. `wrong` returns the first wrong value of a plan, or None."""
 
     wrong: Callable[[Any, BuildOptions], str | None]
     builds: list[tuple[Any, BuildOptions]] = field(default_factory=list)
@@ -72,8 +70,8 @@ class Gpu:
             output = {**found, **dict(zip(conversion.outputs, outputs, strict=True))}
             if broken is not None:
                 inner = names[names.index(broken) :] if broken in names else []
-                behind = inner + list(conversion.outputs)
-                output = {n: t + (n in behind) for n, t in output.items()}
+                affected = inner + list(conversion.outputs)
+                output = {n: t + (n in affected) for n, t in output.items()}
             shown = {*conversion.outputs, *getattr(conversion, "marked", ())}
             return [{n: t for n, t in output.items() if n in shown}] * 2
 
@@ -99,7 +97,7 @@ def check(
     precision: str = "fp16",
     network: type[Net] = Net,
     report: Callable[[str], None] = lambda step: None,
-) -> tuple[plan_check.Right, Gpu]:
+) -> tuple[plan_check.Right, FakeGpu]:
     torch.manual_seed(0)
     module = network().eval()
     conversion = builder.convert(
@@ -107,7 +105,7 @@ def check(
     )
     (name,) = conversion.outputs
     golden = Golden("p0-opt", {"x": X.numpy()}, {name: module(X).detach().numpy()})
-    gpu = Gpu(wrong)
+    gpu = FakeGpu(wrong)
     spec = ModelSpec("net", Path("net.pt"), (SPEC,), precision=precision)
     options = BuildOptions()
     plan = gpu.build(conversion, options)
@@ -156,7 +154,7 @@ def test_first_differing_layer_is_kept_in_float32() -> None:
     assert right.conversion is gpu.builds[-1][0]
 
 
-def test_the_layer_of_an_output_is_kept_in_float32_if_no_inner_value_differs() -> None:
+def test_output_layer_is_kept_in_float32_if_no_inner_value_differs() -> None:
     def wrong(conversion: Any, options: BuildOptions) -> str | None:
         return None if getattr(conversion, "keep", ()) else conversion.outputs[0]
 
@@ -175,9 +173,7 @@ def test_all_failed_steps_are_reported(precision: str) -> None:
         and "rebuilt without CUBLAS, CUDNN: golden" in words
     )
     assert ("differs in float32 too" in words) is (precision == "fp16")
-    assert bool(failed.value.where) is (precision == "fp16"), (
-        "the value where it begins"
-    )
+    assert bool(failed.value.where) is (precision == "fp16"), "the first wrong value"
 
 
 def test_failed_builds_and_runs_are_reported_as_steps() -> None:
