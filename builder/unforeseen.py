@@ -43,9 +43,8 @@ def _machines(error: Exception) -> EnvironmentProblem | None:
             ),
         )
     if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES:
-        file = (
-            error.filename2 or error.filename
-        )  # of a copy that failed, the one that is written
+        # of a copy that failed, the one that is written
+        file = error.filename2 or error.filename
         return EnvironmentProblem(
             error.strerror or str(error), where=file and str(file)
         )

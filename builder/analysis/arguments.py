@@ -136,9 +136,8 @@ def _has_kernel(name: str, overload: str) -> bool:
             torch._C._dispatch_has_kernel_for_dispatch_key(overload, key)
             for key in ("Meta", "CompositeExplicitAutograd")
         )
-    except (
-        RuntimeError
-    ):  # operators that exist only in TorchScript are unknown to the dispatcher
+    except RuntimeError:
+        # operators that exist only in TorchScript are unknown to the dispatcher
         return False
 
 

@@ -105,9 +105,8 @@ def _results(operator: Operator, values: list[Any]) -> list[Fact]:
     try:
         with torch.no_grad():
             made = operator.function(*values[: operator.positional], **keywords)
-    except (
-        Exception
-    ):  # kernels raise different errors for sizes or dtypes that do not fit
+    except Exception:
+        # kernels raise different errors for sizes or dtypes that do not fit
         return []
     results = made if isinstance(made, tuple) else (made,)
     return [(tensor.dtype, tensor.dim()) for tensor in results]

@@ -117,9 +117,8 @@ def _product(spans: Sequence[Any]) -> Span:
 
 
 def _times(a: Any, b: int) -> Any:
-    return (
-        0 if a == 0 or b == 0 else a * b
-    )  # 0 * inf is 0: the axis's own length is finite
+    # 0 * inf is 0: the axis's own length is finite
+    return 0 if a == 0 or b == 0 else a * b
 
 
 def _floor(spans: Sequence[Any]) -> Span:

@@ -69,9 +69,8 @@ class Facts:
         # which the precision policy adds, and the module does not use
         self.policy_half: torch.dtype | None = None
         self.loops = 0  # the number of engine loops around the node
-        self.varying: set[sympy.Symbol] = (
-            set()
-        )  # numbers that change from iteration to iteration of a loop
+        # numbers that change from iteration to iteration of a loop
+        self.varying: set[sympy.Symbol] = set()
         # iteration numbers, with the trip count of their loop
         self.counters: dict[sympy.Symbol, sympy.Expr] = {}
         self.node: Any = None

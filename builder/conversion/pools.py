@@ -65,9 +65,8 @@ def output_length(ctx: ConversionContext, pool: Pool, axis: int, length: Size) -
     count = ctx.arithmetic(
         "add", rest if step == 1 else ctx.arithmetic("floordiv", rest, step), 1
     )
-    if (
-        not pool.ceil or pad + step <= span
-    ):  # the last window then always starts within the input
+    if not pool.ceil or pad + step <= span:
+        # the last window then always starts within the input
         return count  # type: ignore[no-any-return]
     starting = ctx.arithmetic(
         "add",

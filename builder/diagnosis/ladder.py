@@ -251,9 +251,8 @@ def _partitioned(converted: stages.Converted) -> Iterator[Step]:
         return
     partition = partitioned.partition
     for number, segment in enumerate(partition.segments):
-        if (
-            not converted.prepared.graph.as_written
-        ):  # the whole graph is its only segment
+        if not converted.prepared.graph.as_written:
+            # the whole graph is its only segment
             name = f"segment {number} ({segment.kind})"
             yield _step(name, compared_segment(segment, partition, converted))
         for part in networks:

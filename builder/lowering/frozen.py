@@ -66,9 +66,8 @@ def frozen_graph(
             source = ir.C._freeze_module(source, methods, True, False)
         graph = _inlined(source, method, fallback_modules, keep_objects)
         if all(tensor.dim() for tensor in module.state_dict().values()):
-            constants_to_numbers(
-                graph
-            )  # freezing creates no 0-d constant from a buffer
+            # freezing creates no 0-d constant from a buffer
+            constants_to_numbers(graph)
     lower_attributes(graph, source)
     steps.end(FREEZE, graph)
     decides = ("prim::If", "prim::Loop", "prim::SetAttr")
@@ -106,9 +105,8 @@ def _inlined(
     ir.split_uninitialized(graph)
     for node in ir.nodes_of(graph, "prim::SetAttr"):
         if not node.sourceRange():
-            node.copyMetadata(
-                node.inputsAt(1).node()
-            )  # the source location of the value, for the error
+            # the source location of the value, for the error
+            node.copyMetadata(node.inputsAt(1).node())
     return graph
 
 

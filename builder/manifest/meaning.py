@@ -110,9 +110,8 @@ def _ranges_are_ordered(document: Document) -> None:
 def _axes_have_ranges(document: Document) -> None:
     first: dict[str, Route] = {}
     for axis_route, axis in _axes(document):
-        first.setdefault(
-            axis, axis_route
-        )  # one mistake for each axis, however often it occurs
+        # one mistake for each axis, however often it occurs
+        first.setdefault(axis, axis_route)
     for route, profile in _profiles(document):
         for axis, axis_route in first.items():
             if axis not in profile:
@@ -172,9 +171,8 @@ def _names_are_unique(document: Document) -> None:
 
 def _batch_is_possible(document: Document) -> None:
     batching = _mapping(document.data.get("batching"))
-    kept = [
-        item.get("input") for item in states.written(document)
-    ]  # not validated: may be a list
+    # not validated: may be a list
+    kept = [item.get("input") for item in states.written(document)]
     stateless = [item for item in _inputs(document) if item.get("name") not in kept]
     first = {str(next(iter(_list(item.get("shape"))), None)) for item in stateless}
     axes = {axis for _, axis in _axes(document)}

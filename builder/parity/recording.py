@@ -450,9 +450,8 @@ class _Recorder:
             try:
                 golden = self.record(name, self._with_numbers(drawn, numbers))
             except (*FAILURES, ListTooLong) as error:
-                if failure is None or "out of range" in str(
-                    failure
-                ):  # ids were too large
+                if failure is None or "out of range" in str(failure):
+                    # ids were too large
                     failure = error
                 continue
             if is_finite(golden):

@@ -168,9 +168,8 @@ class ShapeInterpreter(operators.Operators):
             )
             self.flops += flops
             return results
-        except (
-            Exception
-        ):  # an operator that an evaluator refuses (random numbers) also has a shape
+        except Exception:
+            # an operator that an evaluator refuses (random numbers) also has a shape
             if node.kind() == "prim::If":
                 return self._branch(node)
             return self._with_unknowns(node, values)

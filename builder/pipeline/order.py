@@ -133,9 +133,8 @@ def target_name(capability: Capability) -> str:
 
 def _in_place_of_a_manifest(spec: ModelSpec) -> Iterator[str]:
     yield from (f"--input={_written(tensor)}" for tensor in spec.inputs)
-    if (
-        spec.goldens
-    ):  # the shapes of the sample are those of the inputs, its values are not
+    if spec.goldens:
+        # the shapes of the sample are those of the inputs, its values are not
         yield f"--sample={spec.goldens}"
 
 

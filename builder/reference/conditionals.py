@@ -16,10 +16,11 @@ from builder.reference.node import Node, Values
 
 # an input layer is treated like any other, and may be used by both branches
 FOLDED = ("CONDITION", "CONDITIONAL_OUTPUT")
+# the inputs of an output layer: the value if true, the value if false
 BRANCHES = (
     0,
     1,
-)  # the inputs of an output layer: the value if true, the value if false
+)
 
 
 def fold(

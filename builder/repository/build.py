@@ -63,10 +63,8 @@ def build_repository(
         _sign_unchanged(results, Path(out), Path(chosen.sign))
     _note_missing(orders, results, models, out)
     if write_env and any(result.ok for result in results):
-        from builder import (
-            triton,
-        )  # imports protobuf, which an unchanged model does not need
-
+        # imports protobuf, which an unchanged model does not need
+        from builder import triton
         triton.write_env(Path(out))
     results += [ModelResult(name, error=error) for name, error in without.items()]
     return sorted(results, key=lambda result: result.name)
@@ -130,9 +128,8 @@ def _results(
     if wanted:
         preflight.check(wanted[0].out)
     for order in wanted:
-        if (
-            order.spec.triton
-        ):  # imports protobuf, which an unchanged model does not need
+        if order.spec.triton:
+            # imports protobuf, which an unchanged model does not need
             from builder.triton import section
 
             section.parsed(order.spec)

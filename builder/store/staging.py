@@ -228,7 +228,8 @@ def swap(new: Path, target: Path, old: Path) -> None:
             if error.errno not in (
                 errno.ENOTEMPTY,
                 errno.EEXIST,
-            ):  # another builder was faster
+            ):
+                # another builder was faster
                 raise
     if not exchange(new, target):
         replace(new, target, old)

@@ -228,9 +228,8 @@ class Store:
             return
         self.fs.makedirs(posixpath.dirname(path), exist_ok=True)
         if self.fs.isdir(path):
-            self.fs.rm(
-                path, recursive=True
-            )  # else the file would be moved into the folder
+            # else the file would be moved into the folder
+            self.fs.rm(path, recursive=True)
         staged = f"{path}.{uuid.uuid4().hex}.tmp"
         try:
             write(staged)

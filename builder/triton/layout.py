@@ -205,9 +205,8 @@ def _version(artifact: ModelArtifact, message: pb.ModelConfig, folder: Path) -> 
     }
     if artifact.step_of:  # a step's runtime leaves its outputs on their device
         facts["step_of"] = artifact.step_of
-        facts.pop(
-            "build_seconds", None
-        )  # equal steps have equal names, see name_by_content
+        # equal steps have equal names, see name_by_content
+        facts.pop("build_seconds", None)
     if artifact.segments:
         facts["segments"] = [
             _segment(s, f"segment_{n}", folder) for n, s in enumerate(artifact.segments)

@@ -284,9 +284,8 @@ def _comparable(message: pb.ModelConfig) -> dict[str, str]:
     copy.CopyFrom(message)
     copy.ClearField("cc_model_filenames")
     copy.ClearField("default_model_filename")
-    copy.ClearField(
-        "name"
-    )  # the folders agree; a step's name ends with a digest of its plan
+    # the folders agree; a step's name ends with a digest of its plan
+    copy.ClearField("name")
     for step in copy.ensemble_scheduling.step:
         step.model_name = ""
     parameters = {

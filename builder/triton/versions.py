@@ -252,9 +252,8 @@ def _link(source: Path, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(source, target)
-        except (
-            OSError
-        ):  # no hard links: the file system has none, or the file has another owner
+        except OSError:
+            # no hard links: the file system has none, or the file has another owner
             shutil.copy2(source, target)
 
 

@@ -173,9 +173,8 @@ class LSTM(Cell):
     def step(self, inputs: ITensor, state: State) -> State:
         h, c = state
         gates = add(self.ctx, inputs, self.recur(h))
-        open_ = activate(
-            self.ctx, gates, "SIGMOID"
-        )  # of g too: one layer less than one for each
+        # of g too: one layer less than one for each
+        open_ = activate(self.ctx, gates, "SIGMOID")
         i, f, o = (self.gate_slice(open_, k) for k in (0, 1, 3))
         g = activate(self.ctx, self.gate_slice(gates, 2), "TANH")
         c = self.ctx.elementwise("SUM", self.product(f, c), self.product(i, g))

@@ -36,9 +36,8 @@ def scaled(ctx: ConversionContext, x: Tensor, factor: Scalar) -> Any:
     """x * factor in the dtype of x; no layer for 1."""
     if not isinstance(factor, DynamicScalar) and factor == 1:
         return x
-    if ctx.dtype(x) == torch.bool and not isinstance(
-        factor, DynamicScalar
-    ):  # as PyTorch: logical
+    if ctx.dtype(x) == torch.bool and not isinstance(factor, DynamicScalar):
+        # as PyTorch: logical
         if factor:
             return x
         return ctx.elementwise(

@@ -109,9 +109,8 @@ def bits(ctx: ConversionContext, x: ITensor, carrier: torch.dtype) -> ITensor:
     """Bit i along the last axis (of size 1): floor(x / 2^i) is odd; the last one is the sign."""
     rank = ctx.rank(x)
     positions = bit_weights(carrier)
-    positions[-1] = positions[
-        -2
-    ]  # 2^31 is not an int32: its bit is the sign of the quotient by 2^30
+    # 2^31 is not an int32: its bit is the sign of the quotient by 2^30
+    positions[-1] = positions[-2]
     last_axis = [1] * (rank - 1) + [-1]
     shifted = ctx.elementwise(
         "FLOOR_DIV", x, ctx.constant(positions.reshape(last_axis))

@@ -121,10 +121,11 @@ def _ranks(ctx: ConversionContext, x: ITensor, axis: int, largest: bool) -> ITen
             f"this TensorRT sorts only floats; integers are supported up to {RANKED_AT_MOST} "
             "elements"
         )
+    # [..., i, j, ...]
     own, other = (
         ctx.unsqueeze(x, [axis + 1]),
         ctx.unsqueeze(x, [axis]),
-    )  # [..., i, j, ...]
+    )
     position = iota(ctx, length, torch.int32)
     i, j = (
         ctx.reshape(position, [length if a == index else 1 for a in range(last + 1)])

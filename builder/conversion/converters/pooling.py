@@ -186,9 +186,8 @@ def _tapped(
             position = choose(ctx, better, where, position)
         else:
             best = alike(ctx, best, ctx.elementwise("MAX", best, value))
-    if (
-        indices
-    ):  # after the first comparison the positions differ between channels and images
+    if indices:
+        # after the first comparison the positions differ between channels and images
         position = ctx.expand(position, ctx.sizes(best))
     return best, position
 

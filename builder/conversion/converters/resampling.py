@@ -117,9 +117,8 @@ def scaled_length(ctx: ConversionContext, length: Size, scale: float) -> Size:
     if isinstance(length, int):
         return int(length * scale)
     ratio = Fraction(scale)
-    if (
-        ratio.denominator <= 512 and scale < 1024
-    ):  # 2, 0.5, 1.25: exact for every length
+    if ratio.denominator <= 512 and scale < 1024:
+        # 2, 0.5, 1.25: exact for every length
         scaled = ctx.arithmetic("mul", length, ratio.numerator)
         return ctx.arithmetic("floordiv", scaled, ratio.denominator)  # type: ignore[no-any-return]
     table = doubles.of_length(ctx, length)

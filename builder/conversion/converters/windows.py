@@ -82,9 +82,8 @@ def im2col(
             dilation[axis],
             stride[axis],
         )
-        x = gathered(
-            ctx, x, windows, lead + 1 + axis
-        )  # [.., oh, kh, ow, kw] when both are done
+        # [.., oh, kh, ow, kw] when both are done
+        x = gathered(ctx, x, windows, lead + 1 + axis)
     order = [*range(lead + 1), lead + 2, lead + 4, lead + 1, lead + 3]
     x = ctx.permute(x, order)
     sizes = ctx.sizes(x)

@@ -265,9 +265,8 @@ class _Growing:
                 "the tensors that the loop appends to a list change their shape between iterations"
             )
         self.dtype = self.ctx.dtype(tensor)
-        self.row = self.ctx.cast(
-            tensor, computed_in(self.dtype)
-        )  # TensorRT's loop output does not support bools
+        # TensorRT's loop output does not support bools
+        self.row = self.ctx.cast(tensor, computed_in(self.dtype))
 
     def last(self) -> Any:
         """The list after the loop. A list that grows at the start is reversed (RTX 1.7 cannot build

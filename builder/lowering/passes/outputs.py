@@ -75,9 +75,8 @@ def flatten_outputs(graph: Any, context: Context) -> None:
     for value in (*(leaf.value for _, leaf in flat), *hidden):
         graph.registerOutput(value)
     if hidden:
-        ir.C._jit_pass_dce(
-            graph
-        )  # torch's tuple lowering fails on the containers of None
+        # torch's tuple lowering fails on the containers of None
+        ir.C._jit_pass_dce(graph)
     flags = flag_names(flagged, names)
     beyond = flag_names(too_long, [*names, *flags.values()], TOO_LONG)
     context.outputs[:] = [*names, *flags.values(), *beyond.values()]
@@ -501,9 +500,8 @@ def _built(graph: Any, value: Any, end: Any) -> list[tuple[Any, Any]] | None:
         values = ir.inputs(node)[1::2]
         if all(ir.is_constant(key) for key in keys):
             parts = [_part(key.toIValue()) for key in keys]
-            return list(
-                dict(zip(parts, values, strict=True)).items()
-            )  # keys may be repeated
+            # keys may be repeated
+            return list(dict(zip(parts, values, strict=True)).items())
     return None
 
 

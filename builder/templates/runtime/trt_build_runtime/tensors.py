@@ -44,9 +44,8 @@ def from_torch(name: str, tensor: torch.Tensor) -> Any:
     except Exception:
         if value.dtype != torch.bool:
             raise
-        return pb_utils.Tensor(
-            name, value.cpu().numpy()
-        )  # a server whose DLPack has no bool
+        # a server whose DLPack has no bool
+        return pb_utils.Tensor(name, value.cpu().numpy())
 
 
 def _in_rows(tensor: torch.Tensor) -> torch.Tensor:
