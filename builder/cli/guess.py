@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from builder.torchscript import Example
 
 Axis = int | str
+StatedRange = tuple[tuple[int, int, int], str]
+"""The range (minimum, optimum, maximum) of an axis, and a comment on it."""
 
 RANGES: dict[str, tuple[int, int, int]] = {
     "batch": (1, 8, 32),
@@ -63,7 +65,7 @@ class Guessed:
     outputs: list[str]
     state: list[tuple[str, str]]
     dropped: dict[str, str]
-    dims: dict[str, tuple[tuple[int, int, int], str]] = field(default_factory=dict)
+    dims: dict[str, StatedRange] = field(default_factory=dict)
     max_lengths: dict[str, int] = field(default_factory=dict)
 
 
@@ -127,18 +129,15 @@ def _guesses(
     lowered = lowered.named(lowered.distinct(lowered.inputs))
     if isinstance(loaded, frontends.ExportedModule):
         return _stated(loaded, lowered)
-    if module:
-        examples = {}
-    else:
-        examples = _examples(
-            torchscript.inspect(file, check_sums=False).examples, loaded
-        )
+    examples = {}
+    if not module:
+        kept = torchscript.inspect(file, check_sums=False).examples
+        examples = _examples(kept, loaded)
     found = _inputs(lowered, examples)
+    state = guess_state.pairs(lowered)
     dropped = _dropped(loaded, lowered.inputs)
     outputs = [] if max_lengths else list(lowered.results)
-    return Guessed(
-        found, outputs, guess_state.pairs(lowered), dropped, max_lengths=max_lengths
-    )
+    return Guessed(found, outputs, state, dropped, max_lengths=max_lengths)
 
 
 def _inputs(lowered: LoweredGraph, examples: Mapping[str, Example]) -> list[Guess]:

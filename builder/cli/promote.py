@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +13,9 @@ from builder.cli import options
 from builder.cli.command import Command
 from builder.cli.terminal import Terminal
 from builder.errors import UsageError
+
+if TYPE_CHECKING:
+    from builder.triton import history
 
 
 @click.command(
@@ -54,22 +59,21 @@ def promote_command(
             history.promote(folder, target, accept=accept_incompatible)
             for folder in folders
         ]
-    if warning := records.carry(source, target, [folder.name for folder in folders]):
-        terminal.note(warning)
-    signed = [
-        target / folder.name for folder in folders if signatures.is_signed(folder)
-    ]
+    names = [folder.name for folder in folders]
+    terminal.note_if_any(records.carry(source, target, names))
+    signed = [target / one.name for one in folders if signatures.is_signed(one)]
     options.note_unsigned(terminal, signed)
     if write_env:
         options.write_env_file(terminal, target)
     options.note_incompatible(terminal, done)
+    data = {"from": source, "to": target, "models": [asdict(one) for one in done]}
+    terminal.result(data, lambda: show(terminal, done))
+
+
+def show(terminal: Terminal, done: Sequence[history.Promotion]) -> None:
+    """Print one row for each model."""
     rows = [[one.name, str(one.number), one.state] for one in done]
-    terminal.result(
-        {"from": source, "to": target, "models": [asdict(one) for one in done]},
-        lambda: terminal.table(
-            ("model", "version", "result"), rows, numbers=("version",)
-        ),
-    )
+    terminal.table(("model", "version", "result"), rows, numbers=("version",))
 
 
 def _refuse_nested(source: Path, target: Path) -> None:

@@ -83,18 +83,14 @@ def push_command(
         found = deployment.push(
             repository, target, only, accept=accept_incompatible, progress=progress
         )
-    if target.repository != repository:
+    served = target.repository
+    if served != repository:
         pushed = [one.name for one in found if one.live]
-        if warning := records.carry(repository, target.repository, pushed):
-            terminal.note(warning)
+        terminal.note_if_any(records.carry(repository, served, pushed))
     options.note_incompatible(terminal, found)
     live = all(one.live for one in found)
-    data: dict[str, Any] = {
-        "repository": repository,
-        "served": target.repository,
-        "live": live,
-    }
-    data["models"] = [{**asdict(one), "live": one.live} for one in found]
+    models = [{**asdict(one), "live": one.live} for one in found]
+    data = {"repository": repository, "served": served, "live": live, "models": models}
     terminal.result(data, lambda: show(terminal, found))
     return 0 if live else 3
 

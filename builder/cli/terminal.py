@@ -133,6 +133,11 @@ class Terminal:
         """Print a note to standard error."""
         click.echo(printable(self._named(text)), err=True)
 
+    def note_if_any(self, text: str | None) -> None:
+        """Print a note to standard error, if there is one."""
+        if text:
+            self.note(text)
+
     def failure(self, text: str, data: Any) -> None:
         """Print an error that ends the command."""
         if self.as_json:

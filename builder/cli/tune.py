@@ -170,12 +170,11 @@ def tune_command(
         found, error = _tuned(terminal, spec, chosen, settings, repository)
         if found is None:
             terminal.failure(f"{spec.name}: {error}", None)
-            done.append(
-                {"name": spec.name, "error": describe(error) if error else None}
-            )
-        else:
-            manifest = None if dry_run else spec.manifest
-            done.append(_result(terminal, found, manifest, repository, models))
+            reason = describe(error) if error else None
+            done.append({"name": spec.name, "error": reason})
+            continue
+        manifest = None if dry_run else spec.manifest
+        done.append(_result(terminal, found, manifest, repository, models))
     terminal.result({"repository": repository, "models": done}, lambda: None)
     return _exit_code(done)
 
