@@ -65,35 +65,21 @@ def binary(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
         if below or above:
             return a if (below if operation == "min" else above) else b
     expr = rule.symbolic(expression(a), expression(b)) if rule.symbolic else None
-    if (
-        expr is not None
-        and expr.is_Integer
-        and _integral(ctx, a, b)
-        and operation != "truediv"
-    ):
+    integral = operation != "truediv" and _integral(ctx, a, b)
+    if expr is not None and expr.is_Integer and integral:
         return int(expr)
     for same_as, value in ((a, expression(a)), (b, expression(b))):
-        if (
-            isinstance(same_as, DynamicScalar)
-            and expr == value
-            and _integral(ctx, a, b)
-            and operation != "truediv"
-        ):
+        if isinstance(same_as, DynamicScalar) and expr == value and integral:
             return same_as  # x + 0, x * 1
-    dtype = (
-        torch.int64
-        if _integral(ctx, a, b) and operation != "truediv"
-        else torch.float32
-    )
+    dtype = torch.int64 if integral else torch.float32
     left, right = (vector(ctx, v, dtype) for v in (a, b))
     if operation == "floordiv" and dtype == torch.float32:
         output = ctx.unary("FLOOR", ctx.elementwise("DIV", left, right))
     else:
         output = ctx.elementwise(rule.layer, left, right)
     exact = doubles.binary(ctx, operation, a, b) if dtype.is_floating_point else None
-    return DynamicScalar(
-        output, expr if expr is not None else unknown(output), dtype, doubles=exact
-    )
+    known = expr if expr is not None else unknown(output)
+    return DynamicScalar(output, known, dtype, doubles=exact)
 
 
 def truncated(ctx: Lengths, a: Scalar, b: Scalar) -> Any:

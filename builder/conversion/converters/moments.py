@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ RESULTS = {
 }
 
 
-def _register(name: str, returns: str) -> None:
+def _computation(name: str) -> Callable[..., Any]:
     @half_as_float32
     def results(
         ctx: ConversionContext,
@@ -39,11 +40,17 @@ def _register(name: str, returns: str) -> None:
         correction: Number | None,
         keepdim: bool,
     ) -> Any:
-        spread, mean = moments(
-            ctx, x, dim, 1 if correction is None else correction, keepdim
-        )
-        spread = ctx.unary("SQRT", spread) if name.startswith("std") else spread
+        by = 1 if correction is None else correction
+        spread, mean = moments(ctx, x, dim, by, keepdim)
+        if name.startswith("std"):
+            spread = ctx.unary("SQRT", spread)
         return (spread, mean) if name.endswith("mean") else spread
+
+    return results
+
+
+def _register(name: str, returns: str) -> None:
+    results = _computation(name)
 
     @converter(f"aten::{name}(Tensor self, bool unbiased=True) -> {returns}")
     def of_all(ctx: ConversionContext, x: ITensor, unbiased: bool) -> Any:
@@ -89,12 +96,8 @@ def moments(
     if correction == 0:
         variance = reduce(ctx, "AVG", squares, axes, keepdim)
     else:
-        variance = combine(
-            ctx,
-            "DIV",
-            reduce(ctx, "SUM", squares, axes, keepdim),
-            degrees(ctx, x, axes, correction),
-        )
+        total = reduce(ctx, "SUM", squares, axes, keepdim)
+        variance = combine(ctx, "DIV", total, degrees(ctx, x, axes, correction))
     return variance, mean if keepdim else ctx.squeeze(mean, axes)
 
 

@@ -116,20 +116,24 @@ def _register(name: str, kind: Kind) -> None:
         num_layers: int,
         bidirectional: bool,
     ) -> Any:
-        if ctx.rank(data.padded) != 3:
+        rank = ctx.rank(data.padded)
+        if rank != 3:
             raise Unconvertible(
-                f"packed data of rank {ctx.rank(data.padded) - 1}; a recurrent layer takes rows of"
-                " features"
+                f"packed data of rank {rank - 1}; a recurrent layer takes rows of features"
             )
-        stacked, extent = (
-            weights_of(params, has_biases, num_layers, bidirectional),
-            data.lengths,
-        )
+        stacked = weights_of(params, has_biases, num_layers, bidirectional)
         states = reads_states(node)
         output, *finals = sequence(
-            ctx, kind.cell, data.padded, state_of(hx), stacked, False, states, extent
+            ctx,
+            kind.cell,
+            data.padded,
+            state_of(hx),
+            stacked,
+            False,
+            states,
+            data.lengths,
         )
-        return Rows(output, extent), *finals
+        return Rows(output, data.lengths), *finals
 
     layer.__doc__ = f"{module_of(name)} of a PackedSequence"
 

@@ -79,9 +79,8 @@ def _register_average(axes: int) -> None:
         if divisor_override is None:
             return undo(_average(ctx, image, pool, ceil_mode, count_include_pad))
         means = pooled(ctx, image, "AVERAGE", pool, "window")
-        return undo(
-            combine(ctx, "PROD", means, math.prod(pool.window) / divisor_override)
-        )
+        scale = math.prod(pool.window) / divisor_override
+        return undo(combine(ctx, "PROD", means, scale))
 
 
 def _average(

@@ -209,10 +209,8 @@ def looped(
     count = scalar_tensor(ctx, steps)
     loop.add_trip_limit(count, trt.TripLimit.COUNT)
     recurrences = [loop.add_recurrence(s) for s in start]
-    state = tuple(
-        ctx.copy_sizes(s, r.get_output(0))
-        for s, r in zip(start, recurrences, strict=True)
-    )
+    pairs = zip(start, recurrences, strict=True)
+    state = tuple(ctx.copy_sizes(s, r.get_output(0)) for s, r in pairs)
     item = loop.add_iterator(inputs, 0, reverse).get_output(0)
     following = cell.step(ctx.set_sizes(item, ctx.exprs(inputs)[1:]), state)
     for recurrence, value in zip(recurrences, following, strict=True):
@@ -221,13 +219,11 @@ def looped(
     courses = [
         course(ctx, loop, value, order, count, steps) for value in following[:kept]
     ]
-    lasts = (
-        loop.add_loop_output(s, trt.LoopOutput.LAST_VALUE, 0).get_output(0)
-        for s in (state if last else ())
-    )
-    return courses, tuple(
-        ctx.copy_sizes(s, value) for s, value in zip(start, lasts, strict=False)
-    )
+    lasts = []
+    for first, inside in zip(start, state, strict=True) if last else ():
+        output = loop.add_loop_output(inside, trt.LoopOutput.LAST_VALUE, 0)
+        lasts.append(ctx.copy_sizes(first, output.get_output(0)))
+    return courses, tuple(lasts)
 
 
 def course(

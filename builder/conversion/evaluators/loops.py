@@ -119,17 +119,14 @@ def _looped(
     _limit(ctx, layer, trip_count)
     inputs, outputs = list(body.inputs()), list(body.outputs())
     count = trip_count if _only_counts(condition, outputs[0]) else None
-    state = [
-        _carried(ctx, layer, v, inputs[i + 1], outputs[i + 1], count)
-        for i, v in enumerate(carried)
-    ]
+    values = zip(carried, inputs[1:], outputs[1:], strict=True)
+    state = [_carried(ctx, layer, *one, count) for one in values]
     counter = _counter(ctx, layer, trip_count) if inputs[0].uses() else 0
     going = _while(ctx, layer, condition, outputs[0])
     ctx.loops += 1
     try:
-        goes_on, *following = _iteration(
-            ctx, body, [counter, *(s.inside for s in state)]
-        )
+        inside = [counter, *(one.inside for one in state)]
+        goes_on, *following = _iteration(ctx, body, inside)
     finally:
         ctx.loops -= 1
     if any(value is MISSING for value in (goes_on, *following)):
