@@ -63,17 +63,8 @@ def _rewrite(graph: Graph, node: Node, shared: ir.Constants) -> None:
     emit, kind, args = Emit(graph, node), node.kind(), ir.inputs(node)
     if kind in _TRANSPOSED:
         x, weight, bias, stride, padding, output_padding, groups, dilation = args
-        core = [
-            x,
-            weight,
-            bias,
-            stride,
-            padding,
-            dilation,
-            shared(True),
-            output_padding,
-            groups,
-        ]
+        core = [x, weight, bias, stride, padding, dilation]
+        core += [shared(True), output_padding, groups]
     elif kind in _PLAIN or kind == _MODE:
         x, weight, bias, stride, padding, dilation, groups = args
         axes = _PLAIN.get(kind) or _axes(weight)
@@ -84,17 +75,8 @@ def _rewrite(graph: Graph, node: Node, shared: ir.Constants) -> None:
             if known is None:
                 return
             x, padding = known
-        core = [
-            x,
-            weight,
-            bias,
-            stride,
-            padding,
-            dilation,
-            shared(False),
-            shared([0] * axes),
-            groups,
-        ]
+        core = [x, weight, bias, stride, padding, dilation]
+        core += [shared(False), shared([0] * axes), groups]
     else:
         core = args[:9]
     _emit(graph, node, core, shared, args)

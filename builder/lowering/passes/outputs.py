@@ -151,12 +151,22 @@ def _leaves(
     elif kind in ("ListType", "DictType"):
         yield from _of_container(graph, value, name, end, bounds)
     elif kind in ("IntType", "FloatType", "BoolType", "NumberType"):
-        number = ir.insert(
-            graph, "prim::NumToTensor", [value], end, origin=value.node()
-        )
-        yield name, Leaf(number.output())
+        yield name, Leaf(_as_tensor(graph, value, end, value.node()))
     else:
         raise _not_a_tensor(value, name)
+
+
+def _as_tensor(graph: Any, number: Any, before: Any, origin: Any) -> Any:
+    """The number as a 0-d tensor."""
+    node = ir.insert(graph, "prim::NumToTensor", [number], before, origin=origin)
+    return node.output()
+
+
+def _as_type(graph: Any, value: Any, kind: Any, before: Any) -> Any:
+    node = ir.insert(
+        graph, "prim::unchecked_cast", [value], before, [kind], value.node()
+    )
+    return node.output()
 
 
 def _of_tuple(
@@ -231,7 +241,7 @@ def _bounded(
             at = (index, *leaf.at)
             yield path, replace(merged, at=at, where=leaf.where or where, group=group)
     beyond = _longer(graph, length, most, end, origin)
-    flag = ir.insert(graph, "prim::NumToTensor", [beyond], end, origin=origin).output()
+    flag = _as_tensor(graph, beyond, end, origin)
     empty = _constant(graph, torch.zeros(0), end)
     yield join(name, most), Leaf(empty, flag, where, (most,), own)
 
@@ -333,10 +343,8 @@ def _of_optional(
     """The leaves of an Optional that no branch of the graph decides; it is compared with None."""
     inner = value.type().getElementType()
     if not _is_open(value):
-        cast = ir.insert(
-            graph, "prim::unchecked_cast", [value], end, [inner], value.node()
-        )
-        yield from _leaves(graph, cast.output(), name, end, bounds)
+        present = _as_type(graph, value, inner, end)
+        yield from _leaves(graph, present, name, end, bounds)
         return
     if inner.kind() != "TensorType":
         raise LoweringError(
@@ -347,24 +355,17 @@ def _of_optional(
         )
     none = ir.insert_constant(graph, None, end)
     bool_type = ir.C.BoolType.get()
-    known = ir.insert(
-        graph, "aten::__isnot__", [value, none], end, [bool_type], value.node()
-    )
+    origin = value.node()
+    known = ir.insert(graph, "aten::__isnot__", [value, none], end, [bool_type], origin)
     chosen = graph.create("prim::If", [known.output()], 1)
     chosen.insertBefore(end)
-    ir.adopt(chosen, value.node())
+    ir.adopt(chosen, origin)
     then, other = chosen.addBlock(), chosen.addBlock()
-    last = then.returnNode()
-    cast = ir.insert(
-        graph, "prim::unchecked_cast", [value], last, [inner], value.node()
-    )
-    then.registerOutput(cast.output())
+    then.registerOutput(_as_type(graph, value, inner, then.returnNode()))
     other.registerOutput(_constant(graph, torch.zeros(0), other.returnNode()))
     chosen.output().setType(ir.TENSOR)
-    flag = ir.insert(
-        graph, "prim::NumToTensor", [known.output()], end, origin=value.node()
-    )
-    yield name, Leaf(chosen.output(), flag.output(), source_line(value.node()))
+    flag = _as_tensor(graph, known.output(), end, origin)
+    yield name, Leaf(chosen.output(), flag, source_line(origin))
 
 
 def _is_open(value: Any) -> bool:

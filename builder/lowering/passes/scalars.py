@@ -122,39 +122,30 @@ def fold_sizes(graph: Graph, context: Context) -> None:
     reads of constants and of lists that the graph builds.
     """
     for node in ir.nodes_of(graph, "prim::ListUnpack"):
-        sizes = node.inputsAt(0).node()
-        if (
-            sizes.kind() == "aten::size"
-            and sizes.inputsSize() == 1
-            and not ir.in_fallback(node)
-        ):
+        sizes = _all_sizes(node.inputsAt(0))
+        if sizes is not None and not ir.in_fallback(node):
             emit = Emit(graph, node, sizes)
+            x = sizes.inputsAt(0)
             axes = range(node.outputsSize())
-            ir.replace(
-                node,
-                [
-                    emit.op("aten::size", sizes.inputsAt(0), axis, type=ir.INT)
-                    for axis in axes
-                ],
-            )
+            results = [emit.op("aten::size", x, axis, type=ir.INT) for axis in axes]
+            ir.replace(node, results)
     for node in ir.nodes_of(graph, "aten::__getitem__"):
-        sizes = node.inputsAt(0).node()
-        if (
-            sizes.kind() == "aten::size"
-            and sizes.inputsSize() == 1
-            and ir.is_constant(node.inputsAt(1))
-        ):
-            size = Emit(graph, node).op(
-                "aten::size", sizes.inputsAt(0), node.inputsAt(1), type=ir.INT
-            )
+        sizes, axis = _all_sizes(node.inputsAt(0)), node.inputsAt(1)
+        if sizes is not None and ir.is_constant(axis):
+            emit = Emit(graph, node)
+            size = emit.op("aten::size", sizes.inputsAt(0), axis, type=ir.INT)
             ir.replace(node, [size])
     for node in ir.nodes_of(graph, "aten::len"):
-        sizes = node.inputsAt(0).node()
-        if sizes.kind() == "aten::size" and sizes.inputsSize() == 1:
-            ir.replace(
-                node,
-                [Emit(graph, node).op("aten::dim", sizes.inputsAt(0), type=ir.INT)],
-            )
+        sizes = _all_sizes(node.inputsAt(0))
+        if sizes is not None:
+            rank = Emit(graph, node).op("aten::dim", sizes.inputsAt(0), type=ir.INT)
+            ir.replace(node, [rank])
+
+
+def _all_sizes(value: Any) -> Any:
+    """The node `x.size()` that makes the list, or None."""
+    node = value.node()
+    return node if node.kind() == "aten::size" and node.inputsSize() == 1 else None
 
 
 # x + 0, x - 0, x * 1, x // 1: for integers only.
