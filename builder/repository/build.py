@@ -65,6 +65,7 @@ def build_repository(
     if write_env and any(result.ok for result in results):
         # imports protobuf, which an unchanged model does not need
         from builder import triton
+
         triton.write_env(Path(out))
     results += [ModelResult(name, error=error) for name, error in without.items()]
     return sorted(results, key=lambda result: result.name)
