@@ -55,10 +55,7 @@ def promote_command(
     preflight.check(target)
     store.tidy(target)
     with signatures.signing_with(sign):
-        done = [
-            history.promote(folder, target, accept=accept_incompatible)
-            for folder in folders
-        ]
+        done = _promoted(folders, target, accept_incompatible)
     names = [folder.name for folder in folders]
     terminal.note_if_any(records.carry(source, target, names))
     signed = [target / one.name for one in folders if signatures.is_signed(one)]
@@ -68,6 +65,14 @@ def promote_command(
     options.note_incompatible(terminal, done)
     data = {"from": source, "to": target, "models": [asdict(one) for one in done]}
     terminal.result(data, lambda: show(terminal, done))
+
+
+def _promoted(
+    folders: Sequence[Path], target: Path, accept: bool
+) -> list[history.Promotion]:
+    from builder.triton import history
+
+    return [history.promote(folder, target, accept=accept) for folder in folders]
 
 
 def show(terminal: Terminal, done: Sequence[history.Promotion]) -> None:

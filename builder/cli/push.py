@@ -72,7 +72,6 @@ def push_command(
     """
     from builder import deployment
     from builder.cli.verify import quiet_interrupts
-    from builder.report import records
     from builder.triton import signatures
 
     target = _target(to or repository, url, settings)
@@ -85,14 +84,22 @@ def push_command(
         )
     served = target.repository
     if served != repository:
-        pushed = [one.name for one in found if one.live]
-        terminal.note_if_any(records.carry(repository, served, pushed))
+        _carry_figures(terminal, repository, served, found)
     options.note_incompatible(terminal, found)
     live = all(one.live for one in found)
     models = [{**asdict(one), "live": one.live} for one in found]
     data = {"repository": repository, "served": served, "live": live, "models": models}
     terminal.result(data, lambda: show(terminal, found))
     return 0 if live else 3
+
+
+def _carry_figures(
+    terminal: Terminal, repository: Path, served: Path, found: list[Pushed]
+) -> None:
+    from builder.report import records
+
+    pushed = [one.name for one in found if one.live]
+    terminal.note_if_any(records.carry(repository, served, pushed))
 
 
 def _target(served: Path, url: str | None, settings: dict[str, Any]) -> Target:

@@ -169,9 +169,7 @@ def tune_command(
     for spec in specs:
         found, error = _tuned(terminal, spec, chosen, settings, repository)
         if found is None:
-            terminal.failure(f"{spec.name}: {error}", None)
-            reason = describe(error) if error else None
-            done.append({"name": spec.name, "error": reason})
+            done.append(_failed(terminal, spec.name, error))
             continue
         manifest = None if dry_run else spec.manifest
         done.append(_result(terminal, found, manifest, repository, models))
@@ -259,6 +257,14 @@ def _settings(given: dict[str, Any], only: tuple[str, ...]) -> Settings:
 
     names = ("flavour", "serve_as", "store", "plugins")
     return Settings(only=only, **{name: given[name] for name in names})
+
+
+def _failed(
+    terminal: Terminal, name: str, error: TrtBuildError | None
+) -> dict[str, Any]:
+    """Print the error of a model, and return its entry in the results."""
+    terminal.failure(f"{name}: {error}", None)
+    return {"name": name, "error": describe(error) if error else None}
 
 
 def _tuned(
