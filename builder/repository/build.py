@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder import pipeline, processes, unforeseen
 from builder.errors import EnvironmentProblem, ManifestError
@@ -19,6 +19,8 @@ from builder.repository.kept import Checked, Kept, of_variant, served_as
 from builder.repository.result import RECORDED, ModelResult
 from builder.repository.settings import Settings, resolved
 
+if TYPE_CHECKING:
+    from builder.store import Plans
 FINISHED = "finished"
 """Prefix of the phase that `progress` receives when a model is finished."""
 
@@ -226,10 +228,7 @@ def _task(
     )
 
     def done(result: Any) -> None:
-        ok = isinstance(result, ModelResult) and result.ok
-        words = (
-            f"{result.state}, {sum(result.seconds.values()):.1f} s" if ok else "failed"
-        )
+        words = _outcome(result)
         progress(order.spec.name, f"{FINISHED}: {words} ({next(count)} of {total})")
 
     return processes.Task(
@@ -241,6 +240,13 @@ def _task(
         handlers={**signing.HANDLERS, **signatures.handlers(order.stage)},
         done=done,
     )
+
+
+def _outcome(result: Any) -> str:
+    """The state and the seconds of a model that was built, or `failed`."""
+    if isinstance(result, ModelResult) and result.ok:
+        return f"{result.state}, {sum(result.seconds.values()):.1f} s"
+    return "failed"
 
 
 def perform(order: Order, kept: Kept | None, progress: Progress) -> ModelResult:
@@ -264,19 +270,18 @@ def perform(order: Order, kept: Kept | None, progress: Progress) -> ModelResult:
     return result
 
 
+def _plans(order: Order) -> Plans:
+    from builder.store import Plans, Store
+
+    store = Store(order.store) if order.store else None
+    return Plans(store, order.last, rebuild=order.rebuild, share=order.share)
+
+
 def _publish(
     order: Order, kept: Kept | None, progress: Progress, result: ModelResult
 ) -> None:
     """Run the pipeline to its end and fill in the result, stage by stage."""
-    from builder import store
-    from builder.store import Plans
-
-    plans = Plans(
-        store.Store(order.store) if order.store else None,
-        order.last,
-        rebuild=order.rebuild,
-        share=order.share,
-    )
+    plans = _plans(order)
     clock = pipeline.Clock(order.spec.name, progress, result.reached)
     result.seconds = clock.seconds
     shown: dict[str, Any] = {}

@@ -19,15 +19,7 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
     """
     wanted = request_of(order, hashes)
     record = recorded(order, wanted)
-    reason = (
-        "--rebuild" if order.rebuild else stale_because(order, wanted, record, hashes)
-    )
-    if (
-        reason is None
-        and order.edits == edits.OVERWRITE
-        and edits.edits(order.folder, hashes)
-    ):
-        reason = "--overwrite-edits"
+    reason = _reason(order, wanted, record, hashes)
     if reason is None:
         notes = edits.notes(order.folder, hashes)
         return _unchanged(order, record, notes, edited=bool(notes))
@@ -44,12 +36,27 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
         edits.refuse(order.folder, hashes, order.edits)
     except UsageError as error:
         return ModelResult(order.spec.name, error=error, because=reason)
-    parts = {
-        label: made["parts"] for label, made in (record.get("plans") or {}).items()
-    }
+    plans = record.get("plans") or {}
+    parts = {label: made["parts"] for label, made in plans.items()}
     return replace(
         order, options=options_of(order), request=wanted, because=reason, last=parts
     )
+
+
+def _reason(
+    order: Order,
+    wanted: Mapping[str, Any],
+    record: Mapping[str, Any],
+    hashes: store.Hashes,
+) -> str | None:
+    """Why the model is built, or None if it is unchanged."""
+    if order.rebuild:
+        return "--rebuild"
+    reason = stale_because(order, wanted, record, hashes)
+    if reason is None and order.edits == edits.OVERWRITE:
+        edited = edits.edits(order.folder, hashes)
+        return "--overwrite-edits" if edited else None
+    return reason
 
 
 def _keeping_adopted(order: Order, hashes: store.Hashes) -> Order:
