@@ -165,13 +165,16 @@ def _waterfall(passes: Sequence[Mapping[str, Any]], at: str) -> Iterator[Chart]:
             left + same, y, other, kind, note, at=f"{spot}/before", value=before
         )
         drawing.text(right + 4.0, y + 11.0, f"{after} ({after - before:+d})", "number")
-    left_out = len(passes) - len(shown)
+    words = _waterfall_words(passes, len(passes) - len(shown))
+    legend = (("fewer", "removed"), ("more", "added"))
+    yield Chart("Lowering", words, len(shown) * ROW, tuple(drawing.shapes), legend)
+
+
+def _waterfall_words(passes: Sequence[Mapping[str, Any]], left_out: int) -> str:
     more = f" The {left_out} smallest changes are left out." if left_out else ""
     first = passes[0]["before"]
     last = passes[-1]["after"]
-    words = f"Nodes after each pass that changed their number: {first} before, {last} after.{more}"
-    legend = (("fewer", "removed"), ("more", "added"))
-    yield Chart("Lowering", words, len(shown) * ROW, tuple(drawing.shapes), legend)
+    return f"Nodes after each pass that changed their number: {first} before, {last} after.{more}"
 
 
 def _phases(seconds: Mapping[str, float], at: str) -> Iterator[Chart]:
@@ -442,16 +445,13 @@ def _histogram(
 def _latency(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
     """Plot latency percentiles against throughput: a point for each load, with 95 % intervals."""
     levels = bench["levels"]
-    known = [
-        name for name in SERIES if any(name in one["latency_ms"] for one in levels)
-    ]
+    intervals = [level["latency_ms"] for level in levels]
+    known = [name for name in SERIES if any(name in one for one in intervals)]
     if not known:
         return
     rates = [one["throughput"]["value"] for one in levels]
-    intervals = [level["latency_ms"] for level in levels]
-    top = max(
-        found[name]["high"] for found in intervals for name in known if name in found
-    )
+    highs = [one[name]["high"] for one in intervals for name in known if name in one]
+    top = max(highs)
     plane = _Plane((0.0, 0.0), (max(rates) * 1.08 or 1.0, top * 1.05 or 1.0), 220.0)
     drawing = _Drawing()
     plane.draw(drawing, "requests/s", "↑ ms")
@@ -466,15 +466,22 @@ def _latency(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
         for index, spot in spots.items():
             pointer = f"{at}/{index}/latency_ms/{name}/value"
             _latency_point(drawing, plane, levels[index], name, spot, color, pointer)
-    for level in levels:
-        if first := level["latency_ms"].get(known[0]):
-            y = plane.y(first["value"]) + 14.0
-            x = plane.x(level["throughput"]["value"])
-            drawing.text(x, min(y, 186.0), level["load"], "middle")
+    _name_loads(drawing, plane, levels, known[0])
     legend = tuple(zip(COLORS, known, strict=False))
     words = f"Latency against throughput over {bench['protocol']}, with 95 % intervals."
     title = f"Latency against load, {bench['protocol']}"
     yield Chart(title, words, plane.height, tuple(drawing.shapes), legend)
+
+
+def _name_loads(
+    drawing: _Drawing, plane: _Plane, levels: Sequence[Mapping[str, Any]], name: str
+) -> None:
+    """Write each load below its point of the percentile `name`."""
+    for level in levels:
+        if interval := level["latency_ms"].get(name):
+            y = plane.y(interval["value"]) + 14.0
+            x = plane.x(level["throughput"]["value"])
+            drawing.text(x, min(y, 186.0), level["load"], "middle")
 
 
 def _latency_point(

@@ -113,14 +113,8 @@ def _model(folder: Path, name: str, found: Records) -> Facts:
             facts |= {"graph": _graph(folder, record)}
             facts |= {**_files(folder, record), "snippets": snippets.of(name, record)}
     except TrtBuildError as error:
-        unread = {
-            **empty,
-            "unreadable": [error.message],
-            "bytes": None,
-            "steps": [],
-            "files": {},
-        }
-        unread |= {"graph": []}
+        unread = {**empty, "unreadable": [error.message], "bytes": None}
+        unread |= {"steps": [], "files": {}, "graph": []}
         return _judged({"name": name, **unread, "snippets": {}})
     try:
         with shaped(records.folder(folder.parent)):

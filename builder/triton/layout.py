@@ -118,11 +118,9 @@ def ensemble_sidecar(
         for t in (*message.input, *message.output)
     }
     without = [name for name, step in steps.items() if not step.max_batch_size]
-    reason = (
-        f"not every step batches: {', '.join(without)}"
-        if without
-        else "every step batches"
-    )
+    reason = "every step batches"
+    if without:
+        reason = f"not every step batches: {', '.join(without)}"
     return {
         **_common(artifact.spec, message),
         "serve_as": "ensemble",
