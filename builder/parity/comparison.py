@@ -215,17 +215,11 @@ def _values(
     dtype = known.name if known else ""
     rtol, atol = limits(want, dtype, tolerance, precision)
     if not want.size:
-        return OutputComparison(
-            name, None, 0.0, None, 0.0, None, 1.0, rtol, atol, share=0.0
-        )
+        return _of_empty(name, rtol, atol)
     error, magnitude = _error(got, want)
     allowed = atol + rtol * magnitude
     passes = error <= allowed
-    relative = np.divide(
-        error, magnitude, out=np.zeros_like(error), where=magnitude > 0
-    )
-    absolute_at = _index_of_max(error)
-    relative_at = _index_of_max(relative)
+    relative = _relative(error, magnitude)
     noise = _noise(error, want)
     shares = _shares(error, allowed)
     if passes.all():
@@ -235,10 +229,8 @@ def _values(
     return OutputComparison(
         name,
         problem,
-        float(error[absolute_at]),
-        absolute_at,
-        float(relative[relative_at]),
-        relative_at,
+        *_largest(error),
+        *_largest(relative),
         _cosine(got, want),
         rtol,
         atol,
@@ -246,6 +238,18 @@ def _values(
         float(shares.max()),
         _spread(got, want, shares),
     )
+
+
+def _of_empty(name: str, rtol: float, atol: float) -> OutputComparison:
+    return OutputComparison(
+        name, None, 0.0, None, 0.0, None, 1.0, rtol, atol, share=0.0
+    )
+
+
+def _relative(error: Array, magnitude: Array) -> Array:
+    """The error relative to the magnitude; 0 where that is 0."""
+    zeros = np.zeros_like(error)
+    return np.divide(error, magnitude, out=zeros, where=magnitude > 0)
 
 
 def _too_noisy(noise: float, most: float | None) -> str | None:
@@ -297,6 +301,12 @@ def _error(got: Array, want: Array) -> tuple[Array, Array]:
     difference = np.abs(np.subtract(a, b, out=np.full(a.shape, np.inf), where=finite))
     unequal = np.maximum(difference, np.finfo(np.float64).tiny)
     return np.where(same, 0.0, unequal), np.where(np.isfinite(b), np.abs(b), 0.0)
+
+
+def _largest(error: Array) -> tuple[float, tuple[int, ...]]:
+    """The largest error and its index."""
+    at = _index_of_max(error)
+    return float(error[at]), at
 
 
 def _index_of_max(error: Array) -> tuple[int, ...]:

@@ -423,9 +423,8 @@ def convert(
     if not isinstance(found, fallback.PartitionedConversion):
         whole = Network((), found, prepared.goldens)
         return Converted(prepared, found, (whole,), (), warnings)
-    recorded = segment_goldens.record(
-        found.partition, prepared.goldens, spec, compares=compares
-    )
+    goldens = prepared.goldens
+    recorded = segment_goldens.record(found.partition, goldens, spec, compares=compares)
     try:
         networks = tuple(_networks(found, recorded, spec, layout))
     except RuntimeError as error:

@@ -106,13 +106,7 @@ class Axes:
         """The relations between the axes and the program's conditions on them (`guarded`), with
         their names in these specs.
         """
-        sizes = [
-            [
-                size.node.expr if isinstance(size, torch.SymInt) else size
-                for size in shape
-            ]
-            for _, shape in self._shapes()
-        ]
+        sizes = [[_expression(size) for size in shape] for _, shape in self._shapes()]
         names: list[Sequence[int | str]] = [spec.shape for spec in specs]
         pairs = [
             pair
@@ -215,23 +209,11 @@ class Axes:
             )
         sizes: dict[str, int | str] = {}
         for spec, own in zip(specs, self._stated(), strict=True):
-            name = own.name
-            if spec.dtype != own.dtype:
-                raise UsageError(
-                    f"input {name} is {spec.dtype} in the manifest and {own.dtype} in the program",
-                    where=where,
-                )
-            shape = dict(self._shapes())[str(name)]
-            if len(spec.shape) != len(shape):
-                raise UsageError(
-                    f"input {name} has {len(spec.shape)} axes in the manifest and {len(shape)} in"
-                    " the program",
-                    where=where,
-                )
+            shape = dict(self._shapes())[str(own.name)]
+            _check_type(spec, own, len(shape), where)
             for index, (axis, size) in enumerate(zip(spec.shape, shape, strict=True)):
-                self._check_axis(
-                    spec, f"input {name}, axis {index}", axis, size, sizes, where
-                )
+                which = f"input {own.name}, axis {index}"
+                self._check_axis(spec, which, axis, size, sizes, where)
         self._check_relations(specs, where, guarded)
 
     def _check_relations(
@@ -297,6 +279,28 @@ class Axes:
                 fix="narrow the range in the manifest, or export the program again with a wider"
                 " Dim",
             )
+
+
+def _expression(size: Any) -> Any:
+    """The expression of a symbolic size; a fixed size as it is."""
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+def _check_type(
+    spec: TensorSpec, own: TensorSpec, rank: int, where: str | None
+) -> None:
+    """Check the dtype and the rank of a spec. `own` is the spec of the program."""
+    if spec.dtype != own.dtype:
+        raise UsageError(
+            f"input {own.name} is {spec.dtype} in the manifest and {own.dtype} in the program",
+            where=where,
+        )
+    if len(spec.shape) != rank:
+        raise UsageError(
+            f"input {own.name} has {len(spec.shape)} axes in the manifest and {rank} in the"
+            " program",
+            where=where,
+        )
 
 
 def _listed(sizes: Mapping[str, int]) -> str:

@@ -93,17 +93,16 @@ class Heads:
         """
         rows = _read(layer)
         shaped = _only_user(layer, _RESHAPES)
-        move: Any = (
-            _read(rows) if _is(rows, _RESHAPES) and len(rows.users) == 1 else None
-        )
+        alone = _is(rows, _RESHAPES) and len(rows.users) == 1
+        move: Any = _read(rows) if alone else None
         if shaped is None or not _is(move, _PERMUTE) or len(move.users) > 1:
             return
         if list(move.args[1]) != [2, 0, 1, 3] or not _joins(move.args[0], rows, shaped):
             return
         back = _only_user(shaped, _TRANSPOSE)
         back = back if _swaps(back) else None
-        claimed = [rows, layer, shaped, move, *([] if back is None else [back])]
-        if not self._claim(*claimed):
+        nodes = (rows, layer, shaped, move, back)
+        if not self._claim(*(node for node in nodes if node is not None)):
             return
         time, batch, _ = shaped.args[1]
         _, heads, _, width = _shape(move.args[0])
@@ -111,11 +110,9 @@ class Heads:
             leading, order = [time, batch], [2, 0, 1, 3]
         else:
             leading, order = [batch, time], [0, 2, 1, 3]
-        steps = (
-            ("aten::permute", (order,)),
-            ("aten::reshape", ([*leading, heads * width],)),
-        )
-        self.forms[rows] = Form(move.args[0], steps)
+        permute = ("aten::permute", (order,))
+        reshape = ("aten::reshape", ([*leading, heads * width],))
+        self.forms[rows] = Form(move.args[0], (permute, reshape))
         self.forms[shaped] = Form(layer)
         self.skipped.add(move)
         self.moved.update((rows, layer))

@@ -79,7 +79,10 @@ def call(
         (tensor, *_) = node.args
         meta = tensor.meta["val"] if isinstance(tensor, torch.fx.Node) else source
         return Quantized(node, source, grid, meta.dtype)
-    result = node.meta["val"].dtype
+    return _dequantized(walker, source, grid, node.meta["val"].dtype)
+
+
+def _dequantized(walker: Walker, source: Any, grid: Grid, result: torch.dtype) -> Any:
     if isinstance(source, Quantized):
         if not source.grid.same(grid):
             raise walker.error(

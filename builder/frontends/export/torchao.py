@@ -285,17 +285,19 @@ def _reduced(walker: Walker, tensor: Any, block: Sequence[Any]) -> list[int]:
     return axes
 
 
+def _refuse_zero_points(walker: Walker, value: Any) -> None:
+    zero = tensor_of(walker, value)
+    if zero is None or bool((zero != 0).any()):
+        raise walker.error("torchao rounds an activation with zero points", fix=_PT2E)
+
+
 def _quantized(walker: Walker, node: Any, given: Mapping[str, Any]) -> Rounded:
     _check(walker, node, given, "output_dtype")
     value = given["input"]
     scale = given["scale"]
     limits = _limits(given)
     if not isinstance(given.get("zero_point"), NoZeroPoint):
-        zero = tensor_of(walker, node.args[3])
-        if zero is None or bool((zero != 0).any()):
-            raise walker.error(
-                "torchao rounds an activation with zero points", fix=_PT2E
-            )
+        _refuse_zero_points(walker, node.args[3])
     constant = tensor_of(walker, node.args[2])
     source = _source(node.args[2])
     if constant is not None:

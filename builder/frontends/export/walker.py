@@ -479,22 +479,23 @@ class Walker:
         values = [
             self._argument(a, given.get(a.name, a.default)) for a in known.arguments
         ]
-        types = known.returns
-        kind = known.kind
         meta = node.meta.get("val")
-        if not self.has_writes and target in _VIEWS:
-            kind = "aten::reshape"
+        reshapes = target in _VIEWS and not self.has_writes
+        kind = "aten::reshape" if reshapes else known.kind
         if convolution := convolutions.arranged(kind, values, meta, self._constant):
             kind, values = convolutions.KIND, convolution
-        created = self._create(kind, values, types)
+        created = self._create(kind, values, known.returns)
         if created.schema() == _NO_SCHEMA:
             self._find_schema(created, target, known)
+        return self._results(node, created, known)
+
+    def _results(self, node: torch.fx.Node, created: Any, known: Signature) -> Known:
+        """The output of the created node, a tuple of several outputs, or None without outputs."""
         outputs = list(created.outputs())
         if known.returns_list:
-            metas = _metas(node, len(types))
-            outputs = [
-                self._unpacked(*pair) for pair in zip(outputs, metas, strict=True)
-            ]
+            metas = _metas(node, len(outputs))
+            pairs = zip(outputs, metas, strict=True)
+            outputs = [self._unpacked(*pair) for pair in pairs]
         if len(outputs) == 1:
             return outputs[0]
         return tuple(outputs) if outputs else None
