@@ -309,24 +309,15 @@ class _Run:
             load = Load(rate=rate)
             seconds = self.options.seconds
             found = long_enough(partial(self.level, client), load, seconds, percent)
-            value = found.latency_ms.get(name)
-            held = (
-                value is not None
-                and value.value <= most
-                and not found.errors
-                and not found.dropped
-                and found.throughput.value
-                >= KEEPS_UP * rate - _noise(rate, found.seconds)
-            )
-            shown = None if value is None else value.value
-            trials.append(
-                {
-                    "rate": rate,
-                    "ms": shown,
-                    "throughput": found.throughput.value,
-                    "held": held,
-                }
-            )
+            latency = found.latency_ms.get(name)
+            ms = None if latency is None else latency.value
+            throughput = found.throughput.value
+            fast = ms is not None and ms <= most
+            complete = not found.errors and not found.dropped
+            least = KEEPS_UP * rate - _noise(rate, found.seconds)
+            held = fast and complete and throughput >= least
+            trial = {"rate": rate, "ms": ms, "throughput": throughput, "held": held}
+            trials.append(trial)
             return held
 
         high = max((level.throughput.value for level in levels), default=0.0) or 100.0

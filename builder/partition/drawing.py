@@ -72,33 +72,34 @@ def svg(partition: Partition) -> str:
     for box in boxes:
         box.y = y
         y += box.height + GAP
-    column = (
-        MARGIN + WIDTH + LANE * (max((arrow.lane for arrow in arrows), default=0) + 1)
-    )
-    longest = max(
-        (LETTER * len(line) for arrow in arrows if arrow.lane for line in arrow.labels),
-        default=0.0,
-    )
+    lanes = max((arrow.lane for arrow in arrows), default=0) + 1
+    column = MARGIN + WIDTH + LANE * lanes
+    labels = [line for arrow in arrows if arrow.lane for line in arrow.labels]
+    longest = max((LETTER * len(line) for line in labels), default=0.0)
     width = column + int(min(longest, LONGEST)) + MARGIN
-    root = ElementTree.Element(
-        "svg",
-        xmlns="http://www.w3.org/2000/svg",
-        width=str(width),
-        height=str(y),
-        viewBox=f"0 0 {width} {y}",
-    )
-    style = (
-        "text{font:12px ui-monospace,monospace;fill:#1c2430;white-space:pre}.t{font-weight:bold}"
-        "text{font:12px ui-monospace,monospace;fill:#1c2430;white-space:pre}.t{font-weight:bold}"
-    )
-    ElementTree.SubElement(root, "style").text = (
-        style + "path{fill:none;stroke:#5b6b7f}"
-    )
+    root = _picture(width, y)
     for box in boxes:
         _draw_box(root, box)
     for arrow in arrows:
         _draw_arrow(root, boxes[arrow.source], boxes[arrow.target], arrow, column)
     return ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _picture(width: int, height: int) -> ElementTree.Element:
+    """A picture without content."""
+    root = ElementTree.Element(
+        "svg",
+        xmlns="http://www.w3.org/2000/svg",
+        width=str(width),
+        height=str(height),
+        viewBox=f"0 0 {width} {height}",
+    )
+    style = (
+        "text{font:12px ui-monospace,monospace;fill:#1c2430;white-space:pre}.t{font-weight:bold}"
+        "path{fill:none;stroke:#5b6b7f}"
+    )
+    ElementTree.SubElement(root, "style").text = style
+    return root
 
 
 def _specs(partition: Partition) -> dict[str, TensorSpec | None]:

@@ -102,10 +102,8 @@ def infer_shapes(
     """
     steps = view.steps(lowered.graph) if steps is None else steps
     axes = bounds.axes(steps, ranges or {}, profiles)
-    profiles = [
-        {**profile, **{axis.name: axis.range for axis in axes.values()}}
-        for profile in profiles
-    ]
+    dependent = {axis.name: axis.range for axis in axes.values()}
+    profiles = [{**profile, **dependent} for profile in profiles]
     points, memory = probes(profiles), Memory()
     interpreters = [
         _interpreter(lowered, specs, sizes, memory, axes) for sizes in points
@@ -119,13 +117,8 @@ def infer_shapes(
     }
     opened = {name: node.kind() for name, node in interpreters[0].sources.items()}
     bounds.check(ranges or {}, opened)
-    return Shapes(
-        tuple(points),
-        known,
-        tuple(profiles),
-        tuple(counts[1] for counts in flops),
-        opened,
-    )
+    at_opt = tuple(counts[1] for counts in flops)
+    return Shapes(tuple(points), known, tuple(profiles), at_opt, opened)
 
 
 def probes(profiles: Sequence[Profile]) -> list[Sizes]:

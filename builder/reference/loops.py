@@ -102,27 +102,20 @@ class LoopStep:
         }
         self.count, self.condition = limits.get("COUNT"), limits.get("WHILE")
         made = {tensor for node in members for tensor in node.outputs}
-        self.inputs = tuple(
-            {
-                t: None
-                for node in members
-                for t in node.inputs
-                if t is not None and t not in made
-            }
-        )
-        self.outputs = tuple(
-            tensor for node in self.by_kind["LOOP_OUTPUT"] for tensor in node.outputs
-        )
+        read = [t for node in members for t in node.inputs if t is not None]
+        self.inputs = tuple(dict.fromkeys(t for t in read if t not in made))
+        ends = self.by_kind["LOOP_OUTPUT"]
+        self.outputs = tuple(tensor for node in ends for tensor in node.outputs)
         self.error: Callable[[str], NetworkEvaluationError] = boundary[0].error
         body = [node for node in members if node not in set(boundary)]
         # The results of one iteration: the recurrences' next values, and the elements of the
         # outputs.
         results = [node.inputs[1] for node in self.by_kind["RECURRENCE"]]
-        results += [node.inputs[0] for node in self.by_kind["LOOP_OUTPUT"]]
+        results += [node.inputs[0] for node in ends]
         self.body = region(body, results)
-        self.goes_on = (
-            region(body, [self.condition]) if self.condition is not None else None
-        )
+        self.goes_on = None
+        if self.condition is not None:
+            self.goes_on = region(body, [self.condition])
 
     def evaluate(self, values: Values) -> None:
         """Compute the loop's outputs in `values`. A recurrence's last value is that after the final

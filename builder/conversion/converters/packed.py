@@ -99,6 +99,14 @@ def pad(
     return (ctx.permute(x, [1, 0, *range(2, rank)]) if batch_first else x), lengths
 
 
+def _require_features(ctx: ConversionContext, padded: ITensor) -> None:
+    rank = ctx.rank(padded)
+    if rank != 3:
+        raise Unconvertible(
+            f"packed data of rank {rank - 1}; a recurrent layer takes rows of features"
+        )
+
+
 def _register(name: str, kind: Kind) -> None:
     @converter(
         f"aten::{name}.data({_ARGUMENTS.format(kind.hx)} -> {tensors(1 + kind.states)}",
@@ -116,24 +124,14 @@ def _register(name: str, kind: Kind) -> None:
         num_layers: int,
         bidirectional: bool,
     ) -> Any:
-        rank = ctx.rank(data.padded)
-        if rank != 3:
-            raise Unconvertible(
-                f"packed data of rank {rank - 1}; a recurrent layer takes rows of features"
-            )
+        padded, lengths = data.padded, data.lengths
+        _require_features(ctx, padded)
         stacked = weights_of(params, has_biases, num_layers, bidirectional)
         states = reads_states(node)
         output, *finals = sequence(
-            ctx,
-            kind.cell,
-            data.padded,
-            state_of(hx),
-            stacked,
-            False,
-            states,
-            data.lengths,
+            ctx, kind.cell, padded, state_of(hx), stacked, False, states, lengths
         )
-        return Rows(output, data.lengths), *finals
+        return Rows(output, lengths), *finals
 
     layer.__doc__ = f"{module_of(name)} of a PackedSequence"
 

@@ -34,11 +34,7 @@ def slice_(
     strides = _numbers(layer.stride if stride is None else stride)
     mode = layer.mode.name
     empty = None
-    if axes is None:
-        axes = getattr(layer, "axes", None)
-    positions = (
-        range(x.dim()) if axes is None else [axis % x.dim() for axis in _numbers(axes)]
-    )
+    positions = _positions(layer, x.dim(), axes)
     for axis, first, count, step in zip(positions, starts, sizes, strides, strict=True):
         if _inside(first, count, step, x.shape[axis]):
             x = _slice_axis(x, axis, first, count, step)
@@ -51,6 +47,15 @@ def slice_(
         else:
             x = _lengthen(x, axis, count)
     return x if empty is None or mode != "FILL" else _filled(x, empty, fill)
+
+
+def _positions(layer: ILayer, rank: int, axes: Tensor | None) -> list[int]:
+    """The sliced axes, from 0 to rank - 1."""
+    if axes is None:
+        axes = getattr(layer, "axes", None)
+    if axes is None:
+        return list(range(rank))
+    return [axis % rank for axis in _numbers(axes)]
 
 
 def _numbers(values: Iterable[Any]) -> list[int]:

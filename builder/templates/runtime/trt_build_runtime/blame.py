@@ -83,18 +83,15 @@ def blamed(
     integers = [
         (position, declared["name"], tensor)
         for position, (declared, tensor) in enumerate(zip(inputs, tensors))
-        if tensor.numel()
-        and not tensor.is_floating_point()
-        and tensor.dtype != torch.bool
+        if tensor.numel() and _is_integer(tensor)
     ]
     if outside := _outside(integers, limits, stated):
-        return InvalidRequest(
-            "; ".join(
-                f"input {name!r} has values from {int(tensor.min())} to {int(tensor.max())}, and"
-                f" the model takes 0 to {size - 1}"
-                for name, tensor, size in outside
-            )
+        each = (
+            f"input {name!r} has values from {int(tensor.min())} to {int(tensor.max())}, and"
+            f" the model takes 0 to {size - 1}"
+            for name, tensor, size in outside
         )
+        return InvalidRequest("; ".join(each))
     if not integers:
         return type(error)(text)
     spans = ", ".join(
@@ -102,6 +99,10 @@ def blamed(
         for _, name, tensor in integers
     )
     return InvalidRequest(f"an index is out of range, in one of the inputs: {spans}")
+
+
+def _is_integer(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() and tensor.dtype != torch.bool
 
 
 def _outside(

@@ -23,11 +23,9 @@ class SegmentsExecutor:
     def __init__(
         self, folder: Path, facts: dict[str, Any], args: dict[str, str]
     ) -> None:
-        self.folder, self.stays, self.graphs = (
-            folder,
-            bool(facts.get("step_of")),
-            graphs(facts),
-        )
+        self.folder = folder
+        self.stays = bool(facts.get("step_of"))
+        self.graphs = graphs(facts)
         self.device, self.why = _device(args)
         self.tf32 = tf32(facts)
         self.stream = None
