@@ -14,7 +14,9 @@ SMALLEST = 0.05
 """Smaller changes are no difference, even if the intervals within each run are narrower. Two runs
 of one server on a quiet host differ by a few percent.
 """
-BETTER, WORSE, SAME = "better", "worse", "no difference"
+BETTER = "better"
+WORSE = "worse"
+SAME = "no difference"
 
 
 @dataclass(frozen=True)

@@ -171,8 +171,11 @@ class _Run:
         options: Options,
         progress: Progress | None,
     ) -> None:
-        self.model, self.endpoint, self.protocol = model, endpoint, protocol
-        self.memory, self.options = memory, options
+        self.model = model
+        self.endpoint = endpoint
+        self.protocol = protocol
+        self.memory = memory
+        self.options = options
         self.progress = progress or (lambda subject, phase: None)
         self.url = endpoint.url(protocol)
         self.sequences = options.sequences or requests(
@@ -353,7 +356,9 @@ def search_rate(
     """Return the highest sustained rate with the relative `precision`; None if none was found in
     `steps` trials. `start` is the first rate.
     """
-    low, high, rate = 0.0, float("inf"), start
+    low = 0.0
+    high = float("inf")
+    rate = start
     for _ in range(steps):
         if holds(rate):
             low = rate

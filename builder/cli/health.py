@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from builder.parity import ModelHealth
     from builder.serving import Access
 
-HEALTHY, WRONG, UNHEALTHY = 0, 3, 4
+HEALTHY = 0
+WRONG = 3
+UNHEALTHY = 4
 
 
 @click.command(

@@ -89,7 +89,8 @@ def row(name: str, entry: Entry, bench: Sequence[Mapping[str, Any]]) -> list[str
     """One line of the table, with the figures of the fastest of the benchmarks."""
     error = (entry.parity or {}).get("absolute")
     best = max(bench, key=lambda one: one["requests_per_second"] or 0.0, default={})
-    rate, latency = best.get("requests_per_second"), best.get("p99_ms")
+    rate = best.get("requests_per_second")
+    latency = best.get("p99_ms")
     return [
         name,
         str(entry.number),

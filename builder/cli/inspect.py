@@ -66,7 +66,8 @@ def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None
     from builder import manifest
     from builder.cli import isolated
 
-    flavour, plugins = settings.pop("flavour"), settings.pop("plugins")
+    flavour = settings.pop("flavour")
+    plugins = settings.pop("plugins")
     picture: Path | None = settings.pop("graph")
     isolate = settings.pop("isolate")
     inputs = options.parsed(settings.pop("inputs"))

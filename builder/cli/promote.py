@@ -85,7 +85,8 @@ def _refuse_nested(source: Path, target: Path) -> None:
     """Raise UsageError if one repository is inside the other: Triton takes each folder of a
     repository for a model.
     """
-    one, other = source.resolve(), target.resolve()
+    one = source.resolve()
+    other = target.resolve()
     if one in other.parents or other in one.parents:
         raise UsageError(
             f"{target} and {source} are inside each other, and Triton takes each folder of a"

@@ -57,7 +57,8 @@ def rollback_command(
     if before == now:
         state, served = "unchanged", "already served, unchanged"
     else:
-        state, served = "rolled back", f"served, and was {before}"
+        state = "rolled back"
+        served = f"served, and was {before}"
     data = {"repository": repository, "model": model, "from": before, "to": now}
     data["state"] = state
     terminal.result(data, lambda: terminal.line(f"{model}: version {now} is {served}"))

@@ -14,7 +14,9 @@ from builder.cli.terminal import Terminal
 if TYPE_CHECKING:
     from builder.serving import Server
 
-HTTP, GRPC, METRICS = 8000, 8001, 8002
+HTTP = 8000
+GRPC = 8001
+METRICS = 8002
 PORTS = ("port", "http_port", "grpc_port", "metrics_port")
 SERVE_CHECKS = (
     "P04",

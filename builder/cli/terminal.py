@@ -92,8 +92,10 @@ class Terminal:
         quiet: bool = False,
         verbose: bool = False,
     ) -> None:
-        self.as_json, self.debug = as_json, debug
-        self.quiet, self.verbose = quiet, verbose
+        self.as_json = as_json
+        self.debug = debug
+        self.quiet = quiet
+        self.verbose = verbose
         self.out: TextIO | None = None
         self.names: dict[str, str] = {}
         self.before_result: list[Callable[[], None]] = []

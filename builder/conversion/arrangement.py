@@ -55,7 +55,8 @@ class Arrangement(Lengths):
             if match is not None and match in own:
                 own.remove(match)
                 others.remove(size)
-        total, rest = self.product(own), self.product(others)
+        total = self.product(own)
+        rest = self.product(others)
         sizes[at] = self.arithmetic("floordiv", total, rest) if rest != 0 else 0
         return sizes
 

@@ -85,7 +85,8 @@ def _bounds(
     ]
     if not spans:
         return None
-    low, high = max(s[0] for s in spans), min(s[1] for s in spans)
+    low = max(s[0] for s in spans)
+    high = min(s[1] for s in spans)
     return None if (low, high) == (-_INFINITY, _INFINITY) else (low, high)
 
 
@@ -112,7 +113,8 @@ def _product(spans: Sequence[Any]) -> Span:
     low, high = spans[0]
     for span in spans[1:]:
         ends = [_times(a, b) for a in (low, high) for b in span]
-        low, high = min(ends), max(ends)
+        low = min(ends)
+        high = max(ends)
     return low, high
 
 

@@ -66,14 +66,18 @@ class Lengths(Extent):
     def __init__(
         self, ctx: ConversionContext, given: Tensor, steps: Size, batch: Size
     ) -> None:
-        self.ctx, self.given, self.steps, self.batch = ctx, given, steps, batch
+        self.ctx = ctx
+        self.given = given
+        self.steps = steps
+        self.batch = batch
 
     @cached_property
     def lengths(self) -> ITensor:
         """[1, batch] of the index dtype. torch raises for an invalid length; here it is clamped, so
         that nothing is read out of bounds.
         """
-        ctx, dtype = self.ctx, dtypes.index_dtype()
+        ctx = self.ctx
+        dtype = dtypes.index_dtype()
         lengths = ctx.unsqueeze(ctx.tensor(self.given, dtype), [0])
         lengths = ctx.elementwise("MAX", lengths, _number(ctx, 1))
         return ctx.set_sizes(

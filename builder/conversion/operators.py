@@ -36,7 +36,8 @@ class Operators:
     """
 
     def __init__(self, ctx: ConversionContext, policy: precision.Policy) -> None:
-        self.ctx, self.policy = ctx, policy
+        self.ctx = ctx
+        self.policy = policy
 
     def evaluate(self, node: Node, values: list[Any]) -> list[Any] | None:
         """See `evaluate` of this module."""

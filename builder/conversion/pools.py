@@ -39,7 +39,8 @@ class Pool:
         """From PyTorch's arguments, with the unit axis that one-dimensional pooling gets."""
         sizes = filled(window, axes)
         steps = filled(stride, axes) if stride not in ([], None) else sizes
-        pads, spread = filled(padding, axes), filled(dilation, axes)
+        pads = filled(padding, axes)
+        spread = filled(dilation, axes)
         return Pool(
             with_unit(sizes, 1),
             with_unit(steps, 1),
@@ -124,7 +125,8 @@ def _all_dropped(pool: Pool, x: ITensor) -> bool:
     for axis, length in enumerate(x.shape[2:]):
         if length < 0:
             return False
-        padding, stride = pool.padding[axis], pool.stride[axis]
+        padding = pool.padding[axis]
+        stride = pool.stride[axis]
         rest = length + 2 * padding - pool.window[axis]
         down = rest // stride
         up = -(-rest // stride)

@@ -162,7 +162,8 @@ def _span(ctx: Lengths, difference: sympy.Expr) -> Any:
         trip_count = ctx.counters[counter]
         if slope.is_number:
             first, last = (0, trip_count - 1) if slope > 0 else (trip_count - 1, 0)
-            low, high = low.subs(counter, first), high.subs(counter, last)
+            low = low.subs(counter, first)
+            high = high.subs(counter, last)
     if low == high:
         return bounds(difference, ctx.ranges())
     least, most = (bounds(sympy.expand(end), ctx.ranges()) for end in (low, high))

@@ -127,8 +127,11 @@ class _Push:
         accept: bool,
         progress: Progress,
     ) -> None:
-        self.source, self.target, self.api = source, target, api
-        self.explicit, self.accept = explicit, accept
+        self.source = source
+        self.target = target
+        self.api = api
+        self.explicit = explicit
+        self.accept = accept
         self.name, self.folder = source.name, target.repository / source.name
         self.in_place = source.resolve() == self.folder.resolve()
         self.progress = progress
@@ -306,7 +309,8 @@ class _Push:
 
     def _has(self, folder: Path, before: _Seen | None) -> bool:
         """Whether the server has loaded `folder`, and no longer has the state `before`."""
-        client, name = self.api.client, folder.name
+        client = self.api.client
+        name = folder.name
         number = versions.found(folder)[0].number
         if not client.is_model_ready(name, str(number)):
             return False

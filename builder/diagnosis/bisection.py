@@ -80,8 +80,11 @@ def bisect(order: Order, reduce_to: Path | None, report: Any) -> Bisection:
 
 class _Bisect:
     def __init__(self, order: Order, reduce_to: Path | None, clock: Clock) -> None:
-        self.order, self.reduce_to, self.clock = order, reduce_to, clock
-        self.name, self.networks = order.spec.name, 0
+        self.order = order
+        self.reduce_to = reduce_to
+        self.clock = clock
+        self.name = order.spec.name
+        self.networks = 0
 
     def run(self) -> Bisection:
         with self.clock.phase("load"):

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
     Compared = tuple[str, Comparison]
 
-OK, FAILED, NOT_RUN = "ok", "failed", "not run"
+OK = "ok"
+FAILED = "failed"
+NOT_RUN = "not run"
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,9 @@ class _Climb:
     def __init__(
         self, order: Order, published: served.PublishedModel | None, clock: Clock
     ) -> None:
-        self.order, self.published, self.clock = order, published, clock
+        self.order = order
+        self.published = published
+        self.clock = clock
 
     def steps(self) -> Iterator[Step]:
         """Yield each step as soon as it is compared. Steps after one that raised are left out."""
@@ -145,7 +149,8 @@ class _Climb:
             return stages.lower_as_written(loaded, unforeseen.as_defect(error))
 
     def _lowered_step(self, lowered: stages.Lowered, recorded: stages.Recorded) -> Step:
-        spec, reason = lowered.spec, lowered.graph.as_written
+        spec = lowered.spec
+        reason = lowered.graph.as_written
         compared = compared_graph(
             lowered.graph, spec, lowered.outputs, recorded.goldens, "fp32"
         )
@@ -158,7 +163,9 @@ class _Climb:
 
 def _step(name: str, compared: Iterable[Compared], note: str = "") -> Step:
     """Return the largest error of the comparisons. An exception becomes the step's problem."""
-    answers, shares, problem = 0, [0.0], None
+    answers = 0
+    shares = [0.0]
+    problem = None
     try:
         for golden, comparison in compared:
             answers += 1
@@ -213,7 +220,8 @@ def _by_torch(prepared: stages.Prepared) -> Iterator[Compared]:
     from builder.pipeline import segment_goldens
 
     precision = segment_goldens.torch_precision(prepared.spec)
-    graph, spec = prepared.graph, prepared.spec
+    graph = prepared.graph
+    spec = prepared.spec
     return compared_graph(graph, spec, prepared.outputs, prepared.goldens, precision)
 
 

@@ -134,7 +134,8 @@ def _alone(values: Values, name: str) -> tuple[LoweredGraph, list[torch.Tensor]]
     """Run the node of the value on its inputs from the network."""
     from builder.partition import subgraph
 
-    outputs, truth = values.outputs, values.truth
+    outputs = values.outputs
+    truth = values.truth
     lowered = values.conversion.lowered
     sub, names = subgraph(lowered, set(outputs) - siblings(lowered, name), [name])
     return sub, [outputs[read].to(truth[read].dtype) for read in names]

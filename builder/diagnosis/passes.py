@@ -132,11 +132,14 @@ def culprit_of(
 
     None if there was no graph before, or no node can be identified.
     """
-    before, after = found.before, found.after
+    before = found.before
+    after = found.after
     if before is None:
         return None
-    was, now = _run(before, inputs), _run(after, inputs)
-    old, new = _Names(before), _Names(after)
+    was = _run(before, inputs)
+    now = _run(after, inputs)
+    old = _Names(before)
+    new = _Names(after)
     agreed = 0
     for consumer in new.consumers():
         twin = old.twin(consumer)

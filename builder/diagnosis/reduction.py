@@ -208,7 +208,9 @@ class _Search:
         self.truth = truth
         self.specs = specs
         self.fails = fails
-        self.profiles, self.tries, self.note = profiles, 0, ""
+        self.profiles = profiles
+        self.tries = 0
+        self.note = ""
 
     def smallest(self, value: str) -> Candidate | None:
         """The smallest part that fails; None, with a `note`, if none of the tried parts does."""

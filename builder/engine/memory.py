@@ -137,7 +137,8 @@ def _left(folder: Path, names: tuple[str, str, str]) -> int | None:
     """
     limit, use, cache = names
     try:
-        most, used = _text(folder / limit).strip(), int(_text(folder / use))
+        most = _text(folder / limit).strip()
+        used = int(_text(folder / use))
         cached = dict(
             line.split() for line in _text(folder / "memory.stat").splitlines()
         ).get(cache, "0")

@@ -28,7 +28,8 @@ class Journal:
     """
 
     def __init__(self, folder: Path, tasks: Sequence[Task], progress: Progress) -> None:
-        self.folder, self.progress = folder, progress
+        self.folder = folder
+        self.progress = progress
         self.tasks = tuple(tasks)
         self.states: Counter[str] = Counter(waiting=len(self.tasks))
         self.began: dict[str, float] = {}

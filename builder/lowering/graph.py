@@ -120,7 +120,8 @@ class LoweredGraph:
             for value, twin in zip(_computed(self.graph), _computed(graph), strict=True)
             if names is None or value.debugName() in names
         ]
-        own, shown = [value for value, _ in pairs], [twin for _, twin in pairs]
+        own = [value for value, _ in pairs]
+        shown = [twin for _, twin in pairs]
         found = [value.debugName() for value in own]
         ir.return_tuple(graph, shown)
         with torch.no_grad():

@@ -129,7 +129,8 @@ def inherit(first: Node, last: Node, origin: Node) -> None:
 
 def between(first: Node, last: Node) -> list[Node]:
     """The nodes strictly between two of one block, in order."""
-    nodes, node = [], last.prev()
+    nodes = []
+    node = last.prev()
     while node != first:
         nodes.append(node)
         node = node.prev()

@@ -135,7 +135,9 @@ class _Marker:
     def __init__(
         self, graph: Graph, owners: dict[int, tuple[str, Any]], wanted: frozenset[str]
     ) -> None:
-        self.graph, self.owners, self.wanted = graph, owners, wanted
+        self.graph = graph
+        self.owners = owners
+        self.wanted = wanted
 
     def block(self, nodes: list[Node]) -> None:
         for node in nodes:

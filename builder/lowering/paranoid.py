@@ -37,7 +37,8 @@ class Paranoid:
         """
         if len(list(graph.inputs())) != len(self._inputs):
             return  # the graph can be run only after its inputs are flattened
-        now, before = self._run(graph), self._last
+        now = self._run(graph)
+        before = self._last
         self._last = now
         if before is None:
             return

@@ -23,7 +23,8 @@ LARGEST = {
 def are_values(document: Document) -> None:
     """Check that each default has the form of its input and that the dtype can represent it."""
     for route, item in _optional(document):
-        default, shape = item["default"], item.get("shape")
+        default = item["default"]
+        shape = item.get("shape")
         if isinstance(default, list) and isinstance(shape, list):
             _check_length(document, route, default, shape)
         dtype = _dtype_at_endpoint(document, item)

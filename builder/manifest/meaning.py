@@ -56,7 +56,8 @@ def _versions_are_kept(document: Document) -> None:
     version numbers. `versions` writes Triton's version policy.
     """
     section = _mapping(document.data.get("versions"))
-    keep, serve = section.get("keep"), section.get("serve")
+    keep = section.get("keep")
+    serve = section.get("serve")
     if isinstance(keep, int) and isinstance(serve, int) and serve > keep:
         document.add(
             ("versions", "serve"),
@@ -217,7 +218,8 @@ def _batch_sizes_are_possible(document: Document) -> None:
         )
         return
     span = _mapping(dims[next(iter(firsts))])
-    low, high = span.get("min"), span.get("max")
+    low = span.get("min")
+    high = span.get("max")
     for index, size in enumerate(_list(written)):
         known = all(isinstance(n, int) for n in (size, low, high))
         if known and not low <= size <= high:

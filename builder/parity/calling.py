@@ -44,7 +44,8 @@ def arguments(
         return None
     left = iter(tensors)
     named = [spec.name for spec in specs if spec.name]
-    given, fixed = {}, dict(constants)
+    given = {}
+    fixed = dict(constants)
     fixed |= {
         a.name: a.default_value for a in schema.arguments[1:] if a.has_default_value()
     }

@@ -170,7 +170,8 @@ def _output(
 ) -> OutputComparison:
     if name not in outputs:
         return OutputComparison(name, _missing(name, outputs, expected))
-    got, want = outputs[name], expected[name]
+    got = outputs[name]
+    want = expected[name]
     if got.dtype != want.dtype:
         return OutputComparison(
             name, f"the element type is {got.dtype}, not {want.dtype}"
@@ -294,7 +295,8 @@ def _error(got: Array, want: Array) -> tuple[Array, Array]:
     """|got - want| in float64, infinite where only one is finite; and |want|, zero where it is not
     finite.
     """
-    a, b = got.astype(np.float64), want.astype(np.float64)
+    a = got.astype(np.float64)
+    b = want.astype(np.float64)
     # float64 cannot represent all int64 above 2**53, so integers are compared directly.
     same = (got == want) | (np.isnan(a) & np.isnan(b))
     finite = np.isfinite(a) & np.isfinite(b)
@@ -326,9 +328,11 @@ def _excess(got: Array, want: Array, passes: Array, error: Array) -> str:
 
 
 def _cosine(got: Array, want: Array) -> float | None:
-    a, b = got.astype(np.float64).ravel(), want.astype(np.float64).ravel()
+    a = got.astype(np.float64).ravel()
+    b = want.astype(np.float64).ravel()
     finite = np.isfinite(a) & np.isfinite(b)
-    a, b = a[finite], b[finite]
+    a = a[finite]
+    b = b[finite]
     norms = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
     if not norms:
         return 1.0 if np.array_equal(a, b) else None

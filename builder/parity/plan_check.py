@@ -261,7 +261,8 @@ def first_true(count: int, is_true: Callable[[int], bool]) -> int | None:
     """
     if not count or not is_true(count - 1):
         return None
-    low, high = 0, count - 1
+    low = 0
+    high = count - 1
     while low < high:
         middle = (low + high) // 2
         if is_true(middle):

@@ -100,7 +100,8 @@ _NUMBERS = {"IntType": int, "FloatType": float, "BoolType": bool, "NumberType": 
 
 
 def _tuple(kind: Any, tensors: Tensors, name: str, lists: Collection[str]) -> Any:
-    fields, kinds = field_names(kind), kind.elements()
+    fields = field_names(kind)
+    kinds = kind.elements()
     keys: Sequence[str | int] = fields or range(len(kinds))
     parts = [
         rebuilt(inner, tensors, join(name, key), lists)

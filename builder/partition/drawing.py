@@ -19,7 +19,12 @@ from builder.partition.split import Partition, Segment
 from builder.partition.view import is_free
 
 MOST_LINES = 40
-LINE, PADDING, GAP, WIDTH, LANE, MARGIN = 16, 12, 56, 520, 14, 24
+LINE = 16
+PADDING = 12
+GAP = 56
+WIDTH = 520
+LANE = 14
+MARGIN = 24
 LETTER = 7.3
 """Maximum width of a character of the 12 pixel monospace font."""
 LONGEST = 480
@@ -228,19 +233,25 @@ def _draw_arrow(
     """Draw an arrow straight down with its values beside it, or around the right with its values in
     the column after all lanes.
     """
-    top, bottom, edge = source.y + source.height, target.y, MARGIN + WIDTH
+    top = source.y + source.height
+    bottom = target.y
+    edge = MARGIN + WIDTH
     if arrow.lane == 0:
         x = MARGIN + WIDTH // 4
         path = f"M{x} {top} L{x} {bottom}"
         head = f"{x - 4},{bottom - 7} {x + 4},{bottom - 7} {x},{bottom}"
-        left, first = x + 8, top + 14
-        step, width = 13, edge - x - 8
+        left = x + 8
+        first = top + 14
+        step = 13
+        width = edge - x - 8
     else:
         x = edge + LANE * arrow.lane
-        start, end = top - PADDING, bottom + PADDING + LINE * arrow.row + 7
+        start = top - PADDING
+        end = bottom + PADDING + LINE * arrow.row + 7
         path = f"M{edge} {start} L{x} {start} L{x} {end} L{edge} {end}"
         head = f"{edge + 7},{end - 4} {edge + 7},{end + 4} {edge},{end}"
-        left, first = column, end + 4
+        left = column
+        first = end + 4
         step, width = LINE, LONGEST
     ElementTree.SubElement(root, "path", d=path)
     ElementTree.SubElement(root, "polygon", points=head, fill="#5b6b7f")

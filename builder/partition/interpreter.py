@@ -270,7 +270,8 @@ class ShapeInterpreter(operators.Operators):
         """Interpret a loop iteration by iteration while shapes determine its condition, up to a
         limit.
         """
-        body, values = next(iter(node.blocks())), list(carried)
+        body = next(iter(node.blocks()))
+        values = list(carried)
         for trip in range(MAX_TRIP_COUNT):
             if not (
                 isinstance(trip_count, int) and isinstance(condition, bool)
@@ -314,7 +315,8 @@ def _without_logs() -> Iterator[None]:
     normal case here.
     """
     log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, log.disabled = log.disabled, True
+    before = log.disabled
+    log.disabled = True
     try:
         yield
     finally:

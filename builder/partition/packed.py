@@ -82,7 +82,8 @@ def kept_whole(seen: View, kinds: Sequence[str]) -> list[str]:
     or read it from one, and nodes that read its number of rows, which would be a size that depends
     on the data of an input.
     """
-    kinds, parts = list(kinds), _parts(seen)
+    kinds = list(kinds)
+    parts = _parts(seen)
     if not parts:
         return kinds
     segments = assign(kinds, seen.parents)

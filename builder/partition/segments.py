@@ -51,7 +51,8 @@ def _levels(
         even = odd = NOWHERE
         for parent in above:
             one, other = reached[parent]
-            even, odd = one if one > even else even, other if other > odd else odd
+            even = one if one > even else even
+            odd = other if other > odd else odd
         if kind == FREE:
             levels.append(NOWHERE)
             reached.append((even, odd))

@@ -104,7 +104,8 @@ def infer_shapes(
     axes = bounds.axes(steps, ranges or {}, profiles)
     dependent = {axis.name: axis.range for axis in axes.values()}
     profiles = [{**profile, **dependent} for profile in profiles]
-    points, memory = probes(profiles), Memory()
+    points = probes(profiles)
+    memory = Memory()
     interpreters = [
         _interpreter(lowered, specs, sizes, memory, axes) for sizes in points
     ]

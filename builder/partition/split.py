@@ -203,12 +203,10 @@ class _Boundary:
         profiles: Sequence[Profile],
         positions: Sequence[int],
     ) -> None:
-        self.seen, self.shapes, self.profiles, self.flops = (
-            seen,
-            shapes,
-            tuple(profiles),
-            shapes.flops,
-        )
+        self.seen = seen
+        self.shapes = shapes
+        self.profiles = tuple(profiles)
+        self.flops = shapes.flops
         self.positions = positions
         self.names = TensorNames(lowered)
         self.model_inputs = frozenset(lowered.inputs)

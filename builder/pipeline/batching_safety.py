@@ -61,7 +61,8 @@ def _is_longest(length: Any) -> bool:
 
 def _of_data(value: Any) -> bool:
     """Whether a number comes from a tensor's data."""
-    stack, seen = [value], set()
+    stack = [value]
+    seen = set()
     while stack:
         current = stack.pop()
         if current.debugName() in seen or str(current.type()) == "Tensor":

@@ -133,7 +133,8 @@ class Runner:
         *,
         engines: bool = False,
     ) -> None:
-        self.artifact, self.engines = artifact, engines
+        self.artifact = artifact
+        self.engines = engines
         self.files = LoadedFiles() if files is None else files
 
     def __call__(self, inputs: Tensors) -> Tensors:

@@ -202,8 +202,10 @@ class _Partitioner:
         is_branch: bool = False,
         earlier: Kept = Kept(),
     ) -> None:
-        self.lowered, self.spec = lowered, spec
-        self.defects, self.is_branch = defects, is_branch
+        self.lowered = lowered
+        self.spec = spec
+        self.defects = defects
+        self.is_branch = is_branch
         self.by_manifest = bool(kept)
         self.kept = kept | earlier.nodes
         self.branches = earlier.branches

@@ -158,7 +158,8 @@ def _failure(error: Exception, spec: ModelSpec) -> TrtBuildError:
 
 def _without(failure: stages.NetworkFailure, kept: Kept) -> Kept:
     """The additional nodes that must stay in torch after this failure."""
-    part, converted = failure.network, failure.converted
+    part = failure.network
+    converted = failure.converted
     error = unforeseen.as_defect(failure.error)
     nodes = dict(_nodes(part, converted))
     if len(part.location) > 1:

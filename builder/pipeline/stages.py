@@ -196,7 +196,9 @@ class NetworkFailure(Exception):
 
     def __init__(self, part: Network, converted: Converted, error: Exception) -> None:
         super().__init__(str(error))
-        self.network, self.converted, self.error = part, converted, error
+        self.network = part
+        self.converted = converted
+        self.error = error
 
 
 @contextmanager
@@ -234,7 +236,8 @@ def lower(
     """
     from builder import lowering
 
-    spec, module = loaded.spec, loaded.module
+    spec = loaded.spec
+    module = loaded.module
     try:
         graph = lowering.lower(
             module,
@@ -260,7 +263,8 @@ def lower_as_written(loaded: Loaded, reason: TrtBuildError) -> Lowered:
     """
     from builder import lowering
 
-    spec, module = loaded.spec, loaded.module
+    spec = loaded.spec
+    module = loaded.module
     graph = lowering.as_written(
         module,
         reason,
@@ -387,7 +391,9 @@ def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
     front, as in the spec (by default the recorded one; the precision search varies it). Raises
     UsageError.
     """
-    source, goldens, quantized = recorded.lowered, recorded.goldens, None
+    source = recorded.lowered
+    goldens = recorded.goldens
+    quantized = None
     spec = own_half(spec or source.spec)
     graph = source.graph
     warnings = (*recorded.warnings, *_bf16_of_float16(source.spec))
@@ -574,7 +580,8 @@ def _on(converted: Converted, goldens: Sequence[Golden]) -> Mapping[Location, Go
     """
     if converted.partitioned is None:
         return {(): tuple(goldens)}
-    spec, found = converted.prepared.spec, converted.partitioned
+    spec = converted.prepared.spec
+    found = converted.partitioned
     recorded = segment_goldens.record(found.partition, goldens, spec, compares=False)
     inner = any(len(part.location) > 1 for part in converted.networks)
     by_location: dict[Location, Goldens] = {(n,): one for n, one in enumerate(recorded)}
@@ -632,7 +639,8 @@ def assemble(built: Built, order: Order) -> Checked:
     from builder import triton
     from builder.pipeline import artifacts, layouts
 
-    converted, prepared = built.converted, built.converted.prepared
+    converted = built.converted
+    prepared = built.converted.prepared
     artifact: ModelArtifact | EnsembleArtifact
     if converted.partitioned is None:
         (part,) = converted.networks
@@ -663,7 +671,8 @@ def _split_model(
     """The model in segments, with the plans of the segments and of those inside branches."""
     from builder.pipeline.artifacts import SplitModel
 
-    converted, prepared = built.converted, built.converted.prepared
+    converted = built.converted
+    prepared = built.converted.prepared
     count = len(partitioned.partition.segments)
     return SplitModel(
         prepared.spec,

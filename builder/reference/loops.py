@@ -100,7 +100,8 @@ class LoopStep:
         limits = {
             node.layer.kind.name: node.inputs[0] for node in self.by_kind["TRIP_LIMIT"]
         }
-        self.count, self.condition = limits.get("COUNT"), limits.get("WHILE")
+        self.count = limits.get("COUNT")
+        self.condition = limits.get("WHILE")
         made = {tensor for node in members for tensor in node.outputs}
         read = [t for node in members for t in node.inputs if t is not None]
         self.inputs = tuple(dict.fromkeys(t for t in read if t not in made))

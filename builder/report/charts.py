@@ -13,7 +13,10 @@ from typing import Any
 WIDTH = 360.0
 """Width of every plot in viewBox units: about the pixels of a narrow screen."""
 ROW = 17.0
-MOST_ROWS, MOST_SEGMENTS, MOST_OUTPUTS, MOST_SIZES = 40, 30, 3, 16
+MOST_ROWS = 40
+MOST_SEGMENTS = 30
+MOST_OUTPUTS = 3
+MOST_SIZES = 16
 NAME_LENGTH = 26
 SERIES = ("p50", "p90", "p99")
 ERROR_BINS = (
@@ -76,7 +79,8 @@ class _Drawing:
     def bar(
         self, x: float, y: float, width: float, kind: str, note: str, **data: Any
     ) -> None:
-        at, value = data["at"], data["value"]
+        at = data["at"]
+        value = data["value"]
         self.add(
             "rect",
             "",
@@ -95,7 +99,8 @@ def of(model: Mapping[str, Any], at: str) -> dict[str, list[Chart]]:
     """Return the plots of a model by report section. `at` is the JSON pointer of the model in the
     report. A plot without data is left out.
     """
-    result, verify = model["result"], model["verify"]
+    result = model["result"]
+    verify = model["verify"]
     spread = list(((verify or {}).get("spread") or {}).items())[:MOST_OUTPUTS]
     where = f"{at}/verify/spread/"
     return {
@@ -146,7 +151,8 @@ def _waterfall(passes: Sequence[Mapping[str, Any]], at: str) -> Iterator[Chart]:
     changed = [abs(one["after"] - one["before"]) for one in passes]
     largest = sorted(range(len(passes)), key=lambda index: -changed[index])
     shown = sorted(largest[:MOST_ROWS])
-    left, right = 130.0, WIDTH - 78.0
+    left = 130.0
+    right = WIDTH - 78.0
     most = max(max(one["before"], one["after"]) for one in passes)
     scale = (right - left) / most
     drawing = _Drawing()
@@ -154,7 +160,8 @@ def _waterfall(passes: Sequence[Mapping[str, Any]], at: str) -> Iterator[Chart]:
         one = passes[index]
         y = row * ROW
         spot = f"{at}/{index}"
-        before, after = one["before"], one["after"]
+        before = one["before"]
+        after = one["after"]
         drawing.text(0.0, y + 11.0, short(one["name"], 20))
         note = f"{one['name']}: {before} to {after} nodes"
         same = min(before, after) * scale
@@ -181,11 +188,13 @@ def _phases(seconds: Mapping[str, float], at: str) -> Iterator[Chart]:
     known = {name: value for name, value in seconds.items() if value >= 0.001}
     if not known:
         return
-    left, right = 80.0, WIDTH - 48.0
+    left = 80.0
+    right = WIDTH - 48.0
     scale = (right - left) / max(known.values())
     drawing = _Drawing()
     for row, (name, value) in enumerate(known.items()):
-        y, text = row * ROW, f"{value:.2f} s"
+        y = row * ROW
+        text = f"{value:.2f} s"
         drawing.text(0.0, y + 11.0, name)
         pointer = f"{at}/{escaped(name)}"
         drawing.bar(
@@ -213,7 +222,8 @@ def _segments(graph: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
     for number, one in enumerate(shown):
         _segment_box(drawing, one, top[number])
         for source, names in _sources(one, number, made):
-            begin, end = top[source] + _BOX, top[number]
+            begin = top[source] + _BOX
+            end = top[number]
             if source == number - 1:
                 _arrow(drawing, names, begin, end)
             else:
@@ -314,7 +324,8 @@ def _strip(
     color: Mapping[str, str],
 ) -> None:
     """Draw runs of layers with one dtype, each as wide as its number of layers."""
-    x, height = left, ROW - 4.0
+    x = left
+    height = ROW - 4.0
     scale = (WIDTH - left) / sum(count for _, count in runs)
     for dtype, count in runs:
         title = f"{count} layers in {dtype}"
@@ -386,7 +397,8 @@ class _Plane:
 
 def _span(values: Sequence[float]) -> tuple[float, float]:
     """Return the minimum and maximum with a margin; never empty."""
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     margin = 0.04 * (high - low) or abs(high) * 0.1 or 1.0
     return low - margin, high + margin
 
@@ -424,7 +436,8 @@ def _histogram(
     counts = data["counts"]
     if not sum(counts):
         return
-    left, right = 64.0, WIDTH - 60.0
+    left = 64.0
+    right = WIDTH - 60.0
     scale = (right - left) / math.log10(1 + max(counts))
     drawing = _Drawing()
     for row, (label, count) in enumerate(zip(ERROR_BINS, counts, strict=True)):
@@ -496,7 +509,8 @@ def _latency_point(
     """Draw a point at `spot` and a line over its 95 % interval. `at` is its path in the report."""
     one = level["latency_ms"][name]
     x, y = spot
-    low, high = plane.y(one["low"]), plane.y(one["high"])
+    low = plane.y(one["low"])
+    high = plane.y(one["high"])
     drawing.add("line", x1=x, x2=x, y1=low, y2=high, class_=f"line {color}")
     drawing.add(
         "circle",
@@ -522,11 +536,13 @@ def _batches(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
         return
     most = sorted(sizes, key=lambda size: -sizes[size])[:MOST_SIZES]
     shown = sorted(most, key=int)
-    left, right = 40.0, WIDTH - 48.0
+    left = 40.0
+    right = WIDTH - 48.0
     scale = (right - left) / max(sizes.values())
     drawing = _Drawing()
     for row, size in enumerate(shown):
-        y, count = row * ROW, sizes[size]
+        y = row * ROW
+        count = sizes[size]
         drawing.text(left - 6.0, y + 11.0, size, "end")
         pointer = f"{at}/{index}/server/batch_sizes/{size}"
         note = f"{count} executions of batch {size}"

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 FORMAT = 1
-PASSED, FAILED, UNVERIFIED = "passed", "failed", "not verified"
+PASSED = "passed"
+FAILED = "failed"
+UNVERIFIED = "not verified"
 
 RESULT: Mapping[str, Any] = {
     **dict.fromkeys(("layers", "plan_bytes", "parity", "plan_executed", "quantized")),
@@ -278,7 +280,8 @@ def _largest(outputs: Sequence[Facts]) -> float | None:
 def _judged(facts: Facts) -> Facts:
     """Return the facts with the figures of the overview."""
     problems = list(_problems(facts))
-    verify, build = facts["verify"], facts["build"]
+    verify = facts["verify"]
+    build = facts["build"]
     checked = verify is not None and verify["current"]
     passed = PASSED if checked else UNVERIFIED
     parity = facts["result"].get("parity") or {}
@@ -305,7 +308,8 @@ def _judged(facts: Facts) -> Facts:
 def _problems(facts: Facts) -> Any:
     """Return all problems of the model as text."""
     yield from facts["unreadable"]
-    build, verify = facts["build"], facts["verify"]
+    build = facts["build"]
+    verify = facts["verify"]
     if build is not None and build["current"] and not build.get("ok"):
         yield f"build: {(build.get('error') or {}).get('message') or 'failed'}"
     for entry in facts["history"]:

@@ -20,14 +20,12 @@ from builder.errors import EnvironmentProblem, TrtBuildError, UsageError
 from builder.store import published
 from builder.triton import versions
 
-BUILD, VERIFY, LADDER, BENCH, TUNE, BISECT = (
-    "build",
-    "verify",
-    "ladder",
-    "bench",
-    "tune",
-    "bisect",
-)
+BUILD = "build"
+VERIFY = "verify"
+LADDER = "ladder"
+BENCH = "bench"
+TUNE = "tune"
+BISECT = "bisect"
 KINDS = (BUILD, VERIFY, LADDER, BENCH, TUNE, BISECT)
 PUBLISHED, RECORDED, COMMAND = "published", "recorded_at", "command"
 """Keys that `keep` adds to each model: the identity of the publication, the time of the record, and
@@ -119,7 +117,8 @@ def carry(source: Path, target: Path, names: Sequence[str]) -> str | None:
 
 def _carry(source: Path, target: Path, names: Sequence[str]) -> None:
     for kind in MEASURED:
-        there, here = models(target, kind), models(source, kind)
+        there = models(target, kind)
+        here = models(source, kind)
         added = []
         for name in names:
             current = identity(source / name)

@@ -316,7 +316,8 @@ def _publish_kept(
     artifact = served_as(checked.artifact, order.spec)
     for name, value in checked.result.items():
         setattr(result, name, value)
-    result.seconds, result.state = clock.seconds, "reused"
+    result.seconds = clock.seconds
+    result.state = "reused"
     result.warnings = checked.warnings_of(artifact)
 
     def record(folder: Path) -> None:

@@ -114,7 +114,8 @@ def failures(text: str) -> tuple[Failure, ...]:
 
 def unfinished(text: str) -> tuple[str, ...]:
     """Models that started to load and neither finished nor failed."""
-    began, ended = _models(_LOADING, text), _models(_LOADED, text)
+    began = _models(_LOADING, text)
+    ended = _models(_LOADED, text)
     failed = {failure.model for failure in failures(text)}
     return tuple(model for model in began if model not in ended and model not in failed)
 

@@ -22,7 +22,8 @@ def changes(
     are only reported if nothing else differs. The same applies to an input's range of an axis,
     which includes the ranges of the profiles.
     """
-    old, new = dict(flattened(before)), dict(flattened(after))
+    old = dict(flattened(before))
+    new = dict(flattened(after))
     # None is never a leaf
     every = dict.fromkeys([*old, *new])
     names = [name for name in every if old.get(name) != new.get(name)]

@@ -173,7 +173,8 @@ class _explained:
     """Converts the errors of an fsspec backend to an EnvironmentProblem."""
 
     def __init__(self, url: str, done: str) -> None:
-        self.url, self.done = url, done
+        self.url = url
+        self.done = done
 
     def __enter__(self) -> None:
         pass

@@ -36,7 +36,8 @@ def staging(repository: Path) -> Iterator[Path]:
     PublishBlocked.
     """
     root = repository.resolve()
-    folder, lock = root, -1
+    folder = root
+    lock = -1
     try:
         while lock < 0:
             # The name is chosen first, because mkdtemp may be interrupted when the folder exists

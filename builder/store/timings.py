@@ -38,7 +38,9 @@ class Timings:
     """
 
     def __init__(self, store: Store, kind: str, combine: Combine) -> None:
-        self.store, self.kind, self.combine = store, kind, combine
+        self.store = store
+        self.kind = kind
+        self.combine = combine
         self.warnings: list[str] = []
 
     def fetch(self, path: Path) -> dict[str, bytes]:

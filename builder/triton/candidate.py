@@ -122,7 +122,8 @@ class Former:
 
         Raises PublishError.
         """
-        name, repository = self.folder.name, self.folder.parent
+        name = self.folder.name
+        repository = self.folder.parent
         with blocked(name, repository), staging.alone(repository):
             if self.exists:
                 move_in(name, self.steps, repository, self.stage)

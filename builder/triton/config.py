@@ -85,7 +85,8 @@ def _check_serve_as(artifact: ModelArtifact) -> None:
     """Raise UsageError for an unknown value, and PublishError if the requested backend cannot serve
     the model.
     """
-    name, serve_as = artifact.spec.name, artifact.serve_as
+    name = artifact.spec.name
+    serve_as = artifact.serve_as
     # the platforms that can serve an ensemble's torch steps
     if serve_as not in (*SERVE_AS, "pytorch_libtorch"):
         fix = f"one of {', '.join(SERVE_AS)}"

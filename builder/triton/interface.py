@@ -33,7 +33,8 @@ def refuse_incompatible(former: Path, new: Path, *, accept: bool) -> tuple[str, 
 
 
 def _changes(former: Path, new: Path) -> Iterator[str]:
-    before, after = _config(former), _config(new)
+    before = _config(former)
+    after = _config(new)
     if before is not None and after is not None:
         yield from incompatible(before, after)
 

@@ -245,9 +245,11 @@ def _must_fit(one: Variant, other: Variant) -> None:
             where=where,
             fix=_ONE_RTX_PLAN if _flavour(one) == "tensorrt-rtx" else _NO_RUNTIME,
         )
-    first, second = _comparable(one.config), _comparable(other.config)
+    first = _comparable(one.config)
+    second = _comparable(other.config)
     for field in sorted({*first, *second}):
-        a, b = first.get(field), second.get(field)
+        a = first.get(field)
+        b = second.get(field)
         if a != b:
             raise PublishError(
                 f"model {one.folder.name!r} is not the same in both: {field}: {a} and {b}",

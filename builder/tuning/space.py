@@ -144,7 +144,8 @@ def space(
 
 def _default(spec: ModelSpec, facts: Facts) -> dict[str, Value]:
     """The configuration of the manifest."""
-    largest, preferred = facts.max_batch_size, spec.batching.preferred
+    largest = facts.max_batch_size
+    preferred = spec.batching.preferred
     named = {(): NONE, (largest,): FULL, (max(1, largest // 2),): HALF}
     return {
         INSTANCES: spec.instances,

@@ -177,7 +177,9 @@ class _Run:
         progress: Progress | None,
         on_trial: Callable[[Trial], None] | None,
     ) -> None:
-        self.spec, self.options, self.goal = spec, options, options.goal
+        self.spec = spec
+        self.options = options
+        self.goal = options.goal
         self.settings = replace(settings, accept_incompatible=True, edits="overwrite")
         self.repository = repository
         self.folder = repository / spec.name
@@ -284,7 +286,8 @@ class _Run:
         if score is None and problem is None:
             problem = self._why_none(levels)
         figures = _figures(best)
-        seconds, self.seconds = self.seconds, {}
+        seconds = self.seconds
+        self.seconds = {}
         trial = Trial(configuration, proposed_by, score, problem, figures, seconds)
         self.on_trial(trial)
         return trial

@@ -246,7 +246,8 @@ def threshold(
     """value where x <= threshold, else x"""
     dtype = ctx.dtype(x)
     if not dtype.is_floating_point:  # torch casts both to self's dtype
-        threshold, value = int(threshold), int(value)
+        threshold = int(threshold)
+        value = int(value)
     return choose(ctx, comparison(ctx, "GREATER", True, x, threshold), value, x, dtype)
 
 

@@ -95,7 +95,8 @@ class Cell:
     """Number of gates in one slice."""
 
     def __init__(self, ctx: ConversionContext, weights: Weights, batch: Size) -> None:
-        self.ctx, self.weights = ctx, weights
+        self.ctx = ctx
+        self.weights = weights
         self.width = weights.gate // self.gates
         self.lead: list[Size] = [2, batch] if ctx.rank(weights.w_hh) == 3 else [batch]
         self.shape: dict[int, Any] = {}
@@ -112,7 +113,8 @@ class Cell:
 
     def input_bias(self) -> Any:
         """The sum of both biases, if the state's part is always added to the input's."""
-        b_ih, b_hh = self.weights.b_ih, self.weights.b_hh
+        b_ih = self.weights.b_ih
+        b_hh = self.weights.b_hh
         if b_ih is None or b_hh is None:
             return b_hh if b_ih is None else b_ih
         if isinstance(b_ih, torch.Tensor) and isinstance(b_hh, torch.Tensor):
@@ -208,7 +210,8 @@ class GRU(Cell):
             self.ctx, self.gate_slice(inputs, 0, 2), self.gate_slice(recurrent, 0, 2)
         )
         open_ = activate(self.ctx, sums, "SIGMOID")
-        r, z = self.gate_slice(open_, 0), self.gate_slice(open_, 1)
+        r = self.gate_slice(open_, 0)
+        z = self.gate_slice(open_, 1)
         n = add(
             self.ctx,
             self.gate_slice(inputs, 2),

@@ -46,7 +46,8 @@ def contract(
     ctx: ConversionContext, a: Tensor, b: Tensor, dims_a: list[int], dims_b: list[int]
 ) -> ITensor:
     """Reshape both operands to matrices with the contracted axes innermost; one matrix product."""
-    whole_a, whole_b = ctx.tensor(a), ctx.tensor(b)
+    whole_a = ctx.tensor(a)
+    whole_b = ctx.tensor(b)
     a = _summed(ctx, whole_a, whole_b, dims_a, dims_b)
     b = _summed(ctx, whole_b, whole_a, dims_b, dims_a)
     free_a = [axis for axis in range(ctx.rank(a)) if axis not in dims_a]

@@ -139,7 +139,8 @@ def _plain(axes: int) -> str:
 
 def _padded_by_name(axes: int) -> str:
     """The schema of a convolution with padding="same" or "valid"."""
-    ones, of = _SIZES[axes], f"SymInt[{axes}]"
+    ones = _SIZES[axes]
+    of = f"SymInt[{axes}]"
     return (
         f'aten::conv{axes}d.padding{_HEAD}{of} stride={ones}, str padding="valid", {of}'
         f" dilation={ones}, SymInt groups=1) -> Tensor"

@@ -155,7 +155,8 @@ def _sampled(
     layer = ctx.net.add_grid_sample(images, ctx.concatenate([columns, rows], 3))
     if layer is None:
         raise Unconvertible("this TensorRT has no grid sample")
-    layer.sample_mode, layer.align_corners = trt.SampleMode.CLAMP, True
+    layer.sample_mode = trt.SampleMode.CLAMP
+    layer.align_corners = True
     boxes, height, width = grid
     return ctx.set_sizes(layer.get_output(0), [boxes, images.shape[1], height, width])
 

@@ -44,7 +44,8 @@ def as_long(
     """
     sizes: list[Any] = [-1] * ctx.rank(x)
     for axis in axes:
-        own, wanted = ctx.size(x, axis), ctx.size(other, axis)
+        own = ctx.size(x, axis)
+        wanted = ctx.size(other, axis)
         sizes[axis] = own if same(own, wanted) else ctx.arithmetic("max", own, wanted)
     return ctx.expand(x, sizes)
 

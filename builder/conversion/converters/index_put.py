@@ -187,7 +187,8 @@ def masked_scatter(
 ) -> ITensor:
     """self with the true positions of mask filled by the values of source, in order"""
     sizes = broadcast_sizes(ctx, [x, mask])
-    whole, mask = ctx.expand(x, sizes), ctx.expand(mask, sizes)
+    whole = ctx.expand(x, sizes)
+    mask = ctx.expand(mask, sizes)
     row = count_before(ctx, mask)
     flat = ctx.reshape(source, [-1])
     last = ctx.arithmetic("sub", ctx.size(flat, 0), 1)

@@ -142,7 +142,8 @@ def take_along_dim(
         return take(ctx, x, ctx.reshape(as_index(ctx, indices), [-1]))
     axis = ctx.axis(x, dim)
     index = as_index(ctx, from_the_front(ctx, indices, ctx.size(x, axis)))
-    own, requested = ctx.sizes(x), ctx.sizes(index)
+    own = ctx.sizes(x)
+    requested = ctx.sizes(index)
     if own[axis] == requested[axis]:
         both = broadcast_sizes(ctx, [x, index])
     else:
@@ -238,7 +239,8 @@ def _gather_several(
     flat = linear_index(
         ctx, [indexers[axis] for axis in axes], [sizes[axis] for axis in axes]
     )
-    first, last = axes[0], axes[-1]
+    first = axes[0]
+    last = axes[-1]
     volume = ctx.product([sizes[axis] for axis in axes])
     merged = ctx.reshape(x, [*sizes[:first], volume, *sizes[last + 1 :]])
     return gathered(ctx, merged, flat, first)

@@ -129,8 +129,10 @@ def _integer_product(
     only floating-point matrices.
     """
     computed = computed_in(dtype)
-    left, right = ctx.tensor(a), ctx.tensor(b)
-    a_vector, b_vector = ctx.rank(a) == 1, ctx.rank(b) == 1
+    left = ctx.tensor(a)
+    right = ctx.tensor(b)
+    a_vector = ctx.rank(a) == 1
+    b_vector = ctx.rank(b) == 1
     if transpose_b:
         rank = ctx.rank(b)
         right = ctx.permute(right, [*range(rank - 2), rank - 1, rank - 2])

@@ -90,7 +90,8 @@ def by_bits(
     ctx: ConversionContext, operation: str, a: ITensor, b: ITensor, dtype: torch.dtype
 ) -> ITensor:
     """Split integers into an axis of bits, combine these, and sum them with their weights."""
-    rank, carrier = ctx.rank(a), dtypes.carrier(dtype)
+    rank = ctx.rank(a)
+    carrier = dtypes.carrier(dtype)
     left, right = (bits(ctx, ctx.unsqueeze(t, [rank]), carrier) for t in (a, b))
     both = ctx.elementwise(operation, left, right)
     weights = ctx.constant(bit_weights(carrier).reshape([1] * rank + [-1]))

@@ -113,7 +113,8 @@ def scaled(
     """x * scale + shift for each channel (axis 1): one IScaleLayer, which requires two axes after
     the channel axis.
     """
-    dtype, rank = ctx.dtype(x), ctx.rank(x)
+    dtype = ctx.dtype(x)
+    rank = ctx.rank(x)
     if rank not in (4, 5):
         shape = [-1] + [1] * (rank - 2)
         product = combine(ctx, "PROD", x, scale.to(dtype).reshape(shape))
@@ -206,7 +207,8 @@ def normalized(
 
 def coefficient(ctx: ConversionContext, t: Coefficient, x: ITensor, at: int) -> Any:
     """The weight or bias as an ITensor of x's rank and dtype; None if it has another dtype."""
-    dtype, rank = ctx.dtype(x), ctx.rank(x)
+    dtype = ctx.dtype(x)
+    rank = ctx.rank(x)
     if t is None:
         return None
     if not isinstance(t, torch.Tensor):

@@ -122,10 +122,8 @@ def _ranks(ctx: ConversionContext, x: ITensor, axis: int, largest: bool) -> ITen
             "elements"
         )
     # [..., i, j, ...]
-    own, other = (
-        ctx.unsqueeze(x, [axis + 1]),
-        ctx.unsqueeze(x, [axis]),
-    )
+    own = ctx.unsqueeze(x, [axis + 1])
+    other = ctx.unsqueeze(x, [axis])
     position = iota(ctx, length, torch.int32)
     i, j = (
         ctx.reshape(position, [length if a == index else 1 for a in range(last + 1)])

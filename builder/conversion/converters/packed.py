@@ -124,7 +124,8 @@ def _register(name: str, kind: Kind) -> None:
         num_layers: int,
         bidirectional: bool,
     ) -> Any:
-        padded, lengths = data.padded, data.lengths
+        padded = data.padded
+        lengths = data.lengths
         _require_features(ctx, padded)
         stacked = weights_of(params, has_biases, num_layers, bidirectional)
         states = reads_states(node)

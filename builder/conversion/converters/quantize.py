@@ -233,7 +233,8 @@ def _pair(
         ctx.warn(
             f"a scale of {_extreme(scale):.3g} is beyond {half}: quantized in float32"
         )
-        half, computed = None, torch.float32
+        half = None
+        computed = torch.float32
     if half and half in (own, computed):
         scale = scale.to(half).float()  # both layers must use the same grid
     elif not isinstance(x, torch.Tensor):

@@ -122,7 +122,8 @@ def index_fill(
     """
     if ctx.rank(x) == 0:
         return ctx.tensor(value, ctx.dtype(x))
-    axis, rank = ctx.axis(x, dim), ctx.rank(x)
+    axis = ctx.axis(x, dim)
+    rank = ctx.rank(x)
     size = ctx.size(x, axis)
     index = from_the_front(
         ctx, index if ctx.rank(index) else ranked(ctx, index)[0], size

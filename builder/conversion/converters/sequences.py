@@ -76,7 +76,8 @@ def two_directions(
     width].
     """
     cell = kind(ctx, weights, ctx.size(x, 1))
-    steps, batch = ctx.size(x, 0), ctx.size(x, 1)
+    steps = ctx.size(x, 0)
+    batch = ctx.size(x, 1)
     gates = cell.project(x)
     sizes = [steps, batch, weights.gate]
     halves = [

@@ -44,7 +44,8 @@ def flatten(
     """The axes from start to end (inclusive) become one; a 0-d tensor becomes 1-d."""
     if ctx.rank(x) == 0:
         return ctx.reshape(x, [1])
-    start_dim, end_dim = ctx.axis(x, start_dim), ctx.axis(x, end_dim)
+    start_dim = ctx.axis(x, start_dim)
+    end_dim = ctx.axis(x, end_dim)
     if start_dim > end_dim:
         raise Unconvertible("flatten: start_dim comes after end_dim")
     return merged(ctx, x, start_dim, end_dim)
@@ -77,7 +78,8 @@ def unflatten(
     """One axis becomes several. One of them may be -1, inferred from the axis and not from the
     whole tensor.
     """
-    axis, own = ctx.axis(x, dim), ctx.sizes(x)
+    axis = ctx.axis(x, dim)
+    own = ctx.sizes(x)
     open_at = [
         i for i, size in enumerate(sizes) if isinstance(size, int) and size == -1
     ]
@@ -109,7 +111,8 @@ def transpose(
     ctx: ConversionContext, x: ITensor, first: int, second: int, /
 ) -> ITensor:
     """Two axes are swapped."""
-    first, second = ctx.axis(x, first), ctx.axis(x, second)
+    first = ctx.axis(x, first)
+    second = ctx.axis(x, second)
     order = list(range(ctx.rank(x)))
     if order:
         order[first], order[second] = second, first

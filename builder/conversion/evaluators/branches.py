@@ -186,7 +186,8 @@ def _merge(
     numbers = [isinstance(v, DynamicScalar | bool | int | float) for v in (yes, no)]
     if all(numbers):
         return _merge_numbers(ctx, conditional, yes, no)
-    yes, no = ctx.tensor(yes), ctx.tensor(no)
+    yes = ctx.tensor(yes)
+    no = ctx.tensor(no)
     if ctx.dtype(yes) != ctx.dtype(no):
         yes, no = widened(ctx, yes, no)
     agree(ctx, yes, no, f"the blocks of the branch give %{name}")

@@ -234,7 +234,8 @@ def linspace(
     *_: object,
 ) -> Any:
     """`steps` values from start to end, both included"""
-    start, end = _number(ctx, start), _number(ctx, end)
+    start = _number(ctx, start)
+    end = _number(ctx, end)
     wanted = dtype_of_code(dtype) or torch.get_default_dtype()
     if not any(isinstance(v, DynamicScalar) for v in (start, end, steps)):
         return torch.linspace(start, end, steps, dtype=wanted)

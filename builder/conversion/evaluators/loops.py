@@ -58,7 +58,8 @@ def loop(
         return one_or_all(
             _looped(ctx, node, body, trip_count, condition, list(carried))
         )
-    values, iteration = list(carried), 0
+    values = list(carried)
+    iteration = 0
     while condition and iteration < trip_count:
         condition, *values = _iteration(ctx, body, [iteration, *values])
         if condition is MISSING:
@@ -244,7 +245,10 @@ class _Growing:
             raise Unconvertible(
                 "a loop with a dynamic trip count inserts tensors at the start of a list"
             )
-        self.ctx, self.layer, self.front, self.count = ctx, layer, value, count
+        self.ctx = ctx
+        self.layer = layer
+        self.front = value
+        self.count = count
         self.at_the_end = at_the_end
         self.inside: Any = []
 
@@ -315,7 +319,9 @@ class _Carried:
         parameter: Value,
         output: Value,
     ) -> None:
-        self.ctx, self.layer, self.value = ctx, layer, value
+        self.ctx = ctx
+        self.layer = layer
+        self.value = value
         self.name = parameter.debugName()
         self.recurrence = None
         self.inside = value

@@ -156,7 +156,8 @@ def _declare(layer: ILayer) -> None:
     """Set half, whatever the layer reports now: a type that is not set is computed again when the
     network changes.
     """
-    now, kind = layer.get_output(0).dtype, type(layer).__name__
+    now = layer.get_output(0).dtype
+    kind = type(layer).__name__
     if now not in (trt.DataType.FLOAT, trt.DataType.HALF) or (
         now == trt.DataType.HALF and kind in CARRYING
     ):

@@ -35,7 +35,8 @@ class Axes:
         self, metas: Mapping[str, Any], program: torch.export.ExportedProgram
     ) -> None:
         """`metas` are the fake tensors of the inputs by name."""
-        self.metas, self._program = metas, program
+        self.metas = metas
+        self._program = program
         self._own: tuple[TensorSpec, ...] | None = None
         self.unresolved: tuple[str, ...] = ()
         """The conditions that the sizes of `specs` violate, because no sizes were found that

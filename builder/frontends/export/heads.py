@@ -15,7 +15,8 @@ import torch
 aten: Any = torch.ops.aten
 Node = torch.fx.Node
 _COPIES = (aten.contiguous.default, aten.clone.default)
-_TRANSPOSE, _PERMUTE = (aten.transpose.int,), (aten.permute.default,)
+_TRANSPOSE = (aten.transpose.int,)
+_PERMUTE = (aten.permute.default,)
 _STACKING = (
     (aten.unsqueeze.default, 0),
     (aten.transpose.int, 0, -2),
@@ -107,7 +108,8 @@ class Heads:
         time, batch, _ = shaped.args[1]
         _, heads, _, width = _shape(move.args[0])
         if back is None:
-            leading, order = [time, batch], [2, 0, 1, 3]
+            leading = [time, batch]
+            order = [2, 0, 1, 3]
         else:
             leading, order = [batch, time], [0, 2, 1, 3]
         permute = ("aten::permute", (order,))
@@ -129,7 +131,8 @@ class Heads:
             len(one.users) > 1 for one in nodes
         ):
             return
-        nodes, source = [*nodes, wide], wide.args[0]
+        nodes = [*nodes, wide]
+        source = wide.args[0]
         ranks = {len(_shape(one)) for one in (mask, wide, source, attention)}
         if (
             len(wide.users) > 1
@@ -267,9 +270,11 @@ def _heads_of(result: Node, swapped: Any) -> tuple[tuple[str, tuple[Any, ...]], 
     """
     batch, heads, time, width = _read(result, 1)
     if swapped is None:
-        leading, order = [time, batch], [1, 2, 0, 3]
+        leading = [time, batch]
+        order = [1, 2, 0, 3]
     else:
-        leading, order = [batch, time], [0, 2, 1, 3]
+        leading = [batch, time]
+        order = [0, 2, 1, 3]
     return ("aten::reshape", ([*leading, heads, width],)), ("aten::permute", (order,))
 
 

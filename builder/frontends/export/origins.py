@@ -70,7 +70,8 @@ class Origins:
     def described(self, node: torch.fx.Node) -> tuple[Any, ...]:
         """The nodes whose metadata has the module and the location of the program's node."""
         entries, trace = self._keys[node]
-        module, line = self._modules.get(entries), self._locations.get(trace)
+        module = self._modules.get(entries)
+        line = self._locations.get(trace)
         if module is None:
             return () if line is None else (line,)
         # the module's node has a range of its own, which is not that of the program's node

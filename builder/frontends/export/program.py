@@ -155,7 +155,8 @@ class ExportedModule:
         given = self._arguments(placeholders, walker, metas)
         walker.skipped = _dead_writes(placeholders, signature.input_specs)
         writes = Writes(graphs, walker.skipped, signature_of)
-        walker.functional, walker.has_writes = writes.functional, writes.remain
+        walker.functional = writes.functional
+        walker.has_writes = writes.remain
         if not writes.remain:
             walker.heads = Heads(graphs, walker.skipped)
             walker.skipped |= walker.heads.skipped

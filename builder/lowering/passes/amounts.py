@@ -143,10 +143,12 @@ def common(
     i = j = 0
     while i < len(lefts) and j < len(rights):
         length = lefts[i] if rights[j].over(lefts[i]) else rights[j]
-        left, right = lefts[i].over(length), rights[j].over(length)
+        left = lefts[i].over(length)
+        right = rights[j].over(length)
         if left is None or right is None:
             return None
         found.append(CommonFactor(i, j, length))
         lefts[i], rights[j] = left, right
-        i, j = i + (left == ONE), j + (right == ONE)
+        i = i + (left == ONE)
+        j = j + (right == ONE)
     return found if i == len(lefts) and j == len(rights) else None

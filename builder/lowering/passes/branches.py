@@ -332,7 +332,8 @@ def _are_equal(yes: Value, no: Value) -> bool:
         return True
     if not (ir.is_constant(yes) and ir.is_constant(no)):
         return False
-    one, other = yes.toIValue(), no.toIValue()
+    one = yes.toIValue()
+    other = no.toIValue()
     return type(one) is type(other) and one == other
 
 

@@ -38,7 +38,8 @@ def unify_convolutions(graph: Graph, context: Context) -> None:
     ]
     if not nodes:
         return
-    unbatched, shared = _unbatched(graph, context), ir.Constants(graph)
+    unbatched = _unbatched(graph, context)
+    shared = ir.Constants(graph)
     for node in nodes:
         if not ir.stays(node) and node.output().unique() not in unbatched:
             _rewrite(graph, node, shared)
@@ -60,7 +61,9 @@ def _unbatched(graph: Graph, context: Context) -> set[int]:
 
 
 def _rewrite(graph: Graph, node: Node, shared: ir.Constants) -> None:
-    emit, kind, args = Emit(graph, node), node.kind(), ir.inputs(node)
+    emit = Emit(graph, node)
+    kind = node.kind()
+    args = ir.inputs(node)
     if kind in _TRANSPOSED:
         x, weight, bias, stride, padding, output_padding, groups, dilation = args
         core = [x, weight, bias, stride, padding, dilation]

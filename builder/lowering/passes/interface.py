@@ -35,7 +35,8 @@ def flatten_inputs(graph: Graph, context: Context) -> None:
     names = context.inputs or [
         value.debugName().split(".")[0] for value in graph.inputs()
     ]
-    declared, fixed = context.optional_inputs, context.defaults
+    declared = context.optional_inputs
+    fixed = context.defaults
     parts = [
         describe(name, value.type(), declared, fixed)
         for name, value in zip(names, list(graph.inputs()), strict=True)

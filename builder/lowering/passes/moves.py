@@ -19,7 +19,8 @@ def moved(node: Node, axes: Sequence[Axis]) -> list[Axis] | None:
     if node.kind() == "aten::permute":
         order = ir.int_list(node.inputsAt(1))
         return None if order is None else [axes[axis] for axis in order]
-    one, other = axis_at(node, 1, len(axes)), axis_at(node, 2, len(axes))
+    one = axis_at(node, 1, len(axes))
+    other = axis_at(node, 2, len(axes))
     if one is None or other is None:
         return None
     found = list(axes)

@@ -360,7 +360,8 @@ def _of_optional(
     chosen = graph.create("prim::If", [known.output()], 1)
     chosen.insertBefore(end)
     ir.adopt(chosen, origin)
-    then, other = chosen.addBlock(), chosen.addBlock()
+    then = chosen.addBlock()
+    other = chosen.addBlock()
     then.registerOutput(_as_type(graph, value, inner, then.returnNode()))
     other.registerOutput(_constant(graph, torch.zeros(0), other.returnNode()))
     chosen.output().setType(ir.TENSOR)
@@ -437,7 +438,8 @@ def _unpacked(graph: Any, value: Any) -> Any:
 
 def _projected(graph: Any, held: Any, index: int) -> Any:
     """The element of a tuple, as an output of the if whose branches return the tuple."""
-    node, offset = held.node(), held.offset()
+    node = held.node()
+    offset = held.offset()
     kind = held.type().elements()[index]
     for block in node.blocks():
         given = list(block.outputs())[offset]

@@ -108,13 +108,15 @@ def _paths(layer: Node, facts: Facts) -> list[Path]:
         made = _SHAPES[shaped.kind()](shaped, axes)
         if made is None:
             return []
-        axes, value = made, shaped.output()
+        axes = made
+        value = shaped.output()
     order = axes
     while (node := _only_user(value, _MOVES)) is not None:
         after = _MOVES[node.kind()](node, order)
         if after is None:
             return []
-        order, value = after, node.output()
+        order = after
+        value = node.output()
     axis = _split_axis(value, order)
     if axis is None or not any(_is_multiplied(part.value) for part in axis[1]):
         return []

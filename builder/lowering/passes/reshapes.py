@@ -69,7 +69,8 @@ def _path(value: Value) -> _Path | None:
     """Follow a value back to a reshape, through transposes only or through one linear layer
     only.
     """
-    node, moves = value.node(), []
+    node = value.node()
+    moves = []
     if (
         width(value) is not None
         and node.kind() == "aten::linear"

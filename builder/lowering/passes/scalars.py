@@ -80,7 +80,8 @@ def _integer(graph: Graph, value: Value, at: Node) -> Any | None:
 
 
 def _arithmetic(graph: Graph, node: Node) -> Any | None:
-    kind, args = node.kind(), ir.inputs(node)
+    kind = node.kind()
+    args = ir.inputs(node)
     operator = _SCALAR.get(kind)
     if kind == "aten::div" and len(args) == 3:
         operator = _ROUNDED.get(str(ir.constant(args[2])))
@@ -103,7 +104,8 @@ def _as_type(graph: Graph, node: Node, number: Value) -> Value:
     """`number` with the type that the node returns: Int and Float convert, the others keep the
     type.
     """
-    wanted, kind = node.output().type(), number.type().kind()
+    wanted = node.output().type()
+    kind = number.type().kind()
     if wanted.kind() == kind or wanted.kind() == "NumberType":
         return number
     convert = {
@@ -130,7 +132,8 @@ def fold_sizes(graph: Graph, context: Context) -> None:
             results = [emit.op("aten::size", x, axis, type=ir.INT) for axis in axes]
             ir.replace(node, results)
     for node in ir.nodes_of(graph, "aten::__getitem__"):
-        sizes, axis = _all_sizes(node.inputsAt(0)), node.inputsAt(1)
+        sizes = _all_sizes(node.inputsAt(0))
+        axis = node.inputsAt(1)
         if sizes is not None and ir.is_constant(axis):
             emit = Emit(graph, node)
             size = emit.op("aten::size", sizes.inputsAt(0), axis, type=ir.INT)

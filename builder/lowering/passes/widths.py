@@ -76,7 +76,8 @@ def source(value: Value, axis: int, rank: int) -> tuple[Any, int]:
         ):
             value = node.inputsAt(0)
         elif node.kind() in MOVES and (order := moved(node, range(rank))) is not None:
-            value, axis = node.inputsAt(0), order[axis]
+            value = node.inputsAt(0)
+            axis = order[axis]
         else:
             return value, axis
 

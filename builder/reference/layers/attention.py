@@ -92,15 +92,19 @@ def rotary_embedding(
     """
     turned = layer.rotary_embedding_dim or x.shape[-1]
     if positions is not None:
-        cos, sin = cos[positions.long()], sin[positions.long()]
-    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
-    head, rest = x[..., :turned], x[..., turned:]
+        cos = cos[positions.long()]
+        sin = sin[positions.long()]
+    cos = cos.unsqueeze(1)
+    sin = sin.unsqueeze(1)
+    head = x[..., :turned]
+    rest = x[..., turned:]
     half = turned // 2
     if layer.interleaved:
         pairs = head.reshape(*head.shape[:-1], half, 2)
     else:
         pairs = head.reshape(*head.shape[:-1], 2, half).mT
-    a, b = pairs[..., 0], pairs[..., 1]
+    a = pairs[..., 0]
+    b = pairs[..., 1]
     rotated = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1)
     rotated = rotated if layer.interleaved else rotated.mT
     return torch.cat([rotated.flatten(-2), rest], dim=-1)

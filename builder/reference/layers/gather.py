@@ -19,7 +19,8 @@ def gather(layer: ILayer, data: Tensor, indices: Tensor) -> Tensor:
     length. For a dynamic axis TensorRT leaves it undefined, so a ValueError is raised.
     """
     static = tuple(layer.get_input(0).shape)
-    batch, axis = layer.num_elementwise_dims, layer.axis
+    batch = layer.num_elementwise_dims
+    axis = layer.axis
     if layer.mode.name == "ND":
         return _gather_nd(data, indices, batch, static)
     index, outside = clamp_indices(indices, data.shape[axis], static[axis])

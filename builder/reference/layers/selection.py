@@ -57,7 +57,8 @@ def nms(
 
 def _corners(boxes: Tensor, form: str) -> Tensor:
     """(x1, y1, x2, y2) with x1 <= x2 and y1 <= y2."""
-    first, second = boxes[..., :2], boxes[..., 2:]
+    first = boxes[..., :2]
+    second = boxes[..., 2:]
     if form == "CENTER_SIZES":
         first, second = first - second / 2, first + second / 2
     return torch.cat(

@@ -61,14 +61,16 @@ class TritonPythonModel:
         self.name = args["model_name"]
         config = json.loads(args["model_config"])
         self.batching = int(config.get("max_batch_size", 0)) > 0
-        self.tensors, self.profiles = facts["serving"], Profiles(facts["serving"])
+        self.tensors = facts["serving"]
+        self.profiles = Profiles(facts["serving"])
         self.axes = blame.Axes(self.tensors["inputs"])
         self.padding = Padding(self.tensors)
         self.defaults = Defaults(self.tensors["inputs"])
         self.optional = any("flag" in output for output in self.tensors["outputs"])
         self.memory = Memory(folder.parent, self.tensors, self.batching)
         self.mapped: Any = deque(maxlen=options.keep_mapped(facts))
-        self.thread, self.says_parameters = 0, True
+        self.thread = 0
+        self.says_parameters = True
         self.devices: list[torch.device] = []
         for name in facts.get("libraries", ()):
             load_library(folder / "libraries" / name)

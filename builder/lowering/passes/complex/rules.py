@@ -166,7 +166,8 @@ def _quotient(
     divided = partial(emit.op, "aten::div")
     if not isinstance(b, Pair):
         return Pair(divided(a.re, b), divided(a.im, b))
-    times, a = partial(_times, emit), _lifted(emit, a)
+    times = partial(_times, emit)
+    a = _lifted(emit, a)
     norm = emit.op("aten::add", times(b.re, b.re), times(b.im, b.im), 1)
     re = emit.op("aten::add", times(a.re, b.re), times(a.im, b.im), 1)
     im = emit.op("aten::sub", times(a.im, b.re), times(a.re, b.im), 1)

@@ -86,11 +86,9 @@ def _left(
             other.items = None
         else:
             memory.journal.note(other)
-            other.current, other.items, other.held = (
-                final.value,
-                final.items.copy(),
-                (-1,),
-            )
+            other.current = final.value
+            other.items = final.items.copy()
+            other.held = (-1,)
     left = _final(memory, alias)
     memory.journal.undo(mark)
     return left
@@ -180,7 +178,8 @@ def _join_items(
         else joined
     )
     memory.journal.note(alias)
-    alias.items, alias.held = items, (-1,)
+    alias.items = items
+    alias.held = (-1,)
 
 
 def _phi(node: Node, one: Value, other: Value) -> Value:

@@ -112,7 +112,8 @@ def _repeat(memory: Memory, node: Node, box: Alias) -> bool:
 
 
 def _contains(memory: Memory, node: Node, box: Alias) -> bool:
-    key, items = ir.constant(node.inputsAt(1)), box.items
+    key = ir.constant(node.inputsAt(1))
+    items = box.items
     if isinstance(items, list):
         items = _constants(memory, items)
     if items is None or key is None:

@@ -54,7 +54,9 @@ def origins(
     value that is read from a container may be any of `stored`.
     """
     outer: dict[int, Any] = {}
-    fresh, seen, left = set[int](), set[int](), list(targets)
+    fresh = set[int]()
+    seen = set[int]()
+    left = list(targets)
     while left:
         value = left.pop()
         if value.unique() in seen:
@@ -148,7 +150,8 @@ def _is_tensor(value: Value) -> bool:
 
 def _behind(value: Value) -> list[Value]:
     """The values that a value inside a loop may share memory with, one step back."""
-    node, at = value.node(), value.offset()
+    node = value.node()
+    at = value.offset()
     if node.kind() == "prim::Param":
         return _behind_param(node.owningBlock(), at)
     if node.kind() in ("prim::If", "prim::Loop"):

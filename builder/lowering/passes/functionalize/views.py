@@ -185,7 +185,8 @@ def _put_split(
     emit: Emit, node: Node, base: Value, new: Value, at: int
 ) -> Value | None:
     _, sizes, dim = ir.inputs(node)
-    each, size = ir.int_list(sizes), ir.constant(sizes)
+    each = ir.int_list(sizes)
+    size = ir.constant(sizes)
     if isinstance(size, int):
         return put_range(
             emit,
@@ -207,7 +208,8 @@ def _put_chunk(
     """A chunk is ceil(size / chunks) long, so its bounds are arithmetic on the size."""
     _, chunks, dim = ir.inputs(node)
     integer = ir.INT
-    size, count = emit.op("aten::size", base, dim, type=integer), ir.constant(chunks)
+    size = emit.op("aten::size", base, dim, type=integer)
+    count = ir.constant(chunks)
     if count is None:
         return None
     rounded = emit.op("aten::add", size, count - 1, type=integer)

@@ -132,7 +132,8 @@ def table_sizes(module: Any) -> dict[int, int]:
     for node in module.graph.nodes():
         if node.kind() == "aten::embedding":
             table, indices = (node.inputsAt(i) for i in (0, 1))
-            name, weight = _origin(indices).debugName(), _tensor(table, module)
+            name = _origin(indices).debugName()
+            weight = _tensor(table, module)
             if name in inputs and isinstance(weight, torch.Tensor):
                 position = inputs.index(name)
                 found[position] = min(found.get(position, len(weight)), len(weight))

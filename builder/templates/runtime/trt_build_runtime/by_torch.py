@@ -19,7 +19,9 @@ class TorchExecutor:
     def __init__(
         self, path: Path, why: str, device: str = "cpu", tf32: bool = False
     ) -> None:
-        self.why, self.device, self.stream = why, device, None
+        self.why = why
+        self.device = device
+        self.stream = None
         # custom libraries are loaded before; torch refuses any other unknown namespace
         operator_safety.check(path, custom=True)
         self.module = torch.jit.load(str(path), map_location=device).eval()

@@ -54,12 +54,10 @@ class Engine:
         stream: Any,
         graphs: bool = False,
     ) -> None:
-        self.device, self.tensors, self.handle, self.path = (
-            torch.device(device),
-            tensors,
-            stream.cuda_stream,
-            path,
-        )
+        self.device = torch.device(device)
+        self.tensors = tensors
+        self.handle = stream.cuda_stream
+        self.path = path
         self.trt = importlib.import_module(MODULES[flavour])
         self.runtime = self.trt.Runtime(self.trt.Logger(self.trt.Logger.WARNING))
         self.engine = self.runtime.deserialize_cuda_engine(path.read_bytes())
@@ -146,11 +144,10 @@ class Engine:
         """The output, bound to memory of its size if TensorRT knows its shape already, else to an
         allocator.
         """
-        name, context = declared["name"], self.contexts[profile]
-        output, shape = (
-            Output(name, self._dtype(name), getattr(torch, declared["dtype"])),
-            self._shape(context, name),
-        )
+        name = declared["name"]
+        context = self.contexts[profile]
+        output = Output(name, self._dtype(name), getattr(torch, declared["dtype"]))
+        shape = self._shape(context, name)
         if shape is None:
             context.set_output_allocator(name, self.allocators[name])
             self.allocated.add((profile, name))

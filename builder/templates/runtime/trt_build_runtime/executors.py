@@ -45,7 +45,8 @@ class PlanExecutor:
             self.stream,
             graphs(facts),
         )
-        self.stays, self.landing = bool(facts.get("step_of")), Landing()
+        self.stays = bool(facts.get("step_of"))
+        self.landing = Landing()
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Run on tensors of any device; see outputs_for_triton for the outputs."""

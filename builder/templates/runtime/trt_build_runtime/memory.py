@@ -17,7 +17,8 @@ class Storage:
     """
 
     def __init__(self, device: Any, pinned: bool = False) -> None:
-        self.device, self.pinned = device, pinned
+        self.device = device
+        self.pinned = pinned
         self.storage = torch.empty(0, dtype=torch.uint8, device=device)
 
     def reserve(self, size: int) -> int:

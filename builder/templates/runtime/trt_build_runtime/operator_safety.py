@@ -186,7 +186,9 @@ class _Reader(ast.NodeVisitor):
     """Finds refused operators in every form that TorchScript has for naming one."""
 
     def __init__(self, member: str, lines: list[str], custom: bool) -> None:
-        self.member, self.lines, self.custom = member, lines, custom
+        self.member = member
+        self.lines = lines
+        self.custom = custom
         self.found: list[Finding] = []
         self.named = self.ops = 0
         self.owners: list[set[str]] = []

@@ -135,13 +135,11 @@ class Segments:
         inputs: list[str],
         outputs: list[str],
     ) -> None:
-        self.owner, self.stem, self.segments, self.inputs, self.outputs = (
-            owner,
-            stem,
-            segments,
-            inputs,
-            outputs,
-        )
+        self.owner = owner
+        self.stem = stem
+        self.segments = segments
+        self.inputs = inputs
+        self.outputs = outputs
         self.runners = [
             owner.runner(f"{stem}_{number}", segment)
             for number, segment in enumerate(segments)
