@@ -253,7 +253,9 @@ def _number(value: Value, fact: Callable[[Any], Fact]) -> Any:
 
 def _integer(value: Value, fact: Callable[[Any], Fact]) -> Any:
     known = value.toIValue()
-    return OneOf((1, 0, -1)) if known is None else Constant(int, known)
+    if known is None:
+        return OneOf((1, 0, -1))
+    return Constant(int, known)
 
 
 def _integers(value: Value, fact: Callable[[Any], Fact]) -> Any:
@@ -270,7 +272,9 @@ def _integers(value: Value, fact: Callable[[Any], Fact]) -> Any:
 
 def _flag(value: Value, fact: Callable[[Any], Fact]) -> Any:
     known = value.toIValue()
-    return OneOf((True, False)) if known is None else Constant(bool, known)
+    if known is None:
+        return OneOf((True, False))
+    return Constant(bool, known)
 
 
 def _text(value: Value, fact: Callable[[Any], Fact]) -> Constant:

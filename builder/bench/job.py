@@ -29,7 +29,9 @@ class Load:
     rate: float | None = None
 
     def __str__(self) -> str:
-        return f"c{self.concurrency}" if self.concurrency else f"{self.rate:g}/s"
+        if self.concurrency:
+            return f"c{self.concurrency}"
+        return f"{self.rate:g}/s"
 
     def share(self, number: int, count: int) -> Load:
         """The share of process `number` of `count`."""

@@ -168,7 +168,9 @@ def warm_up(latency: Array, window: NDArray[np.int_]) -> tuple[int, bool]:
 
 def _median(values: Array) -> float:
     known = values[~np.isnan(values)]
-    return float(np.median(known)) if known.size else float("inf")
+    if known.size:
+        return float(np.median(known))
+    return float("inf")
 
 
 def _mean(values: Array) -> float:

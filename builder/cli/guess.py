@@ -157,7 +157,9 @@ def _inputs(lowered: LoweredGraph, examples: Mapping[str, Example]) -> list[Gues
             return _of_example(name, examples[name], batch)
         if name in hidden:
             return _of_recurrent(name, hidden[name])
-        return _of_lengths(name) if name in lengths else _of_uses(name, value)
+        if name in lengths:
+            return _of_lengths(name)
+        return _of_uses(name, value)
 
     pairs = zip(lowered.inputs, lowered.graph.inputs(), strict=True)
     return [guess(name, value) for name, value in pairs]

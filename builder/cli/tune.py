@@ -191,7 +191,9 @@ def _exit_code(done: list[dict[str, Any]]) -> int:
 
     if any(one["error"] for one in done):
         return 1
-    return NO_LIMIT if any(one["verdict"] == UNMET for one in done) else 0
+    if any(one["verdict"] == UNMET for one in done):
+        return NO_LIMIT
+    return 0
 
 
 def _result(

@@ -45,7 +45,9 @@ class Extent:
         first = ctx.arithmetic("sub", sizes[0], 1) if back else 0
         strides = [-1 if back else 1] + [1] * len(start)
         slice_ = ctx.slice(x, [first, *start], sizes, strides)
-        return slice_ if len(sizes) == 3 else ctx.squeeze(slice_, [1])
+        if len(sizes) == 3:
+            return slice_
+        return ctx.squeeze(slice_, [1])
 
     def turned(self, ctx: ConversionContext, x: Any) -> Any:
         """x [time, batch, width] with each row reversed in time."""

@@ -53,7 +53,9 @@ def floating(ctx: ConversionContext, x: ITensor) -> ITensor:
     """The tensor, with integers and bools cast to float32 as PyTorch promotes them for real
     functions.
     """
-    return x if ctx.dtype(x).is_floating_point else ctx.cast(x, torch.float32)
+    if ctx.dtype(x).is_floating_point:
+        return x
+    return ctx.cast(x, torch.float32)
 
 
 def computed_in(dtype: torch.dtype) -> torch.dtype:
@@ -69,7 +71,9 @@ def accumulated(ctx: ConversionContext, x: ITensor) -> ITensor:
     in float32, and the square of 256 is beyond float16's range.
     """
     x = floating(ctx, x)
-    return ctx.cast(x, torch.float32) if ctx.dtype(x) in HALVES else x
+    if ctx.dtype(x) in HALVES:
+        return ctx.cast(x, torch.float32)
+    return x
 
 
 def half_as_float32(

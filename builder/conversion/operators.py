@@ -169,7 +169,9 @@ def _listed(result: Any, node: Node) -> list[Any]:
     """The results as a list, one for each output of the node."""
     if node.outputsSize() == 1:
         return [_output(result)]
-    return [_output(r) for r in result] if node.outputsSize() else []
+    if node.outputsSize():
+        return [_output(r) for r in result]
+    return []
 
 
 def _output(result: object) -> Any:

@@ -90,7 +90,9 @@ def truncated(ctx: Lengths, a: Scalar, b: Scalar) -> Any:
         return binary(ctx, "floordiv", a, b)
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
         quotient = abs(a) // abs(b)
-        return quotient if (a < 0) == (b < 0) else -quotient
+        if (a < 0) == (b < 0):
+            return quotient
+        return -quotient
     if not _integral(ctx, a, b):
         return convert(
             ctx, convert(ctx, binary(ctx, "truediv", a, b), torch.int64), torch.float32
@@ -127,7 +129,8 @@ def compare(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
         return known
     dtype = torch.int64 if _integral(ctx, a, b) else torch.float32
     output = ctx.elementwise(layer, *(vector(ctx, v, dtype) for v in (a, b)))
-    output = ctx.unary("NOT", output) if negate else output
+    if negate:
+        output = ctx.unary("NOT", output)
     return DynamicScalar(output, unknown(output), torch.bool)
 
 
@@ -147,7 +150,9 @@ def decided(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> bool | None:
     if operation in ("eq", "ne"):
         if low == high:
             return python(low, 0)
-        return operation == "ne" if low > 0 or high < 0 else None
+        if low > 0 or high < 0:
+            return operation == "ne"
+        return None
     values = {python(low, 0), python(high, 0)}
     return values.pop() if len(values) == 1 else None
 
@@ -184,7 +189,9 @@ def convert(ctx: Lengths, value: Scalar, dtype: torch.dtype) -> Any:
     if not isinstance(value, DynamicScalar):
         if dtype == torch.int64:
             return math.trunc(value)
-        return bool(value) if dtype == torch.bool else float(value)
+        if dtype == torch.bool:
+            return bool(value)
+        return float(value)
     if value.dtype == dtype:
         return value
     if value.doubles is not None and dtype == torch.int64:

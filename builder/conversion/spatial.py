@@ -44,7 +44,9 @@ def with_unit(values: Sequence[int], unit: int) -> list[int]:
     """Window settings for two axes or more: `unit` for the axis that `as_image` adds to a single
     one.
     """
-    return [*values, unit] if len(values) == 1 else list(values)
+    if len(values) == 1:
+        return [*values, unit]
+    return list(values)
 
 
 def note_spatial(

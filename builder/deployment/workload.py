@@ -158,7 +158,9 @@ class Settings:
     @property
     def most_replicas(self) -> int:
         """`max_replicas`, by default twice `replicas`."""
-        return 2 * self.replicas if self.max_replicas is None else self.max_replicas
+        if self.max_replicas is None:
+            return 2 * self.replicas
+        return self.max_replicas
 
 
 def _require(pattern: re.Pattern[str], value: str, option: str, form: str) -> None:

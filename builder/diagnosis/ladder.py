@@ -303,7 +303,9 @@ def compared_segment(
 
 def _with_axis(tensor: torch.Tensor, name: str, partition: Partition) -> torch.Tensor:
     own = name in (*partition.inputs, *partition.outputs)
-    return tensor.reshape(1) if not tensor.dim() and not own else tensor
+    if not tensor.dim() and not own:
+        return tensor.reshape(1)
+    return tensor
 
 
 def _network(part: stages.Network, converted: stages.Converted) -> Iterator[Compared]:

@@ -224,7 +224,9 @@ class _Names:
         """The node that computed the same value here; for the return, the return."""
         if other.is_return:
             return self._consumer(self.result)
-        return self.by_first.get(other.outputs[0]) if other.outputs else None
+        if other.outputs:
+            return self.by_first.get(other.outputs[0])
+        return None
 
 
 def _replaced(was: _Consumer, now: _Consumer, old: Tensors, new: Tensors) -> str | None:

@@ -107,7 +107,9 @@ def _hardware_level(chosen: BuildOptions) -> Any:
 
 
 def _member(enumeration: str, name: str | None, option: str) -> Any:
-    return None if name is None else options.member(trt, enumeration, name, option)
+    if name is None:
+        return None
+    return options.member(trt, enumeration, name, option)
 
 
 def set_tf32(config: Any, wanted: bool) -> None:

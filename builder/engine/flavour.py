@@ -53,7 +53,8 @@ def resolve(name: str = "auto") -> str:
     """The flavor that `name` selects here. `auto` selects `tensorrt` if it can be imported and a
     GPU responds, otherwise RTX.
     """
-    name = os.environ.get(ENVIRONMENT_VARIABLE, "auto") if name == "auto" else name
+    if name == "auto":
+        name = os.environ.get(ENVIRONMENT_VARIABLE, "auto")
     here = installed()
     if name == "auto":
         usable = [f for f in here if f == "tensorrt-rtx" or has_gpu()]

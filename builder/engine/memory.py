@@ -144,7 +144,9 @@ def _left(folder: Path, names: tuple[str, str, str]) -> int | None:
         ).get(cache, "0")
     except (OSError, ValueError):
         return None
-    return int(most) - used + int(cached) if most.isdigit() else None
+    if most.isdigit():
+        return int(most) - used + int(cached)
+    return None
 
 
 def _text(path: Path) -> str:

@@ -56,7 +56,9 @@ class Target:
     @property
     def names(self) -> tuple[str, ...]:
         """The names by which manifests and exclusions may refer to it."""
-        return (self.name, self.entry) if self.entry else (self.name,)
+        if self.entry:
+            return (self.name, self.entry)
+        return (self.name,)
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,9 @@ def _store_url(settings: Settings, farm: Farm) -> str:
             where=farm.file or None,
             fix="`store:` in the farm file, or --store, with a URL such as s3://bucket/plans",
         )
-    return store if "://" in store else str(Path(store).resolve())
+    if "://" in store:
+        return store
+    return str(Path(store).resolve())
 
 
 def _name(one: Combination) -> str:

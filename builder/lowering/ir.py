@@ -58,7 +58,9 @@ _MAY_HAVE_BLOCKS = frozenset(
 
 def blocks_of(node: Node) -> list[Block]:
     """The node's blocks."""
-    return list(node.blocks()) if node.kind() in _MAY_HAVE_BLOCKS else []
+    if node.kind() in _MAY_HAVE_BLOCKS:
+        return list(node.blocks())
+    return []
 
 
 def nodes_of(graph: Graph, *kinds: str) -> list[Node]:

@@ -100,7 +100,9 @@ def _not_a_value(value: bool | int | float, dtype: str) -> str | None:
     bits = int(dtype.lstrip("uint") or 0)
     low = 0 if dtype.startswith("u") else -(1 << bits - 1)
     high = (1 << bits if dtype.startswith("u") else 1 << bits - 1) - 1
-    return None if low <= value <= high else f"{value!r} is beyond the range of {dtype}"
+    if low <= value <= high:
+        return None
+    return f"{value!r} is beyond the range of {dtype}"
 
 
 def _dtype_at_endpoint(document: Document, item: Mapping[str, Any]) -> str:

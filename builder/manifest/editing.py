@@ -107,7 +107,9 @@ def _root(text: str) -> yaml.MappingNode | None:
         root = document.compose(text)
     except yaml.YAMLError:  # an earlier change broke it
         return None
-    return root if isinstance(root, yaml.MappingNode) and _is_block(root) else None
+    if isinstance(root, yaml.MappingNode) and _is_block(root):
+        return root
+    return None
 
 
 def _is_block(node: yaml.Node) -> bool:

@@ -27,7 +27,9 @@ def call_module(
     flattens them (builder.lowering.arguments); other arguments keep their default.
     """
     given = arguments(module, specs, tensors, constants)
-    return module(*tensors) if given is None else module(**given)
+    if given is None:
+        return module(*tensors)
+    return module(**given)
 
 
 def arguments(

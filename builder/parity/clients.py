@@ -246,7 +246,9 @@ def describe(
         text = refusal.message() or ""
         begin = text.find("{")
         try:
-            return dict(json.loads(text[begin:])) if begin >= 0 else {}
+            if begin >= 0:
+                return dict(json.loads(text[begin:]))
+            return {}
         except ValueError:
             return {}
     return {}

@@ -205,7 +205,9 @@ def _shifted(
 ) -> torch.Tensor:
     """Floats around `by`, a tenth of a standard deviation wide; integers equal to it, from 0 on."""
     if tensor.is_floating_point():
-        return tensor * 0.1 + by if abs(by) <= largest else tensor
+        if abs(by) <= largest:
+            return tensor * 0.1 + by
+        return tensor
     if tensor.dtype == torch.bool or not 0 <= by <= torch.iinfo(tensor.dtype).max:
         return tensor
     return torch.full_like(tensor, int(by))
@@ -213,5 +215,7 @@ def _shifted(
 
 def _filled(tensor: torch.Tensor, value: float, largest: float) -> torch.Tensor:
     if tensor.is_floating_point():
-        return torch.full_like(tensor, value) if abs(value) <= largest else tensor
+        if abs(value) <= largest:
+            return torch.full_like(tensor, value)
+        return tensor
     return _shifted(tensor, value)

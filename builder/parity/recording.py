@@ -538,7 +538,9 @@ class _Recorder:
 
     def _received(self, tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
         """An input in the endpoint's dtype."""
-        return narrow(tensor) if spec.name in self.spec.narrowed else tensor
+        if spec.name in self.spec.narrowed:
+            return narrow(tensor)
+        return tensor
 
     def _sent(self, name: str, output: torch.Tensor) -> torch.Tensor:
         """An output in the endpoint's dtype."""

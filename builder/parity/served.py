@@ -86,7 +86,8 @@ class PublishedModel:
             else array
         )
         most = self.config.max_batch_size
-        served = served[:most] if most else served
+        if most:
+            served = served[:most]
         without_axes = len(declared["shape"]) == (1 if most else 0)
         return served.reshape(*served.shape, 1) if without_axes else served
 

@@ -86,7 +86,9 @@ def rebuilt(
         return tensors.get(name or "output")
     if form in _NUMBERS:
         number = tensors.get(name or "output")
-        return None if number is None else _NUMBERS[form](number.item())
+        if number is None:
+            return None
+        return _NUMBERS[form](number.item())
     if form == "TupleType":
         return _tuple(kind, tensors, name, lists)
     if form == "ListType":

@@ -185,7 +185,9 @@ class ShapeInterpreter(operators.Operators):
                 values, functools.partial(_NUMBERS["IntType"], self.unknowns.shape_env)
             )
             results = [with_known_sizes(r) for r in made]
-        return self._ranged(node, results) if key == packed.PAD else results
+        if key == packed.PAD:
+            return self._ranged(node, results)
+        return results
 
     def _static(self, node: Node, values: list[Any]) -> list[Any]:
         results = super().evaluate(node, values)

@@ -35,7 +35,9 @@ def rule(key: str, values: list[Any]) -> Rule | None:
     the shape. For packing, torch infers the padded tensor's size instead of that of the data.
     """
     if key == "aten::select.int":
-        return _first if hasattr(values[0], "batch") and values[1:] == [0, 0] else None
+        if hasattr(values[0], "batch") and values[1:] == [0, 0]:
+            return _first
+        return None
     if key == PAD and not hasattr(values[1], "batch"):
         return None
     return _RULES.get(key)

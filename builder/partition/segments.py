@@ -51,8 +51,10 @@ def _levels(
         even = odd = NOWHERE
         for parent in above:
             one, other = reached[parent]
-            even = one if one > even else even
-            odd = other if other > odd else odd
+            if one > even:
+                even = one
+            if other > odd:
+                odd = other
         if kind == FREE:
             levels.append(NOWHERE)
             reached.append((even, odd))

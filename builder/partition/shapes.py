@@ -100,7 +100,8 @@ def infer_shapes(
     if every probe could compute it. `ranges` are those of data-dependent sizes (Fallback.ranges).
     Their axes are in the result's profiles. A spec of None is an input of unknown shape.
     """
-    steps = view.steps(lowered.graph) if steps is None else steps
+    if steps is None:
+        steps = view.steps(lowered.graph)
     axes = bounds.axes(steps, ranges or {}, profiles)
     dependent = {axis.name: axis.range for axis in axes.values()}
     profiles = [{**profile, **dependent} for profile in profiles]

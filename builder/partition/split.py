@@ -263,7 +263,9 @@ class _Boundary:
         if found is None:
             return None
         own.update(found[1])
-        return replace(found[0], shape=(1,)) if self._is_bare(value) else found[0]
+        if self._is_bare(value):
+            return replace(found[0], shape=(1,))
+        return found[0]
 
     def _is_bare(self, value: str) -> bool:
         """Whether the value is a 0-d boundary tensor.

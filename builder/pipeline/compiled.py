@@ -369,7 +369,9 @@ def _structure(original: Any, recorded: stages.Recorded) -> tuple[list[Any], Any
 
 def _like(leaf: Any, tensor: torch.Tensor) -> Any:
     """A leaf in the original's form: a tensor, or a number."""
-    return tensor if isinstance(leaf, torch.Tensor) else type(leaf)(tensor.item())
+    if isinstance(leaf, torch.Tensor):
+        return tensor
+    return type(leaf)(tensor.item())
 
 
 def _arguments(schema: Any) -> list[tuple[str, Any]]:

@@ -77,7 +77,9 @@ def without_pytorch() -> str | None:
     except EnvironmentProblem:
         return None
     known = server.backends()
-    return None if known is None or "pytorch" in known else str(server.executable)
+    if known is None or "pytorch" in known:
+        return None
+    return str(server.executable)
 
 
 def _step(model: SplitModel, number: int, serve_as: str) -> ModelArtifact:

@@ -235,4 +235,6 @@ class Runner:
                     fix="this is a bug of PyTorch with several loops: use fewer loops, or loops "
                     "without `break`, to let TensorRT run the model",
                 ) from error
-        return [output] if isinstance(output, torch.Tensor) else list(output)
+        if isinstance(output, torch.Tensor):
+            return [output]
+        return list(output)

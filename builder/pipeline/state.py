@@ -134,4 +134,6 @@ def _golden(golden: Golden, moved: Mapping[str, int]) -> Golden:
 def _moved(array: NDArray[Any], axis: int) -> NDArray[Any]:
     import numpy as np
 
-    return np.ascontiguousarray(np.moveaxis(array, axis, 0)) if axis else array
+    if axis:
+        return np.ascontiguousarray(np.moveaxis(array, axis, 0))
+    return array

@@ -192,7 +192,8 @@ class LoopStep:
                 f"{len(parts)} iterations do not fit the concatenation length {length}"
             )
         sample = parts[0] if parts else self._sample(node, outer, state)
-        parts = parts[::-1] if kind == "REVERSE" else parts
+        if kind == "REVERSE":
+            parts = parts[::-1]
         filled = [*parts, *[_undefined(sample)] * (length - len(parts))]
         axis = node.layer.axis
         if filled:

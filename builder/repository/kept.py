@@ -132,4 +132,6 @@ def _of_step(step: ModelArtifact, spec: ModelSpec) -> Batching:
     batching.
     """
     own = step.spec.batching
-    return own if own.enabled is False else replace(spec.batching, enabled=None)
+    if own.enabled is False:
+        return own
+    return replace(spec.batching, enabled=None)

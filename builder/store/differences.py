@@ -78,7 +78,9 @@ def display_text(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     if _HASH.fullmatch(text):
         return text[:12]
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[: _LONGEST - 3]}..."
 
 
 def _spans_another(name: str, names: Sequence[str]) -> bool:

@@ -146,7 +146,9 @@ class Folders:
         if record is None or (record.get("key"), record.get("kind")) != (key, kind):
             return None
         found = FileSet(record["files"], record["facts"])
-        return found if all(_stays_inside(name) for name in found.files) else None
+        if all(_stays_inside(name) for name in found.files):
+            return found
+        return None
 
     def restore(self, found: Publication, repository: Path) -> Path:
         """Write the folders of the published model into `repository`. Returns the

@@ -174,7 +174,8 @@ def _holds(spans: Mapping[str, Range], inner: Mapping[str, Range]) -> bool:
 def _reach(spans: Iterable[Range]) -> int:
     reach = 0
     for low, _, high in sorted(spans):
-        reach = max(reach, high) if low <= reach + 1 and (reach or low == 1) else reach
+        if low <= reach + 1 and (reach or low == 1):
+            reach = max(reach, high)
     return reach
 
 

@@ -87,7 +87,9 @@ def full_dims(
     step: pb.ModelConfig, tensor: pb.ModelInput | pb.ModelOutput
 ) -> list[int]:
     """The dims, with Triton's batch first if the step batches."""
-    return [-1, *tensor.dims] if step.max_batch_size else list(tensor.dims)
+    if step.max_batch_size:
+        return [-1, *tensor.dims]
+    return list(tensor.dims)
 
 
 def _step(

@@ -341,7 +341,9 @@ def _optional(artifact: ModelArtifact, io: IO) -> dict[str, bool]:
 
 def _flag(artifact: ModelArtifact, io: IO) -> dict[str, str]:
     """The tensor that is true if an output is not None."""
-    return {"flag": artifact.flags[io.name]} if io.name in artifact.flags else {}
+    if io.name in artifact.flags:
+        return {"flag": artifact.flags[io.name]}
+    return {}
 
 
 def _axes(shape: Sequence[int | str]) -> list[str | None]:

@@ -94,7 +94,9 @@ def _release(row: dict[str, object]) -> Release:
 
 def _numbers(version: str) -> Version:
     found = _VERSION.search(version)
-    return tuple(map(int, found.group().split("."))) if found else ()
+    if found:
+        return tuple(map(int, found.group().split(".")))
+    return ()
 
 
 def _agree(wanted: Version, release: Release) -> int:

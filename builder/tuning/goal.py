@@ -74,4 +74,6 @@ class Goal:
         """Return `after` relative to `before`: 1.5 is 50 % more throughput, or two thirds of the
         latency.
         """
-        return after / before if self.rate is None else before / after
+        if self.rate is None:
+            return after / before
+        return before / after

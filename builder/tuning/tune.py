@@ -549,7 +549,9 @@ def _figures(level: LevelResult | None) -> dict[str, Any]:
 def _mean(scores: Sequence[float | None]) -> float | None:
     """The mean; None unless each trial is within the limit."""
     known = [score for score in scores if score is not None]
-    return sum(known) / len(known) if known and len(known) == len(scores) else None
+    if known and len(known) == len(scores):
+        return sum(known) / len(known)
+    return None
 
 
 def _words(configuration: Configuration) -> str:

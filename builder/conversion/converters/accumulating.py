@@ -185,7 +185,9 @@ def _greatest(ctx: ConversionContext, x: Tensor, axis: int) -> int:
         else expression(x.shape[axis]),
         ctx.ranges(),
     )
-    return int(span[1]) if span is not None and isfinite(span[1]) else 1
+    if span is not None and isfinite(span[1]):
+        return int(span[1])
+    return 1
 
 
 _reducing = functools.partial(

@@ -117,7 +117,9 @@ def prelu(ctx: ConversionContext, x: ITensor, weight: Tensor) -> ITensor:
     # some versions want "at least 1 dimensions"
     wide, weight = ctx.operands(ctx.at_rank(x, 1), weight, dtype=ctx.dtype(x))
     result = ctx.net.add_parametric_relu(wide, weight).get_output(0)
-    return result if ctx.rank(x) else ctx.squeeze(result, [0])
+    if ctx.rank(x):
+        return result
+    return ctx.squeeze(result, [0])
 
 
 @converter(

@@ -109,7 +109,9 @@ class Cell:
         """The input's part of the gates: x @ w_ih^T + bias, for one step or a whole sequence."""
         bias = self.input_bias()
         gates = matmul(self.ctx, x, self.weights.w_ih, transpose_b=True)
-        return gates if bias is None else add(self.ctx, gates, bias)
+        if bias is None:
+            return gates
+        return add(self.ctx, gates, bias)
 
     def input_bias(self) -> Any:
         """The sum of both biases, if the state's part is always added to the input's."""

@@ -77,7 +77,8 @@ def _matrix(
     sizes = [
         ctx.product([ctx.size(x, axis) for axis in axes]) for axes in (rows, columns)
     ]
-    x = x if order == sorted(order) else ctx.permute(x, order)
+    if order != sorted(order):
+        x = ctx.permute(x, order)
     return x if len(rows) == len(columns) == 1 else ctx.reshape(x, sizes)
 
 

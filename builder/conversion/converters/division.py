@@ -41,7 +41,8 @@ def divide(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
 def true_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     """x / other in the dtype that they promote to, float32 for integers."""
     dtype = ctx.promoted(x, other)
-    dtype = dtype if dtype.is_floating_point else torch.float32
+    if not dtype.is_floating_point:
+        dtype = torch.float32
     computed = arithmetic_dtype("DIV", dtype, (x, other))
     return ctx.cast(
         ctx.elementwise("DIV", *ctx.operands(x, other, dtype=computed)), dtype

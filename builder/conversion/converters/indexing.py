@@ -55,7 +55,8 @@ def index_select(
     """The values at a vector of indices along one axis; a 0-d tensor has only itself."""
     if ctx.rank(x) == 0:
         return x
-    index = index if ctx.rank(index) else ctx.reshape(as_index(ctx, index), [1])
+    if not ctx.rank(index):
+        index = ctx.reshape(as_index(ctx, index), [1])
     return gathered(ctx, x, index, ctx.axis(x, dim))
 
 
@@ -97,7 +98,9 @@ def _gather_zero_dim(
 
 
 def _one_axis(ctx: ConversionContext, x: ITensor) -> ITensor:
-    return x if ctx.rank(x) else ctx.reshape(x, [1])
+    if ctx.rank(x):
+        return x
+    return ctx.reshape(x, [1])
 
 
 def element_gathered(

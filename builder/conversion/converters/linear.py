@@ -136,8 +136,10 @@ def _integer_product(
     if transpose_b:
         rank = ctx.rank(b)
         right = ctx.permute(right, [*range(rank - 2), rank - 1, rank - 2])
-    left = ctx.unsqueeze(left, [0]) if a_vector else left
-    right = ctx.unsqueeze(right, [1]) if b_vector else right
+    if a_vector:
+        left = ctx.unsqueeze(left, [0])
+    if b_vector:
+        right = ctx.unsqueeze(right, [1])
     left = ctx.unsqueeze(left, [ctx.rank(left)])
     right = ctx.unsqueeze(right, [ctx.rank(right) - 2])
     terms = ctx.elementwise("PROD", *ctx.operands(left, right, dtype=computed))
@@ -193,7 +195,8 @@ def _register_added(schema: str) -> None:
     ) -> Any:
         """beta * self + alpha * (a @ b); a beta of 0 ignores self, NaN or not"""
         result = outer_product(ctx, a, b) if name == "addr" else matmul(ctx, a, b)
-        result = total(ctx, result, [0]) if name == "addbmm" else result
+        if name == "addbmm":
+            result = total(ctx, result, [0])
         result = scaled(ctx, result, alpha)
         if not isinstance(beta, DynamicScalar) and beta == 0:
             return result

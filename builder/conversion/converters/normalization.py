@@ -199,7 +199,8 @@ def normalized(
         result = standardized(ctx, x, axes, eps)[0]
         for operation, t in (("PROD", weight), ("SUM", bias)):
             if t is not None:
-                t = per_channel(ctx, t, x, at) if at >= 0 else t
+                if at >= 0:
+                    t = per_channel(ctx, t, x, at)
                 result = combine(ctx, operation, result, t)
         return result
     return normalization_layer(ctx, x, coefficients[0], coefficients[1], axes, eps)
@@ -258,8 +259,10 @@ def layer_norm(
     axes = list(range(ctx.rank(x) - len(normalized_shape), ctx.rank(x)))
     static = [size for size in normalized_shape if isinstance(size, int)]
     if len(static) == len(normalized_shape):
-        weight = torch.ones(static) if weight is None else weight
-        bias = torch.zeros(static) if bias is None else bias
+        if weight is None:
+            weight = torch.ones(static)
+        if bias is None:
+            bias = torch.zeros(static)
     return normalized(ctx, x, axes, weight, bias, -1, eps)
 
 
@@ -280,7 +283,8 @@ def native_layer_norm(
     axes = list(range(ctx.rank(x) - len(normalized_shape), ctx.rank(x)))
     result, mean, inverse = standardized(ctx, x, axes, eps)
     for operation, t in (("PROD", weight), ("SUM", bias)):
-        result = result if t is None else combine(ctx, operation, result, t)
+        if t is not None:
+            result = combine(ctx, operation, result, t)
     return result, mean, inverse
 
 
@@ -347,7 +351,8 @@ def rms_norm(
         ),
     )
     result = combine(ctx, "DIV", wide, root)
-    result = result if weight is None else combine(ctx, "PROD", result, weight)
+    if weight is not None:
+        result = combine(ctx, "PROD", result, weight)
     return ctx.cast(result, dtype if weight is None else ctx.promoted(x, weight))
 
 

@@ -53,7 +53,9 @@ def within_limit(count: Any) -> Predicate:
 
 def _length(ctx: ConversionContext, arguments: SimpleNamespace) -> Size:
     x = arguments.self
-    return ctx.size(x, arguments.dim) if ctx.rank(x) else 1
+    if ctx.rank(x):
+        return ctx.size(x, arguments.dim)
+    return 1
 
 
 def best(
@@ -75,7 +77,8 @@ def best(
     if k == 0:  # "k > 0", some versions say
         none = sliced(ctx, x, axis, 0, 0)
         return none, ctx.cast(none, torch.int64)
-    x = ctx.cast(x, torch.int32) if dtype == torch.bool else x
+    if dtype == torch.bool:
+        x = ctx.cast(x, torch.int32)
     select = _layer if ctx.capabilities.takes("TOPK", x.dtype.name) else _of_integers
     values, positions = select(ctx, x, k, axis, largest)
     sizes = [k if a == axis else size for a, size in enumerate(ctx.sizes(x))]

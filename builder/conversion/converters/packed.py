@@ -65,7 +65,8 @@ def pack(
     ctx: ConversionContext, x: ITensor, lengths: Tensor, batch_first: bool
 ) -> tuple[Rows, BatchSizes]:
     """The padded tensor and the lengths, instead of the packed data and batch sizes"""
-    x = ctx.permute(x, [1, 0, *range(2, ctx.rank(x))]) if batch_first else x
+    if batch_first:
+        x = ctx.permute(x, [1, 0, *range(2, ctx.rank(x))])
     extent = Lengths(ctx, lengths, ctx.size(x, 0), ctx.size(x, 1))
     return Rows(x, extent), BatchSizes(extent)
 

@@ -141,5 +141,6 @@ def squarings(ctx: ConversionContext, x: ITensor, exponent: int) -> Any:
                 square if result is None else ctx.elementwise("PROD", result, square)
             )
         exponent >>= 1
-        square = ctx.elementwise("PROD", square, square) if exponent else square
+        if exponent:
+            square = ctx.elementwise("PROD", square, square)
     return result

@@ -153,7 +153,9 @@ def _operator(node: Node) -> str:
 def _one(ctx: ConversionContext, value: Operand) -> ITensor:
     """A scale or zero point as a tensor of rank 0."""
     tensor = ctx.tensor(value)
-    return ctx.reshape(tensor, []) if ctx.rank(tensor) else tensor
+    if ctx.rank(tensor):
+        return ctx.reshape(tensor, [])
+    return tensor
 
 
 def _view(ctx: ConversionContext, x: Tensor, axis: int | None) -> list[int]:
@@ -243,7 +245,9 @@ def _pair(
         ctx, quantized.quantize(ctx, x, scale, axis, dtype), computed
     )
     wide = computed == torch.float32 and own != torch.float32
-    return ctx.cast(found, own) if wide and not _only_products(node) else found
+    if wide and not _only_products(node):
+        return ctx.cast(found, own)
+    return found
 
 
 def _only_products(node: Node) -> bool:

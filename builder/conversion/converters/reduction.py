@@ -149,7 +149,9 @@ def truth(
         result = ctx.cast(x, torch.bool)
     else:
         result = over(ctx, operation, ctx.cast(x, torch.bool), dim, keepdim)
-    return ctx.cast(result, torch.uint8) if ctx.dtype(x) == torch.uint8 else result
+    if ctx.dtype(x) == torch.uint8:
+        return ctx.cast(result, torch.uint8)
+    return result
 
 
 @converter(

@@ -38,7 +38,9 @@ def ranked(ctx: ConversionContext, *values: Tensor) -> list[Any]:
 
 def unranked(ctx: ConversionContext, x: ITensor, result: ITensor) -> ITensor:
     """The result of `ranked` operands, 0-d if x is 0-d."""
-    return result if ctx.rank(x) else ctx.reshape(result, [])
+    if ctx.rank(x):
+        return result
+    return ctx.reshape(result, [])
 
 
 @converter(

@@ -101,7 +101,9 @@ def _rows(ctx: ConversionContext, x: Tensor, first: int, count: int) -> ITensor:
 
 
 def _joined(ctx: ConversionContext, parts: Sequence[ITensor]) -> ITensor:
-    return parts[0] if len(parts) == 1 else ctx.concatenate(parts, 0)
+    if len(parts) == 1:
+        return parts[0]
+    return ctx.concatenate(parts, 0)
 
 
 def pick(ctx: ConversionContext, x: Tensor, index: int) -> ITensor:
@@ -119,7 +121,9 @@ def pick(ctx: ConversionContext, x: Tensor, index: int) -> ITensor:
 def stack(ctx: ConversionContext, parts: Sequence[ITensor]) -> ITensor:
     """The tensors along a new first axis."""
     rows = [ctx.unsqueeze(part, [0]) for part in parts]
-    return rows[0] if len(rows) == 1 else ctx.concatenate(rows, 0)
+    if len(rows) == 1:
+        return rows[0]
+    return ctx.concatenate(rows, 0)
 
 
 def direction(

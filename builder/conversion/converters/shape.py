@@ -17,7 +17,9 @@ from builder.engine import ITensor
 
 def reshaped(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> ITensor:
     """x with these sizes (one may be -1); x itself if they are known to be equal."""
-    return x if has_sizes(ctx, x, sizes) else ctx.reshape(x, list(sizes))
+    if has_sizes(ctx, x, sizes):
+        return x
+    return ctx.reshape(x, list(sizes))
 
 
 def has_sizes(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> bool:
@@ -93,7 +95,9 @@ def unflatten(
 
 def permuted(ctx: ConversionContext, x: ITensor, order: Sequence[int]) -> ITensor:
     """x with its axes in another order; x itself for the identity."""
-    return x if list(order) == list(range(len(order))) else ctx.permute(x, order)
+    if list(order) == list(range(len(order))):
+        return x
+    return ctx.permute(x, order)
 
 
 @converter("aten::permute(Tensor(a) self, int[] dims) -> Tensor(a)")

@@ -36,4 +36,6 @@ def softmax_layer(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
     layer = ctx.net.add_softmax(wide)
     layer.axes = 1 << (axis + ctx.rank(wide) - max(rank, 1))
     result = ctx.copy_sizes(wide, layer.get_output(0))
-    return ctx.squeeze(result, list(range(2 - rank))) if rank < 2 else result
+    if rank < 2:
+        return ctx.squeeze(result, list(range(2 - rank)))
+    return result

@@ -31,7 +31,8 @@ def filled(
     """A tensor filled with one value; static (an expanded scalar) if the sizes and the value
     are.
     """
-    dtype = torch.float32 if dtype == torch.float64 else dtype
+    if dtype == torch.float64:
+        dtype = torch.float32
     if isinstance(value, DynamicScalar):
         one = ctx.at_rank(ctx.tensor(value, dtype), len(sizes))
         return ctx.expand(one, sizes)
@@ -281,7 +282,9 @@ def tensor_of_list(
     vectors = [scalars.vector(ctx, v, wanted) for v in flat]
     joined = ctx.concatenate(vectors, 0) if len(vectors) > 1 else vectors[0]
     result = ctx.cast(joined, wanted)
-    return result if len(shape) == 1 else ctx.reshape(result, shape)
+    if len(shape) == 1:
+        return result
+    return ctx.reshape(result, shape)
 
 
 def _flattened(data: Any) -> tuple[list[Any], list[int]]:

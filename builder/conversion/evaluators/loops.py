@@ -282,7 +282,8 @@ class _Growing:
             trip_count,
             self.count,
         )
-        rows = rows if self.at_the_end else flipped(self.ctx, rows, [0])
+        if not self.at_the_end:
+            rows = flipped(self.ctx, rows, [0])
         return TensorList(self.front, self.ctx.cast(rows, self.dtype), self.count)
 
 

@@ -22,7 +22,9 @@ def constant(ctx: ConversionContext, node: Node) -> Any:
     if not node.hasAttribute("value"):
         return None
     kind = node.kindOf("value")
-    return node.t("value") if kind == "t" else node.output().toIValue()
+    if kind == "t":
+        return node.t("value")
+    return node.output().toIValue()
 
 
 @evaluator("prim::ListConstruct", "prim::TupleConstruct")

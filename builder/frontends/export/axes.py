@@ -309,7 +309,9 @@ def _listed(sizes: Mapping[str, int]) -> str:
 
 
 def _shown(axis: int | str, low: int, high: int) -> str:
-    return str(axis) if isinstance(axis, int) else f"{axis} ({low} to {high})"
+    if isinstance(axis, int):
+        return str(axis)
+    return f"{axis} ({low} to {high})"
 
 
 def _axis_name(index: int, rank: int, used: Collection[str]) -> str:
@@ -328,7 +330,9 @@ def _bounds(span: Any) -> tuple[int, int | None]:
 def _finite(bound: Any) -> int | None:
     # infinities of sympy and of torch are no Integer
     number = int(bound) if isinstance(bound, int) or bound.is_Integer else None
-    return number if number is not None and abs(number) < 2**31 else None
+    if number is not None and abs(number) < 2**31:
+        return number
+    return None
 
 
 def _tensor_dtype(name: str, meta: torch.Tensor) -> str:

@@ -166,7 +166,9 @@ def _calls(graph: torch.fx.Graph, target: Any) -> list[Node]:
 
 def _read(node: Node, index: int = 0) -> Any:
     """The argument at `index`; None if there is none."""
-    return node.args[index] if len(node.args) > index else None
+    if len(node.args) > index:
+        return node.args[index]
+    return None
 
 
 def _is(node: Any, targets: Collection[Any]) -> bool:
@@ -179,13 +181,17 @@ def _only_user(node: Node, targets: Collection[Any], *args: Any) -> Any:
     """The node's user, if it is the only one, of these operators, and has these arguments."""
     user: Any = next(iter(node.users), None)
     fits = len(node.users) == 1 and _is(user, targets)
-    return user if fits and (not args or user.args[1:] == args) else None
+    if fits and (not args or user.args[1:] == args):
+        return user
+    return None
 
 
 def _shape(node: Any) -> list[Any]:
     """The sizes of a tensor; none for anything else."""
     meta = node.meta.get("val") if isinstance(node, Node) else None
-    return list(meta.shape) if isinstance(meta, torch.Tensor) else []
+    if isinstance(meta, torch.Tensor):
+        return list(meta.shape)
+    return []
 
 
 def _equal(sizes: Sequence[Any], others: Sequence[Any]) -> bool:

@@ -58,7 +58,8 @@ def _is_true(node: torch.fx.Node) -> bool:
 
 def _is_position(node: Any) -> bool:
     """Whether a tensor has the positions `arange(length)`, with or without 0 added."""
-    node = _source(node) if isinstance(node, torch.fx.Node) else node
+    if isinstance(node, torch.fx.Node):
+        node = _source(node)
     if not isinstance(node, torch.fx.Node):
         return False
     if node.target is torch.ops.aten.add.Tensor and not node.kwargs:

@@ -84,7 +84,9 @@ def location(node: torch.fx.Node) -> str:
     if not frames:
         return f"the node {node.name}"
     path, line, _, code = next(filter(_is_own, frames), frames[0])
-    return f"{path}:{line}: {code}" if code else f"{path}:{line}"
+    if code:
+        return f"{path}:{line}: {code}"
+    return f"{path}:{line}"
 
 
 def _entries(node: torch.fx.Node) -> tuple[tuple[Any, Any], ...]:

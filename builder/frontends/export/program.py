@@ -235,7 +235,9 @@ class ExportedModule:
         kind = _NUMBERS.get(type(argument))
         self._leaves.append(TENSOR if kind is None else kind)
         metas[name] = node.meta["val"]
-        return walker.input(name) if kind is None else walker.input(name, kind)
+        if kind is None:
+            return walker.input(name)
+        return walker.input(name, kind)
 
 
 def _example(item: Any) -> Any:
@@ -261,7 +263,9 @@ class _Constant:
 
 
 def _number(leaf: Any, left: Iterator[torch.Tensor]) -> Any:
-    return leaf.value if isinstance(leaf, _Constant) else next(left).item()
+    if isinstance(leaf, _Constant):
+        return leaf.value
+    return next(left).item()
 
 
 def _dead_writes(placeholders: list[Any], specs: list[Any]) -> set[torch.fx.Node]:

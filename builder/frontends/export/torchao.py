@@ -143,7 +143,9 @@ def read(walker: Walker, node: Any, name: str, args: Sequence[Any]) -> Any:
         return _unshifted(walker, node, first)
     if isinstance(first, Product) and name == "aten.to":
         # a lower precision would round the sums
-        return replace(first, node=node) if _dtype(node) == torch.float32 else None
+        if _dtype(node) == torch.float32:
+            return replace(first, node=node)
+        return None
     if isinstance(first, Product) and name == "aten.mul":
         return _scaled(walker, node, first)
     return None
@@ -267,7 +269,8 @@ def _chosen(walker: Walker, node: Any, given: Mapping[str, Any]) -> Any:
     greatest = walker.emit("aten::amax", [magnitude, axes, True])
     scale = walker.emit("aten::div", [greatest, (high - low) / 2])
     least = given.get("eps")
-    least = torch.finfo(torch.float32).smallest_normal if least is None else least
+    if least is None:
+        least = torch.finfo(torch.float32).smallest_normal
     return walker.emit("aten::clamp_min", [scale, least]), NoZeroPoint(node)
 
 

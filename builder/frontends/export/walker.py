@@ -98,7 +98,8 @@ def signature(target: Any) -> Signature:
     for given in schema.arguments:
         kind = given.type
         is_optional = given.type.kind() == "OptionalType"
-        kind = kind.getElementType() if is_optional else kind
+        if is_optional:
+            kind = kind.getElementType()
         form = kind.kind()
         element = kind.getElementType() if form == "ListType" else None
         default = given.default_value if given.has_default_value() else None
@@ -453,7 +454,9 @@ class Walker:
         if target is operator.pow:
             power = self.emit("aten::pow", args, numbers.FLOAT)
             whole = result.kind() == "IntType"
-            return self.emit("aten::Int", [power], numbers.INT) if whole else power
+            if whole:
+                return self.emit("aten::Int", [power], numbers.INT)
+            return power
         kind = "aten::__lshift__" if target is operator.lshift else "aten::__rshift__"
         return self.emit(kind, args, result)
 

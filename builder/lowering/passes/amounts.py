@@ -151,4 +151,6 @@ def common(
         lefts[i], rights[j] = left, right
         i = i + (left == ONE)
         j = j + (right == ONE)
-    return found if i == len(lefts) and j == len(rights) else None
+    if i == len(lefts) and j == len(rights):
+        return found
+    return None

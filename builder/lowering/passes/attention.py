@@ -105,7 +105,9 @@ def _scale_of_operand(operand: Value) -> Any:
     ):
         operand = operand.node().inputsAt(0)
     scale = _only_maker(operand, _SCALES)
-    return scale if scale is not None and _is_number(scale.inputsAt(1)) else None
+    if scale is not None and _is_number(scale.inputsAt(1)):
+        return scale
+    return None
 
 
 def _is_number(factor: Value) -> bool:

@@ -274,7 +274,9 @@ class _Merge:
             amounts = [pick(value, zero) for value in self._values(rest[0])]
             return self._call(node, [x, self.emit.list(amounts, ir.INT), rest[1]])
         made = self._call(node, [x, *rest])
-        return self._where(made, x) if condition else self._where(x, made)
+        if condition:
+            return self._where(made, x)
+        return self._where(x, made)
 
     def _call(self, node: Node, arguments: Sequence[Value]) -> Value:
         """The node's operator on other arguments."""

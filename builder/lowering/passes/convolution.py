@@ -106,7 +106,9 @@ def _emit(
 def _axes(weight: Value) -> int | None:
     """The number of spatial axes; None if the weight is not known."""
     kernel = ir.constant(_unquantized(weight))
-    return kernel.dim() - 2 if isinstance(kernel, torch.Tensor) else None
+    if isinstance(kernel, torch.Tensor):
+        return kernel.dim() - 2
+    return None
 
 
 def _unquantized(weight: Value) -> Value:
@@ -128,7 +130,8 @@ def _string_padding(
     kernel = ir.constant(_unquantized(weight))
     if steps is None or not isinstance(kernel, torch.Tensor):
         return None
-    steps = steps * axes if len(steps) == 1 else steps
+    if len(steps) == 1:
+        steps = steps * axes
     totals = [
         step * (size - 1) for step, size in zip(steps, kernel.shape[2:], strict=True)
     ]

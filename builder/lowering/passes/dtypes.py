@@ -157,7 +157,9 @@ def _is(node: Node, facts: Facts) -> bool | None:
         return None
     if one == other:
         return True
-    return False if all(_fresh(value) for value in (one, other)) else None
+    if all(_fresh(value) for value in (one, other)):
+        return False
+    return None
 
 
 _MAY_BE_NONE = frozenset(["OptionalType", "UnionType", "AnyType"])
@@ -183,7 +185,9 @@ def _is_instance(node: Node, facts: Facts) -> bool | None:
     queried = node.tys("types")
     if any(own.isSubtypeOf(kind) for kind in queried):
         return True
-    return None if any(kind.isSubtypeOf(own) for kind in queried) else False
+    if any(kind.isSubtypeOf(own) for kind in queried):
+        return None
+    return False
 
 
 _NEW_OBJECTS = frozenset(

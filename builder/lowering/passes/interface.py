@@ -132,7 +132,9 @@ def _accepts(kind: Type, value: object) -> bool:
 
 def _alternatives(kind: Any) -> list[Type]:
     """The types of a union; of any other type the type alone."""
-    return list(kind.containedTypes()) if kind.kind() == "UnionType" else [kind]
+    if kind.kind() == "UnionType":
+        return list(kind.containedTypes())
+    return [kind]
 
 
 def _of_optional(kind: Type) -> Type:

@@ -82,7 +82,9 @@ class Lengths:
             return None
         shape = self.shape(node.inputsAt(0))
         axis = None if shape is None else axis_at(node, 1, len(shape))
-        return None if shape is None or axis is None else shape[axis]
+        if shape is None or axis is None:
+            return None
+        return shape[axis]
 
     def common_factors(
         self, shape: Shape, wanted: Sequence[Amount | None]
@@ -123,7 +125,9 @@ def _same(lengths: Lengths, node: Node) -> Shape | None:
 def _layer(lengths: Lengths, node: Node) -> Shape | None:
     read = lengths.shape(node.inputsAt(0))
     wide = width(node.output())
-    return None if read is None or wide is None else [*read[:-1], amount(wide)]
+    if read is None or wide is None:
+        return None
+    return [*read[:-1], amount(wide)]
 
 
 def _moved(lengths: Lengths, node: Node) -> Shape | None:
@@ -134,7 +138,9 @@ def _moved(lengths: Lengths, node: Node) -> Shape | None:
 def _embedded(lengths: Lengths, node: Node) -> Shape | None:
     """The shape of an embedding: the axes of the indices, then the width of the table."""
     table, indices = (lengths.shape(node.inputsAt(at)) for at in (0, 1))
-    return None if table is None or indices is None else [*indices, table[-1]]
+    if table is None or indices is None:
+        return None
+    return [*indices, table[-1]]
 
 
 def _as_other(lengths: Lengths, node: Node) -> Shape | None:
@@ -158,7 +164,9 @@ def _unflattened(lengths: Lengths, node: Node) -> Shape | None:
     if read is None or items is None or axis is None:
         return None
     made = filled([read[axis]], [lengths.of(item) for item in items])
-    return None if made is None else [*read[:axis], *made, *read[axis + 1 :]]
+    if made is None:
+        return None
+    return [*read[:axis], *made, *read[axis + 1 :]]
 
 
 def _unsqueezed(lengths: Lengths, node: Node) -> Shape | None:
@@ -193,7 +201,8 @@ def _fitting(lengths: Lengths, node: Node) -> Shape | None:
     tensors = [value for value in node.inputs() if value.type().kind() == "TensorType"]
     sides = [lengths.shape(value) for value in tensors]
     # The condition of `where` is last: the selected values determine more of the sizes.
-    sides = sides[1:] + sides[:1] if node.kind() == "aten::where" else sides
+    if node.kind() == "aten::where":
+        sides = sides[1:] + sides[:1]
     known = [side for side in sides if side is not None]
     if known and len(known) == len(tensors):
         return _stretched(lengths, node, known)

@@ -66,7 +66,9 @@ def _picks(node: Node, facts: Facts) -> Picked | None:
     x, indices = ir.inputs(node)
     mask = _mask(indices, facts)
     rank = facts.rank(x)
-    return None if mask is None or rank is None else Picked(mask, x, rank)
+    if mask is None or rank is None:
+        return None
+    return Picked(mask, x, rank)
 
 
 def _computed(

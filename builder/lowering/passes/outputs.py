@@ -510,7 +510,9 @@ def _built(graph: Any, value: Any, end: Any) -> list[tuple[Any, Any]] | None:
 
 def _part(key: Any) -> str | int:
     """A dictionary's key as a part of a name."""
-    return key if type(key) is int and key >= 0 else str(key)
+    if type(key) is int and key >= 0:
+        return key
+    return str(key)
 
 
 def _not_a_tensor(value: Any, name: str) -> LoweringError:

@@ -129,7 +129,9 @@ def _only_user(value: Value, kinds: dict[str, Any]) -> Any:
     if len(users) != 1:
         return None
     user = users[0]
-    return user if user.kind() in kinds and not ir.in_fallback(user) else None
+    if user.kind() in kinds and not ir.in_fallback(user):
+        return user
+    return None
 
 
 def _unflattened(node: Node, axes: list[Axis]) -> list[Axis] | None:
@@ -263,7 +265,9 @@ def _split_axis(value: Value, axes: list[Axis]) -> tuple[Axis, tuple[Part, ...]]
 def _selected(node: Node, size: int) -> list[Part] | None:
     index = ir.constant(node.inputsAt(2))
     inside = isinstance(index, int) and -size <= index < size
-    return [Part(node.output(), index % size, 1, True)] if inside else None
+    if inside:
+        return [Part(node.output(), index % size, 1, True)]
+    return None
 
 
 def _sliced(node: Node, size: int) -> list[Part] | None:

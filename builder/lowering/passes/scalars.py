@@ -148,7 +148,9 @@ def fold_sizes(graph: Graph, context: Context) -> None:
 def _all_sizes(value: Any) -> Any:
     """The node `x.size()` that makes the list, or None."""
     node = value.node()
-    return node if node.kind() == "aten::size" and node.inputsSize() == 1 else None
+    if node.kind() == "aten::size" and node.inputsSize() == 1:
+        return node
+    return None
 
 
 # x + 0, x - 0, x * 1, x // 1: for integers only.

@@ -69,7 +69,9 @@ class _Emit(Emit):
             shape = self.lengths.shape(node.inputsAt(0))
         else:
             shape = None
-        return None if shape is None else moved(node, range(len(shape)))
+        if shape is None:
+            return None
+        return moved(node, range(len(shape)))
 
     def common_factors(self, node: Node) -> list[CommonFactor] | None:
         """The common factors of the axes before and after a reshape."""
@@ -196,7 +198,9 @@ def _behind_reshape(emit: _Emit, node: Node) -> Value | None:
         return None
     value = emit.op("aten::reshape", move.inputsAt(0), emit.ints(sizes))
     value = emit.permuted(value, [indices.index(at) for at in range(len(found))])
-    return emit.op("aten::reshape", value, node.inputsAt(1)) if joins else value
+    if joins:
+        return emit.op("aten::reshape", value, node.inputsAt(1))
+    return value
 
 
 def _is_moved(value: Value) -> bool:

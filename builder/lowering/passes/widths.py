@@ -54,7 +54,8 @@ def _fold(
     known = _width(node.inputsAt(0), node) if axis in (-1, (rank or 0) - 1) else None
     if rank is not None:
         value, axis = source(value, axis % rank, rank)
-        known = _width(value, node) if known is None and axis == rank - 1 else known
+        if known is None and axis == rank - 1:
+            known = _width(value, node)
     length = static[value.unique()][axis] if value.unique() in static else known
     if isinstance(length, int) and length >= 0:
         ir.replace(node, [ir.insert_constant(graph, length, node)])
@@ -87,7 +88,9 @@ def width(value: Value) -> int | None:
     known.
     """
     node = value.node()
-    return _MADE[node.kind()](node) if node.kind() in _MADE else None
+    if node.kind() in _MADE:
+        return _MADE[node.kind()](node)
+    return None
 
 
 def _width(value: Value, at: Node) -> int | None:
@@ -117,7 +120,9 @@ def _blocks_around(node: Node) -> list[Any]:
 
 def _of(weight: Value, axis: int) -> int | None:
     shape = weight_shape(weight)
-    return shape[axis] if shape is not None and len(shape) == 2 else None
+    if shape is not None and len(shape) == 2:
+        return shape[axis]
+    return None
 
 
 def _normalized(node: Node) -> int | None:

@@ -106,7 +106,8 @@ def rotary_embedding(
     a = pairs[..., 0]
     b = pairs[..., 1]
     rotated = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1)
-    rotated = rotated if layer.interleaved else rotated.mT
+    if not layer.interleaved:
+        rotated = rotated.mT
     return torch.cat([rotated.flatten(-2), rest], dim=-1)
 
 

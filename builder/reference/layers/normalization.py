@@ -29,7 +29,8 @@ def normalization(
             grouped, tuple(range(2, grouped.dim())), layer.epsilon
         ).reshape(x.shape)
         scale, bias = (_per_channel(t, groups, x.shape[1]) for t in (scale, bias))
-    normal = normal if scale is None else normal * scale
+    if scale is not None:
+        normal = normal * scale
     return normal if bias is None else normal + bias
 
 
@@ -80,6 +81,10 @@ def scale(layer: ILayer, x: Tensor) -> Tensor:
     factor, shift, power = (
         weights_tensor(w, shape) for w in (layer.scale, layer.shift, layer.power)
     )
-    x = x if factor is None else x * factor.to(x.dtype)
-    x = x if shift is None else x + shift.to(x.dtype)
-    return x if power is None else torch.pow(x, power.to(x.dtype))
+    if factor is not None:
+        x = x * factor.to(x.dtype)
+    if shift is not None:
+        x = x + shift.to(x.dtype)
+    if power is None:
+        return x
+    return torch.pow(x, power.to(x.dtype))

@@ -46,7 +46,9 @@ def slice_(
             x = x.index_select(axis, _WRAPPERS[mode](index, x.shape[axis]))
         else:
             x = _lengthen(x, axis, count)
-    return x if empty is None or mode != "FILL" else _filled(x, empty, fill)
+    if empty is None or mode != "FILL":
+        return x
+    return _filled(x, empty, fill)
 
 
 def _positions(layer: ILayer, rank: int, axes: Tensor | None) -> list[int]:

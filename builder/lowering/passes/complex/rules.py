@@ -73,7 +73,9 @@ def _again(
 
 def _summed(emit: Emit, node: Node, *arguments: Pair | Value) -> Pair | None:
     """A sum that keeps its dtype."""
-    return _each(emit, node, *arguments) if _keeps(arguments[-1]) else None
+    if _keeps(arguments[-1]):
+        return _each(emit, node, *arguments)
+    return None
 
 
 def _keeps(dtype: Pair | Value) -> bool:
@@ -84,7 +86,9 @@ def _keeps(dtype: Pair | Value) -> bool:
 def _zeros(
     emit: Emit, node: Node, like: Pair, dtype: Value, *rest: Value
 ) -> Pair | None:
-    return _each(emit, node, like, dtype, *rest) if _keeps(dtype) else None
+    if _keeps(dtype):
+        return _each(emit, node, like, dtype, *rest)
+    return None
 
 
 def _query(emit: Emit, node: Node, *arguments: Pair | Value) -> Value:
@@ -272,7 +276,9 @@ def _cast(emit: Emit, node: Node, x: Any, dtype: Pair | Value, *rest: Value) -> 
                 for part in _lifted(emit, x)
             )
         )
-    return emit.op("aten::to", x.re, dtype, *rest) if number is not None else None
+    if number is not None:
+        return emit.op("aten::to", x.re, dtype, *rest)
+    return None
 
 
 Rule = Callable[..., Any]

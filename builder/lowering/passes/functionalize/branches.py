@@ -67,7 +67,9 @@ def branch(walk: Walk, node: Node) -> None:
 
 
 def _end(memory: Memory, value: Value) -> End | None:
-    return End(memory.alias(value), memory.storages(value)) if holds(value) else None
+    if holds(value):
+        return End(memory.alias(value), memory.storages(value))
+    return None
 
 
 def _left(
@@ -110,7 +112,9 @@ def _final(memory: Memory, alias: Alias) -> Final:
 
 
 def _values(items: Items) -> list[Value]:
-    return list(items.values()) if isinstance(items, dict) else list(items)
+    if isinstance(items, dict):
+        return list(items.values())
+    return list(items)
 
 
 def _join(memory: Memory, node: Node, alias: Alias, finals: list[Final]) -> None:

@@ -158,7 +158,9 @@ def _behind(value: Value) -> list[Value]:
         skip = node.kind() == "prim::Loop"
         ends = [list(block.outputs())[at + skip] for block in node.blocks()]
         return ends + ([node.inputsAt(at + 2)] if skip else [])
-    return [node.inputsAt(0)] if writes(node) else sources(node, ir.inputs(node))
+    if writes(node):
+        return [node.inputsAt(0)]
+    return sources(node, ir.inputs(node))
 
 
 def _behind_param(block: Block, at: int) -> list[Value]:

@@ -170,4 +170,6 @@ def _last_line(error: Exception) -> str:
         for line in text.strip().splitlines()
         if re.match(r"\w*(Error|Exception): ", line)
     ]
-    return lines[-1].split(": ", 1)[1] if lines else text
+    if lines:
+        return lines[-1].split(": ", 1)[1]
+    return text

@@ -39,7 +39,9 @@ class TorchExecutor:
         """
         with torch.inference_mode(), torch.jit.optimized_execution(False):
             outputs = self.module(*(tensor.to(self.device) for tensor in tensors))
-        return [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+        if isinstance(outputs, torch.Tensor):
+            return [outputs]
+        return list(outputs)
 
 
 def _move(graph: Any, device: str) -> None:

@@ -150,4 +150,6 @@ class Call:
             value = engine.buffers[one.name].view(
                 engine.allocators[one.name].shape, one.dtype
             )
-        return value if one.dtype is one.wanted else value.to(one.wanted)
+        if one.dtype is one.wanted:
+            return value
+        return value.to(one.wanted)

@@ -305,7 +305,9 @@ class _Reader(ast.NodeVisitor):
 
     def _source(self, node: ast.expr) -> str:
         number = node.lineno
-        return self.lines[number - 1].strip() if number <= len(self.lines) else ""
+        if number <= len(self.lines):
+            return self.lines[number - 1].strip()
+        return ""
 
     def _add(self, node: ast.expr, operator: str, why: str) -> None:
         source = self._source(node)[:160]

@@ -28,7 +28,9 @@ def _bool(tensor: Any) -> torch.Tensor:
         else from_dlpack(tensor.to_dlpack())
     )
     # older servers: a byte each
-    return value if value.dtype == torch.bool else value.view(torch.bool)
+    if value.dtype == torch.bool:
+        return value
+    return value.view(torch.bool)
 
 
 def from_torch(name: str, tensor: torch.Tensor) -> Any:
