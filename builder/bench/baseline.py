@@ -81,7 +81,9 @@ def _changes(before: Levels, after: Levels) -> Iterator[Change]:
         name, protocol, memory, load = key
         way = protocol if memory == "none" else f"{protocol} {memory}"
         for figure, (old, new) in _pairs(before[key], level).items():
-            share = new["value"] / old["value"] - 1 if old["value"] else 0.0
+            share = 0.0
+            if old["value"]:
+                share = new["value"] / old["value"] - 1
             verdict = _verdict(figure, old, new, share)
             yield Change(
                 name, way, load, figure, old["value"], new["value"], share, verdict

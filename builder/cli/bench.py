@@ -267,7 +267,9 @@ def show(
 
 
 def _show_model(terminal: Terminal, one: ModelBench) -> None:
-    memory = "" if one.memory == "none" else f", {one.memory} shared memory"
+    memory = ""
+    if one.memory != "none":
+        memory = f", {one.memory} shared memory"
     sizes = ", ".join(one.sizes)
     terminal.line(f"{one.name}: {one.protocol}{memory}; requests: {sizes}", bold=True)
     if one.problem:
@@ -341,7 +343,9 @@ def _server(level: LevelResult) -> list[str]:
     sizes = level.server["batch_sizes"]
     most = sorted(sizes, key=lambda size: -sizes[size])[:SIZES_SHOWN]
     shown = ", ".join(f"{sizes[size]} x {size}" for size in sorted(most, key=int))
-    more = f", {len(sizes) - SIZES_SHOWN} more" if len(sizes) > SIZES_SHOWN else ""
+    more = ""
+    if len(sizes) > SIZES_SHOWN:
+        more = f", {len(sizes) - SIZES_SHOWN} more"
     return [
         level.load,
         *(f"{times[part]:.2f}" for part in parts),

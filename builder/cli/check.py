@@ -149,7 +149,9 @@ def show_quantized(terminal: Terminal, name: str, found: dict[str, Any]) -> None
 def _show_segments(terminal: Terminal, report: dict[str, Any]) -> None:
     """Print the segments and their boundary tensors."""
     found = report["fallback"]
-    layout = f"; {found['layout']}: {found['reason']}" if "layout" in found else ""
+    layout = ""
+    if "layout" in found:
+        layout = f"; {found['layout']}: {found['reason']}"
     terminal.line(f"\n{report['name']}: {found['summary']}{layout}")
     rows = [
         [

@@ -277,7 +277,9 @@ def _of_uses(name: str, value: Any) -> Guess:
     """The guess from the first node that determines a dtype or shape of the input."""
     for use in value.uses():
         rule = _TELLING.get(use.user.kind())
-        guess = rule(name, use.user, use.offset) if rule else None
+        guess = None
+        if rule:
+            guess = rule(name, use.user, use.offset)
         if guess:
             return guess
     if ids := _embedded(value):

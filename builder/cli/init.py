@@ -267,7 +267,9 @@ def _show_folder(
     for out, found in written:
         unsure = out.read_text(encoding="utf-8").count("  # ?")
         inputs = _counted(len(found.inputs), "input")
-        left_out = f"; no inputs: {', '.join(found.dropped)}" if found.dropped else ""
+        left_out = ""
+        if found.dropped:
+            left_out = f"; no inputs: {', '.join(found.dropped)}"
         terminal.line(
             f"{out}: {inputs}, {_counted(unsure, 'line')} to look at{left_out}"
         )

@@ -104,7 +104,9 @@ class Facts:
 
     def warn(self, words: str) -> None:
         """Record a warning with the source location of the current node."""
-        where = f"{source_location(self.node)}: " if self.node is not None else ""
+        where = ""
+        if self.node is not None:
+            where = f"{source_location(self.node)}: "
         self.warnings.append(f"{where}{words}")
 
     def dtype(self, value: Operand) -> torch.dtype:

@@ -30,7 +30,8 @@ def folded(ctx: ConversionContext, node: Node, x: ITensor) -> ITensor | None:
     if layer is None or layer.get_output(0).name != x.name or not reads_alone(node):
         return None
     convolution = node.inputsAt(0).node()
-    weight, bias = (_static(ctx, convolution.inputsAt(i)) for i in (1, 2))
+    weight = _static(ctx, convolution.inputsAt(1))
+    bias = _static(ctx, convolution.inputsAt(2))
     statistics: list[Any] = [_static(ctx, node.inputsAt(i)) for i in range(1, 5)]
     if (
         weight is None

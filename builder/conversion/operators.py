@@ -46,7 +46,9 @@ class Operators:
     def convert(self, node: Node, values: list[Any]) -> list[Any]:
         """See `convert` of this module."""
         # without half precision no policy reads the name
-        name = self.layer_name(node) if self.policy.half is not None else ""
+        name = ""
+        if self.policy.half is not None:
+            name = self.layer_name(node)
         return convert(self.ctx, node, values, self.policy, name)
 
     def layer_name(self, node: Node) -> str:

@@ -61,10 +61,13 @@ def binary(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
         return rule.python(a, b)
     if operation in ("min", "max"):
-        below, above = (decided(ctx, order, a, b) for order in ("le", "ge"))
+        below = decided(ctx, "le", a, b)
+        above = decided(ctx, "ge", a, b)
         if below or above:
             return a if (below if operation == "min" else above) else b
-    expr = rule.symbolic(expression(a), expression(b)) if rule.symbolic else None
+    expr = None
+    if rule.symbolic:
+        expr = rule.symbolic(expression(a), expression(b))
     integral = operation != "truediv" and _integral(ctx, a, b)
     if expr is not None and expr.is_Integer and integral:
         return int(expr)
@@ -72,12 +75,15 @@ def binary(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
         if isinstance(same_as, DynamicScalar) and expr == value and integral:
             return same_as  # x + 0, x * 1
     dtype = torch.int64 if integral else torch.float32
-    left, right = (vector(ctx, v, dtype) for v in (a, b))
+    left = vector(ctx, a, dtype)
+    right = vector(ctx, b, dtype)
     if operation == "floordiv" and dtype == torch.float32:
         output = ctx.unary("FLOOR", ctx.elementwise("DIV", left, right))
     else:
         output = ctx.elementwise(rule.layer, left, right)
-    exact = doubles.binary(ctx, operation, a, b) if dtype.is_floating_point else None
+    exact = None
+    if dtype.is_floating_point:
+        exact = doubles.binary(ctx, operation, a, b)
     known = expr if expr is not None else unknown(output)
     return DynamicScalar(output, known, dtype, doubles=exact)
 
@@ -171,7 +177,8 @@ def _span(ctx: Lengths, difference: sympy.Expr) -> Any:
             high = high.subs(counter, last)
     if low == high:
         return bounds(difference, ctx.ranges())
-    least, most = (bounds(sympy.expand(end), ctx.ranges()) for end in (low, high))
+    least = bounds(sympy.expand(low), ctx.ranges())
+    most = bounds(sympy.expand(high), ctx.ranges())
     return least and most and (least[0], most[1])
 
 

@@ -139,7 +139,9 @@ class _Push:
     def run(self) -> Pushed:
         begin = time.monotonic()
         found = self._run()
-        number = versions.found(self.folder)[0].number if self.folder.is_dir() else None
+        number = None
+        if self.folder.is_dir():
+            number = versions.found(self.folder)[0].number
         return replace(found, number=number, seconds=round(time.monotonic() - begin, 2))
 
     def _run(self) -> Pushed:

@@ -163,7 +163,9 @@ def _culprit(
         return None
     own = old.own_name(name)
     value = next(value for value in node.outputs() if value.debugName() == own)
-    dtype = value.type().scalarType() if value.type().kind() == "TensorType" else None
+    dtype = None
+    if value.type().kind() == "TensorType":
+        dtype = value.type().scalarType()
     culprit = Culprit(
         name,
         node.kind(),

@@ -117,7 +117,9 @@ def installed_version(name: str) -> str | None:
     ):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(distribution)
-    source = Path(spec.origin) if spec and spec.origin else None
+    source = None
+    if spec and spec.origin:
+        source = Path(spec.origin)
     match = re.search(
         r"^__version__ *= *[\"']([^\"']+)",
         source.read_text(encoding="utf-8") if source else "",

@@ -106,7 +106,8 @@ def _device(library: Any, index: int) -> Device:
     library.cuDeviceGetName(name, len(name), handle)
     library.cuDeviceTotalMem_v2(ctypes.byref(size), handle)
     library.cuDeviceGetUuid(identifier, handle)
-    major, minor = (_attribute(library, handle, which) for which in (_MAJOR, _MINOR))
+    major = _attribute(library, handle, _MAJOR)
+    minor = _attribute(library, handle, _MINOR)
     return Device(
         index,
         name.value.decode("utf-8", "replace"),

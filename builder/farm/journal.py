@@ -115,7 +115,9 @@ class Journal:
             return str(event["phase"])
         done = self.states["done"] + self.states["failed"]
         left = self.seconds_left()
-        rest = f", about {left:.0f} s left" if left and done < len(self.tasks) else ""
+        rest = ""
+        if left and done < len(self.tasks):
+            rest = f", about {left:.0f} s left"
         state = event.get("state") if event["ok"] else "failed"
         on = f" on {task.node}" if task.node else ""
         return f"{FINISHED}: {state}{on} ({done} of {len(self.tasks)}{rest})"

@@ -98,7 +98,9 @@ def _not_a_value(value: bool | int | float, dtype: str) -> str | None:
     if not math.isfinite(value) or value != int(value):
         return f"{value!r} is not an integer, as input dtype {dtype} requires"
     bits = int(dtype.lstrip("uint") or 0)
-    low = 0 if dtype.startswith("u") else -(1 << bits - 1)
+    low = 0
+    if not dtype.startswith("u"):
+        low = -(1 << bits - 1)
     high = (1 << bits if dtype.startswith("u") else 1 << bits - 1) - 1
     if low <= value <= high:
         return None

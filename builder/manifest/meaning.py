@@ -302,7 +302,9 @@ def _not_a_value(value: object, dtype: str) -> str | None:
     if value != value or value in (float("inf"), float("-inf")) or value != int(value):
         return f"{value!r} is not an integer, as input dtype {dtype} requires"
     bits = int(dtype.lstrip("uint"))
-    low = 0 if dtype.startswith("u") else -(1 << bits - 1)
+    low = 0
+    if not dtype.startswith("u"):
+        low = -(1 << bits - 1)
     high = (1 << bits) - 1 if dtype.startswith("u") else (1 << bits - 1) - 1
     if low <= value <= high:
         return None

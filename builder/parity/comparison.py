@@ -273,9 +273,8 @@ def _spread(got: Array, want: Array, shares: Array) -> Spread:
     counts = np.bincount(np.searchsorted(EDGES, wrong), minlength=len(EDGES) + 1)
     chosen = np.linspace(0, flat.size - 1, min(SAMPLED, flat.size)).astype(np.int64)
     chosen[0] = np.argmax(flat)
-    expected, actual = (
-        array.ravel()[chosen].astype(np.float64) for array in (want, got)
-    )
+    expected = want.ravel()[chosen].astype(np.float64)
+    actual = got.ravel()[chosen].astype(np.float64)
     return Spread(
         tuple(expected.tolist()),
         tuple(actual.tolist()),
@@ -322,7 +321,8 @@ def _excess(got: Array, want: Array, passes: Array, error: Array) -> str:
         f"{count} of {passes.size} elements differ too much, worst at {list(at)}: {got[at]} instead"
         f" of {want[at]}"
     )
-    actual, recorded = (np.isfinite(array.astype(np.float64)) for array in (got, want))
+    actual = np.isfinite(got.astype(np.float64))
+    recorded = np.isfinite(want.astype(np.float64))
     new = int((~actual & recorded).sum())
     return f"{text}; {new} are not finite" if new else text
 

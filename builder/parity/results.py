@@ -138,7 +138,9 @@ def _together(spreads: Sequence[Spread]) -> dict[str, list[Any]]:
     first = [pair for own in pairs for pair in own[:1]]
     rest = [pair for own in pairs for pair in own[1:]]
     left = max(MOST_PAIRS - len(first), 0)
-    step = max(len(rest) / left, 1.0) if left else 0.0
+    step = 0.0
+    if left:
+        step = max(len(rest) / left, 1.0)
     shown = first[:MOST_PAIRS] + [
         rest[int(number * step)] for number in range(min(left, len(rest)))
     ]

@@ -47,7 +47,9 @@ class JointEvaluation:
         return [self._step(step) for step in steps]
 
     def _step(self, step: Step) -> list[int]:
-        key = None if step.kind.startswith("prim::") else self._key(step)
+        key = None
+        if not step.kind.startswith("prim::"):
+            key = self._key(step)
         made = self.made.get(key) if key is not None else None
         if made is None:
             return self._execute(step, key)

@@ -373,8 +373,12 @@ def _why(parts: Partition, reported: Sequence[UnsupportedOperator]) -> Iterator[
         key = (one.schema.partition("(")[0], one.reason, one.fix)
         groups.setdefault(key, []).append(one.where)
     for (operator, reason, fix), locations in groups.items():
-        more = f" and {len(locations) - 1} more" if len(locations) > 1 else ""
-        line = "" if locations[0] == "graph" else f" at {locations[0]}"
+        more = ""
+        if len(locations) > 1:
+            more = f" and {len(locations) - 1} more"
+        line = ""
+        if locations[0] != "graph":
+            line = f" at {locations[0]}"
         change = (
             ""
             if "manifest" in reason

@@ -209,7 +209,9 @@ def _named(nodes: list[Node]) -> str:
     from builder.lowering import source_location
 
     shown = [node for node in nodes if node.kind() != "prim::Constant"] or nodes
-    more = f" and {len(shown) - 1} more nodes" if len(shown) > 1 else ""
+    more = ""
+    if len(shown) > 1:
+        more = f" and {len(shown) - 1} more nodes"
     return f"{shown[0].kind()} at {source_location(shown[0])}{more}"
 
 

@@ -508,7 +508,9 @@ def _unknown_modules(source: Lowered) -> Iterator[str]:
     if missed and (missed is not wanted or not fallback.kept_nodes(source.graph)):
         known = [name for name in named if name]
         near = [did_you_mean(name, known, otherwise_list=False) for name in missed]
-        hint = f" ({'; '.join(filter(None, near))})" if any(near) else ""
+        hint = ""
+        if any(near):
+            hint = f" ({'; '.join(filter(None, near))})"
         yield f"fallback.modules names no module of this model: {', '.join(missed)}{hint}"
 
 

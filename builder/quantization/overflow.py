@@ -173,7 +173,9 @@ def spare(
 def _before_alpha(value: Value) -> float:
     """How much larger than its result the product in the value's operator is, about."""
     node = value.node()
-    alpha = ir.constant(node.inputsAt(4)) if node.kind() in SCALED else None
+    alpha = None
+    if node.kind() in SCALED:
+        alpha = ir.constant(node.inputsAt(4))
     return (
         1 / abs(alpha) if isinstance(alpha, int | float) and 0 < abs(alpha) < 1 else 1.0
     )

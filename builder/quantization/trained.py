@@ -58,7 +58,9 @@ def _wrong_axis(product: Node, fake: Node, second: bool) -> str:
     axis = ir.constant(fake.inputsAt(3))
     if not isinstance(weight, torch.Tensor):
         return CHANNELS
-    channels = PRODUCTS[product.kind()][2](product, weight) if second else None
+    channels = None
+    if second:
+        channels = PRODUCTS[product.kind()][2](product, weight)
     if axis is not None and axis % weight.dim() == channels:
         return ""
     return AXIS

@@ -123,7 +123,9 @@ class LoopStep:
         iteration.
         """
         outer = {tensor: values[tensor] for tensor in self.inputs}
-        limit = None if self.count is None else int(values[self.count])
+        limit = None
+        if self.count is not None:
+            limit = int(values[self.count])
         state = self._start(outer)
         collected: dict[Node, list[Tensor]] = {
             node: [] for node in self.by_kind["LOOP_OUTPUT"]

@@ -226,10 +226,9 @@ def _recorded(entries: Mapping[str, Sequence[Facts]], identity: str | None) -> F
     entries = {
         kind: _of_one_version(found, identity) for kind, found in entries.items()
     }
-    build, verify, bench = (
-        [_stamped(one, identity) for one in entries[kind]]
-        for kind in (records.BUILD, records.VERIFY, records.BENCH)
-    )
+    build = [_stamped(one, identity) for one in entries[records.BUILD]]
+    verify = [_stamped(one, identity) for one in entries[records.VERIFY]]
+    bench = [_stamped(one, identity) for one in entries[records.BENCH]]
     return {
         "build": build[0] if build else None,
         "verify": _verified(verify[0]) if verify else None,
@@ -244,7 +243,9 @@ def _recorded(entries: Mapping[str, Sequence[Facts]], identity: str | None) -> F
 def _of_one_version(entries: Sequence[Facts], identity: str | None) -> list[Facts]:
     """The entries of this version, else those of the version that was measured last."""
     own = [one for one in entries if one.get(records.PUBLISHED) == identity]
-    last = entries[-1].get(records.PUBLISHED) if entries else None
+    last = None
+    if entries:
+        last = entries[-1].get(records.PUBLISHED)
     return own or [one for one in entries if one.get(records.PUBLISHED) == last]
 
 
@@ -321,7 +322,9 @@ def _problems(facts: Facts) -> Any:
         if failed:
             first = failed[0]
             record = "; ".join(first["problems"])
-            more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+            more = ""
+            if len(failed) > 1:
+                more = f" (and {len(failed) - 1} more)"
             yield f"verify: {first['golden']}, {first['protocol']}: {record}{more}"
     for one in facts["ladder"]:
         if one["current"] and one["breaks_at"]:
@@ -342,7 +345,8 @@ def _latency(facts: Facts) -> Facts | None:
         if one["current"] and one["levels"]:
             level = one["levels"][0]
             known = level["latency_ms"]
-            p50, p99 = (known.get(name, {}).get("value") for name in ("p50", "p99"))
+            p50 = known.get("p50", {}).get("value")
+            p99 = known.get("p99", {}).get("value")
             return {
                 "p50_ms": p50,
                 "p99_ms": p99,

@@ -56,7 +56,8 @@ def _html(report: Mapping[str, Any]) -> str:
     script.
     """
     environment = _environment(autoescape=True, finalize=_shown)
-    style, script = (_part(name) for name in ("style.css", "script.js"))
+    style = _part("style.css")
+    script = _part("script.js")
     own = f"style-src {_sha256(style)}; script-src {_sha256(script)}"
     policy = f"default-src 'none'; img-src data:; {own}"
     page = environment.get_template("page.html.jinja")

@@ -187,7 +187,9 @@ def _in_workers(
 ) -> list[ModelResult]:
     from builder.store import staging
 
-    threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else 0
+    threads = 0
+    if jobs > 1:
+        threads = max(1, (os.cpu_count() or 1) // jobs)
     with staging.prepared(orders[0].out, len(orders)) as stages:
         count = itertools.count(1)
         tasks = [

@@ -111,10 +111,8 @@ def _change(name: str, old: object, new: object) -> str:
 
 def _members(old: list[str], new: list[str]) -> str:
     """For lists that are too long to show: the members that only one of them has."""
-    gone, come = (
-        [item for item in one if item not in other]
-        for one, other in ((old, new), (new, old))
-    )
+    gone = [item for item in old if item not in new]
+    come = [item for item in new if item not in old]
     words = [f"+{display_text(item)}" for item in come]
     words += [f"-{display_text(item)}" for item in gone]
     return display_text(" ".join(words) or "reordered")

@@ -93,7 +93,9 @@ class Timings:
             if suffix != "json":
                 continue
             record = self.store.read_record(self._path(name, "json"))
-            data = self.store.read(self._path(name, "cache")) if record else None
+            data = None
+            if record:
+                data = self.store.read(self._path(name, "cache"))
             if record is None or data is None:
                 continue  # removed meanwhile, or not signed
             whole = hashlib.sha256(data).hexdigest()

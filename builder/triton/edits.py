@@ -238,7 +238,8 @@ def _parameters(
 ) -> None:
     """Compare each parameter separately: provenance changes with every build."""
     for key in {*old.parameters, *by_hand.parameters}:
-        generated, edited = (side.parameters.get(key) for side in (old, by_hand))
+        generated = old.parameters.get(key)
+        edited = by_hand.parameters.get(key)
         if generated != edited and edited is None:
             new.parameters.pop(key, None)
         elif generated != edited:

@@ -236,7 +236,9 @@ def _reason(error: Exception) -> str:
 def _shortened(found: Sequence[str]) -> str:
     """The first SHOWN names; each match may contain several."""
     names = [name for match in found for name in match.split(", ")]
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    more = ""
+    if len(names) > SHOWN:
+        more = f" and {len(names) - SHOWN} more"
     return f"{', '.join(names[:SHOWN])}{more}"
 
 

@@ -28,7 +28,9 @@ class Goal:
         return f"p{self.percentile:g}"
 
     def __str__(self) -> str:
-        limit = "" if self.ms is None else f"{self.name} <= {self.ms:g} ms"
+        limit = ""
+        if self.ms is not None:
+            limit = f"{self.name} <= {self.ms:g} ms"
         if self.rate is None:
             return "highest throughput" + (f" with {limit}" if limit else "")
         at = f"lowest {self.name} at {self.rate:g} requests/s"

@@ -76,7 +76,9 @@ def latency(service: Service, configuration: Configuration, rate: float) -> floa
         wait = min(1.0, load / servers) * seconds / (2 * servers)
     else:
         wait = erlang_c(servers, load) * seconds / (2 * (servers - load))
-    collected = min(delay, (rows - 1) / rate) if rate else 0.0
+    collected = 0.0
+    if rate:
+        collected = min(delay, (rows - 1) / rate)
     return collected + wait + seconds
 
 

@@ -386,7 +386,9 @@ class _Run:
     ) -> float:
         if self.goal.rate is not None:
             return -queueing.latency(service, configuration, self.goal.rate)
-        limit = None if self.goal.ms is None else MEAN_SHARE * self.goal.ms / 1e3
+        limit = None
+        if self.goal.ms is not None:
+            limit = MEAN_SHARE * self.goal.ms / 1e3
         return queueing.capacity(service, configuration, limit)
 
     def _holding(self, trials: Sequence[Trial]) -> list[Trial]:

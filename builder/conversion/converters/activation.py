@@ -78,7 +78,8 @@ def clip(ctx: ConversionContext, x: ITensor, low: Any, high: Any) -> ITensor:
     if ctx.dtype(x).is_floating_point and low <= high:
         return activate(ctx, x, "CLIP", low, high)
     dtype = ctx.dtype(x)
-    low, high = (v if dtype.is_floating_point else int(v) for v in (low, high))
+    low = low if dtype.is_floating_point else int(low)
+    high = high if dtype.is_floating_point else int(high)
     return combine(ctx, "MIN", combine(ctx, "MAX", x, low), high)
 
 

@@ -137,7 +137,8 @@ def _member(ctx: ConversionContext, length: Size, size: Size) -> Any:
         static = torch.arange(length)
         return (static >= starts[:, None]) & (static < ends[:, None])
     j = ctx.unsqueeze(iota(ctx, length), [0])
-    starts, ends = (ctx.unsqueeze(t, [1]) for t in (starts, ends))
+    starts = ctx.unsqueeze(starts, [1])
+    ends = ctx.unsqueeze(ends, [1])
     return ctx.elementwise(
         "AND", less(ctx, combine(ctx, "SUB", starts, 1), j), less(ctx, j, ends)
     )

@@ -53,7 +53,9 @@ def weights_of(
 
 
 def _one(group: list[Tensor], biases: bool) -> Weights:
-    projection = group[-1] if len(group) % 2 else None
+    projection = None
+    if len(group) % 2:
+        projection = group[-1]
     b_ih, b_hh = group[2:4] if biases else (None, None)
     return Weights(group[0], group[1], b_ih, b_hh, projection)
 
@@ -179,7 +181,9 @@ class LSTM(Cell):
         gates = add(self.ctx, inputs, self.recur(h))
         # of g too: one layer less than one for each
         open_ = activate(self.ctx, gates, "SIGMOID")
-        i, f, o = (self.gate_slice(open_, k) for k in (0, 1, 3))
+        i = self.gate_slice(open_, 0)
+        f = self.gate_slice(open_, 1)
+        o = self.gate_slice(open_, 3)
         g = activate(self.ctx, self.gate_slice(gates, 2), "TANH")
         c = self.ctx.elementwise("SUM", self.product(f, c), self.product(i, g))
         h = self.product(o, activate(self.ctx, c, "TANH"))

@@ -153,7 +153,9 @@ def _values_in_front(
     picked = ctx.sizes(index)
     rest = [ctx.size(x, a) for a in others]
     adjacent = axes == list(range(axes[0], axes[-1] + 1))
-    before = sum(axis < axes[0] for axis in others) if adjacent else 0
+    before = 0
+    if adjacent:
+        before = sum(axis < axes[0] for axis in others)
     sizes = [*rest[:before], *picked, *rest[before:]]
     values = ctx.expand(ctx.tensor(values, ctx.dtype(x)), sizes)
     behind = before + len(picked)

@@ -92,7 +92,8 @@ def by_bits(
     """Split integers into an axis of bits, combine these, and sum them with their weights."""
     rank = ctx.rank(a)
     carrier = dtypes.carrier(dtype)
-    left, right = (bits(ctx, ctx.unsqueeze(t, [rank]), carrier) for t in (a, b))
+    left = bits(ctx, ctx.unsqueeze(a, [rank]), carrier)
+    right = bits(ctx, ctx.unsqueeze(b, [rank]), carrier)
     both = ctx.elementwise(operation, left, right)
     weights = ctx.constant(bit_weights(carrier).reshape([1] * rank + [-1]))
     weighed = ctx.elementwise("PROD", ctx.cast(both, carrier), weights)

@@ -363,7 +363,9 @@ def rms_norm(
 def weight_norm(ctx: ConversionContext, v: Tensor, g: Tensor, dim: int) -> ITensor:
     """v g / |v|, the norm over every axis but `dim` (over all where dim is -1)"""
     v = ctx.tensor(v)
-    kept = None if dim == -1 else ctx.axis(v, dim)
+    kept = None
+    if dim != -1:
+        kept = ctx.axis(v, dim)
     axes = [axis for axis in range(ctx.rank(v)) if axis != kept]
     wide = accumulated(ctx, v)
     norm = ctx.unary(

@@ -230,7 +230,9 @@ def _pair(
     """
     own = ctx.dtype(x)
     computed = _computed(ctx, node, x)
-    half = ctx.walker.backend.policy.half if ctx.capabilities.half_scales else None
+    half = None
+    if ctx.capabilities.half_scales:
+        half = ctx.walker.backend.policy.half
     if half and not all(quantized.fits(scale, wanted) for wanted in (own, computed)):
         ctx.warn(
             f"a scale of {_extreme(scale):.3g} is beyond {half}: quantized in float32"
@@ -256,7 +258,9 @@ def _only_products(node: Node) -> bool:
 
 def _computed(ctx: ConversionContext, node: Node, x: Tensor) -> torch.dtype:
     """The policy's half dtype if only products use the result; else the dtype of x."""
-    half = ctx.walker.backend.policy.half if ctx.capabilities.half_scales else None
+    half = None
+    if ctx.capabilities.half_scales:
+        half = ctx.walker.backend.policy.half
     return half if half and _only_products(node) else ctx.dtype(x)
 
 

@@ -124,7 +124,8 @@ def _choice(ctx: ConversionContext, condition: Operand, yes: Scalar, no: Scalar)
         return yes
     flag = ctx.reshape(as_flag(ctx, condition), [1])
     dtype = torch.promote_types(ctx.dtype(yes), ctx.dtype(no))
-    a, b = (vector(ctx, value, dtype) for value in (yes, no))
+    a = vector(ctx, yes, dtype)
+    b = vector(ctx, no, dtype)
     if dtype == torch.bool:  # which not every TensorRT version can select
         chosen = ctx.elementwise(
             "OR",

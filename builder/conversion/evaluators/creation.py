@@ -179,7 +179,9 @@ def range_length(ctx: ConversionContext, start: Size, end: Size, step: Any) -> S
 def _arange(
     ctx: ConversionContext, start: Any, end: Any, step: Any, dtype: int | None
 ) -> Any:
-    start, end, step = (_number(ctx, v) for v in (start, end, step))
+    start = _number(ctx, start)
+    end = _number(ctx, end)
+    step = _number(ctx, step)
     wanted = dtype_of_code(dtype) or _arange_dtype(ctx, start, end, step)
     if not any(isinstance(v, DynamicScalar) for v in (start, end, step)):
         return torch.arange(start, end, step, dtype=wanted)

@@ -171,7 +171,8 @@ def _while(
 
 def _counter(ctx: ConversionContext, layer: Any, trip_count: Size) -> DynamicScalar:
     """The iteration number, counted by a recurrence from 0 to less than the trip count."""
-    zero, one = (ctx.constant(torch.tensor([n])) for n in (0, 1))
+    zero = ctx.constant(torch.tensor([0]))
+    one = ctx.constant(torch.tensor([1]))
     recurrence = layer.add_recurrence(zero)
     number = recurrence.get_output(0)
     recurrence.set_input(1, ctx.elementwise("SUM", number, one))
@@ -369,9 +370,8 @@ class _Carried:
         agree(self.ctx, self.start, following, f"the loop carries %{self.name}")
         known = self.ctx.ranges().keys()
         for axis in range(self.ctx.rank(self.start)):
-            before, after = (
-                expression(self.ctx.expr(t, axis)) for t in (self.start, following)
-            )
+            before = expression(self.ctx.expr(self.start, axis))
+            after = expression(self.ctx.expr(following, axis))
             if (
                 sympy.expand(before - after) != 0
                 and before.free_symbols | after.free_symbols <= known

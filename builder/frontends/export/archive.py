@@ -168,7 +168,9 @@ def _require_program(path: Path, names: list[str], root: str) -> None:
         return
     models = [name for name in names if name.startswith(f"{root}models/")]
     if models or f"{root}archive_format" in names:
-        others = f" (it has {', '.join(models[:3])})" if models else ""
+        others = ""
+        if models:
+            others = f" (it has {', '.join(models[:3])})"
         raise _refuse(
             path,
             f"has no member {description}{others}",

@@ -329,7 +329,9 @@ def _bounds(span: Any) -> tuple[int, int | None]:
 
 def _finite(bound: Any) -> int | None:
     # infinities of sympy and of torch are no Integer
-    number = int(bound) if isinstance(bound, int) or bound.is_Integer else None
+    number = None
+    if isinstance(bound, int) or bound.is_Integer:
+        number = int(bound)
     if number is not None and abs(number) < 2**31:
         return number
     return None

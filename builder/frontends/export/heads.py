@@ -74,7 +74,9 @@ class Heads:
             return
         selects = [part.node for part in parts if part.node is not layer]
         read = _read(layer)
-        first = read if _swaps(read) and len(read.users) == 1 else None
+        first = None
+        if _swaps(read) and len(read.users) == 1:
+            first = read
         own = [layer] if first is None else [layer, first]
         if not self._claim(*own, *stacked, *selects, *moves, *results):
             return
@@ -188,7 +190,9 @@ def _only_user(node: Node, targets: Collection[Any], *args: Any) -> Any:
 
 def _shape(node: Any) -> list[Any]:
     """The sizes of a tensor; none for anything else."""
-    meta = node.meta.get("val") if isinstance(node, Node) else None
+    meta = None
+    if isinstance(node, Node):
+        meta = node.meta.get("val")
     if isinstance(meta, torch.Tensor):
         return list(meta.shape)
     return []

@@ -235,7 +235,9 @@ class _Merge:
 
     def _values(self, value: Value) -> list[Value]:
         """The elements of a list as values."""
-        found = ir.list_items(value) if value.type().kind() == "ListType" else None
+        found = None
+        if value.type().kind() == "ListType":
+            found = ir.list_items(value)
         return [self.emit.constant(v) if isinstance(v, int) else v for v in found or ()]
 
     def _guarded(

@@ -79,7 +79,9 @@ def _fold(graph: Graph, facts: Facts, context: Context) -> bool:
         for node in ir.nodes_of(graph, *ir.CHANGES)
     )
     for node in bottom_up(graph):
-        result = _constant(node, facts) if node.kind() in _QUESTIONS else None
+        result = None
+        if node.kind() in _QUESTIONS:
+            result = _constant(node, facts)
         if result is not None:
             ir.replace(node, [ir.insert_constant(graph, result, node)])
         elif (
@@ -215,7 +217,9 @@ def _fold_sizes(graph: Graph, context: Context) -> bool:
         for node in [
             use.user for use in value.uses() if use.user.kind() == "aten::size"
         ]:
-            axis = ir.constant(node.inputsAt(1)) if node.inputsSize() == 2 else None
+            axis = None
+            if node.inputsSize() == 2:
+                axis = ir.constant(node.inputsAt(1))
             if (
                 isinstance(axis, int)
                 and -len(spec.shape) <= axis < len(spec.shape)

@@ -81,7 +81,9 @@ class Lengths:
         if node.kind() != "aten::size" or node.inputsSize() != 2:
             return None
         shape = self.shape(node.inputsAt(0))
-        axis = None if shape is None else axis_at(node, 1, len(shape))
+        axis = None
+        if shape is not None:
+            axis = axis_at(node, 1, len(shape))
         if shape is None or axis is None:
             return None
         return shape[axis]
@@ -110,7 +112,9 @@ class Lengths:
         """
         found = [amount(one.number)]
         for name in one.names:
-            guess = self.guesses.get(name) if steps and name not in wanted else None
+            guess = None
+            if steps and name not in wanted:
+                guess = self.guesses.get(name)
             own = of_size(*name)
             found.append(
                 own if guess is None else self._guessed(guess, wanted, steps - 1)
@@ -137,7 +141,8 @@ def _moved(lengths: Lengths, node: Node) -> Shape | None:
 
 def _embedded(lengths: Lengths, node: Node) -> Shape | None:
     """The shape of an embedding: the axes of the indices, then the width of the table."""
-    table, indices = (lengths.shape(node.inputsAt(at)) for at in (0, 1))
+    table = lengths.shape(node.inputsAt(0))
+    indices = lengths.shape(node.inputsAt(1))
     if table is None or indices is None:
         return None
     return [*indices, table[-1]]
@@ -160,7 +165,9 @@ def _reshaped(lengths: Lengths, node: Node) -> Shape | None:
 def _unflattened(lengths: Lengths, node: Node) -> Shape | None:
     read = lengths.shape(node.inputsAt(0))
     items = ir.list_items(node.inputsAt(2))
-    axis = None if read is None else axis_at(node, 1, len(read))
+    axis = None
+    if read is not None:
+        axis = axis_at(node, 1, len(read))
     if read is None or items is None or axis is None:
         return None
     made = filled([read[axis]], [lengths.of(item) for item in items])
@@ -171,7 +178,9 @@ def _unflattened(lengths: Lengths, node: Node) -> Shape | None:
 
 def _unsqueezed(lengths: Lengths, node: Node) -> Shape | None:
     read = lengths.shape(node.inputsAt(0))
-    axis = None if read is None else axis_at(node, 1, len(read) + 1)
+    axis = None
+    if read is not None:
+        axis = axis_at(node, 1, len(read) + 1)
     if read is None or axis is None:
         return None
     return [*read[:axis], ONE, *read[axis:]]
@@ -211,7 +220,8 @@ def _fitting(lengths: Lengths, node: Node) -> Shape | None:
 
 def _multiplied(lengths: Lengths, node: Node) -> Shape | None:
     first = int(node.kind() == "aten::baddbmm")  # whose first operand is the addend
-    one, other = (lengths.shape(node.inputsAt(first + at)) for at in (0, 1))
+    one = lengths.shape(node.inputsAt(first))
+    other = lengths.shape(node.inputsAt(first + 1))
     if one is None or other is None or min(len(one), len(other)) < 2:
         return None
     batch = _stretched(lengths, node, [one[:-2], other[:-2]])

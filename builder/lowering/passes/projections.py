@@ -224,7 +224,9 @@ def _unsqueezed(node: Node, axes: list[Axis]) -> list[Axis] | None:
 
 
 def _squeezed(node: Node, axes: list[Axis]) -> list[Axis] | None:
-    axis = axis_at(node, 1, len(axes)) if node.inputsSize() == 2 else None
+    axis = None
+    if node.inputsSize() == 2:
+        axis = axis_at(node, 1, len(axes))
     if axis is None or not _is_one(axes[axis]):
         return None
     return [*axes[:axis], *axes[axis + 1 :]]
@@ -271,7 +273,9 @@ def _selected(node: Node, size: int) -> list[Part] | None:
 
 
 def _sliced(node: Node, size: int) -> list[Part] | None:
-    start, end, step = (ir.constant(node.inputsAt(at)) for at in (2, 3, 4))
+    start = ir.constant(node.inputsAt(2))
+    end = ir.constant(node.inputsAt(3))
+    step = ir.constant(node.inputsAt(4))
     if step != 1 or not all(ir.is_constant(node.inputsAt(at)) for at in (2, 3)):
         return None
     first, last, _ = slice(start, end).indices(size)

@@ -33,7 +33,9 @@ def sink_transposes(graph: Graph, context: Context) -> None:
     lengths = Lengths(facts, input_shapes(graph, context))
     constants = ir.Constants(graph)
     for node in bottom_up(graph):
-        rule = None if ir.in_fallback(node) else _RULES.get(node.kind())
+        rule = None
+        if not ir.in_fallback(node):
+            rule = _RULES.get(node.kind())
         made = (
             None if rule is None else rule(_Emit(graph, node, lengths, constants), node)
         )
@@ -92,7 +94,9 @@ class _Emit(Emit):
             return self.permuted(
                 value.node().inputsAt(0), [before[axis] for axis in order]
             )
-        made = self.before_layer(value, order) if self.is_replaceable(value) else None
+        made = None
+        if self.is_replaceable(value):
+            made = self.before_layer(value, order)
         if made is None:
             return self.op("aten::permute", value, list(order))
         return made
@@ -125,7 +129,9 @@ class _Emit(Emit):
         transpose is before it.
         """
         before = node.inputsAt(0).node()
-        found = None if self.order(before) is None else self.common_factors(node)
+        found = None
+        if self.order(before) is not None:
+            found = self.common_factors(node)
         if found is None or len({group.before for group in found}) != len(found):
             return None
         parts = [
@@ -241,7 +247,9 @@ def _behind_unflatten(emit: _Emit, node: Node) -> Value | None:
     move = node.inputsAt(0).node()
     count = ir.list_length(node.inputsAt(2))
     order = emit.order(move)
-    axis = None if order is None else axis_at(node, 1, len(order))
+    axis = None
+    if order is not None:
+        axis = axis_at(node, 1, len(order))
     if order is None or axis is None or not count:
         return None
     axis_before = order[axis]

@@ -51,7 +51,9 @@ def _fold(
     if axis is None or rank == 0 or (rank is None and axis != -1):
         return
     value = node.inputsAt(0)
-    known = _width(node.inputsAt(0), node) if axis in (-1, (rank or 0) - 1) else None
+    known = None
+    if axis in (-1, (rank or 0) - 1):
+        known = _width(node.inputsAt(0), node)
     if rank is not None:
         value, axis = source(value, axis % rank, rank)
         if known is None and axis == rank - 1:

@@ -28,7 +28,8 @@ def normalization(
         normal = _normal(
             grouped, tuple(range(2, grouped.dim())), layer.epsilon
         ).reshape(x.shape)
-        scale, bias = (_per_channel(t, groups, x.shape[1]) for t in (scale, bias))
+        scale = _per_channel(scale, groups, x.shape[1])
+        bias = _per_channel(bias, groups, x.shape[1])
     if scale is not None:
         normal = normal * scale
     return normal if bias is None else normal + bias
@@ -78,9 +79,9 @@ def scale(layer: ILayer, x: Tensor) -> Tensor:
         "CHANNEL": [x.shape[channel]] + [1] * (x.dim() - channel - 1),
         "ELEMENTWISE": list(x.shape[channel:]),
     }[layer.mode.name]
-    factor, shift, power = (
-        weights_tensor(w, shape) for w in (layer.scale, layer.shift, layer.power)
-    )
+    factor = weights_tensor(layer.scale, shape)
+    shift = weights_tensor(layer.shift, shape)
+    power = weights_tensor(layer.power, shape)
     if factor is not None:
         x = x * factor.to(x.dtype)
     if shift is not None:

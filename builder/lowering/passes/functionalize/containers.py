@@ -136,7 +136,9 @@ def _extreme(best: Callable[[list[Any]], Any]) -> Handler:
     """`min` and `max` of one list."""
 
     def handler(memory: Memory, node: Node, box: Alias) -> bool:
-        items = _constants(memory, box.items) if isinstance(box.items, list) else None
+        items = None
+        if isinstance(box.items, list):
+            items = _constants(memory, box.items)
         if (
             not items
             or node.inputsSize() != 1
@@ -151,7 +153,9 @@ def _extreme(best: Callable[[list[Any]], Any]) -> Handler:
 
 def _sorted(memory: Memory, node: Node, box: Alias) -> bool:
     """`sorted` of numbers or strings."""
-    items = _constants(memory, box.items) if isinstance(box.items, list) else None
+    items = None
+    if isinstance(box.items, list):
+        items = _constants(memory, box.items)
     if items is None or not all(isinstance(item, int | str) for item in items):
         return False
     return _new(memory, node, [memory.emit.constant(item) for item in sorted(items)])

@@ -102,7 +102,9 @@ def sources(node: Node, values: list[Value]) -> list[Value]:
 
 def _copies(node: Node) -> bool:
     """Whether a cast certainly changes the dtype and therefore copies."""
-    before = node.inputsAt(0).node() if node.kind() == "aten::to" else None
+    before = None
+    if node.kind() == "aten::to":
+        before = node.inputsAt(0).node()
     if before is None or before.kind() != "aten::to":
         return False
     numbers = [ir.constant(cast.inputsAt(1)) for cast in (before, node)]

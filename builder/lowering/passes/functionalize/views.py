@@ -47,7 +47,9 @@ def put_index(emit: Emit, base: Value, new: Value, dim: Value, index: Value) -> 
     known = ir.constant(index)
     if known is None:
         return emit.op("aten::select_scatter", base, new, dim, index)
-    end = None if known == -1 else emit.constant(known + 1)
+    end = None
+    if known != -1:
+        end = emit.constant(known + 1)
     return put_range(emit, base, emit.op("aten::unsqueeze", new, dim), dim, index, end)
 
 
@@ -198,7 +200,9 @@ def _put_split(
         )
     if each is None:
         return None
-    end = emit.constant(sum(each[: at + 1])) if at + 1 < len(each) else None
+    end = None
+    if at + 1 < len(each):
+        end = emit.constant(sum(each[: at + 1]))
     return put_range(emit, base, new, dim, emit.constant(sum(each[:at])), end)
 
 
@@ -214,9 +218,8 @@ def _put_chunk(
         return None
     rounded = emit.op("aten::add", size, count - 1, type=integer)
     each = emit.op("aten::floordiv", rounded, count, type=integer)
-    start, end = (
-        emit.op("aten::mul", each, index, type=integer) for index in (at, at + 1)
-    )
+    start = emit.op("aten::mul", each, at, type=integer)
+    end = emit.op("aten::mul", each, at + 1, type=integer)
     return put_range(
         emit, base, new, dim, start if at else None, end if at + 1 < count else None
     )

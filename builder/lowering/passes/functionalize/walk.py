@@ -184,7 +184,9 @@ class Walk:
         them.
         """
         memory = self.memory
-        at = 0 if kind == "prim::ListUnpack" else ir.constant(node.inputsAt(1))
+        at = 0
+        if kind != "prim::ListUnpack":
+            at = ir.constant(node.inputsAt(1))
         if at is None or at < 0:
             return self._some_element(node, holder)
         elements = [

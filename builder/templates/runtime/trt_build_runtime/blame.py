@@ -131,7 +131,8 @@ def table_sizes(module: Any) -> dict[int, int]:
     found: dict[int, int] = {}
     for node in module.graph.nodes():
         if node.kind() == "aten::embedding":
-            table, indices = (node.inputsAt(i) for i in (0, 1))
+            table = node.inputsAt(0)
+            indices = node.inputsAt(1)
             name = _origin(indices).debugName()
             weight = _tensor(table, module)
             if name in inputs and isinstance(weight, torch.Tensor):

@@ -158,7 +158,9 @@ def _ruleset(*, reads: bool, network: bool) -> tuple[_Ruleset, int]:
     rights |= _TRUNCATE if version >= 3 else 0
     rights |= _IOCTL if version >= 5 else 0
     rights |= _READ_FILE if reads else 0
-    net = _BIND_TCP | _CONNECT_TCP if version >= 4 and not network else 0
+    net = 0
+    if version >= 4 and not network:
+        net = _BIND_TCP | _CONNECT_TCP
     scoped = _ABSTRACT_SOCKETS | _SIGNALS if version >= 6 else 0
     # older kernels refuse a structure with fields that they do not know
     size = 24 if version >= 6 else 16 if version >= 4 else 8

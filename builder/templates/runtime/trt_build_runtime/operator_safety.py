@@ -213,7 +213,9 @@ class _Reader(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         """In a method `self` is the module, unless the method assigns another value to it."""
         before = self.self_is_own
-        first = node.args.args[0] if node.args.args else None
+        first = None
+        if node.args.args:
+            first = node.args.args[0]
         stored = (
             one.id == "self" and not isinstance(one.ctx, ast.Load)
             for one in ast.walk(node)
@@ -263,7 +265,9 @@ class _Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _getattr(self, node: ast.Call) -> None:
-        name = node.args[1] if len(node.args) == 2 else None
+        name = None
+        if len(node.args) == 2:
+            name = node.args[1]
         text = (
             ""
             if name is None

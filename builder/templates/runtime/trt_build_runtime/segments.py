@@ -33,9 +33,8 @@ class SegmentsExecutor:
             torch.cuda.set_device(self.device)
             self.stream = torch.cuda.Stream(self.device)
         serving = facts["serving"]
-        inputs, outputs = (
-            [t["name"] for t in serving[side]] for side in ("inputs", "outputs")
-        )
+        inputs = [t["name"] for t in serving["inputs"]]
+        outputs = [t["name"] for t in serving["outputs"]]
         self.count = len(outputs)
         self.flagged = [n for n, t in enumerate(serving["outputs"]) if "flag" in t]
         outputs += [serving["outputs"][n]["flag"] for n in self.flagged]
@@ -193,9 +192,8 @@ class Branch:
     def __init__(
         self, owner: SegmentsExecutor, stem: str, segment: dict[str, Any]
     ) -> None:
-        inputs, outputs = (
-            [t["name"] for t in segment[side]] for side in ("inputs", "outputs")
-        )
+        inputs = [t["name"] for t in segment["inputs"]]
+        outputs = [t["name"] for t in segment["outputs"]]
         self.reads = [inputs.index(t["name"]) for t in segment["condition"]]
         self.condition = owner.by_torch(f"{stem}_condition")
         named = zip(("yes", "no"), segment["blocks"])
