@@ -103,7 +103,8 @@ def _folder(
     with terminal.progress() as progress:
         progress(str(folder), f"read {len(models)} files")
         found = _guessed(requests, isolate)
-    written, failed = [], []
+    written = []
+    failed = []
     for model, guessed in zip(models, found, strict=True):
         out = model.with_suffix(".yaml")
         if isinstance(guessed, TrtBuildError):

@@ -55,7 +55,8 @@ def rollback_command(
     if write_env:
         options.write_env_file(terminal, repository)
     if before == now:
-        state, served = "unchanged", "already served, unchanged"
+        state = "unchanged"
+        served = "already served, unchanged"
     else:
         state = "rolled back"
         served = f"served, and was {before}"

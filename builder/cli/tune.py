@@ -367,7 +367,9 @@ def _change(found: Tuned) -> str:
         else:
             held = "does not keep the limit"
         return f"{after}; the configuration before {held}"
-    gain = f" ({found.gain:.2f} times as good)" if found.gain else ""
+    gain = ""
+    if found.gain:
+        gain = f" ({found.gain:.2f} times as good)"
     return f"{after}, before {found.before:.4g} {unit}{gain}"
 
 

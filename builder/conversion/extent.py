@@ -42,7 +42,9 @@ class Extent:
         are all sizes (with or without an axis of size 1 before batch). With `back`, each row is
         reversed.
         """
-        first = ctx.arithmetic("sub", sizes[0], 1) if back else 0
+        first = 0
+        if back:
+            first = ctx.arithmetic("sub", sizes[0], 1)
         strides = [-1 if back else 1] + [1] * len(start)
         slice_ = ctx.slice(x, [first, *start], sizes, strides)
         if len(sizes) == 3:

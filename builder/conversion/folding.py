@@ -85,7 +85,9 @@ def channel_scale(
 def _last_layer(ctx: ConversionContext) -> Any:
     """The network's last layer, if it is a convolution with static weights."""
     index = ctx.net.num_layers - 1
-    layer = ctx.net.get_layer(index) if index >= 0 else None
+    layer = None
+    if index >= 0:
+        layer = ctx.net.get_layer(index)
     if (
         layer is None
         or layer.type != trt.LayerType.CONVOLUTION

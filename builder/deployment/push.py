@@ -300,7 +300,9 @@ class _Push:
                 if self._has(folder, before):
                     return
                 ready = self.api.client.is_model_ready(folder.name)
-                reason = None if ready else self.api.why_not_ready(folder.name)
+                reason = None
+                if not ready:
+                    reason = self.api.why_not_ready(folder.name)
                 if reason and waited > WAIT_FOR_REASON:
                     raise ServerError(f"model {folder.name!r} was not loaded: {reason}")
         raise ServerError(

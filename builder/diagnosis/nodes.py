@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from builder.lowering import LoweredGraph
     from builder.parity import OutputComparison
 
-CONVERTER, PASS = "converter", "pass"
+CONVERTER = "converter"
+PASS = "pass"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 # Decompositions round differently from the fused operators that they replace, in single and in half
 # precision.
-_RTOL, _ATOL = 1e-3, 1e-4
+_RTOL = 1e-3
+_ATOL = 1e-4
 
 
 class Paranoid:

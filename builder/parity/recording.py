@@ -444,7 +444,8 @@ class _Recorder:
         runs.
         """
         seed = zlib.crc32(f"{self.spec.name}/{name}".encode())
-        fallback, failure = None, None
+        fallback = None
+        failure = None
         for position, (style, numbers) in enumerate(self._drawn_from()):
             drawn = inputs.draw(self.spec.inputs, sizes, style, seed)
             try:

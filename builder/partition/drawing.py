@@ -252,7 +252,8 @@ def _draw_arrow(
         head = f"{edge + 7},{end - 4} {edge + 7},{end + 4} {edge},{end}"
         left = column
         first = end + 4
-        step, width = LINE, LONGEST
+        step = LINE
+        width = LONGEST
     ElementTree.SubElement(root, "path", d=path)
     ElementTree.SubElement(root, "polygon", points=head, fill="#5b6b7f")
     for row, line in enumerate(arrow.labels):

@@ -50,7 +50,9 @@ class JointEvaluation:
         key = None
         if not step.kind.startswith("prim::"):
             key = self._key(step)
-        made = self.made.get(key) if key is not None else None
+        made = None
+        if key is not None:
+            made = self.made.get(key)
         if made is None:
             return self._execute(step, key)
         for interpreter, results in zip(self.interpreters, made.results, strict=True):

@@ -17,7 +17,8 @@ from builder.partition.extract import closure, inputs_of
 from builder.partition.segments import TENSORRT, TORCH, assign
 from builder.partition.view import Step, View
 
-PACK, PAD = "aten::_pack_padded_sequence", "aten::_pad_packed_sequence"
+PACK = "aten::_pack_padded_sequence"
+PAD = "aten::_pad_packed_sequence"
 LAYERS = frozenset(
     f"aten::{name}.data" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
 )

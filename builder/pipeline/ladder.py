@@ -77,7 +77,8 @@ def descend(recorded: Recorded, attempt: Callable[[Recorded, Kept], Result]) -> 
     """The result of the first successful `attempt`, with fewer nodes in TensorRT each time. Raises
     the first error if the original module also fails, or nothing may be retried.
     """
-    kept, error = Kept(), None
+    kept = Kept()
+    error = None
     for _ in range(ATTEMPTS):
         try:
             return attempt(recorded, kept)

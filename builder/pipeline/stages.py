@@ -650,7 +650,8 @@ def assemble(built: Built, order: Order) -> Checked:
         artifact = artifacts.whole(
             prepared.spec, part.conversion, plan, prepared.goldens, order.serve_as
         )
-        layout, reason = "single", ""
+        layout = "single"
+        reason = ""
     else:
         model = _split_model(built, converted.partitioned)
         artifact, reason = layouts.artifact(

@@ -115,7 +115,8 @@ def supervise(connection: Connection) -> NoReturn:
 def _work(connection: Connection, private: Path) -> NoReturn:
     """Run one task and send its result. A confined task has the temporary folder `private`."""
     global _own_connection, _questions
-    _own_connection, _questions = connection, ()
+    _own_connection = connection
+    _questions = ()
     _end_with_parent()
     sys.unraisablehook = _unraisable
     # output of a model or a library must not mix with the caller's output

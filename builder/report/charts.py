@@ -216,7 +216,8 @@ def _segments(graph: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
     if len(graph) < 2:
         return
     shown = graph[:MOST_SEGMENTS]
-    drawing, lanes = _Drawing(), 0
+    drawing = _Drawing()
+    lanes = 0
     made = {name: number for number, one in enumerate(shown) for name in one["outputs"]}
     top = [number * (_BOX + _GAP) for number in range(len(shown))]
     for number, one in enumerate(shown):

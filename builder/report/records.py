@@ -204,7 +204,8 @@ def command(arguments: Sequence[str]) -> str:
     """The command line in shell syntax, without values of SECRET options and without names and
     passwords in URLs.
     """
-    shown, hide = [], False
+    shown = []
+    hide = False
     for one in arguments:
         option, equals, _ = one.partition("=")
         secret = (
@@ -268,5 +269,7 @@ def _entries(record: Mapping[str, Any]) -> list[Any]:
 
 
 def _name(one: object) -> str | None:
-    name = one.get("name") if isinstance(one, dict) else None
+    name = None
+    if isinstance(one, dict):
+        name = one.get("name")
     return name if isinstance(name, str) else None

@@ -78,7 +78,8 @@ def _curl(name: str, tensors: Any, stateful: bool) -> str:
     url = f"localhost:8000/v2/models/{name}"
     if any(dtype.wire in ("FP16", "BF16") for _, dtype, _ in tensors):
         return f"curl {shlex.quote(url)}  # JSON requests cannot hold 16-bit floats"
-    inputs, count = [], 0
+    inputs = []
+    count = 0
     for tensor, dtype, shape in tensors:
         zero = False if dtype.wire == "BOOL" else 0
         length = math.prod(shape)

@@ -258,7 +258,9 @@ def perform(order: Order, kept: Kept | None, progress: Progress) -> ModelResult:
     """
     result = ModelResult(order.spec.name, because=order.because)
     try:
-        checked = kept.read(order.request) if kept is not None else None
+        checked = None
+        if kept is not None:
+            checked = kept.read(order.request)
         if checked is not None:
             _publish_kept(order, checked, progress, result)
         else:

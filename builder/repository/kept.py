@@ -21,7 +21,8 @@ from builder.repository.result import SHOWN, ModelResult
 if TYPE_CHECKING:
     from builder.triton import EnsembleArtifact, ModelArtifact
 
-INSTANCES, BATCHING = "instances", "batching"
+INSTANCES = "instances"
+BATCHING = "batching"
 BATCHER = ("max_queue_delay_us", "preferred", "graphs")
 """Dynamic batching settings that affect only config.pbtxt."""
 

@@ -108,7 +108,9 @@ def failures(text: str) -> tuple[Failure, ...]:
             found[match["model"]] = f"{_tidy(match['reason'])}{parse_error}"
         # The parser logs line and column just before the server logs the file.
         parsed = _PARSE.match(entry)
-        parse_error = f": {_tidy(parsed['reason'])}" if parsed else ""
+        parse_error = ""
+        if parsed:
+            parse_error = f": {_tidy(parsed['reason'])}"
     return tuple(Failure(model, reason) for model, reason in found.items())
 
 

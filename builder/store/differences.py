@@ -61,7 +61,9 @@ def flattened(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from flattened(inner, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
         for index, item in enumerate(value):
-            name = item.get("name") if isinstance(item, Mapping) else None
+            name = None
+            if isinstance(item, Mapping):
+                name = item.get("name")
             yield from flattened(item, f"{path}.{name or index}")
     else:
         yield path, value

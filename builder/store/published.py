@@ -16,7 +16,8 @@ from builder.store.canonical import digest, plain
 from builder.store.hashes import Hashes
 from builder.unforeseen import OUT_OF_RESOURCES
 
-SIDECAR, CONFIG = "trt-build.json", "config.pbtxt"
+SIDECAR = "trt-build.json"
+CONFIG = "config.pbtxt"
 RESULTS = ".results"
 """The suffix of the folder beside a repository with the results of `--record`."""
 SIGNATURE = "trt-build.sig"

@@ -26,7 +26,8 @@ OLD = "old "
 ABANDONED_SECONDS = 24 * 3600.0
 """On file systems without locks: a staging folder of this age belongs to no running process."""
 
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 

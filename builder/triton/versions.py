@@ -61,7 +61,8 @@ def arrange(new: Path, former: Path, wanted: Versions) -> None:
         return
     (own,) = published.versions(new)
     earlier = before
-    number, last = 1, 0
+    number = 1
+    last = 0
     if before:
         record = before[0].sidecar
         last = max(record.get(LAST) or 0, *(version.number for version in before))

@@ -327,7 +327,8 @@ class _Run:
             if self.goal.rate is not None:
                 yield self._enough(measure, Load(rate=self.goal.rate))
                 return
-            best, flat = 0.0, 0
+            best = 0.0
+            flat = 0
             for concurrency in o.concurrency:
                 level = self._enough(measure, Load(concurrency))
                 yield level

@@ -181,7 +181,8 @@ def block_diag(ctx: ConversionContext, tensors: list[ITensor]) -> ITensor:
     width: Size = 0
     for matrix in matrices:
         width = ctx.arithmetic("add", width, ctx.size(matrix, 1))
-    rows, left = [], 0
+    rows = []
+    left = 0
     for matrix in matrices:
         own = ctx.size(matrix, 1)
         right = ctx.arithmetic("sub", ctx.arithmetic("sub", width, left), own)

@@ -178,7 +178,8 @@ def _tapped(
         value = _tap(ctx, padded, pool, lengths, tap)
         where: Any = _tap(ctx, positions, pool, lengths, tap) if indices else None
         if best is None:
-            best, position = value, where
+            best = value
+            position = where
         elif indices:
             better = _beats(ctx, value, best)
             best = choose(ctx, better, value, best)

@@ -117,7 +117,8 @@ def power_by_bits(
     over = ctx.elementwise("SUM", odd, ctx.like_scalar(odd, 30))
     exponent = ctx.net.add_select(less(ctx, exponent, 32), exponent, over).get_output(0)
     one = ctx.like_scalar(x, 1)
-    result, square = one, x
+    result = one
+    square = x
     for _ in range(5):
         factor = ctx.net.add_select(
             equal(ctx, low_bit(ctx, exponent), 1), square, one
@@ -134,7 +135,8 @@ def squarings(ctx: ConversionContext, x: ITensor, exponent: int) -> Any:
         return ctx.elementwise(
             "SUM", ctx.elementwise("SUB", x, x), ctx.like_scalar(x, 1)
         )
-    result, square = None, x
+    result = None
+    square = x
     while exponent:
         if exponent & 1:
             result = (

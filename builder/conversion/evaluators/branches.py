@@ -89,9 +89,13 @@ def _costly(node: Node) -> str | None:
         if inner.kind() == "prim::If":
             found = _costly(inner) if _gives_numbers(inner) else inner.kind()
         elif inner.kind() in DIVISIONS:
-            found = None if inner.inputsAt(1).toIValue() else inner.kind()
+            found = None
+            if not inner.inputsAt(1).toIValue():
+                found = inner.kind()
         else:
-            found = None if inner.kind() in CHEAP else inner.kind()
+            found = None
+            if inner.kind() not in CHEAP:
+                found = inner.kind()
         if found is not None:
             return str(found)
     return None

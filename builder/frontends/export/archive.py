@@ -128,7 +128,8 @@ def _refuse(path: Path, message: str, fix: str | None = None) -> ModelFileError:
 def _root(path: Path, names: list[str]) -> str:
     """The folder that holds all members, with its slash; empty in the earlier layout."""
     if "serialized_exported_program.json" in names:
-        root, pattern = "", _OLD_MEMBERS
+        root = ""
+        pattern = _OLD_MEMBERS
     else:
         root = names[0].partition("/")[0] + "/"
         pattern = _MEMBERS

@@ -258,7 +258,9 @@ def _parts(layer: Node, stacked: Sequence[Node]) -> list[_Part]:
 def _headed(part: Node) -> _Headed | None:
     """The nodes behind `(time, batch, heads * width)` up to `(batch, heads, time, width)`."""
     joined = _only_user(part, _RESHAPES)
-    move: Any = None if joined is None else _only_user(joined, _TRANSPOSE)
+    move: Any = None
+    if joined is not None:
+        move = _only_user(joined, _TRANSPOSE)
     if joined is None or not _swaps(move) or len(_shape(part)) != 3:
         return None
     time, batch, whole = _shape(part)

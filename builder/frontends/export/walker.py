@@ -331,7 +331,9 @@ class Walker:
 
     def error(self, message: str, fix: str | None = None) -> LoweringError:
         """Return the error of the node that is being written, with its source location."""
-        where = location(self._node) if self._node is not None else None
+        where = None
+        if self._node is not None:
+            where = location(self._node)
         return LoweringError(message, where=where, fix=fix)
 
     def _known(self, item: Any, known: dict[Any, Known]) -> Known:
@@ -440,7 +442,9 @@ class Walker:
             return
         readers = len(node.users)
         for axis, size in enumerate(meta.shape):
-            expression = None if type(size) is int else _computed(size)
+            expression = None
+            if type(size) is not int:
+                expression = _computed(size)
             if (
                 expression is not None
                 and readers >= self._sized.get(expression, (0,))[0]

@@ -64,7 +64,9 @@ def scale_scores(graph: Graph, context: Context) -> None:
     """
     for node in ir.nodes_of(graph, "aten::softmax"):
         product = _product(node.inputsAt(0))
-        scale = _scale_of_operand(product.inputsAt(0)) if product is not None else None
+        scale = None
+        if product is not None:
+            scale = _scale_of_operand(product.inputsAt(0))
         if scale is None or ir.in_fallback(product) or not _is_real(scale.inputsAt(0)):
             continue
         scaled = ir.insert(

@@ -484,7 +484,9 @@ def _filled(
     if found is None:
         raise _not_a_tensor(value, name)
     for index, (part, element, flag) in enumerate(found):
-        where = "" if flag is None else source_line(value.node())
+        where = ""
+        if flag is not None:
+            where = source_line(value.node())
         yield join(name, part), Leaf(element, flag, where, (index,))
 
 

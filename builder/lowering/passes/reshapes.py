@@ -146,7 +146,8 @@ def _groups(
     sizes: Sequence[Value | int], wanted: Sequence[Value]
 ) -> list[list[Any]] | None:
     """The requested sizes that each axis is split into, by axis; None if they do not fit."""
-    found, at = [], 0
+    found = []
+    at = 0
     for size in sizes:
         group = _group(size, wanted[at:])
         if group is None:

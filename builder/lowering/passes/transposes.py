@@ -116,7 +116,9 @@ class _Emit(Emit):
             return None
         read = node.inputsAt(0)
         joined = read.node().kind() == "aten::reshape" and self.is_replaceable(read)
-        made = self._before_join(read.node(), order) if joined else None
+        made = None
+        if joined:
+            made = self._before_join(read.node(), order)
         if made is None:
             return None
         layer = self.op("aten::linear", made, *ir.inputs(node)[1:])

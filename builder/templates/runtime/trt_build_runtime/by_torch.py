@@ -13,7 +13,8 @@ from . import blame, operator_safety
 class TorchExecutor:
     """A TorchScript graph, on the CPU by default."""
 
-    kind, device = "torch", "cpu"
+    kind = "torch"
+    device = "cpu"
     checks = False
 
     def __init__(

@@ -68,7 +68,8 @@ class Engine:
         # RTX compiles kernels for new shapes while it serves, and captures graphs by itself where
         # it is asked to.
         self.steady = STEADY if graphs and flavour == "tensorrt" else 0
-        self.profiles, self.calls = Profiles(tensors), Recent(CALLS)
+        self.profiles = Profiles(tensors)
+        self.calls = Recent(CALLS)
         self.contexts: dict[int, Any] = {}
         self.bound: dict[int, Call] = {}
         self.allocated: set[tuple[int, str]] = set()

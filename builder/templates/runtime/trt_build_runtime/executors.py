@@ -27,7 +27,8 @@ class PlanExecutor:
     it runs.
     """
 
-    kind, why = "plan", "a GPU that the plan fits"
+    kind = "plan"
+    why = "a GPU that the plan fits"
     lends = False
     checks = True
     """Shapes outside every profile are refused by the engine."""

@@ -48,7 +48,8 @@ DEVICES = (
     "/dev/dri/*",
 )
 
-_ALLOW, _FAIL = 0x7FFF0000, 0x00050000
+_ALLOW = 0x7FFF0000
+_FAIL = 0x00050000
 _AF_UNIX = 1
 _X32 = 0x40000000  # calls of the x32 interface, which would pass by other numbers
 _SECCOMP_ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
