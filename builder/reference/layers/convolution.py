@@ -58,9 +58,7 @@ def convolution(
     even = all(a == b for a, b in pads)
     if not even:
         x = functional.pad(x, torch_pads(pads))
-    padding = 0
-    if even:
-        padding = [a for a, _ in pads]
+    padding = [a for a, _ in pads] if even else 0
     result: Tensor = CONVOLUTIONS[len(window)](
         x, kernel, bias, stride, padding, dilation, layer.num_groups
     )
