@@ -188,7 +188,9 @@ class Mistake:
 
     def __str__(self) -> str:
         text = f"{self.file}:{self.line}: {self.message}"
-        return f"{text} ({self.fix})" if self.fix else text
+        if self.fix:
+            return f"{text} ({self.fix})"
+        return text
 
 
 class ManifestError(UsageError):

@@ -161,7 +161,9 @@ def _reader(name: str, kind: str) -> Reader:
         read = _filled(Constant(int, int(name in _ONES)))
     else:
         read = _READERS.get(plain, _unread)
-    return _or_none(read) if plain != kind else read
+    if plain != kind:
+        return _or_none(read)
+    return read
 
 
 def _or_none(read: Reader) -> Reader:
@@ -220,7 +222,9 @@ def _item(item: Any, fact: Callable[[Any], Fact]) -> Any:
     """An element of a list of tensors, which is an element of a constant list or a value."""
     if isinstance(item, torch.Tensor):
         return Tensor(item.dtype, item.dim())
-    return _NONE if item is None else _or_none(_tensor)(item, fact)
+    if item is None:
+        return _NONE
+    return _or_none(_tensor)(item, fact)
 
 
 def _sizes(value: Value, fact: Callable[[Any], Fact]) -> Sizes:

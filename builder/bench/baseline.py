@@ -106,4 +106,6 @@ def _verdict(
     overlap = old["low"] <= new["high"] and new["low"] <= old["high"]
     if overlap or abs(share) < SMALLEST:
         return SAME
-    return BETTER if (share > 0) == (figure == "throughput") else WORSE
+    if (share > 0) == (figure == "throughput"):
+        return BETTER
+    return WORSE

@@ -372,7 +372,9 @@ def search_rate(
 
 def _noise(rate: float, seconds: float) -> float:
     """Two standard deviations of the number of Poisson arrivals per second."""
-    return 2 * math.sqrt(rate / seconds) if seconds else 0.0
+    if seconds:
+        return 2 * math.sqrt(rate / seconds)
+    return 0.0
 
 
 class _Failed(Exception):

@@ -357,7 +357,9 @@ def _embedded(value: Any, steps: int = MOST_STEPS) -> int | None:
         node = use.user
         if node.kind() == "aten::embedding" and use.offset == 1:
             weight = _constant(node, 0)
-            return None if weight is None else int(weight.shape[0])
+            if weight is None:
+                return None
+            return int(weight.shape[0])
         if steps and node.kind() in _KEEPS_INTEGERS and use.offset == 0:
             for output in node.outputs():
                 if rows := _embedded(output, steps - 1):

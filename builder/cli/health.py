@@ -74,7 +74,9 @@ def exit_code(found: list[ModelHealth]) -> int:
     """4 if a model does not respond, else 3 if an output is incorrect, else 0."""
     if any(not one.healthy and not one.wrong for one in found):
         return UNHEALTHY
-    return WRONG if any(one.wrong for one in found) else HEALTHY
+    if any(one.wrong for one in found):
+        return WRONG
+    return HEALTHY
 
 
 def show(terminal: Terminal, found: list[ModelHealth]) -> None:

@@ -195,7 +195,9 @@ def _changes(settings: dict[str, Any], address: str) -> dict[str, Any]:
     if settings["explicit"]:
         token = _token(settings["control_token_file"], address)
         return {"explicit": True, "models": ["*"], "control_token": token}
-    return {"poll_seconds": settings["poll_seconds"]} if settings["watch"] else {}
+    if settings["watch"]:
+        return {"poll_seconds": settings["poll_seconds"]}
+    return {}
 
 
 def _cache_size(terminal: Terminal, repository: Path, settings: dict[str, Any]) -> int:

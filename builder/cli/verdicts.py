@@ -172,4 +172,6 @@ def row(result: GoldenResult) -> list[str]:
 
 def number(value: float | None, form: str) -> str:
     """The value in this format; "" for None."""
-    return "" if value is None else format(value, form)
+    if value is None:
+        return ""
+    return format(value, form)

@@ -170,7 +170,9 @@ def _type(argument: torch._C.Argument) -> str:
 
 
 def _default(argument: torch._C.Argument) -> str:
-    return repr(argument.default_value) if argument.has_default_value() else ""
+    if argument.has_default_value():
+        return repr(argument.default_value)
+    return ""
 
 
 def _is_of_torch(kind: str) -> bool:

@@ -176,7 +176,9 @@ class Lengths(Extent):
         back: bool,
     ) -> ITensor:
         slice_ = super().part(ctx, x, start, sizes, False)
-        return self.turned(ctx, slice_) if back else slice_
+        if back:
+            return self.turned(ctx, slice_)
+        return slice_
 
     def turned(self, ctx: ConversionContext, x: ITensor) -> ITensor:
         return _rows_at(ctx, x, self._from_the_end)

@@ -127,7 +127,9 @@ class Facts:
 
     def rank(self, value: Operand) -> int:
         """The number of axes of a tensor; 0 for a scalar."""
-        return len(value.shape) if hasattr(value, "shape") else 0
+        if hasattr(value, "shape"):
+            return len(value.shape)
+        return 0
 
     def axis(self, value: Tensor, axis: int) -> int:
         """`axis` of a tensor as a non-negative number; a 0-d tensor counts as having one axis, as

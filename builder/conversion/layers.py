@@ -60,7 +60,9 @@ def floating(ctx: ConversionContext, x: ITensor) -> ITensor:
 
 def computed_in(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which arithmetic on this dtype is computed: bools as integers."""
-    return torch.int32 if dtype == torch.bool else dtype
+    if dtype == torch.bool:
+        return torch.int32
+    return dtype
 
 
 HALVES = (torch.float16, torch.bfloat16)

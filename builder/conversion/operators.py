@@ -177,7 +177,9 @@ def _listed(result: Any, node: Node) -> list[Any]:
 
 
 def _output(result: object) -> Any:
-    return result.get_output(0) if hasattr(result, "get_output") else result
+    if hasattr(result, "get_output"):
+        return result.get_output(0)
+    return result
 
 
 def _all_static(values: list[Any]) -> bool:

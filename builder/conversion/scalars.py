@@ -160,7 +160,9 @@ def decided(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> bool | None:
             return operation == "ne"
         return None
     values = {python(low, 0), python(high, 0)}
-    return values.pop() if len(values) == 1 else None
+    if len(values) == 1:
+        return values.pop()
+    return None
 
 
 def _span(ctx: Lengths, difference: sympy.Expr) -> Any:

@@ -22,7 +22,9 @@ def filled(values: Size | Sequence[Size], count: int) -> list[int]:
     each: list[Any] = (
         [values] if isinstance(values, int | DynamicScalar) else list(values)
     )
-    return each * count if len(each) == 1 else each
+    if len(each) == 1:
+        return each * count
+    return each
 
 
 def as_image(

@@ -271,7 +271,9 @@ def _gpus(models: list[Model], plans: bool) -> int:
         for group in model.config.instance_group
         for gpu in group.gpus
     ]
-    return max(named, default=0) + 1 if plans else 0
+    if plans:
+        return max(named, default=0) + 1
+    return 0
 
 
 def _memory(models: list[Model], gpus: int, shared: int) -> int:

@@ -327,4 +327,6 @@ def words(found: Bisection) -> Iterator[tuple[str, str]]:
 def _signature(dtypes: Sequence[str]) -> str:
     """Format the dtypes, such as `float32, int64 -> float32`."""
     read = ", ".join(dtypes[:-1])
-    return f"{read} -> {dtypes[-1]}" if dtypes else ""
+    if dtypes:
+        return f"{read} -> {dtypes[-1]}"
+    return ""

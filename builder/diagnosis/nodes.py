@@ -231,4 +231,6 @@ def _culprit(
 
 def _dtype(tensor: torch.Tensor | None) -> str:
     """The dtype, such as `float32`; `folded` for a value without its own tensor in the network."""
-    return "folded" if tensor is None else str(tensor.dtype).removeprefix("torch.")
+    if tensor is None:
+        return "folded"
+    return str(tensor.dtype).removeprefix("torch.")

@@ -110,7 +110,9 @@ def _flat(value: torch.Tensor | tuple[torch.Tensor, ...]) -> list[Any]:
         return [inner for item in value.values() for inner in _flat(item)]
     if isinstance(value, list | tuple):
         return [inner for item in value for inner in _flat(item)]
-    return [] if value is None else [torch.as_tensor(value)]
+    if value is None:
+        return []
+    return [torch.as_tensor(value)]
 
 
 def _values(graph: Graph) -> list[Any]:

@@ -147,7 +147,9 @@ def _marked(text: str) -> str:
         ),
         None,
     )
-    return lines[marked - 1].strip() if marked else ""
+    if marked:
+        return lines[marked - 1].strip()
+    return ""
 
 
 def _near(node: Node) -> Frame | None:

@@ -95,7 +95,9 @@ def _is_wanted(record: str, module: Any, wanted: frozenset[str]) -> bool | None:
             if path.rpartition(".")[2] == name and _class_name(inner) == kind
         ]
     found = {inside for _, _, inside in owners}
-    return found.pop() if len(found) == 1 else None
+    if len(found) == 1:
+        return found.pop()
+    return None
 
 
 def _names(wanted: frozenset[str], path: str, kind: str) -> bool:

@@ -84,7 +84,9 @@ def _check_length(
 def _not_a_value(value: bool | int | float, dtype: str) -> str | None:
     """Why the value cannot be an element of this dtype, or None."""
     if dtype == "bool":
-        return None if isinstance(value, bool) else f"{value!r} is not true or false"
+        if isinstance(value, bool):
+            return None
+        return f"{value!r} is not true or false"
     if isinstance(value, bool):
         return f"{str(value).lower()} is not a number, as input dtype {dtype} requires"
     if dtype not in ENDPOINT_DTYPES:  # a mistake of its own

@@ -136,7 +136,9 @@ def _changed_within(
         )
     if not _is_block(node):
         lost = "#" in text[node.start_mark.index : node.end_mark.index]
-        return None if lost else _set(text, root, key, after)
+        if lost:
+            return None
+        return _set(text, root, key, after)
     for name, value in values.items():
         found = _root(text)
         node = _value_node(found, key) if found else None

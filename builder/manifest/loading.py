@@ -156,7 +156,9 @@ def _spec(
     if one.manifest is not None:
         read = read_manifest(one.manifest)
         mistakes.extend(read.mistakes)
-        return None if read.mistakes else from_data(one, read.data)
+        if read.mistakes:
+            return None
+        return from_data(one, read.data)
     if inputs or sample:
         return from_inputs(one, inputs or specs_from_sample(Path(str(sample))), sample)
     mistakes.append(_no_manifest(one))

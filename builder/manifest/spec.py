@@ -258,4 +258,6 @@ class ModelSpec:
     @property
     def server_state(self) -> tuple[State, ...]:
         """The pairs that the server keeps; none if clients send the state themselves."""
-        return self.state if self.sequences.mode == "implicit" else ()
+        if self.sequences.mode == "implicit":
+            return self.state
+        return ()

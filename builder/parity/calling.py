@@ -61,7 +61,9 @@ def arguments(
                 given[name] = _value(part, left)
     except (StopIteration, LoweringError):
         return None
-    return None if any(True for _ in left) else {**given, **constants}
+    if any(True for _ in left):
+        return None
+    return {**given, **constants}
 
 
 def positional(
@@ -94,4 +96,6 @@ def _value(part: Part, left: Iterator[torch.Tensor]) -> Any:
     if part.form == DICT:
         return {key: _value(inner, left) for key, inner in part.parts}
     values = [_value(inner, left) for _, inner in part.parts]
-    return tuple(values) if part.form == TUPLE else values
+    if part.form == TUPLE:
+        return tuple(values)
+    return values

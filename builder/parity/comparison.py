@@ -324,7 +324,9 @@ def _excess(got: Array, want: Array, passes: Array, error: Array) -> str:
     actual = np.isfinite(got.astype(np.float64))
     recorded = np.isfinite(want.astype(np.float64))
     new = int((~actual & recorded).sum())
-    return f"{text}; {new} are not finite" if new else text
+    if new:
+        return f"{text}; {new} are not finite"
+    return text
 
 
 def _cosine(got: Array, want: Array) -> float | None:

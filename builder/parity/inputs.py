@@ -197,7 +197,9 @@ def _extreme(largest: float) -> Iterator[Change]:
 
 
 def _scaled(tensor: torch.Tensor, by: float) -> torch.Tensor:
-    return tensor * by if tensor.is_floating_point() else tensor
+    if tensor.is_floating_point():
+        return tensor * by
+    return tensor
 
 
 def _shifted(

@@ -124,7 +124,9 @@ class ModelParity:
     def percentile(self, percent: float) -> float | None:
         """The latency in milliseconds over all timed requests; None if none was timed."""
         times = [time for result in self.results for time in result.times_ms]
-        return float(np.percentile(times, percent)) if times else None
+        if times:
+            return float(np.percentile(times, percent))
+        return None
 
 
 MOST_PAIRS = 240
@@ -155,7 +157,9 @@ def _together(spreads: Sequence[Spread]) -> dict[str, list[Any]]:
 
 def way(protocol: str, memory: str) -> str:
     """How a golden was sent: the protocol and the kind of shared memory."""
-    return protocol if memory == BODY else f"{protocol} {memory}"
+    if memory == BODY:
+        return protocol
+    return f"{protocol} {memory}"
 
 
 def milliseconds(call: Callable[[], Any]) -> float:

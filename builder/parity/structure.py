@@ -81,7 +81,9 @@ def rebuilt(
     form = kind.kind()
     if form == "OptionalType":
         inner = rebuilt(kind.getElementType(), tensors, name, lists)
-        return inner if any(True for _ in leaves(inner)) else None
+        if any(True for _ in leaves(inner)):
+            return inner
+        return None
     if form == "TensorType":
         return tensors.get(name or "output")
     if form in _NUMBERS:

@@ -191,7 +191,9 @@ class ShapeInterpreter(operators.Operators):
 
     def _static(self, node: Node, values: list[Any]) -> list[Any]:
         results = super().evaluate(node, values)
-        return self.convert(node, values) if results is None else results
+        if results is None:
+            return self.convert(node, values)
+        return results
 
     def refuse(self, node: Node, refusal: Refusal) -> list[Any]:
         """Handle a node that cannot be evaluated.
@@ -227,7 +229,9 @@ class ShapeInterpreter(operators.Operators):
             raise Unconvertible(
                 f"its shape depends on data: {data_dependent}"
             ) from data_dependent
-        return results if is_unknown(values) else self._ranged(node, results)
+        if is_unknown(values):
+            return results
+        return self._ranged(node, results)
 
     def _ranged(self, node: Node, results: list[Any]) -> list[Any]:
         """The results of a node with known inputs. Data-dependent sizes get the values of the

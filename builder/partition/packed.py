@@ -125,4 +125,6 @@ def _made(step: Step, parts: set[str]) -> Sequence[str]:
     reads = bool(step.inputs) and step.inputs[0] in parts
     name = step.kind.removeprefix("aten::")
     by_row = name in BY_ROW or name == "select"
-    return step.outputs[:1] if reads and by_row else ()
+    if reads and by_row:
+        return step.outputs[:1]
+    return ()

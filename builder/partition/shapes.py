@@ -78,7 +78,9 @@ class Shapes:
             for n in self.probes[0]
             if all(probe[n] == s for probe, s in zip(self.probes, sizes, strict=True))
         ]
-        return names[0] if len(names) == 1 else own
+        if len(names) == 1:
+            return names[0]
+        return own
 
     def _is_own(self, axis: int | str) -> bool:
         return isinstance(axis, str) and axis not in self.probes[0]

@@ -119,7 +119,9 @@ def _whole(lowered: LoweredGraph, spec: ModelSpec) -> Conversion | tuple[str, ..
     except (UnsupportedOperators, ConversionError) as error:
         if spec.fallback.require_full:
             raise
-        return () if isinstance(error, UnsupportedOperators) else (str(error),)
+        if isinstance(error, UnsupportedOperators):
+            return ()
+        return (str(error),)
 
 
 def _list_reads(lowered: LoweredGraph) -> frozenset[int]:

@@ -219,4 +219,6 @@ def _named(nodes: list[Node]) -> str:
 def _words(error: TrtBuildError) -> str:
     """The message and the fix, in one line."""
     message = " ".join(error.message.split())
-    return f"{message}; {error.fix}" if error.fix else message
+    if error.fix:
+        return f"{message}; {error.fix}"
+    return message

@@ -140,7 +140,9 @@ class Network:
     @property
     def label(self) -> str:
         """`model`, `segment 1`, or `segment 1, part 0, branch true, segment 2`."""
-        return branches.label(self.location) if self.location else "model"
+        if self.location:
+            return branches.label(self.location)
+        return "model"
 
 
 @dataclass(frozen=True)
@@ -479,7 +481,9 @@ def _networks(
 
 def own_half(spec: ModelSpec) -> ModelSpec:
     """The spec with the 16-bit format of the inputs where the precision is the other one."""
-    return replace(spec, precision="fp16") if any(_bf16_of_float16(spec)) else spec
+    if any(_bf16_of_float16(spec)):
+        return replace(spec, precision="fp16")
+    return spec
 
 
 def _bf16_of_float16(spec: ModelSpec) -> Iterator[str]:

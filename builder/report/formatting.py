@@ -32,17 +32,23 @@ def size(count: float | None) -> str:
 
 def milliseconds(value: float | None) -> str:
     """Format milliseconds, such as `1.64 ms`."""
-    return "" if value is None else f"{value:.2f} ms"
+    if value is None:
+        return ""
+    return f"{value:.2f} ms"
 
 
 def seconds(value: float | None) -> str:
     """Format seconds, such as `1.6 s`."""
-    return "" if value is None else f"{value:.1f} s"
+    if value is None:
+        return ""
+    return f"{value:.1f} s"
 
 
 def rate(value: float | None) -> str:
     """Format a rate, such as `515.0/s`."""
-    return "" if value is None else f"{value:.1f}/s"
+    if value is None:
+        return ""
+    return f"{value:.1f}/s"
 
 
 def error(value: float | None) -> str:

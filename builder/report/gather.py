@@ -202,8 +202,12 @@ def _graph(folder: Path, record: Mapping[str, Any]) -> list[Facts]:
 def _runs(segment: Mapping[str, Any]) -> str:
     plan = segment.get("plan") or {}
     if segment["kind"] != "tensorrt":
-        return "torch" if segment["kind"] == "torch" else str(segment["kind"])
-    return f"TensorRT, {plan['layers']} layers" if "layers" in plan else "TensorRT"
+        if segment["kind"] == "torch":
+            return "torch"
+        return str(segment["kind"])
+    if "layers" in plan:
+        return f"TensorRT, {plan['layers']} layers"
+    return "TensorRT"
 
 
 def _step(folder: Path) -> Facts:

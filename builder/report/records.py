@@ -57,7 +57,9 @@ def identity(folder: Path) -> str | None:
     None if trt-build published nothing there.
     """
     record = published.sidecar(folder)
-    return None if record is None else versions.identity(record)
+    if record is None:
+        return None
+    return versions.identity(record)
 
 
 def _identities(folder: Path) -> set[str]:
@@ -197,7 +199,9 @@ def figures(repository: Path, name: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def _value(estimate: Any) -> float | None:
-    return estimate.get("value") if isinstance(estimate, dict) else None
+    if isinstance(estimate, dict):
+        return estimate.get("value")
+    return None
 
 
 def command(arguments: Sequence[str]) -> str:

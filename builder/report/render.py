@@ -157,7 +157,9 @@ _STAMPS = ("name", "current", "published", "trt_build")
 
 
 def _written(value: float | str) -> str:
-    return "none" if value is None else formatting.number(value)
+    if value is None:
+        return "none"
+    return formatting.number(value)
 
 
 def _plain(pointer: str, text: str, value: float | None) -> str:

@@ -66,7 +66,9 @@ def _keeping_adopted(order: Order, hashes: store.Hashes) -> Order:
     from builder import triton  # imports protobuf, which most runs do not need
 
     adopted = triton.edits_adopted(order.folder, order.spec)
-    return replace(order, edits=edits.KEEP) if adopted else order
+    if adopted:
+        return replace(order, edits=edits.KEEP)
+    return order
 
 
 def _unchanged(
@@ -142,4 +144,6 @@ def stale_because(
 
 
 def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(value)
+    return value

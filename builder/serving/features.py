@@ -48,7 +48,9 @@ def container_flags(repository: Path, *, changes: bool) -> list[str]:
     wanted = _wanted(repository)
     is_stale = not all(keeps_versions(folder) for folder in wanted.cached)
     found = [cache()] if wanted.cached and not (changes and is_stale) else []
-    return [*found, RATE_LIMITER] if wanted.is_limited else found
+    if wanted.is_limited:
+        return [*found, RATE_LIMITER]
+    return found
 
 
 def server_flags(

@@ -401,6 +401,8 @@ def _changed(folder: Path, record: Mapping[str, Any], hashes: Hashes) -> Iterato
 
 def _hash(path: Path, hashes: Hashes) -> str | None:
     try:
-        return hashes.sha256(path) if path.is_file() else None
+        if path.is_file():
+            return hashes.sha256(path)
+        return None
     except OSError:
         return None

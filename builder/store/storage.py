@@ -167,7 +167,9 @@ class Store:
             found = self.fs.info(path)
         except FileNotFoundError:
             return None
-        return int(found["size"]) if found["type"] == "file" else None
+        if found["type"] == "file":
+            return int(found["size"])
+        return None
 
     def upload(self, source: Path, path: str) -> None:
         """Copy the file `source` into the store. It is visible only when complete."""

@@ -83,7 +83,9 @@ def _part(owner: Any, steps: list[str], path: Path) -> Any:
         if step in children:
             owner = children[step]
         elif index == len(steps) - 1 and step in methods(owner):
-            return owner if step == "forward" else as_module(owner, step)
+            if step == "forward":
+                return owner
+            return as_module(owner, step)
         else:
             raise _no_such_part(owner, steps, index, path)
     return owner

@@ -336,7 +336,9 @@ def _default(artifact: ModelArtifact, io: IO) -> dict[str, Any]:
 
 def _optional(artifact: ModelArtifact, io: IO) -> dict[str, bool]:
     """Whether a response may omit an output."""
-    return {"optional": True} if io.name in artifact.flags else {}
+    if io.name in artifact.flags:
+        return {"optional": True}
+    return {}
 
 
 def _flag(artifact: ModelArtifact, io: IO) -> dict[str, str]:

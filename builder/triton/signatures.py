@@ -72,7 +72,9 @@ def handlers(stage: Path) -> dict[str, Callable[..., Any]]:
 def secrets() -> tuple[Path, ...]:
     """The files that a worker must not read: the private key."""
     key = _key.get()
-    return () if key is None else (key.resolve(),)
+    if key is None:
+        return ()
+    return (key.resolve(),)
 
 
 def sign_staged(folders: Sequence[Path]) -> None:
@@ -254,7 +256,9 @@ def _other_name(folder: Path) -> str | None:
         ).name
     except (OSError, ValueError, UsageError) as error:
         return str(error)
-    return None if name == folder.name else f"it was signed as {name!r}"
+    if name == folder.name:
+        return None
+    return f"it was signed as {name!r}"
 
 
 def _hashing(ignored: Sequence[Path] = ()) -> Any:

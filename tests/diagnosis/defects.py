@@ -221,9 +221,9 @@ class Folded(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.convolution(torch.tanh(x).unsqueeze(0))
-        z = torch.batch_norm(
+        z = torch.batch_norm(  # here
             y, None, None, self.mean, self.variance, False, 0.1, 0.5, True
-        )  # here
+        )
         return torch.relu(z)
 
 

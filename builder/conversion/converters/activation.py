@@ -78,8 +78,10 @@ def clip(ctx: ConversionContext, x: ITensor, low: Any, high: Any) -> ITensor:
     if ctx.dtype(x).is_floating_point and low <= high:
         return activate(ctx, x, "CLIP", low, high)
     dtype = ctx.dtype(x)
-    low = low if dtype.is_floating_point else int(low)
-    high = high if dtype.is_floating_point else int(high)
+    if not dtype.is_floating_point:
+        low = int(low)
+    if not dtype.is_floating_point:
+        high = int(high)
     return combine(ctx, "MIN", combine(ctx, "MAX", x, low), high)
 
 
@@ -137,7 +139,9 @@ def elu(
             ctx, "PROD", expm1(ctx, combine(ctx, "PROD", x, input_scale)), alpha
         )
         result = choose(ctx, comparison(ctx, "GREATER", True, x, 0.0), below, x)
-    return result if scale == 1 else combine(ctx, "PROD", result, scale)
+    if scale == 1:
+        return result
+    return combine(ctx, "PROD", result, scale)
 
 
 @converter("aten::celu(Tensor self, Scalar alpha=1.) -> Tensor")

@@ -180,4 +180,6 @@ def bilinear(
     left = matmul(ctx, ctx.unsqueeze(rows, [0]), ctx.tensor(weight))  # out, rows, in2
     terms = total(ctx, ctx.elementwise("PROD", left, ctx.unsqueeze(others, [0])), [2])
     result = ctx.reshape(ctx.permute(terms, [1, 0]), sizes)
-    return result if bias is None else add(ctx, result, bias)
+    if bias is None:
+        return result
+    return add(ctx, result, bias)

@@ -24,7 +24,9 @@ def linear(
 ) -> ITensor:
     """input @ weight.T + bias; a weight of rank 1 is a vector, as in torch.nn.functional.linear"""
     product = matmul(ctx, x, weight, transpose_b=ctx.rank(weight) == 2)
-    return product if bias is None else add(ctx, product, bias)
+    if bias is None:
+        return product
+    return add(ctx, product, bias)
 
 
 def add(ctx: ConversionContext, a: ITensor, b: Tensor) -> ITensor:

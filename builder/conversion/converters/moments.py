@@ -44,7 +44,9 @@ def _computation(name: str) -> Callable[..., Any]:
         spread, mean = moments(ctx, x, dim, by, keepdim)
         if name.startswith("std"):
             spread = ctx.unary("SQRT", spread)
-        return (spread, mean) if name.endswith("mean") else spread
+        if name.endswith("mean"):
+            return (spread, mean)
+        return spread
 
     return results
 
@@ -308,4 +310,6 @@ def matrix_norm(
     # the maximum of no elements is -inf, the norm of no elements 0
     if ctx.size(sums, other) == 0 and order > 0:
         result = combine(ctx, "MAX", result, 0.0)
-    return result if keepdim else ctx.squeeze(result, axes)
+    if keepdim:
+        return result
+    return ctx.squeeze(result, axes)

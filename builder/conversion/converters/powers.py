@@ -52,7 +52,9 @@ def known_power(ctx: ConversionContext, x: ITensor, exponent: float) -> Any:
         return x
     if exponent in (2, 3):
         squared = combine(ctx, "PROD", x, x)
-        return squared if exponent == 2 else combine(ctx, "PROD", squared, x)
+        if exponent == 2:
+            return squared
+        return combine(ctx, "PROD", squared, x)
     if not ctx.dtype(x).is_floating_point:
         return None
     if exponent == 0.5:

@@ -97,7 +97,9 @@ def _register_cell(name: str, kind: Kind) -> None:
         ctx: ConversionContext, x: ITensor, hx: ITensor | list[ITensor], *weights: Any
     ) -> Any:
         state = single(ctx, kind.cell, x, state_of(hx), *weights)
-        return state if kind.states > 1 else state[0]
+        if kind.states > 1:
+            return state
+        return state[0]
 
     cell.__doc__ = f"{module_of(name)}Cell"
 

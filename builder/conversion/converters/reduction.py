@@ -67,7 +67,9 @@ def accumulated(
     wanted = dtype_of_code(dtype)
     if wanted is None and not ctx.dtype(x).is_floating_point:
         wanted = torch.int64
-    return x if wanted is None else ctx.cast(x, wanted)
+    if wanted is None:
+        return x
+    return ctx.cast(x, wanted)
 
 
 def over(
@@ -183,4 +185,6 @@ def logsumexp(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> I
     )
     result = combine(ctx, "SUM", ctx.unary("LOG", total), largest)
     axes = ctx.axes(x, dim) if ctx.rank(x) else []
-    return result if keepdim else ctx.squeeze(result, axes)
+    if keepdim:
+        return result
+    return ctx.squeeze(result, axes)

@@ -104,7 +104,9 @@ def _register_by_size_or_scale(name: str, method: Method, axes: int) -> None:
 def filled_floats(values: Sequence[float], count: int) -> list[float | None]:
     """One factor for each axis; a single factor applies to all."""
     each: list[float | None] = list(values)
-    return each * count if len(each) == 1 else each
+    if len(each) == 1:
+        return each * count
+    return each
 
 
 for _name, (_method, _axes) in OPERATORS.items():
@@ -159,7 +161,9 @@ def resample(
             plain[axis] = size
         else:
             x = _singly(ctx, x, method, axis, size, factor)
-    return _resize(ctx, x, method, plain) if plain else x
+    if plain:
+        return _resize(ctx, x, method, plain)
+    return x
 
 
 def _resizes(

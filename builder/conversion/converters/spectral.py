@@ -56,7 +56,9 @@ def stft(
     parts = convolve(ctx, signal, waves[:, None], None, Window.of(1, hop, 0, 1, 1))
     sizes = [ctx.size(parts, 0), 2, bins, ctx.size(parts, 2)]
     spectrum = ctx.permute(ctx.reshape(parts, sizes), [0, 2, 3, 1])
-    return ctx.squeeze(spectrum, [0]) if flat else spectrum
+    if flat:
+        return ctx.squeeze(spectrum, [0])
+    return spectrum
 
 
 def _waves(n_fft: int, bins: int) -> torch.Tensor:

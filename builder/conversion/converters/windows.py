@@ -133,7 +133,9 @@ def col2im(
     beside = _around(ctx, output_size[1], ctx.size(whole, 3), padding[1])
     above = _around(ctx, output_size[0], ctx.size(whole, 2), padding[0])
     result = padded(ctx, whole, [*beside, *above], "constant")
-    return result if lead else ctx.squeeze(result, [0])
+    if lead:
+        return result
+    return ctx.squeeze(result, [0])
 
 
 def _around(

@@ -56,7 +56,9 @@ def _default(value: Scalar) -> torch.dtype:
 
 
 def _scalar(value: Scalar | torch.Tensor) -> Any:
-    return value.item() if isinstance(value, torch.Tensor) else value
+    if isinstance(value, torch.Tensor):
+        return value.item()
+    return value
 
 
 def _register_constant(name: str, value: int) -> None:

@@ -207,7 +207,9 @@ def item(ctx: ConversionContext, node: Node, value: object) -> Any:
         _refuse_as_torch(node.kind(), list(value.shape), ctx.dtype(value))
     if isinstance(value, torch.Tensor):
         return value.item()
-    return ctx.scalar(value) if is_tensor(value) else value
+    if is_tensor(value):
+        return ctx.scalar(value)
+    return value
 
 
 def _refuse_as_torch(kind: str, shape: list[int], dtype: torch.dtype) -> None:

@@ -42,7 +42,9 @@ def unpack(ctx: ConversionContext, node: Node, values: list[Any]) -> Any:
         raise Unconvertible(
             f"expected {node.outputsSize()} elements in a list of {len(values)}"
         )
-    return values[0] if len(values) == 1 else values
+    if len(values) == 1:
+        return values[0]
+    return values
 
 
 @evaluator("prim::TupleIndex")

@@ -42,7 +42,9 @@ SCALED = {
 
 
 def _number(value: object) -> Any:
-    return value.item() if isinstance(value, torch.Tensor) else value
+    if isinstance(value, torch.Tensor):
+        return value.item()
+    return value
 
 
 def _zero_dim(value: DynamicScalar) -> Any:

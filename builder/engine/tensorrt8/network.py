@@ -55,7 +55,9 @@ class TypedNetwork:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._network, name)
-        return self._typing(attribute) if name.startswith("add_") else attribute
+        if name.startswith("add_"):
+            return self._typing(attribute)
+        return attribute
 
     def add_loop(self) -> Any:
         """A loop whose own layers are typed as well."""
@@ -149,7 +151,9 @@ def _source(layer: ILayer, arguments: tuple[Any, ...]) -> Any:
     if kind == "IConstantLayer":
         return arguments[1].dtype
     follows = FOLLOWS.get(kind)
-    return None if follows is None else layer.get_input(follows).dtype
+    if follows is None:
+        return None
+    return layer.get_input(follows).dtype
 
 
 def _declare(layer: ILayer) -> None:

@@ -284,7 +284,9 @@ class Axes:
 
 def _expression(size: Any) -> Any:
     """The expression of a symbolic size; a fixed size as it is."""
-    return size.node.expr if isinstance(size, torch.SymInt) else size
+    if isinstance(size, torch.SymInt):
+        return size.node.expr
+    return size
 
 
 def _check_type(
@@ -352,4 +354,6 @@ def _tensor_dtype(name: str, meta: torch.Tensor) -> str:
 def _number_dtype(meta: Any) -> str:
     if isinstance(meta, bool | torch.SymBool):
         return "bool"
-    return "int64" if isinstance(meta, int | torch.SymInt) else "float64"
+    if isinstance(meta, int | torch.SymInt):
+        return "int64"
+    return "float64"

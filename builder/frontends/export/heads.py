@@ -204,7 +204,9 @@ def _equal(sizes: Sequence[Any], others: Sequence[Any]) -> bool:
 
 
 def _expression(size: Any) -> Any:
-    return size.node.expr if isinstance(size, torch.SymInt) else size
+    if isinstance(size, torch.SymInt):
+        return size.node.expr
+    return size
 
 
 def _swaps(node: Any) -> bool:
@@ -236,7 +238,9 @@ def _stacked(layer: Node) -> list[Node]:
         if found[-1] is None:
             return []
     copied = _only_user(found[-1], _COPIES)
-    return found if copied is None else [*found, copied]
+    if copied is None:
+        return found
+    return [*found, copied]
 
 
 def _parts(layer: Node, stacked: Sequence[Node]) -> list[_Part]:

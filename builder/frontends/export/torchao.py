@@ -166,7 +166,9 @@ def _read_rounded(
         return replace(rounded, node=node, dtype=_dtype(node))
     if name == "aten.add" and rounded.dtype == torch.int32 and not node.kwargs:
         is_shift = not rounded.shift and is_number(args[1], _SHIFT)
-        return replace(rounded, node=node, shift=_SHIFT) if is_shift else None
+        if is_shift:
+            return replace(rounded, node=node, shift=_SHIFT)
+        return None
     if name == "aten._int_mm" and rounded.dtype == (
         torch.uint8 if rounded.shift else torch.int8
     ):

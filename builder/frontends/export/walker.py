@@ -237,7 +237,9 @@ class Walker:
         """
         node = self._create(kind, [self.value(arg) for arg in args], types or (TENSOR,))
         outputs = tuple(node.outputs())
-        return outputs[0] if len(outputs) == 1 else outputs
+        if len(outputs) == 1:
+            return outputs[0]
+        return outputs
 
     def value(self, item: Known, kind: Any = None) -> Any:
         """Return the graph value of an argument whose type in the schema is `kind`."""
@@ -279,7 +281,9 @@ class Walker:
         """Return the constant number or tensor of a value; None if it is computed."""
         if not isinstance(item, C.Value):
             return item
-        return item.toIValue() if item.node().kind() == "prim::Constant" else None
+        if item.node().kind() == "prim::Constant":
+            return item.toIValue()
+        return None
 
     def _list(self, items: Sequence[Known], element: Any) -> Any:
         plain = (
@@ -737,7 +741,9 @@ def _named(target: Any) -> str:
 
 def _output_count(module: torch.fx.GraphModule) -> int:
     (returned,) = next(iter(reversed(module.graph.nodes))).args
-    return len(returned) if isinstance(returned, list | tuple) else 1
+    if isinstance(returned, list | tuple):
+        return len(returned)
+    return 1
 
 
 def _computed(size: Any) -> Any:

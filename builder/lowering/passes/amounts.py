@@ -77,7 +77,9 @@ def of_item(item: Any, read: Callable[[Any], Amount | None]) -> Amount | None:
     """
     known = item if isinstance(item, int) else ir.constant(item)
     if known is not None:
-        return None if known == -1 else amount(known)
+        if known == -1:
+            return None
+        return amount(known)
     node = item.node()
     if node.kind() == "aten::mul":
         parts = [of_item(value, read) for value in node.inputs()]

@@ -51,7 +51,9 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
     builders = _builders(graph, aliases, value)
     known = {node.kind() for node in writers} <= _KNOWN[kind]
     if inner.kind() != "TensorType" or not known:
-        return by_keys(graph, value, end) if kind == "DictType" else None
+        if kind == "DictType":
+            return by_keys(graph, value, end)
+        return None
     reader = _Reader(graph, value, writers[0] if writers else located(value), end)
     sure = _unconditional(graph, value)
     always = _built(value.node()) or []

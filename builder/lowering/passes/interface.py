@@ -138,7 +138,9 @@ def _alternatives(kind: Any) -> list[Type]:
 
 
 def _of_optional(kind: Type) -> Type:
-    return kind.getElementType() if kind.kind() == "OptionalType" else kind
+    if kind.kind() == "OptionalType":
+        return kind.getElementType()
+    return kind
 
 
 def _as_type(value: Any, kind: Type) -> Any:
@@ -148,7 +150,9 @@ def _as_type(value: Any, kind: Type) -> Any:
     kind = _of_optional(kind)
     if kind.annotation_str.endswith("List[float]"):
         return [float(element) for element in value]
-    return float(value) if kind.kind() == "FloatType" else value
+    if kind.kind() == "FloatType":
+        return float(value)
+    return value
 
 
 def _is_int(value: object) -> bool:

@@ -136,7 +136,9 @@ def _layer(lengths: Lengths, node: Node) -> Shape | None:
 
 def _moved(lengths: Lengths, node: Node) -> Shape | None:
     read = lengths.shape(node.inputsAt(0))
-    return None if read is None else moved(node, read)
+    if read is None:
+        return None
+    return moved(node, read)
 
 
 def _embedded(lengths: Lengths, node: Node) -> Shape | None:

@@ -299,7 +299,9 @@ def _by_branch(graph: Any, value: Any, name: str, bounds: Bounds) -> Leaves | No
 
 def _end(side: Leaves | None, path: str) -> Leaf | str | None:
     """A branch's leaf, None if the branch has none, `UNSET` if it is never read."""
-    return UNSET if side is None else side.get(path)
+    if side is None:
+        return UNSET
+    return side.get(path)
 
 
 UNSET = "unset"

@@ -75,7 +75,9 @@ def _integer(graph: Graph, value: Value, at: Node) -> Any | None:
         return ir.insert_constant(graph, known, at)
     if isinstance(known, torch.Tensor):
         whole = known.dim() == 0 and known.dtype in (torch.int64, torch.int32)
-        return ir.insert_constant(graph, int(known), at) if whole else None
+        if whole:
+            return ir.insert_constant(graph, int(known), at)
+        return None
     return _arithmetic(graph, node)
 
 

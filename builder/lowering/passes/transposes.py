@@ -152,7 +152,9 @@ class _Emit(Emit):
     def known(self, item: Value) -> Any:
         """A size in a list, as a number if it is known."""
         length = self.lengths.of(item)
-        return item if length is None or length.names else length.number
+        if length is None or length.names:
+            return item
+        return length.number
 
     def is_replaceable(self, value: Value) -> bool:
         """Whether the value's node can be replaced: it has no other user, and runs as often as the
@@ -275,7 +277,9 @@ def _together(emit: _Emit, node: Node) -> Value | None:
         return value
     if emit.order(value.node()) is not None:
         return emit.permuted(value, order)
-    return emit.before_layer(value, order) if emit.is_replaceable(value) else None
+    if emit.is_replaceable(value):
+        return emit.before_layer(value, order)
+    return None
 
 
 def _transposes_keys(node: Node, order: Sequence[int]) -> bool:

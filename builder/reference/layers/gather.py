@@ -26,7 +26,9 @@ def gather(layer: ILayer, data: Tensor, indices: Tensor) -> Tensor:
     index, outside = clamp_indices(indices, data.shape[axis], static[axis])
     if layer.mode.name == "ELEMENT":
         values = data.gather(axis, index)
-        return values if outside is None else values.masked_fill(outside, 0)
+        if outside is None:
+            return values
+        return values.masked_fill(outside, 0)
     return _gather_axis(data, index, outside, axis, batch)
 
 

@@ -32,7 +32,9 @@ def normalization(
         bias = _per_channel(bias, groups, x.shape[1])
     if scale is not None:
         normal = normal * scale
-    return normal if bias is None else normal + bias
+    if bias is None:
+        return normal
+    return normal + bias
 
 
 def _per_channel(

@@ -110,7 +110,9 @@ def _mark(empty: Tensor | None, outside: Tensor, axis: int, rank: int) -> Tensor
     output.
     """
     here = upright(outside, axis, rank)
-    return here if empty is None else empty | here
+    if empty is None:
+        return here
+    return empty | here
 
 
 def _lengthen(x: Tensor, axis: int, count: int) -> Tensor:

@@ -82,7 +82,9 @@ def _argument(node: Any, name: str) -> Any:
     names = [
         argument.name for argument in torch._C.parse_schema(node.schema()).arguments
     ]
-    return names.index(name) if name in names else None
+    if name in names:
+        return names.index(name)
+    return None
 
 
 def _nodes(block: Any) -> Any:

@@ -167,7 +167,9 @@ class Engine:
             shape = tuple(context.get_tensor_shape(name))
         except ValueError:  # not even the number of axes is known
             return None
-        return None if any(size < 0 for size in shape) else shape
+        if any(size < 0 for size in shape):
+            return None
+        return shape
 
     def _dtype(self, name: str) -> torch.dtype:
         return TENSORRT_TO_TORCH[self.engine.get_tensor_dtype(name).name]

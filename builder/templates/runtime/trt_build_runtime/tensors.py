@@ -18,7 +18,9 @@ def to_torch(tensor: Any, declared: dict[str, Any]) -> torch.Tensor:
         if declared["dtype"] == "bool"
         else from_dlpack(tensor.to_dlpack())
     )
-    return value if declared["shape"] else value.reshape(())
+    if declared["shape"]:
+        return value
+    return value.reshape(())
 
 
 def _bool(tensor: Any) -> torch.Tensor:
