@@ -320,8 +320,9 @@ def along(ctx: ConversionContext, matrix: Tensor, x: ITensor, axis: int) -> ITen
             x, none, ctx.at_rank(matrix, rank), transpose
         )
         y = layer.get_output(0)
-        sizes = [*ctx.exprs(x)[:-1], ctx.expr(matrix, 0)] if ctx.rank(y) else []
-        return ctx.set_sizes(y, sizes)
+        if not ctx.rank(y):
+            return ctx.set_sizes(y, [])
+        return ctx.set_sizes(y, [*ctx.exprs(x)[:-1], ctx.expr(matrix, 0)])
     if axis == rank - 2:
         layer = ctx.net.add_matrix_multiply(ctx.at_rank(matrix, rank), none, x, none)
         exprs = ctx.exprs(x)

@@ -212,13 +212,11 @@ def _differs(
     dims = list(stated.dims)
     if not shape and dims == [1]:
         return None
-    fits = len(shape) == len(dims) and all(
-        -1 in (one, other) or one == other
-        for one, other in zip(shape, dims, strict=True)
-    )
-    return (
-        None if fits else f"has dims {dims} in config.pbtxt, and the plan has {shape}"
-    )
+    if len(shape) == len(dims):
+        pairs = zip(shape, dims, strict=True)
+        if all(-1 in pair or pair[0] == pair[1] for pair in pairs):
+            return None
+    return f"has dims {dims} in config.pbtxt, and the plan has {shape}"
 
 
 @_rule(

@@ -59,7 +59,8 @@ class LoweredGraph:
     @property
     def results(self) -> tuple[str, ...]:
         """The names of the module's outputs: all except the flags."""
-        return self.outputs[: len(self.outputs) - len(self.flags) - len(self.too_long)]
+        flags = len(self.flags) + len(self.too_long)
+        return self.outputs[: len(self.outputs) - flags]
 
     def distinct(self, used: Collection[str]) -> tuple[str, ...]:
         """The names of the `results`.

@@ -201,7 +201,9 @@ def _appended(text: str, root: yaml.MappingNode, line: str, newline: str) -> str
     last = text.find("\n", _end(root))
     at = len(text) if last < 0 else last + 1
     indent = " " * root.value[0][0].start_mark.column
-    head = text[:at] if text[:at].endswith("\n") else text[:at] + newline
+    head = text[:at]
+    if not head.endswith("\n"):
+        head += newline
     return f"{head}{indent}{line}{newline}{text[at:]}"
 
 
@@ -224,7 +226,8 @@ def _yaml(value: Any) -> str:
 
 
 def _refusal(path: Path, values: Mapping[str, Any]) -> UsageError:
-    lines = [f"{key}: {_yaml(value)}" for key, value in values.items() if value != []]
+    changed = {key: value for key, value in values.items() if value != []}
+    lines = [f"{key}: {_yaml(value)}" for key, value in changed.items()]
     return UsageError(
         "the manifest cannot be changed without changing its other values",
         where=str(path),

@@ -270,8 +270,10 @@ def _shares(error: Array, allowed: Array) -> Array:
 def _spread(got: Array, want: Array, shares: Array) -> Spread:
     flat = shares.ravel()
     wrong = flat[flat > 0]
-    counts = np.bincount(np.searchsorted(EDGES, wrong), minlength=len(EDGES) + 1)
-    chosen = np.linspace(0, flat.size - 1, min(SAMPLED, flat.size)).astype(np.int64)
+    bins = np.searchsorted(EDGES, wrong)
+    counts = np.bincount(bins, minlength=len(EDGES) + 1)
+    count = min(SAMPLED, flat.size)
+    chosen = np.linspace(0, flat.size - 1, count).astype(np.int64)
     chosen[0] = np.argmax(flat)
     expected = want.ravel()[chosen].astype(np.float64)
     actual = got.ravel()[chosen].astype(np.float64)
@@ -299,9 +301,12 @@ def _error(got: Array, want: Array) -> tuple[Array, Array]:
     # float64 cannot represent all int64 above 2**53, so integers are compared directly.
     same = (got == want) | (np.isnan(a) & np.isnan(b))
     finite = np.isfinite(a) & np.isfinite(b)
-    difference = np.abs(np.subtract(a, b, out=np.full(a.shape, np.inf), where=finite))
+    infinite = np.full(a.shape, np.inf)
+    difference = np.abs(np.subtract(a, b, out=infinite, where=finite))
     unequal = np.maximum(difference, np.finfo(np.float64).tiny)
-    return np.where(same, 0.0, unequal), np.where(np.isfinite(b), np.abs(b), 0.0)
+    error = np.where(same, 0.0, unequal)
+    magnitude = np.where(np.isfinite(b), np.abs(b), 0.0)
+    return error, magnitude
 
 
 def _largest(error: Array) -> tuple[float, tuple[int, ...]]:
@@ -311,7 +316,8 @@ def _largest(error: Array) -> tuple[float, tuple[int, ...]]:
 
 
 def _index_of_max(error: Array) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), error.shape))
+    at = int(np.argmax(error))
+    return tuple(int(index) for index in np.unravel_index(at, error.shape))
 
 
 def _excess(got: Array, want: Array, passes: Array, error: Array) -> str:

@@ -149,7 +149,8 @@ def odd(span: tuple[int, int, int], divisor: int = 1) -> int:
     low, _, high = span
     middle = (low + high) // 2 // divisor * divisor
     near = range(middle - 2 * divisor, middle + 3 * divisor, divisor)
-    candidates = range(low, high + 1, divisor) if high - low < 4096 * divisor else near
+    few = high - low < 4096 * divisor
+    candidates = range(low, high + 1, divisor) if few else near
     return min(candidates, key=lambda n: (n in span, n % 2 == 0, abs(n - middle)))
 
 

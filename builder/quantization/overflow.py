@@ -129,7 +129,8 @@ def layers(conversion: Conversion, found: Iterable[Beyond]) -> tuple[str, ...]:
     """
     of = _layer_of_value(conversion)
     named = (name for one in found for name in (one.value, *one.readers))
-    return tuple(dict.fromkeys(glob.escape(of[name]) for name in named if name in of))
+    layers = dict.fromkeys(of[name] for name in named if name in of)
+    return tuple(glob.escape(layer) for layer in layers)
 
 
 def _layer_of_value(conversion: Conversion) -> dict[str, str]:

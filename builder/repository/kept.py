@@ -104,7 +104,8 @@ def of_variant(
 def _name(request: Mapping[str, Any]) -> str:
     """The file name for all requests with the same networks, plans and goldens."""
     rest = {key: value for key, value in request.items() if key != INSTANCES}
-    rest[BATCHING] = {k: v for k, v in request[BATCHING].items() if k not in BATCHER}
+    batching = request[BATCHING].items()
+    rest[BATCHING] = {key: value for key, value in batching if key not in BATCHER}
     return store.digest(rest)
 
 

@@ -201,14 +201,16 @@ def _shaped(record: dict[str, Any]) -> bool:
     }
     shapes.update({VERSION: int, KEPT: dict, RETIRED: dict})
     made = record.get(PLANS)
-    return all(
-        isinstance(record.get(name, shape()), shape) for name, shape in shapes.items()
-    ) and all(
-        isinstance(one, dict)
-        and isinstance(one.get("parts"), dict)
-        and {"key", "because"} <= set(one)
-        for one in (made.values() if isinstance(made, dict) else ())
-    )
+    for name, shape in shapes.items():
+        if not isinstance(record.get(name, shape()), shape):
+            return False
+    return not isinstance(made, dict) or all(map(_is_plan, made.values()))
+
+
+def _is_plan(record: object) -> bool:
+    if not isinstance(record, dict) or not isinstance(record.get("parts"), dict):
+        return False
+    return {"key", "because"} <= set(record)
 
 
 @dataclass(frozen=True)

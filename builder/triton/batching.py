@@ -66,7 +66,7 @@ def _obstacle(artifact: ModelArtifact) -> tuple[str | None, int]:
         return artifact.mixes, 0
     if axis is None:
         return "the inputs do not share one dynamic, named first axis", 0
-    loose = [io.name for io in artifact.outputs if not io.shape or io.shape[0] != -1]
+    loose = [io.name for io in artifact.outputs if list(io.shape[:1]) != [-1]]
     if loose:
         return (
             f"the first axis of output {', '.join(map(repr, loose))} is not dynamic",
@@ -103,7 +103,7 @@ def _narrowed(artifact: ModelArtifact) -> str | None:
         or obstacle not in (None, _no_one(axis))
     ):
         return None
-    spans = [(profile[axis][0], profile[axis][2]) for profile in _profiles(artifact)]
+    spans = [profile[axis][::2] for profile in _profiles(artifact)]
     reaches = _reaches(artifact, axis)
     most = max(range(len(spans)), key=lambda number: spans[number][1], default=0)
     others = [number for number, span in enumerate(spans) if span != spans[most]]

@@ -179,14 +179,17 @@ def _maximum_parts(
         dtypes.reduction_identity(ctx.dtype(x), "MAX"),
         ctx.dtype(x),
     )
-    ctx.set_sizes(masked, [*ctx.sizes(x)[:axis], size, *ctx.sizes(x)[axis:]])
+    own = ctx.sizes(x)
+    ctx.set_sizes(masked, [*own[:axis], size, *own[axis:]])
     return reduce(ctx, "MAX", masked, [axis + 1], False)
 
 
 def _positions(starts: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """[parts, longest]: the positions of each part's elements; shorter parts repeat their last."""
     longest = int((ends - starts).max())
-    return torch.minimum(starts[:, None] + torch.arange(longest), ends[:, None] - 1)
+    positions = starts[:, None] + torch.arange(longest)
+    lasts = ends[:, None] - 1
+    return torch.minimum(positions, lasts)
 
 
 def _adaptive_with_indices(

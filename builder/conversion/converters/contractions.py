@@ -112,13 +112,14 @@ def linalg_cross(ctx: ConversionContext, x: Tensor, other: Tensor, dim: int) -> 
     """a x b along an axis of size 3: a[1,2,0] * b[2,0,1] - a[2,0,1] * b[1,2,0]"""
     x, other = ctx.broadcast(x, other)
     axis = ctx.axis(x, dim)
-    (a1, a2), (b1, b2) = (
-        [_rolled(ctx, t, axis, order) for order in ((1, 2, 0), (2, 0, 1))]
-        for t in (x, other)
-    )
-    return combine(
-        ctx, "SUB", combine(ctx, "PROD", a1, b2), combine(ctx, "PROD", a2, b1)
-    )
+    up, down = (1, 2, 0), (2, 0, 1)
+    a1 = _rolled(ctx, x, axis, up)
+    a2 = _rolled(ctx, x, axis, down)
+    b1 = _rolled(ctx, other, axis, up)
+    b2 = _rolled(ctx, other, axis, down)
+    left = combine(ctx, "PROD", a1, b2)
+    right = combine(ctx, "PROD", a2, b1)
+    return combine(ctx, "SUB", left, right)
 
 
 @converter(

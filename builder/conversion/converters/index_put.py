@@ -232,8 +232,10 @@ def _one_position_written(
     """x with src, of size 1 along the axis, at a position that changes between iterations of a
     loop. TensorRT cannot slice there, so elements are selected.
     """
-    here = comparison(ctx, "EQUAL", False, iota(ctx, ctx.size(x, axis)), position)
-    chosen = choose(ctx, upright(ctx, here, axis, ctx.rank(x)), src, x, ctx.dtype(x))
+    numbers = iota(ctx, ctx.size(x, axis))
+    here = comparison(ctx, "EQUAL", False, numbers, position)
+    column = upright(ctx, here, axis, ctx.rank(x))
+    chosen = choose(ctx, column, src, x, ctx.dtype(x))
     return ctx.copy_sizes(x, chosen)
 
 

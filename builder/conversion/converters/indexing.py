@@ -151,12 +151,10 @@ def take_along_dim(
         both = broadcast_sizes(ctx, [x, index])
     else:
         both = _other_axes(ctx, own, requested, axis)
-    return element_gathered(
-        ctx,
-        ctx.expand(x, [*both[:axis], own[axis], *both[axis + 1 :]]),
-        ctx.expand(index, [*both[:axis], requested[axis], *both[axis + 1 :]]),
-        axis,
-    )
+    before, after = both[:axis], both[axis + 1 :]
+    x = ctx.expand(x, [*before, own[axis], *after])
+    index = ctx.expand(index, [*before, requested[axis], *after])
+    return element_gathered(ctx, x, index, axis)
 
 
 def _other_axes(

@@ -215,10 +215,14 @@ def coefficient(ctx: ConversionContext, t: Coefficient, x: ITensor, at: int) -> 
     if not isinstance(t, torch.Tensor):
         if ctx.dtype(t) != dtype:
             return None
-        return ctx.at_rank(per_channel(ctx, t, x, at) if at >= 0 else t, rank)
-    shaped = t.reshape([-1] + [1] * (rank - at - 1)) if at >= 0 else t
-    leading = [1] * (rank - shaped.dim())
-    return ctx.constant(shaped.to(dtype).reshape([*leading, *shaped.shape]))
+        if at >= 0:
+            t = per_channel(ctx, t, x, at)
+        return ctx.at_rank(t, rank)
+    if at >= 0:
+        trailing = [1] * (rank - at - 1)
+        t = t.reshape([-1, *trailing])
+    leading = [1] * (rank - t.dim())
+    return ctx.constant(t.to(dtype).reshape([*leading, *t.shape]))
 
 
 def normalization_layer(

@@ -245,8 +245,11 @@ def _tap(
     lengths: Sequence[Size],
     tap: Sequence[int],
 ) -> ITensor:
-    starts = [0, 0, *(i * d for i, d in zip(tap, pool.dilation, strict=True))]
-    return ctx.slice(x, starts, [*ctx.sizes(x)[:2], *lengths], [1, 1, *pool.stride])
+    pairs = zip(tap, pool.dilation, strict=True)
+    starts = [0, 0, *(index * dilation for index, dilation in pairs)]
+    sizes = [*ctx.sizes(x)[:2], *lengths]
+    strides = [1, 1, *pool.stride]
+    return ctx.slice(x, starts, sizes, strides)
 
 
 for _axes in (1, 2, 3):

@@ -297,7 +297,8 @@ def _by_table(
         index_part = ctx.slice(ctx.constant(index), [0], [size])
         part = _gather(ctx, x, combine(ctx, "MIN", index_part, last), axis)
         if method.mode != "NEAREST":
-            view = [1] * axis + [size] + [1] * (ctx.rank(x) - axis - 1)
+            view: list[Size] = [1] * ctx.rank(x)
+            view[axis] = size
             row = ctx.slice(ctx.constant(weight.to(ctx.dtype(x))), [0], [size])
             part = ctx.elementwise("PROD", part, ctx.reshape(row, view))
         parts.append(part)

@@ -77,7 +77,9 @@ def matches(
     """Whether index i is position p: [.., p, i, ..] bools."""
     index = ctx.unsqueeze(as_index(ctx, index), [axis])
     numbers = ctx.cast(indices(ctx, positions), ctx.dtype(index))
-    column = ctx.reshape(numbers, [1] * axis + [positions] + [1] * (rank - axis))
+    view: list[Size] = [1] * (rank + 1)
+    view[axis] = positions
+    column = ctx.reshape(numbers, view)
     mask = ctx.elementwise("EQUAL", column, index)
     sizes = ctx.sizes(index)
     sizes[axis] = positions

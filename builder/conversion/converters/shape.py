@@ -200,8 +200,10 @@ def squeeze_dim(ctx: ConversionContext, x: ITensor, dim: int | list[int]) -> ITe
     """Removes the specified axes of size 1. A dynamic axis stays if its range is above 1."""
     if ctx.rank(x) == 0:
         return x
-    axes = sorted({ctx.axis(x, d) for d in ([dim] if isinstance(dim, int) else dim)})
-    unsure = [axis for axis in axes if x.shape[axis] < 0 and _may_be_one(ctx, x, axis)]
+    dims = [dim] if isinstance(dim, int) else dim
+    axes = sorted({ctx.axis(x, one) for one in dims})
+    dynamic = [axis for axis in axes if x.shape[axis] < 0]
+    unsure = [axis for axis in dynamic if _may_be_one(ctx, x, axis)]
     if unsure:
         raise Unconvertible(
             f"squeeze of the dynamic axis {unsure[0]} ({ctx.expr(x, unsure[0])}): its size may be "

@@ -13,6 +13,7 @@ import torch
 from builder.dtypes import ENDPOINT_DTYPES, name_of
 from builder.errors import UsageError
 from builder.frontends.export.guards import Demands
+from builder.frontends.export.heads import expression_of
 from builder.frontends.export.relations import Relations
 from builder.manifest import Range, TensorSpec, axis_ranges
 
@@ -87,14 +88,15 @@ class Axes:
         dims = axis_ranges(specs)
         relations = self.relations(specs)
         highest = {name: self.bounds(size)[1] for size, name in self.names.items()}
-        bounds = {axis: (span[0], highest[axis] or _ANY) for axis, span in dims.items()}
-        low = relations.nearest({axis: span[0] for axis, span in dims.items()}, bounds)
+        lowest = {axis: span[0] for axis, span in dims.items()}
+        bounds = {axis: (lowest[axis], highest[axis] or _ANY) for axis in dims}
+        low = relations.nearest(lowest, bounds)
         bounds = {axis: (low[axis], bounds[axis][1]) for axis in dims}
-        high = relations.nearest({axis: span[2] for axis, span in dims.items()}, bounds)
+        largest = {axis: span[2] for axis, span in dims.items()}
+        high = relations.nearest(largest, bounds)
         bounds = {axis: (low[axis], max(low[axis], high[axis])) for axis in dims}
-        usual = relations.nearest(
-            {axis: span[1] for axis, span in dims.items()}, bounds
-        )
+        middle = {axis: span[1] for axis, span in dims.items()}
+        usual = relations.nearest(middle, bounds)
         refused = itertools.chain(
             *(relations.refusals(sizes) for sizes in (low, usual, high))
         )
@@ -107,7 +109,7 @@ class Axes:
         """The relations between the axes and the program's conditions on them (`guarded`), with
         their names in these specs.
         """
-        sizes = [[_expression(size) for size in shape] for _, shape in self._shapes()]
+        sizes = [[expression_of(size) for size in shape] for _, shape in self._shapes()]
         names: list[Sequence[int | str]] = [spec.shape for spec in specs]
         pairs = [
             pair

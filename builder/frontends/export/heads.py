@@ -200,10 +200,11 @@ def _shape(node: Any) -> list[Any]:
 
 def _equal(sizes: Sequence[Any], others: Sequence[Any]) -> bool:
     """Whether sizes are equal numbers or expressions. Comparing them would add a guard."""
-    return list(map(_expression, sizes)) == list(map(_expression, others))
+    return list(map(expression_of, sizes)) == list(map(expression_of, others))
 
 
-def _expression(size: Any) -> Any:
+def expression_of(size: Any) -> Any:
+    """The expression of a symbolic size; a fixed size as it is."""
     if isinstance(size, torch.SymInt):
         return size.node.expr
     return size
@@ -227,12 +228,14 @@ def _stacked(layer: Node) -> list[Node]:
     """The nodes that stack the parts of a layer's result along a new first axis: `unflatten(-1,
     [parts, size]).unsqueeze(0).transpose(0, -2).squeeze(-2).contiguous()`.
     """
-    found = [_only_user(layer, (aten.unflatten.int,))]
-    if found[0] is None or found[0].args[1] != -1 or len(_shape(layer)) != 3:
+    first = _only_user(layer, (aten.unflatten.int,))
+    if first is None or first.args[1] != -1 or len(_shape(layer)) != 3:
         return []
-    sizes = found[0].args[2]
-    if len(sizes) != 2 or any(type(size) is not int or size < 1 for size in sizes):
+    sizes = first.args[2]
+    known = all(type(size) is int and size >= 1 for size in sizes)
+    if len(sizes) != 2 or not known:
         return []
+    found = [first]
     for target, *args in _STACKING:
         found.append(_only_user(found[-1], (target,), *args))
         if found[-1] is None:

@@ -321,9 +321,11 @@ def _quantized(walker: Walker, node: Any, given: Mapping[str, Any]) -> Rounded:
             "torchao rounds an activation with scales of other axes", fix=_PT2E
         )
     inverse = walker.emit("aten::reciprocal", [scale])
-    steps = walker.emit("aten::round", [walker.emit("aten::mul", [value, inverse])])
+    scaled = walker.emit("aten::mul", [value, inverse])
+    steps = walker.emit("aten::round", [scaled])
     whole = walker.emit("aten::clamp", [steps, *limits])
-    return Rounded(node, walker.emit("aten::mul", [whole, scale]), source, static=False)
+    rounded = walker.emit("aten::mul", [whole, scale])
+    return Rounded(node, rounded, source, static=False)
 
 
 def _scaled(walker: Walker, node: Any, product: Product) -> Any:
@@ -332,7 +334,8 @@ def _scaled(walker: Walker, node: Any, product: Product) -> Any:
     """
     if product.shift:
         return None
-    factor = node.args[1] if walker.known.get(node.args[0]) is product else node.args[0]
+    left, right = node.args[:2]
+    factor = right if walker.known.get(left) is product else left
     if not product.is_scaled and _source(factor) is product.rounded.scale:
         shape = factor.meta["val"].shape
         if len(shape) > 2 or (len(shape) > 0 and shape[-1] != 1):

@@ -152,7 +152,8 @@ def _reshaped(node: Node, axes: list[Axis]) -> list[Axis] | None:
     sizes = _listed(node.inputsAt(1)) or []
     before = len(axes) - 1
     if _keeps(node, before):
-        sizes = [*sizes[:before], *_filled(sizes[before:], axes[-1].size)]
+        known = _filled(sizes[before:], axes[-1].size)
+        sizes = [*sizes[:before], *known]
     for first in reversed(range(len(sizes))):
         factors = _factors(axes[-1], sizes[first:])
         if factors is not None:
@@ -276,7 +277,8 @@ def _sliced(node: Node, size: int) -> list[Part] | None:
     start = ir.constant(node.inputsAt(2))
     end = ir.constant(node.inputsAt(3))
     step = ir.constant(node.inputsAt(4))
-    if step != 1 or not all(ir.is_constant(node.inputsAt(at)) for at in (2, 3)):
+    known = ir.is_constant(node.inputsAt(2)) and ir.is_constant(node.inputsAt(3))
+    if step != 1 or not known:
         return None
     first, last, _ = slice(start, end).indices(size)
     return [Part(node.output(), first, last - first, False)]
@@ -394,7 +396,8 @@ def _shaped(
         return value
     if path.shaped.kind() == "aten::unflatten":
         return emit.op("aten::unflatten", value, axes.index(factors[0]), sizes)
-    leading = (ir.list_items(path.shaped.inputsAt(1)) or [])[: len(axes) - len(factors)]
+    stated = ir.list_items(path.shaped.inputsAt(1)) or []
+    leading = stated[: len(axes) - len(factors)]
     return emit.op("aten::reshape", value, emit.ints([*leading, *sizes]))
 
 

@@ -63,7 +63,8 @@ def _gather_axis(
         rows = [
             _gather_axis(row, positions, None, axis - 1, 0) for row, positions in pairs
         ]
-        shape = (count, *data.shape[1:axis], *index.shape[1:], *data.shape[axis + 1 :])
+        leading = data.shape[1:axis]
+        shape = (count, *leading, *index.shape[1:], *data.shape[axis + 1 :])
         values = torch.stack(rows) if rows else data.new_empty(shape)
     elif data.shape[axis]:
         values = data.index_select(axis, index.reshape(-1))

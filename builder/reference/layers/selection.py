@@ -90,7 +90,8 @@ def _select(
 
 
 def _iou(a: Tensor, b: Tensor) -> float:
-    overlap = torch.minimum(a[2:], b[2:]) - torch.maximum(a[:2], b[:2])
+    ends = torch.minimum(a[2:], b[2:])
+    overlap = ends - torch.maximum(a[:2], b[:2])
     width, height = overlap.clamp(min=0).tolist()
     union = _area(a) + _area(b) - width * height
     return width * height / union if union > 0 else 0.0

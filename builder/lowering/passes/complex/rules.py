@@ -127,12 +127,13 @@ def _added(emit: Emit, node: Node, a: Any, b: Any, alpha: Pair | Value) -> Pair 
         return None
     if _is_number(b) and not isinstance(b, Pair):
         b = Pair(b, emit.constant(0))
-    a, b = (
-        argument if _is_number(argument) else _lifted(emit, argument)
-        for argument in (a, b)
-    )
-    kind = node.kind()
-    return Pair(emit.op(kind, a.re, b.re, alpha), emit.op(kind, a.im, b.im, alpha))
+    if not _is_number(a):
+        a = _lifted(emit, a)
+    if not _is_number(b):
+        b = _lifted(emit, b)
+    re = emit.op(node.kind(), a.re, b.re, alpha)
+    im = emit.op(node.kind(), a.im, b.im, alpha)
+    return Pair(re, im)
 
 
 def _filled(
@@ -142,10 +143,9 @@ def _filled(
     if not (isinstance(a, Pair) and _is_number(number)):
         return None
     fill = number if isinstance(number, Pair) else Pair(number, emit.constant(0))
-    kind = node.kind()
-    return Pair(
-        emit.op(kind, a.re, where, fill.re), emit.op(kind, a.im, where, fill.im)
-    )
+    re = emit.op(node.kind(), a.re, where, fill.re)
+    im = emit.op(node.kind(), a.im, where, fill.im)
+    return Pair(re, im)
 
 
 def _product(emit: Emit, node: Node, a: Any, b: Any) -> Pair:
@@ -158,7 +158,8 @@ def _product(emit: Emit, node: Node, a: Any, b: Any) -> Pair:
     if not isinstance(b, Pair):
         return Pair(times(a.re, b), times(a.im, b))
     re = emit.op("aten::sub", times(a.re, b.re), times(a.im, b.im), 1)
-    return Pair(re, emit.op("aten::add", times(a.re, b.im), times(a.im, b.re), 1))
+    im = emit.op("aten::add", times(a.re, b.im), times(a.im, b.re), 1)
+    return Pair(re, im)
 
 
 def _quotient(
@@ -190,8 +191,10 @@ def _squared(
         return None
     if exponent is not None and ir.constant(exponent) != 2:
         return None
-    re = emit.op("aten::sub", _times(emit, a.re, a.re), _times(emit, a.im, a.im), 1)
-    return Pair(re, emit.op("aten::mul", _times(emit, a.re, a.im), 2))
+    times = partial(_times, emit)
+    re = emit.op("aten::sub", times(a.re, a.re), times(a.im, a.im), 1)
+    im = emit.op("aten::mul", times(a.re, a.im), 2)
+    return Pair(re, im)
 
 
 def _exponential(emit: Emit, node: Node, a: Pair) -> Pair:
