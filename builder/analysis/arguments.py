@@ -147,7 +147,9 @@ def _reader(name: str, kind: str) -> Reader:
     Numbers that only have to fit the sizes of the tensors (`groups`, `kernel_size`) are replaced by
     numbers that fit all: neither dtype nor rank depends on them. Fractions are replaced, too.
     """
-    plain = kind[len("Optional[") : -1] if kind.startswith("Optional[") else kind
+    plain = kind
+    if kind.startswith("Optional["):
+        plain = kind[len("Optional[") : -1]
     if plain == "Device":
         return _READERS[plain]  # also in place of None, which would be the CPU
     if name == "bias":

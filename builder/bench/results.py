@@ -163,7 +163,9 @@ def warm_up(latency: Array, window: NDArray[np.int_]) -> tuple[int, bool]:
         noise = 1.05 * float(np.median(np.abs(np.diff(known))))
     spread = max(noise, SMALLEST_SPREAD * center)
     within = np.isnan(means) | (np.abs(means - center) <= 3 * spread)
-    first = int(np.argmax(within[:half])) if within[:half].any() else half
+    first = half
+    if within[:half].any():
+        first = int(np.argmax(within[:half]))
     last = -half // 2
     drift = abs(_median(means[half:last]) - _median(means[last:]))
     steady = bool(drift <= max(2 * spread, DRIFT * center))

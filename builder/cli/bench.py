@@ -290,7 +290,9 @@ def _show_model(terminal: Terminal, one: ModelBench) -> None:
 def _show_limit(terminal: Terminal, limit: MeasuredLimit) -> None:
     from builder.bench import LONGEST
 
-    rate = "no rate" if limit.rate is None else f"{limit.rate:.1f} requests/s"
+    rate = "no rate"
+    if limit.rate is not None:
+        rate = f"{limit.rate:.1f} requests/s"
     terminal.line(
         f"highest rate with {limit.percentile} <= {limit.ms:g} ms: {rate}"
         f" ({len(limit.trials)} trials)"

@@ -256,7 +256,9 @@ def _repository(terminal: Terminal, target: Path, settings: dict[str, Any]) -> N
 
 
 def _summary(folder: Path) -> dict[str, Any]:
-    record = _json(folder / SIDECAR) if (folder / SIDECAR).is_file() else {}
+    record = {}
+    if (folder / SIDECAR).is_file():
+        record = _json(folder / SIDECAR)
     current = folder / str(record.get("version", 1))
     return {
         "name": folder.name,

@@ -343,7 +343,9 @@ def _written(manifest: Path | None, found: Tuned, repository: Path) -> bool:
 def notes(found: Tuned, repository: Path) -> list[str]:
     """The measurements, one line each."""
     host = f"{found.host['cores']} cores ({found.host['cpu']})"
-    device = f"{host}, {found.host['gpu']}" if found.host["gpu"] else host
+    device = host
+    if found.host["gpu"]:
+        device = f"{host}, {found.host['gpu']}"
     return [
         f"{datetime.date.today().isoformat()} by trt-build tune, on {device}",
         f"goal: {found.goal}; {len(found.trials)} of {found.configurations} configurations tried",
@@ -356,7 +358,9 @@ def notes(found: Tuned, repository: Path) -> list[str]:
 def _change(found: Tuned) -> str:
     """The scores of the default and of the best configuration, as text."""
     unit = "ms" if "lowest" in found.goal else "requests/s"
-    after = "none" if found.after is None else f"{found.after:.4g} {unit}"
+    after = "none"
+    if found.after is not None:
+        after = f"{found.after:.4g} {unit}"
     if found.before is None:
         default = [
             one.score for one in found.confirmed if one.configuration == found.default

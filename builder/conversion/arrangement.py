@@ -174,7 +174,9 @@ class Arrangement(Lengths):
         # bools, as integers
         if mode is not None and not self.capabilities.takes(f"SLICE.{mode}", dtype):
             wide = self.cast(tensor, torch.int32)
-            filled = fill if fill is None else self.cast(fill, torch.int32)
+            filled = fill
+            if fill is not None:
+                filled = self.cast(fill, torch.int32)
             sliced = self.slice(wide, starts, sizes, strides, mode, filled)
             return self.cast(sliced, torch.bool)
         in_loop = f"SLICE.{mode}.IN_LOOP"

@@ -45,7 +45,9 @@ def folded(ctx: ConversionContext, node: Node, x: ITensor) -> ITensor | None:
     scale, shift = channel_scale(
         *statistics, eps=ctx.values[node.inputsAt(7).debugName()]
     )
-    offset = shift if bias is None else shift + bias.double() * scale
+    offset = shift
+    if bias is not None:
+        offset = shift + bias.double() * scale
     dtype = ctx.dtype(x)
     layer.kernel = ctx.weights.of(scaled_weight(weight, scale, dtype))
     layer.bias = ctx.weights.of(offset.to(dtype))

@@ -38,7 +38,9 @@ class Pool:
     ) -> Pool:
         """From PyTorch's arguments, with the unit axis that one-dimensional pooling gets."""
         sizes = filled(window, axes)
-        steps = filled(stride, axes) if stride not in ([], None) else sizes
+        steps = sizes
+        if stride not in ([], None):
+            steps = filled(stride, axes)
         pads = filled(padding, axes)
         spread = filled(dilation, axes)
         return Pool(

@@ -111,7 +111,9 @@ def _tensorrt(model: Model, models: Models, server: ServerFacts) -> Iterator[str
     if model.plan.get("flavour") == "tensorrt-rtx":
         return
     wanted = tuple(int(part) for part in version.split(".") if part.isdigit())
-    parts = 1 if (model.plan.get("options") or {}).get("version_compatible") else 3
+    parts = 3
+    if (model.plan.get("options") or {}).get("version_compatible"):
+        parts = 1
     known = server.release.tensorrt
     if not any(one[:parts] == wanted[:parts] for one in known):
         has = " or ".join(".".join(map(str, one)) for one in known)

@@ -141,7 +141,9 @@ def _refuse_written(graph: Graph, containers: list[tuple[str, Value]]) -> None:
     """Refuse writes to a list or dictionary of the module. Every read of it is a separate constant,
     so no other read would see the write, and torch's dead code elimination removes it.
     """
-    changes = ir.nodes_of(graph, *ir.CHANGES) if containers else []
+    changes = []
+    if containers:
+        changes = ir.nodes_of(graph, *ir.CHANGES)
     writers = [node for node in changes if _is_container(node.inputsAt(0).type())]
     aliases: Any = graph.alias_db() if writers else None
     for name, value in containers if writers else ():

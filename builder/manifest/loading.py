@@ -291,7 +291,9 @@ def _profiles(data: Mapping[str, Any]) -> tuple[Profile, ...]:
 def _batch_sizes(data: Mapping[str, Any], dims: Profile) -> tuple[int, ...]:
     """The sizes of `batch_sizes` in ascending order."""
     written = data.get("batch_sizes", ())
-    sizes = dims[_batch_axis(data)] if written == AUTO else written
+    sizes = written
+    if written == AUTO:
+        sizes = dims[_batch_axis(data)]
     return tuple(sorted(set(sizes)))
 
 

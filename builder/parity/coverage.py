@@ -279,7 +279,9 @@ def _is_setting(node: Any) -> bool:
 def _attribute(node: Any, module: Any) -> Any:
     """The value of a prim::GetAttr whose owners are attributes of the module."""
     owner = node.inputsAt(0).node()
-    found = module if owner.kind() == "prim::Param" else _attribute(owner, module)
+    found = module
+    if owner.kind() != "prim::Param":
+        found = _attribute(owner, module)
     return getattr(found, node.s("name"))
 
 

@@ -150,7 +150,9 @@ def odd(span: tuple[int, int, int], divisor: int = 1) -> int:
     middle = (low + high) // 2 // divisor * divisor
     near = range(middle - 2 * divisor, middle + 3 * divisor, divisor)
     few = high - low < 4096 * divisor
-    candidates = range(low, high + 1, divisor) if few else near
+    candidates = near
+    if few:
+        candidates = range(low, high + 1, divisor)
     return min(candidates, key=lambda n: (n in span, n % 2 == 0, abs(n - middle)))
 
 

@@ -260,7 +260,9 @@ class CompiledModule(torch.nn.Module):
         sizes: dict[str, int] = {}
         for spec, tensor in zip(self._specs, tensors, strict=True):
             for axis, size in zip(spec.shape, tensor.shape, strict=True):
-                wanted = axis if isinstance(axis, int) else sizes.setdefault(axis, size)
+                wanted = axis
+                if not isinstance(axis, int):
+                    wanted = sizes.setdefault(axis, size)
                 if wanted != size:
                     raise UsageError(
                         f"input {spec.name}: axis {axis} is {size}, not {wanted}"

@@ -473,7 +473,9 @@ def _networks(
     for number, conversion in enumerate(partitioned.conversions):
         if conversion is not None:
             yield Network((number,), conversion, recorded[number])
-    inner = [] if layout == "ensemble" else list(branches.engines(partitioned))
+    inner = []
+    if layout != "ensemble":
+        inner = list(branches.engines(partitioned))
     goldens = branches.record(partitioned, recorded, spec) if inner else {}
     for location, conversion in inner:
         yield Network(location, conversion, goldens.get(location, ()))

@@ -31,7 +31,9 @@ def _fold(graph: Graph, convolution: Node, node: Node) -> None:
         return
     scale, shift = channel_scale(gamma, beta, mean, variance, eps=eps)
     weight = scaled_weight(kernel, scale, kernel.dtype)
-    offset = shift if bias is None else shift + bias.double() * scale
+    offset = shift
+    if bias is not None:
+        offset = shift + bias.double() * scale
     for index, value in ((1, weight), (2, offset.to(kernel.dtype))):
         convolution.replaceInput(index, ir.insert_constant(graph, value, convolution))
     node.output().replaceAllUsesWith(convolution.output())

@@ -55,7 +55,9 @@ def gather(
     found = {kind: records.models(repository, kind) for kind in records.KINDS}
     names = _names(repository, only, found)
     models = [_finite(_model(repository / name, name, found)) for name in names]
-    removed = changes.add(models, since) if since is not None else []
+    removed = []
+    if since is not None:
+        removed = changes.add(models, since)
     return {
         "format": FORMAT,
         "repository": repository.resolve().name,

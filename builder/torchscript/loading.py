@@ -46,7 +46,9 @@ def load(
     loaded = _load(facts.path)
     operators.check_graphs(loaded, facts.path, custom=custom)
     loaded.eval()
-    part = _part(loaded, module.split("."), facts.path) if module else loaded
+    part = loaded
+    if module:
+        part = _part(loaded, module.split("."), facts.path)
     if not part._c._has_method("forward"):
         names = ", ".join(methods(part)) or "it has no method at all"
         raise ModelFileError(

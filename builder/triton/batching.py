@@ -246,7 +246,9 @@ def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
     if one.shape != other.shape:
         return False
     scale = float(np.nanmax(np.abs(other.astype(np.float64)), initial=0.0))
-    atol = ROW_ATOL * max(scale, 1e-6) if np.isfinite(scale) else ROW_ATOL
+    atol = ROW_ATOL
+    if np.isfinite(scale):
+        atol = ROW_ATOL * max(scale, 1e-6)
     return np.allclose(
         one.astype(np.float64),
         other.astype(np.float64),

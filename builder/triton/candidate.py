@@ -143,7 +143,9 @@ def former(folder: Path) -> Iterator[Former]:
     repository = folder.parent
     repository.mkdir(parents=True, exist_ok=True)
     with blocked(folder.name, repository), staging.staging(repository) as stage:
-        steps = sorted(published.step_names(folder)) if folder.is_dir() else []
+        steps = []
+        if folder.is_dir():
+            steps = sorted(published.step_names(folder))
         for one in (folder.name, *steps) if folder.is_dir() else ():
             _copy(repository / one, stage / one)
         yield Former(folder, stage, tuple(steps))

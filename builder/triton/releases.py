@@ -77,7 +77,9 @@ def newest_known() -> Release:
 
 def _release(row: dict[str, object]) -> Release:
     tensorrt = row.get("tensorrt")
-    fact: dict[str, str] = tensorrt if isinstance(tensorrt, dict) else {}
+    fact: dict[str, str] = {}
+    if isinstance(tensorrt, dict):
+        fact = tensorrt
     text = str(fact.get("version") or "")
     python = row.get("python")
     return Release(

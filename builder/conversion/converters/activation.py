@@ -197,7 +197,9 @@ def softplus_of(
 ) -> ITensor:
     """log(1 + exp(beta x)) / beta; x itself where beta x > threshold, where exp might overflow"""
     soft = activate(ctx, x, "SOFTPLUS", 1 / beta, beta)
-    scaled = x if beta == 1 else combine(ctx, "PROD", x, beta)
+    scaled = x
+    if beta != 1:
+        scaled = combine(ctx, "PROD", x, beta)
     return choose(
         ctx, comparison(ctx, "GREATER", False, scaled, float(threshold)), x, soft
     )

@@ -130,7 +130,9 @@ def _put_at(
     for size in sizes[: len(axes)]:
         volume = ctx.arithmetic("mul", volume, size)
     several = len(axes) > 1
-    rows = ctx.reshape(front, [volume, *sizes[len(axes) :]]) if several else front
+    rows = front
+    if several:
+        rows = ctx.reshape(front, [volume, *sizes[len(axes) :]])
     index = as_index(
         ctx, linear_index(ctx, [positions[a] for a in axes], sizes[: len(axes)])
     )

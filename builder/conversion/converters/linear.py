@@ -94,7 +94,9 @@ def _layer(ctx: ConversionContext, a: Tensor, b: Tensor, transpose_b: bool) -> I
     if ctx.rank(b) == 1:
         op_b = vector
     vectors = ctx.rank(a) == 1 and ctx.rank(b) == 1
-    rank = 1 if vectors else max(ctx.rank(a), ctx.rank(b))
+    rank = 1
+    if not vectors:
+        rank = max(ctx.rank(a), ctx.rank(b))
     a = ctx.at_rank(a, rank - (op_a == vector and not vectors))
     b = ctx.at_rank(b, rank - (op_b == vector and not vectors))
     result = ctx.net.add_matrix_multiply(a, op_a, b, op_b).get_output(0)

@@ -91,7 +91,9 @@ def moments(
     """Variance (sum of squared differences from the mean over n - correction, in two passes) and
     mean.
     """
-    axes = ctx.axes(x, dim) if ctx.rank(x) else []
+    axes = []
+    if ctx.rank(x):
+        axes = ctx.axes(x, dim)
     mean = reduce(ctx, "AVG", x, axes, True)
     centered = combine(ctx, "SUB", x, mean)
     squares = combine(ctx, "PROD", centered, centered)

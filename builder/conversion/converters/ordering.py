@@ -79,7 +79,9 @@ def best(
         return none, ctx.cast(none, torch.int64)
     if dtype == torch.bool:
         x = ctx.cast(x, torch.int32)
-    select = _layer if ctx.capabilities.takes("TOPK", x.dtype.name) else _of_integers
+    select = _of_integers
+    if ctx.capabilities.takes("TOPK", x.dtype.name):
+        select = _layer
     values, positions = select(ctx, x, k, axis, largest)
     sizes = [k if a == axis else size for a, size in enumerate(ctx.sizes(x))]
     ctx.remember_dtype(values, computed_in(dtype))

@@ -81,7 +81,9 @@ def over(
     integer, which is not above 0.
     """
     dtype = ctx.dtype(x)
-    axes = ctx.axes(x, dim) if ctx.rank(x) else []
+    axes = []
+    if ctx.rank(x):
+        axes = ctx.axes(x, dim)
     if dtype != torch.bool:
         return reduce(ctx, operation, x, axes, keepdim)
     result = reduce(ctx, operation, ctx.cast(x, torch.int32), axes, keepdim)
@@ -184,7 +186,9 @@ def logsumexp(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> I
         ctx, "SUM", ctx.unary("EXP", combine(ctx, "SUB", x, largest)), dim, True
     )
     result = combine(ctx, "SUM", ctx.unary("LOG", total), largest)
-    axes = ctx.axes(x, dim) if ctx.rank(x) else []
+    axes = []
+    if ctx.rank(x):
+        axes = ctx.axes(x, dim)
     if keepdim:
         return result
     return ctx.squeeze(result, axes)

@@ -147,8 +147,12 @@ def spliced(
 ) -> ITensor:
     """x with [start:end] of an axis replaced by src."""
     behind = ctx.arithmetic("sub", ctx.size(x, axis), end)
-    before = [] if start == 0 else [sliced(ctx, x, axis, 0, start)]
-    after = [] if behind == 0 else [sliced(ctx, x, axis, end, behind)]
+    before = []
+    if start != 0:
+        before = [sliced(ctx, x, axis, 0, start)]
+    after = []
+    if behind != 0:
+        after = [sliced(ctx, x, axis, end, behind)]
     parts = [*before, ctx.tensor(src, ctx.dtype(x)), *after]
     if len(parts) == 1:
         return parts[0]

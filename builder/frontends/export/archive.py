@@ -184,7 +184,9 @@ def _check_members(path: Path, archive: zipfile.ZipFile, root: str) -> None:
     """Reject pickles that name anything but tensors, and objects other than tensors."""
     for kind in ("weights", "constants"):
         name = f"{root}data/{kind}/model_{kind}_config.json"
-        config = _json(path, archive, name) if name in archive.namelist() else {}
+        config = {}
+        if name in archive.namelist():
+            config = _json(path, archive, name)
         for entry in config.get("config", {}).values():
             member = str(entry.get("path_name"))
             if not member.startswith(("weight_", "tensor_")):

@@ -242,7 +242,9 @@ class ExportedModule:
 
 def _example(item: Any) -> Any:
     """An example value of an output's type."""
-    meta = item.meta["val"] if isinstance(item, torch.fx.Node) else item
+    meta = item
+    if isinstance(item, torch.fx.Node):
+        meta = item.meta["val"]
     if isinstance(meta, torch.Tensor):
         return torch.empty(0)
     if meta is None:

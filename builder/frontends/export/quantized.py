@@ -77,7 +77,9 @@ def call(
     source = given["input"]
     if name.startswith("quantize"):
         (tensor, *_) = node.args
-        meta = tensor.meta["val"] if isinstance(tensor, torch.fx.Node) else source
+        meta = source
+        if isinstance(tensor, torch.fx.Node):
+            meta = tensor.meta["val"]
         return Quantized(node, source, grid, meta.dtype)
     return _dequantized(walker, source, grid, node.meta["val"].dtype)
 

@@ -335,7 +335,9 @@ def _scaled(walker: Walker, node: Any, product: Product) -> Any:
     if product.shift:
         return None
     left, right = node.args[:2]
-    factor = right if walker.known.get(left) is product else left
+    factor = left
+    if walker.known.get(left) is product:
+        factor = right
     if not product.is_scaled and _source(factor) is product.rounded.scale:
         shape = factor.meta["val"].shape
         if len(shape) > 2 or (len(shape) > 0 and shape[-1] != 1):

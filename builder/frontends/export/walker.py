@@ -184,7 +184,9 @@ class Walker:
             self.known = known
             if node.op == "output":
                 (returned,) = node.args
-                found = returned if isinstance(returned, list | tuple) else [returned]
+                found = returned
+                if not isinstance(returned, list | tuple):
+                    found = [returned]
                 return [self._known(item, known) for item in found]
             if node.op == "placeholder":
                 known[node] = next(values)

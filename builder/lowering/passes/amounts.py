@@ -75,7 +75,9 @@ def of_item(item: Any, read: Callable[[Any], Amount | None]) -> Amount | None:
     """The product for a size in a list; None for a size to infer. `read` returns it for a
     node that reads a size of a tensor, and None for any other.
     """
-    known = item if isinstance(item, int) else ir.constant(item)
+    known = item
+    if not isinstance(item, int):
+        known = ir.constant(item)
     if known is not None:
         if known == -1:
             return None

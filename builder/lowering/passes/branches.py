@@ -268,7 +268,9 @@ class _Merge:
             dim, start, end, step = rest
             size = self.emit.op("aten::size", x, dim, type=ir.INT)
             zero = self.emit.constant(0)
-            begin = zero if ir.is_none(start) else pick(start, zero)
+            begin = zero
+            if not ir.is_none(start):
+                begin = pick(start, zero)
             stop = size if _is_open(end) else pick(end, size)
             return self._call(node, [x, dim, begin, stop, step])
         if node.kind() == "aten::constant_pad_nd":

@@ -357,7 +357,9 @@ def _is_multiplied(value: Value, steps: int = _FAR) -> bool:
     users = [use.user for use in value.uses()]
     if any(user.kind() in _PRODUCTS for user in users):
         return True
-    passed = [user for user in users if user.kind() in _PASSES_ON] if steps else []
+    passed = []
+    if steps:
+        passed = [user for user in users if user.kind() in _PASSES_ON]
     return any(_is_multiplied(v, steps - 1) for user in passed for v in user.outputs())
 
 

@@ -109,7 +109,9 @@ def _merge(graph: Graph, node: Node) -> None:
         sizes = ir.list_items(path.first.inputsAt(1))
     if path is None or sizes is None or wanted is None:
         return
-    made = sizes if path.layer is None else [*sizes[:-1], width(path.layer.output())]
+    made = sizes
+    if path.layer is not None:
+        made = [*sizes[:-1], width(path.layer.output())]
     groups = _groups([made[axis] for axis in path.order], wanted)
     if groups is None or all(len(group) == 1 for group in groups):
         return

@@ -58,7 +58,9 @@ def _fold(
         value, axis = source(value, axis % rank, rank)
         if known is None and axis == rank - 1:
             known = _width(value, node)
-    length = static[value.unique()][axis] if value.unique() in static else known
+    length = known
+    if value.unique() in static:
+        length = static[value.unique()][axis]
     if isinstance(length, int) and length >= 0:
         ir.replace(node, [ir.insert_constant(graph, length, node)])
     elif value != node.inputsAt(0):

@@ -32,8 +32,12 @@ def put_range(
     """
     at_start = start is None or ir.is_none(start) or ir.constant(start) == 0
     at_end = end is None or ir.is_none(end) or ir.constant(end) == _INT_MAX
-    before = [] if at_start else [emit.op("aten::slice", base, dim, None, start, 1)]
-    after = [] if at_end else [emit.op("aten::slice", base, dim, end, None, 1)]
+    before = []
+    if not at_start:
+        before = [emit.op("aten::slice", base, dim, None, start, 1)]
+    after = []
+    if not at_end:
+        after = [emit.op("aten::slice", base, dim, end, None, 1)]
     parts = [*before, new, *after]
     return (
         new
