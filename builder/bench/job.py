@@ -129,7 +129,8 @@ def _from_file(model: PublishedModel, file: Path) -> list[Golden]:
             where=str(file),
             fix=f"one array for each input of {model.name!r}: {', '.join(sorted(wanted))}",
         )
-    return [model.wire(Golden(f"{file.stem}-{n}", one, {})) for n, one in sets.items()]
+    goldens = [Golden(f"{file.stem}-{name}", one, {}) for name, one in sets.items()]
+    return [model.wire(golden) for golden in goldens]
 
 
 def rows(golden: Golden, max_batch_size: int) -> int:

@@ -58,7 +58,9 @@ def current() -> Device | None:
 def driver_version() -> str | None:
     """The newest CUDA version that the driver supports, such as `13.0`."""
     version = ctypes.c_int(0)
-    if driver() is None or driver().cuDriverGetVersion(ctypes.byref(version)) != 0:
+    if driver() is None:
+        return None
+    if driver().cuDriverGetVersion(ctypes.byref(version)) != 0:
         return None
     return f"{version.value // 1000}.{version.value % 1000 // 10}"
 

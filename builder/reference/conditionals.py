@@ -86,7 +86,9 @@ def _only_here(
     kept: set[ITensor],
 ) -> bool:
     """Whether only found steps, or this branch of the conditional, read the tensor."""
-    if tensor in kept or tensor is unit.flag or tensor in unit.results(1 - branch):
+    if tensor in kept or tensor is unit.flag:
+        return False
+    if tensor in unit.results(1 - branch):
         return False
     return all(
         reader in found or (reader is unit and tensor in feeds)

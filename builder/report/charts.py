@@ -139,7 +139,8 @@ def short(name: str, length: int = NAME_LENGTH) -> str:
     if len(name) <= length:
         return name
     head = (length - 1) // 2
-    return f"{name[:head]}…{name[len(name) - (length - 1 - head) :]}"
+    tail = length - 1 - head
+    return f"{name[:head]}…{name[len(name) - tail :]}"
 
 
 def _waterfall(passes: Sequence[Mapping[str, Any]], at: str) -> Iterator[Chart]:
@@ -371,14 +372,15 @@ class _Plane:
     top: float = 8.0
 
     def x(self, value: float) -> float:
-        share = (value - self.low[0]) / (self.high[0] - self.low[0])
+        low, high = self.low[0], self.high[0]
+        share = (value - low) / (high - low)
         return self.left + share * (WIDTH - 8.0 - self.left)
 
     def y(self, value: float) -> float:
-        share = (value - self.low[1]) / (self.high[1] - self.low[1])
-        return (
-            self.height - self.bottom - share * (self.height - self.bottom - self.top)
-        )
+        low, high = self.low[1], self.high[1]
+        share = (value - low) / (high - low)
+        end = self.height - self.bottom
+        return end - share * (end - self.top)
 
     def at(self, x: float, y: float) -> str:
         """The point as text of a path."""

@@ -143,7 +143,9 @@ class Folders:
         """
         with _explained(self.store.url, "read"):
             record = self.store.read_record(self._record(key, kind))
-        if record is None or (record.get("key"), record.get("kind")) != (key, kind):
+        if record is None:
+            return None
+        if (record.get("key"), record.get("kind")) != (key, kind):
             return None
         found = FileSet(record["files"], record["facts"])
         if all(_stays_inside(name) for name in found.files):

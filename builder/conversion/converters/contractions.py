@@ -22,7 +22,8 @@ def inner(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
     """sum over the last axis of both: tensordot(self, other, [-1], [-1])"""
     if not ctx.rank(x) or not ctx.rank(other):
         return combine(ctx, "PROD", x, other)
-    return contract(ctx, x, other, [ctx.rank(x) - 1], [ctx.rank(other) - 1])
+    last, other_last = ctx.rank(x) - 1, ctx.rank(other) - 1
+    return contract(ctx, x, other, [last], [other_last])
 
 
 @converter(
@@ -65,8 +66,10 @@ def _summed(
     ctx: ConversionContext, x: Tensor, other: Tensor, own: list[int], others: list[int]
 ) -> Any:
     """If the other axis of a pair has size 1 it broadcasts: this axis is summed first."""
-    pairs = zip(own, others, strict=True)
-    axes = [i for i, j in pairs if other.shape[j] == 1 and x.shape[i] != 1]
+    axes = []
+    for axis, other_axis in zip(own, others, strict=True):
+        if other.shape[other_axis] == 1 and x.shape[axis] != 1:
+            axes.append(axis)
     return total(ctx, x, axes, keep=True)
 
 
@@ -178,7 +181,8 @@ def bilinear(
     sizes = [*ctx.sizes(x)[:-1], features]
     rows = ctx.reshape(x, [ctx.product(sizes[:-1]), x.shape[-1]])
     others = ctx.reshape(input2, [ctx.product(sizes[:-1]), input2.shape[-1]])
-    left = matmul(ctx, ctx.unsqueeze(rows, [0]), ctx.tensor(weight))  # out, rows, in2
+    rows = ctx.unsqueeze(rows, [0])
+    left = matmul(ctx, rows, ctx.tensor(weight))  # out, rows, in2
     terms = total(ctx, ctx.elementwise("PROD", left, ctx.unsqueeze(others, [0])), [2])
     result = ctx.reshape(ctx.permute(terms, [1, 0]), sizes)
     if bias is None:

@@ -73,8 +73,9 @@ def _put_masked(
         )
     first = next(i for i, index in enumerate(indices) if index is not None)
     mask = indices[first]
-    behind = ctx.rank(x) - first - ctx.rank(mask)
-    wide = ctx.unsqueeze(mask, list(range(ctx.rank(mask), ctx.rank(mask) + behind)))
+    rank = ctx.rank(mask)
+    behind = ctx.rank(x) - first - rank
+    wide = ctx.unsqueeze(mask, list(range(rank, rank + behind)))
     own = ctx.rank(values) - behind
     if own > 0 and values.shape[own - 1] != 1:
         if first:

@@ -10,7 +10,7 @@ import torch
 from builder.conversion import scalars
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.casting import in_dtype
-from builder.conversion.converters.reduction import Axes, over
+from builder.conversion.converters.reduction import Axes, axes_of, over
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.layers import (
     choose,
@@ -91,9 +91,7 @@ def moments(
     """Variance (sum of squared differences from the mean over n - correction, in two passes) and
     mean.
     """
-    axes = []
-    if ctx.rank(x):
-        axes = ctx.axes(x, dim)
+    axes = axes_of(ctx, x, dim)
     mean = reduce(ctx, "AVG", x, axes, True)
     centered = combine(ctx, "SUB", x, mean)
     squares = combine(ctx, "PROD", centered, centered)

@@ -72,6 +72,13 @@ def accumulated(
     return ctx.cast(x, wanted)
 
 
+def axes_of(ctx: ConversionContext, x: ITensor, dim: Axes) -> list[int]:
+    """The axes of `dim`, all for None and []. A 0-d tensor has none."""
+    if ctx.rank(x):
+        return ctx.axes(x, dim)
+    return []
+
+
 def over(
     ctx: ConversionContext, operation: str, x: ITensor, dim: Axes, keepdim: bool
 ) -> ITensor:
@@ -81,9 +88,7 @@ def over(
     integer, which is not above 0.
     """
     dtype = ctx.dtype(x)
-    axes = []
-    if ctx.rank(x):
-        axes = ctx.axes(x, dim)
+    axes = axes_of(ctx, x, dim)
     if dtype != torch.bool:
         return reduce(ctx, operation, x, axes, keepdim)
     result = reduce(ctx, operation, ctx.cast(x, torch.int32), axes, keepdim)
@@ -186,9 +191,7 @@ def logsumexp(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> I
         ctx, "SUM", ctx.unary("EXP", combine(ctx, "SUB", x, largest)), dim, True
     )
     result = combine(ctx, "SUM", ctx.unary("LOG", total), largest)
-    axes = []
-    if ctx.rank(x):
-        axes = ctx.axes(x, dim)
+    axes = axes_of(ctx, x, dim)
     if keepdim:
         return result
     return ctx.squeeze(result, axes)

@@ -73,7 +73,8 @@ def im2col(
     infinities.
     """
     lead = ctx.rank(x) - 3
-    x = padded(ctx, x, [padding[1], padding[1], padding[0], padding[0]], "constant")
+    height, width = padding
+    x = padded(ctx, x, [width, width, height, height], "constant")
     for axis in (1, 0):
         windows = _windows(
             ctx,

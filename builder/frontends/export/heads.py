@@ -278,7 +278,9 @@ def _headed(part: Node) -> _Headed | None:
         if type(whole) is not int or type(heads) is not int or heads * width != whole:
             return None
         known = _equal(_shape(result), [batch, heads, time, width])
-        if not known or not _equal(_shape(joined)[::2], [time, width]):
+        if not known:
+            return None
+        if not _equal(_shape(joined)[::2], [time, width]):
             return None
     return _Headed((joined, move), tuple(move.users))
 

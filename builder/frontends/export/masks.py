@@ -27,7 +27,9 @@ def is_without_effect(node: torch.fx.Node, mask: Any) -> bool:
         return False
     query = node.args[0]
     result = node.meta.get("val")
-    if not isinstance(query, torch.fx.Node) or not isinstance(result, torch.Tensor):
+    if not isinstance(query, torch.fx.Node):
+        return False
+    if not isinstance(result, torch.Tensor):
         return False
     return _shape(result)[:-1] == _shape(query.meta["val"])[:-1]
 

@@ -130,8 +130,11 @@ def _scale(scores: Value, masks: int = 3) -> Any:
     )
     if not masks or not plain or ir.in_fallback(node):
         return None
-    found = (_scale(node.inputsAt(at), masks - 1) for at in _MASKS.get(node.kind(), ()))
-    return next((scale for scale in found if scale is not None), None)
+    for at in _MASKS.get(node.kind(), ()):
+        scale = _scale(node.inputsAt(at), masks - 1)
+        if scale is not None:
+            return scale
+    return None
 
 
 def _only_maker(value: Value, kinds: tuple[str, ...]) -> Any:

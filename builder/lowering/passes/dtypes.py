@@ -155,7 +155,9 @@ def _is(node: Node, facts: Facts) -> bool | None:
     kinds = {one.type().kind(), other.type().kind()}
     if "NoneType" in kinds and not kinds & _MAY_BE_NONE and len(kinds) > 1:
         return False
-    if one.type().kind() != "TensorType" or other.type().kind() != "TensorType":
+    if one.type().kind() != "TensorType":
+        return None
+    if other.type().kind() != "TensorType":
         return None
     if one == other:
         return True

@@ -137,7 +137,9 @@ def _unconditional(graph: Any, value: Any) -> list[Any]:
 
 def _writes(node: Any) -> bool:
     """Whether a node changes a list or dictionary, its first input."""
-    if not node.inputsSize() or node.inputsAt(0).type().kind() not in _KNOWN:
+    if not node.inputsSize():
+        return False
+    if node.inputsAt(0).type().kind() not in _KNOWN:
         return False
     schema = ir.schema(node)
     info = (

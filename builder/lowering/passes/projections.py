@@ -260,7 +260,9 @@ def _split_axis(value: Value, axes: list[Axis]) -> tuple[Axis, tuple[Part, ...]]
     found = [_SPLITS[user.kind()][1](user, size) for user in users]
     parts = tuple(part for one in found for part in one or ())
     lengths = [part.length for part in parts]
-    if None in found or len(parts) < 2 or min(lengths) <= 0 or sum(lengths) > size:
+    if None in found or len(parts) < 2:
+        return None
+    if min(lengths) <= 0 or sum(lengths) > size:
         return None
     return axes[axis], parts
 

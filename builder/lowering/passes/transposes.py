@@ -134,7 +134,9 @@ class _Emit(Emit):
         found = None
         if self.order(before) is not None:
             found = self.common_factors(node)
-        if found is None or len({group.before for group in found}) != len(found):
+        if found is None:
+            return None
+        if len({group.before for group in found}) != len(found):
             return None
         parts = [
             [group.before for group in found if group.after == axis] for axis in order

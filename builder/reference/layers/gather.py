@@ -39,9 +39,12 @@ def clamp_indices(
     none).
     """
     index = indices.to(torch.int64)
-    if not index.numel() or (int(index.min()) >= 0 and int(index.max()) < length):
+    if not index.numel():
         return index, None
-    if static == -1 and int(index.min()) < 0:
+    least = int(index.min())
+    if least >= 0 and int(index.max()) < length:
+        return index, None
+    if static == -1 and least < 0:
         raise ValueError("a negative index into an axis of dynamic length is undefined")
     index = torch.where(index < 0, index + length, index)
     outside = (index < 0) | (index >= length)

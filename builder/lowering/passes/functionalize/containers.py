@@ -53,7 +53,8 @@ def _unpack(memory: Memory, node: Node, box: Alias) -> bool:
 
 
 def _length(memory: Memory, node: Node, box: Alias) -> bool:
-    memory.same(node.output(), memory.alias(memory.emit.constant(len(box.items or ()))))
+    length = memory.emit.constant(len(box.items or ()))
+    memory.same(node.output(), memory.alias(length))
     return True
 
 
@@ -156,7 +157,9 @@ def _sorted(memory: Memory, node: Node, box: Alias) -> bool:
     items = None
     if isinstance(box.items, list):
         items = _constants(memory, box.items)
-    if items is None or not all(isinstance(item, int | str) for item in items):
+    if items is None:
+        return False
+    if not all(isinstance(item, int | str) for item in items):
         return False
     return _new(memory, node, [memory.emit.constant(item) for item in sorted(items)])
 
