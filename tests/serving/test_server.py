@@ -174,7 +174,13 @@ KILLED_PROCESS = "import os\nos.kill(os.getpid(), 11)\n"
 
 
 @pytest.mark.parametrize(
-    "mode", [{}, {"explicit": True, "models": ["*"]}, {"poll_seconds": 60}]
+    "mode",
+    [
+        {},
+        pytest.param({"explicit": True, "models": ["*"]}, marks=pytest.mark.slow),
+        pytest.param({"poll_seconds": 60}, marks=pytest.mark.slow),
+    ],
+    ids=["default", "explicit", "poll"],
 )
 def test_failed_models_do_not_stop_the_others(
     valid_repository: Path, tmp_path: Path, mode: dict[str, Any]
