@@ -194,7 +194,7 @@ def _bytes(text: str) -> int:
     found = _SIZE.fullmatch(text)
     if found is None:
         raise UsageError(
-            f"--memory {text!r} is no size",
+            f"--memory {text!r} is not a size",
             fix="use a number with Mi or Gi, such as 8Gi",
         )
     return int(found.group(1)) << {"Mi": 20, "Gi": 30}[found.group(2)]

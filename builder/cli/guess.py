@@ -54,7 +54,7 @@ class Guess:
 @dataclass(frozen=True)
 class Guessed:
     """A guess for every input that the lowered graph has, the names of its outputs, which (input,
-    output) may be state, and the arguments of forward that are no inputs, with the reason.
+    output) may be state, and the arguments of forward that are not inputs, with the reason.
     `dims` are the ranges of the axes with a comment on each; of others RANGES has one to start
     from. `max_lengths` are guesses of the largest length of each list of unknown length.
     """

@@ -259,7 +259,8 @@ def _headers(given: Sequence[str], token_file: Path | None) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not (name and equals) or not (text.isascii() and text.isprintable()):
             raise UsageError(
-                f"--header {text!r} is no header", fix="NAME=VALUE in printable ASCII"
+                f"--header {text!r} is not a header",
+                fix="NAME=VALUE in printable ASCII",
             )
         found[name] = value
     if token_file:

@@ -95,8 +95,8 @@ def key_of(schema: str) -> str:
     key, parenthesis, _ = schema.partition("(")
     if not parenthesis:
         raise ValueError(
-            f"{schema!r} is no schema: write it with all arguments, such as `{key}(Tensor self) ->"
-            " Tensor`"
+            f"{schema!r} is not a schema: write it with all arguments, such as"
+            f" `{key}(Tensor self) -> Tensor`"
         )
     return key
 

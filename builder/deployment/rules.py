@@ -25,7 +25,7 @@ ERROR, WARNING = "error", "warning"
 CLIENT_SHM_RELEASE = "26.05"
 """From this release on, clients need --allow-client-shm=true to use shared memory."""
 UNREADABLE, DAMAGED = "P01", "P02"
-"""The numbers for a folder that is no model, and for the only check that reads every file."""
+"""The numbers for a folder that is not a model, and for the only check that reads every file."""
 REPUBLISH = "publish it again: trt-build repo"
 
 Models = Mapping[str, Model]

@@ -72,7 +72,7 @@ class Storage:
         path = found.group(3).strip("/") if found else ""
         if found is None or any(part in (".", "..") for part in path.split("/")):
             raise UsageError(
-                f"{url!r} is no address of a repository in a cluster",
+                f"{url!r} is not an address of a repository in a cluster",
                 fix="pvc://CLAIM/PATH, s3://BUCKET/PATH, gs://BUCKET/PATH or as://ACCOUNT/CONTAINER/PATH",
             )
         needed = {"pvc": 0, "as": 2}.get(found.group(1), 1)
@@ -316,6 +316,6 @@ def _warnings(models: list[Model], plans: bool, server: ServerFacts) -> list[str
         )
     if server.release is None and plans:
         found.append(
-            f"{server.name} is no known release, so its TensorRT was not compared"
+            f"{server.name} is not a known release, so its TensorRT was not compared"
         )
     return found

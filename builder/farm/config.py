@@ -231,7 +231,7 @@ def _check_target(
     ]
     for where, precision in written:
         if precision not in PRECISIONS:
-            message = f"{schema.label(where)}: {precision!r} is no precision"
+            message = f"{schema.label(where)}: {precision!r} is not a precision"
             found.add(where, message, f"one of {', '.join(PRECISIONS)}")
     if "precision" in fields and several:
         message = f"{name!r} has both precision and precisions"
@@ -242,7 +242,7 @@ def _check_target(
             (*route, "resources"), message, "remove them, or start Ray with --resources"
         )
     if "image" in fields and not IMAGE.fullmatch(fields["image"]):
-        message = f"{schema.label((*route, 'image'))}: {fields['image']!r} is no container image"
+        message = f"{schema.label((*route, 'image'))}: {fields['image']!r} is not a container image"
         found.add(
             (*route, "image"), message, "such as registry.example.com/trt-build:1.0"
         )

@@ -162,7 +162,7 @@ def _read(spec: ModelSpec, state: State, tensor: TensorSpec) -> np.ndarray[Any, 
         array: np.ndarray[Any, Any] = np.load(str(state.initial), allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise UsageError(
-            f"state[{index}].initial is no .npy file of a plain array: {error}",
+            f"state[{index}].initial is not an .npy file of a plain array: {error}",
             where=where,
         ) from error
     if array.shape != wanted or array.dtype != dtypes.by_name(tensor.dtype).numpy:

@@ -18,7 +18,7 @@ GROUPS = ("source", "versions")
 SMALLEST = {"share": 0.1, "plan_bytes": 0.01, "bytes": 0.01, "build_seconds": 0.25}
 """Figures, with the share of the earlier value above which a difference is a change."""
 LEAST = {"share": 0.01, "build_seconds": 1.0}
-"""Absolute differences below this are no change, however large their share."""
+"""Absolute differences below this do not count as a change, however large their share."""
 
 
 def read_old(file: Path) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Edit:
         after = self.file.read_text(encoding="utf-8", errors="replace")
         fields = _fields(after)
         if fields is None:
-            return f"{name} was edited by hand, and is no Triton config any more"
+            return f"{name} was edited by hand, and is not a Triton config any more"
         changed = changes(_fields(self.before) or {}, fields) or [
             "only its layout or comments"
         ]

@@ -248,10 +248,10 @@ class Store:
         try:
             read = json.loads(data)
         except (ValueError, RecursionError):
-            self._refused(path, "is no JSON")
+            self._refused(path, "is not JSON")
             return None
         if not isinstance(read, dict):
-            self._refused(path, "is no record")
+            self._refused(path, "is not a record")
             return None
         if read.pop("format", None) != FORMAT:
             return None  # of another version of trt-build

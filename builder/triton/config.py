@@ -291,7 +291,7 @@ def tensorrt_version(facts: Any) -> str | None:
     if isinstance(version, (list, tuple)):
         version = ".".join(map(str, version))
     if version is not None and not _VERSION.fullmatch(str(version)):
-        raise ValueError(f"{str(version)[:50]!r} is no version of TensorRT")
+        raise ValueError(f"{str(version)[:50]!r} is not a version of TensorRT")
     return None if version is None else str(version)
 
 

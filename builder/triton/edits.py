@@ -34,7 +34,7 @@ def carry_over(former: Path, folder: Path) -> None:
     """Apply the manual edits of the config of `former` to the new config in `folder`, field by
     field.
 
-    Raises PublishError if both changed a field, UsageError if the edited file is no config.
+    Raises PublishError if both changed a field, UsageError if the edited file is not a config.
     """
     before = _generated(former)
     edited = former / published.CONFIG

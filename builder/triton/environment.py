@@ -217,7 +217,7 @@ def _without_backend() -> list[str]:
 def _lines(path: Path) -> list[str]:
     try:
         if path.exists() and not path.is_file():  # reading a pipe would block
-            raise OSError("it is no regular file")
+            raise OSError("it is not a regular file")
         if path.exists():
             return path.read_text(encoding="utf-8").splitlines()
         return []

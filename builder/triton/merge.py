@@ -56,7 +56,7 @@ def merge(repositories: Sequence[Path], out: Path) -> list[tuple[str, tuple[str,
     Returns each name with the compute capabilities of its plans, possibly AMPERE_PLUS. They are
     empty if Triton loads no plan of the model; it is then copied, from the last repository that has
     it. If two plans are for the same capability, that of the later repository is used. Raises
-    UsageError if a folder is no repository, PublishError if two models of one name cannot be
+    UsageError if a folder is not a repository, PublishError if two models of one name cannot be
     merged.
     """
     found: dict[str, list[Path]] = {}

@@ -359,7 +359,7 @@ def found(folder: Path) -> list[Version]:
     known = published.versions(folder)
     if not known:
         raise UsageError(
-            f"{folder} is no model that trt-build published",
+            f"{folder} is not a model that trt-build published",
             fix="name a repository of `trt-build repo`, and a model of it",
         )
     return known

@@ -63,7 +63,7 @@ def test_farm_file_is_read(tmp_path: Path) -> None:
         ("address: local\ntargets: {}\n", 2, "targets"),
         ("address: local\ntargts: {a: {}}\ntargets: {a: {}}\n", 2, "unknown key 'targts'"),
         ("address: local\ntargets:\n  a: {gpu: 1}\n", 3, "did you mean 'gpus'"),
-        ("address: local\ntargets:\n  a: {precision: fp61}\n", 3, "'fp61' is no precision"),
+        ("address: local\ntargets:\n  a: {precision: fp61}\n", 3, "'fp61' is not a precision"),
         ("address: local\ntargets:\n  a: {precisions: [fp16, fp61]}\n", 3, "'fp61' is no"),
         ("address: local\ntargets:\n  a: {precisions: [fp16]}\n  a-fp16: {}\n", 3, "two targets"),
         ("address: local\ntargets:\n  a: {precision: fp16, precisions: [fp16]}\n", 3, "has both"),

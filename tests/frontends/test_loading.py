@@ -206,7 +206,7 @@ def test_constants_other_than_tensors_are_refused(
     changed_file = with_member(
         small_file, tmp_path, member, json.dumps(config).encode()
     )
-    with pytest.raises(ModelFileError, match="an object that is no tensor"):
+    with pytest.raises(ModelFileError, match="an object that is not a tensor"):
         archive.inspect(changed_file)
 
 

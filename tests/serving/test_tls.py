@@ -207,7 +207,7 @@ def test_mistakes_of_the_options_are_named(tmp_path: Path, good: Path) -> None:
     missing = run(
         "health", good, "--url", "https://localhost:1", "--tls-ca", tmp_path / "none"
     )
-    assert missing.exit_code == 2 and "is no file" in missing.output
+    assert missing.exit_code == 2 and "is not a file" in missing.output
     (tmp_path / "text").write_text("no certificate")
     for url in (
         ("--url", "https://localhost:1"),

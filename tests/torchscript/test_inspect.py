@@ -171,7 +171,7 @@ def test_missing_file_and_directory_are_reported(tmp_path: Path) -> None:
 
 def test_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "net.pt")
-    assert "is no file but a pipe" in refused(tmp_path / "net.pt")
+    assert "is not a file but a pipe" in refused(tmp_path / "net.pt")
 
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.99])

@@ -135,7 +135,7 @@ def test_failed_rollback_changes_nothing(repository: Path) -> None:
         history.rollback(folder, 2)
     with pytest.raises(UsageError, match="has no other version 7"):
         history.rollback(folder, 7)
-    with pytest.raises(UsageError, match="is no model"):
+    with pytest.raises(UsageError, match="is not a model"):
         history.rollback(repository / "none", None)
     assert history.history(folder)[1].damaged == "2/lowered.pt"
     (folder / "9").mkdir()

@@ -401,7 +401,7 @@ def test_damaged_model_and_invalid_output_are_reported(
     result = CliRunner().invoke(
         main, ["merge", str(repository), "--out", str(tmp_path / "file")]
     )
-    assert result.exit_code == 2 and "is no folder" in result.output
+    assert result.exit_code == 2 and "is not a folder" in result.output
     (repository / "scorer" / "config.pbtxt").unlink()
     with pytest.raises(PublishError, match=r"config\.pbtxt cannot be read") as refused:
         merge([repository], tmp_path / "out")

@@ -142,7 +142,7 @@ def test_invalid_env_file_is_reported_with_its_path(tmp_path: Path) -> None:
     assert (tmp_path / ".env").read_bytes() == b"\xff\xfe"
     (tmp_path / ".env").unlink()
     os.mkfifo(tmp_path / ".env")
-    with pytest.raises(PublishError, match="it is no regular file"):
+    with pytest.raises(PublishError, match="it is not a regular file"):
         write_env(repository)
 
 

@@ -187,7 +187,7 @@ def _check_members(path: Path, archive: zipfile.ZipFile, root: str) -> None:
             if not member.startswith(("weight_", "tensor_")):
                 raise _refuse(
                     path,
-                    f"holds an object that is no tensor ({member})",
+                    f"holds an object that is not a tensor ({member})",
                     "keep custom objects out of the model",
                 )
             if entry.get("use_pickle"):
@@ -253,7 +253,7 @@ def _json(path: Path, archive: zipfile.ZipFile, member: str) -> dict[str, Any]:
     except RecursionError as error:
         raise ValueError(f"{member} is nested too deeply") from error
     if not isinstance(data, dict):
-        raise ValueError(f"{member} is no object")
+        raise ValueError(f"{member} is not an object")
     return data
 
 

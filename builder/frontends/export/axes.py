@@ -321,7 +321,7 @@ def _bounds(span: Any) -> tuple[int, int | None]:
 
 
 def _finite(bound: Any) -> int | None:
-    # infinities of sympy and of torch are no Integer
+    # infinities of sympy and of torch are not Integer
     number = int(bound) if isinstance(bound, int) or bound.is_Integer else None
     return number if number is not None and abs(number) < 2**31 else None
 

@@ -223,12 +223,12 @@ def _refused(target: str, custom: bool) -> str | None:
         case ["torch", "ops", namespace, name, _]:
             return reason(namespace, name, custom)
         case ["_operator", name]:
-            return None if name in _OPERATORS else "it is no function of numbers"
+            return None if name in _OPERATORS else "it is not a function of numbers"
         case ["math", name]:
-            return None if name in _MATH else "it is no function of numbers"
+            return None if name in _MATH else "it is not a function of numbers"
         case ["torch", name]:
-            return None if name in _TORCH else "it is no function of numbers"
-    return "it is no operator"
+            return None if name in _TORCH else "it is not a function of numbers"
+    return "it is not an operator"
 
 
 def _structure(text: str) -> Iterator[str]:

@@ -55,7 +55,7 @@ class ExportedModule:
         self._module: Any = None
         self._leaves: list[Any] = []
         self.fixed: dict[str, str] = {}
-        """Arguments that the program fixes, with the reason why they are no inputs."""
+        """Arguments that the program fixes, with the reason why they are not inputs."""
         self._write()
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[Any, ...]:

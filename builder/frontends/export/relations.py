@@ -53,7 +53,7 @@ class Relations:
         return {size: axis for axis, size in self.expressions.items() if size.is_Symbol}
 
     def texts(self) -> list[str]:
-        """Return `rows = 2*batch` for each derived axis. A size that is no axis has torch's
+        """Return `rows = 2*batch` for each derived axis. A size that is not an axis has torch's
         name.
         """
         found = []
