@@ -71,7 +71,7 @@ def bisect_command(
     """
     orders = _orders(target, files, settings, isolate)
     if record and files is None:
-        raise UsageError("--record requires a repository", fix="leave --record out")
+        raise UsageError("--record requires a repository", fix="remove --record")
     with terminal.progress() as progress:
         results = [_bisected(order, reduce_to, isolate, progress) for order in orders]
     found = dict(zip((order.spec.name for order in orders), results, strict=True))

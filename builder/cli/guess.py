@@ -34,7 +34,7 @@ MAX_LENGTH = 16
 """The largest length of a list to start from."""
 PARTS_SHOWN = 5
 MOST_STEPS = 6
-_UNKNOWN = "? the file does not say"
+_UNKNOWN = "? not stated in the file"
 _SPATIAL = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
 
 
@@ -285,8 +285,8 @@ def _of_uses(name: str, value: Any) -> Guess:
         name,
         "float32",
         ("batch",),
-        "? the file does not say",
-        "? the file does not say, not even how many axes",
+        "? not stated in the file",
+        "? unknown, also the number of axes",
     )
 
 
@@ -342,7 +342,7 @@ def _embedding(name: str, node: Any, offset: int) -> Guess | None:
         "int64",
         ("batch", "length"),
         f"ids below {weight.shape[0]}",
-        "? the file does not say",
+        "? not stated in the file",
     )
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Request = tuple[Path, "str | None", tuple[Path, ...], tuple[str, ...]]
 """Arguments for reading a file: the file, its submodule, libraries, plugins."""
 HEAD = """\
-# {name}: what the file does not say and trt-build has to know. Every key: docs/manifest.md.
+# {name}: required information that the file does not have. Every key: docs/manifest.md.
 # A name in a shape is an axis that varies; dims has its range. Lines with
 # a question mark are guesses: look at them.
 """
@@ -76,7 +76,7 @@ def _one(
 ) -> None:
     if out.exists() and not force:
         raise UsageError(
-            f"{out} is there already", fix="--force replaces it, --out writes elsewhere"
+            f"{out} already exists", fix="--force replaces it, --out writes elsewhere"
         )
     (found,) = _guessed([(file, module, libraries, plugins)], isolate)
     if isinstance(found, TrtBuildError):
@@ -256,7 +256,7 @@ def _write(out: Path, text: str) -> None:
 def _show(terminal: Terminal, out: Path, text: str) -> None:
     terminal.line(text.rstrip())
     terminal.line()
-    terminal.line(f"written to {out}; trt-build check {out} says whether it fits")
+    terminal.line(f"written to {out}; trt-build check {out} checks whether it fits")
 
 
 def _show_folder(

@@ -257,7 +257,7 @@ def _report_failed(terminal: Terminal, server: Server) -> None:
         terminal.note(f"warning: {failure}".replace("\n", "\n  "))
     if server.failed:
         terminal.note(
-            "  the other models are served, but the server's readiness endpoint says not ready;"
+            "  the other models are served, but the server's readiness endpoint reports not ready;"
             " --exit-on-error ends the server instead"
         )
 

@@ -88,9 +88,9 @@ def _sets(spec: ModelSpec, path: Path, where: str) -> Iterator[Arrays]:
         ) from error
     if not isinstance(array, np.ndarray):
         raise UsageError(
-            f"{path} is an .npz by its content, not an .npy",
+            f"{path} is named .npy, and its content is an .npz",
             where=where,
-            fix="name it so",
+            fix="rename it to .npz",
         )
     yield {str(spec.inputs[0].name): array}
 

@@ -192,12 +192,12 @@ class CompiledModule(torch.nn.Module):
         names = [name for name, _ in self._arguments]
         unknown = [name for name in keywords if name not in names[len(arguments) :]]
         if unknown or len(arguments) > len(names):
-            raise TypeError(f"forward takes ({', '.join(names)}), once each")
+            raise TypeError(f"forward takes ({', '.join(names)}), each at most once")
         given = {**dict(zip(names, arguments, strict=False)), **keywords}
         for name, default in self._arguments:
             known = self._constants.get(name, default)
             if name not in given and known is _REQUIRED:
-                raise TypeError(f"forward misses the argument {name!r}")
+                raise TypeError(f"forward requires the argument {name!r}")
             given.setdefault(name, known)
         return {name: given[name] for name in names}
 

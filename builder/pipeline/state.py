@@ -67,7 +67,7 @@ def _of_one_size(spec: ModelSpec) -> None:
 def _left_for_clients(spec: ModelSpec, verb: str, names: set[str]) -> None:
     if not names:
         raise UsageError(
-            f"all that a client would {verb} is state, which the server keeps",
+            f"a client would have nothing to {verb}: the server keeps all of it as state",
             where=manifest_location(spec, "state"),
             fix=EXPLICIT,
         )

@@ -77,12 +77,12 @@ def _scheme(precision: str, method: str, batches: Batches) -> Scheme:
         )
     if method == "entropy" and SCHEMES[precision].dtype != torch.int8:
         raise UsageError(
-            "the entropy method counts int8's levels",
-            fix="for fp8: method: max or percentile",
+            "the entropy method is for int8 only",
+            fix="use method: max or percentile",
         )
     if not batches:
         raise UsageError(
-            "there is nothing to calibrate with",
+            "there are no inputs for calibration",
             fix="give at least one batch of inputs",
         )
     return SCHEMES[precision]

@@ -36,7 +36,7 @@ def format_of(file: Path) -> str:
     """The format for a file name. Raises UsageError."""
     if file.suffix not in SUFFIXES:
         raise UsageError(
-            f"{file.name!r} does not say which format the report shall have",
+            f"{file.name!r} has no suffix that names a report format",
             fix=f"--format {'|'.join(FORMATS)}, or a name that ends with {', '.join(SUFFIXES)}",
         )
     return SUFFIXES[file.suffix]

@@ -205,7 +205,7 @@ class Server:
                 names = ", ".join(map(repr, dead))
                 raise ServerError(
                     f"the process of model {names} ended, so every request to it would fail",
-                    fix="start the server again; the log and the kernel's (dmesg) say why it ended",
+                    fix="start the server again; the reason is in its log or in dmesg",
                 )
 
     def _lacks_processes(self, name: str, stubs: Stubs) -> bool:

@@ -190,7 +190,7 @@ class Mirror:
         }
         if differs:
             raise PublishError(
-                f"somebody else has changed {', '.join(sorted(map(self._model_of, differs)))}"
+                f"another process changed {', '.join(sorted(map(self._model_of, differs)))}"
                 f" in {self.url} meanwhile; nothing was written",
                 fix="run the command again",
             )

@@ -124,7 +124,7 @@ def notes(folder: Path, hashes: Hashes) -> list[str]:
     """The report on a manually edited model."""
     reported = [
         f"{edit}; it is kept. `trt-build adopt` writes it into the manifest, --overwrite-edits"
-        " drops it"
+        " discards it"
         for edit in edits(folder, hashes)
     ]
     for name in foreign(folder):
@@ -157,13 +157,9 @@ def refuse(folder: Path, hashes: Hashes, policy: str) -> None:
             for name in versions
         ),
     ]
-    keeps = (
-        "--keep-edits carries an edited config over, "
-        if policy == REPORT and lost
-        else ""
-    )
+    keeps = "--keep-edits keeps an edited config, " if policy == REPORT and lost else ""
     raise UsageError(
-        f"publishing would lose what was changed by hand: {'; '.join(reported)}",
+        f"publishing would overwrite changes made by hand: {'; '.join(reported)}",
         where=str(folder),
-        fix=f"{keeps}`trt-build adopt` writes it into the manifest, --overwrite-edits drops it",
+        fix=f"{keeps}`trt-build adopt` writes it into the manifest, --overwrite-edits discards it",
     )

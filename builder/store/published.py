@@ -92,7 +92,7 @@ def shaped(folder: Path) -> Iterator[None]:
     else:
         return
     raise UsageError(
-        f"{folder.name!r} is not as trt-build writes it: {reason}",
+        f"{folder.name!r} differs from the form that trt-build writes: {reason}",
         where=str(folder),
         fix="build the model again",
     )

@@ -38,7 +38,7 @@ def choose(artifact: ModelArtifact) -> BatchChoice:
     """
     wanted = artifact.spec.batching
     if wanted.enabled is False:
-        return BatchChoice(0, "the manifest says batching.enabled: false")
+        return BatchChoice(0, "the manifest has batching.enabled: false")
     obstacle, size = _obstacle(artifact)
     if obstacle is None:
         _check_preferred(wanted.preferred, size)

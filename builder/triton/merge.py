@@ -121,7 +121,7 @@ def _joined_steps(folders: Sequence[Path]) -> dict[str, list[Variant]]:
     found = [_steps(folder) for folder in folders]
     if any(list(steps) != list(found[0]) for steps in found):
         raise PublishError(
-            f"model {folders[0].name!r} has other steps in each repository:"
+            f"model {folders[0].name!r} has different steps in each repository:"
             f" {' and '.join(', '.join(steps) or 'none' for steps in found)}",
             where=" and ".join(map(str, folders)),
             fix="build both from the same file, manifest and TensorRT",
@@ -232,7 +232,7 @@ def _serves(folder: Path, facts: dict[str, Any]) -> str:
     capabilities = facts.get("compute_capabilities") or []
     if len(capabilities) != 1:
         raise PublishError(
-            f"the plan of {folder.name!r} does not say for which GPU it is",
+            f"the plan of {folder.name!r} does not name its GPU",
             where=str(folder),
             fix="build it again: plan.json then has its compute capability",
         )
@@ -246,7 +246,7 @@ def _must_fit(one: Variant, other: Variant) -> None:
         _has_plan(variant) for variant in (one, other)
     ):
         raise PublishError(
-            f"model {one.folder.name!r} stands in two repositories, and Triton does not load its"
+            f"model {one.folder.name!r} is in two repositories, and Triton does not load its"
             " plan itself",
             where=where,
             fix=_ONE_RTX_PLAN if _flavour(one) == "tensorrt-rtx" else _NO_RUNTIME,
@@ -256,7 +256,7 @@ def _must_fit(one: Variant, other: Variant) -> None:
         a, b = first.get(field), second.get(field)
         if a != b:
             raise PublishError(
-                f"model {one.folder.name!r} is not the same in both: {field}: {a} and {b}",
+                f"model {one.folder.name!r} differs in the repositories: {field} is {a} and {b}",
                 where=where,
                 fix="build both from the same file, manifest and TensorRT",
             )

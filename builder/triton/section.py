@@ -87,7 +87,7 @@ def parsed(spec: ModelSpec) -> Any:
         versions = list(part.version_policy.specific.versions)
         if 1 not in versions:
             raise UsageError(
-                f"triton.version_policy: {versions} has not version 1, which is published",
+                f"triton.version_policy: {versions} does not include version 1, which is published",
                 where=manifest_location(spec, "triton", "version_policy"),
             )
     for field, broken in refused(part).items():

@@ -165,7 +165,7 @@ def require(repository: Path, public_key: Path, only: Sequence[str] = ()) -> Non
     found = problems(repository, public_key, only)
     if found:
         raise UsageError(
-            "the signature does not hold: "
+            "the signature is not valid: "
             + "; ".join(f"{name}: {reason}" for name, reason in sorted(found.items())),
             where=str(repository),
             fix="build the model again, or `trt-build sign` what you have checked yourself",

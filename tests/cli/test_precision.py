@@ -98,7 +98,7 @@ def test_a_search_that_cannot_be_written_is_usage(tmp_path: Path, run: Run) -> N
     ("words", "message"),
     [
         (["--hardware-compatible", "ampere_plus"], "has no hardware compatibility"),
-        (["--target", "sm_89", "--target", "sm_90"], "builds nothing for sm_90"),
+        (["--target", "sm_89", "--target", "sm_90"], "cannot build for sm_90"),
         (["--pool", "nonsense=1M"], "memory_pools: TensorRT here has no 'nonsense'"),
     ],
 )

@@ -406,8 +406,8 @@ def test_calibration_is_a_function_of_its_batches() -> None:
     [
         ({"precision": "fp16"}, "quantizes nothing"),
         ({"method": "minmax"}, "unknown calibration method"),
-        ({"precision": "fp8", "method": "entropy"}, "int8's levels"),
-        ({"batches": []}, "nothing to calibrate with"),
+        ({"precision": "fp8", "method": "entropy"}, "for int8 only"),
+        ({"batches": []}, "no inputs for calibration"),
     ],
 )
 def test_mistakes_are_usage(mistake: dict[str, object], words: str) -> None:

@@ -129,7 +129,7 @@ def test_changes_of_others_are_not_overwritten(
             other.publish()
         mirror.fs.pipe_file(f"{mirror.folder}/net/config.pbtxt", b"of somebody else")
         with pytest.raises(
-            PublishError, match="somebody else has changed repository/net in"
+            PublishError, match="another process changed repository/net in"
         ):
             mirror.publish()
     assert "net/2/model.plan" not in contents(url)

@@ -108,7 +108,9 @@ def _inspect(path: Path, archive: zipfile.ZipFile, custom: bool) -> ProgramFacts
     if found:
         listed = "\n".join(f"  {problem}" for problem in found[:8])
         raise _refuse(
-            path, f"names what no exported program needs:\n{listed}", _remedy(found)
+            path,
+            f"names objects that no exported program needs:\n{listed}",
+            _remedy(found),
         )
     return facts
 
@@ -153,7 +155,7 @@ def _root(path: Path, names: list[str]) -> str:
                 _SAVE_AGAIN,
             )
     if len({name.casefold() for name in names}) != len(names):
-        raise _refuse(path, "has two members of one name", _SAVE_AGAIN)
+        raise _refuse(path, "has two members with the same name", _SAVE_AGAIN)
     return root
 
 

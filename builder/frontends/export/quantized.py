@@ -83,7 +83,8 @@ def call(
     if isinstance(source, Quantized):
         if not source.grid.same(grid):
             raise walker.error(
-                "a tensor is dequantized with other scales than it has", fix=_PAIRS
+                "a tensor is dequantized with other scales than those that quantized it",
+                fix=_PAIRS,
             )
         rounded = _rounded(walker, source.value, grid)
         if result == source.dtype:
