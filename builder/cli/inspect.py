@@ -52,7 +52,7 @@ def inspect_command(terminal: Terminal, /, target: Path, **settings: Any) -> Non
     """
     if not target.exists():
         raise UsageError(f"there is no {target}")
-    kind = next(kind for tells, kind in KINDS if tells(target))
+    kind = next(kind for matches, kind in KINDS if matches(target))
     if kind is _network:
         kind(terminal, target, settings)
         return

@@ -72,7 +72,7 @@ def best(
         back = [order.index(a) for a in range(ctx.rank(x))]
         found = best(ctx, ctx.permute(x, order), k, ctx.rank(x) - 1, largest)
         return ctx.permute(found[0], back), ctx.permute(found[1], back)
-    if k == 0:  # "k > 0", some versions say
+    if k == 0:  # some versions require k > 0
         none = sliced(ctx, x, axis, 0, 0)
         return none, ctx.cast(none, torch.int64)
     x = ctx.cast(x, torch.int32) if dtype == torch.bool else x
