@@ -26,7 +26,7 @@ from builder.quantization.additions import additions
 from builder.quantization.products import Product, products
 from builder.quantization.ranges import METHODS
 from builder.quantization.results import COMPUTED, OWN, Layer, Quantized
-from builder.quantization.statistics import NOT_FINITE, Error, Histogram, Range
+from builder.quantization.statistics import FLOATS, NOT_FINITE, Error, Histogram, Range
 
 Batches = Sequence[Sequence[torch.Tensor]]
 Scales = Mapping[tuple[int, int], Any]
@@ -201,11 +201,7 @@ class _Work:
         for number, product in enumerate(self.products):
             for operand in product.operands if number not in self.reasons else ():
                 if operand.weight is not None:
-                    if operand.weight.dtype not in (
-                        torch.float32,
-                        torch.float16,
-                        torch.bfloat16,
-                    ):
+                    if operand.weight.dtype not in FLOATS:
                         self.reasons[number] = "its weight is not of floats"
                     scales[number, operand.place] = nodes.weight_scale(
                         operand.weight, operand.axis, self.scheme.dtype

@@ -70,8 +70,8 @@ def test_farm_file_is_read(tmp_path: Path) -> None:
         ("address: local\ntargets:\n  a/b: {}\n", 3, "'a/b' cannot be the name of a target"),
         ("address: local\ntargets:\n  a: {resources: {A: 1}}\n", 3, "has no custom resources"),
         ("address: local\nstore: memory://x\ntargets: {a: {}}\n", 2, "seen by one process only"),
-        ("address: local\ntargets:\n  a: {image: 'A; rm'}\n", 3, "no container image"),
-        ("address: local\ntargets:\n  a: {image: 'x/y:1$(id)'}\n", 3, "no container image"),
+        ("address: local\ntargets:\n  a: {image: 'A; rm'}\n", 3, "not a container image"),
+        ("address: local\ntargets:\n  a: {image: 'x/y:1$(id)'}\n", 3, "not a container image"),
         ("address: local\ntargets:\n  a: {verify: sever}\n", 3, "targets.a.verify"),
         ("address: a:1\nstore: /shared\ntargets: {a: {image: x:1}}\n", 2, "does not see the"),
         (

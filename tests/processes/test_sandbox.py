@@ -149,7 +149,7 @@ def test_require_refuses_to_run_without_a_sandbox(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     processes.require()
-    with pytest.raises(UsageError, match="without isolation"):
+    with pytest.raises(UsageError, match="confined only in separate processes"):
         processes.require(isolate=False)
     monkeypatch.setattr(sandbox, "landlock_version", lambda: 0)
     with pytest.raises(EnvironmentProblem, match="landlock is missing"):

@@ -197,7 +197,7 @@ def test_addresses_name_their_scheme() -> None:
     assert parsed("http://localhost:8000/") == ("localhost:8000", False)
     assert parsed("https://host/triton") == ("host/triton", True)
     assert parsed("grpcs://host:8001") == ("host:8001", True)
-    with pytest.raises(UsageError, match="no address of an endpoint"):
+    with pytest.raises(UsageError, match="not an address of an endpoint"):
         parsed("ftp://host:8001")
 
 

@@ -283,5 +283,5 @@ def test_a_trt_build_json_that_leads_out_of_the_model_is_none(
 
 def test_no_hash_waits_for_a_pipe(tmp_path: Path, hashes: Hashes) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         hashes.sha256(tmp_path / "pipe")

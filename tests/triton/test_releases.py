@@ -150,6 +150,6 @@ def test_newline_in_plan_version_is_refused(tmp_path: Path) -> None:
     plan = write_plan(
         tmp_path, flavour="tensorrt", tensorrt="10.9\nTRITON_IMAGE=evil/image"
     )
-    with pytest.raises(UsageError, match="no version of TensorRT"):
+    with pytest.raises(UsageError, match="not a version of TensorRT"):
         write_env(plan)
     assert not (tmp_path / ".env").exists()
