@@ -95,7 +95,8 @@ def requests(
     if not found:
         known = ", ".join(golden.name for golden in goldens) or "none"
         raise UsageError(
-            f"model {model.name!r} has no such goldens to send", fix=f"one of {known}"
+            f"model {model.name!r} has no such goldens to send",
+            fix=f"use one of {known}",
         )
     return found
 
@@ -125,7 +126,7 @@ def _from_file(model: PublishedModel, file: Path) -> list[Golden]:
         raise UsageError(
             f"{of} has the arrays: {found}",
             where=str(file),
-            fix=f"one array for each input of {model.name!r}: {', '.join(sorted(wanted))}",
+            fix=f"write one array for each input of {model.name!r}: {', '.join(sorted(wanted))}",
         )
     return [model.wire(Golden(f"{file.stem}-{n}", one, {})) for n, one in sets.items()]
 

@@ -103,7 +103,7 @@ def _orders(
     if not published:
         if files is not None:
             raise UsageError(
-                "--models requires a repository", fix=f"trt-build bisect {files}"
+                "--models requires a repository", fix=f"run trt-build bisect {files}"
             )
         inputs = options.parsed(settings.pop("inputs"))
         chosen = Settings(only=only, inputs=inputs, **settings)

@@ -203,7 +203,7 @@ def _bytes(text: str) -> int:
 def _label(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
-        raise UsageError(f"--node-label {text!r} has no value", fix="KEY=VALUE")
+        raise UsageError(f"--node-label {text!r} has no value", fix="write KEY=VALUE")
     return key, value
 
 

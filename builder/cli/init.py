@@ -76,7 +76,8 @@ def _one(
 ) -> None:
     if out.exists() and not force:
         raise UsageError(
-            f"{out} already exists", fix="--force replaces it, --out writes elsewhere"
+            f"{out} already exists",
+            fix="replace it with --force, or choose another file with --out",
         )
     (found,) = _guessed([(file, module, libraries, plugins)], isolate)
     if isinstance(found, TrtBuildError):

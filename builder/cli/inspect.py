@@ -132,7 +132,7 @@ def _single(specs: list[Any], target: Path) -> list[Any]:
     if len(specs) != 1:
         raise UsageError(
             f"{target} holds {len(specs)} models",
-            fix=f"one of {', '.join(str(s.path) for s in specs)}",
+            fix=f"use one of {', '.join(str(s.path) for s in specs)}",
         )
     return specs
 
@@ -182,7 +182,8 @@ def _plan(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
     facts = target.with_name(PLAN_FACTS)
     if not facts.is_file():
         raise UsageError(
-            f"{target} has no {PLAN_FACTS} beside it", fix="trt-build repo writes both"
+            f"{target} has no {PLAN_FACTS} beside it",
+            fix="write both with trt-build repo",
         )
     data = _json(facts)
     terminal.result(data, lambda: _show_facts(terminal, data))

@@ -155,7 +155,7 @@ def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
     if reason:
         raise UsageError(
             f"precision {precision!r}: {reason}",
-            fix="precision: int8 or mixed, or another --flavour",
+            fix="use precision: int8 or mixed, or another --flavour",
         )
     computed = rest(precision)
     if computed in FULL:
@@ -167,7 +167,7 @@ def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
             capabilities.current().strongly_typed,
         )
     raise UsageError(
-        f"unknown precision {precision!r}", fix=f"one of {', '.join(PRECISIONS)}"
+        f"unknown precision {precision!r}", fix=f"use one of {', '.join(PRECISIONS)}"
     )
 
 
@@ -193,7 +193,7 @@ def _half(precision: str, dtype: torch.dtype) -> torch.dtype:
         dtypes.to_trt(dtype)
     except Unconvertible as missing:
         raise UsageError(
-            f"precision {precision!r}: {missing.reason}", fix="precision: fp16"
+            f"precision {precision!r}: {missing.reason}", fix="use precision: fp16"
         ) from missing
     return dtype
 

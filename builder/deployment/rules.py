@@ -437,7 +437,7 @@ def _refused_values(model: Model, models: Models, server: ServerFacts) -> Iterat
 @_rule(
     MODEL_RULES,
     "P21",
-    "versions: {keep: 1} in the manifest, so that each publication has its own number",
+    "write versions: {keep: 1} in the manifest, so that each publication has its own number",
     WARNING,
 )
 def _stale_responses(

@@ -65,7 +65,7 @@ def resolve(name: str = "auto") -> str:
         return usable[0]
     if name not in MODULES:
         raise UsageError(
-            f"unknown flavour {name!r}", fix=f"one of auto, {', '.join(MODULES)}"
+            f"unknown flavour {name!r}", fix=f"use one of auto, {', '.join(MODULES)}"
         )
     if name not in here:
         extra = {"tensorrt": "tensorrt", "tensorrt-rtx": "rtx"}[name]

@@ -191,8 +191,8 @@ def _check_targets(
         raise UsageError(
             f"{which} cannot build for {', '.join(unknown)}",
             fix=(
-                f"one of {', '.join(f'sm_{n}' for n in known)}; for others --flavour tensorrt on a"
-                " host that has one"
+                f"use one of {', '.join(f'sm_{n}' for n in known)}; for others use"
+                " --flavour tensorrt on a host that has one"
             ),
         )
 
@@ -205,7 +205,7 @@ def member(library: ModuleType, enumeration: str, name: str, option: str) -> Any
     if name.upper() not in found.__members__:
         known = ", ".join(key.lower() for key in found.__members__)
         raise UsageError(
-            f"{option}: TensorRT here has no {name!r}", fix=f"one of {known}"
+            f"{option}: TensorRT here has no {name!r}", fix=f"use one of {known}"
         )
     return found.__members__[name.upper()]
 

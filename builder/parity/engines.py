@@ -111,7 +111,7 @@ def _select_flavour(planned: Sequence[Planned]) -> None:
     if len(flavours) > 1:
         raise UsageError(
             f"the plans are of {' and '.join(flavours)}, and one process can only use one",
-            fix="--only NAME",
+            fix="select a model with --only NAME",
         )
     flavour.select(flavours[0])
 

@@ -112,7 +112,7 @@ def check(spec: ModelSpec, golden: Golden) -> None:
             raise UsageError(
                 f"state[{index}].output: the model has no output {state.output!r}",
                 where=manifest_location(spec, "state", index, "output"),
-                fix=f"one of {known}",
+                fix=f"use one of {known}",
             )
         given, made = golden.inputs[state.input], golden.outputs[state.output]
         if given.dtype != made.dtype or given.shape != made.shape:
@@ -215,7 +215,7 @@ def _one_row(spec: ModelSpec, requests: Sequence[Request]) -> None:
             f"a request of a sequence has one row; axis {batch!r} of the golden inputs has"
             f" {max(wrong)}",
             where=str(spec.goldens),
-            fix="one set of arrays for each sequence: 0/<name>, 1/<name>, ...",
+            fix="write one set of arrays for each sequence: 0/<name>, 1/<name>, ...",
         )
 
 

@@ -160,7 +160,7 @@ def _check_axes(spec: ModelSpec, tensors: Sequence[torch.Tensor], where: str) ->
                 raise UsageError(
                     problem,
                     where=where,
-                    fix="the arrays of one set must have the same number of rows",
+                    fix="give all arrays of one set the same number of rows",
                 )
 
 

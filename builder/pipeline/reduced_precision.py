@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from builder.triton import Golden
 
 FIX = (
-    "calibration: {data: [inputs.npz]} with realistic inputs; [goldens] uses the inputs of the "
+    "use calibration: {data: [inputs.npz]} with realistic inputs; [goldens] uses the inputs of the "
     "goldens; or train the module with fake quantization"
 )
 

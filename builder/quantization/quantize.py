@@ -69,11 +69,12 @@ def _scheme(precision: str, method: str, batches: Batches) -> Scheme:
     if precision not in SCHEMES:
         raise UsageError(
             f"precision {precision!r} quantizes nothing",
-            fix=f"one of {', '.join(SCHEMES)}",
+            fix=f"use one of {', '.join(SCHEMES)}",
         )
     if method not in METHODS:
         raise UsageError(
-            f"unknown calibration method {method!r}", fix=f"one of {', '.join(METHODS)}"
+            f"unknown calibration method {method!r}",
+            fix=f"use one of {', '.join(METHODS)}",
         )
     if method == "entropy" and SCHEMES[precision].dtype != torch.int8:
         raise UsageError(

@@ -33,7 +33,7 @@ def read_old(file: Path) -> dict[str, Any]:
         raise UsageError(
             f"not a report that trt-build wrote: {error}",
             where=str(file),
-            fix="trt-build report REPOSITORY --format json -o FILE writes one",
+            fix="write one with trt-build report REPOSITORY --format json -o FILE",
         ) from error
     return dict(record)
 

@@ -37,7 +37,7 @@ def format_of(file: Path) -> str:
     if file.suffix not in SUFFIXES:
         raise UsageError(
             f"{file.name!r} has no suffix that names a report format",
-            fix=f"--format {'|'.join(FORMATS)}, or a name that ends with {', '.join(SUFFIXES)}",
+            fix=f"use --format {'|'.join(FORMATS)}, or a name that ends with {', '.join(SUFFIXES)}",
         )
     return SUFFIXES[file.suffix]
 

@@ -146,7 +146,7 @@ class Access:
                 raise UsageError(
                     f"the client certificate cannot be used: {error}",
                     where=str(self.certificate),
-                    fix="a certificate in PEM, and its key without a passphrase",
+                    fix="use a certificate in PEM, and its key without a passphrase",
                 ) from error
         return context
 
@@ -178,7 +178,7 @@ def parsed(url: str) -> tuple[str, bool]:
     if not known or (separator and scheme not in SCHEMES):
         raise UsageError(
             f"{url!r} is not an address of an endpoint",
-            fix="HOST:PORT, as localhost:8000; with https:// or grpcs:// before it for TLS",
+            fix="write HOST:PORT, such as localhost:8000; begin with https:// or grpcs:// for TLS",
         )
     return bare, scheme in SECURE
 

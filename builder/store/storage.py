@@ -84,7 +84,7 @@ class Store:
         except ValueError as error:
             raise UsageError(
                 f"--store {url}: {error}",
-                fix="a folder, or a URL such as s3://bucket/plans",
+                fix="use a folder, or a URL such as s3://bucket/plans",
             ) from error
         except ImportError as error:
             raise EnvironmentProblem(

@@ -136,7 +136,7 @@ def _root(path: Path, names: list[str]) -> str:
     if any(".." in name.split("/") or "\\" in name for name in names):
         raise _refuse(
             path,
-            "has members that lead out of the archive; torch.jit.save writes none such",
+            "has members with paths outside of the archive, which torch.jit.save never writes",
         )
     return root
 

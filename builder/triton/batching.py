@@ -260,5 +260,5 @@ def _check_preferred(preferred: tuple[int, ...], size: int) -> None:
     if bad:
         raise UsageError(
             f"batching.preferred {bad} is outside 1 to {size}",
-            fix=f"sizes up to the profiles' maximum, {size}",
+            fix=f"use sizes up to the profiles' maximum, {size}",
         )

@@ -89,12 +89,12 @@ def _check_serve_as(artifact: ModelArtifact) -> None:
     if artifact.serve_as not in (*SERVE_AS, "pytorch_libtorch"):
         raise UsageError(
             f"unknown serve_as {artifact.serve_as!r}",
-            fix=f"one of {', '.join(SERVE_AS)}",
+            fix=f"use one of {', '.join(SERVE_AS)}",
         )
     if artifact.padding and artifact.serve_as in ("tensorrt_plan", "pytorch_libtorch"):
         raise PublishError(
             f"model {artifact.spec.name!r} has `pad`, and only the Python runtime pads inputs",
-            fix="--serve-as python, or remove `pad`",
+            fix="use --serve-as python, or remove `pad`",
         )
     if artifact.spec.defaults and artifact.serve_as in (
         "tensorrt_plan",
@@ -103,21 +103,21 @@ def _check_serve_as(artifact: ModelArtifact) -> None:
         raise PublishError(
             f"input {next(iter(artifact.spec.defaults))!r} of model {artifact.spec.name!r} has a"
             " default, and only the Python runtime fills in missing inputs",
-            fix="--serve-as python, or remove `default`",
+            fix="use --serve-as python, or remove `default`",
         )
     if artifact.segments and artifact.serve_as == "tensorrt_plan":
         raise PublishError(
             f"model {artifact.spec.name!r} runs in {len(artifact.segments)} segments, which one"
             " plan cannot contain",
             fix=(
-                "--layout ensemble serves each engine by Triton's TensorRT backend; or --serve-as"
-                " python"
+                "use --layout ensemble, with Triton's TensorRT backend for each engine, or"
+                " --serve-as python"
             ),
         )
     if artifact.serve_as == "tensorrt_plan" and not artifact.plan:
         raise PublishError(
             f"model {artifact.spec.name!r} has no plan to serve",
-            fix="build it, or --serve-as python",
+            fix="build it, or use --serve-as python",
         )
 
 

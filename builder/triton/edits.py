@@ -222,7 +222,7 @@ def _field(
         raise PublishError(
             f"{field.name} was edited by hand, and the new config has another value, too",
             where=str(edited),
-            fix="put it under `triton:` in the manifest, or --overwrite-edits",
+            fix="put it under `triton:` in the manifest, or pass --overwrite-edits",
         )
     new.ClearField(field.name)
     new.MergeFrom(_only(by_hand, field))

@@ -57,7 +57,7 @@ def _demanded(ensemble: EnsembleArtifact, steps: Configs, batch: int) -> None:
         raise UsageError(
             f"model {ensemble.spec.name!r} cannot be batched by Triton: its steps"
             f" {', '.join(without)} cannot",
-            fix="remove batching.enabled, or --layout fused",
+            fix="remove batching.enabled, or use --layout fused",
         )
 
 

@@ -101,7 +101,7 @@ def _check_version(version: str) -> None:
     if reason := refused(version):
         raise UsageError(
             f"batching.graphs: {reason}",
-            fix="leave batching.graphs out, or --serve-as python, whose own graphs are tested",
+            fix="remove batching.graphs, or use --serve-as python, whose graphs are tested",
         )
 
 

@@ -198,7 +198,7 @@ def models(repository: Path, only: Sequence[str] = ()) -> list[Path]:
         missing = f"no model {', '.join(map(repr, unknown))}" if unknown else "no model"
         raise UsageError(
             f"{repository} has {missing} that trt-build published",
-            fix=f"one of {', '.join(names)}"
+            fix=f"use one of {', '.join(names)}"
             if names
             else "name a repository of `trt-build repo`",
         )

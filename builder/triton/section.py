@@ -193,7 +193,7 @@ def _check_field(spec: ModelSpec, field: str, value: object) -> None:
         raise UsageError(
             f"triton.{field}: Triton's ModelConfig has no such field",
             where=manifest_location(spec, "triton", field),
-            fix=f"one of {', '.join(sorted(set(known) - set(OWNED)))}",
+            fix=f"use one of {', '.join(sorted(set(known) - set(OWNED)))}",
         )
     if field in OWNED:
         raise _owned(spec, OWNED[field], field)
@@ -213,7 +213,7 @@ def _merge(message: pb.ModelConfig, spec: ModelSpec, takes: Any) -> None:
         raise UsageError(
             f"triton.dynamic_batching: Triton does not batch model {message.name!r}",
             where=manifest_location(spec, "triton", "dynamic_batching"),
-            fix="leave it out, or batching: {enabled: true}",
+            fix="remove it, or use batching: {enabled: true}",
         )
     if part.instance_group:
         _instances(message, part)

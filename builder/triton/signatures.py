@@ -168,7 +168,7 @@ def require(repository: Path, public_key: Path, only: Sequence[str] = ()) -> Non
             "the signature is not valid: "
             + "; ".join(f"{name}: {reason}" for name, reason in sorted(found.items())),
             where=str(repository),
-            fix="build the model again, or `trt-build sign` what you have checked yourself",
+            fix="build the model again, or check the change and run `trt-build sign`",
         )
 
 

@@ -56,7 +56,7 @@ def arrange(new: Path, former: Path, wanted: Versions) -> None:
             raise UsageError(
                 f"{former.name!r} has {len(before)} versions, and the manifest keeps none",
                 where=str(former),
-                fix="versions: {keep: N} in the manifest, or `trt-build prune --keep 1` first",
+                fix="write versions: {keep: N} in the manifest, or run `trt-build prune --keep 1`",
             )
         return
     (own,) = published.versions(new)

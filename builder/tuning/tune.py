@@ -144,7 +144,7 @@ def tune(
     if spec.manifest is None:
         raise UsageError(
             f"model {spec.name!r} has no manifest that a configuration could be written into",
-            fix=f"trt-build init {spec.path}",
+            fix=f"write one with trt-build init {spec.path}",
         )
     with ExitStack() as stack:
         name = stack.enter_context(
@@ -229,7 +229,7 @@ class _Run:
         if not fitting:
             raise UsageError(
                 f"--max-batch {smallest}: each request of model {self.spec.name!r} has more rows",
-                fix="a larger --max-batch, or smaller --requests",
+                fix="use a larger --max-batch or smaller --requests",
             )
         return fitting
 

@@ -59,7 +59,7 @@ def test_a_dead_process_is_noticed_by_the_models_name(tmp_path: Path) -> None:
         unknown = health(repository, server, "--only", "othr")
         assert (
             unknown.exit_code == 2
-            and "fix:   one of other, pair, scorer\n" in unknown.output
+            and "fix:   use one of other, pair, scorer\n" in unknown.output
         )
     gone = health(repository, server)
     assert gone.exit_code == 4 and "no Triton server responds" in gone.output
