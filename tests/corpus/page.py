@@ -12,11 +12,11 @@ PAGE, JSON = ROOT / "docs/corpus.md", ROOT / "docs/corpus.json"
 
 VERDICTS = {
     "whole": "one TensorRT engine",
-    "pieces": "TensorRT segments with torch between them",
+    "partitioned": "TensorRT segments with torch between them",
     "torch": "served by torch",
     "no endpoint": "`repo` failed",
     "fails in torch": "the file itself fails in torch at sizes of its manifest",
-    "not made": "torch could not script or trace the module, so there is no file",
+    "no file": "torch could not script or trace the module, so there is no file",
 }
 HEAD = """# Corpus
 
@@ -38,7 +38,7 @@ Most rows were measured on a host with 32 cores on 2026-11-25, with transformers
 def text(rows: Sequence[dict[str, Any]]) -> str:
     """The page: a count for each verdict, models whose `check` and `repo` differ, then all rows."""
     counts = Counter(row["verdict"] for row in rows)
-    made = [row for row in rows if row["verdict"] != "not made"]
+    made = [row for row in rows if row["verdict"] != "no file"]
     lines = [HEAD, "| verdict | models | meaning |", "|---|---:|---|"]
     lines += [
         f"| {name} | {counts[name]} | {meaning} |" for name, meaning in VERDICTS.items()

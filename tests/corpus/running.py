@@ -19,7 +19,7 @@ MODULE_FAILS = "the original module fails"
 
 
 def run(name: str) -> Row:
-    """The row of one model: `verdict` is whole, pieces, torch, no endpoint, or not made."""
+    """The row of one model: `verdict` is whole, partitioned, torch, no endpoint, or no file."""
     warnings.simplefilter("ignore")
     entry = corpus()[name]
     row: Row = {"name": name, "source": entry.source, "mode": entry.mode}
@@ -31,7 +31,7 @@ def run(name: str) -> Row:
             module, inputs = entry.make()
             module.save(str(models / "model.pt"))
         except Exception as error:
-            return {**row, "verdict": "not made", "reason": first_line(error)}
+            return {**row, "verdict": "no file", "reason": first_line(error)}
         manifest = yaml.safe_dump(entry.manifest(inputs))
         (models / "model.yaml").write_text(manifest)
         row |= _judge(models, Path(folder, "repository"))
@@ -57,7 +57,7 @@ def _judge(models: Path, repository: Path) -> Row:
     elif not result.segments:
         verdict, reason = "whole", ""
     else:
-        verdict = "pieces" if "tensorrt" in result.segments else "torch"
+        verdict = "partitioned" if "tensorrt" in result.segments else "torch"
         reason = next((w for w in result.warnings if w.startswith("in torch")), "")
         reason = reason or next(iter(result.warnings), "")
     return {

@@ -43,11 +43,11 @@ def test_verdicts_of_check_and_repo_agree(monkeypatch: pytest.MonkeyPatch) -> No
         "name": "raises",
         "source": "test",
         "mode": "traced",
-        "verdict": "not made",
+        "verdict": "no file",
         "reason": "not for tracing",
     }
     assert (
-        rows["unique"]["verdict"] in ("torch", "pieces")
+        rows["unique"]["verdict"] in ("torch", "partitioned")
         and rows["unique"]["check_agrees"]
     )
     text = page.text(list(rows.values()))
