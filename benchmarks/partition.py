@@ -6,9 +6,10 @@
 One client sends one request at a time over gRPC: the opt golden. torch alone is the same model with
 everything in torch, served by the same runtime. Times are in milliseconds. With a GPU and the
 `tensorrt` flavor, plans run the segments. Otherwise torch runs all of them, and only the layouts
-differ. Both layouts take their plans from one store. No case begins after the budget. `--keep` appends a row
-each to benchmarks/results/partition.jsonl, `--table` writes the rows of that file and of partition_linear.jsonl
-into docs/partition.md.
+differ. Both layouts take their plans from one store. No case begins after the budget.
+
+`--keep` appends a row for each to benchmarks/results/partition.jsonl. `--table` writes the rows of
+that file and of partition_linear.jsonl into docs/partition.md.
 """
 
 from __future__ import annotations
