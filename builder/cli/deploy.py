@@ -16,7 +16,7 @@ from builder.errors import UsageError
 from builder.report import size
 
 if TYPE_CHECKING:
-    from builder.deployment import Settings, Written
+    from builder.deployment import Settings, WrittenManifests
 
 COUNT = click.IntRange(1)
 OF_THE_BASE = (
@@ -155,7 +155,7 @@ def deploy_command(
     terminal.result(_as_data(found), lambda: show(terminal, found))
 
 
-def _as_data(found: Written) -> dict[str, Any]:
+def _as_data(found: WrittenManifests) -> dict[str, Any]:
     work = found.workload
     return {
         "folder": found.folder,
@@ -207,7 +207,7 @@ def _label(text: str) -> tuple[str, str]:
     return key, value
 
 
-def show(terminal: Terminal, found: Written) -> None:
+def show(terminal: Terminal, found: WrittenManifests) -> None:
     """Print the files, the resources of a replica, and the next command."""
     work = found.workload
     for name in found.files:

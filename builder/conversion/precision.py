@@ -116,7 +116,7 @@ class Policy:
         """
         if self.half is None or not self.typed or operator in QUANTIZING:
             return None
-        if self._kept(operator, name):
+        if self._in_float32(operator, name):
             return torch.float32
         if operator in REDUCED:
             return self.half
@@ -124,12 +124,20 @@ class Policy:
 
     def constrains(self, operator: str, name: str) -> bool:
         """Whether the layers of `operator` must be constrained to float32."""
-        return self.half is not None and not self.typed and self._kept(operator, name)
+        return (
+            self.half is not None
+            and not self.typed
+            and self._in_float32(operator, name)
+        )
 
     def leaves_to_tensorrt(self, operator: str, name: str) -> bool:
         """Whether TensorRT may compute `operator` in float16, and chooses itself."""
         chooses = self.half == torch.float16 and not self.typed
-        return chooses and operator not in QUANTIZING and not self._kept(operator, name)
+        return (
+            chooses
+            and operator not in QUANTIZING
+            and not self._in_float32(operator, name)
+        )
 
     def spared(self, name: str) -> tuple[str, ...]:
         """The layer types that `constrain` does not change; none if the user requested float32 by
@@ -137,7 +145,7 @@ class Policy:
         """
         return () if self._named(name) else SELF_KEPT
 
-    def _kept(self, operator: str, name: str) -> bool:
+    def _in_float32(self, operator: str, name: str) -> bool:
         return operator in KEPT or self._named(name)
 
     def _named(self, name: str) -> bool:

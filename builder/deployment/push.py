@@ -183,7 +183,7 @@ class _Push:
             timeout=to.timeout,
             access=to.access,
         )
-        return _words(found)
+        return _causes(found)
 
     def _candidate_problems(self) -> tuple[str, ...]:
         """Load the model under another name, verify all its goldens, and unload it."""
@@ -357,7 +357,7 @@ def _ticks(deadline: float) -> Iterator[float]:
         time.sleep(control.POLL_SECONDS)
 
 
-def _words(found: ModelParity) -> tuple[str, ...]:
+def _causes(found: ModelParity) -> tuple[str, ...]:
     """Why a model failed, one text for each cause; empty if it passed."""
     if found.passed:
         return ()

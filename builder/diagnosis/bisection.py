@@ -141,7 +141,7 @@ class _Bisect:
         try:
             with self.clock.phase("compare every pass"):
                 stages.lower(loaded, paranoid=watch)
-        except passes.Found as found:
+        except passes.FaultyPass as found:
             located = passes.culprit_of(found, inputs)
             if located is None:
                 note = (
@@ -208,7 +208,7 @@ class _Bisect:
 
     def _reduced_pass(
         self,
-        found: passes.Found,
+        found: passes.FaultyPass,
         own: str,
         inputs: Sequence[torch.Tensor],
         culprit: Culprit,

@@ -43,7 +43,7 @@ class Recorded:
         return dict(zip(own, self.names, strict=True))
 
 
-class Found(Exception):
+class FaultyPass(Exception):
     """A pass changed the output. Contains the graphs before and after it."""
 
     def __init__(
@@ -57,8 +57,8 @@ class Found(Exception):
 
 
 class PassWatch(Paranoid):
-    """Compares the graph's output with the golden after every pass, and raises Found at the first
-    difference.
+    """Compares the graph's output with the golden after every pass, and raises FaultyPass
+    at the first difference.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class PassWatch(Paranoid):
         self.last: Recorded | None = None
 
     def check(self, graph: Graph, step: Pass) -> None:
-        """Raise Found if the output no longer equals the golden's."""
+        """Raise FaultyPass if the output no longer equals the golden's."""
         if len(list(graph.inputs())) != len(self.inputs):
             return  # before the inputs are flat, the graph cannot be run
         problem = self._problem(graph)
         now = _recorded(graph)
         if problem is not None:
-            raise Found(step.name, self.last, now, problem)
+            raise FaultyPass(step.name, self.last, now, problem)
         self.last = now
 
     def _problem(self, graph: Graph) -> str | None:
@@ -125,7 +125,7 @@ def _recorded(graph: Graph) -> Recorded:
 
 
 def culprit_of(
-    found: Found, inputs: Sequence[torch.Tensor]
+    found: FaultyPass, inputs: Sequence[torch.Tensor]
 ) -> tuple[Culprit, str] | None:
     """Return the node as it was before the pass, with the pass as its function, and the name of its
     value in `found.before`.
@@ -153,7 +153,7 @@ def culprit_of(
 
 
 def _culprit(
-    found: Found, old: _Names, name: str, agreed: int
+    found: FaultyPass, old: _Names, name: str, agreed: int
 ) -> tuple[Culprit, str] | None:
     node = old.makers.get(name)
     if node is None:

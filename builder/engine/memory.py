@@ -110,7 +110,7 @@ def _cgroups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
     """The mounted cgroup, which is a container's own, and its descendants that contain this
     process, with their files.
     """
-    within = dict(_own(root / "proc/self/cgroup"))
+    within = dict(_memory_lines(root / "proc/self/cgroup"))
     for controller, names in FILES.items():
         mounted = root / "sys/fs/cgroup" / controller
         innermost = mounted / within.get(controller, "").lstrip("/")
@@ -121,7 +121,7 @@ def _cgroups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
         )
 
 
-def _own(path: Path) -> Iterator[tuple[str, str]]:
+def _memory_lines(path: Path) -> Iterator[tuple[str, str]]:
     """The (controller, cgroup) of each line about memory: `0::/user.slice` in version 2,
     `4:memory:/docker/1f` in version 1.
     """

@@ -53,7 +53,7 @@ def source_location(node: Node) -> str:
     if not frames:
         module = _module(node) or path_of(node.getModuleHierarchy(), {})
         return f"graph, in module {module}" if module else "graph"
-    own = _own(frames)
+    own = _model_frame(frames)
     shown = own or frames[0]
     inner = f" (in {_described(frames[0])})" if shown != frames[0] else ""
     if exported := _EXPORTED.search(node.sourceRange()):
@@ -86,7 +86,7 @@ def source_line(node: Node) -> str:
     own = [frames for frames in found if frames[0][0] != _BUILTIN]
     if found:
         frames = (own or found)[0]
-        return _described(_own(frames) or frames[0]) + within
+        return _described(_model_frame(frames) or frames[0]) + within
     return f"a node of kind {node.kind()}{within} (the file has no source for it)"
 
 
@@ -105,7 +105,7 @@ def located(value: Value) -> Node:
     return next((one for one in (node, *producers, *users) if one.sourceRange()), node)
 
 
-def _own(frames: Sequence[Frame]) -> Frame | None:
+def _model_frame(frames: Sequence[Frame]) -> Frame | None:
     """The innermost line that belongs to the model."""
     for frame in frames:
         path = frame[0]
@@ -150,7 +150,7 @@ def _near(node: Node) -> Frame | None:
     """The model's line of the nearest producer."""
     searched = [value.node() for value in node.inputs()]
     for count, producer in enumerate(searched):
-        own = _own(_frames(producer))
+        own = _model_frame(_frames(producer))
         if own and own[0] != _BUILTIN:
             return own
         if count == _NEIGHBOURS:

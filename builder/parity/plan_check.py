@@ -59,7 +59,7 @@ class Tools:
 
 
 @dataclass(frozen=True)
-class Right:
+class CorrectPlan:
     """A correct plan, whose outputs are within the tolerance on every golden, and its conversion.
     `steps` reports the problems of earlier plans; `kept` are patterns for keep_fp32.
     """
@@ -84,7 +84,7 @@ def check(
     spec: ModelSpec,
     options: BuildOptions,
     tools: Tools | None = None,
-) -> Right:
+) -> CorrectPlan:
     """The plan if it is correct, else the first correct plan of the steps above.
 
     Goldens have the conversion's inputs and outputs; without goldens the plan is returned
@@ -94,7 +94,7 @@ def check(
     checker = _Check(goldens, spec, options, tools or on_gpu())
     problem = checker.problem(plan)
     if problem is None:
-        return Right(conversion, plan)
+        return CorrectPlan(conversion, plan)
     checker.steps.append(f"the plan is wrong: {problem}")
     found = checker.by_other_tactics(conversion) or checker.in_float32(conversion)
     if found is not None:
@@ -150,15 +150,15 @@ class _Check:
             return failure.message
         return None
 
-    def by_other_tactics(self, conversion: Conversion) -> Right | None:
+    def by_other_tactics(self, conversion: Conversion) -> CorrectPlan | None:
         """A correct plan without some of the tactic sources, or None."""
         for without, options in _fewer_sources(self.options, self.tools.sources):
             plan = self._attempt(conversion, options, f"without {', '.join(without)}")
             if plan is not None:
-                return Right(conversion, plan, tuple(self.steps))
+                return CorrectPlan(conversion, plan, tuple(self.steps))
         return None
 
-    def in_float32(self, conversion: Conversion) -> Right | None:
+    def in_float32(self, conversion: Conversion) -> CorrectPlan | None:
         """A correct plan with one differing layer after another in float32, or None."""
         from builder.conversion import reduces
 
@@ -178,7 +178,7 @@ class _Check:
             )
             plan = self._attempt(conversion, self.options, f"with {layer} in float32")
             if plan is not None:
-                return Right(conversion, plan, tuple(self.steps), patterns)
+                return CorrectPlan(conversion, plan, tuple(self.steps), patterns)
         return None
 
     def _attempt(

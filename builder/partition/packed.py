@@ -109,11 +109,11 @@ def _parts(seen: View) -> set[str]:
     """The values that are a part of a packed sequence, or its number of rows."""
     parts: set[str] = set()
     for step in seen.steps:
-        parts.update(_made(step, parts))
+        parts.update(_packed_outputs(step, parts))
     return parts
 
 
-def _made(step: Step, parts: set[str]) -> Sequence[str]:
+def _packed_outputs(step: Step, parts: set[str]) -> Sequence[str]:
     if step.key == PACK:
         return step.outputs
     if step.key in LAYERS:

@@ -24,7 +24,7 @@ TENSORRT = "tensorrt"
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptInTorch:
     """Nodes that must stay in torch according to earlier attempts: indices of top-level nodes of
     the graph, each with a reason. `branches` False: no engines inside branches.
     """
@@ -78,7 +78,7 @@ def convert_or_partition(
     lowered: LoweredGraph,
     spec: ModelSpec,
     names: Sequence[str],
-    earlier: Kept,
+    earlier: KeptInTorch,
 ) -> Conversion | PartitionedConversion:
     """One conversion of the whole graph if TensorRT supports all of it and the manifest keeps
     nothing in torch, else the segments. `names` are the names of the outputs, `earlier` the result
@@ -96,7 +96,7 @@ def convert_or_partition(
     if lowered.flags:
         defects = earlier.reasons
     elif not (wishes.ops or kept or beyond or earlier.reasons) or wishes.require_full:
-        whole = _whole(lowered, spec)
+        whole = _convert_whole(lowered, spec)
         if not isinstance(whole, tuple):
             return whole
         defects = whole
@@ -110,7 +110,9 @@ def convert_or_partition(
     return _Partitioner(lowered, spec, kept, list(defects), earlier=without).run()
 
 
-def _whole(lowered: LoweredGraph, spec: ModelSpec) -> Conversion | tuple[str, ...]:
+def _convert_whole(
+    lowered: LoweredGraph, spec: ModelSpec
+) -> Conversion | tuple[str, ...]:
     """One conversion of the whole graph; else the defects of trt-build that prevent it, which are
     none where TensorRT lacks an operator. Raises the error with `fallback.require_full`.
     """
@@ -200,7 +202,7 @@ class _Partitioner:
         defects: list[str],
         *,
         is_branch: bool = False,
-        earlier: Kept = Kept(),
+        earlier: KeptInTorch = KeptInTorch(),
     ) -> None:
         self.lowered, self.spec = lowered, spec
         self.defects, self.is_branch = defects, is_branch

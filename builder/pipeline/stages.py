@@ -408,7 +408,7 @@ def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
 def convert(
     prepared: Prepared,
     layout: str = "auto",
-    kept: fallback.Kept = fallback.Kept(),  # noqa: B008
+    kept: fallback.KeptInTorch = fallback.KeptInTorch(),  # noqa: B008
     *,
     compares: bool = True,
 ) -> Converted:

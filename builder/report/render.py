@@ -76,7 +76,7 @@ def _html(report: Mapping[str, Any]) -> str:
 def _markdown(report: Mapping[str, Any]) -> str:
     environment = _environment(autoescape=False, finalize=_cell)
     return environment.get_template("report.md.jinja").render(
-        **_context(report, _plain)
+        **_context(report, _text_alone)
     )
 
 
@@ -123,7 +123,7 @@ def _context(report: Mapping[str, Any], figure: Figure) -> dict[str, Any]:
         "classes": CLASSES,
         "worst": WORST_GOLDENS,
         "most_rows": MOST_ROWS,
-        "written": _written,
+        "written": _value_text,
         "listed": _listed,
     }
 
@@ -155,11 +155,11 @@ def _listed(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 _STAMPS = ("name", "current", "published", "trt_build")
 
 
-def _written(value: float | str) -> str:
+def _value_text(value: float | str) -> str:
     return "none" if value is None else formatting.number(value)
 
 
-def _plain(pointer: str, text: str, value: float | None) -> str:
+def _text_alone(pointer: str, text: str, value: float | None) -> str:
     return text
 
 

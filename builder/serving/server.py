@@ -398,7 +398,7 @@ def _command(
 ) -> list[str]:
     return [
         str(installation.executable),
-        f"--model-repository={_plain(repository.resolve(), folder)}",
+        f"--model-repository={_plain_path(repository.resolve(), folder)}",
         *(f"{flag}={number}" for flag, number in port.items()),
         *(f"--{service}-address={address}" for service in ("http", "grpc", "metrics")),
         *flags.ALWAYS,
@@ -424,7 +424,7 @@ def _guard(server: int, folder: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def _plain(path: Path, folder: Path) -> Path:
+def _plain_path(path: Path, folder: Path) -> Path:
     """Return the path, or a link to it if it has special characters.
 
     The Python backend passes paths to a shell without quotes and reads them as ASCII.

@@ -38,7 +38,7 @@ def key() -> bytes:
     """
     given = os.environ.get(KEY_VARIABLE)
     if given is None:
-        given = _kept(key_file())
+        given = _read_key(key_file())
     if len(given) < LEAST:
         raise ValueError(
             f"the store's key ({KEY_VARIABLE}) has fewer than {LEAST} characters"
@@ -74,7 +74,7 @@ HANDLERS: dict[str, Callable[..., Any]] = {SIGN: sign, IS_SIGNED: is_signed}
 """The functions that a worker which uses the store calls in its parent (processes.Task)."""
 
 
-def _kept(file: Path) -> str:
+def _read_key(file: Path) -> str:
     if not file.exists():
         _make(file)
     mode = file.stat().st_mode

@@ -175,7 +175,7 @@ def _complete(
     the config.
     """
     for version in earlier:
-        _keep(version, folder)
+        _add_version(version, folder)
     (current, *_) = published.versions(folder)
     kept = [
         Version(v.number, folder, folder / VERSIONS / str(v.number)) for v in earlier
@@ -215,7 +215,7 @@ def _parsed(text: str, where: str) -> ModelConfig:
     return parse_config(text, where)
 
 
-def _keep(version: Version, folder: Path) -> None:
+def _add_version(version: Version, folder: Path) -> None:
     """Add a version to the model in `folder` as one that is not current."""
     own = f"{version.number}/"
     record = folder / VERSIONS / str(version.number)

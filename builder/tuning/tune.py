@@ -28,7 +28,7 @@ from builder.engine import gpu
 from builder.errors import EnvironmentProblem, ServerError, TrtBuildError, UsageError
 from builder.manifest import ModelSpec
 from builder.parity import PublishedModel, served
-from builder.repository import Kept, ModelResult, Settings, build_variant
+from builder.repository import KeptArtifacts, ModelResult, Settings, build_variant
 from builder.serving import control
 from builder.tuning import queueing
 from builder.tuning.goal import Goal
@@ -183,7 +183,7 @@ class _Run:
         self.folder = repository / spec.name
         self.progress = progress or (lambda subject, phase: None)
         self.on_trial = on_trial or (lambda trial: None)
-        self.kept = Kept(repository.with_name("kept"))
+        self.kept = KeptArtifacts(repository.with_name("kept"))
         self.began = time.monotonic()
         self.count = 0
         self.seconds: dict[str, float] = {}
@@ -509,11 +509,11 @@ class _Run:
         if torch is None or torch.score is None:
             return None
         if plan is None or plan.score is None:
-            return f"only torch holds the limit, with {_words(torch.configuration)}"
+            return f"only torch holds the limit, with {_text(torch.configuration)}"
         gain = self.goal.gain(abs(plan.score), abs(torch.score))
         if gain < SMALLEST_GAIN:
             return None
-        return f"torch is {gain:.2f} times as good as the plan, with {_words(torch.configuration)}"
+        return f"torch is {gain:.2f} times as good as the plan, with {_text(torch.configuration)}"
 
 
 def _facts(model: PublishedModel, result: ModelResult) -> Facts:
@@ -549,7 +549,7 @@ def _mean(scores: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known and len(known) == len(scores) else None
 
 
-def _words(configuration: Configuration) -> str:
+def _text(configuration: Configuration) -> str:
     return ", ".join(f"{name} {value}" for name, value in configuration.items())
 
 

@@ -96,7 +96,7 @@ def check(
     wrong: Callable[[Any, BuildOptions], str | None],
     precision: str = "fp16",
     network: type[Net] = Net,
-) -> tuple[plan_check.Right, Gpu]:
+) -> tuple[plan_check.CorrectPlan, Gpu]:
     torch.manual_seed(0)
     module = network().eval()
     conversion = builder.convert(

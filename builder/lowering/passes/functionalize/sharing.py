@@ -46,7 +46,7 @@ def holds(value: Value) -> bool:
 
 def written(node: Node) -> list[int]:
     """The indices of the inputs that a node writes in place."""
-    return _written(node.schema())
+    return _written_arguments(node.schema())
 
 
 def writes(node: Node) -> bool:
@@ -55,7 +55,7 @@ def writes(node: Node) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _written(schema_text: str) -> list[int]:
+def _written_arguments(schema_text: str) -> list[int]:
     if schema_text == "(no schema)" or "!" not in schema_text:
         return []
     arguments = ir.parse_schema(schema_text).arguments
