@@ -187,14 +187,14 @@ def _show(terminal: Terminal, found: dict[str, Result]) -> None:
 
 
 def _show_difference(terminal: Terminal, found: Bisection) -> None:
-    from builder.diagnosis import words
+    from builder.diagnosis import description
 
     terminal.line(
         f"{found.name}: {found.step} differs from the original module on golden {found.golden}:"
         f" {found.problem}",
         color="red",
     )
-    for label, text in words(found):
+    for label, text in description(found):
         terminal.line(f"  {label:9} {text}")
     if found.culprit and found.culprit.share is not None:
         terminal.line(f"  {'share':9} {percent(found.culprit.share)} of its tolerance")

@@ -201,7 +201,7 @@ def convert(ctx: Lengths, value: Scalar, dtype: torch.dtype) -> Any:
     if value.dtype == dtype:
         return value
     if value.doubles is not None and dtype == torch.int64:
-        return doubles.whole(ctx, value.doubles)
+        return doubles.truncated(ctx, value.doubles)
     output = ctx.cast(value.tensor, dtypes.carrier(dtype))
     keeps = value.dtype == torch.int64 and dtype == torch.float32
     exact = doubles.of(ctx, value) if keeps else None

@@ -136,7 +136,9 @@ class _Push:
     def run(self) -> Pushed:
         begin = time.monotonic()
         found = self._run()
-        number = versions.found(self.folder)[0].number if self.folder.is_dir() else None
+        number = (
+            versions.of_model(self.folder)[0].number if self.folder.is_dir() else None
+        )
         return replace(found, number=number, seconds=round(time.monotonic() - begin, 2))
 
     def _run(self) -> Pushed:
@@ -158,7 +160,7 @@ class _Push:
     def _same_files(self) -> bool:
         """Whether the server's repository has the pushed version and the server its config."""
         there = published.versions(self.folder)
-        own = versions.found(self.source)[0]
+        own = versions.of_model(self.source)[0]
         return bool(there) and versions.same(own, there[0]) and not self._differences()
 
     def _differences(self) -> tuple[str, ...]:
@@ -307,7 +309,7 @@ class _Push:
     def _has(self, folder: Path, before: _Seen | None) -> bool:
         """Whether the server has loaded `folder`, and no longer has the state `before`."""
         client, name = self.api.client, folder.name
-        number = versions.found(folder)[0].number
+        number = versions.of_model(folder)[0].number
         if not client.is_model_ready(name, str(number)):
             return False
         text = (folder / CONFIG).read_text(encoding="utf-8")

@@ -301,7 +301,7 @@ def _tensor(golden: Golden, name: str) -> torch.Tensor:
     return to_torch(golden.inputs[name])
 
 
-def words(found: Bisection) -> Iterator[tuple[str, str]]:
+def description(found: Bisection) -> Iterator[tuple[str, str]]:
     """The (label, text) pairs of the lines that describe the node."""
     culprit = found.culprit
     if culprit is None:

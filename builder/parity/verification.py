@@ -24,7 +24,7 @@ from builder.parity.results import (
     ModelParity,
     milliseconds,
     percentiles,
-    way,
+    transport,
 )
 from builder.parity.served import PublishedModel
 from builder.parity.shared_memory import BODY
@@ -252,11 +252,11 @@ def _ask(
             response = ask()
             times = [milliseconds(ask) for _ in range(repeat)]
     except FAILURES as error:
-        return GoldenResult(golden.name, way(protocol, memory), None, str(error))
+        return GoldenResult(golden.name, transport(protocol, memory), None, str(error))
     comparison = _compare(model, response, golden)
     return GoldenResult(
         golden.name,
-        way(protocol, memory),
+        transport(protocol, memory),
         comparison,
         None,
         *percentiles(times),

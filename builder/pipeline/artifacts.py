@@ -215,7 +215,7 @@ def _recorded(names: Collection[str], goldens: Sequence[Golden]) -> list[NDArray
     return [side[name] for side in sides for name in names if name in side]
 
 
-def whole(
+def of_conversion(
     spec: ModelSpec,
     conversion: Conversion,
     plan: Plan,

@@ -93,7 +93,7 @@ def quantized(
 
     chosen = spec.calibration
     if chosen is None:
-        own = quantization.own(lowered)
+        own = quantization.trained_scales(lowered)
         if own is None:
             message = (
                 f"precision {spec.precision} requires calibration data: the"

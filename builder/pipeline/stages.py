@@ -638,7 +638,7 @@ def assemble(built: Built, order: Order) -> Checked:
     if converted.partitioned is None:
         (part,) = converted.networks
         plan = built.plans[part.location]
-        artifact = artifacts.whole(
+        artifact = artifacts.of_conversion(
             prepared.spec, part.conversion, plan, prepared.goldens, order.serve_as
         )
         layout, reason = "single", ""

@@ -25,7 +25,7 @@ from typing import Any
 from builder.engine import Plan
 from builder.errors import EnvironmentProblem, UsageError
 from builder.store import signing, urls
-from builder.store.canonical import plain, text
+from builder.store.canonical import normalized, text
 
 FORMAT = 2
 MOVING = ("file", "local", "sftp", "ssh", "smb", "hdfs", "webhdfs")
@@ -270,7 +270,7 @@ class Store:
 
 
 def _sign(record: Mapping[str, Any]) -> bytes:
-    content = plain(record)
+    content = normalized(record)
     return text(
         {**content, "format": FORMAT, "signature": signing.sign(text(content))}
     ).encode()

@@ -78,7 +78,7 @@ def adopt_edits(folder: Path, spec: ModelSpec) -> dict[str, Any]:
             where=str(spec.path),
             fix=f"write one with `trt-build init {spec.path}`",
         )
-    versions.plain(folder)
+    versions.require_plain(folder)
     with published.shaped(folder):
         _only_own(folder)
         values = wanted(folder, spec)

@@ -311,7 +311,7 @@ def find(folder: Path, number: int | None) -> Version:
 
     Raises UsageError if there is none, PublishError if its files are damaged.
     """
-    current, *kept = found(folder)
+    current, *kept = of_model(folder)
     below = [version for version in kept if version.number < current.number]
     if number is not None:
         chosen = next((version for version in kept if version.number == number), None)
@@ -325,11 +325,11 @@ def find(folder: Path, number: int | None) -> Version:
             where=str(folder),
             fix=f"kept versions: {numbers}; `versions: {{keep: N}}` in the manifest keeps more",
         )
-    whole(chosen)
+    require_undamaged(chosen)
     return chosen
 
 
-def plain(folder: Path) -> None:
+def require_plain(folder: Path) -> None:
     """Raise PublishError if the folder of the model or of a step has links, pipes or devices."""
     steps = [folder.parent / step for step in published.step_names(folder)]
     for one in (folder, *(step for step in steps if step.exists())):
@@ -341,7 +341,7 @@ def plain(folder: Path) -> None:
             )
 
 
-def whole(version: Version) -> None:
+def require_undamaged(version: Version) -> None:
     """Raise PublishError if a file of the version differs from its published state."""
     if broken := next(version.damaged(), None):
         raise PublishError(
@@ -351,7 +351,7 @@ def whole(version: Version) -> None:
         )
 
 
-def found(folder: Path) -> list[Version]:
+def of_model(folder: Path) -> list[Version]:
     """The versions of a published model, the current one first.
 
     Raises UsageError if there is no such model.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from builder.lowering import lower
-from builder.quantization import own, quantize, trained
+from builder.quantization import quantize, trained, trained_scales
 from builder.quantization.results import OWN
 
 SCALES, ZEROS = (
@@ -66,7 +66,7 @@ def test_a_product_counts_as_8_bits_only_where_tensorrt_computes_it_so(
     activation: str, weight: str
 ) -> None:
     module = torch.jit.trace(Rounded(activation, weight).eval(), torch.randn(2, 4))
-    found = own(lower(module))
+    found = trained_scales(lower(module))
     assert found is not None
     (layer,) = found.layers
     assert layer.reason == CASES[activation, weight]

@@ -21,9 +21,9 @@ from builder.conversion.converters.padding import padded
 from builder.conversion.converters.scattering import (
     matches,
     ranked,
+    scattered,
     unranked,
     upright,
-    written,
 )
 from builder.conversion.dynamic import Size, bounds, expression
 from builder.conversion.evaluators.creation import filled
@@ -304,5 +304,5 @@ def put(
     if accumulate:
         result = accumulated(ctx, flat, 0, index, source, "sum")
     else:
-        result = written(ctx, flat, index, source, 0)
+        result = scattered(ctx, flat, index, source, 0)
     return ctx.reshape(result, sizes)

@@ -96,7 +96,7 @@ def fmod(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     """self - trunc(self / other) other: the sign of self"""
     dtype = ctx.promoted(x, other)
     if not dtype.is_floating_point:
-        return rest(ctx, x, other, truncated_quotient(ctx, x, other))
+        return remainder_of(ctx, x, other, truncated_quotient(ctx, x, other))
     a, b = ctx.operands(x, rounded(other, dtype), dtype=torch.float32)
     sizes = [
         ctx.unary("ABS", t) for t in (a, b)
@@ -119,7 +119,7 @@ def remainder(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
     dtype = ctx.promoted(x, other)
     if dtype.is_floating_point and not power_of_two(other):
         return ctx.cast(floored(ctx, x, rounded(other, dtype))[1], dtype)
-    return rest(ctx, x, other, floored_quotient(ctx, x, other))
+    return remainder_of(ctx, x, other, floored_quotient(ctx, x, other))
 
 
 def rounded(divisor: Operand, dtype: torch.dtype) -> Operand:
@@ -131,7 +131,7 @@ def rounded(divisor: Operand, dtype: torch.dtype) -> Operand:
     return divisor
 
 
-def rest(
+def remainder_of(
     ctx: ConversionContext, x: Operand, other: Operand, quotient: ITensor
 ) -> ITensor:
     """x - quotient other, in the dtype that x and other promote to"""

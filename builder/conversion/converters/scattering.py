@@ -17,7 +17,7 @@ from builder.conversion.values import Operand, Scalar, Tensor
 from builder.engine import ITensor, trt
 
 
-def written(
+def scattered(
     ctx: ConversionContext, x: ITensor, index: Tensor, updates: ITensor, axis: int
 ) -> ITensor:
     """x with updates[i] written to index[i] along an axis: one IScatterLayer."""
@@ -50,7 +50,7 @@ def scatter(
 ) -> ITensor:
     """self[index[i][j]][j] = src[i][j] for dim 0"""
     whole, index, src = ranked(ctx, x, index, src)
-    result = written(
+    result = scattered(
         ctx, whole, index, slice_to(ctx, src, ctx.sizes(index)), ctx.axis(whole, dim)
     )
     return unranked(ctx, x, result)
@@ -104,7 +104,7 @@ def index_copy(
     positions = ctx.expand(
         as_index(ctx, upright(ctx, index, axis, ctx.rank(whole))), ctx.sizes(source)
     )
-    result = written(ctx, whole, positions, source, axis)
+    result = scattered(ctx, whole, positions, source, axis)
     return unranked(ctx, x, result)
 
 
@@ -161,4 +161,4 @@ def in_steps(
         positions = counted(ctx, start, step, count, torch.int64)
     column = as_index(ctx, upright(ctx, positions, axis, ctx.rank(x)))
     index = ctx.expand(column, ctx.sizes(src))
-    return written(ctx, x, index, src, axis)
+    return scattered(ctx, x, index, src, axis)

@@ -44,14 +44,14 @@ def holds(value: Value) -> bool:
     return value.type().kind() in HOLDERS
 
 
-def written(node: Node) -> list[int]:
+def written_inputs(node: Node) -> list[int]:
     """The indices of the inputs that a node writes in place."""
     return _written_arguments(node.schema())
 
 
 def writes(node: Node) -> bool:
     """Whether a node writes one of its inputs in place."""
-    return bool(written(node))
+    return bool(written_inputs(node))
 
 
 @lru_cache(maxsize=4096)
