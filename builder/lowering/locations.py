@@ -28,7 +28,7 @@ _BUILTIN = "<string>"
 """The file name of torch's own operators in TorchScript, such as `x.shape`, and of models that were
 scripted from a string.
 """
-_NEIGHBOURS = 16
+_NEIGHBORS = 16
 """Maximum number of producers to search for a line of the model's own source, for a node from
 torch's library.
 """
@@ -153,7 +153,7 @@ def _near(node: Node) -> Frame | None:
         own = _model_frame(_frames(producer))
         if own and own[0] != _BUILTIN:
             return own
-        if count == _NEIGHBOURS:
+        if count == _NEIGHBORS:
             return None
         searched += [value.node() for value in producer.inputs()]
     return None

@@ -57,7 +57,7 @@ def true_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
 def divide_rounded(
     ctx: ConversionContext, x: Tensor, other: Operand, rounding_mode: str | None
 ) -> ITensor:
-    """self / other, rounded towards zero ("trunc") or down ("floor")"""
+    """self / other, rounded toward zero ("trunc") or down ("floor")"""
     if rounding_mode is None:
         return true_quotient(ctx, x, other)
     return {"trunc": truncated_quotient, "floor": floored_quotient}[rounding_mode](
@@ -66,7 +66,7 @@ def divide_rounded(
 
 
 def truncated_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
-    """The quotient rounded towards zero. DIV of integers already rounds so, as in C."""
+    """The quotient rounded toward zero. DIV of integers already rounds so, as in C."""
     dtype = ctx.promoted(x, other)
     quotient = ctx.elementwise("DIV", *ctx.operands(x, other, dtype=computed_in(dtype)))
     if dtype.is_floating_point:
