@@ -183,7 +183,7 @@ def _report_models(terminal: Terminal, server: Server) -> None:
 
 
 def _changes(settings: dict[str, Any], address: str) -> dict[str, Any]:
-    """How the server takes up changes of the repository. Raises UsageError for options that exclude
+    """How the server loads changes of the repository. Raises UsageError for options that exclude
     each other.
     """
     if settings["watch"] and settings["explicit"]:

@@ -74,7 +74,7 @@ def _pad(values: list[Any], unknown: NewSize) -> list[Any]:
 
 _RULES: dict[str, Rule] = {PACK: _pack, PAD: _pad, **dict.fromkeys(LAYERS, _layer)}
 
-# Pieces
+# Segments
 
 
 def kept_whole(seen: View, kinds: Sequence[str]) -> list[str]:

@@ -97,7 +97,7 @@ class SegmentsExecutor:
             return self._present(self.segments.run(tensors))
         outputs = self.segments.run([tensor.to(self.device) for tensor in tensors])
         stays = self.stays or any(tensor.is_cuda for tensor in tensors)
-        # a piece may hand an input on
+        # a segment may return an input
         return self._present(
             outputs_for_triton(outputs, self.stream, stays, lends=False)
         )
