@@ -209,7 +209,7 @@ def _without_backend() -> list[str]:
             f"{_MARK}no plan here is for Triton's TensorRT backend (it has none for RTX); any"
             " release serves the"
         ),
-        f"{_MARK}Python runtime, which requires torch in the image (and tensorrt_rtx, to run a plan)",
+        f"{_MARK}Python runtime, which requires torch in the image (tensorrt_rtx to run a plan)",
         f"{VARIABLE}={release.image}",
     ]
 
