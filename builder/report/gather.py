@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from builder.triton import Entry
 
 
-FORMAT = 1
 PASSED, FAILED, UNVERIFIED = "passed", "failed", "not verified"
 
 RESULT: Mapping[str, Any] = {
@@ -55,7 +54,7 @@ def gather(
     models = [_finite(_model(repository / name, name, found)) for name in names]
     removed = changes.add(models, since) if since is not None else []
     return {
-        "format": FORMAT,
+        "format": changes.FORMAT,
         "repository": repository.resolve().name,
         "generated_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "trt_build": builder.__version__,
