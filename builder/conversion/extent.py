@@ -198,7 +198,7 @@ def _number(ctx: ConversionContext, value: Size) -> ITensor:
 
 
 def _rows_at(ctx: ConversionContext, x: ITensor, positions: ITensor) -> ITensor:
-    """Rows of x [..., batch, width], flattened except for its width, at `places` [rows, batch]:
+    """Rows of x [..., batch, width], flattened except for its width, at `positions` [rows, batch]:
     [rows, batch, width].
     """
     flat = ctx.net.add_shuffle(x)

@@ -52,8 +52,8 @@ class LoweredGraph:
     is longer. These outputs follow the flags.
     """
     groups: Mapping[str, str] = field(default_factory=dict)
-    """By the name of an output in such a list, the group of those that have the same place in its
-    elements (`boxes_*`): their dtypes and ranks are assumed to be the same.
+    """By the name of an output in such a list, the group of those that have the same position in
+    its elements (`boxes_*`): their dtypes and ranks are assumed to be the same.
     """
 
     @property

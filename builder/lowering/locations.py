@@ -160,5 +160,5 @@ def _near(node: Node) -> Frame | None:
 
 
 def _described(frame: Frame, text: str = "") -> str:
-    place = f"{frame[0]}:{frame[1]}"
-    return f"{place}: {text}" if text else place
+    position = f"{frame[0]}:{frame[1]}"
+    return f"{position}: {text}" if text else position

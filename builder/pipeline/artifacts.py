@@ -140,7 +140,7 @@ def outputs_of(model: SplitModel) -> tuple[IO, ...]:
 
 
 def _alike(partition: Partition, name: str) -> Collection[str]:
-    """The output and those that have the same place in the other elements of its list."""
+    """The output and those that have the same position in the other elements of its list."""
     group = partition.groups.get(name)
     if group is None:
         return [name]

@@ -204,7 +204,7 @@ class _Work:
                 if operand.weight is not None:
                     if operand.weight.dtype not in FLOATS:
                         self.reasons[number] = "its weight is not of floats"
-                    scales[number, operand.place] = nodes.weight_scale(
+                    scales[number, operand.index] = nodes.weight_scale(
                         operand.weight, operand.axis, self.scheme.dtype
                     )
         return scales
@@ -232,9 +232,9 @@ class _Work:
             for operand in product.operands:
                 if operand.weight is None:
                     observing.watch_input(
-                        graph, product.node, operand.place, len(observers)
+                        graph, product.node, operand.index, len(observers)
                     )
-                    observers[number, operand.place] = make((number, operand.place))
+                    observers[number, operand.index] = make((number, operand.index))
         observing.run(graph, list(observers.values()), self.batches)
         return observers
 
@@ -262,10 +262,10 @@ class _Work:
         self, graph: Graph, node: Node, number: int, product: Product, scales: Scales
     ) -> None:
         for operand in product.operands:
-            value = node.inputsAt(operand.place)
-            scale = scales[number, operand.place]
+            value = node.inputsAt(operand.index)
+            scale = scales[number, operand.index]
             node.replaceInput(
-                operand.place,
+                operand.index,
                 nodes.insert(
                     graph, value, scale, operand.axis, self.scheme.dtype, node
                 ),

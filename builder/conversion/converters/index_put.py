@@ -191,7 +191,7 @@ def masked_scatter(
     row = count_before(ctx, mask)
     flat = ctx.reshape(source, [-1])
     last = ctx.arithmetic("sub", ctx.size(flat, 0), 1)
-    # behind the last true place
+    # behind the last true position
     row = ctx.elementwise("MIN", *ctx.operands(row, last, dtype=torch.int64))
     values = ctx.reshape(gathered(ctx, flat, row, 0), sizes)
     return ctx.set_sizes(choose(ctx, mask, values, whole, ctx.dtype(x)), sizes)

@@ -160,7 +160,7 @@ def own_bits(dtype: torch.dtype) -> int:
 def shift_left(
     ctx: ConversionContext, x: ITensor, positions: ITensor, dtype: torch.dtype
 ) -> ITensor:
-    """x 2^places with wrap-around; 0 for a negative shift, or a shift by at least the number of
+    """x 2^positions with wrap-around; 0 for a negative shift, or a shift by at least the number of
     bits
     """
     bits = own_bits(dtype)
@@ -177,8 +177,8 @@ def shift_left(
 def shift_right(
     ctx: ConversionContext, x: ITensor, positions: ITensor, dtype: torch.dtype
 ) -> ITensor:
-    """floor(x / 2^places); only the sign remains for a negative shift, or a shift by at least the
-    number of bits
+    """floor(x / 2^positions); only the sign remains for a negative shift, or a shift by at least
+    the number of bits
     """
     bits = own_bits(dtype)
     carrier = dtypes.carrier(dtype)

@@ -100,7 +100,7 @@ class ExportedModule:
             elif leaf != kind.value:
                 raise UsageError(
                     f"the program was exported with {kind.value!r}, this call has {leaf!r}",
-                    fix="export it again with that value, or with a tensor in its place",
+                    fix="export it again with that value, or with a tensor instead",
                 )
         return found
 
