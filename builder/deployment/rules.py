@@ -445,8 +445,8 @@ def _stale_responses(
 ) -> Iterator[str]:
     if model.config.response_cache.enable and not features.keeps_versions(model.folder):
         yield (
-            "its responses are cached by version number, which does not change with its content: a"
-            " server with a response cache answers for the former model after an update"
+            "its version number does not change with its content: after an update, the response"
+            " cache still has responses of the former model"
         )
 
 

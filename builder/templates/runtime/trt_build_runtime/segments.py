@@ -115,8 +115,8 @@ class SegmentsExecutor:
         for name, flag in zip(self.unknown, made[first:]):
             if bool(flag):
                 raise RuntimeError(
-                    f"output {name!r} is a tensor for these inputs, and was None for all goldens of"
-                    " the build: add them as a golden, and build it again"
+                    f"output {name!r} is a tensor for these inputs, and None in every golden of the"
+                    " build: add these inputs as a golden, and build it again"
                 )
         for number, flag in zip(self.flagged, made[self.count :]):
             if not bool(flag):
