@@ -347,7 +347,7 @@ def _beside(row: Row, engine: Row | None) -> list[str]:
 
 
 _SERVING = """
-## What serving costs
+## Cost of serving
 
 `python -m benchmarks.serving` measures milliseconds for each call of a live tritonserver whose Python runtime runs the plan.
 The engine alone is timed alternately in the same run. `none`, `system` and `cuda` are the ways of the tensors: in the request,
