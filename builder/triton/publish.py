@@ -233,7 +233,7 @@ def _switch(name: str, steps: list[str], repository: Path, stage: Path) -> None:
     """
     new = [step for step in steps if not _is_there(step, repository, stage)]
     try:
-        _move_steps(new, repository, stage, settle=(repository / name).exists())
+        _move_steps(new, repository, stage, wait=(repository / name).exists())
         staging.swap(stage / name, repository / name, stage / f"{staging.OLD}{name}")
     except BaseException:
         # the signal may have arrived after the exchange
@@ -246,13 +246,13 @@ def _switch(name: str, steps: list[str], repository: Path, stage: Path) -> None:
 
 
 def _move_steps(
-    new: Iterable[str], repository: Path, stage: Path, *, settle: bool
+    new: Iterable[str], repository: Path, stage: Path, *, wait: bool
 ) -> None:
     moved = False
     for step in new:
         staging.swap(stage / step, repository / step, stage / f"{staging.OLD}{step}")
         moved = True
-    if moved and settle:
+    if moved and wait:
         staging.sync(repository)
         time.sleep(SETTLE_SECONDS)
 
@@ -267,7 +267,7 @@ def add_steps(
     """
     _not_foreign(name, steps, repository)
     new = [step for step in steps if not _is_there(step, repository, stage)]
-    _move_steps(new, repository, stage, settle=True)
+    _move_steps(new, repository, stage, wait=True)
     return new
 
 
