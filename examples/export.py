@@ -29,7 +29,7 @@ def residual_cnn(folder: Path) -> None:
 
 
 def transformer_encoder(folder: Path) -> None:
-    """Traced without torch's fused encoder layer, which would be one operator that only torch has."""
+    """Traced without the fused encoder layer, which would be one operator that only torch has."""
     tokens, padding = torch.randn(2, 7, 64), torch.zeros(2, 7, dtype=torch.bool)
     model = with_trained_statistics(TransformerEncoder(), tokens, padding)
     torch.backends.mha.set_fastpath_enabled(False)
