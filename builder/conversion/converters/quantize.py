@@ -80,7 +80,7 @@ def per_channel(
     quant_min: int,
     quant_max: int,
 ) -> Any:
-    """The same with one scale and zero point for each index of an axis"""
+    """fake_quantize_per_tensor_affine with one scale and zero point for each index of an axis"""
     axis = ctx.axis(x, axis)
     view = _view(ctx, x, axis)
     if is_unknown(scale) or is_unknown(zero_point):
