@@ -119,7 +119,11 @@ class Names(click.ParamType[tuple[str, ...]]):
     "--allow-torch", is_flag=True, help="Choose torch if it is faster than the plan."
 )
 @click.option(
-    "--protocol", type=click.Choice(("grpc", "http")), default="grpc", show_default=True
+    "--protocol",
+    type=click.Choice(("grpc", "http")),
+    default="grpc",
+    show_default=True,
+    help="The client's protocol.",
 )
 @click.option(
     "--shared-memory",
@@ -127,6 +131,7 @@ class Names(click.ParamType[tuple[str, ...]]):
     type=click.Choice(("none", "system", "cuda")),
     default="none",
     show_default=True,
+    help="How tensors are passed.",
 )
 @options.goldens
 @options.requests
