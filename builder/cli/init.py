@@ -57,14 +57,16 @@ def init_command(
     file contains them. Guesses are marked. If FILE is a folder, write all missing manifests.
     """
     if not file.is_dir():
-        _one(terminal, file, module, out or file.with_suffix(".yaml"), **settings)
+        _write_manifest(
+            terminal, file, module, out or file.with_suffix(".yaml"), **settings
+        )
         return 0
     if module or out:
         raise UsageError("--module and --out require a file, and this is a folder")
     return _folder(terminal, file, **settings)
 
 
-def _one(
+def _write_manifest(
     terminal: Terminal,
     file: Path,
     module: str | None,

@@ -87,10 +87,10 @@ class Lengths(Extent):
         """
         if isinstance(self.given, torch.Tensor):
             return int(self.given.max())
-        return self.ctx.size(self._alive, 0)
+        return self.ctx.size(self._time_steps, 0)
 
     @cached_property
-    def _alive(self) -> ITensor:
+    def _time_steps(self) -> ITensor:
         """0, 1, ... less than the largest length: a tensor whose size depends on data."""
         ctx = self.ctx
         reason = nonzero.data_dependent(ctx)
@@ -186,7 +186,7 @@ class Lengths(Extent):
             return x
         sizes = [length, *ctx.sizes(x)[1:]]
         if isinstance(length, DynamicScalar) and length is vars(self).get("longest"):
-            output = ctx.net.add_gather(x, self._alive, 0).get_output(0)
+            output = ctx.net.add_gather(x, self._time_steps, 0).get_output(0)
             ctx.remember_dtype(output, ctx.dtype(x))
             return ctx.set_sizes(output, sizes)
         return ctx.slice(x, [0] * len(sizes), sizes, mode="FILL", fill=fill)

@@ -139,16 +139,16 @@ def culprit_of(
     old, new = _Names(before), _Names(after)
     agreed = 0
     for consumer in new.consumers():
-        twin = old.twin(consumer)
-        if twin is None:
+        counterpart = old.counterpart(consumer)
+        if counterpart is None:
             continue
         if _same(was, now, consumer.outputs):
             agreed += 1
             continue
-        name = _replaced(twin, consumer, was, now)
+        name = _replaced(counterpart, consumer, was, now)
         if name is None and consumer.is_return:
             continue
-        return _culprit(found, old, name or twin.outputs[0], agreed)
+        return _culprit(found, old, name or counterpart.outputs[0], agreed)
     return None
 
 
@@ -217,7 +217,7 @@ class _Names:
             tuple(self.of[value.debugName()] for value in node.outputs()),
         )
 
-    def twin(self, other: _Consumer) -> _Consumer | None:
+    def counterpart(self, other: _Consumer) -> _Consumer | None:
         """The node that computed the same value here; for the return, the return."""
         if other.is_return:
             return self._consumer(self.result)

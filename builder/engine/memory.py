@@ -76,7 +76,7 @@ def host_available(root: Path = Path("/")) -> int | None:
     """
     limits = [
         _meminfo(root / "proc/meminfo"),
-        *(_left(folder, names) for folder, names in _cgroups(root)),
+        *(_available(folder, names) for folder, names in _cgroups(root)),
     ]
     known = [limit for limit in limits if limit is not None]
     return min(known) if known else None
@@ -131,7 +131,7 @@ def _memory_lines(path: Path) -> Iterator[tuple[str, str]]:
             yield controllers, group
 
 
-def _left(folder: Path, names: tuple[str, str, str]) -> int | None:
+def _available(folder: Path, names: tuple[str, str, str]) -> int | None:
     """The limit minus the usage; `max` means no limit. The usage includes the page cache, which is
     subtracted because it can be freed.
     """

@@ -234,7 +234,8 @@ def _model(planned: Planned, repeat: int, open_plan: Open) -> ModelParity:
             if not problems:
                 opened = open_plan(stack, planned)
                 results = [
-                    _ask(model, opened.run, golden, repeat) for golden in model.goldens
+                    _run_golden(model, opened.run, golden, repeat)
+                    for golden in model.goldens
                 ]
         except EngineError as refusal:
             problems = (refusal.message,)
@@ -252,7 +253,9 @@ def _model(planned: Planned, repeat: int, open_plan: Open) -> ModelParity:
     )
 
 
-def _ask(model: PublishedModel, run: Run, golden: Golden, repeat: int) -> GoldenResult:
+def _run_golden(
+    model: PublishedModel, run: Run, golden: Golden, repeat: int
+) -> GoldenResult:
     profile = _profile(golden)
     try:
         inputs = {

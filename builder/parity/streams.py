@@ -64,7 +64,7 @@ def alone() -> SequencePosition:
     return SequencePosition(next(_ids), True, True)
 
 
-def ask_all(
+def send_all(
     model: PublishedModel,
     clients: Mapping[str, Client],
     recorded: Sequence[Stream],

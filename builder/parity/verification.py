@@ -104,7 +104,7 @@ def _model(
         found = _stateful(model, clients, goldens, memories)
         return replace(found, problems=(*found.problems, *damaged))
     results = [
-        _ask(client, protocol, model, golden, repeat, memory)
+        _send_golden(client, protocol, model, golden, repeat, memory)
         for memory in memories
         for protocol, client in clients.items()
         for golden in goldens
@@ -126,7 +126,7 @@ def _stateful(
         return _parity(
             model, {}, (), ("it keeps state, and has no sequences to verify",)
         )
-    results = tuple(streams.ask_all(model, clients, recorded, memories))
+    results = tuple(streams.send_all(model, clients, recorded, memories))
     return _parity(
         model, _answered_by(model, clients, recorded[0].requests[0]), results, ()
     )
@@ -238,7 +238,7 @@ def _who_of_steps(
     }
 
 
-def _ask(
+def _send_golden(
     client: Client,
     protocol: str,
     model: PublishedModel,
@@ -289,7 +289,7 @@ def _in_parallel(
     sent = list(itertools.islice(itertools.cycle(small), max(CONCURRENT, len(small))))
     with ThreadPoolExecutor(CONCURRENT) as pool:
         results = list(
-            pool.map(lambda golden: _ask(client, name, model, golden, 0), sent)
+            pool.map(lambda golden: _send_golden(client, name, model, golden, 0), sent)
         )
     for golden in small:
         own = [result for result in results if result.golden == golden.name]

@@ -92,7 +92,7 @@ def convert_or_partition(
     if lowered.as_written:
         return _as_written(lowered, spec)
     kept = kept_nodes(lowered)
-    beyond = tuple(_beyond(lowered, spec))
+    beyond = tuple(_unreadable_inputs(lowered, spec))
     if lowered.flags:
         defects = earlier.reasons
     elif not (wishes.ops or kept or beyond or earlier.reasons) or wishes.require_full:
@@ -159,7 +159,7 @@ def _as_written(lowered: LoweredGraph, spec: ModelSpec) -> PartitionedConversion
     )
 
 
-def _beyond(lowered: LoweredGraph, spec: ModelSpec) -> Iterator[str]:
+def _unreadable_inputs(lowered: LoweredGraph, spec: ModelSpec) -> Iterator[str]:
     """Warnings for inputs that no engine can read."""
     for name, tensor in zip(lowered.inputs, spec.inputs, strict=False):
         if tensor.dtype == "float64":
@@ -257,7 +257,7 @@ class _Partitioner:
 
     def _one_engine(self) -> Conversion | None:
         """The conversion of the whole graph, with the model's inputs in the model's order."""
-        if self.lowered.flags or any(_beyond(self.lowered, self.spec)):
+        if self.lowered.flags or any(_unreadable_inputs(self.lowered, self.spec)):
             return None
         try:
             return to_network(self.lowered, self.spec, self.lowered.outputs)

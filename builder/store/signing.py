@@ -57,14 +57,14 @@ def prepare() -> None:
 def sign(text: str) -> str:
     """The signature of the text, 64 hexadecimal digits."""
     if processes.can_ask(SIGN):
-        return str(processes.ask(SIGN, text))
+        return str(processes.call_parent(SIGN, text))
     return hmac.new(key(), text.encode(), hashlib.sha256).hexdigest()
 
 
 def is_signed(text: str, signature: object) -> bool:
     """Whether `signature` is the text's."""
     if processes.can_ask(IS_SIGNED):
-        return bool(processes.ask(IS_SIGNED, text, signature))
+        return bool(processes.call_parent(IS_SIGNED, text, signature))
     return isinstance(signature, str) and hmac.compare_digest(
         sign(text).encode(), signature.encode(errors="replace")
     )

@@ -79,7 +79,7 @@ def sign_staged(folders: Sequence[Path]) -> None:
     """Sign these folders if signing_with, or the caller of this worker, requires it."""
     for folder in folders:
         if processes.can_ask(SIGN_MODEL):
-            processes.ask(SIGN_MODEL, folder.parent.name, folder.name)
+            processes.call_parent(SIGN_MODEL, folder.parent.name, folder.name)
         elif (key := _key.get()) is not None:
             sign(folder, key)
 

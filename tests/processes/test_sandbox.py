@@ -212,10 +212,10 @@ def test_worker_environment_has_no_store_key(monkeypatch: pytest.MonkeyPatch) ->
 def call_handler(report: Any) -> tuple[int, str]:
     refused = ""
     try:
-        processes.ask("sum", 1, "x")
+        processes.call_parent("sum", 1, "x")
     except TypeError as error:
         refused = str(error)
-    return processes.ask("sum", 1, 2), refused
+    return processes.call_parent("sum", 1, 2), refused
 
 
 def test_worker_calls_handlers_of_its_caller() -> None:

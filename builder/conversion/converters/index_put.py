@@ -13,7 +13,7 @@ from builder.conversion.converters.accumulating import accumulated
 from builder.conversion.converters.cumulative import scanned
 from builder.conversion.converters.diagonals import diagonal_span, matrix_last
 from builder.conversion.converters.indexing import expand_masks, linear_index
-from builder.conversion.converters.scattering import in_steps, spliced, upright
+from builder.conversion.converters.scattering import along_axis, in_steps, spliced
 from builder.conversion.converters.select import length_between, sliced_range
 from builder.conversion.converters.shape import broadcast_sizes, permuted
 from builder.conversion.dynamic import Size
@@ -230,7 +230,7 @@ def _one_position_written(
     loop. TensorRT cannot slice there, so elements are selected.
     """
     here = comparison(ctx, "EQUAL", False, iota(ctx, ctx.size(x, axis)), position)
-    chosen = choose(ctx, upright(ctx, here, axis, ctx.rank(x)), src, x, ctx.dtype(x))
+    chosen = choose(ctx, along_axis(ctx, here, axis, ctx.rank(x)), src, x, ctx.dtype(x))
     return ctx.copy_sizes(x, chosen)
 
 

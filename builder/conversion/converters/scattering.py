@@ -82,7 +82,7 @@ def matches(
     return ctx.set_sizes(mask, sizes)
 
 
-def upright(ctx: ConversionContext, index: Tensor, axis: int, rank: int) -> Any:
+def along_axis(ctx: ConversionContext, index: Tensor, axis: int, rank: int) -> Any:
     """A vector of positions as a tensor of `rank` axes, all of size 1 except one."""
     shape: list[Size] = [1] * rank
     shape[axis] = ctx.size(index, 0) if ctx.rank(index) else 1
@@ -102,7 +102,7 @@ def index_copy(
     whole, source = ranked(ctx, x, source)
     axis = ctx.axis(whole, dim)
     positions = ctx.expand(
-        as_index(ctx, upright(ctx, index, axis, ctx.rank(whole))), ctx.sizes(source)
+        as_index(ctx, along_axis(ctx, index, axis, ctx.rank(whole))), ctx.sizes(source)
     )
     result = scattered(ctx, whole, positions, source, axis)
     return unranked(ctx, x, result)
@@ -159,6 +159,6 @@ def in_steps(
         positions: Any = torch.arange(count) * step + start  # type: ignore[arg-type,operator]
     else:
         positions = counted(ctx, start, step, count, torch.int64)
-    column = as_index(ctx, upright(ctx, positions, axis, ctx.rank(x)))
+    column = as_index(ctx, along_axis(ctx, positions, axis, ctx.rank(x)))
     index = ctx.expand(column, ctx.sizes(src))
     return scattered(ctx, x, index, src, axis)
