@@ -6,7 +6,9 @@ Each network is built once in fp16 and published for both. Requests of batch 8 a
 CUDA shared memory. `compute` is Triton's compute_infer in milliseconds, `engine` a call of the
 engine alone in this process; both are medians of rounds that alternate. `memory_mib` is what the
 GPU has less after a model is loaded and each instance may have answered, with 1 and 4 instances;
-nothing else may use the GPU meanwhile. A GPU, full TensorRT and a tritonserver with the TensorRT
+nothing else may use the GPU meanwhile. With `--fixed N`, the plans have the batch size N only, and
+only the memory is measured: Triton's backend shares one engine between the instances of a plan
+without dynamic sizes. A GPU, full TensorRT and a tritonserver with the TensorRT
 backend (TRT_BUILD_TRITONSERVER) are required.
 """
 
@@ -37,7 +39,7 @@ CLIENTS = 8
 
 
 def published(
-    name: str, folder: Path, level: int | None
+    name: str, folder: Path, level: int | None, batch: int | None
 ) -> dict[str, tuple[Path, bytes, Any]]:
     """Publish the network. Returns the model's folder, the plan, and the goldens by runtime."""
     options = engine.BuildOptions(optimization_level=level)
@@ -47,7 +49,13 @@ def published(
         home.mkdir(parents=True, exist_ok=True)
         store = folder / "store"
         found[runtime] = serving.published(
-            name, "fp16", options, home, store=store, serve_as=runtime
+            name,
+            "fp16",
+            options,
+            home,
+            store=store,
+            serve_as=runtime,
+            batch=batch,
         )
     return found
 
@@ -104,19 +112,22 @@ def compute(folder: Path, plan: bytes, golden: Any) -> dict[str, float]:
     return {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
 
 
-def rows(name: str, folder: Path, level: int | None) -> Iterator[dict[str, Any]]:
+def rows(
+    name: str, folder: Path, level: int | None, fixed: int | None
+) -> Iterator[dict[str, Any]]:
     """Yield one row for each runtime: memory by number of instances, and times by batch size."""
-    for runtime, (model, plan, goldens) in published(name, folder, level).items():
-        chosen = {batch: serving.golden_of(goldens, batch) for batch in serving.GOLDENS}
-        yield {
-            "network": name,
-            "runtime": runtime,
-            "memory_mib": {n: memory(model, chosen[8], n) for n in INSTANCES},
-            "times": {
-                batch: compute(model, plan, one) for batch, one in chosen.items()
-            },
-            **records.host(),
-        }
+    every = published(name, folder, level, fixed)
+    for runtime, (model, plan, goldens) in every.items():
+        row: dict[str, Any] = {"network": name, "runtime": runtime}
+        if fixed is None:
+            chosen = {n: serving.golden_of(goldens, n) for n in serving.GOLDENS}
+            golden = chosen[8]
+            row["times"] = {n: compute(model, plan, one) for n, one in chosen.items()}
+        else:
+            golden = goldens[0]
+            row["fixed_batch"] = fixed
+        row["memory_mib"] = {n: memory(model, golden, n) for n in INSTANCES}
+        yield {**row, "plan_mib": round(len(plan) / 2**20, 1), **records.host()}
 
 
 def main() -> int:
@@ -124,12 +135,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--network", action="append", choices=sorted(NETWORKS))
     parser.add_argument("--level", type=int, choices=range(6))
+    parser.add_argument("--fixed", type=int, help="the only batch size of the plans")
     parser.add_argument("--folder", type=Path, default=Path("/tmp/trt-build-backends"))
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     for name in args.network or ["resnet50"]:
-        for row in rows(name, args.folder / name, args.level):
+        for row in rows(name, args.folder / name, args.level, args.fixed):
             records.append(args.out, [row])
             print(json.dumps(row), flush=True)
     return 0

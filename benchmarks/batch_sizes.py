@@ -148,6 +148,7 @@ def rows(name: str, folder: Path, precision: str, level: int) -> Iterator[record
             "network": name,
             "precision": precision,
             "settings": f"level {level}",
+            "setting": ", ".join(files),
             "batch": batch,
             "milliseconds": plain,
             "graphs": graphs,
@@ -167,13 +168,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--precision", default="fp16")
     plans.add_options(parser, "/tmp/trt-build-batch-sizes")
-    parser.add_argument(
-        "--apart",
-        nargs="+",
-        default=[],
-        choices=list(NETWORKS),
-        help="build the three plans of these networks at a time, without a shared timing cache",
-    )
+    plans.add_apart(parser)
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
     return parser.parse_args()
 

@@ -117,7 +117,7 @@ def _write_layers(
     for pipeline, engine in engines.items():
         row = {**of, "road": pipeline, "batch": 8, "layers": engine.layers(x)}
         if options.kernels:
-            row["kernels"] = engine.kernels(x)
+            row["kernels"] = timed.kernels(engine.bound(x))
         with options.layers.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 

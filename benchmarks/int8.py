@@ -3,12 +3,14 @@
     python -m benchmarks.int8 --only resnet50 bert_base_128 --jobs 2 --out rows.jsonl
 
 Each network is calibrated on random inputs and built in fp16, mixed and int8, and in int8 without
-quantized residual operands where it has residual additions. The plans of a network share one
-timing cache. They are kept in `--plans`. When all are built, they are timed alternately in the
-same run with CUDA graphs at batch 8 and 32;
-medians in milliseconds. `sqnr` is each plan's signal to noise ratio in dB against float32 torch,
-`top1` the share of rows with the same largest output. Weights and inputs are random. A GPU and
-full TensorRT are required.
+quantized residual operands where it has residual additions. In `int8, half stem`, the first
+convolution is not quantized. The plans of a network share one
+timing cache, unless they are built `--apart`. They are kept in `--plans`. When all are built, they
+are timed alternately in the same run with CUDA graphs at batch 8 and 32; medians in milliseconds.
+`sqnr` is each plan's signal to noise ratio in dB against float32 torch, `top1` the share of rows
+with the same largest output. `layers` are the slowest layers of each plan at batch 32 from
+TensorRT's profiler, in milliseconds. Weights and inputs are random. A GPU and full TensorRT are
+required.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ from benchmarks.networks import NETWORKS
 from benchmarks.plans import Task
 
 SIZES = (8, 32)
-VARIANTS = ("fp16", "mixed", "int8", "int8, float residuals")
+VARIANTS = ("fp16", "mixed", "int8", "int8, float residuals", "int8, half stem")
+FIRST = ("stem*",)
+SLOWEST = 30
+"""The number of layers that a row lists."""
 CALIBRATION = 4
 """The number of batches of 8 for calibration."""
 
@@ -55,10 +60,11 @@ def plan(name: str, variant: str, level: int | None, cache: Path) -> bytes:
             [network.sample(8).roll(shift, dims=-1)] for shift in range(CALIBRATION)
         ]
         found = defining.additions
-        if changed:
+        if changed == "float residuals":
             defining.additions = lambda *_: []
+        skip = FIRST if changed == "half stem" else ()
         try:
-            quantized = quantize(lowered, batches, precision)
+            quantized = quantize(lowered, batches, precision, skip=skip)
         finally:
             defining.additions = found
         done = [layer.quantized for layer in quantized.layers]
@@ -77,15 +83,19 @@ def plan(name: str, variant: str, level: int | None, cache: Path) -> bytes:
     return built.data
 
 
-def tasks(
-    home: Path, name: str, variants: Sequence[str], level: int | None
-) -> list[Task]:
-    """Return the plans of a network to build in one process with one timing cache."""
-    cache = home / "timing.cache"
-    return [
-        Task(home / f"{variant}.plan", partial(plan, name, variant, level, cache))
-        for variant in variants
-    ]
+def chains(
+    home: Path, name: str, variants: Sequence[str], level: int | None, apart: bool
+) -> list[list[Task]]:
+    """Return the builds of a network: in one process, or in one each if they are built `apart`.
+
+    Plans that are built apart do not share a timing cache.
+    """
+    tasks = []
+    for variant in variants:
+        cache = home / (f"{variant}.cache" if apart else "timing.cache")
+        make = partial(plan, name, variant, level, cache)
+        tasks.append(Task(home / f"{variant}.plan", make))
+    return [[task] for task in tasks] if apart else [tasks]
 
 
 def rows(home: Path, name: str, variants: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -120,8 +130,20 @@ def rows(home: Path, name: str, variants: Sequence[str]) -> Iterator[dict[str, A
             "top1": {key: _agreement(output, truth) for key, output in outputs.items()},
             "failed": refused,
             "facts": facts,
+            **({"layers": _slowest(engines, x)} if batch == max(SIZES) else {}),
             **records.host(),
         }
+
+
+def _slowest(
+    engines: dict[str, timed.Engine], x: torch.Tensor
+) -> dict[str, dict[str, float]]:
+    found = {}
+    for variant, engine in engines.items():
+        every = list(engine.layers(x).items())
+        found[variant] = {name: round(spent, 4) for name, spent in every[:SLOWEST]}
+        found[variant]["total"] = round(sum(spent for _, spent in every), 4)
+    return found
 
 
 def _sqnr(output: torch.Tensor, truth: torch.Tensor) -> float:
@@ -147,6 +169,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--variant", action="append", choices=VARIANTS)
     plans.add_options(parser, "/tmp/trt-build-int8")
+    plans.add_apart(parser)
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
 
@@ -159,10 +182,10 @@ def main() -> int:
     levels = plans.levels(args)
     homes = {name: args.plans / f"{name}-{levels.get(name)}" for name in args.only}
     if args.stage != "time":
-        every = [
-            tasks(home, name, variants, levels.get(name))
-            for name, home in homes.items()
-        ]
+        every: list[list[Task]] = []
+        for name, home in homes.items():
+            level = levels.get(name)
+            every += chains(home, name, variants, level, name in args.apart)
         plans.build_all(every, args)
     if args.stage == "build":
         return 0

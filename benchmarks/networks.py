@@ -259,6 +259,26 @@ class PackedAttention(nn.Module):
         return self.inner(y, y, y, need_weights=False)[0].transpose(0, 1)
 
 
+class FoldedAttention(Attention):
+    """The same with the scale of the scores in the weights of the queries."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(width, heads)
+        for parameter in self.query.parameters():
+            parameter.data.div_(self.size**0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.size(0), x.size(1), x.size(2)
+        q, k, v = (
+            part(x).view(batch, length, self.heads, self.size).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        )
+        weights = torch.softmax(torch.matmul(q, k.transpose(-1, -2)), dim=-1)
+        return self.out(
+            torch.matmul(weights, v).transpose(1, 2).reshape(batch, length, width)
+        )
+
+
 class Block(nn.Module):
     """Attention and a feed-forward part, with normalization after (BERT) or before (ViT)."""
 
@@ -294,12 +314,14 @@ class Bert(nn.Module):
     last hidden state.
     """
 
+    ATTENTION: type[nn.Module] = Attention
+
     def __init__(self, layers: int = 12, width: int = 768, heads: int = 12) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(30522, width), nn.Embedding(512, width)
         self.norm = nn.LayerNorm(width)
         self.blocks = nn.Sequential(
-            *(Block(width, heads, before=False) for _ in range(layers))
+            *(Block(width, heads, False, self.ATTENTION) for _ in range(layers))
         )
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -334,6 +356,18 @@ class PackedVisionTransformer(VisionTransformer):
     """With torch's own attention."""
 
     ATTENTION = PackedAttention
+
+
+class FoldedVisionTransformer(VisionTransformer):
+    """With the scale of the scores in the weights of the queries."""
+
+    ATTENTION = FoldedAttention
+
+
+class FoldedBert(Bert):
+    """With the scale of the scores in the weights of the queries."""
+
+    ATTENTION = FoldedAttention
 
 
 class UNet(nn.Module):
@@ -449,6 +483,8 @@ NETWORKS = {
     "bert_base_384": Network(Bert, ids(384), high=30522),
     "vit_b": Network(VisionTransformer, image()),
     "vit_b_packed": Network(PackedVisionTransformer, image()),
+    "bert_base_384_folded": Network(FoldedBert, ids(384), high=30522),
+    "vit_b_folded": Network(FoldedVisionTransformer, image()),
     "unet": Network(UNet, image(256)),
     "lstm": Network(Tagger, ids(32), high=10000),
     "chain_4000": Network(

@@ -19,6 +19,7 @@ import os
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from functools import partial
 from multiprocessing import get_context
@@ -45,7 +46,12 @@ def build_once(models: Path, number: int, level: int) -> list[Row]:
             optimization_level=level, timing_cache=Path(folder, "own.cache")
         )
         results = build_repository(
-            models, repository, options=options, isolate=False, jobs=1
+            models,
+            repository,
+            options=options,
+            isolate=False,
+            jobs=1,
+            progress=partial(_log, number, time.monotonic()),
         )
         try:
             verdicts = {
@@ -67,6 +73,14 @@ def build_once(models: Path, number: int, level: int) -> list[Row]:
             }
             for result in results
         ]
+
+
+def _log(number: int, started: float, model: str, phase: str) -> None:
+    """Print a phase, so that a run that is cut off shows the steps of each build."""
+    spent = time.monotonic() - started
+    print(
+        f"build {number}, {spent:.0f} s: {model}: {phase}", file=sys.stderr, flush=True
+    )
 
 
 def rows(models: Path, builds: int, jobs: int, level: int) -> Iterator[Row]:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.networks import NETWORKS
+
 
 @dataclass(frozen=True)
 class Task:
@@ -52,6 +54,17 @@ def add_options(parser: argparse.ArgumentParser, folder: str) -> None:
         "--stage",
         choices=("build", "time"),
         help="do one of the two; the default is both",
+    )
+
+
+def add_apart(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--apart`: networks whose plans do not share a process and timing cache."""
+    parser.add_argument(
+        "--apart",
+        nargs="+",
+        default=[],
+        choices=list(NETWORKS),
+        help="build the plans of these networks at a time, without a shared timing cache",
     )
 
 

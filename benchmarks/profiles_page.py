@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from benchmarks.records import Row
 from benchmarks.tables import geometric_mean, table
@@ -29,7 +29,7 @@ def section(rows: Sequence[Row], torch_rows: Sequence[Row]) -> Iterator[str]:
     """Return one table for each GPU. `rows` are those of batch_sizes, `torch_rows` of compiled."""
     for gpu in sorted({str(row["gpu"]) for row in rows}):
         here = [row for row in rows if row["gpu"] == gpu]
-        beside = {_key(row): row for row in torch_rows if row["gpu"] == gpu}
+        beside = _merged(row for row in torch_rows if row["gpu"] == gpu)
         dates = ", ".join(sorted({str(row["date"]) for row in here}))
         yield HEAD.format(gpu=gpu, dates=f" ({dates})" if dates else "")
         yield from _summary(here, beside)
@@ -53,6 +53,15 @@ def section(rows: Sequence[Row], torch_rows: Sequence[Row]) -> Iterator[str]:
 
 def _key(row: Row) -> tuple[str, str, int]:
     return str(row["network"]), str(row["precision"]), int(row["batch"])
+
+
+def _merged(rows: Iterable[Row]) -> dict[tuple[str, str, int], Row]:
+    """The newest time of each mode, for each network, precision and batch size."""
+    found: dict[tuple[str, str, int], Row] = {}
+    for row in rows:
+        before = found.get(_key(row), {}).get("milliseconds", {})
+        found[_key(row)] = {**row, "milliseconds": {**before, **row["milliseconds"]}}
+    return found
 
 
 def _compiled(row: Row | None) -> Times:

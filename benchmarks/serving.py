@@ -1,31 +1,26 @@
-"""What serving costs: a live tritonserver's own compute time against the engine alone, on this
-machine's GPU.
+"""What serving costs: the compute time of a live tritonserver against the engine alone.
 
-    python -m benchmarks.serving [--network resnet50 --network unet] [--precision fp16] [--batch 8]
-    [--setting plain]
-                                 [--concurrent] [--again] [--optimization-level N] [--folder DIR]
+    python -m benchmarks.serving --network resnet50 --network unet --batch 8
+    python -m benchmarks.serving --network resnet50 --concurrent
 
-Each network is built once (its plan is kept in DIR/store, so a run that was cut off goes on),
-published for the Python runtime in several settings (SETTINGS), served, verified in every way in
-which tensors can travel, and then timed: rounds of calls of the engine alone in this process, of
-requests to the server, and of requests to a model that does nothing with tensors of the same sizes
-take turns. Medians over the rounds, in milliseconds:
+Each network is built once. Its plan is kept in DIR/store, so a run that was cut off goes on. It is
+published for the Python runtime in the settings of SETTINGS, served, and verified in each way in
+which tensors can travel. Then rounds of three kinds of calls alternate: the engine alone in this
+process, requests to the server, and requests to a model without computation that has tensors of
+the same sizes. The row has medians over the rounds, in milliseconds:
 
-    engine          one call of the engine, its end awaited, which is what a server does too;
-    `engine_graph` as a CUDA
-                    graph; `gpu_work` the share of it that the GPU works, of CUDA events around
-                    calls in a row
-    compute_infer   of Triton's statistics: what the runtime takes, with the messages between Triton
-    and its process;
-                    compute_input and compute_output are Triton's copies
-    execute, run    of compute_infer: the runtime's `execute`, and of that the call of the engine
-    with its end floor           compute_infer of the model that does nothing: what any model of the
-    Python backend pays
+- `engine`: one call of the engine until it ends. `engine_graph`: the same as a CUDA graph.
+  `gpu_work`: the GPU's share, from CUDA events around consecutive calls.
+- `compute_infer`: Triton's statistic, the time in the runtime and the messages between Triton and
+  the model's process. `compute_input`, `compute_output`: Triton's copies.
+- `execute`: the part of `compute_infer` in the runtime's `execute`. `run`: the part of it in the
+  call of the engine.
+- `floor`: `compute_infer` of the model without computation.
 
-A row a batch size, way and setting is appended to benchmarks/results/serving.jsonl; rows that stand
-there for this GPU and TensorRT are not measured again. `--concurrent` measures instead how many
-requests two instances answer in a second when four clients ask them, against the engine alone.
-Without a GPU the server's own times are printed, of torch.
+Rows are appended to benchmarks/results/serving.jsonl. A row that exists for this GPU and TensorRT
+is not measured again. `--concurrent` measures the requests per second of four clients and two
+instances, and the calls per second of the engine alone. Without a GPU, it prints the server's times
+for torch.
 """
 
 from __future__ import annotations
@@ -46,7 +41,7 @@ from tritonclient import grpc
 
 from benchmarks import models, records
 from benchmarks.networks import NETWORKS
-from builder import conversion, engine, parity, triton
+from builder import TensorSpec, conversion, engine, parity, triton
 from builder.engine import flavour
 from builder.engine.flavour import trt
 from builder.manifest.spec import ModelSpec
@@ -83,17 +78,22 @@ def published(
     *,
     store: Path | None = None,
     serve_as: str = "python",
+    batch: int | None = None,
 ) -> tuple[Path, bytes, tuple[Any, ...]]:
-    """Publish the network. Returns its folder in a repository, its plan, and the goldens."""
+    """Publish the network. Returns its folder in a repository, its plan, and the goldens.
+
+    With `batch`, all sizes of the plan are fixed, and Triton does not batch.
+    """
     network = NETWORKS[name]
+    given = network.spec if batch is None else fixed(network.spec, batch)
     traced = torch.jit.trace(network.module(), network.sample(2), check_trace=False)
     path = folder / f"{name}.pt"
     traced.save(str(path))
     spec = ModelSpec(
         name,
         path,
-        (network.spec,),
-        (network.spec.dims,),
+        (given,),
+        (given.dims,),
         outputs=("y",),
         precision=precision,
     )
@@ -106,6 +106,11 @@ def published(
     goldens = parity.record(traced, spec, spec.outputs)
     model = artifacts.whole(spec, converted, plan, goldens, serve_as)
     return triton.publish(model, folder / "repository"), plan.data, goldens
+
+
+def fixed(spec: TensorSpec, batch: int) -> TensorSpec:
+    """Return the specification of an input with this batch size only."""
+    return TensorSpec(spec.dtype, (batch, *spec.shape[1:]), name=spec.name)
 
 
 def alone(plan: bytes, x: torch.Tensor) -> Measure:

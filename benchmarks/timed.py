@@ -119,6 +119,28 @@ def compiled(module: torch.nn.Module, mode: str | None = None) -> Make:
     return make
 
 
+def kernels(call: Call, count: int = 20) -> dict[str, list[float]]:
+    """The number of runs of each GPU kernel in one call and its total milliseconds, the slowest
+    first.
+
+    If TensorRT's compiler Myelin merges a whole transformer into one layer, TensorRT's profiler
+    does not report these kernels.
+    """
+    from torch.profiler import ProfilerActivity, profile
+
+    call()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        for _ in range(count):
+            call()
+        torch.cuda.synchronize()
+    found = {
+        e.key: [e.count / count, e.self_device_time_total / count / 1000]
+        for e in profiled.key_averages()
+    }
+    return dict(sorted(found.items(), key=lambda item: -item[1][1]))
+
+
 class Engine:
     """A deserialized plan with one input and one output, with separate device buffers.
 
@@ -192,28 +214,6 @@ class Engine:
         self.context = self.engine.create_execution_context()
         slowest = sorted(profiler.total.items(), key=lambda item: -item[1])
         return {name: total / calls for name, total in slowest}
-
-    def kernels(self, x: torch.Tensor, calls: int = 20) -> dict[str, list[float]]:
-        """The number of runs of each GPU kernel in one call and its total milliseconds, the slowest
-        first.
-
-        If TensorRT's compiler Myelin merges a whole transformer into one layer, TensorRT's profiler
-        does not report these kernels.
-        """
-        from torch.profiler import ProfilerActivity, profile
-
-        run = self.bound(x)
-        run()
-        torch.cuda.synchronize()
-        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
-            for _ in range(calls):
-                run()
-            torch.cuda.synchronize()
-        found = {
-            e.key: [e.count / calls, e.self_device_time_total / calls / 1000]
-            for e in profiled.key_averages()
-        }
-        return dict(sorted(found.items(), key=lambda item: -item[1][1]))
 
     def _bind(self, context: Any, x: torch.Tensor) -> None:
         from builder.conversion.dtypes import from_trt

@@ -40,6 +40,10 @@ GENERATED = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
 LIBRARIES = ("CUBLAS", "CUBLAS_LT", "CUDNN")
 MOST_KEPT = 3
 """Maximum number of layers that are kept in float32, one after another."""
+MARKS = 8
+"""Number of additional outputs in one build of the search. More outputs mean fewer builds, but an
+output prevents fusions, so the incorrect kernel may not be used.
+"""
 
 
 @dataclass(frozen=True)
@@ -48,13 +52,13 @@ class Tools:
 
     `open` runs a plan: inputs by name give the outputs by name, once for each optimization profile
     that includes the shapes. `build` raises EngineError. `convert` repeats a conversion with
-    patterns for keep_fp32, and with one more value of the graph as an output. `sources` are the
-    names of all tactic sources.
+    patterns for keep_fp32, and with more values of the graph as outputs. `sources` are the names of
+    all tactic sources.
     """
 
     open: Callable[[Plan], AbstractContextManager[Run]]
     build: Callable[[Conversion, BuildOptions], Plan]
-    convert: Callable[[Conversion, Sequence[str], str | None], Conversion]
+    convert: Callable[[Conversion, Sequence[str], Sequence[str]], Conversion]
     sources: tuple[str, ...]
 
 
@@ -84,18 +88,19 @@ def check(
     spec: ModelSpec,
     options: BuildOptions,
     tools: Tools | None = None,
+    report: Callable[[str], None] = lambda step: None,
 ) -> CorrectPlan:
     """The plan if it is correct, else the first correct plan of the steps above.
 
     Goldens have the conversion's inputs and outputs; without goldens the plan is returned
-    unchecked. Raises EngineError, with every step and the first differing value (`if`, as
-    `%name`), if no plan is correct.
+    unchecked. `report` receives each step when it ends. Raises EngineError, with every step and the
+    first differing value (`if`, as `%name`), if no plan is correct.
     """
-    checker = _Check(goldens, spec, options, tools or on_gpu())
+    checker = _Check(goldens, spec, options, tools or on_gpu(), report)
     problem = checker.problem(plan)
     if problem is None:
         return CorrectPlan(conversion, plan)
-    checker.steps.append(f"the plan is wrong: {problem}")
+    checker.step(f"the plan is wrong: {problem}")
     found = checker.by_other_tactics(conversion) or checker.in_float32(conversion)
     if found is not None:
         return found
@@ -113,14 +118,21 @@ class _Check:
         spec: ModelSpec,
         options: BuildOptions,
         tools: Tools,
+        report: Callable[[str], None],
     ) -> None:
         self.goldens = goldens
         self.spec = spec
         self.options = options
         self.tools = tools
+        self.report = report
         self.steps: list[str] = []
         self.wrong: Golden | None = None
         self.first: str | None = None
+
+    def step(self, text: str) -> None:
+        """Record and report a step."""
+        self.steps.append(text)
+        self.report(text)
 
     def problem(self, plan: Plan) -> str | None:
         """The problem of the first golden that differs, or None."""
@@ -166,15 +178,15 @@ class _Check:
         while reduces(self.spec.precision) and len(kept) < MOST_KEPT:
             layer = self._first_wrong(conversion, kept)
             if layer is None:
-                self.steps.append("no layer differs if it is an output")
+                self.step("no layer differs if it is an output")
                 return None
             if layer in kept:
-                self.steps.append(f"{layer} differs in float32 too")
+                self.step(f"{layer} differs in float32 too")
                 return None
             kept.append(layer)
             patterns = tuple(map(glob.escape, kept))
             conversion = self.tools.convert(
-                conversion, (*self.spec.keep_fp32, *patterns), None
+                conversion, (*self.spec.keep_fp32, *patterns), ()
             )
             plan = self._attempt(conversion, self.options, f"with {layer} in float32")
             if plan is not None:
@@ -190,15 +202,15 @@ class _Check:
             try:
                 plan = self.tools.build(conversion, own)
             except EngineError as refusal:
-                self.steps.append(f"rebuilt {how}: {refusal.message}")
+                self.step(f"rebuilt {how}: {refusal.message}")
                 return None
         problem = self.problem(plan)
-        self.steps.append(f"rebuilt {how}: {problem or 'right'}")
+        self.step(f"rebuilt {how}: {problem or 'right'}")
         return plan if problem is None else None
 
     def _first_wrong(self, conversion: Conversion, kept: Sequence[str]) -> str | None:
-        """The first layer whose value differs, by bisection: each trial builds the network with one
-        additional output.
+        """The first layer whose value differs. Each trial builds the network with MARKS additional
+        outputs at even distances.
         """
         from builder.parity.arrays import to_torch
 
@@ -214,12 +226,13 @@ class _Check:
         ]
         patterns = (*self.spec.keep_fp32, *map(glob.escape, kept))
 
-        def is_wrong(at: int) -> bool:
-            name = named[at][1]
-            marked = self.tools.convert(conversion, patterns, name)
-            return self._value_differs(marked, golden, name, truth[name])
+        def are_wrong(indices: Sequence[int]) -> list[bool]:
+            values = {named[at][1]: truth[named[at][1]] for at in indices}
+            self.report(f"search of the first wrong value among {len(named)}")
+            marked = self.tools.convert(conversion, patterns, tuple(values))
+            return self._values_differ(marked, golden, values)
 
-        found = first_true(len(named), is_wrong)
+        found = first_true(len(named), are_wrong, MARKS)
         if found is None:
             return self._layer_of_output(conversion, kept)
         layer, value = named[found]
@@ -235,19 +248,25 @@ class _Check:
         layers = output_layers(conversion.network)
         return next((layer for layer in layers if layer not in kept), None)
 
-    def _value_differs(
-        self, marked: Conversion, golden: Golden, name: str, truth: torch.Tensor
-    ) -> bool:
-        from builder.parity.arrays import to_numpy, to_torch
+    def _values_differ(
+        self, marked: Conversion, golden: Golden, truth: Tensors
+    ) -> list[bool]:
+        """Whether each value of the marked plan differs. A value that is no output does not."""
+        from builder.parity.arrays import to_torch
 
         inputs = {key: to_torch(array) for key, array in golden.inputs.items()}
         with self.tools.open(self.tools.build(marked, self.options)) as run:
             output = run(inputs)[0]
-        if f"%{name}" not in output:
-            return False
-        value = output[f"%{name}"].cpu().to(truth.dtype)
+        return [
+            f"%{name}" in output and self._differs(name, output[f"%{name}"], value)
+            for name, value in truth.items()
+        ]
+
+    def _differs(self, name: str, value: torch.Tensor, truth: torch.Tensor) -> bool:
+        from builder.parity.arrays import to_numpy
+
         found = compare(
-            {name: to_numpy(value)},
+            {name: to_numpy(value.cpu().to(truth.dtype))},
             {name: to_numpy(truth)},
             self.spec.tolerance,
             precision=self.spec.precision,
@@ -255,20 +274,38 @@ class _Check:
         return not found.passed
 
 
-def first_true(count: int, is_true: Callable[[int], bool]) -> int | None:
-    """The smallest index below `count` for which `is_true`, assuming that it is true for all later
-    ones; None if it is false for the last. Calls it about log2(count) times.
+def first_true(
+    count: int, are_true: Callable[[Sequence[int]], Sequence[bool]], most: int
+) -> int | None:
+    """The smallest index below `count` that is true, if all later indices are true; None if none of
+    the tested indices is true.
+
+    Each call tests at most `most` indices at even distances, the first call also the last index.
+    There are about log(count) / log(most + 1) calls.
     """
-    if not count or not is_true(count - 1):
+    if not count:
         return None
-    low, high = 0, count - 1
-    while low < high:
-        middle = (low + high) // 2
-        if is_true(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    low, high, is_known = 0, count - 1, False
+    while tested := _between(low, high, most) if is_known else _with_last(high, most):
+        answers = dict(zip(tested, are_true(tested), strict=True))
+        first = next((at for at in tested if answers[at]), high if is_known else None)
+        if first is None:
+            return None
+        low = max((at + 1 for at in tested if at < first), default=low)
+        high, is_known = first, True
+    return high
+
+
+def _between(low: int, high: int, most: int) -> list[int]:
+    """At most `most` indices from `low` to `high`, which is not included, at even distances."""
+    size = high - low
+    if size <= most:
+        return list(range(low, high))
+    return [low + size * (number + 1) // (most + 1) for number in range(most)]
+
+
+def _with_last(last: int, most: int) -> list[int]:
+    return [*_between(0, last, most - 1), last]
 
 
 def _fewer_sources(
@@ -320,12 +357,12 @@ def _open(plan: Plan) -> AbstractContextManager[Run]:
 
 
 def _convert(
-    conversion: Conversion, keep_fp32: Sequence[str], output: str | None
+    conversion: Conversion, keep_fp32: Sequence[str], outputs: Sequence[str]
 ) -> Conversion:
     from builder.conversion import convert_again
 
     again = convert_again(conversion, keep_fp32)
-    if output is not None:
+    for output in outputs:
         _mark(again.network, f"%{output}")
     return again
 

@@ -154,7 +154,11 @@ def _attempt(
         built = stages.build(converted, compile)
     if has_plans:
         with clock.phase("run plans"):
-            built = stages.check_plans(built, options_of(order))
+            built = stages.check_plans(
+                built,
+                options_of(order),
+                lambda step: clock.progress(clock.name, f"run plans: {step}"),
+            )
     clock.reached(built)
     checked = stages.assemble(built, order)
     with clock.phase("execute"):

@@ -591,9 +591,14 @@ def _batches(
     return [[to_torch(golden.inputs[name]) for name in names] for golden in goldens]
 
 
-def check_plans(built: Built, options: BuildOptions) -> Built:
+def check_plans(
+    built: Built,
+    options: BuildOptions,
+    report: Callable[[str], None] = lambda step: None,
+) -> Built:
     """Run every plan on the goldens of its network, in every profile that includes their shapes,
-    and rebuild incorrect plans, with a warning for each step. Raises NetworkFailure if TensorRT
+    and rebuild incorrect plans, with a warning for each step. `report` receives each step when it
+    ends. Raises NetworkFailure if TensorRT
     builds no correct plan of a network. Nothing is run without a GPU and TensorRT (not RTX).
     """
     from builder.parity import plan_check
@@ -608,7 +613,12 @@ def check_plans(built: Built, options: BuildOptions) -> Built:
     for part in converted.networks:
         with _fails(part, converted):
             right = plan_check.check(
-                part.conversion, plans[part.location], part.goldens, spec, options
+                part.conversion,
+                plans[part.location],
+                part.goldens,
+                spec,
+                options,
+                report=report,
             )
         plans[part.location] = right.plan
         networks.append(replace(part, conversion=right.conversion))

@@ -1,4 +1,4 @@
-"""Facts of the results of operators are compared with torch's results for random tensors."""
+"""Inferred facts of operators' results agree with torch's results for random tensors."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ GROUPS = {
 def calls(group: str) -> Iterator[Any]:
     """The function of each call."""
     text = group.replace("\n", ";")
-    for expression in filter(None, (one.strip() for one in text.split(";"))):
+    for expression in filter(None, (part.strip() for part in text.split(";"))):
         arguments = "a, b, c, m: int, n: int, f: float, k: bool"
         unit = torch.jit.CompilationUnit(
             f"def call({arguments}):\n    return {expression}\n"
@@ -173,36 +173,40 @@ def count(
             chance.random() < 0.5,
         )
         try:
-            made = call(*tensors, *numbers)
+            result = call(*tensors, *numbers)
         except Exception:
             continue
         graph = call.inlined_graph  # type: ignore[attr-defined]
         facts = facts_of(graph, tensors, chance)
         (output,) = graph.outputs()
         dtype, rank = facts.dtype(output), facts.rank(output)
-        seen = [(one.dtype, one.dim()) for one in tensors]
-        assert dtype in (None, made.dtype), (
+        inputs = [(tensor.dtype, tensor.dim()) for tensor in tensors]
+        assert dtype in (None, result.dtype), (
             expression,
-            seen,
+            inputs,
             numbers,
             dtype,
-            made.dtype,
+            result.dtype,
         )
-        assert rank in (None, made.dim()), (expression, seen, numbers, rank, made.shape)
+        assert rank in (None, result.dim()), (
+            expression,
+            inputs,
+            numbers,
+            rank,
+            result.shape,
+        )
         stated += (dtype is not None) + (rank is not None)
     return stated
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_stated_facts_are_those_of_the_results(group: str) -> None:
+def test_inferred_facts_match_results_of_torch(group: str) -> None:
     chance = random.Random(group)
     stated = {
         name: count(name, call, chance, group) for name, call in calls(GROUPS[group])
     }
     silent = [name for name, found in stated.items() if not found]
-    assert len(silent) <= len(stated) // 8, (
-        "few facts are stated, so that few are compared"
-    )
+    assert len(silent) <= len(stated) // 8, "too few facts are stated to compare them"
 
 
 TRACED = {
@@ -211,22 +215,22 @@ TRACED = {
     "div": lambda x: x / 2,
     "pow": lambda x: 2**x,
     "buffer": lambda x: x * torch.tensor(2.5, dtype=torch.float64),
-    "whole": lambda x: x + torch.tensor(2, dtype=torch.int64),
+    "int": lambda x: x + torch.tensor(2, dtype=torch.int64),
 }
 
 
 @pytest.mark.parametrize("name", TRACED)
-def test_numbers_of_a_trace_are_numbers_or_tensors(name: str) -> None:
-    """A trace has constants of rank 0, which torch's executor reads as numbers in some places."""
+def test_facts_of_traced_numbers_match_torch(name: str) -> None:
+    """A trace has constants of rank 0, which torch's executor sometimes treats as numbers."""
     for dtype in (torch.float32, torch.float16, torch.int64, torch.int32, torch.bool):
         for rank in (0, 1, 2):
             x = torch.ones([2] * rank, dtype=dtype)
             traced: Any = torch.jit.trace(TRACED[name], x)  # type: ignore[no-untyped-call]
-            graph, made = traced.graph, traced(x)
+            graph, result = traced.graph, traced(x)
             (value,), (output,) = graph.inputs(), graph.outputs()
             facts = Facts()
             facts.know(value, dtype, rank)
             for node in bottom_up(graph):
                 facts.learn(node)
-            assert facts.dtype(output) in (None, made.dtype)
+            assert facts.dtype(output) in (None, result.dtype)
             assert facts.rank(output) in (None, rank)

@@ -1,4 +1,4 @@
-"""Meta kernels give dtypes and ranks. They are called only where a call cannot crash."""
+"""Meta kernels give dtypes and ranks. They are called only if the call cannot crash."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Known = tuple[torch.dtype | None, int | None]
 
 
 def facts(call: str, *known: Known) -> Sequence[Known]:
-    """The facts of the results of a call of %x0, %x1 and so on; what the kernels state of them."""
+    """The facts that the kernels state for a call of %x0, %x1 and so on."""
     inputs = ", ".join(f"%x{at} : Tensor" for at in range(len(known)))
     lines = [*CONSTANTS.strip().splitlines(), *call.strip().splitlines()]
     body = "".join(f"\n  {line.strip()}" for line in lines)
@@ -37,7 +37,7 @@ CONSTANTS = """
 """
 
 
-def test_a_meta_kernel_gives_dtype_and_rank() -> None:
+def test_meta_kernel_gives_dtype_and_rank() -> None:
     product = "%y : Tensor = aten::matmul(%x0, %x1)"
     assert facts(product, (FLOAT, 3), (FLOAT, 2)) == ((FLOAT, 3),)
     largest = "%y : Tensor, %z : Tensor = aten::topk(%x0, %two, %one, %yes, %yes)"
@@ -47,11 +47,11 @@ def test_a_meta_kernel_gives_dtype_and_rank() -> None:
     )
 
 
-def test_a_call_that_torch_refuses_gives_no_facts() -> None:
+def test_invalid_call_gives_no_facts() -> None:
     assert facts("%y : Tensor = aten::bmm(%x0, %x1)", (FLOAT, 2), (FLOAT, 3)) == ()
 
 
-def test_an_unknown_dtype_or_rank_is_tried() -> None:
+def test_unknown_dtype_or_rank_is_tried_with_examples() -> None:
     relu = "%y : Tensor = aten::relu(%x0)"
     assert facts(relu, (FLOAT, None)) == ((FLOAT, None),)
     assert facts(relu, (None, 3)) == ((None, 3),)
@@ -59,11 +59,11 @@ def test_an_unknown_dtype_or_rank_is_tried() -> None:
     assert facts(equal, (None, None), (None, None)) == ((torch.bool, None),)
 
 
-def test_a_rank_that_only_the_largest_example_has_is_not_stated() -> None:
-    """Tensors of 7 axes have these two as well."""
-    five = "%y : Tensor = aten::transpose(%x0, %five, %four)"
+def test_rank_of_only_the_largest_example_is_not_stated() -> None:
+    """Tensors of 7 axes have axes 4 and 5, too."""
+    call = "%y : Tensor = aten::transpose(%x0, %five, %four)"
     constants = "%four : int = prim::Constant[value=4]()\n%five : int = prim::Constant[value=5]()\n"
-    assert facts(constants + five, (FLOAT, None)) == ((FLOAT, None),)
+    assert facts(constants + call, (FLOAT, None)) == ((FLOAT, None),)
 
 
 def test_numbers_of_different_types_are_different_calls() -> None:
@@ -81,16 +81,16 @@ def scripted(expression: str) -> Sequence[Known]:
     return kernels.facts_of(node, lambda value: (FLOAT, 2))
 
 
-def test_a_number_and_a_tensor_of_rank_0_must_agree() -> None:
-    """torch's executor reads a constant of rank 0 as a number, with a lower priority."""
+def test_number_and_tensor_of_rank_0_must_agree() -> None:
+    """torch's executor treats a constant of rank 0 as a number, with a lower promotion priority."""
     add = "%y : Tensor = aten::add(%x0, %x1, %one)"
     assert facts(add, (FLOAT, 2), (torch.float64, 0)) == ((FLOAT, 2),)
     assert facts(add, (torch.int64, 2), (torch.float64, 0)) == ((None, 2),)
 
 
 @pytest.mark.parametrize("weights", [4, 8])
-def test_kernels_that_read_beyond_a_list_are_not_called(weights: int) -> None:
-    """Each would be a segmentation fault: the kernel splits gates that its weights do not have."""
+def test_kernels_that_would_crash_are_not_called(weights: int) -> None:
+    """The kernel would read gates that the weights do not have, which is a segmentation fault."""
     layers = ", ".join(["%x1, %x1, %x2, %x2"] * (weights // 4))
     call = (
         "%state : Tensor[] = prim::ListConstruct(%x0, %x0)\n"
@@ -101,7 +101,7 @@ def test_kernels_that_read_beyond_a_list_are_not_called(weights: int) -> None:
     assert facts(call, (FLOAT, 3), (FLOAT, 2), (FLOAT, 1)) == ()
 
 
-def test_unchecked_enumerations_are_not_passed_on() -> None:
+def test_invalid_dtype_numbers_are_not_passed_to_kernels() -> None:
     """77 is not a dtype. torch would read a table at that index."""
     assert scripted("x.to(77)") == ()
     assert scripted("x.sum(dtype=77)") == ()

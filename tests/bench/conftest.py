@@ -16,8 +16,8 @@ from tests.repository import stateful as models
 from tests.triton.artifacts import artifact, scorer, tensor
 
 
-class Same(torch.nn.Module):
-    """Returns what it is given."""
+class Identity(torch.nn.Module):
+    """Returns its input."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + 0
@@ -48,7 +48,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     publish(scorer(), folder / "repository")
     inputs = (tensor("x", "float32", "batch", 512),)
     paused = publish(
-        artifact(Same(), inputs, ("y",), name="paused"), folder / "repository"
+        artifact(Identity(), inputs, ("y",), name="paused"), folder / "repository"
     )
     (paused / "1" / "model.py").write_text(PAUSED)
     return folder / "repository"

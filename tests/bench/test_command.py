@@ -1,4 +1,4 @@
-"""The command against a real server, briefly."""
+"""The command `bench` against a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bench against a real server: what clients count is what Triton counts."""
+"""bench against a real server: the clients and Triton count the same requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from builder.errors import EnvironmentProblem, UsageError
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 
-def measured(
+def measure_level(
     repository: Path,
     endpoint: Endpoint,
     model: str,
@@ -43,7 +43,7 @@ def measured(
 def test_client_counts_equal_server_counts(
     repository: Path, endpoint: Endpoint, model: str, load: Load, protocol: str
 ) -> None:
-    level = measured(repository, endpoint, model, load, protocol)
+    level = measure_level(repository, endpoint, model, load, protocol)
     assert level.requests > 20 and level.counts_agree and not level.errors
     assert level.server["success"] == level.requests and level.server["failed"] == 0
     sizes = level.server["batch_sizes"]
@@ -58,13 +58,13 @@ def test_client_counts_equal_server_counts(
 def test_counts_agree_with_processes_and_shared_memory(
     repository: Path, endpoint: Endpoint
 ) -> None:
-    level = measured(repository, endpoint, "scorer", Load(4), processes=2)
+    level = measure_level(repository, endpoint, "scorer", Load(4), processes=2)
     assert level.processes == 2 and level.counts_agree
-    level = measured(
+    level = measure_level(
         repository, endpoint, "scorer", Load(4), "http", memories=["system"]
     )
     assert level.counts_agree and level.requests > 20
-    level = measured(
+    level = measure_level(
         repository, endpoint, "scorer", Load(rate=80.0), memories=["system"]
     )
     assert level.counts_agree and not level.errors
@@ -73,7 +73,7 @@ def test_counts_agree_with_processes_and_shared_memory(
 def test_errors_are_counted_by_kind(
     repository: Path, endpoint: Endpoint, tmp_path: Path
 ) -> None:
-    """Another shape than the model's: Triton refuses each request."""
+    """Triton refuses each request because its shape does not fit the model."""
     np.savez(tmp_path / "r.npz", points=np.zeros((2, 3), np.float32))
     with pytest.raises(UsageError, match="the file has the arrays: points"):
         bench(repository, endpoint, ["scorer"], Options(file=tmp_path / "r.npz"))
@@ -83,10 +83,10 @@ def test_errors_are_counted_by_kind(
     assert found.problem is not None and "no request was answered" in found.problem
 
 
-def test_requests_of_several_sizes_are_read_from_a_file(
+def test_requests_with_several_sizes_are_read_from_a_file(
     repository: Path, endpoint: Endpoint, tmp_path: Path
 ) -> None:
-    """In a closed loop they are sent in turn, so half of the requests have each size."""
+    """A closed loop sends them alternately, so half of the requests have each size."""
     file = tmp_path / "r.npz"
     sets = {}
     for number, rows in enumerate((1, 3)):
@@ -96,12 +96,12 @@ def test_requests_of_several_sizes_are_read_from_a_file(
                     golden[f"input:{name}"], (rows, *golden[f"input:{name}"].shape[1:])
                 )
     np.savez(file, **sets)
-    level = measured(repository, endpoint, "scorer", Load(1), file=file)
+    level = measure_level(repository, endpoint, "scorer", Load(1), file=file)
     assert level.counts_agree and not level.errors
     assert abs(level.server["rows"] - 2 * level.requests) <= 1
     np.savez(file, **{name: array for name, array in sets.items() if name != "1/ids"})
     with pytest.raises(UsageError, match="request '1' of the file has the arrays: x"):
-        measured(repository, endpoint, "scorer", Load(1), file=file)
+        measure_level(repository, endpoint, "scorer", Load(1), file=file)
 
 
 def test_unreachable_server_is_reported(repository: Path) -> None:
@@ -109,7 +109,7 @@ def test_unreachable_server_is_reported(repository: Path) -> None:
         bench(repository, Endpoint(None, "127.0.0.1:1"), ["scorer"])
 
 
-def test_command_measures_saves_and_compares(
+def test_command_saves_and_compares_a_baseline(
     repository: Path, endpoint: Endpoint, tmp_path: Path
 ) -> None:
     words = [
@@ -138,10 +138,10 @@ def test_command_measures_saves_and_compares(
 
 
 @pytest.mark.parametrize("percentile", [50.0, 99.0])
-def test_generous_latency_limit_is_met_at_some_rate(
+def test_high_latency_limit_is_met_at_some_rate(
     repository: Path, endpoint: Endpoint, percentile: float
 ) -> None:
-    """Where half a second has too few requests for the percentile, a trial takes longer."""
+    """A trial is extended if it has too few requests for the percentile."""
     options = Options(loads=[Load(1)], seconds=0.5, limit=(percentile, 1000.0))
     (found,) = bench(repository, endpoint, ["scorer"], options)
     assert found.limit is not None and found.limit.rate is not None
@@ -155,7 +155,7 @@ def test_generous_latency_limit_is_met_at_some_rate(
 def test_throughput_agrees_with_perf_analyzer(
     repository: Path, endpoint: Endpoint, tmp_path: Path, concurrency: int
 ) -> None:
-    """One size for both, and a model whose time does not depend on the load of the host."""
+    """Both tools send one size to a model whose time does not depend on the load of the host."""
     ratios = []
     for _ in range(3):
         options = Options(
@@ -168,7 +168,7 @@ def test_throughput_agrees_with_perf_analyzer(
 
 
 def _perf_analyzer(url: str, repository: Path, concurrency: int) -> float:
-    """Requests a second of as many rows as the opt golden has."""
+    """Requests per second, each with the rows of the opt golden."""
     with np.load(repository / "paused" / "goldens" / "p0-opt.npz") as read:
         rows = read[read.files[0]].shape[0]
     model = ["perf_analyzer", "-m", "paused", "-u", url, "-i", "grpc", "-b", str(rows)]

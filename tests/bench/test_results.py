@@ -62,7 +62,7 @@ def test_percentiles_need_enough_requests() -> None:
 
 
 def test_intervals_contain_the_true_percentile() -> None:
-    """Of 40 samples of one distribution; a 95 % interval misses two on average."""
+    """The test has 40 samples of one distribution. A 95 % interval misses two on average."""
     random = np.random.default_rng(1)
     true, hits = np.log(10) * 5, 0
     for _ in range(40):
@@ -93,11 +93,11 @@ def test_busy_client_is_reported_as_the_limit() -> None:
 def test_highest_rate_is_found_within_the_precision(capacity: float) -> None:
     tried: list[float] = []
 
-    def holds(rate: float) -> bool:
+    def meets_limit(rate: float) -> bool:
         tried.append(rate)
         return rate <= capacity
 
-    found = search_rate(holds, 400.0, 16, 0.05)
+    found = search_rate(meets_limit, 400.0, 16, 0.05)
     assert found is not None and 0.94 * capacity <= found <= capacity
     assert len(tried) <= 16
 

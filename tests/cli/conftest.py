@@ -1,4 +1,4 @@
-"""Models that a stranger might bring, and the command line run as a process or within this one."""
+"""Small models of a user, and the command line as a process or in this process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ outputs: [y]
 
 
 class Small(torch.nn.Module):
-    """The same weights each time, whichever test makes it first."""
+    """A model whose weights are the same in every test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Small(torch.nn.Module):
         return self.linear(x).relu()
 
 
-class WantsList(torch.nn.Module):
+class TakesList(torch.nn.Module):
     def forward(self, xs: list[torch.Tensor]) -> torch.Tensor:
         return xs[0] + xs[1]
 
@@ -67,7 +67,7 @@ def small(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def published_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with `small`, built once for all tests; `published` is a test's own copy."""
+    """A repository with `small`, built once for all tests. `published` is a copy for one test."""
     folder = tmp_path_factory.mktemp("published")
     (folder / "models").mkdir()
     save(Small(), folder / "models" / "small.pt")
@@ -86,14 +86,14 @@ def published_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def published(published_once: Path, tmp_path: Path) -> Path:
-    """A repository with `small`, which the test may change."""
+    """A copy of the repository with `small` that the test may change."""
     return shutil.copytree(published_once, tmp_path / "repository", symlinks=True)
 
 
 @pytest.fixture
 def run() -> Callable[..., Result]:
-    """The command line within this process; `result.output` is both streams, `stdout` and `stderr`
-    are each.
+    """The command line in this process. `result.output` has both streams; `stdout` and `stderr`
+    have one each.
     """
 
     def invoke(*arguments: object) -> Result:
@@ -109,7 +109,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def start(*arguments: object, **more: str) -> subprocess.Popen[str]:
-    """The command line as a process of its own, its streams piped."""
+    """Start the command line as a separate process with piped streams."""
     command = [*PROGRAM, *map(str, arguments)]
     return subprocess.Popen(
         command,

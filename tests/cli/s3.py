@@ -1,4 +1,4 @@
-"""moto's S3 server on the loopback, with a record of what was asked of it."""
+"""moto's S3 server on the loopback, with a record of its write requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECRET = {
 
 class Server:
     """An S3 server with the bucket `models`. `writes` has the PUT and DELETE requests on objects,
-    as ("PUT", "bucket/key"), in the order in which they were answered with success.
+    as ("PUT", "bucket/key"), in the order in which they succeeded.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Server:
 
 @contextlib.contextmanager
 def serving() -> Iterator[Server]:
-    """The server, until the end of the block."""
+    """Run the server until the end of the block."""
     import logging
 
     from moto.moto_api._internal.models import moto_api_backend

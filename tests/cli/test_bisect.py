@@ -1,4 +1,4 @@
-"""`bisect` as a command: what it prints, its JSON document, its files and its exit codes."""
+"""The `bisect` command: its text, its JSON document, its files and its exit codes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def plugin(tmp_path: Path) -> Path:
     return path
 
 
-def test_it_names_the_node_and_writes_the_reduced_model(
+def test_bisect_names_the_node_and_writes_the_reduced_model(
     small: Path, plugin: Path, run: Run, tmp_path: Path
 ) -> None:
-    """In the confined process of the model, which may write to the folder of --reduce alone."""
+    """The sandboxed process of the model may write only to the folder of --reduce."""
     reduced = tmp_path / "reduced"
     result = run("bisect", small, "--plugin", plugin, "--reduce", reduced)
     assert result.exit_code == 3
@@ -42,7 +42,9 @@ def test_it_names_the_node_and_writes_the_reduced_model(
     assert names == ["inputs.npz", "reduced.pt", "reduced.yaml", "test_reduced.py"]
 
 
-def test_a_model_without_a_difference(published: Path, small: Path, run: Run) -> None:
+def test_correct_model_passes_and_names_no_node(
+    published: Path, small: Path, run: Run
+) -> None:
     result = run(
         "bisect", published, "--models", small, "--no-isolate", "--record", "--json"
     )
@@ -57,14 +59,16 @@ def test_a_model_without_a_difference(published: Path, small: Path, run: Run) ->
     assert model["goldens"] == 5 and model["networks"] == 1
 
 
-def test_a_file_that_cannot_be_read_fails_as_in_check(small: Path, run: Run) -> None:
+def test_unreadable_model_file_fails_with_exit_code_1(small: Path, run: Run) -> None:
     (small / "small.pt").write_bytes(b"no archive")
     result = run("bisect", small, "--json", "--no-isolate")
     (model,) = json.loads(result.stdout)["models"]
     assert result.exit_code == 1 and model["error"]["kind"] == "ModelFileError"
 
 
-def test_usage_errors(published: Path, small: Path, run: Run) -> None:
+def test_invalid_option_combinations_are_usage_errors(
+    published: Path, small: Path, run: Run
+) -> None:
     result = run("bisect", published)
     assert result.exit_code == 2 and "--models MODELS" in result.output
     result = run("bisect", small, "--models", small)

@@ -1,6 +1,4 @@
-"""The builder's options on the command line: each reaches TensorRT, or is refused with words that
-help.
-"""
+"""Builder options on the command line: each reaches TensorRT or is refused with a clear message."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from tests.cli.conftest import Small, save
 Run = Callable[..., Result]
 RTX = ("--flavour", "tensorrt-rtx")
 on_rtx = pytest.mark.skipif(
-    flavour.resolve() != "tensorrt-rtx", reason="what RTX has and has not"
+    flavour.resolve() != "tensorrt-rtx", reason="tests the options of tensorrt-rtx"
 )
 
 
@@ -31,7 +29,7 @@ on_rtx = pytest.mark.skipif(
     "size", ["", "0", "-1G", "inf", "nan", "1e400", "9999999G", "much", "0.1"]
 )
 @pytest.mark.parametrize("option", ["--workspace", "--pool"])
-def test_what_is_no_size_is_usage(
+def test_invalid_size_is_a_usage_error(
     small: Path, tmp_path: Path, run: Run, option: str, size: str
 ) -> None:
     given = size if option == "--workspace" else f"tactic_dram={size}"
@@ -41,7 +39,7 @@ def test_what_is_no_size_is_usage(
 
 
 @pytest.mark.parametrize("pool", ["tactic_dram", "=1G", ""])
-def test_a_pool_has_a_name_and_a_limit(
+def test_memory_pool_without_name_or_limit_is_a_usage_error(
     small: Path, tmp_path: Path, run: Run, pool: str
 ) -> None:
     result = run("repo", small, "--out", tmp_path / "out", "--pool", pool)
@@ -50,10 +48,10 @@ def test_a_pool_has_a_name_and_a_limit(
 
 
 @on_rtx
-def test_an_option_that_the_flavour_lacks_is_refused_though_the_plan_is_in_the_store(
+def test_option_missing_in_flavor_is_refused_even_with_a_stored_plan(
     small: Path, tmp_path: Path, run: Run
 ) -> None:
-    """The timing cache is in no key: where a plan was found, TensorRT never saw the option."""
+    """The timing cache is not part of the key, so a stored plan matches with and without it."""
     arguments = (
         "repo",
         small,
@@ -74,7 +72,7 @@ def test_an_option_that_the_flavour_lacks_is_refused_though_the_plan_is_in_the_s
 @pytest.mark.skipif(flavour.has_gpu(), reason="there is a GPU here")
 @pytest.mark.parametrize("option", ["--refit", "--strip-plan"])
 @pytest.mark.parametrize("command", ["repo", "check"])
-def test_what_needs_a_gpu_is_refused_before_anything_is_lowered(
+def test_option_that_needs_a_gpu_is_refused_before_lowering(
     small: Path, tmp_path: Path, run: Run, option: str, command: str
 ) -> None:
     more = ("--out", tmp_path / "out") if command == "repo" else ()
@@ -86,7 +84,7 @@ def test_what_needs_a_gpu_is_refused_before_anything_is_lowered(
     assert "lower" not in result.stderr
 
 
-GIVEN = {
+OPTION_VALUES = {
     "compute_capabilities": ((8, 6), (12, 0)),
     "workspace_bytes": 1 << 30,
     "memory_pools": {"tactic_dram": 1 << 28, "dla_local_dram": 9},
@@ -101,11 +99,9 @@ GIVEN = {
     "name",
     sorted({field.name for field in fields(BuildOptions)} - {"profiling_verbosity"}),
 )
-def test_the_command_that_reproduces_a_crash_has_every_option(
-    small: Path, name: str
-) -> None:
-    """It is read back by the command line itself; profiling_verbosity stands in manifests alone."""
-    chosen = BuildOptions(**{name: GIVEN.get(name, True)})
+def test_reproduction_command_has_every_build_option(small: Path, name: str) -> None:
+    """The command line parses the command. Only manifests have profiling_verbosity."""
+    chosen = BuildOptions(**{name: OPTION_VALUES.get(name, True)})
     (spec,) = load(small)
     words = shlex.split(
         replace(
@@ -120,7 +116,7 @@ def test_the_command_that_reproduces_a_crash_has_every_option(
 @pytest.mark.parametrize(
     ("url", "read"), [(None, (None, True)), ("s3://b/plans", ("s3://b/plans", False))]
 )
-def test_the_command_that_reproduces_a_crash_leaves_other_stores_alone(
+def test_reproduction_command_has_the_store_url_or_no_store(
     small: Path, url: str | None, read: tuple[str | None, bool]
 ) -> None:
     (spec,) = load(small)
@@ -130,7 +126,7 @@ def test_the_command_that_reproduces_a_crash_leaves_other_stores_alone(
     assert (given["store"], given["no_store"]) == read
 
 
-def test_the_command_that_reproduces_a_crash_has_the_samples_values(
+def test_reproduction_command_has_the_values_of_the_sample(
     tmp_path: Path,
 ) -> None:
     file, sample = save(Small(), tmp_path / "net.pt", None), tmp_path / "a b.npz"

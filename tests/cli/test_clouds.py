@@ -43,7 +43,7 @@ class Cloud:
     environment: tuple[str, ...]
 
     def objects(self) -> dict[str, bytes]:
-        """What is in it, by the path below `root`."""
+        """The content of every object, by its path below `root`."""
         fs, root = urls.file_system(self.root)
         fs.invalidate_cache()
         found = fs.find(root)
@@ -63,7 +63,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running(command: list[str], port: int, folder: Path) -> Iterator[None]:
-    """A server on the port, until the end of the block."""
+    """Run a server on the port until the end of the block."""
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, cwd=folder
@@ -126,7 +126,7 @@ def cloud(
         yield Cloud(f"as://{ACCOUNT}/models", (urls.CONNECTION,))
 
 
-def test_models_store_and_repository_may_be_there(
+def test_models_store_and_repository_in_cloud_storage_work(
     tmp_path: Path, run: Run, cloud: Cloud
 ) -> None:
     source, out, store = (f"{cloud.root}/{name}" for name in ("in", "out", "store"))
@@ -157,7 +157,7 @@ def test_models_store_and_repository_may_be_there(
     ]
 
 
-def test_a_farm_builds_there(tmp_path: Path, cloud: Cloud) -> None:
+def test_farm_builds_in_cloud_storage(tmp_path: Path, cloud: Cloud) -> None:
     pytest.importorskip("ray")
     write(tmp_path / "models", 1.0)
     cloud.upload(tmp_path / "models")

@@ -1,4 +1,4 @@
-"""What a stranger meets: each command on real files, right ones and wrong ones."""
+"""Each command on real files, valid and invalid."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from click.testing import Result
 
 from builder.cli.serve import ports
 from builder.manifest import load
-from tests.cli.conftest import MANIFEST, Small, WantsList, save, start
+from tests.cli.conftest import MANIFEST, Small, TakesList, save, start
 
 Run = Callable[..., Result]
 
 
-def leftovers(folder: Path) -> set[str]:
+def entry_names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
@@ -56,10 +56,10 @@ def test_repo_reports_a_build(small: Path, tmp_path: Path, run: Run) -> None:
 
 class Doubled(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.relu() + x.relu()  # which a pass makes one
+        return x.relu() + x.relu()  # a pass merges the two calls
 
 
-def test_log_level_graph_writes_the_sequence_of_lowering(
+def test_log_level_graph_writes_the_graph_after_each_pass(
     tmp_path: Path, run: Run
 ) -> None:
     (tmp_path / "models").mkdir()
@@ -95,7 +95,7 @@ def test_repo_accepts_inputs_instead_of_a_manifest(
     assert (tmp_path / "out" / "net" / "1" / "model.plan").is_file()
 
 
-def test_env_is_written_where_it_is_asked_for(
+def test_env_file_is_written_only_with_write_env(
     small: Path, tmp_path: Path, run: Run
 ) -> None:
     (tmp_path / ".env").write_text("TRITON_IMAGE=mine\n")
@@ -106,7 +106,7 @@ def test_env_is_written_where_it_is_asked_for(
 
 
 @pytest.mark.parametrize("command", ["repo", "check"])
-def test_a_model_without_a_manifest_fails_alone(
+def test_model_without_manifest_fails_without_stopping_others(
     small: Path, tmp_path: Path, run: Run, command: str
 ) -> None:
     save(Small(), small / "bare.pt", None)
@@ -131,7 +131,7 @@ def test_init_writes_every_missing_manifest_of_a_folder(small: Path, run: Run) -
             return self.table((ids + 1).clamp(0, 9)) * scale
 
     save(Masks(), small / "masks.pt", None)
-    save(WantsList(), small / "wants.pt", None)
+    save(TakesList(), small / "wants.pt", None)
     result = run("init", small)
     assert result.exit_code == 1
     assert "wants.pt: argument 'xs' of forward is a List[Tensor]" in result.stderr
@@ -155,8 +155,8 @@ def test_init_writes_every_missing_manifest_of_a_folder(small: Path, run: Run) -
     assert [Path(one["file"]).name for one in data["failed"]] == ["wants.pt"]
 
 
-def test_init_suggests_the_parts_that_could_be_built(tmp_path: Path, run: Run) -> None:
-    class Whole(torch.nn.Module):
+def test_init_suggests_submodules_that_could_be_built(tmp_path: Path, run: Run) -> None:
+    class ListWrapper(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.head = Small()
@@ -164,18 +164,18 @@ def test_init_suggests_the_parts_that_could_be_built(tmp_path: Path, run: Run) -
         def forward(self, xs: list[torch.Tensor]) -> torch.Tensor:
             return self.head(xs[0])
 
-    result = run("init", save(Whole(), tmp_path / "net.pt", None))
+    result = run("init", save(ListWrapper(), tmp_path / "net.pt", None))
     assert result.exit_code == 1 and "--module with one of head" in result.stderr
 
 
-def test_five_mistakes_show_and_nothing_is_written(
+def test_all_manifest_mistakes_are_reported_and_nothing_is_written(
     small: Path, tmp_path: Path, run: Run
 ) -> None:
     (small / "small.yaml").write_text(
         "inputs:\n- name: x\n  dtype: float\n  shape: [bacth, 4]\ndims:\n  batch: {min: 4, opt: 2,"
         " max: 8}\ninstances: two\nprecison: fp16\n"
     )
-    before = leftovers(tmp_path)
+    before = entry_names(tmp_path)
     result = run("repo", small, "--out", tmp_path / "out")
     assert result.exit_code == 2
     for line, words in [
@@ -189,7 +189,7 @@ def test_five_mistakes_show_and_nothing_is_written(
             f"small.yaml:{line}:" in text and words in text
             for text in result.stderr.splitlines()
         )
-    assert leftovers(tmp_path) == before
+    assert entry_names(tmp_path) == before
 
 
 @pytest.mark.parametrize("command", ["repo", "check", "lower", "init", "inspect"])
@@ -201,7 +201,7 @@ def test_five_mistakes_show_and_nothing_is_written(
         ("empty", "is empty"),
     ],
 )
-def test_a_file_that_is_not_torchscript(
+def test_file_that_is_not_torchscript_is_refused(
     tmp_path: Path, run: Run, command: str, kind: str, words: str
 ) -> None:
     file = save(Small(), tmp_path / "net.pt")
@@ -212,24 +212,24 @@ def test_a_file_that_is_not_torchscript(
     options = {"repo": ["--out", tmp_path / "out"], "init": ["--force"]}.get(
         command, []
     )
-    before = leftovers(tmp_path)
+    before = entry_names(tmp_path)
     result = run(command, file, *options)
     assert result.exit_code == 1
     assert words in result.output
     assert "Traceback" not in result.output
-    assert leftovers(tmp_path) == before
+    assert entry_names(tmp_path) == before
 
 
 @pytest.mark.parametrize("command", ["repo", "check"])
-def test_batches_that_profiles_lose_to_each_other_are_warned_of(
+def test_batch_sizes_lost_between_profiles_are_a_warning(
     small: Path, tmp_path: Path, run: Run, command: str
 ) -> None:
-    class Long(torch.nn.Module):
+    class TwoAxes(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.relu()
 
     save(
-        Long(),
+        TwoAxes(),
         small / "long.pt",
         "inputs:\n- {name: x, dtype: float32, shape: [batch, length]}\noutputs: [y]\nprofiles:\n"
         "- {batch: {min: 1, opt: 4, max: 32}, length: {min: 1, opt: 4, max: 8}}\n"
@@ -245,21 +245,23 @@ def test_batches_that_profiles_lose_to_each_other_are_warned_of(
         )
 
 
-def test_a_bad_model_does_not_stop_the_others(
+def test_damaged_model_does_not_stop_the_others(
     small: Path, tmp_path: Path, run: Run
 ) -> None:
     (small / "broken.pt").write_bytes(b"PK\x03\x04 not much of a zip")
     (small / "broken.yaml").write_text(MANIFEST)
     result = run("repo", small, "--out", tmp_path / "out")
     assert result.exit_code == 1
-    assert leftovers(tmp_path / "out") == {"small"}
+    assert entry_names(tmp_path / "out") == {"small"}
     assert "broken.pt is a truncated or damaged archive" in result.stderr
     assert "1 of 2 models" in result.stdout
 
 
 @pytest.mark.parametrize("command", ["repo", "check", "init"])
-def test_a_forward_that_wants_a_list(tmp_path: Path, run: Run, command: str) -> None:
-    file = save(WantsList(), tmp_path / "net.pt")
+def test_list_argument_of_forward_is_refused(
+    tmp_path: Path, run: Run, command: str
+) -> None:
+    file = save(TakesList(), tmp_path / "net.pt")
     options = {"repo": ["--out", tmp_path / "out"], "init": ["--force"]}.get(
         command, []
     )
@@ -269,7 +271,7 @@ def test_a_forward_that_wants_a_list(tmp_path: Path, run: Run, command: str) -> 
     assert not (tmp_path / "out").exists()
 
 
-def test_a_missing_file_and_an_empty_folder(tmp_path: Path, run: Run) -> None:
+def test_missing_file_and_empty_folder_are_errors(tmp_path: Path, run: Run) -> None:
     save(Small(), tmp_path / "resnet.pt")
     result = run("repo", tmp_path / "resent.pt", "--out", tmp_path / "out")
     assert result.exit_code == 2
@@ -282,28 +284,28 @@ def test_a_missing_file_and_an_empty_folder(tmp_path: Path, run: Run) -> None:
 def test_check_reports_operators_and_config_and_writes_nothing(
     small: Path, tmp_path: Path, run: Run
 ) -> None:
-    before = leftovers(tmp_path) | leftovers(small)
+    before = entry_names(tmp_path) | entry_names(small)
     result = run("check", small, "--paranoid")
     assert result.exit_code == 0, result.output
     assert "max_batch_size: 8" not in result.stdout
     assert "1 of 1 models can be built" in result.stdout
     assert "max_batch_size: 8" in run("check", small, "--show-config").stdout
-    assert leftovers(tmp_path) | leftovers(small) == before
+    assert entry_names(tmp_path) | entry_names(small) == before
     report = json.loads(run("check", small, "--json").stdout)["models"][0]
     assert sum(report["operators"]["used"].values()) > 0
     assert report["operators"]["unsupported"] == []
     assert report["layers"] > 0
 
 
-def test_check_names_what_tensorrt_cannot_take_and_what_would_run_where(
+def test_check_reports_unsupported_operators_and_fallback_segments(
     tmp_path: Path, run: Run
 ) -> None:
-    class Odd(torch.nn.Module):
+    class SingularValues(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.linalg.svdvals(x * 2)
 
-    result = run("check", save(Odd(), tmp_path / "odd.pt"), "--json")
-    assert result.exit_code == 0, "it would be served, by torch"
+    result = run("check", save(SingularValues(), tmp_path / "odd.pt"), "--json")
+    assert result.exit_code == 0, "torch would serve it"
     report = json.loads(result.stdout)["models"][0]
     (operator,) = report["operators"]["unsupported"]
     assert operator["schema"].startswith("aten::linalg_svdvals")
@@ -320,7 +322,7 @@ def test_check_names_what_tensorrt_cannot_take_and_what_would_run_where(
         (("[y]", "[y, z]"), "names 2 outputs, the module returns 1"),
     ],
 )
-def test_refusal_of_a_manifest_quotes_the_module(
+def test_manifest_that_does_not_fit_quotes_the_error_of_the_module(
     small: Path,
     tmp_path: Path,
     run: Run,
@@ -328,7 +330,7 @@ def test_refusal_of_a_manifest_quotes_the_module(
     wrong: tuple[str, str],
     words: str,
 ) -> None:
-    """Not as a failure of our converters, which fail on such inputs too."""
+    """The error must not be a defect of a converter; converters fail on such inputs too."""
     (small / "small.yaml").write_text(MANIFEST.replace(*wrong))
     result = run(
         command, small, *(["--out", tmp_path / "out"] if command == "repo" else [])
@@ -352,13 +354,13 @@ def test_init_writes_a_manifest_that_builds(tmp_path: Path, run: Run) -> None:
     assert run("repo", file, "--out", tmp_path / "out").exit_code == 0
 
 
-def test_init_reads_the_example_of_a_trace(tmp_path: Path, run: Run) -> None:
-    class Takes(torch.nn.Module):
+def test_init_reads_shapes_from_a_traced_module(tmp_path: Path, run: Run) -> None:
+    class MaskedIds(torch.nn.Module):
         def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             return ids.float() * mask
 
     given = (torch.ones(2, 3, dtype=torch.int64), torch.ones(2, 1, dtype=torch.bool))
-    torch.jit.trace(Takes(), given).save(str(tmp_path / "net.pt"))
+    torch.jit.trace(MaskedIds(), given).save(str(tmp_path / "net.pt"))
     assert run("init", tmp_path / "net.pt").exit_code == 0
     (spec,) = load(tmp_path / "net.pt")
     assert [(i.name, i.dtype, i.shape) for i in spec.inputs] == [
@@ -367,8 +369,10 @@ def test_init_reads_the_example_of_a_trace(tmp_path: Path, run: Run) -> None:
     ]
 
 
-def test_init_reads_convolutions_and_embeddings(tmp_path: Path, run: Run) -> None:
-    class Sees(torch.nn.Module):
+def test_init_reads_shapes_from_convolutions_and_embeddings(
+    tmp_path: Path, run: Run
+) -> None:
+    class ImageAndIds(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.conv, self.table = (
@@ -381,7 +385,7 @@ def test_init_reads_convolutions_and_embeddings(tmp_path: Path, run: Run) -> Non
         ) -> tuple[torch.Tensor, torch.Tensor]:
             return self.conv(image), self.table(ids)
 
-    assert run("init", save(Sees(), tmp_path / "net.pt", None)).exit_code == 0
+    assert run("init", save(ImageAndIds(), tmp_path / "net.pt", None)).exit_code == 0
     (spec,) = load(tmp_path / "net.pt")
     assert [(i.dtype, i.shape) for i in spec.inputs] == [
         ("float32", ("batch", 6, "height", "width")),
@@ -389,16 +393,18 @@ def test_init_reads_convolutions_and_embeddings(tmp_path: Path, run: Run) -> Non
     ]
 
 
-def test_init_does_not_overwrite_what_someone_wrote(small: Path, run: Run) -> None:
+def test_init_does_not_overwrite_a_manifest_without_force(
+    small: Path, run: Run
+) -> None:
     result = run("init", small / "small.pt")
     assert result.exit_code == 2
     assert "--force" in result.stderr
     assert (small / "small.yaml").read_text() == MANIFEST
     assert run("init", small / "small.pt", "--force").exit_code == 0
-    assert leftovers(small) == {"small.pt", "small.yaml"}
+    assert entry_names(small) == {"small.pt", "small.yaml"}
 
 
-def test_lower_prints_the_graph_the_passes_and_a_diff(
+def test_lower_prints_the_graph_and_the_passes(
     small: Path, tmp_path: Path, run: Run
 ) -> None:
     file = small / "small.pt"
@@ -438,7 +444,7 @@ class Attention(torch.nn.Module):
         )
 
 
-def test_lower_shows_what_conversion_does_for_a_precision(
+def test_lower_shows_the_passes_of_a_precision(
     small: Path, tmp_path: Path, run: Run
 ) -> None:
     torch.jit.trace(Attention(), torch.randn(2, 3, 4)).save(tmp_path / "attention.pt")
@@ -459,7 +465,7 @@ def test_lower_shows_what_conversion_does_for_a_precision(
         )
 
 
-def test_inspect_prints_a_network_a_plan_a_model_and_a_repository(
+def test_inspect_prints_networks_plans_models_and_repositories(
     small: Path, published: Path, run: Run
 ) -> None:
     layers = json.loads(run("inspect", small, "--json").stdout)["layers"]
@@ -480,13 +486,16 @@ def test_inspect_prints_a_network_a_plan_a_model_and_a_repository(
     )
 
 
-def test_inspect_counts_the_plans_of_all_pieces(tmp_path: Path, run: Run) -> None:
-    class Odd(torch.nn.Module):
+def test_inspect_sums_plan_bytes_of_all_segments(tmp_path: Path, run: Run) -> None:
+    class SingularValues(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.linalg.svdvals(x[:, :, None].relu() * 2).exp().sin().tanh()
 
     out = tmp_path / "out"
-    assert run("repo", save(Odd(), tmp_path / "odd.pt"), "--out", out).exit_code == 0
+    assert (
+        run("repo", save(SingularValues(), tmp_path / "odd.pt"), "--out", out).exit_code
+        == 0
+    )
     plans = list((out / "odd" / "1").glob("segment_*.plan"))
     (row,) = json.loads(run("inspect", out, "--json").stdout)["models"]
     assert plans and row["plan_bytes"] == sum(plan.stat().st_size for plan in plans)
@@ -520,7 +529,7 @@ def test_doctor_exits_with_four_if_nothing_can_be_built(
 def test_read_only_repository_is_reported_before_the_build(
     small: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, below: str
 ) -> None:
-    """Root may write anywhere, so what the system says of permission is played."""
+    """Root may write anywhere, so the test replaces os.access."""
     (tmp_path / "file").write_text("")
     blocked = run("repo", small, "--out", tmp_path / "file" / below)
     assert (blocked.exit_code, "load" in blocked.stderr) == (2, False)
@@ -542,10 +551,10 @@ def test_read_only_repository_is_reported_before_the_build(
 
 
 def test_dangling_link_is_reported(small: Path, tmp_path: Path, run: Run) -> None:
-    """`out` was found to be there after the build; of models their own name was proposed."""
-    (tmp_path / "gone").symlink_to("nowhere")
+    """A dangling link is reported for --out before the build, and for MODELS."""
+    (tmp_path / "dangling").symlink_to("nowhere")
     (tmp_path / "loop").symlink_to("loop")
-    for link, target in (("gone", "nowhere"), ("loop", "loop")):
+    for link, target in (("dangling", "nowhere"), ("loop", "loop")):
         words = f"{tmp_path / link} is a link to {target}, which does not exist"
         for out in (tmp_path / link, tmp_path / link / "out"):
             result = run("repo", small, "--out", out)
@@ -565,12 +574,10 @@ def test_dangling_link_is_reported(small: Path, tmp_path: Path, run: Run) -> Non
 
 
 @pytest.mark.slow
-def test_ctrl_c_during_a_build_leaves_no_half_of_anything(
+def test_ctrl_c_during_a_build_leaves_no_partial_model(
     small: Path, tmp_path: Path
 ) -> None:
-    """Interrupted at the start of each phase that writes or works long: 130, and a repository that
-    is whole or none.
-    """
+    """An interrupt at the start of a phase exits with 130. The repository is complete or absent."""
     for phase in ("convert", "build", "publish"):
         out = tmp_path / phase / "out"
         out.parent.mkdir()
@@ -581,20 +588,20 @@ def test_ctrl_c_during_a_build_leaves_no_half_of_anything(
                 process.send_signal(signal.SIGINT)
                 break
         _, rest = process.communicate(timeout=120)
-        # 0: it was done before the signal could be heard
+        # 0: the build ended before the signal arrived
         assert process.returncode in (130, 0), rest
-        whole = {"config.pbtxt", "1", "goldens", "trt-build.json"}
+        expected_names = {"config.pbtxt", "1", "goldens", "trt-build.json"}
         assert {
-            name for name in leftovers(out.parent) if name not in ("out", ".env")
+            name for name in entry_names(out.parent) if name not in ("out", ".env")
         } == set()
-        assert not out.exists() or leftovers(out / "small") >= whole
+        assert not out.exists() or entry_names(out / "small") >= expected_names
         if phase == "convert":
             assert process.returncode == 130
             assert "interrupted" in rest
             assert not out.exists()
 
 
-def test_ports_are_counted_from_the_first_and_each_can_be_its_own() -> None:
+def test_ports_count_from_the_first_unless_given() -> None:
     assert ports(None, None, None, None) == {
         "http_port": 8000,
         "grpc_port": 8001,
@@ -612,7 +619,7 @@ def test_ports_are_counted_from_the_first_and_each_can_be_its_own() -> None:
     }
 
 
-def test_serve_of_no_repository_is_usage(tmp_path: Path, run: Run) -> None:
+def test_missing_repository_is_a_usage_error(tmp_path: Path, run: Run) -> None:
     assert run("serve", tmp_path / "none").exit_code == 2
     assert run("verify", tmp_path / "none", "--url", "localhost:1").exit_code == 2
 
@@ -640,7 +647,7 @@ def test_serve_of_no_repository_is_usage(tmp_path: Path, run: Run) -> None:
         (["--timeout", "0"], 2, "0.0 is not in the range x>0"),
     ],
 )
-def test_serve_refuses_what_no_server_can_have(
+def test_serve_refuses_invalid_options(
     published: Path, run: Run, given: list[str], code: int, words: str
 ) -> None:
     result = run("serve", published, *given)
@@ -665,7 +672,7 @@ def test_invalid_address_is_a_usage_error(
     ), result.stderr
 
 
-def test_verify_of_no_endpoint_is_environment_and_of_no_address_usage(
+def test_verify_without_url_exits_with_2_and_without_endpoint_with_4(
     published: Path, run: Run
 ) -> None:
     assert run("verify", published).exit_code == 2
@@ -677,8 +684,8 @@ def test_verify_of_no_endpoint_is_environment_and_of_no_address_usage(
     )
 
 
-def test_ctrl_c_while_an_answer_is_waited_for_is_one_line(published: Path) -> None:
-    """The loop beneath Triton's HTTP client prints what ends it, unless told not to."""
+def test_ctrl_c_while_waiting_for_a_response_prints_one_line(published: Path) -> None:
+    """Triton's HTTP client runs an event loop that prints a traceback by default."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"127.0.0.1:{silent.getsockname()[1]}"
         process = start("verify", published, "--url", url, "--quiet")
@@ -694,7 +701,9 @@ def test_ctrl_c_while_an_answer_is_waited_for_is_one_line(published: Path) -> No
 
 
 @pytest.mark.live
-def test_verify_serves_compares_and_fails_with_three(published: Path, run: Run) -> None:
+def test_verify_serves_and_exits_with_3_for_a_changed_golden(
+    published: Path, run: Run
+) -> None:
     result = run("verify", published, "--serve")
     assert result.exit_code == 0, result.output
     assert "p0-opt" not in result.stdout
@@ -719,7 +728,7 @@ def test_verify_serves_compares_and_fails_with_three(published: Path, run: Run) 
 
 @pytest.mark.live
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_serve_answers_until_it_is_stopped(
+def test_serve_runs_until_it_is_stopped(
     published: Path, run: Run, stop: signal.Signals
 ) -> None:
     process = start("serve", published, "--port", "0", "--json")
@@ -745,7 +754,7 @@ def test_serve_answers_until_it_is_stopped(
 
 
 @pytest.mark.live
-def test_a_port_in_use_is_environment(published: Path, run: Run) -> None:
+def test_port_in_use_exits_with_4(published: Path, run: Run) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         held.listen()
@@ -764,7 +773,7 @@ def test_a_port_in_use_is_environment(published: Path, run: Run) -> None:
         (["--control-token-file", "token"], "is for --explicit"),
     ],
 )
-def test_serve_opens_the_model_control_to_no_network(
+def test_serve_refuses_unsafe_model_control_options(
     tmp_path: Path, run: Run, words: list[str], message: str
 ) -> None:
     result = run("serve", tmp_path, *words)

@@ -1,4 +1,4 @@
-"""`repo` and a config that somebody edited: kept, reported, and replaced only where it is asked."""
+"""`repo` keeps and reports a config edited by hand, and replaces it only on request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cli.conftest import Small, save
 Run = Callable[..., Result]
 
 
-def test_an_edit_is_kept_refused_carried_over_and_dropped(
+def test_rebuild_keeps_or_overwrites_edits_only_on_request(
     small: Path, tmp_path: Path, run: Run
 ) -> None:
     out = tmp_path / "out"
@@ -39,12 +39,12 @@ def test_an_edit_is_kept_refused_carried_over_and_dropped(
     assert "rebuilt because: --overwrite-edits" in dropped.stderr
 
 
-def test_an_adopted_edit_is_published_and_the_comments_stay(
+def test_adopt_moves_edits_to_the_manifest_and_keeps_its_comments(
     small: Path, tmp_path: Path, run: Run
 ) -> None:
     out = tmp_path / "out"
     config, manifest = out / "small" / "config.pbtxt", small / "small.yaml"
-    manifest.write_text(f"# ours\n{manifest.read_text()}instances: 1  # one\n")
+    manifest.write_text(f"# a comment\n{manifest.read_text()}instances: 1  # one\n")
     assert run("repo", small, "--out", out).exit_code == 0
     text = config.read_text().replace("count: 1", "count: 2")
     config.write_text(
@@ -60,10 +60,10 @@ def test_an_adopted_edit_is_published_and_the_comments_stay(
         adopted.output
     )
     written = manifest.read_text()
-    assert "# ours" in written and "instances: 1  # one" in written
+    assert "# a comment" in written and "instances: 1  # one" in written
     assert 'metric_tags: {"team": "search"}' in written and '"count": 2' in written
     assert "max_queue_delay_us: 50" in written
-    # what the generator writes stays out of the manifest
+    # generated parameters are not copied to the manifest
     assert 'parameters: {"owner": {"string_value": "ops"}}' in written
     again = run("repo", small, "--out", out)
     assert again.exit_code == 0 and "small  reused" in again.stdout, again.output
@@ -80,7 +80,7 @@ def test_an_adopted_edit_is_published_and_the_comments_stay(
     assert run("repo", small, "--out", out).exit_code == 0
 
 
-def test_files_added_by_hand_are_never_unchanged(
+def test_added_file_makes_the_model_edited(
     published: Path, run: Run, tmp_path: Path
 ) -> None:
     models = tmp_path / "models"
@@ -103,7 +103,7 @@ def test_files_added_by_hand_are_never_unchanged(
         ('name: "small"', "name: ", "not a Triton model config"),
     ],
 )
-def test_an_edit_that_a_manifest_cannot_say_is_refused(
+def test_edit_without_a_manifest_key_is_refused(
     published: Path, tmp_path: Path, run: Run, old: str, new: str, words: str
 ) -> None:
     models = tmp_path / "models"
@@ -117,7 +117,7 @@ def test_an_edit_that_a_manifest_cannot_say_is_refused(
     assert (models / "small.yaml").read_text() == before
 
 
-def test_adopt_without_an_edit_and_with_wrong_paths(
+def test_adopt_accepts_no_edits_and_refuses_wrong_paths(
     published: Path, small: Path, run: Run
 ) -> None:
     nothing = run("adopt", published, "small", "--models", small)
@@ -137,7 +137,7 @@ def test_adopt_without_an_edit_and_with_wrong_paths(
 
 
 @pytest.mark.slow
-def test_a_model_whose_clients_could_not_go_on_is_refused(
+def test_removed_output_is_refused_unless_accepted(
     small: Path, tmp_path: Path, run: Run
 ) -> None:
     out = tmp_path / "out"

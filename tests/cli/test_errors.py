@@ -1,4 +1,4 @@
-"""One place turns what went wrong into words and an exit code, for people and as JSON."""
+"""Every error becomes a message and an exit code, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from builder.cli.terminal import Terminal
 
 
 def raising(error: BaseException, *arguments: str) -> Result:
-    """The outcome of a command that raises `error`."""
+    """The result of a command that raises `error`."""
 
     @click.command(cls=Command)
     @click.pass_obj
@@ -63,7 +63,7 @@ def test_error_has_message_location_and_fix() -> None:
     assert result.stdout == ""
 
 
-def test_an_error_as_json_is_one_document_on_stdout() -> None:
+def test_error_as_json_is_one_document_on_stdout() -> None:
     result = raising(
         errors.ModelFileError("it is broken", where="a.pt", fix="save it again"),
         "--json",
@@ -79,7 +79,7 @@ def test_an_error_as_json_is_one_document_on_stdout() -> None:
     }
 
 
-def test_mistakes_and_operators_arrive_in_json_one_by_one() -> None:
+def test_json_lists_each_mistake_and_each_operator() -> None:
     mistakes = [errors.Mistake("a.yaml", 3, "m", "f"), errors.Mistake("a.yaml", 4, "n")]
     found = json.loads(raising(errors.ManifestError(mistakes), "--json").stdout)[
         "error"
@@ -95,14 +95,14 @@ def test_mistakes_and_operators_arrive_in_json_one_by_one() -> None:
     assert found["operators"] == [vars(operator)]
 
 
-def test_a_defect_asks_to_be_reported_and_shows_no_traceback() -> None:
+def test_defect_asks_for_a_report_and_shows_no_traceback() -> None:
     result = raising(KeyError("x"))
     assert "defect of trt-build: KeyError: 'x'" in result.stderr
     assert "please report it" in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_a_defect_in_a_worker_names_the_line_that_failed_there() -> None:
+def test_defect_in_a_worker_names_the_failed_line() -> None:
     error = ZeroDivisionError("division by zero")
     error.__cause__ = RuntimeError(
         'File "/x/builder/processes/worker.py", line 90, in _run\n'
@@ -117,7 +117,7 @@ def test_debug_shows_the_traceback() -> None:
     assert "Traceback" in raising(errors.UsageError("x"), "--debug").stderr
 
 
-def test_sigterm_unwinds_like_ctrl_c_and_leaves_the_handler_as_it_was() -> None:
+def test_sigterm_runs_cleanup_and_restores_the_handler() -> None:
     before = signal.getsignal(signal.SIGTERM)
     cleaned = []
 
@@ -138,7 +138,7 @@ def test_sigterm_unwinds_like_ctrl_c_and_leaves_the_handler_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 )
-def test_an_interrupt_that_a_library_replaces_is_no_defect(
+def test_interrupt_hidden_by_another_exception_is_not_a_defect(
     number: int, code: int
 ) -> None:
     before = signal.getsignal(number)
@@ -158,16 +158,16 @@ def test_an_interrupt_that_a_library_replaces_is_no_defect(
     assert signal.getsignal(number) == before
 
 
-def test_a_commands_number_is_its_exit_code() -> None:
+def test_return_value_of_a_command_is_its_exit_code() -> None:
     @click.command(cls=Command)
     @click.pass_obj
-    def partly(terminal: Terminal, /) -> int:
+    def returns_three(terminal: Terminal, /) -> int:
         return 3
 
-    assert CliRunner().invoke(partly).exit_code == 3
+    assert CliRunner().invoke(returns_three).exit_code == 3
 
 
-def test_ctrl_c_while_a_command_is_imported_is_an_interrupt_too(
+def test_ctrl_c_during_import_of_a_command_is_an_interrupt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupted(name: str) -> None:

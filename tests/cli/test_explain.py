@@ -1,4 +1,4 @@
-"""`trt-build explain` says which part of the key changed, for models and for what is published."""
+"""`trt-build explain` names the changed part of the key, for models and published models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cli.test_startup import imported
 Run = Callable[..., Result]
 
 
-def test_before_and_after_a_build_and_a_change(
+def test_explain_reports_first_build_unchanged_and_changed_model(
     small: Path, tmp_path: Path, run: Run
 ) -> None:
     out = tmp_path / "out"
@@ -41,7 +41,7 @@ def test_before_and_after_a_build_and_a_change(
     assert "small: would be built because: precision fp32 -> fp16" in text
 
 
-def test_a_repository_is_refused_with_the_models_that_it_has(
+def test_repository_instead_of_models_is_refused_with_its_models(
     small: Path, tmp_path: Path, run: Run
 ) -> None:
     out = tmp_path / "out"
@@ -70,7 +70,7 @@ def test_repo_reports_the_reason_of_a_rebuild(
     assert "because: precision fp16 -> fp32" in run("explain", out / "small").stdout
 
 
-def test_without_a_repository_the_store_knows(
+def test_without_a_repository_the_reason_is_read_from_the_store(
     small: Path, tmp_path: Path, run: Run
 ) -> None:
     store = tmp_path / "store"
@@ -87,7 +87,7 @@ def test_without_a_repository_the_store_knows(
     assert report["because"] == "there was none before"
 
 
-def test_a_store_that_does_not_answer_stops_no_explanation(
+def test_unusable_store_does_not_fail_explain(
     small: Path, tmp_path: Path, run: Run
 ) -> None:
     run("repo", small, "--out", tmp_path / "out", "--no-store")

@@ -1,6 +1,4 @@
-"""An error that nobody raised on purpose is the failure of its model: named, with its exit code,
-the others go on.
-"""
+"""An unexpected error fails only its model, with the model's name and an exit code."""
 
 from __future__ import annotations
 
@@ -55,7 +53,7 @@ KINDS = {
 
 @pytest.fixture
 def models(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`bad` stands before `small`; in this process the plugin is taken back after the test."""
+    """A folder with the models `bad` and `small`. The fixture undoes the change of the plugin."""
     save(Small(), small / "bad.pt")
     monkeypatch.setattr(fallback, "convert_or_partition", fallback.convert_or_partition)
     return small
@@ -102,7 +100,7 @@ def test_check_names_the_model_and_checks_the_others(
     assert small["error"] is None and small["config"]
 
 
-def test_failures_of_several_kinds_end_with_1(
+def test_failures_of_several_kinds_exit_with_1(
     models: Path, tmp_path: Path, run: Run
 ) -> None:
     (models / "broken.pt").write_bytes(b"PK\x03\x04 not much of a zip")
@@ -117,7 +115,7 @@ def test_failures_of_several_kinds_end_with_1(
 @pytest.mark.parametrize(
     "words", [["repo", "--out", "out", "--no-store"], ["check"]], ids=["repo", "check"]
 )
-def test_the_traceback_of_a_defect_is_in_json_and_shown_by_debug(
+def test_traceback_of_a_defect_is_in_json_and_printed_with_debug(
     models: Path,
     tmp_path: Path,
     run: Run,
@@ -146,7 +144,7 @@ def test_the_traceback_of_a_defect_is_in_json_and_shown_by_debug(
     )
 
 
-def test_a_search_that_meets_a_defect_goes_on_with_the_next(
+def test_defect_in_a_precision_search_does_not_stop_other_models(
     models: Path, tmp_path: Path, run: Run
 ) -> None:
     words = ["--search-precision", "--no-store", "--plugin", plugin(tmp_path, "defect")]
@@ -168,7 +166,7 @@ DAMAGED = (
 
 @pytest.mark.parametrize("text", DAMAGED)
 @pytest.mark.parametrize("name", ["trt-build.json", "1/plan.json"])
-def test_damaged_json_of_a_published_model_is_refused_by_name(
+def test_damaged_json_of_a_published_model_is_reported_by_name(
     published: Path, tmp_path: Path, run: Run, name: str, text: str
 ) -> None:
     model = published / "small"
@@ -185,7 +183,7 @@ def test_damaged_json_of_a_published_model_is_refused_by_name(
 @pytest.mark.parametrize(
     "name", ["trt-build.json", "config.pbtxt", "1/plan.json", "1/model.plan"]
 )
-def test_a_pipe_in_a_published_model_does_not_hang(
+def test_pipe_in_a_published_model_does_not_block(
     published: Path, tmp_path: Path, run: Run, name: str
 ) -> None:
     file = published / "small" / name

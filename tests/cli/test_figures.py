@@ -1,4 +1,4 @@
-"""The figures of `bench --record` and `verify --record` belong to one version of a model."""
+"""The results of `bench --record` and `verify --record` belong to one version of a model."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def run() -> Run:
     return invoke
 
 
-def measured(rate: float, name: str = "scorer") -> dict[str, Any]:
+def bench_entry(rate: float, name: str = "scorer") -> dict[str, Any]:
     """An entry of bench.json with two loads, of which the second has the higher rate."""
     levels = (level(1, rate / 2, 2.0), level(4, rate, 3.0))
     return ModelBench(name, "grpc", "none", ("p0-min",), levels).as_dict()
 
 
-def keep(repository: Path, rate: float, name: str = "scorer") -> None:
-    records.keep(repository, records.BENCH, {"models": [measured(rate, name)]})
+def record_rate(repository: Path, rate: float, name: str = "scorer") -> None:
+    records.keep(repository, records.BENCH, {"models": [bench_entry(rate, name)]})
 
 
 def rates(run: Run, repository: Path) -> dict[int, list[float]]:
@@ -54,19 +54,19 @@ def rates(run: Run, repository: Path) -> dict[int, list[float]]:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Three versions, each measured when it was the current one."""
+    """Three versions, each with a recorded result."""
     folder = tmp_path / "repository"
     for number in (1, 2, 3):
         publish(net(number), folder)
-        keep(folder, number * 100.0)
+        record_rate(folder, number * 100.0)
     return folder
 
 
-def test_each_version_keeps_its_figures(
+def test_each_version_keeps_its_results(
     run: Run, repository: Path, tmp_path: Path
 ) -> None:
     assert rates(run, repository) == {3: [300.0], 2: [200.0], 1: [100.0]}
-    keep(repository, 350.0)
+    record_rate(repository, 350.0)
     assert rates(run, repository) == {3: [350.0], 2: [200.0], 1: [100.0]}
     assert "350.0" in (shown := run("history", repository).stdout) and "p99 ms" in shown
     (model,) = gather(repository)["models"]
@@ -82,12 +82,12 @@ def test_each_version_keeps_its_figures(
     assert model["bench"][0]["current"]
 
 
-def test_figures_are_promoted_and_newer_ones_stay(
+def test_promotion_copies_results_and_keeps_newer_ones(
     run: Run, repository: Path, tmp_path: Path
 ) -> None:
     live = tmp_path / "live"
     publish(net(9), live)
-    keep(live, 900.0)
+    record_rate(live, 900.0)
     assert run("promote", repository, live).exit_code == 0
     assert rates(run, live) == {2: [300.0], 1: [900.0]}
     file = records.path(live, records.BENCH)
@@ -100,18 +100,18 @@ def test_figures_are_promoted_and_newer_ones_stay(
     assert rates(run, live) == {2: [333.0], 1: [900.0]}
 
 
-def test_pushed_models_take_their_figures_along(
+def test_push_copies_results_of_the_models(
     run: Run, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live = tmp_path / "live"
 
-    def pushed(
+    def fake_push(
         source: Path, target: deployment.Target, *_: Any, **__: Any
     ) -> list[Any]:
         history.promote(source / "scorer", target.repository)
         return [deployment.Pushed("scorer", "pushed", 1)]
 
-    monkeypatch.setattr(deployment, "push", pushed)
+    monkeypatch.setattr(deployment, "push", fake_push)
     monkeypatch.setattr(deployment, "check_local", lambda *_: [])
     monkeypatch.setattr(push, "_refuse_unfit", lambda *_: None)
     done = run("push", repository, "--to", live, "--url", "localhost:1")
@@ -120,24 +120,24 @@ def test_pushed_models_take_their_figures_along(
     assert records.path(repository, records.BENCH).is_file()
 
 
-def test_figures_go_with_their_version(run: Run, repository: Path) -> None:
-    keep(repository, 5.0, "another")
+def test_results_of_removed_versions_are_removed(run: Run, repository: Path) -> None:
+    record_rate(repository, 5.0, "another")
     assert run("prune", repository, "--keep", 2).exit_code == 0
     assert rates(run, repository) == {3: [300.0], 2: [200.0]}
     kept = records.models(repository, records.BENCH)
     assert len(kept["scorer"]) == 2 and len(kept["another"]) == 1
     publish(net(4), repository)
-    keep(repository, 400.0)
+    record_rate(repository, 400.0)
     publish(net(5), repository)
-    keep(repository, 500.0)  # version 2 is gone
+    record_rate(repository, 500.0)  # version 2 is removed
     assert rates(run, repository) == {5: [500.0], 4: [400.0], 3: [300.0]}
     assert len(records.models(repository, records.BENCH)["scorer"]) == 3
 
 
-def test_a_build_removes_the_figures_of_versions_that_it_removes(
+def test_build_removes_results_of_the_versions_that_it_removes(
     repository: Path,
 ) -> None:
-    publish(net(4), repository)  # version 1 is gone
+    publish(net(4), repository)  # version 1 is removed
     result: Any = SimpleNamespace(name="scorer", ok=True)
     repo._update_records(repository, {}, [result], record=False)
     kept = records.models(repository, records.BENCH)["scorer"]
@@ -145,7 +145,7 @@ def test_a_build_removes_the_figures_of_versions_that_it_removes(
     assert rates == [200.0, 300.0]
 
 
-def test_models_are_promoted_and_pruned_without_readable_figures(
+def test_promote_and_prune_work_with_unreadable_results(
     run: Run, repository: Path, tmp_path: Path
 ) -> None:
     records.path(repository, records.BENCH).write_text("[]")
@@ -160,7 +160,7 @@ def test_models_are_promoted_and_pruned_without_readable_figures(
     assert shown.exit_code == 0 and "no figures are shown" in shown.stderr
 
 
-def test_an_identity_does_not_depend_on_number_repository_or_policy(
+def test_identity_does_not_depend_on_number_repository_or_policy(
     repository: Path, tmp_path: Path
 ) -> None:
     folder, other = repository / "scorer", tmp_path / "other"
@@ -172,15 +172,15 @@ def test_an_identity_does_not_depend_on_number_repository_or_policy(
     assert records.identity(other / "pair") is not None
 
 
-def test_a_bucket_has_the_figures_beside_the_repository(repository: Path) -> None:
+def test_bucket_keeps_results_beside_the_repository(repository: Path) -> None:
     url = f"memory://figures-{id(repository)}/repository"
     with buckets.opened(url, writes=True) as mirror:
         publish(net(1), mirror.path)
-        keep(mirror.path, 100.0)
+        record_rate(mirror.path, 100.0)
         mirror.publish()
     with buckets.opened(url, writes=True) as mirror:
         publish(net(2), mirror.path)
-        keep(mirror.path, 200.0)
+        record_rate(mirror.path, 200.0)
         mirror.publish()
     with buckets.opened(url) as mirror:
         found = records.figures(mirror.path, "scorer")
@@ -198,7 +198,7 @@ def test_a_bucket_has_the_figures_beside_the_repository(repository: Path) -> Non
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_history_shows_what_bench_measured(run: Run, tmp_path: Path) -> None:
+def test_history_shows_results_of_bench(run: Run, tmp_path: Path) -> None:
     publish(net(1), tmp_path / "repository")
     done = run("bench", tmp_path / "repository", "--serve", "--record", "--seconds", 2)
     assert done.exit_code == 0, done.output

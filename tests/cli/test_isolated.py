@@ -1,4 +1,4 @@
-"""A model that crashes or never ends fails by name in `check`; the other models go on."""
+"""A model that crashes or never ends fails alone, with its name."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Endless(torch.nn.Module):
         return x
 
 
-def crashing(folder: Path) -> None:
-    """A model whose forward ends its process, through a custom operator."""
+def write_crashing_model(folder: Path) -> None:
+    """Write a model whose forward kills its process in a custom operator."""
     (folder / "library.py").write_text(LIBRARY)
     code = (
         f"import torch\nexec(open({str(folder / 'library.py')!r}).read())\n"
@@ -55,8 +55,8 @@ def crashing(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_crash_and_an_endless_forward_fail_alone(small: Path) -> None:
-    crashing(small)
+def test_crash_and_endless_forward_fail_only_their_models(small: Path) -> None:
+    write_crashing_model(small)
     save(Endless(), small / "endless.pt", MANIFEST + "limits: {stage_seconds: 4}\n")
     done = subprocess.run(
         [*PROGRAM, "check", "--json", "--paranoid", str(small)],
@@ -77,17 +77,17 @@ def crash(*arguments: object) -> None:
     os.kill(os.getpid(), signal.SIGSEGV)
 
 
-def never_end(*arguments: object) -> None:
+def hang(*arguments: object) -> None:
     while True:
         time.sleep(1)
 
 
 @pytest.mark.parametrize(
     ("behavior", "words"),
-    [("crash", "crashed with SIGSEGV"), ("never_end", "more than 2 s")],
+    [("crash", "crashed with SIGSEGV"), ("hang", "more than 2 s")],
 )
 @pytest.mark.parametrize("command", ["init", "lower", "inspect"])
-def test_what_a_model_does_to_its_process_is_an_error_of_the_command(
+def test_crash_or_timeout_of_the_process_is_an_error_of_the_command(
     small: Path,
     run: Run,
     monkeypatch: pytest.MonkeyPatch,
@@ -95,13 +95,13 @@ def test_what_a_model_does_to_its_process_is_an_error_of_the_command(
     behavior: str,
     words: str,
 ) -> None:
-    """A function that ends or hangs its process stands for the model."""
+    """A function that kills or blocks its process replaces the model."""
     real = isolated.run_one
 
     def run_one(target: Any, **more: Any) -> Any:
-        # a crash is no matter of time, also on a busy machine
-        more["limits"] = Limits(stage_seconds=2 if behavior == "never_end" else 60)
-        return real({"crash": crash, "never_end": never_end}[behavior], **more)
+        # a crash must not become a timeout on a busy machine
+        more["limits"] = Limits(stage_seconds=2 if behavior == "hang" else 60)
+        return real({"crash": crash, "hang": hang}[behavior], **more)
 
     monkeypatch.setattr(isolated, "run_one", run_one)
     more = ("--force",) if command == "init" else ()
@@ -112,7 +112,7 @@ def test_what_a_model_does_to_its_process_is_an_error_of_the_command(
     assert (small / "small.yaml").read_text() == before
 
 
-def test_a_failed_lower_leaves_no_folder(small: Path, tmp_path: Path, run: Run) -> None:
+def test_failed_lower_leaves_no_folder(small: Path, tmp_path: Path, run: Run) -> None:
     refused = run(
         "lower", small / "small.pt", "--out", tmp_path / "new", "--show", "inlin"
     )
@@ -136,10 +136,10 @@ raise ValueError(f"reached: {{found}}")
 @pytest.mark.skipif(
     bool(processes.missing()), reason="this machine has no Landlock or seccomp"
 )
-def test_a_build_writes_nothing_beside_the_repository_and_reads_no_key(
+def test_build_cannot_write_beside_the_repository_or_read_the_key(
     small: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plugin, which runs where the model does, stands for the model."""
+    """A plugin, which runs in the same process, replaces the model."""
     monkeypatch.delenv("TRT_BUILD_STORE_KEY")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     out, probe = tmp_path / "here" / "out", tmp_path / "probe.py"

@@ -1,5 +1,5 @@
-"""`--json` is one JSON document on standard output, whatever a model prints; control characters are
-shown as escapes.
+"""`--json` writes one JSON document to standard output, also if a model prints. Control characters
+are escaped.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("how", [("--isolate",), ("--no-isolate",)])
-def test_what_a_model_prints_does_not_mix_with_the_document(
-    models: Path, how: tuple[str, ...]
-) -> None:
+def test_output_of_a_model_goes_to_stderr(models: Path, how: tuple[str, ...]) -> None:
     command = [sys.executable, "-c", "from builder.cli import main; main()", "check"]
     done = subprocess.run(
         [*command, str(models), "--json", *how],
@@ -63,7 +61,7 @@ def test_what_a_model_prints_does_not_mix_with_the_document(
         (["verify", "repository", "--serve", "--url", "x:1", "--json"], "--serve"),
     ],
 )
-def test_a_usage_error_is_the_document_too(arguments: list[str], message: str) -> None:
+def test_usage_error_is_a_json_document(arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2
     error = json.loads(result.stdout)["error"]
@@ -73,13 +71,15 @@ def test_a_usage_error_is_the_document_too(arguments: list[str], message: str) -
     assert without.exit_code == 2 and without.stdout == ""
 
 
-def test_control_characters_are_escaped_and_lines_stay() -> None:
+def test_control_characters_except_line_breaks_are_escaped() -> None:
     text = "a\x1b]0;title\x07\r\n\tb\x9b\u202ec"
     assert printable(text) == "a\\x1b]0;title\\x07\\x0d\n\tb\\x9b\\u202ec"
     assert printable("modèle 模型") == "modèle 模型"
 
 
-def test_every_kind_of_output_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_kind_of_terminal_output_is_escaped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     terminal = Terminal()
     terminal.line("\x1bline")
     terminal.note("\x1bnote")

@@ -1,4 +1,4 @@
-"""`verify --ladder` as a command: its table, its JSON document and its exit codes."""
+"""`verify --ladder`: its table, its JSON document and its exit codes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def relu(ctx, self):
 """
 
 
-def verified(
+def verify_ladder(
     run: Callable[..., Result],
     repository: Path,
     *more: object,
@@ -45,14 +45,14 @@ def verified(
     return result.exit_code, {step["name"]: Step(**step) for step in steps}
 
 
-def test_the_command_names_the_step_that_a_plugin_breaks(
+def test_ladder_names_the_step_that_a_plugin_breaks(
     published: Path,
     published_once: Path,
     run: Callable[..., Result],
     tmp_path: Path,
 ) -> None:
     models = published_once.parent / "models"
-    code, steps = verified(run, published, "--models", models)
+    code, steps = verify_ladder(run, published, "--models", models)
     assert code == 0
     results = {name: step.result for name, step in steps.items()}
     assert results.pop("engine") in ("ok", "not run")
@@ -73,7 +73,7 @@ def test_the_command_names_the_step_that_a_plugin_breaks(
     assert f"next: trt-build bisect {models} --only small" in result.stderr
 
 
-def test_another_model_file_breaks_the_first_step(
+def test_changed_model_file_fails_the_first_step(
     published: Path,
     run: Callable[..., Result],
     tmp_path: Path,
@@ -83,7 +83,7 @@ def test_another_model_file_breaks_the_first_step(
     path = tmp_path / "models" / "small.pt"
     path.parent.mkdir()
     save(module, path)
-    code, steps = verified(run, published, "--models", path.parent, "--no-isolate")
+    code, steps = verify_ladder(run, published, "--models", path.parent, "--no-isolate")
     assert code == 3
     assert "not the file that was published" in str(steps["original"].problem)
     assert steps["network"].result == "ok"
@@ -96,7 +96,7 @@ def test_another_model_file_breaks_the_first_step(
         (("--ladder", "--engine", "--models", "x"), "--engine"),
     ],
 )
-def test_usage_errors(
+def test_ladder_option_combinations_are_usage_errors(
     published: Path,
     run: Callable[..., Result],
     arguments: tuple[str, ...],
@@ -106,34 +106,34 @@ def test_usage_errors(
     assert result.exit_code == 2 and message in result.output
 
 
-def answered(passes: bool, by: str, device: str) -> ModelParity:
+def parity_of(passes: bool, by: str, device: str) -> ModelParity:
     golden = Golden("p0-opt", {}, {"y": np.ones(3, np.float32)})
     comparison = compare({"y": np.full(3, 1.0 if passes else 2.0, np.float32)}, golden)
     result = GoldenResult("p0-opt", "engine", comparison)
     return ModelParity("small", "python", by, device, None, (result,), has_plan=True)
 
 
-def test_a_wrong_plan_breaks_the_engine_alone(
+def test_wrong_plan_fails_only_the_engine_step(
     published: Path,
     published_once: Path,
     run: Callable[..., Result],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A GPU and a server answer; the plan is wrong, and torch answers at the endpoint."""
+    """The engine gives wrong outputs; torch gives correct outputs at the endpoint."""
 
     def engines(repository: Path, models: list[str], **more: Any) -> list[ModelParity]:
         assert models == ["small"]
-        return [answered(False, "plan", "cuda:0")]
+        return [parity_of(False, "plan", "cuda:0")]
 
     def endpoint(*given: Any, **more: Any) -> list[ModelParity]:
-        return [answered(True, "torch", "cpu")]
+        return [parity_of(True, "torch", "cpu")]
 
     monkeypatch.setattr("builder.engine.flavour.has_gpu", lambda: True)
     monkeypatch.setattr("builder.parity.engines.verify_engines", engines)
     monkeypatch.setattr("builder.parity.verification.verify", endpoint)
     models = published_once.parent / "models"
     more = ("--models", models, "--no-isolate", "--url", "localhost:1")
-    code, steps = verified(run, published, *more)
+    code, steps = verify_ladder(run, published, *more)
     assert code == 3
     failed = [name for name, step in steps.items() if step.result == "failed"]
     assert failed == ["engine"] and steps["endpoint"].result == "ok"

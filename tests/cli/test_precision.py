@@ -1,5 +1,5 @@
-"""Precision and the builder's options on the command line: searched for, checked before a build,
-shown by inspect.
+"""Precision and builder options on the command line: the search, the checks before a build, and the
+output of inspect.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ import pytest
 from click.testing import Result
 
 from tests.cli.conftest import MANIFEST
-from tests.repository.test_search import MANIFEST as SIXTEEN
+from tests.repository.test_search import MANIFEST as SEARCH_MANIFEST
 from tests.repository.test_search import Overflowing, by_reference, save
 
 Run = Callable[..., Result]
 
 
 @by_reference
-def test_repo_searches_writes_the_manifest_and_builds(tmp_path: Path, run: Run) -> None:
+def test_precision_search_writes_the_manifest_and_builds(
+    tmp_path: Path, run: Run
+) -> None:
     models = save(tmp_path / "models", Overflowing())
     result = run(
         "repo",
@@ -49,10 +51,8 @@ def test_repo_searches_writes_the_manifest_and_builds(tmp_path: Path, run: Run) 
     assert facts["precision"] == "fp16"
 
 
-def test_a_model_whose_search_fails_fails_and_is_not_built_in_another_precision(
-    tmp_path: Path, run: Run
-) -> None:
-    """The manifest says float32 then, which would pass; the other model goes its way."""
+def test_model_with_failed_search_is_not_built(tmp_path: Path, run: Run) -> None:
+    """The manifest's float32 would pass, but it was not requested. Other models are built."""
     models = save(tmp_path / "models", Overflowing(scale=1.0))
     words = [
         "repo",
@@ -72,13 +72,15 @@ def test_a_model_whose_search_fails_fails_and_is_not_built_in_another_precision(
     )
     assert "0 of 1 models" in result.stdout and not (tmp_path / "out").exists()
     (models / "other.pt").write_bytes((models / "net.pt").read_bytes())
-    (models / "other.yaml").write_text(SIXTEEN + "calibration: {data: [goldens]}\n")
+    (models / "other.yaml").write_text(
+        SEARCH_MANIFEST + "calibration: {data: [goldens]}\n"
+    )
     result = run(*words)
     assert result.exit_code == 2 and "1 of 2 models" in result.stdout
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["other"]
 
 
-def test_a_search_that_cannot_be_written_is_usage(tmp_path: Path, run: Run) -> None:
+def test_search_without_a_manifest_is_a_usage_error(tmp_path: Path, run: Run) -> None:
     models = save(tmp_path / "models", Overflowing())
     (models / "net.yaml").unlink()
     words = [
@@ -102,7 +104,7 @@ def test_a_search_that_cannot_be_written_is_usage(tmp_path: Path, run: Run) -> N
         (["--pool", "nonsense=1M"], "memory_pools: TensorRT here has no 'nonsense'"),
     ],
 )
-def test_check_takes_the_builders_options(
+def test_check_validates_builder_options(
     small: Path, run: Run, words: list[str], message: str
 ) -> None:
     result = run("check", small, "--flavour", "tensorrt-rtx", *words)
@@ -122,7 +124,7 @@ def test_check_takes_the_builders_options(
     )
 
 
-def test_check_finds_options_of_the_manifest_that_are_not_there(
+def test_check_reports_unsupported_options_of_the_manifest(
     small: Path, run: Run
 ) -> None:
     (small / "small.yaml").write_text(
@@ -136,23 +138,23 @@ def test_check_finds_options_of_the_manifest_that_are_not_there(
 
 
 @pytest.mark.parametrize("command", ["check", "inspect"])
-def test_plugins_are_imported_first(
+def test_check_and_inspect_import_the_plugin(
     small: Path, tmp_path: Path, run: Run, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(
         "TRT_BUILD_CACHE", str(tmp_path)
-    )  # which a confined check may write
+    )  # a sandboxed check may write to it
     plugin = tmp_path / "plugin.py"
     plugin.write_text(f"open({str(tmp_path / 'seen')!r}, 'w')")
     assert run(command, small, "--plugin", plugin).exit_code == 0
     assert (tmp_path / "seen").exists()
 
 
-def test_inspect_shows_what_is_kept_in_float32(tmp_path: Path, run: Run) -> None:
+def test_inspect_shows_layers_kept_in_float32(tmp_path: Path, run: Run) -> None:
     models = save(
         tmp_path / "models",
         Overflowing(),
-        SIXTEEN + 'precision: fp16\nkeep_fp32: ["layers.2/aten::linear_0"]\n',
+        SEARCH_MANIFEST + 'precision: fp16\nkeep_fp32: ["layers.2/aten::linear_0"]\n',
     )
     data = json.loads(run("inspect", models, "--json").stdout)
     products = [layer for layer in data["layers"] if layer["type"] == "MATRIX_MULTIPLY"]

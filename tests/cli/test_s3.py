@@ -59,7 +59,7 @@ def objects() -> dict[str, bytes]:
 
 
 def served_version() -> int:
-    """The version that the published config serves; its folder is whole."""
+    """The version that the published config serves, after a check that its files exist."""
     found = objects()
     config = found["models/out/net/config.pbtxt"].decode()
     served = [int(number) for number in re.findall(r"versions: (\d+)", config)]
@@ -71,9 +71,7 @@ def served_version() -> int:
 
 
 def check_order(writes: list[tuple[str, str]]) -> None:
-    """Of each publication: nothing that is there is overwritten in a version's folder, config.pbtxt
-    is written last, and files are removed after it.
-    """
+    """Check that a publication writes config.pbtxt last and deletes files only after all writes."""
     inside = [
         (method, path) for method, path in writes if path.startswith("models/out/net/")
     ]
@@ -85,7 +83,7 @@ def check_order(writes: list[tuple[str, str]]) -> None:
     assert any(re.match(r"models/out/net/\d+/", path) for path in puts)
 
 
-def test_models_store_and_repository_may_be_in_buckets(
+def test_models_store_and_repository_in_buckets_work(
     tmp_path: Path, run: Run, s3: Server
 ) -> None:
     shown = ""
@@ -139,8 +137,10 @@ environment: [AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, AWS_DE
 """
 
 
-def test_a_farm_builds_from_one_bucket_into_another(tmp_path: Path, s3: Server) -> None:
-    """No file that it writes has the secret: not its events and logs, not those of Ray."""
+def test_farm_builds_in_a_bucket_and_writes_no_secret(
+    tmp_path: Path, s3: Server
+) -> None:
+    """No object, output or log file of Ray contains the secret."""
     pytest.importorskip("ray")
     write(tmp_path / "models", 1.0)
     upload(tmp_path / "models")
@@ -199,7 +199,7 @@ def test_a_farm_builds_from_one_bucket_into_another(tmp_path: Path, s3: Server) 
         shutil.rmtree(ray_folder, ignore_errors=True)
 
 
-def test_what_cannot_be_published_whole_changes_nothing(
+def test_failed_publication_leaves_the_bucket_unchanged(
     tmp_path: Path, run: Run, s3: Server
 ) -> None:
     words = ["repo", tmp_path / "models", "--out", OUT, "--no-isolate"]
@@ -212,7 +212,7 @@ def test_what_cannot_be_published_whole_changes_nothing(
     assert "versions: {keep: 2}" in json.loads(done.stdout)["error"]["fix"]
     assert objects() == before
     write(tmp_path / "models", 2.0)
-    s3.refused = "net/config.pbtxt"  # the last file: all others are taken back
+    s3.refused = "net/config.pbtxt"  # the last file: all others are removed again
     done = run(*words)
     assert done.exit_code == 4 and "s3://models/out could not be written" in done.stderr
     assert objects() == before

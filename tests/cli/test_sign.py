@@ -1,4 +1,4 @@
-"""Signatures on the command line: who is refused, and with which exit code."""
+"""Signatures on the command line: refused models and keys, and exit codes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _error(result: Result, code: int) -> str:
     return result.stderr
 
 
-def test_serve_refuses_what_is_not_signed(
+def test_serve_refuses_unsigned_and_changed_models(
     published: Path, run: Run, keys: Path
 ) -> None:
     required = (
@@ -52,7 +52,7 @@ def test_serve_refuses_what_is_not_signed(
     assert "small: added 1/extra" in _error(run(*required), 2)
 
 
-def test_a_wrong_key_or_name_is_a_usage_error(
+def test_invalid_key_or_model_name_is_a_usage_error(
     published: Path, published_once: Path, run: Run, keys: Path
 ) -> None:
     assert "not a private key" in _error(
@@ -71,7 +71,7 @@ def test_a_wrong_key_or_name_is_a_usage_error(
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_verify_fails_for_what_is_not_signed(
+def test_verify_fails_for_an_unsigned_folder(
     published: Path, run: Run, keys: Path
 ) -> None:
     arguments = (
@@ -84,7 +84,9 @@ def test_verify_fails_for_what_is_not_signed(
     )
     run("sign", published, "--key", keys / "sign.key")
     assert run(*arguments).exit_code == 0
-    assert run(*arguments).exit_code == 0, "what the server compiled is no change"
+    assert run(*arguments).exit_code == 0, (
+        "files that the server compiled are no change"
+    )
     (published / "unknown").mkdir()
     assert "unknown: it has no trt-build.sig" in _error(run(*arguments), 2)
     with serve(
@@ -102,7 +104,7 @@ def test_verify_fails_for_what_is_not_signed(
     }
 
 
-def test_a_change_of_versions_drops_the_signature_or_renews_it(
+def test_promotion_removes_or_renews_the_signature(
     published: Path, run: Run, keys: Path, tmp_path: Path
 ) -> None:
     run("sign", published, "--key", keys / "sign.key")

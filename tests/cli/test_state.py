@@ -1,5 +1,5 @@
-"""What the commands say of state: init guesses it, check and inspect show it, --state says who
-keeps it.
+"""State in the commands: init guesses it, check and inspect show it, and --state selects where it
+is kept.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def folder(tmp_path: Path) -> Path:
     return models.write(tmp_path, "recognizer")
 
 
-def test_init_guesses_a_recurrent_layers_state(folder: Path, run: Run) -> None:
-    """What it writes builds as it is, and with the state once its comment is taken away."""
+def test_init_guesses_the_state_of_a_recurrent_layer(folder: Path, run: Run) -> None:
+    """The written manifest passes check, also after the state section is uncommented."""
     assert run("init", folder / "recognizer.pt", "--force").exit_code == 0
     text = (folder / "recognizer.yaml").read_text()
     (spec,) = load(folder)
@@ -69,7 +69,7 @@ class Packed(torch.nn.Module):
 
 
 @pytest.mark.parametrize("enforce_sorted", [False, True])
-def test_init_guesses_packed_sequences(
+def test_init_guesses_the_state_of_packed_sequences(
     tmp_path: Path, run: Run, enforce_sorted: bool
 ) -> None:
     torch.jit.script(Packed(enforce_sorted)).save(tmp_path / "packed.pt")
@@ -86,7 +86,7 @@ def test_init_guesses_packed_sequences(
     assert run("check", tmp_path).exit_code == 0
 
 
-def test_init_guesses_by_names_too(tmp_path: Path, run: Run) -> None:
+def test_init_guesses_state_from_names(tmp_path: Path, run: Run) -> None:
     class Cached(torch.nn.Module):
         def forward(
             self, x: torch.Tensor, cache: torch.Tensor
@@ -98,7 +98,7 @@ def test_init_guesses_by_names_too(tmp_path: Path, run: Run) -> None:
     assert data["state"] == [{"input": "cache", "output": "next_cache"}]
 
 
-def test_init_guesses_no_state_where_there_is_none(tmp_path: Path, run: Run) -> None:
+def test_init_guesses_no_state_for_a_linear_layer(tmp_path: Path, run: Run) -> None:
     torch.jit.script(torch.nn.Linear(3, 3)).save(tmp_path / "plain.pt")
     assert (
         json.loads(run("init", tmp_path / "plain.pt", "--json").stdout)["state"] == []
@@ -106,7 +106,7 @@ def test_init_guesses_no_state_where_there_is_none(tmp_path: Path, run: Run) -> 
     assert "state" not in (tmp_path / "plain.yaml").read_text()
 
 
-def test_check_shows_who_keeps_the_state_and_the_config(folder: Path, run: Run) -> None:
+def test_check_shows_where_state_is_kept_and_the_config(folder: Path, run: Run) -> None:
     result = run("check", folder, "--show-config")
     assert result.exit_code == 0
     assert "state h0 <- hn [2, streams, 5], kept by the server" in result.stdout
@@ -123,7 +123,7 @@ def test_check_shows_who_keeps_the_state_and_the_config(folder: Path, run: Run) 
     assert [state["kept"] for state in report["state"]] == ["implicit", "implicit"]
 
 
-def test_check_reports_unfit_state_with_its_line(folder: Path, run: Run) -> None:
+def test_check_reports_mismatched_state_with_its_line(folder: Path, run: Run) -> None:
     manifest = folder / "recognizer.yaml"
     manifest.write_text(manifest.read_text().replace("output: cn}", "output: y}"))
     result = run("check", folder)

@@ -1,4 +1,4 @@
-"""Where a command keeps plans: never where they would end with it."""
+"""The store of a command: a store in memory is refused, and the key is created once."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Run = Callable[..., Result]
     "url", ["memory://", "memory://plans", "simplecache::memory://plans"]
 )
 @pytest.mark.parametrize("command", ["repo", "explain"])
-def test_a_store_in_memory_is_refused(
+def test_store_in_memory_is_refused(
     small: Path, tmp_path: Path, run: Run, command: str, url: str
 ) -> None:
-    """It would keep each plan until the process ends, which is at once."""
+    """Such a store would be lost when the command ends."""
     result = run(command, small, "--out", tmp_path / "out", "--store", url)
     assert result.exit_code == 2
     assert (
@@ -28,7 +28,7 @@ def test_a_store_in_memory_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_error_names_the_variable(
+def test_error_names_the_environment_variable_of_the_store(
     small: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRT_BUILD_STORE", "memory://")
@@ -39,14 +39,16 @@ def test_error_names_the_variable(
     assert run("explain", small, "--no-store").exit_code == 0
 
 
-def test_a_folder_may_be_called_memory(small: Path, tmp_path: Path, run: Run) -> None:
+def test_store_folder_may_be_named_memory(
+    small: Path, tmp_path: Path, run: Run
+) -> None:
     assert run("explain", small, "--store", tmp_path / "memory").exit_code == 0
 
 
-def test_the_first_run_makes_the_key_and_the_second_finds_its_plans(
+def test_first_run_creates_the_key_and_second_run_reuses_plans(
     small: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers, which may not write where the key is kept, sign with it."""
+    """Workers sign plans with the key although they may not write to its folder."""
     monkeypatch.delenv("TRT_BUILD_STORE_KEY")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for out, state in (("a", "built"), ("b", "reused")):

@@ -1,4 +1,4 @@
-"""Tables and progress for people, plain lines for pipes, color only where it is welcome."""
+"""Tables and progress for terminals, plain lines for pipes, and color only where it is enabled."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ terminal.line("done", color="green")
 """
 
 
-def on_a_terminal(**more: str) -> str:
-    """What the script writes when both streams are a terminal."""
+def terminal_output(**more: str) -> str:
+    """The output of the script when both streams are a terminal."""
     parent_end, child_end = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT],
@@ -52,7 +52,7 @@ def on_a_terminal(**more: str) -> str:
     return seen.decode()
 
 
-def test_a_pipe_gets_plain_lines() -> None:
+def test_pipe_gets_plain_lines() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         env=environment(),
@@ -64,25 +64,25 @@ def test_a_pipe_gets_plain_lines() -> None:
     assert done.stderr == "net: lower\nnet: [bold]build\n"
 
 
-def test_a_terminal_gets_color_and_a_live_line() -> None:
-    seen = on_a_terminal()
+def test_terminal_gets_color_and_a_live_line() -> None:
+    seen = terminal_output()
     assert "\x1b[32mdone" in seen
     assert "net: [bold]build" in seen
     assert "\x1b[2K" in seen  # the live line is erased
     assert "[red]x" in seen
 
 
-def test_no_color_is_honoured_on_a_terminal() -> None:
-    seen = on_a_terminal(NO_COLOR="1")
+def test_no_color_variable_disables_color() -> None:
+    seen = terminal_output(NO_COLOR="1")
     assert "done" in seen
     assert not re.search(r"\x1b\[[0-9;]*(3|4|9)\d", seen), "a color"
 
 
-def test_a_dumb_terminal_gets_plain_lines() -> None:
-    assert "\x1b" not in on_a_terminal(TERM="dumb")
+def test_dumb_terminal_gets_plain_lines() -> None:
+    assert "\x1b" not in terminal_output(TERM="dumb")
 
 
-def test_json_is_all_that_stands_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_replaces_the_table_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     Terminal(as_json=True).result({"a": 1}, lambda: print("table"))
     Terminal(as_json=False).result({"a": 1}, lambda: print("table"))
     assert capsys.readouterr().out == '{\n  "a": 1\n}\ntable\n'
@@ -90,8 +90,8 @@ def test_json_is_all_that_stands_on_stdout(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.fixture(params=["", "1"], ids=["buffered", "unbuffered"])
 def shell(request: pytest.FixtureRequest) -> Shell:
-    """Runs a line of bash: the exit code of its first command, and what stands on standard error.
-    Python writes when its buffer is full or as it ends, unless it is told not to buffer.
+    """Runs a line of bash; returns the exit code of its first command and its standard error.
+    Python's output is buffered or unbuffered.
     """
     return partial(_run, PYTHONUNBUFFERED=request.param)
 
@@ -108,19 +108,19 @@ def _run(line: str, **more: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_reader_that_has_enough_ends_the_command_silently(shell: Shell) -> None:
-    """As a signal would: 1 is a model that failed."""
+def test_closed_pipe_ends_the_command_without_a_message(shell: Shell) -> None:
+    """The exit code is that of SIGPIPE; 1 would mean a failed model."""
     done = shell("doctor | true")
     assert (done.returncode, done.stderr) == (141, "")
 
 
 @pytest.mark.parametrize("line", ["doctor >&-", "doctor 2>&-", "doctor >&- 2>&-"])
-def test_streams_may_be_closed(shell: Shell, line: str) -> None:
+def test_command_works_with_closed_streams(shell: Shell, line: str) -> None:
     done = shell(line)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("line", ["doctor >/dev/full", "doctor --json >/dev/full"])
-def test_full_disk_of_the_output_is_reported(shell: Shell, line: str) -> None:
+def test_full_disk_exits_with_4(shell: Shell, line: str) -> None:
     done = shell(line)
     assert (done.returncode, done.stderr) == (4, "error: No space left on device\n")

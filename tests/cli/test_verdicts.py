@@ -1,4 +1,4 @@
-"""`verify` as a person reads it: one line a model, failures by cause, one summary."""
+"""The text of `verify`: one line per model, failures by cause, one summary."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from builder.cli import verdicts
 from builder.cli.terminal import Terminal
 from builder.parity import GoldenResult, ModelParity, compare
 
-WANTED = np.array([1.0, 2.0, 4.0], np.float32)
+EXPECTED = np.array([1.0, 2.0, 4.0], np.float32)
 
 
 def result(golden: str, off: float = 0.0, error: str | None = None) -> GoldenResult:
     comparison = (
-        None if error else compare({"y": WANTED + np.float32(off)}, {"y": WANTED})
+        None if error else compare({"y": EXPECTED + np.float32(off)}, {"y": EXPECTED})
     )
     times = (1.0, 2.0, 3.0)
     return GoldenResult(golden, "http", comparison, error, 2.0, 3.0, times)
@@ -42,7 +42,7 @@ def shown(
     return capsys.readouterr().out
 
 
-def test_one_line_a_model_and_the_summary_last(
+def test_output_has_one_line_per_model_and_a_summary(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     names = ["a" * 24, "b"]
@@ -64,11 +64,11 @@ def test_one_line_a_model_and_the_summary_last(
     assert all(len(line) <= 80 for line in lines[:3])
 
 
-def test_a_share_is_the_worst_error_by_its_own_tolerance() -> None:
-    """The first element has the smallest tolerance, so half of it is the largest share."""
-    allowed = 1e-4 * float(np.sqrt(np.mean(WANTED.astype(float) ** 2))) + 1e-4 * 1.0
-    outputs = WANTED + np.array([allowed / 2, 0, 0], np.float32)
-    found = compare({"y": outputs}, {"y": WANTED})
+def test_share_is_the_largest_ratio_of_error_to_tolerance() -> None:
+    """The first element has the smallest tolerance, so its error has the largest ratio."""
+    allowed = 1e-4 * float(np.sqrt(np.mean(EXPECTED.astype(float) ** 2))) + 1e-4 * 1.0
+    outputs = EXPECTED + np.array([allowed / 2, 0, 0], np.float32)
+    found = compare({"y": outputs}, {"y": EXPECTED})
     assert found.share == pytest.approx(0.5, rel=1e-3) and found.passed
     whole = compare({"y": np.array([1, 2])}, {"y": np.array([1, 3])})
     assert whole.share == float("inf")
@@ -102,8 +102,10 @@ def test_failures_are_grouped_by_their_cause_with_one_example(
     assert text.endswith("0 passed, 3 failed; 0 by a plan, 3 by torch: no GPU\n")
 
 
-def test_verbose_shows_every_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    """A table for each model, which 80 columns hold without a broken word."""
+def test_verbose_shows_every_response_in_80_columns(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each model has a table that fits into 80 columns without broken words."""
     long = replace(result("p0-reach", 0.25), protocol="grpc x16")
     models = (model("a" * 40, result("p0-min"), long), model("two", result("p1-max")))
     lines = shown(capsys, *models, verbose=True).splitlines()
@@ -120,7 +122,9 @@ def test_verbose_shows_every_answer(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(len(line) <= 80 for line in lines[:7])
 
 
-def test_plans_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_counts_models_run_by_a_plan(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     text = shown(
         capsys,
         model("one", result("p0"), answered_by="plan", device="cuda:0", why=None),

@@ -40,7 +40,7 @@ def states(run: Run, out: Path) -> list[tuple[int, str]]:
 
 
 @pytest.mark.slow
-def test_versions_are_added_shown_rolled_back_pruned_and_promoted(
+def test_versions_are_added_rolled_back_pruned_and_promoted(
     tmp_path: Path, run: Run
 ) -> None:
     models, out, live = tmp_path / "models", tmp_path / "out", tmp_path / "live"
@@ -96,7 +96,7 @@ def add(number: int, repository: Path) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Version 3 of `scorer` is served, and 2 and 1 are kept."""
+    """A repository that serves version 3 of `scorer` and keeps 2 and 1."""
     for number in (1, 2, 3):
         add(number, tmp_path / "repository")
     return tmp_path / "repository"
@@ -111,10 +111,10 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("command", CHANGES)
-def test_a_change_repairs_what_a_killed_one_left(
+def test_command_repairs_the_repository_after_a_killed_process(
     command: str, repository: Path, tmp_path: Path, run: Run
 ) -> None:
-    """The model itself is in the folder of a process that was killed between two renames."""
+    """The model is in the staging folder of a process that was killed between two renames."""
     add(9, tmp_path / "other")
     left = tmp_path / ".repository.staging-killed"
     left.mkdir()
@@ -141,7 +141,9 @@ def test_a_change_repairs_what_a_killed_one_left(
     ]
 
 
-def test_the_served_version_is_not_rolled_back_to(repository: Path, run: Run) -> None:
+def test_rollback_to_the_served_version_changes_nothing(
+    repository: Path, run: Run
+) -> None:
     before = (repository / "scorer").stat().st_ino
     done = run("rollback", repository, "scorer", "--to", 3)
     assert (
@@ -177,7 +179,7 @@ def test_the_served_version_is_not_rolled_back_to(repository: Path, run: Run) ->
     ],
     ids=lambda words: " ".join(words[:1] + words[4:5]),
 )
-def test_a_missing_repository_is_named(
+def test_missing_repository_is_reported_with_its_path(
     words: list[str], tmp_path: Path, run: Run
 ) -> None:
     done = run(*(word.format(no=tmp_path / "nowhere") for word in words))
@@ -187,10 +189,10 @@ def test_a_missing_repository_is_named(
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_push_looks_at_its_own_files_first(
+def test_push_checks_its_files_before_the_server(
     repository: Path, tmp_path: Path, run: Run
 ) -> None:
-    """No server is at this address."""
+    """No server listens at this address."""
     push = ["push", repository, "--url", "127.0.0.1:1"]
     unknown = run(*push, "--only", "scoror")
     assert unknown.exit_code == 2 and "no model 'scoror'" in unknown.stderr
@@ -202,7 +204,9 @@ def test_push_looks_at_its_own_files_first(
     assert run(*push, "--only", "scorer").exit_code == 4
 
 
-def test_mistakes_of_versions_have_their_lines(tmp_path: Path, run: Run) -> None:
+def test_invalid_versions_are_reported_with_their_lines(
+    tmp_path: Path, run: Run
+) -> None:
     write(
         tmp_path / "models",
         1.0,

@@ -1,1 +1,1 @@
-"""A corpus of real model architectures, each taken from TorchScript to a published repository."""
+"""A corpus of real model architectures, each published from TorchScript."""

@@ -1,4 +1,4 @@
-"""The models of the corpus: what to build, and the manifest of each.
+"""The models of the corpus, with the manifest of each.
 
 Weights are random and seeded; architectures are those of pytorchcv 0.0.67, transformers 4.56 and
 tests/networks. Neither library is needed by a test. Nothing is downloaded.
@@ -18,10 +18,10 @@ import torch
 from tests.networks.comparing import Axes, Network, module_of
 from tests.networks.zoo import networks
 
-Made = tuple[torch.jit.ScriptModule, tuple[torch.Tensor, ...]]
+ModuleAndInputs = tuple[torch.jit.ScriptModule, tuple[torch.Tensor, ...]]
 
-A_FAMILY = 2
-"""How many networks of one family of pytorchcv are in the corpus."""
+NETWORKS_PER_FAMILY = 2
+"""The number of networks of one family of pytorchcv in the corpus."""
 OTHER_DATA = (
     "svhn",
     "cub",
@@ -86,7 +86,7 @@ class Entry:
     name: str
     source: str
     mode: str
-    make: Callable[[], Made]
+    make: Callable[[], ModuleAndInputs]
     axes: Axes
     ranges: Mapping[str, tuple[int, int, int]]
 
@@ -108,11 +108,11 @@ class Entry:
 
 def corpus() -> dict[str, Entry]:
     """All entries by name; entries of a library that is not installed are left out."""
-    found = [*_text(), *_own(), *_vision()]
+    found = [*_text(), *_project_networks(), *_vision()]
     return {entry.name: entry for entry in found}
 
 
-def _own() -> Iterable[Entry]:
+def _project_networks() -> Iterable[Entry]:
     """The networks of docs/networks.md, scripted and traced."""
     for name, network in networks().items():
         for mode in ("traced",) if network.unscriptable else ("traced", "scripted"):
@@ -126,7 +126,7 @@ def _own() -> Iterable[Entry]:
             )
 
 
-def _network(network: Network, mode: str) -> Made:
+def _network(network: Network, mode: str) -> ModuleAndInputs:
     return module_of(network, mode), network.inputs(network.cases[0])
 
 
@@ -136,14 +136,14 @@ def _spans(network: Network) -> dict[str, tuple[int, int, int]]:
     sizes = {axis: [case[axis] for case in network.cases] for axis in named}
     return {
         axis: (min(values), values[0], max(values))
-        if _free(values)
+        if _allows_sizes_between(values)
         else (values[0],) * 3
         for axis, values in sizes.items()
     }
 
 
-def _free(values: Sequence[int]) -> bool:
-    """Whether sizes between these are valid too: a network that halves needs multiples of 32."""
+def _allows_sizes_between(values: Sequence[int]) -> bool:
+    """Whether sizes between these are valid, too: some networks need multiples of 32."""
     return any(value % 32 for value in values)
 
 
@@ -166,7 +166,7 @@ def _vision() -> Iterable[Entry]:
         family = name.rstrip("0123456789").partition("_")[0].rstrip("0123456789")
         key = f"{family} cifar10" if small else family
         families[key] += 1
-        if families[key] <= A_FAMILY:
+        if families[key] <= NETWORKS_PER_FAMILY:
             size = 32 if small else 224
             yield Entry(
                 f"pytorchcv {name}",
@@ -178,7 +178,7 @@ def _vision() -> Iterable[Entry]:
             )
 
 
-def _pytorchcv(name: str, size: int) -> Made:
+def _pytorchcv(name: str, size: int) -> ModuleAndInputs:
     from pytorchcv.model_provider import get_model
 
     torch.manual_seed(0)
@@ -189,12 +189,12 @@ def _pytorchcv(name: str, size: int) -> Made:
 
 def _calibrate(module: torch.nn.Module, size: int) -> None:
     """Give batch normalization the statistics of its inputs. Without them the activations of a deep
-    network with random weights grow so much that float32 itself has no correct digit left.
+    network with random weights grow so much that float32 has no correct digit.
     """
-    for each in module.modules():
-        if isinstance(each, torch.nn.modules.batchnorm._BatchNorm):
-            each.momentum = None  # the mean over all batches
-            each.reset_running_stats()
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm):
+            layer.momentum = None  # the mean over all batches
+            layer.reset_running_stats()
     with torch.no_grad():
         module.train()
         for _ in range(2):
@@ -220,7 +220,7 @@ def _text() -> Iterable[Entry]:
                 )
 
 
-def _transformer(family: str, head: str) -> Made:
+def _transformer(family: str, head: str) -> ModuleAndInputs:
     import transformers
 
     config = getattr(transformers, f"{family}Config")(
@@ -244,10 +244,12 @@ class _FirstOutputs(torch.nn.Module):
         self, ids: torch.Tensor, mask: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         more = {"attention_mask": mask} if self.masked else {}
-        given = self.module(input_ids=ids, return_dict=False, **more)
-        return tuple(one for one in given if isinstance(one, torch.Tensor))
+        outputs = self.module(input_ids=ids, return_dict=False, **more)
+        return tuple(output for output in outputs if isinstance(output, torch.Tensor))
 
 
-def _traced(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Made:
+def _traced(
+    module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]
+) -> ModuleAndInputs:
     with torch.no_grad():
         return torch.jit.trace(module.eval(), inputs, check_trace=False), inputs

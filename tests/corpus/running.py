@@ -19,11 +19,11 @@ MODULE_FAILS = "the original module fails"
 
 
 def run(name: str) -> Row:
-    """The row of one model: `verdict` is whole, partitioned, torch, no endpoint, or no file."""
+    """The row of one model: `verdict` is one of page.VERDICTS."""
     warnings.simplefilter("ignore")
     entry = corpus()[name]
     row: Row = {"name": name, "source": entry.source, "mode": entry.mode}
-    began = time.monotonic()
+    start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder, "models")
         models.mkdir()
@@ -31,15 +31,15 @@ def run(name: str) -> Row:
             module, inputs = entry.make()
             module.save(str(models / "model.pt"))
         except Exception as error:
-            return {**row, "verdict": "no file", "reason": first_line(error)}
+            return {**row, "verdict": "not exported", "reason": first_line(error)}
         manifest = yaml.safe_dump(entry.manifest(inputs))
         (models / "model.yaml").write_text(manifest)
         row |= _judge(models, Path(folder, "repository"))
-    return {**row, "seconds": round(time.monotonic() - began, 1)}
+    return {**row, "seconds": round(time.monotonic() - start, 1)}
 
 
 def _judge(models: Path, repository: Path) -> Row:
-    """What `check` and `repo` say of the model in the folder."""
+    """The results of `check` and `repo` for the model in the folder."""
     from builder.cli.examine import examine
     from builder.repository import Settings, build_repository
 
@@ -53,11 +53,11 @@ def _judge(models: Path, repository: Path) -> Row:
     same = (report["error"] is None) == result.ok and segments == tuple(result.segments)
     if not result.ok:
         reason = first_line(result.error)
-        verdict = "fails in torch" if MODULE_FAILS in reason else "no endpoint"
+        verdict = "fails in torch" if MODULE_FAILS in reason else "not published"
     elif not result.segments:
-        verdict, reason = "whole", ""
+        verdict, reason = "one engine", ""
     else:
-        verdict = "partitioned" if "tensorrt" in result.segments else "torch"
+        verdict = "segments" if "tensorrt" in result.segments else "torch"
         reason = next((w for w in result.warnings if w.startswith("in torch")), "")
         reason = reason or next(iter(result.warnings), "")
     return {

@@ -1,4 +1,4 @@
-"""The page agrees with the rows, and a model that fails is reported as what it is."""
+"""The page agrees with the rows, and each model has the correct verdict."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Raises(torch.nn.Module):
         raise NotImplementedError("not for tracing")
 
 
-class Sorted(torch.nn.Module):
-    """aten::unique stays in torch."""
+class Unique(torch.nn.Module):
+    """torch runs aten::unique."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.unique(x).sum() + x
@@ -34,25 +34,26 @@ def test_verdicts_of_check_and_repo_agree(monkeypatch: pytest.MonkeyPatch) -> No
     entries = {
         "linear": entry(torch.nn.Linear(4, 2), "linear"),
         "raises": entry(Raises(), "raises"),
-        "unique": entry(Sorted(), "unique"),
+        "unique": entry(Unique(), "unique"),
     }
     monkeypatch.setattr(running, "corpus", lambda: entries)
     rows = {name: running.run(name) for name in entries}
-    assert rows["linear"]["verdict"] == "whole" and rows["linear"]["check_agrees"]
+    assert rows["linear"]["verdict"] == "one engine" and rows["linear"]["check_agrees"]
     assert rows["raises"] == {
         "name": "raises",
         "source": "test",
         "mode": "traced",
-        "verdict": "no file",
+        "verdict": "not exported",
         "reason": "not for tracing",
     }
     assert (
-        rows["unique"]["verdict"] in ("torch", "partitioned")
+        rows["unique"]["verdict"] in ("torch", "segments")
         and rows["unique"]["check_agrees"]
     )
     text = page.text(list(rows.values()))
     assert (
-        "| whole | 1 |" in text and "`check` and `repo` agree on 2 of 2 models." in text
+        "| one engine | 1 |" in text
+        and "`check` and `repo` agree on 2 of 2 models." in text
     )
 
 

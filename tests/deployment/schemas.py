@@ -53,13 +53,13 @@ def _kserve(value: Any, kind: str, where: str) -> Iterator[str]:
     """The mistakes of a value of KServe's API; `kind` as in kserve.json, or a core type."""
     if listed := re.fullmatch(r"list\[(.+)\]", kind):
         if not isinstance(value, list):
-            yield f"{where} is no list"
+            yield f"{where} is not a list"
             return
         for index, one in enumerate(value):
             yield from _kserve(one, listed.group(1), f"{where}[{index}]")
     elif mapped := re.fullmatch(r"dict\(str, (.+)\)", kind):
         if not isinstance(value, dict):
-            yield f"{where} is no mapping"
+            yield f"{where} is not a mapping"
             return
         for key, one in value.items():
             yield from _kserve(one, mapped.group(1), f"{where}.{key}")
@@ -69,7 +69,7 @@ def _kserve(value: Any, kind: str, where: str) -> Iterator[str]:
     elif kind in (table := _kserve_types()):
         fields = table[kind]
         if not isinstance(value, dict):
-            yield f"{where} is no mapping"
+            yield f"{where} is not a mapping"
             return
         for key, one in value.items():
             if key in fields:
@@ -116,7 +116,7 @@ REGISTRY: Any = referencing.Registry(retrieve=_retrieve)  # type: ignore[call-ar
 
 
 def read_fields(wheel: Path) -> dict[str, dict[str, str]]:
-    """Of each type of KServe's own that ROOTS reach, the type of each field."""
+    """The type of each field of all KServe types that ROOTS use."""
     texts = zipfile.ZipFile(wheel)
     known = {}
     for name in texts.namelist():
@@ -138,7 +138,7 @@ def read_fields(wheel: Path) -> dict[str, dict[str, str]]:
 
 
 def _attributes(found: ast.ClassDef) -> dict[str, str]:
-    """The type of each field by its name in YAML, of one of the generated classes."""
+    """The type of each field of a generated class, by its name in YAML."""
     tables = {
         target.id: ast.literal_eval(node.value)
         for node in found.body

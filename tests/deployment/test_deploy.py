@@ -39,12 +39,12 @@ from tests.triton.artifacts import (
     tensor,
 )
 
-OWN = "registry.example/trt-build-cpu:1.0"
-BUILT = releases.for_tensorrt(TENSORRT["tensorrt"])
+CUSTOM_IMAGE = "registry.example/trt-build-cpu:1.0"
+MATCHING_RELEASE = releases.for_tensorrt(TENSORRT["tensorrt"])
 X = (tensor("x", "float32", "batch", 3),)
 
 
-def planned(repository: Path, **facts: Any) -> None:
+def publish_plan(repository: Path, **facts: Any) -> None:
     known = {**TENSORRT, "compute_capabilities": ["9.0"], "options": {}, **facts}
     publish(
         artifact(Affine(), X, ("y",), name="planned", plan=b"a plan", facts=known),
@@ -52,15 +52,15 @@ def planned(repository: Path, **facts: Any) -> None:
     )
 
 
-def mixed(repository: Path) -> None:
-    planned(repository)
+def publish_all_kinds(repository: Path) -> None:
+    publish_plan(repository)
     publish(scorer(), repository)
     publish_ensemble(pair(1), repository)
 
 
 KINDS: dict[str, tuple[Callable[[Path], Any], bool]] = {
-    "plans": (planned, True),
-    "plans, Python models and an ensemble": (mixed, True),
+    "plans": (publish_plan, True),
+    "plans, Python models and an ensemble": (publish_all_kinds, True),
     "a Python model": (lambda repository: publish(scorer(), repository), False),
     "an ensemble of torch steps": (
         lambda repository: publish_ensemble(pair(1), repository),
@@ -87,7 +87,7 @@ def run(platform: str, repository: Path, out: Path, *words: object) -> Result:
     )
 
 
-def written(folder: Path) -> dict[str, dict[str, Any]]:
+def read_objects(folder: Path) -> dict[str, dict[str, Any]]:
     """The objects by kind."""
     found = [yaml.safe_load(file.read_text()) for file in sorted(folder.glob("*.yaml"))]
     return {one["kind"]: one for one in found}
@@ -144,7 +144,7 @@ CHOICES = {
 def test_manifests_are_valid_consistent_and_reproducible(
     repositories: dict[str, Path], tmp_path: Path, platform: str, kind: str, choice: str
 ) -> None:
-    image = [] if KINDS[kind][1] else ["--image", OWN]
+    image = [] if KINDS[kind][1] else ["--image", CUSTOM_IMAGE]
     done = run(
         platform, repositories[kind], tmp_path, *image, *CHOICES[choice], "--json"
     )
@@ -153,7 +153,7 @@ def test_manifests_are_valid_consistent_and_reproducible(
     assert set(json.loads(done.stdout)["changed"]) == {
         path.name for path in folder.iterdir()
     }
-    objects = written(folder)
+    objects = read_objects(folder)
     listed = objects.pop("Kustomization")
     assert sorted([*listed["resources"], "kustomization.yaml"]) == sorted(
         os.listdir(folder)
@@ -165,14 +165,14 @@ def test_manifests_are_valid_consistent_and_reproducible(
     assert {found["metadata"]["name"] for found in objects.values()} == {
         "null" if choice == "all options" else repositories[kind].name.replace("_", "-")
     }
-    _confined(objects)
+    _check_privileges(objects)
     again = run(
         platform, repositories[kind], tmp_path, *image, *CHOICES[choice], "--json"
     )
     assert json.loads(again.stdout)["changed"] == []
 
 
-def _confined(objects: dict[str, dict[str, Any]]) -> None:
+def _check_privileges(objects: dict[str, dict[str, Any]]) -> None:
     """Check that each container has minimal privileges, and each mount a volume."""
     spec = pod(objects)
     predictor = (
@@ -194,7 +194,7 @@ def test_references_between_objects_are_consistent(
 ) -> None:
     chosen = ["--storage", "s3://bucket/repo", "--storage-secret", "key"]
     run("kubernetes", repositories["plans"], tmp_path, *chosen)
-    objects = written(tmp_path / "kubernetes")
+    objects = read_objects(tmp_path / "kubernetes")
     labels = objects["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
     selectors = [
         objects["Deployment"]["spec"]["selector"]["matchLabels"],
@@ -222,13 +222,13 @@ def test_references_between_objects_are_consistent(
 def test_manifests_have_the_facts_of_the_repository(
     repositories: dict[str, Path], tmp_path: Path
 ) -> None:
-    """The image by the plans' TensorRT, one full batch for each instance, warnings."""
+    """The image fits the plans' TensorRT, and the autoscaler has one full batch per instance."""
     done = run(
         "kubernetes", repositories["plans, Python models and an ensemble"], tmp_path
     )
-    objects = written(tmp_path / "kubernetes")
-    assert BUILT is not None
-    assert server(objects)["image"] == BUILT.release.image
+    objects = read_objects(tmp_path / "kubernetes")
+    assert MATCHING_RELEASE is not None
+    assert server(objects)["image"] == MATCHING_RELEASE.release.image
     assert server(objects)["resources"]["limits"]["nvidia.com/gpu"] == "1"
     metric = objects["HorizontalPodAutoscaler"]["spec"]["metrics"][0]["pods"]
     assert metric["target"]["averageValue"] == "8"
@@ -236,9 +236,18 @@ def test_manifests_have_the_facts_of_the_repository(
         "NVIDIA's image has none" in done.stderr
         and "compute capability 9.0" in done.stderr
     )
-    run("kubernetes", repositories["a Python model"], tmp_path / "own", "--image", OWN)
-    own = server(written(tmp_path / "own" / "kubernetes"))
-    assert own["image"] == OWN and "nvidia.com/gpu" not in own["resources"]["limits"]
+    run(
+        "kubernetes",
+        repositories["a Python model"],
+        tmp_path / "own",
+        "--image",
+        CUSTOM_IMAGE,
+    )
+    own = server(read_objects(tmp_path / "own" / "kubernetes"))
+    assert (
+        own["image"] == CUSTOM_IMAGE
+        and "nvidia.com/gpu" not in own["resources"]["limits"]
+    )
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -248,8 +257,15 @@ def test_manifests_have_the_facts_of_the_repository(
 def test_own_image_runs_serve_and_health_with_valid_options(
     repositories: dict[str, Path], tmp_path: Path, platform: str, control: list[str]
 ) -> None:
-    run(platform, repositories["a Python model"], tmp_path, "--image", OWN, *control)
-    own = server(written(tmp_path / platform))
+    run(
+        platform,
+        repositories["a Python model"],
+        tmp_path,
+        "--image",
+        CUSTOM_IMAGE,
+        *control,
+    )
+    own = server(read_objects(tmp_path / platform))
     program, command, *words = own["args"]
     assert (program, command) == ("trt-build", "serve")
     serve = serve_command.make_context("serve", words).params
@@ -272,10 +288,10 @@ def test_own_image_runs_serve_and_health_with_valid_options(
 HELP = "--model-repository --http-restricted-api --grpc-restricted-protocol"
 
 
-def started(
+def start_triton(
     objects: dict[str, dict[str, Any]], folder: Path, help_text: str, token: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """The flags that NVIDIA's image passes to a tritonserver that prints this help."""
+    """Run the command of NVIDIA's image. Its tritonserver has this help and prints its flags."""
     stub = folder / "tritonserver"
     stub.write_text(
         f'#!/bin/sh\n[ "$1" = --help ] && echo "{help_text}" && exit 1\nprintf "%s\\n" "$@"\n'
@@ -283,7 +299,7 @@ def started(
     stub.chmod(0o755)
     (folder / "token").write_text(token)
     found = server(objects)
-    # as Kubernetes does: $$ is $, and no variable is named
+    # Kubernetes replaces $$ by $; no variable reference remains
     words = [word.replace("$$", "$") for word in found["args"]]
     assert not any(re.search(r"(?<!\$)(\$\$)*\$\(", word) for word in found["args"])
     environment = {one["name"]: one["value"] for one in found["env"]}
@@ -309,11 +325,13 @@ def test_nvidia_image_enables_features_of_the_configs(
         "explicit": ("--control-secret", "control"),
     }.items():
         run("kubernetes", repository, tmp_path / kind, *more)
-        objects = written(tmp_path / kind / "kubernetes")
+        objects = read_objects(tmp_path / kind / "kubernetes")
         help_text = f"{HELP} --cache-config --rate-limit"
-        found[kind] = started(objects, tmp_path, help_text, "token").stdout.splitlines()
+        found[kind] = start_triton(
+            objects, tmp_path, help_text, "token"
+        ).stdout.splitlines()
     assert {features.cache(), features.RATE_LIMITER} <= set(found["fixed"])
-    # after an update, responses of the replaced model would be found
+    # after an update the cache would have responses of the replaced model
     assert (
         features.RATE_LIMITER in found["explicit"]
         and features.cache() not in found["explicit"]
@@ -323,8 +341,8 @@ def test_nvidia_image_enables_features_of_the_configs(
         repository / "planned", {**record, "version_policy": {"keep": 1, "serve": 1}}
     )
     run("kubernetes", repository, tmp_path / "kept", "--control-secret", "control")
-    kept = started(
-        written(tmp_path / "kept" / "kubernetes"), tmp_path, help_text, "token"
+    kept = start_triton(
+        read_objects(tmp_path / "kept" / "kubernetes"), tmp_path, help_text, "token"
     )
     assert features.cache() in kept.stdout.splitlines()
 
@@ -333,8 +351,8 @@ def test_nvidia_image_starts_triton_with_the_flags_of_serve(
     repositories: dict[str, Path], tmp_path: Path
 ) -> None:
     run("kubernetes", repositories["plans"], tmp_path)
-    objects = written(tmp_path / "kubernetes")
-    given = started(objects, tmp_path, HELP).stdout.splitlines()
+    objects = read_objects(tmp_path / "kubernetes")
+    given = start_triton(objects, tmp_path, HELP).stdout.splitlines()
     assert given[: len(flags.ALWAYS) + 5] == [
         "--model-repository=/models",
         "--http-port=8000",
@@ -350,13 +368,13 @@ def test_nvidia_image_starts_triton_with_the_flags_of_serve(
         flags.closed(False), flags.CLOSED_HEADER, keys.pop()
     ).flags()
     assert closed == expected
-    newer = started(
+    newer = start_triton(
         objects, tmp_path, f"{HELP} --http-max-input-size --allow-client-shm"
     ).stdout
     assert flags.LARGE_REQUESTS in newer and "client-shm" not in newer
-    older = started(objects, tmp_path, "--model-repository").stdout
+    older = start_triton(objects, tmp_path, "--model-repository").stdout
     assert "restricted" not in older and flags.LARGE_REQUESTS not in older
-    assert started(objects, tmp_path, "cannot start").returncode == 1
+    assert start_triton(objects, tmp_path, "cannot start").returncode == 1
 
 
 def test_nvidia_image_needs_the_control_token(
@@ -364,8 +382,10 @@ def test_nvidia_image_needs_the_control_token(
 ) -> None:
     chosen = ["--control-secret", "control", "--allow-client-shm"]
     run("kubernetes", repositories["plans"], tmp_path, *chosen)
-    objects = written(tmp_path / "kubernetes")
-    text = started(objects, tmp_path, f"{HELP} --allow-client-shm", "s3cret\n").stdout
+    objects = read_objects(tmp_path / "kubernetes")
+    text = start_triton(
+        objects, tmp_path, f"{HELP} --allow-client-shm", "s3cret\n"
+    ).stdout
     expected = flags.Restriction(
         ("model-repository",), flags.CONTROL_HEADER, "s3cret"
     ).flags()
@@ -377,14 +397,14 @@ def test_nvidia_image_needs_the_control_token(
     } <= set(text.splitlines())
     assert "shared-memory" not in text
     for token in ("", "a,b", "a:b", "a=b"):
-        refused = started(objects, tmp_path, HELP, token)
+        refused = start_triton(objects, tmp_path, HELP, token)
         assert (refused.returncode, refused.stdout) == (1, "")
 
 
 @pytest.mark.live
 @pytest.mark.slow
 def test_script_starts_a_server_with_restricted_protocols(tmp_path: Path) -> None:
-    """With the tritonserver of nvidia-pytriton in place of the image's."""
+    """The tritonserver of nvidia-pytriton replaces that of the image."""
     from builder.serving import ports
 
     publish(scorer(), tmp_path / "repository")
@@ -398,7 +418,7 @@ def test_script_starts_a_server_with_restricted_protocols(tmp_path: Path) -> Non
     (tmp_path / "tritonserver").symlink_to(found.executable)
     environment = {**os.environ, **found.environment}
     environment |= {
-        "PATH": f"{tmp_path}:{environment['PATH']}",  # the stub's Python is found there, too
+        "PATH": f"{tmp_path}:{environment['PATH']}",  # the stub finds its Python there
         "OPTIONAL_FLAGS": " ".join(flags.optional_flags(True)),
         "CLOSED_PROTOCOLS": ",".join(flags.closed(False)),
         "CLOSED_HEADER": flags.CLOSED_HEADER,
@@ -448,13 +468,13 @@ def _status(url: str, process: subprocess.Popen[bytes], seconds: float) -> int |
     return status
 
 
-HOSTILE = {
+INVALID_OPTIONS = {
     "a name with a blank": ["--name", "a b"],
-    "a name that YAML would end": ["--name", "a\n- b"],
+    "a name with YAML syntax": ["--name", "a\n- b"],
     "a long name": ["--name", "a" * 64],
     "a namespace": ["--namespace", "../other"],
     "credentials in the address": ["--storage", "s3://key:secret@bucket/repo"],
-    "a path that leads out": ["--storage", "pvc://volume/../../etc"],
+    "a path outside the volume": ["--storage", "pvc://volume/../../etc"],
     "another scheme": ["--storage", "http://host/repo"],
     "a bucket without a path": ["--storage", "gs://bucket"],
     "a container without a path": ["--storage", "as://account/container"],
@@ -469,11 +489,13 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("fault", HOSTILE)
+@pytest.mark.parametrize("fault", INVALID_OPTIONS)
 def test_values_invalid_for_kubernetes_are_refused(
     repositories: dict[str, Path], tmp_path: Path, fault: str
 ) -> None:
-    done = run("kubernetes", repositories["plans"], tmp_path / "out", *HOSTILE[fault])
+    done = run(
+        "kubernetes", repositories["plans"], tmp_path / "out", *INVALID_OPTIONS[fault]
+    )
     assert done.exit_code == 2 and "fix:" in done.stderr, done.output
     assert not (tmp_path / "out").exists()
 
@@ -502,12 +524,12 @@ def test_unservable_repository_has_no_manifests(
     )
     code, text = refused(repositories["a Python model"])
     assert code == 2 and "docker/cpu.Dockerfile" in text
-    nvidias = releases.newest_known().image
+    nvidia_image = releases.newest_known().image
     assert (
         "has no trt-build"
-        in refused(repositories["a Python model"], "--image", nvidias)[1]
+        in refused(repositories["a Python model"], "--image", nvidia_image)[1]
     )
-    planned(tmp_path / "unknown", tensorrt="99.1.2.3")
+    publish_plan(tmp_path / "unknown", tensorrt="99.1.2.3")
     code, text = refused(tmp_path / "unknown")
     assert code == 1 and "no known Triton release" in text
     assert refused(tmp_path / "nowhere")[0] == 2
@@ -567,7 +589,7 @@ def test_unwritable_folder_is_an_environment_problem(
     assert done.exit_code == 4 and "cannot write the manifests" in done.stderr
 
 
-INSERTED = {
+INSERTED_MISTAKES = {
     "an unknown field": ("Deployment", ("spec",), "replica", 2),
     "a field of a container": (
         "Deployment",
@@ -604,16 +626,16 @@ def valid(
     found = {}
     for platform in PLATFORMS:
         run(platform, repositories["plans"], out)
-        found |= written(out / platform)
+        found |= read_objects(out / platform)
     return found
 
 
-@pytest.mark.parametrize("fault", INSERTED)
+@pytest.mark.parametrize("fault", INSERTED_MISTAKES)
 def test_validator_finds_inserted_mistakes(
     valid: dict[str, dict[str, Any]], fault: str
 ) -> None:
-    """Without this the other tests would prove nothing."""
-    kind, path, field, value = INSERTED[fault]
+    """The other tests rely on the validator."""
+    kind, path, field, value = INSERTED_MISTAKES[fault]
     mistaken = copy.deepcopy(valid[kind])
     check(mistaken)
     inner: Any = mistaken

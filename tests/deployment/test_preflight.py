@@ -60,8 +60,8 @@ def edit(file: Path, before: str, after: str) -> None:
     file.write_text(re.sub(before, after, text, count=1))
 
 
-def facts(repository: Path, **changed: Any) -> None:
-    """Change facts in plan.json."""
+def change_plan_facts(repository: Path, **changed: Any) -> None:
+    """Change plan.json and update its hash."""
     file = repository / "planned" / "1" / "plan.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **changed}))
     reseal(repository / "planned")
@@ -71,7 +71,7 @@ def config(name: str, before: str, after: str) -> Callable[[Path], None]:
     return lambda repository: edit(repository / name / "config.pbtxt", before, after)
 
 
-def two_kinds_of_a_resource(repository: Path) -> None:
+def declare_resource_twice(repository: Path) -> None:
     for name, kind in (("scorer", "true"), ("planned", "false")):
         limiter = (
             f'rate_limiter {{ resources {{ name: "R" global: {kind} count: 1 }} }}'
@@ -79,13 +79,13 @@ def two_kinds_of_a_resource(repository: Path) -> None:
         edit(repository / name / "config.pbtxt", r"(?<=instance_group {)", limiter)
 
 
-def without_step(repository: Path) -> None:
+def remove_step(repository: Path) -> None:
     shutil.rmtree(
         repository / published.read(repository / "pair" / "trt-build.json")["steps"][0]
     )
 
 
-def wrong_wiring(repository: Path) -> None:
+def break_ensemble_input(repository: Path) -> None:
     edit(
         repository / "pair" / "config.pbtxt",
         r'key: "x"\s+value: "x"',
@@ -93,11 +93,11 @@ def wrong_wiring(repository: Path) -> None:
     )
 
 
-def foreign(repository: Path) -> None:
+def add_version_folder(repository: Path) -> None:
     shutil.copytree(repository / "planned" / "1", repository / "planned" / "2")
 
 
-def nothing(repository: Path) -> None:
+def no_change(repository: Path) -> None:
     pass
 
 
@@ -119,13 +119,21 @@ INSERTED: dict[str, tuple[str, Callable[[Path], None], dict[str, Any]]] = {
         lambda r: edit(r / "scorer" / "1" / "model.py", "^", "#"),
         {},
     ),
-    "a foreign version": ("P03", foreign, {}),
-    "no such backend": ("P04", nothing, {"backends": frozenset({"python"})}),
-    "another flavour": ("P05", lambda r: facts(r, flavour="tensorrt-rtx"), {}),
-    "another TensorRT": ("P06", lambda r: facts(r, tensorrt="10.9.0.34"), {}),
-    "no GPU": ("P07", nothing, {"capabilities": ()}),
-    "another GPU": ("P07", nothing, {"capabilities": ("8.9",)}),
-    "an old driver": ("P08", nothing, {"cuda": "12.4"}),
+    "an unknown version folder": ("P03", add_version_folder, {}),
+    "no such backend": ("P04", no_change, {"backends": frozenset({"python"})}),
+    "another flavour": (
+        "P05",
+        lambda r: change_plan_facts(r, flavour="tensorrt-rtx"),
+        {},
+    ),
+    "another TensorRT": (
+        "P06",
+        lambda r: change_plan_facts(r, tensorrt="10.9.0.34"),
+        {},
+    ),
+    "no GPU": ("P07", no_change, {"capabilities": ()}),
+    "another GPU": ("P07", no_change, {"capabilities": ("8.9",)}),
+    "an old driver": ("P08", no_change, {"cuda": "12.4"}),
     "a large batch": (
         "P09",
         config("planned", "max_batch_size: 8", "max_batch_size: 64"),
@@ -138,21 +146,25 @@ INSERTED: dict[str, tuple[str, Callable[[Path], None], dict[str, Any]]] = {
     ),
     "another output": ("P11", config("planned", 'name: "y"', 'name: "z"'), {}),
     "another dtype": ("P11", config("planned", "TYPE_FP32", "TYPE_FP16"), {}),
-    "a missing step": ("P12", without_step, {}),
-    "wrong wiring": ("P12", wrong_wiring, {}),
-    "little GPU memory": ("P14", nothing, {"gpu_memory": (4,)}),
-    "little shared memory": ("P15", nothing, {"shm_bytes": 1 << 20}),
-    "clients' shared memory": ("P16", nothing, {"client_shared_memory": True}),
-    "no torch for Python models": ("P19", nothing, {"torch": False}),
+    "a missing step": ("P12", remove_step, {}),
+    "a wrong ensemble input": ("P12", break_ensemble_input, {}),
+    "little GPU memory": ("P14", no_change, {"gpu_memory": (4,)}),
+    "little shared memory": ("P15", no_change, {"shm_bytes": 1 << 20}),
+    "clients' shared memory": ("P16", no_change, {"client_shared_memory": True}),
+    "no torch for Python models": ("P19", no_change, {"torch": False}),
     "cached responses": (
         "P21",
         config("scorer", "^", "response_cache { enable: true }\n"),
         {},
     ),
-    "two kinds of a resource": ("P23", two_kinds_of_a_resource, {}),
+    "a global and local resource": ("P23", declare_resource_twice, {}),
     "a crashing metric tag": ("P24", config("scorer", "^", BAD_TAG), {}),
     "another name": ("P20", lambda r: (r / "scorer").rename(r / "ranker"), {}),
-    "an old release": ("P18", nothing, {"release": replace(HOST.release, tag="25.06")}),  # type: ignore[type-var]
+    "an old release": (
+        "P18",
+        no_change,
+        {"release": replace(HOST.release, tag="25.06")},
+    ),  # type: ignore[type-var]
 }
 
 
@@ -171,9 +183,9 @@ def test_valid_repository_has_no_findings(clean: Path) -> None:
 
 @pytest.mark.parametrize("fault", INSERTED)
 def test_inserted_fault_is_found(clean: Path, tmp_path: Path, fault: str) -> None:
-    number, plant, changed = INSERTED[fault]
+    number, insert, changed = INSERTED[fault]
     repository = shutil.copytree(clean, tmp_path / "repository")
-    plant(repository)
+    insert(repository)
     found = preflight(repository, replace(HOST, **changed))
     assert {one.number for one in found} == {number}, found
     assert all(one.message and one.fix and one.subject for one in found)
@@ -201,8 +213,8 @@ def test_disk_space_and_ports_are_checked(
 
 def test_only_selected_models_are_checked(clean: Path, tmp_path: Path) -> None:
     repository = shutil.copytree(clean, tmp_path / "repository")
-    wrong_wiring(repository)
-    facts(repository, tensorrt="10.9.0.34")
+    break_ensemble_input(repository)
+    change_plan_facts(repository, tensorrt="10.9.0.34")
     assert {one.number for one in preflight(repository, HOST, ["pair"])} == {"P12"}
     assert preflight(repository, HOST, ["scorer"]) == []
 

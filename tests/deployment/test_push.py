@@ -1,5 +1,6 @@
-"""`trt-build push` to real servers: explicit and poll mode, single models and ensembles, under
-requests; bad models never reach clients.
+"""`trt-build push` to real servers under load: explicit and poll mode, single models and ensembles.
+
+Invalid models never reach clients.
 """
 
 from __future__ import annotations
@@ -43,10 +44,8 @@ FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 def repository_of(folder: Path, generation: int) -> Path:
     """Model `net` adds its generation; ensemble `pair` returns it."""
     inputs = (tensor("x", "float32", "batch", 2),)
-    published_model = artifact(
-        Raise(generation), inputs, ("y",), name="net", serve_as="python"
-    )
-    publish(published_model, folder / str(generation))
+    model = artifact(Raise(generation), inputs, ("y",), name="net", serve_as="python")
+    publish(model, folder / str(generation))
     publish_ensemble(pair(generation), folder / str(generation))
     return folder / str(generation)
 
@@ -154,7 +153,7 @@ def test_push_under_load_replaces_only_valid_models(
             rejected.output
         )
         assert "FAILED net: " in rejected.output and "FAILED pair: " in rejected.output
-        assert names(served) == before, "the candidates are gone"
+        assert names(served) == before, "the candidates are removed"
     assert not clients.errors, clients.errors[:3]
     assert clients.results <= {1.0, 2.0} and 2.0 in clients.results
     assert names(served.parent) == {"1"}, "no staging folder is left"
@@ -170,17 +169,17 @@ def test_model_that_fails_after_the_switch_is_rolled_back(
     target = Target(served, server.http_url, server.grpc_url, timeout=60, drain=0)
     original, requested = _Push._live_problems, set[str]()
 
-    def first_fails(self: _Push, before: Any) -> tuple[str, ...]:
+    def fail_once(self: _Push, before: Any) -> tuple[str, ...]:
         found = original(self, before)
         if self.name in requested:
             return found
         requested.add(self.name)
-        return ("planted",)
+        return ("inserted",)
 
-    monkeypatch.setattr(_Push, "_live_problems", first_fails)
+    monkeypatch.setattr(_Push, "_live_problems", fail_once)
     found = push(source, target)
     assert [(one.state, one.problems) for one in found] == [
-        ("rolled back", ("planted",))
+        ("rolled back", ("inserted",))
     ] * 2
     with contextlib.closing(HttpClient(server.http_url, 30)) as client:
         assert infer_one(client, "net") == infer_one(client, "pair") == 1
@@ -190,18 +189,16 @@ def test_new_model_that_fails_to_load_is_removed(tmp_path: Path) -> None:
     served, source = repository_of(tmp_path / "served", 1), tmp_path / "source"
     inputs = (tensor("x", "float32", "batch", 2),)
     publish(artifact(Raise(5), inputs, ("y",), name="new", serve_as="python"), source)
-    (source / "new" / "1" / "model.py").write_text("raise ImportError('planted')\n")
+    (source / "new" / "1" / "model.py").write_text("raise ImportError('inserted')\n")
     reseal(source / "new")
     with serve(served, **FREE, explicit=True, models=["net"]) as server:
         failed = run(source, server, served)
-        assert failed.exit_code == 3 and "planted" in failed.output, failed.output
+        assert failed.exit_code == 3 and "inserted" in failed.output, failed.output
         assert "new" not in names(served)
-        # in place: the repository that the server reads was changed by `repo`
+        # the source is the repository that the server reads
         repository_of(tmp_path / "served", 1)
-        published_model = artifact(
-            Raise(7), inputs, ("y",), name="net", serve_as="python"
-        )
-        publish(published_model, served)
+        model = artifact(Raise(7), inputs, ("y",), name="net", serve_as="python")
+        publish(model, served)
         done = run(served, server, served, "--only", "net")
         assert done.exit_code == 0, done.output
         with contextlib.closing(HttpClient(server.http_url, 30)) as client:
@@ -251,7 +248,7 @@ def test_replaced_process_is_not_reported_as_dead(
         )
         control.update(server.http_url, served / "net", drain=0)
         stubs.dead()
-        (second,) = set(stubs.models) - {first}  # which may be ending
+        (second,) = set(stubs.models) - {first}  # the first may be ending
         watching.join(8)
         assert watching.is_alive() and not found
         os.kill(second, signal.SIGKILL)
@@ -284,16 +281,16 @@ def test_loading_models_needs_the_control_token(tmp_path: Path) -> None:
 
 
 def test_slow_load_does_not_delay_clients(tmp_path: Path) -> None:
-    """Over HTTP, the clients that share a thread with the load wait until it has ended."""
+    """Over HTTP, clients that share a thread with the load would wait until it ends."""
     served = repository_of(tmp_path, 1)
-    published_model = artifact(
+    model = artifact(
         Raise(1),
         (tensor("x", "float32", "batch", 2),),
         ("y",),
         name="slow",
         serve_as="python",
     )
-    folder = publish(published_model, served)
+    folder = publish(model, served)
     program = folder / "1/model.py"
     begin = "def initialize(self, args: dict[str, str]) -> None:\n"
     assert begin in program.read_text()
@@ -303,7 +300,7 @@ def test_slow_load_does_not_delay_clients(tmp_path: Path) -> None:
     program.write_text(slow)
     reseal(folder)
     with serve(served, **FREE, explicit=True, models=["net"]) as server:
-        waits = [Waiting(server) for _ in range(16)]
+        waits = [LatencyClient(server) for _ in range(16)]
         for waiting in waits:
             waiting.start()
         assert all(waiting.began.wait(30) for waiting in waits)
@@ -327,13 +324,15 @@ def test_push_cleans_up_after_a_killed_push(tmp_path: Path) -> None:
             pushing = subprocess.Popen(
                 [str(word) for word in words], stderr=subprocess.DEVNULL
             )
-            while not (left := {name for name in names(served) if "candidate" in name}):
+            while not (
+                candidates := {name for name in names(served) if "candidate" in name}
+            ):
                 assert pushing.poll() is None
                 time.sleep(0.01)
             pushing.kill()
             pushing.wait()
             time.sleep(1)
-            assert left < names(served)
+            assert candidates < names(served)
             done = run(source, server, served)
             assert done.exit_code == 0, done.output
             time.sleep(1)
@@ -346,24 +345,24 @@ def test_push_removes_expired_ensemble_steps(
     running: tuple[Server, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, served = running
-    former = {name for name in names(served) if name.startswith("pair.")}
+    old_steps = {name for name in names(served) if name.startswith("pair.")}
     assert (
         run(repository_of(tmp_path, 2), server, served, "--only", "pair").exit_code == 0
     )
-    assert former < names(served)
-    # the former steps are unloaded in explicit mode, and in the repository
+    assert old_steps < names(served)
+    # the old steps are unloaded in explicit mode, and in the repository
     assert all(one.passed for one in verify(served, server.http_url, None, repeat=0))
     monkeypatch.setattr(retired, "GRACE_SECONDS", 0.0)
     assert (
         run(repository_of(tmp_path, 3), server, served, "--only", "net").exit_code == 0
     )
-    assert not former & names(served)
+    assert not old_steps & names(served)
 
 
 SLOW = 8.0
 
 
-class Waiting(threading.Thread):
+class LatencyClient(threading.Thread):
     """An HTTP client that repeats a request, and its longest latency."""
 
     def __init__(self, server: Server) -> None:

@@ -1,6 +1,6 @@
-"""Wrong converters and passes, each with a module in which one node shows it.
+"""Wrong converters and passes, each with a module in which one node has a wrong output.
 
-Most modules use the operator twice. The first use is right with the wrong converter, too.
+Most modules use the operator twice. The wrong converter is correct for the first use.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Axes(nn.Module):
         return torch.tanh(z)
 
 
-def last_axis(ctx: Any, given: Arguments) -> Arguments:
-    return {**given, "dim": -1}
+def last_axis(ctx: Any, arguments: Arguments) -> Arguments:
+    return {**arguments, "dim": -1}
 
 
 class Overflows(nn.Module):
@@ -41,8 +41,8 @@ class Overflows(nn.Module):
         return y + z
 
 
-def exponentials(ctx: Any, self: Any, dim: int) -> Any:
-    """Without the maximum that keeps the exponentials below float16's 65504."""
+def unshifted_exponentials(ctx: Any, self: Any, dim: int) -> Any:
+    """A softmax that does not subtract the maximum, so its exponentials exceed float16's 65504."""
     half = ctx.cast(self, torch.float16)
     powers = ctx.net.add_unary(half, trt.UnaryOperation.EXP).get_output(0)
     total = ctx.net.add_reduce(
@@ -59,8 +59,8 @@ class Scaled(nn.Module):
         return torch.relu(z)
 
 
-def without_scale(ctx: Any, given: Arguments) -> Arguments:
-    return {**given, "alpha": 1}
+def without_scale(ctx: Any, arguments: Arguments) -> Arguments:
+    return {**arguments, "alpha": 1}
 
 
 class Padded(nn.Module):
@@ -70,10 +70,10 @@ class Padded(nn.Module):
         return z * 2.0
 
 
-def one_to_the_right(ctx: Any, given: Arguments) -> Arguments:
-    left, right = given["pad"]
+def shifted_padding(ctx: Any, arguments: Arguments) -> Arguments:
+    left, right = arguments["pad"]
     middle = (left + right) // 2
-    return {**given, "pad": [middle, left + right - middle]}
+    return {**arguments, "pad": [middle, left + right - middle]}
 
 
 class Recurrent(nn.Module):
@@ -86,12 +86,12 @@ class Recurrent(nn.Module):
         return torch.relu(y)
 
 
-def swapped_gates(ctx: Any, given: Arguments) -> Arguments:
+def swapped_gates(ctx: Any, arguments: Arguments) -> Arguments:
     def swapped(weight: Tensor) -> Tensor:
         i, f, g, o = weight.chunk(4)
         return torch.cat([i, g, f, o])
 
-    return {**given, "params": [swapped(weight) for weight in given["params"]]}
+    return {**arguments, "params": [swapped(weight) for weight in arguments["params"]]}
 
 
 class Normalized(nn.Module):
@@ -105,8 +105,8 @@ class Normalized(nn.Module):
         return torch.relu(z)
 
 
-def usual_epsilon(ctx: Any, given: Arguments) -> Arguments:
-    return {**given, "eps": 1e-5}
+def default_epsilon(ctx: Any, arguments: Arguments) -> Arguments:
+    return {**arguments, "eps": 1e-5}
 
 
 class Biased(nn.Module):
@@ -123,20 +123,20 @@ class Biased(nn.Module):
         return torch.relu(z)
 
 
-def without_bias(ctx: Any, given: Arguments) -> Arguments:
-    return {**given, "bias": None}
+def without_bias(ctx: Any, arguments: Arguments) -> Arguments:
+    return {**arguments, "bias": None}
 
 
 class Divided(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = torch.div(x, torch.abs(x) + 1.0)
-        whole = (torch.abs(y) * 9.0).to(torch.int64)
-        z = torch.div(whole, whole + 2)  # here
+        integers = (torch.abs(y) * 9.0).to(torch.int64)
+        z = torch.div(integers, integers + 2)  # here
         return z + y
 
 
-def in_integers(ctx: Any, self: Any, other: Any) -> Any:
-    """The quotient in the operands' dtype; of integers it has no fraction."""
+def integer_quotient(ctx: Any, self: Any, other: Any) -> Any:
+    """The quotient in the operands' dtype, so integers lose the fraction."""
     dtype = ctx.promoted(self, other)
     quotient = ctx.elementwise("DIV", *ctx.operands(self, other, dtype=dtype))
     return ctx.cast(quotient, torch.float32)
@@ -156,10 +156,10 @@ class Weighted(nn.Module):
         return torch.relu(z)
 
 
-def transposed_if_square(ctx: Any, given: Arguments) -> Arguments:
-    weight = given["weight"]
+def transposed_if_square(ctx: Any, arguments: Arguments) -> Arguments:
+    weight = arguments["weight"]
     square = weight.shape[0] == weight.shape[1]
-    return {**given, "weight": weight.t().contiguous() if square else weight}
+    return {**arguments, "weight": weight.t().contiguous() if square else weight}
 
 
 class Gelus(nn.Module):
@@ -169,8 +169,8 @@ class Gelus(nn.Module):
         return z * 2.0
 
 
-def by_tanh(ctx: Any, given: Arguments) -> Arguments:
-    return {**given, "approximate": "tanh"}
+def approximated_by_tanh(ctx: Any, arguments: Arguments) -> Arguments:
+    return {**arguments, "approximate": "tanh"}
 
 
 class Sliced(nn.Module):
@@ -180,9 +180,9 @@ class Sliced(nn.Module):
         return torch.sigmoid(z)
 
 
-def one_later(ctx: Any, given: Arguments) -> Arguments:
-    start, end = given["start"], given["end"]
-    return {**given, "start": start + 1, "end": end + 1} if start else given
+def shifted_by_one(ctx: Any, arguments: Arguments) -> Arguments:
+    start, end = arguments["start"], arguments["end"]
+    return {**arguments, "start": start + 1, "end": end + 1} if start else arguments
 
 
 class Reduced(nn.Module):
@@ -192,20 +192,20 @@ class Reduced(nn.Module):
         return torch.sigmoid(z)
 
 
-def over_rows(ctx: Any, given: Arguments) -> Arguments:
-    """The mean over axis 1 where axis 0 is asked for: another shape, too."""
-    return {**given, "dim": [1]}
+def over_rows(ctx: Any, arguments: Arguments) -> Arguments:
+    """The mean over axis 1 instead of axis 0; its shape differs, too."""
+    return {**arguments, "dim": [1]}
 
 
-class Joined(nn.Module):
+class Concatenated(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = torch.cat([torch.tanh(x), torch.tanh(x)], 1)
         z = torch.cat([y, y * 2.0], 1)  # here
         return torch.sigmoid(z)
 
 
-def reversed_order(ctx: Any, given: Arguments) -> Arguments:
-    return {**given, "tensors": given["tensors"][::-1]}
+def reversed_order(ctx: Any, arguments: Arguments) -> Arguments:
+    return {**arguments, "tensors": arguments["tensors"][::-1]}
 
 
 class Folded(nn.Module):
@@ -221,9 +221,9 @@ class Folded(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.convolution(torch.tanh(x).unsqueeze(0))
-        z = torch.batch_norm(
+        z = torch.batch_norm(  # here
             y, None, None, self.mean, self.variance, False, 0.1, 0.5, True
-        )  # here
+        )
         return torch.relu(z)
 
 
@@ -234,7 +234,7 @@ class Clamped(nn.Module):
         return torch.sigmoid(z)
 
 
-def lose_limits(graph: Any, context: Context) -> None:
+def remove_clamps(graph: Any, context: Context) -> None:
     """Removes each clamp, as if its input were never below the limit."""
     for node in ir.nodes_of(graph, "aten::clamp"):
         ir.bypass(node)
@@ -248,11 +248,11 @@ class Rewritten(nn.Module):
 
 
 def to_relu(graph: Any, context: Context) -> None:
-    """Replaces each hardtanh that begins at 0 by a relu: the upper limit is lost."""
+    """Replaces each hardtanh with the lower limit 0 by a relu: the upper limit is lost."""
     for node in ir.nodes_of(graph, "aten::hardtanh"):
         if node.inputsAt(1).toIValue() == 0.0:
-            made = ir.insert(graph, "aten::relu", [node.inputsAt(0)], node)
-            ir.replace(node, [made.output()])
+            relu = ir.insert(graph, "aten::relu", [node.inputsAt(0)], node)
+            ir.replace(node, [relu.output()])
 
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -260,7 +260,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 @dataclass(frozen=True)
 class Defect:
-    """`plant` makes the `operator` wrong; `function` is what the report names for it."""
+    """`plant` makes the `operator` wrong; `function` is the name in the report."""
 
     name: str
     module: Callable[[], nn.Module]
@@ -305,9 +305,9 @@ def _pass(
     rewrite: Callable[..., None],
 ) -> Defect:
     def planted(monkeypatch: pytest.MonkeyPatch) -> None:
-        names = [one.name for one in passes.PIPELINE]
-        at = names.index("view-to-reshape")
-        before, after = passes.PIPELINE[:at], passes.PIPELINE[at:]
+        names = [existing.name for existing in passes.PIPELINE]
+        index = names.index("view-to-reshape")
+        before, after = passes.PIPELINE[:index], passes.PIPELINE[index:]
         step = Pass(rewrite.__name__, rewrite)
         monkeypatch.setattr(passes, "PIPELINE", (*before, step, *after))
 
@@ -320,21 +320,21 @@ DEFECTS = (
         "fp16 overflow in softmax",
         Overflows,
         "aten::softmax.int",
-        exponentials,
+        unshifted_exponentials,
         "precision: fp16\n",
     ),
     _changed("lost scale", Scaled, "aten::add.Tensor", without_scale),
-    _changed("pad off by one", Padded, "aten::constant_pad_nd", one_to_the_right),
+    _changed("pad off by one", Padded, "aten::constant_pad_nd", shifted_padding),
     _changed("swapped LSTM gates", Recurrent, "aten::lstm.input", swapped_gates),
-    _changed("wrong epsilon", Normalized, "aten::layer_norm", usual_epsilon),
+    _changed("wrong epsilon", Normalized, "aten::layer_norm", default_epsilon),
     _changed("missing bias", Biased, "aten::linear", without_bias),
-    _built("integer division", Divided, "aten::div.Tensor", in_integers),
+    _built("integer division", Divided, "aten::div.Tensor", integer_quotient),
     _changed("transposed weight", Weighted, "aten::linear", transposed_if_square),
-    _changed("wrong gelu", Gelus, "aten::gelu", by_tanh),
-    _changed("slice off by one", Sliced, "aten::slice.Tensor", one_later),
+    _changed("wrong gelu", Gelus, "aten::gelu", approximated_by_tanh),
+    _changed("slice off by one", Sliced, "aten::slice.Tensor", shifted_by_one),
     _changed("wrong reduction dims", Reduced, "aten::mean.dim", over_rows),
-    _changed("wrong order of cat", Joined, "aten::cat", reversed_order),
-    _changed("wrong epsilon, folded", Folded, "aten::batch_norm", usual_epsilon),
-    _pass("pass drops a node", Clamped, "aten::clamp", lose_limits),
+    _changed("wrong order of cat", Concatenated, "aten::cat", reversed_order),
+    _changed("wrong epsilon, folded", Folded, "aten::batch_norm", default_epsilon),
+    _pass("pass drops a node", Clamped, "aten::clamp", remove_clamps),
     _pass("pass rewrites a node", Rewritten, "aten::hardtanh", to_relu),
 )

@@ -41,13 +41,13 @@ def change(
     key: str,
     changed: Callable[[Any, Arguments], Arguments],
 ) -> None:
-    """Let the converter of the operator `key` have the arguments that `changed` returns."""
+    """Call the converter of the operator `key` with the arguments that `changed` returns."""
     entry = CONVERTERS[key]
     names = [argument.name for argument in entry.schema.arguments]
 
     def wrong(ctx: Any, *values: Any) -> Any:
-        given = changed(ctx, dict(zip(names, values, strict=True)))
-        return entry.signature.call(entry.build, ctx, ctx.node, given)
+        arguments = changed(ctx, dict(zip(names, values, strict=True)))
+        return entry.signature.call(entry.build, ctx, ctx.node, arguments)
 
     plant(monkeypatch, key, wrong)
 

@@ -1,4 +1,4 @@
-"""`bisect`: planted defects are located to the right node, and reduced to a file that fails."""
+"""`bisect` locates planted defects at the correct node, and reduces them to a failing model."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.diagnosis.defects import DEFECTS, FLOATS, Defect
 from tests.diagnosis.planting import marked_line, order, plant
 
 WITHOUT_FLOAT64 = ("integer division", "wrong reduction dims")
-"""Defects of integers, or of the shape."""
+"""Defects of integers, or of shapes."""
 
 
 def run_test(folder: Path) -> None:
-    """The written test, as pytest runs it."""
+    """Runs the written test, as pytest does."""
     spec = importlib.util.spec_from_file_location("written", folder / "test_reduced.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -33,19 +33,19 @@ def run_test(folder: Path) -> None:
     test()
 
 
-def found_of(folder: Path, defect: Defect) -> Bisection:
+def bisected(folder: Path, defect: Defect) -> Bisection:
     torch.manual_seed(0)
     target = order(folder, defect.module(), FLOATS, defect.manifest)
     return bisect(target, folder / "reduced", lambda *_: None)
 
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.name)
-def test_a_planted_defect_is_located_and_reduced(
+def test_planted_defect_is_located_and_reduced(
     defect: Defect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
         defect.plant(patch)
-        found = found_of(tmp_path, defect)
+        found = bisected(tmp_path, defect)
         assert found.culprit is not None, found
         assert (found.step, found.culprit.operator) == (defect.step, defect.operator)
         assert marked_line(defect.module()) in found.culprit.location
@@ -61,12 +61,12 @@ def test_a_planted_defect_is_located_and_reduced(
     run_test(found.reduced.folder)  # the difference is gone with the defect
 
 
-def test_the_reduced_file_is_a_model_like_any_other(
+def test_reduced_model_is_bisected_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     defect = DEFECTS[0]
     defect.plant(monkeypatch)
-    first = found_of(tmp_path, defect)
+    first = bisected(tmp_path, defect)
     assert first.reduced is not None and first.culprit is not None
     (spec,) = manifest.load(first.reduced.folder)
     again = bisect(Order(spec, tmp_path / "out"), None, lambda *_: None)
@@ -86,16 +86,16 @@ class Chaotic(nn.Module):
         return y
 
 
-def test_node_that_amplifies_input_errors_is_distinguished_from_a_wrong_one(
+def test_node_that_amplifies_input_errors_is_not_reported_as_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The network's sigmoid is off by a rounding or two, within the tolerance."""
+    """The error of the network's sigmoid is that of one or two roundings, within the tolerance."""
 
-    def nudged(ctx: Any, self: Any) -> Any:
+    def perturbed(ctx: Any, self: Any) -> Any:
         layer = ctx.net.add_activation(self, trt.ActivationType.SIGMOID)
         return ctx.elementwise("PROD", *ctx.operands(layer.get_output(0), 1.0 + 4e-7))
 
-    plant(monkeypatch, "aten::sigmoid", nudged)
+    plant(monkeypatch, "aten::sigmoid", perturbed)
     target = order(tmp_path, Chaotic(), FLOATS)
     found = bisect(target, None, lambda *_: None)
     assert found.culprit is not None

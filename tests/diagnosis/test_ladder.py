@@ -1,4 +1,4 @@
-"""`verify --ladder`: the step that is wrong fails, and the steps after it pass."""
+"""`verify --ladder`: the wrong step fails, and the steps after it pass."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.diagnosis.planting import order, plant
 INPUT = "dtype: float32, shape: [4, 6]"
 
 
-class Pieces(nn.Module):
-    """TensorRT has no QR decomposition: three segments."""
+class ThreeSegments(nn.Module):
+    """TensorRT has no QR decomposition, so the partition has three segments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,19 +32,19 @@ class Pieces(nn.Module):
 
 
 @pytest.fixture
-def pieces(tmp_path: Path) -> Order:
-    return order(tmp_path, Pieces(), INPUT, "fallback: {min_block_size: 1}\n")
+def segmented(tmp_path: Path) -> Order:
+    return order(tmp_path, ThreeSegments(), INPUT, "fallback: {min_block_size: 1}\n")
 
 
-def climbed(target: Order) -> tuple[list[str], dict[str, Step]]:
+def ladder(target: Order) -> tuple[list[str], dict[str, Step]]:
     steps = climb(target, None, lambda *_: None)
     return [step.name for step in steps if step.result == "failed"], {
         s.name: s for s in steps
     }
 
 
-def test_every_step_of_a_model_in_pieces_is_compared(pieces: Order) -> None:
-    failed, steps = climbed(pieces)
+def test_every_step_of_partitioned_model_is_compared(segmented: Order) -> None:
+    failed, steps = ladder(segmented)
     assert not failed
     assert list(steps) == [
         "lowered",
@@ -57,26 +57,26 @@ def test_every_step_of_a_model_in_pieces_is_compared(pieces: Order) -> None:
     assert all(step.answers == 1 and step.share is not None for step in steps.values())
 
 
-def test_a_wrong_converter_breaks_its_own_network_only(
-    pieces: Order, monkeypatch: pytest.MonkeyPatch
+def test_wrong_converter_fails_only_its_network(
+    segmented: Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def softsign(ctx: Any, self: Any) -> Any:
         return ctx.net.add_activation(self, trt.ActivationType.SOFTSIGN)
 
     plant(monkeypatch, "aten::tanh", softsign)
-    failed, steps = climbed(pieces)
+    failed, steps = ladder(segmented)
     assert failed == ["network of segment 0"]
     assert str(steps[failed[0]].problem).startswith("golden p0-opt: output ")
     assert (steps[failed[0]].share or 0) > 100
 
 
-def test_wrong_segment_is_distinguished_from_a_wrong_network(
-    pieces: Order, monkeypatch: pytest.MonkeyPatch
+def test_wrong_segment_is_distinguished_from_wrong_network(
+    segmented: Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The segment is damaged after its network was made."""
+    """The segment's graph is changed after its network was built."""
 
-    def damaged(*given: Any, **more: Any) -> stages.Converted:
-        found = convert(*given, **more)
+    def with_wrong_graph(*arguments: Any, **more: Any) -> stages.Converted:
+        found = convert(*arguments, **more)
         assert found.partitioned is not None
         graph = found.partitioned.partition.segments[2].lowered.graph
         node = next(iter(ir.nodes_of(graph, "aten::abs")))
@@ -84,30 +84,30 @@ def test_wrong_segment_is_distinguished_from_a_wrong_network(
         return found
 
     convert = stages.convert
-    monkeypatch.setattr(stages, "convert", damaged)
-    assert climbed(pieces)[0] == ["segment 2 (tensorrt)"]
+    monkeypatch.setattr(stages, "convert", with_wrong_graph)
+    assert ladder(segmented)[0] == ["segment 2 (tensorrt)"]
 
 
-def test_a_wrong_pass_breaks_the_lowered_graph_alone(
-    pieces: Order, monkeypatch: pytest.MonkeyPatch
+def test_wrong_pass_fails_only_the_lowered_graph(
+    segmented: Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damaged(*given: Any, **more: Any) -> stages.Lowered:
-        found = lower(*given, **more)
+    def with_wrong_graph(*arguments: Any, **more: Any) -> stages.Lowered:
+        found = lower(*arguments, **more)
         node = next(iter(ir.nodes_of(found.graph.graph, "aten::tanh")))
         node.output().replaceAllUsesWith(node.inputsAt(0))
         return found
 
     lower = stages.lower
-    monkeypatch.setattr(stages, "lower", damaged)
-    assert climbed(pieces)[0] == ["lowered"]
+    monkeypatch.setattr(stages, "lower", with_wrong_graph)
+    assert ladder(segmented)[0] == ["lowered"]
 
 
-def test_a_step_that_raises_has_the_reason(
-    pieces: Order, monkeypatch: pytest.MonkeyPatch
+def test_step_that_raises_reports_the_reason(
+    segmented: Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def raises(graph: LoweredGraph, *tensors: Sequence[Tensor]) -> Any:
         raise RuntimeError("no kernel")
 
     monkeypatch.setattr(LoweredGraph, "run", raises)
-    failed, steps = climbed(pieces)
+    failed, steps = ladder(segmented)
     assert failed[0] == "lowered" and "no kernel" in str(steps["lowered"].problem)

@@ -1,4 +1,4 @@
-"""One container for all docker tests: the service that `repo` chose, serving the examples."""
+"""One container for all docker tests: the service that `repo` chose serves the examples."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _runs(command: Sequence[str]) -> bool:
 
 
 def run(command: Sequence[str], **environment: str) -> str:
-    """What the command prints; its standard error is in the failure."""
+    """The standard output of a command. A failure has its standard error."""
     done = subprocess.run(
         command,
         cwd=ROOT,
@@ -66,7 +66,7 @@ class Container:
         return json.loads(run(["docker", "inspect", self.id]))[0]
 
     def execute(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command inside, as the container's own user."""
+        """Run a command in the container as its user."""
         return subprocess.run(
             ["docker", "exec", self.id, *command],
             text=True,
@@ -96,9 +96,9 @@ def repository(example_models: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def container(repository: Path) -> Iterator[Container]:
-    """Started by a plain `up`, healthy; taken down when the tests are over."""
+    """A healthy container, started by `up` and removed after the tests."""
     project = f"trt-build-test-{os.getpid()}"
-    env = str(repository.parent / ".env")  # names the profile
+    env = str(repository.parent / ".env")  # has the profile
     compose = [*composes()[0], "--project-name", project, "--env-file", env]
     http, grpc, metrics = free_ports(3)
     settings = {

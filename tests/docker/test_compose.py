@@ -41,7 +41,7 @@ METRICS = {
         for name in ("memory_used_bytes", "memory_total_bytes", "utilization")
     ),
 }
-"""Metrics that the alerts and the dashboard read; those of GPUs need one."""
+"""Metrics that the alerts and the dashboard read; those of GPUs need a GPU."""
 INDEX = "https://download.pytorch.org/whl/cpu"
 
 # Compose reads and checks the file without an engine. Without Compose, PyYAML reads it.
@@ -49,7 +49,7 @@ compose = pytest.mark.parametrize("compose", composes(), ids=" ".join)
 
 
 def variables(text: str) -> dict[str, str]:
-    """The default of each variable that Compose fills in."""
+    """The default of each variable that Compose substitutes."""
     return dict(re.findall(r"\$\{([A-Z_]+):?-([^}]*)\}", text))
 
 
@@ -68,7 +68,7 @@ def test_profiles_of_the_readme_exist() -> None:
 
 @pytest.mark.parametrize("service", [GPU, CPU], ids=["gpu", "cpu"])
 def test_services_mount_read_only_and_bind_to_loopback(service: dict[str, Any]) -> None:
-    """As the README states for both."""
+    """The README documents this for both services."""
     assert service["volumes"] == ["${MODEL_REPOSITORY:-./model_repository}:/models:ro"]
     ports = [str(port).rsplit(":", 1) for port in service["ports"]]
     assert [inside for _, inside in ports] == ["8000", "8001", "8002"]
@@ -119,7 +119,7 @@ def test_prometheus_config_has_services_and_alerts() -> None:
 
 
 def expressions() -> dict[str, str]:
-    """Each PromQL expression of the alerts and the dashboard, by where it stands."""
+    """Each PromQL expression of the alerts and the dashboard, by alert or panel."""
     (group,) = yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"]
     found = {rule["alert"]: rule["expr"] for rule in group["rules"]}
     for rule in group["rules"]:
@@ -204,10 +204,10 @@ def test_gpu_profile_uses_the_image_written_by_repo(tmp_path: Path) -> None:
     )
 
 
-def started(
+def triton_flags(
     folder: Path, help_text: str, repository: Path = Path("/models")
 ) -> list[str]:
-    """The flags that the GPU's service gives a tritonserver that prints this help."""
+    """The flags that the GPU service passes to a tritonserver with this help."""
     (folder / "help").write_text(help_text)
     server = folder / "tritonserver"
     server.write_text(
@@ -234,7 +234,7 @@ def test_gpu_profile_uses_only_supported_flags(tmp_path: Path) -> None:
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False
     )
-    flags = started(tmp_path, done.stdout + done.stderr)
+    flags = triton_flags(tmp_path, done.stdout + done.stderr)
     assert f"--model-repository={GPU['volumes'][0].split(':')[-2]}" in flags
     assert [
         flag for flag in flags if not installation.supports(flag.partition("=")[0])
@@ -244,12 +244,12 @@ def test_gpu_profile_uses_only_supported_flags(tmp_path: Path) -> None:
 def test_gpu_profile_restricts_server_control_protocols(tmp_path: Path) -> None:
     closed = "=shared-memory,trace,logging:trt-build="
     names = ("--http-restricted-api", "--grpc-restricted-protocol")
-    flags = started(tmp_path, "\n".join(names))[-2:]
+    flags = triton_flags(tmp_path, "\n".join(names))[-2:]
     assert [flag[: flag.index(closed)] for flag in flags] == list(names)
     keys = {flag.rpartition("=")[2] for flag in flags}
     assert len(keys) == 1 and re.fullmatch("[0-9a-f]{32}", keys.pop())
     assert not any(
-        "restricted" in flag for flag in started(tmp_path, "an older release")
+        "restricted" in flag for flag in triton_flags(tmp_path, "an older release")
     )
 
 
@@ -258,16 +258,18 @@ def test_gpu_profile_enables_features_of_the_configs(tmp_path: Path) -> None:
         "cached": "response_cache { enable: true }",
         "limited": "rate_limiter { priority: 1 }",
     }
-    assert not {features.cache(), features.RATE_LIMITER} & set(started(tmp_path, ""))
+    assert not {features.cache(), features.RATE_LIMITER} & set(
+        triton_flags(tmp_path, "")
+    )
     for name, text in fields.items():
         (tmp_path / "models" / name).mkdir(parents=True)
         (tmp_path / "models" / name / "config.pbtxt").write_text(text)
-    flags = started(tmp_path, "", tmp_path / "models")
+    flags = triton_flags(tmp_path, "", tmp_path / "models")
     assert {features.cache(), features.RATE_LIMITER} <= set(flags)
 
 
-def test_default_torch_index_is_the_same_everywhere() -> None:
-    """The README names the index for `make demo` with which the image is built."""
+def test_dockerfile_compose_and_readme_have_the_same_torch_index() -> None:
+    """The README names the index of the image for `make demo`."""
     assert CPU["build"]["args"] == {"TORCH_INDEX": f"${{TORCH_INDEX-{INDEX}}}"}
     assert (
         f"ARG TORCH_INDEX={INDEX}" in DOCKERFILE
@@ -297,7 +299,7 @@ def test_make_passes_torch_index_to_pip(given: str, option: str) -> None:
 
 
 def test_copied_files_are_in_the_docker_context() -> None:
-    """.dockerignore leaves out everything that it does not name."""
+    """.dockerignore excludes all files that it does not list."""
     sent = {
         line[1:]
         for line in (ROOT / ".dockerignore").read_text().splitlines()
@@ -333,7 +335,7 @@ def test_compose_accepts_the_file(compose: list[str]) -> None:
 def test_compose_passes_torch_index_to_the_build(
     compose: list[str], index: str
 ) -> None:
-    """Also where it is empty: PyPI alone, or a wheel in docker/local."""
+    """An empty index selects PyPI, or a wheel in docker/local."""
     read = yaml.safe_load(
         run([*compose, "--profile", "cpu", "config"], TORCH_INDEX=index)
     )
@@ -344,7 +346,7 @@ def test_compose_passes_torch_index_to_the_build(
 def test_compose_serves_the_repository_written_by_repo(
     compose: list[str], tmp_path: Path
 ) -> None:
-    """`.env` lies beside docker-compose.yml, as it does after `make demo`."""
+    """`.env` is beside docker-compose.yml, as after `make demo`."""
     (tmp_path / "docker-compose.yml").write_text(TEXT)
     repository = tmp_path / "other_name"
     repository.mkdir()

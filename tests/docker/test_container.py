@@ -98,8 +98,9 @@ def test_build_mounts_are_not_in_the_image(container: Container) -> None:
 
 
 def test_container_stops_cleanly(container: Container) -> None:
-    """The last of the file: the container is stopped by Docker's signal, not killed after the grace
-    period.
+    """Docker's signal stops the container before the grace period ends.
+
+    This must be the last test of the file.
     """
     run(["docker", "stop", container.id])
     state = container.inspect()["State"]

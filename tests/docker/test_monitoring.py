@@ -50,7 +50,7 @@ def promtool(*words: object) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The files of docker/monitoring, where each finds the other."""
+    """A folder with the files of docker/monitoring and valid references between them."""
     shutil.copy(MONITORING / "alerts.yml", tmp_path / "alerts.rules.yml")
     config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
     config["rule_files"] = [str(tmp_path / "alerts.rules.yml")]
@@ -94,7 +94,7 @@ def test_prometheus_evaluates_every_expression(folder: Path) -> None:
         named = set(re.findall(r"\bnv_\w+|\bup\b", " ".join(expressions().values())))
         missing = named - scraped
         assert all(name.startswith(NEEDS_GPU) for name in missing), missing
-        assert missing <= compiled_in(missing)
+        assert missing <= known_to_server(missing)
         found = {where: evaluate(url, text) for where, text in expressions().items()}
     dashboard = {
         where: rows for where, rows in found.items() if not where.startswith("Triton")
@@ -106,9 +106,11 @@ def test_prometheus_evaluates_every_expression(folder: Path) -> None:
     assert float(dashboard["Requests a second A"][0]["value"][1]) > 0
 
 
-def compiled_in(names: set[str]) -> set[str]:
-    """Those of the metrics whose names are in the server's library: without a GPU it serves none of
-    a GPU. The compiler stores long names in blocks, of which the first has 16 characters.
+def known_to_server(names: set[str]) -> set[str]:
+    """The metrics whose names are in the server's library.
+
+    A host without a GPU does not serve those of a GPU. The compiler stores long names in blocks, of
+    which the first has 16 characters.
     """
     executable = find().executable.resolve()
     beside = [
@@ -132,7 +134,7 @@ def send_requests(server: Server, seconds: float) -> None:
 
 @contextmanager
 def prometheus(folder: Path, metrics: str) -> Iterator[str]:
-    """A Prometheus that reads the metrics at the address, and the alerts; its own address."""
+    """Run a Prometheus that reads the metrics at an address and the alerts. Yields its address."""
     config = yaml.safe_load((folder / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     (job,) = config["scrape_configs"]

@@ -1,10 +1,9 @@
-"""`python -m tests.farm MODE`: the larger figures of docs/farm.md, on Ray nodes of this machine.
+"""`python -m tests.farm MODE`: measurements of docs/farm.md on Ray nodes of this machine.
 
     kills      models x targets, with processes and nodes killed at random moments
     scaling    tasks that sleep, on 1, 2 and 4 nodes: simulated builds
     memory     many empty tasks: the time for each, and the memory of the command
-    gpus       real builds on 1 and on 2 GPUs of this host (made-up ones for TensorRT for RTX)
-
+    gpus       real builds on 1 and on 2 GPUs of this host (simulated for TensorRT for RTX)
     stages     the seconds of each stage of a build, and with goldens from the store
 
 The figures are printed as one JSON object.
@@ -27,7 +26,7 @@ from typing import Any
 
 STORE_BYTES = 80 << 20
 CAPABILITIES = {"ampere": "8.6", "ada": "8.9", "blackwell": "12.0"}
-KEY = "the key of the proof"
+KEY = "the key of the measurements"
 
 
 def cluster(nodes: int, **resources: float) -> Any:
@@ -61,7 +60,7 @@ def kills(models: int, count: int, nodes: int, seed: int) -> dict[str, Any]:
     from builder.farm import Farm, Retries, Target, build_on_farm
     from builder.repository import Settings
 
-    root = Path(tempfile.mkdtemp(prefix="farm-proof-"))
+    root = Path(tempfile.mkdtemp(prefix="farm-kills-"))
     write_models(root / "models", models)
     everywhere = dict.fromkeys(CAPABILITIES, 1.0)
     ray_cluster = cluster(nodes, **everywhere)
@@ -81,22 +80,22 @@ def kills(models: int, count: int, nodes: int, seed: int) -> dict[str, Any]:
         root / "models", root / "out", farm, settings, progress=random_kills
     )
     first = time.monotonic() - began
-    happened = events_of(root)
+    log = events_of(root)
     began = time.monotonic()
     again = build_on_farm(root / "models", root / "out", farm, settings)
     return {
         "combinations": len(outcomes),
-        "published": sum(one.published == "published" for one in outcomes),
+        "published": sum(outcome.published == "published" for outcome in outcomes),
         "killed": random_kills.killed,
-        "lost": sum(one["event"] == "lost" for one in happened),
-        "states": Counter(one.state for one in outcomes),
+        "lost": sum(event["event"] == "lost" for event in log),
+        "states": Counter(outcome.state for outcome in outcomes),
         "built_though_in_the_store": random_kills.rebuilt_stored(outcomes),
-        "published_before_the_end": random_kills.early,
+        "published_before_the_end": random_kills.published_early,
         "half_published": half_published(root / "out"),
         **compared(root, outcomes),
         "seconds": round(first, 1),
         "states_again": Counter(
-            (one.state, one.published) for one in again
+            (outcome.state, outcome.published) for outcome in again
         ).most_common(),
         "seconds_again": round(time.monotonic() - began, 1),
     }
@@ -111,7 +110,7 @@ def compared(root: Path, outcomes: Sequence[Any]) -> dict[str, list[str]]:
     from builder.store import digest
     from tests.farm.test_cluster import read_record, same_model
 
-    keys = {(one.model, one.target): one.key for one in outcomes}
+    keys = {(outcome.model, outcome.target): outcome.key for outcome in outcomes}
     files, requests = [], []
     for name, capability in CAPABILITIES.items():
         options = BuildOptions(compute_capabilities=parse_capabilities([capability]))
@@ -131,7 +130,7 @@ def compared(root: Path, outcomes: Sequence[Any]) -> dict[str, list[str]]:
 
 
 def half_published(out: Path) -> list[str]:
-    """What in the repositories is no whole model: staged folders, damaged and missing files."""
+    """The incomplete models of the repositories: staged folders, damaged and missing files."""
     from builder.store import published
 
     found = []
@@ -150,8 +149,8 @@ def events_of(root: Path) -> list[dict[str, Any]]:
 
 
 class RandomKills:
-    """A farm's `progress` that kills a process or a node at `count` random events. It also notes
-    what the store has when an attempt starts, and what is published before the end.
+    """A farm's `progress` that kills a process or a node at `count` random events. It also records
+    the keys in the store when an attempt starts, and files that are published before the end.
     """
 
     def __init__(
@@ -170,31 +169,31 @@ class RandomKills:
             choose,
         )
         # a task that is not killed has about ten events
-        self.moments = sorted(choose.sample(range(tasks * 9), count))
+        self.kill_events = sorted(choose.sample(range(tasks * 9), count))
         self.seen = 0
         self.killed: Counter[str] = Counter()
         self.stored: dict[str, set[str]] = {}
-        self.early: list[str] = []
+        self.published_early: list[str] = []
 
     def __call__(self, task: str, phase: str) -> None:
         self.seen += 1
         print(self.seen, task, phase, file=sys.stderr, flush=True)
         if phase.startswith("started"):
             self.stored[task] = keys_in(self.root / "store")
-        self.early += [str(path) for path in self.root.glob("out/*/*")]
-        if not self.moments or self.seen < self.moments[0]:
+        self.published_early += [str(path) for path in self.root.glob("out/*/*")]
+        if not self.kill_events or self.seen < self.kill_events[0]:
             return
         running: dict[str, dict[str, Any]] = {}
-        for one in events_of(self.root):
-            if one["event"] == "started":
-                running[one["task"]] = one
-            elif one["event"] in ("lost", "ended"):
-                running.pop(one["task"], None)
+        for event in events_of(self.root):
+            if event["event"] == "started":
+                running[event["task"]] = event
+            elif event["event"] in ("lost", "ended"):
+                running.pop(event["task"], None)
         if running and self._kill(self.choose.choice([*running.values()])):
-            self.moments.pop(0)
+            self.kill_events.pop(0)
 
     def _kill(self, started: dict[str, Any]) -> bool:
-        """Whether there was something to kill."""
+        """Kill a process or a node. Returns False if it has ended already."""
         kind = self.choose.choice(["Ray process", "build process", "node"])
         if kind == "node":
             nodes = {node.node_id: node for node in self.cluster.worker_nodes}
@@ -218,15 +217,17 @@ class RandomKills:
         from tests.farm.test_cluster import read_record
 
         found = []
-        for one in outcomes:
-            name = f"{one.model}@{one.target}"
-            plans = read_record(self.root / "out" / one.target / one.model)["plans"]
+        for outcome in outcomes:
+            name = f"{outcome.model}@{outcome.target}"
+            plans = read_record(self.root / "out" / outcome.target / outcome.model)[
+                "plans"
+            ]
             if not plans:
-                raise RuntimeError(f"{name} has no plan: it proves nothing")
+                raise RuntimeError(f"{name} has no plan, so it cannot be compared")
             has_plans = {plan["key"] for plan in plans.values()} <= self.stored[name]
-            is_whole = one.key in self.stored[name]
-            if (is_whole and one.state != "found") or (
-                has_plans and one.state == "built"
+            is_whole = outcome.key in self.stored[name]
+            if (is_whole and outcome.state != "found") or (
+                has_plans and outcome.state == "built"
             ):
                 found.append(name)
         return found
@@ -298,7 +299,7 @@ def timed(
 
 
 def scaling(count: int, seconds: float) -> dict[str, Any]:
-    """Simulated: wall times and the efficiency against the tasks' own time."""
+    """Simulated builds: wall times, and the efficiency relative to the tasks' own time."""
     import ray
 
     found: dict[str, Any] = {"tasks": count, "seconds_each": seconds}
@@ -316,7 +317,7 @@ def scaling(count: int, seconds: float) -> dict[str, Any]:
 
 
 def memory(count: int, result_bytes: int) -> dict[str, Any]:
-    """One run of `count` tasks that return a result of the size of a build's: the time for each,
+    """Run `count` tasks that return results of the size of a build's. Returns the time for each,
     and this process's memory after each tenth.
     """
     import ray
@@ -371,27 +372,27 @@ def main() -> None:
     parser.add_argument("--takes", type=float, default=1.0)
     parser.add_argument("--only", nargs="+", default=["resnet50"])
     parser.add_argument("--verify", default="plan")
-    given = parser.parse_args()
+    options = parser.parse_args()
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "TRT_BUILD_STORE_KEY": KEY}
     from builder.farm import sharing
 
-    if given.mode == "kills":
-        if given.share:
+    if options.mode == "kills":
+        if options.share:
             sharing.LEAST_BYTES = 0
-        found = kills(given.models, given.kills, given.nodes, given.seed)
-    elif given.mode == "scaling":
-        found = scaling(given.tasks or 32, given.seconds)
-    elif given.mode == "memory":
-        found = memory(given.tasks or 2000, given.result_bytes)
-    elif given.mode == "stages":
+        found = kills(options.models, options.kills, options.nodes, options.seed)
+    elif options.mode == "scaling":
+        found = scaling(options.tasks or 32, options.seconds)
+    elif options.mode == "memory":
+        found = memory(options.tasks or 2000, options.result_bytes)
+    elif options.mode == "stages":
         from tests.farm.stages import stages
 
-        found = {"builds": stages(given.only)}
+        found = {"builds": stages(options.only)}
     else:
         from tests.farm.gpus import Build, gpus
 
-        how = Build(given.precision, given.level, given.verify, given.takes)
-        found = gpus(given.builds, given.gpus, how)
+        how = Build(options.precision, options.level, options.verify, options.takes)
+        found = gpus(options.builds, options.gpus, how)
     print(json.dumps(found, indent=2))
 
 

@@ -1,4 +1,4 @@
-"""A Ray cluster of this machine, with nodes that have made-up GPU resources."""
+"""A Ray cluster on this machine, with nodes that have simulated GPU resources."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class Nodes:
             "object_store_memory": STORE_BYTES,
         }
         self.cluster = Cluster(initialize_head=True, head_node_args=options)
-        self.of: dict[str, Any] = {}
+        self.node_of: dict[str, Any] = {}
         for target in TARGETS:
             self.add(target)
 
     def add(self, target: str) -> None:
-        """A node of the target, in place of the former one."""
-        self.of[target] = self.cluster.add_node(
+        """Add a node of the target."""
+        self.node_of[target] = self.cluster.add_node(
             num_cpus=1, resources={target: 1}, object_store_memory=STORE_BYTES
         )
 
     def replace(self, target: str) -> None:
         """Remove the node of the target, and add another."""
-        self.cluster.remove_node(self.of[target])
+        self.cluster.remove_node(self.node_of[target])
         self.add(target)
 
 
@@ -59,4 +59,4 @@ def nodes() -> Iterator[Nodes]:
 
 
 KEY = {"TRT_BUILD_STORE_KEY": "the key of the tests"}
-"""Nodes have the store's key in their environment, as tests do (tests/conftest.py)."""
+"""The store's key in the environment of nodes, as in that of tests (tests/conftest.py)."""

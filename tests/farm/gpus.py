@@ -53,8 +53,8 @@ class Residual(nn.Module):
 
 
 def networks(count: int) -> dict[str, Network]:
-    """Create `count` networks of different widths, half of them convolutional. No timing of one
-    helps another.
+    """Create `count` networks of different widths, half of them convolutional. They share no
+    timings.
     """
     found = {}
     for number in range(count):
@@ -138,7 +138,7 @@ def devices(wanted: int) -> list[str]:
     names = [device.name for device in gpu.devices()]
     if flavour.chosen() == "tensorrt" and len(names) < wanted:
         raise SystemExit(
-            f"{wanted} GPUs are wanted, and this host has {len(names)}: use --gpus"
+            f"{wanted} GPUs are required, and this host has {len(names)}: use --gpus"
         )
     return names
 
@@ -274,11 +274,11 @@ def _answers(one: Path, other: Path, network: Network) -> dict[str, Any] | str:
     if not all(plan.is_file() for plan in plans):
         return {
             "goldens_within_tolerance": passed,
-            "difference": "torch runs a part of it",
+            "difference": "torch runs a part of the model",
         }
     x, outputs = network.sample(5), []
     for plan in plans:
         with Engine(plan.read_bytes()) as engine:
             outputs.append(engine(x)[0].float())
-    apart = (outputs[0] - outputs[1]).abs().max() / outputs[0].abs().max()
-    return {"goldens_within_tolerance": passed, "difference": float(apart)}
+    difference = (outputs[0] - outputs[1]).abs().max() / outputs[0].abs().max()
+    return {"goldens_within_tolerance": passed, "difference": float(difference)}

@@ -1,4 +1,4 @@
-"""What the stages of a build take, and what goldens in the store save of it."""
+"""The seconds of the stages of a build, without and with goldens from the store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CAPABILITIES = ("8.6", "8.9")
 
 def stages(names: Sequence[str]) -> list[dict[str, Any]]:
     """The seconds of each stage of each benchmark network, built for one compute capability and
-    then for another, which takes the goldens from the store.
+    then for another, which reads the goldens from the store.
     """
     found = []
     for name in names:
@@ -56,5 +56,5 @@ def _built(root: Path, name: str, capability: str) -> dict[str, Any]:
     wall = round(time.monotonic() - began, 1)
     goldens = [*(root / capability).glob("*/goldens/*.npz")]
     size = sum(path.stat().st_size for path in goldens)
-    about = {"network": name, "capability": capability, "wall": wall}
-    return {**about, "goldens_mib": round(size / (1 << 20), 1), **result.seconds}
+    facts = {"network": name, "capability": capability, "wall": wall}
+    return {**facts, "goldens_mib": round(size / (1 << 20), 1), **result.seconds}

@@ -78,29 +78,29 @@ class Kills:
 
     def __init__(self, nodes: Nodes, out: Path) -> None:
         self.nodes, self.out = nodes, out
-        self.done: list[str] = []
+        self.completed: list[str] = []
 
     def __call__(self, task: str, phase: str) -> None:
         if phase.startswith(("started", "finished")):
             return
-        if task.endswith("@ada") and not self.done:
-            self.done.append("killed")
+        if task.endswith("@ada") and not self.completed:
+            self.completed.append("killed")
             started = [
                 e
                 for e in events(self.out)
                 if e["task"] == task and e["event"] == "started"
             ]
             os.kill(started[-1]["pid"], signal.SIGKILL)
-        elif task.endswith("@ampere") and self.done == [
+        elif task.endswith("@ampere") and self.completed == [
             "killed"
-        ]:  # it takes seconds: last
-            self.done.append("removed")
+        ]:  # last, because it takes seconds
+            self.completed.append("removed")
             self.nodes.replace("ampere")
 
 
 def by_name(outcomes: Sequence[Outcome], model: str) -> list[Outcome]:
-    """Those of one model, in the order of the targets' names."""
-    return [one for one in outcomes if one.model == model]
+    """The outcomes of one model, in the order of the targets' names."""
+    return [outcome for outcome in outcomes if outcome.model == model]
 
 
 def test_farm_with_lost_nodes_publishes_the_same_models(
@@ -113,21 +113,25 @@ def test_farm_with_lost_nodes_publishes_the_same_models(
     (models / "bad.yaml").write_text(f"{MANIFEST}targets: [ada]\n")
     settings = Settings(store=tmp_path / "store")
     failures = Kills(nodes, out)
-    held = build_on_farm(
+    unpublished = build_on_farm(
         models, out, FARM, settings, require_all=True, progress=failures
     )
-    for one in by_name(held, "small"):
-        # "found" if the lost build had just ended
-        assert one.state in ("built", "found") and not one.ok and not one.published
+    for outcome in by_name(unpublished, "small"):
+        # "found" if the lost build had ended just before
+        assert (
+            outcome.state in ("built", "found")
+            and not outcome.ok
+            and not outcome.published
+        )
     assert not [*out.rglob("config.pbtxt")]
-    assert sorted(failures.done) == ["killed", "removed"]
-    happened = events(out)
+    assert sorted(failures.completed) == ["killed", "removed"]
+    log = events(out)
     lost = [
-        one["task"].rpartition("@")[2] for one in happened if one["event"] == "lost"
+        event["task"].rpartition("@")[2] for event in log if event["event"] == "lost"
     ]
     assert set(lost) == set(TARGETS)
     found = build_on_farm(models, out, FARM, settings)
-    states = {(one.state, one.published) for one in by_name(found, "small")}
+    states = {(outcome.state, outcome.published) for outcome in by_name(found, "small")}
     assert states == {("found", "published")}
     ada, ampere = by_name(found, "bad")
     assert not ada.ok and ada.error is not None and ada.error.exit_code == 1
@@ -143,7 +147,9 @@ def test_farm_with_lost_nodes_publishes_the_same_models(
     (models / "bad.pt").unlink()
     (models / "bad.yaml").unlink()
     again = build_on_farm(models, out, FARM, settings)
-    assert {(one.state, one.published) for one in again} == {("found", "unchanged")}
+    assert {(outcome.state, outcome.published) for outcome in again} == {
+        ("found", "unchanged")
+    }
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*")}
 
 
@@ -162,22 +168,26 @@ def test_goldens_are_recorded_once_for_all_targets(
     (models / "bad.pt").write_bytes(b"no model")
     (models / "bad.yaml").write_text(MANIFEST)
     found = build_on_farm(models, out, farm, Settings(store=store))
-    assert {(one.state, one.published) for one in by_name(found, "small")} == {
-        ("built", "published")
-    }
+    assert {
+        (outcome.state, outcome.published) for outcome in by_name(found, "small")
+    } == {("built", "published")}
     facts = {
-        one.target: dict(one.result or {}).get("verified")
-        for one in by_name(found, "small")
+        outcome.target: dict(outcome.result or {}).get("verified")
+        for outcome in by_name(found, "small")
     }
     assert facts["ampere"] is None and facts["ada"]["by"] == "tritonserver"
-    for one in by_name(found, "bad"):
-        assert not one.ok and one.error is not None and one.error.exit_code == 1
-    happened = events(out)
-    ends = {one["task"]: one for one in happened if one["event"] == "ended"}
+    for outcome in by_name(found, "bad"):
+        assert (
+            not outcome.ok
+            and outcome.error is not None
+            and outcome.error.exit_code == 1
+        )
+    log = events(out)
+    ends = {event["task"]: event for event in log if event["event"] == "ended"}
     recorded = ends[f"small@{sharing.GROUP}"]
     assert recorded["state"] == "recorded" and not ends[f"bad@{sharing.GROUP}"]["ok"]
     started = {
-        one["task"]: one["time"] for one in happened if one["event"] == "started"
+        event["task"]: event["time"] for event in log if event["event"] == "started"
     }
     assert all(started[f"small@{target}"] >= recorded["time"] for target in TARGETS)
     # a build that records goldens writes their record again
@@ -191,13 +201,13 @@ def test_goldens_are_recorded_once_for_all_targets(
     (models / "bad.pt").unlink()
     (models / "bad.yaml").unlink()
     build_on_farm(models, out, farm, Settings(store=store))
-    assert {one["task"] for one in events(out)} == {
+    assert {event["task"] for event in events(out)} == {
         f"small@{target}" for target in TARGETS
     }
 
 
 def sleep(seconds: float, fails: int = 0, path: str = "") -> Iterator[dict[str, Any]]:
-    """The work of the tests of the schedule; its process ends on its first `fails` attempts."""
+    """The task function of the tests; its process ends in its first `fails` attempts."""
     yield {"event": "started", "node": "here", "node_id": "", "pid": os.getpid()}
     if path:
         with open(path, "a") as stream:
@@ -218,21 +228,21 @@ def scheduled(tasks: Sequence[schedule.Task], **more: Any) -> list[tuple[str, st
     """Run the tasks; the events as (task, event)."""
     import ray
 
-    seen: list[tuple[str, str]] = []
+    observed: list[tuple[str, str]] = []
     settings: dict[str, Any] = {
         "retries": Retries(1, 0.1),
         "node_seconds": 60.0,
         **more,
     }
-    groups = {one.group: 10 for one in tasks}
+    groups = {item.group: 10 for item in tasks}
     schedule.Schedule(
         ray,
         sleep,
         groups,
-        lambda one, event: seen.append((one.name, event["event"])),
+        lambda item, event: observed.append((item.name, event["event"])),
         **settings,
     ).run(tasks)
-    return seen
+    return observed
 
 
 def test_lost_task_is_retried_up_to_the_limit(nodes: Nodes, tmp_path: Path) -> None:
@@ -240,7 +250,7 @@ def test_lost_task_is_retried_up_to_the_limit(nodes: Nodes, tmp_path: Path) -> N
         task("good", 0.0, 1, str(tmp_path / "g")),
         task("bad", 0.0, 9, str(tmp_path / "b")),
     )
-    seen = Counter(scheduled([good, bad]))
+    observed = Counter(scheduled([good, bad]))
     assert good.ended is not None and good.ended["ok"] and good.attempts == 2
     assert (
         bad.ended is not None
@@ -248,59 +258,61 @@ def test_lost_task_is_retried_up_to_the_limit(nodes: Nodes, tmp_path: Path) -> N
         and bad.attempts == 2
     )
     assert "lost 2 times" in bad.ended["error"]["message"]
-    assert seen["good", "lost"] == seen["bad", "lost"] == 1
+    assert observed["good", "lost"] == observed["bad", "lost"] == 1
 
 
 def test_image_of_a_task_is_passed_to_ray(nodes: Nodes) -> None:
-    """Ray runs podman for it, which fails here: there is no such image."""
+    """Ray runs podman, which fails because there is no such image."""
     target = Target("ada", resources={"ada": 1}, image="localhost:1/no-such/image:1")
     options = cluster.ray_options(target, None)
     contained = schedule.Task(
         "contained", "ada", (0.0,), options, cluster.demand(target)
     )
-    seen = scheduled([contained], retries=Retries(1, 0.1))
-    assert seen[0] == ("contained", "lost") and contained.attempts == 2
+    observed = scheduled([contained], retries=Retries(1, 0.1))
+    assert observed[0] == ("contained", "lost") and contained.attempts == 2
     assert contained.ended is not None and contained.ended["error"]["exit_code"] == 4
     message = contained.ended["error"]["message"]
     assert "RuntimeEnvSetupError" in message and "podman" in message
 
 
 def test_task_waits_for_its_predecessor(nodes: Nodes, tmp_path: Path) -> None:
-    """Also if the predecessor fails, or comes later in the queue."""
+    """This also holds if the predecessor fails, or is later in the queue."""
     first, bad = (
         task("first", 0.2),
         task("bad", 0.0, 9, str(tmp_path / "b"), target="ampere"),
     )
     second, third, other = task("second", 0.0), task("third", 0.0), task("other", 0.0)
     second.after, third.after = "first", "bad"
-    seen = scheduled([second, third, other, first, bad])
-    assert all(one.ended and one.ended["ok"] for one in (first, second, third, other))
-    assert seen.index(("first", "ended")) < seen.index(("second", "started"))
+    observed = scheduled([second, third, other, first, bad])
+    assert all(
+        item.ended and item.ended["ok"] for item in (first, second, third, other)
+    )
+    assert observed.index(("first", "ended")) < observed.index(("second", "started"))
     assert bad.ended is not None and not bad.ended["ok"]
-    assert seen.index(("bad", "ended")) < seen.index(("third", "started"))
-    assert seen.index(("other", "started")) < seen.index(("second", "started"))
+    assert observed.index(("bad", "ended")) < observed.index(("third", "started"))
+    assert observed.index(("other", "started")) < observed.index(("second", "started"))
 
 
 def test_target_without_nodes_fails_alone(nodes: Nodes) -> None:
-    stuck, good = task("stuck", 0.0, target="none"), task("good", 0.0)
-    seen = scheduled([stuck, good], node_seconds=1.0)
+    unplaced, good = task("stuck", 0.0, target="none"), task("good", 0.0)
+    observed = scheduled([unplaced, good], node_seconds=1.0)
     assert good.ended is not None and good.ended["ok"]
     assert (
-        stuck.ended is not None
-        and "no node of the cluster has" in stuck.ended["error"]["message"]
+        unplaced.ended is not None
+        and "no node of the cluster has" in unplaced.ended["error"]["message"]
     )
-    assert ("stuck", "waiting") in seen
+    assert ("stuck", "waiting") in observed
 
 
 def test_canceled_run_stops_its_tasks(nodes: Nodes) -> None:
-    """Through the actor, as `trt-build farm cancel` does."""
+    """The test cancels through the actor, as `trt-build farm cancel` does."""
     import ray
 
     posted = board.Posted(ray, "/somewhere/out", lambda: {"waiting": 1})
     canceled: list[list[str]] = []
 
     def is_canceled() -> bool:
-        if not canceled and any(name.startswith("long") for name, _ in seen):
+        if not canceled and any(name.startswith("long") for name, _ in observed):
             ((about, _),) = board.runs(ray)
             assert (
                 about["repository"] == "/somewhere/out" and about["pid"] == os.getpid()
@@ -308,13 +320,13 @@ def test_canceled_run_stops_its_tasks(nodes: Nodes) -> None:
             canceled.append(board.cancel(ray))
         return posted.canceled()
 
-    seen: list[tuple[str, str]] = []
+    observed: list[tuple[str, str]] = []
     tasks = [task(f"long{number}", 600.0) for number in range(2)]
     run = schedule.Schedule(
         ray,
         sleep,
         {"ada": 10},
-        lambda one, event: seen.append((one.name, event["event"])),
+        lambda item, event: observed.append((item.name, event["event"])),
         Retries(),
         canceled=is_canceled,
     )
@@ -335,10 +347,13 @@ def test_status_lists_targets_and_nodes(nodes: Nodes, tmp_path: Path) -> None:
         f"address: {nodes.cluster.address}\n"
         "targets:\n  ada: {resources: {ada: 1}}\n  h100: {resources: {H100: 1}}\n"
     )
-    done = CliRunner().invoke(main, ["farm", "status", str(file), "--json"])
-    assert done.exit_code == 0, done.output
+    completed = CliRunner().invoke(main, ["farm", "status", str(file), "--json"])
+    assert completed.exit_code == 0, completed.output
     assert (
-        json.loads(done.stdout)["dashboard"] == ""
+        json.loads(completed.stdout)["dashboard"] == ""
     )  # the cluster of the tests has none
-    found = {one["target"]: one["nodes"] for one in json.loads(done.stdout)["targets"]}
+    found = {
+        target["target"]: target["nodes"]
+        for target in json.loads(completed.stdout)["targets"]
+    }
     assert found == {"ada": 1, "h100": 0}

@@ -20,7 +20,7 @@ from builder.manifest import load
 from builder.repository import Settings
 from tests.cli.conftest import MANIFEST, Small, save
 
-WHOLE = """\
+COMPLETE = """\
 address: 10.0.0.5:6379
 store: s3://bucket/plans
 targets:
@@ -42,7 +42,7 @@ def farm_file(tmp_path: Path, text: str) -> Path:
 
 
 def test_farm_file_is_read(tmp_path: Path) -> None:
-    farm = read(farm_file(tmp_path, WHOLE))
+    farm = read(farm_file(tmp_path, COMPLETE))
     h100, ada = farm.targets
     assert (farm.address, farm.store, farm.is_local) == (
         "10.0.0.5:6379",
@@ -136,8 +136,8 @@ def test_container_needs_a_store_at_a_url(tmp_path: Path, models: Path) -> None:
 
 
 def test_excluded_combinations_have_reasons(tmp_path: Path, models: Path) -> None:
-    found = matrix.combinations(load(models), read(farm_file(tmp_path, WHOLE)))
-    assert [(one.spec.name, one.target.name, one.because) for one in found] == [
+    found = matrix.combinations(load(models), read(farm_file(tmp_path, COMPLETE)))
+    assert [(item.spec.name, item.target.name, item.because) for item in found] == [
         ("llm_a", "h100", ""),
         ("llm_a", "ada", "it does not fit"),
         ("net", "h100", ""),
@@ -154,29 +154,29 @@ def test_each_precision_becomes_a_target(tmp_path: Path, models: Path) -> None:
     text += "exclude:\n  - {model: llm_a, target: h100-fp16, because: it overflows}\n"
     text += "  - {model: llm_a, target: l4, because: it is slow}\n"
     farm = read(farm_file(tmp_path, text))
-    assert [(one.name, one.precision, one.gpus) for one in farm.targets] == [
+    assert [(item.name, item.precision, item.gpus) for item in farm.targets] == [
         ("h100-fp32", "fp32", 1),
         ("h100-fp16", "fp16", 1),
         ("l4", None, 0),
     ]
     found = matrix.combinations(load(models), farm)  # net has targets: [h100]
-    built = [(one.spec.name, one.target.name) for one in found if not one.because]
+    built = [(item.spec.name, item.target.name) for item in found if not item.because]
     assert built == [("llm_a", "h100-fp32"), ("net", "h100-fp32"), ("net", "h100-fp16")]
 
 
 def test_dashboard_address_becomes_a_url() -> None:
-    for given, expected in (
+    for address, expected in (
         ("127.0.0.1:8265", "http://127.0.0.1:8265"),
         ("", ""),
         (None, ""),
     ):
-        context = SimpleNamespace(dashboard_url=given)
+        context = SimpleNamespace(dashboard_url=address)
         library = SimpleNamespace(init=lambda context=context, **options: context)
         assert cluster.dashboard(library) == expected
 
 
 def test_unknown_and_long_builds_start_first(tmp_path: Path, models: Path) -> None:
-    found = matrix.combinations(load(models), read(farm_file(tmp_path, WHOLE)))
+    found = matrix.combinations(load(models), read(farm_file(tmp_path, COMPLETE)))
     ordered = matrix.longest_first(found, [1.0, None, 5.0, None])
     assert [seconds for _, seconds in ordered] == [None, None, 5.0, 1.0]
     assert Retries().max == 3
@@ -184,8 +184,8 @@ def test_unknown_and_long_builds_start_first(tmp_path: Path, models: Path) -> No
 
 def test_command_refuses_unsupported_farm_options(tmp_path: Path, models: Path) -> None:
     def run(*words: object) -> tuple[int, str]:
-        done = CliRunner().invoke(main, ["repo", str(models), *map(str, words)])
-        return done.exit_code, done.stderr
+        completed = CliRunner().invoke(main, ["repo", str(models), *map(str, words)])
+        return completed.exit_code, completed.stderr
 
     out = tmp_path / "out"
     file = farm_file(tmp_path, "address: local\ntargets: {h100: {gpu: 1}}\n")
@@ -214,13 +214,15 @@ def test_missing_ray_is_reported_with_the_package(
         str(file),
         "--json",
     ]
-    done = CliRunner().invoke(main, arguments)
-    assert done.exit_code == 4
-    assert json.loads(done.stdout)["error"]["fix"] == "pip install 'trt-build[farm]'"
+    completed = CliRunner().invoke(main, arguments)
+    assert completed.exit_code == 4
+    assert (
+        json.loads(completed.stdout)["error"]["fix"] == "pip install 'trt-build[farm]'"
+    )
 
 
 def test_unreachable_address_is_reported_without_waiting(tmp_path: Path) -> None:
-    """Ray would try for minutes, and print warnings of its own."""
+    """Ray itself would try for minutes, and print warnings."""
     pytest.importorskip("ray")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -228,9 +230,9 @@ def test_unreachable_address_is_reported_without_waiting(tmp_path: Path) -> None
     file.write_text(f"address: 127.0.0.1:{port}\ntargets: {{a: {{}}}}\n")
     began = time.monotonic()
     for command in ("status", "cancel"):
-        done = CliRunner().invoke(main, ["farm", command, str(file)])
+        completed = CliRunner().invoke(main, ["farm", command, str(file)])
         assert (
-            done.exit_code == 4
-            and f"cluster 127.0.0.1:{port} cannot be used" in done.output
+            completed.exit_code == 4
+            and f"cluster 127.0.0.1:{port} cannot be used" in completed.output
         )
-    assert time.monotonic() - began < 15 and "Connection refused" in done.output
+    assert time.monotonic() - began < 15 and "Connection refused" in completed.output

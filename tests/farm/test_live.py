@@ -9,7 +9,7 @@ from rich.console import Console
 from builder.cli.live import MOST_ROWS, Running
 
 
-def shown(running: Running) -> list[list[str]]:
+def visible_rows(running: Running) -> list[list[str]]:
     """The rows of the table as words, without the column of seconds."""
     console = Console(file=io.StringIO(), width=100)
     console.print(running.table())
@@ -23,7 +23,10 @@ def test_table_lists_running_tasks_with_node_and_phase() -> None:
         running(task, "started on 10.0.0.2")
     running("b@x", "build")
     running("a@x", "finished: built on 10.0.0.2 (1 of 2)")
-    assert shown(running) == [["task", "node", "phase"], ["b@x", "10.0.0.2", "build"]]
+    assert visible_rows(running) == [
+        ["task", "node", "phase"],
+        ["b@x", "10.0.0.2", "build"],
+    ]
     assert running.finished == ["a@x: finished: built on 10.0.0.2 (1 of 2)"]
 
 
@@ -31,5 +34,5 @@ def test_table_counts_omitted_tasks() -> None:
     running = Running()
     for number in range(MOST_ROWS + 3):
         running(f"task{number}", "started on here")
-    assert len(shown(running)) == MOST_ROWS + 2
-    assert shown(running)[-1] == ["and", "3", "more"]
+    assert len(visible_rows(running)) == MOST_ROWS + 2
+    assert visible_rows(running)[-1] == ["and", "3", "more"]

@@ -1,4 +1,4 @@
-"""A farm of this machine alone, as a command; Ctrl-C ends it with all of its processes."""
+"""A farm on only this machine, as a command; Ctrl-C ends it with all of its processes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
 
 
-def with_cache(folder: str) -> list[int]:
+def processes_with_cache(folder: str) -> list[int]:
     """The processes with this cache folder in their environment, except the test itself."""
     found = []
     for file in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):  # it has ended, or is another user's
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             if f"TRT_BUILD_CACHE={folder}\0".encode() in file.read_bytes():
                 found.append(int(file.parent.name))
     return [pid for pid in found if pid != os.getpid()]
@@ -42,15 +42,15 @@ def test_ctrl_c_publishes_nothing_and_ends_all_processes(tmp_path: Path) -> None
     started = next((line for line in command.stderr if ": load" in line), None)
     assert started == "small@local: load\n"
     cache = os.environ["TRT_BUILD_CACHE"]
-    assert len(with_cache(cache)) > 1
+    assert len(processes_with_cache(cache)) > 1
     os.killpg(command.pid, signal.SIGINT)
-    rest = command.stderr.read()
-    assert command.wait() == 130, rest
-    assert "no partly written files remain" in rest
-    until = time.monotonic() + 100
+    output = command.stderr.read()
+    assert command.wait() == 130, output
+    assert "no partly written files remain" in output
+    deadline = time.monotonic() + 100
     while (
-        with_cache(cache) and time.monotonic() < until
+        processes_with_cache(cache) and time.monotonic() < deadline
     ):  # builds stop when their input ends
         time.sleep(0.2)
-    assert with_cache(cache) == []
+    assert processes_with_cache(cache) == []
     assert not out.exists()

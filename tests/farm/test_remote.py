@@ -1,4 +1,4 @@
-"""The process of a job: its environment variables, and that it ends with its caller."""
+"""The process of a job: its environment variables, files and errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_uploaded_model_keeps_its_file_names(tmp_path: Path) -> None:
     assert file == "net/model.pt" and set(files) == {"net/model.pt", "net/model.yaml"}
     for name, digest in files.items():
         store.fetch(digest, tmp_path / "again" / name)
-    assert [one.name for one in load(tmp_path / "again" / file)] == ["net"]
+    assert [found.name for found in load(tmp_path / "again" / file)] == ["net"]
 
 
 def job_of(tmp_path: Path, **more: str) -> str:

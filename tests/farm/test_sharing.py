@@ -1,4 +1,4 @@
-"""Which models have a task that records their goldens."""
+"""Tasks that record goldens for several builds."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def recordings(
         "net", "", "store", "net.pt", {}, "v", build={"refit": True}, rebuild=rebuild
     )
     jobs = [
-        replace(job, target=one.name, settings={"precision": one.precision})
-        for one in targets
+        replace(job, target=target.name, settings={"precision": target.precision})
+        for target in targets
     ]
     chosen = [
-        (matrix.Combination(spec, one), job)
-        for one, job in zip(targets, jobs, strict=True)
+        (matrix.Combination(spec, target), job)
+        for target, job in zip(targets, jobs, strict=True)
     ]
     return sharing.recordings(chosen, farm, Folders(str(tmp_path / "store")))
 

@@ -27,7 +27,7 @@ def ended(job: Job) -> dict[str, Any]:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A tritonserver that gives the errors in `problems`, initially none."""
+    """A tritonserver that reports the errors in `problems`, initially none."""
     problems: list[str] = []
 
     def fake_results(repository: Path, **settings: Any) -> list[ModelParity]:
@@ -75,7 +75,7 @@ def test_missing_server_is_an_error_only_if_required(
 def test_wrong_output_of_the_server_fails_the_task(
     tmp_path: Path, server: list[str]
 ) -> None:
-    """The failed build is not stored. A correct one is, and is not verified again."""
+    """A failed build is not stored. A correct build is stored, and is not verified again."""
     job = Job.from_json(job_of(tmp_path, verify="server"))
     server.append("y differs by 3")
     failed = ended(job)

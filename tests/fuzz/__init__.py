@@ -1,1 +1,1 @@
-"""Differential fuzzing: random programs are compared in torch, lowered, saved, and as a network."""
+"""Differential fuzzing: compares random programs in torch, lowered, saved, and as a network."""

@@ -1,7 +1,7 @@
 """python -m tests.fuzz [--seconds N] [--kind KIND] [--seed N] [--programs N] [--keep DIR]
 
-Runs random programs, minimizes those that give a wrong answer or crash, and keeps them as files.
-Exits with 1 if there were any.
+Runs random programs, minimizes those that give wrong outputs or crash, and keeps them as files.
+The exit code is 1 if there were any.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from tests.fuzz.minimize import minimized
 from tests.fuzz.programs import KINDS, Program, program
 
 FOUND = Path(__file__).parent / "found"
-BAD = ("wrong", "crash")
+FAILURES = ("wrong", "crash")
 
 
 def fuzz(
     kinds: tuple[str, ...], seed: int, seconds: float, programs: int, keep: Path
 ) -> tuple[Counter[str], list[Path]]:
-    """Run programs of each kind from a seed on, for an equal time each, until the time or the
-    number of programs is used up.
+    """Run programs of each kind from a seed on, for an equal time each, until the time is up or
+    the number of programs is reached.
 
     Returns the counts by outcome, and the files of the failures.
     """
     counts, kept = Counter[str](), list[Path]()
-    spent, made = dict.fromkeys(kinds, 0.0), dict.fromkeys(kinds, 0)
+    seconds_by_kind, programs_of = dict.fromkeys(kinds, 0.0), dict.fromkeys(kinds, 0)
     start = time.monotonic()
     for _ in range(programs):
         before = time.monotonic()
         if before >= start + seconds:
             break
-        kind = min(kinds, key=lambda one: spent[one])
-        one = program(kind, seed + made[kind])
-        made[kind] += 1
-        outcome = _outcome(one)
-        spent[kind] += time.monotonic() - before
-        _count(counts, one, outcome)
-        if outcome.verdict in BAD:
-            kept.append(_keep(one, outcome, keep))
+        kind = min(kinds, key=lambda kind: seconds_by_kind[kind])
+        next_program = program(kind, seed + programs_of[kind])
+        programs_of[kind] += 1
+        outcome = _outcome(next_program)
+        seconds_by_kind[kind] += time.monotonic() - before
+        _count(counts, next_program, outcome)
+        if outcome.verdict in FAILURES:
+            kept.append(_keep(next_program, outcome, keep))
     return counts, kept
 
 
-def _outcome(made: Program) -> Outcome:
-    return check(made.source(), f"{made.kind} {made.seed}")
+def _outcome(candidate: Program) -> Outcome:
+    return check(candidate.source(), f"{candidate.kind} {candidate.seed}")
 
 
-def _count(counts: Counter[str], made: Program, outcome: Outcome) -> None:
+def _count(counts: Counter[str], candidate: Program, outcome: Outcome) -> None:
     counts["programs"] += 1
-    counts[f"of kind {made.kind}"] += 1
+    counts[f"of kind {candidate.kind}"] += 1
     counts[outcome.verdict] += 1
     if outcome.verdict == "refused":
         counts[f"refused: {outcome.reason}"] += 1
@@ -65,23 +65,23 @@ def _count(counts: Counter[str], made: Program, outcome: Outcome) -> None:
         ] += 1
 
 
-def _keep(made: Program, outcome: Outcome, folder: Path) -> Path:
+def _keep(candidate: Program, outcome: Outcome, folder: Path) -> Path:
     """Minimize a failing program, and write it to a file that later test runs include."""
     folder.mkdir(parents=True, exist_ok=True)
-    file, note = folder / f"{made.kind}_{made.seed}.py", _note(made)
-    file.write_text(made.source(note))  # in case the run ends during minimization
+    file, note = folder / f"{candidate.kind}_{candidate.seed}.py", _note(candidate)
+    file.write_text(candidate.source(note))  # in case the run ends during minimization
     message = "\n    ".join(outcome.reason.splitlines()[:12])
     print(f"{outcome.verdict}: {file}\n    {message}", flush=True)
     kind_of_failure = _failure(outcome)
     small = minimized(
-        made, lambda smaller: _failure(_outcome(smaller)) == kind_of_failure
+        candidate, lambda smaller: _failure(_outcome(smaller)) == kind_of_failure
     )
     file.write_text(small.source(note))
     return file
 
 
-def _note(made: Program) -> str:
-    return f"Found by: --kind {made.kind} --seed {made.seed}."
+def _note(candidate: Program) -> str:
+    return f"Found by: --kind {candidate.kind} --seed {candidate.seed}."
 
 
 def _failure(outcome: Outcome) -> tuple[str, str]:
@@ -99,14 +99,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--kind", choices=KINDS, help="default: an equal time for each")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument(
-        "--keep", type=Path, default=FOUND, help="the folder for what fails"
+        "--keep", type=Path, default=FOUND, help="the folder for failing programs"
     )
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    kinds = (given.kind,) if given.kind else KINDS
-    counts, kept = fuzz(kinds, given.seed, given.seconds, given.programs, given.keep)
-    for what, count in sorted(counts.items(), key=lambda item: -item[1]):
-        print(f"{count:7d}  {what}")
+    kinds = (options.kind,) if options.kind else KINDS
+    counts, kept = fuzz(
+        kinds, options.seed, options.seconds, options.programs, options.keep
+    )
+    for name, count in sorted(counts.items(), key=lambda item: -item[1]):
+        print(f"{count:7d}  {name}")
     return 1 if kept else 0
 
 

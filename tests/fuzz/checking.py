@@ -60,7 +60,7 @@ def check(source: str, name: str) -> Outcome:
         if any(_too_large(tensor) for case in cases for tensor in case.plain):
             return Outcome("invalid", "too large")
         try:
-            return _equal_one(module, cases, source)
+            return _best_outcome(module, cases, source)
         except AssertionError as error:
             return Outcome("wrong", str(error))
         except Exception as error:
@@ -91,11 +91,13 @@ def _cases(module: Any) -> Iterator[_Case]:
                 raise
         else:
             # without its optimizer, some constants of a trace have another dtype in torch
-            same = [one.dtype for one in plain] == [one.dtype for one in outputs]
+            same = [tensor.dtype for tensor in plain] == [
+                tensor.dtype for tensor in outputs
+            ]
             yield _Case(inputs, outputs, plain if same else outputs)
 
 
-def _equal_one(module: Any, cases: Sequence[_Case], source: str) -> Outcome:
+def _best_outcome(module: Any, cases: Sequence[_Case], source: str) -> Outcome:
     """Return the outcome for the plain outputs, else for the optimized ones, else for those of
     Python.
 
@@ -146,26 +148,26 @@ def _checked(module: Any, cases: Sequence[tuple[Tensors, Tensors]]) -> Outcome:
             return Outcome("crash", error.message)
         return Outcome("equal", network=general(error.message))
     for inputs, expected in cases:
-        wanted = [tensor.to(carried(tensor.dtype)) for tensor in expected]
-        _compare("network", builder.reference.run(conversion, inputs), wanted)
+        target = [tensor.to(carried(tensor.dtype)) for tensor in expected]
+        _compare("network", builder.reference.run(conversion, inputs), target)
     return Outcome("equal", network="equal")
 
 
 def _compare(
-    what: str, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]
+    label: str, outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]
 ) -> None:
-    for index, (output, wanted) in enumerate(zip(outputs, expected, strict=True)):
-        if output.dtype == wanted.dtype and torch.equal(output, wanted):
+    for index, (output, target) in enumerate(zip(outputs, expected, strict=True)):
+        if output.dtype == target.dtype and torch.equal(output, target):
             continue
-        largest = float(wanted.abs().max()) if wanted.numel() else 0.0
-        exact = not wanted.dtype.is_floating_point
+        largest = float(target.abs().max()) if target.numel() else 0.0
+        exact = not target.dtype.is_floating_point
         torch.testing.assert_close(
             output,
-            wanted,
+            target,
             rtol=0 if exact else 1e-3,
             atol=0 if exact else 1e-4 + 1e-5 * largest,
             equal_nan=True,
-            msg=lambda text, index=index: f"{what}, output {index}: {text}",
+            msg=lambda text, index=index: f"{label}, output {index}: {text}",
         )
 
 
@@ -208,7 +210,7 @@ def _inputs() -> Any:
 def _tensors(result: Any) -> Tensors:
     """Flatten a program's result. A smaller program may return nothing."""
     if not isinstance(result, tuple) or not all(
-        isinstance(one, torch.Tensor) for one in result
+        isinstance(tensor, torch.Tensor) for tensor in result
     ):
         raise TypeError("a program returns a tuple of tensors")
     return result

@@ -36,22 +36,24 @@ def _smaller(lines: Lines) -> Iterator[Lines]:
     """Yield programs with one statement less, from the end to the start, the largest statement
     first.
     """
-    for at in sorted(range(len(lines)), key=lambda at: (at - _end(lines, at), -at)):
-        end = _end(lines, at)
-        yield lines[:at] + lines[end:]
-        if end > at + 1:
-            body = tuple(line[4:] for line in lines[at + 1 : end])
-            yield lines[:at] + body + lines[end:]
+    for start in sorted(
+        range(len(lines)), key=lambda start: (start - _end(lines, start), -start)
+    ):
+        end = _end(lines, start)
+        yield lines[:start] + lines[end:]
+        if end > start + 1:
+            body = tuple(line[4:] for line in lines[start + 1 : end])
+            yield lines[:start] + body + lines[end:]
 
 
-def _end(lines: Lines, at: int) -> int:
+def _end(lines: Lines, start: int) -> int:
     """The index after the statement that starts at a line. An `else` belongs to its `if`."""
-    depth, end = _depth(lines[at]), at + 1
+    depth, end = _depth(lines[start]), start + 1
     while end < len(lines) and (
         _depth(lines[end]) > depth
         or (
             _depth(lines[end]) == depth
-            and lines[end].strip() == "else:" != lines[at].strip()
+            and lines[end].strip() == "else:" != lines[start].strip()
         )
     ):
         end += 1

@@ -93,11 +93,11 @@ def program(kind: str, seed: int, length: int = 9) -> Program:
     for _ in range(rng.randint(2, length)):
         body += _statement(rng, kind, 0 if traced or exported else 2)
     if kind == "control" and rng.random() < 0.3:
-        at = rng.randrange(len(body) + 1)
+        index = rng.randrange(len(body) + 1)
         early = [f"if {_fill(rng, rng.choice(st.CONDITIONS))}:", f"    {_END}"]
-        while at < len(body) and body[at].startswith((" ", "else")):
-            at += 1
-        body[at:at] = early
+        while index < len(body) and body[index].startswith((" ", "else")):
+            index += 1
+        body[index:index] = early
     return Program(kind, seed, (*_START, *body, _END), traced, exported)
 
 
@@ -109,7 +109,7 @@ def _statement(rng: random.Random, kind: str, depth: int) -> list[str]:
 
 
 def _block(rng: random.Random, kind: str, depth: int) -> list[str]:
-    def inside(count: int) -> list[str]:
+    def body_lines(count: int) -> list[str]:
         return [
             f"    {line}"
             for _ in range(rng.randint(1, count))
@@ -118,21 +118,21 @@ def _block(rng: random.Random, kind: str, depth: int) -> list[str]:
 
     shape = rng.random()
     if shape < 0.5:
-        lines = [f"if {_fill(rng, rng.choice(st.CONDITIONS))}:", *inside(2)]
-        return [*lines, "else:", *inside(2)] if rng.random() < 0.6 else lines
+        lines = [f"if {_fill(rng, rng.choice(st.CONDITIONS))}:", *body_lines(2)]
+        return [*lines, "else:", *body_lines(2)] if rng.random() < 0.6 else lines
     if shape < 0.9:
         return [
             f"for t in range({_fill(rng, rng.choice(st.TRIP_COUNTS))}):",
-            *inside(3),
+            *body_lines(3),
         ]
-    at, name = rng.randrange(len(st.WHILES)), rng.choice("abc")
-    # a loop that data ends, and that also ends if a statement keeps its condition true
+    index, name = rng.randrange(len(st.WHILES)), rng.choice("abc")
+    # a data-dependent loop, with a limit in case a statement keeps its condition true
     head = [
         "for step in range(5):",
-        f"    if not {st.WHILES[at].format(x=name)}:",
+        f"    if not {st.WHILES[index].format(x=name)}:",
         "        break",
     ]
-    return [*head, f"    {st.WHILE_STEPS[at].format(x=name)}", *inside(1)]
+    return [*head, f"    {st.WHILE_STEPS[index].format(x=name)}", *body_lines(1)]
 
 
 def _fill(rng: random.Random, statement: str) -> str:

@@ -145,7 +145,7 @@ CONTAINERS = (
     "held[0].mul_(0.5)",
 )
 CONDITIONS = (
-    "bool({y}.sum() > {t} + 0.0625)",  # no sum that is 0 but for rounding is near
+    "bool({y}.sum() > {t} + 0.0625)",  # 0.0625 avoids sums that are 0 except for rounding
     "bool(({y} > {t}).any())",
     "bool({y}[0, 0] < {z}[0, 0])",
     "{y}.size(0) > 2",

@@ -1,4 +1,4 @@
-"""Tests of the fuzzing tool: short runs, its earlier findings, and that it finds and minimizes a
+"""Tests of the fuzzing tool: short runs, earlier findings, and detection and minimization of a
 fault.
 """
 
@@ -54,16 +54,16 @@ def test_inserted_fault_is_found_minimized_and_saved(
 def test_time_is_shared_between_kinds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slow kind runs fewer programs, and does not keep others from running."""
+    """A slow kind runs fewer programs, so that the other kinds run, too."""
     clock = count(0.0, 1.0)
     monkeypatch.setattr("tests.fuzz.__main__.time.monotonic", lambda: next(clock))
 
-    def checked(source: str, name: str) -> Outcome:
+    def fake_check(source: str, name: str) -> Outcome:
         for _ in range(9 if name.startswith("export") else 0):
             next(clock)
         return Outcome("equal")
 
-    monkeypatch.setattr("tests.fuzz.__main__.check", checked)
+    monkeypatch.setattr("tests.fuzz.__main__.check", fake_check)
     counts, _ = fuzz(KINDS, 0, seconds=400, programs=10**6, keep=tmp_path)
     shares = {kind: counts[f"of kind {kind}"] for kind in KINDS}
     assert 0 < 3 * shares["export"] < min(shares["containers"], shares["inplace"])
@@ -76,10 +76,10 @@ def test_equal_seeds_give_equal_programs() -> None:
 def test_minimization_removes_statements_with_their_blocks() -> None:
     lines = ("if a:", "    b", "else:", "    c", "d")
     generated = Program("control", 0, lines, traced=False)
-    assert minimized(generated, lambda one: "d" in one.lines).lines == ("d",)
-    assert minimized(generated, lambda one: "c" in map(str.strip, one.lines)).lines == (
-        "c",
-    )
+    assert minimized(generated, lambda smaller: "d" in smaller.lines).lines == ("d",)
+    assert minimized(
+        generated, lambda smaller: "c" in map(str.strip, smaller.lines)
+    ).lines == ("c",)
 
 
 def test_program_that_fails_in_torch_is_invalid() -> None:

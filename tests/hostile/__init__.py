@@ -1,1 +1,1 @@
-"""Hostile input by the thousand: what trt-build does with files that nobody wrote in good faith."""
+"""Thousands of hostile inputs, which trt-build must refuse or handle without harm."""

@@ -1,11 +1,11 @@
-"""`python -m tests.hostile`: hostile input, and what became of it, as JSON.
+"""`python -m tests.hostile`: tries hostile inputs, and prints the outcomes as JSON.
 
     python -m tests.hostile --seconds 50 --seed 20261123000     each suite for its share of the time
     python -m tests.hostile --full --out docs/hostile.json      the counts of docs/security.md
 
-Each input is tried in a process of its own, confined as the commands confine it. Exit code 1 where
-one ended as a defect (exit code 70), was not ended in time, changed a file, executed code, gave
-another answer, or copied a secret.
+Each input is tried in its own process, confined as the commands confine it. The exit code is 1 if
+an input caused a defect (exit code 70), a hang, a changed file, executed code, wrong outputs, or a
+copy of a secret.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ SHARES = {
     "damaged": 0.15,
     "requests": 0.0,
 }
-"""Of the time of a short run; starting a server takes too long for one."""
+"""Shares of the time of a short run, which is too short to start a server."""
 
 
 def attempt(path: str, report: Any) -> tuple[str, str]:
-    """Load, lower and run one archive: how it ended, and the message."""
+    """Load, lower and run one archive. Returns the outcome and the message."""
     trial.SECONDS = LOAD_SECONDS
     try:
         return _use(Path(path), report)
@@ -89,22 +89,22 @@ def _use(path: Path, report: Any) -> tuple[str, str]:
     except errors as error:
         return "refused", f"the model's own error: {error}"
     if not isinstance(expected, torch.Tensor):
-        return "accepted_right", ""
+        return "accepted_correct", ""
     try:
         (output,) = lowered.run(x.clone())
     except errors as error:
         return "refused", f"the lowered graph's error: {error}"
     same = torch.allclose(output, expected, equal_nan=True)
     return (
-        ("accepted_right", "")
+        ("accepted_correct", "")
         if same
-        else ("wrong_answers", f"{output} is not {expected}")
+        else ("wrong_outputs", f"{output} is not {expected}")
     )
 
 
 @dataclass(frozen=True)
 class Suite:
-    """One kind of hostile input: `write` makes the case of a seed in a folder that is new."""
+    """One kind of hostile input: `write` creates the case of a seed in a new folder."""
 
     target: str
     write: Callable[[Path, int], Case]
@@ -118,17 +118,17 @@ def _archive(
     return Case(archives.write(path, seed, originals, victim), (str(path),))
 
 
-def suites(base: Path, url: str, made: repositories.Published) -> dict[str, Suite]:
+def suites(base: Path, url: str, published: repositories.Published) -> dict[str, Suite]:
     """The suites that run in workers; their files are below `base`. `url` is the address of a
-    server of the models in `made`.
+    server of the models in `published`.
     """
-    given = base / "given"
-    given.mkdir()
+    watched = base / "watched"
+    watched.mkdir()
     for name in ("victim.py", "victim.txt"):
-        (given / name).write_text("content that must stay\n")
-    executed = given / EXECUTED
-    model = manifests.prepare(base / "made")
-    originals, victim = archives.seeds(), given / "victim.py"
+        (watched / name).write_text("content that must stay\n")
+    executed = watched / EXECUTED
+    model = manifests.prepare(base / "originals")
+    originals, victim = archives.seeds(), watched / "victim.py"
     return {
         "archives": Suite(ATTEMPT, partial(_archive, originals, victim)),
         "manifests": Suite(
@@ -136,10 +136,10 @@ def suites(base: Path, url: str, made: repositories.Published) -> dict[str, Suit
         ),
         "crafted": Suite(
             repositories.CRAFTED,
-            lambda f, n: repositories.craft(f, n, made, executed, url),
+            lambda f, n: repositories.craft(f, n, published, executed, url),
         ),
         "damaged": Suite(
-            repositories.DAMAGED, lambda f, n: repositories.damage(f, n, made)
+            repositories.DAMAGED, lambda f, n: repositories.damage(f, n, published)
         ),
     }
 
@@ -155,9 +155,9 @@ def run(
     confined: bool = True,
     workers: int = 1,
 ) -> None:
-    """Try inputs until `count` are done or the time is over."""
-    until, seed = time.monotonic() + seconds, first_seed
-    while counts.cases < count and time.monotonic() < until:
+    """Try inputs until `count` are done or the time is up."""
+    deadline, seed = time.monotonic() + seconds, first_seed
+    while counts.cases < count and time.monotonic() < deadline:
         # a batch of a short run must not take much longer than the run
         size = min(BATCH if seconds > 60 else 4 * workers, count - counts.cases)
         _batch(suite, range(seed, seed + size), base, counts, confined, workers)
@@ -167,7 +167,7 @@ def run(
 def _batch(
     suite: Suite, seeds: range, base: Path, counts: Counts, confined: bool, workers: int
 ) -> None:
-    inputs, results = base / "given" / "inputs", base / "results"
+    inputs, results = base / "watched" / "inputs", base / "results"
     inputs.mkdir()
     results.mkdir()
     cases = [suite.write(inputs / str(seed), seed) for seed in seeds]
@@ -188,13 +188,13 @@ def _batch(
         stage_seconds=STAGE_SECONDS,
         jobs=workers,
     )
-    watch(base / "given", counts, f"seeds {seeds.start} to {seeds.stop - 1}", tried)
+    watch(base / "watched", counts, f"seeds {seeds.start} to {seeds.stop - 1}", tried)
     for folder in (inputs, results):
         shutil.rmtree(folder)
 
 
 def main() -> int:
-    """Run what the command line asks for."""
+    """Run the suites that the command line selects."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.hostile", description=__doc__
     )
@@ -215,12 +215,14 @@ def main() -> int:
         base = Path(name).resolve()
         (base / "cache").mkdir()
         os.environ["TRT_BUILD_CACHE"] = str(base / "cache")
-        (base / "made").mkdir()
-        made = repositories.prepare(base / "made")
+        (base / "originals").mkdir()
+        published = repositories.prepare(base / "originals")
         url = (
-            stack.enter_context(_server(made)) if args.full else repositories.NO_SERVER
+            stack.enter_context(_server(published))
+            if args.full
+            else repositories.NO_SERVER
         )
-        for suite, ready in {**suites(base, url, made), "requests": None}.items():
+        for suite, ready in {**suites(base, url, published), "requests": None}.items():
             if suite not in (args.suite or FULL) or not (args.full or SHARES[suite]):
                 continue
             counts = found.setdefault(suite, Counts())
@@ -231,10 +233,10 @@ def main() -> int:
                 else {"seconds": args.seconds * SHARES[suite] / _shares(args.suite)}
             )
             if ready is None:
-                asks = partial(
-                    requests.run, made.plain, base, FULL[suite], args.seed, counts
+                act = partial(
+                    requests.run, published.plain, base, FULL[suite], args.seed, counts
                 )
-                watch(base / "given", counts, suite, asks)
+                watch(base / "watched", counts, suite, act)
             else:
                 options = {"confined": not args.unconfined, "workers": args.jobs}
                 run(ready, base, args.seed, counts, **amount, **options)
@@ -251,11 +253,13 @@ def main() -> int:
 
 
 @contextmanager
-def _server(made: repositories.Published) -> Iterator[str]:
-    """The address of a server of the unchanged models; it compiles Python files in its copy."""
+def _server(published: repositories.Published) -> Iterator[str]:
+    """The address of a server of a copy of the unchanged models, in which it may compile Python
+    files.
+    """
     from builder import serving
 
-    served = shutil.copytree(made.plain, made.folder / "served")
+    served = shutil.copytree(published.plain, published.folder / "served")
     ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
     with serving.serve(served, **ports) as server:
         yield server.http_url

@@ -32,7 +32,7 @@ class Loops(torch.nn.Module):
 
 
 class State(torch.nn.Module):
-    """Its `__setstate__` runs while it is loaded."""
+    """`torch.jit.load` runs its `__setstate__`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ MUTATIONS: tuple[Mutation, ...] = (
 
 
 def write(path: Path, seed: int, originals: list[Members], victim: Path) -> str:
-    """Write the archive of that seed; the mutation's name."""
+    """Write the archive of that seed, and return the mutation's name."""
     chance = random.Random(seed)
     members = dict(chance.choice(originals))
     mutation = chance.choice(MUTATIONS)
@@ -227,7 +227,7 @@ def write(path: Path, seed: int, originals: list[Members], victim: Path) -> str:
 
 
 def _damage(chance: random.Random, path: Path) -> None:
-    """Bytes of the zip file itself: its headers, its directory, its end."""
+    """Change or remove bytes of the zip file itself."""
     data = bytearray(path.read_bytes())
     if chance.random() < 0.5:
         del data[chance.randrange(len(data)) :]

@@ -1,4 +1,4 @@
-"""What became of hostile inputs, how a batch of them is run, and which files changed meanwhile."""
+"""Counts of the outcomes of hostile inputs, and functions that try a batch and watch its files."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from builder import processes
 MEMORY_BYTES = 4 << 30
 HANG_SECONDS = 60
 EXECUTED = "executed"
-"""The file that a payload makes where its code runs."""
+"""The file that a payload creates if its code runs."""
 SECRET = "a secret that must not be copied"
 
 REASONS = ("error:", '"problem', '"message"', '"damaged"')
-"""One of these is in what a command prints of a refusal."""
+"""The output of a command that refuses contains one of these."""
 
 OUTCOMES = (
     "refused",
-    "accepted_right",
+    "accepted_correct",
     "ended_by_limit",
-    "crashed_alone",
+    "worker_crashed",
     "exit_70",
     "hangs",
     "files_written",
     "code_executed",
-    "wrong_answers",
+    "wrong_outputs",
     "leaks",
 )
 ZERO = OUTCOMES[4:]
-"""The outcomes that must not be."""
+"""The forbidden outcomes."""
 
 
 @dataclass
 class Counts:
-    """The number of inputs by outcome; `bad` describes those that must not be. `ended_by_limit`:
-    by a limit of time or memory. `crashed_alone`: its own process crashed.
+    """The number of inputs by outcome; `bad` describes forbidden outcomes. `ended_by_limit`: by a
+    limit of time or memory. `worker_crashed`: only its own process crashed.
     """
 
     cases: int = 0
@@ -61,13 +61,13 @@ class Counts:
             self.bad.append(f"{kind}: {outcome}: {message[-1500:]}")
 
     def found(self, outcome: str, message: str) -> None:
-        """Count what one of several inputs did, beside their own outcomes."""
+        """Count a forbidden outcome of a batch, in addition to the outcomes of its inputs."""
         self.outcomes[outcome] += 1
         self.bad.append(f"{outcome}: {message}")
 
     @property
     def passed(self) -> bool:
-        """Whether nothing happened that must not."""
+        """Whether there are no forbidden outcomes."""
         return not any(self.outcomes[name] for name in ZERO)
 
     def as_dict(self) -> dict[str, Any]:
@@ -99,28 +99,28 @@ def attempt_all(
     jobs: int,
 ) -> None:
     """Call `target` ("module:function", which returns an outcome and a message) for each case, and
-    count the outcomes. A process tries several cases; where one ends it, the next process goes on
-    behind that case.
+    count the outcomes. A process tries several cases; if a case ends the process, the next process
+    continues after that case.
     """
     limits = processes.Limits(stage_seconds=stage_seconds, memory_bytes=MEMORY_BYTES)
-    left = [list(cases[index::jobs]) for index in range(jobs)]
-    while any(left):
-        chunks = [chunk for chunk in left if chunk]
-        done: list[list[tuple[str, str]]] = [[] for _ in chunks]
+    remaining = [list(cases[index::jobs]) for index in range(jobs)]
+    while any(remaining):
+        chunks = [chunk for chunk in remaining if chunk]
+        finished: list[list[tuple[str, str]]] = [[] for _ in chunks]
         tasks = [
             processes.Task(
                 partial(attempt_chunk, target, [case.arguments for case in chunk]),
-                partial(_keep, found),
+                partial(_append_outcome, found),
                 limits=limits,
                 sandbox=sandbox,
             )
-            for chunk, found in zip(chunks, done, strict=True)
+            for chunk, found in zip(chunks, finished, strict=True)
         ]
         began = time.monotonic()
         outcomes = processes.run(tasks, jobs, modules=tuple(modules))
         if time.monotonic() - began > HANG_SECONDS * len(cases):
             counts.found("hangs", f"{len(cases)} cases took longer than their limits")
-        for chunk, found, outcome in zip(chunks, done, outcomes, strict=True):
+        for chunk, found, outcome in zip(chunks, finished, outcomes, strict=True):
             ended = _ended(outcome)
             results = [*found, (ended, "")] if ended else found
             for case, (name, message) in zip(chunk, results, strict=False):
@@ -128,16 +128,16 @@ def attempt_all(
             del chunk[: len(results)]
 
 
-def _keep(found: list[tuple[str, str]], *words: str) -> None:
+def _append_outcome(found: list[tuple[str, str]], *words: str) -> None:
     if words[0] == "ended":
         found.append((words[1], words[2]))
 
 
 def _ended(outcome: object) -> str:
-    """How the process ended early; empty where it did not."""
+    """How the process ended early; empty if it did not."""
     if isinstance(outcome, processes.TimedOut):
         return "ended_by_limit"
-    return "crashed_alone" if isinstance(outcome, processes.Crashed) else ""
+    return "worker_crashed" if isinstance(outcome, processes.Crashed) else ""
 
 
 def attempt_chunk(target: str, cases: Sequence[tuple[Any, ...]], report: Any) -> None:
@@ -169,7 +169,7 @@ def _content(path: Path) -> str:
 
 
 def watch(folder: Path, counts: Counts, label: str, act: Callable[[], None]) -> None:
-    """Count it where `act` changes what lies below the folder, or code of a payload ran."""
+    """Count it if `act` changes files below the folder, or if code of a payload runs."""
     before = snapshot(folder)
     act()
     after = snapshot(folder)
@@ -183,7 +183,7 @@ def watch(folder: Path, counts: Counts, label: str, act: Callable[[], None]) -> 
 
 
 def command(*arguments: object) -> tuple[int, str]:
-    """The exit code of a command line of trt-build in this process, and what it printed."""
+    """Run a command line of trt-build in this process. Returns the exit code and the output."""
     from click.testing import CliRunner
 
     from builder.cli import main
@@ -198,7 +198,7 @@ def command(*arguments: object) -> tuple[int, str]:
 def outcome(code: int, text: str) -> tuple[str, str]:
     """The outcome of a command by its exit code; a refusal without a message is a defect."""
     if code == 0:
-        return "accepted_right", ""
+        return "accepted_correct", ""
     if code in (1, 2, 3, 4) and any(word in text for word in REASONS):
         return "refused", text
     return "exit_70", f"exit code {code}: {text}"

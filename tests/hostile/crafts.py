@@ -1,4 +1,4 @@
-"""What an attacker who knows the formats changes in a published repository."""
+"""Changes of a published repository by an attacker who knows the formats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import numpy as np
 from tests.hostile.counts import SECRET
 from tests.hostile.manifests import Executes
 
-HUGE: tuple[Any, ...] = (
+VALUES: tuple[Any, ...] = (
     *(
         None,
         True,
@@ -41,7 +41,7 @@ HUGE: tuple[Any, ...] = (
         {"9.0": "../../../secret.txt"},
     ),
 )
-LEADS_OUT = (
+FOREIGN_NAMES = (
     "../../secret.txt",
     "../../../../secret.txt",
     "/etc/hostname",
@@ -51,7 +51,7 @@ LEADS_OUT = (
     "1",
     "x",
 )
-"""Names that are no file of the model."""
+"""Names that are not files of the model."""
 
 
 def _file(chance: random.Random, model: Path) -> Path:
@@ -59,16 +59,16 @@ def _file(chance: random.Random, model: Path) -> Path:
 
 
 def special(chance: random.Random, model: Path, executed: Path) -> None:
-    """A link, a pipe, a socket or a folder in place of a file."""
+    """A link, a pipe, a socket or a folder instead of a file."""
     file = _file(chance, model)
     file.unlink()
     how = chance.randrange(8)
     if how < 2:
         os.mkfifo(file)
     elif how == 2:
-        with socket.socket(socket.AF_UNIX) as made:
+        with socket.socket(socket.AF_UNIX) as server:
             os.chdir(file.parent)
-            made.bind(file.name)
+            server.bind(file.name)
             os.chdir("/")
     elif how == 3:
         file.mkdir()
@@ -81,7 +81,7 @@ def special(chance: random.Random, model: Path, executed: Path) -> None:
 
 
 def special_folder(chance: random.Random, model: Path, executed: Path) -> None:
-    """A link in place of a folder, or more entries than there were."""
+    """A link instead of a folder, or additional entries."""
     folders = [path for path in model.rglob("*") if path.is_dir()]
     chosen = chance.choice([model, *folders])
     how = chance.randrange(5)
@@ -101,7 +101,7 @@ def special_folder(chance: random.Random, model: Path, executed: Path) -> None:
 
 
 def change_json(chance: random.Random, model: Path, executed: Path) -> None:
-    """Another value somewhere in a JSON file."""
+    """Another value in a JSON file."""
     file = chance.choice(sorted(model.rglob("*.json")))
     data = json.loads(file.read_text())
     owner: Any = data
@@ -118,7 +118,7 @@ def change_json(chance: random.Random, model: Path, executed: Path) -> None:
     if chance.random() < 0.2 and isinstance(owner, dict):
         del owner[key]
     else:
-        owner[key] = chance.choice(HUGE)
+        owner[key] = chance.choice(VALUES)
     file.write_text(json.dumps(data))
 
 
@@ -144,13 +144,16 @@ def no_json(chance: random.Random, model: Path, executed: Path) -> None:
 
 
 def lead_out(chance: random.Random, model: Path, executed: Path) -> None:
-    """A sealed trt-build.json that names files, steps and versions elsewhere."""
+    """A sealed trt-build.json with names of files, steps and versions outside the model."""
     from builder.store import published
 
     records = sorted(model.rglob(published.SIDECAR))
     file = chance.choice([records[-1], *records])
     record = json.loads(file.read_text())
-    name, digest = chance.choice(LEADS_OUT), hashlib.sha256(SECRET.encode()).hexdigest()
+    name, digest = (
+        chance.choice(FOREIGN_NAMES),
+        hashlib.sha256(SECRET.encode()).hexdigest(),
+    )
     how = chance.choice(
         ("files", "steps", "version", "kept", "last_version", "retired", "policy")
     )
@@ -203,7 +206,7 @@ def change_config(chance: random.Random, model: Path, executed: Path) -> None:
 
 
 def change_plans(chance: random.Random, model: Path, executed: Path) -> None:
-    """A model with a plan for several GPUs whose file names lead out of the model."""
+    """A model with plans for several GPUs, whose file names are outside the model."""
     version = model / "1"
     (version / "model.plan").write_bytes(b"plan")
     name = chance.choice(
@@ -277,4 +280,4 @@ CRAFTS: tuple[Callable[[random.Random, Path, Path], None], ...] = (
     *(change_config, change_plans, change_goldens, change_goldens, lead_out, lead_out),
 )
 SEALED = (lead_out,)
-"""Those that seal what they write."""
+"""Those that seal the record that they write."""

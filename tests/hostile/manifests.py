@@ -1,4 +1,4 @@
-"""Mutated manifests: each is given to `check` with a small model."""
+"""Mutated manifests: `check` reads each with a small model."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Small(torch.nn.Module):
 
 
 class Executes:
-    """A pickle of it makes the file `path` where it is read."""
+    """Its pickle creates the folder `path` when it is loaded."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -138,7 +138,7 @@ class Executes:
 
 
 def prepare(folder: Path) -> bytes:
-    """Write what the manifests name beside each of them; the model's bytes."""
+    """Write the model, and return its bytes."""
     torch.manual_seed(0)
     model = folder / "model.pt"
     torch.jit.script(Small().eval()).save(str(model))
@@ -215,7 +215,7 @@ def indent(chance: random.Random, data: bytes) -> bytes:
 
 
 def whole(chance: random.Random, data: bytes) -> bytes:
-    """The file as a whole is unusual."""
+    """Change the file as a whole."""
     laughs = "".join(
         f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(12)
     )
@@ -250,5 +250,5 @@ MUTATIONS: tuple[Callable[[random.Random, bytes], bytes], ...] = (
 def attempt(folder: str, report: Any) -> tuple[str, str]:
     """`check` of the folder: it records goldens and compares the network with them."""
     report(Path(folder).name, "check")
-    assert EXECUTED  # the payloads' file is watched by the caller
+    assert EXECUTED  # the caller watches the file of the payloads
     return outcome(*command("check", folder, "--json", "--no-isolate"))

@@ -1,4 +1,4 @@
-"""The table of docs/security.md, made of docs/hostile.json: `python docs/generate.py security`."""
+"""The table of docs/security.md from docs/hostile.json: `python docs/generate.py security`."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ ROWS = {
 }
 COLUMNS = {
     "cases": "tried",
-    "refused": "refused by name",
-    "accepted_right": "accepted and right",
+    "refused": "refused",
+    "accepted_correct": "accepted, correct outputs",
     "ended_by_limit": "ended by a limit",
-    "crashed_alone": "crashed alone",
+    "worker_crashed": "worker crashed",
     "exit_70": "exit code 70",
     "hangs": "hangs",
     "files_written": "files written outside",
     "code_executed": "code executed",
-    "wrong_answers": "wrong answers",
+    "wrong_outputs": "wrong outputs",
     "leaks": "files leaked",
 }
 
@@ -45,6 +45,6 @@ def table(data: dict[str, dict[str, Any]]) -> str:
 
 
 def page() -> str:
-    """docs/security.md with the table of the counts that were written last."""
+    """docs/security.md with the table of the last counts."""
     content = table(json.loads(COUNTS.read_text(encoding="utf-8")))
     return tables.between(PAGE.read_text(encoding="utf-8"), BEGIN, END, content)

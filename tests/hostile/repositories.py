@@ -1,7 +1,7 @@
-"""Crafted repositories, and published files that were damaged.
+"""Crafted repositories, and damaged files of published models.
 
-There are two repositories: one has a model and an ensemble with its steps, as `merge` takes them;
-the other has a model with a kept version, for `rollback` and `prune`.
+There are two repositories: one has a model and an ensemble with its steps, for `merge`; the other
+has a model with a kept version, for `rollback` and `prune`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ DAMAGED = "tests.hostile.repositories:attempt_damaged"
 MODEL, ENSEMBLE = "small", "parts"
 NO_SERVER = "127.0.0.1:9"
 LIVE_LOAD_EVERY = 50
-"""Of the crafted repositories, the share whose models are put under load."""
-KEPT = "versions: {keep: 3}\n"
-CUT = "fallback: {ops: [aten::sigmoid], min_block_size: 1}\n"
+"""One of this many crafted repositories is benchmarked on a running server."""
+KEEP_VERSIONS = "versions: {keep: 3}\n"
+FALLBACK = "fallback: {ops: [aten::sigmoid], min_block_size: 1}\n"
 
 
-class Parts(Small):
-    """Becomes an ensemble where the sigmoid stays in torch."""
+class WithSigmoid(Small):
+    """Becomes an ensemble, because the sigmoid runs in torch."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.sigmoid(self.linear(x)) * 2 + 1
@@ -43,7 +43,7 @@ class Parts(Small):
 
 @dataclass(frozen=True)
 class Published:
-    """What is crafted: repositories with the models that they were built from, signed."""
+    """The signed repositories that are changed, with the models that they were built from."""
 
     folder: Path
 
@@ -67,18 +67,25 @@ def prepare(folder: Path) -> Published:
     """Build and sign the repositories."""
     from builder.triton import signatures
 
-    made = Published(folder)
+    published = Published(folder)
     subprocess.run(
         signatures.MAKE_KEYS, shell=True, cwd=folder, check=True, capture_output=True
     )
     _build(
-        folder / "plain.models", made.plain, {MODEL: VALID[0], ENSEMBLE: VALID[0] + CUT}
+        folder / "plain.models",
+        published.plain,
+        {MODEL: VALID[0], ENSEMBLE: VALID[0] + FALLBACK},
     )
     for seed in (0, 1):
-        _build(folder / "kept.models", made.kept, {MODEL: VALID[0] + KEPT}, seed)
-    for repository in (made.plain, made.kept):
-        signatures.sign_missing(repository, made.key)
-    return made
+        _build(
+            folder / "kept.models",
+            published.kept,
+            {MODEL: VALID[0] + KEEP_VERSIONS},
+            seed,
+        )
+    for repository in (published.plain, published.kept):
+        signatures.sign_missing(repository, published.key)
+    return published
 
 
 def _build(
@@ -89,19 +96,21 @@ def _build(
     models.mkdir(exist_ok=True)
     for name, text in manifests.items():
         torch.manual_seed(seed)
-        module = Small() if name == MODEL else Parts()
+        module = Small() if name == MODEL else WithSigmoid()
         torch.jit.script(module.eval()).save(str(models / f"{name}.pt"))
         (models / f"{name}.yaml").write_text(text)
     for result in build_repository(models, out, layout="ensemble"):
         assert result.ok, result.error
 
 
-def craft(folder: Path, seed: int, made: Published, executed: Path, url: str) -> Case:
-    """A copy of a repository, changed by an attacker who knows the formats and seals anew. `url` is
-    the address of a server of the unchanged models.
+def craft(
+    folder: Path, seed: int, published: Published, executed: Path, url: str
+) -> Case:
+    """A copy of a repository, changed and often sealed again by an attacker who knows the formats.
+    `url` is the address of a server of the unchanged models.
     """
     chance = random.Random(seed)
-    original = chance.choice((made.plain, made.plain, made.kept))
+    original = chance.choice((published.plain, published.plain, published.kept))
     shutil.copytree(original, folder / "r", symlinks=True)
     shutil.copytree(original.with_name(f"{original.name}.models"), folder / "models")
     (folder / "secret.txt").write_text(SECRET)
@@ -117,9 +126,10 @@ def craft(folder: Path, seed: int, made: Published, executed: Path, url: str) ->
     loaded = url if seed % LIVE_LOAD_EVERY == 0 else NO_SERVER
     # steps are named by their ensemble
     name = MODEL if model.name == MODEL else ENSEMBLE
-    kept = original == made.kept
+    kept = original == published.kept
     return Case(
-        kind.__name__, (str(folder), name, kept, changed, str(made.key), url, loaded)
+        kind.__name__,
+        (str(folder), name, kept, changed, str(published.key), url, loaded),
     )
 
 
@@ -129,9 +139,7 @@ def _original(repository: Path) -> Snapshot:
 
 
 def _seal_all(repository: Path) -> None:
-    """As `repo` seals: the digests of the files that are there now, of kept versions and steps
-    first.
-    """
+    """Seals the present files as `repo` does, kept versions and steps first."""
     from builder.store import published
 
     sidecars = sorted(
@@ -156,16 +164,14 @@ def _seal_all(repository: Path) -> None:
         ):
             if isinstance(record.get(key), dict):
                 record[key] = {
-                    one: _digest(model, name.format(one)) or value
-                    for one, value in record[key].items()
+                    item: _digest(model, name.format(item)) or value
+                    for item, value in record[key].items()
                 }
         published.write(model, {**record, "files": files})
 
 
 def _digest(model: Path, name: str) -> str | None:
-    """The SHA-256 of a regular file that is named in a trt-build.json; of a kept version's own
-    files, too.
-    """
+    """The SHA-256 of a regular file that a trt-build.json names, also of a kept version."""
     from builder.torchscript import sha256
 
     for folder in (model, model.parents[1]):
@@ -187,28 +193,28 @@ def attempt_crafted(
     loaded: str,
     report: Any,
 ) -> tuple[str, str]:
-    """Every command that reads a repository, on this one; the worst outcome."""
+    """Run every command that reads a repository. Returns the most severe outcome."""
     base = Path(folder)
     found = []
     for arguments in _commands(base, name, kept, key, url, loaded):
         report(base.name, arguments[0])
         code, text = command(*arguments, "--json")
         if code == 4 and arguments[0] in ("verify", "health", "bench"):
-            continue  # no server answers, which says nothing of the repository
+            continue  # without a server, the result does not depend on the repository
         found.append(outcome(code, f"{' '.join(map(str, arguments))}: {text}"))
     if _leaks(base / "out"):
         return "leaks", "a command copied the secret"
     if outside := _outside(base / "out"):
         return "files_written", outside
     if changed and _signature_holds(base / "r", Path(key)):
-        return "wrong_answers", "the signature holds for changed files"
-    return _worst(found)
+        return "wrong_outputs", "the signature holds for changed files"
+    return _most_severe(found)
 
 
 def _commands(
     base: Path, name: str, kept: bool, key: str, url: str, loaded: str
 ) -> Iterator[tuple[object, ...]]:
-    """The command lines; those that change a repository get a copy of it."""
+    """The command lines; those that change a repository use a copy."""
     repository, out = base / "r", base / "out"
     model = repository / name
     yield "explain", model, "--no-store"
@@ -232,7 +238,7 @@ def _commands(
 
 
 def _copy(base: Path, copy: Path) -> Path:
-    """The crafted repository with what lies beside it; cp copies pipes and sockets, too."""
+    """The crafted repository and the files beside it; cp also copies pipes and sockets."""
     copy.mkdir()
     words = [str(base / name) for name in ("r", "models", "secret.txt")]
     subprocess.run(["cp", "-a", *words, str(copy)], check=True)
@@ -247,7 +253,7 @@ def _leaks(out: Path) -> bool:
 
 
 def _outside(out: Path) -> str:
-    """What the commands wrote beside their repositories; empty where they wrote nothing there."""
+    """The files that the commands wrote beside their repositories; empty if there are none."""
     more = {path.name for path in out.iterdir()} - {"copy", "merged", "promoted"}
     more |= {path.name for path in (out / "copy").iterdir()} - {
         "r",
@@ -270,19 +276,19 @@ def _signature_holds(repository: Path, key: Path) -> bool:
     return True
 
 
-def _worst(found: list[tuple[str, str]]) -> tuple[str, str]:
-    """A defect before a refusal before acceptance."""
-    for wanted in ("exit_70", "refused"):
-        for one in found:
-            if one[0] == wanted:
-                return one
-    return "accepted_right", ""
+def _most_severe(found: list[tuple[str, str]]) -> tuple[str, str]:
+    """The first defect, else the first refusal, else acceptance."""
+    for severe in ("exit_70", "refused"):
+        for item in found:
+            if item[0] == severe:
+                return item
+    return "accepted_correct", ""
 
 
-def damage(folder: Path, seed: int, made: Published) -> Case:
+def damage(folder: Path, seed: int, published: Published) -> Case:
     """A copy of the repository with one damaged file of the model, the ensemble or a step."""
     chance = random.Random(seed)
-    shutil.copytree(made.plain, folder / "r")
+    shutil.copytree(published.plain, folder / "r")
     model = folder / "r" / MODEL
     if chance.random() < 0.5:
         model = chance.choice(
@@ -314,14 +320,14 @@ def damage(folder: Path, seed: int, made: Published) -> Case:
         file.write_bytes(chance.choice(files).read_bytes())
     same = file.is_file() and file.read_bytes() == data
     name = file.relative_to(model).as_posix()
-    return Case(kind, (str(folder), model.name, name, same, str(made.key)))
+    return Case(kind, (str(folder), model.name, name, same, str(published.key)))
 
 
 def attempt_damaged(
     folder: str, damaged: str, name: str, same: bool, key: str, report: Any
 ) -> tuple[str, str]:
-    """`explain` and `merge` name the damage, the signature does not hold, and the runtime refuses
-    or answers right.
+    """`explain` and `merge` must report the damage, the signature must not hold, and the runtime
+    must refuse or return correct outputs.
     """
     base = Path(folder)
     model = base / "r" / (MODEL if damaged == MODEL else ENSEMBLE)
@@ -337,17 +343,17 @@ def attempt_damaged(
     if merged == 70:
         return "exit_70", record
     report(base.name, "runtime")
-    output = _served(model) if damaged == MODEL else ""
+    output = _runtime_result(model) if damaged == MODEL else ""
     if output == "wrong":
-        return "wrong_answers", f"{name}: the runtime answered with other numbers"
+        return "wrong_outputs", f"{name}: the runtime returned wrong outputs"
     signature = name == SIGNATURE
     if not same and not signature and _signature_holds(base / "r", Path(key)):
-        return "wrong_answers", f"{name}: the signature holds"
-    edited = name == CONFIG  # which people change by hand
+        return "wrong_outputs", f"{name}: the signature holds"
+    edited = name == CONFIG  # users may edit it
     if not (same or edited or signature) and not (named and merged != 0):
-        return "wrong_answers", f"{name}: explain {text!r}, merge {record!r}"
+        return "wrong_outputs", f"{name}: explain {text!r}, merge {record!r}"
     refused = named or output == "refused" or signature
-    return ("refused" if refused else "accepted_right"), ""
+    return ("refused" if refused else "accepted_correct"), ""
 
 
 @lru_cache(maxsize=1)
@@ -357,8 +363,8 @@ def _runtime() -> Any:
     return fakes.runtime()[0]
 
 
-def _served(model: Path) -> str:
-    """What this installation's runtime does with the files: "refused", "right" or "wrong"."""
+def _runtime_result(model: Path) -> str:
+    """The result of the Python runtime with the files: "refused", "correct" or "wrong"."""
     x = torch.linspace(-2, 2, 8).reshape(2, 4)
     torch.manual_seed(0)
     expected = Small().eval()(x)
@@ -377,4 +383,4 @@ def _served(model: Path) -> str:
         (output,) = served._run([x])
     except Exception:
         return "refused"
-    return "right" if torch.allclose(output, expected, atol=1e-4) else "wrong"
+    return "correct" if torch.allclose(output, expected, atol=1e-4) else "wrong"

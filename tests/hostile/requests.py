@@ -1,7 +1,7 @@
-"""Hostile requests to one live tritonserver; after each it still has to answer right.
+"""Hostile requests to one running tritonserver, which must return correct outputs after each.
 
-Left out is the one request that is known to end Triton 24.10: JSON of some 10,000 nested lists, or
-a body of several 100,000 chunks (docs/security.md).
+Requests that are known to end Triton 24.10 are left out: JSON of about 10,000 nested lists, and a
+body of several 100,000 chunks (docs/security.md).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def valid() -> dict[str, Any]:
-    """The request that has one right answer."""
+    """The valid request, whose output is known."""
     data = [float(n) for n in range(8)]
     return {
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 4], "data": data}]
@@ -58,7 +58,7 @@ def _post(data: Any, path: str = INFER, **headers: str) -> Request:
 
 
 def change_value(chance: random.Random) -> Request:
-    """Another value somewhere in the request."""
+    """Another value in the request."""
     data = valid()
     tensor = data["inputs"][0]
     target = chance.choice([*tensor, "inputs", "outputs", "parameters", "id"])
@@ -68,7 +68,7 @@ def change_value(chance: random.Random) -> Request:
 
 
 def change_data(chance: random.Random) -> Request:
-    """The tensor's values do not fit its shape or dtype."""
+    """Values that do not match the tensor's shape or dtype."""
     data = valid()
     data["inputs"][0]["data"] = chance.choice(
         (
@@ -86,7 +86,7 @@ def change_data(chance: random.Random) -> Request:
 
 
 def repeat(chance: random.Random) -> Request:
-    """Inputs or outputs several times, or unknown ones."""
+    """Repeated inputs or outputs, or unknown outputs."""
     data = valid()
     if chance.random() < 0.5:
         data["inputs"] = data["inputs"] * chance.choice((2, 100))
@@ -118,21 +118,21 @@ def no_json(chance: random.Random) -> Request:
 
 
 def binary(chance: random.Random) -> Request:
-    """Binary tensors whose size is a lie."""
+    """Binary tensors of wrong sizes."""
     data = valid()
     tensor = data["inputs"][0]
     del tensor["data"]
     tensor["parameters"] = {
         "binary_data_size": chance.choice((0, 1, 31, 32, 2**31, 2**63, -1))
     }
-    head = json.dumps(data).encode()
-    length = chance.choice((len(head), 0, -1, 1, 10**9, "x"))
-    body = head + struct.pack("8f", *range(8))[: chance.choice((0, 5, 32))]
+    header_json = json.dumps(data).encode()
+    length = chance.choice((len(header_json), 0, -1, 1, 10**9, "x"))
+    body = header_json + struct.pack("8f", *range(8))[: chance.choice((0, 5, 32))]
     return _post(body, **{"Inference-Header-Content-Length": str(length)})
 
 
 def shared_memory(chance: random.Random) -> Request:
-    """A region of memory that the client has no right to."""
+    """A region of shared memory without permission."""
     data = valid()
     tensor = data["inputs"][0]
     if chance.random() < 0.5:
@@ -144,12 +144,16 @@ def shared_memory(chance: random.Random) -> Request:
         }
         return _post(data)
     key = chance.choice(("/../../etc/passwd", "/x", "", "/" + "k" * 300))
-    wanted = {"key": key, "offset": chance.choice((0, -1, 2**63)), "byte_size": 2**40}
-    return _post(wanted, "/v2/systemsharedmemory/region/evil/register")
+    registration = {
+        "key": key,
+        "offset": chance.choice((0, -1, 2**63)),
+        "byte_size": 2**40,
+    }
+    return _post(registration, "/v2/systemsharedmemory/region/evil/register")
 
 
 def control(chance: random.Random) -> Request:
-    """The server's own settings, and models from elsewhere."""
+    """Changes of the server's settings and models."""
     log = {
         "log_file": chance.choice(("/tmp/../{victim}", "{victim}")),
         "log_info": True,
@@ -225,7 +229,7 @@ def run(
     """Send `count` requests, one after another, to one server of the repository."""
     from builder import serving
 
-    victim = folder / "given" / "victim.txt"
+    victim = folder / "watched" / "victim.txt"
     torch.manual_seed(0)
     x = torch.arange(8.0).reshape(2, 4)
     expected = Small().eval()(x).detach()
@@ -233,19 +237,19 @@ def run(
     with serving.serve(repository, **ports) as server:
         for seed in range(first_seed, first_seed + count):
             chance = random.Random(seed)
-            make = chance.choice(REQUESTS)
-            method, target, body, headers = make(chance)
+            create = chance.choice(REQUESTS)
+            method, target, body, headers = create(chance)
             body = body.replace(b"{victim}", str(victim).encode())
             request = (method, target, body, headers)
-            outcome, message = _judge(server, request, expected)
-            counts.add(make.__name__, outcome, f"seed {seed}: {message}")
+            outcome, message = _outcome(server, request, expected)
+            counts.add(create.__name__, outcome, f"seed {seed}: {message}")
             if server.process.poll() is not None:
                 return
     assert EXECUTED  # the caller watches the folder
 
 
-def _judge(server: Any, request: Request, expected: torch.Tensor) -> tuple[str, str]:
-    """What the server does with the request, and whether it answers right afterwards."""
+def _outcome(server: Any, request: Request, expected: torch.Tensor) -> tuple[str, str]:
+    """The outcome of the request. The server must return correct outputs afterwards."""
     try:
         status, text = _send(server.http_url, request)
     except TimeoutError:
@@ -254,22 +258,24 @@ def _judge(server: Any, request: Request, expected: torch.Tensor) -> tuple[str, 
         status, text = (
             400,
             str(error),
-        )  # the connection was closed, or the client itself refuses
+        )  # the server closed the connection, or the client refuses
     if server.process.poll() is not None:
         return "exit_70", f"the server ended: {request[:2]} {request[2][:200]!r}"
-    after = _right(_send(server.http_url, _post(valid()))[1], expected)
+    after = _is_correct(_send(server.http_url, _post(valid()))[1], expected)
     if after is not True:
         return (
-            "wrong_answers",
-            f"after {request[:2]} {request[2][:200]!r}: another answer",
+            "wrong_outputs",
+            f"after {request[:2]} {request[2][:200]!r}: wrong outputs",
         )
     if status == 200 and request[1] == INFER and _is_valid(request[2]):
-        return ("accepted_right" if _right(text, expected) else "wrong_answers"), text
-    return ("accepted_right" if status == 200 else "refused"), text
+        return (
+            "accepted_correct" if _is_correct(text, expected) else "wrong_outputs"
+        ), text
+    return ("accepted_correct" if status == 200 else "refused"), text
 
 
 def _is_valid(body: bytes) -> bool:
-    """Whether the body asks for the values that the right answer is known for."""
+    """Whether the body has the inputs of the valid request."""
     try:
         request = json.loads(body)["inputs"]
     except (ValueError, KeyError, TypeError):
@@ -277,7 +283,7 @@ def _is_valid(body: bytes) -> bool:
     return bool(request == valid()["inputs"])
 
 
-def _right(text: str, expected: torch.Tensor) -> bool:
+def _is_correct(text: str, expected: torch.Tensor) -> bool:
     try:
         data = json.loads(text)["outputs"][0]["data"]
     except (ValueError, KeyError, IndexError, TypeError):

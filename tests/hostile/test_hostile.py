@@ -1,4 +1,4 @@
-"""A few hostile inputs of each kind, and the figures of the last full run."""
+"""Short runs of hostile inputs, and the counts of the last full run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def behave(how: str, path: str, report: object) -> tuple[str, str]:
 
 @pytest.mark.slow
 def test_forbidden_outcomes_are_counted(tmp_path: Path) -> None:
-    """A defect, a hang and a written file are each counted."""
+    """A defect, a hang and a written file count as one each."""
     counts = Counts()
     cases = [
         Case(how, (how, str(tmp_path / "file")))
@@ -62,8 +62,8 @@ def test_forbidden_outcomes_are_counted(tmp_path: Path) -> None:
         )
 
     watch(tmp_path, counts, "seeds", act)
-    found = {name: count for name, count in counts.outcomes.items() if count}
-    assert found == {
+    outcomes = {name: count for name, count in counts.outcomes.items() if count}
+    assert outcomes == {
         "refused": 2,
         "ended_by_limit": 1,
         "exit_70": 1,
@@ -85,6 +85,6 @@ def test_short_run_of_each_suite_passes(suite: str) -> None:
         "--suite",
         suite,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout)[suite]["cases"] >= 4
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    assert json.loads(completed.stdout)[suite]["cases"] >= 4

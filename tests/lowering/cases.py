@@ -1,7 +1,7 @@
-"""Cases for each pass: a source graph, and inputs on which it must answer the same after the pass.
+"""Cases for each pass: a source graph, and inputs for which the outputs must not change.
 
-The text of both graphs stands in `expected/` (`tests.lowering.expected`), docs/lowering.md is
-generated from it.
+`expected/` contains the text of both graphs (`tests.lowering.expected`), from which
+docs/lowering.md is generated.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ PASSES = {step.name: step for step in ALL}
 
 
 def floats(*shape: int) -> torch.Tensor:
-    """The same random tensor every time."""
+    """A random tensor that is the same in every run."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
 @dataclass(frozen=True)
 class Case:
     """`source` is IR text or a function to script; `params` are bound to its trailing inputs; `raw`
-    skips what earlier passes do, `calls` leaves calls of functions, and `alone` shows what the pass
-    leaves before it is tidied.
+    skips constant propagation before the pass, `calls` keeps calls of functions, and `alone` skips
+    the cleanup passes. The text of the graph loses `removed` and contains `present`.
     """
 
     step: str
     source: str | Callable[..., Any]
     inputs: tuple[Any, ...]
-    gone: tuple[str, ...]
-    there: tuple[str, ...]
+    removed: tuple[str, ...]
+    present: tuple[str, ...]
     params: tuple[Any, ...] = ()
     context: Context = field(default_factory=Context)
     name: str = ""
@@ -64,27 +64,25 @@ class Case:
         return graph
 
     def lowered(self) -> Any:
-        """The graph after the pass, with the branches of formulas resolved and what nobody reads
-        removed.
-        """
+        """The graph after the pass and the cleanup passes."""
         graph = self.graph()
-        PASSES[self.step](graph, self.fresh())
+        PASSES[self.step](graph, self.new_context())
         if self.alone:
             return graph
-        for tidy in (
+        for cleanup in (
             "lower-tuples",
             "propagate-constants",
             "pool-constants",
             "eliminate-dead-code",
         ):
-            if tidy != self.step and not (
-                tidy == "lower-tuples" and "flatten" in self.step
+            if cleanup != self.step and not (
+                cleanup == "lower-tuples" and "flatten" in self.step
             ):
-                PASSES[tidy](graph)
+                PASSES[cleanup](graph)
         return graph
 
-    def fresh(self) -> Context:
-        """The context with its own lists, which the interface passes fill."""
+    def new_context(self) -> Context:
+        """The context with new lists, which the interface passes fill."""
         return replace(self.context, inputs=[], outputs=[])
 
     def text(self, *, lowered: bool) -> str:
@@ -92,14 +90,8 @@ class Case:
         return canonical(self.lowered() if lowered else self.graph())
 
 
-def plain(*args: Any, **kwargs: Any) -> Case:
-    return Case(*args, **kwargs)
-
-
 def weights(*scores: str) -> str:
-    """Attention's weights in IR; `scores` make %b of the queries %q, the keys %k and the number
-    %root.
-    """
+    """Attention's weights in IR; `scores` compute %b from the queries %q, the keys %k and %root."""
     return "\n".join(
         (
             "graph(%x : Tensor, %w : Tensor):",
@@ -116,9 +108,9 @@ def weights(*scores: str) -> str:
     )
 
 
-def guarded(x):
+def guard(x):
     if x.dim() != 2:
-        raise ValueError("two axes, please")
+        raise ValueError("not two axes")
     return x + 1
 
 
@@ -130,7 +122,7 @@ def nested_guard(x):
     return x + 1
 
 
-def asks(x):
+def environment_queries(x):
     if torch.is_grad_enabled() or x.requires_grad:
         return x * 2
     return x.to(x.device) + 1
@@ -146,11 +138,11 @@ def pair(x, state: tuple[torch.Tensor, torch.Tensor]):
     return x + state[0] * state[1]
 
 
-def structured(x):
+def nested_output(x):
     return {"hidden": x, "states": (x + 1, x + 2)}
 
 
-def looped(x):
+def loop(x):
     for i in range(3):
         x = x * 2 + i
     return x
@@ -193,7 +185,7 @@ def full_slice(x):
     return x[:, 1]
 
 
-def undone(x):
+def inverse_pairs(x):
     y = (
         x.t()
         .t()
@@ -217,7 +209,7 @@ def nested_cat(x):
     return joined.sum() + other_axis.sum()
 
 
-def twice(x):
+def equal_operators(x):
     return torch.relu(x) + torch.relu(x)
 
 
@@ -226,12 +218,12 @@ def tuples(x):
     return both[0] * both[1]
 
 
-def listed(x):
+def list_of_two(x):
     both = [x + 1, x + 2]
     return both[1] * len(both)
 
 
-def reason(x):
+def condition_on_text(x):
     why = ""
     if x.dim() != 2:
         why = f"{x.dim()} axes"
@@ -249,9 +241,9 @@ def unpacked_sizes(x):
     return x.reshape(t, n)
 
 
-def rotated(x, angles):
-    turns = torch.polar(torch.ones_like(angles), angles)
-    return torch.view_as_real(torch.view_as_complex(x) * turns)
+def rotary_embedding(x, angles):
+    rotations = torch.polar(torch.ones_like(angles), angles)
+    return torch.view_as_real(torch.view_as_complex(x) * rotations)
 
 
 def spectrum(x):
@@ -259,12 +251,12 @@ def spectrum(x):
     return torch.stft(x, 16, 4, window=window, center=False, return_complex=True).abs()
 
 
-def masked(x):
+def masked_update(x):
     large = x > 1
     return torch.index_put(x, [large], torch.log(x[large]) + 1), x[x < 0].sum()
 
 
-def compares(x):
+def dtype_of_comparison(x):
     mask = x > 0
     if mask.dtype == torch.bool:
         return mask.logical_not()
@@ -327,7 +319,7 @@ def conv_transpose1d(x, w):
     return torch.conv_transpose1d(x, w, None, 2, 1, 0, 1, 1)
 
 
-def addmm_whole(x, y, b):
+def addmm_integers(x, y, b):
     return torch.addmm(b, x, y, beta=2, alpha=3)
 
 
@@ -339,15 +331,15 @@ def pad_reflect_1d(x):
     return torch.nn.functional.pad(x, [2, 1], "reflect")
 
 
-def pad_whole(x):
+def pad_integers(x):
     return torch.nn.functional.pad(x, [1, 0, 0, 1])
 
 
-def log_soft_cast(x):
+def log_softmax_cast(x):
     return torch.log_softmax(x, 0, dtype=torch.float32)
 
 
-def tile_known(x):
+def tile_known_size(x):
     return x.tile([2, 3]) + x.tile([2, 3])
 
 
@@ -367,11 +359,11 @@ def addmm_scaled(x, y, b):
     return torch.addmm(b, x, y, beta=0.5, alpha=2)
 
 
-def addmm_without(x, y, b):
+def addmm_beta_0(x, y, b):
     return torch.addmm(b, x, y, beta=0)
 
 
-def old_linear(x, w, b):
+def linear_in_both_branches(x, w, b):
     if x.dim() == 2:  # noqa: SIM108
         y = torch.nn.functional.linear(x, w, b)
     else:
@@ -379,7 +371,7 @@ def old_linear(x, w, b):
     return y
 
 
-def flat_flat(x, w):
+def flatten_twice(x, w):
     return torch.nn.functional.linear(x.flatten(2).flatten(1), w)
 
 
@@ -397,7 +389,7 @@ def as_type(x, y):
     return x.type_as(y) + y
 
 
-def tiled(x):
+def tile(x):
     return x.tile([2]) + x.tile([1, 2])
 
 
@@ -405,11 +397,11 @@ def views(x, y):
     return x.view(-1) + y.view_as(x).reshape_as(x).view(-1)
 
 
-def log_soft(x):
+def log_softmax(x):
     return torch.log_softmax(x, -1)
 
 
-def floors(x, y):
+def floor_division(x, y):
     return torch.floor_divide(x, y) + x // -3
 
 
@@ -420,16 +412,16 @@ def native_attention(q, wi, bi, wo, bo):
     return a, b
 
 
-def copied(x):
+def copies(x):
     return x.clone() + x.contiguous() + x.detach()
 
 
-def dropped(x):
+def dropout(x):
     y = torch.feature_dropout(torch.dropout(x, 0.5, False), 0.1, False)
     return torch.alpha_dropout(y, 0.0, True)
 
 
-def set_unknown(x, y, i: int):
+def select_scatter_unknown_index(x, y, i: int):
     return torch.select_scatter(x, y, 0, i)
 
 
@@ -437,11 +429,11 @@ def silu_and_relu(x):
     return torch.relu(torch.nn.functional.silu(x))
 
 
-def fake_quantized(x, scale, zero_point):
+def fake_quantize(x, scale, zero_point):
     return torch.fake_quantize_per_tensor_affine(x, scale, zero_point, 0, 255)
 
 
-def helped(x):
+def calls_helper(x):
     return _helper(x) * _helper(x + 1)
 
 
@@ -511,9 +503,9 @@ _NATIVE = (floats(24, 8), floats(24), floats(8, 8), floats(8))
 
 UNROLLED = "prim::Loop"
 CASES = (
-    plain(
+    Case(
         "inline",
-        helped,
+        calls_helper,
         (_X,),
         ("prim::CallFunction",),
         ("aten::relu",),
@@ -521,7 +513,7 @@ CASES = (
         raw=True,
         alone=True,
     ),
-    plain(
+    Case(
         "mark-fallback",
         """graph(%x : Tensor):
           %y : Tensor = aten::relu(%x)
@@ -529,11 +521,11 @@ CASES = (
         (_X,),
         (),
         ("aten::relu(",),
-        name="a graph that names no module",
+        name="graph without module names",
         context=Context(fallback_modules=("Swish",)),
         alone=True,
     ),
-    plain(
+    Case(
         "remove-guards",
         """graph(%x : Tensor):
           %y : Tensor = prim::unchecked_cast(%x)
@@ -544,7 +536,7 @@ CASES = (
         ("aten::relu",),
         alone=True,
     ),
-    plain(
+    Case(
         "precision",
         silu_and_relu,
         (_X,),
@@ -553,8 +545,8 @@ CASES = (
         context=Context(precision=half_and_back),
         name="a policy",
     ),
-    plain("precision", silu_and_relu, (_X,), (), ("aten::silu",), name="no policy"),
-    plain(
+    Case("precision", silu_and_relu, (_X,), (), ("aten::silu",), name="no policy"),
+    Case(
         "pool-constants",
         """graph(%x : Tensor, %v : Tensor, %w : Tensor):
           %one : int = prim::Constant[value=1]()
@@ -571,7 +563,7 @@ CASES = (
         raw=True,
         alone=True,
     ),
-    plain(
+    Case(
         "unpack-transformer-encoder-layer",
         encoder_layer,
         (floats(2, 3, 8),),
@@ -579,17 +571,17 @@ CASES = (
         ("aten::layer_norm", "aten::softmax"),
         _LAYER,
     ),
-    plain(
+    Case(
         "peephole",
-        undone,
+        inverse_pairs,
         (_X,),
         ("aten::t(", "transpose", "permute", "neg", "expand"),
         ("aten::reshape",),
     ),
-    plain("peephole", nested_cat, (_X,), (), ("aten::cat",)),
-    plain("remove-full-slices", full_slice, (_X,), ("aten::slice",), ("aten::select",)),
-    plain("flatten-inputs", optional, (_X,), (), (), name="optional input"),
-    plain(
+    Case("peephole", nested_cat, (_X,), (), ("aten::cat",)),
+    Case("remove-full-slices", full_slice, (_X,), ("aten::slice",), ("aten::select",)),
+    Case("flatten-inputs", optional, (_X,), (), (), name="optional input"),
+    Case(
         "flatten-inputs",
         pair,
         (_X, _X, _X),
@@ -597,17 +589,21 @@ CASES = (
         ("prim::TupleConstruct",),
         name="tuple",
     ),
-    plain(
-        "flatten-outputs", structured, (_X,), ("prim::DictConstruct",), ("aten::add",)
+    Case(
+        "flatten-outputs",
+        nested_output,
+        (_X,),
+        ("prim::DictConstruct",),
+        ("aten::add",),
     ),
-    plain(
+    Case(
         "resolve-environment",
-        asks,
+        environment_queries,
         (_X,),
         ("is_grad_enabled", "requires_grad(", "prim::device"),
         ("aten::add",),
     ),
-    plain(
+    Case(
         "propagate-constants",
         constant_sum,
         (_X,),
@@ -615,14 +611,14 @@ CASES = (
         ("aten::add",),
         raw=True,
     ),
-    plain(
+    Case(
         "eliminate-exceptions",
-        guarded,
+        guard,
         (_X,),
         ("prim::If", "RaiseException"),
         ("aten::add",),
     ),
-    plain(
+    Case(
         "eliminate-exceptions",
         nested_guard,
         (_X,),
@@ -630,7 +626,7 @@ CASES = (
         ("aten::add",),
         name="nested",
     ),
-    plain(
+    Case(
         "select-by-size",
         """graph(%x : Tensor):
           %none : NoneType = prim::Constant()
@@ -653,7 +649,7 @@ CASES = (
         (),
         ("prim::If",),
     ),
-    plain(
+    Case(
         "resolve-static-ifs",
         """graph(%x : Tensor):
           %yes : bool = prim::Constant[value=1]()
@@ -669,36 +665,44 @@ CASES = (
         ("aten::relu",),
         raw=True,
     ),
-    plain("unroll-loops", looped, (_X,), (UNROLLED,), ("aten::mul",)),
-    plain(
+    Case("unroll-loops", loop, (_X,), (UNROLLED,), ("aten::mul",)),
+    Case(
         "unroll-loops", nested_loops, (_X,), (UNROLLED,), ("aten::add",), name="nested"
     ),
-    plain(
+    Case(
         "unroll-loops",
-        looped,
+        loop,
         (_X,),
         (),
         (UNROLLED,),
         context=Context(unroll_limit=2),
         name="beyond the limit",
     ),
-    plain("remove-dropout", dropped, (_X,), ("dropout",), ()),
-    plain(
+    Case("remove-dropout", dropout, (_X,), ("dropout",), ()),
+    Case(
         "unify-fake-quantize",
-        fake_quantized,
+        fake_quantize,
         (_X,),
         ("Float(1",),
         ("float = prim::Constant[value=0.25]", "fake_quantize_per_tensor_affine"),
         (torch.tensor([0.25]), torch.tensor([3], dtype=torch.int32)),
     ),
-    plain("functionalize", in_place, (_X,), ("copy_",), ("aten::cat",)),
-    plain(
-        "peephole-lists", listed, (_X,), ("__getitem__", "aten::len"), ("aten::mul",)
+    Case("functionalize", in_place, (_X,), ("copy_",), ("aten::cat",)),
+    Case(
+        "peephole-lists",
+        list_of_two,
+        (_X,),
+        ("__getitem__", "aten::len"),
+        ("aten::mul",),
     ),
-    plain("fold-string-lengths", reason, (_X,), ("aten::len",), ("aten::ne",)),
-    plain("lower-tuples", tuples, (_X,), ("Tuple",), ("aten::mul",)),
-    plain("eliminate-common-subexpressions", twice, (_X,), (), ("aten::relu",)),
-    plain(
+    Case(
+        "fold-string-lengths", condition_on_text, (_X,), ("aten::len",), ("aten::ne",)
+    ),
+    Case("lower-tuples", tuples, (_X,), ("Tuple",), ("aten::mul",)),
+    Case(
+        "eliminate-common-subexpressions", equal_operators, (_X,), (), ("aten::relu",)
+    ),
+    Case(
         "eliminate-dead-code",
         """graph(%x : Tensor):
           %y : Tensor = aten::relu(%x)
@@ -709,17 +713,17 @@ CASES = (
         ("aten::relu",),
         raw=True,
     ),
-    plain(
+    Case(
         "view-to-reshape",
         views,
         (floats(3, 4), floats(12)),
         ("aten::view", "reshape_as"),
         ("aten::reshape",),
     ),
-    plain("remove-contiguous", copied, (_X,), ("contiguous",), ("aten::clone",)),
-    plain("remove-clone", copied, (_X,), ("clone",), ("aten::detach",)),
-    plain("remove-detach", copied, (_X,), ("detach",), ("aten::clone",)),
-    plain(
+    Case("remove-contiguous", copies, (_X,), ("contiguous",), ("aten::clone",)),
+    Case("remove-clone", copies, (_X,), ("clone",), ("aten::detach",)),
+    Case("remove-detach", copies, (_X,), ("detach",), ("aten::clone",)),
+    Case(
         "unpack-native-multi-head-attention",
         native_attention,
         (floats(2, 3, 8),),
@@ -727,7 +731,7 @@ CASES = (
         ("aten::softmax",),
         _NATIVE,
     ),
-    plain(
+    Case(
         "unpack-scaled-dot-product-attention",
         attention,
         _Q,
@@ -735,7 +739,7 @@ CASES = (
         ("aten::softmax",),
         name="scale",
     ),
-    plain(
+    Case(
         "unpack-scaled-dot-product-attention",
         attention_causal,
         _Q,
@@ -743,7 +747,7 @@ CASES = (
         ("aten::softmax",),
         name="causal",
     ),
-    plain(
+    Case(
         "unpack-scaled-dot-product-attention",
         attention_masked,
         (*_Q, _MASK),
@@ -751,7 +755,7 @@ CASES = (
         ("softmax",),
         name="bool mask",
     ),
-    plain(
+    Case(
         "unpack-scaled-dot-product-attention",
         attention_masked,
         (*_Q, floats(5, 5)),
@@ -759,7 +763,7 @@ CASES = (
         (),
         name="float mask",
     ),
-    plain(
+    Case(
         "unpack-scaled-dot-product-attention",
         attention_grouped,
         _GROUPED,
@@ -767,7 +771,7 @@ CASES = (
         (),
         name="grouped",
     ),
-    plain(
+    Case(
         "unpack-pad",
         pad_constant,
         (_X,),
@@ -775,7 +779,7 @@ CASES = (
         ("constant_pad_nd",),
         name="constant",
     ),
-    plain(
+    Case(
         "unpack-pad",
         pad_reflect_3d,
         (floats(1, 2, 3, 4, 5),),
@@ -783,7 +787,7 @@ CASES = (
         ("reflection_pad3d",),
         name="reflect",
     ),
-    plain(
+    Case(
         "unpack-pad",
         pad_replicate,
         (floats(1, 2, 3, 4),),
@@ -791,7 +795,7 @@ CASES = (
         ("replication_pad2d",),
         name="replicate",
     ),
-    plain(
+    Case(
         "unpack-pad",
         pad_circular,
         (floats(1, 2, 3, 4),),
@@ -799,7 +803,7 @@ CASES = (
         ("aten::cat",),
         name="circular",
     ),
-    plain(
+    Case(
         "unpack-pad",
         pad_circular_cropping,
         (floats(1, 2, 3, 4),),
@@ -807,7 +811,7 @@ CASES = (
         ("aten::cat",),
         name="circular, cropping",
     ),
-    plain(
+    Case(
         "unify-convolutions",
         conv1d_same,
         (floats(1, 2, 9),),
@@ -816,7 +820,7 @@ CASES = (
         (floats(3, 2, 4),),
         name="same",
     ),
-    plain(
+    Case(
         "unify-convolutions",
         conv2d_grouped,
         (floats(1, 4, 9, 9),),
@@ -824,7 +828,7 @@ CASES = (
         ("_convolution",),
         (floats(6, 2, 3, 3), floats(6)),
     ),
-    plain(
+    Case(
         "unify-convolutions",
         conv2d_grouped,
         (floats(4, 9, 9),),
@@ -834,7 +838,7 @@ CASES = (
         context=Context(specs=(TensorSpec("float32", (4, 9, 9)),)),
         name="no batch",
     ),
-    plain(
+    Case(
         "unify-convolutions",
         conv1d_unbatched,
         (floats(2, 9).double(),),
@@ -844,7 +848,7 @@ CASES = (
         context=Context(specs=(TensorSpec("float64", (2, 9)),)),
         name="no batch, float64",
     ),
-    plain(
+    Case(
         "unify-convolutions",
         conv_transpose1d,
         (floats(2, 3, 5),),
@@ -852,23 +856,23 @@ CASES = (
         ("_convolution",),
         (floats(3, 2, 4),),
     ),
-    plain(
+    Case(
         "unpack-addmm",
-        addmm_whole,
+        addmm_integers,
         (_W, _W.t(), torch.ones(2, 2, dtype=torch.int64)),
         ("addmm",),
         ("matmul",),
     ),
-    plain(
+    Case(
         "fuse-linear",
         matmul_of_integers,
         (_W,),
         (),
         ("aten::matmul",),
         (_W.t(),),
-        name="whole numbers stay",
+        name="integers stay",
     ),
-    plain(
+    Case(
         "fuse-linear",
         matmul_bias,
         (_X,),
@@ -877,7 +881,7 @@ CASES = (
         (MAT, floats(1, 3)),
         name="no bias",
     ),
-    plain(
+    Case(
         "unpack-pad",
         pad_reflect_1d,
         (floats(2, 3, 4),),
@@ -885,26 +889,30 @@ CASES = (
         ("reflection_pad1d",),
         name="reflect 1-D",
     ),
-    plain(
+    Case(
         "unpack-pad",
-        pad_whole,
+        pad_integers,
         (torch.tensor([[1, 2]]),),
         ("aten::pad",),
         ("constant_pad",),
-        name="whole numbers",
+        name="integers",
     ),
-    plain(
+    Case(
         "unpack-log-softmax",
-        log_soft_cast,
+        log_softmax_cast,
         (_X.half(),),
         ("log_softmax",),
         ("aten::to", "aten::amax"),
         name="cast",
     ),
-    plain(
-        "tile-to-repeat", tile_known, (floats(4),), ("aten::tile",), ("aten::repeat",)
+    Case(
+        "tile-to-repeat",
+        tile_known_size,
+        (floats(4),),
+        ("aten::tile",),
+        ("aten::repeat",),
     ),
-    plain(
+    Case(
         "unify-convolutions",
         conv3d_valid,
         (floats(1, 2, 4, 4, 4),),
@@ -912,7 +920,7 @@ CASES = (
         ("_convolution",),
         (floats(3, 2, 2, 2, 2),),
     ),
-    plain(
+    Case(
         "unify-convolutions",
         conv_transposed,
         (floats(1, 2, 5, 5),),
@@ -920,7 +928,7 @@ CASES = (
         ("_convolution",),
         (floats(2, 3, 3, 3), floats(3)),
     ),
-    plain(
+    Case(
         "unpack-aliases",
         """graph(%x : Tensor, %y : Tensor):
           %z : Tensor = aten::multiply(%x, %y)
@@ -930,34 +938,34 @@ CASES = (
         ("true_divide", "multiply"),
         ("aten::div", "aten::mul"),
     ),
-    plain("unpack-silu", silu, (_X,), ("silu",), ("aten::sigmoid",)),
-    plain("unpack-log-softmax", log_soft, (_X,), ("log_softmax",), ("aten::amax",)),
-    plain(
+    Case("unpack-silu", silu, (_X,), ("silu",), ("aten::sigmoid",)),
+    Case("unpack-log-softmax", log_softmax, (_X,), ("log_softmax",), ("aten::amax",)),
+    Case(
         "unpack-log-softmax",
-        log_soft,
+        log_softmax,
         (_X * 1000,),
         ("log_softmax",),
         (),
         name="underflow",
     ),
-    plain(
+    Case(
         "unpack-floor-divide",
-        floors,
+        floor_division,
         _INTS,
         ("floor_divide",),
         ("aten::div",),
         name="integers",
     ),
-    plain("unpack-rsqrt", rsqrt, (floats(4).abs(),), ("rsqrt",), ("aten::reciprocal",)),
-    plain(
+    Case("unpack-rsqrt", rsqrt, (floats(4).abs(),), ("rsqrt",), ("aten::reciprocal",)),
+    Case(
         "unpack-select-scatter",
-        set_unknown,
+        select_scatter_unknown_index,
         (_X, floats(4), -1),
         ("select_scatter",),
         ("aten::where",),
     ),
-    plain("tile-to-repeat", tiled, (_X,), ("aten::tile",), ("aten::repeat",)),
-    plain(
+    Case("tile-to-repeat", tile, (_X,), ("aten::tile",), ("aten::repeat",)),
+    Case(
         "fuse-linear",
         matmul_bias,
         (floats(2, 5, 4),),
@@ -965,7 +973,7 @@ CASES = (
         ("aten::linear",),
         (MAT, VEC),
     ),
-    plain(
+    Case(
         "fuse-linear",
         addmm_plain,
         (_X,),
@@ -974,41 +982,41 @@ CASES = (
         (MAT, VEC),
         name="addmm",
     ),
-    plain(
+    Case(
         "fuse-addmm-branches",
-        old_linear,
+        linear_in_both_branches,
         (_X,),
         ("prim::If",),
         ("aten::linear",),
         (MAT.t(), VEC),
     ),
-    plain(
+    Case(
         "fuse-flatten-linear",
-        flat_flat,
+        flatten_twice,
         (floats(2, 2, 2, 2),),
         (),
         ("aten::linear",),
         (floats(3, 8),),
     ),
-    plain("unpack-addmm", addmm_scaled, (_X, MAT, VEC), ("addmm",), ("aten::matmul",)),
-    plain(
+    Case("unpack-addmm", addmm_scaled, (_X, MAT, VEC), ("addmm",), ("aten::matmul",)),
+    Case(
         "unpack-addmm",
-        addmm_without,
+        addmm_beta_0,
         (_X, MAT, VEC * float("nan")),
         ("addmm",),
         ("aten::matmul",),
         name="beta 0",
     ),
-    plain("unpack-type-as", as_type, (_X, _X.double()), ("type_as",), ("aten::to",)),
-    plain("unify-to", casts, (_X, _X.double()), ("Device",), ("aten::to",)),
-    plain(
+    Case("unpack-type-as", as_type, (_X, _X.double()), ("type_as",), ("aten::to",)),
+    Case("unify-to", casts, (_X, _X.double()), ("Device",), ("aten::to",)),
+    Case(
         "split-complex",
-        rotated,
+        rotary_embedding,
         (floats(3, 4, 2), floats(3, 4)),
         ("view_as", "polar", "complex"),
         ("aten::cos",),
     ),
-    plain(
+    Case(
         "split-complex",
         """graph(%x : Tensor, %c : Tensor):
           %z : Tensor = aten::mul(%x, %c)
@@ -1020,18 +1028,20 @@ CASES = (
         params=(torch.complex(floats(3, 4), floats(4, 3).t()),),
         name="a constant",
     ),
-    plain(
+    Case(
         "split-complex",
         spectrum,
         (floats(40),),
         ("aten::abs",),
         ("aten::stft", "aten::hypot"),
     ),
-    plain("fold-known-facts", compares, (_X,), ("prim::If",), ("logical_not",)),
-    plain("remove-casts", same_casts, (_X,), ("aten::to",), ("aten::gt",)),
-    plain(
+    Case(
+        "fold-known-facts", dtype_of_comparison, (_X,), ("prim::If",), ("logical_not",)
+    ),
+    Case("remove-casts", same_casts, (_X,), ("aten::to",), ("aten::gt",)),
+    Case(
         "masks-to-where",
-        masked,
+        masked_update,
         (_X,),
         ("aten::index",),
         ("aten::where",),
@@ -1039,7 +1049,7 @@ CASES = (
             specs=(TensorSpec("float32", ("n", 4), dims={"n": (1, 3, 8)}),)
         ),
     ),
-    plain(
+    Case(
         "fold-scalar-chains",
         """graph(%x : Tensor, %two : Tensor):
           %zero : int = prim::Constant[value=0]()
@@ -1054,7 +1064,7 @@ CASES = (
         ("aten::mul",),
         (torch.tensor(2),),
     ),
-    plain(
+    Case(
         "fold-scalar-tensors",
         """graph(%x : Tensor, %w : Tensor, %half : Tensor):
           %none : NoneType = prim::Constant()
@@ -1066,7 +1076,7 @@ CASES = (
         ("float = prim::Constant[value=0.5]",),
         (MAT.t(), torch.tensor(0.5)),
     ),
-    plain(
+    Case(
         "scale-queries",
         weights("%a = aten::matmul(%q, %k)", "%b = aten::div(%a, %root)"),
         (_X,),
@@ -1074,7 +1084,7 @@ CASES = (
         ("aten::div(%5",),
         (MAT.t(),),
     ),
-    plain(
+    Case(
         "scale-scores",
         weights("%a = aten::div(%q, %root)", "%b = aten::matmul(%a, %k)"),
         (_X,),
@@ -1082,7 +1092,7 @@ CASES = (
         ("aten::div(%8",),
         (MAT.t(),),
     ),
-    plain(
+    Case(
         "fold-widths",
         """graph(%x : Tensor, %w : Tensor):
           %none : NoneType = prim::Constant()
@@ -1099,7 +1109,7 @@ CASES = (
         ("aten::reshape",),
         (floats(4, 4),),
     ),
-    plain(
+    Case(
         "fold-widths",
         """graph(%x : Tensor, %y : Tensor, %w : Tensor):
           %none : NoneType = prim::Constant()
@@ -1121,7 +1131,7 @@ CASES = (
         ),
         name="read by a layer alone",
     ),
-    plain(
+    Case(
         "split-projections",
         """graph(%x : Tensor, %w : Tensor):
           %none : NoneType = prim::Constant()
@@ -1140,7 +1150,7 @@ CASES = (
         (floats(6, 4),),
         context=Context(specs=(TensorSpec("float32", (3, 4)),)),
     ),
-    plain(
+    Case(
         "merge-reshapes",
         """graph(%x : Tensor):
           %zero : int = prim::Constant[value=0]()
@@ -1159,7 +1169,7 @@ CASES = (
         ("aten::transpose",),
         ("aten::permute",),
     ),
-    plain(
+    Case(
         "sink-transposes",
         """graph(%x : Tensor, %w : Tensor):
           %none : NoneType = prim::Constant()
@@ -1187,9 +1197,7 @@ CASES = (
             )
         ),
     ),
-    plain("fold-sizes", size_chain, (_X,), ("__getitem__",), ("aten::size",)),
-    plain("fold-sizes", unpacked_sizes, (_X,), ("prim::ListUnpack",), ("aten::size",)),
-    plain(
-        "fold-neutral-arithmetic", size_chain, (_X,), ("aten::mul",), ("aten::size",)
-    ),
+    Case("fold-sizes", size_chain, (_X,), ("__getitem__",), ("aten::size",)),
+    Case("fold-sizes", unpacked_sizes, (_X,), ("prim::ListUnpack",), ("aten::size",)),
+    Case("fold-neutral-arithmetic", size_chain, (_X,), ("aten::mul",), ("aten::size",)),
 )

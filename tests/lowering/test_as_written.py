@@ -1,5 +1,5 @@
-"""Writes in place that values cannot tell: the graph as written, for torch alone, harmless to the
-next request.
+"""In-place writes that cannot become values: torch runs the graph as written, and the next request
+is not affected.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from builder.lowering import LoweredGraph, as_written, lower
 
 
 class Overlapping(nn.Module):
-    """Through windows of what a layer made, and of what the request brought."""
+    """Writes through overlapping windows of a layer's output and of an input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Overlapping(nn.Module):
 
 
 class Counting(nn.Module):
-    """The next request would read what this one wrote."""
+    """Writes a buffer that the next request would read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,17 +39,15 @@ class Counting(nn.Module):
         return x + self.count
 
 
-def whole(module: nn.Module) -> LoweredGraph:
+def lowered_as_written(module: nn.Module) -> LoweredGraph:
     scripted = torch.jit.script(module.eval())
     with pytest.raises(InPlaceError) as reason:
         lower(scripted)
     return as_written(scripted, reason.value)
 
 
-def test_torch_answers_as_the_module_and_what_the_request_brought_is_as_it_was() -> (
-    None
-):
-    graph = whole(Overlapping())
+def test_graph_as_written_matches_module_and_keeps_inputs() -> None:
+    graph = lowered_as_written(Overlapping())
     assert (
         graph.inputs == ("x", "scale")
         and graph.outputs == ("y", "x")
@@ -57,16 +55,16 @@ def test_torch_answers_as_the_module_and_what_the_request_brought_is_as_it_was()
     )
     for size in (8, 5):
         x, scale = torch.randn(2, 3, size), torch.tensor(0.5)
-        given = x.clone()
+        original = x.clone()
         for _ in range(2):
             output = dict(zip(graph.outputs, graph.run(x, scale), strict=True))
-            assert torch.equal(x, given)
-            for name, wanted in Overlapping()(given.clone(), scale).items():
-                torch.testing.assert_close(output[name], wanted)
+            assert torch.equal(x, original)
+            for name, expected in Overlapping()(original.clone(), scale).items():
+                torch.testing.assert_close(output[name], expected)
 
 
 class Sorted(nn.Module):
-    """A list of numbers that only the data tell."""
+    """Sorts a list of data-dependent numbers."""
 
     def forward(self, x: Tensor) -> Tensor:
         sizes = [int(x.abs().max()) + 1, 1]
@@ -74,26 +72,30 @@ class Sorted(nn.Module):
         return x.unsqueeze(0).repeat(sizes + [1] * (x.dim() - 1))
 
 
-def test_a_list_whose_content_only_the_data_tell_is_written_in_torch() -> None:
-    graph, x = whole(Sorted()), torch.tensor([[2.5, -1.0]])
+def test_write_to_list_of_data_dependent_content_runs_in_torch() -> None:
+    graph, x = lowered_as_written(Sorted()), torch.tensor([[2.5, -1.0]])
     assert "changes a container whose content is known" in graph.as_written
     for _ in range(2):
         torch.testing.assert_close(graph.run(x)[0], Sorted()(x))
 
 
-def test_it_is_saved_and_read_again() -> None:
+def test_graph_as_written_saves_and_loads() -> None:
     import io
 
-    graph, buffer, x = whole(Overlapping()), io.BytesIO(), torch.randn(2, 3, 8)
+    graph, buffer, x = (
+        lowered_as_written(Overlapping()),
+        io.BytesIO(),
+        torch.randn(2, 3, 8),
+    )
     graph.save(buffer)
     buffer.seek(0)
     saved = torch.jit.load(buffer)
-    for got, wanted in zip(
+    for loaded_output, expected in zip(
         saved(x, torch.tensor(1.0)), graph.run(x, torch.tensor(1.0)), strict=True
     ):
-        assert torch.equal(got, wanted)
+        assert torch.equal(loaded_output, expected)
 
 
-def test_what_would_change_the_model_for_the_next_request_stays_refused() -> None:
+def test_write_to_model_constant_is_refused() -> None:
     with pytest.raises(InPlaceError, match="changes a constant of the model"):
-        whole(Counting())
+        lowered_as_written(Counting())

@@ -1,5 +1,5 @@
-"""Where the scale of attention stands, where the queries are certainly floats: before the product
-for half precision, behind it for full.
+"""The scale of attention moves before the product for half precision, and after it for full
+precision, if the queries are certainly floats.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.torchscript.saving import saved
 
 
 class Attention(nn.Module):
-    """Written out as published models have it; `reads` says what else reads the scores."""
+    """Attention of published models, written with matmul; `reads` names what is also an output."""
 
     def __init__(self, reads: str = "") -> None:
         super().__init__()
@@ -36,9 +36,9 @@ class Attention(nn.Module):
         return torch.matmul(weights, v), scores if self.reads == "product" else weights
 
 
-def scaled_first(module: nn.Module, x: Tensor) -> bool:
-    """Whether a division makes what the first product multiplies for half precision; it does not
-    for full.
+def scales_first_in_half_precision(module: nn.Module, x: Tensor) -> bool:
+    """Whether the form for half precision scales before the first product; the form for full
+    precision must not.
     """
     half, full = forms(module, x)
     assert not scales_first(full)
@@ -46,17 +46,17 @@ def scaled_first(module: nn.Module, x: Tensor) -> bool:
 
 
 def forms(module: nn.Module, x: Tensor) -> list[LoweredGraph]:
-    """For half precision and for full; the answers of both stay what they were."""
+    """The forms for half and full precision; both must give the module's outputs."""
     lowered = builder.lower(saved(torch.jit.trace(module.eval(), x, check_trace=False)))
     found = [for_precision(lowered, half) for half in (True, False)]
     for form in found:
-        for got, wanted in zip(form.run(x), module(x), strict=True):
-            torch.testing.assert_close(got, wanted)
+        for output, expected in zip(form.run(x), module(x), strict=True):
+            torch.testing.assert_close(output, expected)
     return found
 
 
 def scales_first(lowered: LoweredGraph) -> bool:
-    """Whether a quotient or a multiple is what the first product multiplies, moved or not."""
+    """Whether the first product's operand is a quotient or a multiple, also behind moved axes."""
     operand = (
         next(node for node in lowered.graph.nodes() if node.kind() == "aten::matmul")
         .inputsAt(0)
@@ -67,27 +67,31 @@ def scales_first(lowered: LoweredGraph) -> bool:
     return operand.kind() in ("aten::div", "aten::mul")
 
 
-def test_the_scale_comes_before_the_product() -> None:
-    assert scaled_first(Attention(), torch.randn(2, 5, 12))
+def test_scale_moves_before_product_in_half_precision() -> None:
+    assert scales_first_in_half_precision(Attention(), torch.randn(2, 5, 12))
 
 
-def test_scores_that_others_read_stay_as_they_are() -> None:
-    assert not scaled_first(Attention("product"), torch.randn(2, 5, 12))
+def test_scores_with_another_reader_keep_their_scale() -> None:
+    assert not scales_first_in_half_precision(
+        Attention("product"), torch.randn(2, 5, 12)
+    )
 
 
-def test_attention_in_half_stays_as_it_is() -> None:
-    """8.6 on an H200: "Could not find any implementation", with the scale in front of the
+def test_attention_of_float16_keeps_its_scale() -> None:
+    """TensorRT 8.6 on an H200: "Could not find any implementation", if the scale is before the
     product.
     """
-    assert not scaled_first(Attention().half(), torch.randn(2, 5, 12).half())
+    assert not scales_first_in_half_precision(
+        Attention().half(), torch.randn(2, 5, 12).half()
+    )
 
 
 MASKS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "added": lambda scores, mask: scores + mask.float(),
-    "added to": lambda scores, mask: mask.float() + scores,
-    "filled": lambda scores, mask: scores.masked_fill(mask, -1e4),
-    "chosen": lambda scores, mask: torch.where(mask, -1e4, scores),
-    "biased and filled": (
+    "scores + mask": lambda scores, mask: scores + mask.float(),
+    "mask + scores": lambda scores, mask: mask.float() + scores,
+    "masked_fill": lambda scores, mask: scores.masked_fill(mask, -1e4),
+    "where": lambda scores, mask: torch.where(mask, -1e4, scores),
+    "bias and masked_fill": (
         lambda scores, mask: (scores + 0.5 * mask).masked_fill(mask, float("-inf"))
     ),
 }
@@ -108,12 +112,12 @@ class Masked(nn.Module):
 
 
 @pytest.mark.parametrize("mask", list(MASKS))
-def test_a_mask_stays_behind_the_product(mask: str) -> None:
-    assert scaled_first(Masked(MASKS[mask]), torch.randn(2, 5, 12))
+def test_mask_stays_after_product_when_scale_moves(mask: str) -> None:
+    assert scales_first_in_half_precision(Masked(MASKS[mask]), torch.randn(2, 5, 12))
 
 
-class Weighed(nn.Module):
-    """The sum is a quotient's times the scores: no mask."""
+class AddedWithAlpha(nn.Module):
+    """The sum multiplies the scores by alpha, so the other operand is not a mask."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,8 +129,8 @@ class Weighed(nn.Module):
         return (torch.softmax(torch.add(torch.ones(5, 5), scores, alpha=3), dim=-1),)
 
 
-def test_scores_that_are_weighed_in_a_sum_stay_as_they_are() -> None:
-    assert not scaled_first(Weighed(), torch.randn(2, 5, 12))
+def test_scores_multiplied_by_alpha_keep_their_scale() -> None:
+    assert not scales_first_in_half_precision(AddedWithAlpha(), torch.randn(2, 5, 12))
 
 
 class Raw(nn.Module):
@@ -135,25 +139,25 @@ class Raw(nn.Module):
 
 
 @pytest.mark.parametrize("x", [torch.randint(-3, 3, (2, 5, 4)), torch.randn(2, 5, 4)])
-def test_what_may_be_integers_stays_as_it_is(x: Tensor) -> None:
-    assert not scaled_first(Raw(), x)
+def test_scale_of_possible_integers_is_not_moved(x: Tensor) -> None:
+    assert not scales_first_in_half_precision(Raw(), x)
 
 
 class Fused(nn.Module):
-    """torch's own attention, whose formula scales the queries."""
+    """torch's attention, whose decomposition scales the queries."""
 
-    def __init__(self, mask: Tensor | None = None, joined: bool = False) -> None:
+    def __init__(self, mask: Tensor | None = None, concatenated: bool = False) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.query, self.key, self.value = (nn.Linear(12, 12) for _ in range(3))
-        self.mask, self.joined = mask, joined
+        self.mask, self.concatenated = mask, concatenated
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         q, k, v = (
             part(x).view(x.size(0), -1, 3, 4).transpose(1, 2)
             for part in (self.query, self.key, self.value)
         )
-        if self.joined:  # as where a part of each head is turned by its position
+        if self.concatenated:  # as in a rotary embedding of a part of each head
             q = torch.cat([-q[..., :2], q[..., 2:]], -1)
         return (F.scaled_dot_product_attention(q, k, v, self.mask),)
 
@@ -162,17 +166,18 @@ KEYS = torch.tensor([True, True, True, False, True])
 
 
 @pytest.mark.parametrize(
-    "module", [Fused(), Fused(KEYS[None]), Fused(torch.randn(5, 5)), Fused(joined=True)]
+    "module",
+    [Fused(), Fused(KEYS[None]), Fused(torch.randn(5, 5)), Fused(concatenated=True)],
 )
-def test_attention_of_torch_is_scaled_where_the_precision_wants_it(
+def test_scaled_dot_product_attention_scales_by_precision(
     module: nn.Module,
 ) -> None:
-    assert scaled_first(module, torch.randn(2, 5, 12))
+    assert scales_first_in_half_precision(module, torch.randn(2, 5, 12))
 
 
 class Scaled(nn.Module):
-    """As BART has it: the projection is scaled, and the heads are split behind that; `reads` says
-    what else reads the multiple.
+    """As in BART: the projection is scaled before the heads are split. With `reads`, the scaled
+    projection is also an output.
     """
 
     def __init__(self, reads: bool = False) -> None:
@@ -191,18 +196,18 @@ class Scaled(nn.Module):
         return (weights, scaled) if self.reads else (weights,)
 
 
-def test_a_scale_is_found_before_the_heads_are_split() -> None:
-    assert scaled_first(Scaled(), torch.randn(2, 5, 12))
+def test_scale_before_split_of_heads_is_found() -> None:
+    assert scales_first_in_half_precision(Scaled(), torch.randn(2, 5, 12))
 
 
-def test_a_multiple_that_others_read_stays_as_it_is() -> None:
+def test_scaled_queries_with_another_reader_stay_scaled() -> None:
     assert all(
         scales_first(form) for form in forms(Scaled(reads=True), torch.randn(2, 5, 12))
     )
 
 
-class Counted(nn.Module):
-    """Integers that the scale makes floats of."""
+class ScaledIntegers(nn.Module):
+    """Integers that become floats by the scale."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         return (
@@ -212,5 +217,7 @@ class Counted(nn.Module):
         )
 
 
-def test_integers_are_scaled_before_they_meet_floats() -> None:
-    assert all(scales_first(form) for form in forms(Counted(), torch.randn(2, 5, 12)))
+def test_integer_queries_stay_scaled_before_product() -> None:
+    assert all(
+        scales_first(form) for form in forms(ScaledIntegers(), torch.randn(2, 5, 12))
+    )

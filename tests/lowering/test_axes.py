@@ -1,5 +1,5 @@
-"""Another axis first at a graph's borders: the same numbers in another order, the given graph
-unchanged.
+"""`first` moves an axis of a graph's inputs and outputs to the front. The values stay the same, and
+the original graph is unchanged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from builder.lowering.axes import first
 
 
 class Mixing(torch.nn.Module):
-    """Reads one input twice, hands another through, and gives one value out twice."""
+    """Reads one input several times, and also returns it unchanged."""
 
     def forward(
         self, x: torch.Tensor, h: torch.Tensor
@@ -22,30 +22,30 @@ class Mixing(torch.nn.Module):
         return y, h, new
 
 
-def shown(axis: int, tensor: torch.Tensor) -> torch.Tensor:
+def with_axis_first(axis: int, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.movedim(axis, 0)
 
 
 @pytest.mark.parametrize("axis", [1, 2])
-def test_the_numbers_are_the_same_in_another_order(axis: int) -> None:
+def test_outputs_match_with_another_axis_first(axis: int) -> None:
     lowered = lower(torch.jit.script(Mixing()))
     x, h = torch.randn(3, 4), torch.randn(2, 3, 3)
-    wanted = lowered.run(x, h)
+    expected = lowered.run(x, h)
     moved = first(lowered, {1: (axis, 3)}, {1: (axis, 3), 2: (axis, 3)})
-    y, same, new = moved.run(x, shown(axis, h))
-    torch.testing.assert_close(y, wanted[0])
-    torch.testing.assert_close(same, shown(axis, wanted[1]))
-    torch.testing.assert_close(new, shown(axis, wanted[2]))
+    y, same, new = moved.run(x, with_axis_first(axis, h))
+    torch.testing.assert_close(y, expected[0])
+    torch.testing.assert_close(same, with_axis_first(axis, expected[1]))
+    torch.testing.assert_close(new, with_axis_first(axis, expected[2]))
 
 
-def test_the_graph_that_was_given_stays_as_it_was() -> None:
+def test_first_leaves_original_graph_unchanged() -> None:
     lowered = lower(torch.jit.script(Mixing()))
     before = lowered.text
     first(lowered, {1: (1, 3)}, {2: (1, 3)})
     assert lowered.text == before
 
 
-def test_a_graph_without_nodes_can_be_turned_too() -> None:
+def test_axes_of_graph_without_nodes_are_moved() -> None:
     lowered = lower(torch.jit.script(torch.nn.Identity().eval()))
     assert lowered.outputs and not any(
         node.kind().startswith("aten::") for node in lowered.graph.nodes()

@@ -1,4 +1,4 @@
-"""Complex numbers in pairs: the lowered graph has none, and answers the same."""
+"""Complex numbers become pairs of real ones, and the outputs stay the same."""
 
 from __future__ import annotations
 
@@ -31,36 +31,39 @@ CIS = torch.polar(
     torch.rand(16, 4) + 0.5,
     torch.randn(16, 4, generator=torch.Generator().manual_seed(0)),
 )
-"""Lengths and angles of 16 positions, as rotary embeddings keep them."""
+"""Complex numbers of 16 positions, as rotary embeddings keep them."""
 
 
-def lowered(made: Any, *inputs: Tensor) -> LoweredGraph:
-    """The module or function lowered; its answers are its own."""
+def lowered(source: Any, *inputs: Tensor) -> LoweredGraph:
+    """The lowered module or function; its outputs must match."""
     specs = [builder.TensorSpec("float32", tuple(x.shape)) for x in inputs]
     found = builder.lower(
-        made.graph if isinstance(made, torch.jit.ScriptFunction) else made, specs=specs
+        source.graph if isinstance(source, torch.jit.ScriptFunction) else source,
+        specs=specs,
     )
-    wanted = made(*inputs)
-    for got, truth in zip(
+    expected = source(*inputs)
+    for output, expected_output in zip(
         found.run(*inputs),
-        wanted if isinstance(wanted, tuple) else (wanted,),
+        expected if isinstance(expected, tuple) else (expected,),
         strict=True,
     ):
-        torch.testing.assert_close(got, truth, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(output, expected_output, rtol=1e-5, atol=1e-6)
     return found
 
 
 def complex_values(graph: Any) -> list[str]:
-    """The kinds of the nodes that make or read complex numbers."""
+    """The dtypes of complex constants, and the kinds of nodes on complex values."""
     constants = [
         ir.constant(node.output()) for node in ir.nodes_of(graph, "prim::Constant")
     ]
-    held = [str(c.dtype) for c in constants if isinstance(c, Tensor) and c.is_complex()]
-    return held + [node.kind() for node in ir.nodes_of(graph, *COMPLEX)]
+    complex_constants = [
+        str(c.dtype) for c in constants if isinstance(c, Tensor) and c.is_complex()
+    ]
+    return complex_constants + [node.kind() for node in ir.nodes_of(graph, *COMPLEX)]
 
 
 class Rotary(nn.Module):
-    """As Llama's own code rotates: pairs of features are complex numbers, positions turn them."""
+    """As in Llama's code: pairs of features are complex numbers that each position rotates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,15 +78,17 @@ class Rotary(nn.Module):
 
 
 @pytest.mark.parametrize("script", [True, False])
-def test_a_rotary_embedding_is_real(script: bool) -> None:
+def test_rotary_embedding_has_no_complex_values(script: bool) -> None:
     x = sample(2, 5, 3, 8)
-    made = saved(torch.jit.script(Rotary()) if script else torch.jit.trace(Rotary(), x))
-    assert complex_values(lowered(made, x).graph) == []
+    source = saved(
+        torch.jit.script(Rotary()) if script else torch.jit.trace(Rotary(), x)
+    )
+    assert complex_values(lowered(source, x).graph) == []
 
 
 Z, W = "torch.view_as_complex(x)", "torch.view_as_complex(y)"
-SPLIT = {
-    "a dtype of a tensor": "torch.view_as_real(torch.zeros(3, 4, dtype=z.dtype) + z)",
+SUPPORTED = {
+    "dtype of a tensor": "torch.view_as_real(torch.zeros(3, 4, dtype=z.dtype) + z)",
     "mul": "torch.view_as_real(z * w)",
     "mul by a real": "torch.view_as_real(z * a), torch.view_as_real(a * z)",
     "mul by a number": "torch.view_as_real(z * 2), torch.view_as_real(2.5 * z)",
@@ -92,7 +97,7 @@ SPLIT = {
     ),
     "add": "torch.view_as_real(z + w), torch.view_as_real(torch.add(z, w, alpha=3))",
     "add a real": "torch.view_as_real(z + a), torch.view_as_real(a + z)",
-    "add more axes": "torch.view_as_real(z[0] + a), torch.view_as_real(z[0, 0] + a)",
+    "add with broadcasting": "torch.view_as_real(z[0] + a), torch.view_as_real(z[0, 0] + a)",
     "add a number": (
         "torch.view_as_real(z + 2), torch.view_as_real(1 + z), torch.view_as_real(z + 1j)"
     ),
@@ -101,7 +106,7 @@ SPLIT = {
         "torch.view_as_real(z - 2), torch.view_as_real(2 - z), torch.view_as_real(z - (1 + 2j))"
     ),
     "rsub": "torch.view_as_real(torch.rsub(z, 2)), torch.view_as_real(torch.rsub(z, w, alpha=2))",
-    "fill": (
+    "masked_fill and pad": (
         "torch.view_as_real(z.masked_fill(a > 0, 2.0)), torch.nn.functional.pad(z, [1, 2],"
         " value=3.0).imag"
     ),
@@ -109,7 +114,7 @@ SPLIT = {
         "torch.view_as_real(z / w), torch.view_as_real(z / a), torch.view_as_real(a / z),"
         " torch.view_as_real(z / 2)"
     ),
-    "parts": "z.real, z.imag, torch.real(w) + torch.imag(w)",
+    "real and imag": "z.real, z.imag, torch.real(w) + torch.imag(w)",
     "abs": "z.abs(), torch.abs(w), z.abs().pow(2)",
     "angle": "torch.angle(z), z.angle()",
     "neg": "torch.view_as_real(-z)",
@@ -124,37 +129,39 @@ SPLIT = {
         "torch.view_as_real(torch.complex(a, -a) * z), torch.view_as_real(torch.complex(a,"
         " b).reshape(-1))"
     ),
-    "complex of sizes that differ": (
+    "complex with broadcasting": (
         "torch.view_as_real(torch.complex(a[:, :1], b[:1]).reshape(-1))"
     ),
-    "shapes": (
+    "reshape and transpose": (
         "torch.view_as_real(z.reshape(-1, 2)), torch.view_as_real(z.t()),"
         " torch.view_as_real(z.transpose(0, 1))"
     ),
-    "more shapes": (
+    "expand and permute": (
         "torch.view_as_real(z.unsqueeze(1).expand(3, 5, 4)), torch.view_as_real(z.permute(1,"
         " 0).flatten())"
     ),
-    "chosen": (
+    "select and slice": (
         "torch.view_as_real(z[1]), torch.view_as_real(z[:, ::2]), torch.view_as_real(z.narrow(1,"
         " 1, 2))"
     ),
-    "by position": (
+    "index": (
         "torch.view_as_real(z[p]), torch.view_as_real(z.index_select(0, p)),"
         " torch.view_as_real(z[:, p])"
     ),
-    "joined": "torch.view_as_real(torch.cat([z, w], 1)), torch.view_as_real(torch.stack([z, w]))",
-    "joined with a real": "torch.view_as_real(torch.stack([z, a + 0j * a]))",
-    "parted": (
+    "cat and stack": (
+        "torch.view_as_real(torch.cat([z, w], 1)), torch.view_as_real(torch.stack([z, w]))"
+    ),
+    "stack with a real": "torch.view_as_real(torch.stack([z, a + 0j * a]))",
+    "chunk and split": (
         "torch.view_as_real(z.chunk(2, 1)[1]), torch.view_as_real(torch.split(z, [1, 3], 1)[1] * 2)"
     ),
-    "unbound": "torch.view_as_real(z.unbind(0)[1] * w.unbind(0)[0])",
-    "summed": (
+    "unbind": "torch.view_as_real(z.unbind(0)[1] * w.unbind(0)[0])",
+    "sum and mean": (
         "torch.view_as_real(z.sum(0)), torch.view_as_real(z.mean(1)),"
         " torch.view_as_real(torch.sum(z))"
     ),
-    "cumulated": "torch.view_as_real(z.cumsum(1))",
-    "products": (
+    "cumsum": "torch.view_as_real(z.cumsum(1))",
+    "matmul and bmm": (
         "torch.view_as_real(z @ w.t()), torch.view_as_real(torch.bmm(z[None], w.t()[None]))"
     ),
     "where": "torch.view_as_real(torch.where(a > 0, z, w))",
@@ -162,11 +169,11 @@ SPLIT = {
         "torch.view_as_real(a.to(torch.complex64) * z), torch.view_as_real(z.to(torch.complex64))"
     ),
     "zeros": "torch.view_as_real(z + torch.zeros_like(z))",
-    "shape asked": "torch.ones(z.shape), torch.zeros(z.size(1)), torch.full([z.numel()], z.dim())",
-    "cast to the other's dtype": (
+    "shapes": "torch.ones(z.shape), torch.zeros(z.size(1)), torch.full([z.numel()], z.dim())",
+    "cast to another's dtype": (
         "torch.view_as_real(a.to(z.dtype) * z), (z / 2).to(w.dtype).real, a.to(z).imag"
     ),
-    "cast and no more": "(a.to(torch.complex64) * 1j).imag",
+    "cast alone": "(a.to(torch.complex64) * 1j).imag",
     "is complex": "(a if z.is_complex() else b), (b if a.is_complex() else a)",
     "constant": "torch.view_as_real(z * torch.polar(torch.ones(3, 4), torch.full([3, 4], 0.5)))",
 }
@@ -182,14 +189,14 @@ def scripted(expressions: str) -> Any:
     return torch.jit.CompilationUnit("\n".join([*lines, ""])).f
 
 
-@pytest.mark.parametrize("name", SPLIT)
-def test_it_is_split(name: str) -> None:
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_complex_operator_becomes_real_pairs(name: str) -> None:
     inputs = sample(3, 4, 2), sample(3, 4, 2) * 2, sample(3, 4), sample(3, 4) + 1
-    assert complex_values(lowered(scripted(SPLIT[name]), *inputs).graph) == []
+    assert complex_values(lowered(scripted(SUPPORTED[name]), *inputs).graph) == []
 
 
 class InPlace(nn.Module):
-    """As spectrograms are scaled by their window."""
+    """In-place scaling, as of spectrograms by their window."""
 
     def forward(self, x: Tensor) -> Tensor:
         z = torch.view_as_complex(x)
@@ -198,60 +205,60 @@ class InPlace(nn.Module):
         return z.abs()
 
 
-def test_in_place_writes_are_split() -> None:
+def test_in_place_writes_become_real_pairs() -> None:
     assert (
         complex_values(lowered(torch.jit.script(InPlace()), sample(3, 4, 2)).graph)
         == []
     )
 
 
-STAYS = {
-    "a transform": "torch.fft.ifft(z * 2).real + torch.fft.fft(a).imag",
-    "after a transform": (
+UNSUPPORTED = {
+    "Fourier transform": "torch.fft.ifft(z * 2).real + torch.fft.fft(a).imag",
+    "reader of a Fourier transform": (
         "(torch.fft.fft(a) * z).real, torch.view_as_real(torch.fft.fft(a).conj().resolve_conj())"
     ),
-    "zeros of a dtype": "torch.view_as_real(torch.zeros_like(z, dtype=torch.complex64))",
-    "no rule": "torch.view_as_real(torch.tanh(z))",
-    "a reader without a rule": "torch.view_as_real(z * w), torch.tanh(z * w).abs()",
+    "zeros_like with a dtype": "torch.view_as_real(torch.zeros_like(z, dtype=torch.complex64))",
+    "operator without a rule": "torch.view_as_real(torch.tanh(z))",
+    "reader without a rule": "torch.view_as_real(z * w), torch.tanh(z * w).abs()",
 }
 
 
-@pytest.mark.parametrize("name", STAYS)
-def test_what_has_no_rule_stays_complex(name: str) -> None:
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_operators_without_a_rule_stay_complex(name: str) -> None:
     inputs = sample(3, 4, 2), sample(3, 4, 2) * 2, sample(3, 4), sample(3, 4) + 1
-    assert complex_values(lowered(scripted(STAYS[name]), *inputs).graph)
+    assert complex_values(lowered(scripted(UNSUPPORTED[name]), *inputs).graph)
 
 
-def test_a_transform_leaves_the_rest_split() -> None:
+def test_values_beside_a_fourier_transform_become_real_pairs() -> None:
     inputs = sample(3, 4, 2), sample(3, 4, 2) * 2, sample(3, 4), sample(3, 4) + 1
     expressions = (
         "torch.view_as_real(z * torch.fft.fft(a).abs()), torch.ones(torch.fft.fft(a).size(0)) *"
         " w.abs()[0, 0]"
     )
-    # abs reads the transform alone
+    # only abs reads the transform
     assert complex_values(lowered(scripted(expressions), *inputs).graph) == []
 
 
-class Chosen(nn.Module):
-    """What a branch chooses, and what a loop carries."""
+class BranchAndLoop(nn.Module):
+    """A complex output of a branch, and a complex loop-carried value."""
 
     def forward(self, x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
         z = torch.view_as_complex(x)
         w = z * 2j if bool(n.sum() > 0) else z
-        turned, length = z, x[..., 0]
+        rotated, length = z, x[..., 0]
         for _ in range(int(n.sum())):
-            turned = turned * z
-            length = length + turned.abs()
-        return torch.view_as_real(w), length + torch.view_as_real(turned * z)[..., 0]
+            rotated = rotated * z
+            length = length + rotated.abs()
+        return torch.view_as_real(w), length + torch.view_as_real(rotated * z)[..., 0]
 
 
 @pytest.mark.parametrize("n", [0, 3])
-def test_branches_and_loops_answer_the_same(n: int) -> None:
-    lowered(torch.jit.script(Chosen()), sample(3, 2), torch.tensor([float(n)]))
+def test_complex_values_of_branches_and_loops_match_torch(n: int) -> None:
+    lowered(torch.jit.script(BranchAndLoop()), sample(3, 2), torch.tensor([float(n)]))
 
 
-class Within(nn.Module):
-    """Complex inside of a branch and a loop only."""
+class InsideBranchAndLoop(nn.Module):
+    """Complex values inside a branch and a loop body only."""
 
     def forward(self, x: Tensor, n: Tensor) -> Tensor:
         if bool(n.sum() > 0):
@@ -262,13 +269,15 @@ class Within(nn.Module):
 
 
 @pytest.mark.parametrize("n", [0, 3])
-def test_what_is_complex_inside_a_branch_only_is_split(n: int) -> None:
-    found = lowered(torch.jit.script(Within()), sample(3, 2), torch.tensor([float(n)]))
+def test_complex_values_inside_a_branch_become_real_pairs(n: int) -> None:
+    found = lowered(
+        torch.jit.script(InsideBranchAndLoop()), sample(3, 2), torch.tensor([float(n)])
+    )
     (branch,) = ir.nodes_of(found.graph, "prim::If")
     assert all(complex_values(block) == [] for block in branch.blocks())
 
 
-class Kept(nn.Module):
+class RotaryPlusOne(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.rotary = Rotary()
@@ -277,21 +286,23 @@ class Kept(nn.Module):
         return self.rotary(x) + 1
 
 
-def test_a_module_that_torch_shall_run_keeps_its_complex_numbers() -> None:
-    found = builder.lower(torch.jit.script(Kept()), fallback_modules=("Rotary",))
+def test_fallback_module_keeps_complex_values() -> None:
+    found = builder.lower(
+        torch.jit.script(RotaryPlusOne()), fallback_modules=("Rotary",)
+    )
     assert "aten::view_as_complex" in complex_values(found.graph)
 
 
-def asks(x: Tensor) -> Tensor:
+def magnitude_if_complex(x: Tensor) -> Tensor:
     y = torch.fft.fft(x)
     if y.is_complex():
         return y.abs()
     return x
 
 
-def test_whether_it_is_complex_is_asked_of_the_tensor() -> None:
-    graph = torch.jit.script(asks).graph.copy()
+def test_is_complex_of_a_fourier_transform_is_not_folded_to_false() -> None:
+    graph = torch.jit.script(magnitude_if_complex).graph.copy()
     resolve_environment(graph)
-    # what was False before, and took the other branch
+    # it was folded to False, which took the other branch
     assert ir.nodes_of(graph, "aten::is_complex")
-    lowered(torch.jit.script(asks), sample(3, 4))
+    lowered(torch.jit.script(magnitude_if_complex), sample(3, 4))

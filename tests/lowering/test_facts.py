@@ -1,5 +1,5 @@
-"""What lowering takes for known of dtypes, axes and sizes: nothing that memory, a list or a branch
-may still change.
+"""The dtypes, axes and sizes that lowering infers must hold, even if a write, a list or a branch
+changes the value later.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ import builder
 from builder.lowering import ir
 
 
-def axis_put_in(x: Tensor) -> Tensor:
+def axis_inserted_in_place(x: Tensor) -> Tensor:
     y = x + 1
     y.unsqueeze_(0)
     return y * 2 if y.dim() == 3 else y * 3
 
 
-def axis_taken_away(x: Tensor) -> Tensor:
+def axis_removed_in_place(x: Tensor) -> Tensor:
     y = x[:1] + 1
     y.squeeze_(0)
     return y * 2 if y.dim() == 1 else y * 3
 
 
-def input_turned(x: Tensor) -> Tensor:
+def input_transposed_in_place(x: Tensor) -> Tensor:
     x.transpose_(0, 1)
     return x * x.size(1)
 
 
-def list_that_grew(x: Tensor) -> Tensor:
+def list_with_appended_item(x: Tensor) -> Tensor:
     sizes = [3]
     sizes.append(-1)
     y = x.view(sizes)
     return y * 2 if y.dim() == 2 else y * 3
 
 
-def list_that_grew_in_a_loop(x: Tensor) -> Tensor:
+def list_appended_to_in_a_loop(x: Tensor) -> Tensor:
     sizes = [x.size(0)]
     for size in [3, 2]:
         sizes.append(size)
@@ -47,14 +47,14 @@ def list_that_grew_in_a_loop(x: Tensor) -> Tensor:
     return y * 2 if y.dim() == 1 else y * y.dim()
 
 
-def list_written_before_it_is_joined(x: Tensor) -> Tensor:
+def list_item_set_before_cat(x: Tensor) -> Tensor:
     parts = [x]
     parts[0] = x.unsqueeze(0)
     y = torch.cat(parts)
     return y * y.dim()
 
 
-def list_written_in_a_container(x: Tensor) -> Tensor:
+def list_written_through_a_dictionary(x: Tensor) -> Tensor:
     parts = [x]
     named = {"parts": parts}
     named["parts"].clear()
@@ -64,7 +64,7 @@ def list_written_in_a_container(x: Tensor) -> Tensor:
 
 
 def sizes_copied_and_written(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    first, last, turned = (
+    first, last, transposed = (
         list(x.shape),
         x.size()[:-1],
         torch.jit.annotate(list[int], []),
@@ -73,42 +73,46 @@ def sizes_copied_and_written(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     first[-1] = -1
     last += [3, -1]
     for size in x.t().shape:
-        turned.append(size)
-    turned.reverse()
-    return x.reshape(first), x.reshape(last), x.reshape(turned)
+        transposed.append(size)
+    transposed.reverse()
+    return x.reshape(first), x.reshape(last), x.reshape(transposed)
 
 
-def any_of_bytes(x: Tensor) -> Tensor:
+def dtype_of_any_of_uint8(x: Tensor) -> Tensor:
     return x * 2 if x.to(torch.uint8).any().dtype == torch.bool else x * 3
 
 
-def buckets_of_int32(x: Tensor) -> Tensor:
+def dtype_of_bucketize(x: Tensor) -> Tensor:
     y = torch.bucketize(x, torch.tensor([-1.0, 0.0, 1.0]), out_int32=True)
     return y * 2 if y.dtype == torch.int64 else y * 3
 
 
-def gathered_from_a_number(x: Tensor) -> Tensor:
+def gather_from_a_scalar(x: Tensor) -> Tensor:
     y = x[0, 0].gather(0, torch.tensor([0, 0]))
     return y * 2 if y.dim() == 0 else y * 3
 
 
-def dtypes_of_sums(x: Tensor) -> Tensor:
-    """Of numbers and of tensors; a half meets a whole number, a fraction, and a float."""
-    half, whole = x.half(), x.long()
+def dtypes_of_arithmetic(x: Tensor) -> Tensor:
+    """Combines tensors of float16, float32 and int64 with each other and with numbers."""
+    half, integers = x.half(), x.long()
     y = x
-    for one in [
+    for result in [
         x * 2,
         x - 0.5,
         x / 3,
         half * 2.5,
         half + x,
-        whole * 2.5,
-        whole / 2,
-        whole * whole,
-        half - whole,
+        integers * 2.5,
+        integers / 2,
+        integers * integers,
+        half - integers,
     ]:
         y = y * (
-            2 if one.dtype == torch.float32 else 3 if one.dtype == torch.float16 else 5
+            2
+            if result.dtype == torch.float32
+            else 3
+            if result.dtype == torch.float16
+            else 5
         )
     return y
 
@@ -117,7 +121,7 @@ WEIGHT = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
 
 
 class Vector(nn.Module):
-    """A layer of one output: it takes the last axis away."""
+    """A linear layer with a one-dimensional weight removes the last axis."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +145,7 @@ class VectorBetweenReshapes(nn.Module):
 
 
 class LayerInABranch(nn.Module):
-    """Only where the width is that of the layer does it run."""
+    """The layer runs only if the width is its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,7 +159,7 @@ class LayerInABranch(nn.Module):
 
 
 class WeightsThatAreInputs(nn.Module):
-    """Two layers of one input, whose widths are not the same."""
+    """Two linear layers of different widths, whose weights are inputs."""
 
     def forward(self, x: Tensor) -> Tensor:
         wide, narrow = F.linear(x, x).size(1), F.linear(x, x[:1]).size(1)
@@ -168,18 +172,18 @@ class WeightsThatAreInputs(nn.Module):
 
 
 FUNCTIONS = [
-    axis_put_in,
-    axis_taken_away,
-    input_turned,
-    list_that_grew,
-    list_that_grew_in_a_loop,
-    any_of_bytes,
-    buckets_of_int32,
-    gathered_from_a_number,
-    list_written_before_it_is_joined,
-    list_written_in_a_container,
+    axis_inserted_in_place,
+    axis_removed_in_place,
+    input_transposed_in_place,
+    list_with_appended_item,
+    list_appended_to_in_a_loop,
+    dtype_of_any_of_uint8,
+    dtype_of_bucketize,
+    gather_from_a_scalar,
+    list_item_set_before_cat,
+    list_written_through_a_dictionary,
     sizes_copied_and_written,
-    dtypes_of_sums,
+    dtypes_of_arithmetic,
 ]
 MODULES = [Vector(), VectorBetweenReshapes(), LayerInABranch(), WeightsThatAreInputs()]
 
@@ -189,17 +193,17 @@ MODULES = [Vector(), VectorBetweenReshapes(), LayerInABranch(), WeightsThatAreIn
     [*FUNCTIONS, *MODULES],
     ids=lambda s: getattr(s, "__name__", type(s).__name__),
 )
-def test_what_is_taken_for_known_is_so(source: object) -> None:
+def test_inferred_facts_preserve_outputs(source: object) -> None:
     scripted = torch.jit.script(source)
     static = not isinstance(source, LayerInABranch)
-    _same(
+    _assert_same_outputs(
         scripted,
         [(2, 6), (2, 8)][: 1 if static else 2],
         ("n", 6) if static else ("n", "d"),
     )
 
 
-def _same(
+def _assert_same_outputs(
     scripted: object, cases: Sequence[tuple[int, ...]], shape: tuple[object, ...]
 ) -> None:
     graph = scripted if isinstance(scripted, nn.Module) else scripted.graph  # type: ignore[attr-defined]
@@ -207,12 +211,12 @@ def _same(
     lowered = builder.lower(graph, specs=[spec])
     for sizes in cases:
         x = torch.randn(sizes)
-        wanted = scripted(x.clone())  # type: ignore[operator]
-        wanted = wanted if isinstance(wanted, tuple) else (wanted,)
-        torch.testing.assert_close(tuple(lowered.run(x.clone())), wanted)
+        expected = scripted(x.clone())  # type: ignore[operator]
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        torch.testing.assert_close(tuple(lowered.run(x.clone())), expected)
 
 
-def test_a_list_that_is_written_has_no_items() -> None:
-    graph = torch.jit.script(list_that_grew).graph
+def test_written_list_has_no_known_items() -> None:
+    graph = torch.jit.script(list_with_appended_item).graph
     (built,) = (n for n in ir.nodes_of(graph, "prim::ListConstruct"))
     assert ir.list_items(built.output()) is None and ir.int_list(built.output()) is None

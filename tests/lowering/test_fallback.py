@@ -1,5 +1,5 @@
-"""Modules that shall run in torch: found again by qualified name and by class name, after
-everything.
+"""Fallback modules: after all passes, their nodes are still marked, by qualified name or by class
+name.
 """
 
 from __future__ import annotations
@@ -62,24 +62,23 @@ def _lowered(how: str, *names: str) -> tuple[torch.nn.Module, builder.LoweredGra
 
 
 @pytest.mark.parametrize("how", ["script", "trace"])
-def test_by_class_name_the_operator_stays_whole(how: str) -> None:
+def test_class_name_keeps_operators_of_its_modules(how: str) -> None:
     _, lowered = _lowered(how, "Swish")
     kinds = [node.kind() for node in fallback_nodes(lowered.graph)]
     assert kinds and set(kinds) == {"aten::silu"}
-    # silu outside of a Swish is unpacked as always, and common-subexpression elimination has not
-    # merged the two
+    # silu outside of a Swish is decomposed as usual, and common-subexpression elimination did not
+    # merge the two
     assert lowered.graph.findNode("aten::sigmoid") is not None
 
 
 @pytest.mark.parametrize("how", ["script", "trace"])
-def test_by_qualified_name_only_that_module(how: str) -> None:
+def test_qualified_name_marks_only_that_module(how: str) -> None:
     _, lowered = _lowered(how, "layers.0.act")
     assert [node.kind() for node in fallback_nodes(lowered.graph)] == [
         "aten::silu",
         "aten::silu",
     ]
-    # the other Swish of the same block computes the same, and is unpacked; so is all of the second
-    # block
+    # the other Swish of the same block is decomposed, and so are those of the second block
     assert len(ir.nodes_of(lowered.graph, "aten::sigmoid")) == 3
     _, lowered = _lowered(how, "layers.1")
     marked = [node.kind() for node in fallback_nodes(lowered.graph)]
@@ -90,7 +89,7 @@ def test_by_qualified_name_only_that_module(how: str) -> None:
     )
 
 
-def test_marked_graphs_run_and_save() -> None:
+def test_marked_graph_runs_and_saves() -> None:
     model, lowered = _lowered("script", "Swish")
     x, buffer = torch.randn(2, 4), io.BytesIO()
     torch.testing.assert_close(lowered.run(x)[0], model(x))
@@ -99,12 +98,12 @@ def test_marked_graphs_run_and_save() -> None:
     torch.testing.assert_close(torch.jit.load(buffer)(x)[0], model(x))
 
 
-def test_without_names_nothing_is_marked() -> None:
+def test_no_names_mark_no_nodes() -> None:
     _, lowered = _lowered("script")
     assert not fallback_nodes(lowered.graph)
 
 
-def test_the_name_of_a_list_is_that_of_all_its_layers() -> None:
+def test_name_of_module_list_marks_all_its_layers() -> None:
     _, lowered = _lowered("script", "layers")
     assert all(
         ir.in_fallback(node) for node in ir.nodes_of(lowered.graph, "aten::linear")
@@ -112,7 +111,7 @@ def test_the_name_of_a_list_is_that_of_all_its_layers() -> None:
 
 
 class Twins(torch.nn.Module):
-    """torch's record calls the layer of either list `0(Block)`."""
+    """torch records the layers of both lists as `0(Block)`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +127,7 @@ class Twins(torch.nn.Module):
 
 
 @pytest.mark.parametrize("how", ["script", "trace"])
-def test_the_nodes_keep_the_names_of_their_modules(how: str) -> None:
+def test_nodes_keep_module_names(how: str) -> None:
     _, plain = _lowered(how)
     _, marked = _lowered(how, "layers.0.act")
     names = [
@@ -142,7 +141,7 @@ def test_the_nodes_keep_the_names_of_their_modules(how: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ups.0", "downs.0.act"])
-def test_layers_of_equal_names_in_the_record_are_distinguished(name: str) -> None:
+def test_layers_with_equal_recorded_names_are_distinguished(name: str) -> None:
     module = saved(torch.jit.script(Twins().eval()))
     lowered = builder.lower(module, fallback_modules=[name])
     linears = [
@@ -152,8 +151,8 @@ def test_layers_of_equal_names_in_the_record_are_distinguished(name: str) -> Non
     assert len(fallback_nodes(lowered.graph)) == (6 if name == "ups.0" else 2)
 
 
-class Own(torch.nn.Module):
-    """Calls a method of its own, which calls a layer."""
+class CallsOwnMethod(torch.nn.Module):
+    """Calls its own method, which calls a layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,8 +166,8 @@ class Own(torch.nn.Module):
         return self.twice(x) + torch.nn.functional.silu(x)
 
 
-def test_a_layer_that_a_method_calls_is_found() -> None:
+def test_layer_called_by_a_method_is_marked() -> None:
     lowered = builder.lower(
-        saved(torch.jit.script(Own().eval())), fallback_modules=["act"]
+        saved(torch.jit.script(CallsOwnMethod().eval())), fallback_modules=["act"]
     )
     assert [node.kind() for node in fallback_nodes(lowered.graph)] == ["aten::silu"] * 2

@@ -1,5 +1,5 @@
 """Functionalization: every alias has the written value, through views, branches, loops and
-containers, or the write is refused.
+containers; otherwise the write is refused.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def transposed_and_permuted(x):
     return y
 
 
-def seen_anew_in_place(x):
+def unsqueezed_in_place(x):
     y = x.clone()
     z = y[0]
     y.unsqueeze_(0)
@@ -76,7 +76,7 @@ def seen_anew_in_place(x):
     return y, z
 
 
-def keeps_dtype(x):
+def writes_keep_dtype(x):
     y = (x * 3).int()
     y.add_(torch.tensor(3))
     z = y > 0
@@ -141,7 +141,7 @@ def recurrent(x):
     return out, h
 
 
-def endless(x):
+def while_loop_until_large_sum(x):
     y = x.clone()
     iterations = 0
     while bool(y.sum() < 100):
@@ -151,29 +151,29 @@ def endless(x):
 
 
 def lists(x):
-    held = [x]
-    held.append(x + 1)
-    held[0] = x * 2
-    held += [x]
-    held.insert(0, x - 1)
-    last = held.pop()
-    return torch.cat(held), last
+    items = [x]
+    items.append(x + 1)
+    items[0] = x * 2
+    items += [x]
+    items.insert(0, x - 1)
+    last = items.pop()
+    return torch.cat(items), last
 
 
 def element_of_a_list(x):
     y = x.clone()
-    held = [y, x]
-    held[0].add_(1)
-    return y, torch.stack(held)
+    items = [y, x]
+    items[0].add_(1)
+    return y, torch.stack(items)
 
 
 def list_grown_in_a_branch(x):
-    held = [x]
+    items = [x]
     if x.size(0) > 1:
-        held.append(x + 1)
+        items.append(x + 1)
     else:
-        held.append(x * 2)
-    return held[1]
+        items.append(x * 2)
+    return items[1]
 
 
 def dictionary(x):
@@ -200,7 +200,7 @@ def dictionary_updated(x):
     return more["b"], found["a"], found["c"], len(found)
 
 
-def dictionary_copied_and_asked(x):
+def dictionary_copied_and_read(x):
     found = {"a": x, "b": x + 1}
     copy = found.copy()
     copy["a"] = x * 2
@@ -209,7 +209,7 @@ def dictionary_copied_and_asked(x):
     return found["q"], copy["b"], found.get("zz", x), "a" in copy
 
 
-def dictionary_walked(x):
+def dictionary_iterated(x):
     weights = {"a": 1, "b": 2}
     weights.update({"a": 5})
     total = torch.zeros_like(x)
@@ -233,14 +233,14 @@ def parts_of_complex_numbers(x):
     return y, z, real, torch.view_as_real(w)
 
 
-def dropout_gives_its_input(x):
+def dropout_returns_its_input(x):
     y = x.clone()
     z = torch.dropout(y, 0.5, False)
     z.add_(1)
     return y, z
 
 
-def unbound_rows_walked(x):
+def unbound_rows_iterated(x):
     y = x.clone()
     y[0] = 2
     for row in y.unbind(1):
@@ -261,9 +261,7 @@ def lists_sorted(x):
 
 
 def list_as_long_as_another(x):
-    """As Viterbi: what was kept on the way is read from its end, into a list that is turned
-    around.
-    """
+    """As in Viterbi decoding: a list is read from its end into another, which is reversed."""
     kept = []
     for i in range(1, 4):
         if i != 2:
@@ -292,7 +290,7 @@ def list_as_long_as_another_in_a_branch(x):
     return torch.cat(parts), y
 
 
-FAITHFUL = [
+SUPPORTED = [
     slice_assignment,
     view_sees_write_to_base,
     base_sees_write_to_view_of_view,
@@ -300,52 +298,52 @@ FAITHFUL = [
     split_and_its_base,
     unbound_rows,
     transposed_and_permuted,
-    seen_anew_in_place,
-    keeps_dtype,
+    unsqueezed_in_place,
+    writes_keep_dtype,
     masks,
     copies,
     written_in_a_branch,
     written_in_a_loop,
     written_in_a_loop_of_unknown_length,
     recurrent,
-    endless,
+    while_loop_until_large_sum,
     lists,
     element_of_a_list,
     list_grown_in_a_branch,
     dictionary,
-    dropout_gives_its_input,
+    dropout_returns_its_input,
     constant_lists,
     dictionary_updated,
-    dictionary_copied_and_asked,
-    dictionary_walked,
+    dictionary_copied_and_read,
+    dictionary_iterated,
     parts_of_complex_numbers,
-    unbound_rows_walked,
+    unbound_rows_iterated,
     lists_sorted,
     list_as_long_as_another,
     list_as_long_as_another_in_a_branch,
 ]
 
 
-@pytest.mark.parametrize("function", FAITHFUL, ids=lambda f: f.__name__)
-def test_answers_are_those_of_the_original(function: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("function", SUPPORTED, ids=lambda f: f.__name__)
+def test_outputs_match_original_function(function: Callable[..., Any]) -> None:
     lowered = builder.lower(torch.jit.script(function).graph)
     for scale in (-1, 0.3, 2):
         x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1)) * scale
         expected = function(x.clone())
         expected = expected if isinstance(expected, tuple) else (expected,)
-        for got, want in zip(
+        for output, expected_output in zip(
             lowered.run(x.clone()), map(torch.as_tensor, expected), strict=True
         ):
-            torch.testing.assert_close(got, want, rtol=0, atol=0)
+            torch.testing.assert_close(output, expected_output, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("function", FAITHFUL, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", SUPPORTED, ids=lambda f: f.__name__)
 def test_no_in_place_write_remains(function: Callable[..., Any]) -> None:
     graph = builder.lower(torch.jit.script(function).graph).graph
     assert not [node.kind() for node in ir.walk(graph) if "!" in node.schema()]
 
 
-def test_a_loop_over_a_list_that_was_written_is_gone() -> None:
+def test_loop_over_written_list_is_unrolled() -> None:
     lowered = builder.lower(torch.jit.script(list_as_long_as_another).graph)
     assert not ir.nodes_of(
         lowered.graph, "prim::Loop", "aten::len", "aten::__getitem__"
@@ -365,7 +363,7 @@ def reshaped_after_a_write(x):
     return y
 
 
-def chunks_walked(x):
+def chunks_iterated(x):
     y = x.clone()
     for part in y.chunk(2, 1):
         part.add_(1)
@@ -383,16 +381,16 @@ def _weight_plus(x, w):
     return x + w
 
 
-OPEN = [
+UNDECIDABLE = [
     reshaped_then_base_read,
     reshaped_after_a_write,
-    chunks_walked,
+    chunks_iterated,
     through_an_expanded_view,
 ]
 
 
-@pytest.mark.parametrize("function", OPEN, ids=lambda f: f.__name__)
-def test_undecidable_cases_are_refused_with_their_line(
+@pytest.mark.parametrize("function", UNDECIDABLE, ids=lambda f: f.__name__)
+def test_undecidable_writes_are_refused_with_source_line(
     function: Callable[..., Any],
 ) -> None:
     with pytest.raises(LoweringError, match="aten::add_ writes in place") as caught:
@@ -400,12 +398,12 @@ def test_undecidable_cases_are_refused_with_their_line(
     assert "test_functionalize.py" in caught.value.where and "clone" in caught.value.fix
 
 
-def test_a_constant_is_not_written() -> None:
+def test_write_to_constant_is_refused() -> None:
     with pytest.raises(LoweringError, match="changes a constant"):
         builder.lower(torch.jit.script(_weight_plus).graph, params=[torch.ones(4)])
 
 
-def _state(line: str) -> torch.jit.ScriptModule:
+def _module_with_state(line: str) -> torch.jit.ScriptModule:
     module = torch.nn.Module()
     annotations = torch.jit.annotations
     module.sizes = torch.jit.Attribute([1, 2], annotations.List[int])
@@ -421,55 +419,53 @@ def _state(line: str) -> torch.jit.ScriptModule:
     )
     setattr(
         module, f"own{abs(hash(line))}", 0
-    )  # torch shares the class of modules that are alike
+    )  # torch shares the class of equal modules
     scripted = torch.jit.script(module)
     body = "\n    ".join(line.split("; "))
     scripted.define(f"def forward(self, x):\n    {body}\n")
     return scripted
 
 
-KEPT = {
-    "read at once": "self.sizes.append(3); return x * len(self.sizes)",
-    "read before": "n = len(self.sizes); self.sizes.append(3); return x * n",
-    "an element": "self.sizes[0] = self.sizes[0] + 1; return x * self.sizes[0]",
-    "by another name": "sizes = self.sizes; sizes += [3]; return x * len(sizes)",
-    "in a container": "c = [self.sizes]; c[0].reverse(); return x * self.sizes[0]",
-    "a dictionary": "self.kept['a'] = self.kept['a'] + x; return self.kept['a']",
-    "a dictionary, updated": "self.kept.update({'b': x}); return x * len(self.kept)",
-    "tensors": "self.seen.append(x); return torch.cat(self.seen)",
-    "a list in a dictionary": "e = self.deep['a']; e.append(3); return x * len(self.deep['a'])",
-    "a list in a tuple": "e = self.pair[0]; e.append(3); return x * len(self.pair[0])",
+STATE_WRITES = {
+    "read after the write": "self.sizes.append(3); return x * len(self.sizes)",
+    "read before the write": "n = len(self.sizes); self.sizes.append(3); return x * n",
+    "element": "self.sizes[0] = self.sizes[0] + 1; return x * self.sizes[0]",
+    "through an alias": "sizes = self.sizes; sizes += [3]; return x * len(sizes)",
+    "through a container": "c = [self.sizes]; c[0].reverse(); return x * self.sizes[0]",
+    "dictionary": "self.kept['a'] = self.kept['a'] + x; return self.kept['a']",
+    "dictionary update": "self.kept.update({'b': x}); return x * len(self.kept)",
+    "list of tensors": "self.seen.append(x); return torch.cat(self.seen)",
+    "list in a dictionary": "e = self.deep['a']; e.append(3); return x * len(self.deep['a'])",
+    "list in a tuple": "e = self.pair[0]; e.append(3); return x * len(self.pair[0])",
 }
 
 
-@pytest.mark.parametrize("line", KEPT.values(), ids=KEPT)
-def test_a_list_or_dictionary_of_the_model_is_not_written(line: str) -> None:
-    """It was dropped without a word, and each request answered as if it were the first, or
-    worse.
-    """
+@pytest.mark.parametrize("line", STATE_WRITES.values(), ids=STATE_WRITES)
+def test_write_to_list_or_dictionary_of_model_is_refused(line: str) -> None:
+    """The write was dropped silently, so a request did not see the state of earlier ones."""
     with pytest.raises(
         LoweringError, match="forward writes state to the module's attribute"
     ):
-        builder.lower(_state(line))
+        builder.lower(_module_with_state(line))
 
 
-COPIED = {
+COPIES = {
     "copy": "t = self.sizes.copy(); t.append(1); return x * len(t) * len(self.sizes)",
     "sum": "t = self.sizes + [3]; t.append(4); return x * len(t) * len(self.sizes)",
     "elements": "t = [self.seen[0]]; t.append(x); return torch.cat(t) + self.seen[0]",
-    "beside one that nests": "t = [5]; t.append(1); return x * (t[1] + self.pair[0][0])",
+    "beside a nested list": "t = [5]; t.append(1); return x * (t[1] + self.pair[0][0])",
 }
 
 
-@pytest.mark.parametrize("line", COPIED.values(), ids=COPIED)
-def test_a_copy_of_a_list_of_the_model_is_written(line: str) -> None:
-    scripted, x = _state(line), torch.tensor([2.0])
+@pytest.mark.parametrize("line", COPIES.values(), ids=COPIES)
+def test_write_to_copy_of_model_list_is_allowed(line: str) -> None:
+    scripted, x = _module_with_state(line), torch.tensor([2.0])
     lowered = builder.lower(scripted)
     for _ in range(2):
         torch.testing.assert_close(lowered.run(x)[0], scripted(x))
 
 
-def test_a_tuple_from_a_list_of_them_is_refused_where_the_choice_is_open() -> None:
+def test_tuple_at_unknown_list_index_is_refused() -> None:
     def f(x):
         pairs = [(x, 1), (x + 1, 2)]
         chosen = pairs[int(x.sum()) % 2]
@@ -482,7 +478,7 @@ def test_a_tuple_from_a_list_of_them_is_refused_where_the_choice_is_open() -> No
     assert "test_functionalize.py" in caught.value.where
 
 
-def test_a_list_takes_a_constant_list() -> None:
+def test_list_is_extended_by_constant_list() -> None:
     def f(x):
         shape = [x.size(0)]
         shape.extend([2, 2])
@@ -495,7 +491,7 @@ def test_a_list_takes_a_constant_list() -> None:
     )
 
 
-def carried_name_of_what_is_written(x):
+def carried_alias_of_written_tensor(x):
     cur = torch.zeros_like(x[0])
     prev = torch.zeros_like(x[0])
     acc = torch.zeros_like(x[0])
@@ -506,7 +502,7 @@ def carried_name_of_what_is_written(x):
     return acc
 
 
-def carried_view_of_what_is_written(x):
+def carried_view_of_written_tensor(x):
     cur = x.clone()
     first = torch.zeros_like(x[0])
     acc = torch.zeros_like(x[0])
@@ -517,7 +513,7 @@ def carried_view_of_what_is_written(x):
     return acc
 
 
-def taken_in_a_branch_and_filled_in_the_other(x):
+def aliased_in_one_branch_and_filled_in_the_other(x):
     w = x.clone()
     a = torch.zeros_like(x)
     total = torch.zeros_like(x)
@@ -573,40 +569,40 @@ def two_names_of_one_new_tensor(x):
     return acc
 
 
-def list_that_holds_what_is_written(x):
-    held = [x]
+def list_with_written_tensor(x):
+    items = [x]
     cur = x.clone()
     acc = torch.zeros_like(x)
     for t in range(x.size(0)):
         cur += x[t]
-        acc = acc + held[-1]
-        held.append(cur)
+        acc = acc + items[-1]
+        items.append(cur)
     return acc
 
 
-def list_of_lists_that_holds_what_is_written(x):
-    held = [[x]]
+def list_of_lists_with_written_tensor(x):
+    items = [[x]]
     cur = x.clone()
     acc = torch.zeros_like(x)
     for t in range(x.size(0)):
         cur += x[t]
-        acc = acc + held[-1][0]
-        held.append([cur])
+        acc = acc + items[-1][0]
+        items.append([cur])
     return acc
 
 
-def tuple_that_holds_what_is_written(x):
-    held = (x, x + 1)
+def tuple_with_written_tensor(x):
+    items = (x, x + 1)
     cur = x.clone()
     acc = torch.zeros_like(x)
     for t in range(x.size(0)):
         cur += x[t]
-        acc = acc + held[0] + held[1]
-        held = (cur, held[0])
+        acc = acc + items[0] + items[1]
+        items = (cur, items[0])
     return acc
 
 
-def optional_that_holds_what_is_written(x):
+def optional_written_tensor(x):
     prev: torch.Tensor | None = None
     cur = x.clone()
     acc = torch.zeros_like(x)
@@ -640,7 +636,7 @@ def carried_over_two_iterations(x):
     return acc
 
 
-def written_through_the_carried_name(x):
+def written_through_carried_alias(x):
     cur, prev = x.clone(), x + 1
     acc = torch.zeros_like(x)
     while bool(acc.sum() < 20):
@@ -659,7 +655,7 @@ def read_after_the_loop(x):
 
 
 def recurrent_with_fresh_state(x):
-    """As an RNN: nothing that is written is seen in the next iteration under another name."""
+    """As in an RNN: the next iteration reads no alias of a written tensor."""
     h = torch.zeros_like(x[0])
     seen = [h]
     for t in range(x.size(0)):
@@ -672,16 +668,16 @@ def recurrent_with_fresh_state(x):
 def element_at_an_unknown_index_written(x):
     p = x.clone()
     q = x + 1
-    held = [p, q]
-    held[int(x.sum()) % 2].add_(1)
+    items = [p, q]
+    items[int(x.sum()) % 2].add_(1)
     return p, q
 
 
 def element_at_an_unknown_index_read_after_a_write(x):
     p = x.clone()
     q = x + 1
-    held = [p, q]
-    r = held[int(x.sum()) % 2]
+    items = [p, q]
+    r = items[int(x.sum()) % 2]
     p.add_(1)
     return r
 
@@ -689,36 +685,36 @@ def element_at_an_unknown_index_read_after_a_write(x):
 def list_in_a_list_at_an_unknown_index(x):
     p = x.clone()
     q = x + 1
-    held = [[p], [q]]
-    r = held[int(x.sum()) % 2]
+    items = [[p], [q]]
+    r = items[int(x.sum()) % 2]
     r.append(x)
-    return held[0][0], torch.stack(held[1])
+    return items[0][0], torch.stack(items[1])
 
 
-def elements_of_a_list_that_swaps(x):
+def elements_of_a_list_with_swapped_items(x):
     p = x.clone()
     q = x + 1
     for i in range(x.size(0)):
-        held = [p, q]
-        r = held[i % 2]
+        items = [p, q]
+        r = items[i % 2]
         r.add_(i)
         p, q = q, p
     return p, q
 
 
 def elements_written_in_a_loop(x):
-    held = [x.clone(), x + 1, x + 2]
+    items = [x.clone(), x + 1, x + 2]
     for i in range(x.size(0)):
-        held[i].add_(i)
-    return held[0], held[1], held[2]
+        items[i].add_(i)
+    return items[0], items[1], items[2]
 
 
 def elements_read_in_a_loop_that_writes_one(x):
-    held = [x.clone(), x + 1, x + 2]
+    items = [x.clone(), x + 1, x + 2]
     s = x
     for i in range(x.size(0)):
-        s = s + held[i]
-        held[0].add_(1)
+        s = s + items[i]
+        items[0].add_(1)
     return s
 
 
@@ -726,39 +722,39 @@ def either_list_written(x):
     p = x.clone()
     q = x + 1
     one, other = [p, q], [q, p]
-    held = one if bool(x.sum() > 0) else other
-    held[0].add_(1)
+    items = one if bool(x.sum() > 0) else other
+    items[0].add_(1)
     return p, q
 
 
 def dictionary_with_an_unknown_key(x):
     p = x.clone()
-    held = {x.size(0): p}
-    held[3].add_(1)
+    items = {x.size(0): p}
+    items[3].add_(1)
     return p
 
 
-RENAMED = [
-    carried_name_of_what_is_written,
-    carried_view_of_what_is_written,
-    taken_in_a_branch_and_filled_in_the_other,
+ALIASES = [
+    carried_alias_of_written_tensor,
+    carried_view_of_written_tensor,
+    aliased_in_one_branch_and_filled_in_the_other,
     carried_in_an_inner_loop,
     rebound_in_an_inner_loop,
     swapped_while_one_is_written,
     two_names_of_one_new_tensor,
-    list_that_holds_what_is_written,
-    list_of_lists_that_holds_what_is_written,
-    tuple_that_holds_what_is_written,
-    optional_that_holds_what_is_written,
+    list_with_written_tensor,
+    list_of_lists_with_written_tensor,
+    tuple_with_written_tensor,
+    optional_written_tensor,
     written_at_the_end_and_read_at_the_start,
     carried_over_two_iterations,
-    written_through_the_carried_name,
+    written_through_carried_alias,
     read_after_the_loop,
     recurrent_with_fresh_state,
     element_at_an_unknown_index_written,
     element_at_an_unknown_index_read_after_a_write,
     list_in_a_list_at_an_unknown_index,
-    elements_of_a_list_that_swaps,
+    elements_of_a_list_with_swapped_items,
     elements_written_in_a_loop,
     elements_read_in_a_loop_that_writes_one,
     either_list_written,
@@ -766,11 +762,11 @@ RENAMED = [
 ]
 
 
-@pytest.mark.parametrize("function", RENAMED, ids=lambda f: f.__name__)
-def test_another_name_of_written_memory_sees_the_write(
+@pytest.mark.parametrize("function", ALIASES, ids=lambda f: f.__name__)
+def test_alias_of_written_memory_has_written_value(
     function: Callable[..., Any],
 ) -> None:
-    """Equal to torch, or refused: never the content of an earlier iteration."""
+    """Equal to torch or refused, but never the value of an earlier iteration."""
     try:
         lowered = builder.lower(torch.jit.script(function).graph)
     except LoweringError as error:

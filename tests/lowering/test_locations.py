@@ -1,4 +1,4 @@
-"""Lines of the model's source in messages: of scripts and traces, in memory and saved."""
+"""Source lines of the model in messages, for scripts and traces, in memory and saved."""
 
 from __future__ import annotations
 
@@ -62,46 +62,46 @@ def traced() -> torch.jit.ScriptModule:
 @pytest.mark.parametrize(
     "script", [torch.jit.script(Net()), saved(torch.jit.script(Net()))]
 )
-def test_scripted_node_has_its_line_and_text(script: torch.jit.ScriptModule) -> None:
+def test_scripted_node_has_source_line_and_text(script: torch.jit.ScriptModule) -> None:
     (pdist,) = nodes(script, "aten::pdist")
     assert source_location(pdist) == f"{line(PDIST)}: {PDIST}" and source_line(
         pdist
     ) == line(PDIST)
 
 
-def test_trace_names_the_models_line_before_torchs() -> None:
+def test_trace_names_model_line_before_torch_line() -> None:
     module = traced()
     (pdist,) = nodes(module, "aten::pdist")
     assert (
         source_location(pdist) == f"{line(PDIST)}: {PDIST}"
         and source_line(pdist) == f"{line(PDIST)} in module head"
     )
-    (drawn,) = nodes(module, "aten::exponential")
-    assert source_location(drawn).startswith(f"{line(GUMBEL)}: {GUMBEL} (in ")
-    assert "functional.py" in source_location(drawn)
+    (library_node,) = nodes(module, "aten::exponential")
+    assert source_location(library_node).startswith(f"{line(GUMBEL)}: {GUMBEL} (in ")
+    assert "functional.py" in source_location(library_node)
 
 
-def test_saved_trace_names_its_source_lines_and_its_text() -> None:
+def test_saved_trace_has_source_line_and_saved_text() -> None:
     module = saved(traced())
     (pdist,) = nodes(module, "aten::pdist")
     assert (
         source_location(pdist).startswith(f"{line(PDIST)}, saved as: ")
         and "pdist" in source_location(pdist).split("saved as")[1]
     )
-    (drawn,) = nodes(module, "aten::exponential")
-    assert source_location(drawn).startswith(line(GUMBEL))
-    assert "exponential" in source_location(drawn)
+    (library_node,) = nodes(module, "aten::exponential")
+    assert source_location(library_node).startswith(line(GUMBEL))
+    assert "exponential" in source_location(library_node)
 
 
-def test_where_a_script_computes_in_torchs_library_the_line_that_feeds_it_is_near() -> (
-    None
-):
-    (drawn,) = (node for node in nodes(torch.jit.script(Net()), "aten::empty_like"))
-    assert "functional.py" in source_location(drawn).split(", near ")[0]
-    assert source_location(drawn).endswith(f", near {line(GUMBEL)}")
+def test_scripted_node_in_torchs_library_names_line_of_its_input() -> None:
+    (library_node,) = (
+        node for node in nodes(torch.jit.script(Net()), "aten::empty_like")
+    )
+    assert "functional.py" in source_location(library_node).split(", near ")[0]
+    assert source_location(library_node).endswith(f", near {line(GUMBEL)}")
 
 
-def test_graph_without_source_is_reported_by_its_kind() -> None:
+def test_node_without_source_is_reported_by_kind() -> None:
     graph = torch._C.parse_ir(
         "graph(%x : Tensor):\n  %y : Tensor = aten::relu(%x)\n  return (%y)"
     )
@@ -121,7 +121,7 @@ class Writes(nn.Module):
         return x + self.seen
 
 
-def test_what_lowering_refuses_of_a_saved_trace_has_the_models_line() -> None:
+def test_refusal_of_saved_trace_has_model_source_line() -> None:
     module = saved(torch.jit.trace(Writes(), torch.randn(3, 4), check_trace=False))
     with pytest.raises(LoweringError) as refusal:
         builder.convert(module, [builder.TensorSpec("float32", (3, 4))])

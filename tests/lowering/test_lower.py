@@ -1,5 +1,5 @@
-"""`lower` as its users call it: modules and graphs in, flat tensors out, errors with a place and a
-fix.
+"""`lower` as callers use it: modules and graphs in, flat tensors out, errors with a source location
+and a fix.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Nested(torch.nn.Module):
         return {"x": x, "state": State(state.hidden * scale, state.cell)}
 
 
-def test_structure_becomes_names_and_defaults_are_bound() -> None:
+def test_structured_arguments_get_names_and_defaults_are_bound() -> None:
     module = torch.jit.script(Nested())
     lowered = builder.lower(module)
     assert lowered.inputs == ("x", "state.hidden", "state.cell")
@@ -55,19 +55,19 @@ class Part(NamedTuple):
     mask: Optional[torch.Tensor]  # noqa: UP045
 
 
-class Handed(torch.nn.Module):
-    """None in a tuple that another function made."""
+class ReturnsPart(torch.nn.Module):
+    """Unpacks a tuple with None, which another method returns."""
 
-    def made(self, x: torch.Tensor, mask: Optional[torch.Tensor]) -> Part:  # noqa: UP045
+    def part(self, x: torch.Tensor, mask: Optional[torch.Tensor]) -> Part:  # noqa: UP045
         return Part(x + 1, mask)
 
     def forward(self, x: torch.Tensor) -> Part:
-        x, mask = self.made(x, None)
+        x, mask = self.part(x, None)
         return Part(x * 2, mask)
 
 
-def test_none_in_a_tuple_that_is_taken_apart_is_left_out() -> None:
-    lowered = builder.lower(torch.jit.script(Handed()))
+def test_none_in_unpacked_tuple_is_left_out() -> None:
+    lowered = builder.lower(torch.jit.script(ReturnsPart()))
     assert lowered.outputs == ("x",)
     torch.testing.assert_close(
         lowered.run(torch.ones(2))[0], torch.full((2,), 4.0), rtol=0, atol=0
@@ -124,12 +124,12 @@ class Empty(torch.nn.Module):
 
 
 @pytest.mark.parametrize("module", [Silent(), Empty()])
-def test_a_module_that_returns_nothing_is_refused(module: torch.nn.Module) -> None:
+def test_module_without_outputs_is_refused(module: torch.nn.Module) -> None:
     with pytest.raises(LoweringError, match="forward returns nothing"):
         builder.lower(torch.jit.script(module))
 
 
-def test_list_argument_is_an_error_that_names_it() -> None:
+def test_list_argument_is_refused_by_name() -> None:
     class Wants(torch.nn.Module):
         def forward(self, images: list[torch.Tensor]):
             return images[0]
@@ -139,7 +139,7 @@ def test_list_argument_is_an_error_that_names_it() -> None:
     assert caught.value.fix
 
 
-def test_state_kept_in_the_module_is_an_error_with_its_line() -> None:
+def test_state_of_module_is_refused_with_source_line() -> None:
     class Counts(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -154,7 +154,7 @@ def test_state_kept_in_the_module_is_an_error_with_its_line() -> None:
     assert "test_lower.py" in caught.value.where
 
 
-def test_a_convolution_without_a_batch_stays_one_that_torch_can_run() -> None:
+def test_unbatched_convolution_runs_in_torch() -> None:
     """aten::_convolution takes no unbatched input: such a lowered graph would crash the runtime."""
     module = torch.jit.script(torch.nn.Conv2d(3, 4, 3).eval())
     image = torch.randn(3, 8, 9)
@@ -164,7 +164,7 @@ def test_a_convolution_without_a_batch_stays_one_that_torch_can_run() -> None:
     assert builder.convert(module, [spec]).network.get_output(0).shape == (4, 6, 7)
 
 
-def test_a_scripted_or_traced_function_is_lowered_too() -> None:
+def test_scripted_and_traced_functions_are_lowered() -> None:
     def half_relu(x: torch.Tensor) -> torch.Tensor:
         return torch.relu(x) * 0.5
 
@@ -176,8 +176,8 @@ def test_a_scripted_or_traced_function_is_lowered_too() -> None:
 
 
 class Attention(torch.nn.Module):
-    """torch compiles the early return of its fast path to a value that is not initialized on the
-    other way.
+    """torch compiles the early return of its fast path to a value that is uninitialized in one
+    branch.
     """
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class Attention(torch.nn.Module):
         return self.inner(x, x, x, need_weights=False)[0] * 2.0
 
 
-def test_values_that_a_branch_leaves_unset_are_left_out() -> None:
+def test_uninitialized_branch_values_are_left_out() -> None:
     module, x = torch.jit.script(Attention().eval()), torch.randn(2, 3, 8)
     lowered = builder.lower(module)
     assert any(node.kind() == "prim::Uninitialized" for node in lowered.graph.nodes())
@@ -206,8 +206,8 @@ class Pooled(torch.nn.Module):
         return self.attention(x.mean(1).amax(-1, keepdim=True).expand(-1, -1, 8))
 
 
-def test_the_number_of_axes_is_known_through_operators_without_a_rule_of_ours() -> None:
-    """torch's meta kernels give it, so the checks of an attention layer are folded."""
+def test_rank_is_inferred_by_torchs_meta_kernels() -> None:
+    """trt-build has no rule for these operators. The rank folds the checks of attention."""
     spec = builder.TensorSpec(
         "float32", ("b", 4, 3, 8), dims={"b": (1, 2, 4)}, name="x"
     )
@@ -216,10 +216,8 @@ def test_the_number_of_axes_is_known_through_operators_without_a_rule_of_ours() 
     assert not kinds & {"prim::If", "aten::dim", "prim::Uninitialized"}
 
 
-def test_values_go_by_the_graphs_own_names() -> None:
-    """A copy of a graph numbers its values anew: each name must give what the graph computes under
-    it.
-    """
+def test_values_have_the_names_of_the_graph() -> None:
+    """A copy of a graph renumbers its values; the names must be those of the original graph."""
 
     class Tanhs(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -256,7 +254,7 @@ def test_output_that_may_be_none_has_a_flag() -> None:
     assert torch.equal(lowered.named_outputs(lowered.run(short))["output_1"], short + 1)
 
 
-class GivesSizes(torch.nn.Module):
+class ReturnsStrides(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.strides = [8, 16]
@@ -265,8 +263,8 @@ class GivesSizes(torch.nn.Module):
         return x, self.strides
 
 
-def test_a_constant_list_is_an_output_for_each_element() -> None:
-    lowered = builder.lower(torch.jit.script(GivesSizes()))
+def test_constant_list_gives_one_output_per_element() -> None:
+    lowered = builder.lower(torch.jit.script(ReturnsStrides()))
     assert lowered.outputs == ("output_0", "output_1_0", "output_1_1")
     assert [int(size) for size in lowered.run(torch.ones(2))[1:]] == [8, 16]
 
@@ -280,12 +278,12 @@ class CallsPython(torch.nn.Module):
         return self.ignored(x) + 1
 
 
-def test_a_method_under_ignore_is_refused() -> None:
+def test_ignored_method_is_refused() -> None:
     with pytest.raises(LoweringError, match=r"@torch\.jit\.ignore"):
         builder.lower(torch.jit.script(CallsPython()))
 
 
-def test_inputs_of_a_graph_have_names_of_their_own() -> None:
+def test_graph_inputs_get_distinct_names() -> None:
     """`%x.0` and `%x.1` are both `x` without the number that torch adds."""
     graph = torch._C.parse_ir(
         """graph(%x.0 : Tensor, %x.1 : Tensor, %x_1 : Tensor):
@@ -306,17 +304,19 @@ def test_inputs_of_a_graph_have_names_of_their_own() -> None:
     assert torch.equal(result, torch.tensor([5.5, 5.75]))
 
 
-def test_two_inputs_of_one_name_are_refused() -> None:
+def test_duplicate_input_and_output_names_are_refused() -> None:
     module = torch.jit.script(torch.nn.Bilinear(2, 2, 1).eval())
     specs = [builder.TensorSpec("float32", (1, 2), name="x")] * 2
     with pytest.raises(UsageError, match="two inputs are called 'x'"):
         builder.convert(module, specs)
     named = [builder.TensorSpec("float32", (1, 2), name=name) for name in "ab"]
     with pytest.raises(UsageError, match="two outputs are called 'y'"):
-        builder.convert(torch.jit.script(Two()), named, output_names=["y", "y"])
+        builder.convert(
+            torch.jit.script(SumAndDifference()), named, output_names=["y", "y"]
+        )
 
 
-class Two(torch.nn.Module):
+class SumAndDifference(torch.nn.Module):
     def forward(self, a, b):
         return a + b, a - b
 
@@ -339,7 +339,7 @@ ADDMM_BRANCHES = """graph(%x.1 : Tensor, %weight : Tensor, %bias : Tensor):
 """nn.Linear as torch 1.5 writes it."""
 
 
-def test_the_branches_of_an_old_linear_become_one_linear() -> None:
+def test_branches_of_torch_1_5_linear_become_one_linear() -> None:
     weight, bias = torch.randn(3, 4), torch.randn(3)
     lowered = builder.lower(torch._C.parse_ir(ADDMM_BRANCHES), [weight, bias])
     kinds = [
@@ -352,7 +352,7 @@ def test_the_branches_of_an_old_linear_become_one_linear() -> None:
         )
 
 
-def test_a_dtype_that_is_used_otherwise_leaves_the_sum() -> None:
+def test_matmul_whose_dtype_is_read_matches_torch() -> None:
     class Model(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -366,5 +366,5 @@ def test_a_dtype_that_is_used_otherwise_leaves_the_sum() -> None:
 
     model, x = Model().eval(), torch.randn(2, 4)
     lowered = builder.lower(torch.jit.script(model))
-    for found, wanted in zip(lowered.run(x), model(x), strict=True):
-        torch.testing.assert_close(found, wanted)
+    for output, expected in zip(lowered.run(x), model(x), strict=True):
+        torch.testing.assert_close(output, expected)

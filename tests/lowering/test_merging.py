@@ -1,5 +1,5 @@
-"""Equal constants and equal operators, once each: what is equal, what only looks so, and from where
-it is seen.
+"""Equal constants merge, and equal operators merge: which are equal, which only look equal, and in
+which blocks.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from builder.lowering.passes.merging import (
 
 
 def _with_constants(*values: Any) -> Any:
-    """A graph with these constants, each of them read."""
+    """A graph that returns these constants."""
     graph = torch._C.parse_ir("graph(%x : Tensor):\n  return (%x)")
     for value in values:
-        made = ir.insert_constant(graph, value, graph.return_node())
-        graph.registerOutput(made)
+        constant = ir.insert_constant(graph, value, graph.return_node())
+        graph.registerOutput(constant)
     return graph
 
 
 def _pooled(*values: Any) -> list[int]:
-    """For each value the place of the first constant that it is one with."""
+    """For each value, the index of the first constant that it merges with."""
     graph = _with_constants(*values)
     pool_constants(graph)
-    kept = [value.unique() for value in graph.outputs()][1:]
-    return [kept.index(value) for value in kept]
+    outputs = [value.unique() for value in graph.outputs()][1:]
+    return [outputs.index(value) for value in outputs]
 
 
 ONES = torch.ones(3, 4)
@@ -69,13 +69,13 @@ QUANTIZED = torch.quantize_per_tensor(ONES, 0.5, 0, torch.qint8)
         ([ONES], [ONES], False),
     ],
 )
-def test_constants_are_one_when_they_are_the_same_to_the_bit(
+def test_constants_merge_only_if_bitwise_equal(
     one: Any, other: Any, equal: bool
 ) -> None:
     assert _pooled(one, "between", other) == [0, 1, 0 if equal else 2]
 
 
-def test_a_constant_of_a_branch_serves_the_other_one() -> None:
+def test_equal_constants_of_two_branches_merge() -> None:
     def f(x):
         if bool(x.sum() > 0):
             return x * 3.5
@@ -109,7 +109,7 @@ def _merged(text: str) -> Any:
     return graph
 
 
-def test_equal_operators_follow_from_equal_operators() -> None:
+def test_operators_of_merged_operands_merge() -> None:
     graph = _merged("""graph(%x : Tensor):
       %a : Tensor = aten::relu(%x)
       %b : Tensor = aten::relu(%x)
@@ -124,7 +124,7 @@ def test_equal_operators_follow_from_equal_operators() -> None:
     ]
 
 
-def test_what_was_made_before_an_if_is_seen_in_it_and_no_further() -> None:
+def test_operators_merge_into_a_branch_but_not_out_of_it() -> None:
     graph = _merged("""graph(%x : Tensor, %c : bool):
       %a : Tensor = aten::relu(%x)
       %y : Tensor = prim::If(%c)
@@ -144,7 +144,7 @@ def test_what_was_made_before_an_if_is_seen_in_it_and_no_further() -> None:
     )
 
 
-def test_two_outputs_stay_two_values() -> None:
+def test_equal_graph_outputs_stay_separate() -> None:
     graph = _merged("""graph(%x : Tensor):
       %a : Tensor = aten::relu(%x)
       %b : Tensor = aten::relu(%x)
@@ -152,7 +152,7 @@ def test_two_outputs_stay_two_values() -> None:
     assert len(ir.nodes_of(graph, "aten::relu")) == 2
 
 
-def test_what_is_random_or_of_another_type_is_not_equal() -> None:
+def test_random_operators_and_lists_of_other_types_stay_separate() -> None:
     graph = _merged("""graph(%x : Tensor):
       %none : NoneType = prim::Constant()
       %a : Tensor = aten::rand_like(%x, %none, %none, %none, %none, %none)
@@ -168,7 +168,7 @@ def test_what_is_random_or_of_another_type_is_not_equal() -> None:
     )
 
 
-def test_a_graph_that_writes_is_left_to_torch() -> None:
+def test_operators_of_graph_with_writes_stay_separate() -> None:
     graph = _merged("""graph(%x : Tensor):
       %one : int = prim::Constant[value=1]()
       %a : Tensor = aten::add(%x, %one, %one)
@@ -179,7 +179,7 @@ def test_a_graph_that_writes_is_left_to_torch() -> None:
     assert len(ir.nodes_of(graph, "aten::add")) == 2
 
 
-def test_marked_operators_are_never_one_with_unmarked_ones() -> None:
+def test_fallback_operators_do_not_merge_with_others() -> None:
     graph = torch._C.parse_ir("""graph(%x : Tensor):
       %a : Tensor = aten::relu(%x)
       %b : Tensor = aten::relu(%x)
@@ -190,14 +190,14 @@ def test_marked_operators_are_never_one_with_unmarked_ones() -> None:
     assert len(ir.nodes_of(graph, "aten::relu")) == 2
 
 
-def test_equal_weights_of_a_model_are_one() -> None:
+def test_equal_weights_of_a_model_merge() -> None:
     model = torch.nn.Sequential(
         torch.nn.BatchNorm1d(40), torch.nn.BatchNorm1d(40)
     ).eval()
     graph = builder.lower(torch.jit.script(model)).graph
-    held = [
+    tensors = [
         n
         for n in ir.nodes_of(graph, "prim::Constant")
         if isinstance(n.output().toIValue(), torch.Tensor)
     ]
-    assert len(held) == 2  # zeros and ones
+    assert len(tensors) == 2  # zeros and ones

@@ -1,5 +1,5 @@
-"""Every module of torch.nn.modules answers the same after lowering, scripted and traced where torch
-allows; and the generated documents, whose table these answers are, are current.
+"""Every module of torch.nn.modules gives the same outputs after lowering, scripted and traced where
+torch allows it. The generated documents, which list these results, are current.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tests.lowering.pages import DOCS, PAGES
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))
-def test_module_answers_the_same(name: str) -> None:
+def test_lowered_module_matches_original(name: str) -> None:
     found = results(name)
     assert set(found.values()) <= {"equal", "torch cannot"}, found
     assert "equal" in found.values() or name == "MaxUnpool2d"
@@ -24,7 +24,7 @@ def test_every_module_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))
-def test_document_is_current(name: str) -> None:
+def test_generated_document_is_current(name: str) -> None:
     assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name](), (
         f"run python docs/generate.py {name.removesuffix('.md')}"
     )

@@ -1,5 +1,5 @@
-"""Packed projections of attention: a layer for each part, whichever way the file cuts them, and the
-same answers.
+"""Packed projections of attention become one layer for each part, however the model splits them.
+The outputs stay the same.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def heads(x: Tensor) -> Tensor:
 
 
 def interleaved(y: Tensor) -> Tensor:
-    """As GPT-NeoX: the three stand beside each other in each head."""
+    """As in GPT-NeoX: each head has its query, key and value side by side."""
     y = y.view(y.size(0), y.size(1), HEADS, 3 * SIZE).permute(0, 2, 1, 3)
     return attend(*y.chunk(3, dim=-1))
 
 
 def stacked(y: Tensor) -> Tensor:
-    """As timm's vision transformers."""
+    """As in timm's vision transformers."""
     q, k, v = (
         y.reshape(y.size(0), y.size(1), 3, HEADS, SIZE).permute(2, 0, 3, 1, 4).unbind(0)
     )
@@ -53,8 +53,8 @@ def sliced(y: Tensor) -> Tensor:
     )
 
 
-def of_two_sizes(y: Tensor) -> Tensor:
-    """A query of each head, and one key and value for all."""
+def multi_query(y: Tensor) -> Tensor:
+    """Multi-query attention: a query for each head, and one key and value for all."""
     q, k, v = y.split([2 * WIDTH, SIZE, WIDTH - SIZE], dim=2)
     return attend(
         q.unflatten(-1, (2 * HEADS, SIZE)).transpose(1, 2),
@@ -68,10 +68,10 @@ def two_of_three(y: Tensor) -> Tensor:
     return attend(q, k, k)
 
 
-CUTS: dict[str, Callable[[Tensor], Tensor]] = {
+SPLITS: dict[str, Callable[[Tensor], Tensor]] = {
     "chunk": lambda y: attend(*map(heads, y.chunk(3, dim=-1))),
     "split": lambda y: attend(*map(heads, y.split(WIDTH, dim=-1))),
-    "split with sizes": of_two_sizes,
+    "split with sizes": multi_query,
     "slices": sliced,
     "select": selected,
     "unbind": stacked,
@@ -81,19 +81,17 @@ CUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Packed(nn.Module):
-    def __init__(self, cut: Callable[[Tensor], Tensor], bias: bool = True) -> None:
+    def __init__(self, split: Callable[[Tensor], Tensor], bias: bool = True) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.projection, self.cut = nn.Linear(WIDTH, 3 * WIDTH, bias=bias), cut
+        self.projection, self.split = nn.Linear(WIDTH, 3 * WIDTH, bias=bias), split
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.cut(self.projection(x))
+        return self.split(self.projection(x))
 
 
 def lowered(module: nn.Module, *inputs: Tensor, **settings: object) -> LoweredGraph:
-    """The traced module, lowered with what the specs say; at another size, too, its answers are the
-    module's.
-    """
+    """The traced module, lowered with these specs; its outputs must match at another size, too."""
     module = module.eval()
     traced = saved(torch.jit.trace(module, inputs, check_trace=False))
     dims = {"n": (1, 2, 8), "t": (1, 4, 16)}
@@ -103,13 +101,13 @@ def lowered(module: nn.Module, *inputs: Tensor, **settings: object) -> LoweredGr
     ]
     found = builder.lower(traced, specs=specs, **settings)
     for case in (inputs, [torch.randn(3, 7, x.size(2), dtype=x.dtype) for x in inputs]):
-        wanted = module(*case)
-        for got, truth in zip(
+        expected = module(*case)
+        for output, expected_output in zip(
             found.run(*case),
-            wanted if isinstance(wanted, tuple) else [wanted],
+            expected if isinstance(expected, tuple) else [expected],
             strict=True,
         ):
-            torch.testing.assert_close(got, truth, rtol=2e-6, atol=2e-6)
+            torch.testing.assert_close(output, expected_output, rtol=2e-6, atol=2e-6)
     return found
 
 
@@ -118,38 +116,40 @@ def kinds(found: LoweredGraph) -> Counter[str]:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("cut", list(CUTS))
-def test_each_part_has_a_layer_of_its_own(cut: str, bias: bool) -> None:
-    found = kinds(lowered(Packed(CUTS[cut], bias), torch.randn(2, 4, WIDTH)))
-    assert found["linear"] == (2 if cut == "two of three" else 3)
+@pytest.mark.parametrize("split", list(SPLITS))
+def test_each_part_of_packed_projection_gets_its_own_layer(
+    split: str, bias: bool
+) -> None:
+    found = kinds(lowered(Packed(SPLITS[split], bias), torch.randn(2, 4, WIDTH)))
+    assert found["linear"] == (2 if split == "two of three" else 3)
     assert not any(
         found[kind]
         for kind in ("chunk", "split", "select", "slice", "unbind", "unsqueeze")
-        if cut != "split with sizes"
+        if split != "split with sizes"
     )
     assert not found["split_with_sizes"] and not found["split"]
 
 
-class Placed(Packed):
+class WithPositions(Packed):
     """Positions are expanded to the tokens before their embedding, as in BERT; the axes of the sum
     are known only if those of the expanded indices are.
     """
 
     def __init__(self) -> None:
         super().__init__(selected)
-        self.places = nn.Embedding(16, WIDTH)
+        self.positions = nn.Embedding(16, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        places = torch.arange(x.size(1), device=x.device).expand_as(x[..., 0])
-        return super().forward(x + self.places(places))
+        positions = torch.arange(x.size(1), device=x.device).expand_as(x[..., 0])
+        return super().forward(x + self.positions(positions))
 
 
-def test_axes_are_followed_through_expand_as() -> None:
-    assert kinds(lowered(Placed(), torch.randn(2, 4, WIDTH)))["linear"] == 3
+def test_axes_are_inferred_through_expand_as() -> None:
+    assert kinds(lowered(WithPositions(), torch.randn(2, 4, WIDTH)))["linear"] == 3
 
 
 class TwoReaders(nn.Module):
-    """The whole projection is an answer, too."""
+    """The whole projection is also an output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class TwoReaders(nn.Module):
 
 
 class Gate(nn.Module):
-    """No attention: nothing says that two products are better than one."""
+    """Not attention: two products are not known to be faster than one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ class Square(nn.Module):
 
 
 class OverTime(Square):
-    """Cut along another axis than the layer's outputs."""
+    """Split along another axis than the layer's outputs."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.projection(x)
@@ -197,11 +197,11 @@ class Overlapping(Square):
     [TwoReaders(), Gate(), OverTime(), Overlapping()],
     ids=lambda m: type(m).__name__,
 )
-def test_other_layers_stay_whole(module: nn.Module) -> None:
+def test_other_layers_are_not_split(module: nn.Module) -> None:
     assert kinds(lowered(module, torch.randn(2, 4, WIDTH)))["linear"] == 1
 
 
-def test_a_module_that_shall_run_in_torch_keeps_its_layer() -> None:
+def test_projection_in_fallback_module_is_not_split() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -215,8 +215,8 @@ def test_a_module_that_shall_run_in_torch_keeps_its_layer() -> None:
 
 
 class MultiHead(nn.Module):
-    """torch's own module by its slow path, which a causal decoder, other keys or a trace with
-    gradients take.
+    """torch's module on its slow path, which a causal decoder, other keys or a trace with gradients
+    take.
     """
 
     def __init__(self, **settings: object) -> None:
@@ -231,7 +231,7 @@ class MultiHead(nn.Module):
 
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("inputs", [1, 2])
-def test_multi_head_attention_is_products_of_four_axes(
+def test_multi_head_attention_computes_products_of_four_axes(
     inputs: int, batch_first: bool
 ) -> None:
     tensors = [torch.randn(2, 4, WIDTH) for _ in range(inputs)]
@@ -241,22 +241,25 @@ def test_multi_head_attention_is_products_of_four_axes(
     for node in (
         node for node in found.graph.nodes() if node.kind() == "aten::reshape"
     ):
-        made, read = node.inputsAt(0).node().kind(), node.output().uses()[0].user.kind()
-        assert (made, read) in (
+        producer, reader = (
+            node.inputsAt(0).node().kind(),
+            node.output().uses()[0].user.kind(),
+        )
+        assert (producer, reader) in (
             ("aten::linear", "aten::permute"),
             ("aten::permute", "aten::linear"),
-        ), (made, read)
+        ), (producer, reader)
 
 
-def test_a_layer_for_many_heads_of_unknown_rank_is_left_alone() -> None:
-    """Nothing says how many axes the input has."""
+def test_projection_of_unknown_rank_is_not_split() -> None:
+    """Without specs, the rank of the input is unknown."""
     traced = torch.jit.trace(
-        Packed(CUTS["chunk"]), torch.randn(2, 4, WIDTH), check_trace=False
+        Packed(SPLITS["chunk"]), torch.randn(2, 4, WIDTH), check_trace=False
     )
     assert kinds(builder.lower(traced))["linear"] == 1
 
 
-def test_rows_keep_their_dtype() -> None:
+def test_split_weights_keep_their_dtype() -> None:
     found = lowered(Packed(stacked).double(), torch.randn(2, 4, WIDTH).double())
     weights = [
         node.inputsAt(1).toIValue()
@@ -270,7 +273,7 @@ def test_rows_keep_their_dtype() -> None:
 
 
 class Patches(nn.Module):
-    """How many axes the projection reads is known through flatten and cat only."""
+    """The rank of the projection's input is known only through flatten and cat."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -282,5 +285,5 @@ class Patches(nn.Module):
         return stacked(self.projection(torch.cat([y, y], dim=1)))
 
 
-def test_the_number_of_axes_is_followed_through_what_joins_and_flattens() -> None:
+def test_rank_is_inferred_through_cat_and_flatten() -> None:
     assert kinds(lowered(Patches(), torch.randn(2, 4, WIDTH)))["linear"] == 3

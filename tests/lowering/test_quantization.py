@@ -1,5 +1,5 @@
-"""Simulated quantization survives lowering: weights stay unrounded constants beside their scales,
-and observers are off or refused.
+"""Fake quantization stays in the lowered graph: weights are unrounded constants beside their
+scales, and enabled observers are refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from builder.errors import LoweringError
 from builder.lowering import ir
 from tests.torchscript.saving import saved
 
-# torch.ao warns that it is old, and tracing that it reads its switches.
+# torch.ao warns of its deprecation, and tracing warns of its flags.
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning"
 )
@@ -40,12 +40,12 @@ def _fake(kind: Any, by_channel: bool) -> nn.Module:
         else quantization.MovingAverageMinMaxObserver
     )
     scheme = torch.per_channel_symmetric if by_channel else torch.per_tensor_affine
-    made: nn.Module = kind(observer, -128, 127, dtype=torch.qint8, qscheme=scheme)
-    return made
+    fake: nn.Module = kind(observer, -128, 127, dtype=torch.qint8, qscheme=scheme)
+    return fake
 
 
 class Simulated(nn.Module):
-    """A convolution of which input and weight, with its batch norm folded in, are quantized."""
+    """A convolution with quantized input and weight; its batch norm is folded into the weight."""
 
     def __init__(self, kind: Any) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ HOW = pytest.mark.parametrize("how", ["script", "trace"])
 
 @KINDS
 @HOW
-def test_weights_are_not_rounded_beforehand(kind: Any, how: str) -> None:
+def test_fake_quantized_weights_stay_unrounded(kind: Any, how: str) -> None:
     model = _trained(kind)
     model.apply(quantization.disable_observer)
     lowered = builder.lower(saved(_exported(model, how)))
@@ -104,7 +104,7 @@ def test_weights_are_not_rounded_beforehand(kind: Any, how: str) -> None:
 
 @KINDS
 @HOW
-def test_an_observer_at_work_is_refused_by_name(kind: Any, how: str) -> None:
+def test_enabled_observer_is_refused_by_name(kind: Any, how: str) -> None:
     with pytest.raises(
         LoweringError, match=r"enabled observer|changes a constant"
     ) as caught:
@@ -116,7 +116,7 @@ def test_an_observer_at_work_is_refused_by_name(kind: Any, how: str) -> None:
 
 
 @KINDS
-def test_switched_off_there_is_none(kind: Any) -> None:
+def test_disabled_fake_quantization_is_removed(kind: Any) -> None:
     model = _trained(kind)
     model.apply(quantization.disable_observer).apply(quantization.disable_fake_quant)
     lowered = builder.lower(torch.jit.script(model))
@@ -124,7 +124,7 @@ def test_switched_off_there_is_none(kind: Any) -> None:
     torch.testing.assert_close(lowered.run(X)[0], model(X), rtol=0, atol=0)
 
 
-def test_quantization_aware_training_as_torch_prepares_it() -> None:
+def test_model_of_prepare_qat_keeps_fake_quantization() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(2, 3, 3),
@@ -159,49 +159,49 @@ ROWS, ZEROS = (
 LEARNED = torch.tensor([2.5, -0.6, 300.0])
 ops: Any = torch.ops.aten
 FORMS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "numbers": (
+    "number scale": (
         TENSOR,
         lambda w: torch.fake_quantize_per_tensor_affine(w, 0.02, 3, -128, 127),
     ),
-    "tensors": (
+    "tensor scale": (
         TENSOR,
         lambda w: torch.fake_quantize_per_tensor_affine(w, S, Z, -128, 127),
     ),
-    "channels": (
+    "per channel": (
         CHANNEL,
         lambda w: torch.fake_quantize_per_channel_affine(w, ROWS, ZEROS, 0, -128, 127),
     ),
-    "mask": (
+    "cachemask": (
         TENSOR,
         lambda w: ops.fake_quantize_per_tensor_affine_cachemask(w, 0.02, 3, -128, 127)[
             0
         ],
     ),
-    "channels and mask": (
+    "per channel, cachemask": (
         CHANNEL,
         lambda w: ops.fake_quantize_per_channel_affine_cachemask(
             w, ROWS, ZEROS, 0, -128, 127
         )[0],
     ),
-    "switch": (
+    "cachemask with tensor scale": (
         TENSOR,
         lambda w: ops._fake_quantize_per_tensor_affine_cachemask_tensor_qparams(
             w, S, Z, ON, -128, 127
         )[0],
     ),
-    "learned": (
+    "learnable": (
         TENSOR,
         lambda w: ops._fake_quantize_learnable_per_tensor_affine(
             w, S, LEARNED[:1], -128, 127, 1.0
         ),
     ),
-    "learned channels": (
+    "learnable per channel": (
         CHANNEL,
         lambda w: ops._fake_quantize_learnable_per_channel_affine(
             w, ROWS, LEARNED, 0, -128, 127, 1.0
         ),
     ),
-    "helper": (
+    "observer helper": (
         TENSOR,
         lambda w: ops._fused_moving_avg_obs_fq_helper(
             w, OFF, ON, LEAST, MOST, S, Z, 0.01, -128, 127, 0
@@ -211,8 +211,8 @@ FORMS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_is_one_of_two(form: str) -> None:
-    """Of a weight: nothing but constants goes in, and the operator stays."""
+def test_every_fake_quantize_operator_becomes_one_of_two(form: str) -> None:
+    """Applied to a weight: all operands are constants, and the operator stays."""
     kind, function = FORMS[form]
     graph = torch.jit.trace(
         lambda x: functional.linear(x, function(W)), torch.ones(2, 4), check_trace=False
@@ -231,7 +231,7 @@ def test_every_form_is_one_of_two(form: str) -> None:
     )
 
 
-def test_a_pair_stays_a_pair() -> None:
+def test_pairs_of_quantize_and_dequantize_stay() -> None:
     def f(x):
         weight = torch.quantize_per_channel(
             W * 2, ROWS, ZEROS, 0, torch.qint8
@@ -252,7 +252,7 @@ def test_a_pair_stays_a_pair() -> None:
     torch.testing.assert_close(lowered.run(x)[0], f(x), rtol=0, atol=0)
 
 
-def test_a_kernel_is_known_through_its_quantization() -> None:
+def test_kernel_size_is_inferred_through_fake_quantization() -> None:
     def f(x):
         weight = torch.fake_quantize_per_tensor_affine(W[None], 0.02, 3, -128, 127)
         return torch.conv1d(x, weight, None, 1, "same")
@@ -267,8 +267,8 @@ def test_a_kernel_is_known_through_its_quantization() -> None:
 
 
 class Counting(nn.Module):
-    """Writes a buffer where nobody reads that constant: torch's dead code elimination would drop
-    it.
+    """Writes a constant that no other node reads: torch's dead code elimination would remove the
+    write.
     """
 
     def __init__(self, branch: bool) -> None:
@@ -286,6 +286,6 @@ class Counting(nn.Module):
 
 
 @pytest.mark.parametrize("branch", [True, False])
-def test_state_is_refused_even_where_a_branch_is_folded(branch: bool) -> None:
+def test_write_to_buffer_is_refused_in_folded_branch(branch: bool) -> None:
     with pytest.raises(LoweringError, match="changes a constant of the model"):
         builder.lower(torch.jit.script(Counting(branch).eval()))

@@ -1,8 +1,8 @@
-"""Random programs: whatever operators meet, in place or not, through views or not, the lowered
-graph answers like TorchScript.
+"""Random programs: the lowered graph gives the outputs of TorchScript for any combination of
+operators, in-place writes and views.
 
-`python tests/lowering/test_random_graphs.py 5000` runs that many from seed 0 on; the seeds of
-counter-examples are kept in SEEDS.
+`python tests/lowering/test_random_graphs.py 5000` runs that many programs from seed 0 on. SEEDS has
+the seeds of counterexamples.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VALUES = [
     "{x} = F.log_softmax({y}, dim={k})",
     "{x} = {y} - torch.std({x}, {k}, keepdim=True)",
     "{x} = {y} / (1 + torch.var({x}, 1, unbiased=False, keepdim=True))",
-    # off the steps, where rounding decides which side it is
+    # 0.1234 avoids the steps, where rounding decides the result
     "{x} = torch.remainder({y} + 0.1234, {n} + 0.5)",
     "{x} = ({y} + 0.1234) // 0.7",
     "{x} = torch.rsqrt({y}.abs() + 0.1)",
@@ -107,7 +107,7 @@ LISTS = [
 
 
 def program(seed: int, length: int = 8) -> str:
-    """The source of a function of two tensors with a view, an if and a loop somewhere in it."""
+    """The source of a function of two tensors, with a view, branches and loops."""
     rng = random.Random(seed)
 
     def pick(kinds: list[str], names: str = "abc") -> str:
@@ -144,8 +144,8 @@ def program(seed: int, length: int = 8) -> str:
 
 
 def check(seed: int) -> str:
-    """`equal`, `refused` where a write cannot be told, `invalid` where torch itself fails; an
-    AssertionError with the program where the answers differ.
+    """`equal`; `refused` if lowering cannot functionalize a write; `invalid` if torch itself fails.
+    Raises an AssertionError with the program if the outputs differ.
     """
     source = program(seed).replace("F.", "torch.nn.functional.")
     names = {"torch": torch, "Tensor": torch.Tensor, "__name__": __name__}
@@ -166,7 +166,7 @@ def check(seed: int) -> str:
         with torch.no_grad():
             expected = names["f"](a.clone(), b.clone(), w)
     except RuntimeError:
-        return "invalid"  # a view of strides that do not fit
+        return "invalid"  # a view that the strides do not allow
     try:
         torch.testing.assert_close(
             lowered.run(a.clone(), b.clone()),
@@ -183,7 +183,7 @@ def check(seed: int) -> str:
 
 
 def _script(source: str, names: dict, seed: int):
-    """torch.jit.script needs source lines to read: give them through linecache."""
+    """torch.jit.script reads source lines: provide them through linecache."""
     import linecache
 
     file = f"<program {seed}>"
@@ -193,12 +193,12 @@ def _script(source: str, names: dict, seed: int):
     return torch.jit.script(scope["f"]).graph
 
 
-# 7638: attention over equal values gave 1 but for rounding, and remainder by 0.5 stepped there.
+# 7638: attention over equal values gave 1 with a rounding error, where remainder by 0.5 has a step.
 SEEDS: list[int] = [7638]
 
 
-def test_seeds() -> None:
-    """None answers otherwise, and most can be lowered."""
+def test_fixed_seeds_match_torchscript() -> None:
+    """No outputs differ, and most programs can be lowered."""
     assert [check(seed) for seed in SEEDS] == ["equal"] * len(SEEDS)
     results = [check(seed) for seed in range(60)]
     assert results.count("equal") > 45, results
@@ -206,14 +206,14 @@ def test_seeds() -> None:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(min_value=0, max_value=10**9))
-def test_any_program(seed: int) -> None:
+def test_random_program_matches_torchscript(seed: int) -> None:
     assert check(seed) in ("equal", "refused", "invalid")
 
 
 @pytest.mark.slow
 @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(min_value=0, max_value=10**9))
-def test_any_of_many_programs(seed: int) -> None:
+def test_many_random_programs_match_torchscript(seed: int) -> None:
     assert check(seed) in ("equal", "refused", "invalid")
 
 

@@ -1,5 +1,5 @@
-"""Transposes behind layers: attention asks its layers of the tensor as it came, and answers the
-same.
+"""Transposes move behind layers: the layers of attention read their input untransposed, and the
+outputs stay the same.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ SIZES = (
 Axes = tuple[Any, ...]
 
 
-def drawn(axes: Axes, sizes: dict[str, int], dtype: str) -> Tensor:
+def random_tensor(axes: Axes, sizes: dict[str, int], dtype: str) -> Tensor:
     shape = [sizes[axis] if isinstance(axis, str) else axis for axis in axes]
     x = torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
     if dtype != "bool":
         return x
     masked = x > 0.5
-    masked[..., 0] = False  # all masked is nan
+    masked[..., 0] = False  # a row with all keys masked gives NaN
     return masked
 
 
@@ -58,17 +58,19 @@ def lowered(
     load: bool = True,
     **settings: Any,
 ) -> LoweredGraph:
-    """The module lowered with what the specs say; its answers are the module's at every size. The
-    last `masks` inputs hold booleans. It is saved and loaded first, if `load` is set.
+    """The module lowered with these specs; its outputs must match at every size. The last `masks`
+    inputs are booleans. With `load`, the exported module is saved and loaded first.
     """
-
     module, dtypes = module.eval(), ["float32"] * (len(axes) - masks) + ["bool"] * masks
     cases = [
-        [drawn(one, sizes, dtype) for one, dtype in zip(axes, dtypes, strict=True)]
+        [
+            random_tensor(one, sizes, dtype)
+            for one, dtype in zip(axes, dtypes, strict=True)
+        ]
         for sizes in SIZES
     ]
     with torch.enable_grad():
-        made = (
+        exported = (
             torch.jit.script(module)
             if script
             else torch.jit.trace(module, cases[0], check_trace=False)
@@ -79,15 +81,17 @@ def lowered(
         )
         for one, dtype in zip(axes, dtypes, strict=True)
     ]
-    found = builder.lower(saved(made) if load else made, specs=specs, **settings)
+    found = builder.lower(
+        saved(exported) if load else exported, specs=specs, **settings
+    )
     for case in cases:
-        wanted = module(*case)
-        for got, truth in zip(
+        expected = module(*case)
+        for output, expected_output in zip(
             found.run(*case),
-            wanted if isinstance(wanted, tuple) else [wanted],
+            expected if isinstance(expected, tuple) else [expected],
             strict=True,
         ):
-            torch.testing.assert_close(got, truth, rtol=2e-6, atol=2e-6)
+            torch.testing.assert_close(output, expected_output, rtol=2e-6, atol=2e-6)
     return found
 
 
@@ -95,7 +99,7 @@ def moves(found: LoweredGraph) -> list[Any]:
     return ir.nodes_of(found.graph, *MOVES)
 
 
-def of_moved(found: LoweredGraph) -> list[Any]:
+def layers_with_moved_input(found: LoweredGraph) -> list[Any]:
     """The layers that read a transposed value."""
     return [
         node
@@ -105,8 +109,8 @@ def of_moved(found: LoweredGraph) -> list[Any]:
 
 
 def batch_first(found: LoweredGraph) -> bool:
-    """Whether there is nothing but what attention written with the batch first has: a permute each
-    for queries, keys, values and what comes out, and the transpose of the keys.
+    """Whether the graph has only the moves of batch-first attention: a permute each for queries,
+    keys, values and the output, and the transpose of the keys.
     """
     orders = [
         ir.int_list(node.inputsAt(1))
@@ -114,39 +118,43 @@ def batch_first(found: LoweredGraph) -> bool:
         if node.kind() == "aten::permute"
     ]
     return (
-        not of_moved(found) and orders == [[0, 2, 1, 3]] * 4 and len(moves(found)) == 5
+        not layers_with_moved_input(found)
+        and orders == [[0, 2, 1, 3]] * 4
+        and len(moves(found)) == 5
     )
 
 
 class Attention(nn.Module):
-    def __init__(self, asks: Callable[..., Any], **settings: Any) -> None:
+    def __init__(self, call: Callable[..., Any], **settings: Any) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.attention = nn.MultiheadAttention(
             WIDTH, HEADS, batch_first=True, **settings
         )
-        self.norm, self.asks = nn.LayerNorm(WIDTH), asks
+        self.norm, self.call = nn.LayerNorm(WIDTH), call
 
     def forward(self, *tensors: Tensor) -> Any:
-        return self.asks(self, *tensors)
+        return self.call(self, *tensors)
 
 
-def itself(m: Attention, x: Tensor) -> Tensor:
+def self_attention(m: Attention, x: Tensor) -> Tensor:
     y = m.norm(x)
     return x + m.attention(y, y, y, need_weights=False)[0]
 
 
-def crossed(m: Attention, x: Tensor, memory: Tensor) -> Tensor:
+def cross_attention(m: Attention, x: Tensor, memory: Tensor) -> Tensor:
     return m.attention(x, memory, memory, need_weights=False)[0]
 
 
-def three(m: Attention, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+def separate_keys_and_values(
+    m: Attention, x: Tensor, keys: Tensor, values: Tensor
+) -> Tensor:
     return m.attention(x, keys, values, need_weights=False)[0]
 
 
-def placed(m: Attention, x: Tensor, places: Tensor) -> Tensor:
-    """As DETR: queries and keys know their places, values do not."""
-    q = x + places
+def with_positions(m: Attention, x: Tensor, positions: Tensor) -> Tensor:
+    """As in DETR: positions are added to queries and keys, not to values."""
+    q = x + positions
     return x + m.attention(q, q, x, need_weights=False)[0]
 
 
@@ -155,80 +163,90 @@ def causal(m: Attention, x: Tensor) -> Tensor:
     return m.attention(x, x, x, need_weights=False, attn_mask=mask, is_causal=True)[0]
 
 
-def biased(m: Attention, x: Tensor, mask: Tensor) -> Tensor:
+def with_float_mask(m: Attention, x: Tensor, mask: Tensor) -> Tensor:
     return m.attention(x, x, x, need_weights=False, attn_mask=mask)[0]
 
 
-def padded(m: Attention, x: Tensor, mask: Tensor) -> Tensor:
+def with_padding_mask(m: Attention, x: Tensor, mask: Tensor) -> Tensor:
     return m.attention(x, x, x, need_weights=False, key_padding_mask=mask)[0]
 
 
-def padded_and_biased(m: Attention, x: Tensor, bias: Tensor, mask: Tensor) -> Tensor:
+def with_padding_and_float_mask(
+    m: Attention, x: Tensor, bias: Tensor, mask: Tensor
+) -> Tensor:
     return m.attention(
         x, x, x, need_weights=False, key_padding_mask=mask, attn_mask=bias
     )[0]
 
 
-def weighed(m: Attention, x: Tensor) -> tuple[Tensor, Tensor]:
+def with_weights(m: Attention, x: Tensor) -> tuple[Tensor, Tensor]:
     return m.attention(x, x, x)  # type: ignore[no-any-return]
 
 
-def weighed_by_head(m: Attention, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+def with_weights_by_head(
+    m: Attention, x: Tensor, mask: Tensor
+) -> tuple[Tensor, Tensor]:
     return m.attention(x, x, x, average_attn_weights=False, attn_mask=mask)  # type: ignore[no-any-return]
 
 
 X, MEMORY = ("n", "t", WIDTH), ("n", "s", WIDTH)
-PLAIN: dict[str, tuple[Attention, Sequence[Axes], int]] = {
-    "of itself": (Attention(itself), [X], 0),
-    "without bias": (Attention(itself, bias=False), [X], 0),
-    "of another": (Attention(crossed), [X, MEMORY], 0),
-    "of two others": (
-        Attention(three, kdim=8, vdim=10),
+BATCH_FIRST: dict[str, tuple[Attention, Sequence[Axes], int]] = {
+    "self-attention": (Attention(self_attention), [X], 0),
+    "no bias": (Attention(self_attention, bias=False), [X], 0),
+    "cross-attention": (Attention(cross_attention), [X, MEMORY], 0),
+    "separate keys and values": (
+        Attention(separate_keys_and_values, kdim=8, vdim=10),
         [X, ("n", "s", 8), ("n", "s", 10)],
         0,
     ),
-    "with places": (Attention(placed), [X, X], 0),
-    "with places of their own": (Attention(placed), [X, (1, "t", WIDTH)], 0),
+    "positions": (Attention(with_positions), [X, X], 0),
+    "broadcast positions": (Attention(with_positions), [X, (1, "t", WIDTH)], 0),
     "causal": (Attention(causal), [X], 0),
-    "biased": (Attention(biased), [X, ("t", "t")], 0),
-    "padded": (Attention(padded), [X, ("n", "t")], 1),
-    "static": (Attention(itself), [(2, 5, WIDTH)], 0),
-    "static but the batch": (Attention(placed), [("n", 5, WIDTH), (1, 5, WIDTH)], 0),
+    "float mask": (Attention(with_float_mask), [X, ("t", "t")], 0),
+    "padding mask": (Attention(with_padding_mask), [X, ("n", "t")], 1),
+    "static shape": (Attention(self_attention), [(2, 5, WIDTH)], 0),
+    "dynamic batch": (Attention(with_positions), [("n", 5, WIDTH), (1, 5, WIDTH)], 0),
 }
 
 
-@pytest.mark.parametrize("name", PLAIN)
-def test_attention_is_what_it_is_with_the_batch_first(name: str) -> None:
-    module, axes, masks = PLAIN[name]
+@pytest.mark.parametrize("name", BATCH_FIRST)
+def test_attention_becomes_batch_first_form(name: str) -> None:
+    module, axes, masks = BATCH_FIRST[name]
     found = lowered(module, *axes, masks=masks)
     assert batch_first(found), found.graph
 
 
-OTHERS: dict[str, tuple[Attention, Sequence[Axes], int]] = {
-    "padded and biased": (Attention(padded_and_biased), [X, ("t", "t"), ("n", "t")], 1),
-    "weights": (Attention(weighed), [X], 0),
-    "weights of heads": (Attention(weighed_by_head), [X, ("t", "t")], 0),
-    "more keys": (Attention(itself, add_bias_kv=True, add_zero_attn=True), [X], 0),
-    "more keys, weights": (
-        Attention(weighed, add_bias_kv=True, add_zero_attn=True),
+OTHER_FORMS: dict[str, tuple[Attention, Sequence[Axes], int]] = {
+    "padding and float mask": (
+        Attention(with_padding_and_float_mask),
+        [X, ("t", "t"), ("n", "t")],
+        1,
+    ),
+    "weights": (Attention(with_weights), [X], 0),
+    "weights by head": (Attention(with_weights_by_head), [X, ("t", "t")], 0),
+    "bias_kv": (
+        Attention(self_attention, add_bias_kv=True, add_zero_attn=True),
+        [X],
+        0,
+    ),
+    "bias_kv, weights": (
+        Attention(with_weights, add_bias_kv=True, add_zero_attn=True),
         [X],
         0,
     ),
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", OTHER_FORMS)
 def test_no_layer_reads_a_transposed_value(name: str) -> None:
-    module, axes, masks = OTHERS[name]
-    assert not of_moved(lowered(module, *axes, masks=masks))
+    module, axes, masks = OTHER_FORMS[name]
+    assert not layers_with_moved_input(lowered(module, *axes, masks=masks))
 
 
-@pytest.mark.parametrize("name", ["weights", "weights of heads"])
+@pytest.mark.parametrize("name", ["weights", "weights by head"])
 def test_attention_with_weights_equals_the_batch_first_form(name: str) -> None:
-    """Its products have the heads of all in one axis; each permute is read by the reshape that
-    joins them.
-    """
-    module, axes, masks = OTHERS[name]
+    """Its products join batch and heads in one axis: a reshape reads each permute."""
+    module, axes, masks = OTHER_FORMS[name]
     found = lowered(module, *axes, masks=masks)
     orders = [
         ir.int_list(node.inputsAt(1))
@@ -238,9 +256,9 @@ def test_attention_with_weights_equals_the_batch_first_form(name: str) -> None:
     assert orders == [[0, 2, 1, 3]] * 4 and len(moves(found)) == 5
 
 
-def test_without_a_batch() -> None:
+def test_layers_of_unbatched_attention_read_no_transposed_value() -> None:
     module = Attention(lambda m, x: m.attention(x, x, x, need_weights=False)[0])
-    assert not of_moved(lowered(module, ("t", WIDTH)))
+    assert not layers_with_moved_input(lowered(module, ("t", WIDTH)))
 
 
 class Scripted(nn.Module):
@@ -253,11 +271,11 @@ class Scripted(nn.Module):
         return self.attention(x, memory, memory, need_weights=False)[0]
 
 
-def test_a_scripted_module() -> None:
+def test_scripted_attention_becomes_batch_first_form() -> None:
     assert batch_first(lowered(Scripted(), X, MEMORY, script=True))
 
 
-class InARow(nn.Module):
+class TwoAttentions(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
@@ -270,32 +288,37 @@ class InARow(nn.Module):
 
 
 @pytest.mark.parametrize("script", [True, False])
-def test_one_behind_another(script: bool) -> None:
-    """Scripted, the second asks for the dtype of what the first makes; while that was not known,
-    both of its ways of computing stayed in the graph, with the transposes of the one that is never
-    taken.
+def test_layers_of_consecutive_attentions_read_no_transposed_value(
+    script: bool,
+) -> None:
+    """Scripted, the second attention reads the dtype of the first one's output. While that was
+    unknown, both of its branches stayed in the graph, with the transposes of the one that never
+    runs.
     """
-    found = lowered(InARow(), X, script=script)
-    assert not of_moved(found) and len(moves(found)) == 10
+    found = lowered(TwoAttentions(), X, script=script)
+    assert not layers_with_moved_input(found) and len(moves(found)) == 10
     assert not ir.nodes_of(found.graph, "prim::If", "prim::dtype")
 
 
 @pytest.mark.parametrize("script", [True, False])
-def test_an_encoder_and_a_decoder(script: bool) -> None:
+def test_layers_of_transformer_read_no_transposed_value(script: bool) -> None:
     torch.manual_seed(0)
     model = nn.Transformer(WIDTH, HEADS, 2, 2, 16, batch_first=True)
-    assert not of_moved(lowered(model, X, MEMORY, script=script))
+    assert not layers_with_moved_input(lowered(model, X, MEMORY, script=script))
 
 
-def test_the_time_first_stays_as_it_is() -> None:
-    """Nothing is transposed before a layer there."""
+def test_time_first_encoder_stays_unchanged() -> None:
+    """It transposes no input of a layer."""
     torch.manual_seed(0)
     found = lowered(nn.TransformerEncoderLayer(WIDTH, HEADS, 16), X)
-    assert not of_moved(found) and len(ir.nodes_of(found.graph, "aten::linear")) == 6
+    assert (
+        not layers_with_moved_input(found)
+        and len(ir.nodes_of(found.graph, "aten::linear")) == 6
+    )
 
 
 class Layer(nn.Module):
-    """A layer with what stands around it."""
+    """A layer with the operators around it."""
 
     def __init__(
         self,
@@ -320,47 +343,47 @@ def embedded(layer: Any, indices: Tensor) -> Tensor:
 
 
 def heads_of(layer: Any, x: Tensor, y: Tensor) -> Tensor:
-    """A layer of `y`, the axes of `x` and one more; its heads have the sizes of `x`."""
+    """A layer of `y`, which has one more axis than `x`, split into heads with the sizes of `x`."""
     z = layer(y.transpose(0, 1)).view(
         x.size(1), x.size(0), WIDTH, HEADS, WIDTH // HEADS
     )
     return z.permute(1, 0, 2, 3, 4)
 
 
-GONE: dict[str, Callable[[Any, Tensor], Any]] = {
-    "there and back": lambda f, x: f(x.transpose(0, 1)).transpose(0, 1),
-    "and forth": lambda f, x: f(f(x.permute(1, 0, 2)).permute(1, 0, 2)),
-    "unflattened": lambda f, x: (
+REMOVED: dict[str, Callable[[Any, Tensor], Any]] = {
+    "transpose and back": lambda f, x: f(x.transpose(0, 1)).transpose(0, 1),
+    "two layers": lambda f, x: f(f(x.permute(1, 0, 2)).permute(1, 0, 2)),
+    "unflatten": lambda f, x: (
         f(x.transpose(0, 1)).unflatten(-1, (3, -1)).permute(1, 0, 2, 3)
     ),
     "heads": lambda f, x: (
         f(x.transpose(0, 1)).view(x.size(1), x.size(0), 3, 4).permute(1, 0, 2, 3)
     ),
-    "inferred": lambda f, x: (
+    "inferred head size": lambda f, x: (
         f(x.transpose(0, 1)).reshape(x.size(1), x.size(0), 3, -1).permute(1, 0, 2, 3)
     ),
     "inferred batch": lambda f, x: (
         f(x.transpose(0, 1)).reshape(x.size(1), -1, 3, 4).permute(1, 0, 2, 3)
     ),
-    "joined": lambda f, x: f(
+    "heads joined": lambda f, x: f(
         x.unflatten(2, (3, 4)).permute(1, 0, 2, 3).reshape(x.size(1), x.size(0), 12)
     ).transpose(0, 1),
-    "a product": lambda f, x: torch.matmul(x.transpose(0, 1), f.weight).transpose(0, 1),
-    "embedded": lambda f, x: heads_of(f, x, embedded(f, (x > 0).long())),
-    "expanded": lambda f, x: heads_of(
+    "matmul": lambda f, x: torch.matmul(x.transpose(0, 1), f.weight).transpose(0, 1),
+    "embedding": lambda f, x: heads_of(f, x, embedded(f, (x > 0).long())),
+    "expanded embedding": lambda f, x: heads_of(
         f, x, embedded(f, x.new_ones(1).long().expand_as(x))
     ),
-    "nothing": lambda f, x: f(x.permute(0, 1, 2)),
+    "identity permute": lambda f, x: f(x.permute(0, 1, 2)),
 }
 
 
-@pytest.mark.parametrize("name", GONE)
-def test_transposes_that_meet_are_gone(name: str) -> None:
-    found = lowered(Layer(GONE[name]), X)
+@pytest.mark.parametrize("name", REMOVED)
+def test_opposite_transposes_cancel(name: str) -> None:
+    found = lowered(Layer(REMOVED[name]), X)
     assert not moves(found), found.graph
 
 
-def test_the_only_size_that_is_not_a_number_is_inferred() -> None:
+def test_single_dynamic_size_is_inferred() -> None:
     found = lowered(
         Layer(
             lambda f, x: f(x.transpose(0, 1)).reshape(-1, 1, 3, 4).permute(1, 0, 2, 3)
@@ -370,14 +393,14 @@ def test_the_only_size_that_is_not_a_number_is_inferred() -> None:
     assert not moves(found), found.graph
 
 
-def test_a_number_has_no_axes_to_reduce() -> None:
+def test_reduction_of_a_scalar_is_supported() -> None:
     def around(f: Any, x: Tensor) -> Tensor:
         return f(x.transpose(0, 1)).transpose(0, 1) * x[0, 0, 0].amax(0, keepdim=True)
 
     assert not moves(lowered(Layer(around), X))
 
 
-def test_sizes_of_what_is_transposed_stay_right() -> None:
+def test_sizes_of_transposed_values_stay_correct() -> None:
     def around(f: Any, x: Tensor) -> Tensor:
         y = f(x.transpose(0, 1))
         return y.transpose(0, 1) * y.size(0) + y.size(1) * y.size(2)
@@ -385,56 +408,54 @@ def test_sizes_of_what_is_transposed_stay_right() -> None:
     assert not moves(lowered(Layer(around), X))
 
 
-def test_a_layer_keeps_the_module_that_it_is_of() -> None:
-    """Also one that is made anew because of a transpose outside of it. A saved trace has no
-    modules.
-    """
-    found = lowered(Layer(GONE["joined"]), X, load=False)
+def test_layer_keeps_its_module_scope() -> None:
+    """Also if a transpose outside of the layer replaces it. A saved trace has no module scopes."""
+    found = lowered(Layer(REMOVED["heads joined"]), X, load=False)
     assert [node.scopeName() for node in ir.nodes_of(found.graph, "aten::linear")] == [
         "__module.linear"
     ]
 
 
-def test_every_reader_has_its_own() -> None:
+def test_transpose_with_several_readers_is_removed_from_layers() -> None:
     def around(f: Any, x: Tensor) -> Any:
         y = x.transpose(0, 1)
         z = f(y)
         return z + y, z.transpose(0, 1), f(torch.relu(y))
 
     found = lowered(Layer(around), X)
-    assert kinds(found)["linear"] == 2 and len(of_moved(found)) == 0
+    assert kinds(found)["linear"] == 2 and len(layers_with_moved_input(found)) == 0
 
 
-def test_a_transpose_of_the_last_axis_stays() -> None:
+def test_transpose_of_last_axis_stays() -> None:
     found = lowered(Layer(lambda f, x: f(x.transpose(1, 2)), inputs=5), ("n", 5, WIDTH))
-    assert len(of_moved(found)) == 1
+    assert len(layers_with_moved_input(found)) == 1
 
 
-def test_a_value_of_unknown_rank_is_left_alone() -> None:
+def test_transpose_of_unknown_rank_stays() -> None:
     traced = torch.jit.trace(
-        Layer(GONE["there and back"]).eval(),
+        Layer(REMOVED["transpose and back"]).eval(),
         torch.randn(2, 4, WIDTH),
         check_trace=False,
     )
     found = builder.lower(traced)
-    assert len(of_moved(found)) == 1 and len(moves(found)) == 2
+    assert len(layers_with_moved_input(found)) == 1 and len(moves(found)) == 2
 
 
 @pytest.mark.parametrize("module", ["layer", "layer.linear"])
-def test_what_shall_run_in_torch_is_left_alone(module: str) -> None:
+def test_transpose_in_fallback_module_stays(module: str) -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layer = Layer(GONE["there and back"])
+            self.layer = Layer(REMOVED["transpose and back"])
 
         def forward(self, x: Tensor) -> Tensor:
             return self.layer(x * 2)
 
     found = lowered(Model(), X, fallback_modules=(module,))
-    assert len(of_moved(found)) == 1
+    assert len(layers_with_moved_input(found)) == 1
 
 
-def test_a_value_that_is_written_in_place() -> None:
+def test_written_transposed_value_matches_torch() -> None:
     def around(f: Any, x: Tensor) -> Tensor:
         y = (x * 2).transpose(0, 1)
         before = f(y)
@@ -445,7 +466,7 @@ def test_a_value_that_is_written_in_place() -> None:
     assert kinds(lowered(Layer(around), X))["linear"] == 2
 
 
-def test_a_layer_is_not_brought_into_a_branch() -> None:
+def test_layer_is_not_moved_into_a_branch() -> None:
     class Model(Layer):
         def forward(self, x: Tensor) -> Tensor:
             y = self.linear(x.unflatten(2, [3, 4]).permute(1, 0, 2, 3).flatten(2))
@@ -457,10 +478,8 @@ def test_a_layer_is_not_brought_into_a_branch() -> None:
     assert len(ir.nodes_of(found.graph, "aten::linear")) == 1
 
 
-def test_a_size_that_only_looks_the_same() -> None:
-    """A table of one row for all, or of one for each: what is as long as it is told by the sum, not
-    by one of both.
-    """
+def test_size_of_broadcast_sum_is_not_that_of_one_operand() -> None:
+    """The table has one row for all samples or one for each; the sum has the size of the larger."""
 
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -473,15 +492,15 @@ def test_a_size_that_only_looks_the_same() -> None:
             return y.reshape(x.size(1), x.size(0), 3, 4).permute(1, 0, 2, 3)
 
     module = Model().eval()
-    rows = builder.TensorSpec(
+    row_spec = builder.TensorSpec(
         "float32", ("m", "t", WIDTH), dims={"m": (1, 1, 8), "t": DIMS["t"]}
     )
-    given = builder.TensorSpec("float32", X, dims={"n": DIMS["n"], "t": DIMS["t"]})
+    input_spec = builder.TensorSpec("float32", X, dims={"n": DIMS["n"], "t": DIMS["t"]})
     traced = torch.jit.trace(
         module, (torch.randn(2, 4, WIDTH), torch.randn(1, 4, WIDTH)), check_trace=False
     )
-    found = builder.lower(traced, specs=[given, rows])
-    assert not of_moved(found)
+    found = builder.lower(traced, specs=[input_spec, row_spec])
+    assert not layers_with_moved_input(found)
     for n, m in ((3, 1), (3, 3), (1, 1)):
         x, row = torch.randn(n, 5, WIDTH), torch.randn(m, 5, WIDTH)
         torch.testing.assert_close(
@@ -489,11 +508,11 @@ def test_a_size_that_only_looks_the_same() -> None:
         )
 
 
-def named(*names: str, number: int = 1) -> Amount:
+def symbolic(*names: str, number: int = 1) -> Amount:
     return Amount(number, tuple(sorted((ord(name),) for name in names)))
 
 
-N, T = named("n"), named("t")
+N, T = symbolic("n"), symbolic("t")
 
 
 @pytest.mark.parametrize(
@@ -506,12 +525,12 @@ N, T = named("n"), named("t")
         ),
         (
             [N, T, amount(12)],
-            [N, named("t", number=3), amount(4)],
+            [N, symbolic("t", number=3), amount(4)],
             [(0, 0), (1, 1), (2, 1), (2, 2)],
         ),
         (
             [N, T, amount(3), amount(4)],
-            [named("n", "t"), amount(12)],
+            [symbolic("n", "t"), amount(12)],
             [(0, 0), (1, 0), (2, 1), (3, 1)],
         ),
         ([amount(6), amount(4)], [amount(3), amount(8)], [(0, 0), (0, 1), (1, 1)]),
@@ -525,7 +544,7 @@ N, T = named("n"), named("t")
     ],
     ids=str,
 )
-def test_what_a_reshape_makes_of_axes(
+def test_common_factors_of_reshape_sizes(
     before: list[Amount], after: list[Amount], expected: list[tuple[int, int]] | None
 ) -> None:
     found = common(before, after)
@@ -538,22 +557,22 @@ def test_what_a_reshape_makes_of_axes(
             )
 
 
-def test_an_inferred_axis_is_what_is_left() -> None:
+def test_inferred_axis_is_the_remaining_factor() -> None:
     assert filled([N, T, amount(12)], [T, None, amount(6)]) == [
         T,
-        named("n", number=2),
+        symbolic("n", number=2),
         amount(6),
     ]
     assert filled([N, T], [None, None]) is None and filled([N], [T, None]) is None
 
 
-def test_one_size_may_have_two_names() -> None:
-    other = alias(named("n", "t", number=4), named("n", "b", number=4))
+def test_alias_maps_two_names_of_one_size() -> None:
+    other = alias(symbolic("n", "t", number=4), symbolic("n", "b", number=4))
     assert other == {(ord("b"),): (ord("t"),)} and renamed(
-        named("n", "b"), other
-    ) == named("n", "t")
-    assert not alias(named("n", "t"), named("a", "b")) and not alias(
-        named("n", number=2), named("b", number=4)
+        symbolic("n", "b"), other
+    ) == symbolic("n", "t")
+    assert not alias(symbolic("n", "t"), symbolic("a", "b")) and not alias(
+        symbolic("n", number=2), symbolic("b", number=4)
     )
 
 
@@ -572,7 +591,7 @@ class Program(nn.Module):
         steps = [
             self.permuted,
             self.swapped,
-            self.apart,
+            self.split,
             self.joined,
             self.layered,
             self.joined,
@@ -605,12 +624,12 @@ class Program(nn.Module):
             sizes.append(size)
         return x.reshape(sizes), axes
 
-    def apart(
+    def split(
         self, draw: random.Random, x: Tensor, axes: list[Any]
     ) -> tuple[Tensor, list[Any]]:
         at = draw.randrange(len(axes))
-        cut = draw.randrange(1, len(axes[at])) if len(axes[at]) > 1 else 0
-        parts = [axes[at][:cut], axes[at][cut:]] if cut else [axes[at]]
+        split_at = draw.randrange(1, len(axes[at])) if len(axes[at]) > 1 else 0
+        parts = [axes[at][:split_at], axes[at][split_at:]] if split_at else [axes[at]]
         return self.shaped(x, [*axes[:at], *parts, *axes[at + 1 :]])
 
     def joined(
@@ -635,12 +654,12 @@ class Program(nn.Module):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_random_programs_answer_the_same(seed: int) -> None:
+def test_random_programs_match_torch(seed: int) -> None:
     lowered(Program(seed), X)
 
 
-def test_random_programs_are_not_left_alone() -> None:
-    """The pass has something to do in most of them."""
+def test_pass_changes_most_random_programs() -> None:
+    """Otherwise the programs would not test the pass."""
     traced = [
         torch.jit.trace(
             Program(seed).eval(), torch.randn(2, 4, WIDTH), check_trace=False

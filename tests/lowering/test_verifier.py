@@ -1,4 +1,4 @@
-"""The verifier: a pass that breaks the graph, its interface or its promise is named."""
+"""The verifier reports a pass that breaks the graph, its interface or its promise."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _run(rewrite: Any, **promises: Any) -> None:
     run_passes(_graph(), Context(), [Pass("broken", rewrite, **promises)])
 
 
-def test_a_broken_promise_is_named() -> None:
+def test_remaining_operator_that_a_pass_removes_is_reported() -> None:
     with pytest.raises(
         LoweringError, match=r"pass broken is defective: aten::tanh is left"
     ) as caught:
@@ -37,7 +37,7 @@ def test_a_broken_promise_is_named() -> None:
     assert "test_verifier.py" in caught.value.where
 
 
-def test_a_changed_interface_is_named() -> None:
+def test_changed_interface_is_reported() -> None:
     def rewrite(graph: Any, context: Context) -> None:
         graph.registerOutput(next(iter(graph.inputs())))
 
@@ -46,7 +46,7 @@ def test_a_changed_interface_is_named() -> None:
     _run(rewrite, changes_interface=True)
 
 
-def test_operator_without_a_location_is_named() -> None:
+def test_operator_without_location_is_reported() -> None:
     def rewrite(graph: Any, context: Context) -> None:
         node = graph.findNode("aten::tanh")
         new = graph.create("aten::sinh", list(node.inputs()), 1)
@@ -58,7 +58,7 @@ def test_operator_without_a_location_is_named() -> None:
     _run(rewrite, builtin=False)
 
 
-def test_a_value_out_of_scope_is_named() -> None:
+def test_value_out_of_scope_is_reported() -> None:
     def rewrite(graph: Any, context: Context) -> None:
         hidden = graph.findNode("aten::relu", True).output()
         graph.findNode("aten::tanh").replaceInput(0, hidden)
@@ -67,7 +67,7 @@ def test_a_value_out_of_scope_is_named() -> None:
         _run(rewrite)
 
 
-def test_scopes_are_read_from_the_text() -> None:
+def test_scopes_are_checked_from_text() -> None:
     assert _out_of_scope(str(_graph())) is None
     assert (
         _out_of_scope(
@@ -77,7 +77,7 @@ def test_scopes_are_read_from_the_text() -> None:
     )
 
 
-def test_a_line_is_taken_apart_once_and_says_what_it_makes_and_reads() -> None:
+def test_line_is_parsed_once_into_outputs_and_inputs() -> None:
     lines = Lines()
     line = lines['  %a.1 : str, %b : int = aten::format(%c, "%d # = x") # m.py:3:1']
     assert (line.made, line.read, line.kind, line.without_location) == (
@@ -97,7 +97,7 @@ def _out_of_scope(text: str) -> str | None:
     return out_of_scope(map(Lines().__getitem__, text.splitlines()))
 
 
-def test_paranoid_names_the_pass_that_changed_the_answer() -> None:
+def test_paranoid_reports_pass_that_changed_outputs() -> None:
     @lowering_pass("wrong")
     def wrong(graph: Any, context: Context) -> None:
         node = graph.findNode("aten::tanh")

@@ -1,4 +1,4 @@
-"""One server for the whole room, with models of many kinds."""
+"""One server for all tests of this folder, with models of many kinds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.triton.artifacts import Affine, Centered, artifact, scorer, tensor
 
 
 class Masked(torch.nn.Module):
-    """A sequence with a validity mask; without one valid position it has no answer."""
+    """The mean over the valid positions of a sequence; NaN if no position is valid."""
 
     def forward(
         self, x: torch.Tensor, valid: torch.Tensor

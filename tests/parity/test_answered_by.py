@@ -1,4 +1,4 @@
-"""`verify` says who answered, and `--require plan` fails where torch stood in for a plan."""
+"""`verify` reports what ran each model, and `--require plan` fails if torch ran it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The original module gets each tensor for the argument that lowering gives it to."""
+"""The original module and the lowered graph assign each tensor to the same argument."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from builder.parity.calling import call_module
 
 
 class Arguments(nn.Module):
-    """Every kind that an argument can be."""
+    """A module with every kind of argument."""
 
     def forward(
         self,
         x: Tensor,
-        mask: Optional[Tensor],  # noqa: UP045 (TorchScript's own word)
+        mask: Optional[Tensor],  # noqa: UP045 (TorchScript syntax)
         pair: tuple[Tensor, tuple[Tensor, Tensor]],
         scale: float = 2.0,
         bias: Optional[Tensor] = None,  # noqa: UP045
@@ -53,7 +53,7 @@ def test_module_and_lowered_graph_accept_the_same_tensors(optional: list[str]) -
     )
 
 
-def test_function_without_schema_is_called_in_order() -> None:
+def test_function_without_schema_gets_tensors_in_order() -> None:
     specs = [TensorSpec("float32", (2,), name=name) for name in "ab"]
     assert (
         call_module(lambda a, b: a - b, specs, [torch.tensor(3), torch.tensor(1)]) == 2

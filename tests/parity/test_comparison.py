@@ -1,4 +1,4 @@
-"""Everything that can be wrong with an answer is found, and the worst element is named."""
+"""The comparison detects every difference and reports the worst element."""
 
 from __future__ import annotations
 
@@ -92,9 +92,7 @@ def test_one_wrong_boolean_fails() -> None:
     assert "[1]" in compare({"b": np.array([True, True, True])}, golden).problems[0]
 
 
-def test_the_manifests_tolerance_is_absolute_and_the_default_follows_the_goldens_size() -> (
-    None
-):
+def test_manifest_tolerance_is_absolute_and_default_is_scaled() -> None:
     golden = {"y": np.full(100, 1e-3, dtype=np.float32)}
     near = {"y": golden["y"] + np.float32(5e-5)}
     assert not compare(near, golden).passed
@@ -104,7 +102,7 @@ def test_the_manifests_tolerance_is_absolute_and_the_default_follows_the_goldens
 
 
 def test_wrong_operator_exceeds_every_tolerance() -> None:
-    """A well-known converter's test of gelu ran relu for years: atol 0.1."""
+    """Another converter's test of gelu ran relu unnoticed, with a tolerance of 0.1."""
     x = np.linspace(-3, 3, 101, dtype=np.float32)
     silu = {"y": x / (1 + np.exp(-x))}
     relu = {"y": np.maximum(x, 0)}
@@ -112,7 +110,7 @@ def test_wrong_operator_exceeds_every_tolerance() -> None:
         assert not compare(relu, silu, precision=precision).passed
 
 
-def test_an_empty_output_passes_and_has_no_index() -> None:
+def test_empty_output_passes_and_has_no_index() -> None:
     golden = {"y": np.zeros((0, 4), dtype=np.float32)}
     (y,) = compare(golden, golden).outputs
     assert y.passed and y.absolute_at is None
@@ -139,9 +137,7 @@ def test_coarser_precision_has_no_smaller_tolerance() -> None:
 
 @pytest.mark.parametrize("precision", ["int8", "fp8", "mixed"])
 def test_noise_is_limited_even_if_every_element_passes(precision: str) -> None:
-    """Errors of a fifth of the golden's size everywhere: each is within its band, together they are
-    another answer.
-    """
+    """Every element is within its tolerance, but an error of 20 % everywhere is too much noise."""
     golden = {"y": np.where(np.arange(1000) % 2, 1.0, -1.0).astype(np.float32)}
     output = {"y": (golden["y"] + np.float32(0.2)).astype(np.float32)}
     comparison = compare(output, golden, precision=precision)
@@ -163,12 +159,10 @@ def test_manifest_limits_the_noise() -> None:
     ("arithmetic", "passes", "fails"),
     [("tf32", "tf32", "fp32"), ("fp16", "fp16", "fp32"), ("bf16", "bf16", "tf32")],
 )
-def test_each_precision_takes_its_own_rounding_and_not_a_coarser_one(
+def test_each_precision_accepts_its_rounding_but_no_coarser_one(
     arithmetic: str, passes: str, fails: str
 ) -> None:
-    """A product of 512 terms whose operands are rounded as the precision rounds them: TF32 left on
-    is not fp32.
-    """
+    """A product of 512 terms with operands rounded to the precision; TF32 does not pass as fp32."""
     import torch
 
     from benchmarks.tolerances import rounded
@@ -181,7 +175,7 @@ def test_each_precision_takes_its_own_rounding_and_not_a_coarser_one(
     assert not compare(output, golden, precision=fails).passed
 
 
-def test_the_documentation_has_every_row_with_its_numbers_and_reason() -> None:
+def test_documentation_has_every_tolerance_with_its_reason() -> None:
     from pathlib import Path
 
     text = (Path(__file__).parents[2] / "docs" / "parity.md").read_text()

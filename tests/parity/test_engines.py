@@ -1,6 +1,4 @@
-"""Goldens on plans without a server: what is asked of which plan in which profile, with torch in
-the GPU's place.
-"""
+"""Goldens on plans without a server: plan and profile of each golden. Torch replaces the GPU."""
 
 from __future__ import annotations
 
@@ -28,13 +26,14 @@ PROFILES = ({"batch": (1, 1, 1)}, {"batch": (2, 4, 8)})
 FACTS = {"flavour": "tensorrt-rtx", "tensorrt": "1.7.1.116"}
 
 
-class ByTorch:
-    """Opens a plan by loading the graph beside it; `asked` are the profiles, `opened` and `closed`
-    count plans.
+class TorchOpener:
+    """Runs the lowered graph in place of the plan.
+
+    `calls` has the profile and batch size of each call. `opened` and `closed` count plans.
     """
 
     def __init__(self, narrow: bool = False) -> None:
-        self.asked: list[tuple[int | None, int]] = []
+        self.calls: list[tuple[int | None, int]] = []
         self.opened = self.closed = 0
         self.narrow = narrow
 
@@ -46,12 +45,12 @@ class ByTorch:
 
         def run(tensors: Tensors, profile: int | None) -> Tensors:
             given = [tensors[name] for name in model.inputs]
-            self.asked.append((profile, given[0].shape[0]))
+            self.calls.append((profile, given[0].shape[0]))
             return dict(
                 zip(model.outputs, map(self._typed, module(*given)), strict=True)
             )
 
-        return Opened(run, "plan", "torch in its place")
+        return Opened(run, "plan", "torch replaces the engine")
 
     def _typed(self, value: torch.Tensor) -> torch.Tensor:
         return value.int() if self.narrow and value.dtype == torch.int64 else value
@@ -76,7 +75,7 @@ def repository(tmp_path: Path) -> Path:
 def test_each_golden_runs_in_the_profile_that_it_was_recorded_for(
     repository: Path,
 ) -> None:
-    opener = ByTorch()
+    opener = TorchOpener()
     (parity,) = verify_engines(repository, repeat=0, open_plan=opener)
     assert parity.passed, (parity.problems, [r.problems for r in parity.results])
     assert (parity.name, parity.answered_by) == ("scorer", "plan")
@@ -88,11 +87,11 @@ def test_each_golden_runs_in_the_profile_that_it_was_recorded_for(
         "p1-odd",
     }
     assert {r.protocol for r in parity.results} == {"engine"}
-    assert set(opener.asked) == {(0, 1), (1, 4), (1, 2), (1, 8), (1, 5)}
+    assert set(opener.calls) == {(0, 1), (1, 4), (1, 2), (1, 8), (1, 5)}
     assert (opener.opened, opener.closed) == (1, 1)
 
 
-def test_a_wrong_answer_fails_and_calls_are_timed(repository: Path) -> None:
+def test_wrong_output_fails_and_calls_are_timed(repository: Path) -> None:
     folder = repository / "scorer" / "goldens"
     golden = goldens.load_one(folder / "p1-max.npz")
     scores = np.array(golden.outputs["scores"])
@@ -101,22 +100,22 @@ def test_a_wrong_answer_fails_and_calls_are_timed(repository: Path) -> None:
         [Golden(golden.name, golden.inputs, {**golden.outputs, "scores": scores})],
         folder,
     )
-    opener = ByTorch()
+    opener = TorchOpener()
     (parity,) = verify_engines(repository, ["scorer"], repeat=3, open_plan=opener)
     assert not parity.passed and {r.golden for r in parity.results if not r.passed} == {
         "p1-max"
     }
     assert all(r.median_ms is not None and r.p95_ms is not None for r in parity.results)
-    assert len(opener.asked) == 4 * 5
+    assert len(opener.calls) == 4 * 5
 
 
-def test_what_tensorrt_holds_narrower_is_widened_and_nothing_else_is(
+def test_only_integers_narrowed_by_tensorrt_are_widened(
     repository: Path,
 ) -> None:
-    (parity,) = verify_engines(repository, repeat=0, open_plan=ByTorch(narrow=True))
+    (parity,) = verify_engines(repository, repeat=0, open_plan=TorchOpener(narrow=True))
     assert parity.passed, [r.problems for r in parity.results]
 
-    class Half(ByTorch):
+    class Half(TorchOpener):
         def _typed(self, value: torch.Tensor) -> torch.Tensor:
             return value.half() if value.dtype == torch.float32 else value
 
@@ -124,7 +123,7 @@ def test_what_tensorrt_holds_narrower_is_widened_and_nothing_else_is(
     assert "float16, not float32" in parity.results[0].problems[0]
 
 
-def test_a_plan_that_is_refused_is_the_models_problem(repository: Path) -> None:
+def test_refused_plan_is_a_problem_of_the_model(repository: Path) -> None:
     def refuse(stack: ExitStack, model: Planned) -> Opened:
         raise EngineError("TensorRT refused the plan: of another GPU")
 
@@ -135,17 +134,17 @@ def test_a_plan_that_is_refused_is_the_models_problem(repository: Path) -> None:
     )
 
 
-def test_an_engine_that_fails_fails_its_golden_alone(repository: Path) -> None:
-    class Failing(ByTorch):
+def test_failed_engine_call_fails_only_its_golden(repository: Path) -> None:
+    class Failing(TorchOpener):
         def __call__(self, stack: ExitStack, model: Planned) -> Opened:
             opened = super().__call__(stack, model)
 
-            def sometimes(tensors: Tensors, profile: int | None) -> Tensors:
+            def fail_in_profile_0(tensors: Tensors, profile: int | None) -> Tensors:
                 if profile == 0:
                     raise EngineError("the engine failed: too small")
                 return opened.run(tensors, profile)
 
-            return Opened(sometimes, opened.kind, opened.why)
+            return Opened(fail_in_profile_0, opened.kind, opened.why)
 
     (parity,) = verify_engines(repository, repeat=0, open_plan=Failing())
     assert [r.error for r in parity.results if not r.passed] == [
@@ -154,8 +153,8 @@ def test_an_engine_that_fails_fails_its_golden_alone(repository: Path) -> None:
 
 
 @pytest.fixture
-def in_pieces(tmp_path: Path) -> Path:
-    """A model whose middle stays in torch, as trt-build serves it in one process."""
+def partitioned(tmp_path: Path) -> Path:
+    """A repository with a model in the fused layout whose middle segment runs in torch."""
     from builder.repository import build_repository
 
     class Sorted(torch.nn.Module):
@@ -185,11 +184,9 @@ def in_pieces(tmp_path: Path) -> Path:
     return tmp_path / "repository"
 
 
-def test_pieces_run_by_the_code_that_serves_them(in_pieces: Path) -> None:
-    """Here without a GPU: the answers are right, and that no plan gave them is the model's
-    problem.
-    """
-    (parity,) = verify_engines(in_pieces, repeat=1, open_plan=by_runtime)
+def test_segments_run_in_the_python_runtime(partitioned: Path) -> None:
+    """Without a GPU the outputs are correct, but it is a problem that no plan ran."""
+    (parity,) = verify_engines(partitioned, repeat=1, open_plan=by_runtime)
     assert parity.results and all(result.passed for result in parity.results)
     if torch.cuda.is_available():
         assert parity.passed and parity.answered_by == "plan+torch"
@@ -201,15 +198,15 @@ def test_pieces_run_by_the_code_that_serves_them(in_pieces: Path) -> None:
         )
 
 
-def test_an_unknown_model_is_usage(repository: Path) -> None:
-    with pytest.raises(UsageError, match="'nobody'"):
-        verify_engines(repository, ["nobody"], open_plan=ByTorch())
+def test_model_without_plan_or_unknown_model_is_a_usage_error(repository: Path) -> None:
+    with pytest.raises(UsageError, match="'unknown'"):
+        verify_engines(repository, ["unknown"], open_plan=TorchOpener())
     with pytest.raises(UsageError, match="has a plan"):
-        verify_engines(repository, ["unbuilt"], open_plan=ByTorch())
+        verify_engines(repository, ["unbuilt"], open_plan=TorchOpener())
 
 
 @pytest.mark.skipif(gpu.driver() is not None, reason="there is a GPU")
-def test_without_a_gpu_it_is_an_environment_problem(repository: Path) -> None:
+def test_missing_gpu_is_an_environment_problem(repository: Path) -> None:
     with pytest.raises(EnvironmentProblem, match="no CUDA device"):
         verify_engines(repository)
     result = CliRunner().invoke(
@@ -219,23 +216,23 @@ def test_without_a_gpu_it_is_an_environment_problem(repository: Path) -> None:
     assert json.loads(result.stdout)["error"]["kind"] == "EnvironmentProblem"
 
 
-def test_engine_and_server_together_are_usage(repository: Path) -> None:
+def test_engine_and_server_options_exclude_each_other(repository: Path) -> None:
     result = CliRunner().invoke(
         main, ["verify", str(repository), "--engine", "--serve"], catch_exceptions=False
     )
     assert result.exit_code == 2 and "--engine uses no server" in result.output
 
 
-def test_a_plan_that_is_damaged_is_not_opened(repository: Path) -> None:
+def test_damaged_plan_is_not_opened(repository: Path) -> None:
     (repository / "scorer" / "1" / "model.plan").write_bytes(b"not it")
-    (parity,) = verify_engines(repository, repeat=0, open_plan=ByTorch())
+    (parity,) = verify_engines(repository, repeat=0, open_plan=TorchOpener())
     assert not parity.passed and not parity.results
     assert parity.problems == (
         "1/model.plan is damaged: it is not the file that was published",
     )
 
 
-def test_a_merged_model_takes_the_plan_of_this_gpu(
+def test_merged_model_uses_the_plan_of_the_gpu(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     version = repository / "scorer" / "1"
@@ -262,7 +259,7 @@ def test_a_merged_model_takes_the_plan_of_this_gpu(
     def opener(stack: ExitStack, model: Planned) -> Opened:
         assert model.plan is not None
         opened.append(model.plan.name)
-        return ByTorch()(stack, model)
+        return TorchOpener()(stack, model)
 
     monkeypatch.setattr(gpu, "current", device((9, 0)))
     (parity,) = verify_engines(repository, repeat=0, open_plan=opener)
@@ -270,7 +267,7 @@ def test_a_merged_model_takes_the_plan_of_this_gpu(
     monkeypatch.setattr(gpu, "current", device((12, 0)))
     with pytest.raises(EnvironmentProblem, match=r"no plan for 12\.0"):
         verify_engines(repository, repeat=0, open_plan=opener)
-    # as `merge` names what has no one GPU
+    # the name that `merge` gives a plan for several GPUs
     (version / "model_sm80.plan").rename(version / "model_ampere_plus.plan")
     config.write_text(
         config.read_text().replace('"model.py"', '"model_ampere_plus.plan"')

@@ -1,6 +1,4 @@
-"""The goldens on real engines: every profile, every precision that needs no calibration, without a
-server.
-"""
+"""Goldens on real engines without a server, in every profile and in three precisions."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ outputs: [scores, best]
 
 
 class Scores(torch.nn.Module):
-    """int64 in and out: 8.6 holds them as int32, and the comparison widens them."""
+    """A module with int64 input and output, which TensorRT 8.6 stores as int32."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +58,7 @@ def repository(
     return models.parent / "repository"
 
 
-def test_every_golden_passes_on_the_engine_alone(repository: Path) -> None:
+def test_every_golden_passes_on_the_engine(repository: Path) -> None:
     (parity,) = verify_engines(repository)
     assert parity.passed, (parity.problems, [r.problems for r in parity.results])
     assert {r.golden for r in parity.results} == {
@@ -73,7 +71,7 @@ def test_every_golden_passes_on_the_engine_alone(repository: Path) -> None:
     assert all(r.median_ms for r in parity.results)
 
 
-def test_command_reports_the_result(repository: Path) -> None:
+def test_verify_engine_command_reports_the_result(repository: Path) -> None:
     result = CliRunner().invoke(
         main, ["verify", str(repository), "--engine", "--json"], catch_exceptions=False
     )
@@ -88,7 +86,7 @@ def test_invalid_plan_fails_only_its_model(repository: Path, tmp_path: Path) -> 
     shutil.copytree(repository, tmp_path / "repository")
     model = tmp_path / "repository" / "scores"
     plan = model / "1" / "model.plan"
-    plan.write_bytes(b"this is no plan")
+    plan.write_bytes(b"not a plan")
     (parity,) = verify_engines(tmp_path / "repository")
     assert (
         not parity.passed and "is not the file that was published" in parity.problems[0]

@@ -1,6 +1,4 @@
-"""Every example on a real engine in each precision: the goldens that its manifest and its own
-inputs record.
-"""
+"""Every example on a real engine in each precision, with all its goldens."""
 
 from __future__ import annotations
 
@@ -21,20 +19,16 @@ pytestmark = pytest.mark.gpu
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.stem for path in (EXAMPLES / "models").glob("*.yaml"))
 QUICK = BuildOptions(optimization_level=0)
-"""Numbers are the question here, not speed."""
-STATED = {
+"""The tests check outputs, not speed."""
+TOLERANCES = {
     ("silero_vad", "tf32"): "tolerance: {rtol: 0.015, atol: 0.01}\n",
     ("silero_vad", "fp16"): "tolerance: {rtol: 0.06, atol: 0.02}\n",
 }
-"""Three times the default (docs/parity.md): a few elements of the state that it hands on sum up
-more than others.
-"""
+"""Three times the default (docs/parity.md): some elements of the state accumulate larger errors."""
 
 
 def exported(name: str, folder: Path) -> Path:
-    """A folder with that example alone; the test is skipped where its file comes from a wheel that
-    is not here.
-    """
+    """Export the example to a new folder. Skip the test if its wheel is not installed."""
     if name == "silero_vad" and not importlib.util.find_spec(name):
         pytest.skip("the silero-vad wheel is not installed")
     folder.mkdir()
@@ -48,12 +42,12 @@ def exported(name: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
 @pytest.mark.parametrize("name", NAMES)
-def test_an_example_answers_within_the_tolerance_of_its_precision(
+def test_example_is_within_the_tolerance_of_its_precision(
     name: str, precision: str, tmp_path: Path
 ) -> None:
     models = exported(name, tmp_path / "models")
     with (models / f"{name}.yaml").open("a") as manifest:
-        manifest.write(STATED.get((name, precision), ""))
+        manifest.write(TOLERANCES.get((name, precision), ""))
     (result,) = build_repository(
         models,
         tmp_path / "repository",

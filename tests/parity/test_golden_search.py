@@ -1,5 +1,5 @@
-"""Goldens reach the branches, comparisons and bounds of a module, or the recording says which ones
-they do not reach.
+"""Goldens reach the branches, comparisons and bounds of a module, or a warning names the unreached
+ones.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Sized(nn.Module):
 
 
 class Guarded(nn.Module):
-    """Only a branch that raises is left out."""
+    """A module whose only unreached branch raises an error."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if bool((x < -1e30).any()):
@@ -76,7 +76,7 @@ class Unreachable(nn.Module):
 
 
 class Settings(nn.Module):
-    """A branch that the module's own settings decide is no branch of its data."""
+    """A module whose branches depend only on its attributes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class Settings(nn.Module):
 
 
 class IllConditioned(nn.Module):
-    """Above 1000 the last bits of the input decide the answer."""
+    """A module whose output above 1000 depends on the last bits of the input."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if bool(x.max() > 1000.0):
@@ -111,7 +111,7 @@ def recorded(
     return record_goldens(torch.jit.load(str(path)).eval(), spec)
 
 
-def added(recording: Recording) -> list[Any]:
+def extra_goldens(recording: Recording) -> list[Any]:
     return [golden for golden in recording.goldens if "reach" in golden.name]
 
 
@@ -120,9 +120,9 @@ def test_values_are_varied_until_every_outcome_is_reached(
     kind: Any, tmp_path: Path
 ) -> None:
     found = recorded(kind(), tmp_path)
-    assert added(found)
+    assert extra_goldens(found)
     assert not found.unreached
-    for golden in added(found):
+    for golden in extra_goldens(found):
         output = kind()(torch.from_numpy(golden.inputs["x"]).clone())
         torch.testing.assert_close(torch.from_numpy(golden.outputs["output"]), output)
 
@@ -140,7 +140,7 @@ def test_loop_gets_a_golden_above_its_threshold(tmp_path: Path) -> None:
             return acc
 
     found = recorded(Loop(), tmp_path)
-    assert max(golden.inputs["x"].max() for golden in added(found)) > 50
+    assert max(golden.inputs["x"].max() for golden in extra_goldens(found)) > 50
 
 
 def test_sizes_next_to_a_compared_number_are_tried(tmp_path: Path) -> None:
@@ -170,23 +170,23 @@ def test_unreached_branch_is_a_warning_with_its_line(tmp_path: Path) -> None:
 
 def test_outputs_that_depend_on_rounding_are_not_recorded(tmp_path: Path) -> None:
     found = recorded(IllConditioned(), tmp_path)
-    assert not added(found)
+    assert not extra_goldens(found)
     assert found.warnings
 
 
-def test_eight_bits_get_no_goldens_beyond_their_ranges(tmp_path: Path) -> None:
+def test_int8_gets_no_goldens_outside_its_ranges(tmp_path: Path) -> None:
     found = recorded(Rebinding(), tmp_path, precision="int8")
-    assert not added(found) and found.warnings
+    assert not extra_goldens(found) and found.warnings
 
 
-def test_user_goldens_count(tmp_path: Path) -> None:
+def test_user_goldens_count_as_reached_outcomes(tmp_path: Path) -> None:
     high = np.full((2, 8), 100, np.float32)
     np.savez(tmp_path / "own.npz", x=high)
     found = recorded(Rebinding(), tmp_path, goldens=tmp_path / "own.npz")
-    assert not added(found) and not found.unreached
+    assert not extra_goldens(found) and not found.unreached
 
 
-def test_integers_and_masks_are_varied_too(tmp_path: Path) -> None:
+def test_integers_and_masks_are_varied(tmp_path: Path) -> None:
     class Ids(nn.Module):
         def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             if bool((ids == 5000).any()) or bool(mask.all()):

@@ -1,4 +1,4 @@
-"""A wrong plan is replaced step by step, with plans that are made up in the GPU's place."""
+"""A wrong plan is replaced step by step. Simulated plans replace the GPU."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Net(nn.Module):
 
 
 class Exponential(Net):
-    """Its last layer has the name of the output, because it needs no cast from half."""
+    """A network whose last layer has the name of the output, because it needs no cast."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.exp(self.first(x))
@@ -46,10 +46,8 @@ SPEC = builder.TensorSpec("float32", (2, 4), name="x")
 
 
 @dataclass
-class Gpu:
-    """Plans that the reference answers; `wrong` says which are off, by what they were built with
-    and for.
-    """
+class FakeGpu:
+    """Plans that the reference runs. `wrong` returns the first wrong value of a plan, or None."""
 
     wrong: Callable[[Any, BuildOptions], str | None]
     builds: list[tuple[Any, BuildOptions]] = field(default_factory=list)
@@ -72,19 +70,21 @@ class Gpu:
             output = {**found, **dict(zip(conversion.outputs, outputs, strict=True))}
             if broken is not None:
                 inner = names[names.index(broken) :] if broken in names else []
-                behind = inner + list(conversion.outputs)
-                output = {n: t + (n in behind) for n, t in output.items()}
-            shown = {*conversion.outputs, getattr(conversion, "marked", "")}
+                affected = inner + list(conversion.outputs)
+                output = {n: t + (n in affected) for n, t in output.items()}
+            shown = {*conversion.outputs, *getattr(conversion, "marked", ())}
             return [{n: t for n, t in output.items() if n in shown}] * 2
 
         yield run
 
-    def convert(self, conversion: Any, keep: Sequence[str], output: str | None) -> Any:
+    def convert(
+        self, conversion: Any, keep: Sequence[str], outputs: Sequence[str]
+    ) -> Any:
         made = builder.convert(
             conversion.lowered, conversion.inputs, precision="fp16", keep_fp32=keep
         )
         object.__setattr__(made, "keep", tuple(keep))
-        object.__setattr__(made, "marked", f"%{output}")
+        object.__setattr__(made, "marked", [f"%{name}" for name in outputs])
         return made
 
     @property
@@ -96,7 +96,8 @@ def check(
     wrong: Callable[[Any, BuildOptions], str | None],
     precision: str = "fp16",
     network: type[Net] = Net,
-) -> tuple[plan_check.CorrectPlan, Gpu]:
+    report: Callable[[str], None] = lambda step: None,
+) -> tuple[plan_check.CorrectPlan, FakeGpu]:
     torch.manual_seed(0)
     module = network().eval()
     conversion = builder.convert(
@@ -104,11 +105,14 @@ def check(
     )
     (name,) = conversion.outputs
     golden = Golden("p0-opt", {"x": X.numpy()}, {name: module(X).detach().numpy()})
-    gpu = Gpu(wrong)
+    gpu = FakeGpu(wrong)
     spec = ModelSpec("net", Path("net.pt"), (SPEC,), precision=precision)
     options = BuildOptions()
     plan = gpu.build(conversion, options)
-    return plan_check.check(conversion, plan, [golden], spec, options, gpu.tools), gpu
+    right = plan_check.check(
+        conversion, plan, [golden], spec, options, gpu.tools, report
+    )
+    return right, gpu
 
 
 def values(conversion: Any) -> list[str]:
@@ -150,7 +154,7 @@ def test_first_differing_layer_is_kept_in_float32() -> None:
     assert right.conversion is gpu.builds[-1][0]
 
 
-def test_the_layer_of_an_output_is_kept_in_float32_if_no_inner_value_differs() -> None:
+def test_output_layer_is_kept_in_float32_if_no_inner_value_differs() -> None:
     def wrong(conversion: Any, options: BuildOptions) -> str | None:
         return None if getattr(conversion, "keep", ()) else conversion.outputs[0]
 
@@ -169,9 +173,7 @@ def test_all_failed_steps_are_reported(precision: str) -> None:
         and "rebuilt without CUBLAS, CUDNN: golden" in words
     )
     assert ("differs in float32 too" in words) is (precision == "fp16")
-    assert bool(failed.value.where) is (precision == "fp16"), (
-        "the value where it begins"
-    )
+    assert bool(failed.value.where) is (precision == "fp16"), "the first wrong value"
 
 
 def test_failed_builds_and_runs_are_reported_as_steps() -> None:
@@ -191,13 +193,34 @@ def test_failed_builds_and_runs_are_reported_as_steps() -> None:
         plan_check.check(conversion, Plan(b""), [golden], spec, BuildOptions(), tools)
 
 
-@pytest.mark.parametrize("first", range(6))
-def test_bisection_finds_the_first_true_index(first: int) -> None:
-    requested: list[int] = []
+@pytest.mark.parametrize("count, most, calls", [(5, 1, 4), (5, 8, 1), (337, 8, 3)])
+def test_search_finds_the_first_true_index_in_few_calls(
+    count: int, most: int, calls: int
+) -> None:
+    def search(first: int) -> tuple[int | None, list[Sequence[int]]]:
+        tested: list[Sequence[int]] = []
 
-    def is_true(at: int) -> bool:
-        requested.append(at)
-        return at >= first
+        def are_true(indices: Sequence[int]) -> list[bool]:
+            tested.append(indices)
+            return [at >= first for at in indices]
 
-    assert plan_check.first_true(5, is_true) == (first if first < 5 else None)
-    assert len(requested) <= 4 and plan_check.first_true(0, is_true) is None
+        return plan_check.first_true(count, are_true, most), tested
+
+    for first in range(count + 1):
+        found, tested = search(first)
+        assert found == (first if first < count else None)
+        assert len(tested) <= calls and all(len(one) <= most for one in tested)
+    assert plan_check.first_true(0, lambda _: 1 / 0, most) is None
+
+
+def test_steps_are_reported_when_they_end() -> None:
+    reported: list[str] = []
+
+    def wrong(conversion: Any, options: BuildOptions) -> str | None:
+        return None if getattr(conversion, "keep", ()) else values(conversion)[2]
+
+    right, _ = check(wrong, report=reported.append)
+    searches = [step for step in reported if step.startswith("search of the first")]
+    assert searches and right.steps == tuple(
+        step for step in reported if step not in searches
+    )

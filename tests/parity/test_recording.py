@@ -1,6 +1,4 @@
-"""Goldens of the original module: which sizes, which values, and what happens to modules that are
-picky.
-"""
+"""Recording of goldens: the sizes, the values, and modules that refuse some of them."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ def by_name(goldens: tuple[Golden, ...]) -> dict[str, Golden]:
 X = tensor("x", "float32", "batch", 3)
 
 
-def test_min_opt_max_and_odd_of_each_profile_and_a_row_of_opt() -> None:
+def test_each_profile_has_opt_min_max_and_odd_goldens() -> None:
     profiles = ({"batch": (1, 4, 8)}, {"batch": (9, 16, 32)})
     goldens = by_name(record(Affine(), spec(X, profiles=profiles)))
     sizes = {name: golden.inputs["x"].shape[0] for name, golden in goldens.items()}
@@ -54,7 +52,7 @@ def test_min_opt_max_and_odd_of_each_profile_and_a_row_of_opt() -> None:
     )
 
 
-def test_goldens_that_take_too_much_memory_are_smaller_with_a_warning(
+def test_goldens_above_the_memory_limit_are_smaller_with_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(recording, "GOLDEN_MAX_BYTES", 20 * 3 * 4)
@@ -67,7 +65,7 @@ def test_goldens_that_take_too_much_memory_are_smaller_with_a_warning(
     assert "{'batch': 16} instead of {'batch': 64}" in warning
 
 
-def test_goldens_that_take_too_long_are_smaller_with_a_warning(
+def test_goldens_above_the_time_limit_are_smaller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The opt golden takes 3 s, so the largest would take 48 s."""
@@ -81,7 +79,7 @@ def test_goldens_that_take_too_long_are_smaller_with_a_warning(
     assert sizes["p0-opt"] == 4 and sizes["p0-max"] < 64 and found.reduced
 
 
-def test_a_static_model_has_one_golden() -> None:
+def test_static_model_has_one_golden() -> None:
     assert [
         golden.name for golden in record(Affine(), spec(tensor("x", "float32", 2, 3)))
     ] == ["p0-opt"]
@@ -101,8 +99,8 @@ def test_odd_size_is_not_an_optimum(span: tuple[int, int, int], size: int) -> No
     assert odd(span) == size
 
 
-class Halves(torch.nn.Module):
-    """Accepts even lengths only, as U-Nets accept multiples of 16."""
+class EvenLengths(torch.nn.Module):
+    """A module that accepts only even lengths, as a U-Net accepts only multiples of 16."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x[:, ::2] - x[:, 1::2]
@@ -115,27 +113,27 @@ class Halves(torch.nn.Module):
         ((2, 8, 12), "golden p0-odd has {'batch': 3, 'length': 6} instead"),
     ],
 )
-def test_multiples_of_a_size_are_tried_where_the_module_takes_no_others(
+def test_multiples_are_tried_if_the_module_refuses_the_odd_size(
     lengths: tuple[int, int, int], instead: str
 ) -> None:
     x = TensorSpec(
         "float32", ("batch", "length"), {"batch": (1, 2, 4), "length": lengths}, "x"
     )
-    found = recording.record_goldens(torch.jit.script(Halves()), spec(x))
+    found = recording.record_goldens(torch.jit.script(EvenLengths()), spec(x))
     assert "p0-odd" in [golden.name for golden in found.goldens]
     (warning,) = [text for text in found.warnings if instead in text]
     assert "so requests of such sizes fail too" in warning and "must match" in warning
 
 
-class OfOneTwoOrFour(torch.nn.Module):
+class RefusesThreeRows(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         assert x.size(0) != 3, "three rows"
         return x * 2
 
 
-def test_an_odd_size_that_the_module_refuses_is_left_out() -> None:
+def test_refused_odd_size_is_left_out_with_a_warning() -> None:
     found = recording.record_goldens(
-        torch.jit.script(OfOneTwoOrFour()), spec(X, profiles=({"batch": (1, 2, 4)},))
+        torch.jit.script(RefusesThreeRows()), spec(X, profiles=({"batch": (1, 2, 4)},))
     )
     assert "p0-odd" not in [golden.name for golden in found.goldens]
     assert any(
@@ -143,7 +141,7 @@ def test_an_odd_size_that_the_module_refuses_is_left_out() -> None:
     )
 
 
-def test_the_same_model_gives_the_same_goldens_and_another_name_others() -> None:
+def test_goldens_are_deterministic_and_depend_on_the_model_name() -> None:
     one, two = record(Affine(), spec(X)), record(Affine(), spec(X))
     np.testing.assert_array_equal(one[0].inputs["x"], two[0].inputs["x"])
     other = record(
@@ -152,7 +150,7 @@ def test_the_same_model_gives_the_same_goldens_and_another_name_others() -> None
     assert not np.array_equal(one[0].inputs["x"], other[0].inputs["x"])
 
 
-def test_ids_shrink_until_the_embedding_holds_them() -> None:
+def test_ids_are_reduced_to_the_size_of_the_embedding() -> None:
     goldens = record(
         torch.jit.script(Scorer()),
         spec(X, tensor("ids", "int64", "batch"), outputs=("a", "b")),
@@ -164,10 +162,8 @@ def test_ids_shrink_until_the_embedding_holds_them() -> None:
     )
 
 
-class Lengths(torch.nn.Module):
-    """Packs rows in the order of their lengths, as torch.nn.utils.rnn asks for; an id below 4 goes
-    with each.
-    """
+class PackedRows(torch.nn.Module):
+    """A module that packs rows sorted by length and looks up ids below 4."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,14 +180,14 @@ class Lengths(torch.nn.Module):
 
 
 @pytest.mark.parametrize("time", ["time", 7])
-def test_whole_numbers_become_lengths_where_no_ids_do(time: Any) -> None:
+def test_integers_are_lengths_if_ids_do_not_work(time: Any) -> None:
     span = {"time": (2, 7, 9)} if time == "time" else {}
     inputs = (
         tensor("x", "float32", "batch", time, 3, **span),
         tensor("lengths", "int64", "batch"),
         tensor("ids", "int64", "batch", 2),
     )
-    for golden in record(Lengths(), spec(*inputs)):
+    for golden in record(PackedRows(), spec(*inputs)):
         lengths, steps = golden.inputs["lengths"], golden.inputs["x"].shape[1]
         assert 1 <= lengths.min() <= lengths.max() <= steps
         assert (np.diff(lengths) <= 0).all()
@@ -200,7 +196,7 @@ def test_whole_numbers_become_lengths_where_no_ids_do(time: Any) -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_masks_of_either_meaning_leave_something_to_attend_to(keep: bool) -> None:
+def test_masks_of_both_meanings_give_finite_outputs(keep: bool) -> None:
     class Attend(torch.nn.Module):
         def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             hidden = ~mask if keep else mask
@@ -217,7 +213,7 @@ def test_masks_of_either_meaning_leave_something_to_attend_to(keep: bool) -> Non
         assert golden.inputs["mask"].any() or golden.inputs["mask"].shape[1] == 1
 
 
-def test_a_model_that_is_never_finite_is_recorded_all_the_same() -> None:
+def test_model_without_finite_outputs_is_recorded() -> None:
     class Log(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return (-1 - x.abs()).log()
@@ -230,7 +226,7 @@ class Pair(NamedTuple):
     second: torch.Tensor
 
 
-def test_nested_results_are_flattened_in_order() -> None:
+def test_nested_outputs_are_flattened_in_order() -> None:
     class Nested(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
             return {"b": [x, x + 1], "a": Pair(x + 2, x + 3)}, None, (x + 4,)
@@ -241,23 +237,23 @@ def test_nested_results_are_flattened_in_order() -> None:
         np.testing.assert_allclose(array, golden.inputs["x"] + i, rtol=1e-6)
 
 
-def test_names_are_the_callers_then_the_specs() -> None:
+def test_output_names_of_the_caller_override_the_manifest() -> None:
     assert list(record(Affine(), spec(X, outputs=("y",)))[0].outputs) == ["y"]
     assert list(record(Affine(), spec(X, outputs=("y",)), ["z"])[0].outputs) == ["z"]
     with pytest.raises(UsageError, match="names 2 outputs, the module returns 1"):
         record(Affine(), spec(X, outputs=("y", "z")))
 
 
-def test_what_is_no_tensor_cannot_be_served() -> None:
-    class Word(torch.nn.Module):
+def test_output_that_is_not_a_tensor_is_refused() -> None:
+    class ReturnsString(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> str:
             return "cat"
 
     with pytest.raises(ModelFileError, match="returns a str"):
-        record(Word(), spec(X))
+        record(ReturnsString(), spec(X))
 
 
-def test_numbers_are_tensors_without_axes() -> None:
+def test_numbers_are_recorded_as_scalar_tensors() -> None:
     class Numbers(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> tuple[int, float, bool]:
             return x.shape[1], 0.5, True
@@ -270,7 +266,7 @@ def test_numbers_are_tensors_without_axes() -> None:
     ]
 
 
-def test_a_module_that_always_fails_is_named_with_its_own_words() -> None:
+def test_failure_of_the_module_is_quoted() -> None:
     class Broken(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x @ x
@@ -279,8 +275,8 @@ def test_a_module_that_always_fails_is_named_with_its_own_words() -> None:
         record(Broken(), spec(X))
 
 
-def test_a_shape_error_is_named_before_ids_that_are_too_large() -> None:
-    class Baked(torch.nn.Module):
+def test_shape_error_is_reported_instead_of_too_large_ids() -> None:
+    class FixedShape(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.table = torch.nn.Embedding(5, 3)
@@ -289,17 +285,17 @@ def test_a_shape_error_is_named_before_ids_that_are_too_large() -> None:
             return self.table(ids).reshape(7, 7)
 
     with pytest.raises(ModelFileError, match="is invalid for input of size"):
-        record(Baked(), spec(tensor("ids", "int64", "batch", 3)))
+        record(FixedShape(), spec(tensor("ids", "int64", "batch", 3)))
 
 
-def test_dropout_is_off_and_the_module_is_left_as_it_was() -> None:
+def test_module_is_recorded_in_eval_mode_and_left_unchanged() -> None:
     module = torch.nn.Sequential(torch.nn.Dropout(0.9)).train()
     golden = record(module, spec(X))[0]
     np.testing.assert_array_equal(golden.outputs["output"], golden.inputs["x"])
     assert module.training
 
 
-def test_the_module_may_write_into_its_input_without_spoiling_the_golden() -> None:
+def test_in_place_module_does_not_change_the_recorded_input() -> None:
     class InPlace(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.add_(1)
@@ -308,7 +304,7 @@ def test_the_module_may_write_into_its_input_without_spoiling_the_golden() -> No
     np.testing.assert_allclose(golden.outputs["output"], golden.inputs["x"] + 1)
 
 
-def test_bfloat16_is_recorded_as_such() -> None:
+def test_bfloat16_tensors_are_recorded_as_bfloat16() -> None:
     golden = record(Affine(), spec(tensor("x", "bfloat16", "batch", 3)))[0]
     assert (
         golden.inputs["x"].dtype == golden.outputs["output"].dtype == ml_dtypes.bfloat16
@@ -320,7 +316,7 @@ def npz(folder: Path, **arrays: np.ndarray) -> Path:
     return folder / "own.npz"
 
 
-def test_the_users_inputs_are_recorded_beside_ours(tmp_path: Path) -> None:
+def test_user_inputs_are_recorded_besides_generated_inputs(tmp_path: Path) -> None:
     arrays = {"0/x": np.ones((2, 3), np.float32), "1/x": np.zeros((7, 3), np.float32)}
     goldens = by_name(record(Affine(), spec(X, goldens=npz(tmp_path, **arrays))))
     assert (goldens["user-0"].outputs["output"] == 3).all() and goldens[
@@ -338,37 +334,35 @@ def test_the_users_inputs_are_recorded_beside_ours(tmp_path: Path) -> None:
         ({"x": np.ones(3, np.float32)}, "no profile"),
     ],
 )
-def test_the_users_mistakes_are_usage_errors(
+def test_invalid_user_inputs_are_usage_errors(
     tmp_path: Path, arrays: dict[str, np.ndarray], words: str
 ) -> None:
     with pytest.raises(UsageError, match=words):
         record(Affine(), spec(X, goldens=npz(tmp_path, **arrays)))
 
 
-def test_a_file_that_is_no_npz_is_a_usage_error(tmp_path: Path) -> None:
+def test_file_that_is_not_npz_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "own.npz").write_text("not an archive")
     with pytest.raises(UsageError, match=r"not an \.npz"):
         record(Affine(), spec(X, goldens=tmp_path / "own.npz"))
 
 
-class OfTwoRows(torch.nn.Module):
+class TakesTwoRows(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.as_strided((2, 3), (3, 1)) + x
 
 
-def test_a_module_that_fails_on_one_row_of_its_golden_is_named_with_the_shapes() -> (
-    None
-):
+def test_failure_on_a_single_row_is_reported_with_the_shapes() -> None:
     with pytest.raises(
         ModelFileError, match=r"fails on golden p0-row \(x \[1, 3\]\): .*storage"
     ):
-        record(OfTwoRows(), spec(X, profiles=({"batch": (1, 2, 2)},)))
+        record(TakesTwoRows(), spec(X, profiles=({"batch": (1, 2, 2)},)))
 
 
-def test_a_module_that_fails_on_the_users_inputs_names_their_golden(
+def test_failure_on_user_inputs_is_reported_with_the_golden(
     tmp_path: Path,
 ) -> None:
-    class Picky(torch.nn.Module):
+    class Refuses42(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             if (x == 42).all():
                 raise RuntimeError("no answer for 42")
@@ -378,7 +372,7 @@ def test_a_module_that_fails_on_the_users_inputs_names_their_golden(
     with pytest.raises(
         ModelFileError, match=r"golden .*\(x \[2, 3\]\): no answer for 42"
     ):
-        record(Picky(), spec(X, goldens=tmp_path / "own.npz"))
+        record(Refuses42(), spec(X, goldens=tmp_path / "own.npz"))
 
 
 class FirstRowIsZero(torch.nn.Module):
@@ -403,23 +397,30 @@ class LastRowsOnly(torch.nn.Module):
 
 
 @pytest.mark.parametrize("module", [FirstRowIsZero, EveryOtherRow, LastRowsOnly])
-@pytest.mark.parametrize("usual", [1, 2, 4])
-def test_rows_that_depend_on_their_position_are_shown(
-    module: type[torch.nn.Module], usual: int
+@pytest.mark.parametrize("optimum", [1, 2, 4])
+def test_rolled_golden_shows_rows_that_depend_on_their_position(
+    module: type[torch.nn.Module], optimum: int
 ) -> None:
-    given = tensor("x", "float32", "batch", 3, batch=(1, usual, 4))
+    given = tensor("x", "float32", "batch", 3, batch=(1, optimum, 4))
     goldens = {golden.name: golden for golden in record(module(), spec(given))}
-    rolled, whole = goldens["p0-rolled"], goldens["p0-opt" if usual == 4 else "p0-max"]
-    np.testing.assert_array_equal(rolled.inputs["x"], np.roll(whole.inputs["x"], 1, 0))
-    assert (rolled.outputs["output"] != np.roll(whole.outputs["output"], 1, 0)).any()
+    rolled, unrolled = (
+        goldens["p0-rolled"],
+        goldens["p0-opt" if optimum == 4 else "p0-max"],
+    )
+    np.testing.assert_array_equal(
+        rolled.inputs["x"], np.roll(unrolled.inputs["x"], 1, 0)
+    )
+    assert (rolled.outputs["output"] != np.roll(unrolled.outputs["output"], 1, 0)).any()
 
 
-@pytest.mark.parametrize("usual", [1, 2, 4])
-def test_independent_rows_have_no_further_golden(usual: int) -> None:
-    given = tensor("x", "float32", "batch", 3, batch=(1, usual, 4))
+@pytest.mark.parametrize("optimum", [1, 2, 4])
+def test_independent_rows_have_no_rolled_golden(optimum: int) -> None:
+    given = tensor("x", "float32", "batch", 3, batch=(1, optimum, 4))
     goldens = {
         golden.name: golden for golden in record(torch.nn.Linear(3, 3), spec(given))
     }
     assert "p0-rolled" not in goldens
-    whole = goldens["p0-max" if usual == 1 else "p0-opt"]
-    np.testing.assert_array_equal(goldens["p0-row"].inputs["x"], whole.inputs["x"][:1])
+    unrolled = goldens["p0-max" if optimum == 1 else "p0-opt"]
+    np.testing.assert_array_equal(
+        goldens["p0-row"].inputs["x"], unrolled.inputs["x"][:1]
+    )

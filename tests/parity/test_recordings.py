@@ -1,4 +1,4 @@
-"""Goldens in the store: what is read has the bits that were recorded."""
+"""Goldens in the store: they are read bit for bit as they were recorded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ARRAYS = {
     "flags": np.asarray([True, False]),
     "number": np.asarray(3.25, np.float64),
     "empty": np.zeros((0, 4), np.int64),
-    "turned": np.arange(6, dtype=np.float32).reshape(2, 3).T,
+    "transposed": np.arange(6, dtype=np.float32).reshape(2, 3).T,
 }
 RECORDING = Recording(
     (
@@ -43,7 +43,7 @@ def recordings(tmp_path: Path, key: str = "0" * 64, **more: Any) -> Recordings:
     return Recordings(str(tmp_path / "store"), key, **more)
 
 
-def test_a_recording_is_read_as_it_was_kept(tmp_path: Path) -> None:
+def test_stored_recording_round_trips(tmp_path: Path) -> None:
     assert (
         recordings(tmp_path).find(["y"]) is None and not recordings(tmp_path).exists()
     )
@@ -53,16 +53,19 @@ def test_a_recording_is_read_as_it_was_kept(tmp_path: Path) -> None:
     assert (found.unreached, found.reduced) == (RECORDING.unreached, RECORDING.reduced)
     assert [golden.name for golden in found.goldens] == ["p0-opt", "p0-min"]
     for one, other in zip(found.goldens, RECORDING.goldens, strict=True):
-        for side, wanted in ((one.inputs, other.inputs), (one.outputs, other.outputs)):
-            assert list(side) == list(wanted)
-            for name, array in wanted.items():
+        for side, expected in (
+            (one.inputs, other.inputs),
+            (one.outputs, other.outputs),
+        ):
+            assert list(side) == list(expected)
+            for name, array in expected.items():
                 assert (
                     side[name].dtype == array.dtype and side[name].shape == array.shape
                 )
                 assert side[name].tobytes() == array.tobytes()
 
 
-def test_other_keys_other_outputs_and_rebuild_find_nothing(tmp_path: Path) -> None:
+def test_other_keys_other_outputs_and_rebuild_find_no_recording(tmp_path: Path) -> None:
     recordings(tmp_path).keep(RECORDING, ["y"])
     assert recordings(tmp_path, "1" * 64).find(["y"]) is None
     assert recordings(tmp_path).find(["z"]) is None
@@ -70,9 +73,7 @@ def test_other_keys_other_outputs_and_rebuild_find_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("damage", ["removed", "other bytes"])
-def test_a_damaged_file_is_recorded_again_with_a_warning(
-    tmp_path: Path, damage: str
-) -> None:
+def test_damaged_file_is_ignored_with_a_warning(tmp_path: Path, damage: str) -> None:
     recordings(tmp_path).keep(RECORDING, ["y"])
     for file in (tmp_path / "store" / "files").glob("*/*"):
         file.unlink() if damage == "removed" else file.write_bytes(b"no golden")
@@ -83,24 +84,24 @@ def test_a_damaged_file_is_recorded_again_with_a_warning(
     assert recordings(tmp_path).find(["y"]) is not None
 
 
-def test_a_forged_record_is_not_used(
+def test_recording_signed_with_another_key_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRT_BUILD_STORE_KEY", "the key of somebody else")
+    monkeypatch.setenv("TRT_BUILD_STORE_KEY", "the key of another builder")
     recordings(tmp_path).keep(RECORDING, ["y"])
-    monkeypatch.setenv("TRT_BUILD_STORE_KEY", "the key of the builder")
+    monkeypatch.setenv("TRT_BUILD_STORE_KEY", "the key of this builder")
     kept = recordings(tmp_path)
     assert kept.find(["y"]) is None
     assert "is not signed with this builder's key" in kept.warnings[0]
 
 
-def test_what_npz_cannot_hold_is_not_kept(tmp_path: Path) -> None:
+def test_recording_with_dtype_unknown_to_npz_is_not_stored(tmp_path: Path) -> None:
     small = Golden("p0-opt", {}, {"y": np.zeros(2, ml_dtypes.float8_e4m3fn)})
     recordings(tmp_path).keep(Recording((small,)), ["y"])
     assert not recordings(tmp_path).exists()
 
 
-def test_a_store_that_fails_costs_a_warning(tmp_path: Path) -> None:
+def test_unusable_store_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("a file")
     kept = recordings(tmp_path)
     assert kept.find(["y"]) is None
@@ -115,10 +116,10 @@ def build(models: Path, out: Path, store: Path, **more: Any) -> ModelResult:
     return result
 
 
-def test_targets_that_differ_in_options_share_the_goldens(
+def test_targets_with_different_options_share_goldens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second build does not run the original module for them, and publishes the same files."""
+    """The second build publishes the same goldens without running the original module."""
     models, store = save(Small(), tmp_path / "net.pt").parent, tmp_path / "store"
     options = BuildOptions(compute_capabilities=((8, 6),))
     build(models, tmp_path / "a", store, options=options)
@@ -140,12 +141,12 @@ def test_targets_that_differ_in_options_share_the_goldens(
         assert one.read_bytes() == other.read_bytes()
     build(
         models, tmp_path / "c", store, precision="fp16"
-    )  # its tolerance chooses other goldens
+    )  # another tolerance needs other goldens
     assert recorded == ["fp16"]
 
 
-def test_the_goldens_key_covers_all_that_a_recording_reads(tmp_path: Path) -> None:
-    """Each field of the spec that is read is in the key: by value, or as the hash of its file."""
+def test_goldens_key_covers_every_field_that_recording_reads(tmp_path: Path) -> None:
+    """The key has every field that recording reads, by value or as the hash of a file."""
     read: set[str] = set()
 
     class Watched(ModelSpec):
@@ -179,8 +180,8 @@ def test_goldens_key_depends_on_models_not_machines(tmp_path: Path) -> None:
         assert goldens_key("net", {**request, part: "changed"}) != key
 
 
-def test_models_of_the_same_file_have_goldens_of_their_own(tmp_path: Path) -> None:
-    """The values are drawn with the model's name."""
+def test_models_with_equal_files_have_different_goldens(tmp_path: Path) -> None:
+    """The model's name seeds the values."""
     models = tmp_path / "models"
     models.mkdir()
     for name in ("net", "twin"):

@@ -1,6 +1,4 @@
-"""verify against a real server: it passes where the answers hold, and fails where anything was
-tampered with.
-"""
+"""verify against a real server: correct outputs pass and every change fails."""
 
 from __future__ import annotations
 
@@ -55,7 +53,7 @@ def test_every_model_passes_every_golden_over_both_protocols(
         )
 
 
-def test_response_reports_that_torch_answered_and_why(endpoint: Endpoint) -> None:
+def test_response_reports_that_torch_ran_the_model_and_why(endpoint: Endpoint) -> None:
     (parity,) = verify(endpoint.repository, endpoint.http_url, None, ["scorer"])
     assert (parity.platform, parity.answered_by, parity.device) == (
         "python",
@@ -65,7 +63,7 @@ def test_response_reports_that_torch_answered_and_why(endpoint: Endpoint) -> Non
     assert parity.why == "no plan was built"
 
 
-def test_batched_models_are_also_asked_many_times_at_once(endpoint: Endpoint) -> None:
+def test_batched_models_get_concurrent_requests(endpoint: Endpoint) -> None:
     (scorer,) = verify(endpoint.repository, None, endpoint.grpc_url, ["scorer"])
     assert {r.golden for r in scorer.results if r.protocol == "grpc x16"} == {
         "p0-opt",
@@ -78,14 +76,14 @@ def test_batched_models_are_also_asked_many_times_at_once(endpoint: Endpoint) ->
     assert {r.protocol for r in mixing.results} == {"grpc"}
 
 
-def test_a_golden_is_asked_no_more_rows_than_triton_takes(endpoint: Endpoint) -> None:
-    """Eight rows of a short sequence have a profile, but Triton takes two of any length."""
+def test_golden_has_at_most_max_batch_size_rows(endpoint: Endpoint) -> None:
+    """A profile allows eight rows of a short sequence, but max_batch_size is two."""
     (parity,) = verify(endpoint.repository, endpoint.http_url, None, ["lengths"])
     assert parity.passed, [r.problems for r in parity.results]
     assert "p0-max" in {r.golden for r in parity.results}
 
 
-def test_sizes_that_no_golden_has_can_be_asked_for(endpoint: Endpoint) -> None:
+def test_extra_goldens_are_verified(endpoint: Endpoint) -> None:
     x = np.arange(18, dtype=np.float32).reshape(6, 3)
     extra = Golden("mine", {"x": x}, {"y": x * 2 + 1})
     (parity,) = verify(
@@ -98,7 +96,7 @@ def test_sizes_that_no_golden_has_can_be_asked_for(endpoint: Endpoint) -> None:
     assert parity.passed and sum(r.golden == "mine" for r in parity.results) == 2
 
 
-def test_the_result_is_plain_data(endpoint: Endpoint) -> None:
+def test_result_is_serializable_as_json(endpoint: Endpoint) -> None:
     (parity,) = verify(endpoint.repository, endpoint.http_url, None, ["scorer"])
     plain = json.loads(json.dumps(parity.as_dict()))
     assert (
@@ -107,7 +105,7 @@ def test_the_result_is_plain_data(endpoint: Endpoint) -> None:
     )
 
 
-def tamper_values(folder: Path) -> None:
+def change_values(folder: Path) -> None:
     golden = goldens.load_one(folder / "goldens" / "p0-opt.npz")
     scores = np.array(golden.outputs["scores"])
     scores[2, 1] += 0.25
@@ -117,13 +115,13 @@ def tamper_values(folder: Path) -> None:
     )
 
 
-def tamper_names(folder: Path) -> None:
+def rename_output(folder: Path) -> None:
     golden = goldens.load_one(folder / "goldens" / "p0-opt.npz")
     renamed = {"points": golden.outputs["scores"], "best": golden.outputs["best"]}
     goldens.save([Golden(golden.name, golden.inputs, renamed)], folder / "goldens")
 
 
-def tamper_missing(folder: Path) -> None:
+def remove_output(folder: Path) -> None:
     golden = goldens.load_one(folder / "goldens" / "p0-opt.npz")
     goldens.save(
         [Golden(golden.name, golden.inputs, {"best": golden.outputs["best"]})],
@@ -131,7 +129,7 @@ def tamper_missing(folder: Path) -> None:
     )
 
 
-def tamper_type(folder: Path) -> None:
+def change_dtype(folder: Path) -> None:
     golden = goldens.load_one(folder / "goldens" / "p0-opt.npz")
     best = golden.outputs["best"].astype(np.int32)
     goldens.save(
@@ -141,30 +139,33 @@ def tamper_type(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tamper", "words"),
+    ("change_golden", "words"),
     [
-        (tamper_values, "worst at [2, 1]"),
-        (tamper_names, "'scores' has its shape and dtype"),
-        (tamper_missing, "output 'scores': is not the model's"),
-        (tamper_type, "int64, not int32"),
+        (change_values, "worst at [2, 1]"),
+        (rename_output, "'scores' has its shape and dtype"),
+        (remove_output, "output 'scores': is not the model's"),
+        (change_dtype, "int64, not int32"),
     ],
 )
-def test_what_was_tampered_with_fails(
-    endpoint: Endpoint, tmp_path: Path, tamper: Callable[[Path], None], words: str
+def test_changed_golden_fails(
+    endpoint: Endpoint,
+    tmp_path: Path,
+    change_golden: Callable[[Path], None],
+    words: str,
 ) -> None:
     shutil.copytree(endpoint.repository / "scorer", tmp_path / "scorer")
-    tamper(tmp_path / "scorer")
+    change_golden(tmp_path / "scorer")
     (parity,) = verify(tmp_path, endpoint.http_url, endpoint.grpc_url)
     failed = {r.golden for r in parity.results if not r.passed}
     assert not parity.passed and failed == {"p0-opt"}
     assert any(words in text for r in parity.results for text in r.problems)
 
 
-def test_the_manifests_tolerance_holds_where_it_states_one(
+def test_published_tolerance_overrides_the_default(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
     shutil.copytree(endpoint.repository / "scorer", tmp_path / "scorer")
-    tamper_values(tmp_path / "scorer")
+    change_values(tmp_path / "scorer")
     sidecar = json.loads((tmp_path / "scorer" / "trt-build.json").read_text())
     sidecar["tolerance"]["atol"] = 0.5
     (tmp_path / "scorer" / "trt-build.json").write_text(json.dumps(sidecar))
@@ -179,7 +180,7 @@ def problems_of(endpoint: Endpoint, folder: Path) -> tuple[str, ...]:
     return parity.problems
 
 
-def test_another_config_than_the_servers_fails(
+def test_config_that_differs_from_the_server_fails(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
     shutil.copytree(endpoint.repository / "scorer", tmp_path / "scorer")
@@ -192,19 +193,15 @@ def test_another_config_than_the_servers_fails(
     )
 
 
-def test_a_model_that_the_server_has_not_fails(
-    endpoint: Endpoint, tmp_path: Path
-) -> None:
-    shutil.copytree(endpoint.repository / "scorer", tmp_path / "stranger")
+def test_model_unknown_to_the_server_fails(endpoint: Endpoint, tmp_path: Path) -> None:
+    shutil.copytree(endpoint.repository / "scorer", tmp_path / "unserved")
     assert any(
         "ready" in text or "unknown model" in text
         for text in problems_of(endpoint, tmp_path)
     )
 
 
-def test_a_model_without_goldens_is_not_verified(
-    endpoint: Endpoint, tmp_path: Path
-) -> None:
+def test_model_without_goldens_fails(endpoint: Endpoint, tmp_path: Path) -> None:
     shutil.copytree(endpoint.repository / "scorer", tmp_path / "scorer")
     shutil.rmtree(tmp_path / "scorer" / "goldens")
     assert problems_of(endpoint, tmp_path) == ("it has no goldens to verify",)
@@ -222,7 +219,7 @@ def damage(file: Path) -> None:
 def test_changed_published_file_fails_for_every_client(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
-    """Torch answers for a plan that no GPU runs here: only its hash tells that it is damaged."""
+    """Torch runs the model here, so only the hash shows that the plan is damaged."""
     shutil.copytree(endpoint.repository / "scorer", tmp_path / "scorer")
     damage(tmp_path / "scorer" / "1" / "lowered.pt")
     (parity,) = verify(tmp_path, endpoint.http_url, endpoint.grpc_url)
@@ -254,7 +251,7 @@ def test_changed_published_file_fails_for_every_client(
         ("goldens/p0-opt.npz", "", "goldens/p0-opt.npz is not an .npz of plain arrays"),
     ],
 )
-def test_a_damaged_record_or_golden_fails_by_name(
+def test_damaged_record_or_golden_fails_with_its_path(
     endpoint: Endpoint, tmp_path: Path, file: str, text: str, words: str
 ) -> None:
     shutil.copytree(endpoint.repository / "scorer", tmp_path / "scorer")
@@ -262,18 +259,18 @@ def test_a_damaged_record_or_golden_fails_by_name(
     assert words in problems_of(endpoint, tmp_path)[0]
 
 
-def test_a_folder_that_is_not_ours_fails_by_name(
+def test_folder_not_published_by_trt_build_fails(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
     (tmp_path / "foreign" / "1").mkdir(parents=True)
     assert "not a model that trt-build published" in problems_of(endpoint, tmp_path)[0]
 
 
-def test_an_unknown_model_and_an_empty_repository_are_usage_errors(
+def test_unknown_model_and_empty_repository_are_usage_errors(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match="'nobody'"):
-        verify(endpoint.repository, endpoint.http_url, None, ["nobody"])
+    with pytest.raises(UsageError, match="'unknown'"):
+        verify(endpoint.repository, endpoint.http_url, None, ["unknown"])
     with pytest.raises(UsageError, match="contains no model"):
         verify(tmp_path, endpoint.http_url, None)
     with pytest.raises(UsageError, match="address"):
@@ -293,10 +290,10 @@ def test_unreachable_server_is_an_environment_problem(
         )
 
 
-def test_a_shape_outside_every_profile_is_refused_with_its_range(
+def test_shape_outside_every_profile_is_refused_with_its_range(
     endpoint: Endpoint,
 ) -> None:
-    """As an engine would: torch itself could well answer it."""
+    """The runtime refuses the shape as an engine would, although torch accepts it."""
     client = HttpClient(endpoint.http_url, 10)
     try:
         with pytest.raises(
@@ -317,7 +314,7 @@ def test_a_shape_outside_every_profile_is_refused_with_its_range(
         client.close()
 
 
-def test_axes_of_one_name_must_have_one_size(endpoint: Endpoint) -> None:
+def test_axes_with_the_same_name_must_have_equal_sizes(endpoint: Endpoint) -> None:
     for client in (
         HttpClient(endpoint.http_url, 10),
         GrpcClient(endpoint.grpc_url, 10),
@@ -333,14 +330,14 @@ def test_axes_of_one_name_must_have_one_size(endpoint: Endpoint) -> None:
         )
 
 
-def test_one_bad_request_does_not_spoil_the_batch_that_it_came_in(
+def test_invalid_request_does_not_fail_the_rest_of_its_batch(
     endpoint: Endpoint,
 ) -> None:
     client = GrpcClient(endpoint.grpc_url, 30)
     module = Scorer().eval()
     x = torch.randn(40, 1, 3, generator=torch.Generator().manual_seed(1))
 
-    def ask(index: int) -> object:
+    def send(index: int) -> object:
         ids = 99 if index % 5 == 0 else index % 20
         try:
             return client.infer(
@@ -350,7 +347,7 @@ def test_one_bad_request_does_not_spoil_the_batch_that_it_came_in(
             return error
 
     with ThreadPoolExecutor(20) as pool:
-        outputs = list(pool.map(ask, range(40)))
+        outputs = list(pool.map(send, range(40)))
     client.close()
     for index, output in enumerate(outputs):
         if index % 5 == 0:
@@ -364,7 +361,7 @@ def test_one_bad_request_does_not_spoil_the_batch_that_it_came_in(
             np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_an_output_that_is_not_asked_for_does_not_come(endpoint: Endpoint) -> None:
+def test_response_has_only_the_requested_outputs(endpoint: Endpoint) -> None:
     from tritonclient import http
 
     client = http.InferenceServerClient(endpoint.http_url)
@@ -381,7 +378,7 @@ def test_an_output_that_is_not_asked_for_does_not_come(endpoint: Endpoint) -> No
     assert [output["name"] for output in result.get_response()["outputs"]] == ["best"]
 
 
-def test_every_element_type_travels_as_itself(endpoint: Endpoint) -> None:
+def test_every_dtype_is_transferred_unchanged(endpoint: Endpoint) -> None:
     golden = endpoint.artifacts["dtypes"].goldens[0]
     for client in (
         HttpClient(endpoint.http_url, 10),
@@ -398,11 +395,11 @@ def test_every_element_type_travels_as_itself(endpoint: Endpoint) -> None:
         )
 
 
-# Through shared memory: the same answers, and afterwards neither the server nor the host has a
-# region. In this file because it needs the same server, which takes seconds of every core.
+# Shared memory: the outputs are equal, and no region is left on the server or the host. These
+# tests are in this file because they use the same server.
 
 
-def files(pid: int = os.getpid()) -> list[Path]:
+def region_files(pid: int = os.getpid()) -> list[Path]:
     return list(Path("/dev/shm").glob(f"trt-build-tensor-{pid}-*"))
 
 
@@ -413,7 +410,7 @@ def registered(endpoint: Endpoint, kind: str = "system") -> Any:
     return status
 
 
-def test_every_model_gives_the_same_answers_through_system_shared_memory(
+def test_every_golden_passes_through_system_shared_memory(
     endpoint: Endpoint,
 ) -> None:
     results = verify(
@@ -430,10 +427,10 @@ def test_every_model_gives_the_same_answers_through_system_shared_memory(
         )
         assert {r.protocol for r in parity.results} == {"http system", "grpc system"}
         assert len(parity.results) == 2 * len(endpoint.artifacts[parity.name].goldens)
-    assert registered(endpoint) == [] and not files()
+    assert registered(endpoint) == [] and not region_files()
 
 
-def test_several_ways_in_one_run(endpoint: Endpoint) -> None:
+def test_one_run_verifies_with_and_without_shared_memory(endpoint: Endpoint) -> None:
     (parity,) = verify(
         endpoint.repository,
         None,
@@ -445,7 +442,7 @@ def test_several_ways_in_one_run(endpoint: Endpoint) -> None:
     assert {r.protocol for r in parity.results} == {"grpc", "grpc x16", "grpc system"}
 
 
-def test_a_wrong_value_is_seen_there_too(endpoint: Endpoint) -> None:
+def test_wrong_output_in_shared_memory_fails(endpoint: Endpoint) -> None:
     x = np.ones((2, 3), np.float32)
     wrong = Golden("wrong", {"x": x}, {"y": x * 2 + 2})
     (parity,) = verify(
@@ -463,7 +460,7 @@ def test_a_wrong_value_is_seen_there_too(endpoint: Endpoint) -> None:
     )
 
 
-def test_an_answer_that_is_larger_than_the_golden_is_the_servers_refusal(
+def test_output_larger_than_its_shared_memory_region_fails(
     endpoint: Endpoint, tmp_path: Path
 ) -> None:
     shutil.copytree(endpoint.repository / "unbatched", tmp_path / "unbatched")
@@ -478,16 +475,16 @@ def test_an_answer_that_is_larger_than_the_golden_is_the_servers_refusal(
     failed = [r for r in parity.results if not r.passed]
     assert [r.golden for r in failed] == ["p0-opt", "p0-opt"]
     assert all("shared memory size" in (r.error or "") for r in failed)
-    assert registered(endpoint) == [] and not files()
+    assert registered(endpoint) == [] and not region_files()
 
 
-def test_an_unknown_kind_is_usage(endpoint: Endpoint) -> None:
+def test_unknown_shared_memory_kind_is_a_usage_error(endpoint: Endpoint) -> None:
     with pytest.raises(UsageError, match="'posix'"):
         verify(endpoint.repository, endpoint.http_url, None, shared_memory=["posix"])
 
 
 @pytest.mark.skipif(gpu.driver() is not None, reason="there is a GPU")
-def test_without_a_gpu_cuda_shared_memory_is_an_environment_problem(
+def test_cuda_shared_memory_without_gpu_is_an_environment_problem(
     endpoint: Endpoint,
 ) -> None:
     with pytest.raises(EnvironmentProblem, match="requires a GPU"):
@@ -495,10 +492,10 @@ def test_without_a_gpu_cuda_shared_memory_is_an_environment_problem(
 
 
 @pytest.mark.parametrize("protocol", ["url", "grpc-url"])
-def test_ctrl_c_takes_the_regions_back(endpoint: Endpoint, protocol: str) -> None:
-    """The command is interrupted while a golden of it is registered; the request that runs is let
-    go.
-    """
+def test_ctrl_c_removes_the_shared_memory_regions(
+    endpoint: Endpoint, protocol: str
+) -> None:
+    """The interrupt arrives while a golden is registered and a request runs."""
     words = [
         "verify",
         str(endpoint.repository),
@@ -522,12 +519,13 @@ def test_ctrl_c_takes_the_regions_back(endpoint: Endpoint, protocol: str) -> Non
         while not client.get_system_shared_memory_status().regions:
             assert process.poll() is None and time.monotonic() < until
             time.sleep(0.05)
-        assert files(process.pid)
+        assert region_files(process.pid)
         os.kill(process.pid, signal.SIGINT)
         _, printed = process.communicate(timeout=60)
         assert process.returncode == 130, printed
-        assert not client.get_system_shared_memory_status().regions and not files(
-            process.pid
+        assert (
+            not client.get_system_shared_memory_status().regions
+            and not region_files(process.pid)
         )
     finally:
         process.kill()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # torch.ao says that it moves to another package
+    warnings.simplefilter("ignore")  # torch.ao warns that it moves
     from torch.ao import quantization as ao
 
 
@@ -19,7 +19,7 @@ class SmallCNN(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        # where eager mode quantizes the input
+        # eager mode quantizes the input here
         self.quant, self.dequant = ao.QuantStub(), ao.DeQuantStub()
         self.first, self.norm, self.relu = (
             nn.Conv2d(3, 8, 3, padding=1),
@@ -47,7 +47,7 @@ class MLP(nn.Module):
 
 
 def symmetric() -> ao.QConfig:
-    """What TensorRT computes: int8 around 0; weights with a scale for each output channel."""
+    """The scheme of TensorRT: int8 around 0, and a weight scale for each output channel."""
     activation = ao.FakeQuantize.with_args(
         observer=ao.MovingAverageMinMaxObserver,
         quant_min=-128,
@@ -71,16 +71,17 @@ CONFIGS = {
 def trained(
     model: nn.Module, config: str, x: Tensor, *, graph_mode: bool = False
 ) -> nn.Module:
-    """The model with fake quantization after a few forward passes, its observers off, in `eval`.
-    Eager mode works by hooks, which torch can trace and not script; graph mode makes calls of them.
+    """The model with fake quantization after a few forward passes, with observers disabled.
+
+    torch can trace but not script the hooks of eager mode; graph mode inserts calls instead.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.train()
         model = (
-            _by_graph(model, CONFIGS[config](), x)
+            _prepared_in_graph_mode(model, CONFIGS[config](), x)
             if graph_mode
-            else _eagerly(model, CONFIGS[config]())
+            else _prepared_in_eager_mode(model, CONFIGS[config]())
         )
         for _ in range(3):
             model(x)
@@ -88,7 +89,7 @@ def trained(
     return model.eval()
 
 
-def _eagerly(model: nn.Module, config: ao.QConfig) -> nn.Module:
+def _prepared_in_eager_mode(model: nn.Module, config: ao.QConfig) -> nn.Module:
     model.qconfig = config
     fused = (
         ao.fuse_modules_qat(model, [["first", "norm", "relu"]])
@@ -98,7 +99,9 @@ def _eagerly(model: nn.Module, config: ao.QConfig) -> nn.Module:
     return ao.prepare_qat(fused)
 
 
-def _by_graph(model: nn.Module, config: ao.QConfig, x: Tensor) -> nn.Module:
+def _prepared_in_graph_mode(
+    model: nn.Module, config: ao.QConfig, x: Tensor
+) -> nn.Module:
     from torch.ao.quantization.backend_config import get_tensorrt_backend_config
     from torch.ao.quantization.quantize_fx import prepare_qat_fx
 
@@ -107,7 +110,7 @@ def _by_graph(model: nn.Module, config: ao.QConfig, x: Tensor) -> nn.Module:
         model, mapping, (x,), backend_config=get_tensorrt_backend_config()
     )
     for node in prepared.graph.nodes:
-        # annotations that are text, as `from __future__` makes them, are no types to TorchScript
+        # TorchScript rejects annotations that are text, as `from __future__` makes them
         node.type = None
     prepared.recompile()
     return prepared

@@ -1,4 +1,4 @@
-"""docs/precision.md says what the tables say."""
+"""docs/precision.md agrees with the tables of the code."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from builder.quantization import METHODS
 TEXT = (Path(__file__).parents[2] / "docs" / "precision.md").read_text(encoding="utf-8")
 
 
-def test_every_precision_has_a_row() -> None:
+def test_every_precision_has_a_row_in_the_table() -> None:
     first = [line.split("|")[1] for line in TEXT.splitlines() if line.startswith("| `")]
     assert set(re.findall(r"`(\w+)`", " ".join(first))) >= set(PRECISIONS)
 
 
 @pytest.mark.parametrize("precision", list(SCHEMES))
-def test_row_has_the_bound_of_the_scheme(precision: str) -> None:
+def test_row_states_bound_of_the_scheme(precision: str) -> None:
     scheme = SCHEMES[precision]
     row = next(
         line for line in TEXT.splitlines() if line.startswith(f"| `{precision}`")
@@ -31,7 +31,7 @@ def test_row_has_the_bound_of_the_scheme(precision: str) -> None:
     assert ("float32" in row.split("|")[3]) == (scheme.rest == "fp32")
 
 
-def test_methods_defaults_and_gpus() -> None:
+def test_document_names_methods_defaults_and_gpus() -> None:
     assert all(f"`{method}`" in TEXT for method in METHODS)
     assert (
         f"({Calibration(()).percentile} by default)" in TEXT

@@ -1,4 +1,4 @@
-"""Values beyond float16's range are found with torch, and named as layers of the network."""
+"""torch finds values beyond float16's range, and the network keeps their layers in float32."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from builder.quantization import overflow
 
 
 class Large(nn.Module):
-    """A hidden value of about 2e5, as a random Xception has; small at both ends."""
+    """A large hidden value, as in Xception with random weights; input and output are small."""
 
     def __init__(self, scale: float = 1e4) -> None:
         super().__init__()
@@ -33,32 +33,34 @@ def found(module: nn.Module, *batch: torch.Tensor) -> tuple[overflow.Beyond, ...
     return overflow.beyond_half(lower(torch.jit.script(module.eval())), [batch])
 
 
-def test_the_value_its_maker_and_its_readers_are_found() -> None:
+def test_large_value_and_its_readers_are_found() -> None:
     beyond = found(Large(), ONES)
-    assert [round(one.greatest, -3) for one in beyond] == [80000, 80000]
+    assert [round(item.greatest, -3) for item in beyond] == [80000, 80000]
     assert beyond[0].readers == (beyond[1].value,), (
-        "relu reads what the first layer makes"
+        "relu reads the output of the first layer"
     )
 
 
-def test_what_fits_is_left_alone() -> None:
+def test_values_within_float16_are_not_found() -> None:
     assert found(Large(8e3), ONES) == ()
 
 
-def test_the_layers_stay_in_float32_and_the_network_answers() -> None:
+def test_layers_with_large_values_stay_in_float32() -> None:
     module = Large().eval()
     lowered = lower(torch.jit.script(module))
-    bare = builder.convert(lowered, [SPEC], precision="fp16")
+    plain = builder.convert(lowered, [SPEC], precision="fp16")
     beyond = overflow.beyond_half(lowered, [(ONES,)])
-    kept = overflow.layers(bare, beyond)
-    assert kept == ("first/aten::linear_0", "aten::relu_0", "second/aten::linear_0")
-    spared = builder.convert(lowered, [SPEC], precision="fp16", keep_fp32=kept)
-    (wrong,), (right,) = (builder.reference.run(one, [ONES]) for one in (bare, spared))
+    layers = overflow.layers(plain, beyond)
+    assert layers == ("first/aten::linear_0", "aten::relu_0", "second/aten::linear_0")
+    fixed = builder.convert(lowered, [SPEC], precision="fp16", keep_fp32=layers)
+    (wrong,), (right,) = (
+        builder.reference.run(item, [ONES]) for item in (plain, fixed)
+    )
     assert not torch.isfinite(wrong).all()
     torch.testing.assert_close(right, module(ONES), rtol=1e-3, atol=1e-3)
-    same, (warning,) = overflow.spare(bare, beyond)
+    same, (warning,) = overflow.spare(plain, beyond)
     torch.testing.assert_close(builder.reference.run(same, [ONES]), [right])
-    assert overflow.spare(bare, ()) == (bare, ())
+    assert overflow.spare(plain, ()) == (plain, ())
     assert (
         "keeps 3 layers in float32" in warning
         and "8e+04" in warning
@@ -77,12 +79,12 @@ class Masked(nn.Module):
 
 
 @pytest.mark.parametrize("above", [False, True])
-def test_a_mask_for_a_softmax_is_no_overflow_but_a_large_score_is(above: bool) -> None:
+def test_large_score_is_overflow_but_softmax_mask_is_not(above: bool) -> None:
     mask = torch.tensor([1.0, 0.0]).repeat(1, 4)
     assert bool(found(Masked(above), ONES[:1], mask)) is above
 
 
-def test_what_torch_itself_makes_infinite_is_left_alone() -> None:
+def test_value_that_is_infinite_in_torch_is_not_found() -> None:
     class Infinite(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.relu(x / 0.0) * 1e3
@@ -119,7 +121,7 @@ class Looping(nn.Module):
 
 
 class Counted(nn.Module):
-    """Multiplies by an integer that float16 does not have."""
+    """Multiplies by an integer beyond float16's range."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +132,7 @@ class Counted(nn.Module):
 
 
 class MaskedThenScaled(nn.Module):
-    """A large value beside elements that the mask makes infinite."""
+    """A large value beside masked elements, which are infinite."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,7 +146,7 @@ class MaskedThenScaled(nn.Module):
 
 
 class Factor(nn.Module):
-    """A constant beyond float16's range; all results are in it."""
+    """A constant beyond float16's range; all results are within it."""
 
     def __init__(self, divides: bool) -> None:
         super().__init__()
@@ -196,21 +198,23 @@ class Weights(nn.Module):
         "beside infinity",
     ],
 )
-def test_a_large_value_is_found_wherever_it_is(
+def test_large_value_of_each_kind_is_found(
     module: nn.Module, batch: list[torch.Tensor]
 ) -> None:
     module.eval()
     specs = [
         builder.TensorSpec(str(x.dtype).split(".")[1], tuple(x.shape)) for x in batch
     ]
-    bare = builder.convert(torch.jit.script(module), specs, precision="fp16")
-    spared, warnings = overflow.spare(bare, overflow.beyond_half(bare.lowered, [batch]))
-    (wrong,), (right,) = (builder.reference.run(one, batch) for one in (bare, spared))
+    plain = builder.convert(torch.jit.script(module), specs, precision="fp16")
+    fixed, warnings = overflow.spare(
+        plain, overflow.beyond_half(plain.lowered, [batch])
+    )
+    (wrong,), (right,) = (builder.reference.run(item, batch) for item in (plain, fixed))
     assert warnings
     assert not torch.allclose(wrong, module(*batch), rtol=1e-2, atol=5e-3)
     torch.testing.assert_close(right, module(*batch), rtol=1e-2, atol=5e-3)
 
 
-def test_ids_beyond_float16_keep_no_embedding_in_float32() -> None:
+def test_large_indices_of_an_embedding_are_not_found() -> None:
     embedding = nn.Embedding(70_000, 4)
     assert found(embedding, torch.tensor([69_999])) == ()

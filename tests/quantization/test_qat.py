@@ -1,4 +1,4 @@
-"""Modules trained with fake quantization, traced and scripted: the network has their very
+"""Modules trained with fake quantization, traced and scripted: the network computes the same
 numbers.
 """
 
@@ -50,11 +50,11 @@ def kinds(conversion: builder.Conversion) -> Counter[str]:
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("how", ["trace", "script"])
 @pytest.mark.parametrize("name", list(MODELS))
-def test_symmetric_quantization_becomes_layers(
+def test_symmetric_quantization_becomes_quantize_layers(
     name: str, how: str, precision: str
 ) -> None:
-    """A value on the border of two steps may take the other one: that is a step of one layer,
-    averaged by the next.
+    """A value between two steps may be rounded to the other one. The next layer averages this
+    error.
     """
     module, x = exported(name, "symmetric", how)
     conversion = builder.convert(module, [spec_of(name)], precision=precision)
@@ -65,21 +65,20 @@ def test_symmetric_quantization_becomes_layers(
         (0,) if precision == "fp32" else (0, 1)
     )
     assert found["QUANTIZE"] >= 2 * products
-    truth, output = module(x), builder.reference.run(conversion, [x])[0]
-    allowed = 2e-2 if precision == "int8" else 5e-3  # int8 computes the rest in half
-    assert (output - truth).norm() < allowed * truth.norm()
+    expected, output = module(x), builder.reference.run(conversion, [x])[0]
+    # int8 computes the other layers in half
+    allowed = 2e-2 if precision == "int8" else 5e-3
+    assert (output - expected).norm() < allowed * expected.norm()
     assert builder.build_engine(conversion)
 
 
 @pytest.mark.parametrize("name", list(MODELS))
-def test_unsigned_quantization_keeps_its_numbers_with_a_warning(name: str) -> None:
-    """torch's default: activations of 0..127 or 0..255 with a zero point, by an observer that is
-    fused.
-    """
+def test_unsigned_quantization_matches_torch_with_warning(name: str) -> None:
+    """torch's default: activations of 0..127 or 0..255 with a zero point, and a fused observer."""
     module, x = exported(name, "default", "trace")
     conversion = builder.convert(module, [spec_of(name)], precision="fp32")
-    truth, output = module(x), builder.reference.run(conversion, [x])[0]
-    assert (output - truth).norm() < 5e-3 * truth.norm()
+    expected, output = module(x), builder.reference.run(conversion, [x])[0]
+    assert (output - expected).norm() < 5e-3 * expected.norm()
     assert not conversion.warnings or all(
         "rounded in float" in words for words in conversion.warnings
     )
@@ -88,7 +87,7 @@ def test_unsigned_quantization_keeps_its_numbers_with_a_warning(name: str) -> No
 @pytest.mark.skipif(
     not capabilities.current().strongly_typed, reason="8.6 chooses half itself"
 )
-def test_mixed_computes_the_rest_in_half() -> None:
+def test_mixed_computes_convolutions_in_half() -> None:
     module, x = exported("cnn", "symmetric", "script")
     conversion = builder.convert(module, [spec_of("cnn")], precision="mixed")
     convolutions = [
@@ -106,8 +105,8 @@ def test_mixed_computes_the_rest_in_half() -> None:
 
 
 @pytest.mark.gpu
-def test_the_engine_computes_qat_in_int8() -> None:
-    """On the GPU: the engine's answers, within the tolerance of int8."""
+def test_engine_of_qat_model_is_within_int8_tolerance() -> None:
+    """On the GPU: the engine's outputs are within the tolerance of int8."""
     from builder.engine.run import Engine
 
     module, x = exported("cnn", "symmetric", "script")

@@ -1,4 +1,4 @@
-"""Post-training quantization: what is rounded, by which scale, what is left alone and why."""
+"""Post-training quantization: scales, rounded operands, and reasons for other operands."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def supported(precision: str) -> None:
 
 
 class Products(nn.Module):
-    """One product of each kind; the convolution's channels differ in size by up to a thousand."""
+    """One product of each kind; the weights of the convolution's channels differ by a factor of up
+    to a thousand.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,9 +69,7 @@ def example(
 ) -> tuple[
     torch.jit.ScriptModule, list[builder.TensorSpec], list[list[Tensor]], list[Tensor]
 ]:
-    """(module, specs, calibration batches, one batch that calibration has not seen) of a network of
-    examples/.
-    """
+    """(module, specs, calibration batches, one other batch) of a network of examples/."""
     torch.manual_seed(0)
     if name == "residual_cnn":
         module = torch.jit.script(
@@ -100,12 +100,12 @@ def kinds(conversion: builder.Conversion) -> Counter[str]:
     return Counter(kind_of(network.get_layer(i)) for i in range(network.num_layers))
 
 
-def judged(
-    outputs: list[Tensor], truths: list[Tensor], precision: str
+def parity_problems(
+    outputs: list[Tensor], expected_outputs: list[Tensor], precision: str
 ) -> tuple[str, ...]:
     named = [
         {str(i): t.detach().numpy() for i, t in enumerate(ts)}
-        for ts in (outputs, truths)
+        for ts in (outputs, expected_outputs)
     ]
     return compare(*named, precision=precision).problems
 
@@ -113,17 +113,19 @@ def judged(
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", ["residual_cnn", "transformer_encoder"])
 def test_examples_stay_within_their_tolerance(name: str, precision: str) -> None:
-    """On inputs that calibration has not seen, as torch runs the lowered graph and as the network
-    computes it.
-    """
+    """For inputs that calibration has not seen: the lowered graph in torch, and the network."""
     supported(precision)
     module, specs, batches, unseen = example(name)
     found = quantize(lower(module, specs=specs), batches, precision)
     conversion = builder.convert(found.lowered, specs, precision=precision)
-    truth = module(*unseen)
-    truths = [truth] if isinstance(truth, Tensor) else list(truth)
-    assert not judged(list(found.lowered.run(*unseen)), truths, precision)
-    assert not judged(builder.reference.run(conversion, unseen), truths, precision)
+    expected = module(*unseen)
+    expected_outputs = [expected] if isinstance(expected, Tensor) else list(expected)
+    assert not parity_problems(
+        list(found.lowered.run(*unseen)), expected_outputs, precision
+    )
+    assert not parity_problems(
+        builder.reference.run(conversion, unseen), expected_outputs, precision
+    )
     assert len(found.layers) == (10 if len(specs) == 1 else 16)
     left = [layer for layer in found.layers if not layer.quantized]
     attention = 4 if (name, precision) == ("transformer_encoder", "mixed") else 0
@@ -143,22 +145,26 @@ def test_engines_of_examples_stay_within_their_tolerance(
     module, specs, batches, unseen = example(name)
     found = quantize(lower(module, specs=specs), batches, precision)
     conversion = builder.convert(found.lowered, specs, precision=precision)
-    truth = module(*unseen)
+    expected = module(*unseen)
     with Engine(builder.build_engine(conversion)) as engine:
         outputs = [t.cpu() for t in engine(*unseen)]
-    assert not judged(
-        outputs, [truth] if isinstance(truth, Tensor) else list(truth), precision
+    assert not parity_problems(
+        outputs,
+        [expected] if isinstance(expected, Tensor) else list(expected),
+        precision,
     )
 
 
 @pytest.fixture
-def old_dialect(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def tensorrt_8_6(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     old.play(monkeypatch)
     yield
     old.forget()
 
 
-def test_obey_constraints_are_preferences_beside_int8_on_8_6(old_dialect: None) -> None:
+def test_precision_constraints_are_preferences_with_int8_on_8_6(
+    tensorrt_8_6: None,
+) -> None:
     module, x, spec = products()
     quantized = quantize(lower(module), [x], "mixed")
     found = [
@@ -177,13 +183,15 @@ def test_obey_constraints_are_preferences_beside_int8_on_8_6(old_dialect: None) 
 
 
 @pytest.mark.parametrize("method", list(METHODS))
-def test_every_method_calibrates(method: str) -> None:
+def test_every_method_stays_within_tolerance(method: str) -> None:
     module, specs, batches, unseen = example("residual_cnn")
     found = quantize(lower(module, specs=specs), batches, "int8", method=method)
-    assert not judged(list(found.lowered.run(*unseen)), [module(*unseen)], "int8")
+    assert not parity_problems(
+        list(found.lowered.run(*unseen)), [module(*unseen)], "int8"
+    )
 
 
-def test_weights_have_a_scale_for_each_channel_on_the_axis_of_their_product() -> None:
+def test_weights_have_a_scale_for_each_output_channel() -> None:
     module, x, _ = products()
     graph = quantize(lower(module), [x]).lowered.graph
     axes = [
@@ -195,19 +203,21 @@ def test_weights_have_a_scale_for_each_channel_on_the_axis_of_their_product() ->
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_kind_of_product_converts_and_compiles(precision: str) -> None:
-    """mixed leaves some to half by its own bound; the others round them all."""
+    """`mixed` computes products above its noise bound in half; the others quantize all."""
     supported(precision)
     module, x, spec = products()
     found = quantize(lower(module), [x], precision)
     kinds_of = ["_convolution", "_convolution", "linear", "matmul", "linear", "matmul"]
     assert [layer.operator.removeprefix("aten::") for layer in found.layers] == kinds_of
     conversion = builder.convert(found.lowered, [spec], precision=precision)
-    assert not judged(builder.reference.run(conversion, x), [module(*x)], precision)
+    assert not parity_problems(
+        builder.reference.run(conversion, x), [module(*x)], precision
+    )
     assert builder.build_engine(conversion)
 
 
-def test_a_tensor_that_two_products_read_is_rounded_once() -> None:
-    class Twice(nn.Module):
+def test_tensor_read_by_two_products_is_rounded_once() -> None:
+    class TwoLayers(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
@@ -215,14 +225,14 @@ def test_a_tensor_that_two_products_read_is_rounded_once() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.a(x) + self.b(x)
 
-    found = quantize(lower(torch.jit.script(Twice().eval())), [[torch.randn(3, 4)]])
+    found = quantize(lower(torch.jit.script(TwoLayers().eval())), [[torch.randn(3, 4)]])
     assert (
         len(ir.nodes_of(found.lowered.graph, "aten::fake_quantize_per_tensor_affine"))
         == 1
     )
 
 
-def test_batch_normalization_is_in_the_weights_before_they_are_rounded() -> None:
+def test_batch_normalization_is_folded_before_rounding() -> None:
     module, specs, batches, _ = example("residual_cnn")
     lowered = lower(module, specs=specs)
     found = quantize(lowered, batches)
@@ -231,8 +241,8 @@ def test_batch_normalization_is_in_the_weights_before_they_are_rounded() -> None
 
 
 class Residual(nn.Module):
-    """Two blocks; the second shortcut is a convolution. Their sum is added to once more, by a
-    linear layer's result, which no convolution absorbs.
+    """Two residual blocks; the shortcut of the second is a convolution. A third addition is that of
+    a linear layer, which no convolution absorbs.
     """
 
     def __init__(self) -> None:
@@ -247,9 +257,7 @@ class Residual(nn.Module):
         return self.last(y + self.linear(y))
 
 
-def test_residual_operands_are_rounded_where_a_convolution_absorbs_the_addition() -> (
-    None
-):
+def test_residual_is_rounded_if_a_convolution_absorbs_the_addition() -> None:
     module, x = torch.jit.script(Residual().eval()), torch.randn(2, 4, 6, 6)
     lowered = lower(module)
     found = quantize(lowered, [[x]])
@@ -258,24 +266,24 @@ def test_residual_operands_are_rounded_where_a_convolution_absorbs_the_addition(
     assert found.additions == 2 and "and 2 residual additions" in found.summary
     assert kinds[:2] == [["aten::_convolution", FAKE[0]]] * 2
     assert FAKE[0] not in kinds[2]
-    assert not judged(list(found.lowered.run(x)), [module(x)], "int8")
-    without = quantize(lowered, [[x]], skip=["*"])
-    assert without.additions == 0
+    assert not parity_problems(list(found.lowered.run(x)), [module(x)], "int8")
+    skipped = quantize(lowered, [[x]], skip=["*"])
+    assert skipped.additions == 0
 
 
-def test_patterns_spare_layers_and_say_so() -> None:
+def test_skipped_layers_are_reported() -> None:
     module, x, _ = products()
     found = quantize(lower(module), [x], skip=["up/*", "lin*aten::linear_0"])
-    spared = [layer.name for layer in found.layers if not layer.quantized]
-    assert spared == ["up/aten::_convolution_0", "linear/aten::linear_0"]
+    skipped_names = [layer.name for layer in found.layers if not layer.quantized]
+    assert skipped_names == ["up/aten::_convolution_0", "linear/aten::linear_0"]
     assert {layer.reason for layer in found.layers if not layer.quantized} == {
         "a pattern names it"
     }
     assert "8 bits in 4 of 6 products" in found.summary
 
 
-def test_a_name_is_the_one_that_the_layer_has() -> None:
-    """What `skip` and `keep_fp32` name is what `trt-build inspect` prints."""
+def test_reported_names_are_names_of_network_layers() -> None:
+    """`skip` and `keep_fp32` use the names that `trt-build inspect` prints."""
     module, x, spec = products()
     found = quantize(lower(module), [x])
     conversion = builder.convert(found.lowered, [spec], precision="int8")
@@ -287,21 +295,21 @@ def test_a_name_is_the_one_that_the_layer_has() -> None:
 
 
 class Outlier(nn.Module):
-    """The first product's input has one value that is ten thousand times the others: max leaves
-    them no level.
+    """One value of the first product's input is ten thousand times the others, so max leaves them
+    no level.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
         with torch.no_grad():
-            self.first.weight[:, 0] = 0.0  # nor does the answer need it
+            self.first.weight[:, 0] = 0.0  # the output does not depend on it
 
     def forward(self, x: Tensor) -> Tensor:
         return self.first(x)[:, 1:] @ self.second(torch.tanh(x)).transpose(0, 1)[1:]
 
 
-def test_mixed_leaves_to_half_what_would_lose_too_much() -> None:
+def test_mixed_computes_noisy_products_in_half() -> None:
     torch.manual_seed(0)
     x = torch.randn(32, 64)
     x[0, 0] = 1e4
@@ -316,14 +324,14 @@ def test_mixed_leaves_to_half_what_would_lose_too_much() -> None:
     assert quantize(lowered, [[x]], "int8").layers[2].quantized
 
 
-def test_what_cannot_be_calibrated_is_left_alone_with_its_reason() -> None:
-    class Odd(nn.Module):
+def test_products_that_cannot_be_calibrated_have_a_reason() -> None:
+    class Uncalibrated(nn.Module):
         def forward(self, x: Tensor, n: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            endless = torch.exp(x * 1000) @ x
-            return x @ x, n @ n, endless
+            infinite = torch.exp(x * 1000) @ x
+            return x @ x, n @ n, infinite
 
     x, n = torch.eye(3) + 1, torch.ones(3, 3, dtype=torch.int32)
-    found = quantize(lower(torch.jit.script(Odd())), [[x, n]])
+    found = quantize(lower(torch.jit.script(Uncalibrated())), [[x, n]])
     by_reason = {layer.reason: layer.quantized for layer in found.layers}
     assert by_reason == {
         "": True,
@@ -333,17 +341,15 @@ def test_what_cannot_be_calibrated_is_left_alone_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize("precision", ["int8", "mixed"])
-def test_a_product_whose_results_overflow_is_left_alone(precision: str) -> None:
-    """Its operands are finite, so that they have a grid; what their product loses cannot be
-    told.
-    """
+def test_product_with_overflowing_result_is_not_quantized(precision: str) -> None:
+    """Its operands are finite, but the noise of the result cannot be measured."""
 
-    class Beyond(nn.Module):
+    class Overflowing(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x @ torch.full((4, 4), 3e38)
 
     found = quantize(
-        lower(torch.jit.script(Beyond())), [[torch.full((4, 4), 3e38)]], precision
+        lower(torch.jit.script(Overflowing())), [[torch.full((4, 4), 3e38)]], precision
     )
     (layer,) = found.layers
     assert (layer.quantized, layer.sqnr) == (
@@ -352,8 +358,8 @@ def test_a_product_whose_results_overflow_is_left_alone(precision: str) -> None:
     ) and "not finite" in layer.reason
 
 
-def test_a_module_that_quantizes_itself_keeps_its_scales() -> None:
-    class Own(nn.Module):
+def test_fake_quantized_module_keeps_its_scales() -> None:
+    class FakeQuantized(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.linear = nn.Linear(4, 4)
@@ -367,7 +373,7 @@ def test_a_module_that_quantizes_itself_keeps_its_scales() -> None:
             )
             return self.linear(y)
 
-    lowered = lower(torch.jit.script(Own().eval()))
+    lowered = lower(torch.jit.script(FakeQuantized().eval()))
     found = quantize(lowered, [[torch.randn(2, 4)]])
     assert [layer.reason for layer in found.layers] == [
         "the module quantizes it itself",
@@ -380,7 +386,7 @@ def test_a_module_that_quantizes_itself_keeps_its_scales() -> None:
     assert {0.01, 0.05} < set(scales) and len(scales) == 3
 
 
-def test_the_given_graph_is_not_changed_and_the_pass_is_recorded() -> None:
+def test_quantize_keeps_original_graph_and_records_the_pass() -> None:
     module, x, _ = products()
     lowered = lower(module)
     text = lowered.text
@@ -391,7 +397,7 @@ def test_the_given_graph_is_not_changed_and_the_pass_is_recorded() -> None:
     ]
 
 
-def test_calibration_is_a_function_of_its_batches() -> None:
+def test_calibration_depends_only_on_its_batches() -> None:
     module, x, _ = products()
     assert (
         quantize(lower(module), [x]).lowered.digest
@@ -404,7 +410,7 @@ def test_calibration_is_a_function_of_its_batches() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mistake", "words"),
+    ("invalid", "words"),
     [
         ({"precision": "fp16"}, "quantizes nothing"),
         ({"method": "minmax"}, "unknown calibration method"),
@@ -412,14 +418,16 @@ def test_calibration_is_a_function_of_its_batches() -> None:
         ({"batches": []}, "no inputs for calibration"),
     ],
 )
-def test_mistakes_are_usage(mistake: dict[str, object], words: str) -> None:
+def test_invalid_arguments_raise_usage_error(
+    invalid: dict[str, object], words: str
+) -> None:
     module, x, _ = products()
-    arguments: dict[str, object] = {"batches": [x], "precision": "int8", **mistake}
+    arguments: dict[str, object] = {"batches": [x], "precision": "int8", **invalid}
     with pytest.raises(UsageError, match=words):
         quantize(lower(module), **arguments)  # type: ignore[arg-type]
 
 
-def test_an_fp8_file_runs_where_trt_build_is_not(tmp_path: Path) -> None:
+def test_saved_fp8_graph_runs_without_trt_build(tmp_path: Path) -> None:
     module, x, _ = products()
     found = quantize(lower(module), [x], "fp8")
     found.lowered.save(tmp_path / "lowered.pt")
@@ -428,18 +436,18 @@ def test_an_fp8_file_runs_where_trt_build_is_not(tmp_path: Path) -> None:
         "import sys, torch; x, y = torch.load('case.pt'); z = torch.jit.load('lowered.pt')(x)[0];"
         "assert 'builder' not in sys.modules; torch.testing.assert_close(z, y)"
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert completed.returncode == 0, completed.stderr
 
 
-def _mutated(lowered: builder.LoweredGraph, index: int, change: object) -> None:
-    """Another argument in the first per-channel node: `change` of its value."""
+def _mutate(lowered: builder.LoweredGraph, index: int, change: object) -> None:
+    """Replaces an argument of the first per-channel node by `change` of its value."""
     graph = lowered.graph
     node = ir.nodes_of(graph, "aten::fake_quantize_per_channel_affine")[0]
     node.replaceInput(
@@ -448,14 +456,14 @@ def _mutated(lowered: builder.LoweredGraph, index: int, change: object) -> None:
 
 
 MUTATIONS = {
-    "a scale too small": (1, lambda scale: scale / 4),
-    "a scale too large": (1, lambda scale: scale * 200),
-    "the scales of other channels": (1, lambda scale: scale.flip(0)),
+    "scale too small": (1, lambda scale: scale / 4),
+    "scale too large": (1, lambda scale: scale * 200),
+    "scales of other channels": (1, lambda scale: scale.flip(0)),
 }
 
 
 @pytest.mark.parametrize("name", list(MUTATIONS))
-def test_a_wrong_scale_breaks_the_tolerance(name: str) -> None:
+def test_wrong_scale_exceeds_the_tolerance(name: str) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4)
@@ -468,34 +476,34 @@ def test_a_wrong_scale_breaks_the_tolerance(name: str) -> None:
     right = builder.reference.run(
         builder.convert(found.lowered, [spec], precision="int8"), [x]
     )
-    assert not judged(right, [module(x)], "int8")
-    _mutated(found.lowered, *MUTATIONS[name])
+    assert not parity_problems(right, [module(x)], "int8")
+    _mutate(found.lowered, *MUTATIONS[name])
     wrong = builder.reference.run(
         builder.convert(found.lowered, [spec], precision="int8"), [x]
     )
-    assert judged(wrong, [module(x)], "int8")
+    assert parity_problems(wrong, [module(x)], "int8")
 
 
 @pytest.mark.skipif(
     not capabilities.current().strongly_typed,
-    reason="8.6 has no channels on another axis to be wrong about",
+    reason="8.6 has no scales on another axis",
 )
-def test_a_wrong_axis_is_refused_or_breaks_the_tolerance() -> None:
+def test_wrong_axis_exceeds_the_tolerance() -> None:
     torch.manual_seed(0)
     linear = nn.Linear(8, 8).eval()
     with torch.no_grad():
         linear.weight *= torch.logspace(-2, 1, 8).reshape(8, 1)
     module, x = torch.jit.script(linear), torch.randn(4, 8)
     found = quantize(lower(module), [[x]])
-    _mutated(found.lowered, 3, lambda axis: 1)
+    _mutate(found.lowered, 3, lambda axis: 1)
     conversion = builder.convert(
         found.lowered, [builder.TensorSpec("float32", (4, 8))], precision="int8"
     )
-    assert judged(builder.reference.run(conversion, [x]), [module(x)], "int8")
+    assert parity_problems(builder.reference.run(conversion, [x]), [module(x)], "int8")
 
 
 class Steps(nn.Module):
-    """A loop whose number of turns is the input's length."""
+    """A loop whose trip count is the input's length."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -509,7 +517,7 @@ class Steps(nn.Module):
 
 
 class Choice(nn.Module):
-    """A branch on the data, of which calibration sees one side."""
+    """A data-dependent branch, of which calibration runs one side."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -528,11 +536,13 @@ def test_products_in_loops_are_observed_in_every_iteration() -> None:
         ("cell/aten::linear_0", True)
     ]
     conversion = builder.convert(found.lowered, [spec], precision="int8")
-    assert not judged(builder.reference.run(conversion, [x]), [module(x)], "int8")
+    assert not parity_problems(
+        builder.reference.run(conversion, [x]), [module(x)], "int8"
+    )
     assert builder.build_engine(conversion)
 
 
-def test_products_in_branches_that_calibration_never_took_are_left_alone() -> None:
+def test_products_in_branches_without_calibration_are_not_quantized() -> None:
     module, case = (
         torch.jit.script(Choice().eval()),
         [torch.randn(2, 8), torch.tensor(True)],
@@ -544,7 +554,9 @@ def test_products_in_branches_that_calibration_never_took_are_left_alone() -> No
         "calibration never reached it",
     ]
     conversion = builder.convert(found.lowered, specs, precision="int8")
-    assert not judged(builder.reference.run(conversion, case), [module(*case)], "int8")
+    assert not parity_problems(
+        builder.reference.run(conversion, case), [module(*case)], "int8"
+    )
     other = [case[0], torch.tensor(False)]
     # products that are not quantized compute in half
     torch.testing.assert_close(
@@ -556,7 +568,7 @@ def test_products_in_branches_that_calibration_never_took_are_left_alone() -> No
 
 
 class DeadChannel(nn.Module):
-    """x [batch, 8]: a row of weights so small that float16 does not have its scale."""
+    """x [batch, 8]: a row of weights so small that its scale is below float16's range."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -569,8 +581,8 @@ class DeadChannel(nn.Module):
 
 
 @pytest.mark.parametrize("precision", ["int8", "mixed"])
-def test_a_product_with_a_scale_beyond_half_is_built(precision: str) -> None:
-    """TensorRT does not build a matrix product whose scales have two dtypes."""
+def test_product_with_scale_below_float16_is_built(precision: str) -> None:
+    """TensorRT builds no matrix product with scales of two dtypes."""
     torch.manual_seed(0)
     module, x = DeadChannel().eval(), torch.randn(4, 8)
     spec = builder.TensorSpec("float32", (4, 8))
@@ -579,7 +591,9 @@ def test_a_product_with_a_scale_beyond_half_is_built(precision: str) -> None:
     assert all(layer.quantized for layer in found.layers)
     assert kinds(conversion)["DEQUANTIZE"] >= 4
     assert builder.build_engine(conversion)
-    assert not judged(builder.reference.run(conversion, [x]), [module(x)], precision)
+    assert not parity_problems(
+        builder.reference.run(conversion, [x]), [module(x)], precision
+    )
 
 
 class ScalarResidual(nn.Module):
@@ -591,7 +605,7 @@ class ScalarResidual(nn.Module):
         return self.second(self.first(x) + residual)
 
 
-def test_a_residual_of_rank_0_is_rounded_in_float() -> None:
+def test_scalar_residual_is_rounded_in_float() -> None:
     torch.manual_seed(0)
     module, inputs = ScalarResidual().eval(), [torch.randn(2, 4, 8), torch.tensor(0.5)]
     specs = [
@@ -601,6 +615,6 @@ def test_a_residual_of_rank_0_is_rounded_in_float() -> None:
     found = quantize(lower(torch.jit.script(module), specs=specs), [inputs], "int8")
     conversion = builder.convert(found.lowered, specs, precision="int8")
     assert builder.build_engine(conversion)
-    assert not judged(
+    assert not parity_problems(
         builder.reference.run(conversion, inputs), [module(*inputs)], "int8"
     )

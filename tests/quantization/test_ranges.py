@@ -1,4 +1,4 @@
-"""How far a grid reaches, from a histogram of magnitudes."""
+"""The range of a quantization grid, from a histogram of magnitudes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def counts(values: torch.Tensor) -> np.ndarray:
     return histogram.counts
 
 
-def test_a_histogram_counts_every_element_of_every_batch() -> None:
+def test_histogram_counts_every_element_of_every_batch() -> None:
     histogram = Histogram(2.0)
     histogram(torch.tensor([-2.0, 0.0, 1.0]))
     histogram(torch.tensor([2.0]))
@@ -28,27 +28,27 @@ def test_a_histogram_counts_every_element_of_every_batch() -> None:
     )
 
 
-def test_max_reaches_all_of_it() -> None:
+def test_max_covers_the_whole_range() -> None:
     assert METHODS["max"](counts(torch.randn(1000)), 99.0) == 1.0
 
 
 @pytest.mark.parametrize("percentile", [50.0, 90.0, 99.9])
-def test_a_percentile_leaves_its_share_outside(percentile: float) -> None:
+def test_percentile_covers_its_share(percentile: float) -> None:
     values = torch.rand(100_000)
     share = METHODS["percentile"](counts(values), percentile)
     assert share == pytest.approx(percentile / 100, abs=1 / BINS + 0.005)
 
 
-def test_entropy_cuts_off_a_lone_outlier_and_keeps_a_uniform_range() -> None:
+def test_entropy_excludes_an_outlier_and_covers_uniform_values() -> None:
     torch.manual_seed(0)
     values = torch.randn(100_000)
-    # a hundred times the rest: at max, 128 levels would leave the rest but one or two
+    # about 100 times the others: with max, the others would get one or two of 128 levels
     values[0] = 400.0
     assert METHODS["entropy"](counts(values), 0.0) < 0.1
     assert METHODS["entropy"](counts(torch.rand(100_000)), 0.0) > 0.9
 
 
-def test_invalid_range_is_an_error_with_the_reason() -> None:
+def test_invalid_range_has_a_reason() -> None:
     seen = Range()
     assert seen.problem == "calibration never reached it"
     seen(torch.tensor([1, 2]))
@@ -63,7 +63,7 @@ def test_invalid_range_is_an_error_with_the_reason() -> None:
     assert (good.greatest, good.problem) == (3.0, None)
 
 
-def test_sqnr_is_20_db_for_an_error_of_a_tenth() -> None:
+def test_sqnr_of_ten_percent_error_is_20_db() -> None:
     error, x = Error(), torch.randn(1000)
     error(x, x * 1.1)
     assert error.sqnr == pytest.approx(20.0, abs=1e-3)

@@ -1,6 +1,4 @@
-"""What is said of modules that bring their own fake quantization: 8 bits only where TensorRT has
-kernels for them.
-"""
+"""The report for modules with their own fake quantization: 8 bits only if TensorRT has a kernel."""
 
 from __future__ import annotations
 
@@ -19,8 +17,8 @@ SCALES, ZEROS = (
 
 
 class Rounded(nn.Module):
-    """A linear layer of four inputs and outputs; its operands are rounded as `activation` and
-    `weight` say.
+    """A linear layer of four inputs and outputs; `activation` and `weight` select the rounding of
+    its operands.
     """
 
     def __init__(self, activation: str, weight: str) -> None:
@@ -62,7 +60,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("activation", "weight"), CASES)
-def test_a_product_counts_as_8_bits_only_where_tensorrt_computes_it_so(
+def test_product_is_reported_as_quantized_only_with_a_tensorrt_kernel(
     activation: str, weight: str
 ) -> None:
     module = torch.jit.trace(Rounded(activation, weight).eval(), torch.randn(2, 4))
@@ -74,7 +72,7 @@ def test_a_product_counts_as_8_bits_only_where_tensorrt_computes_it_so(
 
 
 @pytest.mark.parametrize("activation", ["0 0 255", "axis1"])
-def test_calibration_rounds_no_operand_beside_one_that_stays_in_float(
+def test_calibration_does_not_round_operand_beside_a_float_operand(
     activation: str,
 ) -> None:
     lowered = lower(

@@ -18,12 +18,12 @@ TIMEOUT = 120.0
 
 
 def program() -> str | None:
-    """The path of a Chromium; None where there is none."""
+    """The path of a Chromium, or None."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Tab:
-    """One tab. `events` are all that Chromium reported: errors, messages, dialogs."""
+    """One tab. `events` has everything that Chromium reported: errors, messages, dialogs."""
 
     def __init__(self, write: int, read: int) -> None:
         self._write, self._read, self._rest, self._number = write, read, b"", 0
@@ -60,7 +60,7 @@ class Tab:
         return message
 
     def open(self, file: Path, width: int = 1400, *, dark: bool = False) -> None:
-        """Load a file in a window of this width, and wait until it is there."""
+        """Load a file in a window of this width, and wait until it is loaded."""
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -122,9 +122,9 @@ class Tab:
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[Tab]:
-    """A tab of a fresh Chromium, whose profile lies in the folder. It has no network."""
-    from_us, to_them = os.pipe()
-    from_them, to_us = os.pipe()
+    """A tab of a new Chromium with this profile folder. It has no network."""
+    command_read, command_write = os.pipe()
+    reply_read, reply_write = os.pipe()
     command = [
         str(program()),
         "--headless",
@@ -136,19 +136,25 @@ def chromium(profile: Path) -> Iterator[Tab]:
         f"--user-data-dir={profile}",
     ]
     # the protocol's pipes are descriptors 3 and 4
-    shell = ["bash", "-c", f'exec "$@" 3<&{from_us} 4>&{to_us}', "bash", *command]
+    shell = [
+        "bash",
+        "-c",
+        f'exec "$@" 3<&{command_read} 4>&{reply_write}',
+        "bash",
+        *command,
+    ]
     process = subprocess.Popen(
         shell,
-        pass_fds=(from_us, to_us),
+        pass_fds=(command_read, reply_write),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    os.close(from_us)
-    os.close(to_us)
+    os.close(command_read)
+    os.close(reply_write)
     try:
-        yield Tab(to_them, from_them)
+        yield Tab(command_write, reply_read)
     finally:
         process.kill()
         process.wait()
-        os.close(to_them)
-        os.close(from_them)
+        os.close(command_write)
+        os.close(reply_read)

@@ -1,4 +1,4 @@
-"""A repository with published models, and the records of commands that were run on it."""
+"""A repository with published models and records of commands."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from builder.tuning.search import DEFAULT, SAMPLED, Trial
 from tests.triton.artifacts import scorer
 
 HOSTILE = "<script>alert('1')</script>|`*\x1b[31m"
-"""A model's name that must not be run, formatted or printed as it is."""
+"""A model name that must be escaped in every format."""
 NAMES = ("checked", "stale", "unchecked", "wrong")
 
 
 def write(folder: Path) -> Path:
-    """Published models: one that verify passed, one whose record is of another version, one that
-    was never verified, one that verify failed; and a hostile name whose build failed.
+    """Publish the models of NAMES and write records.
+
+    `checked` passed verify, `stale` has records of another version, `unchecked` has none, and
+    `wrong` failed verify. The build of HOSTILE failed.
     """
     repository = folder / "repository"
     for name in NAMES:
@@ -89,7 +91,7 @@ def tuned(name: str) -> dict[str, Any]:
 
 
 def parity(repository: Path, name: str, error: float) -> ModelParity:
-    """A result of verify whose outputs differ by up to this share of their scale."""
+    """A result of verify whose outputs differ by at most `error`."""
     model = read(repository / name)
     random = np.random.default_rng(0)
     results = []

@@ -36,7 +36,7 @@ LARGEST = 3_000_000
 
 
 class Partial(torch.nn.Module):
-    """TensorRT does not have svdvals: two plans with a torch segment between them."""
+    """A model with two plans and a torch segment between them, because TensorRT lacks svdvals."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ OVERFLOWING = """[...document.querySelectorAll('body *')].filter(one => {
   return box.width && (box.right > innerWidth + 1 || box.left < -1)
     && !one.closest('.skip') && !one.closest('thead');
 }).map(one => one.outerHTML.slice(0, 120))"""
-CUT = """[...document.querySelectorAll('figure > svg text')].filter(one => {
+TRUNCATED = """[...document.querySelectorAll('figure > svg text')].filter(one => {
   const box = one.getBoundingClientRect(), around = one.closest('svg').getBoundingClientRect();
   return box.right > around.right + 6 || box.left < around.left - 6;
 }).map(one => one.textContent)"""
@@ -157,9 +157,9 @@ def test_layout_has_no_overflow_and_enough_contrast(
     assert tab.run("innerWidth") == width
     assert tab.run("document.documentElement.scrollWidth") <= width
     assert tab.run(OVERFLOWING) == []
-    assert tab.run(CUT) == []
-    paper = tab.run("getComputedStyle(document.body).backgroundColor")
-    assert _luminance(paper) < 0.1 if dark else _luminance(paper) > 0.9
+    assert tab.run(TRUNCATED) == []
+    background = tab.run("getComputedStyle(document.body).backgroundColor")
+    assert _luminance(background) < 0.1 if dark else _luminance(background) > 0.9
     for kind in (
         "body",
         ".soft",
@@ -171,8 +171,8 @@ def test_layout_has_no_overflow_and_enough_contrast(
     ):
         style = f"getComputedStyle(document.querySelector('{kind}'))"
         color = tab.run(f"{style}.{'fill' if 'svg' in kind else 'color'}")
-        light, low = sorted((_luminance(color), _luminance(paper)), reverse=True)
-        assert (light + 0.05) / (low + 0.05) >= 4.5, (kind, color, paper)
+        light, low = sorted((_luminance(color), _luminance(background)), reverse=True)
+        assert (light + 0.05) / (low + 0.05) >= 4.5, (kind, color, background)
 
 
 def _luminance(color: str) -> float:
@@ -258,13 +258,13 @@ def test_page_of_50_models_is_small(
 ) -> None:
     full = max(document["models"], key=lambda one: len(json.dumps(one)))
     measured = next(one for one in document["models"] if one["name"] == "checked")
-    whole = {
+    complete = {
         **measured,
         "result": full["result"],
         "graph": full["graph"],
         "phases": full["phases"],
     }
-    copies = [{**whole, "name": f"model {number}"} for number in range(50)]
+    copies = [{**complete, "name": f"model {number}"} for number in range(50)]
     text = report.render({**document, "models": copies}, "html")
     assert len(text.encode()) < LARGEST
     (tmp_path / "large.html").write_text(text)

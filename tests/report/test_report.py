@@ -180,7 +180,7 @@ def test_markdown_has_a_row_per_model_and_escapes_names(found: dict[str, Any]) -
 
 
 def test_markdown_has_a_column_of_changes(found: dict[str, Any]) -> None:
-    """Header, delimiter row and rows have the same cells, or the table is not one."""
+    """Header, delimiter row and rows must have equal numbers of cells to form a table."""
     since = {**found, "since": "2026-11-24", "removed": []}
     since["models"] = [
         {**one, "changes": [{"figure": "precision"}]} for one in found["models"]

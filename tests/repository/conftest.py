@@ -1,4 +1,4 @@
-"""A server for the models of a test module, whose fixture `built` has their repository first."""
+"""A server for the repository of a test module, which is the first value of its fixture `built`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that TensorRT runs only in part, as their owners write them; each with its manifest."""
+"""Models that TensorRT runs only in part, each with its manifest."""
 
 from __future__ import annotations
 
@@ -16,20 +16,18 @@ from builder.torchscript.libraries import load_libraries
 
 
 def base(name: str) -> str:
-    """A model's name without the digest that a step's ends in."""
+    """A model name without the hash at the end of a step name."""
     return re.sub(r"(?<=\.)(\d+\.(?:torch|tensorrt))\.[0-9a-f]{12}$", r"\1", name)
 
 
 def step(repository: Path, name: str) -> Path:
-    """The folder of the step whose name begins so."""
+    """The folder of the step with this name before the hash."""
     (found,) = (path for path in repository.iterdir() if base(path.name) == name)
     return found
 
 
 class SalientCnn(nn.Module):
-    """A data-dependent operator in the middle of a CNN: how many activations stand out decides a
-    gain.
-    """
+    """A CNN with a data-dependent operator in the middle: distinct large activations set a gain."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +51,7 @@ class SalientCnn(nn.Module):
 
 
 class Detector(nn.Module):
-    """A head over a CNN, and greedy non-maximum suppression in a loop at its end."""
+    """A CNN with a detection head and greedy non-maximum suppression in a loop at the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +73,7 @@ class Detector(nn.Module):
 
 
 def suppress(boxes: Tensor, scores: Tensor) -> Tensor:
-    """Indices of the boxes that no better box overlaps by half, best first."""
+    """Indices of the boxes that no box with a higher score overlaps by half, highest score first."""
     order = torch.argsort(scores, descending=True)
     kept: list[Tensor] = []
     while order.numel() > 0:
@@ -91,9 +89,7 @@ def suppress(boxes: Tensor, scores: Tensor) -> Tensor:
 
 
 class Gated(nn.Module):
-    """A transformer layer behind a branch on data, scripted as prim::If; ids are bounded by the
-    vocabulary.
-    """
+    """A transformer layer before a branch on data (prim::If); ids are bounded by the vocabulary."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,9 +115,7 @@ class Gated(nn.Module):
 
 
 class Mixture(nn.Module):
-    """Two experts, of which the data choose one, behind an operator that TensorRT has not; one has
-    a branch too.
-    """
+    """Two experts after an operator that TensorRT lacks. The data select one; one has a branch too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,9 +141,7 @@ class Mixture(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A loop in the manner of T5: an encoder once, then greedy decoding until the end token or
-    eight steps.
-    """
+    """A loop as in T5: one encoder run, then greedy decoding to the end token, at most eight steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,9 +169,9 @@ class Decoder(nn.Module):
         return torch.stack(tokens, 1), memory
 
 
-class Crossings(nn.Module):
-    """What crosses: 0-d, bool and int64 tensors; what comes out: a passed-through input, a repeated
-    value, a constant, and a view of another output.
+class BoundaryTensors(nn.Module):
+    """Boundary tensors: 0-d, bool and int64. Outputs: an input, a repeated value, a constant, and a
+    view of another output.
     """
 
     def __init__(self) -> None:
@@ -200,7 +192,7 @@ class Crossings(nn.Module):
 
 
 class Regions(nn.Module):
-    """Candidates found by data in the middle of a detector, and a second stage that judges each."""
+    """A detector whose second stage classifies a data-dependent number of candidates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,7 +202,7 @@ class Regions(nn.Module):
             nn.Conv2d(8, 8, 3, padding=1),
             nn.ReLU(),
         )
-        self.judge = nn.Sequential(
+        self.classifier = nn.Sequential(
             nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 5)
         )
 
@@ -219,23 +211,23 @@ class Regions(nn.Module):
         strength = y.mean(0)
         found = torch.nonzero(strength > strength.mean())
         candidates = y[:, found[:, 0], found[:, 1]].transpose(0, 1)
-        return torch.softmax(self.judge(candidates), 1), found
+        return torch.softmax(self.classifier(candidates), 1), found
 
 
 STAMP = """
 import torch
 
-if not hasattr(torch.ops.trt_build_tests, "stamp"):  # several folders of one test process have this file
+if not hasattr(torch.ops.trt_build_tests, "stamp"):  # one process may load this file from several folders
     library = torch.library.Library("trt_build_tests", "FRAGMENT")
     library.define("stamp(Tensor x, float strength) -> Tensor")
     library.impl("stamp", lambda x, strength: x + strength * torch.sin(x.cumsum(-1)), "CompositeExplicitAutograd")
     torch.library.register_fake("trt_build_tests::stamp", lambda x, strength: torch.empty_like(x), lib=library)
 """
-"""A custom operator as a library of its own, which the serving process loads too."""
+"""A library with a custom operator, which the serving process loads too."""
 
 
 class Watermarked(nn.Module):
-    """A custom torch.library operator in the middle."""
+    """A model with a custom torch.library operator in the middle."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -272,7 +264,7 @@ CASES = {
     "regions": Case(
         Regions,
         [IMAGE],
-        more={"outputs": ["scores", "places"], "fallback": FOUND},
+        more={"outputs": ["scores", "indices"], "fallback": FOUND},
     ),
     "mixture": Case(
         Mixture,
@@ -282,7 +274,7 @@ CASES = {
     ),
     "decoder": Case(Decoder, [IDS], TEXT, {"outputs": ["tokens", "memory"]}),
     "crossings": Case(
-        Crossings,
+        BoundaryTensors,
         [
             {"name": "x", "dtype": "float32", "shape": ["batch", 8]},
             {"name": "n", "dtype": "int64", "shape": [1]},
@@ -300,7 +292,7 @@ CASES = {
 
 
 def write(folder: Path, names: list[str] | None = None) -> None:
-    """Each case as `<name>.pt` and `<name>.yaml` in the folder."""
+    """Write each case as `<name>.pt` and `<name>.yaml` to the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "stamp.py").write_text(STAMP)
     load_libraries([folder / "stamp.py"])

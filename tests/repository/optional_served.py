@@ -1,4 +1,4 @@
-"""Parts that the live tests of absent outputs share: the server, and the comparison."""
+"""Common parts of the live tests of missing outputs: the server and the comparison."""
 
 from __future__ import annotations
 

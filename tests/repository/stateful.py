@@ -1,6 +1,4 @@
-"""Models that keep state between requests, each with its manifest, written as the user would have
-them.
-"""
+"""Models with state between requests, each with its manifest."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Recognizer(nn.Module):
-    """A two-layer LSTM over chunks of any length: both states have the batch second."""
+    """A two-layer LSTM over chunks of any length. The batch is the second axis of both states."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,9 +25,7 @@ class Recognizer(nn.Module):
 
 
 class Counter(nn.Module):
-    """What a sequence has summed up, in integers, and how often it was asked: one number for each
-    sequence.
-    """
+    """The integer sum of a sequence and its number of requests."""
 
     def forward(
         self, x: Tensor, total: Tensor, count: Tensor
@@ -39,8 +35,9 @@ class Counter(nn.Module):
 
 
 class Filter(nn.Module):
-    """A causal convolution of one stream, of a fixed size and without any batch: its state is the
-    last chunk's end.
+    """A causal convolution of one stream with a fixed size and no batch.
+
+    Its state is the end of the last chunk.
     """
 
     def __init__(self) -> None:
@@ -53,8 +50,9 @@ class Filter(nn.Module):
 
 
 class Spectral(nn.Module):
-    """What TensorRT runs only in part: a transform between two layers, and a smoothed spectrum as
-    the state.
+    """A model that TensorRT runs only in part: an FFT between two layers.
+
+    A smoothed spectrum is its state.
     """
 
     def __init__(self) -> None:
@@ -124,15 +122,13 @@ MODULES = {
 
 
 def module(name: str) -> nn.Module:
-    """The same weights each time."""
+    """The module with the same weights in each call."""
     torch.manual_seed(0)
     return MODULES[name]().eval()
 
 
 def write(folder: Path, *names: str) -> Path:
-    """The models (all of them where none is named), scripted, with manifests and what their
-    sequences start from.
-    """
+    """Write the named models, or all, with their manifests and initial states."""
     for name in names or MODULES:
         torch.jit.script(module(name)).save(folder / f"{name}.pt")
         (folder / f"{name}.yaml").write_text(MANIFESTS[name])

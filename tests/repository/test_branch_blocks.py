@@ -1,4 +1,4 @@
-"""Engines in the blocks of a branch on data: every branch matches the module on a live server."""
+"""Engines in the blocks of a branch on data: both branches match the module on a live server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_outputs_come_from_the_branch_chosen_by_data(tmp_path: Path) -> None:
     module = torch.jit.load(str(tmp_path / "mixture.pt"))
     with serve(tmp_path / "out", http_port=0, grpc_port=0, metrics_port=0) as server:
         client = GrpcClient(server.grpc_url, 60)
-        ways = set()
+        branches = set()
         for seed in range(12):
             x = torch.randn(3, 8, generator=torch.Generator().manual_seed(seed)) * (
                 1 + seed
@@ -39,10 +39,12 @@ def test_outputs_come_from_the_branch_chosen_by_data(tmp_path: Path) -> None:
             np.testing.assert_allclose(
                 response, module(x).detach().numpy(), rtol=1e-4, atol=1e-4
             )
-            ways.add(bool(torch.fft.fft(module.stem(x)).real.sum() + 9 * x.sum() > 0))
+            branches.add(
+                bool(torch.fft.fft(module.stem(x)).real.sum() + 9 * x.sum() > 0)
+            )
         described = describe(client, "mixture", {"x": np.zeros((1, 8), np.float32)})
         client.close()
-    assert ways == {True, False}
+    assert branches == {True, False}
     assert {"3.0.yes.0.tensorrt", "3.0.no.1.tensorrt"} <= {
         part.split(":")[0] for part in described["trt_build.segments"].split()
     }
@@ -65,7 +67,7 @@ def test_blocks_too_small_for_an_engine_stay_in_torch(tmp_path: Path) -> None:
 
 
 def test_models_with_a_data_branch_are_not_batched(tmp_path: Path) -> None:
-    """One batch takes one branch for all its rows; goldens may not show this."""
+    """A batch takes one branch for all its rows, which goldens may not show."""
     networks.write(tmp_path, ["mixture", "salient"])
     results = build_repository(
         tmp_path, tmp_path / "out", layout="fused", isolate=False
@@ -81,5 +83,5 @@ def test_models_with_a_data_branch_are_not_batched(tmp_path: Path) -> None:
         tmp_path, tmp_path / "out", layout="fused", only=["mixture"], isolate=False
     )
     assert read(tmp_path / "out/mixture").sidecar["batching"]["max_batch_size"] == 4, (
-        "unless the manifest insists"
+        "the manifest can enable batching"
     )

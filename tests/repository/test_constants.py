@@ -93,7 +93,7 @@ def test_invalid_constant_is_reported_by_name(
 
 
 @pytest.mark.parametrize("threshold", [0.25, -0.5])
-def test_a_number_may_be_an_input_of_one_element(threshold: float) -> None:
+def test_number_argument_may_be_an_input_of_one_element(threshold: float) -> None:
     specs = [X, TensorSpec("float32", (), name="threshold")]
     module = torch.jit.script(Threshold())
     lowered = lower(

@@ -1,5 +1,5 @@
-"""`default` of an input in the manifest: requests without it get the original module's outputs for
-that value, alone and in one batch with requests that have it.
+"""`default` of an input in the manifest: requests without the input get the outputs for the default
+value, alone and in one batch with other requests.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ dims: {batch: {min: 1, opt: 4, max: 16}}
 
 
 class Masked(nn.Module):
-    """The masked sum of each row, times two gains."""
+    """The masked sum of each row times two gains."""
 
     def forward(self, x: Tensor, mask: Tensor, gain: Tensor) -> Tensor:
         return (x * mask.to(x.dtype)).sum(1, keepdim=True) * gain
 
 
 class Scaled(nn.Module):
-    """A number as argument, with a default of its own."""
+    """A model with a number as argument, which has a default."""
 
     def forward(self, x: Tensor, scale: float = 2.0) -> Tensor:
         return x * scale + 1
 
 
 class Biased(nn.Module):
-    """An Optional argument. Without it the output is another one than with zeros."""
+    """A model whose output without the optional argument differs from that for zeros."""
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         if bias is None:
@@ -77,7 +77,7 @@ class Biased(nn.Module):
 
 
 class Salient(nn.Module):
-    """TensorRT runs it only in part."""
+    """A model that TensorRT runs only in part."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ def test_default_that_differs_from_forward_is_a_warning(
 
 
 def served(folder: Path, batch: int) -> tuple[Any, list[tuple[int, ...]]]:
-    """The runtime of a published model, and the shapes of the first input in its runs."""
+    """The runtime of a published model, and a list of the shapes of the first input in its runs."""
     model, _ = fakes.runtime()
     runtime = model.TritonPythonModel()
     runtime.initialize(
@@ -208,14 +208,14 @@ def test_requests_with_and_without_the_input_are_one_batch(
     )
     assert runs == [(6, 5)]
     every = torch.ones(6, 5, dtype=torch.bool)
-    usual = torch.tensor([1.5, -2.0]).expand(6, 2)
+    default_gain = torch.tensor([1.5, -2.0]).expand(6, 2)
     expected = [
-        module(x[:2], mask, usual[:2]),
+        module(x[:2], mask, default_gain[:2]),
         module(x[2:3], every[:1], gain),
-        module(x[3:], every[:3], usual[:3]),
+        module(x[3:], every[:3], default_gain[:3]),
     ]
-    for response, wanted in zip(found, expected, strict=True):
-        torch.testing.assert_close(response.tensors["output"], wanted)
+    for response, expected_output in zip(found, expected, strict=True):
+        torch.testing.assert_close(response.tensors["output"], expected_output)
     assert "input 'x' is missing" in error.error
 
 
@@ -238,13 +238,13 @@ def test_default_inputs_are_padded_like_sent_inputs(tmp_path: Path) -> None:
     assert runs == [(3, 9)]
     for ids, response in zip(sent, found, strict=True):
         expected = module(ids, torch.ones(ids.shape, dtype=torch.bool))
-        for name, wanted in zip(outputs, expected, strict=True):
+        for name, expected_output in zip(outputs, expected, strict=True):
             torch.testing.assert_close(
-                response.tensors[name], wanted, rtol=1e-4, atol=1e-5
+                response.tensors[name], expected_output, rtol=1e-4, atol=1e-5
             )
 
 
-def test_an_exported_program_may_have_an_optional_input(tmp_path: Path) -> None:
+def test_exported_program_may_have_an_optional_input(tmp_path: Path) -> None:
     models = tmp_path / "models"
     models.mkdir()
     batch = torch.export.Dim("batch", min=1, max=16)
@@ -276,8 +276,10 @@ def test_defaults_need_the_python_runtime(
     ):
         config(plan)
     assert built[1]["salient"].layout == "fused"
-    (parted,) = build_repository(models, tmp_path, only=["salient"], layout="ensemble")
-    assert "`default` needs one process" in str(parted.error)
+    (partitioned,) = build_repository(
+        models, tmp_path, only=["salient"], layout="ensemble"
+    )
+    assert "`default` needs one process" in str(partitioned.error)
 
 
 @pytest.mark.parametrize(
@@ -363,7 +365,7 @@ def test_bench_accepts_requests_without_the_input(
         job.requests(model, file)
 
 
-def test_an_input_is_optional_only_with_a_default() -> None:
+def test_optional_input_needs_a_default() -> None:
     inputs = (tensor("x", "float32", "batch", 2), tensor("bias", "float32", "batch", 2))
     made = artifact(Biased(), inputs, ("z",), serve_as="python", defaults={"bias": 1})
     message = config(made)
@@ -399,7 +401,7 @@ def test_server_accepts_requests_with_and_without_the_input(
         random = np.random.default_rng(number)
         x = random.standard_normal((1 + number % 3, 5)).astype("float32")
         mask = random.random(x.shape) > 0.5
-        usual = torch.tensor([1.5, -2.0]).expand(len(x), 2)
+        default_gain = torch.tensor([1.5, -2.0]).expand(len(x), 2)
         inputs = [grpc.InferInput("x", list(x.shape), "FP32").set_data_from_numpy(x)]
         if number % 2:
             inputs.append(
@@ -408,7 +410,7 @@ def test_server_accepts_requests_with_and_without_the_input(
         sent = torch.from_numpy(mask if number % 2 else np.ones_like(mask))
         with grpc.InferenceServerClient(server.grpc_url) as client:
             output = client.infer("masked", inputs).as_numpy("output")
-        expected = module(torch.from_numpy(x), sent, usual).numpy()
+        expected = module(torch.from_numpy(x), sent, default_gain).numpy()
         np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
 
     with ThreadPoolExecutor(16) as pool:

@@ -1,4 +1,4 @@
-"""A folder of TorchScript files and exported programs: built, served, and what is refused."""
+"""A folder of TorchScript files and exported programs is built and served, or refused."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ DIMS = "dims: {batch: {min: 1, opt: 2, max: 4}}\n"
 
 
 class Renamed(nn.Module):
-    """Its result has the name of its argument."""
+    """A module whose output has the name of its input."""
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         return {"x": x.relu() * 2}
 
 
 class Pairs(nn.Module):
-    """Two rows of `pairs` for each of `x`."""
+    """A module with two rows of `pairs` for each row of `x`."""
 
     def forward(self, x: Tensor, pairs: Tensor) -> Tensor:
         return x.sum(1, keepdim=True).repeat_interleave(2, 0) + pairs
@@ -46,7 +46,7 @@ def save(
 
 
 def write_manifest(path: Path) -> str:
-    """The manifest that `init` writes for this file."""
+    """Write the manifest that `init` suggests for this file."""
     (found,) = init._guessed([(path, None, (), ())], isolate=False)
     assert not isinstance(found, Exception), found
     text = init.text_of(path.stem, found, None, [])
@@ -56,8 +56,8 @@ def write_manifest(path: Path) -> str:
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """A TorchScript file and programs: with a custom operator, with one name for input and output,
-    and with an axis that is computed from another.
+    """A TorchScript file and three programs: with a custom operator, with one name for input and
+    output, and with an axis computed from another.
     """
     folder = tmp_path / "models"
     networks.write(folder, ["watermarked"])
@@ -75,8 +75,8 @@ def models(tmp_path: Path) -> Path:
     return folder
 
 
-def test_init_writes_distinct_names_and_sizes_of_one_request(models: Path) -> None:
-    """The output gets a name of its own, and the sizes of each kind fit the program's relation."""
+def test_init_writes_distinct_names_and_consistent_sizes(models: Path) -> None:
+    """Input and output names differ, and min, opt and max sizes satisfy the program's relation."""
     assert "outputs: [x_out]" in write_manifest(models / "renamed.pt2")
     text = write_manifest(models / "pairs.pt2")
     assert yaml.safe_load(text)["dims"] == {
@@ -88,7 +88,7 @@ def test_init_writes_distinct_names_and_sizes_of_one_request(models: Path) -> No
 @pytest.mark.slow
 @pytest.mark.live
 def test_exported_programs_are_served(models: Path, tmp_path: Path) -> None:
-    """The endpoint's outputs match the programs; segments in torch run the custom operator."""
+    """The served outputs match the programs. Torch segments run the custom operator."""
     for name in ("renamed", "pairs"):
         write_manifest(models / f"{name}.pt2")
     results = {one.name: one for one in build_repository(models, tmp_path / "out")}
@@ -108,7 +108,7 @@ def test_exported_programs_are_served(models: Path, tmp_path: Path) -> None:
 def test_sizes_that_violate_the_relation_are_rejected(
     models: Path, tmp_path: Path
 ) -> None:
-    """The error names the relation and sizes that fit."""
+    """The error names the relation and valid sizes."""
     text = write_manifest(models / "pairs.pt2")
     manifest = models / "pairs.yaml"
     manifest.write_text(text.replace("min: 4, opt: 16", "min: 4, opt: 7"))
@@ -121,7 +121,7 @@ def test_sizes_that_violate_the_relation_are_rejected(
 def test_two_files_with_the_same_name_are_rejected(
     models: Path, tmp_path: Path
 ) -> None:
-    """One error, before anything is built."""
+    """The error is raised before the build."""
     torch.jit.script(Renamed()).save(models / "custom.pt")
     with pytest.raises(UsageError, match="another model has the name 'custom'"):
         build_repository(models, tmp_path / "out")

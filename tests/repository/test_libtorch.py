@@ -1,6 +1,6 @@
-"""Torch steps for Triton's PyTorch backend, which no server here has.
+"""Torch steps for Triton's PyTorch backend, which the test servers lack.
 
-Triton's own parser and validator check the configs; torch runs the files on every golden.
+Triton's parser and validator check the configs; torch runs the files on every golden.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.repository import networks
 from tests.triton.artifacts import artifact, tensor
 
 MODELS = ["gated", "crossings", "salient", "watermarked"]
-"""Of `gated` a 0-d bool crosses, of `crossings` a 0-d float, bool and int64 tensors too."""
+"""Boundary tensors of `gated` are a 0-d bool; those of `crossings` also 0-d float and int64."""
 
 
 @pytest.fixture(scope="module")
@@ -97,14 +97,16 @@ def test_step_files_match_the_goldens(
             outputs = module(
                 *(torch.from_numpy(np.array(array)) for array in golden.inputs.values())
             )
-            for output, (name, wanted) in zip(
+            for output, (name, expected) in zip(
                 outputs, golden.outputs.items(), strict=True
             ):
                 assert (tuple(output.shape), output.numpy().dtype) == (
-                    wanted.shape,
-                    wanted.dtype,
+                    expected.shape,
+                    expected.dtype,
                 ), (step.name, name)
-                np.testing.assert_allclose(output.numpy(), wanted, rtol=1e-5, atol=1e-6)
+                np.testing.assert_allclose(
+                    output.numpy(), expected, rtol=1e-5, atol=1e-6
+                )
 
 
 @pytest.mark.live
@@ -122,8 +124,8 @@ def test_triton_accepts_configs_up_to_the_missing_backend(
             )
 
 
-class Kept(torch.nn.Module):
-    """A CNN in the middle, between operators that only torch has."""
+class FallbackCnn(torch.nn.Module):
+    """A CNN after an operator that only torch has."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,7 +140,7 @@ class Kept(torch.nn.Module):
 @pytest.mark.parametrize("tf32", [False, True])
 def test_saved_convolutions_state_whether_tf32_is_allowed(tf32: bool) -> None:
     """The PyTorch backend keeps torch's default for cuDNN, which allows TF32."""
-    lowered = lower(torch.jit.script(Kept().eval()))
+    lowered = lower(torch.jit.script(FallbackCnn().eval()))
     ios = (IO("x", "float32", (1, 1, 8, 8)),), (IO("y", "float32", (1, 2, 4, 4)),)
     graph = torch.jit.load(io.BytesIO(libtorch.saved(lowered, *ios, tf32=tf32))).graph
     assert [
@@ -155,7 +157,7 @@ def test_steps_with_unrequested_tf32_use_the_python_runtime(
     precision: str, reason: str | None
 ) -> None:
     """Modules kept in torch are not rewritten, so their convolutions cannot disable TF32."""
-    module = Kept().eval()
+    module = FallbackCnn().eval()
     step = artifact(
         module, (tensor("x", "float32", 1, 1, 8, 8),), ("y",), precision=precision
     )
@@ -194,7 +196,7 @@ def fake_plan(conversion: Any, options: Any, report: Any) -> engine.Plan:
 def test_scalar_boundary_tensor_has_one_axis_for_tensorrt(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dialect: str
 ) -> None:
-    """The TensorRT backend has no scalar tensors (`salient` passes a mean on); plans are fake."""
+    """The TensorRT backend lacks scalar tensors, and `salient` has one; the plans are fake."""
 
     monkeypatch.setattr(engine, "build", fake_plan)
     if dialect == "8.6":
@@ -264,16 +266,18 @@ def test_torch_steps_use_the_integer_types_of_adjacent_engines(
             outputs = module(
                 *(torch.from_numpy(np.array(a)) for a in golden.inputs.values())
             )
-            for output, wanted in zip(outputs, golden.outputs.values(), strict=True):
-                assert output.numpy().dtype == wanted.dtype, step.name
-                np.testing.assert_allclose(output.numpy(), wanted, rtol=1e-5, atol=1e-6)
+            for output, expected in zip(outputs, golden.outputs.values(), strict=True):
+                assert output.numpy().dtype == expected.dtype, step.name
+                np.testing.assert_allclose(
+                    output.numpy(), expected, rtol=1e-5, atol=1e-6
+                )
     assert narrowed
 
 
 def test_invalid_ensemble_is_fused_unless_requested(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Element types that differ: the ids of `gated` without casts at the graph breaks."""
+    """Without casts at the graph breaks, the ids of `gated` have different element types."""
     monkeypatch.setattr(engine, "build", fake_plan)
     monkeypatch.setattr(cost, "STEP_SHARE", float("inf"))
     monkeypatch.setattr(
@@ -283,8 +287,8 @@ def test_invalid_ensemble_is_fused_unless_requested(
     settings = {"only": ["gated"], "isolate": False}
     try:
         (auto,) = build_repository(models, tmp_path / "auto", **settings)
-        (demanded,) = build_repository(
-            models, tmp_path / "demanded", layout="ensemble", **settings
+        (requested,) = build_repository(
+            models, tmp_path / "requested", layout="ensemble", **settings
         )
     finally:
         old.forget()
@@ -292,9 +296,9 @@ def test_invalid_ensemble_is_fused_unless_requested(
         True,
         "fused",
     ) and "inconsistent data type" in str(auto.layout_reason)
-    assert isinstance(demanded.error, PublishError) and "inconsistent data type" in str(
-        demanded.error
-    )
+    assert isinstance(
+        requested.error, PublishError
+    ) and "inconsistent data type" in str(requested.error)
 
 
 @pytest.mark.parametrize("has_backend", [True, False])

@@ -35,7 +35,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     yield from serve_models(folder)
 
 
-def test_verify_compares_the_number_and_the_values(served: Served) -> None:
+def test_verify_compares_list_lengths_and_values(served: Served) -> None:
     assert_verified(served, len(MODULES))
 
 

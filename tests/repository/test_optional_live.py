@@ -1,4 +1,4 @@
-"""Models with outputs that may be None on a real server: what is None is not in the response."""
+"""Models on a real server with outputs that may be None: the response omits these."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def test_as_numpy_returns_none_for_missing_outputs(
         name = module.__name__.lower()
         original = torch.jit.load(str(models / f"{name}.pt")).eval()
         names = output_names(client, name)
-        wanted = (
+        requested = (
             [library.InferRequestedOutput(one) for one in names] if by_name else None
         )
         for x in inputs():
             input_tensor = library.InferInput(
                 "x", list(x.shape), "FP32"
             ).set_data_from_numpy(x.numpy())
-            response = client.infer(name, [input_tensor], outputs=wanted)
+            response = client.infer(name, [input_tensor], outputs=requested)
             with torch.no_grad():
                 expected = dict(leaves(original(x)))
             assert_present(response, names, expected, name)

@@ -33,7 +33,7 @@ batching: {max_queue_delay_us: 200000}
 
 
 class Encoder(nn.Module):
-    """Attention that ignores masked tokens: an output for each token, and one for the request."""
+    """Attention that ignores masked tokens, with an output per token and one per row."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Encoder(nn.Module):
 
 
 class Average(Encoder):
-    """The mean of all tokens, padding included."""
+    """A model whose output is the mean of all tokens, with padding."""
 
     def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         values = self.table(ids) * mask[:, :, None].to(torch.float32)
@@ -57,7 +57,7 @@ class Average(Encoder):
 
 
 class Doubled(Encoder):
-    """An output that is twice as long as the input, so no axis has the size of the input's."""
+    """A model whose output is twice as long as its input, so the output cannot be cropped."""
 
     def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         values = self.table(ids) * mask[:, :, None].to(torch.float32)
@@ -151,11 +151,11 @@ def test_runtime_batches_requests_and_rejects_only_invalid_ones(
     batches: list[tuple[int, ...]] = []
     run = served.executor.run
 
-    def counted(tensors: list[Tensor]) -> list[Tensor]:
+    def record_batch(tensors: list[Tensor]) -> list[Tensor]:
         batches.append(tuple(tensors[0].shape))
         return run(tensors)
 
-    served.executor.run = counted
+    served.executor.run = record_batch
     sent = requests(0)
     outputs = ["output_0", "output_1"]
     mismatched = fakes.Request(outputs, ids=sent[0][0], mask=sent[0][1][:, :5])
@@ -164,7 +164,7 @@ def test_runtime_batches_requests_and_rejects_only_invalid_ones(
     )
     sent.append((torch.ones(2, 5).long(), torch.tensor([[True] * 5, [False] * 5])))
     requested = [fakes.Request(outputs, ids=ids, mask=mask) for ids, mask in sent]
-    *results, refused, beyond = served.execute([*requested, mismatched, long])
+    *results, refused, too_long = served.execute([*requested, mismatched, long])
     assert batches == [(sum(len(ids) for ids, _ in sent[:-1]), 24), (2, 5)]
     for (ids, mask), output in zip(sent, results, strict=True):
         for name, expected in zip(outputs, module(ids, mask), strict=True):
@@ -173,7 +173,7 @@ def test_runtime_batches_requests_and_rejects_only_invalid_ones(
                 output.tensors[name], expected, rtol=1e-4, atol=1e-5
             )
     assert "axis 'length' must have one size" in refused.error
-    assert "input 'ids' has shape [1, 25]" in beyond.error
+    assert "input 'ids' has shape [1, 25]" in too_long.error
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,11 @@ from builder.repository.quickxplain import minimal
 from builder.triton import Golden
 
 ENGINE = "tensorrt" in flavour.installed() and flavour.has_gpu()
-by_reference = pytest.mark.skipif(ENGINE, reason="the judge is the engine here")
+by_reference = pytest.mark.skipif(
+    ENGINE, reason="the engine checks the precisions here"
+)
 MANIFEST = """\
-# what the vendor sent
+# from the vendor
 inputs:
   - {name: x, dtype: float32, shape: [batch, 16]}
 dims:
@@ -41,7 +43,7 @@ outputs: [y]
 
 
 class Overflowing(torch.nn.Module):
-    """Layers of which the `large` ones reach 1e6: half ends at 65504."""
+    """A model whose `large` layers reach 1e6, beyond the maximum 65504 of float16."""
 
     def __init__(
         self, scale: float = 1e6, large: Sequence[int] = (2,), depth: int = 6
@@ -94,7 +96,7 @@ class Repeated(torch.nn.Module):
 def test_search_rejects_precisions_that_move_nodes_to_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
-    """A float16 module's loops cannot carry two dtypes, so torch would run them."""
+    """In float16 a loop would carry values of two dtypes, so torch would run it."""
     monkeypatch.setattr(
         importlib.import_module("builder.conversion.convert"),
         "_has_dtype",

@@ -1,4 +1,4 @@
-"""Models with state before they are served: sequence goldens, and errors with their lines."""
+"""Models with state without a server: sequence goldens, and errors with their lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.repository import stateful as models
 def spec_of(
     folder: Path, name: str = "recognizer", *changes: tuple[str, str]
 ) -> manifest.ModelSpec:
-    """The model's spec, each `(old, new)` replaced in its manifest."""
+    """The spec of a model after each replacement `(old, new)` in its manifest."""
     models.write(folder, name)
     text = (folder / f"{name}.yaml").read_text()
     for old, new in changes:
@@ -66,7 +66,7 @@ def test_sequences_have_one_row_and_varying_lengths(tmp_path: Path) -> None:
 
 
 def test_sequence_outputs_depend_on_the_state(tmp_path: Path) -> None:
-    """Otherwise a server that loses the state would pass."""
+    """Only then the goldens detect a server that loses the state."""
     for name in models.MODULES:
         spec = spec_of(tmp_path, name)
         module = load(spec.path)
@@ -76,14 +76,14 @@ def test_sequence_outputs_depend_on_the_state(tmp_path: Path) -> None:
         }
         golden = recorded(spec)["sequence-0.003"]
         with torch.no_grad():
-            forgot = module(
+            without_state = module(
                 *(
                     torch.from_numpy({**golden.inputs, **first}[str(t.name)])
                     for t in spec.inputs
                 )
             )
         assert not parity.compare(
-            {"y": forgot[0].numpy()}, {"y": golden.outputs["y"]}
+            {"y": without_state[0].numpy()}, {"y": golden.outputs["y"]}
         ).passed, name
 
 
@@ -93,7 +93,7 @@ def test_batch_axis_moves_first_after_recording(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
     lowered = lowering.lower(load(spec.path), specs=spec.inputs)
     goldens = parity.record(load(spec.path), spec)
-    moved, turned, served = stateful.batch_first(
+    moved, moved_lowered, served = stateful.batch_first(
         spec, lowered, ["y", "hn", "cn"], goldens
     )
     assert [tensor.shape for tensor in moved.inputs] == [
@@ -103,7 +103,7 @@ def test_batch_axis_moves_first_after_recording(tmp_path: Path) -> None:
     ]
     for before, after in zip(goldens, served, strict=True):
         assert (after.inputs["c0"] == np.moveaxis(before.inputs["c0"], 1, 0)).all()
-        outputs = turned.run(
+        outputs = moved_lowered.run(
             *(torch.from_numpy(array) for array in after.inputs.values())
         )
         output = dict(
@@ -210,7 +210,7 @@ def test_module_that_fails_on_its_state_is_reported_by_request(tmp_path: Path) -
 
 
 def test_state_of_varying_size_may_be_explicit(tmp_path: Path) -> None:
-    """The client keeps a growing cache; its goldens are single requests."""
+    """The client keeps a growing cache. The goldens are single requests."""
     inputs = (
         "inputs: [{name: x, dtype: float32, shape: [1, 4]}, {name: past, dtype: float32, shape:"
         " [length, 4]}]\n"
@@ -305,8 +305,8 @@ def test_changed_initial_state_causes_a_rebuild(tmp_path: Path) -> None:
     assert changed.ok and "state" in changed.because
 
 
-class Decided(torch.nn.Module):
-    """One decision for all rows of a batch; recorded sequences of one row cannot show it."""
+class BatchDecision(torch.nn.Module):
+    """A model with one decision for all rows of a batch, which sequences of one row do not show."""
 
     def forward(
         self, x: torch.Tensor, past: torch.Tensor
@@ -325,7 +325,7 @@ def test_sequences_with_a_data_branch_are_not_batched(
     )
     rest = "outputs: [y, next]\nstate: [{input: past, output: next}]\n"
     dims = "dims: {streams: {min: 1, opt: 2, max: 4}}\n" if axis == "streams" else ""
-    torch.jit.script(Decided()).save(tmp_path / "decided.pt")
+    torch.jit.script(BatchDecision()).save(tmp_path / "decided.pt")
     (tmp_path / "decided.yaml").write_text(f"inputs: [{tensors}]\n{dims}{rest}")
     (result,) = build_repository(tmp_path, tmp_path / "out", isolate=False)
     assert result.ok == built, result.error

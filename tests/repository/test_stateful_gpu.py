@@ -1,6 +1,4 @@
-"""State beside plans on a GPU: the engine gives it back, our runtime keeps it, in single and half
-precision.
-"""
+"""State with plans on a GPU: the engine returns it and the runtime keeps it."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from tests.repository import stateful as models
 pytestmark = [pytest.mark.gpu, pytest.mark.live, pytest.mark.slow]
 
 QUICK = BuildOptions(optimization_level=0)
-"""Speed is not the question here."""
+"""The tests check outputs, not speed."""
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -47,10 +45,8 @@ def test_plans_match_the_module_in_a_loop(tmp_path: Path, precision: str) -> Non
         ), parity.why
 
 
-def test_plan_for_the_tensorrt_backend_has_its_states(tmp_path: Path) -> None:
-    """What its config names are tensors of the engine, of the engine's types and with the batch
-    first.
-    """
+def test_config_for_the_tensorrt_backend_has_the_states(tmp_path: Path) -> None:
+    """The states in the config have the shapes of the engine's tensors, with the batch first."""
     import json
 
     from builder.triton.config import parse_config

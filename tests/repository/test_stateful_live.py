@@ -1,6 +1,4 @@
-"""Models with state on a real server: sequences by correlation id, interleaved, restarted, over
-both protocols.
-"""
+"""Models with state on a real server: sequences over both protocols, interleaved and restarted."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ from tests.triton.artifacts import reseal
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 IDS = itertools.count(1)
-WAYS = (
+PROTOCOLS = (
     "http",
     "grpc",
     "http restarted",
@@ -95,11 +93,11 @@ def test_served_sequences_match_the_module_in_a_loop(served: Served) -> None:
         )
         requested = {(result.golden, result.protocol) for result in parity.results}
         assert {
-            (f"sequence-{n}", way)
+            (f"sequence-{n}", protocol)
             for n in range(3)
-            for way in ("http", "grpc", "http system")
+            for protocol in ("http", "grpc", "http system")
         } <= requested
-        assert set(WAYS) <= {way for _, way in requested}
+        assert set(PROTOCOLS) <= {protocol for _, protocol in requested}
         assert parity.answered_by in (("plan", "plan+torch") if gpu else ("torch",)), (
             parity.why
         )
@@ -111,7 +109,7 @@ def infer_y(
     return client.infer(model, inputs, position=position).outputs["y"]
 
 
-def count(
+def counter_total(
     client: Client,
     sequence: int | str,
     value: int,
@@ -119,7 +117,7 @@ def count(
     start: bool = False,
     end: bool = False,
 ) -> int:
-    """What the counter has summed up, by what it multiplies a one with."""
+    """The sum that the counter keeps, read from its output for the input element 1."""
     x = np.array([[1, value - 1, 0]])
     return int(
         infer_y(client, "counter", SequencePosition(sequence, start, end), x=x)[0, 0]
@@ -128,25 +126,29 @@ def count(
 
 def test_sequence_start_sets_the_initial_state(client: Client) -> None:
     one, other = next(IDS), f"stream-{next(IDS)}"
-    assert count(client, one, 5, start=True) == 1005
-    assert count(client, other, 7, start=True) == 1007
-    assert [count(client, one, 5), count(client, other, 7), count(client, one, 5)] == [
+    assert counter_total(client, one, 5, start=True) == 1005
+    assert counter_total(client, other, 7, start=True) == 1007
+    assert [
+        counter_total(client, one, 5),
+        counter_total(client, other, 7),
+        counter_total(client, one, 5),
+    ] == [
         1010,
         1014,
         1015,
     ]
-    assert count(client, one, 1, start=True) == 1001
-    assert count(client, one, 1, end=True) == 1002
-    assert count(client, other, 7, end=True) == 1021
+    assert counter_total(client, one, 1, start=True) == 1001
+    assert counter_total(client, one, 1, end=True) == 1002
+    assert counter_total(client, other, 7, end=True) == 1021
 
 
 def test_requests_without_start_or_after_end_are_rejected(client: Client) -> None:
     sequence = next(IDS)
     with pytest.raises(InferenceServerException, match="must specify the START flag"):
-        count(client, sequence, 5)
-    assert count(client, sequence, 5, start=True, end=True) == 1005
+        counter_total(client, sequence, 5)
+    assert counter_total(client, sequence, 5, start=True, end=True) == 1005
     with pytest.raises(InferenceServerException, match="must specify the START flag"):
-        count(client, sequence, 5)
+        counter_total(client, sequence, 5)
     with pytest.raises(InferenceServerException, match="correlation ID"):
         client.infer("counter", {"x": np.ones((1, 3), np.int64)})
 
@@ -197,18 +199,18 @@ def test_failed_start_discards_the_sequence(client: Client) -> None:
 
 
 def test_sequences_beyond_the_maximum_wait_and_complete(served: Served) -> None:
-    """With `max: 2`, the other starts wait in their threads until a sequence ends."""
+    """With `max: 2`, other starts wait until a sequence ends."""
     client = GrpcClient(served.grpc_url, 60)
 
-    def whole(number: int) -> list[int]:
+    def run_sequence(number: int) -> list[int]:
         sequence = 10_000 + number
         return [
-            count(client, sequence, number, start=at == 0, end=at == 4)
+            counter_total(client, sequence, number, start=at == 0, end=at == 4)
             for at in range(5)
         ]
 
     with ThreadPoolExecutor(12) as pool:
-        outputs = list(pool.map(whole, range(1, 13)))
+        outputs = list(pool.map(run_sequence, range(1, 13)))
     client.close()
     assert outputs == [
         [1000 + number * (at + 1) for at in range(5)] for number in range(1, 13)
@@ -218,9 +220,7 @@ def test_sequences_beyond_the_maximum_wait_and_complete(served: Served) -> None:
 def test_client_passes_explicit_state_between_requests(
     served: Served, tmp_path: Path
 ) -> None:
-    """The same models without server state: goldens are single requests and the client passes the
-    state on.
-    """
+    """Without server state, goldens are single requests and the client passes the state."""
     results = build_repository(
         served.models, tmp_path / "repository", serve_as="python", state="explicit"
     )
@@ -242,18 +242,20 @@ def test_client_passes_explicit_state_between_requests(
             }
         client = HttpClient(server.http_url, 30)
         module = models.module("recognizer")
-        kept = {
+        passed_state = {
             "h0": np.load(served.models / "h0.npy"),
             "c0": np.zeros((2, 1, 5), np.float32),
         }
-        h, c = (torch.from_numpy(array) for array in kept.values())
+        h, c = (torch.from_numpy(array) for array in passed_state.values())
         for number in range(4):
             x = torch.randn(1, 3, 6, generator=torch.Generator().manual_seed(number))
             with torch.no_grad():
                 y, h, c = module(x, h, c)
-            output = client.infer("recognizer", {"x": x.numpy(), **kept}).outputs
+            output = client.infer(
+                "recognizer", {"x": x.numpy(), **passed_state}
+            ).outputs
             np.testing.assert_allclose(output["y"], y.numpy(), rtol=1e-4, atol=1e-5)
-            kept = {"h0": output["hn"], "c0": output["cn"]}
+            passed_state = {"h0": output["hn"], "c0": output["cn"]}
         client.close()
 
 
@@ -269,8 +271,8 @@ def test_implicit_state_is_hidden_from_the_client(served: Served) -> None:
         assert sidecar["state"]
 
 
-def tampered(served: Served, folder: Path, name: str, number: int) -> Path:
-    """A copy of one model in which the golden of one request has another output."""
+def with_changed_golden(served: Served, folder: Path, name: str, number: int) -> Path:
+    """A copy of a model with a changed output in the golden of one request."""
     shutil.copytree(served.repository / name, folder / name)
     file = folder / name / "goldens" / f"sequence-1.{number:03}.npz"
     golden = goldens.load_one(file)
@@ -281,14 +283,16 @@ def tampered(served: Served, folder: Path, name: str, number: int) -> Path:
 
 def test_one_wrong_output_fails_the_sequence(served: Served, tmp_path: Path) -> None:
     (parity,) = verify(
-        tampered(served, tmp_path, "filter", 2), served.http_url, served.grpc_url
+        with_changed_golden(served, tmp_path, "filter", 2),
+        served.http_url,
+        served.grpc_url,
     )
     failed = [result for result in parity.results if not result.passed]
     assert not parity.passed and {result.golden for result in failed} == {"sequence-1"}
     assert all("y@2" in text for result in failed for text in result.problems)
 
 
-WRONG = {
+RUNTIME_CHANGES = {
     "state is lost": ('self._copy(outputs, s["output"])', 'self.start[s["input"]]'),
     "state is not reset": (
         "SEQUENCE_START:",
@@ -298,7 +302,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("how", WRONG)
+@pytest.mark.parametrize("how", RUNTIME_CHANGES)
 def test_verify_fails_for_wrong_state_handling(
     served: Served, tmp_path: Path, how: str
 ) -> None:
@@ -306,7 +310,7 @@ def test_verify_fails_for_wrong_state_handling(
     runtime = (
         tmp_path / "repository" / "filter" / "1" / "trt_build_runtime" / "state.py"
     )
-    old, new = WRONG[how]
+    old, new = RUNTIME_CHANGES[how]
     assert old in runtime.read_text()
     runtime.write_text(runtime.read_text().replace(old, new))
     reseal(tmp_path / "repository" / "filter")
@@ -320,10 +324,10 @@ def test_verify_fails_for_wrong_state_handling(
         (parity,) = verify(tmp_path / "repository", server.http_url, server.grpc_url)
     assert not parity.passed
     wrong = {result.protocol for result in parity.results if not result.passed}
-    assert wrong >= CAUGHT[how]
+    assert wrong >= FAILED_PROTOCOLS[how]
 
 
-CAUGHT = {
+FAILED_PROTOCOLS = {
     "state is lost": {"http", "grpc"},
     "state is not reset": {"http restarted", "grpc restarted"},
     "state is shared": {"http interleaved", "grpc interleaved"},

@@ -1,4 +1,4 @@
-"""Several targets: RTX builds for all; TensorRT builds for the host and explains the others."""
+"""Several targets: RTX builds one plan for all; TensorRT builds for the host and lists others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ A100, H100 = (8, 0), (9, 0)
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two GPUs, CUDA's first an H100."""
+    """A host with two GPUs; the first for CUDA is an H100."""
     devices = [
         gpu.Device(i, f"GPU{i}", cc, 1 << 36, f"GPU-{i}")
         for i, cc in enumerate([H100, A100])
@@ -47,7 +47,7 @@ def test_rtx_plan_for_the_tensorrt_backend_is_rejected(
     models: Path,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    """Checked before the build: no server loads such a plan, and Triton does not report why."""
+    """The check precedes the build: Triton cannot load such a plan and does not report why."""
     with pytest.raises(
         UsageError, match="cannot load plans of TensorRT for RTX"
     ) as refused:

@@ -1,4 +1,4 @@
-"""A repository that works, made once; and servers that cannot outlive their test."""
+"""A valid repository, built once for all tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.triton.artifacts import scorer
 
 
 @pytest.fixture(scope="session")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def valid_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     repository = tmp_path_factory.mktemp("serving") / "repository"
     publish(scorer(), repository)
     return repository

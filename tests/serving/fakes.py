@@ -1,5 +1,6 @@
-"""TensorRT, the CUDA driver and Triton's pb_utils as far as the runtime sees them, on the CPU: what
-it asks of them is counted, and what they must not be asked fails.
+"""Fakes of TensorRT, the CUDA driver and Triton's pb_utils on the CPU.
+
+They count calls of the runtime and fail on invalid ones.
 """
 
 from __future__ import annotations
@@ -23,24 +24,26 @@ Shape = tuple[int, ...]
 
 @dataclass
 class Plan:
-    """A network: `run` gives the outputs of the inputs; `shapes` their shapes by the inputs', with
-    -1 where only the data tell.
+    """A fake plan.
+
+    `run` computes the outputs. `shapes` computes their shapes from those of the inputs, with -1 for
+    a size that depends on data. `calls` counts calls of TensorRT.
     """
 
     inputs: dict[str, str]
     outputs: dict[str, str]
     run: Callable[..., Sequence[torch.Tensor]]
     shapes: Callable[..., Sequence[Shape]]
-    asked: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
     by_value: bool = False
 
 
 PLAN: list[Plan] = []
-"""What the next deserialisation gives."""
+"""The last element is the plan that the next deserialization returns."""
 
 
-def at(address: int, shape: Shape, dtype: torch.dtype) -> torch.Tensor:
-    """The memory at the address as a tensor."""
+def tensor_at(address: int, shape: Shape, dtype: torch.dtype) -> torch.Tensor:
+    """The memory at an address as a tensor."""
     count = torch.Size(shape).numel()
     if not count:
         return torch.empty(shape, dtype=dtype)
@@ -51,7 +54,7 @@ def at(address: int, shape: Shape, dtype: torch.dtype) -> torch.Tensor:
 
 
 class Context:
-    """An execution context, and work that was captured of it."""
+    """An execution context."""
 
     def __init__(self, plan: Plan, driver: Driver) -> None:
         self.plan, self.driver, self.shapes, self.addresses = (
@@ -67,19 +70,19 @@ class Context:
         return True
 
     def set_input_shape(self, name: str, shape: Shape) -> bool:
-        self.plan.asked["set_input_shape"] += 1
+        self.plan.calls["set_input_shape"] += 1
         self.flushed &= self.shapes.get(name) == shape
         self.shapes[name] = shape
         return True
 
     def set_tensor_address(self, name: str, address: int) -> bool:
-        self.plan.asked["set_tensor_address"] += 1
-        assert address, "TensorRT takes no null"
+        self.plan.calls["set_tensor_address"] += 1
+        assert address, "TensorRT refuses a null address"
         self.addresses[name] = address
         return True
 
     def set_output_allocator(self, name: str, allocator: Any) -> bool:
-        self.plan.asked["set_output_allocator"] += 1
+        self.plan.calls["set_output_allocator"] += 1
         self.allocators[name] = allocator
         return True
 
@@ -89,28 +92,26 @@ class Context:
         )[name]
 
     def execute_async_v3(self, stream: int) -> bool:
-        self.plan.asked["execute"] += 1
+        self.plan.calls["execute"] += 1
         if self.driver.capturing is None:
             self.flushed = True
             self._work(dict(self.shapes), dict(self.addresses))()
             return True
-        assert self.flushed, (
-            "TensorRT wants a plain run between new shapes and a capture"
-        )
+        assert self.flushed, "TensorRT requires a run between new shapes and a capture"
         self.driver.capturing.append(
             self._work(dict(self.shapes), dict(self.addresses))
         )
-        return self.driver.takes_captures
+        return self.driver.accepts_captures
 
     def _work(
         self, shapes: dict[str, Shape], addresses: dict[str, int]
     ) -> Callable[[], None]:
         def run() -> None:
             assert shapes == self.shapes, (
-                "a graph is replayed whose context has other shapes now"
+                "a graph is replayed after its context got other shapes"
             )
             inputs = [
-                at(addresses[n], shapes[n], NUMPY[d])
+                tensor_at(addresses[n], shapes[n], NUMPY[d])
                 for n, d in self.plan.inputs.items()
             ]
             for name, made in zip(
@@ -122,28 +123,30 @@ class Context:
                         name, 0, made.numel() * made.element_size(), 256
                     )
                     allocator.notify_shape(name, tuple(made.shape))
-                at(address, tuple(made.shape), made.dtype).copy_(made)
+                tensor_at(address, tuple(made.shape), made.dtype).copy_(made)
 
         return run
 
 
 class Driver:
-    """libcuda: streams that capture, graphs that are launched."""
+    """libcuda: capture of streams and launch of graphs."""
 
     def __init__(self) -> None:
         self.capturing: list[Callable[[], None]] | None = None
         self.graphs: dict[int, list[Callable[[], None]]] = {}
-        self.takes_captures, self.refuses, self.launched, self.made = True, 0, 0, 0
+        self.accepts_captures, self.capture_error = True, 0
+        self.launched, self.captured = 0, 0
 
     def cuStreamBeginCapture_v2(self, stream: int, mode: int) -> int:
         self.capturing = []
         return 0
 
     def cuStreamEndCapture(self, stream: int, graph: Any) -> int:
-        self.made += 1
-        graph._obj.value, self.graphs[self.made] = self.made, self.capturing or []
+        self.captured += 1
+        graph._obj.value = self.captured
+        self.graphs[self.captured] = self.capturing or []
         self.capturing = None
-        return self.refuses
+        return self.capture_error
 
     def cuGraphInstantiateWithFlags(
         self, executable: Any, graph: Any, flags: int
@@ -168,7 +171,7 @@ class Driver:
 
 
 def tensorrt(driver: Driver) -> ModuleType:
-    """The module `tensorrt`, whose plans are PLAN's."""
+    """A module `tensorrt` that deserializes the plans in PLAN."""
 
     class Engine:
         def __init__(self, plan: Plan) -> None:
@@ -195,7 +198,7 @@ def tensorrt(driver: Driver) -> ModuleType:
 
 
 class Tensor:
-    """Triton's tensor."""
+    """A tensor of Triton."""
 
     def __init__(self, name: str, value: Any) -> None:
         self._name, self._value = name, torch.as_tensor(value)
@@ -218,7 +221,7 @@ class Tensor:
 
 
 class Request:
-    """Triton's request."""
+    """A request of Triton."""
 
     def __init__(self, outputs: Sequence[str], **inputs: torch.Tensor) -> None:
         self.tensors, self.outputs = (
@@ -234,7 +237,7 @@ class Request:
 
 
 class Response:
-    """Triton's response before 25.02: it takes no parameters."""
+    """A response of Triton before 25.02, which refuses parameters."""
 
     refused = 0
 
@@ -247,7 +250,7 @@ class Response:
         self.tensors, self.error = {t.name(): t._value for t in output_tensors}, error
 
 
-def _told(message: str) -> None:
+def _log(message: str) -> None:
     LOG.append(message)
 
 
@@ -257,7 +260,7 @@ LOG: list[str] = []
 def pb_utils() -> ModuleType:
     """The module `triton_python_backend_utils`."""
     module: Any = ModuleType("triton_python_backend_utils")
-    module.Logger = SimpleNamespace(log_info=_told, log_warn=_told, log_error=_told)
+    module.Logger = SimpleNamespace(log_info=_log, log_warn=_log, log_error=_log)
     module.Tensor, module.InferenceResponse = Tensor, Response
     module.get_input_tensor_by_name = lambda request, name: request.tensors.get(name)
     module.TritonError = lambda text, code: text
@@ -266,8 +269,9 @@ def pb_utils() -> ModuleType:
 
 
 def runtime() -> tuple[Any, dict[str, Any]]:
-    """model.py of its own with the fakes in, and the modules beside it by name; sys.modules stays
-    as it was.
+    """Import model.py with the fakes; sys.modules does not change.
+
+    Returns model.py and the modules of the runtime by name.
     """
     before = dict(sys.modules)
     for name in [

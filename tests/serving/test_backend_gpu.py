@@ -1,4 +1,4 @@
-"""Models on Triton's own TensorRT backend, where the tritonserver that is found has it."""
+"""Models on Triton's TensorRT backend, if the installed tritonserver has it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from builder.repository import build_repository
 from builder.serving import serve
 from builder.serving.installation import find
 from builder.triton import merge
-from tests.parity.test_examples_gpu import STATED
+from tests.parity.test_examples_gpu import TOLERANCES
 from tests.repository import networks
 from tests.repository import stateful as sequence_models
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.live, pytest.mark.slow]
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "models"
 QUICK = BuildOptions(optimization_level=0)
-"""The answers matter here, not the speed."""
+"""The tests check outputs, not speed."""
 
 PROFILES = """\
 inputs:
@@ -41,6 +41,7 @@ inputs:
 dims:
   batch: {min: 1, opt: 4, max: 8}
 outputs: [y]
+versions: {keep: 2, serve: 2}
 triton:
   instance_group:
     - kind: KIND_GPU
@@ -49,16 +50,15 @@ triton:
   dynamic_batching: {default_queue_policy: {max_queue_size: 64, timeout_action: REJECT}}
   response_cache: {enable: true}
   metric_tags: {team: search}
-  version_policy: {latest: {num_versions: 2}}
 """
-GRAPHS = SECTION.partition("triton:")[0] + "batching: {graphs: [1, 4]}\n"
+GRAPHS = SECTION.partition("versions:")[0] + "batching: {graphs: [1, 4]}\n"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def backend() -> None:
     backends = find().backends()
     if backends is None or "tensorrt" not in backends:
-        pytest.skip("the tritonserver that is found has no TensorRT backend")
+        pytest.skip("tritonserver has no TensorRT backend")
 
 
 def small(folder: Path, name: str, manifest: str) -> Path:
@@ -81,7 +81,7 @@ def published(models: Path, repository: Path, **options: object) -> Path:
     return repository
 
 
-def answered_right(repository: Path, **options: object) -> list[ModelParity]:
+def verify_served(repository: Path, **options: object) -> list[ModelParity]:
     with serve(
         repository, http_port=0, grpc_port=0, metrics_port=0, client_shared_memory=True
     ) as server:
@@ -93,27 +93,25 @@ def answered_right(repository: Path, **options: object) -> list[ModelParity]:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_the_examples_are_answered_by_their_plans(
-    tmp_path: Path, precision: str
-) -> None:
+def test_examples_are_run_by_their_plans(tmp_path: Path, precision: str) -> None:
     models = tmp_path / "models"
     shutil.copytree(EXAMPLES, models)
     if not list(models.glob("*.pt")):
         pytest.skip("make demo writes the example models")
     for manifest in models.glob("*.yaml"):
         with manifest.open("a") as text:
-            text.write(STATED.get((manifest.stem, precision), ""))
+            text.write(TOLERANCES.get((manifest.stem, precision), ""))
     repository = published(models, tmp_path / "repository", precision=precision)
-    for parity in answered_right(repository, shared_memory=("none", "cuda")):
+    for parity in verify_served(repository, shared_memory=("none", "cuda")):
         assert parity.answered_by == "plan", (parity.name, parity.why)
 
 
-def test_implicit_state_is_kept_by_the_backend(tmp_path: Path) -> None:
+def test_backend_keeps_implicit_state(tmp_path: Path) -> None:
     models = sequence_models.write(tmp_path, "recognizer", "filter")
-    answered_right(published(models, tmp_path / "repository"))
+    verify_served(published(models, tmp_path / "repository"))
 
 
-def test_each_profile_and_the_fields_of_the_triton_section_are_served(
+def test_profiles_and_triton_section_are_served(
     tmp_path: Path,
 ) -> None:
     models = small(tmp_path / "models", "profiles", PROFILES)
@@ -129,23 +127,23 @@ def test_each_profile_and_the_fields_of_the_triton_section_are_served(
     assert all(parity.passed for parity in found), [parity.problems for parity in found]
     (group,) = config["instance_group"]
     assert group["count"] == 2 and group["rate_limiter"]["priority"] == 2
-    assert config["version_policy"]["latest"]["num_versions"] == 2
+    assert [int(one) for one in config["version_policy"]["specific"]["versions"]] == [1]
     assert config["response_cache"]["enable"] and config["metric_tags"] == {
         "team": "search"
     }
 
 
-def test_an_ensemble_of_plans_and_torch_steps_answers_right(tmp_path: Path) -> None:
+def test_ensemble_of_plans_and_torch_steps_passes(tmp_path: Path) -> None:
     networks.write(
         tmp_path / "models", ["salient", "decoder", "detector", "gated", "regions"]
     )
     repository = published(
         tmp_path / "models", tmp_path / "repository", layout="ensemble"
     )
-    answered_right(repository, repeat=0)
+    verify_served(repository, repeat=0)
 
 
-def test_a_merged_repository_serves_the_plan_of_this_gpu(tmp_path: Path) -> None:
+def test_merged_repository_serves_the_plan_of_the_gpu(tmp_path: Path) -> None:
     models = small(tmp_path / "models", "section", SECTION)
     one = published(models, tmp_path / "one")
     merge([one], tmp_path / "merged")
@@ -153,10 +151,10 @@ def test_a_merged_repository_serves_the_plan_of_this_gpu(tmp_path: Path) -> None
         "cc_model_filenames"
         in (tmp_path / "merged" / "section" / "config.pbtxt").read_text()
     )
-    answered_right(tmp_path / "merged")
+    verify_served(tmp_path / "merged")
 
 
-def test_graphs_are_refused_for_the_backend_of_this_version(tmp_path: Path) -> None:
+def test_graphs_are_refused_for_the_tensorrt_backend(tmp_path: Path) -> None:
     models = small(tmp_path / "models", "graphs", GRAPHS)
     (result,) = build_repository(
         models, tmp_path / "repository", serve_as="tensorrt_plan", options=QUICK

@@ -1,4 +1,4 @@
-"""The runtime names the input that made torch fail, and says whose mistake it was."""
+"""The runtime names the input that made torch fail, and separates invalid requests from errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def modules() -> dict[str, Any]:
 
 
 class Pair(torch.nn.Module):
-    """Two tables of different sizes, so that only one of them is exceeded."""
+    """Two embeddings of different sizes, so that an index exceeds only one of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Pair(torch.nn.Module):
         return self.words(words.reshape(-1)) + self.kinds(kinds.reshape(-1))
 
 
-class Picked(torch.nn.Module):
+class Indexed(torch.nn.Module):
     def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
         return x[at]
 
@@ -42,10 +42,10 @@ def failure(module: torch.jit.ScriptModule, tensors: list[torch.Tensor]) -> Exce
 
 
 @pytest.mark.parametrize(
-    ("words", "kinds", "guilty"), [(25, 1, "words"), (3, 2, "kinds")]
+    ("words", "kinds", "invalid"), [(25, 1, "words"), (3, 2, "kinds")]
 )
-def test_the_input_whose_index_is_out_of_range_is_named(
-    modules: dict[str, Any], words: int, kinds: int, guilty: str
+def test_input_with_an_index_out_of_range_is_named(
+    modules: dict[str, Any], words: int, kinds: int, invalid: str
 ) -> None:
     blame = modules["blame"]
     frozen = torch.jit.freeze(torch.jit.script(Pair().eval()))
@@ -54,17 +54,17 @@ def test_the_input_whose_index_is_out_of_range_is_named(
     assert limits == {0: 20, 1: 2}
     found = blame.blamed(failure(frozen, tensors), WORDS, tensors, limits)
     assert isinstance(found, modules["errors"].InvalidRequest)
-    value, size = {"words": (25, 20), "kinds": (2, 2)}[guilty]
+    value, size = {"words": (25, 20), "kinds": (2, 2)}[invalid]
     assert str(found) == (
-        f"input {guilty!r} has values from {value} to {value}, and the model takes 0 to {size - 1}"
+        f"input {invalid!r} has values from {value} to {value}, and the model takes 0 to {size - 1}"
     )
 
 
-def test_without_a_table_the_size_in_torchs_message_decides(
+def test_index_error_without_embedding_names_the_input(
     modules: dict[str, Any],
 ) -> None:
     blame = modules["blame"]
-    module = torch.jit.script(Picked())
+    module = torch.jit.script(Indexed())
     tensors = [torch.zeros(3), torch.tensor([1, 7])]
     inputs = [{"name": "x"}, {"name": "at"}]
     found = blame.blamed(failure(module, tensors), inputs, tensors, {})
@@ -73,7 +73,7 @@ def test_without_a_table_the_size_in_torchs_message_decides(
     )
 
 
-def test_other_failures_stay_the_models_and_lose_the_trace(
+def test_other_failures_keep_their_type_without_traceback(
     modules: dict[str, Any],
 ) -> None:
     class Broken(torch.nn.Module):
@@ -88,7 +88,7 @@ def test_other_failures_stay_the_models_and_lose_the_trace(
     assert str(found).startswith("The size of tensor a (3) must match")
 
 
-def test_axes_of_one_name_are_compared(modules: dict[str, Any]) -> None:
+def test_axes_with_the_same_name_must_have_equal_sizes(modules: dict[str, Any]) -> None:
     blame, refused = modules["blame"], modules["errors"].InvalidRequest
     axes = blame.Axes(
         [

@@ -1,4 +1,4 @@
-"""What the process of a served model may do: in a real one of Triton's Python backend."""
+"""The sandbox of a served model, in a real process of Triton's Python backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         bool(processes.missing()) or Path("/dev/nvidiactl").exists(),
-        reason="no Landlock or seccomp, or a GPU, beside which models are not confined",
+        reason="needs Landlock and seccomp and no GPU; with a GPU models are not confined",
     ),
 ]
 
@@ -41,7 +41,7 @@ class TritonPythonModel:
         self.folder = Path(args["model_repository"])
         self.held = confine(self.folder) if "free" not in args["model_name"] else ()
 
-    def ways(self):
+    def actions(self):
         folder = self.folder
         outside = folder.parents[1]
         yield "write own", lambda: (folder / "new").write_text("x")
@@ -63,16 +63,16 @@ class TritonPythonModel:
 
     def execute(self, requests):
         names = [f"held {name}" for name in self.held]
-        for name, act in self.ways():
+        for name, act in self.actions():
             try:
                 act()
                 names.append(name)
             except OSError:
                 pass
-        # more than the shared memory that the process started with
+        # larger than the shared memory at the start of the process
         big = pb_utils.Tensor("big", np.ones((1 << 22,), np.float32))
-        said = pb_utils.Tensor("done", np.array([", ".join(names)], object))
-        return [pb_utils.InferenceResponse([said, big]) for _ in requests]
+        done = pb_utils.Tensor("done", np.array([", ".join(names)], object))
+        return [pb_utils.InferenceResponse([done, big]) for _ in requests]
 """
 CONFIG = """
 backend: "python"
@@ -85,7 +85,7 @@ instance_group { kind: KIND_CPU count: 1 }
 RUNTIME = files("builder") / "templates" / "runtime" / "trt_build_runtime"
 
 
-def test_it_writes_nothing_reads_its_own_folder_and_opens_no_socket(
+def test_confined_model_can_only_read_its_folder(
     tmp_path: Path,
 ) -> None:
     repository = tmp_path / "repository"
@@ -101,15 +101,15 @@ def test_it_writes_nothing_reads_its_own_folder_and_opens_no_socket(
             serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server,
             triton_http.InferenceServerClient(server.http_url) as client,
         ):
-            found = {name: done(client, name) for name in ("net", "free")}
+            found = {name: completed_actions(client, name) for name in ("net", "free")}
     finally:
         memory.unlink()
     assert found["net"] == {"held landlock", "held seccomp", "read own", "import"}
-    # without it each of these can be done
+    # an unconfined model can do everything
     assert len(found["free"]) == 12
 
 
-def done(client: triton_http.InferenceServerClient, name: str) -> set[str]:
+def completed_actions(client: triton_http.InferenceServerClient, name: str) -> set[str]:
     x = triton_http.InferInput("x", [1 << 22], "FP32")
     x.set_data_from_numpy(np.ones((1 << 22,), np.float32))
     response = client.infer(name, [x])
@@ -117,6 +117,6 @@ def done(client: triton_http.InferenceServerClient, name: str) -> set[str]:
     return set(response.as_numpy("done")[0].decode().split(", "))
 
 
-def test_a_published_model_is_confined_and_answers(good: Path) -> None:
-    with serve(good, http_port=0, grpc_port=0, metrics_port=0) as server:
+def test_published_model_is_confined(valid_repository: Path) -> None:
+    with serve(valid_repository, http_port=0, grpc_port=0, metrics_port=0) as server:
         assert "confined by landlock, seccomp" in server.log()

@@ -1,4 +1,4 @@
-"""Plans as CUDA graphs on a real GPU, without a server: the runtime's engine against torch."""
+"""CUDA graphs of plans on a real GPU without a server: the engine of the runtime against torch."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Residual(torch.nn.Module):
         return self.head(y.mean((2, 3))), y.argmax(1)
 
 
-class Chosen(torch.nn.Module):
-    """The number of rows depends on the data."""
+class NonZero(torch.nn.Module):
+    """A module whose number of rows depends on data."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x > 0).nonzero()
@@ -84,7 +84,9 @@ def run(one: Any, x: torch.Tensor) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("where", ["cuda", "cpu"])
-def test_answers_are_right_in_every_order_of_shapes(tmp_path: Path, where: str) -> None:
+def test_outputs_are_correct_in_every_order_of_shapes(
+    tmp_path: Path, where: str
+) -> None:
     module = Residual().eval()
     spec = TensorSpec("float32", ("batch", 8, 96, 96), {"batch": (1, 4, 8)}, "x")
     one = runtime_engine(
@@ -99,16 +101,16 @@ def test_answers_are_right_in_every_order_of_shapes(tmp_path: Path, where: str) 
     for seed, batch in enumerate(row):
         x = torch.randn(batch, 8, 96, 96, generator=torch.Generator().manual_seed(seed))
         scores, best = run(one, x.to(where))
-        wanted = module(x)
-        torch.testing.assert_close(scores, wanted[0], rtol=1e-3, atol=1e-3)
-        assert best.dtype == torch.int64 and (best == wanted[1]).float().mean() > 0.99
+        expected = module(x)
+        torch.testing.assert_close(scores, expected[0], rtol=1e-3, atol=1e-3)
+        assert best.dtype == torch.int64 and (best == expected[1]).float().mean() > 0.99
         graphs += any(call.graph is not None for call in one.bound.values())
     assert graphs > 10 and one.steady, fakes.LOG
 
 
-def test_what_depends_on_data_is_answered_without_a_graph(tmp_path: Path) -> None:
+def test_data_dependent_shapes_use_no_graph(tmp_path: Path) -> None:
     spec = TensorSpec("float32", ("batch", 3), {"batch": (1, 4, 8)}, "x")
-    one = runtime_engine(Chosen(), spec, (("rows", "int64"),), tmp_path)
+    one = runtime_engine(NonZero(), spec, (("rows", "int64"),), tmp_path)
     for seed in range(8):
         x = torch.randn(4, 3, generator=torch.Generator().manual_seed(seed))
         (rows,) = run(one, x.cuda())
@@ -116,12 +118,12 @@ def test_what_depends_on_data_is_answered_without_a_graph(tmp_path: Path) -> Non
     assert not any(call.graph for call in one.bound.values())
 
 
-def test_a_capture_that_fails_leaves_the_stream_as_it_was(tmp_path: Path) -> None:
+def test_failed_capture_leaves_the_stream_usable(tmp_path: Path) -> None:
     _, modules = fakes.runtime()
     graphs, stream = modules["graphs"], torch.cuda.Stream()
 
     def forbidden() -> bool:
-        torch.cuda.current_stream().synchronize()  # what CUDA refuses within a capture
+        torch.cuda.current_stream().synchronize()  # CUDA refuses this within a capture
         return True
 
     with torch.cuda.stream(stream):

@@ -1,4 +1,4 @@
-"""`trt-build health` against real servers: healthy ones, dead model processes, wrong answers."""
+"""`trt-build health` against real servers: healthy models, dead processes, wrong outputs."""
 
 from __future__ import annotations
 
@@ -39,35 +39,40 @@ def health(repository: Path, server: Server, *more: object) -> Result:
     )
 
 
-def test_a_dead_process_is_noticed_by_the_models_name(tmp_path: Path) -> None:
+def test_dead_process_is_reported_with_its_model(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     publish(scorer(), repository)
     publish(scorer(name="other"), repository)
     publish_ensemble(pair(1), repository)
     with serve(repository, **FREE) as server:
-        well = health(repository, server)
-        assert well.exit_code == 0 and "3 of 3 models are healthy" in well.output
+        healthy = health(repository, server)
+        assert healthy.exit_code == 0 and "3 of 3 models are healthy" in healthy.output
         stubs = Stubs(server.process.pid)
         stubs.dead()
         dead = next(pid for pid, model in stubs.models.items() if model == "other")
         os.kill(dead, signal.SIGKILL)
-        ill = health(repository, server, "--timeout", 20)
-        assert server.ready(), "Triton itself notices nothing"
-        assert ill.exit_code == 4 and "UNHEALTHY other, http: " in ill.output
-        assert "UNHEALTHY other, grpc: " in ill.output and "2 of 3 models" in ill.output
+        unhealthy = health(repository, server, "--timeout", 20)
+        assert server.ready(), "Triton reports no problem"
+        assert (
+            unhealthy.exit_code == 4 and "UNHEALTHY other, http: " in unhealthy.output
+        )
+        assert (
+            "UNHEALTHY other, grpc: " in unhealthy.output
+            and "2 of 3 models" in unhealthy.output
+        )
         assert health(repository, server, "--only", "scorer").exit_code == 0
         unknown = health(repository, server, "--only", "othr")
         assert (
             unknown.exit_code == 2
             and "fix:   use one of other, pair, scorer\n" in unknown.output
         )
-    gone = health(repository, server)
-    assert gone.exit_code == 4 and "no Triton server responds" in gone.output
+    stopped = health(repository, server)
+    assert stopped.exit_code == 4 and "no Triton server responds" in stopped.output
 
 
-def test_a_wrong_answer_has_its_own_exit_code(good: Path, tmp_path: Path) -> None:
+def test_wrong_output_exits_with_3(valid_repository: Path, tmp_path: Path) -> None:
     repository = tmp_path / "repository"
-    shutil.copytree(good, repository)
+    shutil.copytree(valid_repository, repository)
     for file in (repository / "scorer" / "goldens").iterdir():
         with np.load(file) as arrays:
             changed = {
@@ -75,18 +80,18 @@ def test_a_wrong_answer_has_its_own_exit_code(good: Path, tmp_path: Path) -> Non
                 for key, array in arrays.items()
             }
         np.savez(file.with_suffix(""), **changed)
-    with serve(good, **FREE) as server:
+    with serve(valid_repository, **FREE) as server:
         wrong = health(repository, server, "--json")
         record = json.loads(wrong.stdout)
         assert wrong.exit_code == 3 and not record["healthy"]
         assert [one["wrong"] for one in record["models"]] == [True, True]
 
 
-def test_damaged_files_are_no_defect(good: Path, tmp_path: Path) -> None:
+def test_damaged_files_are_not_a_defect(valid_repository: Path, tmp_path: Path) -> None:
     """Found by `python -m tests.hostile`: scalars as goldens, deep JSON, a tolerance of lists."""
     scalars, deep, lists = (tmp_path / name for name in ("scalars", "deep", "lists"))
     for repository in (scalars, deep, lists):
-        shutil.copytree(good, repository)
+        shutil.copytree(valid_repository, repository)
     for file in (scalars / "scorer" / "goldens").iterdir():
         with np.load(file) as arrays:
             np.savez(file.with_suffix(""), **{key: np.float32(0) for key in arrays})
@@ -94,18 +99,18 @@ def test_damaged_files_are_no_defect(good: Path, tmp_path: Path) -> None:
     record = published.read(lists / "scorer" / published.SIDECAR)
     record["tolerance"] = {"atol": []}
     (lists / "scorer" / published.SIDECAR).write_text(json.dumps(record))
-    with serve(good, **FREE) as server:
+    with serve(valid_repository, **FREE) as server:
         for repository in (scalars, deep):
-            assert health(repository, server).exit_code == 0, "the server has it ready"
+            assert health(repository, server).exit_code == 0, "the model is ready"
         found = health(lists, server)
     assert found.exit_code == 3 and "the response cannot be compared" in found.output
 
 
-def test_a_model_that_the_server_does_not_have_is_not_healthy(
-    good: Path, tmp_path: Path
+def test_model_missing_in_the_server_is_unhealthy(
+    valid_repository: Path, tmp_path: Path
 ) -> None:
     repository = tmp_path / "repository"
-    shutil.copytree(good, repository)
+    shutil.copytree(valid_repository, repository)
     with serve(repository, **FREE) as server:
         publish(scorer(name="later"), repository)
         missing = health(repository, server)
@@ -113,6 +118,6 @@ def test_a_model_that_the_server_does_not_have_is_not_healthy(
         assert published.versions(repository / "later")
 
 
-def test_an_address_is_needed(good: Path) -> None:
-    result = CliRunner().invoke(main, ["health", str(good)])
+def test_missing_address_is_a_usage_error(valid_repository: Path) -> None:
+    result = CliRunner().invoke(main, ["health", str(valid_repository)])
     assert result.exit_code == 2 and "--url HOST:PORT" in result.output

@@ -1,6 +1,4 @@
-"""Why our runtime keeps the state of sequences itself: Triton's Python backend is given it, and
-cannot give it back.
-"""
+"""Triton's Python backend cannot return implicit state, so the Python runtime keeps it."""
 
 from __future__ import annotations
 
@@ -41,8 +39,8 @@ class TritonPythonModel:
 """
 
 
-def test_the_python_backend_forgets_implicit_state(tmp_path: Path) -> None:
-    """If this fails, Triton has learnt it, and our runtime may leave the state to Triton."""
+def test_python_backend_does_not_keep_implicit_state(tmp_path: Path) -> None:
+    """If this fails, Triton supports it and the Python runtime can use it."""
     (tmp_path / "summing" / "1").mkdir(parents=True)
     (tmp_path / "summing" / "config.pbtxt").write_text(CONFIG)
     (tmp_path / "summing" / "1" / "model.py").write_text(MODEL)

@@ -15,7 +15,7 @@ from builder.serving.flags import optional
 pytriton = pytest.importorskip("pytriton")
 
 
-def test_the_bundle_gets_libraries_our_python_and_a_stub_it_may_run(
+def test_bundle_has_libraries_python_and_executable_stub(
     tmp_path: Path,
 ) -> None:
     found = installation.find("nvidia-pytriton")
@@ -29,7 +29,7 @@ def test_the_bundle_gets_libraries_our_python_and_a_stub_it_may_run(
     assert (folder / "libtriton_python.so").exists()
 
 
-def test_one_on_the_path_is_preferred_and_keeps_its_own_backends(
+def test_server_on_the_path_is_preferred_with_its_backends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     binary = tmp_path / "tritonserver"
@@ -44,7 +44,7 @@ def test_one_on_the_path_is_preferred_and_keeps_its_own_backends(
     )
 
 
-def test_clients_may_use_shared_memory_by_a_flag_where_the_server_has_it(
+def test_shared_memory_flag_is_used_only_if_supported(
     tmp_path: Path,
 ) -> None:
     binary = tmp_path / "tritonserver"
@@ -57,8 +57,8 @@ def test_clients_may_use_shared_memory_by_a_flag_where_the_server_has_it(
     assert list(optional(installation.find("nvidia-pytriton"), True)) == []
 
 
-def test_a_help_that_is_no_utf_8_is_still_read(tmp_path: Path) -> None:
-    """Where LANG is C, Python decodes as ASCII unless the encoding is given."""
+def test_help_with_invalid_utf_8_is_read(tmp_path: Path) -> None:
+    """If LANG is C, Python decodes as ASCII by default."""
     binary = tmp_path / "tritonserver"
     binary.write_bytes(b"#!/bin/sh\nprintf '\\342\\200\\224 \\377 --flag <x>\\n'\n")
     binary.chmod(0o755)
@@ -66,7 +66,7 @@ def test_a_help_that_is_no_utf_8_is_still_read(tmp_path: Path) -> None:
     assert server.supports("--flag") and not server.supports("--other")
 
 
-def test_a_server_is_asked_for_the_backends_in_its_folder(tmp_path: Path) -> None:
+def test_backends_are_read_from_the_folder_of_the_server(tmp_path: Path) -> None:
     binary = tmp_path / "bin" / "tritonserver"
     binary.parent.mkdir()
     binary.touch()
@@ -76,11 +76,13 @@ def test_a_server_is_asked_for_the_backends_in_its_folder(tmp_path: Path) -> Non
         (tmp_path / "backends" / name).mkdir(parents=True)
     assert server.backends() == {"python", "tensorrt"}
     (tmp_path / "bin" / "backends" / "pytorch").mkdir(parents=True)
-    assert server.backends() == {"pytorch"}, "a wrapper's own folder is beside it"
+    assert server.backends() == {"pytorch"}, (
+        "the folder beside the wrapper has priority"
+    )
     assert installation.find("nvidia-pytriton").backends() == {"python"}
 
 
-def test_missing_libraries_are_an_error_with_the_install_command(
+def test_missing_server_is_an_error_with_the_install_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -108,7 +110,7 @@ def test_python_without_a_stub_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
         installation.find("nvidia-pytriton")
 
 
-def test_a_server_without_help_is_not_started_open(tmp_path: Path) -> None:
+def test_server_without_readable_help_is_refused(tmp_path: Path) -> None:
     binary = tmp_path / "tritonserver"
     binary.write_text("#!/bin/sh\necho no library\nexit 127\n")
     binary.chmod(0o755)

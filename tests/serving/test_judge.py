@@ -1,6 +1,4 @@
-"""Triton's own parser and validator on the tensorrt_plan configs that we generate, on a machine
-with no GPU.
-"""
+"""Triton's parser and validator accept the generated tensorrt_plan configs, also without a GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ pytestmark = pytest.mark.live
 PLAN: dict[str, Any] = {"plan": b"plan", "facts": TENSORRT}
 
 
-class Affine3(torch.nn.Module):
+class AffineWithState(torch.nn.Module):
     def forward(
         self, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -80,7 +78,7 @@ CONFIGS = {
     "graphs, and state": lambda: cell(batching=Batching(graphs=(2,)), **PLAN),
     "several instances": lambda: scorer(instances=3, **PLAN),
     "state": lambda: cell(**PLAN),
-    "state, and wishes": lambda: cell(
+    "state with batching options": lambda: cell(
         sequences=Sequences(max=4),
         batching=Batching(None, 500, (2, 8)),
         instances=2,
@@ -99,13 +97,13 @@ def judge() -> Iterator[Judge]:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_triton_takes_every_config_that_we_generate(judge: Judge, name: str) -> None:
+def test_triton_accepts_every_generated_config(judge: Judge, name: str) -> None:
     message = config(CONFIGS[name]())
     assert message.platform == "tensorrt_plan"
     assert judge(config_text(message)) is None
 
 
-def test_triton_takes_a_state_without_a_batch_and_with_a_start_of_its_own(
+def test_triton_accepts_unbatched_state_with_an_initial_value(
     judge: Judge, tmp_path: Path
 ) -> None:
     np.save(tmp_path / "a.npy", np.ones((2, 5), np.float32))
@@ -113,7 +111,7 @@ def test_triton_takes_a_state_without_a_batch_and_with_a_start_of_its_own(
     states = (State("a", "a_next", tmp_path / "a.npy"), State("b", "b_next"))
     message = config(
         artifact(
-            Affine3(),
+            AffineWithState(),
             inputs,
             ("y", "a_next", "b_next"),
             dynamic=(),

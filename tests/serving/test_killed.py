@@ -1,4 +1,4 @@
-"""A killed `serve` leaves nothing behind, and a dead model process is noticed."""
+"""A killed `serve` leaves no files or processes, and a dead model process is reported."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ with serve(Path(sys.argv[1]), http_port=0, grpc_port=0, metrics_port=0) as serve
 """
 
 
-def ends(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+def becomes_true(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
     return condition()
 
 
-def living(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     try:
         return (
             Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -46,7 +46,7 @@ def living(pid: int) -> bool:
         return False
 
 
-def left(folder: Path) -> list[Path]:
+def remaining_files(folder: Path) -> list[Path]:
     return [
         *folder.parent.glob(f"{folder.name}*"),
         *Path("/dev/shm").glob(f"{folder.name}*"),
@@ -55,7 +55,7 @@ def left(folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def started(repository: Path) -> Iterator[tuple[subprocess.Popen[str], int, int, Path]]:
-    """A process that serves; its server, its guardian, and its folder."""
+    """Start a process that serves. Yields it, the ids of server and guardian, and the folder."""
     words = [sys.executable, "-c", SERVE, str(repository)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -70,32 +70,40 @@ def started(repository: Path) -> Iterator[tuple[subprocess.Popen[str], int, int,
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_a_killed_serve_leaves_no_server_memory_or_folder(good: Path) -> None:
-    with started(good) as (process, server, guardian, folder):
-        assert living(server) and len(left(folder)) > 1
+def test_killed_serve_leaves_no_server_memory_or_folder(valid_repository: Path) -> None:
+    with started(valid_repository) as (process, server, guardian, folder):
+        assert is_running(server) and len(remaining_files(folder)) > 1
         process.kill()
-        assert ends(lambda: not living(server) and not left(folder))
-        assert ends(lambda: not living(guardian))
+        assert becomes_true(
+            lambda: not is_running(server) and not remaining_files(folder)
+        )
+        assert becomes_true(lambda: not is_running(guardian))
 
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_the_next_start_cleans_up_where_the_guardian_was_killed_too(good: Path) -> None:
-    with started(good) as (process, server, guardian, folder):
+def test_next_start_cleans_up_if_the_guardian_was_killed(
+    valid_repository: Path,
+) -> None:
+    with started(valid_repository) as (process, server, guardian, folder):
         scratch.remove_stale()
-        assert living(server) and left(folder), "it is still served"
+        assert is_running(server) and remaining_files(folder), (
+            "a running server is not removed"
+        )
         os.kill(guardian, signal.SIGKILL)
         process.kill()
         process.wait()
-        assert living(server) and left(folder)
+        assert is_running(server) and remaining_files(folder)
         scratch.remove_stale()
-        assert ends(lambda: not living(server)) and not left(folder)
+        assert becomes_true(lambda: not is_running(server)) and not remaining_files(
+            folder
+        )
 
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_serving_ends_with_the_name_of_the_model_whose_process_died(good: Path) -> None:
-    with serve(good, **FREE) as server:
+def test_serving_ends_with_the_name_of_the_dead_model(valid_repository: Path) -> None:
+    with serve(valid_repository, **FREE) as server:
         stubs = Stubs(server.process.pid)
         assert stubs.dead() == []
         (stub,) = stubs.models
@@ -105,20 +113,20 @@ def test_serving_ends_with_the_name_of_the_model_whose_process_died(good: Path) 
         ) as died:
             server.block()
         assert died.value.exit_code == 4
-    assert not living(server.process.pid)
+    assert not is_running(server.process.pid)
 
 
 @pytest.mark.live
 @pytest.mark.slow
 @pytest.mark.timeout(60)
-def test_a_process_that_died_before_the_first_look_is_noticed(good: Path) -> None:
-    """Between the server's readiness and block()."""
-    with serve(good, **FREE) as server:
+def test_process_that_died_before_block_is_reported(valid_repository: Path) -> None:
+    """The process dies after the server is ready and before block()."""
+    with serve(valid_repository, **FREE) as server:
         stubs = Stubs(server.process.pid)
         assert stubs.dead() == []
         (stub,) = stubs.models
         os.kill(stub, signal.SIGKILL)
-        assert ends(lambda: not living(stub))
+        assert becomes_true(lambda: not is_running(stub))
         with pytest.raises(ServerError, match="the process of model 'scorer' ended"):
             server.block()
 

@@ -1,7 +1,6 @@
-"""A repository of ours served on the GPU by the Python runtime: every way in, and nothing through
-the host.
+"""A repository served on the GPU by the Python runtime, over every protocol and shared memory.
 
-A wrapper around the published model.py writes down what the runtime is given and gives back.
+A wrapper around the published model.py logs the inputs and outputs of the runtime.
 """
 
 from __future__ import annotations
@@ -50,12 +49,12 @@ class TritonPythonModel(runtime.TritonPythonModel):
         outputs = [tensor.is_cpu() for response in responses for tensor in response.output_tensors()]
         engine = self.executor.engine
         graphs = [call.graph is not None for call in engine.bound.values()]
-        said = {"pid": os.getpid(), "requests": len(requests), "inputs_on_cpu": inputs, "outputs_on_cpu": outputs,
+        entry = {"pid": os.getpid(), "requests": len(requests), "inputs_on_cpu": inputs, "outputs_on_cpu": outputs,
                 "graphs": graphs,
                 "stream": self.executor.stream.cuda_stream,
                 "buffers": [buffer.storage.data_ptr() for buffer in engine.buffers.values()]}
-        with open(os.environ["TRT_BUILD_SAID"], "a") as log:
-            log.write(json.dumps(said) + chr(10))
+        with open(os.environ["TRT_BUILD_TEST_LOG"], "a") as log:
+            log.write(json.dumps(entry) + chr(10))
         return responses
 """
 
@@ -92,13 +91,13 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def log(repository: Path) -> Path:
-    return repository.parent / "said.jsonl"
+    return repository.parent / "runtime.jsonl"
 
 
 @pytest.fixture(scope="module")
 def server(repository: Path, log: Path) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRT_BUILD_SAID", str(log))
+        patch.setenv("TRT_BUILD_TEST_LOG", str(log))
         with serve(
             repository,
             http_port=0,
@@ -126,8 +125,10 @@ def golden(batch: int, side: int, seed: int) -> Golden:
     )
 
 
-def ask(client: Any, kind: str, one: Golden, log: Path) -> list[dict[str, Any]]:
-    """The answer is right; what the runtime wrote down of it."""
+def check_request(
+    client: Any, kind: str, one: Golden, log: Path
+) -> list[dict[str, Any]]:
+    """Check the response of a request and return the log of the runtime."""
     log.unlink(missing_ok=True)
     with Regions(kind, client, one) as regions:
         result = client.infer(
@@ -145,7 +146,7 @@ def ask(client: Any, kind: str, one: Golden, log: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("memory", ["none", "system", "cuda"])
-def test_every_golden_passes_in_every_way(
+def test_every_golden_passes_with_every_kind_of_memory(
     repository: Path, server: Server, memory: str
 ) -> None:
     (parity,) = verify(
@@ -167,28 +168,28 @@ def test_every_golden_passes_in_every_way(
     }
 
 
-def test_no_region_stays_registered(client: Any) -> None:
+def test_no_region_remains_registered(client: Any) -> None:
     assert not client.get_cuda_shared_memory_status().regions
     assert not client.get_system_shared_memory_status().regions
 
 
-def test_what_comes_on_the_gpu_stays_there(client: Any, log: Path) -> None:
-    (lines,) = ask(client, "cuda", golden(4, 16, 1), log)
+def test_gpu_inputs_give_gpu_outputs(client: Any, log: Path) -> None:
+    (lines,) = check_request(client, "cuda", golden(4, 16, 1), log)
     assert lines["inputs_on_cpu"] == [False] and lines["outputs_on_cpu"] == [
         False,
         False,
     ]
-    (lines,) = ask(client, "system", golden(4, 16, 2), log)
+    (lines,) = check_request(client, "system", golden(4, 16, 2), log)
     assert lines["inputs_on_cpu"] == [True] and lines["outputs_on_cpu"] == [True, True]
 
 
-def test_each_instance_has_a_stream_of_its_own_and_uses_its_buffers_again(
+def test_each_instance_has_its_stream_and_reuses_its_buffers(
     client: Any, log: Path
 ) -> None:
     lines = [
         line
         for seed in range(12)
-        for line in ask(client, "cuda", golden(8, 16 + seed, seed), log)
+        for line in check_request(client, "cuda", golden(8, 16 + seed, seed), log)
     ]
     for pid in {line["pid"] for line in lines}:
         own = [line for line in lines if line["pid"] == pid]
@@ -196,12 +197,8 @@ def test_each_instance_has_a_stream_of_its_own_and_uses_its_buffers_again(
         assert len({tuple(line["buffers"]) for line in own}) == 1
 
 
-def test_requests_that_came_on_the_gpu_are_batched_there(
-    client: Any, log: Path
-) -> None:
-    """Sixteen at once, so that some are run together: each gets its own rows, from buffers that are
-    not lent twice.
-    """
+def test_gpu_requests_are_batched_on_the_gpu(client: Any, log: Path) -> None:
+    """Sixteen concurrent requests, of which some are batched. Each response has its own rows."""
     from concurrent.futures import ThreadPoolExecutor
     from contextlib import ExitStack
 
@@ -218,27 +215,27 @@ def test_requests_that_came_on_the_gpu_are_batched_there(
                 )
                 for one in regions
             ]
-            for one, wanted, response in zip(regions, requests, sent, strict=True):
+            for one, expected, response in zip(regions, requests, sent, strict=True):
                 outputs = response.result().get_response().outputs
                 found = {o.name: one.read(o.name, o.datatype, o.shape) for o in outputs}
                 np.testing.assert_allclose(
-                    found["scores"], wanted.outputs["scores"], rtol=1e-3, atol=1e-4
+                    found["scores"], expected.outputs["scores"], rtol=1e-3, atol=1e-4
                 )
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert max(line["requests"] for line in lines) > 1
     assert not any(on_cpu for line in lines for on_cpu in line["outputs_on_cpu"])
 
 
-def test_calls_in_a_row_become_graphs_and_answers_stay_right_when_shapes_and_profiles_change(
+def test_repeated_calls_use_graphs_and_shapes_may_change(
     client: Any, log: Path
 ) -> None:
-    """As many in a row that each of two instances has captured, other data each time; then shapes
-    in turns, twice each, and another profile between.
+    """First enough calls with different data that both instances capture a graph, then calls with
+    alternating shapes and profiles.
     """
     lines = [
         line
         for seed in range(100)
-        for line in ask(client, "cuda", golden(4, 16, seed), log)
+        for line in check_request(client, "cuda", golden(4, 16, seed), log)
     ]
     assert any(any(line["graphs"]) for line in lines), "no call became a graph"
     assert sum(any(line["graphs"]) for line in lines) > 20
@@ -246,7 +243,7 @@ def test_calls_in_a_row_become_graphs_and_answers_stay_right_when_shapes_and_pro
         for batch, side in ((4, 16), (8, 32), (1, 16), (4, 16), (2, 8), (1, 8)):
             for again in range(2):
                 for memory in ("cuda", "system"):
-                    ask(
+                    check_request(
                         client,
                         memory,
                         golden(batch, side, 1000 + 10 * seed + again),
@@ -255,7 +252,7 @@ def test_calls_in_a_row_become_graphs_and_answers_stay_right_when_shapes_and_pro
     lines = [
         line
         for seed in range(100)
-        for line in ask(client, "system", golden(8, 32, seed), log)
+        for line in check_request(client, "system", golden(8, 32, seed), log)
     ]
     assert any(any(line["graphs"]) for line in lines), (
         "no call with inputs in system memory became a graph"

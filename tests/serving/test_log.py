@@ -1,5 +1,5 @@
 # ruff: noqa: E501 (lines of a log)
-"""Reading tritonserver's log; the texts are as 2.51 wrote them."""
+"""Reading the log of tritonserver; the texts are those of 2.51."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ At:
 """
 
 
-def test_every_failed_model_is_found_with_its_whole_reason() -> None:
+def test_every_failed_model_is_found_with_its_full_reason() -> None:
     typo, broken = log.failures(LOG)
     assert (typo.model, typo.reason) == ("typo", "foo: Cannot find field.")
     assert (
@@ -30,33 +30,31 @@ def test_every_failed_model_is_found_with_its_whole_reason() -> None:
     )
 
 
-def test_a_known_reason_has_a_hint() -> None:
+def test_known_reason_has_a_hint() -> None:
     typo, broken = log.failures(LOG)
     assert typo.hint is None
     assert "install trt-build" in (broken.hint or "") and "fix:" in str(broken)
 
 
-def test_a_model_that_neither_loaded_nor_failed_is_unfinished() -> None:
+def test_model_that_neither_loaded_nor_failed_is_unfinished() -> None:
     assert log.unfinished(LOG) == ("slow",)
 
 
-def test_entries_may_span_lines() -> None:
+def test_log_entries_may_span_lines() -> None:
     assert len(log.entries(LOG)) == 7
     assert log.entries("no prefix at all") == []
 
 
-def test_what_is_missing_of_a_model_is_its_failure() -> None:
-    """A step of an ensemble, or every version: the server says so and unloads the others, which was
-    all that was told.
-    """
+def test_missing_step_or_version_is_a_failure_of_its_model() -> None:
+    """The server logs the failure and unloads the other steps."""
     text = """\
-E1122 06:41:48.765145 77 model_repository_manager.cc:703] "Invalid argument: ensemble pieces contains models that are not available or ambiguous: pieces.0.tensorrt"
+E1122 06:41:48.765145 77 model_repository_manager.cc:703] "Invalid argument: ensemble parts contains models that are not available or ambiguous: parts.0.tensorrt"
 E1122 06:42:15.741790 77 model_repository_manager.cc:724] "failed to load model 'small': at least one version must be available under the version policy of model 'small'"
-I1122 06:42:15.741791 77 model_lifecycle.cc:624] "successfully unloaded 'pieces.1.torch' version 1"
+I1122 06:42:15.741791 77 model_lifecycle.cc:624] "successfully unloaded 'parts.1.torch' version 1"
 """
     parts, small = log.failures(text)
-    assert (parts.model, parts.reason.endswith("ambiguous: pieces.0.tensorrt")) == (
-        "pieces",
+    assert (parts.model, parts.reason.endswith("ambiguous: parts.0.tensorrt")) == (
+        "parts",
         True,
     )
     assert (small.model, small.reason.startswith("at least one version")) == (

@@ -1,4 +1,4 @@
-"""Ports: free ones are all different; one in use is named, with the flag that changes it."""
+"""Free ports are all different. A port in use is reported with its flag."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from builder.errors import EnvironmentProblem
 from builder.serving.ports import resolve
 
 
-def test_zero_takes_free_ports_that_differ() -> None:
+def test_port_zero_gives_different_free_ports() -> None:
     ports = resolve(
         "127.0.0.1", {"--http-port": 0, "--grpc-port": 0, "--metrics-port": 0}
     )
     assert len(set(ports.values())) == 3 and all(ports.values())
 
 
-def test_a_port_in_use_is_named_with_its_flag() -> None:
+def test_port_in_use_is_reported_with_its_flag() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(
@@ -27,13 +27,13 @@ def test_a_port_in_use_is_named_with_its_flag() -> None:
     assert "--grpc-port" in (caught.value.fix or "")
 
 
-def test_the_same_port_twice_is_in_use() -> None:
+def test_equal_ports_are_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(EnvironmentProblem, match="in use"):
         resolve("127.0.0.1", {"--http-port": port, "--grpc-port": port})
 
 
-def test_an_address_that_is_not_ours_is_an_environment_problem() -> None:
+def test_address_of_another_host_is_an_environment_problem() -> None:
     with pytest.raises(EnvironmentProblem, match="cannot listen"):
         resolve("192.0.2.1", {"--http-port": 0})

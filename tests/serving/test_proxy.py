@@ -1,4 +1,4 @@
-"""docker/nginx.conf in front of a live server: right answers pass, what ends Triton does not."""
+"""docker/nginx.conf before a live server: valid requests pass, and harmful ones are refused."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def server(good: Path) -> Iterator[Server]:
-    with serve(good, http_port=0, grpc_port=0, metrics_port=0) as running:
+def server(valid_repository: Path) -> Iterator[Server]:
+    with serve(valid_repository, http_port=0, grpc_port=0, metrics_port=0) as running:
         yield running
 
 
@@ -46,7 +46,7 @@ def proxy(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     text = text.replace("127.0.0.1:8000", server.http_url).replace(
         "8080", f"127.0.0.1:{port}"
     )
-    if os.geteuid() == 0:  # else its workers could not write below the test's folder
+    if os.geteuid() == 0:  # otherwise its workers cannot write to the test's folder
         text = f"user root;\n{text}"
     (folder / "nginx.conf").write_text(text)
     command = [str(NGINX), "-p", str(folder), "-c", str(folder / "nginx.conf")]
@@ -77,8 +77,8 @@ def _status(
         connection.close()
 
 
-def _right(address: str) -> bool:
-    """Whether the endpoint at the address answers a binary request as the server itself does."""
+def _infers(address: str) -> bool:
+    """Whether the endpoint at the address returns correct outputs for a binary request."""
     with triton_http.InferenceServerClient(address) as client:
         x = triton_http.InferInput("x", [2, 3], "FP32")
         x.set_data_from_numpy(np.ones((2, 3), np.float32))
@@ -88,8 +88,8 @@ def _right(address: str) -> bool:
     return bool(scores.shape[0] == 2 and np.isfinite(scores).all())
 
 
-def test_requests_pass_in_binary_and_in_json(proxy: str) -> None:
-    assert _right(proxy)
+def test_binary_and_json_requests_pass(proxy: str) -> None:
+    assert _infers(proxy)
     tensors = [
         {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1.0, 2.0, 3.0]},
         {"name": "ids", "datatype": "INT64", "shape": [1, 1], "data": [0]},
@@ -99,21 +99,19 @@ def test_requests_pass_in_binary_and_in_json(proxy: str) -> None:
     assert _status(proxy, "GET", "/v2/models/scorer/config") == 200
 
 
-def test_what_ends_triton_is_refused_and_the_server_lives(
-    proxy: str, server: Server
-) -> None:
+def test_requests_that_crash_triton_are_refused(proxy: str, server: Server) -> None:
     path = "/v2/models/scorer/infer"
     nested = b"[" * 200_000
     assert _status(proxy, "POST", path, nested) == 413
     length = {"Inference-Header-Content-Length": str(len(nested))}
     assert _status(proxy, "POST", path, nested, **length) == 413
     assert _status(proxy, "POST", path, b"[" * 8000) in (400, 500)
-    assert _in_chunks(proxy, path, 600_000) in (400, 413)
-    assert server.process.poll() is None and _right(proxy)
+    assert _status_of_chunks(proxy, path, 600_000) in (400, 413)
+    assert server.process.poll() is None and _infers(proxy)
 
 
-def _in_chunks(address: str, path: str, count: int) -> int:
-    """The status for a body in that many chunks of one byte."""
+def _status_of_chunks(address: str, path: str, count: int) -> int:
+    """The status for a body of `count` chunks of one byte."""
     connection = http.client.HTTPConnection(address, timeout=60)
     try:
         connection.putrequest("POST", path)
@@ -139,5 +137,5 @@ def _in_chunks(address: str, path: str, count: int) -> int:
         ("GET", "/v2/models/scorer/infer/../../../repository/index"),
     ],
 )
-def test_what_changes_the_server_is_closed(proxy: str, method: str, path: str) -> None:
+def test_control_endpoints_are_refused(proxy: str, method: str, path: str) -> None:
     assert _status(proxy, method, path, b"{}") in (400, 403, 404)

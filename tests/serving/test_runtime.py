@@ -1,4 +1,4 @@
-"""How the runtime calls an engine: what it asks once, what each time, and when as a CUDA graph."""
+"""How the runtime calls an engine: cached bindings, CUDA graphs, staging and integrity checks."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def modules(driver: fakes.Driver) -> dict[str, Any]:
     return {**found, "model": model}
 
 
-def declared(plan: fakes.Plan, wide: Sequence[str] = ()) -> dict[str, Any]:
-    """plan.json's `serving` of a plan whose inputs are [batch, 3]; `wide` are int64 in the
-    module.
+def serving_facts(plan: fakes.Plan, wide: Sequence[str] = ()) -> dict[str, Any]:
+    """The key `serving` of plan.json for inputs of shape [batch, 3].
+
+    Tensors in `wide` are int64 in the module.
     """
     names = {"FLOAT": "float32", "INT32": "int32", "BOOL": "bool"}
     sides = {
@@ -71,76 +72,81 @@ def engine(
     (tmp_path / "model.plan").write_bytes(b"plan")
     stream = SimpleNamespace(cuda_stream=7)
     made = modules["engine"].Engine(
-        tmp_path / "model.plan", "tensorrt", declared(plan, wide), "cpu", stream, True
+        tmp_path / "model.plan",
+        "tensorrt",
+        serving_facts(plan, wide),
+        "cpu",
+        stream,
+        True,
     )
     made.steady = steady
     return made
 
 
-def doubling(**more: Any) -> fakes.Plan:
+def doubling_plan(**more: Any) -> fakes.Plan:
     return fakes.Plan(
         {"x": "FLOAT"}, {"y": "FLOAT"}, lambda x: [x * 2], lambda shape: [shape], **more
     )
 
 
-def ask(one: Any, batch: int, seed: int) -> None:
+def check_run(one: Any, batch: int, seed: int) -> None:
     x = torch.full((batch, 3), float(seed))
     (y,) = one.run([x])
     assert y.shape == x.shape and bool((y == 2 * seed).all()), (batch, seed, y)
 
 
-def test_alternating_shapes_are_right_with_and_without_graphs(
+def test_alternating_shapes_give_correct_outputs(
     modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
 ) -> None:
-    one = engine(modules, doubling(), tmp_path)
+    one = engine(modules, doubling_plan(), tmp_path)
     for seed, batch in enumerate(
         [1, 4, 8, 2, 1, 1, 1, 1, 4, 4, 4, 4, 4, 1, 8, 8, 8, 8, 2, 1, 8, 4] * 2, 1
     ):
-        ask(one, batch, seed)
+        check_run(one, batch, seed)
     assert driver.launched > 8 and one.steady == 3
 
 
-def test_a_steady_call_asks_tensorrt_for_nothing_but_to_run(
+def test_repeated_call_only_executes(
     modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
 ) -> None:
-    one = engine(modules, plan := doubling(), tmp_path, steady=0)
+    one = engine(modules, plan := doubling_plan(), tmp_path, steady=0)
     x = torch.ones(4, 3)
     one.run([x])
-    plan.asked.clear()
+    plan.calls.clear()
     for _ in range(5):
         one.run([x])
-    assert plan.asked == {"execute": 5} and not driver.made
+    assert plan.calls == {"execute": 5} and not driver.captured
 
 
-def test_a_captured_call_does_not_run_the_context_again(
+def test_captured_call_launches_only_the_graph(
     modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
 ) -> None:
-    one = engine(modules, plan := doubling(), tmp_path)
+    one = engine(modules, plan := doubling_plan(), tmp_path)
     for seed in range(10):
-        ask(one, 4, seed)
-    assert plan.asked["execute"] == 3 + 1, "three plain ones and the captured one"
-    assert driver.launched == 1 + 7, "the one that is compared, and seven answers"
+        check_run(one, 4, seed)
+    assert plan.calls["execute"] == 3 + 1, "three runs and the captured one"
+    assert driver.launched == 1 + 7, "one compared launch and seven launches"
 
 
-def test_a_context_that_takes_other_shapes_loses_its_graph_and_the_other_profile_keeps_its_own(
+def test_new_shape_discards_only_the_graph_of_its_profile(
     modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
 ) -> None:
-    one = engine(modules, doubling(), tmp_path)
+    one = engine(modules, doubling_plan(), tmp_path)
     for seed in range(4):
-        ask(one, 1, seed)
-        ask(one, 4, seed)
+        check_run(one, 1, seed)
+        check_run(one, 4, seed)
     assert len(driver.graphs) == 2
-    ask(one, 8, 5)
+    check_run(one, 8, 5)
     assert len(driver.graphs) == 1
     launched = driver.launched
-    ask(one, 1, 6)
+    check_run(one, 1, 6)
     assert driver.launched == launched + 1
 
 
 @pytest.mark.parametrize(
-    "how", ["refused by TensorRT", "made invalid", "another answer"]
+    "how", ["refused by TensorRT", "invalidated", "different outputs"]
 )
-def test_what_cannot_be_captured_goes_on_without(
+def test_failed_capture_continues_without_graphs(
     modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path, how: str
 ) -> None:
     calls = iter(range(100))
@@ -150,19 +156,19 @@ def test_what_cannot_be_captured_goes_on_without(
         lambda x: [x * 2 + next(calls)],
         lambda shape: [shape],
     )
-    plan = drifting if how == "another answer" else doubling()
+    plan = drifting if how == "different outputs" else doubling_plan()
     one = engine(modules, plan, tmp_path)
-    driver.takes_captures, driver.refuses = (
+    driver.accepts_captures, driver.capture_error = (
         how != "refused by TensorRT",
-        900 * (how == "made invalid"),
+        900 * (how == "invalidated"),
     )
     outputs = [one.run([torch.zeros(4, 3)])[0][0, 0].item() for _ in range(8)]
     assert outputs == ([0, 1, 2, 4, 5, 6, 7, 8] if plan is drifting else [0] * 8)
-    assert driver.made == 1 and driver.capturing is None and not driver.graphs
+    assert driver.captured == 1 and driver.capturing is None and not driver.graphs
     assert ["without CUDA graphs" in line for line in fakes.LOG] == [True]
 
 
-def test_shapes_that_depend_on_data_come_through_an_allocator_and_are_not_captured(
+def test_data_dependent_shapes_use_an_allocator_and_no_graph(
     modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
 ) -> None:
     plan = fakes.Plan(
@@ -177,19 +183,19 @@ def test_shapes_that_depend_on_data_come_through_an_allocator_and_are_not_captur
         x[: step % 5] = -1
         kept, y = one.run([x])
         assert kept.shape == (8 - step % 5, 3) and bool((y == 2 * x).all())
-    assert not driver.made
+    assert not driver.captured
 
 
-def test_outputs_that_depend_on_what_inputs_hold_are_never_bound_before(
+def test_outputs_shaped_by_input_values_use_an_allocator(
     modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
 ) -> None:
-    one = engine(modules, plan := doubling(by_value=True), tmp_path)
+    one = engine(modules, plan := doubling_plan(by_value=True), tmp_path)
     for seed in range(5):
-        ask(one, 4, seed)
-    assert not driver.made and plan.asked["set_output_allocator"] == 1
+        check_run(one, 4, seed)
+    assert not driver.captured and plan.calls["set_output_allocator"] == 1
 
 
-def test_int64_is_narrowed_going_in_and_widened_coming_out(
+def test_int64_inputs_are_narrowed_and_outputs_widened(
     modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
 ) -> None:
     plan = fakes.Plan(
@@ -202,37 +208,37 @@ def test_int64_is_narrowed_going_in_and_widened_coming_out(
     assert driver.launched
 
 
-def test_tensors_that_do_not_lie_in_a_row_are_laid_so(
+def test_noncontiguous_input_is_made_contiguous(
     modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
 ) -> None:
-    one = engine(modules, doubling(), tmp_path, steady=0)
+    one = engine(modules, doubling_plan(), tmp_path, steady=0)
     x = torch.arange(12.0).view(3, 4).t()
     (y,) = one.run([x])
     assert bool((y == 2 * x).all())
 
 
-def test_calls_are_remembered_in_a_bounded_number(
+def test_number_of_cached_calls_is_bounded(
     modules: dict[str, Any],
     driver: fakes.Driver,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(modules["engine"], "CALLS", 2)
-    one = engine(modules, doubling(), tmp_path)
+    one = engine(modules, doubling_plan(), tmp_path)
     for seed, batch in enumerate([2, 3, 4, 5, 2, 3, 2, 2, 2, 2, 5], 1):
-        ask(one, batch, seed)
+        check_run(one, batch, seed)
         assert len(one.calls.values) <= 2 and len(driver.graphs) <= 1
 
 
 def model(
     modules: dict[str, Any], plan: fakes.Plan, tmp_path: Path, **runtime: Any
 ) -> Any:
-    """The whole of model.py, answered by the fake plan on the CPU."""
+    """The complete model.py with the fake plan on the CPU."""
     made = engine(modules, plan, tmp_path)
     answering = modules["executors"]
     folder = tmp_path / "served" / "1"
     folder.mkdir(parents=True)
-    facts = {"serving": declared(plan), "flavour": "tensorrt", "runtime": runtime}
+    facts = {"serving": serving_facts(plan), "flavour": "tensorrt", "runtime": runtime}
     (folder / "plan.json").write_text(json.dumps(facts))
     executor = answering.PlanExecutor.__new__(answering.PlanExecutor)
     executor.device, executor.engine, executor.stays, executor.landing = (
@@ -252,14 +258,14 @@ def model(
             "model_config": '{"max_batch_size": 8}',
         }
     )
-    served.thread = threading.get_ident()  # there is no stream to take
+    served.thread = threading.get_ident()  # skips setting the stream
     return served
 
 
-def test_requests_are_answered_alone_and_in_batches_and_a_bad_one_fails_alone(
+def test_invalid_request_fails_without_the_rest_of_its_batch(
     modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
 ) -> None:
-    served = model(modules, doubling(), tmp_path)
+    served = model(modules, doubling_plan(), tmp_path)
     for seed in range(6):
         (response,) = served.execute(
             [fakes.Request(["y"], x=torch.full((4, 3), float(seed)))]
@@ -278,10 +284,10 @@ def test_requests_are_answered_alone_and_in_batches_and_a_bad_one_fails_alone(
         assert "input 'x' has shape [9, 3]" in refused.error
 
 
-def test_a_server_without_parameters_of_responses_is_asked_once(
+def test_unsupported_response_parameters_are_tried_once(
     modules: dict[str, Any], driver: fakes.Driver, tmp_path: Path
 ) -> None:
-    served = model(modules, doubling(), tmp_path)
+    served = model(modules, doubling_plan(), tmp_path)
     fakes.Response.refused = 0
     for _ in range(4):
         served.execute([fakes.Request([], x=torch.ones(1, 3))])
@@ -290,7 +296,7 @@ def test_a_server_without_parameters_of_responses_is_asked_once(
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (5,), (3, 1 << 19), (1, (1 << 20) + 1)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.int64])
-def test_staging_brings_all_of_a_tensor_there_and_back(
+def test_staging_uploads_and_downloads_every_element(
     modules: dict[str, Any], shape: tuple[int, ...], dtype: torch.dtype
 ) -> None:
     staging = modules["memory"].Staging(pinned=False)
@@ -305,7 +311,7 @@ def test_staging_brings_all_of_a_tensor_there_and_back(
 
 
 class Head(torch.nn.Module):
-    """Products of every kind, one of them in a block."""
+    """Convolutions and a matrix product, one of them in a branch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -319,9 +325,9 @@ class Head(torch.nn.Module):
 
 
 @pytest.fixture
-def torchs_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """torch's places for TF32, as they stand in a fresh process, and again afterwards."""
-    # torch.testing's OpInfo, in the same process, freezes them
+def tf32_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """torch's settings of TF32 with their default values, which are restored afterwards."""
+    # OpInfo of torch.testing freezes them if it runs in the same process
     flags = torch.backends.flags_frozen.__globals__
     monkeypatch.setitem(flags, "__allow_nonbracketed_mutation_flag", True)
     settings: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
@@ -331,18 +337,18 @@ def torchs_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
 
 @pytest.mark.parametrize("precision", [None, "fp32", "fp16", "tf32"])
-def test_torch_on_a_gpu_multiplies_in_float32_unless_the_precision_is_tf32(
+def test_torch_on_a_gpu_uses_tf32_only_if_requested(
     modules: dict[str, Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    torchs_own: list[Any],
+    tf32_settings: list[Any],
     precision: str,
 ) -> None:
     graph = lower(torch.jit.script(Head().eval()))
     graph.save(tmp_path / "segment_0.pt")
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
-    modules["segments"]._device = lambda args: ("cpu:0", "it stands for a GPU")
+    modules["segments"]._device = lambda args: ("cpu:0", "the CPU replaces a GPU")
     sides = {"inputs": [{"name": "x"}], "outputs": [{"name": "y"}]}
     facts = {
         "serving": sides,
@@ -352,7 +358,7 @@ def test_torch_on_a_gpu_multiplies_in_float32_unless_the_precision_is_tf32(
     served = modules["segments"].SegmentsExecutor(tmp_path, facts, {})
     (runner,) = served.segments.runners
     allowed = precision == "tf32"
-    assert [setting.allow_tf32 for setting in torchs_own] == [allowed] * 2
+    assert [setting.allow_tf32 for setting in tf32_settings] == [allowed] * 2
     parameters = [
         node.inputsAt(12).toIValue()
         for node in runner.module.graph.findAllNodes("aten::_convolution")
@@ -362,8 +368,8 @@ def test_torch_on_a_gpu_multiplies_in_float32_unless_the_precision_is_tf32(
     torch.testing.assert_close(runner.run([x])[0], graph.run(x)[0])
 
 
-class Watch(TorchDispatchMode):
-    """Notes what makes or moves data."""
+class CopyRecorder(TorchDispatchMode):
+    """Records operators that copy data."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -382,36 +388,35 @@ class Watch(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("lends", [True, False])
-def test_what_stays_on_the_gpu_lies_in_a_row_before_the_stream_is_awaited(
+def test_gpu_outputs_are_contiguous_before_synchronization(
     modules: dict[str, Any], lends: bool
 ) -> None:
-    """Triton reads the memory at once, on another stream: a copy that is enqueued later may be read
-    before it is made (seen on an H200: the places that CUDA's nonzero lays by columns were read as
-    rows).
+    """Triton reads the memory on another stream after synchronization. A later copy may not be
+    finished: on an H200, indices that CUDA's nonzero stores by columns were read as rows.
     """
-    by_columns, view = (
+    transposed, view = (
         torch.arange(58).view(2, 29).t(),
         torch.arange(12.0).view(3, 4)[:, 1],
     )
-    watch, awaited = Watch(), []
-    stream = SimpleNamespace(synchronize=lambda: awaited.append(len(watch.seen)))
-    with watch:
+    recorder, copies_at_synchronization = CopyRecorder(), []
+    stream = SimpleNamespace(
+        synchronize=lambda: copies_at_synchronization.append(len(recorder.seen))
+    )
+    with recorder:
         kept = modules["output_transfer"].outputs_for_triton(
-            [by_columns, view], stream, True, lends
+            [transposed, view], stream, True, lends
         )
         given = [modules["tensors"].from_torch("y", tensor) for tensor in kept]
-    assert awaited == [len(watch.seen)] == [2], watch.seen
-    assert torch.equal(given[0]._value, by_columns) and torch.equal(
+    assert copies_at_synchronization == [len(recorder.seen)] == [2], recorder.seen
+    assert torch.equal(given[0]._value, transposed) and torch.equal(
         given[1]._value, view
     )
 
 
-def test_an_empty_answer_has_the_strides_that_triton_expects(
+def test_empty_output_has_the_strides_that_triton_expects(
     modules: dict[str, Any],
 ) -> None:
-    """nonzero of zeros has the strides (1, 0), which torch takes for contiguous and Triton does
-    not.
-    """
+    """nonzero of zeros has the strides (1, 0), contiguous for torch but not for Triton."""
     nothing = torch.nonzero(torch.zeros(1, 4))
     given = modules["tensors"].from_torch("y", nothing)._value
     assert (
@@ -421,15 +426,20 @@ def test_an_empty_answer_has_the_strides_that_triton_expects(
     )
 
 
-FLIPPED = ["1/lowered.pt", "1/plan.json", "1/model.py", "1/trt_build_runtime/call.py"]
+CHECKED_FILES = [
+    "1/lowered.pt",
+    "1/plan.json",
+    "1/model.py",
+    "1/trt_build_runtime/call.py",
+]
 
 
-@pytest.mark.parametrize("name", [*FLIPPED, "trt-build.json"])
+@pytest.mark.parametrize("name", [*CHECKED_FILES, "trt-build.json"])
 @pytest.mark.parametrize("where", [0.1, 0.5, 0.9])
-def test_a_flipped_bit_keeps_the_model_from_loading(
+def test_model_with_a_flipped_bit_does_not_load(
     tmp_path: Path, name: str, where: float
 ) -> None:
-    """Weights with one other bit load, and answer with other numbers."""
+    """Without the check, weights with a flipped bit load and give wrong outputs."""
     folder = publish(scorer(serve_as="python"), tmp_path / "repository")
     _, modules = fakes.runtime()
     assert modules["integrity"].check(folder)
@@ -440,7 +450,7 @@ def test_a_flipped_bit_keeps_the_model_from_loading(
         modules["integrity"].check(folder)
 
 
-def test_an_edited_config_does_not_keep_the_model_from_loading(tmp_path: Path) -> None:
+def test_model_with_an_edited_config_loads(tmp_path: Path) -> None:
     folder = publish(scorer(serve_as="python"), tmp_path / "repository")
     (folder / "config.pbtxt").write_text(
         "# edited\n" + (folder / "config.pbtxt").read_text()
@@ -449,7 +459,7 @@ def test_an_edited_config_does_not_keep_the_model_from_loading(tmp_path: Path) -
     assert modules["integrity"].check(folder)
 
 
-def test_of_profiles_with_the_same_optimum_the_tightest_is_taken() -> None:
+def test_smallest_of_the_profiles_with_the_same_optimum_is_used() -> None:
     ranges = [(1, 8, 32), (8, 8, 8), (1, 1, 1)]
     profiles = [
         {"x": {"min": [low, 3], "opt": [opt, 3], "max": [high, 3]}}
@@ -463,11 +473,11 @@ def test_of_profiles_with_the_same_optimum_the_tightest_is_taken() -> None:
 
 
 @pytest.mark.parametrize("gpu", [True, False])
-def test_an_unloaded_model_ends_its_process_on_a_gpu(
+def test_unloaded_model_ends_its_process_only_on_a_gpu(
     modules: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: bool
 ) -> None:
-    """There, a thread of Triton's stub may never end, and the stub waits for it."""
-    served = model(modules, doubling(), tmp_path)
+    """On a GPU, a thread of Triton's stub may never end, and the stub waits for it."""
+    served = model(modules, doubling_plan(), tmp_path)
     ended: list[int] = []
     monkeypatch.setattr(modules["model"], "is_stub", lambda: True)
     monkeypatch.setattr(modules["model"], "has_gpu", lambda: gpu)

@@ -1,6 +1,4 @@
-"""The Python runtime on a GPU: the plan answers, in each profile, and a plan that does not fit
-gives way to torch.
-"""
+"""The Python runtime on a GPU: plans run in each profile, and torch replaces an unusable plan."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ PROFILES = ({"batch": (1, 1, 1)}, {"batch": (2, 4, 8)})
 
 
 class Squares(torch.nn.Module):
-    """int64 beside float32: TensorRT 8.6 has int32 for it, and the endpoint must not show that."""
+    """A module with int64 outputs, which TensorRT 8.6 computes as int32 and the endpoint widens."""
 
     def forward(
         self, x: torch.Tensor, n: torch.Tensor
@@ -49,7 +47,7 @@ def squares(**more: Any) -> ModelArtifact:
 
 
 def plan_of_squares() -> bytes:
-    """The same by hand, in TensorRT's own API."""
+    """The plan of `Squares`, built with TensorRT's API."""
     builder = trt.Builder(trt.Logger(trt.Logger.ERROR))
     explicit = getattr(trt.NetworkDefinitionCreationFlag, "EXPLICIT_BATCH", None)
     network = builder.create_network(1 << int(explicit) if explicit is not None else 0)
@@ -86,7 +84,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     repository = tmp_path_factory.mktemp("gpu") / "repository"
     facts = {"flavour": flavour.name(), "tensorrt": trt.__version__}
     publish(squares(name="squares", plan=plan_of_squares(), facts=facts), repository)
-    publish(squares(name="garbage", plan=b"this is no plan", facts=facts), repository)
+    publish(squares(name="garbage", plan=b"not a plan", facts=facts), repository)
     publish(squares(name="unbuilt", facts=facts), repository)
     return repository
 
@@ -97,7 +95,7 @@ def server(repository: Path) -> Iterator[Server]:
         yield running
 
 
-def test_the_plan_answers_in_every_profile_over_both_protocols(
+def test_plan_runs_in_every_profile_over_both_protocols(
     repository: Path, server: Server
 ) -> None:
     (parity,) = verify(repository, server.http_url, server.grpc_url, ["squares"])
@@ -120,7 +118,7 @@ def test_the_plan_answers_in_every_profile_over_both_protocols(
 @pytest.mark.parametrize(
     ("name", "why"), [("garbage", "refused the plan"), ("unbuilt", "no plan was built")]
 )
-def test_torch_answers_with_the_reason_if_no_plan_fits(
+def test_torch_runs_the_model_without_a_usable_plan(
     repository: Path, server: Server, name: str, why: str
 ) -> None:
     (parity,) = verify(repository, server.http_url, server.grpc_url, [name])
@@ -128,9 +126,7 @@ def test_torch_answers_with_the_reason_if_no_plan_fits(
     assert why in (parity.why or "")
 
 
-def test_an_instance_of_kind_cpu_leaves_the_gpu_alone(
-    repository: Path, tmp_path: Path
-) -> None:
+def test_instance_of_kind_cpu_runs_in_torch(repository: Path, tmp_path: Path) -> None:
     facts = {"flavour": flavour.name(), "tensorrt": trt.__version__}
     model = squares(name="squares", plan=plan_of_squares(), facts=facts)
     section = {"instance_group": [{"kind": "KIND_CPU", "count": 1}]}
@@ -151,7 +147,7 @@ def test_an_instance_of_kind_cpu_leaves_the_gpu_alone(
 def test_torch_on_the_gpu_uses_tf32_only_if_requested(
     tmp_path: Path, precision: str
 ) -> None:
-    """float32 is off by 1e-7 of the answer, TF32 by 3e-4."""
+    """The relative error of float32 is 1e-7, that of TF32 is 3e-4."""
     _, modules = fakes.runtime()
     torch.manual_seed(0)
     module = torch.nn.Sequential(
@@ -179,7 +175,7 @@ def test_torch_on_the_gpu_uses_tf32_only_if_requested(
     assert noise < 1e-5 if precision == "fp32" else 1e-5 < noise < 2e-3, noise
 
 
-def test_answers_do_not_change_when_the_buffers_are_used_again(server: Server) -> None:
+def test_outputs_are_correct_when_buffers_are_reused(server: Server) -> None:
     from builder.parity.clients import GrpcClient
 
     client = GrpcClient(server.grpc_url, 30)

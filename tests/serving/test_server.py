@@ -1,4 +1,4 @@
-"""Real servers: what they say when a model fails, and that they leave nothing behind."""
+"""Real servers: they report failed models and remove their files and processes."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ pytestmark = pytest.mark.live
 FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 
 
-STANDING: set[str] = set()
-"""What servers of other tests, of this process too, had when the test began."""
+EXISTING_FILES: set[str] = set()
+"""Files of other servers that existed when the test began."""
 
 
-def belongings() -> set[str]:
+def server_files() -> set[str]:
     pattern = f"trt-build-{os.getpid()}-*"
     return {
         str(p) for folder in ("/dev/shm", "/tmp") for p in Path(folder).glob(pattern)
@@ -46,18 +46,18 @@ def belongings() -> set[str]:
 
 
 @pytest.fixture(autouse=True)
-def standing() -> None:
-    STANDING.clear()
-    STANDING.update(belongings())
+def record_existing_files() -> None:
+    EXISTING_FILES.clear()
+    EXISTING_FILES.update(server_files())
 
 
-def leftovers() -> set[str]:
-    """What this test's servers have left behind."""
-    return belongings() - STANDING
+def remaining_files() -> set[str]:
+    """Files of the servers of this test."""
+    return server_files() - EXISTING_FILES
 
 
 def children() -> set[str]:
-    """Our living child processes, by id."""
+    """The ids of running child processes."""
     found = set()
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -70,21 +70,21 @@ def children() -> set[str]:
     return found
 
 
-def test_it_serves_on_loopback_and_is_gone_afterwards(good: Path) -> None:
+def test_server_listens_on_loopback_and_leaves_no_files(valid_repository: Path) -> None:
     before = children()
-    with serve(good, **FREE) as server:
+    with serve(valid_repository, **FREE) as server:
         assert server.ready() and server.http_url.startswith("127.0.0.1:")
         with urllib.request.urlopen(
             f"http://{server.metrics_url}/metrics", timeout=5
         ) as response:
             assert b"nv_inference_request_success" in response.read()
-        assert leftovers()
+        assert remaining_files()
     assert not server.ready() and server.process.returncode == 0
-    assert leftovers() == set() and children() == before
+    assert remaining_files() == set() and children() == before
 
 
 @pytest.mark.parametrize("name", ["two words", "modèles", "模型", "a;b", "$(c)", "'d'"])
-def test_a_path_that_a_shell_would_change_is_reached_by_a_link(
+def test_path_with_special_characters_is_replaced_by_a_link(
     name: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).mkdir()
@@ -92,35 +92,35 @@ def test_a_path_that_a_shell_would_change_is_reached_by_a_link(
     assert path == tmp_path / "repository" and path.readlink() == tmp_path / name
 
 
-ANY_NAME = "two words, modèles 模型; a;b $(c) 'd'"
-"""Blanks, other alphabets and what a shell would expand or end a command at."""
+SPECIAL_NAME = "two words, modèles 模型; a;b $(c) 'd'"
+"""A name with blanks, non-ASCII characters and characters that a shell interprets."""
 
 
-def test_a_repository_may_have_any_name(
-    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_repository_name_may_have_special_characters(
+    valid_repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Triton's Python backend writes paths into a shell command and reads them as ASCII, and those
-    of temporary files too.
+    """Triton's Python backend writes paths, also of temporary files, into a shell command and reads
+    them as ASCII.
     """
-    shutil.copytree(good, tmp_path / ANY_NAME / "repository")
-    (tmp_path / ANY_NAME / "temporary").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ANY_NAME / "temporary"))
-    with serve(tmp_path / ANY_NAME / "repository", **FREE) as server:
+    shutil.copytree(valid_repository, tmp_path / SPECIAL_NAME / "repository")
+    (tmp_path / SPECIAL_NAME / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / SPECIAL_NAME / "temporary"))
+    with serve(tmp_path / SPECIAL_NAME / "repository", **FREE) as server:
         assert server.ready()
-    assert leftovers() == set() and not list(
-        (tmp_path / ANY_NAME / "temporary").iterdir()
+    assert remaining_files() == set() and not list(
+        (tmp_path / SPECIAL_NAME / "temporary").iterdir()
     )
-    assert (tmp_path / ANY_NAME / "repository" / "scorer" / "config.pbtxt").exists()
+    assert (tmp_path / SPECIAL_NAME / "repository" / "scorer" / "config.pbtxt").exists()
 
 
-def test_a_server_is_ready_when_its_metrics_answer_too(tmp_path: Path) -> None:
-    class Well(http.server.BaseHTTPRequestHandler):
+def test_server_is_ready_only_with_its_metrics(tmp_path: Path) -> None:
+    class HealthyHandler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
 
     with (
-        http.server.ThreadingHTTPServer(("127.0.0.1", 0), Well) as answering,
+        http.server.ThreadingHTTPServer(("127.0.0.1", 0), HealthyHandler) as answering,
         socket.socket() as silent,
     ):
         threading.Thread(target=answering.serve_forever, daemon=True).start()
@@ -135,22 +135,22 @@ def test_a_server_is_ready_when_its_metrics_answer_too(tmp_path: Path) -> None:
         answering.shutdown()
 
 
-def test_port_in_use_is_reported_before_the_start(good: Path) -> None:
+def test_port_in_use_is_reported_before_the_start(valid_repository: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with (
             pytest.raises(EnvironmentProblem, match=f"port {port}"),
-            serve(good, **{**FREE, "http_port": port}),
+            serve(valid_repository, **{**FREE, "http_port": port}),
         ):
             pass
-    assert leftovers() == set()
+    assert remaining_files() == set()
 
 
-def test_every_model_that_fails_is_named_with_the_logs_reason(
-    good: Path, tmp_path: Path
+def test_every_failed_model_is_reported_with_the_reason(
+    valid_repository: Path, tmp_path: Path
 ) -> None:
     repository = tmp_path / "repository"
-    shutil.copytree(good, repository)
+    shutil.copytree(valid_repository, repository)
     for name in ("syntax", "config"):
         publish(scorer(name=name), repository)
     (repository / "syntax" / "1" / "model.py").write_text("import no_such_module\n")
@@ -162,32 +162,32 @@ def test_every_model_that_fails_is_named_with_the_logs_reason(
     assert "'syntax'" in text and "no_such_module" in text
     assert "'config'" in text and "FP32" in text
     assert "'scorer'" not in text
-    assert leftovers() == set()
+    assert remaining_files() == set()
 
 
-NO_WARMUP = """
+FAILING_EXECUTE = """
 class TritonPythonModel:
     def execute(self, requests):
         raise RuntimeError("the first request fails")
 """
-NO_PROCESS = "import os\nos.kill(os.getpid(), 11)\n"
+KILLED_PROCESS = "import os\nos.kill(os.getpid(), 11)\n"
 
 
 @pytest.mark.parametrize(
     "mode", [{}, {"explicit": True, "models": ["*"]}, {"poll_seconds": 60}]
 )
-def test_models_that_fail_do_not_end_the_others(
-    good: Path, tmp_path: Path, mode: dict[str, Any]
+def test_failed_models_do_not_stop_the_others(
+    valid_repository: Path, tmp_path: Path, mode: dict[str, Any]
 ) -> None:
-    """By an import, its config, a killed process, or a warm-up request. The last one sometimes
-    crashes tritonserver 24.10, which is then started again.
+    """Models fail by an import, a config, a killed process and a warmup request. The last one
+    sometimes crashes tritonserver 24.10, which is then restarted.
     """
     repository = tmp_path / "repository"
-    shutil.copytree(good, repository)
+    shutil.copytree(valid_repository, repository)
     sources = {
         "syntax": "import no_such_module\n",
-        "killed": NO_PROCESS,
-        "first": NO_WARMUP,
+        "killed": KILLED_PROCESS,
+        "first": FAILING_EXECUTE,
     }
     for name in ("config", *sources):
         publish(scorer(name=name), repository)
@@ -203,10 +203,10 @@ def test_models_that_fail_do_not_end_the_others(
         assert "failed to run warmup sample 'p0-opt'" in reasons["first"]
         (parity,) = verify(repository, server.http_url, None, ["scorer"], repeat=0)
         assert parity.passed, parity.error
-    assert leftovers() == set()
+    assert remaining_files() == set()
 
 
-def test_a_server_without_any_model_that_loads_ends(tmp_path: Path) -> None:
+def test_server_without_a_loaded_model_fails(tmp_path: Path) -> None:
     publish(scorer(), tmp_path)
     (tmp_path / "scorer" / "1" / "model.py").write_text("import no_such_module\n")
     with (
@@ -216,16 +216,16 @@ def test_a_server_without_any_model_that_loads_ends(tmp_path: Path) -> None:
         serve(tmp_path, exit_on_error=False, **FREE),
     ):
         pass
-    assert leftovers() == set()
+    assert remaining_files() == set()
 
 
-def test_a_failed_model_is_not_taken_for_one_whose_process_died(
-    good: Path, tmp_path: Path
+def test_failed_model_is_not_reported_as_a_dead_process(
+    valid_repository: Path, tmp_path: Path
 ) -> None:
     repository = tmp_path / "repository"
-    shutil.copytree(good, repository)
+    shutil.copytree(valid_repository, repository)
     publish(scorer(name="first"), repository)
-    (repository / "first" / "1" / "model.py").write_text(NO_WARMUP)
+    (repository / "first" / "1" / "model.py").write_text(FAILING_EXECUTE)
     with serve(repository, exit_on_error=False, **FREE) as server:
         server.stubs.ended.add("first")
         threading.Timer(3, os.kill, (os.getpid(), signal.SIGTERM)).start()
@@ -234,9 +234,11 @@ def test_a_failed_model_is_not_taken_for_one_whose_process_died(
 
 
 @pytest.mark.slow
-def test_a_load_that_hangs_is_ended_by_force(good: Path, tmp_path: Path) -> None:
+def test_hanging_load_is_killed_after_the_timeout(
+    valid_repository: Path, tmp_path: Path
+) -> None:
     repository = tmp_path / "repository"
-    shutil.copytree(good, repository)
+    shutil.copytree(valid_repository, repository)
     (repository / "scorer" / "1" / "model.py").write_text(
         "import time\ntime.sleep(600)\n"
     )
@@ -248,15 +250,15 @@ def test_a_load_that_hangs_is_ended_by_force(good: Path, tmp_path: Path) -> None
     ):
         pass
     assert time.monotonic() - begin < 15
-    assert leftovers() == set() and children() == before
+    assert remaining_files() == set() and children() == before
 
 
-def test_a_file_that_would_make_it_wait_for_ever_is_missed_before(
-    good: Path, tmp_path: Path
+def test_missing_model_file_is_reported_before_the_start(
+    valid_repository: Path, tmp_path: Path
 ) -> None:
-    """24.10 waits without end for a Python model whose file is missing."""
+    """Triton 24.10 waits forever for a Python model whose file is missing."""
     repository = tmp_path / "repository"
-    shutil.copytree(good, repository)
+    shutil.copytree(valid_repository, repository)
     (repository / "scorer" / "1" / "model.py").unlink()
     with (
         pytest.raises(ServerError, match=r"'scorer': 1/model.py is missing"),
@@ -269,8 +271,8 @@ def test_a_file_that_would_make_it_wait_for_ever_is_missed_before(
 
 @pytest.mark.parametrize("crashes", [1, 2])
 @pytest.mark.slow
-def test_a_server_that_crashes_while_it_loads_is_started_once_more_with_one_load_thread(
-    good: Path, tmp_path: Path, crashes: int
+def test_server_that_crashes_on_load_is_restarted_once_with_one_thread(
+    valid_repository: Path, tmp_path: Path, crashes: int
 ) -> None:
     real = find()
     starts = tmp_path / "starts"
@@ -294,16 +296,18 @@ def test_a_server_that_crashes_while_it_loads_is_started_once_more_with_one_load
     with contextlib.ExitStack() as stack:
         if crashes == 2:
             stack.enter_context(pytest.raises(ServerError, match=reason))
-        server = stack.enter_context(serve(good, installation=crashing, **FREE))
+        server = stack.enter_context(
+            serve(valid_repository, installation=crashing, **FREE)
+        )
         assert server.ready()
         assert re.search(reason, server.first_crash or "")
     first, second = starts.read_text().splitlines()
     assert "--model-load-thread-count=1" not in first
     assert "--model-load-thread-count=1" in second
-    assert leftovers() == set()
+    assert remaining_files() == set()
 
 
-def test_what_is_no_repository_is_a_usage_error(tmp_path: Path) -> None:
+def test_missing_or_empty_repository_is_a_usage_error(tmp_path: Path) -> None:
     with (
         pytest.raises(UsageError, match="does not exist"),
         serve(tmp_path / "nowhere", **FREE),
@@ -314,10 +318,10 @@ def test_what_is_no_repository_is_a_usage_error(tmp_path: Path) -> None:
         pass
 
 
-def test_sigterm_ends_blocking_and_the_server_whose_log_can_be_kept(
-    good: Path, tmp_path: Path
+def test_sigterm_stops_the_server_and_its_log_is_kept(
+    valid_repository: Path, tmp_path: Path
 ) -> None:
-    with serve(good, log_path=tmp_path / "log", **FREE) as server:
+    with serve(valid_repository, log_path=tmp_path / "log", **FREE) as server:
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
         begin = time.monotonic()
         server.block()
@@ -326,14 +330,12 @@ def test_sigterm_ends_blocking_and_the_server_whose_log_can_be_kept(
     assert "successfully unloaded 'scorer'" in (tmp_path / "log").read_text()
 
 
-def test_an_interrupt_waits_for_no_model_to_put_its_things_away(
-    good: Path, tmp_path: Path
+def test_interrupt_does_not_wait_for_finalize_of_models(
+    valid_repository: Path, tmp_path: Path
 ) -> None:
-    """The server waits for its models' ends, and before for whoever holds a connection: an
-    interrupted request does.
-    """
+    """By default Triton waits for open connections and for finalize of every model."""
     repository, finished = tmp_path / "repository", tmp_path / "finished"
-    shutil.copytree(good, repository)
+    shutil.copytree(valid_repository, repository)
     slow = f"""
 import pathlib, time
 def finalize(self):
@@ -348,13 +350,13 @@ TritonPythonModel.finalize = finalize
     with pytest.raises(KeyboardInterrupt), serve(repository, **FREE) as server:
         raise KeyboardInterrupt
     assert server.process.returncode is not None and not finished.exists()
-    assert leftovers() == set() and children() == before
+    assert remaining_files() == set() and children() == before
 
 
-def test_a_request_that_crashes_the_server_is_reported_with_the_remedy(
-    good: Path,
+def test_request_that_crashes_the_server_is_reported_with_a_fix(
+    valid_repository: Path,
 ) -> None:
-    with serve(good, **FREE) as server:
+    with serve(valid_repository, **FREE) as server:
         url = f"http://{server.http_url}/v2/models/scorer/infer"
         nested = urllib.request.Request(url, data=b"[" * 200_000)
         with contextlib.suppress(OSError, http.client.HTTPException):
@@ -363,12 +365,12 @@ def test_a_request_that_crashes_the_server_is_reported_with_the_remedy(
             ServerError, match=r"stopped \(signal (.|\n)*docker/nginx.conf"
         ):
             server.block()
-    assert leftovers() == set()
+    assert remaining_files() == set()
 
 
-def test_blocking_reports_that_the_server_ended(good: Path) -> None:
-    with serve(good, **FREE) as server:
+def test_block_reports_that_the_server_ended(valid_repository: Path) -> None:
+    with serve(valid_repository, **FREE) as server:
         threading.Timer(0.3, server.process.kill).start()
         with pytest.raises(ServerError, match="stopped"):
             server.block()
-    assert leftovers() == set()
+    assert remaining_files() == set()

@@ -1,4 +1,4 @@
-"""TLS, client certificates and tokens: gRPC to tritonserver itself, HTTP through a TLS proxy."""
+"""TLS, client certificates and tokens: gRPC to tritonserver, HTTP through a TLS proxy."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from builder.serving.server import start
 TOKEN = "a token of the tests"
 
 
-def make(folder: Path, name: str, issuer: str | None) -> None:
-    """A key and a certificate for localhost, signed by `issuer` or by itself."""
+def make_certificate(folder: Path, name: str, issuer: str | None) -> None:
+    """Write a key and a certificate for localhost, signed by `issuer` or self-signed."""
     words = [
         "openssl",
         "req",
@@ -56,16 +56,16 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("openssl") is None:
         pytest.skip("needs openssl")
     folder = tmp_path_factory.mktemp("keys")
-    make(folder, "ca", None)
-    make(folder, "other", None)
+    make_certificate(folder, "ca", None)
+    make_certificate(folder, "other", None)
     for name in ("server", "client"):
-        make(folder, name, "ca")
+        make_certificate(folder, name, "ca")
     return folder
 
 
 @dataclass
 class Proxy:
-    """Ends TLS in front of `upstream` (host:port); asks for a client certificate and the token."""
+    """Terminates TLS before `upstream` (host:port); requires a client certificate and the token."""
 
     keys: Path
     upstream: str
@@ -114,8 +114,8 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(good: Path, keys: Path) -> Iterator[Server]:
-    """Mutual TLS over gRPC; HTTP without, for the proxy."""
+def server(valid_repository: Path, keys: Path) -> Iterator[Server]:
+    """A server with mutual TLS over gRPC and plain HTTP for the proxy."""
     flags = [
         "--model-control-mode=none",
         "--grpc-use-ssl=true",
@@ -127,7 +127,7 @@ def server(good: Path, keys: Path) -> Iterator[Server]:
     free = dict.fromkeys(("--http-port", "--grpc-port", "--metrics-port"), 0)
     address = "127.0.0.1"
     with start(
-        good,
+        valid_repository,
         port=free,
         address=address,
         options=flags,
@@ -145,7 +145,7 @@ def run(command: str, repository: Path, *words: object) -> Result:
 @pytest.mark.live
 @pytest.mark.slow
 def test_verify_health_and_bench_reach_a_server_over_mutual_tls(
-    good: Path, keys: Path, server: Server, tmp_path: Path
+    valid_repository: Path, keys: Path, server: Server, tmp_path: Path
 ) -> None:
     proxy = Proxy(keys, server.http_url)
     (tmp_path / "token").write_text(f"{TOKEN}\n")
@@ -156,9 +156,9 @@ def test_verify_health_and_bench_reach_a_server_over_mutual_tls(
     ca = ["--tls-ca", keys / "ca.pem"]
     own = ["--tls-cert", keys / "client.pem", "--tls-key", keys / "client.key"]
     both = ["--url", proxy.url, *grpc, *ca, *own, "--token-file", tmp_path / "token"]
-    done = run("verify", good, *both, "--repeat", 0)
+    done = run("verify", valid_repository, *both, "--repeat", 0)
     assert done.exit_code == 0, done.output
-    assert run("health", good, *both).exit_code == 0
+    assert run("health", valid_repository, *both).exit_code == 0
     load = [
         "--protocol",
         "http",
@@ -169,14 +169,14 @@ def test_verify_health_and_bench_reach_a_server_over_mutual_tls(
         "--seconds",
         1,
     ]
-    benched = run("bench", good, *both, *load)
+    benched = run("bench", valid_repository, *both, *load)
     assert benched.exit_code == 0, benched.output
     # without the client's certificate, with another authority, without the token
     quick = ("--timeout", 5)
-    assert run("health", good, *grpc, *ca, *quick).exit_code == 4
+    assert run("health", valid_repository, *grpc, *ca, *quick).exit_code == 4
     other = ["--tls-ca", keys / "other.pem"]
-    assert run("health", good, *grpc, *other, *own, *quick).exit_code == 4
-    unknown = run("health", good, "--url", proxy.url, *other, *own, *quick)
+    assert run("health", valid_repository, *grpc, *other, *own, *quick).exit_code == 4
+    unknown = run("health", valid_repository, "--url", proxy.url, *other, *own, *quick)
     assert unknown.exit_code == 4 and "CERTIFICATE_VERIFY_FAILED" in unknown.output
     for command in (
         "health",
@@ -184,15 +184,17 @@ def test_verify_health_and_bench_reach_a_server_over_mutual_tls(
         "push",
         "doctor",
     ):  # TLS is expected at this address
-        plain = run(command, good, "--url", proxy.url.replace("https", "http"))
+        plain = run(
+            command, valid_repository, "--url", proxy.url.replace("https", "http")
+        )
         assert plain.exit_code == 4 and "no Triton server responds" in plain.output, (
             plain.output
         )
-    refused = run("health", good, "--url", proxy.url, *ca, *own, *quick)
+    refused = run("health", valid_repository, "--url", proxy.url, *ca, *own, *quick)
     assert refused.exit_code == 4 and proxy.refused
 
 
-def test_addresses_name_their_scheme() -> None:
+def test_scheme_of_an_address_selects_tls() -> None:
     assert parsed("localhost:8000") == ("localhost:8000", False)
     assert parsed("http://localhost:8000/") == ("localhost:8000", False)
     assert parsed("https://host/triton") == ("host/triton", True)
@@ -201,11 +203,18 @@ def test_addresses_name_their_scheme() -> None:
         parsed("ftp://host:8001")
 
 
-def test_mistakes_of_the_options_are_named(tmp_path: Path, good: Path) -> None:
+def test_invalid_tls_options_are_usage_errors(
+    tmp_path: Path, valid_repository: Path
+) -> None:
     with pytest.raises(UsageError, match="needs its key"):
         Access(certificate=tmp_path / "client.pem").check()
     missing = run(
-        "health", good, "--url", "https://localhost:1", "--tls-ca", tmp_path / "none"
+        "health",
+        valid_repository,
+        "--url",
+        "https://localhost:1",
+        "--tls-ca",
+        tmp_path / "none",
     )
     assert missing.exit_code == 2 and "is not a file" in missing.output
     (tmp_path / "text").write_text("no certificate")
@@ -214,29 +223,47 @@ def test_mistakes_of_the_options_are_named(tmp_path: Path, good: Path) -> None:
         ("--grpc-url", "grpcs://localhost:1"),
     ):
         text = run(
-            "health", good, "--url", "localhost:1", *url, "--tls-ca", tmp_path / "text"
+            "health",
+            valid_repository,
+            "--url",
+            "localhost:1",
+            *url,
+            "--tls-ca",
+            tmp_path / "text",
         )
         assert text.exit_code == 2 and "has no certificates in PEM" in text.output, (
             text.output
         )
-    header = run("health", good, "--url", "localhost:1", "--header", "no-value")
+    header = run(
+        "health", valid_repository, "--url", "localhost:1", "--header", "no-value"
+    )
     assert header.exit_code == 2 and "NAME=VALUE" in header.output
     (tmp_path / "token").touch()
     token = run(
-        "health", good, "--url", "localhost:1", "--token-file", tmp_path / "token"
+        "health",
+        valid_repository,
+        "--url",
+        "localhost:1",
+        "--token-file",
+        tmp_path / "token",
     )
     assert token.exit_code == 2 and "is empty" in token.output
     (tmp_path / "token").write_text("one\ntwo\n")
     token = run(
-        "health", good, "--url", "localhost:1", "--token-file", tmp_path / "token"
+        "health",
+        valid_repository,
+        "--url",
+        "localhost:1",
+        "--token-file",
+        tmp_path / "token",
     )
     assert token.exit_code == 2 and "more than a token" in token.output
 
 
-def test_a_key_that_cannot_be_used_is_named(
-    tmp_path: Path, keys: Path, good: Path
+def test_unusable_client_key_is_a_usage_error(
+    tmp_path: Path, keys: Path, valid_repository: Path
 ) -> None:
-    """No connection is tried, and no passphrase is asked for."""
+    """The check makes no connection and does not prompt for a passphrase."""
     locked = tmp_path / "locked.key"
     words = ["openssl", "pkey", "-aes256", "-passout", "pass:secret", "-out", locked]
     subprocess.run(
@@ -247,7 +274,9 @@ def test_a_key_that_cannot_be_used_is_named(
         keys / "client.pem",
     )
     for key in (locked, keys / "other.key", own):
-        done = run("health", good, *url, "--tls-cert", own, "--tls-key", key)
+        done = run(
+            "health", valid_repository, *url, "--tls-cert", own, "--tls-key", key
+        )
         assert (
             done.exit_code == 2
             and "the client certificate cannot be used" in done.output

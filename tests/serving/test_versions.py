@@ -1,4 +1,4 @@
-"""Versions in a real server: two served together, a foreign one ignored, a rollback taken up."""
+"""Versions in a real server: two versions at once, an unknown version, and a rollback."""
 
 from __future__ import annotations
 
@@ -23,50 +23,50 @@ from tests.triton.artifacts import Raise, artifact, tensor
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-Ask = Callable[..., Any]
+Send = Callable[..., Any]
 
 
-def net(added: int, serve_versions: int) -> ModelArtifact:
-    """A model that adds a number, so that an answer shows the version."""
+def net(offset: int, serve_versions: int) -> ModelArtifact:
+    """A model that adds a number, so that an output shows the version."""
     kept = Versions(keep=3, serve=serve_versions)
     inputs = (tensor("x", "float32", "batch", 2),)
-    made = artifact(Raise(added), inputs, ("y",), name="net", serve_as="python")
+    made = artifact(Raise(offset), inputs, ("y",), name="net", serve_as="python")
     return replace(made, spec=replace(made.spec, versions=kept))
 
 
 @contextmanager
-def asking(server: Server) -> Iterator[Ask]:
+def connected(server: Server) -> Iterator[Send]:
     with closing(triton_http.InferenceServerClient(server.http_url)) as client:
 
-        def ask(version: int | str = "") -> float:
+        def send(version: int | str = "") -> float:
             given = triton_http.InferInput("x", [1, 2], "FP32")
             given.set_data_from_numpy(np.zeros((1, 2), "float32"))
             response = client.infer("net", [given], model_version=str(version))
             return float(response.as_numpy("y")[0, 0])
 
-        ask.load = client.load_model  # type: ignore[attr-defined]
-        yield ask
+        send.load = client.load_model  # type: ignore[attr-defined]
+        yield send
 
 
-def test_versions_answer_by_their_number_and_a_foreign_one_does_not(
+def test_served_versions_respond_and_others_are_refused(
     tmp_path: Path,
 ) -> None:
     repository = tmp_path / "repository"
-    for added in (10, 20, 30):
-        folder = publish(net(added, 2), repository)
-    (folder / "3").rename(folder / "9")  # what a user might copy there, with its files
+    for offset in (10, 20, 30):
+        folder = publish(net(offset, 2), repository)
+    (folder / "3").rename(folder / "9")  # a user may copy a version folder
     (folder / "3").symlink_to(folder / "9")
-    with serve(repository, **FREE) as server, asking(server) as ask:
-        assert (ask(), ask(3), ask(2)) == (30, 30, 20)
+    with serve(repository, **FREE) as server, connected(server) as send:
+        assert (send(), send(3), send(2)) == (30, 30, 20)
         for missing in (1, 9):
             with pytest.raises(InferenceServerException):
-                ask(missing)
+                send(missing)
 
 
-def test_a_damaged_earlier_version_is_not_loaded(tmp_path: Path) -> None:
+def test_damaged_earlier_version_is_not_loaded(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
-    for added in (10, 20):
-        folder = publish(net(added, 2), repository)
+    for offset in (10, 20):
+        folder = publish(net(offset, 2), repository)
     file = folder / "1" / "lowered.pt"
     file.unlink()
     file.write_bytes((folder / "2" / "lowered.pt").read_bytes())
@@ -75,24 +75,24 @@ def test_a_damaged_earlier_version_is_not_loaded(tmp_path: Path) -> None:
     )
     with (
         serve(repository, explicit=True, **FREE) as server,
-        asking(server) as ask,
+        connected(server) as send,
         refused,
     ):
-        ask.load("net")  # type: ignore[attr-defined]
+        send.load("net")  # type: ignore[attr-defined]
 
 
-def test_a_rollback_is_taken_up_by_a_running_server(tmp_path: Path) -> None:
+def test_running_server_serves_the_version_after_a_rollback(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
-    for added in (10, 20):
-        folder = publish(net(added, 1), repository)
+    for offset in (10, 20):
+        folder = publish(net(offset, 1), repository)
     running = serve(repository, explicit=True, models=["net"], **FREE)
-    with running as server, asking(server) as ask:
-        assert ask() == 20
+    with running as server, connected(server) as send:
+        assert send() == 20
         history.rollback(folder, None)
-        ask.load("net")  # type: ignore[attr-defined]
-        assert ask() == 10
+        send.load("net")  # type: ignore[attr-defined]
+        assert send() == 10
         (found,) = verify(repository, server.http_url, server.grpc_url, repeat=0)
         assert found.passed, found.problems
         history.rollback(folder, 2)
-        ask.load("net")  # type: ignore[attr-defined]
-        assert ask() == 20
+        send.load("net")  # type: ignore[attr-defined]
+        assert send() == 20

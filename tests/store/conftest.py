@@ -1,4 +1,4 @@
-"""One small conversion, and a folder that stands for a published model."""
+"""One small conversion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from builder.manifest.spec import TensorSpec
 
 
 def small(scale: float = 1.0, **settings: Any) -> Any:
-    """A linear layer and a ReLU; `scale` changes its weights alone."""
+    """A linear layer and a ReLU; `scale` changes only the weights."""
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(4, 40), torch.nn.ReLU())
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Publication at a URL: in which order, and what is refused or taken back."""
+"""Publication at a URL: the order of the writes, refusals and roll back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def url() -> str:
 
 
 def write(folder: Path, version: int, **content: Any) -> None:
-    """A model as published, with one version folder more."""
+    """Writes a version of a model, as publication does."""
     (folder / str(version)).mkdir(parents=True)
     (folder / "goldens").mkdir(exist_ok=True)
     (folder / str(version) / "model.plan").write_text(f"plan {version}")
@@ -40,14 +40,14 @@ def contents(url: str) -> dict[str, bytes]:
 
 @pytest.fixture
 def first(url: str) -> dict[str, bytes]:
-    """What is at the URL: the model `net`, version 1."""
+    """The files at the URL: the model `net`, version 1."""
     with buckets.opened(url, writes=True) as mirror:
         write(mirror.path / "net", 1)
         mirror.publish()
     return contents(url)
 
 
-def test_steps_come_first_and_configs_last(
+def test_publication_writes_steps_first_and_configs_last(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
@@ -67,7 +67,7 @@ def test_steps_come_first_and_configs_last(
     assert order == [f"{model}/{file}" for model in ("z.1f", "a") for file in files]
 
 
-def test_what_was_removed_is_removed_after_all_else(
+def test_publication_removes_old_version_and_writes_farm_folder(
     url: str, first: dict[str, bytes]
 ) -> None:
     with buckets.opened(url, writes=True) as mirror:
@@ -80,13 +80,13 @@ def test_what_was_removed_is_removed_after_all_else(
         root = mirror.folder.parent
         assert mirror.fs.cat_file(f"{root}/repository.farm/events.jsonl") == b"{}"
         assert not mirror.fs.exists(f"{root}/.repository.lock")
-    now = contents(url)
-    assert sorted(now) == sorted(name.replace("/1/", "/2/") for name in first)
-    assert now["net/config.pbtxt"] == b"serves 2"
+    final = contents(url)
+    assert sorted(final) == sorted(name.replace("/1/", "/2/") for name in first)
+    assert final["net/config.pbtxt"] == b"serves 2"
 
 
 @pytest.mark.parametrize("failing", ["2/model.plan", "trt-build.json", "config.pbtxt"])
-def test_a_publication_that_fails_is_taken_back(
+def test_failed_publication_is_rolled_back(
     url: str, first: dict[str, bytes], failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with buckets.opened(url, writes=True) as mirror:
@@ -106,9 +106,7 @@ def test_a_publication_that_fails_is_taken_back(
     assert contents(url) == first
 
 
-def test_a_version_that_may_be_served_is_not_overwritten(
-    url: str, first: dict[str, bytes]
-) -> None:
+def test_existing_version_is_not_overwritten(url: str, first: dict[str, bytes]) -> None:
     with buckets.opened(url, writes=True) as mirror:
         (mirror.path / "net" / "1" / "model.plan").unlink()
         (mirror.path / "net" / "1" / "model.plan").write_text("another plan")
@@ -118,7 +116,7 @@ def test_a_version_that_may_be_served_is_not_overwritten(
     assert contents(url) == first
 
 
-def test_changes_of_others_are_not_overwritten(
+def test_concurrent_change_is_not_overwritten(
     url: str, first: dict[str, bytes]
 ) -> None:
     with buckets.opened(url, writes=True) as mirror:
@@ -135,14 +133,14 @@ def test_changes_of_others_are_not_overwritten(
     assert "net/2/model.plan" not in contents(url)
 
 
-def test_a_password_in_a_url_is_refused_and_not_shown(tmp_path: Path) -> None:
+def test_password_in_url_is_refused_and_not_shown(tmp_path: Path) -> None:
     for use in (Store, lambda url: buckets.opened(url).__enter__()):
         with pytest.raises(UsageError, match="has a password") as raised:
             use("sftp://me:hunter22@host/plans")
         assert "hunter22" not in str(raised.value)
 
 
-def test_a_url_needs_a_folder_with_something_in_it(url: str) -> None:
+def test_url_without_folder_or_files_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="there is nothing at"), buckets.opened(url):
         pass
     with (

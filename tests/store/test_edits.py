@@ -1,4 +1,4 @@
-"""What people change in a published model by hand is reported, and lost only where they say so."""
+"""Manual edits of a published model are reported, and lost only with `--overwrite-edits`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def edit(folder: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new, 1))
 
 
-def test_an_edited_config_is_reported_and_is_no_damage(
+def test_edited_config_is_reported_and_is_not_damage(
     folder: Path, hashes: Hashes
 ) -> None:
     record = {**published.read(folder / "trt-build.json"), "request": {}}
@@ -53,7 +53,7 @@ def test_an_edited_config_is_reported_and_is_no_damage(
     )
 
 
-def test_a_publication_that_would_lose_an_edit_is_refused(
+def test_publication_that_would_lose_an_edit_is_refused(
     folder: Path, hashes: Hashes
 ) -> None:
     edits.refuse(folder, hashes, edits.REPORT)
@@ -67,18 +67,16 @@ def test_a_publication_that_would_lose_an_edit_is_refused(
     edits.refuse(folder, hashes, edits.OVERWRITE)
 
 
-def test_an_edit_of_a_step_cannot_be_carried_over(
-    tmp_path: Path, hashes: Hashes
-) -> None:
+def test_edit_of_a_step_cannot_be_kept(tmp_path: Path, hashes: Hashes) -> None:
     folder = publish_ensemble(pair(1), tmp_path / "repository")
     step = json.loads((folder / "trt-build.json").read_text())["steps"][0]
     edit(folder.parent / step, "count: 1", "count: 2")
-    assert [one.file.parent.name for one in edits.edits(folder, hashes)] == [step]
+    assert [found.file.parent.name for found in edits.edits(folder, hashes)] == [step]
     with pytest.raises(UsageError, match=r"pair\.0\.torch"):
         edits.refuse(folder, hashes, edits.KEEP)
 
 
-def test_other_versions_and_files_are_reported(folder: Path, hashes: Hashes) -> None:
+def test_foreign_versions_and_files_are_reported(folder: Path, hashes: Hashes) -> None:
     (folder / "2").mkdir()
     (folder / "2" / "model.py").write_text("")
     (folder / "1" / "notes.txt").write_text("")
@@ -97,13 +95,13 @@ def test_other_versions_and_files_are_reported(folder: Path, hashes: Hashes) -> 
     edits.refuse(folder, hashes, edits.OVERWRITE)
 
 
-def test_an_edit_is_carried_over_field_by_field(folder: Path, tmp_path: Path) -> None:
+def test_edit_is_carried_over_by_field(folder: Path, tmp_path: Path) -> None:
     edit(folder, "count: 1", "count: 2")
     edit(folder, "parameters", 'metric_tags { key: "t" value: "v" }\nparameters')
     new = publish(
         scorer(serve_as="python", precision="tf32"),
         tmp_path / "repository",
-        finish=lambda made: carry_over(folder, made),
+        finish=lambda new_folder: carry_over(folder, new_folder),
     )
     message = parse_config((new / "config.pbtxt").read_text(), "config.pbtxt")
     assert message.instance_group[0].count == 2 and dict(message.metric_tags) == {
@@ -113,15 +111,13 @@ def test_an_edit_is_carried_over_field_by_field(folder: Path, tmp_path: Path) ->
     assert len(edits.edits(new, Hashes())) == 1  # it still counts as an edit
 
 
-def test_an_edit_of_what_the_new_config_changes_is_refused(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_edit_of_a_field_that_changes_is_refused(folder: Path, tmp_path: Path) -> None:
     edit(folder, "count: 1", "count: 2")
     with pytest.raises(PublishError, match="instance_group was edited by hand"):
         publish(
             scorer(serve_as="python", instances=3),
             tmp_path / "repository",
-            finish=lambda made: carry_over(folder, made),
+            finish=lambda new_folder: carry_over(folder, new_folder),
         )
     message = parse_config((folder / "config.pbtxt").read_text(), "config.pbtxt")
     assert message.instance_group[0].count == 2

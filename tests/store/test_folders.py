@@ -1,4 +1,4 @@
-"""Published models in the store: whole, signed, and refused where they are not."""
+"""Published models in the store are complete and signed; others are refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def files(folder: Path) -> dict[str, str]:
     }
 
 
-def test_a_model_comes_back_as_it_was(
+def test_stored_model_is_restored_unchanged(
     store: Folders, repository: Path, tmp_path: Path
 ) -> None:
     found = store.find(KEY)
@@ -52,9 +52,7 @@ def test_a_model_comes_back_as_it_was(
     assert files(tmp_path / "again") == files(repository)
 
 
-def test_a_file_that_is_missing_or_damaged_is_never_taken(
-    store: Folders, tmp_path: Path
-) -> None:
+def test_damaged_file_is_refused_and_removed(store: Folders, tmp_path: Path) -> None:
     found = store.find(KEY)
     assert found is not None
     plan = found.folders["net"]["1/model.plan"]
@@ -68,12 +66,10 @@ def test_a_file_that_is_missing_or_damaged_is_never_taken(
 
 
 @pytest.mark.parametrize("change", ["result", "key", "outside"])
-def test_a_record_that_was_changed_is_none(
-    store: Folders, tmp_path: Path, change: str
-) -> None:
+def test_changed_record_is_ignored(store: Folders, tmp_path: Path, change: str) -> None:
     file = tmp_path / "store" / "published" / KEY[:2] / f"{KEY}.json"
     record = json.loads(file.read_text())
-    if change == "outside":  # signed, but it leads out of the repository
+    if change == "outside":  # signed, but with a path outside the repository
         record = {key: record[key] for key in ("key", "name", "folders", "result")}
         record["folders"] = {"..": dict(record["folders"]["net"])}
         store.store.write_record(str(file), record)
@@ -82,7 +78,7 @@ def test_a_record_that_was_changed_is_none(
     assert store.find(KEY) is None
 
 
-def test_a_store_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:
+def test_unwritable_store_raises_environment_problem(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentProblem, match="could not be written"):
         Folders(str(tmp_path / "file" / "store")).add(tmp_path / "file")

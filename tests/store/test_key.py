@@ -1,5 +1,5 @@
-"""A key is the same for the same plan and another for any other: each part that changes a plan
-changes it, by name.
+"""Equal plans have equal keys. Each part that changes a plan changes its key, and the reason names
+the part.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def test_equal_conversions_have_equal_keys() -> None:
     assert len(key.key(first)) == 64
 
 
-def test_the_key_is_the_same_in_every_process() -> None:
-    """No address, no order of a set, no count of what a process did before may be in it."""
+def test_key_is_the_same_in_every_process() -> None:
+    """The key depends on no address, no order of a set, and no earlier work of the process."""
     program = (
         "from tests.store.conftest import small\nfrom builder.store import key\nfrom builder.engine"
         " import BuildOptions\nprint(key.key(key.parts(small(), BuildOptions())))"
@@ -66,7 +66,7 @@ def test_the_key_is_the_same_in_every_process() -> None:
         ({"output_names": ["y"]}, 'outputs ["output"] -> ["y"]'),
     ],
 )
-def test_what_changes_a_plan_changes_its_key_and_is_named(
+def test_change_of_conversion_changes_key_and_is_named(
     conversion: Any, changed: dict[str, Any], words: str
 ) -> None:
     before, after = key.parts(conversion, DEFAULT), key.parts(small(**changed), DEFAULT)
@@ -74,10 +74,10 @@ def test_what_changes_a_plan_changes_its_key_and_is_named(
     assert reason(before, after).startswith(words)
 
 
-def test_keep_fp32_shows_in_the_network_that_it_changed() -> None:
-    kept = key.parts(small(precision="fp16", keep_fp32=["*linear*"]), DEFAULT)
+def test_keep_fp32_changes_the_network_part() -> None:
+    keep_fp32 = key.parts(small(precision="fp16", keep_fp32=["*linear*"]), DEFAULT)
     half = key.parts(small(precision="fp16"), DEFAULT)
-    assert reason(half, kept) == "network changed"
+    assert reason(half, keep_fp32) == "network changed"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_keep_fp32_shows_in_the_network_that_it_changed() -> None:
         ),
     ],
 )
-def test_every_build_option_is_in_the_key(
+def test_build_option_is_in_the_key(
     conversion: Any, options: BuildOptions, words: str
 ) -> None:
     assert words in reason(
@@ -103,10 +103,8 @@ def test_every_build_option_is_in_the_key(
     )
 
 
-def test_every_field_of_the_options_reaches_the_key() -> None:
-    """A field that is added later cannot be forgotten: all of them are taken, but for the timing
-    cache, see below.
-    """
+def test_all_fields_of_build_options_are_in_the_key() -> None:
+    """This includes fields that are added later. Only the timing cache is left out, see below."""
     values = {
         "timing_cache": Path("/none"),
         "compute_capabilities": ((8, 6),),
@@ -117,7 +115,7 @@ def test_every_field_of_the_options_reaches_the_key() -> None:
         assert (name in parts) == (name != "timing_cache")
 
 
-def test_a_timing_cache_counts_where_tactics_must_come_from_it(tmp_path: Path) -> None:
+def test_required_timing_cache_is_in_the_key(tmp_path: Path) -> None:
     cache = tmp_path / "a.cache"
     cache.write_bytes(b"one")
     assert key.option_parts(BuildOptions(timing_cache=cache)) == {}
@@ -127,12 +125,10 @@ def test_a_timing_cache_counts_where_tactics_must_come_from_it(tmp_path: Path) -
     assert key.option_parts(strict) != first
 
 
-def test_the_timing_cache_of_the_machine_counts_too(
+def test_required_default_timing_cache_is_in_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without --timing-cache tactics come from the one in the cache folder: a plan that another
-    gave is another.
-    """
+    """Without --timing-cache, the plan depends on the timing cache in the cache folder."""
     monkeypatch.setenv(caches.CACHE_VARIABLE, str(tmp_path))
     strict = BuildOptions(error_on_timing_cache_miss=True)
     none = key.option_parts(strict)
@@ -146,7 +142,7 @@ def test_the_timing_cache_of_the_machine_counts_too(
     assert key.option_parts(BuildOptions()) == {}
 
 
-def test_equal_bytes_of_another_shape_dtype_or_scale_are_other_weights() -> None:
+def test_weights_digest_depends_on_shape_dtype_and_scale() -> None:
     zeros = [torch.zeros(60), torch.zeros(6, 10), torch.zeros(60, dtype=torch.int32)]
     ones = torch.ones(60, dtype=torch.int8)
     scaled = [
@@ -158,13 +154,13 @@ def test_equal_bytes_of_another_shape_dtype_or_scale_are_other_weights() -> None
     assert len({weights_digest(graph) for graph in graphs}) == 5
 
 
-def test_only_converters_of_the_models_own_operators_count(conversion: Any) -> None:
+def test_key_has_only_converters_of_the_models_operators(conversion: Any) -> None:
     versions = key.parts(conversion, DEFAULT)["converters"]
     assert {"aten::linear", "aten::relu"} <= set(versions)
     assert not any("conv2d" in name for name in versions)
 
 
-def test_a_converter_that_changed_is_named(
+def test_changed_converter_is_named(
     conversion: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = key.parts(conversion, DEFAULT)
@@ -178,7 +174,7 @@ def test_a_converter_that_changed_is_named(
     assert "aten::linear" not in reason(before, after)
 
 
-def test_a_plugins_converter_counts_with_its_file(
+def test_version_of_plugin_converter_depends_on_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plugin = tmp_path / "plugin.py"
@@ -190,7 +186,7 @@ def test_a_plugins_converter_counts_with_its_file(
     assert sources.foreign("plugin") != first
 
 
-def test_a_helper_that_a_converter_imports_is_part_of_its_version() -> None:
+def test_version_includes_imported_modules() -> None:
     assert "builder.conversion.context" in sources._closure(
         "builder.conversion.convert"
     )
@@ -198,7 +194,7 @@ def test_a_helper_that_a_converter_imports_is_part_of_its_version() -> None:
     assert "builder.cli.repo" not in sources._closure("builder.conversion.convert")
 
 
-def test_a_public_name_of_another_package_counts_as_the_file_that_defines_it() -> None:
+def test_version_includes_module_that_defines_a_public_name() -> None:
     assert (
         "from builder.engine import ILayer, ITensor, tensorrt8, trt"
         in sources._text("builder.conversion.arrangement")
@@ -207,7 +203,7 @@ def test_a_public_name_of_another_package_counts_as_the_file_that_defines_it() -
     assert {"builder.engine.flavour", "builder.engine.tensorrt8.refused"} <= found
 
 
-def test_an_import_for_type_checkers_alone_is_not_part_of_a_version() -> None:
+def test_version_excludes_type_checking_imports() -> None:
     source = (
         "if TYPE_CHECKING:\n    from builder.conversion.convert import Conversion\n\n"
         "from builder.conversion.dynamic import Size\n"
@@ -215,12 +211,12 @@ def test_an_import_for_type_checkers_alone_is_not_part_of_a_version() -> None:
     assert list(sources._imported(source)) == ["builder.conversion.dynamic"]
 
 
-def test_the_version_of_the_flavour_is_known_without_importing_it() -> None:
+def test_installed_version_equals_imported_version() -> None:
     name = flavour.resolve()
     assert flavour.installed_version(name) == flavour.load().__version__
 
 
-def test_a_constant_of_another_value_is_another_graph() -> None:
+def test_key_depends_on_constants_of_the_graph() -> None:
     def parts(value: str) -> dict[str, Any]:
         graph = torch._C.parse_ir(
             f"graph(%x : Tensor):\n  %c : float = prim::Constant[value={value}]()\n"
@@ -233,7 +229,7 @@ def test_a_constant_of_another_value_is_another_graph() -> None:
     )
 
 
-def test_what_an_option_is_set_to_is_in_the_key_even_where_it_is_nothing() -> None:
+def test_zero_option_differs_from_unset_option() -> None:
     before, after = (
         key.parts(small(), options)
         for options in (DEFAULT, BuildOptions(optimization_level=0))
@@ -242,10 +238,10 @@ def test_what_an_option_is_set_to_is_in_the_key_even_where_it_is_nothing() -> No
     assert reason(before, after) == "options.optimization_level none -> 0"
 
 
-def test_a_plan_of_a_hardware_level_is_keyed_by_what_of_the_gpu_it_depends_on(
+def test_key_depends_on_gpu_by_hardware_compatibility_level(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def of(level: str | None, name: str, architecture: str) -> str:
+    def key_on(level: str | None, name: str, architecture: str) -> str:
         gpu = {"name": name, "architecture": architecture, "cuda": "13.0"}
         monkeypatch.setattr(
             key,
@@ -255,12 +251,16 @@ def test_a_plan_of_a_hardware_level_is_keyed_by_what_of_the_gpu_it_depends_on(
         return key.key(key.parts(small(), BuildOptions(hardware_compatible=level)))
 
     a100, h100, h200 = ("A100", "sm_80"), ("H100", "sm_90"), ("H200", "sm_90")
-    assert of(None, *h100) != of(None, *h200)
-    assert of("ampere_plus", *a100) == of("ampere_plus", *h100)
-    assert of("same_compute_capability", *h100) == of("same_compute_capability", *h200)
-    assert of("same_compute_capability", *a100) != of("same_compute_capability", *h100)
+    assert key_on(None, *h100) != key_on(None, *h200)
+    assert key_on("ampere_plus", *a100) == key_on("ampere_plus", *h100)
+    assert key_on("same_compute_capability", *h100) == key_on(
+        "same_compute_capability", *h200
+    )
+    assert key_on("same_compute_capability", *a100) != key_on(
+        "same_compute_capability", *h100
+    )
 
 
-def test_text_none_is_a_value() -> None:
+def test_text_none_differs_from_no_value() -> None:
     assert because({}, {"verbosity": "none"}) == 'verbosity none -> "none"'
     assert because({"verbosity": "none"}, {}) == 'verbosity "none" -> none'

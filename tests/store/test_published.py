@@ -1,6 +1,4 @@
-"""What was published is trusted only while everything that it was built from, and every file of it,
-is the same.
-"""
+"""A published model is stale if one of its files or anything that it was built from has changed."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ MANIFEST = (
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """A folder with one model, old enough to be remembered by its times; what the file holds does
-    not matter here.
-    """
+    """A folder with one model; the content of its file does not matter."""
     folder = tmp_path / "models"
     folder.mkdir()
     (folder / "net.pt").write_bytes(b"weights")
@@ -47,7 +43,7 @@ def spec_of(models: Path) -> ModelSpec:
 
 
 def published_model(
-    folder: Path, wanted: dict[str, Any], steps: list[str] | None = None
+    folder: Path, expected: dict[str, Any], steps: list[str] | None = None
 ) -> Path:
     (folder / "1").mkdir(parents=True)
     (folder / "1" / "model.plan").write_bytes(b"plan")
@@ -57,18 +53,18 @@ def published_model(
     )
     record(
         folder,
-        wanted,
+        expected,
         {"model": {"key": "0", "parts": {}, "because": ""}},
         {"layers": 3},
     )
     return folder
 
 
-def test_the_same_request_is_unchanged(
+def test_equal_request_is_not_stale(
     models: Path, tmp_path: Path, hashes: Hashes
 ) -> None:
-    wanted = request(spec_of(models), hashes)
-    folder = published_model(tmp_path / "out" / "net", wanted)
+    expected = request(spec_of(models), hashes)
+    folder = published_model(tmp_path / "out" / "net", expected)
     assert stale(folder, request(spec_of(models), hashes), hashes) is None
     assert json.loads((folder / published.SIDECAR).read_text())["name"] == "net"
     assert {path.name for path in folder.iterdir()} == {"1", published.SIDECAR}
@@ -95,7 +91,7 @@ def test_the_same_request_is_unchanged(
         (lambda m: (m / "net.yaml").write_text(MANIFEST + "# a comment\n"), None),
     ],
 )
-def test_a_change_of_file_or_manifest_is_named(
+def test_change_of_file_or_manifest_is_named(
     models: Path,
     tmp_path: Path,
     hashes: Hashes,
@@ -126,26 +122,26 @@ def test_goldens_are_keyed_by_content_not_location(
 
 
 def test_every_field_of_a_spec_is_in_the_request(models: Path, hashes: Hashes) -> None:
-    """A key that is added to the manifest later cannot be forgotten."""
+    """This includes fields that are added later."""
     known = set(request(spec_of(models), hashes))
     unread = {"name", "path", "manifest", "limits", "targets"}
     assert set(ModelSpec.__dataclass_fields__) - unread <= known
 
 
-def test_options_flavour_versions_and_our_code_are_in_the_request(
+def test_request_has_options_versions_and_hash_of_own_code(
     models: Path, hashes: Hashes
 ) -> None:
-    wanted = request(spec_of(models), hashes, serve_as="python", layout="fused")
-    assert (wanted["serve_as"], wanted["layout"]) == ("python", "fused")
-    assert wanted["tensorrt"]
-    assert {"torch", "polygraphy"} <= set(wanted["packages"])
-    assert len(wanted["trt_build"]) == 64
-    assert json.loads(json.dumps(wanted)) == wanted
+    expected = request(spec_of(models), hashes, serve_as="python", layout="fused")
+    assert (expected["serve_as"], expected["layout"]) == ("python", "fused")
+    assert expected["tensorrt"]
+    assert {"torch", "polygraphy"} <= set(expected["packages"])
+    assert len(expected["trt_build"]) == 64
+    assert json.loads(json.dumps(expected)) == expected
     assert Tolerance().rtol is None
-    assert wanted["tolerance"] == {"rtol": None, "atol": None, "noise": None}
+    assert expected["tolerance"] == {"rtol": None, "atol": None, "noise": None}
 
 
-def test_a_request_that_tactics_must_come_from_a_cache_covers_what_is_in_it(
+def test_required_timing_cache_is_in_the_request(
     models: Path, tmp_path: Path, hashes: Hashes
 ) -> None:
     cache = tmp_path / "a.cache"
@@ -157,20 +153,20 @@ def test_a_request_that_tactics_must_come_from_a_cache_covers_what_is_in_it(
 
 
 @pytest.mark.parametrize("damage", ["altered", "removed", "step"])
-def test_a_damaged_publication_is_built_again(
+def test_damaged_publication_is_stale(
     models: Path, tmp_path: Path, hashes: Hashes, damage: str
 ) -> None:
-    wanted = request(spec_of(models), hashes)
+    expected = request(spec_of(models), hashes)
     step = published_model(tmp_path / "out" / "net_0", {})
-    folder = published_model(tmp_path / "out" / "net", wanted, ["net_0"])
-    assert stale(folder, wanted, hashes) is None
+    folder = published_model(tmp_path / "out" / "net", expected, ["net_0"])
+    assert stale(folder, expected, hashes) is None
     if damage == "altered":
         (folder / "1" / "model.plan").write_bytes(b"PLAN")
     elif damage == "removed":
         (folder / "1" / "model.plan").unlink()
     else:
         (step / published.SIDECAR).unlink()
-    assert "is damaged" in str(stale(folder, wanted, hashes))
+    assert "is damaged" in str(stale(folder, expected, hashes))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +180,7 @@ def test_a_damaged_publication_is_built_again(
         '{"request": {}, "files": 6}',
     ],
 )
-def test_empty_sidecar_is_no_publication(
+def test_malformed_sidecar_is_no_publication(
     tmp_path: Path, hashes: Hashes, text: str
 ) -> None:
     assert stale(tmp_path, {}, hashes) == "there was none before"
@@ -192,20 +188,20 @@ def test_empty_sidecar_is_no_publication(
     assert stale(tmp_path, {}, hashes) == "there was none before"
 
 
-def test_hashes_are_remembered_until_the_file_changes(tmp_path: Path) -> None:
+def test_hash_is_cached_until_the_file_changes(tmp_path: Path) -> None:
     file, cache = tmp_path / "file", tmp_path / "cache" / "hashes.json"
     file.write_bytes(b"one")
     with Hashes(cache) as hashes:
         first = hashes.sha256(file)
-    assert not cache.exists()  # too fresh to trust its times
-    _age(file)
-    time.sleep(2.1)  # the change time is the clock's: only waiting makes it old
+    assert not cache.exists()  # the file is too new to trust its times
+    _make_old(file)
+    time.sleep(2.1)  # the change time cannot be set, so wait until it is old
     with Hashes(cache) as hashes:
         assert hashes.sha256(file) == first
-    remembered = json.loads(cache.read_text())
-    assert remembered[str(file)][-1] == first
-    remembered[str(file)][-1] = "from the cache"
-    cache.write_text(json.dumps(remembered))
+    cached = json.loads(cache.read_text())
+    assert cached[str(file)][-1] == first
+    cached[str(file)][-1] = "from the cache"
+    cache.write_text(json.dumps(cached))
     assert Hashes(cache).sha256(file) == "from the cache"
     before = file.stat()
     file.write_bytes(b"two")
@@ -213,7 +209,7 @@ def test_hashes_are_remembered_until_the_file_changes(tmp_path: Path) -> None:
     assert Hashes(cache).sha256(file) == hashlib.sha256(b"two").hexdigest()
 
 
-def _age(file: Path) -> None:
+def _make_old(file: Path) -> None:
     os.utime(file, (1_000_000_000, 1_000_000_000))
 
 
@@ -221,7 +217,7 @@ def _age(file: Path) -> None:
     "text",
     ["", "null", "[1]", '{"/x": 3', '{"FILE": 3}', '{"FILE": []}', '{"FILE": [1]}'],
 )
-def test_a_broken_cache_of_hashes_is_ignored(tmp_path: Path, text: str) -> None:
+def test_malformed_cache_of_hashes_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "hashes.json").write_text(text.replace("FILE", str(tmp_path / "file")))
     (tmp_path / "file").write_bytes(b"one")
     assert (
@@ -231,22 +227,22 @@ def test_a_broken_cache_of_hashes_is_ignored(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["request", "plans", "result", "files"])
-def test_a_change_of_the_sidecar_itself_is_damage(
+def test_changed_sidecar_is_damage(
     models: Path, tmp_path: Path, hashes: Hashes, key: str
 ) -> None:
-    wanted = request(spec_of(models), hashes)
-    folder = published_model(tmp_path / "out" / "net", wanted)
+    expected = request(spec_of(models), hashes)
+    folder = published_model(tmp_path / "out" / "net", expected)
     record = json.loads((folder / published.SIDECAR).read_text())
     record[key] = {**record[key], "more": {"key": "0", "parts": {}, "because": ""}}
     (folder / published.SIDECAR).write_text(json.dumps(record))
     assert (
-        stale(folder, wanted, hashes)
+        stale(folder, expected, hashes)
         == "trt-build.json of the published model is damaged"
     )
 
 
 @pytest.mark.parametrize("step", ["../net", "/etc", "net", 3])
-def test_a_step_is_looked_for_beside_its_ensemble_only(
+def test_step_outside_the_repository_is_damage(
     tmp_path: Path, hashes: Hashes, step: object
 ) -> None:
     folder = published_model(tmp_path / "out" / "net", {})
@@ -271,7 +267,7 @@ def test_a_step_is_looked_for_beside_its_ensemble_only(
     ],
     ids=lambda record: str(record)[:40],
 )
-def test_a_trt_build_json_that_leads_out_of_the_model_is_none(
+def test_sidecar_with_path_outside_the_model_is_ignored(
     tmp_path: Path, record: dict[str, object]
 ) -> None:
     folder = published_model(tmp_path / "net", {})
@@ -281,7 +277,7 @@ def test_a_trt_build_json_that_leads_out_of_the_model_is_none(
     assert published.versions(folder) == []
 
 
-def test_no_hash_waits_for_a_pipe(tmp_path: Path, hashes: Hashes) -> None:
+def test_hash_of_a_pipe_raises_os_error(tmp_path: Path, hashes: Hashes) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="not a regular file"):
         hashes.sha256(tmp_path / "pipe")

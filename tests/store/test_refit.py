@@ -1,4 +1,4 @@
-"""New weights go into a stored plan where the network is the same, and nowhere else."""
+"""New weights go into a stored plan only if the network is the same."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Layers(torch.nn.Module):
         super().__init__()
         torch.manual_seed(seed)
         self.convolution, self.norm = torch.nn.Conv2d(3, 8, 3), torch.nn.LayerNorm(6)
-        self.norm.bias.data.normal_()  # so few values that the text of the graph has them
+        self.norm.bias.data.normal_()  # few enough values that the text of the graph contains them
         self.slope = slope
         self.register_buffer("column", torch.tensor([column]))
 
@@ -43,43 +43,45 @@ def network(precision: str = "fp32", **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_networks_that_differ_in_weights_alone_have_one_structure(
+def test_networks_with_different_weights_have_equal_structure(
     precision: str,
 ) -> None:
-    one, other = (network(precision, seed=seed) for seed in (0, 1))
-    assert refit.structure(one.network) == refit.structure(other.network)
-    before, after = refit.digests(one.network), refit.digests(other.network)
+    first, second = (network(precision, seed=seed) for seed in (0, 1))
+    assert refit.structure(first.network) == refit.structure(second.network)
+    before, after = refit.digests(first.network), refit.digests(second.network)
     assert before.keys() == after.keys()
     changed = {
         label.rpartition("/")[2] for label in before if before[label] != after[label]
     }
     assert changed == {"KERNEL", "BIAS", "CONSTANT"}
-    structures = {key.structure(key.parts(c, REFIT), c.network) for c in (one, other)}
+    structures = {
+        key.structure(key.parts(c, REFIT), c.network) for c in (first, second)
+    }
     assert len(structures) == 1
 
 
-def test_weights_that_cannot_be_read_always_differ() -> None:
-    one = network("bf16", seed=0).network
-    before, after = refit.digests(one), refit.digests(one)
+def test_unreadable_weights_always_differ() -> None:
+    first = network("bf16", seed=0).network
+    before, after = refit.digests(first), refit.digests(first)
     kernels = [label for label in before if label.endswith("KERNEL")]
     assert kernels and all(before[label] != after[label] for label in kernels)
 
 
 @pytest.mark.parametrize("change", [{"slope": 0.2}, {"precision": "fp16"}])
-def test_another_attribute_is_another_structure(change: dict[str, Any]) -> None:
-    one, other = network(seed=0), network(**{"seed": 0, **change})
-    assert refit.structure(one.network) != refit.structure(other.network)
+def test_structure_depends_on_attributes(change: dict[str, Any]) -> None:
+    first, second = network(seed=0), network(**{"seed": 0, **change})
+    assert refit.structure(first.network) != refit.structure(second.network)
 
 
-def test_an_index_is_a_weight_that_can_differ() -> None:
+def test_digests_include_index_constants() -> None:
     """TensorRT replaces no integers, so `refit` must see the difference."""
-    one, other = network(seed=0), network(seed=0, column=2)
-    assert refit.digests(one.network) != refit.digests(other.network)
+    first, second = network(seed=0), network(seed=0, column=2)
+    assert refit.digests(first.network) != refit.digests(second.network)
 
 
 @pytest.fixture
 def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
-    """The plans that get new weights, on a machine with a GPU by assumption."""
+    """The plans that get new weights, as if the machine had a GPU."""
     found: list[Plan] = []
 
     def replace(
@@ -94,7 +96,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     return found
 
 
-def test_new_weights_take_the_stored_plan(attempts: list[Plan]) -> None:
+def test_new_weights_refit_the_stored_plan(attempts: list[Plan]) -> None:
     store = Store(f"memory://{uuid.uuid4().hex}")
     plans = [Plans(store) for _ in range(3)]
     assert plans[0].build(small(), REFIT, lambda: BUILT) == BUILT
@@ -106,7 +108,7 @@ def test_new_weights_take_the_stored_plan(attempts: list[Plan]) -> None:
 
 
 @pytest.mark.parametrize("change", ["profile", "option", "no refit", "rebuild"])
-def test_anything_else_that_changes_is_built(attempts: list[Plan], change: str) -> None:
+def test_other_changes_build_a_plan(attempts: list[Plan], change: str) -> None:
     store = Store(f"memory://{uuid.uuid4().hex}")
     Plans(store).build(small(), REFIT, lambda: BUILT)
     conversion = small(2.0, **({"batch": (1, 4, 8)} if change == "profile" else {}))
@@ -119,7 +121,7 @@ def test_anything_else_that_changes_is_built(attempts: list[Plan], change: str) 
     assert not attempts
 
 
-def test_a_refusal_of_tensorrt_costs_a_warning_and_a_build(
+def test_refused_refit_warns_and_builds_a_plan(
     attempts: list[Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> Plan:

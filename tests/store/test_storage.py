@@ -1,4 +1,4 @@
-"""An entry is whole or not there: damage is detected, and nobody ever sees half of one."""
+"""An entry is complete or absent: damage is detected, and no reader sees a part of an entry."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def files(store: Store) -> list[str]:
     return [str(path) for path in store.fs.find(store.root)]
 
 
-def test_what_is_put_is_found_with_its_parts_and_facts(store: Store) -> None:
+def test_put_entry_is_found_with_parts_and_facts(store: Store) -> None:
     assert store.get(KEY) is None
     store.put(KEY, PARTS, PLAN)
     entry = Store(store.url).get(KEY)
@@ -55,18 +55,18 @@ def test_damaged_entry_is_ignored_and_repaired_by_the_next_build(
         store.fs.rm_file(path)
     else:
         middle = len(data) // 2
-        broken = {
+        damaged_data = {
             "truncated": data[:middle],
             "altered": data[:middle] + b"#" + data[middle + 1 :],
             "emptied": b"",
         }
-        store.fs.pipe_file(path, broken[damage])
+        store.fs.pipe_file(path, damaged_data[damage])
     assert store.get(KEY) is None
     store.put(KEY, PARTS, PLAN)
     assert store.get(KEY) is not None
 
 
-def test_a_record_under_another_key_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_record_of_another_key_is_ignored(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     store.put(KEY, PARTS, PLAN)
     (tmp_path / "plans" / "ab" / KEY).rename(
@@ -75,10 +75,10 @@ def test_a_record_under_another_key_is_not_taken_for_it(tmp_path: Path) -> None:
     assert store.get("ab" + "2" * 62) is None
 
 
-def test_an_upload_that_fails_leaves_no_entry_and_no_litter(
+def test_interrupted_upload_leaves_no_entry_and_no_temporary_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Interrupted after each write in turn: the data comes first, the record last."""
+    """Interrupts each write in turn: the data is written first, the record last."""
     store = Store(str(tmp_path))
     real = store.fs.mv
     for allowed in (0, 1):
@@ -99,7 +99,7 @@ def test_an_upload_that_fails_leaves_no_entry_and_no_litter(
         assert [Path(name).suffix for name in files(store)] == [".plan"] * allowed
 
 
-def test_readers_beside_builders_see_a_whole_entry_or_none(tmp_path: Path) -> None:
+def test_concurrent_readers_see_only_complete_entries(tmp_path: Path) -> None:
     """TensorRT's plans differ from build to build, so the builders write different plans under one
     key.
     """
@@ -140,7 +140,7 @@ def test_invalid_url_and_missing_package_are_reported(
         Store("s3://bucket/plans")
 
 
-def test_plans_are_compiled_once_and_then_found(store: Store, conversion: Any) -> None:
+def test_plan_is_compiled_once_and_then_found(store: Store, conversion: Any) -> None:
     built = []
 
     def compile() -> Plan:
@@ -161,7 +161,7 @@ def test_plans_are_compiled_once_and_then_found(store: Store, conversion: Any) -
     json.dumps(again.record())
 
 
-def test_the_reason_names_the_part_that_changed_since_the_last_plan(
+def test_reason_names_part_changed_since_last_plan(
     conversion: Any,
 ) -> None:
     plans = Plans(None)
@@ -174,7 +174,7 @@ def test_the_reason_names_the_part_that_changed_since_the_last_plan(
     assert same.made["model"].because == "its plan was not in the store"
 
 
-def test_a_store_that_fails_costs_a_warning_and_not_the_build(
+def test_unwritable_store_warns_and_builds_the_plan(
     tmp_path: Path, conversion: Any
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -183,8 +183,8 @@ def test_a_store_that_fails_costs_a_warning_and_not_the_build(
     assert "could not be written" in plans.warnings[-1]
 
 
-def test_a_store_that_cannot_be_opened_costs_a_warning_too(conversion: Any) -> None:
-    """An FTP server is asked for a connection as soon as the store is made."""
+def test_unreachable_store_warns_and_builds_the_plan(conversion: Any) -> None:
+    """fsspec connects to an FTP server when the store is created."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     plans = Plans(Store(f"ftp://127.0.0.1:{port}/plans"))
@@ -196,7 +196,7 @@ def test_a_store_that_cannot_be_opened_costs_a_warning_too(conversion: Any) -> N
     assert last(f"ftp://127.0.0.1:{port}/plans", "small") is None
 
 
-def test_reasons_are_words() -> None:
+def test_because_lists_changed_parts() -> None:
     before = {
         "precision": "fp32",
         "source": "a" * 64,
@@ -217,7 +217,7 @@ def test_reasons_are_words() -> None:
 
 
 def test_long_lists_are_reported_by_their_differences() -> None:
-    """Their beginnings are often the same, and told nothing."""
+    """Such lists often start with the same elements, which do not show the change."""
     names = [f"encoder.layers.{number}.attention/aten::linear_0" for number in range(9)]
     before, after = {"keep_fp32": names}, {"keep_fp32": [*names[:-1], "head/*"]}
     assert because(before, after) == f"keep_fp32 +head/* -{names[-1]}"
@@ -236,7 +236,7 @@ def test_long_lists_are_reported_by_their_differences() -> None:
 
 
 def test_range_is_reported_once() -> None:
-    """An input's range of an axis spans its profiles: the one that changed is what was written."""
+    """The range of an input's axis spans all profiles, so only the changed profile is reported."""
 
     def parts(*profiles: list[int]) -> dict[str, object]:
         dims = {
@@ -266,7 +266,7 @@ def test_range_is_reported_once() -> None:
 
 
 def forged(store: Store, **changes: Any) -> str:
-    """A record that somebody else wrote in place of ours, whole in every other respect."""
+    """Changes a record without a new signature, and returns its path."""
     store.put(KEY, PARTS, PLAN)
     path = next(name for name in files(store) if name.endswith("json"))
     record = {**json.loads(store.fs.cat_file(path)), **changes}
@@ -284,7 +284,7 @@ def forged(store: Store, **changes: Any) -> str:
         {"parts": []},
     ],
 )
-def test_a_forged_record_is_no_entry_and_is_reported(
+def test_forged_record_is_ignored_with_warning(
     store: Store, conversion: Any, changes: dict[str, Any]
 ) -> None:
     forged(store, **changes)
@@ -308,9 +308,7 @@ def test_malformed_record_is_rejected_even_if_signed(
     )
 
 
-def test_the_warning_about_a_forged_record_reaches_the_result(
-    tmp_path: Path, conversion: Any
-) -> None:
+def test_plans_report_warning_of_forged_record(tmp_path: Path, conversion: Any) -> None:
     store = Store(str(tmp_path))
     Plans(store).build(conversion, BuildOptions(), lambda: PLAN)
     path = next(name for name in files(store) if name.endswith("json"))
@@ -318,8 +316,8 @@ def test_the_warning_about_a_forged_record_reaches_the_result(
         path, store.fs.cat_file(path).replace(b'"signature":"', b'"signature":"0')
     )
     plans = Plans(store)
-    evil = plans.build(conversion, BuildOptions(), lambda: Plan(b"built here", {}))
-    assert evil.data == b"built here" and not plans.made["model"].found
+    plan = plans.build(conversion, BuildOptions(), lambda: Plan(b"built here", {}))
+    assert plan.data == b"built here" and not plans.made["model"].found
     assert len(plans.warnings) == 1 and "is not signed" in plans.warnings[0]
     assert (
         Plans(store).build(conversion, BuildOptions(), lambda: PLAN).data
@@ -327,7 +325,7 @@ def test_the_warning_about_a_forged_record_reaches_the_result(
     )
 
 
-def test_builders_with_another_key_do_not_take_each_others_plans(
+def test_plan_signed_with_another_key_is_ignored(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put(KEY, PARTS, PLAN)
@@ -336,7 +334,7 @@ def test_builders_with_another_key_do_not_take_each_others_plans(
 
 
 @pytest.mark.parametrize("which", ["plan", "json"])
-def test_a_folder_where_a_file_should_be_heals(tmp_path: Path, which: str) -> None:
+def test_folder_instead_of_a_file_is_replaced(tmp_path: Path, which: str) -> None:
     store = Store(str(tmp_path))
     store.put(KEY, PARTS, PLAN)
     path = Path(next(name for name in files(store) if name.endswith(which)))
@@ -347,7 +345,7 @@ def test_a_folder_where_a_file_should_be_heals(tmp_path: Path, which: str) -> No
     assert path.is_file() and store.get(KEY) is not None
 
 
-def test_the_key_is_made_once_for_its_owner_alone(
+def test_signing_key_is_created_once_and_is_private(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TRT_BUILD_STORE_KEY")
@@ -355,7 +353,7 @@ def test_the_key_is_made_once_for_its_owner_alone(
     first = signing.key()
     file = tmp_path / "trt-build" / "store.key"
     assert (signing.key(), file.stat().st_mode & 0o777) == (first, 0o600)
-    assert len(first) == 64 and [one.name for one in file.parent.iterdir()] == [
+    assert len(first) == 64 and [path.name for path in file.parent.iterdir()] == [
         "store.key"
     ]
     file.chmod(0o644)

@@ -1,6 +1,6 @@
-"""Timing caches in the store: concurrent writers lose none, and only whole ones are read.
+"""Timing caches in the store: writers lose no measurement, and damaged caches are not read.
 
-A timing cache of these tests is JSON: the kind of GPU, and times by the name of a tactic.
+In these tests, a timing cache is JSON: the kind of GPU, and a time for each tactic.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def names(data: bytes) -> set[str]:
 
 
 def combined(caches: Sequence[bytes]) -> tuple[bytes, list[bool]]:
-    """As TensorRT does on an H100."""
+    """Combines caches as TensorRT does on an H100."""
     used, found = [], set[str]()
     for data in caches:
         try:
-            is_mine = json.loads(data)["gpu"] == "h100"
+            is_same_gpu = json.loads(data)["gpu"] == "h100"
         except ValueError:
-            is_mine = False
-        used.append(is_mine)
-        found |= names(data) if is_mine else set()
+            is_same_gpu = False
+        used.append(is_same_gpu)
+        found |= names(data) if is_same_gpu else set()
     return cache(*found), used
 
 
@@ -49,18 +49,18 @@ def timings(folder: Path) -> Timings:
     return Timings(Store(str(folder / "store")), KIND, combined)
 
 
-def measured(path: Path, *new: str) -> None:
-    """A build writes what it has measured into the machine's timing cache."""
+def add_measurements(path: Path, *new: str) -> None:
+    """Adds tactics to the machine's timing cache, as a build does."""
     old = names(path.read_bytes()) if path.is_file() else set()
     path.write_bytes(cache(*old, *new))
 
 
 def build(folder: Path, machine_name: str, *new: str) -> set[str]:
-    """What one machine knows after a build that measures `new`."""
+    """The tactics in a machine's timing cache after a build that measures `new`."""
     path = folder / f"{machine_name}.cache"
     shared = timings(folder)
     fetched = shared.fetch(path)
-    measured(path, *new)
+    add_measurements(path, *new)
     shared.keep(path, fetched)
     return names(path.read_bytes())
 
@@ -69,7 +69,7 @@ def entries(folder: Path) -> list[Path]:
     return sorted((folder / "store" / "timing" / KIND).glob("*"))
 
 
-def test_a_machine_knows_what_others_have_measured(tmp_path: Path) -> None:
+def test_timing_cache_has_measurements_of_other_machines(tmp_path: Path) -> None:
     assert build(tmp_path, "one", "a") == {"a"}
     assert build(tmp_path, "other", "b") == {"a", "b"}
     assert build(tmp_path, "one", "c") == {"a", "b", "c"}
@@ -77,30 +77,30 @@ def test_a_machine_knows_what_others_have_measured(tmp_path: Path) -> None:
     assert [path.suffix for path in entries(tmp_path)] == [".cache", ".json"]
 
 
-def test_a_build_that_measures_nothing_new_writes_nothing(tmp_path: Path) -> None:
+def test_build_without_new_measurements_writes_nothing(tmp_path: Path) -> None:
     build(tmp_path, "one", "a")
     before = [(path, path.stat().st_mtime_ns) for path in entries(tmp_path)]
     assert build(tmp_path, "other") == {"a"}
     assert before == [(path, path.stat().st_mtime_ns) for path in entries(tmp_path)]
 
 
-def test_two_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
-    """Both have read the same entry, and each removes it."""
+def test_two_concurrent_writers_lose_no_measurements(tmp_path: Path) -> None:
+    """Both have read the same entry, and both remove it."""
     build(tmp_path, "first", "a")
     one, other = timings(tmp_path), timings(tmp_path)
     paths = [tmp_path / "one.cache", tmp_path / "other.cache"]
     fetched = [
         shared.fetch(path) for shared, path in zip((one, other), paths, strict=True)
     ]
-    measured(paths[0], "b")
-    measured(paths[1], "c")
+    add_measurements(paths[0], "b")
+    add_measurements(paths[1], "c")
     one.keep(paths[0], fetched[0])
     other.keep(paths[1], fetched[1])
     assert build(tmp_path, "last") == {"a", "b", "c"}
 
 
-def test_many_machines_lose_nothing(tmp_path: Path) -> None:
-    """They write at once, and now and then one loses its own timing cache during a build."""
+def test_many_concurrent_writers_lose_no_measurements(tmp_path: Path) -> None:
+    """Sometimes a machine loses its own timing cache during a build."""
     failures: list[Exception] = []
 
     def work(number: int) -> None:
@@ -112,7 +112,7 @@ def test_many_machines_lose_nothing(tmp_path: Path) -> None:
                 fetched = shared.fetch(path)
                 if choose.random() < 0.3:
                     path.unlink(missing_ok=True)
-                measured(path, f"{number}-{step}")
+                add_measurements(path, f"{number}-{step}")
                 shared.keep(path, fetched)
         except Exception as error:
             failures.append(error)
@@ -129,18 +129,18 @@ def test_many_machines_lose_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["truncated", "forged", "other kind", "not signed"])
-def test_what_is_damaged_or_of_others_is_not_read(
+def test_damaged_or_foreign_timing_cache_is_not_read(
     tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if damage == "other kind":
         (tmp_path / "one.cache").write_bytes(cache("a", gpu="l4"))
-        # written by a TensorRT that takes it
+        # written by a TensorRT that accepts it
         Timings(
-            Store(str(tmp_path / "store")), KIND, lambda some: (some[0], [True])
+            Store(str(tmp_path / "store")), KIND, lambda caches: (caches[0], [True])
         ).keep(tmp_path / "one.cache", {})
     else:
         if damage == "not signed":
-            monkeypatch.setenv(signing.KEY_VARIABLE, "the key of somebody else")
+            monkeypatch.setenv(signing.KEY_VARIABLE, "another signing key")
         build(tmp_path, "one", "a")
         monkeypatch.setenv(signing.KEY_VARIABLE, "the key of the tests")
         if damage == "not signed":
@@ -157,7 +157,7 @@ def test_what_is_damaged_or_of_others_is_not_read(
 
 
 class Machine:
-    """A machine that measures tactics, in the place of TensorRT."""
+    """A machine whose builds measure tactics without TensorRT."""
 
     def __init__(
         self, folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -169,14 +169,14 @@ class Machine:
         )
 
     def build(self, new: str, **options: Any) -> set[str]:
-        """What TensorRT has in its timing cache when a build starts that measures `new`."""
+        """The tactics in the timing cache at the start of a build that measures `new`."""
         known: list[set[str]] = []
 
         def compile() -> Plan:
             known.append(
                 names(self.path.read_bytes()) if self.path.is_file() else set()
             )
-            measured(self.path, new)
+            add_measurements(self.path, new)
             return Plan(new.encode(), {})
 
         share = options.pop("share", True)
@@ -186,7 +186,7 @@ class Machine:
         return known[0]
 
 
-def test_a_build_uses_the_measurements_of_other_machines(
+def test_plans_are_built_with_measurements_of_other_machines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert Machine(tmp_path, "one", monkeypatch).build("a") == set()
@@ -205,7 +205,7 @@ def test_a_build_uses_the_measurements_of_other_machines(
         {"error_on_timing_cache_miss": True},
     ],
 )
-def test_a_timing_cache_is_shared_only_where_no_key_covers_it(
+def test_private_or_required_timing_cache_is_not_shared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     Machine(tmp_path, "one", monkeypatch).build("a", **options)
@@ -214,7 +214,7 @@ def test_a_timing_cache_is_shared_only_where_no_key_covers_it(
     assert Machine(tmp_path, "three", monkeypatch).build("c", **options) == set()
 
 
-def test_machines_of_another_kind_have_another_folder() -> None:
+def test_kind_depends_on_tensorrt_version_and_gpu() -> None:
     here = {"flavour": "tensorrt", "tensorrt": "8.6.0", "gpu": {"name": "H100"}}
     kinds = {
         kind(here),

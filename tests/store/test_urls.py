@@ -1,4 +1,4 @@
-"""URLs of Azure as Triton writes them, and credentials in URLs."""
+"""Azure URLs in Triton's form, and their credentials."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECRET = "c2VjcmV0IG9mIHRoZSB0ZXN0cw=="
 
 
 class Blobs(MemoryFileSystem):
-    """adlfs in the tests: it keeps what it was opened with."""
+    """Replaces adlfs, and keeps the account that it was opened with."""
 
     protocol = "abfs"
     store: dict[str, object] = {}  # noqa: RUF012
@@ -37,7 +37,7 @@ def azure(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_the_account_of_tritons_url_is_an_option() -> None:
+def test_account_in_url_is_passed_to_adlfs() -> None:
     store = Store("as://account/container/plans")
     assert store.fs.account == ("account", "")
     assert store.root.strip("/") == "container/plans"
@@ -45,7 +45,7 @@ def test_the_account_of_tritons_url_is_an_option() -> None:
     assert Store("as://account/container/plans").last("net") == {"request": 1}
 
 
-def test_tritons_key_is_used_where_there_is_none_of_adlfs(
+def test_tritons_key_is_used_without_a_key_of_adlfs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(urls.TRITON_KEY, SECRET)
@@ -54,10 +54,10 @@ def test_tritons_key_is_used_where_there_is_none_of_adlfs(
     assert Store("as://account/container").fs.account == ("account", "")
 
 
-def test_the_connection_string_of_another_account_is_refused(
+def test_connection_string_of_another_account_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """adlfs would read and write there, whatever the URL names."""
+    """adlfs would use the account of the connection string, not that of the URL."""
     connection = (
         f"DefaultEndpointsProtocol=https;AccountName=other;AccountKey={SECRET};"
     )
@@ -74,7 +74,7 @@ def test_the_connection_string_of_another_account_is_refused(
 @pytest.mark.parametrize(
     "url", ["as://", "as://account", "as://account/", "as:///container/a"]
 )
-def test_a_url_without_account_or_container_is_refused(url: str) -> None:
+def test_url_without_account_or_container_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="no account and container"):
         Store(url)
     with (
@@ -84,7 +84,7 @@ def test_a_url_without_account_or_container_is_refused(url: str) -> None:
         pass
 
 
-def test_a_repository_may_be_at_tritons_url() -> None:
+def test_repository_is_published_at_tritons_url() -> None:
     with buckets.opened("as://account/container/out", writes=True) as mirror:
         (mirror.path / "net").mkdir()
         (mirror.path / "net" / "config.pbtxt").write_text("name: 'net'")

@@ -1,8 +1,8 @@
 """`python -m tests.tuning`: tune against brute force, over every configuration of two models.
 
 Each configuration is built, served and measured as `trt-build tune` does it. Then searches with a
-fifth of the trials run over that table. One measurement is noisy, so what the searches choose is
-measured again beside the best of the table, in turn, and the medians are compared. Run it on a host
+fifth of the trials run over that table. One measurement is noisy, so the chosen configurations and
+the best of the table are measured again alternately. Their medians are compared. Run it on a host
 without other load.
 
 `python -m tests.tuning network NAME` tunes a network of the benchmarks instead (network.py).
@@ -39,13 +39,13 @@ VALUES = Values(
 )
 SEEDS = 10
 BEST = 6
-"""How many of the best configurations of the table are measured again."""
+"""The number of best configurations of the table that are measured again."""
 ROUNDS = 4
-"""How often each of them is."""
+"""The number of repeated measurements of each."""
 
 
-class Wide(torch.nn.Module):
-    """Its weights are read once per batch, so batching increases throughput."""
+class LargeLinear(torch.nn.Module):
+    """A model whose weights are read once per batch, so batching increases throughput."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Wide(torch.nn.Module):
 
 
 class Convolutions(torch.nn.Module):
-    """The work grows with each row, so instances increase throughput."""
+    """A model whose work grows with each row, so instances increase throughput."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,13 +76,13 @@ class Convolutions(torch.nn.Module):
 
 
 MODELS = {
-    "wide": (Wide, "[batch, 1024]"),
+    "wide": (LargeLinear, "[batch, 1024]"),
     "convolutions": (Convolutions, "[batch, 3, 64, 64]"),
 }
 
 
 def write(folder: Path) -> None:
-    """The two models with their manifests."""
+    """Write the two models with their manifests."""
     torch.manual_seed(0)
     for name, (module, shape) in MODELS.items():
         torch.jit.script(module().eval()).save(str(folder / f"{name}.pt"))
@@ -92,8 +92,8 @@ def write(folder: Path) -> None:
         )
 
 
-def measured(spec: manifest.ModelSpec, options: TuneOptions) -> dict[str, Any]:
-    """All configurations of one model, what the queueing model proposes, what searches find."""
+def measure_model(spec: manifest.ModelSpec, options: TuneOptions) -> dict[str, Any]:
+    """All configurations of one model, the proposals of the queueing model, and search results."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "repository"
         folder.mkdir()
@@ -126,8 +126,8 @@ def measured(spec: manifest.ModelSpec, options: TuneOptions) -> dict[str, Any]:
 def searches(
     run: _Run, table: dict[Any, Trial], proposed: list[Configuration]
 ) -> dict[str, Any]:
-    """A search with a fifth of the trials for each seed, over the table; then the configurations
-    that they choose, and the best of the table, measured again.
+    """Search the table with a fifth of the trials for each seed. Then measure the chosen
+    configurations and the best of the table again.
     """
     trials = len(run.space) // 5
     chosen = [
@@ -171,17 +171,17 @@ def searches(
 
 
 def measure_from_table(table: dict[Any, Trial]) -> Measure:
-    """Measures by the table."""
+    """A measure function that reads the table."""
     return lambda configuration, by: table[key(configuration)]
 
 
 def score(trial: Trial) -> float:
-    """Of a trial that holds no limit: 0."""
+    """The score of a trial; 0 if it does not meet the limit."""
     return trial.score or 0.0
 
 
 def best(trials: list[Trial]) -> Trial:
-    """The one with the highest score."""
+    """The trial with the highest score."""
     return max(trials, key=score)
 
 
@@ -198,7 +198,7 @@ def main() -> None:
     options = TuneOptions(Goal(), VALUES, seconds=given.seconds, concurrency=(4, 16))
     with tempfile.TemporaryDirectory() as name:
         write(Path(name))
-        models = [measured(spec, options) for spec in manifest.load(Path(name))]
+        models = [measure_model(spec, options) for spec in manifest.load(Path(name))]
     data = {"seconds": round(time.monotonic() - began), "models": models}
     given.out.resolve().write_text(json.dumps(data, indent=1) + "\n")
     print(json.dumps({one["name"]: one["searches"] for one in models}, indent=1))

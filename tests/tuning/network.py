@@ -5,7 +5,7 @@ On a host with a GPU and Triton's TensorRT backend:
     export TRT_BUILD_TRITONSERVER=/tmp/trtb/tritonserver
     python -m tests.tuning network resnet50 --out "$OUT/resnet50.json"
 
-FILE is written anew after each trial, so a run that is ended early leaves its trials.
+FILE is rewritten after each trial, so an interrupted run keeps its trials.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from builder.tuning import Goal, Trial, Tuned, TuneOptions, Values, tune
 
 CONCURRENCY = (1, 8, 32, 64)
 ONE_ROW = ("p0-min",)
-"""The golden that is sent; it has one row."""
+"""The golden of the requests; it has one row."""
 
 
 def write(
@@ -42,8 +42,8 @@ def write(
     spec = network.spec
     shape = ", ".join(map(str, spec.shape))
     dims = "".join(
-        f"  {axis}: {{min: {low}, opt: {usual}, max: {high}}}\n"
-        for axis, (low, usual, high) in spec.dims.items()
+        f"  {axis}: {{min: {low}, opt: {opt}, max: {high}}}\n"
+        for axis, (low, opt, high) in spec.dims.items()
     )
     (folder / f"{name}.yaml").write_text(
         f"inputs: [{{name: {spec.name}, dtype: {spec.dtype}, shape: [{shape}]}}]\n"
@@ -68,7 +68,7 @@ def options(given: argparse.Namespace) -> TuneOptions:
 
 
 class Record:
-    """The written record: the trials as they are measured, then all results."""
+    """The record file: first the trials, at the end all results."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.file, self.began = given.out, time.monotonic()

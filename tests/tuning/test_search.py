@@ -1,4 +1,4 @@
-"""The search space of tune, its first trials, and how many trials find the optimum."""
+"""The search space of tune, its first trials, and the number of trials to the optimum."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_queueing_model_matches_known_formulas() -> None:
         assert queueing.latency(service, one, load / 0.01) == pytest.approx(expected)
     assert queueing.latency(service, one, 101.0) == math.inf
     assert queueing.erlang_c(1, 0.5) == pytest.approx(0.5)
-    assert queueing.erlang_c(2, 1.0) == pytest.approx(1 / 3), "of every textbook"
+    assert queueing.erlang_c(2, 1.0) == pytest.approx(1 / 3), "a textbook value"
     assert queueing.capacity(service, one, None) == pytest.approx(100.0, rel=1e-3)
     assert queueing.capacity(service, {**one, "instances": 4}, None) == pytest.approx(
         400, rel=1e-3
@@ -175,7 +175,7 @@ def test_configurations_are_measured_once(spec: manifest.ModelSpec) -> None:
 
 
 def test_search_finds_95_percent_of_the_optimum() -> None:
-    """With a fifth of the trials, over recorded measurements, for ten seeds of the search."""
+    """The search has a fifth of the trials, recorded measurements and ten seeds."""
     for model in json.loads(MEASURED.read_text())["models"]:
         names = [
             Dimension(name, tuple(values))

@@ -1,4 +1,4 @@
-"""The configuration that is chosen from given measurements, without a server."""
+"""The configuration that tune chooses from given measurements, without a server."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from builder.tuning.tune import BETTER, SAME, UNMET, _Run
 from tests.report.repositories import level
 
 DEFAULT = {"instances": 1, "max_batch": 8, "queue_delay_us": 0, "runtime": "plan"}
-Answer = Callable[[Configuration, int], tuple[float, float | None]]
+Measurement = Callable[[Configuration, int], tuple[float, float | None]]
 
 
-class Measured(_Run):
-    """A run whose loads are measured by a function: requests a second and p50 in milliseconds of a
-    configuration, for each time that it is measured. None: too few requests for a percentile.
+class FakeRun(_Run):
+    """A run whose measurements come from a function of the configuration and the number of earlier
+    measurements. It returns requests per second and p50 in milliseconds, or None for too few
+    requests.
     """
 
     def __init__(
-        self, spec: manifest.ModelSpec, options: TuneOptions, measure: Answer
+        self, spec: manifest.ModelSpec, options: TuneOptions, measure: Measurement
     ) -> None:
         super().__init__(spec, options, Settings(), Path("nowhere"), None, None)
         values = {"instances": (1, 2, 4), "runtime": ("plan", "torch")}
@@ -47,18 +48,18 @@ class Measured(_Run):
         yield found if latency else replace(found, latency_ms={})
 
 
-def tuned(folder: Path, result: Answer, **options: Any) -> Tuned:
+def tuned(folder: Path, result: Measurement, **options: Any) -> Tuned:
     return run(folder, result, **options).tuned()
 
 
-def run(folder: Path, result: Answer, **options: Any) -> Measured:
+def run(folder: Path, result: Measurement, **options: Any) -> FakeRun:
     (folder / "net.pt").touch()
     (folder / "net.yaml").write_text(
         "inputs: [{name: x, dtype: float32, shape: [batch, 4]}]\n"
         "dims: {batch: {min: 1, opt: 4, max: 8}}\n"
     )
     (spec,) = manifest.load(folder)
-    return Measured(spec, TuneOptions(**{"goal": Goal(), **options}), result)
+    return FakeRun(spec, TuneOptions(**{"goal": Goal(), **options}), result)
 
 
 def scale(configuration: Configuration, plan: float, torch: float) -> float:
@@ -68,7 +69,7 @@ def scale(configuration: Configuration, plan: float, torch: float) -> float:
 
 
 def test_best_is_chosen_by_repeated_measurements(tmp_path: Path) -> None:
-    """Four instances are best in the search by luck; two are best when measured again."""
+    """Four instances are best in the first measurement; two are best in repeated measurements."""
 
     def measure_one(configuration: Configuration, time: int) -> tuple[float, float]:
         count = int(configuration["instances"])
@@ -140,8 +141,8 @@ def test_latency_decides_at_a_fixed_rate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("default", "verdict"),
     [
-        ([8.0, None], SAME),  # not measured is not too slow
-        ([8.0, 30.0], SAME),  # 300 requests a second once are more than 150 twice
+        ([8.0, None], SAME),  # an unknown latency is not above the limit
+        ([8.0, 30.0], SAME),  # the default met the limit once with a higher rate
         ([30.0, 30.0], BETTER),
     ],
     ids=["unknown", "sometimes", "never"],
@@ -169,8 +170,8 @@ def test_best_must_beat_the_default_in_each_measurement(
     ("speed", "limits"),
     [
         ([2000.0], [1.0]),
-        ([800.0, 400.0, 400.0], [1.0, 2.0, 4.0]),  # the first one promised too much
-        ([10.0], [1.0]),  # a minute would be too few
+        ([800.0, 400.0, 400.0], [1.0, 2.0, 4.0]),  # the first rate was too high
+        ([10.0], [1.0]),  # even a minute has too few requests
     ],
 )
 def test_level_is_extended_until_the_percentile_is_known(

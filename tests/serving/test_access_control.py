@@ -1,4 +1,4 @@
-"""What changes the server is closed to its clients, unless they are allowed to."""
+"""Clients cannot change the server without a key."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def server(good: Path) -> Iterator[Server]:
-    with serve(good, http_port=0, grpc_port=0, metrics_port=0) as running:
+def server(valid_repository: Path) -> Iterator[Server]:
+    with serve(valid_repository, http_port=0, grpc_port=0, metrics_port=0) as running:
         yield running
 
 
@@ -34,7 +34,7 @@ def server(good: Path) -> Iterator[Server]:
         "/v2/cudasharedmemory/region/a/register",
     ],
 )
-def test_over_http_a_key_is_wanted(server: Server, path: str) -> None:
+def test_http_control_endpoint_requires_a_key(server: Server, path: str) -> None:
     for headers in ({}, {"trt-build": ""}, {"trt-build": "0" * 32}):
         connection = http.client.HTTPConnection(server.http_url, timeout=20)
         connection.request("POST", path, b"{}", headers)
@@ -55,7 +55,7 @@ def test_over_http_a_key_is_wanted(server: Server, path: str) -> None:
     ],
     ids=["log", "trace", "system memory", "CUDA memory"],
 )
-def test_over_grpc_a_key_is_wanted(
+def test_grpc_control_call_requires_a_key(
     server: Server, change: Callable[[Any], Any]
 ) -> None:
     with (
@@ -65,7 +65,7 @@ def test_over_grpc_a_key_is_wanted(
         change(client)
 
 
-def test_models_are_neither_loaded_nor_unloaded(server: Server) -> None:
+def test_clients_cannot_load_or_unload_models(server: Server) -> None:
     with triton_grpc.InferenceServerClient(server.grpc_url) as client:
         for act in (client.load_model, client.unload_model):
             with pytest.raises(InferenceServerException, match="is not allowed"):
@@ -73,7 +73,7 @@ def test_models_are_neither_loaded_nor_unloaded(server: Server) -> None:
         assert client.is_model_ready("scorer")
 
 
-def test_what_clients_need_stays_open(server: Server) -> None:
+def test_inference_config_and_statistics_need_no_key(server: Server) -> None:
     with triton_grpc.InferenceServerClient(server.grpc_url) as client:
         x = triton_grpc.InferInput("x", [2, 3], "FP32")
         x.set_data_from_numpy(np.ones((2, 3), np.float32))
@@ -86,7 +86,11 @@ def test_what_clients_need_stays_open(server: Server) -> None:
         )
 
 
-def test_refused_memory_names_the_option(server: Server, good: Path) -> None:
-    (parity,) = verify(good, server.http_url, None, repeat=0, shared_memory=["system"])
+def test_refused_shared_memory_names_the_option(
+    server: Server, valid_repository: Path
+) -> None:
+    (parity,) = verify(
+        valid_repository, server.http_url, None, repeat=0, shared_memory=["system"]
+    )
     assert not parity.passed
     assert "trt-build serve --allow-client-shm" in str(parity.as_dict())

@@ -1,6 +1,4 @@
-"""Other ranks and dtypes for the cases of `tests.lowering.cases`: the same graphs, fed with more
-than the usual.
-"""
+"""Inputs of other ranks and dtypes for the cases of `tests.lowering.cases`."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ _HALF, _LOW, _DOUBLE = torch.float16, torch.bfloat16, torch.float64
 
 
 def _elementwise(*dtypes: torch.dtype) -> list[Inputs]:
-    """No axes, no elements, five axes; and two axes in other dtypes."""
+    """Tensors of no axes, of no elements, of five axes, and of two axes in other dtypes."""
     shapes = [(), (0, 4), (2, 1, 3, 1, 2)]
     return [(floats(*shape) * 4,) for shape in shapes] + [
         ((floats(3, 4) * 4).to(dtype),) for dtype in dtypes
@@ -38,7 +36,7 @@ _ATTENTION: list[Inputs] = [
     (floats(2, 5, 8), floats(2, 6, 8), floats(2, 6, 3)),
     tuple(floats(2, 1, 3, 5, 8).to(_DOUBLE) for _ in range(3)),
 ]
-CORNERS: dict[str, list[Inputs]] = {
+CORNER_CASES: dict[str, list[Inputs]] = {
     "unpack-silu": _elementwise(_HALF, _LOW, _DOUBLE),
     "unpack-rsqrt": [(x.abs() + 1,) for (x,) in _elementwise(_HALF, _DOUBLE)]
     + [(_ints(torch.int64, 1, 4, 9),)],
@@ -127,7 +125,7 @@ CORNERS: dict[str, list[Inputs]] = {
         (floats(0, 3),),
     ],
 }
-# Where a pass has cases of which each wants its own kind of input, by the case's title.
+# For passes whose cases need different inputs, by the title of the case.
 BY_TITLE: dict[tuple[str, str], list[Inputs]] = {
     ("fold-sizes", "unpacked sizes"): [(floats(5, 1),), (floats(0, 2).to(_HALF),)],
     ("unpack-scaled-dot-product-attention", "bool mask"): [
@@ -171,7 +169,7 @@ BY_TITLE: dict[tuple[str, str], list[Inputs]] = {
         (floats(2, 4, 3, 5),),
     ],
     ("unify-convolutions", "conv transposed"): [(floats(3, 2, 1, 1),)],
-    ("fuse-linear", "whole numbers stay"): [
+    ("fuse-linear", "integers stay"): [
         (torch.tensor([1, 2, 3]),),
         (torch.ones(2, 2, 3, dtype=torch.int64),),
     ],

@@ -1,5 +1,5 @@
-"""Python numbers in a trace: the lowered graph and the file it saves answer in the dtype of the
-module, saved and loaded or not.
+"""Python numbers in a trace: the outputs of the lowered graph and of its file have the same dtype
+as the module's outputs, whether or not the trace was saved.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.torchscript.saving import saved
 
 
 class Holder(torch.nn.Module):
-    """Calls a function; `factor` is a buffer without axes, in float64."""
+    """Calls a function; `factor` is a float64 buffer without axes."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -29,34 +29,34 @@ class Holder(torch.nn.Module):
 
 
 PROGRAMS: dict[str, Callable[..., Any]] = {
-    "ids times a fraction": lambda self, x: x * 0.5,
-    "plus": lambda self, x: x + 0.5,
-    "plus, with alpha": lambda self, x: torch.add(x, 0.5, alpha=2),
-    "minus": lambda self, x: x - 0.5,
-    "from": lambda self, x: 1.5 - x,
-    "over": lambda self, x: x / 2.0,
-    "a folded chain": lambda self, x: (torch.arange(4) + 0.5) * 32 + x,
-    "a sum of no axes": lambda self, x: x.sum() * 0.5,
+    "mul": lambda self, x: x * 0.5,
+    "add": lambda self, x: x + 0.5,
+    "add with alpha": lambda self, x: torch.add(x, 0.5, alpha=2),
+    "sub": lambda self, x: x - 0.5,
+    "rsub": lambda self, x: 1.5 - x,
+    "div": lambda self, x: x / 2.0,
+    "folded constants": lambda self, x: (torch.arange(4) + 0.5) * 32 + x,
+    "sum of all": lambda self, x: x.sum() * 0.5,
     "half": lambda self, x: x.half() * 0.1,
-    "a tensor in the code": lambda self, x: x * torch.tensor(0.5, dtype=torch.float64),
-    "a whole number": lambda self, x: x * 3 + 2,
-    "a bool": lambda self, x: x * torch.tensor(True),
-    "a complex number": lambda self, x: (x * 2j).abs(),
-    "a buffer": lambda self, x: x * self.factor,
-    "a buffer and a sum of no axes": lambda self, x: x.float().sum() - self.factor,
-    "rounded": lambda self, x: torch.div(x, 2.5, rounding_mode="floor"),
-    "floor": lambda self, x: x // 2.5,
+    "tensor literal": lambda self, x: x * torch.tensor(0.5, dtype=torch.float64),
+    "int": lambda self, x: x * 3 + 2,
+    "bool": lambda self, x: x * torch.tensor(True),
+    "complex": lambda self, x: (x * 2j).abs(),
+    "buffer": lambda self, x: x * self.factor,
+    "sum of all minus buffer": lambda self, x: x.float().sum() - self.factor,
+    "div with rounding": lambda self, x: torch.div(x, 2.5, rounding_mode="floor"),
+    "floor division": lambda self, x: x // 2.5,
     "where": lambda self, x: torch.where(x > 1.5, x, 1.5),
     "sinusoids": lambda self, x: torch.sin(
         x[:, None] * torch.exp(torch.arange(0, 4, 2) * (-9.21 / 4))
     ),
-    "a masked mean": lambda self, x: (x * (x > 1)).sum() / ((x > 1).sum() + 1e-6),
+    "masked mean": lambda self, x: (x * (x > 1)).sum() / ((x > 1).sum() + 1e-6),
 }
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
-def test_numbers_of_a_trace_do_not_raise_the_dtype(
+def test_numbers_in_a_trace_do_not_promote_the_dtype(
     name: str, dtype: torch.dtype
 ) -> None:
     x = torch.arange(4).to(dtype)
@@ -70,14 +70,14 @@ def test_numbers_of_a_trace_do_not_raise_the_dtype(
     lowered.save(file)
     file.seek(0)
     outputs = {"graph": lowered.run(x)[0], "file": torch.jit.load(file)(x)[0]}
-    for where, output in outputs.items():
+    for source, output in outputs.items():
         torch.testing.assert_close(
-            output, expected, msg=lambda m, where=where: f"{where}: {m}"
+            output, expected, msg=lambda m, source=source: f"{source}: {m}"
         )
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_trace_that_was_not_saved_answers_alike(name: str) -> None:
+def test_unsaved_trace_matches_module(name: str) -> None:
     x = torch.arange(4)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -57,7 +57,7 @@ def test_in_place_model_is_one_torch_segment(models: Path, tmp_path: Path) -> No
     assert warning.startswith(
         "served by PyTorch only, with its in-place writes: aten::add_ writes in place"
     )
-    assert "test_as_written.py" in warning and "fix:" in warning
+    assert "test_in_place_writes.py" in warning and "fix:" in warning
 
 
 def test_require_full_rejects_the_in_place_model(models: Path, tmp_path: Path) -> None:
@@ -78,8 +78,8 @@ library.impl("bump", lambda x, by: [x.add_(by), None][1], "CompositeExplicitAuto
 
 @pytest.fixture
 def with_operator(models: Path) -> Path:
-    """`fused` and `ensemble` as the model above, and `bumped`, whose custom operator writes what it
-    is given and returns nothing.
+    """Two copies of the model above, and `bumped`, whose custom operator writes to its input and
+    returns nothing.
     """
     from builder.torchscript.libraries import load_libraries
 
@@ -110,9 +110,7 @@ def with_operator(models: Path) -> Path:
 @pytest.mark.live
 @pytest.mark.slow
 def test_served_outputs_match_the_module(with_operator: Path, tmp_path: Path) -> None:
-    """Of both layouts, and of an operator that writes and returns nothing: three models, one
-    server.
-    """
+    """One server has both layouts and the model with the custom operator."""
     layouts = {"bumped": "auto", "fused": "fused", "ensemble": "ensemble"}
     for name, layout in layouts.items():
         (result,) = build_repository(

@@ -1,4 +1,4 @@
-"""Decisions by a number of the whole batch prevent batching, which goldens may not show."""
+"""Outputs that depend on the whole batch prevent batching, even if goldens do not show it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from torch import Tensor, nn
 import builder
 from builder.pipeline.batching_safety import one_for_all
 from tests.repository import networks
-from tests.repository.test_cut import build
+from tests.repository.test_partition import build
 
 
 def above_the_mean(x: Tensor) -> Tensor:
     return (x > x.mean() * 2) * x
 
 
-def any_of_all(x: Tensor) -> Tensor:
+def any_of_the_batch(x: Tensor) -> Tensor:
     return torch.where((x > 0).any(), x, -x)
 
 
-def rounded_by_the_greatest(x: Tensor) -> Tensor:
+def rounded_by_the_maximum(x: Tensor) -> Tensor:
     return torch.round(x / x.abs().amax() * 127)
 
 
-def above_its_rows_mean(x: Tensor) -> Tensor:
+def above_the_row_mean(x: Tensor) -> Tensor:
     return (x > x.mean(-1, keepdim=True)) * x
 
 
@@ -38,7 +38,7 @@ def compares_sizes(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    "function", [above_the_mean, any_of_all, rounded_by_the_greatest]
+    "function", [above_the_mean, any_of_the_batch, rounded_by_the_maximum]
 )
 def test_whole_batch_decisions_are_detected(
     function: Callable[[Tensor], Tensor],
@@ -47,13 +47,13 @@ def test_whole_batch_decisions_are_detected(
     assert found is not None and "whole batch" in found
 
 
-@pytest.mark.parametrize("function", [above_its_rows_mean, compares_sizes])
+@pytest.mark.parametrize("function", [above_the_row_mean, compares_sizes])
 def test_independent_rows_are_batched(function: Callable[[Tensor], Tensor]) -> None:
     assert one_for_all(builder.lower(torch.jit.script(function).graph).graph) is None
 
 
 class Salient(nn.Module):
-    """The mean is computed in one segment and compared in another."""
+    """A model that computes a mean in one segment and compares with it in another."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.relu(x * 2) + 1

@@ -1,4 +1,4 @@
-"""torch's interpreter runs what lowering gives, also loops in loops."""
+"""torch's interpreter runs lowered graphs, also with nested loops."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Rebound(torch.nn.Module):
 
 
 class Counted(torch.nn.Module):
-    """As above, with a number."""
+    """Like `Rebound`, with a number."""
 
     def forward(self, x: Tensor, ids: Tensor) -> Tensor:
         count, q = 1, x * 2
@@ -39,7 +39,7 @@ class Counted(torch.nn.Module):
 
 
 class Limited(torch.nn.Module):
-    """A number that the outer loop returns, the inner one reads, and a branch sets again."""
+    """The outer loop returns a number that the inner loop reads and a branch sets again."""
 
     def forward(self, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         c, n, m = x * 2, x.size(0), 1
@@ -56,7 +56,7 @@ class Limited(torch.nn.Module):
     "module", [Rebound(), Counted(), Limited()], ids=["tensor", "number", "set again"]
 )
 @pytest.mark.parametrize("optimized", [True, False])
-def test_a_value_outlives_the_loop_that_reads_it(
+def test_value_survives_inner_loop_that_reads_it(
     module: torch.nn.Module, optimized: bool
 ) -> None:
     dims = {"n": (1, 4, 8)}

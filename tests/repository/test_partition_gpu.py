@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.live]
 
 MODELS = list(networks.CASES)
 QUICK = BuildOptions(optimization_level=0)
-"""Speed is not the question here."""
+"""The tests check outputs, not speed."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def served(
     models: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Served]:
-    """Both layouts take their plans from one store: they are built once."""
+    """Both layouts use plans of one store, so each plan is built once."""
     folder = tmp_path_factory.mktemp("served")
     results = build_repository(
         models,
@@ -74,10 +74,10 @@ def test_every_plan_runs_on_the_gpu(served: Served) -> None:
             parity.problems,
             [r.problems for r in parity.results if not r.passed],
         )
-        wanted = (
+        expected = (
             "plan" if ".tensorrt" in name else "torch" if ".torch" in name else "plan"
         )
-        assert wanted in (parity.answered_by or ""), (
+        assert expected in (parity.answered_by or ""), (
             name,
             parity.answered_by,
             parity.why,
@@ -87,7 +87,7 @@ def test_every_plan_runs_on_the_gpu(served: Served) -> None:
 
 def test_engines_in_branches_run_on_the_gpu(served: Served) -> None:
     if any(served.repository.glob("mixture.0.tensorrt.*")):
-        pytest.skip("an ensemble's torch step has the whole branch in it")
+        pytest.skip("in an ensemble the torch step has the complete branch")
     golden = read(served.repository / "mixture").goldens[0]
     client = GrpcClient(served.server.grpc_url, 60)
     record = describe(client, "mixture", golden.inputs)
@@ -122,7 +122,7 @@ BACKENDS = {"tensorrt_plan": "tensorrt", "pytorch_libtorch": "pytorch", "": "pyt
 def test_triton_accepts_the_configs_of_an_ensemble(
     models: Path, tmp_path: Path
 ) -> None:
-    """Each config is accepted as far as its backend's library, if this server lacks it.
+    """A config whose backend this server lacks is valid up to the missing library.
 
     The torch step is for the PyTorch backend unless the server is known to have none. Steps whose
     backend the server has are served in tests/serving/test_backend_gpu.py.

@@ -1,4 +1,4 @@
-"""Models in 8 bits or with float16 inputs and outputs, from the file to the published model."""
+"""Models in 8 bits or with float16 inputs and outputs, from the model file to publication."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ outputs: [y]
 """
 
 
-class Two(nn.Module):
-    """x [batch, 8] -> [batch, 8]"""
+class TwoLayers(nn.Module):
+    """Two linear layers: x [batch, 8] -> [batch, 8]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,16 +44,16 @@ class Two(nn.Module):
         return self.second(torch.relu(self.first(x)))
 
 
-class Normed(Two):
-    """Every row ends with norm 1, whatever comes in."""
+class BeyondFloat16(TwoLayers):
+    """A model whose outputs exceed the range of float16."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.second(torch.relu(self.first(x)))
         return y * 1e6
 
 
-class Branches(nn.Module):
-    """A part that TensorRT does not run between two products."""
+class PartlyConverted(nn.Module):
+    """A model with an operator between two products that TensorRT lacks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Branches(nn.Module):
 
 
 class LargeForUsers(nn.Module):
-    """Hidden values of `large` reach 1e5 only for inputs of about 50, which goldens lack.
+    """Values after `large` reach 1e5 only for inputs of about 50, which goldens lack.
 
     If partitioned, torch runs i0 before it.
     """
@@ -120,7 +120,9 @@ def test_quantized_layers_of_a_plain_model_are_reported(
     tmp_path: Path, precision: str, data: str
 ) -> None:
     result = build(
-        tmp_path, Two(), f"precision: {precision}\ncalibration: {{data: [{data}]}}\n"
+        tmp_path,
+        TwoLayers(),
+        f"precision: {precision}\ncalibration: {{data: [{data}]}}\n",
     )
     assert result.error is None and result.quantized is not None
     assert result.quantized["summary"].startswith(
@@ -143,7 +145,9 @@ def test_quantized_layers_of_a_plain_model_are_reported(
 def test_patterns_without_a_match_are_reported(tmp_path: Path, precision: str) -> None:
     text = f"precision: {precision}\ncalibration: {{data: [own.npz], skip: [frist/*, second/*]}}\n"
     result = build(
-        tmp_path, Two(), f'{text}keep_fp32: ["first/*", "*layernorm*", "third/*"]\n'
+        tmp_path,
+        TwoLayers(),
+        f'{text}keep_fp32: ["first/*", "*layernorm*", "third/*"]\n',
     )
     assert result.error is None
     skipped = (
@@ -162,21 +166,21 @@ def test_patterns_without_a_match_are_reported(tmp_path: Path, precision: str) -
 
 def test_patterns_match_layers_of_all_segments(tmp_path: Path) -> None:
     kept = 'precision: fp16\nkeep_fp32: ["first/*", "second/*"]\nfallback: {min_block_size: 1}\n'
-    result = build(tmp_path, Branches(), kept)
+    result = build(tmp_path, PartlyConverted(), kept)
     assert result.layout != "single"
     assert not [text for text in result.warnings if "keep_fp32" in text]
 
 
 def test_changed_calibration_data_cause_a_rebuild(tmp_path: Path) -> None:
     text = "precision: int8\ncalibration: {data: [own.npz]}\n"
-    build(tmp_path, Two(), text)
+    build(tmp_path, TwoLayers(), text)
     np.savez(tmp_path / "models/own.npz", x=np.ones((4, 8), np.float32))
     changed = build_repository(tmp_path / "models", tmp_path / "out", isolate=False)[0]
     assert changed.state == "built" and "calibration" in changed.because
 
 
 def test_missing_calibration_data_is_reported_with_key_and_line(tmp_path: Path) -> None:
-    error = build(tmp_path, Two(), "precision: int8\n").error
+    error = build(tmp_path, TwoLayers(), "precision: int8\n").error
     assert isinstance(error, UsageError)
     assert "requires calibration data" in str(error) and "calibration: {data:" in str(
         error.fix
@@ -200,7 +204,9 @@ def test_missing_calibration_data_is_reported_with_key_and_line(tmp_path: Path) 
 def test_arrays_that_do_not_match_the_inputs_are_rejected(
     tmp_path: Path, arrays: dict[str, Any], words: str
 ) -> None:
-    save(Two(), tmp_path / "net.pt", MANIFEST + "calibration: {data: [own.npz]}\n")
+    save(
+        TwoLayers(), tmp_path / "net.pt", MANIFEST + "calibration: {data: [own.npz]}\n"
+    )
     np.savez(tmp_path / "own.npz", **arrays)
     (spec,) = load(tmp_path)
     with pytest.raises(UsageError, match=words) as refused:
@@ -212,7 +218,7 @@ def test_arrays_with_different_batch_sizes_are_rejected(tmp_path: Path) -> None:
     text = MANIFEST.replace(
         "inputs:", "inputs:\n  - {name: other, dtype: float32, shape: [batch, 2]}"
     )
-    save(Two(), tmp_path / "net.pt", text + "calibration: {data: [own.npz]}\n")
+    save(TwoLayers(), tmp_path / "net.pt", text + "calibration: {data: [own.npz]}\n")
     np.savez(
         tmp_path / "own.npz",
         other=np.ones((9, 2), np.float32),
@@ -227,7 +233,9 @@ def test_arrays_with_different_batch_sizes_are_rejected(tmp_path: Path) -> None:
 
 
 def test_npz_content_in_npy_is_rejected_and_big_endian_is_read(tmp_path: Path) -> None:
-    save(Two(), tmp_path / "net.pt", MANIFEST + "calibration: {data: [own.npy]}\n")
+    save(
+        TwoLayers(), tmp_path / "net.pt", MANIFEST + "calibration: {data: [own.npy]}\n"
+    )
     np.save(tmp_path / "own.npy", np.full((4, 8), 0.5, ">f4"))
     (spec,) = load(tmp_path)
     ((tensor,),) = calibration.batches(spec, spec.calibration, ())
@@ -260,14 +268,14 @@ def test_empty_goldens_are_not_used_for_calibration(tmp_path: Path) -> None:
         + "precision: int8\ncalibration: {data: [goldens]}\n"
     )
     (tmp_path / "models").mkdir()
-    save(Two(), tmp_path / "models/net.pt", manifest)
+    save(TwoLayers(), tmp_path / "models/net.pt", manifest)
     (result,) = build_repository(tmp_path / "models", tmp_path / "out", isolate=False)
     assert result.error is None and result.quantized is not None
     assert result.quantized["summary"].startswith("8 bits in 2 of 2")
 
 
 def test_infinite_sqnr_is_null_in_json(tmp_path: Path) -> None:
-    model = Two()
+    model = TwoLayers()
     nn.init.zeros_(model.first.weight)
     result = build(tmp_path, model, "precision: int8\ncalibration: {data: [own.npz]}\n")
     assert result.quantized is not None
@@ -280,7 +288,11 @@ def test_infinite_sqnr_is_null_in_json(tmp_path: Path) -> None:
 
 
 def test_calibration_batches_have_at_most_the_optimum_size(tmp_path: Path) -> None:
-    save(Two(), tmp_path / "net.pt", MANIFEST + "calibration: {data: [a.npy, b.npz]}\n")
+    save(
+        TwoLayers(),
+        tmp_path / "net.pt",
+        MANIFEST + "calibration: {data: [a.npy, b.npz]}\n",
+    )
     np.save(tmp_path / "a.npy", np.zeros((10, 8), np.float32))
     np.savez(
         tmp_path / "b.npz",
@@ -294,7 +306,7 @@ def test_calibration_batches_have_at_most_the_optimum_size(tmp_path: Path) -> No
 
 def test_partitioned_model_is_quantized(tmp_path: Path) -> None:
     text = "precision: int8\ncalibration: {data: [own.npz]}\nfallback: {min_block_size: 1}\n"
-    result = build(tmp_path, Branches(), text)
+    result = build(tmp_path, PartlyConverted(), text)
     assert result.error is None and result.layout == "fused"
     assert result.quantized is not None and "2 of 2" in result.quantized["summary"]
 
@@ -303,7 +315,7 @@ def test_int8_model_outside_the_tolerance_is_not_published(tmp_path: Path) -> No
     text = (
         "precision: int8\ncalibration: {data: [own.npz]}\ntolerance: {noise: 1.0e-6}\n"
     )
-    result = build(tmp_path, Two(), text)
+    result = build(tmp_path, TwoLayers(), text)
     assert isinstance(result.error, ParityError) and "root mean square" in str(
         result.error
     )
@@ -312,7 +324,7 @@ def test_int8_model_outside_the_tolerance_is_not_published(tmp_path: Path) -> No
 
 def test_layers_kept_in_float32_are_not_quantized(tmp_path: Path) -> None:
     text = 'precision: int8\ncalibration: {data: [own.npz]}\nkeep_fp32: ["first/*"]\n'
-    result = build(tmp_path, Two(), text)
+    result = build(tmp_path, TwoLayers(), text)
     assert result.quantized is not None and "1 of 2" in result.quantized["summary"]
 
 
@@ -321,7 +333,7 @@ def test_io_fp16_applies_to_config_plan_goldens_and_lowered_file(
     tmp_path: Path, precision: str
 ) -> None:
     """Config, plan, goldens and lowered file agree with the module in float16."""
-    result = build(tmp_path, Two(), f"precision: {precision}\nio: fp16\n")
+    result = build(tmp_path, TwoLayers(), f"precision: {precision}\nio: fp16\n")
     assert result.error is None
     config = (tmp_path / "out/net/config.pbtxt").read_text()
     assert config.count("TYPE_FP16") >= 2 and "TYPE_FP32" not in config
@@ -332,9 +344,9 @@ def test_io_fp16_applies_to_config_plan_goldens_and_lowered_file(
     x = torch.from_numpy(golden["input:x"])
     (output,) = torch.jit.load(tmp_path / "out/net/1/lowered.pt")(x)
     assert output.dtype == torch.float16
-    truth = Two()(x.float()).half()
-    torch.testing.assert_close(torch.from_numpy(golden["output:y"]), truth)
-    torch.testing.assert_close(output, truth)
+    expected = TwoLayers()(x.float()).half()
+    torch.testing.assert_close(torch.from_numpy(golden["output:y"]), expected)
+    torch.testing.assert_close(output, expected)
 
 
 def test_io_fp16_input_reaches_the_first_product_without_casts(tmp_path: Path) -> None:
@@ -344,7 +356,7 @@ def test_io_fp16_input_reaches_the_first_product_without_casts(tmp_path: Path) -
     from builder.lowering import lower
     from builder.pipeline.reduced_precision import reduced
 
-    save(Two(), tmp_path / "net.pt", MANIFEST + "precision: fp16\nio: fp16\n")
+    save(TwoLayers(), tmp_path / "net.pt", MANIFEST + "precision: fp16\nio: fp16\n")
     (spec,) = load(tmp_path)
     module = torch.jit.load(spec.path)
     found = reduced(
@@ -363,7 +375,7 @@ def test_io_fp16_input_reaches_the_first_product_without_casts(tmp_path: Path) -
 
 
 def test_output_beyond_the_float16_range_is_rejected_by_name(tmp_path: Path) -> None:
-    error = build(tmp_path, Normed(), "io: fp16\n").error
+    error = build(tmp_path, BeyondFloat16(), "io: fp16\n").error
     assert (
         isinstance(error, UsageError)
         and "y reaches" in str(error)
@@ -373,7 +385,7 @@ def test_output_beyond_the_float16_range_is_rejected_by_name(tmp_path: Path) -> 
 
 def test_check_lists_every_product(tmp_path: Path) -> None:
     text = 'precision: int8\nio: fp16\ncalibration: {data: [goldens], skip: ["second/*"]}\n'
-    save(Two(), tmp_path / "net.pt", MANIFEST + text)
+    save(TwoLayers(), tmp_path / "net.pt", MANIFEST + text)
     shown = CliRunner().invoke(
         main, ["check", str(tmp_path), "--paranoid"], catch_exceptions=False
     )

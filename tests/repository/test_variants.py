@@ -14,16 +14,19 @@ from builder import build_repository, manifest
 from builder.pipeline import run
 from builder.repository import Kept, ModelResult, Settings, build_variant
 
-SERVED = {"instances": 3, "batching": {"max_queue_delay_us": 700, "preferred": [2]}}
+SERVING_OPTIONS = {
+    "instances": 3,
+    "batching": {"max_queue_delay_us": 700, "preferred": [2]},
+}
 MANIFEST = "inputs: [{name: x, dtype: float32, shape: [batch, 16]}]\noutputs: [y]\n"
 DIMS = "dims: {batch: {min: 1, opt: 2, max: 4}}\n"
-PIECES = 'fallback: {ops: ["aten::floor"], min_block_size: 1}\n'
+PARTITIONED = 'fallback: {ops: ["aten::floor"], min_block_size: 1}\n'
 LAYOUTS = {
     "single": "precision: fp16\n",
-    "fused": f"{PIECES}layout: fused\n",
-    "ensemble": f"{PIECES}layout: ensemble\n",
+    "fused": f"{PARTITIONED}layout: fused\n",
+    "ensemble": f"{PARTITIONED}layout: ensemble\n",
 }
-CHANGING = ("seconds", "because", "state")
+VARYING_FIELDS = ("seconds", "because", "state")
 """Fields of a build record that differ between equal builds."""
 Spec = manifest.ModelSpec
 
@@ -49,7 +52,7 @@ def spec_of(folder: Path, section: str) -> Spec:
 
 
 def files(repository: Path) -> dict[str, bytes | dict[str, Any]]:
-    """Every file of the models, by its name; the records without what differs between builds."""
+    """The content of every file by its path, records without the fields that differ."""
     return {
         path.relative_to(repository).as_posix(): _record(path)
         if path.name == "trt-build.json"
@@ -62,7 +65,7 @@ def files(repository: Path) -> dict[str, bytes | dict[str, Any]]:
 def _record(path: Path) -> dict[str, Any]:
     record: dict[str, Any] = json.loads(path.read_text())
     record["result"] = {
-        k: v for k, v in record.get("result", {}).items() if k not in CHANGING
+        k: v for k, v in record.get("result", {}).items() if k not in VARYING_FIELDS
     }
     for one in record["result"].get("lowering", ()):
         one.pop("seconds")
@@ -103,18 +106,18 @@ def test_kept_variant_equals_a_full_build(
 ) -> None:
     spec = spec_of(tmp_path, LAYOUTS[layout])
     settings = Settings(store=tmp_path / "store", edits="overwrite")
-    variant(
-        spec, tmp_path / "first", None, settings
-    )  # the store has the plans of all others
+    variant(spec, tmp_path / "first", None, settings)  # fills the store with the plans
     built.clear()
     kept = Kept(tmp_path / "kept")
     first = variant(spec, tmp_path / "kept-repository", kept, settings)
     assert first.layout == layout and len(built) == 1
-    again = variant(spec, tmp_path / "kept-repository", kept, settings, **SERVED)
-    assert len(built) == 1, "nothing was built or checked again"
-    variant(spec, tmp_path / "built-repository", None, settings, **SERVED)
+    again = variant(
+        spec, tmp_path / "kept-repository", kept, settings, **SERVING_OPTIONS
+    )
+    assert len(built) == 1, "nothing is built or checked again"
+    variant(spec, tmp_path / "built-repository", None, settings, **SERVING_OPTIONS)
     assert len(built) == 2
-    one, other = (files(tmp_path / f"{way}-repository") for way in ("kept", "built"))
+    one, other = (files(tmp_path / f"{kind}-repository") for kind in ("kept", "built"))
     steps = [
         name for name in one if name not in other and name.split("/")[0].count(".")
     ]
@@ -168,12 +171,12 @@ def test_changed_file_causes_a_rebuild(tmp_path: Path, built: list[str]) -> None
 
 
 def test_second_variant_in_a_worker_is_only_published(tmp_path: Path) -> None:
-    """In worker processes, as in `tune`: the second build has only the publication phase."""
+    """In worker processes, as in `tune`, the second build has only the publication phase."""
     spec, kept = spec_of(tmp_path, LAYOUTS["single"]), Kept(tmp_path / "kept")
     settings = Settings(edits="overwrite")
     first = build_variant(spec, tmp_path / "repository", settings, kept=kept)
     assert first.ok and "goldens" in first.seconds
-    changed = manifest.variant(spec, SERVED)
+    changed = manifest.variant(spec, SERVING_OPTIONS)
     again = build_variant(changed, tmp_path / "repository", settings, kept=kept)
     assert again.ok and set(again.seconds) == {"publish"} and again.state == "reused"
     models = build_repository(tmp_path, tmp_path / "repository", settings)

@@ -1,5 +1,5 @@
-"""The phase as a whole: deterministic, linear, traced, transformers in every guise, and models that
-keep shapes out of the graph.
+"""Lowering as a whole: deterministic output, digests, the trace of the passes, and encoders and
+attention of torch.nn.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _saved(module: nn.Module) -> bytes:
     return buffer.getvalue()
 
 
-def test_the_same_file_gives_the_same_text_in_another_process(tmp_path: Path) -> None:
+def test_lowering_is_deterministic_across_processes(tmp_path: Path) -> None:
     torch.manual_seed(0)
     file = tmp_path / "model.pt"
     file.write_bytes(_saved(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)))
@@ -40,18 +40,18 @@ def test_the_same_file_gives_the_same_text_in_another_process(tmp_path: Path) ->
         " print(l.text)"
     )
     seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
-    there = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         capture_output=True,
         check=True,
         text=True,
         env={**os.environ, "PYTHONHASHSEED": seed},
     ).stdout
-    here = builder.lower(torch.jit.load(file))
-    assert there == f"{here.digest}\n{here.text}\n" and len(there) > 1000
+    lowered = builder.lower(torch.jit.load(file))
+    assert printed == f"{lowered.digest}\n{lowered.text}\n" and len(printed) > 1000
 
 
-def test_the_digest_knows_the_weights() -> None:
+def test_digest_depends_on_weights() -> None:
     one, other = (
         builder.lower(torch.jit.script(nn.Linear(30, 30).eval())) for _ in range(2)
     )
@@ -70,8 +70,8 @@ _SAME_BYTES = {
 
 
 @pytest.mark.parametrize("other", _SAME_BYTES)
-def test_the_digest_knows_dtype_and_shape(other: str) -> None:
-    """The text is the same on purpose: constants inside a list are not shown."""
+def test_digest_depends_on_dtype_and_shape(other: str) -> None:
+    """The texts are equal, because they do not show constants inside a list."""
 
     def digest(weight: torch.Tensor) -> str:
         graph = torch._C.parse_ir("graph(%x : Tensor):\n  return (%x)")
@@ -84,7 +84,7 @@ def test_the_digest_knows_dtype_and_shape(other: str) -> None:
     assert digest(_SAME_BYTES[other]) == digest(_SAME_BYTES[other].clone())
 
 
-def test_the_digest_knows_the_scale_of_a_quantized_weight() -> None:
+def test_digest_depends_on_scale_of_quantized_weight() -> None:
     digests = set()
     for scale, zero_point in ((0.5, 0), (0.25, 0), (0.5, 1)):
         graph = torch._C.parse_ir("graph(%x : Tensor):\n  return (%x)")
@@ -96,7 +96,7 @@ def test_the_digest_knows_the_scale_of_a_quantized_weight() -> None:
     assert len(digests) == 3
 
 
-def test_a_traced_graph_does_not_keep_the_shapes_of_its_example() -> None:
+def test_traced_graph_keeps_no_shapes_of_its_example() -> None:
     def f(x):
         return x.view(x.size(0), x.size(1) * 2, -1).expand(x.size(0), x.size(1) * 2, -1)
 
@@ -109,7 +109,9 @@ def test_a_traced_graph_does_not_keep_the_shapes_of_its_example() -> None:
 
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("how", ["script", "trace"])
-def test_encoder_layers_with_a_padding_mask(norm_first: bool, how: str) -> None:
+def test_encoder_layers_with_padding_mask_match_torch(
+    norm_first: bool, how: str
+) -> None:
     class Padded(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -141,7 +143,7 @@ def test_encoder_layers_with_a_padding_mask(norm_first: bool, how: str) -> None:
     )
 
 
-class _Packed(nn.Module):
+class _NestedTensorEncoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
@@ -151,24 +153,26 @@ class _Packed(nn.Module):
         return self.encoder(x, src_key_padding_mask=padding)
 
 
-def test_an_encoder_that_may_pack_its_batch_computes_the_dense_form() -> None:
-    """Where a position is padding it gives no zeros: nobody reads those."""
+def test_scripted_encoder_with_nested_tensors_computes_dense_form() -> None:
+    """Padded positions are not zeros as in torch; models do not use them."""
     torch.manual_seed(1)
-    model, x = _Packed().eval(), torch.randn(2, 5, 8)
+    model, x = _NestedTensorEncoder().eval(), torch.randn(2, 5, 8)
     padding = torch.tensor([[False, False, False, True, True], [False] * 5])
     lowered = builder.lower(torch.jit.script(model))
     with torch.no_grad():
-        got, want = lowered.run(x, padding)[0], model(x, padding)
-    torch.testing.assert_close(got[~padding], want[~padding], rtol=1e-4, atol=1e-5)
+        output, expected_output = lowered.run(x, padding)[0], model(x, padding)
+    torch.testing.assert_close(
+        output[~padding], expected_output[~padding], rtol=1e-4, atol=1e-5
+    )
 
 
-def test_an_encoder_that_certainly_packs_its_batch_is_refused_with_the_way_out() -> (
-    None
-):
+def test_traced_encoder_with_nested_tensors_is_refused_with_fix() -> None:
     padding = torch.tensor([[False, False, False, True, True], [False] * 5])
     with torch.no_grad():
         traced = torch.jit.trace(
-            _Packed().eval(), (torch.randn(2, 5, 8), padding), check_trace=False
+            _NestedTensorEncoder().eval(),
+            (torch.randn(2, 5, 8), padding),
+            check_trace=False,
         )
     with pytest.raises(
         LoweringError, match="packs its batch as nested tensors"
@@ -180,7 +184,7 @@ def test_an_encoder_that_certainly_packs_its_batch_is_refused_with_the_way_out()
     )
 
 
-def test_attention_that_drops_weights_is_refused_with_its_line() -> None:
+def test_attention_dropout_is_refused_with_source_line() -> None:
     def f(q):
         return nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.3)
 
@@ -188,12 +192,12 @@ def test_attention_that_drops_weights_is_refused_with_its_line() -> None:
         builder.convert(
             torch.jit.script(f).graph, [TensorSpec("float32", (1, 2, 4, 8))]
         )
-    assert "test_phase.py" in str(
+    assert "test_pipeline.py" in str(
         caught.value
     ) and "dropout_p=self.p if self.training" in str(caught.value)
 
 
-def test_scripted_attention_is_straight_when_the_inputs_are_described() -> None:
+def test_scripted_attention_with_specs_has_no_branches() -> None:
     class Attention(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -209,7 +213,7 @@ def test_scripted_attention_is_straight_when_the_inputs_are_described() -> None:
     torch.testing.assert_close(lowered.run(x, y)[0], module(x, y), rtol=1e-4, atol=1e-5)
 
 
-def test_trace_stops_at_the_given_pass_and_shows_changes(tmp_path: Path) -> None:
+def test_trace_ends_at_stop_after_and_shows_changes(tmp_path: Path) -> None:
     module = torch.jit.script(
         nn.Sequential(nn.Linear(4, 4), nn.SiLU(), nn.Dropout()).eval()
     )
@@ -231,13 +235,13 @@ def test_trace_stops_at_the_given_pass_and_shows_changes(tmp_path: Path) -> None
     assert "aten::sigmoid" in files[-1].read_text()
 
 
-def test_an_unknown_pass_is_a_usage_error_with_the_names() -> None:
+def test_unknown_pass_raises_usage_error_with_names() -> None:
     with pytest.raises(UsageError, match="no pass 'fuse-everything'") as caught:
         builder.lower(torch.jit.script(nn.ReLU()), stop_after="fuse-everything")
     assert "unpack-silu" in caught.value.fix
 
 
-def test_a_cell_with_given_states() -> None:
+def test_lstm_cell_with_state_inputs_matches_torch() -> None:
     class Stepped(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -250,17 +254,17 @@ def test_a_cell_with_given_states() -> None:
         torch.jit.script(Stepped().eval()),
         (torch.randn(2, 6), torch.randn(2, 4), torch.randn(2, 4)),
     )
-    for got, want in zip(
+    for output, expected_output in zip(
         builder.lower(module).run(*inputs), module(*inputs), strict=True
     ):
-        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(output, expected_output)
 
 
 @pytest.mark.parametrize(
     "dtype", [torch.int64, torch.float64, torch.float16, torch.float32]
 )
-def test_a_sum_of_any_dtype_behind_a_product(dtype: torch.dtype) -> None:
-    """A linear takes a bias of its weight's dtype only."""
+def test_sum_after_matmul_fuses_only_with_equal_dtype(dtype: torch.dtype) -> None:
+    """The bias of a linear must have the dtype of its weight."""
     weight, more = torch.randn(4, 3), torch.arange(3).to(dtype)
     x = torch.randn(2, 4)
     traced = torch.jit.trace(lambda x: x @ weight + more, x, check_trace=False)
@@ -270,7 +274,7 @@ def test_a_sum_of_any_dtype_behind_a_product(dtype: torch.dtype) -> None:
     assert bool(lowered.graph.findNode("aten::add", True)) is not fused
 
 
-def test_the_trace_begins_with_the_steps_before_the_passes() -> None:
+def test_trace_begins_with_steps_before_the_passes() -> None:
     module = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval())
     lowered = builder.lower(module, stop_after="lower-graph", keep_text=True)
     freeze, lower_graph = lowered.trace

@@ -1,4 +1,4 @@
-"""Packed sequences whose rows depend on each other prevent batching, which goldens may not show."""
+"""Packed sequences with dependent rows are not batched, even if goldens do not show it."""
 
 from __future__ import annotations
 

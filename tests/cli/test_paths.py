@@ -1,4 +1,4 @@
-"""URLs where a command takes none, and options that need folders of this machine."""
+"""Paths and URLs that a command refuses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ URL = "sftp://me:hunter22@host/folder"
         ),
     ],
 )
-def test_urls_are_refused_with_exit_code_2_and_not_shown_with_a_password(
+def test_refused_url_exits_with_2_and_hides_its_password(
     small: Path,
     run: Callable[..., Result],
     words: list[str],
@@ -46,7 +46,7 @@ def test_urls_are_refused_with_exit_code_2_and_not_shown_with_a_password(
     assert not (small.parent / "out").exists()
 
 
-def test_the_folder_of_a_published_model_is_no_repository(
+def test_folder_of_a_published_model_is_refused_as_repository(
     small: Path, run: Callable[..., Result]
 ) -> None:
     model = small.parent / "out" / "net"
@@ -60,7 +60,7 @@ def test_the_folder_of_a_published_model_is_no_repository(
 
 
 @pytest.mark.parametrize("words", [["repo", "models", "--out", ""], ["serve", ""]])
-def test_an_empty_path_is_not_the_working_directory(
+def test_empty_path_is_a_usage_error(
     small: Path,
     run: Callable[..., Result],
     words: list[str],

@@ -1,6 +1,4 @@
-"""What stands around a computation is dropped: contexts, forks; objects that hold values are
-refused by name.
-"""
+"""Context managers and forks are removed. Objects of other classes are refused by name."""
 
 from __future__ import annotations
 
@@ -13,8 +11,8 @@ from builder.errors import LoweringError
 from builder.lowering import ir
 
 
-class Quiet(nn.Module):
-    """A branch within contexts, one in the other."""
+class NestedContexts(nn.Module):
+    """Nested context managers around a branch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +28,7 @@ class Quiet(nn.Module):
 
 
 class Forked(nn.Module):
-    """A method with an argument, a module, and a list of what is awaited."""
+    """Forks a method with an argument, a module, and a list of modules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,23 +39,23 @@ class Forked(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         one, pair = torch.jit.fork(self.other, x), torch.jit.fork(self.scaled, x, 2)
-        some = [torch.jit.fork(self.layer, x * i) for i in range(3)]
+        tasks = [torch.jit.fork(self.layer, x * i) for i in range(3)]
         a, b = torch.jit.wait(pair)
         parts = [a, b, torch.jit.wait(one)]
-        for each in some:
-            parts.append(torch.jit.wait(each))
+        for task in tasks:
+            parts.append(torch.jit.wait(task))
         return torch.cat(parts)
 
 
-@pytest.mark.parametrize("kind", [Quiet, Forked])
-def test_what_stands_around_is_dropped(kind: type[nn.Module]) -> None:
-    """`with` was told as state of the module, and a fork ended the verifier."""
+@pytest.mark.parametrize("kind", [NestedContexts, Forked])
+def test_context_managers_and_forks_are_removed(kind: type[nn.Module]) -> None:
+    """`with` was reported as state of the module, and a fork stopped the verifier."""
     torch.manual_seed(0)
     scripted = torch.jit.script(kind().eval())
     lowered = builder.lower(scripted)
     for x in (torch.ones(2, 4), -torch.ones(1, 4)):
         torch.testing.assert_close(lowered.run(x)[0], scripted(x))
-    gone = (
+    removed = (
         "prim::CreateObject",
         "prim::Enter",
         "prim::Exit",
@@ -65,16 +63,16 @@ def test_what_stands_around_is_dropped(kind: type[nn.Module]) -> None:
         "prim::fork",
         "aten::wait",
     )
-    assert not ir.nodes_of(lowered.graph, *gone)
+    assert not ir.nodes_of(lowered.graph, *removed)
 
 
-def test_a_function_that_is_given_as_a_graph() -> None:
+def test_function_graph_with_context_manager_is_lowered() -> None:
     @torch.jit.script
-    def quiet(x: Tensor) -> Tensor:
+    def without_gradients(x: Tensor) -> Tensor:
         with torch.no_grad():
             return x * 2
 
-    lowered = builder.lower(quiet.inlined_graph)
+    lowered = builder.lower(without_gradients.inlined_graph)
     torch.testing.assert_close(lowered.run(torch.ones(3))[0], torch.full((3,), 2.0))
 
 
@@ -115,11 +113,11 @@ class OldAutocast(nn.Module):
         (OldAutocast(), "autocast", "manifest"),
     ],
 )
-def test_an_object_is_refused_by_its_name(
+def test_object_of_torchscript_class_is_refused_by_name(
     module: nn.Module, name: str, fix: str
 ) -> None:
     with pytest.raises(
         LoweringError, match=rf"an object of the class \S*\.{name} is created"
     ) as error:
         builder.lower(torch.jit.script(module))
-    assert "test_regions.py:" in error.value.where and fix in error.value.fix
+    assert "test_contexts.py:" in error.value.where and fix in error.value.fix

@@ -1,5 +1,5 @@
-"""The manifest's `triton:` section on real servers: overload is rejected with the configured error,
-priorities, the response cache, the rate limiter, and several hundred generated sections.
+"""The manifest's `triton:` section on real servers: queue policies, priorities, the response cache,
+the rate limiter, and several hundred generated sections.
 """
 
 from __future__ import annotations
@@ -33,13 +33,18 @@ pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 SECONDS = 1.0
-"""How long the slow model computes."""
+"""The time that the slow model takes."""
 
 
-def net(name: str, added: int = 1, keep: int = 0, **section: Any) -> ModelArtifact:
+def net(name: str, offset: int = 1, keep: int = 0, **section: Any) -> ModelArtifact:
     inputs = (tensor("x", "float32", "batch", 2),)
     made = artifact(
-        Raise(added), inputs, ("y",), name=name, serve_as="python", triton=section
+        Raise(offset),
+        inputs,
+        ("y",),
+        name=name,
+        serve_as="python",
+        triton=section,
     )
     return replace(made, spec=replace(made.spec, versions=Versions(keep=keep)))
 
@@ -61,7 +66,7 @@ def slow(repository: Path, name: str, **section: Any) -> None:
 
 
 class Request(threading.Thread):
-    """One request of two rows, the largest batch of the slow model, and what became of it."""
+    """One request of two rows, the largest batch of the slow model, with its result."""
 
     def __init__(
         self, server: Server, model: str, kind: str = "grpc", **options: Any
@@ -87,7 +92,7 @@ class Request(threading.Thread):
         self.ended = time.monotonic()
 
 
-def joined(requests: list[Request]) -> list[Request]:
+def join_all(requests: list[Request]) -> list[Request]:
     for request in requests:
         request.join()
     return requests
@@ -115,33 +120,34 @@ def test_overload_is_rejected_with_the_configured_error(tmp_path: Path) -> None:
     with serve(tmp_path, **FREE) as server:
         first = Request(server, "slow")
         time.sleep(SECONDS / 4)
-        usual = [Request(server, "slow", kind) for kind in ("http", "grpc") * 6]
+        regular = [Request(server, "slow", kind) for kind in ("http", "grpc") * 6]
         time.sleep(SECONDS / 4)
         urgent = [Request(server, "slow", priority=1) for _ in range(3)]
-        joined([first, *usual, *urgent])
-    rejected = [one.error for one in usual if one.error]
+        join_all([first, *regular, *urgent])
+    rejected = [one.error for one in regular if one.error]
     full = [error for error in rejected if "Exceeds maximum queue size" in error]
     assert len(full) >= 8, rejected
     assert {error[:3] for error in full} == {"503", "Sta"}
     assert any(error.startswith("StatusCode.UNAVAILABLE") for error in full)
     late = [error for error in rejected if "Request timeout expired" in error]
-    assert late and len(late) + len(full) == len(rejected), (
-        "three urgent ones come first"
-    )
-    answered = [one for one in (first, *usual, *urgent) if not one.error]
+    assert late and len(late) + len(full) == len(rejected), "urgent requests come first"
+    answered = [one for one in (first, *regular, *urgent) if not one.error]
     assert {one.answer for one in answered} == {1.0}
     assert not any(one.error for one in urgent)
-    behind = [one.ended for one in usual if not one.error]
-    assert sum(one.ended < min(behind, default=time.monotonic()) for one in urgent) >= 2
+    regular_ends = [one.ended for one in regular if not one.error]
+    assert (
+        sum(one.ended < min(regular_ends, default=time.monotonic()) for one in urgent)
+        >= 2
+    )
 
 
-def hits(server: Server, name: str) -> int:
+def cache_hits(server: Server, name: str) -> int:
     with closing(triton_http.InferenceServerClient(server.http_url)) as client:
         found = client.get_inference_statistics(name)["model_stats"]
     return sum(int(one["inference_stats"]["cache_hit"]["count"]) for one in found)
 
 
-def test_cached_responses_are_those_of_the_version_that_is_served(
+def test_cached_responses_belong_to_the_served_version(
     tmp_path: Path,
 ) -> None:
     served, cache = tmp_path / "served", {"response_cache": {"enable": True}}
@@ -151,40 +157,42 @@ def test_cached_responses_are_those_of_the_version_that_is_served(
     mode: dict[str, Any] = {"explicit": True, "models": ["*"], "response_cache": 8}
     with serve(served, **FREE, **mode) as server:
         answers = [
-            one.answer for _ in range(3) for one in joined([Request(server, "net")])
+            one.answer for _ in range(3) for one in join_all([Request(server, "net")])
         ]
-        assert answers == [1.0] * 3 and hits(server, "net") == 2
+        assert answers == [1.0] * 3 and cache_hits(server, "net") == 2
         history.promote(tmp_path / "new/net", served)
         control.update(server.http_url, served / "net", drain=0)
         answers = [
-            one.answer for _ in range(2) for one in joined([Request(server, "net")])
+            one.answer for _ in range(2) for one in join_all([Request(server, "net")])
         ]
-        assert answers == [5.0] * 2 and hits(server, "net") == 1
+        assert answers == [5.0] * 2 and cache_hits(server, "net") == 1
     with serve(served, **FREE) as server:  # without a response cache
-        joined([Request(server, "net")])
-        joined([Request(server, "net")])
-        assert hits(server, "net") == 0
+        join_all([Request(server, "net")])
+        join_all([Request(server, "net")])
+        assert cache_hits(server, "net") == 0
 
 
-def test_triton_answers_for_a_replaced_model_of_the_same_version(
+def test_cache_is_stale_after_replacement_without_a_new_version(
     tmp_path: Path,
 ) -> None:
-    """Why a manifest with a response cache needs `versions`."""
+    """A manifest with a response cache therefore needs `versions`."""
     served, cache = tmp_path / "served", {"response_cache": {"enable": True}}
     publish(net("net", 1, **cache), served)
     assert features.stale(served) == ["net"]
     mode: dict[str, Any] = {"explicit": True, "models": ["*"], "response_cache": 8}
     with serve(served, **FREE, **mode) as server:
-        joined([Request(server, "net")])
+        join_all([Request(server, "net")])
         publish(net("net", 5, **cache), served)
         control.update(server.http_url, served / "net", drain=0)
-        (found,) = joined([Request(server, "net")])
+        (found,) = join_all([Request(server, "net")])
     assert found.answer == 1.0
 
 
 @pytest.mark.parametrize("limited", [True, False])
-def test_instances_wait_for_their_resources(tmp_path: Path, limited: bool) -> None:
-    """Two models need the same one resource, so one of them computes at a time."""
+def test_instances_wait_for_rate_limiter_resources(
+    tmp_path: Path, limited: bool
+) -> None:
+    """Two models need the same resource, so only one of them runs at a time."""
     limiter = {
         "rate_limiter": {"resources": [{"name": "R", "global": True, "count": 1}]}
     }
@@ -192,9 +200,9 @@ def test_instances_wait_for_their_resources(tmp_path: Path, limited: bool) -> No
     for name in ("one", "other"):
         slow(tmp_path, name, instance_group=[group])
     with serve(tmp_path, **FREE) as server:
-        joined([Request(server, name) for name in ("one", "other")])
+        join_all([Request(server, name) for name in ("one", "other")])
         begun = time.monotonic()
-        both = joined([Request(server, name) for name in ("one", "other")])
+        both = join_all([Request(server, name) for name in ("one", "other")])
         took = time.monotonic() - begun
     assert {one.answer for one in both} == {1.0}
     assert (took > 1.9 * SECONDS) == limited
@@ -202,7 +210,7 @@ def test_instances_wait_for_their_resources(tmp_path: Path, limited: bool) -> No
 
 SECTIONS, PARTS = 300, 6
 ENSEMBLES = 30
-"""Every so many sections, one of an ensemble."""
+"""One section of an ensemble follows this number of sections."""
 TRIVIAL = """
 import triton_python_backend_utils as utils
 
@@ -213,50 +221,52 @@ class TritonPythonModel:
 """
 
 
-def policy(draw: random.Random) -> dict[str, Any]:
+def random_policy(draw: random.Random) -> dict[str, Any]:
     fields = {
         "timeout_action": draw.choice(["REJECT", "DELAY"]),
         "default_timeout_microseconds": draw.choice([0, 60_000_000]),
         "allow_timeout_override": draw.random() < 0.5,
         "max_queue_size": draw.choice([0, 1, 100]),
     }
-    return some(draw, fields)
+    return random_subset(draw, fields)
 
 
-def some(draw: random.Random, fields: dict[str, Any]) -> dict[str, Any]:
+def random_subset(draw: random.Random, fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if draw.random() < 0.6}
 
 
-def batcher(draw: random.Random) -> dict[str, Any]:
+def random_batching(draw: random.Random) -> dict[str, Any]:
     if draw.random() < 0.2:
         return {
             "preserve_ordering": True,
             "default_queue_policy": {"max_queue_size": 9},
         }
-    found = some(draw, {"default_queue_policy": policy(draw)})
+    found = random_subset(draw, {"default_queue_policy": random_policy(draw)})
     if levels := draw.choice([0, 2, 5]):
         found |= {
             "priority_levels": levels,
             "default_priority_level": draw.randint(1, levels),
         }
-        found["priority_queue_policy"] = {draw.randint(1, levels): policy(draw)}
+        found["priority_queue_policy"] = {draw.randint(1, levels): random_policy(draw)}
     return found
 
 
-def group(draw: random.Random, number: int) -> dict[str, Any]:
+def random_group(draw: random.Random, number: int) -> dict[str, Any]:
     is_global = draw.random() < 0.5  # the same for all models with this resource
     resources = [{"name": f"R{number}{is_global}", "global": is_global, "count": 1}]
-    limiter = some(draw, {"resources": resources, "priority": draw.randint(1, 3)})
+    limiter = random_subset(
+        draw, {"resources": resources, "priority": draw.randint(1, 3)}
+    )
     fields = {
         "name": f"g{number}",
         "count": draw.randint(1, 2),
         "rate_limiter": limiter,
     }
-    return {"kind": "KIND_CPU", **some(draw, fields)}
+    return {"kind": "KIND_CPU", **random_subset(draw, fields)}
 
 
-def section(seed: int) -> dict[str, Any]:
-    """A section with fields of all kinds that a server without a GPU takes."""
+def random_section(seed: int) -> dict[str, Any]:
+    """A section with fields of every kind that a server without a GPU accepts."""
     draw = random.Random(seed)
     pinned = {"enable": draw.random() < 0.5}
     fields = {
@@ -270,7 +280,7 @@ def section(seed: int) -> dict[str, Any]:
         "response_cache": {"enable": draw.random() < 0.5},
         "metric_tags": {f"tag{draw.randint(1, 3)}": draw.choice(["a", "a b", ""])},
         "parameters": {"mine": {"string_value": draw.choice(["", "x", "é"])}},
-        "optimization": some(
+        "optimization": random_subset(
             draw,
             {
                 "priority": draw.choice(["PRIORITY_MAX", "PRIORITY_MIN"]),
@@ -281,25 +291,27 @@ def section(seed: int) -> dict[str, Any]:
                 "graph": {"level": 1},
             },
         ),
-        "dynamic_batching": batcher(draw),
-        "instance_group": [group(draw, number) for number in range(draw.randint(1, 2))],
+        "dynamic_batching": random_batching(draw),
+        "instance_group": [
+            random_group(draw, number) for number in range(draw.randint(1, 2))
+        ],
     }
-    return some(draw, fields)
+    return random_subset(draw, fields)
 
 
 @pytest.fixture(scope="module")
 def sections(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
-    """A server with the cache and the rate limiter, and the repository of all sections."""
+    """A server with response cache and rate limiter, and a repository with all sections."""
     repository = tmp_path_factory.mktemp("sections")
     inputs = (tensor("x", "float32", "batch", 2),)
     made = artifact(Affine(), inputs, ("y",), serve_as="python")
     for seed in range(SECTIONS):
-        spec = replace(made.spec, name=f"net{seed}", triton=section(seed))
+        spec = replace(made.spec, name=f"net{seed}", triton=random_section(seed))
         folder = publish(replace(made, spec=spec), repository)
-        (folder / "1/model.py").write_text(TRIVIAL)  # loads in a tenth of the time
+        (folder / "1/model.py").write_text(TRIVIAL)  # loads ten times as fast
         if seed % ENSEMBLES == 0:
             publish_ensemble(
-                pair(1, name=f"pair{seed}", triton=section(seed)), repository
+                pair(1, name=f"pair{seed}", triton=random_section(seed)), repository
             )
     mode: dict[str, Any] = {"explicit": True, "models": ["net0"], "response_cache": 8}
     with serve(repository, **FREE, **mode) as server:
@@ -307,7 +319,7 @@ def sections(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server,
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_every_generated_section_loads_and_answers(
+def test_every_generated_section_is_served(
     sections: tuple[Server, Path], part: int
 ) -> None:
     server, repository = sections
@@ -320,12 +332,15 @@ def test_every_generated_section_loads_and_answers(
             name = f"net{seed}"
             api.load(repository / name)
             assert (client.infer(name, {"x": x}).outputs["y"] == 3).all()
-            wanted = json_format.ParseDict(section(seed), pb.ModelConfig())
-            assert _within(wanted, client.config(name)), (wanted, client.config(name))
+            expected = json_format.ParseDict(random_section(seed), pb.ModelConfig())
+            assert _contains_fields(expected, client.config(name)), (
+                expected,
+                client.config(name),
+            )
             api.unload([name])
 
 
-def test_the_sections_of_ensembles_load_and_answer(
+def test_sections_of_ensembles_are_served(
     sections: tuple[Server, Path],
 ) -> None:
     server, repository = sections
@@ -346,28 +361,29 @@ def test_the_sections_of_ensembles_load_and_answer(
             )
 
 
-def _within(wanted: Any, found: Any) -> bool:
-    """Whether the server's config has what the section says. It fills in what the section leaves
-    out.
-    """
-    if not isinstance(wanted, Message):
-        return bool(wanted == found)
-    if isinstance(wanted, pb.ModelOptimizationPolicy.PinnedMemoryBuffer):
-        return bool(wanted == found)  # false is not among the fields below
+def _contains_fields(expected: Any, found: Any) -> bool:
+    """Whether the server's config has all fields of the section. The server adds defaults."""
+    if not isinstance(expected, Message):
+        return bool(expected == found)
+    if isinstance(expected, pb.ModelOptimizationPolicy.PinnedMemoryBuffer):
+        return bool(expected == found)  # false is not among the fields below
     names = {field.name for field, _ in found.ListFields()}
     return all(
-        field.name in names and _holds(value, getattr(found, field.name))
-        for field, value in wanted.ListFields()
+        field.name in names and _contains_value(value, getattr(found, field.name))
+        for field, value in expected.ListFields()
     )
 
 
-def _holds(wanted: Any, found: Any) -> bool:
+def _contains_value(expected: Any, found: Any) -> bool:
     if (
-        isinstance(wanted, Message)
-        or not hasattr(wanted, "__len__")
-        or isinstance(wanted, str)
+        isinstance(expected, Message)
+        or not hasattr(expected, "__len__")
+        or isinstance(expected, str)
     ):
-        return _within(wanted, found)
-    if hasattr(wanted, "keys"):
-        return all(key in found and _within(wanted[key], found[key]) for key in wanted)
-    return len(wanted) == len(found) and all(map(_within, wanted, found))
+        return _contains_fields(expected, found)
+    if hasattr(expected, "keys"):
+        return all(
+            key in found and _contains_fields(expected[key], found[key])
+            for key in expected
+        )
+    return len(expected) == len(found) and all(map(_contains_fields, expected, found))

@@ -1,4 +1,4 @@
-"""Which models are partitioned, into which segments, and what is reported; without a server."""
+"""Partitioned models without a server: their segments, layouts, warnings and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from builder.store import retired
 from tests.repository import networks
 
 
-class Fourier(nn.Module):
+class Unconvertible(nn.Module):
     """A model without an operator that converts."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ class Swish(nn.Module):
 
 
 class Mlp(nn.Module):
-    """A model that converts completely."""
+    """A model that is converted completely."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Mlp(nn.Module):
 
 
 class Middle(Mlp):
-    """An FFT in the middle."""
+    """A model with an FFT in the middle."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.relu(self.act(self.first(x)))
@@ -53,7 +53,7 @@ class Middle(Mlp):
 
 
 class Complex(Mlp):
-    """A complex boundary tensor between torch segments, which Triton does not support."""
+    """A model with a complex boundary tensor, which Triton does not support."""
 
     def forward(self, x: Tensor) -> Tensor:
         spectrum = torch.fft.fft(x)
@@ -61,7 +61,7 @@ class Complex(Mlp):
         return (spectrum * torch.fft.fft(y)).abs()
 
 
-class Unread(Middle):
+class UnreadInput(Middle):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         z = torch.relu(self.act(self.first(x)))
         return torch.relu(self.last(torch.fft.fft(z).abs()) * 2) + 1
@@ -101,7 +101,7 @@ def test_fully_converted_model_is_one_engine(tmp_path: Path) -> None:
 
 
 def test_unconvertible_model_is_served_by_torch_with_a_warning(tmp_path: Path) -> None:
-    result = build(tmp_path, Fourier())
+    result = build(tmp_path, Unconvertible())
     assert (result.ok, result.segments, result.plan_bytes) == (True, ("torch",), 0)
     assert "PyTorch only" in result.warnings[0] and any(
         "aten::fft_fft" in text for text in result.warnings
@@ -111,7 +111,7 @@ def test_unconvertible_model_is_served_by_torch_with_a_warning(tmp_path: Path) -
 
 def test_torch_only_model_is_one_model_in_every_layout(tmp_path: Path) -> None:
     """A model of one segment, in torch or TensorRT, has no ensemble."""
-    result = build(tmp_path, Fourier(), layout="ensemble")
+    result = build(tmp_path, Unconvertible(), layout="ensemble")
     assert result.ok, result.error
     assert (result.layout, result.layout_reason) == ("fused", "it is one segment")
     assert build(tmp_path, Mlp(), layout="ensemble").layout == "single"
@@ -122,7 +122,7 @@ def test_require_full_rejects_partial_conversion(tmp_path: Path) -> None:
     assert isinstance(result.error, UnsupportedOperators)
 
 
-def test_the_manifest_keeps_operators_and_modules_in_torch(tmp_path: Path) -> None:
+def test_fallback_section_keeps_operators_and_modules_in_torch(tmp_path: Path) -> None:
     by_operator = build(
         tmp_path, Mlp(), fallback={"ops": ["aten::sigmoid"], "min_block_size": 1}
     )
@@ -138,10 +138,10 @@ def test_the_manifest_keeps_operators_and_modules_in_torch(tmp_path: Path) -> No
 
 
 def test_unknown_fallback_module_is_reported(tmp_path: Path) -> None:
-    found = build(tmp_path, Mlp(), fallback={"modules": ["act", "Swish", "head"]})
-    assert found.ok and "names no module of this model: head" in found.warnings[0]
-    result = build(tmp_path, Mlp(), fallback={"modules": ["act", "Swish"]}).warnings
-    assert not any("names no module" in warning for warning in result)
+    result = build(tmp_path, Mlp(), fallback={"modules": ["act", "Swish", "head"]})
+    assert result.ok and "names no module of this model: head" in result.warnings[0]
+    known = build(tmp_path, Mlp(), fallback={"modules": ["act", "Swish"]})
+    assert not any("names no module" in warning for warning in known.warnings)
 
 
 def test_unknown_fallback_operator_is_reported(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_changing_the_layout_removes_old_steps(
     ).ok
     assert {*map(networks.base, models(tmp_path))} == {"m"} | steps
     assert build(tmp_path, Middle(), layout="fused", fallback={"min_block_size": 1}).ok
-    later = time.time() + retired.GRACE_SECONDS + 5  # a server had time to unload them
+    later = time.time() + retired.GRACE_SECONDS + 5  # after the grace period
     monkeypatch.setattr(retired.time, "time", lambda: later)
     assert build(tmp_path, Middle(), layout="fused", fallback={"min_block_size": 1}).ok
     assert models(tmp_path) == {"m"}
@@ -203,23 +203,23 @@ def test_step_never_replaces_a_user_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("module", "inputs", "words"),
-    [(Complex(), 1, "element type"), (Unread(), 2, "input y")],
+    [(Complex(), 1, "element type"), (UnreadInput(), 2, "input y")],
 )
 def test_unsupported_boundary_tensors_require_the_fused_layout(
     tmp_path: Path, module: nn.Module, inputs: int, words: str
 ) -> None:
-    demanded = build(
+    requested = build(
         tmp_path, module, inputs, "ensemble", fallback={"min_block_size": 1}
     )
-    assert isinstance(demanded.error, UsageError) and words in str(demanded.error)
+    assert isinstance(requested.error, UsageError) and words in str(requested.error)
     assert (
         build(tmp_path, module, inputs, "auto", fallback={"min_block_size": 1}).layout
         == "fused"
     )
 
 
-class Found(Middle):
-    """Rows selected by data, in the middle of the model."""
+class DynamicRows(Middle):
+    """A model that selects a data-dependent number of rows in the middle."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.relu(self.act(self.first(x)))
@@ -227,14 +227,14 @@ class Found(Middle):
         return torch.relu(self.last(rows) * 2) + 1
 
 
-def found(folder: Path, **ranges: tuple[int, int, int]) -> ModelResult:
+def build_dynamic_rows(folder: Path, **ranges: tuple[int, int, int]) -> ModelResult:
     spans = {
         key.replace("__", "::"): dict(zip(("min", "opt", "max"), span, strict=True))
         for key, span in ranges.items()
     }
     return build(
         folder,
-        Found(),
+        DynamicRows(),
         fallback={"ops": ["aten::nonzero"], "min_block_size": 1, "ranges": spans},
     )
 
@@ -242,11 +242,11 @@ def found(folder: Path, **ranges: tuple[int, int, int]) -> ModelResult:
 def test_data_dependent_size_with_a_range_is_built(
     tmp_path: Path,
 ) -> None:
-    without = found(tmp_path)
+    without = build_dynamic_rows(tmp_path)
     assert without.ok and without.segments[-1] == "torch"
     advice = next(text for text in without.warnings if "ranges" in text)
     assert "aten::nonzero" in advice
-    warning = found(tmp_path, aten__nonzero=(1, 2, 4))
+    warning = build_dynamic_rows(tmp_path, aten__nonzero=(1, 2, 4))
     assert warning.ok and warning.segments == ("tensorrt", "torch", "tensorrt"), (
         warning.error
     )
@@ -254,9 +254,11 @@ def test_data_dependent_size_with_a_range_is_built(
 
 
 def test_range_may_name_the_tensor_of_the_warning(tmp_path: Path) -> None:
-    advice = next(text for text in found(tmp_path).warnings if "ranges" in text)
+    advice = next(
+        text for text in build_dynamic_rows(tmp_path).warnings if "ranges" in text
+    )
     tensor = advice.partition(" from ")[2].partition(" (of ")[0]
-    assert found(tmp_path, **{tensor: (1, 2, 4)}).segments == (
+    assert build_dynamic_rows(tmp_path, **{tensor: (1, 2, 4)}).segments == (
         "tensorrt",
         "torch",
         "tensorrt",
@@ -264,26 +266,26 @@ def test_range_may_name_the_tensor_of_the_warning(tmp_path: Path) -> None:
 
 
 def test_unknown_range_name_has_a_suggestion(tmp_path: Path) -> None:
-    result = found(tmp_path, aten__nonzeros=(1, 2, 4))
+    result = build_dynamic_rows(tmp_path, aten__nonzeros=(1, 2, 4))
     assert isinstance(
         result.error, UsageError
     ) and "did you mean 'aten::nonzero'" in str(result.error)
 
 
 def test_golden_outside_the_range_is_an_error_with_its_size(tmp_path: Path) -> None:
-    result = found(tmp_path, aten__nonzero=(1, 2, 3))
+    result = build_dynamic_rows(tmp_path, aten__nonzero=(1, 2, 3))
     assert isinstance(
         result.error, UsageError
     ) and "has size 4 in golden p0-max" in str(result.error)
 
 
-class Sized(Middle):
-    """An input value determines the size of a slice."""
+class SizeFromValue(Middle):
+    """A model in which an input value determines the size of a slice."""
 
     def forward(self, x: Tensor, n: Tensor) -> Tensor:
         y = torch.relu(self.first(x)) * 2
         k = int(n.clamp(1, 4))
-        for _ in range(5):  # more often than a model is partitioned again
+        for _ in range(5):  # more than the limit of repeated partitions
             y = torch.relu(y)
             y = y + y[:, :k].sum()
         return torch.relu(self.last(y)[:, :k]) + 1
@@ -291,7 +293,7 @@ class Sized(Middle):
 
 def test_sizes_that_depend_on_input_values_run_in_torch(tmp_path: Path) -> None:
     """TensorRT's builder fails without a range of values for such an input."""
-    torch.jit.script(Sized().eval()).save(str(tmp_path / "m.pt"))
+    torch.jit.script(SizeFromValue().eval()).save(str(tmp_path / "m.pt"))
     inputs = [
         {"name": "x", "dtype": "float32", "shape": ["b", 8]},
         {"name": "n", "dtype": "int64", "shape": []},
@@ -317,7 +319,7 @@ def test_sizes_that_depend_on_input_values_run_in_torch(tmp_path: Path) -> None:
 
 
 class Masked(Middle):
-    """An omitted optional argument before one that is passed."""
+    """A model whose first optional argument is omitted and whose second one is passed."""
 
     def forward(
         self, x: Tensor, mask: Tensor | None = None, y: Tensor | None = None
@@ -337,7 +339,7 @@ def test_optional_argument_in_the_manifest_is_an_input(tmp_path: Path) -> None:
 
 
 class Noisy(Middle):
-    """Random numbers cross a segment boundary, but the output does not depend on them."""
+    """A model with a random boundary tensor on which the output does not depend."""
 
     def forward(self, x: Tensor) -> Tensor:
         z = torch.relu(self.act(self.first(x)))
@@ -359,7 +361,7 @@ def test_random_boundary_tensor_requires_the_fused_layout(tmp_path: Path) -> Non
 
 
 class Sampled(Noisy):
-    """The output depends on random numbers."""
+    """A model whose output depends on random numbers."""
 
     def forward(self, x: Tensor) -> Tensor:
         z = torch.relu(self.act(self.first(x)))
@@ -374,7 +376,7 @@ def test_random_output_is_reported_and_is_not_a_defect(
     assert "aten::randn_like" in error.fix and "defect" not in error.fix
 
 
-class Double(Mlp):
+class Float64Inputs(Mlp):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         z = torch.relu(self.act(self.first(x.float())))
         return torch.relu(self.last(z) * 2) + y.sum(-1, keepdim=True)
@@ -382,7 +384,11 @@ class Double(Mlp):
 
 def test_readers_of_an_unsupported_input_run_in_torch(tmp_path: Path) -> None:
     result = build(
-        tmp_path, Double(), inputs=2, dtype="float64", fallback={"min_block_size": 1}
+        tmp_path,
+        Float64Inputs(),
+        inputs=2,
+        dtype="float64",
+        fallback={"min_block_size": 1},
     )
     assert result.ok, result.error
     assert "tensorrt" in result.segments and "torch" in result.segments
@@ -390,13 +396,17 @@ def test_readers_of_an_unsupported_input_run_in_torch(tmp_path: Path) -> None:
         "input x: TensorRT has no float64" in warning for warning in result.warnings
     )
     whole = build(
-        tmp_path, Double(), inputs=2, dtype="float64", fallback={"require_full": True}
+        tmp_path,
+        Float64Inputs(),
+        inputs=2,
+        dtype="float64",
+        fallback={"require_full": True},
     )
     assert isinstance(whole.error, UsageError)
 
 
-class Hollow(Middle):
-    """An empty tensor is a boundary tensor and an output."""
+class EmptyTensor(Middle):
+    """A model with an empty tensor as boundary tensor and output."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         z = torch.relu(self.act(self.first(x)))
@@ -408,5 +418,5 @@ class Hollow(Middle):
 
 @pytest.mark.parametrize("layout", ["fused", "ensemble"])
 def test_tensors_without_elements_are_served(tmp_path: Path, layout: str) -> None:
-    result = build(tmp_path, Hollow(), layout=layout)
+    result = build(tmp_path, EmptyTensor(), layout=layout)
     assert (result.ok, result.layout) == (True, layout), result.error

@@ -71,15 +71,15 @@ def test_every_model_and_step_matches_the_module(served: Served) -> None:
             [r.problems for r in parity.results if not r.passed],
         )
         assert {"http", "grpc"} <= {result.protocol for result in parity.results}
-        assert parity.answered_by in _answering(served.layout), (
+        assert parity.answered_by in _expected_executors(served.layout), (
             parity.name,
             parity.answered_by,
             parity.why,
         )
 
 
-def _answering(layout: str) -> tuple[str, ...]:
-    """Engines beside torch where there is a GPU for them; steps are of one kind each."""
+def _expected_executors(layout: str) -> tuple[str, ...]:
+    """The possible values of `answered_by`. Engines run only on a GPU."""
     if not ("tensorrt" in flavour.installed() and flavour.has_gpu()):
         return ("torch",)
     return ("plan+torch",) if layout == "fused" else ("plan", "torch", "plan+torch")
