@@ -38,7 +38,9 @@ class TrtBuildError(Exception):
         self, message: str, *, where: str | None = None, fix: str | None = None
     ) -> None:
         super().__init__(message)
-        self.message, self.where, self.fix = message, where, fix
+        self.message = message
+        self.where = where
+        self.fix = fix
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the attributes, because errors pass between processes without `__init__`."""
@@ -186,7 +188,9 @@ class Mistake:
 
     def __str__(self) -> str:
         text = f"{self.file}:{self.line}: {self.message}"
-        return f"{text} ({self.fix})" if self.fix else text
+        if self.fix:
+            return f"{text} ({self.fix})"
+        return text
 
 
 class ManifestError(UsageError):

@@ -22,7 +22,9 @@ def printable(text: str) -> str:
 
 def _escape(match: re.Match[str]) -> str:
     number = ord(match[0])
-    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
+    if number < 0x100:
+        return f"\\x{number:02x}"
+    return f"\\u{number:04x}"
 
 
 class PrintableStream:

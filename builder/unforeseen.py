@@ -43,9 +43,8 @@ def _machines(error: Exception) -> EnvironmentProblem | None:
             ),
         )
     if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES:
-        file = (
-            error.filename2 or error.filename
-        )  # of a copy that failed, the one that is written
+        # of a copy that failed, the one that is written
+        file = error.filename2 or error.filename
         return EnvironmentProblem(
             error.strerror or str(error), where=file and str(file)
         )
@@ -91,9 +90,8 @@ def own_line(error: BaseException) -> str:
         file, line, function = frames[-1]
         return f"{file}:{line} in {function}"
     frames = traceback.extract_tb(error.__traceback__ or sys.exc_info()[2])
-    inside = [frame for frame in frames if "/builder/" in frame.filename] or list(
-        frames
-    )
-    if inside:
-        return f"{inside[-1].filename}:{inside[-1].lineno} in {inside[-1].name}"
+    inside = [frame for frame in frames if "/builder/" in frame.filename]
+    if shown := inside or list(frames):
+        frame = shown[-1]
+        return f"{frame.filename}:{frame.lineno} in {frame.name}"
     return "unknown"

@@ -136,9 +136,8 @@ def _has_kernel(name: str, overload: str) -> bool:
             torch._C._dispatch_has_kernel_for_dispatch_key(overload, key)
             for key in ("Meta", "CompositeExplicitAutograd")
         )
-    except (
-        RuntimeError
-    ):  # operators that exist only in TorchScript are unknown to the dispatcher
+    except RuntimeError:
+        # operators that exist only in TorchScript are unknown to the dispatcher
         return False
 
 
@@ -148,7 +147,9 @@ def _reader(name: str, kind: str) -> Reader:
     Numbers that only have to fit the sizes of the tensors (`groups`, `kernel_size`) are replaced by
     numbers that fit all: neither dtype nor rank depends on them. Fractions are replaced, too.
     """
-    plain = kind[len("Optional[") : -1] if kind.startswith("Optional[") else kind
+    plain = kind
+    if kind.startswith("Optional["):
+        plain = kind[len("Optional[") : -1]
     if plain == "Device":
         return _READERS[plain]  # also in place of None, which would be the CPU
     if name == "bias":
@@ -162,7 +163,9 @@ def _reader(name: str, kind: str) -> Reader:
         read = _filled(Constant(int, int(name in _ONES)))
     else:
         read = _READERS.get(plain, _unread)
-    return _or_none(read) if plain != kind else read
+    if plain != kind:
+        return _or_none(read)
+    return read
 
 
 def _or_none(read: Reader) -> Reader:
@@ -221,7 +224,9 @@ def _item(item: Any, fact: Callable[[Any], Fact]) -> Any:
     """An element of a list of tensors, which is an element of a constant list or a value."""
     if isinstance(item, torch.Tensor):
         return Tensor(item.dtype, item.dim())
-    return _NONE if item is None else _or_none(_tensor)(item, fact)
+    if item is None:
+        return _NONE
+    return _or_none(_tensor)(item, fact)
 
 
 def _sizes(value: Value, fact: Callable[[Any], Fact]) -> Sizes:
@@ -254,7 +259,9 @@ def _number(value: Value, fact: Callable[[Any], Fact]) -> Any:
 
 def _integer(value: Value, fact: Callable[[Any], Fact]) -> Any:
     known = value.toIValue()
-    return OneOf((1, 0, -1)) if known is None else Constant(int, known)
+    if known is None:
+        return OneOf((1, 0, -1))
+    return Constant(int, known)
 
 
 def _integers(value: Value, fact: Callable[[Any], Fact]) -> Any:
@@ -271,7 +278,9 @@ def _integers(value: Value, fact: Callable[[Any], Fact]) -> Any:
 
 def _flag(value: Value, fact: Callable[[Any], Fact]) -> Any:
     known = value.toIValue()
-    return OneOf((True, False)) if known is None else Constant(bool, known)
+    if known is None:
+        return OneOf((True, False))
+    return Constant(bool, known)
 
 
 def _text(value: Value, fact: Callable[[Any], Fact]) -> Constant:

@@ -40,7 +40,9 @@ def int_list(value: Value) -> list[int] | None:
     """
     if is_constant(value):
         known = value.toIValue()
-        return list(known) if isinstance(known, list | tuple) else None
+        if isinstance(known, list | tuple):
+            return list(known)
+        return None
     node = value.node()
     if (
         node.kind() != "prim::ListConstruct"
@@ -58,7 +60,9 @@ def list_items(value: Value) -> list[Any] | None:
     node = value.node()
     if node.kind() != "prim::ListConstruct":
         return int_list(value)
-    return None if _is_changed(value) else list(node.inputs())
+    if _is_changed(value):
+        return None
+    return list(node.inputs())
 
 
 def list_length(value: Value) -> int | None:
@@ -66,9 +70,13 @@ def list_length(value: Value) -> int | None:
     not known.
     """
     if value.node().kind() == "prim::ListConstruct":
-        return None if _is_changed(value) else int(value.node().inputsSize())
+        if _is_changed(value):
+            return None
+        return int(value.node().inputsSize())
     known = constant(value)
-    return len(known) if isinstance(known, list | tuple) else None
+    if isinstance(known, list | tuple):
+        return len(known)
+    return None
 
 
 def weight_shape(weight: Value) -> tuple[int, ...] | None:
@@ -76,7 +84,9 @@ def weight_shape(weight: Value) -> tuple[int, ...] | None:
     while weight.node().kind().startswith("aten::fake_quantize_"):
         weight = weight.node().inputsAt(0)
     known = constant(weight)
-    return tuple(known.shape) if isinstance(known, torch.Tensor) else None
+    if isinstance(known, torch.Tensor):
+        return tuple(known.shape)
+    return None
 
 
 def _is_changed(built: Value) -> bool:

@@ -105,7 +105,9 @@ class Facts:
         ends = [list(block.outputs()) for block in node.blocks()]
         for output, one, other in zip(node.outputs(), *ends, strict=True):
             dtype, rank = self._fact(one)
-            same = dtype if dtype == self.dtype(other) else None
+            same = None
+            if dtype == self.dtype(other):
+                same = dtype
             self.know(output, same, rank if rank == self.rank(other) else None)
 
     def _joined_rank(self, node: Node) -> Rank:

@@ -91,7 +91,9 @@ def _agreement(
         if not any(dtype is not None or rank is not None for dtype, rank in agreed):
             break
     # An operator that needs this many axes may accept larger ranks, which were not tried.
-    return agreed if is_bounded else [(dtype, None) for dtype, _ in agreed]
+    if is_bounded:
+        return agreed
+    return [(dtype, None) for dtype, _ in agreed]
 
 
 def _common(one: Fact, other: Fact) -> Fact:
@@ -105,9 +107,8 @@ def _results(operator: Operator, values: list[Any]) -> list[Fact]:
     try:
         with torch.no_grad():
             made = operator.function(*values[: operator.positional], **keywords)
-    except (
-        Exception
-    ):  # kernels raise different errors for sizes or dtypes that do not fit
+    except Exception:
+        # kernels raise different errors for sizes or dtypes that do not fit
         return []
     results = made if isinstance(made, tuple) else (made,)
     return [(tensor.dtype, tensor.dim()) for tensor in results]

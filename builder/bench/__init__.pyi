@@ -15,4 +15,5 @@ from .measure import long_enough as long_enough
 from .measure import session as session
 from .results import OWN_SHARE as OWN_SHARE
 from .results import LevelResult as LevelResult
+from .results import Limit as Limit
 from .results import ModelBench as ModelBench

@@ -14,7 +14,9 @@ SMALLEST = 0.05
 """Smaller changes are no difference, even if the intervals within each run are narrower. Two runs
 of one server on a quiet host differ by a few percent.
 """
-BETTER, WORSE, SAME = "better", "worse", "no difference"
+BETTER = "better"
+WORSE = "worse"
+SAME = "no difference"
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,9 @@ def _changes(before: Levels, after: Levels) -> Iterator[Change]:
         name, protocol, memory, load = key
         way = protocol if memory == "none" else f"{protocol} {memory}"
         for figure, (old, new) in _pairs(before[key], level).items():
-            share = new["value"] / old["value"] - 1 if old["value"] else 0.0
+            share = 0.0
+            if old["value"]:
+                share = new["value"] / old["value"] - 1
             verdict = _verdict(figure, old, new, share)
             yield Change(
                 name, way, load, figure, old["value"], new["value"], share, verdict
@@ -102,4 +106,6 @@ def _verdict(
     overlap = old["low"] <= new["high"] and new["low"] <= old["high"]
     if overlap or abs(share) < SMALLEST:
         return SAME
-    return BETTER if (share > 0) == (figure == "throughput") else WORSE
+    if (share > 0) == (figure == "throughput"):
+        return BETTER
+    return WORSE

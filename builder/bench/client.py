@@ -98,7 +98,9 @@ class _Sender:
     def __init__(
         self, job: Job, client: Any, slots: Sequence[Sequence[Sequence[_Request]]]
     ):
-        self.job, self.client, self.slots = job, client, slots
+        self.job = job
+        self.client = client
+        self.slots = slots
         self.clock = _Clock()
         self.random = random.Random(job.seed)
         self.ids = itertools.count(self.random.getrandbits(48) + 1)
@@ -167,7 +169,8 @@ class _Sender:
         """Send requests at the times of a Poisson process, whether earlier ones were answered or
         not.
         """
-        loop, finished = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        finished = asyncio.Event()
         running: set[asyncio.Task[None]] = set()
         free: asyncio.Queue[int] = asyncio.Queue()
         for number in range(len(self.slots)):
@@ -252,9 +255,11 @@ async def _run(job: Job, slots: Sequence[Sequence[Sequence[_Request]]]) -> Sampl
     client = _connected(job)
     try:
         sender = _Sender(job, client, slots)
-        cpu, wall = time.process_time(), time.monotonic()
+        cpu = time.process_time()
+        wall = time.monotonic()
         await (sender.closed() if job.load.rate is None else sender.open())
-        cpu, wall = time.process_time() - cpu, time.monotonic() - wall
+        cpu = time.process_time() - cpu
+        wall = time.monotonic() - wall
     finally:
         await client.close()
     clock = sender.clock

@@ -29,7 +29,9 @@ class Load:
     rate: float | None = None
 
     def __str__(self) -> str:
-        return f"c{self.concurrency}" if self.concurrency else f"{self.rate:g}/s"
+        if self.concurrency:
+            return f"c{self.concurrency}"
+        return f"{self.rate:g}/s"
 
     def share(self, number: int, count: int) -> Load:
         """The share of process `number` of `count`."""
@@ -128,7 +130,8 @@ def _from_file(model: PublishedModel, file: Path) -> list[Golden]:
             where=str(file),
             fix=f"write one array for each input of {model.name!r}: {', '.join(sorted(wanted))}",
         )
-    return [model.wire(Golden(f"{file.stem}-{n}", one, {})) for n, one in sets.items()]
+    goldens = [Golden(f"{file.stem}-{name}", one, {}) for name, one in sets.items()]
+    return [model.wire(golden) for golden in goldens]
 
 
 def rows(golden: Golden, max_batch_size: int) -> int:

@@ -171,8 +171,11 @@ class _Run:
         options: Options,
         progress: Progress | None,
     ) -> None:
-        self.model, self.endpoint, self.protocol = model, endpoint, protocol
-        self.memory, self.options = memory, options
+        self.model = model
+        self.endpoint = endpoint
+        self.protocol = protocol
+        self.memory = memory
+        self.options = options
         self.progress = progress or (lambda subject, phase: None)
         self.url = endpoint.url(protocol)
         self.sequences = options.sequences or requests(
@@ -309,24 +312,15 @@ class _Run:
             load = Load(rate=rate)
             seconds = self.options.seconds
             found = long_enough(partial(self.level, client), load, seconds, percent)
-            value = found.latency_ms.get(name)
-            held = (
-                value is not None
-                and value.value <= most
-                and not found.errors
-                and not found.dropped
-                and found.throughput.value
-                >= KEEPS_UP * rate - _noise(rate, found.seconds)
-            )
-            shown = None if value is None else value.value
-            trials.append(
-                {
-                    "rate": rate,
-                    "ms": shown,
-                    "throughput": found.throughput.value,
-                    "held": held,
-                }
-            )
+            latency = found.latency_ms.get(name)
+            ms = None if latency is None else latency.value
+            throughput = found.throughput.value
+            fast = ms is not None and ms <= most
+            complete = not found.errors and not found.dropped
+            least = KEEPS_UP * rate - _noise(rate, found.seconds)
+            held = fast and complete and throughput >= least
+            trial = {"rate": rate, "ms": ms, "throughput": throughput, "held": held}
+            trials.append(trial)
             return held
 
         high = max((level.throughput.value for level in levels), default=0.0) or 100.0
@@ -362,7 +356,9 @@ def search_rate(
     """Return the highest sustained rate with the relative `precision`; None if none was found in
     `steps` trials. `start` is the first rate.
     """
-    low, high, rate = 0.0, float("inf"), start
+    low = 0.0
+    high = float("inf")
+    rate = start
     for _ in range(steps):
         if holds(rate):
             low = rate
@@ -376,7 +372,9 @@ def search_rate(
 
 def _noise(rate: float, seconds: float) -> float:
     """Two standard deviations of the number of Poisson arrivals per second."""
-    return 2 * math.sqrt(rate / seconds) if seconds else 0.0
+    if seconds:
+        return 2 * math.sqrt(rate / seconds)
+    return 0.0
 
 
 class _Failed(Exception):

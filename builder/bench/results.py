@@ -129,7 +129,9 @@ def summarize(samples: Sequence[Samples], seconds: float) -> dict[str, Any]:
     span = width * (WINDOWS - first)
     finished = (done >= begin + first * width) & (done < begin + seconds)
     estimates = _estimates(latency[kept], window[kept] - first, WINDOWS - first)
-    delay = np.percentile((sent - intended)[kept], 99) * 1e3 if kept.any() else 0.0
+    delay = 0.0
+    if kept.any():
+        delay = np.percentile((sent - intended)[kept], 99) * 1e3
     return {
         "warm_up_seconds": first * width,
         "steady": steady,
@@ -156,10 +158,14 @@ def warm_up(latency: Array, window: NDArray[np.int_]) -> tuple[int, bool]:
     if not known.size:
         return 0, False
     center = float(np.median(known))
-    noise = 1.05 * float(np.median(np.abs(np.diff(known)))) if known.size > 1 else 0.0
+    noise = 0.0
+    if known.size > 1:
+        noise = 1.05 * float(np.median(np.abs(np.diff(known))))
     spread = max(noise, SMALLEST_SPREAD * center)
     within = np.isnan(means) | (np.abs(means - center) <= 3 * spread)
-    first = int(np.argmax(within[:half])) if within[:half].any() else half
+    first = half
+    if within[:half].any():
+        first = int(np.argmax(within[:half]))
     last = -half // 2
     drift = abs(_median(means[half:last]) - _median(means[last:]))
     steady = bool(drift <= max(2 * spread, DRIFT * center))
@@ -168,7 +174,9 @@ def warm_up(latency: Array, window: NDArray[np.int_]) -> tuple[int, bool]:
 
 def _median(values: Array) -> float:
     known = values[~np.isnan(values)]
-    return float(np.median(known)) if known.size else float("inf")
+    if known.size:
+        return float(np.median(known))
+    return float("inf")
 
 
 def _mean(values: Array) -> float:
@@ -180,7 +188,9 @@ def _throughput(done: Array, begin: float, width: float, windows: int) -> Estima
     edges = begin + width * np.arange(windows + 1)
     counts = np.histogram(done, edges)[0] / width
     value = float(counts.mean())
-    half = 2.1 * float(counts.std(ddof=1)) / np.sqrt(windows) if windows > 1 else 0.0
+    half = 0.0
+    if windows > 1:
+        half = 2.1 * float(counts.std(ddof=1)) / np.sqrt(windows)
     return Estimate(value, value - half, value + half)
 
 

@@ -17,9 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from builder.bench import Change, Endpoint, LevelResult, ModelBench
+    from builder.bench import Limit as MeasuredLimit
 
 COLUMNS = ("load", "req/s", "p50", "p90", "p95", "p99", "p99.9", "errors", "client")
 SERVER_COLUMNS = ("load", "queue", "input", "infer", "output", "batches", "of rows")
+CHANGE_COLUMNS = (
+    "model",
+    "protocol",
+    "load",
+    "figure",
+    "before",
+    "after",
+    "change",
+    "verdict",
+)
 SIZES_SHOWN = 3
 DEFAULT_CONCURRENCY = "1,2,4,8,16"
 
@@ -256,38 +267,42 @@ def show(
 
 
 def _show_model(terminal: Terminal, one: ModelBench) -> None:
-    from builder.bench import LONGEST
-
-    memory = "" if one.memory == "none" else f", {one.memory} shared memory"
+    memory = ""
+    if one.memory != "none":
+        memory = f", {one.memory} shared memory"
     sizes = ", ".join(one.sizes)
     terminal.line(f"{one.name}: {one.protocol}{memory}; requests: {sizes}", bold=True)
     if one.problem:
         terminal.line(f"FAILED {one.name}: {one.problem}", color="red")
         return
-    terminal.table(
-        COLUMNS, [_level(level) for level in one.levels], numbers=COLUMNS[1:]
-    )
-    rows = [_server(level) for level in one.levels]
+    rows = [_level(level) for level in one.levels]
+    terminal.table(COLUMNS, rows, numbers=COLUMNS[1:])
+    server_rows = [_server(level) for level in one.levels]
     terminal.line("  server, ms for each request:")
-    terminal.table(SERVER_COLUMNS, rows, numbers=SERVER_COLUMNS[1:6])
+    terminal.table(SERVER_COLUMNS, server_rows, numbers=SERVER_COLUMNS[1:6])
     for level in one.levels:
         for text in remarks(level):
             terminal.line(f"{level.load}: {text}")
     if one.limit:
-        rate = (
-            "no rate" if one.limit.rate is None else f"{one.limit.rate:.1f} requests/s"
-        )
+        _show_limit(terminal, one.limit)
+
+
+def _show_limit(terminal: Terminal, limit: MeasuredLimit) -> None:
+    from builder.bench import LONGEST
+
+    rate = "no rate"
+    if limit.rate is not None:
+        rate = f"{limit.rate:.1f} requests/s"
+    terminal.line(
+        f"highest rate with {limit.percentile} <= {limit.ms:g} ms: {rate}"
+        f" ({len(limit.trials)} trials)"
+    )
+    unmeasured = all(trial["ms"] is None for trial in limit.trials)
+    if limit.rate is None and unmeasured:
         terminal.line(
-            f"highest rate with {one.limit.percentile} <= {one.limit.ms:g} ms: {rate}"
-            f" ({len(one.limit.trials)} trials)"
+            f"too few requests in {LONGEST:g} s for {limit.percentile}: use a lower "
+            "percentile, such as p90"
         )
-        if one.limit.rate is None and all(
-            trial["ms"] is None for trial in one.limit.trials
-        ):
-            terminal.line(
-                f"too few requests in {LONGEST:g} s for {one.limit.percentile}: use a lower "
-                "percentile, such as p90"
-            )
 
 
 def remarks(level: LevelResult) -> Iterator[str]:
@@ -330,7 +345,9 @@ def _server(level: LevelResult) -> list[str]:
     sizes = level.server["batch_sizes"]
     most = sorted(sizes, key=lambda size: -sizes[size])[:SIZES_SHOWN]
     shown = ", ".join(f"{sizes[size]} x {size}" for size in sorted(most, key=int))
-    more = f", {len(sizes) - SIZES_SHOWN} more" if len(sizes) > SIZES_SHOWN else ""
+    more = ""
+    if len(sizes) > SIZES_SHOWN:
+        more = f", {len(sizes) - SIZES_SHOWN} more"
     return [
         level.load,
         *(f"{times[part]:.2f}" for part in parts),
@@ -345,30 +362,21 @@ def _show_changes(terminal: Terminal, changes: Sequence[Change]) -> None:
     terminal.line("compared with the baseline:", bold=True)
     differing = [change for change in changes if change.verdict != SAME]
     shown = changes if terminal.verbose else differing
-    rows = [
-        [
-            c.model,
-            c.protocol,
-            c.load,
-            c.figure,
-            f"{c.before:.2f}",
-            f"{c.after:.2f}",
-            f"{c.share:+.0%}",
-            c.verdict,
-        ]
-        for c in shown
-    ]
-    if rows:
-        names = (
-            "model",
-            "protocol",
-            "load",
-            "figure",
-            "before",
-            "after",
-            "change",
-            "verdict",
-        )
-        terminal.table(names, rows, numbers=names[4:7])
+    if shown:
+        rows = [_change(change) for change in shown]
+        terminal.table(CHANGE_COLUMNS, rows, numbers=CHANGE_COLUMNS[4:7])
     same = len(changes) - len(differing)
     terminal.line(f"{same} of {len(changes)} figures: no difference")
+
+
+def _change(change: Change) -> list[str]:
+    return [
+        change.model,
+        change.protocol,
+        change.load,
+        change.figure,
+        f"{change.before:.2f}",
+        f"{change.after:.2f}",
+        f"{change.share:+.0%}",
+        change.verdict,
+    ]

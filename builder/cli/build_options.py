@@ -33,7 +33,9 @@ class Size(click.ParamType[int]):
         if isinstance(value, int):
             return value
         number = value.upper().removesuffix("B").removesuffix("I")
-        unit = number[-1:] if number[-1:] in ("K", "M", "G") else ""
+        unit = ""
+        if number[-1:] in ("K", "M", "G"):
+            unit = number[-1:]
         with contextlib.suppress(ValueError, OverflowError):
             size = int(float(number.removesuffix(unit)) * UNITS[unit])
             if 0 < size <= MOST:

@@ -77,6 +77,13 @@ def check_command(
         reports = examine_all(orders, paranoid, progress, isolate, build)
     reports += [_without_manifest(name, error) for name, error in without.items()]
     reports.sort(key=lambda report: str(report["name"]))
+    return _finish(terminal, reports, with_config)
+
+
+def _finish(
+    terminal: Terminal, reports: list[dict[str, Any]], with_config: bool
+) -> int:
+    """Show the reports and return the exit code."""
     for report in reports:
         terminal.trace(report["name"], (report["error"] or {}).get("traceback", ""))
     code = agreed(report["error"]["exit_code"] for report in reports if report["error"])
@@ -144,7 +151,9 @@ def show_quantized(terminal: Terminal, name: str, found: dict[str, Any]) -> None
 def _show_segments(terminal: Terminal, report: dict[str, Any]) -> None:
     """Print the segments and their boundary tensors."""
     found = report["fallback"]
-    layout = f"; {found['layout']}: {found['reason']}" if "layout" in found else ""
+    layout = ""
+    if "layout" in found:
+        layout = f"; {found['layout']}: {found['reason']}"
     terminal.line(f"\n{report['name']}: {found['summary']}{layout}")
     rows = [
         [

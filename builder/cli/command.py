@@ -19,7 +19,9 @@ from builder.cli import paths
 from builder.cli.terminal import Terminal, only_json
 from builder.errors import ManifestError, TrtBuildError
 
-INTERRUPTED, TERMINATED, UNREAD = 130, 143, 141
+INTERRUPTED = 130
+TERMINATED = 143
+UNREAD = 141
 
 
 class Terminated(KeyboardInterrupt):

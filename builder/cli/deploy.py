@@ -177,7 +177,8 @@ def _settings(repository: Path, given: dict[str, Any]) -> Settings:
 
     name = given.pop("name") or re.sub(r"[_.]", "-", repository.resolve().name.lower())
     storage = Storage.parsed(given.pop("storage") or f"pvc://{name}-models")
-    memory, labels = given.pop("memory"), given.pop("node_labels")
+    memory = given.pop("memory")
+    labels = given.pop("node_labels")
     shared = given.pop("allow_client_shm")
     chosen = {key: value for key, value in given.items() if value is not None}
     return Settings(

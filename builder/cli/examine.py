@@ -40,7 +40,9 @@ def examine(
     clock = pipeline.Clock(spec.name, progress, lambda stage: _add(report, stage))
     try:
         pipeline.select_environment(order)
-        compile = _compiler(order, clock) if build and needs_no_gpu() else None
+        compile = None
+        if build and needs_no_gpu():
+            compile = _compiler(order, clock)
         report["compiled"] = compile is not None
         _add_artifact(report, pipeline.check(order, clock, compile, paranoid=paranoid))
     except (EnvironmentProblem, BrokenPipeError):
@@ -57,7 +59,9 @@ def examine(
 def _compiler(order: Order, clock: pipeline.Clock) -> stages.Compile:
     from builder import store
 
-    kept = store.Store(order.store) if order.store else None
+    kept = None
+    if order.store:
+        kept = store.Store(order.store)
     return pipeline.compiler(order.options, clock, store.Plans(kept))
 
 

@@ -79,7 +79,9 @@ def _running(farm_file: str) -> Any:
     from builder import farm
 
     described = farm.read(farm_file)
-    return replace(described, address="auto") if described.is_local else described
+    if described.is_local:
+        return replace(described, address="auto")
+    return described
 
 
 def _show(terminal: Terminal, data: dict[str, Any]) -> None:

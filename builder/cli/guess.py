@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from builder.torchscript import Example
 
 Axis = int | str
+StatedRange = tuple[tuple[int, int, int], str]
+"""The range (minimum, optimum, maximum) of an axis, and a comment on it."""
 
 RANGES: dict[str, tuple[int, int, int]] = {
     "batch": (1, 8, 32),
@@ -63,7 +65,7 @@ class Guessed:
     outputs: list[str]
     state: list[tuple[str, str]]
     dropped: dict[str, str]
-    dims: dict[str, tuple[tuple[int, int, int], str]] = field(default_factory=dict)
+    dims: dict[str, StatedRange] = field(default_factory=dict)
     max_lengths: dict[str, int] = field(default_factory=dict)
 
 
@@ -127,18 +129,15 @@ def _guesses(
     lowered = lowered.named(lowered.distinct(lowered.inputs))
     if isinstance(loaded, frontends.ExportedModule):
         return _stated(loaded, lowered)
-    if module:
-        examples = {}
-    else:
-        examples = _examples(
-            torchscript.inspect(file, check_sums=False).examples, loaded
-        )
+    examples = {}
+    if not module:
+        kept = torchscript.inspect(file, check_sums=False).examples
+        examples = _examples(kept, loaded)
     found = _inputs(lowered, examples)
+    state = guess_state.pairs(lowered)
     dropped = _dropped(loaded, lowered.inputs)
     outputs = [] if max_lengths else list(lowered.results)
-    return Guessed(
-        found, outputs, guess_state.pairs(lowered), dropped, max_lengths=max_lengths
-    )
+    return Guessed(found, outputs, state, dropped, max_lengths=max_lengths)
 
 
 def _inputs(lowered: LoweredGraph, examples: Mapping[str, Example]) -> list[Guess]:
@@ -158,7 +157,9 @@ def _inputs(lowered: LoweredGraph, examples: Mapping[str, Example]) -> list[Gues
             return _of_example(name, examples[name], batch)
         if name in hidden:
             return _of_recurrent(name, hidden[name])
-        return _of_lengths(name) if name in lengths else _of_uses(name, value)
+        if name in lengths:
+            return _of_lengths(name)
+        return _of_uses(name, value)
 
     pairs = zip(lowered.inputs, lowered.graph.inputs(), strict=True)
     return [guess(name, value) for name, value in pairs]
@@ -276,7 +277,9 @@ def _of_uses(name: str, value: Any) -> Guess:
     """The guess from the first node that determines a dtype or shape of the input."""
     for use in value.uses():
         rule = _TELLING.get(use.user.kind())
-        guess = rule(name, use.user, use.offset) if rule else None
+        guess = None
+        if rule:
+            guess = rule(name, use.user, use.offset)
         if guess:
             return guess
     if ids := _embedded(value):
@@ -354,7 +357,9 @@ def _embedded(value: Any, steps: int = MOST_STEPS) -> int | None:
         node = use.user
         if node.kind() == "aten::embedding" and use.offset == 1:
             weight = _constant(node, 0)
-            return None if weight is None else int(weight.shape[0])
+            if weight is None:
+                return None
+            return int(weight.shape[0])
         if steps and node.kind() in _KEEPS_INTEGERS and use.offset == 0:
             for output in node.outputs():
                 if rows := _embedded(output, steps - 1):

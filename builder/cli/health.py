@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from builder.parity import ModelHealth
     from builder.serving import Access
 
-HEALTHY, WRONG, UNHEALTHY = 0, 3, 4
+HEALTHY = 0
+WRONG = 3
+UNHEALTHY = 4
 
 
 @click.command(
@@ -72,7 +74,9 @@ def exit_code(found: list[ModelHealth]) -> int:
     """4 if a model does not respond, else 3 if an output is incorrect, else 0."""
     if any(not one.healthy and not one.wrong for one in found):
         return UNHEALTHY
-    return WRONG if any(one.wrong for one in found) else HEALTHY
+    if any(one.wrong for one in found):
+        return WRONG
+    return HEALTHY
 
 
 def show(terminal: Terminal, found: list[ModelHealth]) -> None:

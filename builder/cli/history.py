@@ -58,21 +58,13 @@ def history_command(
         for folder in history.models(repository, only)
     }
     bench = _figures(terminal, repository, list(found))
-    data = [
-        {
-            "name": name,
-            "versions": [
-                {**asdict(entry), "bench": bench[name].get(entry.identity, [])}
-                for entry in entries
-            ],
-        }
-        for name, entries in found.items()
-    ]
-    rows = [
-        row(name, entry, bench[name].get(entry.identity, []))
-        for name, entries in found.items()
-        for entry in entries
-    ]
+    data = []
+    rows = []
+    for name, entries in found.items():
+        measured = [(one, bench[name].get(one.identity, [])) for one in entries]
+        versions = [{**asdict(entry), "bench": own} for entry, own in measured]
+        data.append({"name": name, "versions": versions})
+        rows += [row(name, entry, own) for entry, own in measured]
     terminal.result(
         {"repository": repository, "models": data},
         lambda: terminal.table(COLUMNS, rows, numbers=NUMBERS),
@@ -97,7 +89,8 @@ def row(name: str, entry: Entry, bench: Sequence[Mapping[str, Any]]) -> list[str
     """One line of the table, with the figures of the fastest of the benchmarks."""
     error = (entry.parity or {}).get("absolute")
     best = max(bench, key=lambda one: one["requests_per_second"] or 0.0, default={})
-    rate, latency = best.get("requests_per_second"), best.get("p99_ms")
+    rate = best.get("requests_per_second")
+    latency = best.get("p99_ms")
     return [
         name,
         str(entry.number),

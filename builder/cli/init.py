@@ -15,7 +15,7 @@ from builder.cli.terminal import Terminal
 from builder.errors import EnvironmentProblem, TrtBuildError, UsageError
 
 if TYPE_CHECKING:
-    from builder.cli.guess import Guess, Guessed
+    from builder.cli.guess import Guess, Guessed, StatedRange
 
 Request = tuple[Path, "str | None", tuple[Path, ...], tuple[str, ...]]
 """Arguments for reading a file: the file, its submodule, libraries, plugins."""
@@ -99,20 +99,15 @@ def _folder(
 ) -> int:
     """Write every missing manifest of the folder, or with --force all. Returns the exit code."""
     from builder.cli.repo import agreed
-    from builder.manifest import find_models
 
     options.note_unread(terminal, folder)
-    models = [
-        one.model
-        for one in find_models(folder)
-        if one.model and (force or not one.manifest)
-    ]
+    models = _models(folder, force)
+    requests: list[Request] = [(model, None, libraries, plugins) for model in models]
     with terminal.progress() as progress:
         progress(str(folder), f"read {len(models)} files")
-        found = _guessed(
-            [(model, None, libraries, plugins) for model in models], isolate
-        )
-    written, failed = [], []
+        found = _guessed(requests, isolate)
+    written = []
+    failed = []
     for model, guessed in zip(models, found, strict=True):
         out = model.with_suffix(".yaml")
         if isinstance(guessed, TrtBuildError):
@@ -120,14 +115,19 @@ def _folder(
             continue
         _write(out, text_of(model.name, guessed, None, _beside(out, libraries)))
         written.append((out, guessed))
-    data = {
-        "manifests": [_data(out, guessed) for out, guessed in written],
-        "failed": [
-            {"file": model, "error": describe(error)} for model, error in failed
-        ],
-    }
+    manifests = [_data(out, guessed) for out, guessed in written]
+    errors = [{"file": model, "error": describe(error)} for model, error in failed]
+    data = {"manifests": manifests, "failed": errors}
     terminal.result(data, lambda: _show_folder(terminal, folder, written, failed))
     return agreed(error.exit_code for _, error in failed)
+
+
+def _models(folder: Path, force: bool) -> list[Path]:
+    """The model files of the folder that have no manifest, or with `force` all."""
+    from builder.manifest import find_models
+
+    found = [one for one in find_models(folder) if force or not one.manifest]
+    return [one.model for one in found if one.model]
 
 
 def _data(out: Path, found: Guessed) -> dict[str, Any]:
@@ -191,37 +191,36 @@ def manifest(
     outputs: list[str],
     module: str | None,
     libraries: list[str] | None = None,
-    dims: dict[str, tuple[tuple[int, int, int], str]] | None = None,
+    dims: dict[str, StatedRange] | None = None,
 ) -> str:
     """The manifest's text; `dims` are the ranges that the file states, with a comment on each."""
-    from builder.cli.guess import RANGES
-
-    known = dims or {}
-    lines = [
-        HEAD.format(name=name) + (f"module: {module}\n" if module else "") + "inputs:"
-    ]
+    part = f"module: {module}\n" if module else ""
+    lines = [HEAD.format(name=name) + part + "inputs:"]
     for guess in inputs:
         shape = ", ".join(map(str, guess.shape))
-        lines += [
-            f"  - name: {guess.name}",
-            f"    dtype: {guess.dtype}{_comment(guess.dtype_from)}",
-        ]
-        lines += [f"    shape: [{shape}]{_comment(guess.shape_from)}"]
-    axes = dict.fromkeys(
-        axis for guess in inputs for axis in guess.shape if isinstance(axis, str)
-    )
-    lines += ["dims:"] if axes else []
-    for axis in axes:
-        (low, usual, high), source = (
-            known[axis] if axis in known else (RANGES[axis], "?")
-        )
-        lines.append(
-            f"  {axis}: {{min: {low}, opt: {usual}, max: {high}}}{_comment(source)}"
-        )
-    lines += [f"outputs: [{', '.join(outputs)}]"] if outputs else []
+        lines.append(f"  - name: {guess.name}")
+        lines.append(f"    dtype: {guess.dtype}{_comment(guess.dtype_from)}")
+        lines.append(f"    shape: [{shape}]{_comment(guess.shape_from)}")
+    lines += _dims(inputs, dims or {})
+    if outputs:
+        lines.append(f"outputs: [{', '.join(outputs)}]")
     if libraries:
         lines.append(f"libraries: {json.dumps(libraries)}")
     return "\n".join(lines) + "\n"
+
+
+def _dims(inputs: list[Guess], stated: dict[str, StatedRange]) -> list[str]:
+    """The lines with the range of each dynamic axis."""
+    from builder.cli.guess import RANGES
+
+    axes = [axis for guess in inputs for axis in guess.shape if isinstance(axis, str)]
+    lines = []
+    for axis in dict.fromkeys(axes):
+        known = stated[axis] if axis in stated else (RANGES[axis], "?")
+        (low, usual, high), source = known
+        sizes = f"{{min: {low}, opt: {usual}, max: {high}}}"
+        lines.append(f"  {axis}: {sizes}{_comment(source)}")
+    return ["dims:", *lines] if lines else []
 
 
 def state(pairs: list[tuple[str, str]]) -> str:
@@ -272,7 +271,9 @@ def _show_folder(
     for out, found in written:
         unsure = out.read_text(encoding="utf-8").count("  # ?")
         inputs = _counted(len(found.inputs), "input")
-        left_out = f"; no inputs: {', '.join(found.dropped)}" if found.dropped else ""
+        left_out = ""
+        if found.dropped:
+            left_out = f"; no inputs: {', '.join(found.dropped)}"
         terminal.line(
             f"{out}: {inputs}, {_counted(unsure, 'line')} to look at{left_out}"
         )

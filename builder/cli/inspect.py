@@ -66,7 +66,8 @@ def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None
     from builder import manifest
     from builder.cli import isolated
 
-    flavour, plugins = settings.pop("flavour"), settings.pop("plugins")
+    flavour = settings.pop("flavour")
+    plugins = settings.pop("plugins")
     picture: Path | None = settings.pop("graph")
     isolate = settings.pop("isolate")
     inputs = options.parsed(settings.pop("inputs"))
@@ -256,7 +257,9 @@ def _repository(terminal: Terminal, target: Path, settings: dict[str, Any]) -> N
 
 
 def _summary(folder: Path) -> dict[str, Any]:
-    record = _json(folder / SIDECAR) if (folder / SIDECAR).is_file() else {}
+    record = {}
+    if (folder / SIDECAR).is_file():
+        record = _json(folder / SIDECAR)
     current = folder / str(record.get("version", 1))
     return {
         "name": folder.name,

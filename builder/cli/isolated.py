@@ -85,7 +85,9 @@ def run_each(
     each; `files` are the model files that they load.
     """
     sandbox = jobs.caches_only(tuple(folder.resolve() for folder in writable))
-    more: dict[str, Any] = {"report": progress} if progress else {}
+    more: dict[str, Any] = {}
+    if progress:
+        more = {"report": progress}
     tasks = [
         processes.Task(
             target, limits=jobs.limits(limits or Limits()), sandbox=sandbox, **more

@@ -159,7 +159,9 @@ def lower_here(options: LowerOptions, report: Any) -> Result:
     loaded = frontends.load(options.file, options.module, libraries=options.libraries)
     half = _computes_in_half(options.precision)
     keep_text = bool(options.shown or options.out)
-    later = [] if half is None else [step.name for step in lowering.passes_for(half)]
+    later = []
+    if half is not None:
+        later = [step.name for step in lowering.passes_for(half)]
     for name in (*options.shown, *filter(None, [options.stop_after])):
         _require_pass(name, later)
     early = None if options.stop_after in later else options.stop_after

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +13,9 @@ from builder.cli import options
 from builder.cli.command import Command
 from builder.cli.terminal import Terminal
 from builder.errors import UsageError
+
+if TYPE_CHECKING:
+    from builder.triton import history
 
 
 @click.command(
@@ -50,33 +55,38 @@ def promote_command(
     preflight.check(target)
     store.tidy(target)
     with signatures.signing_with(sign):
-        done = [
-            history.promote(folder, target, accept=accept_incompatible)
-            for folder in folders
-        ]
-    if warning := records.carry(source, target, [folder.name for folder in folders]):
-        terminal.note(warning)
-    signed = [
-        target / folder.name for folder in folders if signatures.is_signed(folder)
-    ]
+        done = _promoted(folders, target, accept_incompatible)
+    names = [folder.name for folder in folders]
+    terminal.note_if_any(records.carry(source, target, names))
+    signed = [target / one.name for one in folders if signatures.is_signed(one)]
     options.note_unsigned(terminal, signed)
     if write_env:
         options.write_env_file(terminal, target)
     options.note_incompatible(terminal, done)
+    data = {"from": source, "to": target, "models": [asdict(one) for one in done]}
+    terminal.result(data, lambda: show(terminal, done))
+
+
+def _promoted(
+    folders: Sequence[Path], target: Path, accept: bool
+) -> list[history.Promotion]:
+    from builder.triton import history
+
+    return [history.promote(folder, target, accept=accept) for folder in folders]
+
+
+def show(terminal: Terminal, done: Sequence[history.Promotion]) -> None:
+    """Print one row for each model."""
     rows = [[one.name, str(one.number), one.state] for one in done]
-    terminal.result(
-        {"from": source, "to": target, "models": [asdict(one) for one in done]},
-        lambda: terminal.table(
-            ("model", "version", "result"), rows, numbers=("version",)
-        ),
-    )
+    terminal.table(("model", "version", "result"), rows, numbers=("version",))
 
 
 def _refuse_nested(source: Path, target: Path) -> None:
     """Raise UsageError if one repository is inside the other: Triton takes each folder of a
     repository for a model.
     """
-    one, other = source.resolve(), target.resolve()
+    one = source.resolve()
+    other = target.resolve()
     if one in other.parents or other in one.parents:
         raise UsageError(
             f"{target} and {source} are inside each other, and Triton takes each folder of a"

@@ -46,17 +46,18 @@ def prune_command(
     was_signed = [folder for folder in folders if signatures.is_signed(folder)]
     with signatures.signing_with(sign):
         removed = {folder.name: history.prune(folder, keep) for folder in folders}
-    if warning := records.forget(
-        repository, [name for name in removed if removed[name]]
-    ):
-        terminal.note(warning)
+    changed = [name for name, numbers in removed.items() if numbers]
+    terminal.note_if_any(records.forget(repository, changed))
     options.note_unsigned(terminal, was_signed)
     data = [{"name": name, "removed": numbers} for name, numbers in removed.items()]
-    rows = [
-        [name, ", ".join(map(str, numbers)) or "none"]
-        for name, numbers in removed.items()
-    ]
     terminal.result(
-        {"repository": repository, "models": data},
-        lambda: terminal.table(("model", "removed"), rows),
+        {"repository": repository, "models": data}, lambda: show(terminal, removed)
     )
+
+
+def show(terminal: Terminal, removed: dict[str, list[int]]) -> None:
+    """Print one row for each model."""
+    rows = []
+    for name, numbers in removed.items():
+        rows.append([name, ", ".join(map(str, numbers)) or "none"])
+    terminal.table(("model", "removed"), rows)

@@ -72,7 +72,6 @@ def push_command(
     """
     from builder import deployment
     from builder.cli.verify import quiet_interrupts
-    from builder.report import records
     from builder.triton import signatures
 
     target = _target(to or repository, url, settings)
@@ -83,20 +82,24 @@ def push_command(
         found = deployment.push(
             repository, target, only, accept=accept_incompatible, progress=progress
         )
-    if target.repository != repository:
-        pushed = [one.name for one in found if one.live]
-        if warning := records.carry(repository, target.repository, pushed):
-            terminal.note(warning)
+    served = target.repository
+    if served != repository:
+        _carry_figures(terminal, repository, served, found)
     options.note_incompatible(terminal, found)
     live = all(one.live for one in found)
-    data: dict[str, Any] = {
-        "repository": repository,
-        "served": target.repository,
-        "live": live,
-    }
-    data["models"] = [{**asdict(one), "live": one.live} for one in found]
+    models = [{**asdict(one), "live": one.live} for one in found]
+    data = {"repository": repository, "served": served, "live": live, "models": models}
     terminal.result(data, lambda: show(terminal, found))
     return 0 if live else 3
+
+
+def _carry_figures(
+    terminal: Terminal, repository: Path, served: Path, found: list[Pushed]
+) -> None:
+    from builder.report import records
+
+    pushed = [one.name for one in found if one.live]
+    terminal.note_if_any(records.carry(repository, served, pushed))
 
 
 def _target(served: Path, url: str | None, settings: dict[str, Any]) -> Target:

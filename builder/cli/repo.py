@@ -156,30 +156,32 @@ def repo_command(
         processes.require(settings["isolate"])
     options.note_unread(terminal, models)
     used = _used_flavour(terminal, settings["flavour"])
+    graphs = _beside(out, "graphs") if log_level == "graph" else None
     settings["options"] = build_options.take(settings)
-    settings |= {
-        "store": store,
-        "inputs": options.parsed(inputs),
-        "edits": edits or "report",
-    }
-    settings["graphs"] = _beside(out, "graphs") if log_level == "graph" else None
+    settings |= {"store": store, "inputs": options.parsed(inputs), "graphs": graphs}
+    settings["edits"] = edits or "report"
     results, found = _built(terminal, models, out, settings, search_precision)
     if settings["write_env"] and any(result.ok for result in results):
         options.note_env(terminal, out.resolve().parent / ".env")
     for result in results:
         terminal.trace(result.name, result.error.traceback if result.error else "")
-    data = {"repository": out, "ok": exit_code(results) == 0, "flavour": used}
+    code = exit_code(results)
+    data = {"repository": out, "ok": code == 0, "flavour": used}
     data["models"] = [as_dict(result) for result in results]
     if search_precision:
         data["search"] = [as_dict(one) for one in found]
     if sbom:
-        from builder.triton import sbom as bill
-
-        data["sbom"] = bill.write(_beside(out, "cdx.json"))
+        data["sbom"] = _write_sbom(out)
     _report(terminal, out, results, data, record)
-    if settings["graphs"] is not None:
-        terminal.note(f"the graphs, pass by pass, are in {settings['graphs']}")
-    return exit_code(results)
+    if graphs is not None:
+        terminal.note(f"the graphs, pass by pass, are in {graphs}")
+    return code
+
+
+def _write_sbom(out: Path) -> Path:
+    from builder.triton import sbom
+
+    return sbom.write(_beside(out, "cdx.json"))
 
 
 def _report(
@@ -196,8 +198,7 @@ def _report(
 
     unfit = _preflight(out, results)
     data["preflight"] = [vars(one) for one in unfit]
-    if warning := _update_records(out, data, results, record):
-        terminal.note(warning)
+    terminal.note_if_any(_update_records(out, data, results, record))
     terminal.result(data, lambda: show(terminal, results, out))
     note_preflight(terminal, unfit)
 
@@ -216,9 +217,8 @@ def _update_records(
     if not records.folder(out).is_dir():  # without it, no sidecar has to be read
         return None
     ok = [one.name for one in results if one.ok]
-    return records.forget(
-        out, [name for name in ok if versions.policy_of(out / name).keep]
-    )
+    with_versions = [name for name in ok if versions.policy_of(out / name).keep]
+    return records.forget(out, with_versions)
 
 
 def _used_flavour(terminal: Terminal, requested: str) -> dict[str, str | None]:
@@ -251,12 +251,10 @@ def _built(
     """
     from builder.repository import build_repository
 
+    found: list[Search] = []
     with terminal.progress() as progress:
-        found = (
-            search.run(terminal, models, out, settings, progress)
-            if search_precision
-            else []
-        )
+        if search_precision:
+            found = search.run(terminal, models, out, settings, progress)
         results = search.failures(found)
         if results:
             settings["only"] = tuple(one.name for one in found if not one.error)
@@ -270,9 +268,7 @@ def _preflight(out: Path, results: list[ModelResult]) -> list[Preflight]:
 
     Unchanged models are not checked again, because that imports numpy and protobuf.
     """
-    built = [
-        result.name for result in results if result.ok and result.state not in STANDING
-    ]
+    built = [one.name for one in results if one.ok and one.state not in STANDING]
     if not built:
         return []
     from builder import deployment
@@ -315,22 +311,17 @@ def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
             terminal.note(f"{result.name}: {result.quantized['summary']}")
         if result.error and not terminal.as_json:
             terminal.failure(f"{result.name}: {result.error}", None)
-        if (
-            result.ok
-            and result.state not in STANDING
-            and result.because not in ("", NEW)
-        ):
+        published = result.ok and result.state not in STANDING
+        if published and result.because not in ("", NEW):
             terminal.note(f"{result.name}: rebuilt because: {result.because}")
-    unexecuted = [
-        result.name for result in results if result.ok and result.plan_executed is False
-    ]
+    built = [one for one in results if one.ok]
+    unexecuted = [one.name for one in built if one.plan_executed is False]
     if unexecuted:
         terminal.line(
             f"plan not executed: {', '.join(unexecuted)}: no plan of this TensorRT runs on this"
             " machine, so torch evaluated the networks"
         )
-    built = sum(result.ok for result in results)
-    terminal.line(f"{built} of {len(results)} models in {out}")
+    terminal.line(f"{len(built)} of {len(results)} models in {out}")
     if built and not terminal.quiet:
         terminal.line(f"next: trt-build verify {out} --serve")
 

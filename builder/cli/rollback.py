@@ -54,15 +54,12 @@ def rollback_command(
     options.note_unsigned(terminal, [folder] if was_signed else [])
     if write_env:
         options.write_env_file(terminal, repository)
-    state = "unchanged" if before == now else "rolled back"
-    data = {
-        "repository": repository,
-        "model": model,
-        "from": before,
-        "to": now,
-        "state": state,
-    }
-    served = (
-        "already served, unchanged" if before == now else f"served, and was {before}"
-    )
+    if before == now:
+        state = "unchanged"
+        served = "already served, unchanged"
+    else:
+        state = "rolled back"
+        served = f"served, and was {before}"
+    data = {"repository": repository, "model": model, "from": before, "to": now}
+    data["state"] = state
     terminal.result(data, lambda: terminal.line(f"{model}: version {now} is {served}"))

@@ -69,7 +69,9 @@ def summary(found: Search) -> str:
     """One line: the precision, how it was found, and the file that it is written to."""
     if found.error:
         return f"no precision was found: {found.error.message}"
-    kept = f", in float32: {', '.join(found.keep_fp32)}" if found.keep_fp32 else ""
+    kept = ""
+    if found.keep_fp32:
+        kept = f", in float32: {', '.join(found.keep_fp32)}"
     where = (
         f"written into {found.manifest}"
         if found.written

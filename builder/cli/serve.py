@@ -14,7 +14,9 @@ from builder.cli.terminal import Terminal
 if TYPE_CHECKING:
     from builder.serving import Server
 
-HTTP, GRPC, METRICS = 8000, 8001, 8002
+HTTP = 8000
+GRPC = 8001
+METRICS = 8002
 PORTS = ("port", "http_port", "grpc_port", "metrics_port")
 SERVE_CHECKS = (
     "P04",
@@ -193,7 +195,9 @@ def _changes(settings: dict[str, Any], address: str) -> dict[str, Any]:
     if settings["explicit"]:
         token = _token(settings["control_token_file"], address)
         return {"explicit": True, "models": ["*"], "control_token": token}
-    return {"poll_seconds": settings["poll_seconds"]} if settings["watch"] else {}
+    if settings["watch"]:
+        return {"poll_seconds": settings["poll_seconds"]}
+    return {}
 
 
 def _cache_size(terminal: Terminal, repository: Path, settings: dict[str, Any]) -> int:

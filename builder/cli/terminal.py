@@ -92,8 +92,10 @@ class Terminal:
         quiet: bool = False,
         verbose: bool = False,
     ) -> None:
-        self.as_json, self.debug = as_json, debug
-        self.quiet, self.verbose = quiet, verbose
+        self.as_json = as_json
+        self.debug = debug
+        self.quiet = quiet
+        self.verbose = verbose
         self.out: TextIO | None = None
         self.names: dict[str, str] = {}
         self.before_result: list[Callable[[], None]] = []
@@ -132,6 +134,11 @@ class Terminal:
     def note(self, text: str) -> None:
         """Print a note to standard error."""
         click.echo(printable(self._named(text)), err=True)
+
+    def note_if_any(self, text: str | None) -> None:
+        """Print a note to standard error, if there is one."""
+        if text:
+            self.note(text)
 
     def failure(self, text: str, data: Any) -> None:
         """Print an error that ends the command."""

@@ -174,13 +174,10 @@ def tune_command(
     for spec in specs:
         found, error = _tuned(terminal, spec, chosen, settings, repository)
         if found is None:
-            terminal.failure(f"{spec.name}: {error}", None)
-            done.append(
-                {"name": spec.name, "error": describe(error) if error else None}
-            )
-        else:
-            manifest = None if dry_run else spec.manifest
-            done.append(_result(terminal, found, manifest, repository, models))
+            done.append(_failed(terminal, spec.name, error))
+            continue
+        manifest = None if dry_run else spec.manifest
+        done.append(_result(terminal, found, manifest, repository, models))
     terminal.result({"repository": repository, "models": done}, lambda: None)
     return _exit_code(done)
 
@@ -199,7 +196,9 @@ def _exit_code(done: list[dict[str, Any]]) -> int:
 
     if any(one["error"] for one in done):
         return 1
-    return NO_LIMIT if any(one["verdict"] == UNMET for one in done) else 0
+    if any(one["verdict"] == UNMET for one in done):
+        return NO_LIMIT
+    return 0
 
 
 def _result(
@@ -265,6 +264,14 @@ def _settings(given: dict[str, Any], only: tuple[str, ...]) -> Settings:
 
     names = ("flavour", "serve_as", "store", "plugins")
     return Settings(only=only, **{name: given[name] for name in names})
+
+
+def _failed(
+    terminal: Terminal, name: str, error: TrtBuildError | None
+) -> dict[str, Any]:
+    """Print the error of a model, and return its entry in the results."""
+    terminal.failure(f"{name}: {error}", None)
+    return {"name": name, "error": describe(error) if error else None}
 
 
 def _tuned(
@@ -341,7 +348,9 @@ def _write_to_manifest(manifest: Path | None, found: Tuned, repository: Path) ->
 def notes(found: Tuned, repository: Path) -> list[str]:
     """The measurements, one line each."""
     host = f"{found.host['cores']} cores ({found.host['cpu']})"
-    device = f"{host}, {found.host['gpu']}" if found.host["gpu"] else host
+    device = host
+    if found.host["gpu"]:
+        device = f"{host}, {found.host['gpu']}"
     return [
         f"{datetime.date.today().isoformat()} by trt-build tune, on {device}",
         f"goal: {found.goal}; {len(found.trials)} of {found.configurations} configurations tried",
@@ -354,7 +363,9 @@ def notes(found: Tuned, repository: Path) -> list[str]:
 def _change(found: Tuned) -> str:
     """The scores of the default and of the best configuration, as text."""
     unit = "ms" if "lowest" in found.goal else "requests/s"
-    after = "none" if found.after is None else f"{found.after:.4g} {unit}"
+    after = "none"
+    if found.after is not None:
+        after = f"{found.after:.4g} {unit}"
     if found.before is None:
         default = [
             one.score for one in found.confirmed if one.configuration == found.default
@@ -365,7 +376,9 @@ def _change(found: Tuned) -> str:
         else:
             held = "does not keep the limit"
         return f"{after}; the configuration before {held}"
-    gain = f" ({found.gain:.2f} times as good)" if found.gain else ""
+    gain = ""
+    if found.gain:
+        gain = f" ({found.gain:.2f} times as good)"
     return f"{after}, before {found.before:.4g} {unit}{gain}"
 
 

@@ -59,7 +59,9 @@ def answered_by(models: Sequence[ModelParity]) -> dict[str, int]:
 def summary(models: Sequence[ModelParity]) -> str:
     """`22 passed, 1 failed; 0 by a plan, 23 by torch: no GPU`."""
     passed = sum(model.passed for model in models)
-    failed = f", {len(models) - passed} failed" if passed < len(models) else ""
+    failed = ""
+    if passed < len(models):
+        failed = f", {len(models) - passed} failed"
     counts = {"plan": 0, "torch": 0, **answered_by(models)}
     phrases = {
         "plan": "by a plan",
@@ -170,4 +172,6 @@ def row(result: GoldenResult) -> list[str]:
 
 def number(value: float | None, form: str) -> str:
     """The value in this format; "" for None."""
-    return "" if value is None else format(value, form)
+    if value is None:
+        return ""
+    return format(value, form)

@@ -41,7 +41,9 @@ def _unwrap(
     if kind == "tensors":
         return [v if v is None else _tensor(ctx, converter, name, v) for v in value]
     number = _number_or_list(ctx, value)
-    return number if kind == "dynamic" else _static(f"`{name}`", number)
+    if kind == "dynamic":
+        return number
+    return _static(f"`{name}`", number)
 
 
 def _tensor(

@@ -55,7 +55,8 @@ class Arrangement(Lengths):
             if match is not None and match in own:
                 own.remove(match)
                 others.remove(size)
-        total, rest = self.product(own), self.product(others)
+        total = self.product(own)
+        rest = self.product(others)
         sizes[at] = self.arithmetic("floordiv", total, rest) if rest != 0 else 0
         return sizes
 
@@ -169,21 +170,17 @@ class Arrangement(Lengths):
         for FILL. Raises Unconvertible for a mode that loop bodies do not support.
         """
         strides = strides or [1] * len(sizes)
+        dtype = tensor.dtype.name
         # bools, as integers
-        if mode is not None and not self.capabilities.takes(
-            f"SLICE.{mode}", tensor.dtype.name
-        ):
+        if mode is not None and not self.capabilities.takes(f"SLICE.{mode}", dtype):
             wide = self.cast(tensor, torch.int32)
-            filled = fill if fill is None else self.cast(fill, torch.int32)
-            return self.cast(
-                self.slice(wide, starts, sizes, strides, mode, filled), torch.bool
-            )
+            filled = fill
+            if fill is not None:
+                filled = self.cast(fill, torch.int32)
+            sliced = self.slice(wide, starts, sizes, strides, mode, filled)
+            return self.cast(sliced, torch.bool)
         in_loop = f"SLICE.{mode}.IN_LOOP"
-        if (
-            mode
-            and self.loops
-            and not self.capabilities.takes(in_loop, tensor.dtype.name)
-        ):
+        if mode and self.loops and not self.capabilities.takes(in_loop, dtype):
             raise Unconvertible(tensorrt8.PADS_IN_LOOP, tensorrt8.NEWER_OR_FIXED)
         layer = self._slice_layer(tensor, (starts, sizes, strides))
         if mode is not None:

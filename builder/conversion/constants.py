@@ -28,10 +28,11 @@ class Constants(Facts):
                 str(value.dtype),
                 tuple(value.shape),
             )
+            # distinguishes -0.0 from 0.0, and treats NaNs as equal
             key = (
                 repr(key[0]),
                 *key[1:],
-            )  # distinguishes -0.0 from 0.0, and treats NaNs as equal
+            )
         if key not in self._constants:
             carried = self._narrowed(value, carrier)
             layer = self.net.add_constant(tuple(value.shape), self.weights.of(carried))

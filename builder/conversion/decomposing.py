@@ -113,13 +113,17 @@ def walked(
     """The results of the decomposition for these values."""
     numbers = (values[index] for index in entry.numbers)
     graph: Any = entry.graph(tuple("float" if _is_float(v) else "int" for v in numbers))
-    saved, node, walker = ctx.values, ctx.node, ctx.walker
+    saved = ctx.values
+    node = ctx.node
+    walker = ctx.walker
     names = [value.debugName() for value in graph.inputs()]
     ctx.values = dict(zip(names, values, strict=True))
     try:
         (result,) = GraphWalker(ctx, FormulaBackend(ctx)).walk(graph)
     finally:
-        ctx.values, ctx.node, ctx.walker = saved, node, walker
+        ctx.values = saved
+        ctx.node = node
+        ctx.walker = walker
     return result
 
 

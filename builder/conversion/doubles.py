@@ -52,7 +52,9 @@ def of(ctx: Lengths, number: DynamicScalar) -> Doubles | None:
     """
     if number.zero_dim or number.doubles is not None:
         return None if number.zero_dim else number.doubles
-    return of_length(ctx, number) if number.dtype == torch.int64 else None
+    if number.dtype == torch.int64:
+        return of_length(ctx, number)
+    return None
 
 
 def of_length(ctx: Lengths, length: DynamicScalar) -> Doubles | None:

@@ -35,7 +35,9 @@ def carrier(dtype: torch.dtype) -> torch.dtype:
         return torch.int32
     if dtype == torch.int64 and not capabilities.current().has_int64:
         return torch.int32
-    return torch.float32 if dtype == torch.float64 else dtype
+    if dtype == torch.float64:
+        return torch.float32
+    return dtype
 
 
 def reduction_identity(dtype: torch.dtype, operation: str) -> float | int:
@@ -118,7 +120,9 @@ def promote(*operands: Operand) -> torch.dtype:
         if result is None or _kind(here) > _kind(result):
             result = _default(here) if category == "number" else here
     assert result is not None
-    return torch.float32 if result == torch.float64 else result
+    if result == torch.float64:
+        return torch.float32
+    return result
 
 
 def _kind(dtype: torch.dtype) -> int:

@@ -47,7 +47,9 @@ Size = int | DynamicScalar
 
 def expression(value: object) -> sympy.Expr:
     """The symbolic form of a static number or a DynamicScalar."""
-    return value.expr if isinstance(value, DynamicScalar) else sympy.sympify(value)
+    if isinstance(value, DynamicScalar):
+        return value.expr
+    return sympy.sympify(value)
 
 
 def same(a: Size, b: Size) -> bool:
@@ -85,8 +87,11 @@ def _bounds(
     ]
     if not spans:
         return None
-    low, high = max(s[0] for s in spans), min(s[1] for s in spans)
-    return None if (low, high) == (-_INFINITY, _INFINITY) else (low, high)
+    low = max(s[0] for s in spans)
+    high = min(s[1] for s in spans)
+    if (low, high) == (-_INFINITY, _INFINITY):
+        return None
+    return (low, high)
 
 
 def _interval(
@@ -100,7 +105,9 @@ def _interval(
         return ranges.get(expr) or ((0, _INFINITY) if expr.is_nonnegative else None)
     if expr.is_Pow and expr.exp.is_Integer and expr.exp > 0:
         base = _interval(expr.base, ranges)
-        return None if base is None else _product([base] * int(expr.exp))
+        if base is None:
+            return None
+        return _product([base] * int(expr.exp))
     combine = _COMBINE.get(expr.func)
     spans = [_interval(argument, ranges) for argument in expr.args]
     if combine is None or any(span is None for span in spans):
@@ -112,14 +119,16 @@ def _product(spans: Sequence[Any]) -> Span:
     low, high = spans[0]
     for span in spans[1:]:
         ends = [_times(a, b) for a in (low, high) for b in span]
-        low, high = min(ends), max(ends)
+        low = min(ends)
+        high = max(ends)
     return low, high
 
 
 def _times(a: Any, b: int) -> Any:
-    return (
-        0 if a == 0 or b == 0 else a * b
-    )  # 0 * inf is 0: the axis's own length is finite
+    # 0 * inf is 0: the axis's own length is finite
+    if a == 0 or b == 0:
+        return 0
+    return a * b
 
 
 def _floor(spans: Sequence[Any]) -> Span:

@@ -35,7 +35,9 @@ def location(function: Function) -> str:
     """`halve (/models/plugin.py:12)`."""
     function = _defined(function)
     code = getattr(function, "__code__", None)
-    at = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
+    at = ""
+    if code:
+        at = f" ({code.co_filename}:{code.co_firstlineno})"
     return f"{getattr(function, '__name__', function)}{at}"
 
 
@@ -131,7 +133,9 @@ def failure(function: Function, node: Node, error: Exception) -> str:
     """
     file = getattr(getattr(_defined(function), "__code__", None), "co_filename", "")
     lines = [line for name, line in _frames(error.__traceback__) if name == file]
-    at = f" at {Path(file).name}:{lines[-1]}" if lines else ""
+    at = ""
+    if lines:
+        at = f" at {Path(file).name}:{lines[-1]}"
     return f"{location(function)}, for {node.kind()}, failed{at}: {type(error).__name__}: {error}"
 
 
@@ -166,7 +170,9 @@ def _type(argument: torch._C.Argument) -> str:
 
 
 def _default(argument: torch._C.Argument) -> str:
-    return repr(argument.default_value) if argument.has_default_value() else ""
+    if argument.has_default_value():
+        return repr(argument.default_value)
+    return ""
 
 
 def _is_of_torch(kind: str) -> bool:

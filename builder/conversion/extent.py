@@ -42,10 +42,14 @@ class Extent:
         are all sizes (with or without an axis of size 1 before batch). With `back`, each row is
         reversed.
         """
-        first = ctx.arithmetic("sub", sizes[0], 1) if back else 0
+        first = 0
+        if back:
+            first = ctx.arithmetic("sub", sizes[0], 1)
         strides = [-1 if back else 1] + [1] * len(start)
         slice_ = ctx.slice(x, [first, *start], sizes, strides)
-        return slice_ if len(sizes) == 3 else ctx.squeeze(slice_, [1])
+        if len(sizes) == 3:
+            return slice_
+        return ctx.squeeze(slice_, [1])
 
     def turned(self, ctx: ConversionContext, x: Any) -> Any:
         """x [time, batch, width] with each row reversed in time."""
@@ -66,14 +70,18 @@ class Lengths(Extent):
     def __init__(
         self, ctx: ConversionContext, given: Tensor, steps: Size, batch: Size
     ) -> None:
-        self.ctx, self.given, self.steps, self.batch = ctx, given, steps, batch
+        self.ctx = ctx
+        self.given = given
+        self.steps = steps
+        self.batch = batch
 
     @cached_property
     def lengths(self) -> ITensor:
         """[1, batch] of the index dtype. torch raises for an invalid length; here it is clamped, so
         that nothing is read out of bounds.
         """
-        ctx, dtype = self.ctx, dtypes.index_dtype()
+        ctx = self.ctx
+        dtype = dtypes.index_dtype()
         lengths = ctx.unsqueeze(ctx.tensor(self.given, dtype), [0])
         lengths = ctx.elementwise("MAX", lengths, _number(ctx, 1))
         return ctx.set_sizes(
@@ -168,7 +176,9 @@ class Lengths(Extent):
         back: bool,
     ) -> ITensor:
         slice_ = super().part(ctx, x, start, sizes, False)
-        return self.turned(ctx, slice_) if back else slice_
+        if back:
+            return self.turned(ctx, slice_)
+        return slice_
 
     def turned(self, ctx: ConversionContext, x: ITensor) -> ITensor:
         return _rows_at(ctx, x, self._from_the_end)

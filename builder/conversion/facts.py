@@ -69,9 +69,8 @@ class Facts:
         # which the precision policy adds, and the module does not use
         self.policy_half: torch.dtype | None = None
         self.loops = 0  # the number of engine loops around the node
-        self.varying: set[sympy.Symbol] = (
-            set()
-        )  # numbers that change from iteration to iteration of a loop
+        # numbers that change from iteration to iteration of a loop
+        self.varying: set[sympy.Symbol] = set()
         # iteration numbers, with the trip count of their loop
         self.counters: dict[sympy.Symbol, sympy.Expr] = {}
         self.node: Any = None
@@ -105,7 +104,9 @@ class Facts:
 
     def warn(self, words: str) -> None:
         """Record a warning with the source location of the current node."""
-        where = f"{source_location(self.node)}: " if self.node is not None else ""
+        where = ""
+        if self.node is not None:
+            where = f"{source_location(self.node)}: "
         self.warnings.append(f"{where}{words}")
 
     def dtype(self, value: Operand) -> torch.dtype:
@@ -126,7 +127,9 @@ class Facts:
 
     def rank(self, value: Operand) -> int:
         """The number of axes of a tensor; 0 for a scalar."""
-        return len(value.shape) if hasattr(value, "shape") else 0
+        if hasattr(value, "shape"):
+            return len(value.shape)
+        return 0
 
     def axis(self, value: Tensor, axis: int) -> int:
         """`axis` of a tensor as a non-negative number; a 0-d tensor counts as having one axis, as

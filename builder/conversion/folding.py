@@ -30,7 +30,8 @@ def folded(ctx: ConversionContext, node: Node, x: ITensor) -> ITensor | None:
     if layer is None or layer.get_output(0).name != x.name or not reads_alone(node):
         return None
     convolution = node.inputsAt(0).node()
-    weight, bias = (_static(ctx, convolution.inputsAt(i)) for i in (1, 2))
+    weight = _static(ctx, convolution.inputsAt(1))
+    bias = _static(ctx, convolution.inputsAt(2))
     statistics: list[Any] = [_static(ctx, node.inputsAt(i)) for i in range(1, 5)]
     if (
         weight is None
@@ -44,7 +45,9 @@ def folded(ctx: ConversionContext, node: Node, x: ITensor) -> ITensor | None:
     scale, shift = channel_scale(
         *statistics, eps=ctx.values[node.inputsAt(7).debugName()]
     )
-    offset = shift if bias is None else shift + bias.double() * scale
+    offset = shift
+    if bias is not None:
+        offset = shift + bias.double() * scale
     dtype = ctx.dtype(x)
     layer.kernel = ctx.weights.of(scaled_weight(weight, scale, dtype))
     layer.bias = ctx.weights.of(offset.to(dtype))
@@ -84,7 +87,9 @@ def channel_scale(
 def _last_layer(ctx: ConversionContext) -> Any:
     """The network's last layer, if it is a convolution with static weights."""
     index = ctx.net.num_layers - 1
-    layer = ctx.net.get_layer(index) if index >= 0 else None
+    layer = None
+    if index >= 0:
+        layer = ctx.net.get_layer(index)
     if (
         layer is None
         or layer.type != trt.LayerType.CONVOLUTION

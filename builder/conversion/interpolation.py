@@ -85,7 +85,8 @@ def taps(
     t = at - floor
     offsets: tuple[int, ...]
     if method.mode == "LINEAR":
-        offsets, weights = (0, 1), [1 - t, t]
+        offsets = (0, 1)
+        weights = [1 - t, t]
     else:
         offsets = (-1, 0, 1, 2)
         weights = [_cubic((t - o).abs()) for o in offsets]

@@ -53,12 +53,16 @@ def floating(ctx: ConversionContext, x: ITensor) -> ITensor:
     """The tensor, with integers and bools cast to float32 as PyTorch promotes them for real
     functions.
     """
-    return x if ctx.dtype(x).is_floating_point else ctx.cast(x, torch.float32)
+    if ctx.dtype(x).is_floating_point:
+        return x
+    return ctx.cast(x, torch.float32)
 
 
 def computed_in(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which arithmetic on this dtype is computed: bools as integers."""
-    return torch.int32 if dtype == torch.bool else dtype
+    if dtype == torch.bool:
+        return torch.int32
+    return dtype
 
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -69,7 +73,9 @@ def accumulated(ctx: ConversionContext, x: ITensor) -> ITensor:
     in float32, and the square of 256 is beyond float16's range.
     """
     x = floating(ctx, x)
-    return ctx.cast(x, torch.float32) if ctx.dtype(x) in HALVES else x
+    if ctx.dtype(x) in HALVES:
+        return ctx.cast(x, torch.float32)
+    return x
 
 
 def half_as_float32(
@@ -314,8 +320,9 @@ def along(ctx: ConversionContext, matrix: Tensor, x: ITensor, axis: int) -> ITen
             x, none, ctx.at_rank(matrix, rank), transpose
         )
         y = layer.get_output(0)
-        sizes = [*ctx.exprs(x)[:-1], ctx.expr(matrix, 0)] if ctx.rank(y) else []
-        return ctx.set_sizes(y, sizes)
+        if not ctx.rank(y):
+            return ctx.set_sizes(y, [])
+        return ctx.set_sizes(y, [*ctx.exprs(x)[:-1], ctx.expr(matrix, 0)])
     if axis == rank - 2:
         layer = ctx.net.add_matrix_multiply(ctx.at_rank(matrix, rank), none, x, none)
         exprs = ctx.exprs(x)

@@ -43,4 +43,6 @@ class LayerNames:
 
     def _stem(self, node: Node) -> str:
         module = module_scope(node, self._containers)
-        return f"{module}/{node.kind()}" if module else str(node.kind())
+        if module:
+            return f"{module}/{node.kind()}"
+        return str(node.kind())

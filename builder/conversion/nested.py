@@ -25,7 +25,9 @@ def is_unknown(value: object) -> bool:
 
 def one_or_all(values: list[Any]) -> Any:
     """The value itself for a node with one output, a list for several."""
-    return values[0] if len(values) == 1 else values
+    if len(values) == 1:
+        return values[0]
+    return values
 
 
 def as_flag(ctx: ConversionContext, condition: Operand) -> ITensor:

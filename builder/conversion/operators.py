@@ -36,7 +36,8 @@ class Operators:
     """
 
     def __init__(self, ctx: ConversionContext, policy: precision.Policy) -> None:
-        self.ctx, self.policy = ctx, policy
+        self.ctx = ctx
+        self.policy = policy
 
     def evaluate(self, node: Node, values: list[Any]) -> list[Any] | None:
         """See `evaluate` of this module."""
@@ -45,7 +46,9 @@ class Operators:
     def convert(self, node: Node, values: list[Any]) -> list[Any]:
         """See `convert` of this module."""
         # without half precision no policy reads the name
-        name = self.layer_name(node) if self.policy.half is not None else ""
+        name = ""
+        if self.policy.half is not None:
+            name = self.layer_name(node)
         return convert(self.ctx, node, values, self.policy, name)
 
     def layer_name(self, node: Node) -> str:
@@ -168,11 +171,15 @@ def _listed(result: Any, node: Node) -> list[Any]:
     """The results as a list, one for each output of the node."""
     if node.outputsSize() == 1:
         return [_output(result)]
-    return [_output(r) for r in result] if node.outputsSize() else []
+    if node.outputsSize():
+        return [_output(r) for r in result]
+    return []
 
 
 def _output(result: object) -> Any:
-    return result.get_output(0) if hasattr(result, "get_output") else result
+    if hasattr(result, "get_output"):
+        return result.get_output(0)
+    return result
 
 
 def _all_static(values: list[Any]) -> bool:

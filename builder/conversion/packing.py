@@ -125,7 +125,9 @@ def _select(ctx: ConversionContext, value: Packed, axis: int, index: int) -> Any
 
 
 def _rank(ctx: ConversionContext, value: Packed) -> int:
-    return ctx.rank(value.padded) - 1 if isinstance(value, Rows) else 1
+    if isinstance(value, Rows):
+        return ctx.rank(value.padded) - 1
+    return 1
 
 
 _QUESTIONS: dict[str, Callable[..., Any]] = {

@@ -38,8 +38,11 @@ class Pool:
     ) -> Pool:
         """From PyTorch's arguments, with the unit axis that one-dimensional pooling gets."""
         sizes = filled(window, axes)
-        steps = filled(stride, axes) if stride not in ([], None) else sizes
-        pads, spread = filled(padding, axes), filled(dilation, axes)
+        steps = sizes
+        if stride not in ([], None):
+            steps = filled(stride, axes)
+        pads = filled(padding, axes)
+        spread = filled(dilation, axes)
         return Pool(
             with_unit(sizes, 1),
             with_unit(steps, 1),
@@ -65,9 +68,8 @@ def output_length(ctx: ConversionContext, pool: Pool, axis: int, length: Size) -
     count = ctx.arithmetic(
         "add", rest if step == 1 else ctx.arithmetic("floordiv", rest, step), 1
     )
-    if (
-        not pool.ceil or pad + step <= span
-    ):  # the last window then always starts within the input
+    if not pool.ceil or pad + step <= span:
+        # the last window then always starts within the input
         return count  # type: ignore[no-any-return]
     starting = ctx.arithmetic(
         "add",
@@ -125,7 +127,8 @@ def _all_dropped(pool: Pool, x: ITensor) -> bool:
     for axis, length in enumerate(x.shape[2:]):
         if length < 0:
             return False
-        padding, stride = pool.padding[axis], pool.stride[axis]
+        padding = pool.padding[axis]
+        stride = pool.stride[axis]
         rest = length + 2 * padding - pool.window[axis]
         down = rest // stride
         up = -(-rest // stride)

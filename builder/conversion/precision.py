@@ -120,7 +120,9 @@ class Policy:
             return torch.float32
         if operator in REDUCED:
             return self.half
-        return self.half if any(_dtypes(arguments, self.half)) else None
+        if any(_dtypes(arguments, self.half)):
+            return self.half
+        return None
 
     def constrains(self, operator: str, name: str) -> bool:
         """Whether the layers of `operator` must be constrained to float32."""
@@ -336,7 +338,9 @@ def _tensor(ctx: ConversionContext, tensor: ITensor, dtype: torch.dtype) -> Any:
     if narrow is not None and ctx.dtype(narrow) == dtype:
         return narrow
     read = quantized.again(ctx, tensor, dtype)
-    return ctx.cast(tensor, dtype) if read is None else read
+    if read is None:
+        return ctx.cast(tensor, dtype)
+    return read
 
 
 def _constant(
@@ -345,7 +349,9 @@ def _constant(
     if not value.is_floating_point():
         return value
     narrow = _narrowed(ctx, value, dtype, name)
-    return value.to(dtype) if narrow is None else narrow
+    if narrow is None:
+        return value.to(dtype)
+    return narrow
 
 
 def _narrowed(

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from builder.conversion.context import ConversionContext
 
 
-INT8, FP8 = torch.int8, torch.float8_e4m3fn
+INT8 = torch.int8
+FP8 = torch.float8_e4m3fn
 
 
 @dataclass(frozen=True)

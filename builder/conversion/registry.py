@@ -109,7 +109,9 @@ def key_of_node(node: Node) -> str:
     schema.
     """
     schema = node.schema()
-    return str(node.kind()) if schema == NO_SCHEMA else key_of(schema)
+    if schema == NO_SCHEMA:
+        return str(node.kind())
+    return key_of(schema)
 
 
 def converter(

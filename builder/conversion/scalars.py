@@ -61,39 +61,31 @@ def binary(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
         return rule.python(a, b)
     if operation in ("min", "max"):
-        below, above = (decided(ctx, order, a, b) for order in ("le", "ge"))
+        below = decided(ctx, "le", a, b)
+        above = decided(ctx, "ge", a, b)
         if below or above:
             return a if (below if operation == "min" else above) else b
-    expr = rule.symbolic(expression(a), expression(b)) if rule.symbolic else None
-    if (
-        expr is not None
-        and expr.is_Integer
-        and _integral(ctx, a, b)
-        and operation != "truediv"
-    ):
+    expr = None
+    if rule.symbolic:
+        expr = rule.symbolic(expression(a), expression(b))
+    integral = operation != "truediv" and _integral(ctx, a, b)
+    if expr is not None and expr.is_Integer and integral:
         return int(expr)
     for same_as, value in ((a, expression(a)), (b, expression(b))):
-        if (
-            isinstance(same_as, DynamicScalar)
-            and expr == value
-            and _integral(ctx, a, b)
-            and operation != "truediv"
-        ):
+        if isinstance(same_as, DynamicScalar) and expr == value and integral:
             return same_as  # x + 0, x * 1
-    dtype = (
-        torch.int64
-        if _integral(ctx, a, b) and operation != "truediv"
-        else torch.float32
-    )
-    left, right = (vector(ctx, v, dtype) for v in (a, b))
+    dtype = torch.int64 if integral else torch.float32
+    left = vector(ctx, a, dtype)
+    right = vector(ctx, b, dtype)
     if operation == "floordiv" and dtype == torch.float32:
         output = ctx.unary("FLOOR", ctx.elementwise("DIV", left, right))
     else:
         output = ctx.elementwise(rule.layer, left, right)
-    exact = doubles.binary(ctx, operation, a, b) if dtype.is_floating_point else None
-    return DynamicScalar(
-        output, expr if expr is not None else unknown(output), dtype, doubles=exact
-    )
+    exact = None
+    if dtype.is_floating_point:
+        exact = doubles.binary(ctx, operation, a, b)
+    known = expr if expr is not None else unknown(output)
+    return DynamicScalar(output, known, dtype, doubles=exact)
 
 
 def truncated(ctx: Lengths, a: Scalar, b: Scalar) -> Any:
@@ -104,7 +96,9 @@ def truncated(ctx: Lengths, a: Scalar, b: Scalar) -> Any:
         return binary(ctx, "floordiv", a, b)
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
         quotient = abs(a) // abs(b)
-        return quotient if (a < 0) == (b < 0) else -quotient
+        if (a < 0) == (b < 0):
+            return quotient
+        return -quotient
     if not _integral(ctx, a, b):
         return convert(
             ctx, convert(ctx, binary(ctx, "truediv", a, b), torch.int64), torch.float32
@@ -141,7 +135,8 @@ def compare(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
         return known
     dtype = torch.int64 if _integral(ctx, a, b) else torch.float32
     output = ctx.elementwise(layer, *(vector(ctx, v, dtype) for v in (a, b)))
-    output = ctx.unary("NOT", output) if negate else output
+    if negate:
+        output = ctx.unary("NOT", output)
     return DynamicScalar(output, unknown(output), torch.bool)
 
 
@@ -161,9 +156,13 @@ def decided(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> bool | None:
     if operation in ("eq", "ne"):
         if low == high:
             return python(low, 0)
-        return operation == "ne" if low > 0 or high < 0 else None
+        if low > 0 or high < 0:
+            return operation == "ne"
+        return None
     values = {python(low, 0), python(high, 0)}
-    return values.pop() if len(values) == 1 else None
+    if len(values) == 1:
+        return values.pop()
+    return None
 
 
 def _span(ctx: Lengths, difference: sympy.Expr) -> Any:
@@ -176,10 +175,12 @@ def _span(ctx: Lengths, difference: sympy.Expr) -> Any:
         trip_count = ctx.counters[counter]
         if slope.is_number:
             first, last = (0, trip_count - 1) if slope > 0 else (trip_count - 1, 0)
-            low, high = low.subs(counter, first), high.subs(counter, last)
+            low = low.subs(counter, first)
+            high = high.subs(counter, last)
     if low == high:
         return bounds(difference, ctx.ranges())
-    least, most = (bounds(sympy.expand(end), ctx.ranges()) for end in (low, high))
+    least = bounds(sympy.expand(low), ctx.ranges())
+    most = bounds(sympy.expand(high), ctx.ranges())
     return least and most and (least[0], most[1])
 
 
@@ -197,7 +198,9 @@ def convert(ctx: Lengths, value: Scalar, dtype: torch.dtype) -> Any:
     if not isinstance(value, DynamicScalar):
         if dtype == torch.int64:
             return math.trunc(value)
-        return bool(value) if dtype == torch.bool else float(value)
+        if dtype == torch.bool:
+            return bool(value)
+        return float(value)
     if value.dtype == dtype:
         return value
     if value.doubles is not None and dtype == torch.int64:

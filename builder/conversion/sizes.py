@@ -64,7 +64,8 @@ def _broadcast(ctx: ConversionContext, layer: Any, output: ITensor, axis: int) -
     equal.
     """
     inputs = (layer.get_input(i) for i in range(layer.num_inputs))
-    sizes = list(dict.fromkeys(ctx.expr(t, axis) for t in inputs if t.shape[axis] != 1))
+    longer = [tensor for tensor in inputs if tensor.shape[axis] != 1]
+    sizes = list(dict.fromkeys(ctx.expr(tensor, axis) for tensor in longer))
     if len(sizes) > 1:
         sizes = [size for size in sizes if _more_than_one(ctx, size)][:1]
     if sizes:

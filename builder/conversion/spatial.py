@@ -22,7 +22,9 @@ def filled(values: Size | Sequence[Size], count: int) -> list[int]:
     each: list[Any] = (
         [values] if isinstance(values, int | DynamicScalar) else list(values)
     )
-    return each * count if len(each) == 1 else each
+    if len(each) == 1:
+        return each * count
+    return each
 
 
 def as_image(
@@ -44,7 +46,9 @@ def with_unit(values: Sequence[int], unit: int) -> list[int]:
     """Window settings for two axes or more: `unit` for the axis that `as_image` adds to a single
     one.
     """
-    return [*values, unit] if len(values) == 1 else list(values)
+    if len(values) == 1:
+        return [*values, unit]
+    return list(values)
 
 
 def note_spatial(

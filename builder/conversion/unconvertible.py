@@ -10,4 +10,5 @@ class Unconvertible(Exception):
 
     def __init__(self, reason: str, fix: str | None = None) -> None:
         super().__init__(reason)
-        self.reason, self.fix = reason, fix
+        self.reason = reason
+        self.fix = fix

@@ -55,7 +55,8 @@ class GraphWalker:
     """
 
     def __init__(self, ctx: ConversionContext, backend: Backend) -> None:
-        self.ctx, self.backend = ctx, backend
+        self.ctx = ctx
+        self.backend = backend
         self.shape_tensors = ShapeTensorInputs()
         ctx.walker = self
 

@@ -233,7 +233,9 @@ def _policy(work: Workload) -> Document:
         },
     ]
     download = [{"protocol": "UDP", "port": 53}, *_tcp(53, 443)]
-    egress = [] if work.settings.storage.is_claim else [{"ports": download}]
+    egress = []
+    if not work.settings.storage.is_claim:
+        egress = [{"ports": download}]
     spec = {
         "podSelector": _selector(work),
         "policyTypes": ["Ingress", "Egress"],

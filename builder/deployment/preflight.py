@@ -95,6 +95,8 @@ def expected_server(repository: Path) -> ServerFacts | None:
     }
     matches = [match for match in map(releases.for_tensorrt, sorted(built)) if match]
     try:
-        return of_image(matches[0].release.tag) if matches else this_machine({})
+        if matches:
+            return of_image(matches[0].release.tag)
+        return this_machine({})
     except EnvironmentProblem:
         return None

@@ -127,8 +127,11 @@ class _Push:
         accept: bool,
         progress: Progress,
     ) -> None:
-        self.source, self.target, self.api = source, target, api
-        self.explicit, self.accept = explicit, accept
+        self.source = source
+        self.target = target
+        self.api = api
+        self.explicit = explicit
+        self.accept = accept
         self.name, self.folder = source.name, target.repository / source.name
         self.in_place = source.resolve() == self.folder.resolve()
         self.progress = progress
@@ -136,9 +139,9 @@ class _Push:
     def run(self) -> Pushed:
         begin = time.monotonic()
         found = self._run()
-        number = (
-            versions.of_model(self.folder)[0].number if self.folder.is_dir() else None
-        )
+        number = None
+        if self.folder.is_dir():
+            number = versions.of_model(self.folder)[0].number
         return replace(found, number=number, seconds=round(time.monotonic() - begin, 2))
 
     def _run(self) -> Pushed:
@@ -297,7 +300,9 @@ class _Push:
                 if self._has(folder, before):
                     return
                 ready = self.api.client.is_model_ready(folder.name)
-                reason = None if ready else self.api.why_not_ready(folder.name)
+                reason = None
+                if not ready:
+                    reason = self.api.why_not_ready(folder.name)
                 if reason and waited > WAIT_FOR_REASON:
                     raise ServerError(f"model {folder.name!r} was not loaded: {reason}")
         raise ServerError(
@@ -308,7 +313,8 @@ class _Push:
 
     def _has(self, folder: Path, before: _Seen | None) -> bool:
         """Whether the server has loaded `folder`, and no longer has the state `before`."""
-        client, name = self.api.client, folder.name
+        client = self.api.client
+        name = folder.name
         number = versions.of_model(folder)[0].number
         if not client.is_model_ready(name, str(number)):
             return False

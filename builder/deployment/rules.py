@@ -111,7 +111,9 @@ def _tensorrt(model: Model, models: Models, server: ServerFacts) -> Iterator[str
     if model.plan.get("flavour") == "tensorrt-rtx":
         return
     wanted = tuple(int(part) for part in version.split(".") if part.isdigit())
-    parts = 1 if (model.plan.get("options") or {}).get("version_compatible") else 3
+    parts = 3
+    if (model.plan.get("options") or {}).get("version_compatible"):
+        parts = 1
     known = server.release.tensorrt
     if not any(one[:parts] == wanted[:parts] for one in known):
         has = " or ".join(".".join(map(str, one)) for one in known)
@@ -212,13 +214,11 @@ def _differs(
     dims = list(stated.dims)
     if not shape and dims == [1]:
         return None
-    fits = len(shape) == len(dims) and all(
-        -1 in (one, other) or one == other
-        for one, other in zip(shape, dims, strict=True)
-    )
-    return (
-        None if fits else f"has dims {dims} in config.pbtxt, and the plan has {shape}"
-    )
+    if len(shape) == len(dims):
+        pairs = zip(shape, dims, strict=True)
+        if all(-1 in pair or pair[0] == pair[1] for pair in pairs):
+            return None
+    return f"has dims {dims} in config.pbtxt, and the plan has {shape}"
 
 
 @_rule(

@@ -158,7 +158,9 @@ class Settings:
     @property
     def most_replicas(self) -> int:
         """`max_replicas`, by default twice `replicas`."""
-        return 2 * self.replicas if self.max_replicas is None else self.max_replicas
+        if self.max_replicas is None:
+            return 2 * self.replicas
+        return self.max_replicas
 
 
 def _require(pattern: re.Pattern[str], value: str, option: str, form: str) -> None:
@@ -269,7 +271,9 @@ def _gpus(models: list[Model], plans: bool) -> int:
         for group in model.config.instance_group
         for gpu in group.gpus
     ]
-    return max(named, default=0) + 1 if plans else 0
+    if plans:
+        return max(named, default=0) + 1
+    return 0
 
 
 def _memory(models: list[Model], gpus: int, shared: int) -> int:

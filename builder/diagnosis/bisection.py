@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from builder.triton import Golden
 
 
+_FREEZING = "the answer differs before the first pass: torch's own freezing changes it"
+
+
 @dataclass(frozen=True)
 class Bisection:
     """The result for one model.
@@ -77,8 +80,11 @@ def bisect(order: Order, reduce_to: Path | None, report: Any) -> Bisection:
 
 class _Bisect:
     def __init__(self, order: Order, reduce_to: Path | None, clock: Clock) -> None:
-        self.order, self.reduce_to, self.clock = order, reduce_to, clock
-        self.name, self.networks = order.spec.name, 0
+        self.order = order
+        self.reduce_to = reduce_to
+        self.clock = clock
+        self.name = order.spec.name
+        self.networks = 0
 
     def run(self) -> Bisection:
         with self.clock.phase("load"):
@@ -131,10 +137,8 @@ class _Bisect:
         """Find the pass after which the output differs."""
         from builder.conversion import named_inputs
 
-        inputs = [
-            _tensor(golden, str(one.name))
-            for one in named_inputs(loaded.spec.inputs, lowered.graph)
-        ]
+        specs = named_inputs(loaded.spec.inputs, lowered.graph)
+        inputs = [_tensor(golden, str(spec.name)) for spec in specs]
         watch = passes.PassWatch(inputs, golden, loaded.spec.tolerance)
         problem = comparison.problems[0]
         result = Bisection(self.name, 1, self.networks, "lowered", golden.name, problem)
@@ -151,10 +155,7 @@ class _Bisect:
             culprit, own = located
             reduced, note = self._reduced_pass(found, own, inputs, culprit)
             return replace(result, culprit=culprit, reduced=reduced, note=note)
-        note = (
-            "the answer differs before the first pass: torch's own freezing changes it"
-        )
-        return replace(result, note=note)
+        return replace(result, note=_FREEZING)
 
     def _networks(self, converted: stages.Converted) -> Bisection:
         """Compare each network on the goldens of its own inputs."""
@@ -326,4 +327,6 @@ def description(found: Bisection) -> Iterator[tuple[str, str]]:
 def _signature(dtypes: Sequence[str]) -> str:
     """Format the dtypes, such as `float32, int64 -> float32`."""
     read = ", ".join(dtypes[:-1])
-    return f"{read} -> {dtypes[-1]}" if dtypes else ""
+    if dtypes:
+        return f"{read} -> {dtypes[-1]}"
+    return ""

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
     Compared = tuple[str, Comparison]
 
-OK, FAILED, NOT_RUN = "ok", "failed", "not run"
+OK = "ok"
+FAILED = "failed"
+NOT_RUN = "not run"
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,9 @@ class _Climb:
     def __init__(
         self, order: Order, published: served.PublishedModel | None, clock: Clock
     ) -> None:
-        self.order, self.published, self.clock = order, published, clock
+        self.order = order
+        self.published = published
+        self.clock = clock
 
     def steps(self) -> Iterator[Step]:
         """Yield each step as soon as it is compared. Steps after one that raised are left out."""
@@ -145,7 +149,8 @@ class _Climb:
             return stages.lower_as_written(loaded, unforeseen.as_defect(error))
 
     def _lowered_step(self, lowered: stages.Lowered, recorded: stages.Recorded) -> Step:
-        spec, reason = lowered.spec, lowered.graph.as_written
+        spec = lowered.spec
+        reason = lowered.graph.as_written
         compared = compared_graph(
             lowered.graph, spec, lowered.outputs, recorded.goldens, "fp32"
         )
@@ -158,7 +163,9 @@ class _Climb:
 
 def _step(name: str, compared: Iterable[Compared], note: str = "") -> Step:
     """Return the largest error of the comparisons. An exception becomes the step's problem."""
-    answers, shares, problem = 0, [0.0], None
+    answers = 0
+    shares = [0.0]
+    problem = None
     try:
         for golden, comparison in compared:
             answers += 1
@@ -213,7 +220,8 @@ def _by_torch(prepared: stages.Prepared) -> Iterator[Compared]:
     from builder.pipeline import segment_goldens
 
     precision = segment_goldens.torch_precision(prepared.spec)
-    graph, spec = prepared.graph, prepared.spec
+    graph = prepared.graph
+    spec = prepared.spec
     return compared_graph(graph, spec, prepared.outputs, prepared.goldens, precision)
 
 
@@ -251,9 +259,8 @@ def _partitioned(converted: stages.Converted) -> Iterator[Step]:
         return
     partition = partitioned.partition
     for number, segment in enumerate(partition.segments):
-        if (
-            not converted.prepared.graph.as_written
-        ):  # the whole graph is its only segment
+        if not converted.prepared.graph.as_written:
+            # the whole graph is its only segment
             name = f"segment {number} ({segment.kind})"
             yield _step(name, compared_segment(segment, partition, converted))
         for part in networks:
@@ -296,7 +303,9 @@ def compared_segment(
 
 def _with_axis(tensor: torch.Tensor, name: str, partition: Partition) -> torch.Tensor:
     own = name in (*partition.inputs, *partition.outputs)
-    return tensor.reshape(1) if not tensor.dim() and not own else tensor
+    if not tensor.dim() and not own:
+        return tensor.reshape(1)
+    return tensor
 
 
 def _network(part: stages.Network, converted: stages.Converted) -> Iterator[Compared]:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from builder.lowering import LoweredGraph
     from builder.parity import OutputComparison
 
-CONVERTER, PASS = "converter", "pass"
+CONVERTER = "converter"
+PASS = "pass"
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,8 @@ def _alone(values: Values, name: str) -> tuple[LoweredGraph, list[torch.Tensor]]
     """Run the node of the value on its inputs from the network."""
     from builder.partition import subgraph
 
-    outputs, truth = values.outputs, values.truth
+    outputs = values.outputs
+    truth = values.truth
     lowered = values.conversion.lowered
     sub, names = subgraph(lowered, set(outputs) - siblings(lowered, name), [name])
     return sub, [outputs[read].to(truth[read].dtype) for read in names]
@@ -229,4 +231,6 @@ def _culprit(
 
 def _dtype(tensor: torch.Tensor | None) -> str:
     """The dtype, such as `float32`; `folded` for a value without its own tensor in the network."""
-    return "folded" if tensor is None else str(tensor.dtype).removeprefix("torch.")
+    if tensor is None:
+        return "folded"
+    return str(tensor.dtype).removeprefix("torch.")

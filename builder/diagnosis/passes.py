@@ -110,7 +110,9 @@ def _flat(value: torch.Tensor | tuple[torch.Tensor, ...]) -> list[Any]:
         return [inner for item in value.values() for inner in _flat(item)]
     if isinstance(value, list | tuple):
         return [inner for item in value for inner in _flat(item)]
-    return [] if value is None else [torch.as_tensor(value)]
+    if value is None:
+        return []
+    return [torch.as_tensor(value)]
 
 
 def _values(graph: Graph) -> list[Any]:
@@ -132,11 +134,14 @@ def culprit_of(
 
     None if there was no graph before, or no node can be identified.
     """
-    before, after = found.before, found.after
+    before = found.before
+    after = found.after
     if before is None:
         return None
-    was, now = _run(before, inputs), _run(after, inputs)
-    old, new = _Names(before), _Names(after)
+    was = _run(before, inputs)
+    now = _run(after, inputs)
+    old = _Names(before)
+    new = _Names(after)
     agreed = 0
     for consumer in new.consumers():
         counterpart = old.counterpart(consumer)
@@ -160,7 +165,9 @@ def _culprit(
         return None
     own = old.own_name(name)
     value = next(value for value in node.outputs() if value.debugName() == own)
-    dtype = value.type().scalarType() if value.type().kind() == "TensorType" else None
+    dtype = None
+    if value.type().kind() == "TensorType":
+        dtype = value.type().scalarType()
     culprit = Culprit(
         name,
         node.kind(),
@@ -221,7 +228,9 @@ class _Names:
         """The node that computed the same value here; for the return, the return."""
         if other.is_return:
             return self._consumer(self.result)
-        return self.by_first.get(other.outputs[0]) if other.outputs else None
+        if other.outputs:
+            return self.by_first.get(other.outputs[0])
+        return None
 
 
 def _replaced(was: _Consumer, now: _Consumer, old: Tensors, new: Tensors) -> str | None:

@@ -181,7 +181,9 @@ def _called(module: Any, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tenso
 
     with torch.no_grad(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
         outputs = module(*(tensor.clone() for tensor in inputs))
-    return [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+    if isinstance(outputs, torch.Tensor):
+        return [outputs]
+    return list(outputs)
 
 
 def _differ(
@@ -210,7 +212,9 @@ class _Search:
         self.truth = truth
         self.specs = specs
         self.fails = fails
-        self.profiles, self.tries, self.note = profiles, 0, ""
+        self.profiles = profiles
+        self.tries = 0
+        self.note = ""
 
     def smallest(self, value: str) -> Candidate | None:
         """The smallest part that fails; None, with a `note`, if none of the tried parts does."""
@@ -387,7 +391,9 @@ def _test(found: Candidate, culprit: Culprit, order: Order, check: str) -> str:
 
 def _resolved(plugin: str) -> str:
     """Resolve a file to its absolute path, and a module to its name."""
-    return str(Path(plugin).resolve()) if plugin.endswith(".py") else plugin
+    if plugin.endswith(".py"):
+        return str(Path(plugin).resolve())
+    return plugin
 
 
 _TEST = '''"""{operator} gives other numbers than torch.

@@ -172,7 +172,9 @@ def _targets(options: BuildOptions) -> list[tuple[int, int]]:
     """The compute capabilities that the plan is for: the requested ones, or that of the GPU on
     which it was built.
     """
-    device = None if flavour.name() == "tensorrt-rtx" else gpu.current()
+    device = None
+    if flavour.name() != "tensorrt-rtx":
+        device = gpu.current()
     return [device.capability] if device else list(options.compute_capabilities)
 
 

@@ -26,20 +26,8 @@ def create(conversion: Conversion, chosen: BuildOptions, monitor: Any = None) ->
 
     options.check(chosen, flavour.name(), trt, trt.__version__)
     fp8.check_targets(conversion.precision, chosen.compute_capabilities)
-    common = {
-        "profiles": [profile(conversion, one) for one in conversion.profiles],
-        "builder_optimization_level": chosen.optimization_level,
-        "memory_pool_limits": pools(chosen) or None,
-        "sparse_weights": chosen.sparse_weights,
-        "refittable": chosen.refit,
-        "strip_plan": chosen.strip_plan,
-        "version_compatible": chosen.version_compatible,
-        "error_on_timing_cache_miss": chosen.error_on_timing_cache_miss,
-        "progress_monitor": monitor,
-        "profiling_verbosity": _member(
-            "ProfilingVerbosity", chosen.profiling_verbosity, "profiling_verbosity"
-        ),
-    }
+    profiles = [profile(conversion, one) for one in conversion.profiles]
+    common = {"profiles": profiles, "progress_monitor": monitor, **_settings(chosen)}
     if flavour.name() == "tensorrt-rtx":
         from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
 
@@ -49,12 +37,27 @@ def create(conversion: Conversion, chosen: BuildOptions, monitor: Any = None) ->
         made = CreateConfig(
             **common, **_measured(chosen), **tensorrt8.flags(conversion)
         )
+    tf32 = conversion.precision == "tf32"
     return PostprocessConfig(
-        made,
-        lambda builder, network, config: set_tf32(
-            config, conversion.precision == "tf32"
-        ),
+        made, lambda builder, network, config: set_tf32(config, tf32)
     )
+
+
+def _settings(chosen: BuildOptions) -> dict[str, Any]:
+    """The options that both flavors have."""
+    verbosity = chosen.profiling_verbosity
+    return {
+        "builder_optimization_level": chosen.optimization_level,
+        "memory_pool_limits": pools(chosen) or None,
+        "sparse_weights": chosen.sparse_weights,
+        "refittable": chosen.refit,
+        "strip_plan": chosen.strip_plan,
+        "version_compatible": chosen.version_compatible,
+        "error_on_timing_cache_miss": chosen.error_on_timing_cache_miss,
+        "profiling_verbosity": _member(
+            "ProfilingVerbosity", verbosity, "profiling_verbosity"
+        ),
+    }
 
 
 def check(chosen: BuildOptions) -> None:
@@ -104,7 +107,9 @@ def _hardware_level(chosen: BuildOptions) -> Any:
 
 
 def _member(enumeration: str, name: str | None, option: str) -> Any:
-    return None if name is None else options.member(trt, enumeration, name, option)
+    if name is None:
+        return None
+    return options.member(trt, enumeration, name, option)
 
 
 def set_tf32(config: Any, wanted: bool) -> None:

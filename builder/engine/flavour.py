@@ -53,7 +53,8 @@ def resolve(name: str = "auto") -> str:
     """The flavor that `name` selects here. `auto` selects `tensorrt` if it can be imported and a
     GPU responds, otherwise RTX.
     """
-    name = os.environ.get(ENVIRONMENT_VARIABLE, "auto") if name == "auto" else name
+    if name == "auto":
+        name = os.environ.get(ENVIRONMENT_VARIABLE, "auto")
     here = installed()
     if name == "auto":
         usable = [f for f in here if f == "tensorrt-rtx" or has_gpu()]
@@ -116,7 +117,9 @@ def installed_version(name: str) -> str | None:
     ):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(distribution)
-    source = Path(spec.origin) if spec and spec.origin else None
+    source = None
+    if spec and spec.origin:
+        source = Path(spec.origin)
     match = re.search(
         r"^__version__ *= *[\"']([^\"']+)",
         source.read_text(encoding="utf-8") if source else "",

@@ -19,7 +19,9 @@ def missing() -> str | None:
             f"TensorRT {trt.__version__} quantizes to int8 only: FP8 needs"
             " TensorRT 10, 11 or RTX"
         )
-    device = gpu.current() if flavour.name() == "tensorrt" else None
+    device = None
+    if flavour.name() == "tensorrt":
+        device = gpu.current()
     return _too_old([device.capability]) if device else None
 
 

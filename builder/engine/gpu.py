@@ -62,7 +62,9 @@ def current() -> Device | None:
 def driver_version() -> str | None:
     """The newest CUDA version that the driver supports, such as `13.0`."""
     version = ctypes.c_int(0)
-    if driver() is None or driver().cuDriverGetVersion(ctypes.byref(version)) != 0:
+    if driver() is None:
+        return None
+    if driver().cuDriverGetVersion(ctypes.byref(version)) != 0:
         return None
     return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
@@ -110,7 +112,8 @@ def _device(library: Any, index: int) -> Device:
     library.cuDeviceGetName(name, len(name), handle)
     library.cuDeviceTotalMem_v2(ctypes.byref(size), handle)
     library.cuDeviceGetUuid(identifier, handle)
-    major, minor = (_attribute(library, handle, which) for which in (_MAJOR, _MINOR))
+    major = _attribute(library, handle, _MAJOR)
+    minor = _attribute(library, handle, _MINOR)
     return Device(
         index,
         name.value.decode("utf-8", "replace"),

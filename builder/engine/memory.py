@@ -137,13 +137,16 @@ def _available(folder: Path, names: tuple[str, str, str]) -> int | None:
     """
     limit, use, cache = names
     try:
-        most, used = _text(folder / limit).strip(), int(_text(folder / use))
+        most = _text(folder / limit).strip()
+        used = int(_text(folder / use))
         cached = dict(
             line.split() for line in _text(folder / "memory.stat").splitlines()
         ).get(cache, "0")
     except (OSError, ValueError):
         return None
-    return int(most) - used + int(cached) if most.isdigit() else None
+    if most.isdigit():
+        return int(most) - used + int(cached)
+    return None
 
 
 def _text(path: Path) -> str:

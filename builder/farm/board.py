@@ -91,7 +91,8 @@ class Posted:
             or not self.library.wait([self.response], timeout=0)[0]
         ):
             return False
-        response, self.response = self.response, None
+        response = self.response
+        self.response = None
         with contextlib.suppress(Exception):
             return bool(self.library.get(response))
         return False

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import ManifestError, Mistake, UsageError
-from builder.manifest import document, nearest, schema
+from builder.manifest import did_you_mean, document, schema
 from builder.precisions import PRECISIONS
 
 SCHEMA_PATH = Path(__file__).with_name("farm.schema.json")
@@ -56,7 +56,9 @@ class Target:
     @property
     def names(self) -> tuple[str, ...]:
         """The names by which manifests and exclusions may refer to it."""
-        return (self.name, self.entry) if self.entry else (self.name,)
+        if self.entry:
+            return (self.name, self.entry)
+        return (self.name,)
 
 
 @dataclass(frozen=True)
@@ -172,31 +174,12 @@ def _targets(name: str, fields: Mapping[str, Any]) -> list[Target]:
 
 def _check(found: document.Document) -> None:
     """Append the mistakes that the schema cannot express."""
-    targets = found.data["targets"]
-    store = found.data.get("store", "")
-    if (
-        store
-        and "://" not in store
-        and any("image" in (fields or {}) for fields in targets.values())
-    ):
-        message = "store: a container does not see the folders of its machine"
-        found.add(
-            ("store",),
-            message,
-            "a URL such as s3://bucket/plans, or targets without image",
-        )
-    if "memory:" in found.data.get("store", ""):
-        message = "store: a store in memory is seen by one process only"
-        found.add(
-            ("store",),
-            message,
-            "a folder that all machines share, or a URL such as s3://",
-        )
-    for name, fields in targets.items():
-        _check_target(found, name, fields, is_local=found.data["address"] == LOCAL)
-    built = [
-        target for name, fields in targets.items() for target in _targets(name, fields)
-    ]
+    _check_store(found)
+    is_local = found.data["address"] == LOCAL
+    built: list[Target] = []
+    for name, fields in found.data["targets"].items():
+        _check_target(found, name, fields, is_local=is_local)
+        built += _targets(name, fields)
     for name, count in Counter(target.name for target in built).items():
         if count > 1:
             entry = next(one.entry for one in built if one.name == name and one.entry)
@@ -204,15 +187,25 @@ def _check(found: document.Document) -> None:
             found.add(("targets", entry, "precisions"), message, "rename one of them")
     names = list(dict.fromkeys(name for target in built for name in target.names))
     for index, fields in enumerate(found.data.get("exclude", ())):
-        if not any(fnmatchcase(name, fields["target"]) for name in names):
-            near = nearest(fields["target"], names)
-            fix = f"did you mean {near!r}?" if near else f"one of {', '.join(names)}"
+        wanted = fields["target"]
+        if not any(fnmatchcase(name, wanted) for name in names):
             route = ("exclude", index, "target")
-            found.add(
-                route,
-                f"{schema.label(route)}: no target is named {fields['target']!r}",
-                fix,
-            )
+            message = f"{schema.label(route)}: no target is named {wanted!r}"
+            found.add(route, message, did_you_mean(wanted, names))
+
+
+def _check_store(found: document.Document) -> None:
+    store = found.data.get("store", "")
+    targets = found.data["targets"].values()
+    in_containers = any("image" in (fields or {}) for fields in targets)
+    if store and "://" not in store and in_containers:
+        message = "store: a container does not see the folders of its machine"
+        fix = "a URL such as s3://bucket/plans, or targets without image"
+        found.add(("store",), message, fix)
+    if "memory:" in store:
+        message = "store: a store in memory is seen by one process only"
+        fix = "a folder that all machines share, or a URL such as s3://"
+        found.add(("store",), message, fix)
 
 
 def _check_target(
@@ -222,13 +215,12 @@ def _check_target(
     if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
         fix = "letters, digits, - and _: it is the name of a folder"
         found.add(route, f"{name!r} cannot be the name of a target", fix, key=True)
-    written = (
-        [((*route, "precision"), fields["precision"])] if "precision" in fields else []
-    )
+    written: list[tuple[document.Route, str]] = []
+    if "precision" in fields:
+        written.append(((*route, "precision"), fields["precision"]))
     several = fields.get("precisions", ())
-    written += [
-        ((*route, "precisions", index), one) for index, one in enumerate(several)
-    ]
+    for index, one in enumerate(several):
+        written.append(((*route, "precisions", index), one))
     for where, precision in written:
         if precision not in PRECISIONS:
             message = f"{schema.label(where)}: {precision!r} is not a precision"
@@ -238,14 +230,12 @@ def _check_target(
         found.add((*route, "precisions"), message, "leave one of them out")
     if is_local and fields.get("resources"):
         message = "a cluster of this machine alone has no custom resources"
-        found.add(
-            (*route, "resources"), message, "remove them, or start Ray with --resources"
-        )
+        fix = "remove them, or start Ray with --resources"
+        found.add((*route, "resources"), message, fix)
     if "image" in fields and not IMAGE.fullmatch(fields["image"]):
         message = f"{schema.label((*route, 'image'))}: {fields['image']!r} is not a container image"
-        found.add(
-            (*route, "image"), message, "such as registry.example.com/trt-build:1.0"
-        )
+        fix = "such as registry.example.com/trt-build:1.0"
+        found.add((*route, "image"), message, fix)
     _check_build(found, (*route, "build"), fields.get("build", {}))
 
 
@@ -275,6 +265,5 @@ def known_target(farm: Farm, name: str, where: str) -> Target:
         if name in target.names:
             return target
     names = [target.name for target in farm.targets]
-    near = nearest(name, names)
-    fix = f"did you mean {near!r}?" if near else f"one of {', '.join(names)}"
+    fix = did_you_mean(name, names)
     raise UsageError(f"the farm has no target {name!r}", where=where, fix=fix)

@@ -28,7 +28,8 @@ class Journal:
     """
 
     def __init__(self, folder: Path, tasks: Sequence[Task], progress: Progress) -> None:
-        self.folder, self.progress = folder, progress
+        self.folder = folder
+        self.progress = progress
         self.tasks = tuple(tasks)
         self.states: Counter[str] = Counter(waiting=len(self.tasks))
         self.began: dict[str, float] = {}
@@ -114,7 +115,9 @@ class Journal:
             return str(event["phase"])
         done = self.states["done"] + self.states["failed"]
         left = self.seconds_left()
-        rest = f", about {left:.0f} s left" if left and done < len(self.tasks) else ""
+        rest = ""
+        if left and done < len(self.tasks):
+            rest = f", about {left:.0f} s left"
         state = event.get("state") if event["ok"] else "failed"
         on = f" on {task.node}" if task.node else ""
         return f"{FINISHED}: {state}{on} ({done} of {len(self.tasks)}{rest})"

@@ -62,7 +62,9 @@ def seconds_before(store: str, names: Sequence[str]) -> list[float | None]:
 
 def _seconds(record: Mapping[str, Any]) -> float | None:
     seconds = record.get("seconds")
-    return float(seconds) if isinstance(seconds, int | float) else None
+    if isinstance(seconds, int | float):
+        return float(seconds)
+    return None
 
 
 def longest_first(

@@ -49,6 +49,8 @@ def _standing(found: Publication, repository: Path) -> str:
 
 def _same(folder: Path, files: Mapping[str, str], hashes: Hashes) -> bool:
     sidecar = folder / SIDECAR
-    if not sidecar.is_file() or hashes.sha256(sidecar) != files.get(SIDECAR):
+    if not sidecar.is_file():
+        return False
+    if hashes.sha256(sidecar) != files.get(SIDECAR):
         return False
     return not any(published.versions(folder)[0].damaged(hashes))

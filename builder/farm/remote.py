@@ -52,7 +52,8 @@ def variables(names: Sequence[str], threads: int) -> dict[str, str]:
     """Return the environment of a build on this machine. PYTHONPATH begins with this
     installation.
     """
-    kept = {name: os.environ[name] for name in (*PASSED, *names) if name in os.environ}
+    wanted = {*PASSED, *names}
+    kept = {name: value for name, value in os.environ.items() if name in wanted}
     here = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join([here, *filter(None, [kept.get("PYTHONPATH")])])
     return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": str(max(threads, 1))}

@@ -82,21 +82,20 @@ def build_on_farm(
     _prepare(out, farm)
     outcomes = _not_built(chosen, without, farm)
     wanted = [one for one in chosen if not one.because]
+    folders = Folders(store)
     with cluster.connected(farm) as library:
         if connected is not None:
             connected(cluster.dashboard(library))
-        jobs, failed = _jobs(
-            wanted, Folders(store), store, settings, rebuild, require_sandbox
-        )
+        jobs, failed = _jobs(wanted, folders, store, settings, rebuild, require_sandbox)
         ready = [(one, jobs[_name(one)]) for one in wanted if _name(one) in jobs]
-        first = sharing.recordings(ready, farm, Folders(store))
+        first = sharing.recordings(ready, farm, folders)
         builds = _tasks(ready, farm, store, first)
         recordings = {task.name: task for task in first.values()}
         tasks = [*recordings.values(), *builds]
         _run(library, tasks, farm, out, progress or (lambda model, phase: None))
     _remember(store, tasks)
     outcomes += [*failed, *(_outcome(task) for task in builds)]
-    _publish(outcomes, Folders(store), out, settings, require_all)
+    _publish(outcomes, folders, out, settings, require_all)
     return sorted(outcomes, key=lambda one: (one.model, one.target))
 
 
@@ -140,7 +139,9 @@ def _store_url(settings: Settings, farm: Farm) -> str:
             where=farm.file or None,
             fix="`store:` in the farm file, or --store, with a URL such as s3://bucket/plans",
         )
-    return store if "://" in store else str(Path(store).resolve())
+    if "://" in store:
+        return store
+    return str(Path(store).resolve())
 
 
 def _name(one: Combination) -> str:
@@ -165,9 +166,8 @@ def _jobs(
             if spec.name not in uploaded:
                 uploaded[spec.name] = job.upload(spec, folders)
         except OSError as error:
-            failed.append(
-                Outcome(spec.name, target.name, error=unforeseen.as_defect(error))
-            )
+            defect = unforeseen.as_defect(error)
+            failed.append(Outcome(spec.name, target.name, error=defect))
             continue
         file, files = uploaded[spec.name]
         jobs[_name(one)] = job.Job(

@@ -102,9 +102,8 @@ def _built(
     server = verification.server_of(job.verify)
     if not job.rebuild and (found := store.find(key)) is not None:
         shown = dict(found.result)
-        if (
-            server is not None and VERIFIED not in shown
-        ):  # it was built without a server
+        if server is not None and VERIFIED not in shown:
+            # it was built without a server
             store.restore(found, order.out)
             shown[VERIFIED] = verification.verified(order.out, server, report)
             store.keep(key, order.out, job.model, shown)
@@ -174,15 +173,13 @@ def main() -> None:
 
     job = Job.from_json(sys.stdin.readline())
     signal.signal(signal.SIGTERM, _stop)
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C: the command cancels its tasks
+    # Ctrl-C: the command cancels its tasks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_input, daemon=True).start()
     try:
         ended = perform(job, emit)
-        signal.signal(
-            signal.SIGTERM, signal.SIG_IGN
-        )  # the caller closes standard input now
+        # the caller closes standard input now
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         emit(ended)
     except (_Stopped, BrokenPipeError):
         os._exit(1)

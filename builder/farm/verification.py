@@ -69,7 +69,9 @@ def verified(
             ) from failure
     problems = [problem for model in found for problem in _problems(model)]
     if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        more = ""
+        if len(problems) > 1:
+            more = f" (and {len(problems) - 1} more)"
         raise ParityError(
             f"tritonserver's answer is wrong: {problems[0]}{more}",
             fix="`trt-build verify REPOSITORY --serve --ladder` on such a machine shows where",

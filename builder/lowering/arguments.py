@@ -91,7 +91,9 @@ def _if_declared(
     except LoweringError:
         return None
     given = {name, *part.names} & set(declared)
-    return part if given and part.form != FIXED else None
+    if given and part.form != FIXED:
+        return part
+    return None
 
 
 def _tuple(

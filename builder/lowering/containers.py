@@ -62,7 +62,8 @@ def _listed(
 
 def path_of(hierarchy: str, known: Containers) -> str:
     """The path `encoder.layers.3` for torch's record `encoder(Encoder).3(Layer)`."""
-    owner, parts = "", []
+    owner = ""
+    parts = []
     for name, kind in _CALLED.findall(hierarchy):
         if name == UNKNOWN:
             continue

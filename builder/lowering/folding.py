@@ -44,7 +44,8 @@ def propagate_constants(graph: Graph, kinds: Collection[str] | None = None) -> N
     but torch removes it if that constant is not read. `kinds` are the kinds of the graph's nodes,
     if known.
     """
-    kinds = kinds_of(graph) if kinds is None else kinds
+    if kinds is None:
+        kinds = kinds_of(graph)
     with _unknown_to_torch(graph, kinds), _state_in_sight(graph, kinds):
         ir.C._jit_pass_constant_propagation(graph)
 

@@ -66,9 +66,8 @@ def frozen_graph(
             source = ir.C._freeze_module(source, methods, True, False)
         graph = _inlined(source, method, fallback_modules, keep_objects)
         if all(tensor.dim() for tensor in module.state_dict().values()):
-            constants_to_numbers(
-                graph
-            )  # freezing creates no 0-d constant from a buffer
+            # freezing creates no 0-d constant from a buffer
+            constants_to_numbers(graph)
     lower_attributes(graph, source)
     steps.end(FREEZE, graph)
     decides = ("prim::If", "prim::Loop", "prim::SetAttr")
@@ -106,9 +105,8 @@ def _inlined(
     ir.split_uninitialized(graph)
     for node in ir.nodes_of(graph, "prim::SetAttr"):
         if not node.sourceRange():
-            node.copyMetadata(
-                node.inputsAt(1).node()
-            )  # the source location of the value, for the error
+            # the source location of the value, for the error
+            node.copyMetadata(node.inputsAt(1).node())
     return graph
 
 
@@ -143,7 +141,9 @@ def _refuse_written(graph: Graph, containers: list[tuple[str, Value]]) -> None:
     """Refuse writes to a list or dictionary of the module. Every read of it is a separate constant,
     so no other read would see the write, and torch's dead code elimination removes it.
     """
-    changes = ir.nodes_of(graph, *ir.CHANGES) if containers else []
+    changes = []
+    if containers:
+        changes = ir.nodes_of(graph, *ir.CHANGES)
     writers = [node for node in changes if _is_container(node.inputsAt(0).type())]
     aliases: Any = graph.alias_db() if writers else None
     for name, value in containers if writers else ():

@@ -59,7 +59,8 @@ class LoweredGraph:
     @property
     def results(self) -> tuple[str, ...]:
         """The names of the module's outputs: all except the flags."""
-        return self.outputs[: len(self.outputs) - len(self.flags) - len(self.too_long)]
+        flags = len(self.flags) + len(self.too_long)
+        return self.outputs[: len(self.outputs) - flags]
 
     def distinct(self, used: Collection[str]) -> tuple[str, ...]:
         """The names of the `results`.
@@ -120,7 +121,8 @@ class LoweredGraph:
             for value, twin in zip(_computed(self.graph), _computed(graph), strict=True)
             if names is None or value.debugName() in names
         ]
-        own, shown = [value for value, _ in pairs], [twin for _, twin in pairs]
+        own = [value for value, _ in pairs]
+        shown = [twin for _, twin in pairs]
         found = [value.debugName() for value in own]
         ir.return_tuple(graph, shown)
         with torch.no_grad():

@@ -58,7 +58,9 @@ _MAY_HAVE_BLOCKS = frozenset(
 
 def blocks_of(node: Node) -> list[Block]:
     """The node's blocks."""
-    return list(node.blocks()) if node.kind() in _MAY_HAVE_BLOCKS else []
+    if node.kind() in _MAY_HAVE_BLOCKS:
+        return list(node.blocks())
+    return []
 
 
 def nodes_of(graph: Graph, *kinds: str) -> list[Node]:
@@ -129,7 +131,8 @@ def inherit(first: Node, last: Node, origin: Node) -> None:
 
 def between(first: Node, last: Node) -> list[Node]:
     """The nodes strictly between two of one block, in order."""
-    nodes, node = [], last.prev()
+    nodes = []
+    node = last.prev()
     while node != first:
         nodes.append(node)
         node = node.prev()

@@ -55,11 +55,15 @@ def source_location(node: Node) -> str:
         return f"graph, in module {module}" if module else "graph"
     own = _model_frame(frames)
     shown = own or frames[0]
-    inner = f" (in {_described(frames[0])})" if shown != frames[0] else ""
+    inner = ""
+    if shown != frames[0]:
+        inner = f" (in {_described(frames[0])})"
     if exported := _EXPORTED.search(node.sourceRange()):
         return _described(shown, exported[1]) + inner
     if not _is_traced(node):
-        near = _near(node) if own is None or own[0] == _BUILTIN else None
+        near = None
+        if own is None or own[0] == _BUILTIN:
+            near = _near(node)
         return _described(frames[0], text) + (
             f", near {_described(near)}" if near else ""
         )
@@ -143,7 +147,9 @@ def _marked(text: str) -> str:
         ),
         None,
     )
-    return lines[marked - 1].strip() if marked else ""
+    if marked:
+        return lines[marked - 1].strip()
+    return ""
 
 
 def _near(node: Node) -> Frame | None:

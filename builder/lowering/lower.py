@@ -135,9 +135,8 @@ def for_precision(
     `specs` are the inputs' TensorSpecs, if known. `stop_after` and `keep_text` are those of
     `lower`.
     """
-    if not ir.nodes_of(
-        lowered.graph, *scale_queries.touches
-    ):  # the other passes clean up after it
+    if not ir.nodes_of(lowered.graph, *scale_queries.touches):
+        # the other passes clean up after it
         return lowered
     graph = lowered.graph.copy()
     context = Context(specs=tuple(specs))
@@ -252,9 +251,8 @@ def _start_graph(
 ) -> tuple[Graph, list[str], dict[str, Any]]:
     graph = given.copy()
     make_plain(graph)
-    ir.C._jit_pass_erase_shape_information(
-        graph
-    )  # a trace contains the shapes of its example inputs
+    # a trace contains the shapes of its example inputs
+    ir.C._jit_pass_erase_shape_information(graph)
     constants_to_numbers(graph)
     steps.begin(graph)
     bind(graph, params)

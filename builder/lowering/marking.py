@@ -95,7 +95,9 @@ def _is_wanted(record: str, module: Any, wanted: frozenset[str]) -> bool | None:
             if path.rpartition(".")[2] == name and _class_name(inner) == kind
         ]
     found = {inside for _, _, inside in owners}
-    return found.pop() if len(found) == 1 else None
+    if len(found) == 1:
+        return found.pop()
+    return None
 
 
 def _names(wanted: frozenset[str], path: str, kind: str) -> bool:
@@ -135,7 +137,9 @@ class _Marker:
     def __init__(
         self, graph: Graph, owners: dict[int, tuple[str, Any]], wanted: frozenset[str]
     ) -> None:
-        self.graph, self.owners, self.wanted = graph, owners, wanted
+        self.graph = graph
+        self.owners = owners
+        self.wanted = wanted
 
     def block(self, nodes: list[Node]) -> None:
         for node in nodes:

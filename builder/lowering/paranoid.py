@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 # Decompositions round differently from the fused operators that they replace, in single and in half
 # precision.
-_RTOL, _ATOL = 1e-3, 1e-4
+_RTOL = 1e-3
+_ATOL = 1e-4
 
 
 class Paranoid:
@@ -37,7 +38,8 @@ class Paranoid:
         """
         if len(list(graph.inputs())) != len(self._inputs):
             return  # the graph can be run only after its inputs are flattened
-        now, before = self._run(graph), self._last
+        now = self._run(graph)
+        before = self._last
         self._last = now
         if before is None:
             return

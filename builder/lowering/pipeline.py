@@ -303,7 +303,8 @@ def _records(
 ) -> Iterator[PassRecord]:
     left = dict[str, Snapshot]()
     for step in passes:
-        context.lines, context.kinds = before.lines, before.kinds
+        context.lines = before.lines
+        context.kinds = before.kinds
         # Skip a pass if the graph has not changed since it last ran.
         if left.get(step.name) is before or not step.applies(before.kinds, context):
             text = canonical(graph) if keep_text else ""

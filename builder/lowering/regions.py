@@ -25,9 +25,8 @@ def make_plain(graph: Graph, *, keep_objects: bool = False) -> None:
     casts made explicit.
     """
     if keep_objects and ir.nodes_of(graph, "prim::Enter"):
-        ir.C._jit_pass_autocast(
-            graph
-        )  # autocast's casts, which torch's interpreter does not add
+        # autocast's casts, which torch's interpreter does not add
+        ir.C._jit_pass_autocast(graph)
     if ir.nodes_of(graph, "prim::fork"):
         _join(graph)
     for made in ir.nodes_of(graph, "prim::CreateObject"):

@@ -57,7 +57,8 @@ def _parsed_line(text: str) -> Line:
             "",
             False,
         )
-    made, read = _names(left), _names(right)
+    made = _names(left)
+    read = _names(right)
     kind = intern(right.partition("(")[0].partition("[")[0])
     return Line(
         indent,

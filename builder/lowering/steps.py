@@ -11,7 +11,8 @@ from builder.lowering.graph import canonical
 from builder.lowering.trace import PassRecord
 from builder.lowering.verifier import Snapshot
 
-FREEZE, LOWER_GRAPH = "freeze", "lower-graph"
+FREEZE = "freeze"
+LOWER_GRAPH = "lower-graph"
 FIRST_STEPS = {
     FREEZE: (
         "Read the module in evaluation mode: every call is inlined, and every attribute that is "

@@ -48,7 +48,9 @@ _COLORS = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def _color(line: str) -> str:
-    return click.style(line, fg=_COLORS[line[0]]) if line[:1] in _COLORS else line
+    if line[:1] in _COLORS:
+        return click.style(line, fg=_COLORS[line[0]])
+    return line
 
 
 def write_sequence(trace: Sequence[PassRecord], folder: Path) -> list[Path]:

@@ -44,7 +44,9 @@ class Snapshot:
         text = str(graph)
         if before is None:
             return cls(graph, None, text)
-        return before if text == before.text else cls(graph, before.known, text)
+        if text == before.text:
+            return before
+        return cls(graph, before.known, text)
 
 
 _TENSOR = re.compile(

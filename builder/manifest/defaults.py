@@ -23,7 +23,8 @@ LARGEST = {
 def are_values(document: Document) -> None:
     """Check that each default has the form of its input and that the dtype can represent it."""
     for route, item in _optional(document):
-        default, shape = item["default"], item.get("shape")
+        default = item["default"]
+        shape = item.get("shape")
         if isinstance(default, list) and isinstance(shape, list):
             _check_length(document, route, default, shape)
         dtype = _dtype_at_endpoint(document, item)
@@ -83,7 +84,9 @@ def _check_length(
 def _not_a_value(value: bool | int | float, dtype: str) -> str | None:
     """Why the value cannot be an element of this dtype, or None."""
     if dtype == "bool":
-        return None if isinstance(value, bool) else f"{value!r} is not true or false"
+        if isinstance(value, bool):
+            return None
+        return f"{value!r} is not true or false"
     if isinstance(value, bool):
         return f"{str(value).lower()} is not a number, as input dtype {dtype} requires"
     if dtype not in ENDPOINT_DTYPES:  # a mistake of its own
@@ -97,9 +100,13 @@ def _not_a_value(value: bool | int | float, dtype: str) -> str | None:
     if not math.isfinite(value) or value != int(value):
         return f"{value!r} is not an integer, as input dtype {dtype} requires"
     bits = int(dtype.lstrip("uint") or 0)
-    low = 0 if dtype.startswith("u") else -(1 << bits - 1)
+    low = 0
+    if not dtype.startswith("u"):
+        low = -(1 << bits - 1)
     high = (1 << bits if dtype.startswith("u") else 1 << bits - 1) - 1
-    return None if low <= value <= high else f"{value!r} is beyond the range of {dtype}"
+    if low <= value <= high:
+        return None
+    return f"{value!r} is beyond the range of {dtype}"
 
 
 def _dtype_at_endpoint(document: Document, item: Mapping[str, Any]) -> str:

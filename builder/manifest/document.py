@@ -127,7 +127,8 @@ class _Walk:
     """Convert nodes to data, and record lines, duplicate keys and endless aliases."""
 
     def __init__(self, document: Document) -> None:
-        self.document, self.values = document, 0
+        self.document = document
+        self.values = 0
 
     def fill(self, node: yaml.Node | None) -> None:
         if node is None:

@@ -107,7 +107,9 @@ def _root(text: str) -> yaml.MappingNode | None:
         root = document.compose(text)
     except yaml.YAMLError:  # an earlier change broke it
         return None
-    return root if isinstance(root, yaml.MappingNode) and _is_block(root) else None
+    if isinstance(root, yaml.MappingNode) and _is_block(root):
+        return root
+    return None
 
 
 def _is_block(node: yaml.Node) -> bool:
@@ -134,7 +136,9 @@ def _changed_within(
         )
     if not _is_block(node):
         lost = "#" in text[node.start_mark.index : node.end_mark.index]
-        return None if lost else _set(text, root, key, after)
+        if lost:
+            return None
+        return _set(text, root, key, after)
     for name, value in values.items():
         found = _root(text)
         node = _value_node(found, key) if found else None
@@ -197,7 +201,9 @@ def _appended(text: str, root: yaml.MappingNode, line: str, newline: str) -> str
     last = text.find("\n", _end(root))
     at = len(text) if last < 0 else last + 1
     indent = " " * root.value[0][0].start_mark.column
-    head = text[:at] if text[:at].endswith("\n") else text[:at] + newline
+    head = text[:at]
+    if not head.endswith("\n"):
+        head += newline
     return f"{head}{indent}{line}{newline}{text[at:]}"
 
 
@@ -220,7 +226,8 @@ def _yaml(value: Any) -> str:
 
 
 def _refusal(path: Path, values: Mapping[str, Any]) -> UsageError:
-    lines = [f"{key}: {_yaml(value)}" for key, value in values.items() if value != []]
+    changed = {key: value for key, value in values.items() if value != []}
+    lines = [f"{key}: {_yaml(value)}" for key, value in changed.items()]
     return UsageError(
         "the manifest cannot be changed without changing its other values",
         where=str(path),

@@ -112,7 +112,9 @@ def _near_model(manifest: Path | None) -> str | None:
 
 
 def _name(path: Path) -> str:
-    return path.resolve().parent.name if path.stem == FIXED_STEM else path.stem
+    if path.stem == FIXED_STEM:
+        return path.resolve().parent.name
+    return path.stem
 
 
 def _in_folder(folder: Path) -> Iterator[ModelFiles]:

@@ -158,7 +158,9 @@ def _spec(
     if one.manifest is not None:
         read = read_manifest(one.manifest)
         mistakes.extend(read.mistakes)
-        return None if read.mistakes else from_data(one, read.data)
+        if read.mistakes:
+            return None
+        return from_data(one, read.data)
     if inputs or sample:
         return from_inputs(one, inputs or specs_from_sample(Path(str(sample))), sample)
     mistakes.append(_no_manifest(one))
@@ -291,7 +293,9 @@ def _profiles(data: Mapping[str, Any]) -> tuple[Profile, ...]:
 def _batch_sizes(data: Mapping[str, Any], dims: Profile) -> tuple[int, ...]:
     """The sizes of `batch_sizes` in ascending order."""
     written = data.get("batch_sizes", ())
-    sizes = dims[_batch_axis(data)] if written == AUTO else written
+    sizes = written
+    if written == AUTO:
+        sizes = dims[_batch_axis(data)]
     return tuple(sorted(set(sizes)))
 
 

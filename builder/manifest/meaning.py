@@ -56,7 +56,8 @@ def _versions_are_kept(document: Document) -> None:
     version numbers. `versions` writes Triton's version policy.
     """
     section = _mapping(document.data.get("versions"))
-    keep, serve = section.get("keep"), section.get("serve")
+    keep = section.get("keep")
+    serve = section.get("serve")
     if isinstance(keep, int) and isinstance(serve, int) and serve > keep:
         document.add(
             ("versions", "serve"),
@@ -110,9 +111,8 @@ def _ranges_are_ordered(document: Document) -> None:
 def _axes_have_ranges(document: Document) -> None:
     first: dict[str, Route] = {}
     for axis_route, axis in _axes(document):
-        first.setdefault(
-            axis, axis_route
-        )  # one mistake for each axis, however often it occurs
+        # one mistake for each axis, however often it occurs
+        first.setdefault(axis, axis_route)
     for route, profile in _profiles(document):
         for axis, axis_route in first.items():
             if axis not in profile:
@@ -172,9 +172,8 @@ def _names_are_unique(document: Document) -> None:
 
 def _batch_is_possible(document: Document) -> None:
     batching = _mapping(document.data.get("batching"))
-    kept = [
-        item.get("input") for item in states.declared(document)
-    ]  # not validated: may be a list
+    # not validated: may be a list
+    kept = [item.get("input") for item in states.declared(document)]
     stateless = [item for item in _inputs(document) if item.get("name") not in kept]
     first = {str(next(iter(_list(item.get("shape"))), None)) for item in stateless}
     axes = {axis for _, axis in _axes(document)}
@@ -219,7 +218,8 @@ def _batch_sizes_are_possible(document: Document) -> None:
         )
         return
     span = _mapping(dims[next(iter(firsts))])
-    low, high = span.get("min"), span.get("max")
+    low = span.get("min")
+    high = span.get("max")
     for index, size in enumerate(_list(written)):
         known = all(isinstance(n, int) for n in (size, low, high))
         if known and not low <= size <= high:
@@ -302,7 +302,9 @@ def _not_a_value(value: object, dtype: str) -> str | None:
     if value != value or value in (float("inf"), float("-inf")) or value != int(value):
         return f"{value!r} is not an integer, as input dtype {dtype} requires"
     bits = int(dtype.lstrip("uint"))
-    low = 0 if dtype.startswith("u") else -(1 << bits - 1)
+    low = 0
+    if not dtype.startswith("u"):
+        low = -(1 << bits - 1)
     high = (1 << bits) - 1 if dtype.startswith("u") else (1 << bits - 1) - 1
     if low <= value <= high:
         return None

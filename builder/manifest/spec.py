@@ -52,7 +52,9 @@ def axis_ranges(tensors: Iterable[TensorSpec]) -> dict[str, Range]:
 def shared_first_axis(tensors: Iterable[TensorSpec]) -> str | None:
     """The dynamic axis that is first in all tensors (the likely batch axis), or None."""
     firsts = {tensor.shape[0] if tensor.shape else None for tensor in tensors}
-    axis = next(iter(firsts)) if len(firsts) == 1 else None
+    axis = None
+    if len(firsts) == 1:
+        axis = next(iter(firsts))
     return axis if isinstance(axis, str) else None
 
 
@@ -256,4 +258,6 @@ class ModelSpec:
     @property
     def server_state(self) -> tuple[State, ...]:
         """The pairs that the server keeps; none if clients send the state themselves."""
-        return self.state if self.sequences.mode == "implicit" else ()
+        if self.sequences.mode == "implicit":
+            return self.state
+        return ()

@@ -29,4 +29,6 @@ def did_you_mean(
     match = nearest(word, known)
     if match is not None:
         return f"did you mean {match!r}?"
-    return f"one of {', '.join(known)}" if known and otherwise_list else None
+    if known and otherwise_list:
+        return f"one of {', '.join(known)}"
+    return None

@@ -57,7 +57,8 @@ def compare_value(
     """Compare a value within a network, in which half may replace float32 and int32 may replace
     int64.
     """
-    output = output.to(wanted.dtype) if _alike(output.dtype, wanted.dtype) else output
+    if _alike(output.dtype, wanted.dtype):
+        output = output.to(wanted.dtype)
     arrays = {name: to_numpy(output)}, {name: to_numpy(wanted)}
     return compare(*arrays, tolerance, precision=precision).outputs[0]
 

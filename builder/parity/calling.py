@@ -27,7 +27,9 @@ def call_module(
     flattens them (builder.lowering.arguments); other arguments keep their default.
     """
     given = arguments(module, specs, tensors, constants)
-    return module(*tensors) if given is None else module(**given)
+    if given is None:
+        return module(*tensors)
+    return module(**given)
 
 
 def arguments(
@@ -44,7 +46,8 @@ def arguments(
         return None
     left = iter(tensors)
     named = [spec.name for spec in specs if spec.name]
-    given, fixed = {}, dict(constants)
+    given = {}
+    fixed = dict(constants)
     fixed |= {
         a.name: a.default_value for a in schema.arguments[1:] if a.has_default_value()
     }
@@ -58,7 +61,9 @@ def arguments(
                 given[name] = _value(part, left)
     except (StopIteration, LoweringError):
         return None
-    return None if any(True for _ in left) else {**given, **constants}
+    if any(True for _ in left):
+        return None
+    return {**given, **constants}
 
 
 def positional(
@@ -91,4 +96,6 @@ def _value(part: Part, left: Iterator[torch.Tensor]) -> Any:
     if part.form == DICT:
         return {key: _value(inner, left) for key, inner in part.parts}
     values = [_value(inner, left) for _, inner in part.parts]
-    return tuple(values) if part.form == TUPLE else values
+    if part.form == TUPLE:
+        return tuple(values)
+    return values

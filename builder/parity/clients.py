@@ -246,7 +246,9 @@ def describe(
         text = refusal.message() or ""
         begin = text.find("{")
         try:
-            return dict(json.loads(text[begin:])) if begin >= 0 else {}
+            if begin >= 0:
+                return dict(json.loads(text[begin:]))
+            return {}
         except ValueError:
             return {}
     return {}
@@ -261,7 +263,9 @@ def _request(
     """Arguments of tritonclient's `infer`: the arrays or their shared memory regions, and the
     position in a sequence.
     """
-    options: dict[str, Any] = dict(position.options()) if position else {}
+    options: dict[str, Any] = {}
+    if position:
+        options = dict(position.options())
     if regions:
         return {
             **options,

@@ -170,7 +170,8 @@ def _output(
 ) -> OutputComparison:
     if name not in outputs:
         return OutputComparison(name, _missing(name, outputs, expected))
-    got, want = outputs[name], expected[name]
+    got = outputs[name]
+    want = expected[name]
     if got.dtype != want.dtype:
         return OutputComparison(
             name, f"the element type is {got.dtype}, not {want.dtype}"
@@ -215,17 +216,11 @@ def _values(
     dtype = known.name if known else ""
     rtol, atol = limits(want, dtype, tolerance, precision)
     if not want.size:
-        return OutputComparison(
-            name, None, 0.0, None, 0.0, None, 1.0, rtol, atol, share=0.0
-        )
+        return _of_empty(name, rtol, atol)
     error, magnitude = _error(got, want)
     allowed = atol + rtol * magnitude
     passes = error <= allowed
-    relative = np.divide(
-        error, magnitude, out=np.zeros_like(error), where=magnitude > 0
-    )
-    absolute_at = _index_of_max(error)
-    relative_at = _index_of_max(relative)
+    relative = _relative(error, magnitude)
     noise = _noise(error, want)
     shares = _shares(error, allowed)
     if passes.all():
@@ -235,10 +230,8 @@ def _values(
     return OutputComparison(
         name,
         problem,
-        float(error[absolute_at]),
-        absolute_at,
-        float(relative[relative_at]),
-        relative_at,
+        *_largest(error),
+        *_largest(relative),
         _cosine(got, want),
         rtol,
         atol,
@@ -246,6 +239,18 @@ def _values(
         float(shares.max()),
         _spread(got, want, shares),
     )
+
+
+def _of_empty(name: str, rtol: float, atol: float) -> OutputComparison:
+    return OutputComparison(
+        name, None, 0.0, None, 0.0, None, 1.0, rtol, atol, share=0.0
+    )
+
+
+def _relative(error: Array, magnitude: Array) -> Array:
+    """The error relative to the magnitude; 0 where that is 0."""
+    zeros = np.zeros_like(error)
+    return np.divide(error, magnitude, out=zeros, where=magnitude > 0)
 
 
 def _too_noisy(noise: float, most: float | None) -> str | None:
@@ -265,12 +270,13 @@ def _shares(error: Array, allowed: Array) -> Array:
 def _spread(got: Array, want: Array, shares: Array) -> Spread:
     flat = shares.ravel()
     wrong = flat[flat > 0]
-    counts = np.bincount(np.searchsorted(EDGES, wrong), minlength=len(EDGES) + 1)
-    chosen = np.linspace(0, flat.size - 1, min(SAMPLED, flat.size)).astype(np.int64)
+    bins = np.searchsorted(EDGES, wrong)
+    counts = np.bincount(bins, minlength=len(EDGES) + 1)
+    count = min(SAMPLED, flat.size)
+    chosen = np.linspace(0, flat.size - 1, count).astype(np.int64)
     chosen[0] = np.argmax(flat)
-    expected, actual = (
-        array.ravel()[chosen].astype(np.float64) for array in (want, got)
-    )
+    expected = want.ravel()[chosen].astype(np.float64)
+    actual = got.ravel()[chosen].astype(np.float64)
     return Spread(
         tuple(expected.tolist()),
         tuple(actual.tolist()),
@@ -290,17 +296,28 @@ def _error(got: Array, want: Array) -> tuple[Array, Array]:
     """|got - want| in float64, infinite where only one is finite; and |want|, zero where it is not
     finite.
     """
-    a, b = got.astype(np.float64), want.astype(np.float64)
+    a = got.astype(np.float64)
+    b = want.astype(np.float64)
     # float64 cannot represent all int64 above 2**53, so integers are compared directly.
     same = (got == want) | (np.isnan(a) & np.isnan(b))
     finite = np.isfinite(a) & np.isfinite(b)
-    difference = np.abs(np.subtract(a, b, out=np.full(a.shape, np.inf), where=finite))
+    infinite = np.full(a.shape, np.inf)
+    difference = np.abs(np.subtract(a, b, out=infinite, where=finite))
     unequal = np.maximum(difference, np.finfo(np.float64).tiny)
-    return np.where(same, 0.0, unequal), np.where(np.isfinite(b), np.abs(b), 0.0)
+    error = np.where(same, 0.0, unequal)
+    magnitude = np.where(np.isfinite(b), np.abs(b), 0.0)
+    return error, magnitude
+
+
+def _largest(error: Array) -> tuple[float, tuple[int, ...]]:
+    """The largest error and its index."""
+    at = _index_of_max(error)
+    return float(error[at]), at
 
 
 def _index_of_max(error: Array) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.unravel_index(int(np.argmax(error)), error.shape))
+    at = int(np.argmax(error))
+    return tuple(int(index) for index in np.unravel_index(at, error.shape))
 
 
 def _excess(got: Array, want: Array, passes: Array, error: Array) -> str:
@@ -310,15 +327,20 @@ def _excess(got: Array, want: Array, passes: Array, error: Array) -> str:
         f"{count} of {passes.size} elements differ too much, worst at {list(at)}: {got[at]} instead"
         f" of {want[at]}"
     )
-    actual, recorded = (np.isfinite(array.astype(np.float64)) for array in (got, want))
+    actual = np.isfinite(got.astype(np.float64))
+    recorded = np.isfinite(want.astype(np.float64))
     new = int((~actual & recorded).sum())
-    return f"{text}; {new} are not finite" if new else text
+    if new:
+        return f"{text}; {new} are not finite"
+    return text
 
 
 def _cosine(got: Array, want: Array) -> float | None:
-    a, b = got.astype(np.float64).ravel(), want.astype(np.float64).ravel()
+    a = got.astype(np.float64).ravel()
+    b = want.astype(np.float64).ravel()
     finite = np.isfinite(a) & np.isfinite(b)
-    a, b = a[finite], b[finite]
+    a = a[finite]
+    b = b[finite]
     norms = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
     if not norms:
         return 1.0 if np.array_equal(a, b) else None

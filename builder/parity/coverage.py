@@ -24,9 +24,11 @@ _NAMESPACE = "trt_build_coverage"
 _COMPARISONS = frozenset(
     f"aten::{name}" for name in ("gt", "lt", "ge", "le", "eq", "ne")
 )
-_LOWER, _UPPER = "lower bound applied", "upper bound applied"
+_LOWER = "lower bound applied"
+_UPPER = "upper bound applied"
 _OPEN = "no bound applied"
-_TRUE, _FALSE = "true", "false"
+_TRUE = "true"
+_FALSE = "false"
 _BOUNDED = {
     "aten::relu": (_LOWER, _OPEN),
     "aten::relu6": (_LOWER, _UPPER, _OPEN),
@@ -277,7 +279,9 @@ def _is_setting(node: Any) -> bool:
 def _attribute(node: Any, module: Any) -> Any:
     """The value of a prim::GetAttr whose owners are attributes of the module."""
     owner = node.inputsAt(0).node()
-    found = module if owner.kind() == "prim::Param" else _attribute(owner, module)
+    found = module
+    if owner.kind() != "prim::Param":
+        found = _attribute(owner, module)
     return getattr(found, node.s("name"))
 
 

@@ -282,4 +282,6 @@ def _profile(golden: Golden) -> int | None:
 
 
 def _placed(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.cuda() if torch.cuda.is_available() else tensor
+    if torch.cuda.is_available():
+        return tensor.cuda()
+    return tensor

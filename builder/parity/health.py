@@ -80,11 +80,11 @@ def _check(folder: Path, protocol: str, client: Client) -> ModelHealth:
         with shaped(folder):
             model = served.read(folder)
             request = _request(model, client)
-    except (
-        UsageError
-    ):  # not of trt-build, or its files are damaged: its server may still serve it
+    except UsageError:
+        # not of trt-build, or its files are damaged: its server may still serve it
         request = None
-    name, golden_name = folder.name, None
+    name = folder.name
+    golden_name = None
     try:
         if not client.ready(name):
             return ModelHealth(

@@ -149,7 +149,10 @@ def odd(span: tuple[int, int, int], divisor: int = 1) -> int:
     low, _, high = span
     middle = (low + high) // 2 // divisor * divisor
     near = range(middle - 2 * divisor, middle + 3 * divisor, divisor)
-    candidates = range(low, high + 1, divisor) if high - low < 4096 * divisor else near
+    few = high - low < 4096 * divisor
+    candidates = near
+    if few:
+        candidates = range(low, high + 1, divisor)
     return min(candidates, key=lambda n: (n in span, n % 2 == 0, abs(n - middle)))
 
 
@@ -197,7 +200,9 @@ def _extreme(largest: float) -> Iterator[Change]:
 
 
 def _scaled(tensor: torch.Tensor, by: float) -> torch.Tensor:
-    return tensor * by if tensor.is_floating_point() else tensor
+    if tensor.is_floating_point():
+        return tensor * by
+    return tensor
 
 
 def _shifted(
@@ -205,7 +210,9 @@ def _shifted(
 ) -> torch.Tensor:
     """Floats around `by`, a tenth of a standard deviation wide; integers equal to it, from 0 on."""
     if tensor.is_floating_point():
-        return tensor * 0.1 + by if abs(by) <= largest else tensor
+        if abs(by) <= largest:
+            return tensor * 0.1 + by
+        return tensor
     if tensor.dtype == torch.bool or not 0 <= by <= torch.iinfo(tensor.dtype).max:
         return tensor
     return torch.full_like(tensor, int(by))
@@ -213,5 +220,7 @@ def _shifted(
 
 def _filled(tensor: torch.Tensor, value: float, largest: float) -> torch.Tensor:
     if tensor.is_floating_point():
-        return torch.full_like(tensor, value) if abs(value) <= largest else tensor
+        if abs(value) <= largest:
+            return torch.full_like(tensor, value)
+        return tensor
     return _shifted(tensor, value)

@@ -80,9 +80,8 @@ def other_default(module: Any, spec: ModelSpec, golden: Golden) -> str | None:
     ]
     given = arguments(module, spec.inputs, tensors, spec.constants) or {}
     schema = getattr(getattr(module, "forward", None), "schema", None)
-    own = (
-        next((a for a in schema.arguments if a.name == name), None) if schema else None
-    )
+    arguments_of = {a.name: a for a in schema.arguments} if schema else {}
+    own = arguments_of.get(name)
     if name not in given or own is None or not own.has_default_value():
         return None
     del given[name]

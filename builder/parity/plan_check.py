@@ -251,7 +251,7 @@ class _Check:
     def _values_differ(
         self, marked: Conversion, golden: Golden, truth: Tensors
     ) -> list[bool]:
-        """Whether each value of the marked plan differs. A value that is no output does not."""
+        """Whether each value of the marked plan differs. A value that is not an output does not."""
         from builder.parity.arrays import to_torch
 
         inputs = {key: to_torch(array) for key, array in golden.inputs.items()}
@@ -285,14 +285,17 @@ def first_true(
     """
     if not count:
         return None
-    low, high, is_known = 0, count - 1, False
+    low = 0
+    high = count - 1
+    is_known = False
     while tested := _between(low, high, most) if is_known else _with_last(high, most):
         answers = dict(zip(tested, are_true(tested), strict=True))
         first = next((at for at in tested if answers[at]), high if is_known else None)
         if first is None:
             return None
         low = max((at + 1 for at in tested if at < first), default=low)
-        high, is_known = first, True
+        high = first
+        is_known = True
     return high
 
 

@@ -444,15 +444,15 @@ class _Recorder:
         runs.
         """
         seed = zlib.crc32(f"{self.spec.name}/{name}".encode())
-        fallback, failure = None, None
+        fallback = None
+        failure = None
         for position, (style, numbers) in enumerate(self._drawn_from()):
             drawn = inputs.draw(self.spec.inputs, sizes, style, seed)
             try:
                 golden = self.record(name, self._with_numbers(drawn, numbers))
             except (*FAILURES, ListTooLong) as error:
-                if failure is None or "out of range" in str(
-                    failure
-                ):  # ids were too large
+                if failure is None or "out of range" in str(failure):
+                    # ids were too large
                     failure = error
                 continue
             if is_finite(golden):
@@ -539,7 +539,9 @@ class _Recorder:
 
     def _received(self, tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
         """An input in the endpoint's dtype."""
-        return narrow(tensor) if spec.name in self.spec.narrowed else tensor
+        if spec.name in self.spec.narrowed:
+            return narrow(tensor)
+        return tensor
 
     def _sent(self, name: str, output: torch.Tensor) -> torch.Tensor:
         """An output in the endpoint's dtype."""

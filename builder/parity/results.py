@@ -124,7 +124,9 @@ class ModelParity:
     def percentile(self, percent: float) -> float | None:
         """The latency in milliseconds over all timed requests; None if none was timed."""
         times = [time for result in self.results for time in result.times_ms]
-        return float(np.percentile(times, percent)) if times else None
+        if times:
+            return float(np.percentile(times, percent))
+        return None
 
 
 MOST_PAIRS = 240
@@ -138,7 +140,9 @@ def _together(spreads: Sequence[Spread]) -> dict[str, list[Any]]:
     first = [pair for own in pairs for pair in own[:1]]
     rest = [pair for own in pairs for pair in own[1:]]
     left = max(MOST_PAIRS - len(first), 0)
-    step = max(len(rest) / left, 1.0) if left else 0.0
+    step = 0.0
+    if left:
+        step = max(len(rest) / left, 1.0)
     shown = first[:MOST_PAIRS] + [
         rest[int(number * step)] for number in range(min(left, len(rest)))
     ]
@@ -153,7 +157,9 @@ def _together(spreads: Sequence[Spread]) -> dict[str, list[Any]]:
 
 def transport(protocol: str, memory: str) -> str:
     """How a golden was sent: the protocol and the kind of shared memory."""
-    return protocol if memory == BODY else f"{protocol} {memory}"
+    if memory == BODY:
+        return protocol
+    return f"{protocol} {memory}"
 
 
 def milliseconds(call: Callable[[], Any]) -> float:

@@ -114,7 +114,8 @@ def check(spec: ModelSpec, golden: Golden) -> None:
                 where=manifest_location(spec, "state", index, "output"),
                 fix=f"use one of {known}",
             )
-        given, made = golden.inputs[state.input], golden.outputs[state.output]
+        given = golden.inputs[state.input]
+        made = golden.outputs[state.output]
         if given.dtype != made.dtype or given.shape != made.shape:
             raise UsageError(
                 f"output {state.output!r} is {_kind(made)}, and input {state.input!r}, which it is"

@@ -86,9 +86,12 @@ class PublishedModel:
             else array
         )
         most = self.config.max_batch_size
-        served = served[:most] if most else served
+        if most:
+            served = served[:most]
         without_axes = len(declared["shape"]) == (1 if most else 0)
-        return served.reshape(*served.shape, 1) if without_axes else served
+        if without_axes:
+            return served.reshape(*served.shape, 1)
+        return served
 
 
 def chosen(repository: Path, models: Sequence[str] | None) -> Sequence[str]:

@@ -132,7 +132,9 @@ class Regions:
         golden: Golden,
         again: Callable[[], Any] | None = None,
     ) -> None:
-        self.kind, self._client, self._golden = kind, client, golden
+        self.kind = kind
+        self._client = client
+        self._golden = golden
         self._again = again
         self._memory = KINDS[kind]()
         self._inputs: dict[str, _Region] = {}

@@ -81,12 +81,16 @@ def rebuilt(
     form = kind.kind()
     if form == "OptionalType":
         inner = rebuilt(kind.getElementType(), tensors, name, lists)
-        return inner if any(True for _ in leaves(inner)) else None
+        if any(True for _ in leaves(inner)):
+            return inner
+        return None
     if form == "TensorType":
         return tensors.get(name or "output")
     if form in _NUMBERS:
         number = tensors.get(name or "output")
-        return None if number is None else _NUMBERS[form](number.item())
+        if number is None:
+            return None
+        return _NUMBERS[form](number.item())
     if form == "TupleType":
         return _tuple(kind, tensors, name, lists)
     if form == "ListType":
@@ -100,7 +104,8 @@ _NUMBERS = {"IntType": int, "FloatType": float, "BoolType": bool, "NumberType": 
 
 
 def _tuple(kind: Any, tensors: Tensors, name: str, lists: Collection[str]) -> Any:
-    fields, kinds = field_names(kind), kind.elements()
+    fields = field_names(kind)
+    kinds = kind.elements()
     keys: Sequence[str | int] = fields or range(len(kinds))
     parts = [
         rebuilt(inner, tensors, join(name, key), lists)

@@ -142,5 +142,7 @@ def scale(golden: NDArray[Any]) -> float:
     """The root mean square of the finite elements."""
     values = golden.astype(np.float64)
     finite = values[np.isfinite(values)]
-    size = float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
+    size = 0.0
+    if finite.size:
+        size = float(np.sqrt(np.mean(np.square(finite))))
     return max(size, SMALLEST_SCALE)

@@ -74,17 +74,25 @@ def verify(
         for number, name in enumerate(chosen, 1):
             if progress:
                 progress(name, f"verify ({number} of {len(chosen)})")
-            folder = repository / name
             own = (extra or {}).get(name, ())
-            try:
-                with shaped(folder):
-                    found.append(_model(folder, clients, repeat, own, shared_memory))
-            except UsageError as error:  # the folder cannot be read
-                problems = (str(error),)
-                found.append(
-                    ModelParity(name, "unknown", None, None, None, (), problems)
-                )
+            folder = repository / name
+            found.append(_one(folder, clients, repeat, own, shared_memory))
         return found
+
+
+def _one(
+    folder: Path,
+    clients: Mapping[str, Client],
+    repeat: int,
+    extra: Sequence[Golden],
+    memories: Sequence[str],
+) -> ModelParity:
+    try:
+        with shaped(folder):
+            return _model(folder, clients, repeat, extra, memories)
+    except UsageError as error:  # the folder cannot be read
+        problems = (str(error),)
+        return ModelParity(folder.name, "unknown", None, None, None, (), problems)
 
 
 def _model(

@@ -103,9 +103,8 @@ def with_known_sizes(value: object) -> Any:
         return value
     unknown = [size for size in value.shape if isinstance(size, torch.SymInt)]
     for size in unknown:
-        with contextlib.suppress(
-            RuntimeError
-        ):  # a result computed from one element does not have two
+        with contextlib.suppress(RuntimeError):
+            # a result computed from one element does not have two
             torch._check(size >= 2)  # type: ignore[no-untyped-call]
     with _disable_current_modes():
         return (

@@ -86,7 +86,8 @@ def take_apart(lowered: LoweredGraph, chosen: Sequence[int]) -> list[Part]:
     """The parts of the graph in execution order, split at the branches at the positions
     `chosen`.
     """
-    seen, names = _view(lowered.graph), TensorNames(lowered)
+    seen = _view(lowered.graph)
+    names = TensorNames(lowered)
     stages = _stages(seen, chosen)
     groups = [
         [i for i, stage in enumerate(stages) if stage == number]
@@ -135,12 +136,10 @@ class _ExtractedBranch:
     """One branch while it is extracted into separate graphs."""
 
     def __init__(self, seen: View, names: TensorNames, index: int) -> None:
-        self.seen, self.names, self.index, self.step = (
-            seen,
-            names,
-            index,
-            seen.steps[index],
-        )
+        self.seen = seen
+        self.names = names
+        self.index = index
+        self.step = seen.steps[index]
         self.needed = _free_behind(seen, self.step.reads)
         made = {
             name for position in self.needed for name in seen.steps[position].outputs

@@ -15,7 +15,8 @@ def colocated(seen: View, kinds: Sequence[str]) -> list[str]:
     producer's segment. The moved nodes are the user's TensorRT dependencies in segments after the
     producer's; if there are none, the producer itself is moved.
     """
-    kinds, pairs = list(kinds), _pairs(seen)
+    kinds = list(kinds)
+    pairs = _pairs(seen)
     while pairs:
         segments = assign(kinds, seen.parents)
         apart = [
@@ -69,7 +70,8 @@ def _pairs(seen: View) -> list[tuple[int, int]]:
 
 def _with_dependencies(seen: View, index: int) -> set[int]:
     """The node and all of its dependencies."""
-    found, stack = {index}, [index]
+    found = {index}
+    stack = [index]
     while stack:
         for parent in seen.parents[stack.pop()]:
             if parent not in found:

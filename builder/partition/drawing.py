@@ -19,7 +19,12 @@ from builder.partition.split import Partition, Segment
 from builder.partition.view import is_free
 
 MOST_LINES = 40
-LINE, PADDING, GAP, WIDTH, LANE, MARGIN = 16, 12, 56, 520, 14, 24
+LINE = 16
+PADDING = 12
+GAP = 56
+WIDTH = 520
+LANE = 14
+MARGIN = 24
 LETTER = 7.3
 """Maximum width of a character of the 12 pixel monospace font."""
 LONGEST = 480
@@ -72,33 +77,34 @@ def svg(partition: Partition) -> str:
     for box in boxes:
         box.y = y
         y += box.height + GAP
-    column = (
-        MARGIN + WIDTH + LANE * (max((arrow.lane for arrow in arrows), default=0) + 1)
-    )
-    longest = max(
-        (LETTER * len(line) for arrow in arrows if arrow.lane for line in arrow.labels),
-        default=0.0,
-    )
+    lanes = max((arrow.lane for arrow in arrows), default=0) + 1
+    column = MARGIN + WIDTH + LANE * lanes
+    labels = [line for arrow in arrows if arrow.lane for line in arrow.labels]
+    longest = max((LETTER * len(line) for line in labels), default=0.0)
     width = column + int(min(longest, LONGEST)) + MARGIN
-    root = ElementTree.Element(
-        "svg",
-        xmlns="http://www.w3.org/2000/svg",
-        width=str(width),
-        height=str(y),
-        viewBox=f"0 0 {width} {y}",
-    )
-    style = (
-        "text{font:12px ui-monospace,monospace;fill:#1c2430;white-space:pre}.t{font-weight:bold}"
-        "text{font:12px ui-monospace,monospace;fill:#1c2430;white-space:pre}.t{font-weight:bold}"
-    )
-    ElementTree.SubElement(root, "style").text = (
-        style + "path{fill:none;stroke:#5b6b7f}"
-    )
+    root = _picture(width, y)
     for box in boxes:
         _draw_box(root, box)
     for arrow in arrows:
         _draw_arrow(root, boxes[arrow.source], boxes[arrow.target], arrow, column)
     return ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _picture(width: int, height: int) -> ElementTree.Element:
+    """A picture without content."""
+    root = ElementTree.Element(
+        "svg",
+        xmlns="http://www.w3.org/2000/svg",
+        width=str(width),
+        height=str(height),
+        viewBox=f"0 0 {width} {height}",
+    )
+    style = (
+        "text{font:12px ui-monospace,monospace;fill:#1c2430;white-space:pre}.t{font-weight:bold}"
+        "path{fill:none;stroke:#5b6b7f}"
+    )
+    ElementTree.SubElement(root, "style").text = style
+    return root
 
 
 def _specs(partition: Partition) -> dict[str, TensorSpec | None]:
@@ -227,20 +233,27 @@ def _draw_arrow(
     """Draw an arrow straight down with its values beside it, or around the right with its values in
     the column after all lanes.
     """
-    top, bottom, edge = source.y + source.height, target.y, MARGIN + WIDTH
+    top = source.y + source.height
+    bottom = target.y
+    edge = MARGIN + WIDTH
     if arrow.lane == 0:
         x = MARGIN + WIDTH // 4
         path = f"M{x} {top} L{x} {bottom}"
         head = f"{x - 4},{bottom - 7} {x + 4},{bottom - 7} {x},{bottom}"
-        left, first = x + 8, top + 14
-        step, width = 13, edge - x - 8
+        left = x + 8
+        first = top + 14
+        step = 13
+        width = edge - x - 8
     else:
         x = edge + LANE * arrow.lane
-        start, end = top - PADDING, bottom + PADDING + LINE * arrow.row + 7
+        start = top - PADDING
+        end = bottom + PADDING + LINE * arrow.row + 7
         path = f"M{edge} {start} L{x} {start} L{x} {end} L{edge} {end}"
         head = f"{edge + 7},{end - 4} {edge + 7},{end + 4} {edge},{end}"
-        left, first = column, end + 4
-        step, width = LINE, LONGEST
+        left = column
+        first = end + 4
+        step = LINE
+        width = LONGEST
     ElementTree.SubElement(root, "path", d=path)
     ElementTree.SubElement(root, "polygon", points=head, fill="#5b6b7f")
     for row, line in enumerate(arrow.labels):

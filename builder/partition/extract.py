@@ -16,7 +16,8 @@ from builder.partition.view import View, is_free, view
 
 def closure(view: View, members: Collection[int]) -> list[int]:
     """The members and the free nodes that they read, directly or not, as sorted indices."""
-    needed, stack = set(members), list(members)
+    needed = set(members)
+    stack = list(members)
     while stack:
         for index in view.parents[stack.pop()]:
             if index not in needed and view.steps[index].is_free:
@@ -100,7 +101,8 @@ def _between(seen: View, inputs: Collection[str], outputs: Sequence[str]) -> lis
 def values_behind(lowered: LoweredGraph, outputs: Sequence[str]) -> set[str]:
     """The names of these values and of all values that they depend on."""
     seen = view(lowered.graph)
-    found, stack = set[str](), list(outputs)
+    found = set[str]()
+    stack = list(outputs)
     while stack:
         name = stack.pop()
         if name in found:

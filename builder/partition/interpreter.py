@@ -168,9 +168,8 @@ class ShapeInterpreter(operators.Operators):
             )
             self.flops += flops
             return results
-        except (
-            Exception
-        ):  # an operator that an evaluator refuses (random numbers) also has a shape
+        except Exception:
+            # an operator that an evaluator refuses (random numbers) also has a shape
             if node.kind() == "prim::If":
                 return self._branch(node)
             return self._with_unknowns(node, values)
@@ -186,11 +185,15 @@ class ShapeInterpreter(operators.Operators):
                 values, functools.partial(_NUMBERS["IntType"], self.unknowns.shape_env)
             )
             results = [with_known_sizes(r) for r in made]
-        return self._ranged(node, results) if key == packed.PAD else results
+        if key == packed.PAD:
+            return self._ranged(node, results)
+        return results
 
     def _static(self, node: Node, values: list[Any]) -> list[Any]:
         results = super().evaluate(node, values)
-        return self.convert(node, values) if results is None else results
+        if results is None:
+            return self.convert(node, values)
+        return results
 
     def refuse(self, node: Node, refusal: Refusal) -> list[Any]:
         """Handle a node that cannot be evaluated.
@@ -226,7 +229,9 @@ class ShapeInterpreter(operators.Operators):
             raise Unconvertible(
                 f"its shape depends on data: {data_dependent}"
             ) from data_dependent
-        return results if is_unknown(values) else self._ranged(node, results)
+        if is_unknown(values):
+            return results
+        return self._ranged(node, results)
 
     def _ranged(self, node: Node, results: list[Any]) -> list[Any]:
         """The results of a node with known inputs. Data-dependent sizes get the values of the
@@ -271,7 +276,8 @@ class ShapeInterpreter(operators.Operators):
         """Interpret a loop iteration by iteration while shapes determine its condition, up to a
         limit.
         """
-        body, values = next(iter(node.blocks())), list(carried)
+        body = next(iter(node.blocks()))
+        values = list(carried)
         for trip in range(MAX_TRIP_COUNT):
             if not (
                 isinstance(trip_count, int) and isinstance(condition, bool)
@@ -315,7 +321,8 @@ def _without_logs() -> Iterator[None]:
     normal case here.
     """
     log = logging.getLogger("torch._subclasses.fake_tensor")
-    before, log.disabled = log.disabled, True
+    before = log.disabled
+    log.disabled = True
     try:
         yield
     finally:

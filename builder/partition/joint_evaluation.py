@@ -47,8 +47,12 @@ class JointEvaluation:
         return [self._step(step) for step in steps]
 
     def _step(self, step: Step) -> list[int]:
-        key = None if step.kind.startswith("prim::") else self._key(step)
-        made = self.made.get(key) if key is not None else None
+        key = None
+        if not step.kind.startswith("prim::"):
+            key = self._key(step)
+        made = None
+        if key is not None:
+            made = self.made.get(key)
         if made is None:
             return self._execute(step, key)
         for interpreter, results in zip(self.interpreters, made.results, strict=True):

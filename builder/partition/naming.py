@@ -13,7 +13,9 @@ def tensor_name(value: str) -> str:
     `x_3`, `17` is `t17`.
     """
     name = re.sub(r"[^A-Za-z0-9_]", "_", value)
-    return f"t{name}" if name[0].isdigit() else name
+    if name[0].isdigit():
+        return f"t{name}"
+    return name
 
 
 class TensorNames(dict[str, str]):

@@ -17,7 +17,8 @@ from builder.partition.extract import closure, inputs_of
 from builder.partition.segments import TENSORRT, TORCH, assign
 from builder.partition.view import Step, View
 
-PACK, PAD = "aten::_pack_padded_sequence", "aten::_pad_packed_sequence"
+PACK = "aten::_pack_padded_sequence"
+PAD = "aten::_pad_packed_sequence"
 LAYERS = frozenset(
     f"aten::{name}.data" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
 )
@@ -35,7 +36,9 @@ def rule(key: str, values: list[Any]) -> Rule | None:
     the shape. For packing, torch infers the padded tensor's size instead of that of the data.
     """
     if key == "aten::select.int":
-        return _first if hasattr(values[0], "batch") and values[1:] == [0, 0] else None
+        if hasattr(values[0], "batch") and values[1:] == [0, 0]:
+            return _first
+        return None
     if key == PAD and not hasattr(values[1], "batch"):
         return None
     return _RULES.get(key)
@@ -82,7 +85,8 @@ def kept_whole(seen: View, kinds: Sequence[str]) -> list[str]:
     or read it from one, and nodes that read its number of rows, which would be a size that depends
     on the data of an input.
     """
-    kinds, parts = list(kinds), _parts(seen)
+    kinds = list(kinds)
+    parts = _parts(seen)
     if not parts:
         return kinds
     segments = assign(kinds, seen.parents)
@@ -121,4 +125,6 @@ def _packed_outputs(step: Step, parts: set[str]) -> Sequence[str]:
     reads = bool(step.inputs) and step.inputs[0] in parts
     name = step.kind.removeprefix("aten::")
     by_row = name in BY_ROW or name == "select"
-    return step.outputs[:1] if reads and by_row else ()
+    if reads and by_row:
+        return step.outputs[:1]
+    return ()

@@ -81,7 +81,8 @@ def _beside_readers(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[st
     """Move a TensorRT node to torch if a torch node reads its output with a data-dependent shape,
     because such a tensor cannot be an engine output.
     """
-    found, read = list(kinds), set[str]()
+    found = list(kinds)
+    read = set[str]()
     for index in reversed(range(len(seen.steps))):
         unknown = (
             name

@@ -79,7 +79,9 @@ def _signature(ctx: ConversionContext, value: object) -> Any:
         return None if facts.scalar is not None else whole
     if isinstance(value, list):
         inner = [_signature(ctx, v) for v in value]
-        return None if None in inner else (list, *inner)
+        if None in inner:
+            return None
+        return (list, *inner)
     return (
         (type(value), value)
         if isinstance(value, bool | int | float | str | None)

@@ -51,7 +51,10 @@ def _levels(
         even = odd = NOWHERE
         for parent in above:
             one, other = reached[parent]
-            even, odd = one if one > even else even, other if other > odd else odd
+            if one > even:
+                even = one
+            if other > odd:
+                odd = other
         if kind == FREE:
             levels.append(NOWHERE)
             reached.append((even, odd))

@@ -78,7 +78,9 @@ class Shapes:
             for n in self.probes[0]
             if all(probe[n] == s for probe, s in zip(self.probes, sizes, strict=True))
         ]
-        return names[0] if len(names) == 1 else own
+        if len(names) == 1:
+            return names[0]
+        return own
 
     def _is_own(self, axis: int | str) -> bool:
         return isinstance(axis, str) and axis not in self.probes[0]
@@ -100,13 +102,13 @@ def infer_shapes(
     if every probe could compute it. `ranges` are those of data-dependent sizes (Fallback.ranges).
     Their axes are in the result's profiles. A spec of None is an input of unknown shape.
     """
-    steps = view.steps(lowered.graph) if steps is None else steps
+    if steps is None:
+        steps = view.steps(lowered.graph)
     axes = bounds.axes(steps, ranges or {}, profiles)
-    profiles = [
-        {**profile, **{axis.name: axis.range for axis in axes.values()}}
-        for profile in profiles
-    ]
-    points, memory = probes(profiles), Memory()
+    dependent = {axis.name: axis.range for axis in axes.values()}
+    profiles = [{**profile, **dependent} for profile in profiles]
+    points = probes(profiles)
+    memory = Memory()
     interpreters = [
         _interpreter(lowered, specs, sizes, memory, axes) for sizes in points
     ]
@@ -119,13 +121,8 @@ def infer_shapes(
     }
     opened = {name: node.kind() for name, node in interpreters[0].sources.items()}
     bounds.check(ranges or {}, opened)
-    return Shapes(
-        tuple(points),
-        known,
-        tuple(profiles),
-        tuple(counts[1] for counts in flops),
-        opened,
-    )
+    at_opt = tuple(counts[1] for counts in flops)
+    return Shapes(tuple(points), known, tuple(profiles), at_opt, opened)
 
 
 def probes(profiles: Sequence[Profile]) -> list[Sizes]:

@@ -203,12 +203,10 @@ class _Boundary:
         profiles: Sequence[Profile],
         positions: Sequence[int],
     ) -> None:
-        self.seen, self.shapes, self.profiles, self.flops = (
-            seen,
-            shapes,
-            tuple(profiles),
-            shapes.flops,
-        )
+        self.seen = seen
+        self.shapes = shapes
+        self.profiles = tuple(profiles)
+        self.flops = shapes.flops
         self.positions = positions
         self.names = TensorNames(lowered)
         self.model_inputs = frozenset(lowered.inputs)
@@ -243,6 +241,8 @@ class _Boundary:
         lowered = extract(self.seen, indices, inputs, outputs, self.names)
         sides = [[self._is_bare(name) for name in names] for names in (inputs, outputs)]
         front, back = with_axis(lowered.graph, *sides)
+        positions = [self.positions[index] for index in indices]
+        crossing = [n for n in inputs if self.names[n] not in self.model_inputs]
         return Segment(
             kind,
             lowered,
@@ -251,18 +251,10 @@ class _Boundary:
             tuple(self._spec(name, own) for name in inputs),
             tuple(self._spec(name, {}) for name in outputs),
             tuple({**profile, **own} for profile in self.profiles),
-            (
-                *(NOWHERE,) * front,
-                *(self.positions[i] for i in indices),
-                *(NOWHERE,) * back,
-            ),
+            (*[NOWHERE] * front, *positions, *[NOWHERE] * back),
             len(members),
-            sum(self.flops[i] for i in members),
-            sum(
-                cost.size_in_bytes(self.shapes, n)
-                for n in inputs
-                if self.names[n] not in self.model_inputs
-            ),
+            sum(self.flops[index] for index in members),
+            sum(cost.size_in_bytes(self.shapes, name) for name in crossing),
         )
 
     def _spec(self, value: str, own: dict[str, Range]) -> TensorSpec | None:
@@ -271,7 +263,9 @@ class _Boundary:
         if found is None:
             return None
         own.update(found[1])
-        return replace(found[0], shape=(1,)) if self._is_bare(value) else found[0]
+        if self._is_bare(value):
+            return replace(found[0], shape=(1,))
+        return found[0]
 
     def _is_bare(self, value: str) -> bool:
         """Whether the value is a 0-d boundary tensor.

@@ -83,7 +83,9 @@ class TrialBackend(operators.Operators):
             dict(profile) for profile in ctx.profiles
         )
         ctx.profiles = self.profiles
-        self.shapes, self.ops, self.kept = shapes, ops, kept
+        self.shapes = shapes
+        self.ops = ops
+        self.kept = kept
         self.refused: dict[int, UnsupportedOperator] = {}
         self.defects: list[str] = []
         self.position = 0

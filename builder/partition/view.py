@@ -38,7 +38,8 @@ def steps(graph: Graph) -> list[Step]:
 
 
 def _step(node: Node) -> Step:
-    kind, schema = node.kind(), node.schema()
+    kind = node.kind()
+    schema = node.schema()
     inputs = tuple(value.debugName() for value in node.inputs())
     outputs = list(node.outputs())
     blocks = ir.blocks_of(node)

@@ -182,11 +182,8 @@ def endpoint(
     from builder.triton import IO, dtypes
 
     if spec is not None and len(alike) <= 1:
-        return IO(
-            name,
-            spec.dtype,
-            tuple(-1 if isinstance(axis, str) else axis for axis in spec.shape),
-        )
+        shape = tuple(-1 if isinstance(axis, str) else axis for axis in spec.shape)
+        return IO(name, spec.dtype, shape)
     recorded = _recorded([name], goldens) or _recorded(alike, goldens)
     ranks = {array.ndim for array in recorded}
     known = dtypes.by_numpy(recorded[0].dtype)
@@ -196,15 +193,13 @@ def endpoint(
             fix="return torch.view_as_real of it",
         )
     if len(ranks) != 1 or known is None:
+        fix = "return a tensor of one rank and of a dtype that Triton supports"
+        if len(alike) > 1:
+            fix += ", or reduce max_lengths to what the goldens have"
         raise PublishError(
             f"output {name!r} has no fixed rank or dtype: {recorded[0].dtype}, ranks "
             f"{sorted(ranks)}",
-            fix="return a tensor of one rank and of a dtype that Triton supports"
-            + (
-                ", or reduce max_lengths to what the goldens have"
-                if len(alike) > 1
-                else ""
-            ),
+            fix=fix,
         )
     return IO(name, known.name, (-1,) * ranks.pop())
 

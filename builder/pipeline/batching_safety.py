@@ -61,7 +61,8 @@ def _is_longest(length: Any) -> bool:
 
 def _of_data(value: Any) -> bool:
     """Whether a number comes from a tensor's data."""
-    stack, seen = [value], set()
+    stack = [value]
+    seen = set()
     while stack:
         current = stack.pop()
         if current.debugName() in seen or str(current.type()) == "Tensor":
@@ -116,7 +117,9 @@ def _holds_tensors(value: Any) -> bool:
 
 def _reduces_all(node: Any) -> bool:
     """Whether the node reduces a whole tensor to one number."""
-    schema = ir.schema(node) if node.kind() in REDUCTIONS else None
+    schema = None
+    if node.kind() in REDUCTIONS:
+        schema = ir.schema(node)
     names = (
         [argument.name for argument in schema.arguments]
         if schema is not None
@@ -124,5 +127,7 @@ def _reduces_all(node: Any) -> bool:
     )
     if "other" in names or not _holds_tensors(node.inputsAt(0)):
         return False
-    given = node.inputsAt(names.index("dim")) if "dim" in names else None
+    given = None
+    if "dim" in names:
+        given = node.inputsAt(names.index("dim"))
     return given is None or ir.is_none(given) or ir.int_list(given) == []

@@ -107,6 +107,13 @@ def _of_goldens(goldens: Sequence[Golden]) -> list[Arrays]:
     ]
 
 
+def _fits(sizes: Sequence[int], shape: Sequence[int | str]) -> bool:
+    """Whether the sizes are those of a shape. A name is any size."""
+    pairs = zip(sizes, shape, strict=False)
+    same = all(isinstance(axis, str) or axis == size for size, axis in pairs)
+    return len(sizes) == len(shape) and same
+
+
 def _tensor(spec: TensorSpec, arrays: Arrays, where: str) -> torch.Tensor:
     import torch
 
@@ -118,24 +125,17 @@ def _tensor(spec: TensorSpec, arrays: Arrays, where: str) -> torch.Tensor:
             f"no array is called {name!r}; there are {sorted(arrays)}", where=where
         )
     try:
-        tensor, dtype = to_torch(arrays[name]), getattr(torch, spec.dtype)
+        tensor = to_torch(arrays[name])
+        dtype = getattr(torch, spec.dtype)
     except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"array {name!r} is {arrays[name].dtype}, the input {spec.dtype}",
-            where=where,
-        ) from error
-    if tensor.dtype != dtype and not (
-        tensor.is_floating_point() and dtype.is_floating_point
-    ):
-        raise UsageError(
-            f"array {name!r} is {tensor.dtype}, the input {spec.dtype}", where=where
-        )
-    lengths = [axis if isinstance(axis, int) else None for axis in spec.shape]
-    same = all(
-        length in (None, size)
-        for length, size in zip(lengths, tensor.shape, strict=False)
-    )
-    if tensor.dim() != len(lengths) or not same:
+        own = arrays[name].dtype
+        message = f"array {name!r} is {own}, the input {spec.dtype}"
+        raise UsageError(message, where=where) from error
+    both_floating = tensor.is_floating_point() and dtype.is_floating_point
+    if tensor.dtype != dtype and not both_floating:
+        message = f"array {name!r} is {tensor.dtype}, the input {spec.dtype}"
+        raise UsageError(message, where=where)
+    if not _fits(tensor.shape, spec.shape):
         raise UsageError(
             f"array {name!r} has shape {list(tensor.shape)}, the input {list(spec.shape)}",
             where=where,

@@ -260,7 +260,9 @@ class CompiledModule(torch.nn.Module):
         sizes: dict[str, int] = {}
         for spec, tensor in zip(self._specs, tensors, strict=True):
             for axis, size in zip(spec.shape, tensor.shape, strict=True):
-                wanted = axis if isinstance(axis, int) else sizes.setdefault(axis, size)
+                wanted = axis
+                if not isinstance(axis, int):
+                    wanted = sizes.setdefault(axis, size)
                 if wanted != size:
                     raise UsageError(
                         f"input {spec.name}: axis {axis} is {size}, not {wanted}"
@@ -369,7 +371,9 @@ def _structure(original: Any, recorded: stages.Recorded) -> tuple[list[Any], Any
 
 def _like(leaf: Any, tensor: torch.Tensor) -> Any:
     """A leaf in the original's form: a tensor, or a number."""
-    return tensor if isinstance(leaf, torch.Tensor) else type(leaf)(tensor.item())
+    if isinstance(leaf, torch.Tensor):
+        return tensor
+    return type(leaf)(tensor.item())
 
 
 def _arguments(schema: Any) -> list[tuple[str, Any]]:

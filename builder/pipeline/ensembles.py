@@ -77,7 +77,9 @@ def without_pytorch() -> str | None:
     except EnvironmentProblem:
         return None
     known = server.backends()
-    return None if known is None or "pytorch" in known else str(server.executable)
+    if known is None or "pytorch" in known:
+        return None
+    return str(server.executable)
 
 
 def _step(model: SplitModel, number: int, serve_as: str) -> ModelArtifact:
@@ -182,7 +184,8 @@ def _by_own_axis(step: ModelArtifact, axes: Collection[str]) -> bool:
 def _step_batching(
     step: ModelArtifact, wanted: Batching, can: bool, whole: bool
 ) -> Batching:
-    has_vectors = any(len(io.shape) == 1 for io in (*step.inputs, *step.outputs))
+    endpoints = (*step.inputs, *step.outputs)
+    has_vectors = any(len(endpoint.shape) == 1 for endpoint in endpoints)
     if not can or (not whole and has_vectors):
         return Batching(enabled=False)
     return replace(wanted, enabled=None)

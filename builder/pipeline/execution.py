@@ -133,7 +133,8 @@ class Runner:
         *,
         engines: bool = False,
     ) -> None:
-        self.artifact, self.engines = artifact, engines
+        self.artifact = artifact
+        self.engines = engines
         self.files = LoadedFiles() if files is None else files
 
     def __call__(self, inputs: Tensors) -> Tensors:
@@ -234,4 +235,6 @@ class Runner:
                     fix="this is a bug of PyTorch with several loops: use fewer loops, or loops "
                     "without `break`, to let TensorRT run the model",
                 ) from error
-        return [output] if isinstance(output, torch.Tensor) else list(output)
+        if isinstance(output, torch.Tensor):
+            return [output]
+        return list(output)

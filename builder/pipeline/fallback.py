@@ -121,7 +121,9 @@ def _convert_whole(
     except (UnsupportedOperators, ConversionError) as error:
         if spec.fallback.require_full:
             raise
-        return () if isinstance(error, UnsupportedOperators) else (str(error),)
+        if isinstance(error, UnsupportedOperators):
+            return ()
+        return (str(error),)
 
 
 def _list_reads(lowered: LoweredGraph) -> frozenset[int]:
@@ -204,8 +206,10 @@ class _Partitioner:
         is_branch: bool = False,
         earlier: KeptInTorch = KeptInTorch(),
     ) -> None:
-        self.lowered, self.spec = lowered, spec
-        self.defects, self.is_branch = defects, is_branch
+        self.lowered = lowered
+        self.spec = spec
+        self.defects = defects
+        self.is_branch = is_branch
         self.by_manifest = bool(kept)
         self.kept = kept | earlier.nodes
         self.branches = earlier.branches
@@ -373,8 +377,12 @@ def _why(parts: Partition, reported: Sequence[UnsupportedOperator]) -> Iterator[
         key = (one.schema.partition("(")[0], one.reason, one.fix)
         groups.setdefault(key, []).append(one.where)
     for (operator, reason, fix), locations in groups.items():
-        more = f" and {len(locations) - 1} more" if len(locations) > 1 else ""
-        line = "" if locations[0] == "graph" else f" at {locations[0]}"
+        more = ""
+        if len(locations) > 1:
+            more = f" and {len(locations) - 1} more"
+        line = ""
+        if locations[0] != "graph":
+            line = f" at {locations[0]}"
         change = (
             ""
             if "manifest" in reason

@@ -79,7 +79,8 @@ def descend(
     """The result of the first successful `attempt`, with fewer nodes in TensorRT each time. Raises
     the first error if the original module also fails, or nothing may be retried.
     """
-    kept, error = KeptInTorch(), None
+    kept = KeptInTorch()
+    error = None
     for _ in range(ATTEMPTS):
         try:
             return attempt(recorded, kept)
@@ -158,7 +159,8 @@ def _failure(error: Exception, spec: ModelSpec) -> TrtBuildError:
 
 def _without(failure: stages.NetworkFailure, kept: KeptInTorch) -> KeptInTorch:
     """The additional nodes that must stay in torch after this failure."""
-    part, converted = failure.network, failure.converted
+    part = failure.network
+    converted = failure.converted
     error = unforeseen.as_defect(failure.error)
     nodes = dict(_nodes(part, converted))
     if len(part.location) > 1:
@@ -208,11 +210,15 @@ def _named(nodes: list[Node]) -> str:
     from builder.lowering import source_location
 
     shown = [node for node in nodes if node.kind() != "prim::Constant"] or nodes
-    more = f" and {len(shown) - 1} more nodes" if len(shown) > 1 else ""
+    more = ""
+    if len(shown) > 1:
+        more = f" and {len(shown) - 1} more nodes"
     return f"{shown[0].kind()} at {source_location(shown[0])}{more}"
 
 
 def _error_text(error: TrtBuildError) -> str:
     """The message and the fix, in one line."""
     message = " ".join(error.message.split())
-    return f"{message}; {error.fix}" if error.fix else message
+    if error.fix:
+        return f"{message}; {error.fix}"
+    return message

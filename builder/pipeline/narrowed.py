@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from builder.pipeline.artifacts import SplitModel
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from builder.manifest import TensorSpec
     from builder.partition import Segment
     from builder.triton import Golden
@@ -114,15 +116,18 @@ def _specs(
 
 
 def _golden(golden: Golden, served: Mapping[str, str]) -> Golden:
+    inputs = _converted(golden.inputs, served)
+    outputs = _converted(golden.outputs, served)
+    return replace(golden, inputs=inputs, outputs=outputs)
+
+
+def _converted(
+    arrays: Mapping[str, NDArray[Any]], served: Mapping[str, str]
+) -> dict[str, NDArray[Any]]:
+    """The arrays in the dtypes of the endpoint."""
     from builder.triton import dtypes
 
-    inputs, outputs = (
-        {
-            name: array.astype(dtypes.by_name(served[name]).numpy)
-            if name in served
-            else array
-            for name, array in side.items()
-        }
-        for side in (golden.inputs, golden.outputs)
-    )
-    return replace(golden, inputs=inputs, outputs=outputs)
+    found = dict(arrays)
+    for name in found.keys() & served.keys():
+        found[name] = found[name].astype(dtypes.by_name(served[name]).numpy)
+    return found

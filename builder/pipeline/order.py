@@ -71,7 +71,9 @@ class Order:
     @property
     def reproduce(self) -> str:
         """The command that builds only this model, in one process for a debugger."""
-        given = [] if self.spec.manifest else list(_in_place_of_a_manifest(self.spec))
+        given = []
+        if not self.spec.manifest:
+            given = list(_in_place_of_a_manifest(self.spec))
         words = [
             "trt-build",
             "repo",
@@ -133,15 +135,16 @@ def target_name(capability: Capability) -> str:
 
 def _in_place_of_a_manifest(spec: ModelSpec) -> Iterator[str]:
     yield from (f"--input={_input_text(tensor)}" for tensor in spec.inputs)
-    if (
-        spec.goldens
-    ):  # the shapes of the sample are those of the inputs, its values are not
+    if spec.goldens:
+        # the shapes of the sample are those of the inputs, its values are not
         yield f"--sample={spec.goldens}"
 
 
 def _flags(order: Order) -> list[str]:
     plugins = [word for plugin in order.plugins for word in ("--plugin", plugin)]
-    state = ["--state", order.spec.sequences.mode] if order.spec.state else []
+    state = []
+    if order.spec.state:
+        state = ["--state", order.spec.sequences.mode]
     given = [*_unless_auto(order), *state, *plugins, *_written_options(order.options)]
     kept = ["--store", order.store] if order.store else ["--no-store"]
     return ["--serve-as", order.serve_as, "--layout", order.layout, *kept, *given]

@@ -78,7 +78,9 @@ def reduced(
     """
     from builder.conversion import SCHEMES
 
-    found = quantized(spec, lowered, goldens) if spec.precision in SCHEMES else None
+    found = None
+    if spec.precision in SCHEMES:
+        found = quantized(spec, lowered, goldens)
     spec, lowered = _endpoints(
         spec, found.lowered if found else lowered, names, goldens
     )

@@ -52,7 +52,8 @@ class Clock:
         progress: Progress,
         reached: Callable[[Stage], None] | None = None,
     ) -> None:
-        self.name, self.progress = name, progress
+        self.name = name
+        self.progress = progress
         self.reached = reached or (lambda stage: None)
         self.seconds: dict[str, float] = {}
 

@@ -140,7 +140,9 @@ class Network:
     @property
     def label(self) -> str:
         """`model`, `segment 1`, or `segment 1, part 0, branch true, segment 2`."""
-        return branches.label(self.location) if self.location else "model"
+        if self.location:
+            return branches.label(self.location)
+        return "model"
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,9 @@ class NetworkFailure(Exception):
 
     def __init__(self, part: Network, converted: Converted, error: Exception) -> None:
         super().__init__(str(error))
-        self.network, self.converted, self.error = part, converted, error
+        self.network = part
+        self.converted = converted
+        self.error = error
 
 
 @contextmanager
@@ -234,7 +238,8 @@ def lower(
     """
     from builder import lowering
 
-    spec, module = loaded.spec, loaded.module
+    spec = loaded.spec
+    module = loaded.module
     try:
         graph = lowering.lower(
             module,
@@ -260,7 +265,8 @@ def lower_as_written(loaded: Loaded, reason: TrtBuildError) -> Lowered:
     """
     from builder import lowering
 
-    spec, module = loaded.spec, loaded.module
+    spec = loaded.spec
+    module = loaded.module
     graph = lowering.as_written(
         module,
         reason,
@@ -387,7 +393,9 @@ def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
     front, as in the spec (by default the recorded one; the precision search varies it). Raises
     UsageError.
     """
-    source, goldens, quantized = recorded.lowered, recorded.goldens, None
+    source = recorded.lowered
+    goldens = recorded.goldens
+    quantized = None
     spec = own_half(spec or source.spec)
     graph = source.graph
     warnings = (*recorded.warnings, *_bf16_of_float16(source.spec))
@@ -423,9 +431,8 @@ def convert(
     if not isinstance(found, fallback.PartitionedConversion):
         whole = Network((), found, prepared.goldens)
         return Converted(prepared, found, (whole,), (), warnings)
-    recorded = segment_goldens.record(
-        found.partition, prepared.goldens, spec, compares=compares
-    )
+    goldens = prepared.goldens
+    recorded = segment_goldens.record(found.partition, goldens, spec, compares=compares)
     try:
         networks = tuple(_networks(found, recorded, spec, layout))
     except RuntimeError as error:
@@ -466,7 +473,9 @@ def _networks(
     for number, conversion in enumerate(partitioned.conversions):
         if conversion is not None:
             yield Network((number,), conversion, recorded[number])
-    inner = [] if layout == "ensemble" else list(branches.engines(partitioned))
+    inner = []
+    if layout != "ensemble":
+        inner = list(branches.engines(partitioned))
     goldens = branches.record(partitioned, recorded, spec) if inner else {}
     for location, conversion in inner:
         yield Network(location, conversion, goldens.get(location, ()))
@@ -474,7 +483,9 @@ def _networks(
 
 def own_half(spec: ModelSpec) -> ModelSpec:
     """The spec with the 16-bit format of the inputs where the precision is the other one."""
-    return replace(spec, precision="fp16") if any(_bf16_of_float16(spec)) else spec
+    if any(_bf16_of_float16(spec)):
+        return replace(spec, precision="fp16")
+    return spec
 
 
 def _bf16_of_float16(spec: ModelSpec) -> Iterator[str]:
@@ -503,7 +514,9 @@ def _unknown_modules(source: Lowered) -> Iterator[str]:
     if missed and (missed is not wanted or not fallback.kept_nodes(source.graph)):
         known = [name for name in named if name]
         near = [did_you_mean(name, known, otherwise_list=False) for name in missed]
-        hint = f" ({'; '.join(filter(None, near))})" if any(near) else ""
+        hint = ""
+        if any(near):
+            hint = f" ({'; '.join(filter(None, near))})"
         yield f"fallback.modules names no module of this model: {', '.join(missed)}{hint}"
 
 
@@ -575,7 +588,8 @@ def _on(converted: Converted, goldens: Sequence[Golden]) -> Mapping[Location, Go
     """
     if converted.partitioned is None:
         return {(): tuple(goldens)}
-    spec, found = converted.prepared.spec, converted.partitioned
+    spec = converted.prepared.spec
+    found = converted.partitioned
     recorded = segment_goldens.record(found.partition, goldens, spec, compares=False)
     inner = any(len(part.location) > 1 for part in converted.networks)
     by_location: dict[Location, Goldens] = {(n,): one for n, one in enumerate(recorded)}
@@ -643,7 +657,8 @@ def assemble(built: Built, order: Order) -> Checked:
     from builder import triton
     from builder.pipeline import artifacts, layouts
 
-    converted, prepared = built.converted, built.converted.prepared
+    converted = built.converted
+    prepared = built.converted.prepared
     artifact: ModelArtifact | EnsembleArtifact
     if converted.partitioned is None:
         (part,) = converted.networks
@@ -651,7 +666,8 @@ def assemble(built: Built, order: Order) -> Checked:
         artifact = artifacts.of_conversion(
             prepared.spec, part.conversion, plan, prepared.goldens, order.serve_as
         )
-        layout, reason = "single", ""
+        layout = "single"
+        reason = ""
     else:
         model = _split_model(built, converted.partitioned)
         artifact, reason = layouts.artifact(
@@ -674,7 +690,8 @@ def _split_model(
     """The model in segments, with the plans of the segments and of those inside branches."""
     from builder.pipeline.artifacts import SplitModel
 
-    converted, prepared = built.converted, built.converted.prepared
+    converted = built.converted
+    prepared = built.converted.prepared
     count = len(partitioned.partition.segments)
     return SplitModel(
         prepared.spec,

@@ -118,20 +118,26 @@ def state_axes(spec: ModelSpec) -> dict[str, int]:
 
 
 def _first(tensor: TensorSpec, moved: Mapping[str, int]) -> TensorSpec:
-    shape = tensor.shape
-    axis = moved.get(str(tensor.name), 0)
-    return replace(tensor, shape=(shape[axis], *shape[:axis], *shape[axis + 1 :]))
+    shape = list(tensor.shape)
+    size = shape.pop(moved.get(str(tensor.name), 0))
+    return replace(tensor, shape=(size, *shape))
 
 
 def _golden(golden: Golden, moved: Mapping[str, int]) -> Golden:
-    inputs, outputs = (
-        {name: _moved(array, moved.get(name, 0)) for name, array in side.items()}
-        for side in (golden.inputs, golden.outputs)
-    )
+    inputs = _all_moved(golden.inputs, moved)
+    outputs = _all_moved(golden.outputs, moved)
     return replace(golden, inputs=inputs, outputs=outputs)
+
+
+def _all_moved(
+    arrays: Mapping[str, NDArray[Any]], moved: Mapping[str, int]
+) -> dict[str, NDArray[Any]]:
+    return {name: _moved(array, moved.get(name, 0)) for name, array in arrays.items()}
 
 
 def _moved(array: NDArray[Any], axis: int) -> NDArray[Any]:
     import numpy as np
 
-    return np.ascontiguousarray(np.moveaxis(array, axis, 0)) if axis else array
+    if axis:
+        return np.ascontiguousarray(np.moveaxis(array, axis, 0))
+    return array

@@ -46,7 +46,9 @@ UNLIMITED = Limits()
 def _lower(limit: int, soft: int, hard: int) -> None:
     """Set a limit, but never above the current one."""
     before = resource.getrlimit(limit)[1]
-    most = hard if before == resource.RLIM_INFINITY else min(hard, before)
+    most = hard
+    if before != resource.RLIM_INFINITY:
+        most = min(hard, before)
     resource.setrlimit(limit, (min(soft, most), most))
 
 

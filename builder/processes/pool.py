@@ -61,9 +61,8 @@ class Task(Generic[Result]):
             self.target if isinstance(self.target, partial) else partial(self.target)
         )
         module = bound.func.__module__
-        if (
-            module == "__main__"
-        ):  # a worker imports it by the name that it was started with
+        if module == "__main__":
+            # a worker imports it by the name that it was started with
             module = getattr(sys.modules[module].__spec__, "name", module)
         return f"{module}:{bound.func.__name__}", bound.args, bound.keywords
 
@@ -240,9 +239,8 @@ class _Pool:
             running.begin(": ".join(map(str, words[0])))
             running.task.report(*words[0])
         elif kind == "call":
-            with contextlib.suppress(
-                OSError
-            ):  # its end is reported when the connection is read
+            with contextlib.suppress(OSError):
+                # its end is reported when the connection is read
                 connection.send(_handle(running.task, *words))
         elif kind == "ended":
             connection.close()

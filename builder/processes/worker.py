@@ -115,12 +115,12 @@ def supervise(connection: Connection) -> NoReturn:
 def _work(connection: Connection, private: Path) -> NoReturn:
     """Run one task and send its result. A confined task has the temporary folder `private`."""
     global _own_connection, _questions
-    _own_connection, _questions = connection, ()
+    _own_connection = connection
+    _questions = ()
     _end_with_parent()
     sys.unraisablehook = _unraisable
-    os.dup2(
-        2, 1
-    )  # output of a model or a library must not mix with the caller's output
+    # output of a model or a library must not mix with the caller's output
+    os.dup2(2, 1)
     sys.stdout = PrintableStream(sys.stderr)
     # suppressed: the caller has ended
     with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):
@@ -128,9 +128,8 @@ def _work(connection: Connection, private: Path) -> NoReturn:
         *call, environment, folder, limits, sandbox, _questions = connection.recv()
         signal.signal(signal.SIGTERM, _stop)
         try:
-            if (
-                sandbox is not None
-            ):  # before any thread exists, because it would stay unconfined
+            if sandbox is not None:
+                # before any thread exists, because it would stay unconfined
                 _confine(sandbox, private)
             threading.Thread(target=_listen, args=(connection,), daemon=True).start()
             os.chdir(folder)  # the fork server may have been started in another folder
@@ -141,9 +140,8 @@ def _work(connection: Connection, private: Path) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(
-        0
-    )  # skips the interpreter's shutdown, which would run libraries' destructors
+    # skips the interpreter's shutdown, which would run libraries' destructors
+    os._exit(0)
 
 
 def _confine(sandbox: Sandbox, private: Path) -> None:

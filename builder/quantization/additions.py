@@ -90,7 +90,9 @@ def _residual(node: Node) -> int | None:
     if not any(absorbed):
         return None
     index = 1 if absorbed[0] else 0
-    return None if operands[index].node().kind() in FAKE else index
+    if operands[index].node().kind() in FAKE:
+        return None
+    return index
 
 
 def _computed(value: Value) -> bool:

@@ -24,13 +24,16 @@ def fold(graph: Graph) -> None:
 def _fold(graph: Graph, convolution: Node, node: Node) -> None:
     read = [*ir.inputs(convolution)[1:3], *ir.inputs(node)[1:5]]
     kernel, bias, gamma, beta, mean, variance = (ir.constant(value) for value in read)
-    training, eps = (ir.constant(node.inputsAt(at)) for at in (5, 7))
+    training = ir.constant(node.inputsAt(5))
+    eps = ir.constant(node.inputsAt(7))
     known = all(ir.is_constant(value) for value in read)
     if not known or training or kernel is None or mean is None or variance is None:
         return
     scale, shift = channel_scale(gamma, beta, mean, variance, eps=eps)
     weight = scaled_weight(kernel, scale, kernel.dtype)
-    offset = shift if bias is None else shift + bias.double() * scale
+    offset = shift
+    if bias is not None:
+        offset = shift + bias.double() * scale
     for index, value in ((1, weight), (2, offset.to(kernel.dtype))):
         convolution.replaceInput(index, ir.insert_constant(graph, value, convolution))
     node.output().replaceAllUsesWith(convolution.output())

@@ -12,7 +12,8 @@ from builder.lowering import FP8_KIND, FP8_LIMIT, ir
 MOST = {torch.int8: 127.0, torch.float8_e4m3fn: FP8_LIMIT}
 """The quantized value to which the largest magnitude is mapped."""
 
-INT8_LOW, INT8_HIGH = -128, 127
+INT8_LOW = -128
+INT8_HIGH = 127
 
 
 def scale_of(greatest: float, dtype: torch.dtype) -> torch.Tensor:

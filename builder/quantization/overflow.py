@@ -129,7 +129,8 @@ def layers(conversion: Conversion, found: Iterable[Beyond]) -> tuple[str, ...]:
     """
     of = _layer_of_value(conversion)
     named = (name for one in found for name in (one.value, *one.readers))
-    return tuple(dict.fromkeys(glob.escape(of[name]) for name in named if name in of))
+    layers = dict.fromkeys(of[name] for name in named if name in of)
+    return tuple(glob.escape(layer) for layer in layers)
 
 
 def _layer_of_value(conversion: Conversion) -> dict[str, str]:
@@ -173,7 +174,9 @@ def spare(
 def _before_alpha(value: Value) -> float:
     """How much larger than its result the product in the value's operator is, about."""
     node = value.node()
-    alpha = ir.constant(node.inputsAt(4)) if node.kind() in SCALED else None
+    alpha = None
+    if node.kind() in SCALED:
+        alpha = ir.constant(node.inputsAt(4))
     return (
         1 / abs(alpha) if isinstance(alpha, int | float) and 0 < abs(alpha) < 1 else 1.0
     )

@@ -98,7 +98,8 @@ def products(
     """Every product of the graph in program order, with those of its operands that are not
     fake-quantized.
     """
-    names, found = LayerNames(containers), []
+    names = LayerNames(containers)
+    found = []
     for node in ir.walk(graph):
         if node.kind() in PRODUCTS:
             found.append(Product(node, names.stem(node), tuple(_operands(node))))

@@ -103,8 +103,12 @@ class _Work:
         percentile: float,
         skip: tuple[str, ...],
     ) -> None:
-        self.lowered, self.batches, self.scheme = lowered, batches, scheme
-        self.method, self.percentile, self.skip = method, percentile, skip
+        self.lowered = lowered
+        self.batches = batches
+        self.scheme = scheme
+        self.method = method
+        self.percentile = percentile
+        self.skip = skip
         self.products = products(lowered.graph, lowered.containers)
         self.additions = additions(lowered.graph, self.products, lowered.containers)
         self.reasons = {

@@ -51,7 +51,8 @@ def _divergence(counts: Counts, limit: int) -> float:
     true[-1] += counts[limit:].sum()
     if not rounded.sum():
         return float("inf")
-    p, q = true / true.sum(), rounded / rounded.sum()
+    p = true / true.sum()
+    q = rounded / rounded.sum()
     seen = p > 0
     least = np.finfo(np.float64).tiny
     ratio = p[seen] / np.maximum(q[seen], least)

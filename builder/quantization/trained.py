@@ -36,7 +36,9 @@ def _reason(product: Node, fake: Node, second: bool) -> str:
         return ""
     if not _in_range(fake):
         return RANGE
-    return _wrong_axis(product, fake, second) if fake.kind() == PER_CHANNEL else ""
+    if fake.kind() == PER_CHANNEL:
+        return _wrong_axis(product, fake, second)
+    return ""
 
 
 def _in_range(fake: Node) -> bool:
@@ -56,5 +58,9 @@ def _wrong_axis(product: Node, fake: Node, second: bool) -> str:
     axis = ir.constant(fake.inputsAt(3))
     if not isinstance(weight, torch.Tensor):
         return CHANNELS
-    channels = PRODUCTS[product.kind()][2](product, weight) if second else None
-    return "" if axis is not None and axis % weight.dim() == channels else AXIS
+    channels = None
+    if second:
+        channels = PRODUCTS[product.kind()][2](product, weight)
+    if axis is not None and axis % weight.dim() == channels:
+        return ""
+    return AXIS

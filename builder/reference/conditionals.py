@@ -16,10 +16,11 @@ from builder.reference.node import Node, Values
 
 # an input layer is treated like any other, and may be used by both branches
 FOLDED = ("CONDITION", "CONDITIONAL_OUTPUT")
+# the inputs of an output layer: the value if true, the value if false
 BRANCHES = (
     0,
     1,
-)  # the inputs of an output layer: the value if true, the value if false
+)
 
 
 def fold(
@@ -85,7 +86,9 @@ def _only_here(
     kept: set[ITensor],
 ) -> bool:
     """Whether only found steps, or this branch of the conditional, read the tensor."""
-    if tensor in kept or tensor is unit.flag or tensor in unit.results(1 - branch):
+    if tensor in kept or tensor is unit.flag:
+        return False
+    if tensor in unit.results(1 - branch):
         return False
     return all(
         reader in found or (reader is unit and tensor in feeds)

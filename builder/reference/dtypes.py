@@ -83,7 +83,8 @@ def _at(address: int, count: int, dtype: torch.dtype) -> Tensor:
 
 def _unpacked(packed: Tensor, count: int) -> Tensor:
     """Unpack 4-bit integers. The first of each byte is in its low half."""
-    low, high = packed << 4 >> 4, packed >> 4
+    low = packed << 4 >> 4
+    high = packed >> 4
     return torch.stack([low, high], dim=-1).reshape(-1)[:count]
 
 

@@ -100,36 +100,32 @@ class LoopStep:
         limits = {
             node.layer.kind.name: node.inputs[0] for node in self.by_kind["TRIP_LIMIT"]
         }
-        self.count, self.condition = limits.get("COUNT"), limits.get("WHILE")
+        self.count = limits.get("COUNT")
+        self.condition = limits.get("WHILE")
         made = {tensor for node in members for tensor in node.outputs}
-        self.inputs = tuple(
-            {
-                t: None
-                for node in members
-                for t in node.inputs
-                if t is not None and t not in made
-            }
-        )
-        self.outputs = tuple(
-            tensor for node in self.by_kind["LOOP_OUTPUT"] for tensor in node.outputs
-        )
+        read = [t for node in members for t in node.inputs if t is not None]
+        self.inputs = tuple(dict.fromkeys(t for t in read if t not in made))
+        ends = self.by_kind["LOOP_OUTPUT"]
+        self.outputs = tuple(tensor for node in ends for tensor in node.outputs)
         self.error: Callable[[str], NetworkEvaluationError] = boundary[0].error
         body = [node for node in members if node not in set(boundary)]
         # The results of one iteration: the recurrences' next values, and the elements of the
         # outputs.
         results = [node.inputs[1] for node in self.by_kind["RECURRENCE"]]
-        results += [node.inputs[0] for node in self.by_kind["LOOP_OUTPUT"]]
+        results += [node.inputs[0] for node in ends]
         self.body = region(body, results)
-        self.goes_on = (
-            region(body, [self.condition]) if self.condition is not None else None
-        )
+        self.goes_on = None
+        if self.condition is not None:
+            self.goes_on = region(body, [self.condition])
 
     def evaluate(self, values: Values) -> None:
         """Compute the loop's outputs in `values`. A recurrence's last value is that after the final
         iteration.
         """
         outer = {tensor: values[tensor] for tensor in self.inputs}
-        limit = None if self.count is None else int(values[self.count])
+        limit = None
+        if self.count is not None:
+            limit = int(values[self.count])
         state = self._start(outer)
         collected: dict[Node, list[Tensor]] = {
             node: [] for node in self.by_kind["LOOP_OUTPUT"]
@@ -198,7 +194,8 @@ class LoopStep:
                 f"{len(parts)} iterations do not fit the concatenation length {length}"
             )
         sample = parts[0] if parts else self._sample(node, outer, state)
-        parts = parts[::-1] if kind == "REVERSE" else parts
+        if kind == "REVERSE":
+            parts = parts[::-1]
         filled = [*parts, *[_undefined(sample)] * (length - len(parts))]
         axis = node.layer.axis
         if filled:

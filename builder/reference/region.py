@@ -80,14 +80,8 @@ def ordered(steps: Sequence[Step], wanted: Iterable[ITensor]) -> list[Step]:
         path = [root]
         on_path = {root}
         while path:
-            waits_for = next(
-                (
-                    maker[t]
-                    for t in path[-1].inputs
-                    if t in maker and maker[t] not in done
-                ),
-                None,
-            )
+            makers = [maker[tensor] for tensor in path[-1].inputs if tensor in maker]
+            waits_for = next((step for step in makers if step not in done), None)
             if waits_for is None or path[-1] in done:
                 on_path.discard(path[-1])
                 done[path.pop()] = None

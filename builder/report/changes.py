@@ -63,7 +63,8 @@ def _of(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[dict[str, An
             if earlier.get(key) != new[group].get(key):
                 yield _change(f"{group} {key}", earlier.get(key), new[group].get(key))
     for figure, share in SMALLEST.items():
-        before, after = old.get(figure), new[figure]
+        before = old.get(figure)
+        after = new[figure]
         if _differs(before, after, share, LEAST.get(figure, 0.0)):
             yield _change(figure, before, after)
     for one in compare(_measured(old), _measured(new)):

@@ -13,7 +13,10 @@ from typing import Any
 WIDTH = 360.0
 """Width of every plot in viewBox units: about the pixels of a narrow screen."""
 ROW = 17.0
-MOST_ROWS, MOST_SEGMENTS, MOST_OUTPUTS, MOST_SIZES = 40, 30, 3, 16
+MOST_ROWS = 40
+MOST_SEGMENTS = 30
+MOST_OUTPUTS = 3
+MOST_SIZES = 16
 NAME_LENGTH = 26
 SERIES = ("p50", "p90", "p99")
 ERROR_BINS = (
@@ -76,7 +79,8 @@ class _Drawing:
     def bar(
         self, x: float, y: float, width: float, kind: str, note: str, **data: Any
     ) -> None:
-        at, value = data["at"], data["value"]
+        at = data["at"]
+        value = data["value"]
         self.add(
             "rect",
             "",
@@ -95,7 +99,8 @@ def of(model: Mapping[str, Any], at: str) -> dict[str, list[Chart]]:
     """Return the plots of a model by report section. `at` is the JSON pointer of the model in the
     report. A plot without data is left out.
     """
-    result, verify = model["result"], model["verify"]
+    result = model["result"]
+    verify = model["verify"]
     spread = list(((verify or {}).get("spread") or {}).items())[:MOST_OUTPUTS]
     where = f"{at}/verify/spread/"
     return {
@@ -134,7 +139,8 @@ def short(name: str, length: int = NAME_LENGTH) -> str:
     if len(name) <= length:
         return name
     head = (length - 1) // 2
-    return f"{name[:head]}…{name[len(name) - (length - 1 - head) :]}"
+    tail = length - 1 - head
+    return f"{name[:head]}…{name[len(name) - tail :]}"
 
 
 def _waterfall(passes: Sequence[Mapping[str, Any]], at: str) -> Iterator[Chart]:
@@ -146,7 +152,8 @@ def _waterfall(passes: Sequence[Mapping[str, Any]], at: str) -> Iterator[Chart]:
     changed = [abs(one["after"] - one["before"]) for one in passes]
     largest = sorted(range(len(passes)), key=lambda index: -changed[index])
     shown = sorted(largest[:MOST_ROWS])
-    left, right = 130.0, WIDTH - 78.0
+    left = 130.0
+    right = WIDTH - 78.0
     most = max(max(one["before"], one["after"]) for one in passes)
     scale = (right - left) / most
     drawing = _Drawing()
@@ -154,7 +161,8 @@ def _waterfall(passes: Sequence[Mapping[str, Any]], at: str) -> Iterator[Chart]:
         one = passes[index]
         y = row * ROW
         spot = f"{at}/{index}"
-        before, after = one["before"], one["after"]
+        before = one["before"]
+        after = one["after"]
         drawing.text(0.0, y + 11.0, short(one["name"], 20))
         note = f"{one['name']}: {before} to {after} nodes"
         same = min(before, after) * scale
@@ -165,24 +173,29 @@ def _waterfall(passes: Sequence[Mapping[str, Any]], at: str) -> Iterator[Chart]:
             left + same, y, other, kind, note, at=f"{spot}/before", value=before
         )
         drawing.text(right + 4.0, y + 11.0, f"{after} ({after - before:+d})", "number")
-    left_out = len(passes) - len(shown)
+    words = _waterfall_words(passes, len(passes) - len(shown))
+    legend = (("fewer", "removed"), ("more", "added"))
+    yield Chart("Lowering", words, len(shown) * ROW, tuple(drawing.shapes), legend)
+
+
+def _waterfall_words(passes: Sequence[Mapping[str, Any]], left_out: int) -> str:
     more = f" The {left_out} smallest changes are left out." if left_out else ""
     first = passes[0]["before"]
     last = passes[-1]["after"]
-    words = f"Nodes after each pass that changed their number: {first} before, {last} after.{more}"
-    legend = (("fewer", "removed"), ("more", "added"))
-    yield Chart("Lowering", words, len(shown) * ROW, tuple(drawing.shapes), legend)
+    return f"Nodes after each pass that changed their number: {first} before, {last} after.{more}"
 
 
 def _phases(seconds: Mapping[str, float], at: str) -> Iterator[Chart]:
     known = {name: value for name, value in seconds.items() if value >= 0.001}
     if not known:
         return
-    left, right = 80.0, WIDTH - 48.0
+    left = 80.0
+    right = WIDTH - 48.0
     scale = (right - left) / max(known.values())
     drawing = _Drawing()
     for row, (name, value) in enumerate(known.items()):
-        y, text = row * ROW, f"{value:.2f} s"
+        y = row * ROW
+        text = f"{value:.2f} s"
         drawing.text(0.0, y + 11.0, name)
         pointer = f"{at}/{escaped(name)}"
         drawing.bar(
@@ -204,13 +217,15 @@ def _segments(graph: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
     if len(graph) < 2:
         return
     shown = graph[:MOST_SEGMENTS]
-    drawing, lanes = _Drawing(), 0
+    drawing = _Drawing()
+    lanes = 0
     made = {name: number for number, one in enumerate(shown) for name in one["outputs"]}
     top = [number * (_BOX + _GAP) for number in range(len(shown))]
     for number, one in enumerate(shown):
         _segment_box(drawing, one, top[number])
         for source, names in _sources(one, number, made):
-            begin, end = top[source] + _BOX, top[number]
+            begin = top[source] + _BOX
+            end = top[number]
             if source == number - 1:
                 _arrow(drawing, names, begin, end)
             else:
@@ -311,7 +326,8 @@ def _strip(
     color: Mapping[str, str],
 ) -> None:
     """Draw runs of layers with one dtype, each as wide as its number of layers."""
-    x, height = left, ROW - 4.0
+    x = left
+    height = ROW - 4.0
     scale = (WIDTH - left) / sum(count for _, count in runs)
     for dtype, count in runs:
         title = f"{count} layers in {dtype}"
@@ -356,14 +372,15 @@ class _Plane:
     top: float = 8.0
 
     def x(self, value: float) -> float:
-        share = (value - self.low[0]) / (self.high[0] - self.low[0])
+        low, high = self.low[0], self.high[0]
+        share = (value - low) / (high - low)
         return self.left + share * (WIDTH - 8.0 - self.left)
 
     def y(self, value: float) -> float:
-        share = (value - self.low[1]) / (self.high[1] - self.low[1])
-        return (
-            self.height - self.bottom - share * (self.height - self.bottom - self.top)
-        )
+        low, high = self.low[1], self.high[1]
+        share = (value - low) / (high - low)
+        end = self.height - self.bottom
+        return end - share * (end - self.top)
 
     def at(self, x: float, y: float) -> str:
         """The point as text of a path."""
@@ -383,7 +400,8 @@ class _Plane:
 
 def _span(values: Sequence[float]) -> tuple[float, float]:
     """Return the minimum and maximum with a margin; never empty."""
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     margin = 0.04 * (high - low) or abs(high) * 0.1 or 1.0
     return low - margin, high + margin
 
@@ -421,7 +439,8 @@ def _histogram(
     counts = data["counts"]
     if not sum(counts):
         return
-    left, right = 64.0, WIDTH - 60.0
+    left = 64.0
+    right = WIDTH - 60.0
     scale = (right - left) / math.log10(1 + max(counts))
     drawing = _Drawing()
     for row, (label, count) in enumerate(zip(ERROR_BINS, counts, strict=True)):
@@ -442,16 +461,13 @@ def _histogram(
 def _latency(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
     """Plot latency percentiles against throughput: a point for each load, with 95 % intervals."""
     levels = bench["levels"]
-    known = [
-        name for name in SERIES if any(name in one["latency_ms"] for one in levels)
-    ]
+    intervals = [level["latency_ms"] for level in levels]
+    known = [name for name in SERIES if any(name in one for one in intervals)]
     if not known:
         return
     rates = [one["throughput"]["value"] for one in levels]
-    intervals = [level["latency_ms"] for level in levels]
-    top = max(
-        found[name]["high"] for found in intervals for name in known if name in found
-    )
+    highs = [one[name]["high"] for one in intervals for name in known if name in one]
+    top = max(highs)
     plane = _Plane((0.0, 0.0), (max(rates) * 1.08 or 1.0, top * 1.05 or 1.0), 220.0)
     drawing = _Drawing()
     plane.draw(drawing, "requests/s", "↑ ms")
@@ -466,15 +482,22 @@ def _latency(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
         for index, spot in spots.items():
             pointer = f"{at}/{index}/latency_ms/{name}/value"
             _latency_point(drawing, plane, levels[index], name, spot, color, pointer)
-    for level in levels:
-        if first := level["latency_ms"].get(known[0]):
-            y = plane.y(first["value"]) + 14.0
-            x = plane.x(level["throughput"]["value"])
-            drawing.text(x, min(y, 186.0), level["load"], "middle")
+    _name_loads(drawing, plane, levels, known[0])
     legend = tuple(zip(COLORS, known, strict=False))
     words = f"Latency against throughput over {bench['protocol']}, with 95 % intervals."
     title = f"Latency against load, {bench['protocol']}"
     yield Chart(title, words, plane.height, tuple(drawing.shapes), legend)
+
+
+def _name_loads(
+    drawing: _Drawing, plane: _Plane, levels: Sequence[Mapping[str, Any]], name: str
+) -> None:
+    """Write each load below its point of the percentile `name`."""
+    for level in levels:
+        if interval := level["latency_ms"].get(name):
+            y = plane.y(interval["value"]) + 14.0
+            x = plane.x(level["throughput"]["value"])
+            drawing.text(x, min(y, 186.0), level["load"], "middle")
 
 
 def _latency_point(
@@ -489,7 +512,8 @@ def _latency_point(
     """Draw a point at `spot` and a line over its 95 % interval. `at` is its path in the report."""
     one = level["latency_ms"][name]
     x, y = spot
-    low, high = plane.y(one["low"]), plane.y(one["high"])
+    low = plane.y(one["low"])
+    high = plane.y(one["high"])
     drawing.add("line", x1=x, x2=x, y1=low, y2=high, class_=f"line {color}")
     drawing.add(
         "circle",
@@ -515,11 +539,13 @@ def _batches(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
         return
     most = sorted(sizes, key=lambda size: -sizes[size])[:MOST_SIZES]
     shown = sorted(most, key=int)
-    left, right = 40.0, WIDTH - 48.0
+    left = 40.0
+    right = WIDTH - 48.0
     scale = (right - left) / max(sizes.values())
     drawing = _Drawing()
     for row, size in enumerate(shown):
-        y, count = row * ROW, sizes[size]
+        y = row * ROW
+        count = sizes[size]
         drawing.text(left - 6.0, y + 11.0, size, "end")
         pointer = f"{at}/{index}/server/batch_sizes/{size}"
         note = f"{count} executions of batch {size}"

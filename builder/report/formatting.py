@@ -12,7 +12,9 @@ def percent(share: float | None) -> str:
         return ""
     if share == float("inf"):
         return "not equal"
-    return f"{share * 100:.2g} %" if share < 1 else f"{share * 100:.0f} %"
+    if share < 1:
+        return f"{share * 100:.2g} %"
+    return f"{share * 100:.0f} %"
 
 
 def size(count: float | None) -> str:
@@ -21,24 +23,32 @@ def size(count: float | None) -> str:
         return ""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+            if unit == "B":
+                return f"{count:.0f} {unit}"
+            return f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} GiB"
 
 
 def milliseconds(value: float | None) -> str:
     """Format milliseconds, such as `1.64 ms`."""
-    return "" if value is None else f"{value:.2f} ms"
+    if value is None:
+        return ""
+    return f"{value:.2f} ms"
 
 
 def seconds(value: float | None) -> str:
     """Format seconds, such as `1.6 s`."""
-    return "" if value is None else f"{value:.1f} s"
+    if value is None:
+        return ""
+    return f"{value:.1f} s"
 
 
 def rate(value: float | None) -> str:
     """Format a rate, such as `515.0/s`."""
-    return "" if value is None else f"{value:.1f}/s"
+    if value is None:
+        return ""
+    return f"{value:.1f}/s"
 
 
 def error(value: float | None) -> str:
@@ -52,7 +62,9 @@ def number(value: float | str) -> str:
     """Format a number: whole numbers in full, others with 4 digits."""
     if value is None:
         return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
 
 
 KINDS: Mapping[str, Callable[[Any], str]] = {

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from builder.triton import Entry
 
 
-PASSED, FAILED, UNVERIFIED = "passed", "failed", "not verified"
+PASSED = "passed"
+FAILED = "failed"
+UNVERIFIED = "not verified"
 
 RESULT: Mapping[str, Any] = {
     **dict.fromkeys(("layers", "plan_bytes", "parity", "plan_executed", "quantized")),
@@ -52,7 +54,9 @@ def gather(
     found = {kind: records.models(repository, kind) for kind in records.KINDS}
     names = _names(repository, only, found)
     models = [_finite(_model(repository / name, name, found)) for name in names]
-    removed = changes.add(models, since) if since is not None else []
+    removed = []
+    if since is not None:
+        removed = changes.add(models, since)
     return {
         "format": changes.FORMAT,
         "repository": repository.resolve().name,
@@ -112,14 +116,8 @@ def _model(folder: Path, name: str, found: Records) -> Facts:
             facts |= {"graph": _graph(folder, record)}
             facts |= {**_files(folder, record), "snippets": snippets.of(name, record)}
     except TrtBuildError as error:
-        unread = {
-            **empty,
-            "unreadable": [error.message],
-            "bytes": None,
-            "steps": [],
-            "files": {},
-        }
-        unread |= {"graph": []}
+        unread = {**empty, "unreadable": [error.message], "bytes": None}
+        unread |= {"steps": [], "files": {}, "graph": []}
         return _judged({"name": name, **unread, "snippets": {}})
     try:
         with shaped(records.folder(folder.parent)):
@@ -205,8 +203,12 @@ def _graph(folder: Path, record: Mapping[str, Any]) -> list[Facts]:
 def _runs(segment: Mapping[str, Any]) -> str:
     plan = segment.get("plan") or {}
     if segment["kind"] != "tensorrt":
-        return "torch" if segment["kind"] == "torch" else str(segment["kind"])
-    return f"TensorRT, {plan['layers']} layers" if "layers" in plan else "TensorRT"
+        if segment["kind"] == "torch":
+            return "torch"
+        return str(segment["kind"])
+    if "layers" in plan:
+        return f"TensorRT, {plan['layers']} layers"
+    return "TensorRT"
 
 
 def _step(folder: Path) -> Facts:
@@ -229,10 +231,9 @@ def _recorded(entries: Mapping[str, Sequence[Facts]], identity: str | None) -> F
     entries = {
         kind: _of_one_version(found, identity) for kind, found in entries.items()
     }
-    build, verify, bench = (
-        [_stamped(one, identity) for one in entries[kind]]
-        for kind in (records.BUILD, records.VERIFY, records.BENCH)
-    )
+    build = [_stamped(one, identity) for one in entries[records.BUILD]]
+    verify = [_stamped(one, identity) for one in entries[records.VERIFY]]
+    bench = [_stamped(one, identity) for one in entries[records.BENCH]]
     return {
         "build": build[0] if build else None,
         "verify": _verified(verify[0]) if verify else None,
@@ -247,7 +248,9 @@ def _recorded(entries: Mapping[str, Sequence[Facts]], identity: str | None) -> F
 def _of_one_version(entries: Sequence[Facts], identity: str | None) -> list[Facts]:
     """The entries of this version, else those of the version that was measured last."""
     own = [one for one in entries if one.get(records.PUBLISHED) == identity]
-    last = entries[-1].get(records.PUBLISHED) if entries else None
+    last = None
+    if entries:
+        last = entries[-1].get(records.PUBLISHED)
     return own or [one for one in entries if one.get(records.PUBLISHED) == last]
 
 
@@ -283,7 +286,8 @@ def _largest(outputs: Sequence[Facts]) -> float | None:
 def _judged(facts: Facts) -> Facts:
     """Return the facts with the figures of the overview."""
     problems = list(_problems(facts))
-    verify, build = facts["verify"], facts["build"]
+    verify = facts["verify"]
+    build = facts["build"]
     checked = verify is not None and verify["current"]
     passed = PASSED if checked else UNVERIFIED
     parity = facts["result"].get("parity") or {}
@@ -310,7 +314,8 @@ def _judged(facts: Facts) -> Facts:
 def _problems(facts: Facts) -> Any:
     """Return all problems of the model as text."""
     yield from facts["unreadable"]
-    build, verify = facts["build"], facts["verify"]
+    build = facts["build"]
+    verify = facts["verify"]
     if build is not None and build["current"] and not build.get("ok"):
         yield f"build: {(build.get('error') or {}).get('message') or 'failed'}"
     for entry in facts["history"]:
@@ -322,7 +327,9 @@ def _problems(facts: Facts) -> Any:
         if failed:
             first = failed[0]
             record = "; ".join(first["problems"])
-            more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+            more = ""
+            if len(failed) > 1:
+                more = f" (and {len(failed) - 1} more)"
             yield f"verify: {first['golden']}, {first['protocol']}: {record}{more}"
     for one in facts["ladder"]:
         if one["current"] and one["breaks_at"]:
@@ -343,7 +350,8 @@ def _latency(facts: Facts) -> Facts | None:
         if one["current"] and one["levels"]:
             level = one["levels"][0]
             known = level["latency_ms"]
-            p50, p99 = (known.get(name, {}).get("value") for name in ("p50", "p99"))
+            p50 = known.get("p50", {}).get("value")
+            p99 = known.get("p99", {}).get("value")
             return {
                 "p50_ms": p50,
                 "p99_ms": p99,

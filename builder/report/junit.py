@@ -61,7 +61,8 @@ def _write(suite: ElementTree.Element, model: str, case: Case) -> None:
 
 
 def _cases(model: Mapping[str, Any]) -> Iterator[Case]:
-    build, verify = model["build"], model["verify"]
+    build = model["build"]
+    verify = model["verify"]
     error = (build or {}).get("error") or {}
     failed = build is not None and not build.get("ok")
     problem = error.get("message", "") if failed else None

@@ -20,14 +20,12 @@ from builder.errors import EnvironmentProblem, TrtBuildError, UsageError
 from builder.store import published
 from builder.triton import versions
 
-BUILD, VERIFY, LADDER, BENCH, TUNE, BISECT = (
-    "build",
-    "verify",
-    "ladder",
-    "bench",
-    "tune",
-    "bisect",
-)
+BUILD = "build"
+VERIFY = "verify"
+LADDER = "ladder"
+BENCH = "bench"
+TUNE = "tune"
+BISECT = "bisect"
 KINDS = (BUILD, VERIFY, LADDER, BENCH, TUNE, BISECT)
 PUBLISHED, RECORDED, COMMAND = "published", "recorded_at", "command"
 """Keys that `keep` adds to each model: the identity of the publication, the time of the record, and
@@ -59,7 +57,9 @@ def identity(folder: Path) -> str | None:
     None if trt-build published nothing there.
     """
     record = published.sidecar(folder)
-    return None if record is None else versions.identity(record)
+    if record is None:
+        return None
+    return versions.identity(record)
 
 
 def _identities(folder: Path) -> set[str]:
@@ -119,7 +119,8 @@ def carry(source: Path, target: Path, names: Sequence[str]) -> str | None:
 
 def _carry(source: Path, target: Path, names: Sequence[str]) -> None:
     for kind in MEASURED:
-        there, here = models(target, kind), models(source, kind)
+        there = models(target, kind)
+        here = models(source, kind)
         added = []
         for name in names:
             current = identity(source / name)
@@ -198,14 +199,17 @@ def figures(repository: Path, name: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def _value(estimate: Any) -> float | None:
-    return estimate.get("value") if isinstance(estimate, dict) else None
+    if isinstance(estimate, dict):
+        return estimate.get("value")
+    return None
 
 
 def command(arguments: Sequence[str]) -> str:
     """The command line in shell syntax, without values of SECRET options and without names and
     passwords in URLs.
     """
-    shown, hide = [], False
+    shown = []
+    hide = False
     for one in arguments:
         option, equals, _ = one.partition("=")
         secret = (
@@ -269,5 +273,7 @@ def _entries(record: Mapping[str, Any]) -> list[Any]:
 
 
 def _name(one: object) -> str | None:
-    name = one.get("name") if isinstance(one, dict) else None
+    name = None
+    if isinstance(one, dict):
+        name = one.get("name")
     return name if isinstance(name, str) else None

@@ -56,7 +56,8 @@ def _html(report: Mapping[str, Any]) -> str:
     script.
     """
     environment = _environment(autoescape=True, finalize=_shown)
-    style, script = (_part(name) for name in ("style.css", "script.js"))
+    style = _part("style.css")
+    script = _part("script.js")
     own = f"style-src {_sha256(style)}; script-src {_sha256(script)}"
     policy = f"default-src 'none'; img-src data:; {own}"
     page = environment.get_template("page.html.jinja")
@@ -156,7 +157,9 @@ _STAMPS = ("name", "current", "published", "trt_build")
 
 
 def _value_text(value: float | str) -> str:
-    return "none" if value is None else formatting.number(value)
+    if value is None:
+        return "none"
+    return formatting.number(value)
 
 
 def _text_alone(pointer: str, text: str, value: float | None) -> str:

@@ -40,7 +40,9 @@ def _shape(
     profiles = record.get("profiles") or [{}]
     least = (profiles[0].get(one["name"]) or {}).get("min")
     shape = list(least or (max(axis, 1) for axis in one["shape"]))
-    return [*shape, 1] if len(shape) == (1 if batched else 0) else shape
+    if len(shape) == (1 if batched else 0):
+        return [*shape, 1]
+    return shape
 
 
 def _python(name: str, tensors: Any, outputs: list[str], stateful: bool) -> str:
@@ -54,7 +56,8 @@ def _python(name: str, tensors: Any, outputs: list[str], stateful: bool) -> str:
             if dtype.name == "bfloat16"
             else f"np.{dtype.numpy.name}"
         )
-        kind = "np.bool_" if kind == "np.bool" else kind
+        if kind == "np.bool":
+            kind = "np.bool_"
         lines += [
             f"array = np.zeros({shape}, {kind})",
             f"inputs.append(http.InferInput({tensor!r}, array.shape, {dtype.wire!r}))",
@@ -75,7 +78,8 @@ def _curl(name: str, tensors: Any, stateful: bool) -> str:
     url = f"localhost:8000/v2/models/{name}"
     if any(dtype.wire in ("FP16", "BF16") for _, dtype, _ in tensors):
         return f"curl {shlex.quote(url)}  # JSON requests cannot hold 16-bit floats"
-    inputs, count = [], 0
+    inputs = []
+    count = 0
     for tensor, dtype, shape in tensors:
         zero = False if dtype.wire == "BOOL" else 0
         length = math.prod(shape)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder import pipeline, processes, unforeseen
 from builder.errors import EnvironmentProblem, ManifestError
@@ -19,6 +19,8 @@ from builder.repository.kept import Checked, KeptArtifacts, of_variant, served_a
 from builder.repository.result import RECORDED, ModelResult
 from builder.repository.settings import Settings, resolved
 
+if TYPE_CHECKING:
+    from builder.store import Plans
 FINISHED = "finished"
 """Prefix of the phase that `progress` receives when a model is finished."""
 
@@ -63,9 +65,8 @@ def build_repository(
         _sign_unchanged(results, Path(out), Path(chosen.sign))
     _note_missing(orders, results, models, out)
     if write_env and any(result.ok for result in results):
-        from builder import (
-            triton,
-        )  # imports protobuf, which an unchanged model does not need
+        # imports protobuf, which an unchanged model does not need
+        from builder import triton
 
         triton.write_env(Path(out))
     results += [ModelResult(name, error=error) for name, error in without.items()]
@@ -130,9 +131,8 @@ def _results(
     if wanted:
         preflight.check(wanted[0].out)
     for order in wanted:
-        if (
-            order.spec.triton
-        ):  # imports protobuf, which an unchanged model does not need
+        if order.spec.triton:
+            # imports protobuf, which an unchanged model does not need
             from builder.triton import section
 
             section.parsed(order.spec)
@@ -187,7 +187,9 @@ def _in_workers(
 ) -> list[ModelResult]:
     from builder.store import staging
 
-    threads = max(1, (os.cpu_count() or 1) // jobs) if jobs > 1 else 0
+    threads = 0
+    if jobs > 1:
+        threads = max(1, (os.cpu_count() or 1) // jobs)
     with staging.prepared(orders[0].out, len(orders)) as stages:
         count = itertools.count(1)
         tasks = [
@@ -228,10 +230,7 @@ def _task(
     )
 
     def done(result: Any) -> None:
-        ok = isinstance(result, ModelResult) and result.ok
-        words = (
-            f"{result.state}, {sum(result.seconds.values()):.1f} s" if ok else "failed"
-        )
+        words = _outcome(result)
         progress(order.spec.name, f"{FINISHED}: {words} ({next(count)} of {total})")
 
     return processes.Task(
@@ -245,6 +244,13 @@ def _task(
     )
 
 
+def _outcome(result: Any) -> str:
+    """The state and the seconds of a model that was built, or `failed`."""
+    if isinstance(result, ModelResult) and result.ok:
+        return f"{result.state}, {sum(result.seconds.values()):.1f} s"
+    return "failed"
+
+
 def perform(
     order: Order, kept: KeptArtifacts | None, progress: Progress
 ) -> ModelResult:
@@ -254,7 +260,9 @@ def perform(
     """
     result = ModelResult(order.spec.name, because=order.because)
     try:
-        checked = kept.read(order.request) if kept is not None else None
+        checked = None
+        if kept is not None:
+            checked = kept.read(order.request)
         if checked is not None:
             _publish_kept(order, checked, progress, result)
         else:
@@ -268,19 +276,18 @@ def perform(
     return result
 
 
+def _plans(order: Order) -> Plans:
+    from builder.store import Plans, Store
+
+    store = Store(order.store) if order.store else None
+    return Plans(store, order.last, rebuild=order.rebuild, share=order.share)
+
+
 def _publish(
     order: Order, kept: KeptArtifacts | None, progress: Progress, result: ModelResult
 ) -> None:
     """Run the pipeline to its end and fill in the result, stage by stage."""
-    from builder import store
-    from builder.store import Plans
-
-    plans = Plans(
-        store.Store(order.store) if order.store else None,
-        order.last,
-        rebuild=order.rebuild,
-        share=order.share,
-    )
+    plans = _plans(order)
     clock = pipeline.Clock(order.spec.name, progress, result.reached)
     result.seconds = clock.seconds
     shown: dict[str, Any] = {}
@@ -315,7 +322,8 @@ def _publish_kept(
     artifact = served_as(checked.artifact, order.spec)
     for name, value in checked.result.items():
         setattr(result, name, value)
-    result.seconds, result.state = clock.seconds, "reused"
+    result.seconds = clock.seconds
+    result.state = "reused"
     result.warnings = checked.warnings_of(artifact)
 
     def record(folder: Path) -> None:

@@ -33,7 +33,9 @@ def explain(
     """
     chosen = resolved(settings, keywords)
     folder = Path(models)
-    kept = stores.Store(str(chosen.store)) if chosen.store else None
+    kept = None
+    if chosen.store:
+        kept = stores.Store(str(chosen.store))
     if (folder / stores.SIDECAR).exists():
         with stores.shaped(folder):
             return [_published(folder, kept)]
@@ -108,7 +110,9 @@ def _plan(made: Mapping[str, Any], kept: stores.Store | None) -> dict[str, Any]:
     stored = None
     # backends of fsspec raise different errors; `repo` warns and builds
     with contextlib.suppress(Exception):
-        stored = kept.get(made["key"]) is not None if kept else None
+        stored = None
+        if kept:
+            stored = kept.get(made["key"]) is not None
     return {
         "key": made["key"],
         "stored": stored,

@@ -91,7 +91,9 @@ def sandbox(order: Order, publishes: bool = True) -> processes.Sandbox:
     store, the caches, and `graphs`; without `publishes` only to the store and the caches. Only a
     remote store needs the network.
     """
-    folders = [order.out.resolve(), order.stage] if publishes and order.stage else []
+    folders = []
+    if publishes and order.stage:
+        folders = [order.out.resolve(), order.stage]
     folders.append(cache_folder())
     folders += [order.graphs] if publishes and order.graphs else []
     remote = order.store is not None and "://" in order.store

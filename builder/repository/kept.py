@@ -21,7 +21,8 @@ from builder.repository.result import SHOWN, ModelResult
 if TYPE_CHECKING:
     from builder.triton import EnsembleArtifact, ModelArtifact
 
-INSTANCES, BATCHING = "instances", "batching"
+INSTANCES = "instances"
+BATCHING = "batching"
 BATCHER = ("max_queue_delay_us", "preferred", "graphs")
 """Dynamic batching settings that affect only config.pbtxt."""
 
@@ -103,7 +104,8 @@ def of_variant(
 def _name(request: Mapping[str, Any]) -> str:
     """The file name for all requests with the same networks, plans and goldens."""
     rest = {key: value for key, value in request.items() if key != INSTANCES}
-    rest[BATCHING] = {k: v for k, v in request[BATCHING].items() if k not in BATCHER}
+    batching = request[BATCHING].items()
+    rest[BATCHING] = {key: value for key, value in batching if key not in BATCHER}
     return store.digest(rest)
 
 
@@ -132,4 +134,6 @@ def _of_step(step: ModelArtifact, spec: ModelSpec) -> Batching:
     batching.
     """
     own = step.spec.batching
-    return own if own.enabled is False else replace(spec.batching, enabled=None)
+    if own.enabled is False:
+        return own
+    return replace(spec.batching, enabled=None)

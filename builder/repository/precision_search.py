@@ -218,7 +218,8 @@ class _Trials:
             found.keep_fp32 = self.spec.keep_fp32
             return
         if self._refused:
-            found.precision, found.keep_fp32 = "fp32", self.spec.keep_fp32
+            found.precision = "fp32"
+            found.keep_fp32 = self.spec.keep_fp32
             return
         layers = list(
             layer_names(n.conversion for n in self._convert(self.spec).networks)
@@ -232,7 +233,8 @@ class _Trials:
             )
         kept = minimal(layers, lambda names: not self.problem(names))
         if len(kept) == len(layers) or not self._reduces(kept):
-            found.precision, found.keep_fp32 = "fp32", self.spec.keep_fp32
+            found.precision = "fp32"
+            found.keep_fp32 = self.spec.keep_fp32
         else:
             found.keep_fp32 = (*self.spec.keep_fp32, *patterns(kept, layers))
 

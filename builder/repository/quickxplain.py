@@ -29,6 +29,7 @@ def _needed(given: list[T], new: list[T], items: list[T], passes: Passes[T]) -> 
     if len(items) <= 1:
         return items
     half = len(items) // 2
-    first, second = items[:half], items[half:]
+    first = items[:half]
+    second = items[half:]
     late = _needed([*given, *first], first, second, passes)
     return [*_needed([*given, *late], late, first, passes), *late]

@@ -19,15 +19,7 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
     """
     wanted = request_of(order, hashes)
     record = recorded(order, wanted)
-    reason = (
-        "--rebuild" if order.rebuild else stale_because(order, wanted, record, hashes)
-    )
-    if (
-        reason is None
-        and order.edits == edits.OVERWRITE
-        and edits.edits(order.folder, hashes)
-    ):
-        reason = "--overwrite-edits"
+    reason = _reason(order, wanted, record, hashes)
     if reason is None:
         notes = edits.notes(order.folder, hashes)
         return _unchanged(order, record, notes, edited=bool(notes))
@@ -44,12 +36,27 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
         edits.refuse(order.folder, hashes, order.edits)
     except UsageError as error:
         return ModelResult(order.spec.name, error=error, because=reason)
-    parts = {
-        label: made["parts"] for label, made in (record.get("plans") or {}).items()
-    }
+    plans = record.get("plans") or {}
+    parts = {label: made["parts"] for label, made in plans.items()}
     return replace(
         order, options=options_of(order), request=wanted, because=reason, last=parts
     )
+
+
+def _reason(
+    order: Order,
+    wanted: Mapping[str, Any],
+    record: Mapping[str, Any],
+    hashes: store.Hashes,
+) -> str | None:
+    """Why the model is built, or None if it is unchanged."""
+    if order.rebuild:
+        return "--rebuild"
+    reason = stale_because(order, wanted, record, hashes)
+    if reason is None and order.edits == edits.OVERWRITE:
+        edited = edits.edits(order.folder, hashes)
+        return "--overwrite-edits" if edited else None
+    return reason
 
 
 def _keeping_adopted(order: Order, hashes: store.Hashes) -> Order:
@@ -59,7 +66,9 @@ def _keeping_adopted(order: Order, hashes: store.Hashes) -> Order:
     from builder import triton  # imports protobuf, which most runs do not need
 
     adopted = triton.edits_adopted(order.folder, order.spec)
-    return replace(order, edits=edits.KEEP) if adopted else order
+    if adopted:
+        return replace(order, edits=edits.KEEP)
+    return order
 
 
 def _unchanged(
@@ -135,4 +144,6 @@ def stale_because(
 
 
 def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(value)
+    return value

@@ -85,7 +85,8 @@ class ModelResult:
             self.plan_bytes = sum(len(plan.data) for plan in stage.plans.values())
             self.plan_executed = plan_check.possible() if self.plan_bytes else None
         elif isinstance(stage, stages.Checked):
-            self.layout, self.layout_reason = stage.layout, stage.layout_reason
+            self.layout = stage.layout
+            self.layout_reason = stage.layout_reason
             self.parity = dict(stage.parity)
             self.warnings = stage.warnings
 
@@ -93,7 +94,8 @@ class ModelResult:
         from builder.engine import layer_dtypes
 
         self.warnings = stage.warnings
-        self.segments, self.operators = (), ()
+        self.segments = ()
+        self.operators = ()
         if partitioned := stage.partitioned:
             self.segments = tuple(part.kind for part in partitioned.partition.segments)
             self.operators = tuple(map(asdict, partitioned.operators))

@@ -79,7 +79,9 @@ class Access:
 
     def client(self, protocol: str, url: str) -> Any:
         """Return the client of this protocol ("grpc", else HTTP)."""
-        return self.grpc(url) if protocol == "grpc" else self.http(url)
+        if protocol == "grpc":
+            return self.grpc(url)
+        return self.http(url)
 
     def http(self, url: str, **options: Any) -> Any:
         """Return a tritonclient.http client. Raises UsageError for an invalid address."""

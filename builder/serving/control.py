@@ -58,7 +58,8 @@ class Control:
     """
 
     def __init__(self, url: str, client: Any, grpc: _Grpc | None = None) -> None:
-        self.url, self.client = url, client
+        self.url = url
+        self.client = client
         self.loader = grpc or client
 
     def is_explicit(self) -> bool:
@@ -138,7 +139,8 @@ class _Grpc:
     """The load and unload calls of tritonclient.http, over gRPC."""
 
     def __init__(self, client: Any, timeout: float) -> None:
-        self.client, self.timeout = client, timeout
+        self.client = client
+        self.timeout = timeout
 
     def load_model(self, name: str) -> None:
         self.client.load_model(name, client_timeout=self.timeout)

@@ -47,8 +47,12 @@ def container_flags(repository: Path, *, changes: bool) -> list[str]:
     """The flags for a server in a container. `changes`: it loads models while it runs."""
     wanted = _wanted(repository)
     is_stale = not all(keeps_versions(folder) for folder in wanted.cached)
-    found = [cache()] if wanted.cached and not (changes and is_stale) else []
-    return [*found, RATE_LIMITER] if wanted.is_limited else found
+    found = []
+    if wanted.cached and not (changes and is_stale):
+        found = [cache()]
+    if wanted.is_limited:
+        return [*found, RATE_LIMITER]
+    return found
 
 
 def server_flags(

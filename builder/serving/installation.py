@@ -186,7 +186,9 @@ def _libpython_folder() -> list[str]:
 
 def _multiarch() -> list[str]:
     triple = sysconfig.get_config_var("MULTIARCH")
-    return [f"/usr/lib/{triple}", f"/lib/{triple}"] if triple else []
+    if triple:
+        return [f"/usr/lib/{triple}", f"/lib/{triple}"]
+    return []
 
 
 def _lay_out(bundle: Path, scratch: Path) -> Path:

@@ -108,13 +108,16 @@ def failures(text: str) -> tuple[Failure, ...]:
             found[match["model"]] = f"{_tidy(match['reason'])}{parse_error}"
         # The parser logs line and column just before the server logs the file.
         parsed = _PARSE.match(entry)
-        parse_error = f": {_tidy(parsed['reason'])}" if parsed else ""
+        parse_error = ""
+        if parsed:
+            parse_error = f": {_tidy(parsed['reason'])}"
     return tuple(Failure(model, reason) for model, reason in found.items())
 
 
 def unfinished(text: str) -> tuple[str, ...]:
     """Models that started to load and neither finished nor failed."""
-    began, ended = _models(_LOADING, text), _models(_LOADED, text)
+    began = _models(_LOADING, text)
+    ended = _models(_LOADED, text)
     failed = {failure.model for failure in failures(text)}
     return tuple(model for model in began if model not in ended and model not in failed)
 

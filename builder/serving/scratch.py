@@ -83,4 +83,6 @@ def _servers(name: str) -> Iterator[int]:
 def _plain_folder() -> Path:
     """A temporary folder whose path has no special characters."""
     folder = Path(tempfile.gettempdir())
-    return folder if PLAIN.fullmatch(str(folder)) else Path("/tmp")
+    if PLAIN.fullmatch(str(folder)):
+        return folder
+    return Path("/tmp")

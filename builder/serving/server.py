@@ -74,13 +74,16 @@ class Server:
         guard: subprocess.Popen[bytes] | None = None,
     ) -> None:
         host = f"[{address}]" if ":" in address else address
-        self.process, self.scratch, self.log_path = process, scratch, log_path
+        self.process = process
+        self.scratch = scratch
+        self.log_path = log_path
         self.grace = STOP_TIMEOUT
         self.first_crash: str | None = None
         self.failed: tuple[log.Failure, ...] = ()
         self.changes_models = False
         self.control_token: str | None = None
-        self.lock, self.guardian = lock, guard
+        self.lock = lock
+        self.guardian = guard
         self.stubs = Stubs(process.pid)
         self.http_url = f"{host}:{port['--http-port']}"
         self.grpc_url = f"{host}:{port['--grpc-port']}"

@@ -64,9 +64,8 @@ class Mirror:
                 fix="name a folder in the bucket, such as s3://bucket/models",
             )
         self.copy = scratch / "copy"
-        self.first = (
-            scratch / "first"
-        )  # files that may be overwritten, to restore them from
+        # files that may be overwritten, to restore them from
+        self.first = scratch / "first"
         is_file = False
         with _explained(url, "read"):
             self.fs.invalidate_cache()

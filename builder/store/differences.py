@@ -22,7 +22,8 @@ def changes(
     are only reported if nothing else differs. The same applies to an input's range of an axis,
     which includes the ranges of the profiles.
     """
-    old, new = dict(flattened(before)), dict(flattened(after))
+    old = dict(flattened(before))
+    new = dict(flattened(after))
     # None is never a leaf
     every = dict.fromkeys([*old, *new])
     names = [name for name in every if old.get(name) != new.get(name)]
@@ -60,7 +61,9 @@ def flattened(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
             yield from flattened(inner, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
         for index, item in enumerate(value):
-            name = item.get("name") if isinstance(item, Mapping) else None
+            name = None
+            if isinstance(item, Mapping):
+                name = item.get("name")
             yield from flattened(item, f"{path}.{name or index}")
     else:
         yield path, value
@@ -77,7 +80,9 @@ def display_text(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     if _HASH.fullmatch(text):
         return text[:12]
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[: _LONGEST - 3]}..."
 
 
 def _spans_another(name: str, names: Sequence[str]) -> bool:
@@ -108,10 +113,8 @@ def _change(name: str, old: object, new: object) -> str:
 
 def _members(old: list[str], new: list[str]) -> str:
     """For lists that are too long to show: the members that only one of them has."""
-    gone, come = (
-        [item for item in one if item not in other]
-        for one, other in ((old, new), (new, old))
-    )
+    gone = [item for item in old if item not in new]
+    come = [item for item in new if item not in old]
     words = [f"+{display_text(item)}" for item in come]
     words += [f"-{display_text(item)}" for item in gone]
     return display_text(" ".join(words) or "reordered")

@@ -103,7 +103,9 @@ def foreign(folder: Path) -> list[str]:
     found: list[Path] = []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
-        if COMPILED in name.parts or any(name.is_relative_to(other) for other in found):
+        if COMPILED in name.parts:
+            continue
+        if any(name.is_relative_to(other) for other in found):
             continue
         if path.is_dir() and not path.is_symlink():
             found += (

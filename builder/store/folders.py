@@ -143,10 +143,14 @@ class Folders:
         """
         with _explained(self.store.url, "read"):
             record = self.store.read_record(self._record(key, kind))
-        if record is None or (record.get("key"), record.get("kind")) != (key, kind):
+        if record is None:
+            return None
+        if (record.get("key"), record.get("kind")) != (key, kind):
             return None
         found = FileSet(record["files"], record["facts"])
-        return found if all(_stays_inside(name) for name in found.files) else None
+        if all(_stays_inside(name) for name in found.files):
+            return found
+        return None
 
     def restore(self, found: Publication, repository: Path) -> Path:
         """Write the folders of the published model into `repository`. Returns the
@@ -173,7 +177,8 @@ class _explained:
     """Converts the errors of an fsspec backend to an EnvironmentProblem."""
 
     def __init__(self, url: str, done: str) -> None:
-        self.url, self.done = url, done
+        self.url = url
+        self.done = done
 
     def __enter__(self) -> None:
         pass

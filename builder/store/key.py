@@ -64,7 +64,9 @@ def _shared(level: str, gpu: Mapping[str, str]) -> dict[str, str]:
     """The facts of a GPU that a plan of this compatibility level depends on. Such a plan is for all
     GPUs since Ampere, or for one architecture.
     """
-    return {} if level == "ampere_plus" else {"architecture": gpu["architecture"]}
+    if level == "ampere_plus":
+        return {}
+    return {"architecture": gpu["architecture"]}
 
 
 def key(parts: Mapping[str, Any]) -> str:

@@ -16,7 +16,8 @@ from builder.store.canonical import digest, normalized
 from builder.store.hashes import Hashes
 from builder.unforeseen import OUT_OF_RESOURCES
 
-SIDECAR, CONFIG = "trt-build.json", "config.pbtxt"
+SIDECAR = "trt-build.json"
+CONFIG = "config.pbtxt"
 RESULTS = ".results"
 """The suffix of the folder beside a repository with the results of `--record`."""
 SIGNATURE = "trt-build.sig"
@@ -200,14 +201,16 @@ def _shaped(record: dict[str, Any]) -> bool:
     }
     shapes.update({VERSION: int, KEPT: dict, RETIRED: dict})
     made = record.get(PLANS)
-    return all(
-        isinstance(record.get(name, shape()), shape) for name, shape in shapes.items()
-    ) and all(
-        isinstance(one, dict)
-        and isinstance(one.get("parts"), dict)
-        and {"key", "because"} <= set(one)
-        for one in (made.values() if isinstance(made, dict) else ())
-    )
+    for name, shape in shapes.items():
+        if not isinstance(record.get(name, shape()), shape):
+            return False
+    return not isinstance(made, dict) or all(map(_is_plan, made.values()))
+
+
+def _is_plan(record: object) -> bool:
+    if not isinstance(record, dict) or not isinstance(record.get("parts"), dict):
+        return False
+    return {"key", "because"} <= set(record)
 
 
 @dataclass(frozen=True)
@@ -400,6 +403,8 @@ def _changed(folder: Path, record: Mapping[str, Any], hashes: Hashes) -> Iterato
 
 def _hash(path: Path, hashes: Hashes) -> str | None:
     try:
-        return hashes.sha256(path) if path.is_file() else None
+        if path.is_file():
+            return hashes.sha256(path)
+        return None
     except OSError:
         return None

@@ -143,4 +143,6 @@ def _plugin(plugin: str, hashes: Hashes) -> str:
     """The hash of a plugin file. For a module only the name, because its version is the owner's to
     change.
     """
-    return hashes.sha256(Path(plugin)) if Path(plugin).is_file() else plugin
+    if Path(plugin).is_file():
+        return hashes.sha256(Path(plugin))
+    return plugin

@@ -20,7 +20,8 @@ from typing import Any
 from builder import processes
 
 KEY_VARIABLE = "TRT_BUILD_STORE_KEY"
-SIGN, IS_SIGNED = "sign", "is signed"
+SIGN = "sign"
+IS_SIGNED = "is signed"
 LEAST = 16
 """Minimum number of characters of a key."""
 

@@ -62,7 +62,8 @@ def foreign(module: str) -> str:
 
 
 def _closure(module: str) -> set[str]:
-    seen, waiting = set[str](), [module]
+    seen = set[str]()
+    waiting = [module]
     while waiting:
         name = waiting.pop()
         if name not in seen:

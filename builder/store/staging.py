@@ -26,7 +26,8 @@ OLD = "old "
 ABANDONED_SECONDS = 24 * 3600.0
 """On file systems without locks: a staging folder of this age belongs to no running process."""
 
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -36,7 +37,8 @@ def staging(repository: Path) -> Iterator[Path]:
     PublishBlocked.
     """
     root = repository.resolve()
-    folder, lock = root, -1
+    folder = root
+    lock = -1
     try:
         while lock < 0:
             # The name is chosen first, because mkdtemp may be interrupted when the folder exists
@@ -228,7 +230,8 @@ def swap(new: Path, target: Path, old: Path) -> None:
             if error.errno not in (
                 errno.ENOTEMPTY,
                 errno.EEXIST,
-            ):  # another builder was faster
+            ):
+                # another builder was faster
                 raise
     if not exchange(new, target):
         replace(new, target, old)

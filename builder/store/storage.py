@@ -167,7 +167,9 @@ class Store:
             found = self.fs.info(path)
         except FileNotFoundError:
             return None
-        return int(found["size"]) if found["type"] == "file" else None
+        if found["type"] == "file":
+            return int(found["size"])
+        return None
 
     def upload(self, source: Path, path: str) -> None:
         """Copy the file `source` into the store. It is visible only when complete."""
@@ -228,9 +230,8 @@ class Store:
             return
         self.fs.makedirs(posixpath.dirname(path), exist_ok=True)
         if self.fs.isdir(path):
-            self.fs.rm(
-                path, recursive=True
-            )  # else the file would be moved into the folder
+            # else the file would be moved into the folder
+            self.fs.rm(path, recursive=True)
         staged = f"{path}.{uuid.uuid4().hex}.tmp"
         try:
             write(staged)

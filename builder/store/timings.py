@@ -38,7 +38,9 @@ class Timings:
     """
 
     def __init__(self, store: Store, kind: str, combine: Combine) -> None:
-        self.store, self.kind, self.combine = store, kind, combine
+        self.store = store
+        self.kind = kind
+        self.combine = combine
         self.warnings: list[str] = []
 
     def fetch(self, path: Path) -> dict[str, bytes]:
@@ -91,7 +93,9 @@ class Timings:
             if suffix != "json":
                 continue
             record = self.store.read_record(self._path(name, "json"))
-            data = self.store.read(self._path(name, "cache")) if record else None
+            data = None
+            if record:
+                data = self.store.read(self._path(name, "cache"))
             if record is None or data is None:
                 continue  # removed meanwhile, or not signed
             whole = hashlib.sha256(data).hexdigest()

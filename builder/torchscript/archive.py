@@ -17,9 +17,8 @@ from builder.torchscript.facts import ArchiveFacts
 REQUIRED = ("data.pkl", "constants.pkl")
 # the first since archive version 10, for example in a file with gelu
 VERSIONS = (".data/version", "version")
-MAX_COMPRESSED_MEMBERS_UNPACK_TO = (
-    512 << 20
-)  # code and pickles; weights are stored, not compressed
+# code and pickles; weights are stored, not compressed
+MAX_COMPRESSED_MEMBERS_UNPACK_TO = 512 << 20
 MAX_PICKLE_BYTES = 128 << 20
 MAX_MEMBERS = 1_000_000
 

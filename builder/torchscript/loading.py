@@ -46,7 +46,9 @@ def load(
     loaded = _load(facts.path)
     operators.check_graphs(loaded, facts.path, custom=custom)
     loaded.eval()
-    part = _part(loaded, module.split("."), facts.path) if module else loaded
+    part = loaded
+    if module:
+        part = _part(loaded, module.split("."), facts.path)
     if not part._c._has_method("forward"):
         names = ", ".join(methods(part)) or "it has no method at all"
         raise ModelFileError(
@@ -83,7 +85,9 @@ def _part(owner: Any, steps: list[str], path: Path) -> Any:
         if step in children:
             owner = children[step]
         elif index == len(steps) - 1 and step in methods(owner):
-            return owner if step == "forward" else as_module(owner, step)
+            if step == "forward":
+                return owner
+            return as_module(owner, step)
         else:
             raise _no_such_part(owner, steps, index, path)
     return owner

@@ -36,11 +36,12 @@ _TORCH = {
 }
 CLASSES = "__torch__"
 _STRINGS = ("BINUNICODE", "SHORT_BINUNICODE", "UNICODE", "BINUNICODE8")
+# globals by number, through a registry that no archive carries
 _OPAQUE = (
     "EXT1",
     "EXT2",
     "EXT4",
-)  # globals by number, through a registry that no archive carries
+)
 
 
 def globals_of(pickle: bytes) -> Iterator[str]:

@@ -80,7 +80,9 @@ def _reach(offset: int, size: Sequence[int], stride: Sequence[int]) -> int | Non
     """The required number of elements of the storage; None if the numbers are not those of a
     tensor.
     """
-    if len(size) != len(stride) or min((offset, *size, *stride), default=0) < 0:
+    if len(size) != len(stride):
+        return None
+    if min((offset, *size, *stride), default=0) < 0:
         return None
     if 0 in size:
         return 0

@@ -66,7 +66,7 @@ def _obstacle(artifact: ModelArtifact) -> tuple[str | None, int]:
         return artifact.mixes, 0
     if axis is None:
         return "the inputs do not share one dynamic, named first axis", 0
-    loose = [io.name for io in artifact.outputs if not io.shape or io.shape[0] != -1]
+    loose = [io.name for io in artifact.outputs if list(io.shape[:1]) != [-1]]
     if loose:
         return (
             f"the first axis of output {', '.join(map(repr, loose))} is not dynamic",
@@ -103,7 +103,7 @@ def _narrowed(artifact: ModelArtifact) -> str | None:
         or obstacle not in (None, _no_one(axis))
     ):
         return None
-    spans = [(profile[axis][0], profile[axis][2]) for profile in _profiles(artifact)]
+    spans = [profile[axis][::2] for profile in _profiles(artifact)]
     reaches = _reaches(artifact, axis)
     most = max(range(len(spans)), key=lambda number: spans[number][1], default=0)
     others = [number for number, span in enumerate(spans) if span != spans[most]]
@@ -174,7 +174,8 @@ def _holds(spans: Mapping[str, Range], inner: Mapping[str, Range]) -> bool:
 def _reach(spans: Iterable[Range]) -> int:
     reach = 0
     for low, _, high in sorted(spans):
-        reach = max(reach, high) if low <= reach + 1 and (reach or low == 1) else reach
+        if low <= reach + 1 and (reach or low == 1):
+            reach = max(reach, high)
     return reach
 
 
@@ -207,7 +208,9 @@ def moved(
     """
     for name, array in golden.outputs.items():
         other = rolled.outputs.get(name)
-        if name in kept or array.shape[:1] != (rows,) or other is None:
+        if name in kept or array.shape[:1] != (rows,):
+            continue
+        if other is None:
             continue
         if not _same(other, np.roll(array, 1, 0)):
             return True
@@ -245,7 +248,9 @@ def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
     if one.shape != other.shape:
         return False
     scale = float(np.nanmax(np.abs(other.astype(np.float64)), initial=0.0))
-    atol = ROW_ATOL * max(scale, 1e-6) if np.isfinite(scale) else ROW_ATOL
+    atol = ROW_ATOL
+    if np.isfinite(scale):
+        atol = ROW_ATOL * max(scale, 1e-6)
     return np.allclose(
         one.astype(np.float64),
         other.astype(np.float64),

@@ -122,7 +122,8 @@ class Former:
 
         Raises PublishError.
         """
-        name, repository = self.folder.name, self.folder.parent
+        name = self.folder.name
+        repository = self.folder.parent
         with blocked(name, repository), staging.alone(repository):
             if self.exists:
                 move_in(name, self.steps, repository, self.stage)
@@ -142,7 +143,9 @@ def former(folder: Path) -> Iterator[Former]:
     repository = folder.parent
     repository.mkdir(parents=True, exist_ok=True)
     with blocked(folder.name, repository), staging.staging(repository) as stage:
-        steps = sorted(published.step_names(folder)) if folder.is_dir() else []
+        steps = []
+        if folder.is_dir():
+            steps = sorted(published.step_names(folder))
         for one in (folder.name, *steps) if folder.is_dir() else ():
             _copy(repository / one, stage / one)
         yield Former(folder, stage, tuple(steps))

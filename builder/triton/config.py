@@ -85,40 +85,34 @@ def _check_serve_as(artifact: ModelArtifact) -> None:
     """Raise UsageError for an unknown value, and PublishError if the requested backend cannot serve
     the model.
     """
+    name = artifact.spec.name
+    serve_as = artifact.serve_as
     # the platforms that can serve an ensemble's torch steps
-    if artifact.serve_as not in (*SERVE_AS, "pytorch_libtorch"):
-        raise UsageError(
-            f"unknown serve_as {artifact.serve_as!r}",
-            fix=f"use one of {', '.join(SERVE_AS)}",
-        )
-    if artifact.padding and artifact.serve_as in ("tensorrt_plan", "pytorch_libtorch"):
+    if serve_as not in (*SERVE_AS, "pytorch_libtorch"):
+        fix = f"use one of {', '.join(SERVE_AS)}"
+        raise UsageError(f"unknown serve_as {serve_as!r}", fix=fix)
+    without_runtime = serve_as in ("tensorrt_plan", "pytorch_libtorch")
+    if artifact.padding and without_runtime:
         raise PublishError(
-            f"model {artifact.spec.name!r} has `pad`, and only the Python runtime pads inputs",
+            f"model {name!r} has `pad`, and only the Python runtime pads inputs",
             fix="use --serve-as python, or remove `pad`",
         )
-    if artifact.spec.defaults and artifact.serve_as in (
-        "tensorrt_plan",
-        "pytorch_libtorch",
-    ):
+    if artifact.spec.defaults and without_runtime:
         raise PublishError(
-            f"input {next(iter(artifact.spec.defaults))!r} of model {artifact.spec.name!r} has a"
+            f"input {next(iter(artifact.spec.defaults))!r} of model {name!r} has a"
             " default, and only the Python runtime fills in missing inputs",
             fix="use --serve-as python, or remove `default`",
         )
-    if artifact.segments and artifact.serve_as == "tensorrt_plan":
+    if artifact.segments and serve_as == "tensorrt_plan":
         raise PublishError(
-            f"model {artifact.spec.name!r} runs in {len(artifact.segments)} segments, which one"
-            " plan cannot contain",
-            fix=(
-                "use --layout ensemble, with Triton's TensorRT backend for each engine, or"
-                " --serve-as python"
-            ),
+            f"model {name!r} runs in {len(artifact.segments)} segments, which one plan cannot"
+            " contain",
+            fix="use --layout ensemble, with Triton's TensorRT backend for each engine, or"
+            " --serve-as python",
         )
-    if artifact.serve_as == "tensorrt_plan" and not artifact.plan:
-        raise PublishError(
-            f"model {artifact.spec.name!r} has no plan to serve",
-            fix="build it, or use --serve-as python",
-        )
+    if serve_as == "tensorrt_plan" and not artifact.plan:
+        fix = "build it, or --serve-as python"
+        raise PublishError(f"model {name!r} has no plan to serve", fix=fix)
 
 
 def served_dtypes(artifact: ModelArtifact, platform: str) -> dict[str, str]:

@@ -176,15 +176,7 @@ def _values(
             ).get(inner):
                 raise _not_adoptable(edited, f"{name}.{inner}", why)
         if name == "parameters":
-            stated = spec.triton.get(name) or {}
-            after = {
-                key: value
-                for key, value in after.items()
-                if not key.startswith(section.PREFIX)
-                and (
-                    key in stated or value != (before or {}).get(key)
-                )  # else the generator's
-            }
+            after = _own_parameters(spec, before or {}, after)
     if name == "instance_group":
         usual = [group.get("profile") for group in before or ()]
         for group in after:
@@ -192,6 +184,19 @@ def _values(
                 group.pop("profile", None)  # the generator writes it
     if after != {} or name in spec.triton:  # else `batching` has all of it
         yield "triton", name, after or []
+
+
+def _own_parameters(
+    spec: ModelSpec, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The parameters that the generator does not write itself."""
+    stated = spec.triton.get("parameters") or {}
+    found = {}
+    for key, value in after.items():
+        edited = key in stated or value != before.get(key)
+        if edited and not key.startswith(section.PREFIX):
+            found[key] = value
+    return found
 
 
 def _as_data(message: pb.ModelConfig) -> dict[str, Any]:
@@ -233,7 +238,8 @@ def _parameters(
 ) -> None:
     """Compare each parameter separately: provenance changes with every build."""
     for key in {*old.parameters, *by_hand.parameters}:
-        generated, edited = (side.parameters.get(key) for side in (old, by_hand))
+        generated = old.parameters.get(key)
+        edited = by_hand.parameters.get(key)
         if generated != edited and edited is None:
             new.parameters.pop(key, None)
         elif generated != edited:

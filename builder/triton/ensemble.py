@@ -33,7 +33,8 @@ def ensemble_config(ensemble: EnsembleArtifact, steps: Configs) -> Any:
     batching that a step does not support.
     """
     message = template("base.pbtxt")
-    message.name, message.platform = ensemble.spec.name, "ensemble"
+    message.name = ensemble.spec.name
+    message.platform = "ensemble"
     message.max_batch_size = min(step.max_batch_size for step in steps.values())
     _demanded(ensemble, steps, message.max_batch_size)
     called = {step.spec.name: step.ensemble_names for step in ensemble.steps}
@@ -73,7 +74,8 @@ def _endpoint(
     for step in steps.values():
         for found in getattr(step, side):
             if called[step.name].get(found.name, found.name) == name:
-                tensor.name, tensor.data_type = name, found.data_type
+                tensor.name = name
+                tensor.data_type = found.data_type
                 tensor.dims.extend(found.dims if batch else full_dims(step, found))
                 return
     raise PublishError(
@@ -85,7 +87,9 @@ def full_dims(
     step: pb.ModelConfig, tensor: pb.ModelInput | pb.ModelOutput
 ) -> list[int]:
     """The dims, with Triton's batch first if the step batches."""
-    return [-1, *tensor.dims] if step.max_batch_size else list(tensor.dims)
+    if step.max_batch_size:
+        return [-1, *tensor.dims]
+    return list(tensor.dims)
 
 
 def _step(
@@ -166,7 +170,8 @@ def _connected(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
     """
     given = {t.name for t in message.input}
     wanted = {t.name for t in message.output}
-    made, read = set(given), set()
+    made = set(given)
+    read = set()
     for step in message.ensemble_scheduling.step:
         for name in step.input_map.values():
             read.add(name)

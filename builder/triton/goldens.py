@@ -60,7 +60,8 @@ def load_one(path: Path) -> Golden:
             f"{path.parent.name}/{path.name} is not an .npz of plain arrays: {error}"
         ) from error
     omitted = tuple(_side(("default:",), arrays))
-    inputs, outputs = _side(("input:", "default:"), arrays), _side(("output:",), arrays)
+    inputs = _side(("input:", "default:"), arrays)
+    outputs = _side(("output:",), arrays)
     return Golden(path.stem, inputs, outputs, omitted)
 
 

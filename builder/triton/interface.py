@@ -33,7 +33,8 @@ def refuse_incompatible(former: Path, new: Path, *, accept: bool) -> tuple[str, 
 
 
 def _changes(former: Path, new: Path) -> Iterator[str]:
-    before, after = _config(former), _config(new)
+    before = _config(former)
+    after = _config(new)
     if before is not None and after is not None:
         yield from incompatible(before, after)
 
@@ -66,9 +67,8 @@ def incompatible(before: pb.ModelConfig, after: pb.ModelConfig) -> Iterator[str]
 
 
 def _inputs(before: pb.ModelConfig, after: pb.ModelConfig) -> Iterator[str]:
-    old, new = (
-        {tensor.name: tensor for tensor in side.input} for side in (before, after)
-    )
+    old = {tensor.name: tensor for tensor in before.input}
+    new = {tensor.name: tensor for tensor in after.input}
     for name in old.keys() - new.keys():
         yield f"input {name!r} is no longer there"
     for name, tensor in new.items():
@@ -86,9 +86,8 @@ def _inputs(before: pb.ModelConfig, after: pb.ModelConfig) -> Iterator[str]:
 
 
 def _outputs(before: pb.ModelConfig, after: pb.ModelConfig) -> Iterator[str]:
-    old, new = (
-        {tensor.name: tensor for tensor in side.output} for side in (before, after)
-    )
+    old = {tensor.name: tensor for tensor in before.output}
+    new = {tensor.name: tensor for tensor in after.output}
     for name, tensor in old.items():
         if name not in new:
             yield f"output {name!r} is no longer there"

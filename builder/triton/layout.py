@@ -118,11 +118,9 @@ def ensemble_sidecar(
         for t in (*message.input, *message.output)
     }
     without = [name for name, step in steps.items() if not step.max_batch_size]
-    reason = (
-        f"not every step batches: {', '.join(without)}"
-        if without
-        else "every step batches"
-    )
+    reason = "every step batches"
+    if without:
+        reason = f"not every step batches: {', '.join(without)}"
     return {
         **_common(artifact.spec, message),
         "serve_as": "ensemble",
@@ -205,9 +203,8 @@ def _version(artifact: ModelArtifact, message: pb.ModelConfig, folder: Path) -> 
     }
     if artifact.step_of:  # a step's runtime leaves its outputs on their device
         facts["step_of"] = artifact.step_of
-        facts.pop(
-            "build_seconds", None
-        )  # equal steps have equal names, see name_by_content
+        # equal steps have equal names, see name_by_content
+        facts.pop("build_seconds", None)
     if artifact.segments:
         facts["segments"] = [
             _segment(s, f"segment_{n}", folder) for n, s in enumerate(artifact.segments)
@@ -339,12 +336,16 @@ def _default(artifact: ModelArtifact, io: IO) -> dict[str, Any]:
 
 def _optional(artifact: ModelArtifact, io: IO) -> dict[str, bool]:
     """Whether a response may omit an output."""
-    return {"optional": True} if io.name in artifact.flags else {}
+    if io.name in artifact.flags:
+        return {"optional": True}
+    return {}
 
 
 def _flag(artifact: ModelArtifact, io: IO) -> dict[str, str]:
     """The tensor that is true if an output is not None."""
-    return {"flag": artifact.flags[io.name]} if io.name in artifact.flags else {}
+    if io.name in artifact.flags:
+        return {"flag": artifact.flags[io.name]}
+    return {}
 
 
 def _axes(shape: Sequence[int | str]) -> list[str | None]:

@@ -145,35 +145,29 @@ def _variant(folder: Path) -> Variant:
             where=str(folder),
             fix="build the repositories that are merged without `versions:`",
         )
-    message = parse_config(_text(folder / "config.pbtxt"), str(folder / "config.pbtxt"))
+    config = folder / "config.pbtxt"
+    message = parse_config(_text(config), str(config))
     if len(message.ensemble_scheduling.step) != len(_steps(folder)):
         raise PublishError(
             f"the config of {folder.name!r} does not have the steps of its record",
-            where=str(folder / "config.pbtxt"),
+            where=str(config),
             fix="build the model again",
         )
     if message.backend != "tensorrt" and message.platform != "tensorrt_plan":
         return Variant(folder, message, {})
+    return Variant(folder, message, _plans_of(folder, message))
+
+
+def _plans_of(folder: Path, message: pb.ModelConfig) -> dict[str, Any]:
+    """The file and the facts of each plan by compute capability."""
     facts = _json(folder / VERSION / "plan.json")
     image_lines([facts])  # raises if the facts lack values for the .env
-    if isinstance(facts.get("plans"), dict):
-        files = {
-            **message.cc_model_filenames,
-            AMPERE_PLUS: message.default_model_filename,
-        }
-        return Variant(
-            folder,
-            message,
-            {
-                cc: (_plan_file(folder, cc, files), own)
-                for cc, own in facts["plans"].items()
-            },
-        )
-    return Variant(
-        folder,
-        message,
-        {_serves(folder, facts): (folder / VERSION / "model.plan", facts)},
-    )
+    plans = facts.get("plans")
+    if not isinstance(plans, dict):
+        return {_serves(folder, facts): (folder / VERSION / "model.plan", facts)}
+    default = message.default_model_filename
+    files = {**message.cc_model_filenames, AMPERE_PLUS: default}
+    return {cc: (_plan_file(folder, cc, files), own) for cc, own in plans.items()}
 
 
 def _must_be_plain(folder: Path) -> None:
@@ -251,9 +245,11 @@ def _must_fit(one: Variant, other: Variant) -> None:
             where=where,
             fix=_ONE_RTX_PLAN if _flavour(one) == "tensorrt-rtx" else _NO_RUNTIME,
         )
-    first, second = _comparable(one.config), _comparable(other.config)
+    first = _comparable(one.config)
+    second = _comparable(other.config)
     for field in sorted({*first, *second}):
-        a, b = first.get(field), second.get(field)
+        a = first.get(field)
+        b = second.get(field)
         if a != b:
             raise PublishError(
                 f"model {one.folder.name!r} differs in the repositories: {field} is {a} and {b}",
@@ -284,9 +280,8 @@ def _comparable(message: pb.ModelConfig) -> dict[str, str]:
     copy.CopyFrom(message)
     copy.ClearField("cc_model_filenames")
     copy.ClearField("default_model_filename")
-    copy.ClearField(
-        "name"
-    )  # the folders agree; a step's name ends with a digest of its plan
+    # the folders agree; a step's name ends with a digest of its plan
+    copy.ClearField("name")
     for step in copy.ensemble_scheduling.step:
         step.model_name = ""
     parameters = {

@@ -90,7 +90,8 @@ def publish_ensemble(
     def whole(folder: Path, names: Mapping[str, str]) -> None:
         layout.write_ensemble(_renamed(artifact, names), folder)
 
-    name, kept = artifact.spec.name, artifact.spec.versions
+    name = artifact.spec.name
+    kept = artifact.spec.versions
     return publish_parts(name, steps, whole, repository, finish, stage, compare, kept)
 
 

@@ -77,7 +77,9 @@ def newest_known() -> Release:
 
 def _release(row: dict[str, object]) -> Release:
     tensorrt = row.get("tensorrt")
-    fact: dict[str, str] = tensorrt if isinstance(tensorrt, dict) else {}
+    fact: dict[str, str] = {}
+    if isinstance(tensorrt, dict):
+        fact = tensorrt
     text = str(fact.get("version") or "")
     python = row.get("python")
     return Release(
@@ -94,7 +96,9 @@ def _release(row: dict[str, object]) -> Release:
 
 def _numbers(version: str) -> Version:
     found = _VERSION.search(version)
-    return tuple(map(int, found.group().split("."))) if found else ()
+    if found:
+        return tuple(map(int, found.group().split(".")))
+    return ()
 
 
 def _agree(wanted: Version, release: Release) -> int:

@@ -83,13 +83,12 @@ def parsed(spec: ModelSpec) -> Any:
             raise UsageError(
                 f"triton.{unknown}", where=manifest_location(spec, "triton", field)
             )
-    if part.version_policy.HasField("specific"):
-        versions = list(part.version_policy.specific.versions)
-        if 1 not in versions:
-            raise UsageError(
-                f"triton.version_policy: {versions} does not include version 1, which is published",
-                where=manifest_location(spec, "triton", "version_policy"),
-            )
+    versions = list(part.version_policy.specific.versions)
+    if part.version_policy.HasField("specific") and 1 not in versions:
+        raise UsageError(
+            f"triton.version_policy: {versions} does not include version 1, which is published",
+            where=manifest_location(spec, "triton", "version_policy"),
+        )
     for field, broken in refused(part).items():
         raise UsageError(
             "\n  ".join(f"triton.{field}: {text}" for text in broken),

@@ -72,7 +72,9 @@ def handlers(stage: Path) -> dict[str, Callable[..., Any]]:
 def secrets() -> tuple[Path, ...]:
     """The files that a worker must not read: the private key."""
     key = _key.get()
-    return () if key is None else (key.resolve(),)
+    if key is None:
+        return ()
+    return (key.resolve(),)
 
 
 def sign_staged(folders: Sequence[Path]) -> None:
@@ -236,7 +238,9 @@ def _reason(error: Exception) -> str:
 def _shortened(found: Sequence[str]) -> str:
     """The first SHOWN names; each match may contain several."""
     names = [name for match in found for name in match.split(", ")]
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    more = ""
+    if len(names) > SHOWN:
+        more = f" and {len(names) - SHOWN} more"
     return f"{', '.join(names[:SHOWN])}{more}"
 
 
@@ -252,7 +256,9 @@ def _other_name(folder: Path) -> str | None:
         ).name
     except (OSError, ValueError, UsageError) as error:
         return str(error)
-    return None if name == folder.name else f"it was signed as {name!r}"
+    if name == folder.name:
+        return None
+    return f"it was signed as {name!r}"
 
 
 def _hashing(ignored: Sequence[Path] = ()) -> Any:

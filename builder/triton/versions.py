@@ -61,7 +61,8 @@ def arrange(new: Path, former: Path, wanted: Versions) -> None:
         return
     (own,) = published.versions(new)
     earlier = before
-    number, last = 1, 0
+    number = 1
+    last = 0
     if before:
         record = before[0].sidecar
         last = max(record.get(LAST) or 0, *(version.number for version in before))
@@ -252,9 +253,8 @@ def _link(source: Path, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(source, target)
-        except (
-            OSError
-        ):  # no hard links: the file system has none, or the file has another owner
+        except OSError:
+            # no hard links: the file system has none, or the file has another owner
             shutil.copy2(source, target)
 
 

@@ -28,7 +28,9 @@ class Goal:
         return f"p{self.percentile:g}"
 
     def __str__(self) -> str:
-        limit = "" if self.ms is None else f"{self.name} <= {self.ms:g} ms"
+        limit = ""
+        if self.ms is not None:
+            limit = f"{self.name} <= {self.ms:g} ms"
         if self.rate is None:
             return "highest throughput" + (f" with {limit}" if limit else "")
         at = f"lowest {self.name} at {self.rate:g} requests/s"
@@ -74,4 +76,6 @@ class Goal:
         """Return `after` relative to `before`: 1.5 is 50 % more throughput, or two thirds of the
         latency.
         """
-        return after / before if self.rate is None else before / after
+        if self.rate is None:
+            return after / before
+        return before / after

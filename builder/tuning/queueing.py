@@ -71,13 +71,14 @@ def latency(service: Service, configuration: Configuration, rate: float) -> floa
     rows = _rows(service, servers, most, delay, rate)
     seconds = service.seconds(rows)
     load = rate / rows * seconds
-    if (
-        rows < most
-    ):  # requests that arrive meanwhile form the next batch: none waits for two
+    if rows < most:
+        # requests that arrive meanwhile form the next batch: none waits for two
         wait = min(1.0, load / servers) * seconds / (2 * servers)
     else:
         wait = erlang_c(servers, load) * seconds / (2 * (servers - load))
-    collected = min(delay, (rows - 1) / rate) if rate else 0.0
+    collected = 0.0
+    if rate:
+        collected = min(delay, (rows - 1) / rate)
     return collected + wait + seconds
 
 

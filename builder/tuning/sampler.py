@@ -90,6 +90,9 @@ class GridSampler(optuna.samplers.BaseSampler):
 
 def _kernel(first: Array, second: Array) -> Array:
     """Covariances of shape (len(first), len(second)), 1 for equal positions."""
-    squares = np.square(first[:, None, :] - second[None, :, :]) / (2 * LENGTH**2)
-    mean: Array = (np.exp(-squares.sum(-1)) + np.exp(-squares).mean(-1)) / 2
+    differences = first[:, None, :] - second[None, :, :]
+    squares = np.square(differences) / (2 * LENGTH**2)
+    joint = np.exp(-squares.sum(-1))
+    separate = np.exp(-squares).mean(-1)
+    mean: Array = (joint + separate) / 2
     return mean

@@ -60,7 +60,9 @@ def search(
 
 class _Search:
     def __init__(self, space: Space, measure: Measure, most: int, seed: int) -> None:
-        self.space, self.measure, self.most = space, measure, most
+        self.space = space
+        self.measure = measure
+        self.most = most
         self.known: dict[Any, Trial] = {}
         self.study, self.distributions = _study(space, seed)
 

@@ -25,7 +25,8 @@ NONE, HALF, FULL = "none", "half", "full"
 """Preferred batch sizes: none, half of the maximum, the maximum."""
 ONE, STATIC = "one", "static"
 """Profiles: those of the manifest, or additional static ones (`batch_sizes: auto`)."""
-PLAN, TORCH = "plan", "torch"
+PLAN = "plan"
+TORCH = "torch"
 ALL_OPERATORS = "aten::*"
 """Value of fallback.ops with which torch serves the whole model."""
 DELAYS = (0, 200, 1000, 5000)
@@ -144,7 +145,8 @@ def space(
 
 def _default(spec: ModelSpec, facts: Facts) -> dict[str, Value]:
     """The configuration of the manifest."""
-    largest, preferred = facts.max_batch_size, spec.batching.preferred
+    largest = facts.max_batch_size
+    preferred = spec.batching.preferred
     named = {(): NONE, (largest,): FULL, (max(1, largest // 2),): HALF}
     return {
         INSTANCES: spec.instances,
@@ -179,7 +181,9 @@ def _batching(
         for name in (MAX_BATCH, DELAY, PREFERRED):
             fixed[name] = "Triton does not join requests of this model"
         return {}
-    most = None if limit_ms is None else limit_ms * 1e3 / 2
+    most = None
+    if limit_ms is not None:
+        most = limit_ms * 1e3 / 2
     delays = [delay for delay in DELAYS if most is None or delay <= most]
     sizes: Sequence[Value] = wanted.max_batch
     if sizes and _batch_range(spec) is None:

@@ -177,7 +177,9 @@ class _Run:
         progress: Progress | None,
         on_trial: Callable[[Trial], None] | None,
     ) -> None:
-        self.spec, self.options, self.goal = spec, options, options.goal
+        self.spec = spec
+        self.options = options
+        self.goal = options.goal
         self.settings = replace(settings, accept_incompatible=True, edits="overwrite")
         self.repository = repository
         self.folder = repository / spec.name
@@ -284,7 +286,8 @@ class _Run:
         if score is None and problem is None:
             problem = self._why_none(levels)
         figures = _figures(best)
-        seconds, self.seconds = self.seconds, {}
+        seconds = self.seconds
+        self.seconds = {}
         trial = Trial(configuration, proposed_by, score, problem, figures, seconds)
         self.on_trial(trial)
         return trial
@@ -324,7 +327,8 @@ class _Run:
             if self.goal.rate is not None:
                 yield self._enough(measure, Load(rate=self.goal.rate))
                 return
-            best, flat = 0.0, 0
+            best = 0.0
+            flat = 0
             for concurrency in o.concurrency:
                 level = self._enough(measure, Load(concurrency))
                 yield level
@@ -383,7 +387,9 @@ class _Run:
     ) -> float:
         if self.goal.rate is not None:
             return -queueing.latency(service, configuration, self.goal.rate)
-        limit = None if self.goal.ms is None else MEAN_SHARE * self.goal.ms / 1e3
+        limit = None
+        if self.goal.ms is not None:
+            limit = MEAN_SHARE * self.goal.ms / 1e3
         return queueing.capacity(service, configuration, limit)
 
     def _holding(self, trials: Sequence[Trial]) -> list[Trial]:
@@ -546,7 +552,9 @@ def _figures(level: LevelResult | None) -> dict[str, Any]:
 def _mean(scores: Sequence[float | None]) -> float | None:
     """The mean; None unless each trial is within the limit."""
     known = [score for score in scores if score is not None]
-    return sum(known) / len(known) if known and len(known) == len(scores) else None
+    if known and len(known) == len(scores):
+        return sum(known) / len(known)
+    return None
 
 
 def _text(configuration: Configuration) -> str:

@@ -75,7 +75,8 @@ def accumulated(
     """
     dtype = ctx.dtype(x)
     computed = computed_in(dtype)
-    x, src = ctx.tensor(x, computed), ctx.tensor(src, computed)
+    x = ctx.tensor(x, computed)
+    src = ctx.tensor(src, computed)
     mask = matches(ctx, ctx.size(x, axis), index, axis, ctx.rank(x))
     neutral = _neutral(reduction, computed)
     inside = choose(ctx, mask, ctx.unsqueeze(src, [axis]), neutral, computed)
@@ -184,7 +185,9 @@ def _greatest(ctx: ConversionContext, x: Tensor, axis: int) -> int:
         else expression(x.shape[axis]),
         ctx.ranges(),
     )
-    return int(span[1]) if span is not None and isfinite(span[1]) else 1
+    if span is not None and isfinite(span[1]):
+        return int(span[1])
+    return 1
 
 
 _reducing = functools.partial(
@@ -297,7 +300,8 @@ def put(
 ) -> ITensor:
     """self.view(-1)[index] = source, or += with accumulate"""
     sizes = ctx.sizes(x)
-    flat, source = ctx.reshape(x, [-1]), ctx.reshape(source, [-1])
+    flat = ctx.reshape(x, [-1])
+    source = ctx.reshape(source, [-1])
     index = ctx.reshape(
         as_index(ctx, from_the_front(ctx, index, ctx.size(flat, 0))), [-1]
     )

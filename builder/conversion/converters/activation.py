@@ -78,7 +78,10 @@ def clip(ctx: ConversionContext, x: ITensor, low: Any, high: Any) -> ITensor:
     if ctx.dtype(x).is_floating_point and low <= high:
         return activate(ctx, x, "CLIP", low, high)
     dtype = ctx.dtype(x)
-    low, high = (v if dtype.is_floating_point else int(v) for v in (low, high))
+    if not dtype.is_floating_point:
+        low = int(low)
+    if not dtype.is_floating_point:
+        high = int(high)
     return combine(ctx, "MIN", combine(ctx, "MAX", x, low), high)
 
 
@@ -117,7 +120,9 @@ def prelu(ctx: ConversionContext, x: ITensor, weight: Tensor) -> ITensor:
     # some versions want "at least 1 dimensions"
     wide, weight = ctx.operands(ctx.at_rank(x, 1), weight, dtype=ctx.dtype(x))
     result = ctx.net.add_parametric_relu(wide, weight).get_output(0)
-    return result if ctx.rank(x) else ctx.squeeze(result, [0])
+    if ctx.rank(x):
+        return result
+    return ctx.squeeze(result, [0])
 
 
 @converter(
@@ -134,7 +139,9 @@ def elu(
             ctx, "PROD", expm1(ctx, combine(ctx, "PROD", x, input_scale)), alpha
         )
         result = choose(ctx, comparison(ctx, "GREATER", True, x, 0.0), below, x)
-    return result if scale == 1 else combine(ctx, "PROD", result, scale)
+    if scale == 1:
+        return result
+    return combine(ctx, "PROD", result, scale)
 
 
 @converter("aten::celu(Tensor self, Scalar alpha=1.) -> Tensor")
@@ -190,7 +197,9 @@ def softplus_of(
 ) -> ITensor:
     """log(1 + exp(beta x)) / beta; x itself where beta x > threshold, where exp might overflow"""
     soft = activate(ctx, x, "SOFTPLUS", 1 / beta, beta)
-    scaled = x if beta == 1 else combine(ctx, "PROD", x, beta)
+    scaled = x
+    if beta != 1:
+        scaled = combine(ctx, "PROD", x, beta)
     return choose(
         ctx, comparison(ctx, "GREATER", False, scaled, float(threshold)), x, soft
     )
@@ -246,7 +255,8 @@ def threshold(
     """value where x <= threshold, else x"""
     dtype = ctx.dtype(x)
     if not dtype.is_floating_point:  # torch casts both to self's dtype
-        threshold, value = int(threshold), int(value)
+        threshold = int(threshold)
+        value = int(value)
     return choose(ctx, comparison(ctx, "GREATER", True, x, threshold), value, x, dtype)
 
 

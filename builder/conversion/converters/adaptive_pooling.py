@@ -139,7 +139,8 @@ def _member(ctx: ConversionContext, length: Size, size: Size) -> Any:
         static = torch.arange(length)
         return (static >= starts[:, None]) & (static < ends[:, None])
     j = ctx.unsqueeze(iota(ctx, length), [0])
-    starts, ends = (ctx.unsqueeze(t, [1]) for t in (starts, ends))
+    starts = ctx.unsqueeze(starts, [1])
+    ends = ctx.unsqueeze(ends, [1])
     return ctx.elementwise(
         "AND", less(ctx, combine(ctx, "SUB", starts, 1), j), less(ctx, j, ends)
     )
@@ -180,14 +181,17 @@ def _maximum_parts(
         dtypes.reduction_identity(ctx.dtype(x), "MAX"),
         ctx.dtype(x),
     )
-    ctx.set_sizes(masked, [*ctx.sizes(x)[:axis], size, *ctx.sizes(x)[axis:]])
+    own = ctx.sizes(x)
+    ctx.set_sizes(masked, [*own[:axis], size, *own[axis:]])
     return reduce(ctx, "MAX", masked, [axis + 1], False)
 
 
 def _positions(starts: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """[parts, longest]: the positions of each part's elements; shorter parts repeat their last."""
     longest = int((ends - starts).max())
-    return torch.minimum(starts[:, None] + torch.arange(longest), ends[:, None] - 1)
+    positions = starts[:, None] + torch.arange(longest)
+    lasts = ends[:, None] - 1
+    return torch.minimum(positions, lasts)
 
 
 def _adaptive_with_indices(

@@ -52,7 +52,9 @@ def in_dtype(
     computed.
     """
     wanted = dtype_of_code(dtype)
-    return x if wanted is None else ctx.cast(x, wanted)
+    if wanted is None:
+        return x
+    return ctx.cast(x, wanted)
 
 
 _TAIL = "bool non_blocking=False, bool copy=False"

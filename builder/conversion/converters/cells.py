@@ -53,7 +53,9 @@ def weights_of(
 
 
 def _weights_of(group: list[Tensor], biases: bool) -> Weights:
-    projection = group[-1] if len(group) % 2 else None
+    projection = None
+    if len(group) % 2:
+        projection = group[-1]
     b_ih, b_hh = group[2:4] if biases else (None, None)
     return Weights(group[0], group[1], b_ih, b_hh, projection)
 
@@ -95,7 +97,8 @@ class Cell:
     """Number of gates in one slice."""
 
     def __init__(self, ctx: ConversionContext, weights: Weights, batch: Size) -> None:
-        self.ctx, self.weights = ctx, weights
+        self.ctx = ctx
+        self.weights = weights
         self.width = weights.gate // self.gates
         self.lead: list[Size] = [2, batch] if ctx.rank(weights.w_hh) == 3 else [batch]
         self.shape: dict[int, Any] = {}
@@ -108,11 +111,14 @@ class Cell:
         """The input's part of the gates: x @ w_ih^T + bias, for one step or a whole sequence."""
         bias = self.input_bias()
         gates = matmul(self.ctx, x, self.weights.w_ih, transpose_b=True)
-        return gates if bias is None else add(self.ctx, gates, bias)
+        if bias is None:
+            return gates
+        return add(self.ctx, gates, bias)
 
     def input_bias(self) -> Any:
         """The sum of both biases, if the state's part is always added to the input's."""
-        b_ih, b_hh = self.weights.b_ih, self.weights.b_hh
+        b_ih = self.weights.b_ih
+        b_hh = self.weights.b_hh
         if b_ih is None or b_hh is None:
             return b_hh if b_ih is None else b_ih
         if isinstance(b_ih, torch.Tensor) and isinstance(b_hh, torch.Tensor):
@@ -173,10 +179,11 @@ class LSTM(Cell):
     def step(self, inputs: ITensor, state: State) -> State:
         h, c = state
         gates = add(self.ctx, inputs, self.recur(h))
-        open_ = activate(
-            self.ctx, gates, "SIGMOID"
-        )  # of g too: one layer less than one for each
-        i, f, o = (self.gate_slice(open_, k) for k in (0, 1, 3))
+        # of g too: one layer less than one for each
+        open_ = activate(self.ctx, gates, "SIGMOID")
+        i = self.gate_slice(open_, 0)
+        f = self.gate_slice(open_, 1)
+        o = self.gate_slice(open_, 3)
         g = activate(self.ctx, self.gate_slice(gates, 2), "TANH")
         c = self.ctx.elementwise("SUM", self.product(f, c), self.product(i, g))
         h = self.product(o, activate(self.ctx, c, "TANH"))
@@ -209,7 +216,8 @@ class GRU(Cell):
             self.ctx, self.gate_slice(inputs, 0, 2), self.gate_slice(recurrent, 0, 2)
         )
         open_ = activate(self.ctx, sums, "SIGMOID")
-        r, z = self.gate_slice(open_, 0), self.gate_slice(open_, 1)
+        r = self.gate_slice(open_, 0)
+        z = self.gate_slice(open_, 1)
         n = add(
             self.ctx,
             self.gate_slice(inputs, 2),

@@ -22,7 +22,8 @@ def inner(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
     """sum over the last axis of both: tensordot(self, other, [-1], [-1])"""
     if not ctx.rank(x) or not ctx.rank(other):
         return combine(ctx, "PROD", x, other)
-    return contract(ctx, x, other, [ctx.rank(x) - 1], [ctx.rank(other) - 1])
+    last, other_last = ctx.rank(x) - 1, ctx.rank(other) - 1
+    return contract(ctx, x, other, [last], [other_last])
 
 
 @converter(
@@ -46,7 +47,8 @@ def contract(
     ctx: ConversionContext, a: Tensor, b: Tensor, dims_a: list[int], dims_b: list[int]
 ) -> ITensor:
     """Reshape both operands to matrices with the contracted axes innermost; one matrix product."""
-    whole_a, whole_b = ctx.tensor(a), ctx.tensor(b)
+    whole_a = ctx.tensor(a)
+    whole_b = ctx.tensor(b)
     a = _summed(ctx, whole_a, whole_b, dims_a, dims_b)
     b = _summed(ctx, whole_b, whole_a, dims_b, dims_a)
     free_a = [axis for axis in range(ctx.rank(a)) if axis not in dims_a]
@@ -64,8 +66,10 @@ def _summed(
     ctx: ConversionContext, x: Tensor, other: Tensor, own: list[int], others: list[int]
 ) -> Any:
     """If the other axis of a pair has size 1 it broadcasts: this axis is summed first."""
-    pairs = zip(own, others, strict=True)
-    axes = [i for i, j in pairs if other.shape[j] == 1 and x.shape[i] != 1]
+    axes = []
+    for axis, other_axis in zip(own, others, strict=True):
+        if other.shape[other_axis] == 1 and x.shape[axis] != 1:
+            axes.append(axis)
     return total(ctx, x, axes, keep=True)
 
 
@@ -76,7 +80,8 @@ def _matrix(
     sizes = [
         ctx.product([ctx.size(x, axis) for axis in axes]) for axes in (rows, columns)
     ]
-    x = x if order == sorted(order) else ctx.permute(x, order)
+    if order != sorted(order):
+        x = ctx.permute(x, order)
     return x if len(rows) == len(columns) == 1 else ctx.reshape(x, sizes)
 
 
@@ -110,13 +115,14 @@ def linalg_cross(ctx: ConversionContext, x: Tensor, other: Tensor, dim: int) -> 
     """a x b along an axis of size 3: a[1,2,0] * b[2,0,1] - a[2,0,1] * b[1,2,0]"""
     x, other = ctx.broadcast(x, other)
     axis = ctx.axis(x, dim)
-    (a1, a2), (b1, b2) = (
-        [_rolled(ctx, t, axis, order) for order in ((1, 2, 0), (2, 0, 1))]
-        for t in (x, other)
-    )
-    return combine(
-        ctx, "SUB", combine(ctx, "PROD", a1, b2), combine(ctx, "PROD", a2, b1)
-    )
+    up, down = (1, 2, 0), (2, 0, 1)
+    a1 = _rolled(ctx, x, axis, up)
+    a2 = _rolled(ctx, x, axis, down)
+    b1 = _rolled(ctx, other, axis, up)
+    b2 = _rolled(ctx, other, axis, down)
+    left = combine(ctx, "PROD", a1, b2)
+    right = combine(ctx, "PROD", a2, b1)
+    return combine(ctx, "SUB", left, right)
 
 
 @converter(
@@ -175,7 +181,10 @@ def bilinear(
     sizes = [*ctx.sizes(x)[:-1], features]
     rows = ctx.reshape(x, [ctx.product(sizes[:-1]), x.shape[-1]])
     others = ctx.reshape(input2, [ctx.product(sizes[:-1]), input2.shape[-1]])
-    left = matmul(ctx, ctx.unsqueeze(rows, [0]), ctx.tensor(weight))  # out, rows, in2
+    rows = ctx.unsqueeze(rows, [0])
+    left = matmul(ctx, rows, ctx.tensor(weight))  # out, rows, in2
     terms = total(ctx, ctx.elementwise("PROD", left, ctx.unsqueeze(others, [0])), [2])
     result = ctx.reshape(ctx.permute(terms, [1, 0]), sizes)
-    return result if bias is None else add(ctx, result, bias)
+    if bias is None:
+        return result
+    return add(ctx, result, bias)

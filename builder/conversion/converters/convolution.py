@@ -139,7 +139,8 @@ def _schema(axes: int) -> str:
 
 def _padded_by_name(axes: int) -> str:
     """The schema of a convolution with padding="same" or "valid"."""
-    ones, of = _SIZES[axes], f"SymInt[{axes}]"
+    ones = _SIZES[axes]
+    of = f"SymInt[{axes}]"
     return (
         f'aten::conv{axes}d.padding{_HEAD}{of} stride={ones}, str padding="valid", {of}'
         f" dilation={ones}, SymInt groups=1) -> Tensor"
@@ -402,17 +403,8 @@ def _add(
     """Add the layer. A static kernel or bias is passed as weights, a dynamic one as an input."""
     dtype = ctx.dtype(x)
     shape = with_unit(list(weight.shape[2:]), 1)
-    kernel = (
-        ctx.weights.of(weight.to(dtype))
-        if isinstance(weight, torch.Tensor)
-        else trt.Weights()
-    )
-    constant_bias = bias is None or isinstance(bias, torch.Tensor)
-    offsets = (
-        ctx.weights.of(bias.to(dtype))
-        if isinstance(bias, torch.Tensor)
-        else trt.Weights()
-    )
+    kernel = _weights(ctx, weight, dtype)
+    offsets = _weights(ctx, bias, dtype)
     layer = method(x, maps, trt.Dims(shape), kernel, offsets)
     layer.stride_nd = trt.Dims(with_unit(window.stride, 1))
     layer.pre_padding = trt.Dims(with_unit(window.before, 0))
@@ -420,9 +412,15 @@ def _add(
     layer.dilation_nd = trt.Dims(with_unit(window.dilation, 1))
     layer.num_groups = window.groups
     if not isinstance(weight, torch.Tensor):
-        layer.set_input(
-            1, ctx.unsqueeze(weight, [3]) if ctx.rank(weight) == 3 else weight
-        )
-    if not constant_bias:
+        is_1d = ctx.rank(weight) == 3
+        layer.set_input(1, ctx.unsqueeze(weight, [3]) if is_1d else weight)
+    if bias is not None and not isinstance(bias, torch.Tensor):
         layer.set_input(2, bias)
     return layer
+
+
+def _weights(ctx: ConversionContext, value: Tensor | None, dtype: torch.dtype) -> Any:
+    """A constant as weights. No weights for None and for a tensor that the network computes."""
+    if isinstance(value, torch.Tensor):
+        return ctx.weights.of(value.to(dtype))
+    return trt.Weights()

@@ -93,4 +93,6 @@ def dequantize(ctx: ConversionContext, x: Tensor) -> Any:
     """Returns its input, which the quantization before it has already rounded; the values of a
     quantized constant
     """
-    return x.dequantize() if isinstance(x, torch.Tensor) and x.is_quantized else x
+    if isinstance(x, torch.Tensor) and x.is_quantized:
+        return x.dequantize()
+    return x

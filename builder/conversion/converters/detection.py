@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -104,48 +105,43 @@ def roi_align(
     """The mean of ratio x ratio bilinear samples in each cell of each box (image, x1, y1, x2,
     y2)
     """
-    image = ctx.cast(_column(ctx, rois, 0), torch.int32)
-    images = ctx.net.add_gather(x, ctx.squeeze(image, [1]), 0).get_output(0)
-    ctx.set_sizes(images, [ctx.expr(rois, 0), *ctx.exprs(x)[1:]])
+    sampling = _Sampling(spatial_scale, sampling_ratio, aligned)
+    images = _images(ctx, x, rois)
     ys, inside_y = _sample_positions(
-        ctx,
-        rois,
-        (2, 4),
-        spatial_scale,
-        pooled_height,
-        sampling_ratio,
-        aligned,
-        ctx.size(x, 2),
+        ctx, rois, (2, 4), sampling, pooled_height, ctx.size(x, 2)
     )
     xs, inside_x = _sample_positions(
-        ctx,
-        rois,
-        (1, 3),
-        spatial_scale,
-        pooled_width,
-        sampling_ratio,
-        aligned,
-        ctx.size(x, 3),
+        ctx, rois, (1, 3), sampling, pooled_width, ctx.size(x, 3)
     )
     boxes = ctx.size(rois, 0)
     grid = [boxes, pooled_height * sampling_ratio, pooled_width * sampling_ratio]
     samples = _sampled(ctx, images, xs, ys, grid)
-    inside = ctx.elementwise(
-        "AND", ctx.unsqueeze(inside_y, [1, 3]), ctx.unsqueeze(inside_x, [1, 2])
-    )
+    inside_y = ctx.unsqueeze(inside_y, [1, 3])
+    inside_x = ctx.unsqueeze(inside_x, [1, 2])
+    inside = ctx.elementwise("AND", inside_y, inside_x)
     samples = choose(ctx, inside, samples, 0.0, ctx.dtype(x))
-    cells = ctx.reshape(
-        samples,
-        [
-            boxes,
-            x.shape[1],
-            pooled_height,
-            sampling_ratio,
-            pooled_width,
-            sampling_ratio,
-        ],
-    )
+    rows = pooled_height, sampling_ratio
+    columns = pooled_width, sampling_ratio
+    cells = ctx.reshape(samples, [boxes, x.shape[1], *rows, *columns])
     return reduce(ctx, "AVG", cells, [3, 5], False)
+
+
+@dataclass(frozen=True)
+class _Sampling:
+    """The scale of the boxes, the samples of a cell along one axis, and whether pixels are shifted
+    by a half.
+    """
+
+    scale: float
+    ratio: int
+    aligned: bool
+
+
+def _images(ctx: ConversionContext, x: ITensor, rois: ITensor) -> ITensor:
+    """The image of each box."""
+    image = ctx.cast(_column(ctx, rois, 0), torch.int32)
+    images = ctx.net.add_gather(x, ctx.squeeze(image, [1]), 0).get_output(0)
+    return ctx.set_sizes(images, [ctx.expr(rois, 0), *ctx.exprs(x)[1:]])
 
 
 def _sampled(
@@ -159,7 +155,8 @@ def _sampled(
     layer = ctx.net.add_grid_sample(images, ctx.concatenate([columns, rows], 3))
     if layer is None:
         raise Unconvertible("this TensorRT has no grid sample")
-    layer.sample_mode, layer.align_corners = trt.SampleMode.CLAMP, True
+    layer.sample_mode = trt.SampleMode.CLAMP
+    layer.align_corners = True
     boxes, height, width = grid
     return ctx.set_sizes(layer.get_output(0), [boxes, images.shape[1], height, width])
 
@@ -176,10 +173,8 @@ def _sample_positions(
     ctx: ConversionContext,
     rois: ITensor,
     columns: tuple[int, int],
-    scale: float,
+    sampling: _Sampling,
     cells: int,
-    ratio: int,
-    aligned: bool,
     length: Size,
 ) -> tuple[Any, Any]:
     """The sample positions of one axis, [boxes, cells * ratio], in grid sampling's range -1 to 1,
@@ -188,21 +183,22 @@ def _sample_positions(
     Source: torchvision's roi_align_common.h: samples more than one pixel outside have weight 0,
     nearer ones are clamped.
     """
-    shift = 0.5 if aligned else 0.0
-    start, end = (
-        combine(ctx, "SUB", combine(ctx, "PROD", _column(ctx, rois, c), scale), shift)
-        for c in columns
-    )
+    shift = 0.5 if sampling.aligned else 0.0
+    ends = []
+    for column in columns:
+        scaled = combine(ctx, "PROD", _column(ctx, rois, column), sampling.scale)
+        ends.append(combine(ctx, "SUB", scaled, shift))
+    start, end = ends
     extent = combine(ctx, "SUB", end, start)
-    extent = extent if aligned else combine(ctx, "MAX", extent, 1.0)
-    steps = (torch.arange(cells * ratio, dtype=torch.float32) + 0.5) / (cells * ratio)
-    at = combine(
-        ctx, "SUM", start, combine(ctx, "PROD", extent, steps[None].to(ctx.dtype(rois)))
-    )
+    if not sampling.aligned:
+        extent = combine(ctx, "MAX", extent, 1.0)
+    count = cells * sampling.ratio
+    steps = (torch.arange(count, dtype=torch.float32) + 0.5) / count
+    offsets = combine(ctx, "PROD", extent, steps[None].to(ctx.dtype(rois)))
+    at = combine(ctx, "SUM", start, offsets)
     below = comparison(ctx, "LESS", True, at, -1.0)
     above = comparison(ctx, "GREATER", True, at, length)
     last = ctx.arithmetic("max", ctx.arithmetic("sub", length, 1), 1)
-    grid = combine(
-        ctx, "SUB", combine(ctx, "DIV", combine(ctx, "PROD", at, 2.0), last), 1.0
-    )
+    share = combine(ctx, "DIV", combine(ctx, "PROD", at, 2.0), last)
+    grid = combine(ctx, "SUB", share, 1.0)
     return grid, ctx.elementwise("AND", below, above)

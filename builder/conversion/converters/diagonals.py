@@ -25,7 +25,8 @@ def matrix_last(
     ctx: ConversionContext, x: ITensor, first: int, second: int
 ) -> tuple[Any, list[int]]:
     """x with two axes moved to the end, and the permutation that restores the order."""
-    first, second = ctx.axis(x, first), ctx.axis(x, second)
+    first = ctx.axis(x, first)
+    second = ctx.axis(x, second)
     order = [
         *(axis for axis in range(ctx.rank(x)) if axis not in (first, second)),
         first,
@@ -146,7 +147,8 @@ def _selected(
     engine returned finite numbers for a select with an expanded -inf.)
     """
     if ctx.rank(x) == 2:
-        a, b = _splat(ctx, a), _splat(ctx, b)
+        a = _splat(ctx, a)
+        b = _splat(ctx, b)
     result = ctx.net.add_select(mask, a, b).get_output(0)
     return alike(ctx, x, result)
 
@@ -179,7 +181,8 @@ def block_diag(ctx: ConversionContext, tensors: list[ITensor]) -> ITensor:
     width: Size = 0
     for matrix in matrices:
         width = ctx.arithmetic("add", width, ctx.size(matrix, 1))
-    rows, left = [], 0
+    rows = []
+    left = 0
     for matrix in matrices:
         own = ctx.size(matrix, 1)
         right = ctx.arithmetic("sub", ctx.arithmetic("sub", width, left), own)

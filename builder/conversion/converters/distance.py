@@ -27,7 +27,9 @@ def cosine_similarity(
 def _cosine(
     ctx: ConversionContext, x1: ITensor, x2: ITensor, dim: int, eps: float
 ) -> ITensor:
-    axes = [ctx.axis(x1, dim)] if ctx.rank(x1) else []
+    axes = []
+    if ctx.rank(x1):
+        axes = [ctx.axis(x1, dim)]
     x1, x2 = as_long(ctx, x1, x2, axes), as_long(ctx, x2, x1, axes)
     units = []
     for x in (x1, x2):
@@ -44,7 +46,8 @@ def as_long(
     """
     sizes: list[Any] = [-1] * ctx.rank(x)
     for axis in axes:
-        own, wanted = ctx.size(x, axis), ctx.size(other, axis)
+        own = ctx.size(x, axis)
+        wanted = ctx.size(other, axis)
         sizes[axis] = own if same(own, wanted) else ctx.arithmetic("max", own, wanted)
     return ctx.expand(x, sizes)
 

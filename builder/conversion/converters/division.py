@@ -41,7 +41,8 @@ def divide(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
 def true_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     """x / other in the dtype that they promote to, float32 for integers."""
     dtype = ctx.promoted(x, other)
-    dtype = dtype if dtype.is_floating_point else torch.float32
+    if not dtype.is_floating_point:
+        dtype = torch.float32
     computed = arithmetic_dtype("DIV", dtype, (x, other))
     return ctx.cast(
         ctx.elementwise("DIV", *ctx.operands(x, other, dtype=computed)), dtype
@@ -98,9 +99,8 @@ def fmod(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     if not dtype.is_floating_point:
         return remainder_of(ctx, x, other, truncated_quotient(ctx, x, other))
     a, b = ctx.operands(x, rounded(other, dtype), dtype=torch.float32)
-    sizes = [
-        ctx.unary("ABS", t) for t in (a, b)
-    ]  # the remainder of the absolute values, with the sign of self
+    # the remainder of the absolute values, with the sign of self
+    sizes = [ctx.unary("ABS", t) for t in (a, b)]
     return ctx.cast(
         ctx.elementwise("PROD", floored(ctx, *sizes)[1], ctx.unary("SIGN", a)), dtype
     )
@@ -180,9 +180,8 @@ def _past_infinity(
 ) -> ITensor:
     """The remainder `found`, and that of infinite divisors: a, or NaN where a is infinite."""
     infinite = equal(ctx, ctx.unary("ABS", b), torch.inf)
-    nothing = ctx.elementwise(
-        "PROD", a, ctx.like_scalar(a, 0.0)
-    )  # NaN where a is infinite
+    # NaN where a is infinite
+    nothing = ctx.elementwise("PROD", a, ctx.like_scalar(a, 0.0))
     return choose(ctx, infinite, ctx.elementwise("SUM", a, nothing), found)
 
 

@@ -136,7 +136,9 @@ def _contract(
         kept = result if is_last else needed
         x = _pair(ctx, (x, term), (y, other), kept)
         term = kept
-    return _layer(ctx, [(x, term)], result) if term != result else x
+    if term != result:
+        return _layer(ctx, [(x, term)], result)
+    return x
 
 
 def _pair(ctx: ConversionContext, x: Operand, y: Operand, result: str) -> ITensor:

@@ -131,7 +131,8 @@ def atan2(ctx: ConversionContext, y: Tensor, /, other: Tensor) -> ITensor:
     y, other = ctx.operands(
         y, other, dtype=dtype if dtype.is_floating_point else torch.float32
     )
-    height, width = ctx.unary("ABS", y), ctx.unary("ABS", other)
+    height = ctx.unary("ABS", y)
+    width = ctx.unary("ABS", other)
     # |y| = |x| is 45 degrees, also for inf/inf; for two zeros it is 0
     ratio = choose(
         ctx,

@@ -73,8 +73,9 @@ def _put_masked(
         )
     first = next(i for i, index in enumerate(indices) if index is not None)
     mask = indices[first]
-    behind = ctx.rank(x) - first - ctx.rank(mask)
-    wide = ctx.unsqueeze(mask, list(range(ctx.rank(mask), ctx.rank(mask) + behind)))
+    rank = ctx.rank(mask)
+    behind = ctx.rank(x) - first - rank
+    wide = ctx.unsqueeze(mask, list(range(rank, rank + behind)))
     own = ctx.rank(values) - behind
     if own > 0 and values.shape[own - 1] != 1:
         if first:
@@ -130,7 +131,9 @@ def _put_at(
     for size in sizes[: len(axes)]:
         volume = ctx.arithmetic("mul", volume, size)
     several = len(axes) > 1
-    rows = ctx.reshape(front, [volume, *sizes[len(axes) :]]) if several else front
+    rows = front
+    if several:
+        rows = ctx.reshape(front, [volume, *sizes[len(axes) :]])
     index = as_index(
         ctx, linear_index(ctx, [positions[a] for a in axes], sizes[: len(axes)])
     )
@@ -153,7 +156,9 @@ def _values_in_front(
     picked = ctx.sizes(index)
     rest = [ctx.size(x, a) for a in others]
     adjacent = axes == list(range(axes[0], axes[-1] + 1))
-    before = sum(axis < axes[0] for axis in others) if adjacent else 0
+    before = 0
+    if adjacent:
+        before = sum(axis < axes[0] for axis in others)
     sizes = [*rest[:before], *picked, *rest[before:]]
     values = ctx.expand(ctx.tensor(values, ctx.dtype(x)), sizes)
     behind = before + len(picked)
@@ -187,7 +192,8 @@ def masked_scatter(
 ) -> ITensor:
     """self with the true positions of mask filled by the values of source, in order"""
     sizes = broadcast_sizes(ctx, [x, mask])
-    whole, mask = ctx.expand(x, sizes), ctx.expand(mask, sizes)
+    whole = ctx.expand(x, sizes)
+    mask = ctx.expand(mask, sizes)
     row = count_before(ctx, mask)
     flat = ctx.reshape(source, [-1])
     last = ctx.arithmetic("sub", ctx.size(flat, 0), 1)
@@ -229,8 +235,10 @@ def _one_position_written(
     """x with src, of size 1 along the axis, at a position that changes between iterations of a
     loop. TensorRT cannot slice there, so elements are selected.
     """
-    here = comparison(ctx, "EQUAL", False, iota(ctx, ctx.size(x, axis)), position)
-    chosen = choose(ctx, along_axis(ctx, here, axis, ctx.rank(x)), src, x, ctx.dtype(x))
+    numbers = iota(ctx, ctx.size(x, axis))
+    here = comparison(ctx, "EQUAL", False, numbers, position)
+    column = along_axis(ctx, here, axis, ctx.rank(x))
+    chosen = choose(ctx, column, src, x, ctx.dtype(x))
     return ctx.copy_sizes(x, chosen)
 
 

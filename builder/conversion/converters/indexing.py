@@ -55,7 +55,8 @@ def index_select(
     """The values at a vector of indices along one axis; a 0-d tensor has only itself."""
     if ctx.rank(x) == 0:
         return x
-    index = index if ctx.rank(index) else ctx.reshape(as_index(ctx, index), [1])
+    if not ctx.rank(index):
+        index = ctx.reshape(as_index(ctx, index), [1])
     return gathered(ctx, x, index, ctx.axis(x, dim))
 
 
@@ -97,7 +98,9 @@ def _gather_zero_dim(
 
 
 def _one_axis(ctx: ConversionContext, x: ITensor) -> ITensor:
-    return x if ctx.rank(x) else ctx.reshape(x, [1])
+    if ctx.rank(x):
+        return x
+    return ctx.reshape(x, [1])
 
 
 def element_gathered(
@@ -142,17 +145,16 @@ def take_along_dim(
         return take(ctx, x, ctx.reshape(as_index(ctx, indices), [-1]))
     axis = ctx.axis(x, dim)
     index = as_index(ctx, from_the_front(ctx, indices, ctx.size(x, axis)))
-    own, requested = ctx.sizes(x), ctx.sizes(index)
+    own = ctx.sizes(x)
+    requested = ctx.sizes(index)
     if own[axis] == requested[axis]:
         both = broadcast_sizes(ctx, [x, index])
     else:
         both = _other_axes(ctx, own, requested, axis)
-    return element_gathered(
-        ctx,
-        ctx.expand(x, [*both[:axis], own[axis], *both[axis + 1 :]]),
-        ctx.expand(index, [*both[:axis], requested[axis], *both[axis + 1 :]]),
-        axis,
-    )
+    before, after = both[:axis], both[axis + 1 :]
+    x = ctx.expand(x, [*before, own[axis], *after])
+    index = ctx.expand(index, [*before, requested[axis], *after])
+    return element_gathered(ctx, x, index, axis)
 
 
 def _other_axes(
@@ -238,7 +240,8 @@ def _gather_several(
     flat = linear_index(
         ctx, [indexers[axis] for axis in axes], [sizes[axis] for axis in axes]
     )
-    first, last = axes[0], axes[-1]
+    first = axes[0]
+    last = axes[-1]
     volume = ctx.product([sizes[axis] for axis in axes])
     merged = ctx.reshape(x, [*sizes[:first], volume, *sizes[last + 1 :]])
     return gathered(ctx, merged, flat, first)

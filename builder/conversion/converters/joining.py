@@ -22,7 +22,9 @@ def joined(ctx: ConversionContext, tensors: Sequence[Tensor], axis: int) -> ITen
         *((ctx.dtype(t), "dimensioned" if ctx.rank(t) else "zero-dim") for t in tensors)
     )
     parts = [ctx.tensor(t, dtype) for t in tensors]
-    return parts[0] if len(parts) == 1 else ctx.concatenate(parts, axis)
+    if len(parts) == 1:
+        return parts[0]
+    return ctx.concatenate(parts, axis)
 
 
 def _cat(ctx: ConversionContext, tensors: list[Tensor], dim: int) -> ITensor:

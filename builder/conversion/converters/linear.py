@@ -24,7 +24,9 @@ def linear(
 ) -> ITensor:
     """input @ weight.T + bias; a weight of rank 1 is a vector, as in torch.nn.functional.linear"""
     product = matmul(ctx, x, weight, transpose_b=ctx.rank(weight) == 2)
-    return product if bias is None else add(ctx, product, bias)
+    if bias is None:
+        return product
+    return add(ctx, product, bias)
 
 
 def add(ctx: ConversionContext, a: ITensor, b: Tensor) -> ITensor:
@@ -36,9 +38,8 @@ def scaled(ctx: ConversionContext, x: Tensor, factor: Scalar) -> Any:
     """x * factor in the dtype of x; no layer for 1."""
     if not isinstance(factor, DynamicScalar) and factor == 1:
         return x
-    if ctx.dtype(x) == torch.bool and not isinstance(
-        factor, DynamicScalar
-    ):  # as PyTorch: logical
+    if ctx.dtype(x) == torch.bool and not isinstance(factor, DynamicScalar):
+        # as PyTorch: logical
         if factor:
             return x
         return ctx.elementwise(
@@ -93,7 +94,9 @@ def _layer(ctx: ConversionContext, a: Tensor, b: Tensor, transpose_b: bool) -> I
     if ctx.rank(b) == 1:
         op_b = vector
     vectors = ctx.rank(a) == 1 and ctx.rank(b) == 1
-    rank = 1 if vectors else max(ctx.rank(a), ctx.rank(b))
+    rank = 1
+    if not vectors:
+        rank = max(ctx.rank(a), ctx.rank(b))
     a = ctx.at_rank(a, rank - (op_a == vector and not vectors))
     b = ctx.at_rank(b, rank - (op_b == vector and not vectors))
     result = ctx.net.add_matrix_multiply(a, op_a, b, op_b).get_output(0)
@@ -130,13 +133,17 @@ def _integer_product(
     only floating-point matrices.
     """
     computed = computed_in(dtype)
-    left, right = ctx.tensor(a), ctx.tensor(b)
-    a_vector, b_vector = ctx.rank(a) == 1, ctx.rank(b) == 1
+    left = ctx.tensor(a)
+    right = ctx.tensor(b)
+    a_vector = ctx.rank(a) == 1
+    b_vector = ctx.rank(b) == 1
     if transpose_b:
         rank = ctx.rank(b)
         right = ctx.permute(right, [*range(rank - 2), rank - 1, rank - 2])
-    left = ctx.unsqueeze(left, [0]) if a_vector else left
-    right = ctx.unsqueeze(right, [1]) if b_vector else right
+    if a_vector:
+        left = ctx.unsqueeze(left, [0])
+    if b_vector:
+        right = ctx.unsqueeze(right, [1])
     left = ctx.unsqueeze(left, [ctx.rank(left)])
     right = ctx.unsqueeze(right, [ctx.rank(right) - 2])
     terms = ctx.elementwise("PROD", *ctx.operands(left, right, dtype=computed))
@@ -192,7 +199,8 @@ def _register_added(schema: str) -> None:
     ) -> Any:
         """beta * self + alpha * (a @ b); a beta of 0 ignores self, NaN or not"""
         result = outer_product(ctx, a, b) if name == "addr" else matmul(ctx, a, b)
-        result = total(ctx, result, [0]) if name == "addbmm" else result
+        if name == "addbmm":
+            result = total(ctx, result, [0])
         result = scaled(ctx, result, alpha)
         if not isinstance(beta, DynamicScalar) and beta == 0:
             return result

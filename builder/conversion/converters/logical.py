@@ -90,8 +90,10 @@ def by_bits(
     ctx: ConversionContext, operation: str, a: ITensor, b: ITensor, dtype: torch.dtype
 ) -> ITensor:
     """Split integers into an axis of bits, combine these, and sum them with their weights."""
-    rank, carrier = ctx.rank(a), dtypes.carrier(dtype)
-    left, right = (bits(ctx, ctx.unsqueeze(t, [rank]), carrier) for t in (a, b))
+    rank = ctx.rank(a)
+    carrier = dtypes.carrier(dtype)
+    left = bits(ctx, ctx.unsqueeze(a, [rank]), carrier)
+    right = bits(ctx, ctx.unsqueeze(b, [rank]), carrier)
     both = ctx.elementwise(operation, left, right)
     weights = ctx.constant(bit_weights(carrier).reshape([1] * rank + [-1]))
     weighed = ctx.elementwise("PROD", ctx.cast(both, carrier), weights)
@@ -109,9 +111,8 @@ def bits(ctx: ConversionContext, x: ITensor, carrier: torch.dtype) -> ITensor:
     """Bit i along the last axis (of size 1): floor(x / 2^i) is odd; the last one is the sign."""
     rank = ctx.rank(x)
     positions = bit_weights(carrier)
-    positions[-1] = positions[
-        -2
-    ]  # 2^31 is not an int32: its bit is the sign of the quotient by 2^30
+    # 2^31 is not an int32: its bit is the sign of the quotient by 2^30
+    positions[-1] = positions[-2]
     last_axis = [1] * (rank - 1) + [-1]
     shifted = ctx.elementwise(
         "FLOOR_DIV", x, ctx.constant(positions.reshape(last_axis))

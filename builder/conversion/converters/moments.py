@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from builder.conversion import scalars
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.casting import in_dtype
-from builder.conversion.converters.reduction import Axes, over
+from builder.conversion.converters.reduction import Axes, axes_of, over
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.layers import (
     choose,
@@ -30,7 +31,7 @@ RESULTS = {
 }
 
 
-def _register(name: str, returns: str) -> None:
+def _computation(name: str) -> Callable[..., Any]:
     @half_as_float32
     def results(
         ctx: ConversionContext,
@@ -39,11 +40,19 @@ def _register(name: str, returns: str) -> None:
         correction: Number | None,
         keepdim: bool,
     ) -> Any:
-        spread, mean = moments(
-            ctx, x, dim, 1 if correction is None else correction, keepdim
-        )
-        spread = ctx.unary("SQRT", spread) if name.startswith("std") else spread
-        return (spread, mean) if name.endswith("mean") else spread
+        by = 1 if correction is None else correction
+        spread, mean = moments(ctx, x, dim, by, keepdim)
+        if name.startswith("std"):
+            spread = ctx.unary("SQRT", spread)
+        if name.endswith("mean"):
+            return (spread, mean)
+        return spread
+
+    return results
+
+
+def _register(name: str, returns: str) -> None:
+    results = _computation(name)
 
     @converter(f"aten::{name}(Tensor self, bool unbiased=True) -> {returns}")
     def of_all(ctx: ConversionContext, x: ITensor, unbiased: bool) -> Any:
@@ -82,19 +91,15 @@ def moments(
     """Variance (sum of squared differences from the mean over n - correction, in two passes) and
     mean.
     """
-    axes = ctx.axes(x, dim) if ctx.rank(x) else []
+    axes = axes_of(ctx, x, dim)
     mean = reduce(ctx, "AVG", x, axes, True)
     centered = combine(ctx, "SUB", x, mean)
     squares = combine(ctx, "PROD", centered, centered)
     if correction == 0:
         variance = reduce(ctx, "AVG", squares, axes, keepdim)
     else:
-        variance = combine(
-            ctx,
-            "DIV",
-            reduce(ctx, "SUM", squares, axes, keepdim),
-            degrees(ctx, x, axes, correction),
-        )
+        total = reduce(ctx, "SUM", squares, axes, keepdim)
+        variance = combine(ctx, "DIV", total, degrees(ctx, x, axes, correction))
     return variance, mean if keepdim else ctx.squeeze(mean, axes)
 
 
@@ -305,4 +310,6 @@ def matrix_norm(
     # the maximum of no elements is -inf, the norm of no elements 0
     if ctx.size(sums, other) == 0 and order > 0:
         result = combine(ctx, "MAX", result, 0.0)
-    return result if keepdim else ctx.squeeze(result, axes)
+    if keepdim:
+        return result
+    return ctx.squeeze(result, axes)

@@ -113,7 +113,8 @@ def scaled(
     """x * scale + shift for each channel (axis 1): one IScaleLayer, which requires two axes after
     the channel axis.
     """
-    dtype, rank = ctx.dtype(x), ctx.rank(x)
+    dtype = ctx.dtype(x)
+    rank = ctx.rank(x)
     if rank not in (4, 5):
         shape = [-1] + [1] * (rank - 2)
         product = combine(ctx, "PROD", x, scale.to(dtype).reshape(shape))
@@ -198,7 +199,8 @@ def normalized(
         result = standardized(ctx, x, axes, eps)[0]
         for operation, t in (("PROD", weight), ("SUM", bias)):
             if t is not None:
-                t = per_channel(ctx, t, x, at) if at >= 0 else t
+                if at >= 0:
+                    t = per_channel(ctx, t, x, at)
                 result = combine(ctx, operation, result, t)
         return result
     return normalization_layer(ctx, x, coefficients[0], coefficients[1], axes, eps)
@@ -206,16 +208,21 @@ def normalized(
 
 def coefficient(ctx: ConversionContext, t: Coefficient, x: ITensor, at: int) -> Any:
     """The weight or bias as an ITensor of x's rank and dtype; None if it has another dtype."""
-    dtype, rank = ctx.dtype(x), ctx.rank(x)
+    dtype = ctx.dtype(x)
+    rank = ctx.rank(x)
     if t is None:
         return None
     if not isinstance(t, torch.Tensor):
         if ctx.dtype(t) != dtype:
             return None
-        return ctx.at_rank(per_channel(ctx, t, x, at) if at >= 0 else t, rank)
-    shaped = t.reshape([-1] + [1] * (rank - at - 1)) if at >= 0 else t
-    leading = [1] * (rank - shaped.dim())
-    return ctx.constant(shaped.to(dtype).reshape([*leading, *shaped.shape]))
+        if at >= 0:
+            t = per_channel(ctx, t, x, at)
+        return ctx.at_rank(t, rank)
+    if at >= 0:
+        trailing = [1] * (rank - at - 1)
+        t = t.reshape([-1, *trailing])
+    leading = [1] * (rank - t.dim())
+    return ctx.constant(t.to(dtype).reshape([*leading, *t.shape]))
 
 
 def normalization_layer(
@@ -256,8 +263,10 @@ def layer_norm(
     axes = list(range(ctx.rank(x) - len(normalized_shape), ctx.rank(x)))
     static = [size for size in normalized_shape if isinstance(size, int)]
     if len(static) == len(normalized_shape):
-        weight = torch.ones(static) if weight is None else weight
-        bias = torch.zeros(static) if bias is None else bias
+        if weight is None:
+            weight = torch.ones(static)
+        if bias is None:
+            bias = torch.zeros(static)
     return normalized(ctx, x, axes, weight, bias, -1, eps)
 
 
@@ -278,7 +287,8 @@ def native_layer_norm(
     axes = list(range(ctx.rank(x) - len(normalized_shape), ctx.rank(x)))
     result, mean, inverse = standardized(ctx, x, axes, eps)
     for operation, t in (("PROD", weight), ("SUM", bias)):
-        result = result if t is None else combine(ctx, operation, result, t)
+        if t is not None:
+            result = combine(ctx, operation, result, t)
     return result, mean, inverse
 
 
@@ -345,7 +355,8 @@ def rms_norm(
         ),
     )
     result = combine(ctx, "DIV", wide, root)
-    result = result if weight is None else combine(ctx, "PROD", result, weight)
+    if weight is not None:
+        result = combine(ctx, "PROD", result, weight)
     return ctx.cast(result, dtype if weight is None else ctx.promoted(x, weight))
 
 
@@ -356,7 +367,9 @@ def rms_norm(
 def weight_norm(ctx: ConversionContext, v: Tensor, g: Tensor, dim: int) -> ITensor:
     """v g / |v|, the norm over every axis but `dim` (over all where dim is -1)"""
     v = ctx.tensor(v)
-    kept = None if dim == -1 else ctx.axis(v, dim)
+    kept = None
+    if dim != -1:
+        kept = ctx.axis(v, dim)
     axes = [axis for axis in range(ctx.rank(v)) if axis != kept]
     wide = accumulated(ctx, v)
     norm = ctx.unary(

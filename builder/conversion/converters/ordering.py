@@ -53,7 +53,9 @@ def within_limit(count: Any) -> Predicate:
 
 def _length(ctx: ConversionContext, arguments: SimpleNamespace) -> Size:
     x = arguments.self
-    return ctx.size(x, arguments.dim) if ctx.rank(x) else 1
+    if ctx.rank(x):
+        return ctx.size(x, arguments.dim)
+    return 1
 
 
 def best(
@@ -75,8 +77,11 @@ def best(
     if k == 0:  # some versions require k > 0
         none = sliced(ctx, x, axis, 0, 0)
         return none, ctx.cast(none, torch.int64)
-    x = ctx.cast(x, torch.int32) if dtype == torch.bool else x
-    select = _layer if ctx.capabilities.takes("TOPK", x.dtype.name) else _of_integers
+    if dtype == torch.bool:
+        x = ctx.cast(x, torch.int32)
+    select = _of_integers
+    if ctx.capabilities.takes("TOPK", x.dtype.name):
+        select = _layer
     values, positions = select(ctx, x, k, axis, largest)
     sizes = [k if a == axis else size for a, size in enumerate(ctx.sizes(x))]
     ctx.remember_dtype(values, computed_in(dtype))
@@ -121,10 +126,9 @@ def _ranks(ctx: ConversionContext, x: ITensor, axis: int, largest: bool) -> ITen
             f"this TensorRT sorts only floats; integers are supported up to {RANKED_AT_MOST} "
             "elements"
         )
-    own, other = (
-        ctx.unsqueeze(x, [axis + 1]),
-        ctx.unsqueeze(x, [axis]),
-    )  # [..., i, j, ...]
+    # [..., i, j, ...]
+    own = ctx.unsqueeze(x, [axis + 1])
+    other = ctx.unsqueeze(x, [axis])
     position = iota(ctx, length, torch.int32)
     i, j = (
         ctx.reshape(position, [length if a == index else 1 for a in range(last + 1)])

@@ -65,7 +65,8 @@ def pack(
     ctx: ConversionContext, x: ITensor, lengths: Tensor, batch_first: bool
 ) -> tuple[Rows, BatchSizes]:
     """The padded tensor and the lengths, instead of the packed data and batch sizes"""
-    x = ctx.permute(x, [1, 0, *range(2, ctx.rank(x))]) if batch_first else x
+    if batch_first:
+        x = ctx.permute(x, [1, 0, *range(2, ctx.rank(x))])
     extent = Lengths(ctx, lengths, ctx.size(x, 0), ctx.size(x, 1))
     return Rows(x, extent), BatchSizes(extent)
 
@@ -99,6 +100,14 @@ def pad(
     return (ctx.permute(x, [1, 0, *range(2, rank)]) if batch_first else x), lengths
 
 
+def _require_features(ctx: ConversionContext, padded: ITensor) -> None:
+    rank = ctx.rank(padded)
+    if rank != 3:
+        raise Unconvertible(
+            f"packed data of rank {rank - 1}; a recurrent layer takes rows of features"
+        )
+
+
 def _register(name: str, kind: Kind) -> None:
     @converter(
         f"aten::{name}.data({_ARGUMENTS.format(kind.hx)} -> {tensors(1 + kind.states)}",
@@ -116,20 +125,15 @@ def _register(name: str, kind: Kind) -> None:
         num_layers: int,
         bidirectional: bool,
     ) -> Any:
-        if ctx.rank(data.padded) != 3:
-            raise Unconvertible(
-                f"packed data of rank {ctx.rank(data.padded) - 1}; a recurrent layer takes rows of"
-                " features"
-            )
-        stacked, extent = (
-            weights_of(params, has_biases, num_layers, bidirectional),
-            data.lengths,
-        )
+        padded = data.padded
+        lengths = data.lengths
+        _require_features(ctx, padded)
+        stacked = weights_of(params, has_biases, num_layers, bidirectional)
         states = reads_states(node)
         output, *finals = sequence(
-            ctx, kind.cell, data.padded, state_of(hx), stacked, False, states, extent
+            ctx, kind.cell, padded, state_of(hx), stacked, False, states, lengths
         )
-        return Rows(output, extent), *finals
+        return Rows(output, lengths), *finals
 
     layer.__doc__ = f"{module_of(name)} of a PackedSequence"
 

@@ -79,9 +79,8 @@ def _register_average(axes: int) -> None:
         if divisor_override is None:
             return undo(_average(ctx, image, pool, ceil_mode, count_include_pad))
         means = pooled(ctx, image, "AVERAGE", pool, "window")
-        return undo(
-            combine(ctx, "PROD", means, math.prod(pool.window) / divisor_override)
-        )
+        scale = math.prod(pool.window) / divisor_override
+        return undo(combine(ctx, "PROD", means, scale))
 
 
 def _average(
@@ -179,16 +178,16 @@ def _tapped(
         value = _tap(ctx, padded, pool, lengths, tap)
         where: Any = _tap(ctx, positions, pool, lengths, tap) if indices else None
         if best is None:
-            best, position = value, where
+            best = value
+            position = where
         elif indices:
             better = _beats(ctx, value, best)
             best = choose(ctx, better, value, best)
             position = choose(ctx, better, where, position)
         else:
             best = alike(ctx, best, ctx.elementwise("MAX", best, value))
-    if (
-        indices
-    ):  # after the first comparison the positions differ between channels and images
+    if indices:
+        # after the first comparison the positions differ between channels and images
         position = ctx.expand(position, ctx.sizes(best))
     return best, position
 
@@ -246,8 +245,11 @@ def _tap(
     lengths: Sequence[Size],
     tap: Sequence[int],
 ) -> ITensor:
-    starts = [0, 0, *(i * d for i, d in zip(tap, pool.dilation, strict=True))]
-    return ctx.slice(x, starts, [*ctx.sizes(x)[:2], *lengths], [1, 1, *pool.stride])
+    pairs = zip(tap, pool.dilation, strict=True)
+    starts = [0, 0, *(index * dilation for index, dilation in pairs)]
+    sizes = [*ctx.sizes(x)[:2], *lengths]
+    strides = [1, 1, *pool.stride]
+    return ctx.slice(x, starts, sizes, strides)
 
 
 for _axes in (1, 2, 3):

@@ -52,7 +52,9 @@ def known_power(ctx: ConversionContext, x: ITensor, exponent: float) -> Any:
         return x
     if exponent in (2, 3):
         squared = combine(ctx, "PROD", x, x)
-        return squared if exponent == 2 else combine(ctx, "PROD", squared, x)
+        if exponent == 2:
+            return squared
+        return combine(ctx, "PROD", squared, x)
     if not ctx.dtype(x).is_floating_point:
         return None
     if exponent == 0.5:
@@ -117,7 +119,8 @@ def power_by_bits(
     over = ctx.elementwise("SUM", odd, ctx.like_scalar(odd, 30))
     exponent = ctx.net.add_select(less(ctx, exponent, 32), exponent, over).get_output(0)
     one = ctx.like_scalar(x, 1)
-    result, square = one, x
+    result = one
+    square = x
     for _ in range(5):
         factor = ctx.net.add_select(
             equal(ctx, low_bit(ctx, exponent), 1), square, one
@@ -134,12 +137,14 @@ def squarings(ctx: ConversionContext, x: ITensor, exponent: int) -> Any:
         return ctx.elementwise(
             "SUM", ctx.elementwise("SUB", x, x), ctx.like_scalar(x, 1)
         )
-    result, square = None, x
+    result = None
+    square = x
     while exponent:
         if exponent & 1:
             result = (
                 square if result is None else ctx.elementwise("PROD", result, square)
             )
         exponent >>= 1
-        square = ctx.elementwise("PROD", square, square) if exponent else square
+        if exponent:
+            square = ctx.elementwise("PROD", square, square)
     return result

@@ -158,7 +158,9 @@ def _operator(node: Node) -> str:
 def _as_scalar(ctx: ConversionContext, value: Operand) -> ITensor:
     """A scale or zero point as a tensor of rank 0."""
     tensor = ctx.tensor(value)
-    return ctx.reshape(tensor, []) if ctx.rank(tensor) else tensor
+    if ctx.rank(tensor):
+        return ctx.reshape(tensor, [])
+    return tensor
 
 
 def _view(ctx: ConversionContext, x: Tensor, axis: int | None) -> list[int]:
@@ -233,12 +235,15 @@ def _pair(
     """
     own = ctx.dtype(x)
     computed = _computed(ctx, node, x)
-    half = ctx.walker.backend.policy.half if ctx.capabilities.half_scales else None
+    half = None
+    if ctx.capabilities.half_scales:
+        half = ctx.walker.backend.policy.half
     if half and not all(quantized.fits(scale, wanted) for wanted in (own, computed)):
         ctx.warn(
             f"a scale of {_extreme(scale):.3g} is beyond {half}: quantized in float32"
         )
-        half, computed = None, torch.float32
+        half = None
+        computed = torch.float32
     if half and half in (own, computed):
         scale = scale.to(half).float()  # both layers must use the same grid
     elif not isinstance(x, torch.Tensor):
@@ -247,7 +252,9 @@ def _pair(
         ctx, quantized.quantize(ctx, x, scale, axis, dtype), computed
     )
     wide = computed == torch.float32 and own != torch.float32
-    return ctx.cast(found, own) if wide and not _only_products(node) else found
+    if wide and not _only_products(node):
+        return ctx.cast(found, own)
+    return found
 
 
 def _only_products(node: Node) -> bool:
@@ -256,7 +263,9 @@ def _only_products(node: Node) -> bool:
 
 def _computed(ctx: ConversionContext, node: Node, x: Tensor) -> torch.dtype:
     """The policy's half dtype if only products use the result; else the dtype of x."""
-    half = ctx.walker.backend.policy.half if ctx.capabilities.half_scales else None
+    half = None
+    if ctx.capabilities.half_scales:
+        half = ctx.walker.backend.policy.half
     return half if half and _only_products(node) else ctx.dtype(x)
 
 

@@ -49,7 +49,9 @@ CONSTANTS = ("w_ih", "w_hh", "b_ih", "b_hh", "params")
 
 def tensors(count: int) -> str:
     """The results of a schema: this many tensors."""
-    return f"({', '.join(['Tensor'] * count)})" if count > 1 else "Tensor"
+    if count > 1:
+        return f"({', '.join(['Tensor'] * count)})"
+    return "Tensor"
 
 
 def module_of(name: str) -> str:
@@ -81,7 +83,9 @@ def single(
         state = tuple(ctx.unsqueeze(s, [0]) for s in state)
     cell = kind(ctx, Weights(*weights), ctx.size(x, 0))
     state = cell.step(cell.project(x), state)
-    return tuple(ctx.squeeze(s, [0]) for s in state) if unbatched else state
+    if unbatched:
+        return tuple(ctx.squeeze(s, [0]) for s in state)
+    return state
 
 
 def _register_cell(name: str, kind: Kind) -> None:
@@ -93,7 +97,9 @@ def _register_cell(name: str, kind: Kind) -> None:
         ctx: ConversionContext, x: ITensor, hx: ITensor | list[ITensor], *weights: Any
     ) -> Any:
         state = single(ctx, kind.cell, x, state_of(hx), *weights)
-        return state if kind.states > 1 else state[0]
+        if kind.states > 1:
+            return state
+        return state[0]
 
     cell.__doc__ = f"{module_of(name)}Cell"
 

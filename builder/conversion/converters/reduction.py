@@ -67,7 +67,16 @@ def accumulated(
     wanted = dtype_of_code(dtype)
     if wanted is None and not ctx.dtype(x).is_floating_point:
         wanted = torch.int64
-    return x if wanted is None else ctx.cast(x, wanted)
+    if wanted is None:
+        return x
+    return ctx.cast(x, wanted)
+
+
+def axes_of(ctx: ConversionContext, x: ITensor, dim: Axes) -> list[int]:
+    """The axes of `dim`, all for None and []. A 0-d tensor has none."""
+    if ctx.rank(x):
+        return ctx.axes(x, dim)
+    return []
 
 
 def over(
@@ -79,7 +88,7 @@ def over(
     integer, which is not above 0.
     """
     dtype = ctx.dtype(x)
-    axes = ctx.axes(x, dim) if ctx.rank(x) else []
+    axes = axes_of(ctx, x, dim)
     if dtype != torch.bool:
         return reduce(ctx, operation, x, axes, keepdim)
     result = reduce(ctx, operation, ctx.cast(x, torch.int32), axes, keepdim)
@@ -149,7 +158,9 @@ def truth(
         result = ctx.cast(x, torch.bool)
     else:
         result = over(ctx, operation, ctx.cast(x, torch.bool), dim, keepdim)
-    return ctx.cast(result, torch.uint8) if ctx.dtype(x) == torch.uint8 else result
+    if ctx.dtype(x) == torch.uint8:
+        return ctx.cast(result, torch.uint8)
+    return result
 
 
 @converter(
@@ -180,5 +191,7 @@ def logsumexp(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> I
         ctx, "SUM", ctx.unary("EXP", combine(ctx, "SUB", x, largest)), dim, True
     )
     result = combine(ctx, "SUM", ctx.unary("LOG", total), largest)
-    axes = ctx.axes(x, dim) if ctx.rank(x) else []
-    return result if keepdim else ctx.squeeze(result, axes)
+    axes = axes_of(ctx, x, dim)
+    if keepdim:
+        return result
+    return ctx.squeeze(result, axes)

@@ -104,7 +104,9 @@ def _register_by_size_or_scale(name: str, method: Method, axes: int) -> None:
 def filled_floats(values: Sequence[float], count: int) -> list[float | None]:
     """One factor for each axis; a single factor applies to all."""
     each: list[float | None] = list(values)
-    return each * count if len(each) == 1 else each
+    if len(each) == 1:
+        return each * count
+    return each
 
 
 for _name, (_method, _axes) in OPERATORS.items():
@@ -117,9 +119,8 @@ def scaled_length(ctx: ConversionContext, length: Size, scale: float) -> Size:
     if isinstance(length, int):
         return int(length * scale)
     ratio = Fraction(scale)
-    if (
-        ratio.denominator <= 512 and scale < 1024
-    ):  # 2, 0.5, 1.25: exact for every length
+    if ratio.denominator <= 512 and scale < 1024:
+        # 2, 0.5, 1.25: exact for every length
         scaled = ctx.arithmetic("mul", length, ratio.numerator)
         return ctx.arithmetic("floordiv", scaled, ratio.denominator)  # type: ignore[no-any-return]
     table = doubles.of_length(ctx, length)
@@ -160,7 +161,9 @@ def resample(
             plain[axis] = size
         else:
             x = _singly(ctx, x, method, axis, size, factor)
-    return _resize(ctx, x, method, plain) if plain else x
+    if plain:
+        return _resize(ctx, x, method, plain)
+    return x
 
 
 def _resizes(
@@ -294,7 +297,8 @@ def _by_table(
         index_part = ctx.slice(ctx.constant(index), [0], [size])
         part = _gather(ctx, x, combine(ctx, "MIN", index_part, last), axis)
         if method.mode != "NEAREST":
-            view = [1] * axis + [size] + [1] * (ctx.rank(x) - axis - 1)
+            view: list[Size] = [1] * ctx.rank(x)
+            view[axis] = size
             row = ctx.slice(ctx.constant(weight.to(ctx.dtype(x))), [0], [size])
             part = ctx.elementwise("PROD", part, ctx.reshape(row, view))
         parts.append(part)

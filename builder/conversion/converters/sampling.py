@@ -60,14 +60,14 @@ def affine_grid(
     if unknown is not None:
         raise dynamic_value("the size of an affine grid", unknown)
     identity = torch.eye(axes, axes + 1)[None]
-    grid = torch.ops.aten.affine_grid_generator(
-        identity, [1, 1, *spatial], align_corners
-    ).reshape(1, -1, axes)
-    base = torch.cat([grid, torch.ones_like(grid[..., :1])], -1).to(ctx.dtype(theta))
+    sizes = [1, 1, *spatial]
+    grid = torch.ops.aten.affine_grid_generator(identity, sizes, align_corners)
+    grid = grid.reshape(1, -1, axes)
+    ones = torch.ones_like(grid[..., :1])
+    base = ctx.constant(torch.cat([grid, ones], -1).to(ctx.dtype(theta)))
     none = trt.MatrixOperation.NONE
     transpose = trt.MatrixOperation.TRANSPOSE
-    rows = ctx.net.add_matrix_multiply(
-        ctx.constant(base), none, theta, transpose
-    ).get_output(0)
+    layer = ctx.net.add_matrix_multiply(base, none, theta, transpose)
+    rows = layer.get_output(0)
     ctx.set_sizes(rows, [ctx.expr(theta, 0), grid.shape[1], axes])
     return ctx.reshape(rows, [ctx.size(theta, 0), *spatial, axes])

@@ -38,7 +38,9 @@ def ranked(ctx: ConversionContext, *values: Tensor) -> list[Any]:
 
 def unranked(ctx: ConversionContext, x: ITensor, result: ITensor) -> ITensor:
     """The result of `ranked` operands, 0-d if x is 0-d."""
-    return result if ctx.rank(x) else ctx.reshape(result, [])
+    if ctx.rank(x):
+        return result
+    return ctx.reshape(result, [])
 
 
 @converter(
@@ -75,7 +77,9 @@ def matches(
     """Whether index i is position p: [.., p, i, ..] bools."""
     index = ctx.unsqueeze(as_index(ctx, index), [axis])
     numbers = ctx.cast(indices(ctx, positions), ctx.dtype(index))
-    column = ctx.reshape(numbers, [1] * axis + [positions] + [1] * (rank - axis))
+    view: list[Size] = [1] * (rank + 1)
+    view[axis] = positions
+    column = ctx.reshape(numbers, view)
     mask = ctx.elementwise("EQUAL", column, index)
     sizes = ctx.sizes(index)
     sizes[axis] = positions
@@ -122,7 +126,8 @@ def index_fill(
     """
     if ctx.rank(x) == 0:
         return ctx.tensor(value, ctx.dtype(x))
-    axis, rank = ctx.axis(x, dim), ctx.rank(x)
+    axis = ctx.axis(x, dim)
+    rank = ctx.rank(x)
     size = ctx.size(x, axis)
     index = from_the_front(
         ctx, index if ctx.rank(index) else ranked(ctx, index)[0], size
@@ -142,8 +147,12 @@ def spliced(
 ) -> ITensor:
     """x with [start:end] of an axis replaced by src."""
     behind = ctx.arithmetic("sub", ctx.size(x, axis), end)
-    before = [] if start == 0 else [sliced(ctx, x, axis, 0, start)]
-    after = [] if behind == 0 else [sliced(ctx, x, axis, end, behind)]
+    before = []
+    if start != 0:
+        before = [sliced(ctx, x, axis, 0, start)]
+    after = []
+    if behind != 0:
+        after = [sliced(ctx, x, axis, end, behind)]
     parts = [*before, ctx.tensor(src, ctx.dtype(x)), *after]
     if len(parts) == 1:
         return parts[0]

@@ -76,7 +76,8 @@ def two_directions(
     width].
     """
     cell = kind(ctx, weights, ctx.size(x, 1))
-    steps, batch = ctx.size(x, 0), ctx.size(x, 1)
+    steps = ctx.size(x, 0)
+    batch = ctx.size(x, 1)
     gates = cell.project(x)
     sizes = [steps, batch, weights.gate]
     halves = [
@@ -100,7 +101,9 @@ def _rows(ctx: ConversionContext, x: Tensor, first: int, count: int) -> ITensor:
 
 
 def _joined(ctx: ConversionContext, parts: Sequence[ITensor]) -> ITensor:
-    return parts[0] if len(parts) == 1 else ctx.concatenate(parts, 0)
+    if len(parts) == 1:
+        return parts[0]
+    return ctx.concatenate(parts, 0)
 
 
 def pick(ctx: ConversionContext, x: Tensor, index: int) -> ITensor:
@@ -118,7 +121,9 @@ def pick(ctx: ConversionContext, x: Tensor, index: int) -> ITensor:
 def stack(ctx: ConversionContext, parts: Sequence[ITensor]) -> ITensor:
     """The tensors along a new first axis."""
     rows = [ctx.unsqueeze(part, [0]) for part in parts]
-    return rows[0] if len(rows) == 1 else ctx.concatenate(rows, 0)
+    if len(rows) == 1:
+        return rows[0]
+    return ctx.concatenate(rows, 0)
 
 
 def direction(
@@ -209,10 +214,8 @@ def looped(
     count = scalar_tensor(ctx, steps)
     loop.add_trip_limit(count, trt.TripLimit.COUNT)
     recurrences = [loop.add_recurrence(s) for s in start]
-    state = tuple(
-        ctx.copy_sizes(s, r.get_output(0))
-        for s, r in zip(start, recurrences, strict=True)
-    )
+    pairs = zip(start, recurrences, strict=True)
+    state = tuple(ctx.copy_sizes(s, r.get_output(0)) for s, r in pairs)
     item = loop.add_iterator(inputs, 0, reverse).get_output(0)
     following = cell.step(ctx.set_sizes(item, ctx.exprs(inputs)[1:]), state)
     for recurrence, value in zip(recurrences, following, strict=True):
@@ -221,13 +224,11 @@ def looped(
     courses = [
         course(ctx, loop, value, order, count, steps) for value in following[:kept]
     ]
-    lasts = (
-        loop.add_loop_output(s, trt.LoopOutput.LAST_VALUE, 0).get_output(0)
-        for s in (state if last else ())
-    )
-    return courses, tuple(
-        ctx.copy_sizes(s, value) for s, value in zip(start, lasts, strict=False)
-    )
+    lasts = []
+    for first, inside in zip(start, state, strict=True) if last else ():
+        output = loop.add_loop_output(inside, trt.LoopOutput.LAST_VALUE, 0)
+        lasts.append(ctx.copy_sizes(first, output.get_output(0)))
+    return courses, tuple(lasts)
 
 
 def course(

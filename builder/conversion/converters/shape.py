@@ -17,7 +17,9 @@ from builder.engine import ITensor
 
 def reshaped(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> ITensor:
     """x with these sizes (one may be -1); x itself if they are known to be equal."""
-    return x if has_sizes(ctx, x, sizes) else ctx.reshape(x, list(sizes))
+    if has_sizes(ctx, x, sizes):
+        return x
+    return ctx.reshape(x, list(sizes))
 
 
 def has_sizes(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> bool:
@@ -44,7 +46,8 @@ def flatten(
     """The axes from start to end (inclusive) become one; a 0-d tensor becomes 1-d."""
     if ctx.rank(x) == 0:
         return ctx.reshape(x, [1])
-    start_dim, end_dim = ctx.axis(x, start_dim), ctx.axis(x, end_dim)
+    start_dim = ctx.axis(x, start_dim)
+    end_dim = ctx.axis(x, end_dim)
     if start_dim > end_dim:
         raise Unconvertible("flatten: start_dim comes after end_dim")
     return merged(ctx, x, start_dim, end_dim)
@@ -77,7 +80,8 @@ def unflatten(
     """One axis becomes several. One of them may be -1, inferred from the axis and not from the
     whole tensor.
     """
-    axis, own = ctx.axis(x, dim), ctx.sizes(x)
+    axis = ctx.axis(x, dim)
+    own = ctx.sizes(x)
     open_at = [
         i for i, size in enumerate(sizes) if isinstance(size, int) and size == -1
     ]
@@ -91,7 +95,9 @@ def unflatten(
 
 def permuted(ctx: ConversionContext, x: ITensor, order: Sequence[int]) -> ITensor:
     """x with its axes in another order; x itself for the identity."""
-    return x if list(order) == list(range(len(order))) else ctx.permute(x, order)
+    if list(order) == list(range(len(order))):
+        return x
+    return ctx.permute(x, order)
 
 
 @converter("aten::permute(Tensor(a) self, int[] dims) -> Tensor(a)")
@@ -109,7 +115,8 @@ def transpose(
     ctx: ConversionContext, x: ITensor, first: int, second: int, /
 ) -> ITensor:
     """Two axes are swapped."""
-    first, second = ctx.axis(x, first), ctx.axis(x, second)
+    first = ctx.axis(x, first)
+    second = ctx.axis(x, second)
     order = list(range(ctx.rank(x)))
     if order:
         order[first], order[second] = second, first
@@ -193,8 +200,10 @@ def squeeze_dim(ctx: ConversionContext, x: ITensor, dim: int | list[int]) -> ITe
     """Removes the specified axes of size 1. A dynamic axis stays if its range is above 1."""
     if ctx.rank(x) == 0:
         return x
-    axes = sorted({ctx.axis(x, d) for d in ([dim] if isinstance(dim, int) else dim)})
-    unsure = [axis for axis in axes if x.shape[axis] < 0 and _may_be_one(ctx, x, axis)]
+    dims = [dim] if isinstance(dim, int) else dim
+    axes = sorted({ctx.axis(x, one) for one in dims})
+    dynamic = [axis for axis in axes if x.shape[axis] < 0]
+    unsure = [axis for axis in dynamic if _may_be_one(ctx, x, axis)]
     if unsure:
         raise Unconvertible(
             f"squeeze of the dynamic axis {unsure[0]} ({ctx.expr(x, unsure[0])}): its size may be "

@@ -30,9 +30,12 @@ def half_softmax(
 
 def softmax_layer(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
     """One ISoftMaxLayer. It requires two axes, so a vector becomes a matrix of one row."""
-    rank, axis = ctx.rank(x), ctx.axis(x, dim)
+    rank = ctx.rank(x)
+    axis = ctx.axis(x, dim)
     wide = ctx.at_rank(x, 2)
     layer = ctx.net.add_softmax(wide)
     layer.axes = 1 << (axis + ctx.rank(wide) - max(rank, 1))
     result = ctx.copy_sizes(wide, layer.get_output(0))
-    return ctx.squeeze(result, list(range(2 - rank))) if rank < 2 else result
+    if rank < 2:
+        return ctx.squeeze(result, list(range(2 - rank)))
+    return result

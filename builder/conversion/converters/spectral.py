@@ -52,12 +52,13 @@ def stft(
     hop = n_fft // 4 if hop_length is None else hop_length
     flat = ctx.rank(x) == 1
     signal = ctx.unsqueeze(x, [0, 1] if flat else [1])
-    parts = convolve(
-        ctx, signal, waves[:, None], None, Window.of(1, hop, 0, 1, 1)
-    )  # N, 2 bins, T
+    # N, 2 bins, T
+    parts = convolve(ctx, signal, waves[:, None], None, Window.of(1, hop, 0, 1, 1))
     sizes = [ctx.size(parts, 0), 2, bins, ctx.size(parts, 2)]
     spectrum = ctx.permute(ctx.reshape(parts, sizes), [0, 2, 3, 1])
-    return ctx.squeeze(spectrum, [0]) if flat else spectrum
+    if flat:
+        return ctx.squeeze(spectrum, [0])
+    return spectrum
 
 
 def _waves(n_fft: int, bins: int) -> torch.Tensor:

@@ -167,7 +167,9 @@ def tensor_split_tensor(
 
 def _register_axis_split(name: str, axis: int) -> None:
     def dim(ctx: ConversionContext, x: ITensor) -> int:
-        return 0 if ctx.rank(x) == 1 else axis
+        if ctx.rank(x) == 1:
+            return 0
+        return axis
 
     @converter(f"aten::{name}.int(Tensor(a -> *) self, int sections) -> Tensor(a)[]")
     def sections(ctx: ConversionContext, x: ITensor, sections: int) -> list[ITensor]:

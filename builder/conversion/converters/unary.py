@@ -73,7 +73,9 @@ def _register_any_number(name: str, operation: str) -> None:
 def _register_rounding(name: str, operation: str) -> None:
     @converter(f"aten::{name}(Tensor self) -> Tensor")
     def rounding(ctx: ConversionContext, x: ITensor) -> ITensor:
-        return ctx.unary(operation, x) if ctx.dtype(x).is_floating_point else x
+        if ctx.dtype(x).is_floating_point:
+            return ctx.unary(operation, x)
+        return x
 
 
 def _register_scaled(name: str, operation: str | None, factor: float) -> None:
@@ -103,7 +105,9 @@ def positive(ctx: ConversionContext, x: ITensor) -> Any:
 @converter("aten::trunc(Tensor self) -> Tensor", "aten::fix(Tensor self) -> Tensor")
 def trunc(ctx: ConversionContext, x: ITensor) -> ITensor:
     """The integer part, toward zero."""
-    return truncated(ctx, x) if ctx.dtype(x).is_floating_point else x
+    if ctx.dtype(x).is_floating_point:
+        return truncated(ctx, x)
+    return x
 
 
 @converter("aten::frac(Tensor self) -> Tensor")

@@ -73,7 +73,8 @@ def im2col(
     infinities.
     """
     lead = ctx.rank(x) - 3
-    x = padded(ctx, x, [padding[1], padding[1], padding[0], padding[0]], "constant")
+    height, width = padding
+    x = padded(ctx, x, [width, width, height, height], "constant")
     for axis in (1, 0):
         windows = _windows(
             ctx,
@@ -82,9 +83,8 @@ def im2col(
             dilation[axis],
             stride[axis],
         )
-        x = gathered(
-            ctx, x, windows, lead + 1 + axis
-        )  # [.., oh, kh, ow, kw] when both are done
+        # [.., oh, kh, ow, kw] when both are done
+        x = gathered(ctx, x, windows, lead + 1 + axis)
     order = [*range(lead + 1), lead + 2, lead + 4, lead + 1, lead + 3]
     x = ctx.permute(x, order)
     sizes = ctx.sizes(x)
@@ -134,7 +134,9 @@ def col2im(
     beside = _crop_or_pad(ctx, output_size[1], ctx.size(whole, 3), padding[1])
     above = _crop_or_pad(ctx, output_size[0], ctx.size(whole, 2), padding[0])
     result = padded(ctx, whole, [*beside, *above], "constant")
-    return result if lead else ctx.squeeze(result, [0])
+    if lead:
+        return result
+    return ctx.squeeze(result, [0])
 
 
 def _crop_or_pad(

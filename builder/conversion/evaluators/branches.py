@@ -89,9 +89,13 @@ def _costly(node: Node) -> str | None:
         if inner.kind() == "prim::If":
             found = _costly(inner) if _gives_numbers(inner) else inner.kind()
         elif inner.kind() in DIVISIONS:
-            found = None if inner.inputsAt(1).toIValue() else inner.kind()
+            found = None
+            if not inner.inputsAt(1).toIValue():
+                found = inner.kind()
         else:
-            found = None if inner.kind() in CHEAP else inner.kind()
+            found = None
+            if inner.kind() not in CHEAP:
+                found = inner.kind()
         if found is not None:
             return str(found)
     return None
@@ -124,7 +128,8 @@ def _choice(ctx: ConversionContext, condition: Operand, yes: Scalar, no: Scalar)
         return yes
     flag = ctx.reshape(as_flag(ctx, condition), [1])
     dtype = torch.promote_types(ctx.dtype(yes), ctx.dtype(no))
-    a, b = (vector(ctx, value, dtype) for value in (yes, no))
+    a = vector(ctx, yes, dtype)
+    b = vector(ctx, no, dtype)
     if dtype == torch.bool:  # which not every TensorRT version can select
         chosen = ctx.elementwise(
             "OR",
@@ -186,7 +191,8 @@ def _merge(
     numbers = [isinstance(v, DynamicScalar | bool | int | float) for v in (yes, no)]
     if all(numbers):
         return _merge_numbers(ctx, conditional, yes, no)
-    yes, no = ctx.tensor(yes), ctx.tensor(no)
+    yes = ctx.tensor(yes)
+    no = ctx.tensor(no)
     if ctx.dtype(yes) != ctx.dtype(no):
         yes, no = widened(ctx, yes, no)
     agree(ctx, yes, no, f"the blocks of the branch give %{name}")

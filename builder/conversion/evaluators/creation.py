@@ -31,7 +31,8 @@ def filled(
     """A tensor filled with one value; static (an expanded scalar) if the sizes and the value
     are.
     """
-    dtype = torch.float32 if dtype == torch.float64 else dtype
+    if dtype == torch.float64:
+        dtype = torch.float32
     if isinstance(value, DynamicScalar):
         one = ctx.at_rank(ctx.tensor(value, dtype), len(sizes))
         return ctx.expand(one, sizes)
@@ -55,7 +56,9 @@ def _default(value: Scalar) -> torch.dtype:
 
 
 def _scalar(value: Scalar | torch.Tensor) -> Any:
-    return value.item() if isinstance(value, torch.Tensor) else value
+    if isinstance(value, torch.Tensor):
+        return value.item()
+    return value
 
 
 def _register_constant(name: str, value: int) -> None:
@@ -178,7 +181,9 @@ def range_length(ctx: ConversionContext, start: Size, end: Size, step: Any) -> S
 def _arange(
     ctx: ConversionContext, start: Any, end: Any, step: Any, dtype: int | None
 ) -> Any:
-    start, end, step = (_number(ctx, v) for v in (start, end, step))
+    start = _number(ctx, start)
+    end = _number(ctx, end)
+    step = _number(ctx, step)
     wanted = dtype_of_code(dtype) or _arange_dtype(ctx, start, end, step)
     if not any(isinstance(v, DynamicScalar) for v in (start, end, step)):
         return torch.arange(start, end, step, dtype=wanted)
@@ -234,7 +239,8 @@ def linspace(
     *_: object,
 ) -> Any:
     """`steps` values from start to end, both included"""
-    start, end = _number(ctx, start), _number(ctx, end)
+    start = _number(ctx, start)
+    end = _number(ctx, end)
     wanted = dtype_of_code(dtype) or torch.get_default_dtype()
     if not any(isinstance(v, DynamicScalar) for v in (start, end, steps)):
         return torch.linspace(start, end, steps, dtype=wanted)
@@ -280,7 +286,9 @@ def tensor_of_list(
     vectors = [scalars.vector(ctx, v, wanted) for v in flat]
     joined = ctx.concatenate(vectors, 0) if len(vectors) > 1 else vectors[0]
     result = ctx.cast(joined, wanted)
-    return result if len(shape) == 1 else ctx.reshape(result, shape)
+    if len(shape) == 1:
+        return result
+    return ctx.reshape(result, shape)
 
 
 def _flattened(data: Any) -> tuple[list[Any], list[int]]:

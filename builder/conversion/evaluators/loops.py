@@ -58,7 +58,8 @@ def loop(
         return one_or_all(
             _looped(ctx, node, body, trip_count, condition, list(carried))
         )
-    values, iteration = list(carried), 0
+    values = list(carried)
+    iteration = 0
     while condition and iteration < trip_count:
         condition, *values = _iteration(ctx, body, [iteration, *values])
         if condition is MISSING:
@@ -119,17 +120,14 @@ def _looped(
     _limit(ctx, layer, trip_count)
     inputs, outputs = list(body.inputs()), list(body.outputs())
     count = trip_count if _only_counts(condition, outputs[0]) else None
-    state = [
-        _carried(ctx, layer, v, inputs[i + 1], outputs[i + 1], count)
-        for i, v in enumerate(carried)
-    ]
+    values = zip(carried, inputs[1:], outputs[1:], strict=True)
+    state = [_carried(ctx, layer, *one, count) for one in values]
     counter = _counter(ctx, layer, trip_count) if inputs[0].uses() else 0
     going = _while(ctx, layer, condition, outputs[0])
     ctx.loops += 1
     try:
-        goes_on, *following = _iteration(
-            ctx, body, [counter, *(s.inside for s in state)]
-        )
+        inside = [counter, *(one.inside for one in state)]
+        goes_on, *following = _iteration(ctx, body, inside)
     finally:
         ctx.loops -= 1
     if any(value is MISSING for value in (goes_on, *following)):
@@ -173,7 +171,8 @@ def _while(
 
 def _counter(ctx: ConversionContext, layer: Any, trip_count: Size) -> DynamicScalar:
     """The iteration number, counted by a recurrence from 0 to less than the trip count."""
-    zero, one = (ctx.constant(torch.tensor([n])) for n in (0, 1))
+    zero = ctx.constant(torch.tensor([0]))
+    one = ctx.constant(torch.tensor([1]))
     recurrence = layer.add_recurrence(zero)
     number = recurrence.get_output(0)
     recurrence.set_input(1, ctx.elementwise("SUM", number, one))
@@ -247,7 +246,10 @@ class _Growing:
             raise Unconvertible(
                 "a loop with a dynamic trip count inserts tensors at the start of a list"
             )
-        self.ctx, self.layer, self.front, self.count = ctx, layer, value, count
+        self.ctx = ctx
+        self.layer = layer
+        self.front = value
+        self.count = count
         self.at_the_end = at_the_end
         self.inside: Any = []
 
@@ -265,9 +267,8 @@ class _Growing:
                 "the tensors that the loop appends to a list change their shape between iterations"
             )
         self.dtype = self.ctx.dtype(tensor)
-        self.row = self.ctx.cast(
-            tensor, computed_in(self.dtype)
-        )  # TensorRT's loop output does not support bools
+        # TensorRT's loop output does not support bools
+        self.row = self.ctx.cast(tensor, computed_in(self.dtype))
 
     def last(self) -> Any:
         """The list after the loop. A list that grows at the start is reversed (RTX 1.7 cannot build
@@ -282,7 +283,8 @@ class _Growing:
             trip_count,
             self.count,
         )
-        rows = rows if self.at_the_end else flipped(self.ctx, rows, [0])
+        if not self.at_the_end:
+            rows = flipped(self.ctx, rows, [0])
         return TensorList(self.front, self.ctx.cast(rows, self.dtype), self.count)
 
 
@@ -319,7 +321,9 @@ class _Carried:
         parameter: Value,
         output: Value,
     ) -> None:
-        self.ctx, self.layer, self.value = ctx, layer, value
+        self.ctx = ctx
+        self.layer = layer
+        self.value = value
         self.name = parameter.debugName()
         self.recurrence = None
         self.inside = value
@@ -366,9 +370,8 @@ class _Carried:
         agree(self.ctx, self.start, following, f"the loop carries %{self.name}")
         known = self.ctx.ranges().keys()
         for axis in range(self.ctx.rank(self.start)):
-            before, after = (
-                expression(self.ctx.expr(t, axis)) for t in (self.start, following)
-            )
+            before = expression(self.ctx.expr(self.start, axis))
+            after = expression(self.ctx.expr(following, axis))
             if (
                 sympy.expand(before - after) != 0
                 and before.free_symbols | after.free_symbols <= known

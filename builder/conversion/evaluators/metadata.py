@@ -75,8 +75,10 @@ def is_contiguous(ctx: ConversionContext, tensor: Tensor, *_: object) -> bool:
 @evaluator("aten::is_same_size")
 def is_same_size(ctx: ConversionContext, a: Any, b: Any) -> bool:
     """Whether all sizes are known to be equal."""
-    pairs = zip(ctx.sizes(a), ctx.sizes(b), strict=False)
-    return ctx.rank(a) == ctx.rank(b) and all(same(x, y) for x, y in pairs)
+    if ctx.rank(a) != ctx.rank(b):
+        return False
+    pairs = zip(ctx.sizes(a), ctx.sizes(b), strict=True)
+    return all(same(x, y) for x, y in pairs)
 
 
 @evaluator("prim::dtype")

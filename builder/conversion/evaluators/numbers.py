@@ -117,7 +117,9 @@ def power(ctx: ConversionContext, node: Node, a: Scalar, b: Scalar) -> Any:
     """a ** b: a product for a small integer exponent, exact for sizes; else in float32"""
     kind = str(node.output().type())
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
-        return float(a**b) if kind == "float" else a**b
+        if kind == "float":
+            return float(a**b)
+        return a**b
     if isinstance(b, int) and 0 <= b <= 8:
         result: Any = 1
         for _ in range(b):
@@ -126,7 +128,9 @@ def power(ctx: ConversionContext, node: Node, a: Scalar, b: Scalar) -> Any:
         result = scalars.binary(
             ctx, "pow", *(scalars.convert(ctx, v, torch.float32) for v in (a, b))
         )
-    return result if kind == "int" else scalars.convert(ctx, result, torch.float32)
+    if kind == "int":
+        return result
+    return scalars.convert(ctx, result, torch.float32)
 
 
 def _register_rounding(name: str, python: Callable[[Any], Any]) -> None:
@@ -203,7 +207,9 @@ def item(ctx: ConversionContext, node: Node, value: object) -> Any:
         _refuse_as_torch(node.kind(), list(value.shape), ctx.dtype(value))
     if isinstance(value, torch.Tensor):
         return value.item()
-    return ctx.scalar(value) if is_tensor(value) else value
+    if is_tensor(value):
+        return ctx.scalar(value)
+    return value
 
 
 def _refuse_as_torch(kind: str, shape: list[int], dtype: torch.dtype) -> None:

@@ -22,7 +22,9 @@ def constant(ctx: ConversionContext, node: Node) -> Any:
     if not node.hasAttribute("value"):
         return None
     kind = node.kindOf("value")
-    return node.t("value") if kind == "t" else node.output().toIValue()
+    if kind == "t":
+        return node.t("value")
+    return node.output().toIValue()
 
 
 @evaluator("prim::ListConstruct", "prim::TupleConstruct")
@@ -40,7 +42,9 @@ def unpack(ctx: ConversionContext, node: Node, values: list[Any]) -> Any:
         raise Unconvertible(
             f"expected {node.outputsSize()} elements in a list of {len(values)}"
         )
-    return values[0] if len(values) == 1 else values
+    if len(values) == 1:
+        return values[0]
+    return values
 
 
 @evaluator("prim::TupleIndex")

@@ -42,7 +42,9 @@ SCALED = {
 
 
 def _number(value: object) -> Any:
-    return value.item() if isinstance(value, torch.Tensor) else value
+    if isinstance(value, torch.Tensor):
+        return value.item()
+    return value
 
 
 def _zero_dim(value: DynamicScalar) -> Any:
@@ -117,7 +119,8 @@ def to(
 ) -> Any:
     """The number in another dtype; int64 and float32 stay numbers."""
     wanted = dtype_of_code(dtype) or value.dtype
-    wanted = torch.float32 if wanted == torch.float64 else wanted
+    if wanted == torch.float64:
+        wanted = torch.float32
     if wanted in (torch.int64, torch.float32, torch.bool):
         return _zero_dim(scalars.convert(ctx, value, wanted))
     return ctx.tensor(value, wanted)

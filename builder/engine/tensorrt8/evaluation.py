@@ -23,7 +23,9 @@ def output_dtype(kind: str) -> torch.dtype | None:
 
     `kind` is the LayerType's name.
     """
-    return None if capabilities.current().strongly_typed else UNREPORTED.get(kind)
+    if capabilities.current().strongly_typed:
+        return None
+    return UNREPORTED.get(kind)
 
 
 def operands(values: list[Tensor | None]) -> list[Tensor | None]:

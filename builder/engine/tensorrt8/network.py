@@ -55,7 +55,9 @@ class TypedNetwork:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._network, name)
-        return self._typing(attribute) if name.startswith("add_") else attribute
+        if name.startswith("add_"):
+            return self._typing(attribute)
+        return attribute
 
     def add_loop(self) -> Any:
         """A loop whose own layers are typed as well."""
@@ -149,14 +151,17 @@ def _source(layer: ILayer, arguments: tuple[Any, ...]) -> Any:
     if kind == "IConstantLayer":
         return arguments[1].dtype
     follows = FOLLOWS.get(kind)
-    return None if follows is None else layer.get_input(follows).dtype
+    if follows is None:
+        return None
+    return layer.get_input(follows).dtype
 
 
 def _declare(layer: ILayer) -> None:
     """Set half, whatever the layer reports now: a type that is not set is computed again when the
     network changes.
     """
-    now, kind = layer.get_output(0).dtype, type(layer).__name__
+    now = layer.get_output(0).dtype
+    kind = type(layer).__name__
     if now not in (trt.DataType.FLOAT, trt.DataType.HALF) or (
         now == trt.DataType.HALF and kind in CARRYING
     ):

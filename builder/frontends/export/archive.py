@@ -130,7 +130,8 @@ def _refuse(path: Path, message: str, fix: str | None = None) -> ModelFileError:
 def _root(path: Path, names: list[str]) -> str:
     """The folder that holds all members, with its slash; empty in the earlier layout."""
     if "serialized_exported_program.json" in names:
-        root, pattern = "", _OLD_MEMBERS
+        root = ""
+        pattern = _OLD_MEMBERS
     else:
         root = names[0].partition("/")[0] + "/"
         pattern = _MEMBERS
@@ -170,7 +171,9 @@ def _require_program(path: Path, names: list[str], root: str) -> None:
         return
     models = [name for name in names if name.startswith(f"{root}models/")]
     if models or f"{root}archive_format" in names:
-        others = f" (it has {', '.join(models[:3])})" if models else ""
+        others = ""
+        if models:
+            others = f" (it has {', '.join(models[:3])})"
         raise _refuse(
             path,
             f"has no member {description}{others}",
@@ -183,7 +186,9 @@ def _check_members(path: Path, archive: zipfile.ZipFile, root: str) -> None:
     """Reject pickles that name anything but tensors, and objects other than tensors."""
     for kind in ("weights", "constants"):
         name = f"{root}data/{kind}/model_{kind}_config.json"
-        config = _json(path, archive, name) if name in archive.namelist() else {}
+        config = {}
+        if name in archive.namelist():
+            config = _json(path, archive, name)
         for entry in config.get("config", {}).values():
             member = str(entry.get("path_name"))
             if not member.startswith(("weight_", "tensor_")):

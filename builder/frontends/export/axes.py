@@ -13,6 +13,7 @@ import torch
 from builder.dtypes import ENDPOINT_DTYPES, name_of
 from builder.errors import UsageError
 from builder.frontends.export.guards import Demands
+from builder.frontends.export.heads import expression_of
 from builder.frontends.export.relations import Relations
 from builder.manifest import Range, TensorSpec, axis_ranges
 
@@ -35,7 +36,8 @@ class Axes:
         self, metas: Mapping[str, Any], program: torch.export.ExportedProgram
     ) -> None:
         """`metas` are the fake tensors of the inputs by name."""
-        self.metas, self._program = metas, program
+        self.metas = metas
+        self._program = program
         self._own: tuple[TensorSpec, ...] | None = None
         self.unresolved: tuple[str, ...] = ()
         """The conditions that the sizes of `specs` violate, because no sizes were found that
@@ -86,14 +88,15 @@ class Axes:
         dims = axis_ranges(specs)
         relations = self.relations(specs)
         highest = {name: self.bounds(size)[1] for size, name in self.names.items()}
-        bounds = {axis: (span[0], highest[axis] or _ANY) for axis, span in dims.items()}
-        low = relations.nearest({axis: span[0] for axis, span in dims.items()}, bounds)
+        lowest = {axis: span[0] for axis, span in dims.items()}
+        bounds = {axis: (lowest[axis], highest[axis] or _ANY) for axis in dims}
+        low = relations.nearest(lowest, bounds)
         bounds = {axis: (low[axis], bounds[axis][1]) for axis in dims}
-        high = relations.nearest({axis: span[2] for axis, span in dims.items()}, bounds)
+        largest = {axis: span[2] for axis, span in dims.items()}
+        high = relations.nearest(largest, bounds)
         bounds = {axis: (low[axis], max(low[axis], high[axis])) for axis in dims}
-        usual = relations.nearest(
-            {axis: span[1] for axis, span in dims.items()}, bounds
-        )
+        middle = {axis: span[1] for axis, span in dims.items()}
+        usual = relations.nearest(middle, bounds)
         refused = itertools.chain(
             *(relations.refusals(sizes) for sizes in (low, usual, high))
         )
@@ -106,13 +109,7 @@ class Axes:
         """The relations between the axes and the program's conditions on them (`guarded`), with
         their names in these specs.
         """
-        sizes = [
-            [
-                size.node.expr if isinstance(size, torch.SymInt) else size
-                for size in shape
-            ]
-            for _, shape in self._shapes()
-        ]
+        sizes = [[expression_of(size) for size in shape] for _, shape in self._shapes()]
         names: list[Sequence[int | str]] = [spec.shape for spec in specs]
         pairs = [
             pair
@@ -215,23 +212,11 @@ class Axes:
             )
         sizes: dict[str, int | str] = {}
         for spec, own in zip(specs, self._stated(), strict=True):
-            name = own.name
-            if spec.dtype != own.dtype:
-                raise UsageError(
-                    f"input {name} is {spec.dtype} in the manifest and {own.dtype} in the program",
-                    where=where,
-                )
-            shape = dict(self._shapes())[str(name)]
-            if len(spec.shape) != len(shape):
-                raise UsageError(
-                    f"input {name} has {len(spec.shape)} axes in the manifest and {len(shape)} in"
-                    " the program",
-                    where=where,
-                )
+            shape = dict(self._shapes())[str(own.name)]
+            _check_type(spec, own, len(shape), where)
             for index, (axis, size) in enumerate(zip(spec.shape, shape, strict=True)):
-                self._check_axis(
-                    spec, f"input {name}, axis {index}", axis, size, sizes, where
-                )
+                which = f"input {own.name}, axis {index}"
+                self._check_axis(spec, which, axis, size, sizes, where)
         self._check_relations(specs, where, guarded)
 
     def _check_relations(
@@ -299,12 +284,38 @@ class Axes:
             )
 
 
+def _expression(size: Any) -> Any:
+    """The expression of a symbolic size; a fixed size as it is."""
+    if isinstance(size, torch.SymInt):
+        return size.node.expr
+    return size
+
+
+def _check_type(
+    spec: TensorSpec, own: TensorSpec, rank: int, where: str | None
+) -> None:
+    """Check the dtype and the rank of a spec. `own` is the spec of the program."""
+    if spec.dtype != own.dtype:
+        raise UsageError(
+            f"input {own.name} is {spec.dtype} in the manifest and {own.dtype} in the program",
+            where=where,
+        )
+    if len(spec.shape) != rank:
+        raise UsageError(
+            f"input {own.name} has {len(spec.shape)} axes in the manifest and {rank} in the"
+            " program",
+            where=where,
+        )
+
+
 def _listed(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{axis} {size}" for axis, size in sizes.items())
 
 
 def _shown(axis: int | str, low: int, high: int) -> str:
-    return str(axis) if isinstance(axis, int) else f"{axis} ({low} to {high})"
+    if isinstance(axis, int):
+        return str(axis)
+    return f"{axis} ({low} to {high})"
 
 
 def _axis_name(index: int, rank: int, used: Collection[str]) -> str:
@@ -322,8 +333,12 @@ def _bounds(span: Any) -> tuple[int, int | None]:
 
 def _finite(bound: Any) -> int | None:
     # infinities of sympy and of torch are not Integer
-    number = int(bound) if isinstance(bound, int) or bound.is_Integer else None
-    return number if number is not None and abs(number) < 2**31 else None
+    number = None
+    if isinstance(bound, int) or bound.is_Integer:
+        number = int(bound)
+    if number is not None and abs(number) < 2**31:
+        return number
+    return None
 
 
 def _tensor_dtype(name: str, meta: torch.Tensor) -> str:
@@ -341,4 +356,6 @@ def _tensor_dtype(name: str, meta: torch.Tensor) -> str:
 def _number_dtype(meta: Any) -> str:
     if isinstance(meta, bool | torch.SymBool):
         return "bool"
-    return "int64" if isinstance(meta, int | torch.SymInt) else "float64"
+    if isinstance(meta, int | torch.SymInt):
+        return "int64"
+    return "float64"

@@ -15,7 +15,8 @@ import torch
 aten: Any = torch.ops.aten
 Node = torch.fx.Node
 _COPIES = (aten.contiguous.default, aten.clone.default)
-_TRANSPOSE, _PERMUTE = (aten.transpose.int,), (aten.permute.default,)
+_TRANSPOSE = (aten.transpose.int,)
+_PERMUTE = (aten.permute.default,)
 _STACKING = (
     (aten.unsqueeze.default, 0),
     (aten.transpose.int, 0, -2),
@@ -73,7 +74,9 @@ class Heads:
             return
         selects = [part.node for part in parts if part.node is not layer]
         read = _read(layer)
-        first = read if _swaps(read) and len(read.users) == 1 else None
+        first = None
+        if _swaps(read) and len(read.users) == 1:
+            first = read
         own = [layer] if first is None else [layer, first]
         if not self._claim(*own, *stacked, *selects, *moves, *results):
             return
@@ -93,29 +96,27 @@ class Heads:
         """
         rows = _read(layer)
         shaped = _only_user(layer, _RESHAPES)
-        move: Any = (
-            _read(rows) if _is(rows, _RESHAPES) and len(rows.users) == 1 else None
-        )
+        alone = _is(rows, _RESHAPES) and len(rows.users) == 1
+        move: Any = _read(rows) if alone else None
         if shaped is None or not _is(move, _PERMUTE) or len(move.users) > 1:
             return
         if list(move.args[1]) != [2, 0, 1, 3] or not _joins(move.args[0], rows, shaped):
             return
         back = _only_user(shaped, _TRANSPOSE)
         back = back if _swaps(back) else None
-        claimed = [rows, layer, shaped, move, *([] if back is None else [back])]
-        if not self._claim(*claimed):
+        nodes = (rows, layer, shaped, move, back)
+        if not self._claim(*(node for node in nodes if node is not None)):
             return
         time, batch, _ = shaped.args[1]
         _, heads, _, width = _shape(move.args[0])
         if back is None:
-            leading, order = [time, batch], [2, 0, 1, 3]
+            leading = [time, batch]
+            order = [2, 0, 1, 3]
         else:
             leading, order = [batch, time], [0, 2, 1, 3]
-        steps = (
-            ("aten::permute", (order,)),
-            ("aten::reshape", ([*leading, heads * width],)),
-        )
-        self.forms[rows] = Form(move.args[0], steps)
+        permute = ("aten::permute", (order,))
+        reshape = ("aten::reshape", ([*leading, heads * width],))
+        self.forms[rows] = Form(move.args[0], (permute, reshape))
         self.forms[shaped] = Form(layer)
         self.skipped.add(move)
         self.moved.update((rows, layer))
@@ -132,7 +133,8 @@ class Heads:
             len(one.users) > 1 for one in nodes
         ):
             return
-        nodes, source = [*nodes, wide], wide.args[0]
+        nodes = [*nodes, wide]
+        source = wide.args[0]
         ranks = {len(_shape(one)) for one in (mask, wide, source, attention)}
         if (
             len(wide.users) > 1
@@ -166,7 +168,9 @@ def _calls(graph: torch.fx.Graph, target: Any) -> list[Node]:
 
 def _read(node: Node, index: int = 0) -> Any:
     """The argument at `index`; None if there is none."""
-    return node.args[index] if len(node.args) > index else None
+    if len(node.args) > index:
+        return node.args[index]
+    return None
 
 
 def _is(node: Any, targets: Collection[Any]) -> bool:
@@ -179,22 +183,31 @@ def _only_user(node: Node, targets: Collection[Any], *args: Any) -> Any:
     """The node's user, if it is the only one, of these operators, and has these arguments."""
     user: Any = next(iter(node.users), None)
     fits = len(node.users) == 1 and _is(user, targets)
-    return user if fits and (not args or user.args[1:] == args) else None
+    if fits and (not args or user.args[1:] == args):
+        return user
+    return None
 
 
 def _shape(node: Any) -> list[Any]:
     """The sizes of a tensor; none for anything else."""
-    meta = node.meta.get("val") if isinstance(node, Node) else None
-    return list(meta.shape) if isinstance(meta, torch.Tensor) else []
+    meta = None
+    if isinstance(node, Node):
+        meta = node.meta.get("val")
+    if isinstance(meta, torch.Tensor):
+        return list(meta.shape)
+    return []
 
 
 def _equal(sizes: Sequence[Any], others: Sequence[Any]) -> bool:
     """Whether sizes are equal numbers or expressions. Comparing them would add a guard."""
-    return list(map(_expression, sizes)) == list(map(_expression, others))
+    return list(map(expression_of, sizes)) == list(map(expression_of, others))
 
 
-def _expression(size: Any) -> Any:
-    return size.node.expr if isinstance(size, torch.SymInt) else size
+def expression_of(size: Any) -> Any:
+    """The expression of a symbolic size; a fixed size as it is."""
+    if isinstance(size, torch.SymInt):
+        return size.node.expr
+    return size
 
 
 def _swaps(node: Any) -> bool:
@@ -215,18 +228,22 @@ def _stacked(layer: Node) -> list[Node]:
     """The nodes that stack the parts of a layer's result along a new first axis: `unflatten(-1,
     [parts, size]).unsqueeze(0).transpose(0, -2).squeeze(-2).contiguous()`.
     """
-    found = [_only_user(layer, (aten.unflatten.int,))]
-    if found[0] is None or found[0].args[1] != -1 or len(_shape(layer)) != 3:
+    first = _only_user(layer, (aten.unflatten.int,))
+    if first is None or first.args[1] != -1 or len(_shape(layer)) != 3:
         return []
-    sizes = found[0].args[2]
-    if len(sizes) != 2 or any(type(size) is not int or size < 1 for size in sizes):
+    sizes = first.args[2]
+    known = all(type(size) is int and size >= 1 for size in sizes)
+    if len(sizes) != 2 or not known:
         return []
+    found = [first]
     for target, *args in _STACKING:
         found.append(_only_user(found[-1], (target,), *args))
         if found[-1] is None:
             return []
     copied = _only_user(found[-1], _COPIES)
-    return found if copied is None else [*found, copied]
+    if copied is None:
+        return found
+    return [*found, copied]
 
 
 def _parts(layer: Node, stacked: Sequence[Node]) -> list[_Part]:
@@ -248,7 +265,9 @@ def _parts(layer: Node, stacked: Sequence[Node]) -> list[_Part]:
 def _headed(part: Node) -> _Headed | None:
     """The nodes behind `(time, batch, heads * width)` up to `(batch, heads, time, width)`."""
     joined = _only_user(part, _RESHAPES)
-    move: Any = None if joined is None else _only_user(joined, _TRANSPOSE)
+    move: Any = None
+    if joined is not None:
+        move = _only_user(joined, _TRANSPOSE)
     if joined is None or not _swaps(move) or len(_shape(part)) != 3:
         return None
     time, batch, whole = _shape(part)
@@ -259,7 +278,9 @@ def _headed(part: Node) -> _Headed | None:
         if type(whole) is not int or type(heads) is not int or heads * width != whole:
             return None
         known = _equal(_shape(result), [batch, heads, time, width])
-        if not known or not _equal(_shape(joined)[::2], [time, width]):
+        if not known:
+            return None
+        if not _equal(_shape(joined)[::2], [time, width]):
             return None
     return _Headed((joined, move), tuple(move.users))
 
@@ -270,9 +291,11 @@ def _heads_of(result: Node, swapped: Any) -> tuple[tuple[str, tuple[Any, ...]], 
     """
     batch, heads, time, width = _read(result, 1)
     if swapped is None:
-        leading, order = [time, batch], [1, 2, 0, 3]
+        leading = [time, batch]
+        order = [1, 2, 0, 3]
     else:
-        leading, order = [batch, time], [0, 2, 1, 3]
+        leading = [batch, time]
+        order = [0, 2, 1, 3]
     return ("aten::reshape", ([*leading, heads, width],)), ("aten::permute", (order,))
 
 

@@ -126,7 +126,8 @@ def _quiet() -> Iterator[list[str]]:
         yield found
     finally:
         for one, (propagate, handlers) in zip(loggers, before, strict=True):
-            one.propagate, one.handlers = propagate, handlers
+            one.propagate = propagate
+            one.handlers = handlers
 
 
 def _fix(reason: str) -> str:

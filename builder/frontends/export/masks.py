@@ -27,7 +27,9 @@ def is_without_effect(node: torch.fx.Node, mask: Any) -> bool:
         return False
     query = node.args[0]
     result = node.meta.get("val")
-    if not isinstance(query, torch.fx.Node) or not isinstance(result, torch.Tensor):
+    if not isinstance(query, torch.fx.Node):
+        return False
+    if not isinstance(result, torch.Tensor):
         return False
     return _shape(result)[:-1] == _shape(query.meta["val"])[:-1]
 
@@ -58,7 +60,8 @@ def _is_true(node: torch.fx.Node) -> bool:
 
 def _is_position(node: Any) -> bool:
     """Whether a tensor has the positions `arange(length)`, with or without 0 added."""
-    node = _source(node) if isinstance(node, torch.fx.Node) else node
+    if isinstance(node, torch.fx.Node):
+        node = _source(node)
     if not isinstance(node, torch.fx.Node):
         return False
     if node.target is torch.ops.aten.add.Tensor and not node.kwargs:

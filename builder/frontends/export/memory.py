@@ -118,10 +118,14 @@ def _writes_new(node: torch.fx.Node, name: str, new: set[torch.fx.Node]) -> bool
     """Whether a call writes to a new tensor that only this call reads, and its functional variant
     has the same dtype and shape.
     """
-    written: Any = node.args[0] if node.args else None
+    written: Any = None
+    if node.args:
+        written = node.args[0]
     if node.target not in FUNCTIONAL or written not in new or "out" in node.kwargs:
         return False
-    if len(written.users) > 1 or sum(one is written for one in node.args) > 1:
+    if len(written.users) > 1:
+        return False
+    if sum(one is written for one in node.args) > 1:
         return False
     return name not in _COMPUTED or _common(node.meta.get("val"), written, node.args[1])
 

@@ -70,7 +70,8 @@ class Origins:
     def described(self, node: torch.fx.Node) -> tuple[Any, ...]:
         """The nodes whose metadata has the module and the location of the program's node."""
         entries, trace = self._keys[node]
-        module, line = self._modules.get(entries), self._locations.get(trace)
+        module = self._modules.get(entries)
+        line = self._locations.get(trace)
         if module is None:
             return () if line is None else (line,)
         # the module's node has a range of its own, which is not that of the program's node
@@ -83,7 +84,9 @@ def location(node: torch.fx.Node) -> str:
     if not frames:
         return f"the node {node.name}"
     path, line, _, code = next(filter(_is_own, frames), frames[0])
-    return f"{path}:{line}: {code}" if code else f"{path}:{line}"
+    if code:
+        return f"{path}:{line}: {code}"
+    return f"{path}:{line}"
 
 
 def _entries(node: torch.fx.Node) -> tuple[tuple[Any, Any], ...]:

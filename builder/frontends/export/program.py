@@ -155,7 +155,8 @@ class ExportedModule:
         given = self._arguments(placeholders, walker, metas)
         walker.skipped = _dead_writes(placeholders, signature.input_specs)
         writes = Writes(graphs, walker.skipped, signature_of)
-        walker.functional, walker.has_writes = writes.functional, writes.remain
+        walker.functional = writes.functional
+        walker.has_writes = writes.remain
         if not writes.remain:
             walker.heads = Heads(graphs, walker.skipped)
             walker.skipped |= walker.heads.skipped
@@ -234,12 +235,16 @@ class ExportedModule:
         kind = _NUMBERS.get(type(argument))
         self._leaves.append(TENSOR if kind is None else kind)
         metas[name] = node.meta["val"]
-        return walker.input(name) if kind is None else walker.input(name, kind)
+        if kind is None:
+            return walker.input(name)
+        return walker.input(name, kind)
 
 
 def _example(item: Any) -> Any:
     """An example value of an output's type."""
-    meta = item.meta["val"] if isinstance(item, torch.fx.Node) else item
+    meta = item
+    if isinstance(item, torch.fx.Node):
+        meta = item.meta["val"]
     if isinstance(meta, torch.Tensor):
         return torch.empty(0)
     if meta is None:
@@ -260,7 +265,9 @@ class _Constant:
 
 
 def _number(leaf: Any, left: Iterator[torch.Tensor]) -> Any:
-    return leaf.value if isinstance(leaf, _Constant) else next(left).item()
+    if isinstance(leaf, _Constant):
+        return leaf.value
+    return next(left).item()
 
 
 def _dead_writes(placeholders: list[Any], specs: list[Any]) -> set[torch.fx.Node]:

@@ -77,9 +77,14 @@ def call(
     source = given["input"]
     if name.startswith("quantize"):
         (tensor, *_) = node.args
-        meta = tensor.meta["val"] if isinstance(tensor, torch.fx.Node) else source
+        meta = source
+        if isinstance(tensor, torch.fx.Node):
+            meta = tensor.meta["val"]
         return Quantized(node, source, grid, meta.dtype)
-    result = node.meta["val"].dtype
+    return _dequantized(walker, source, grid, node.meta["val"].dtype)
+
+
+def _dequantized(walker: Walker, source: Any, grid: Grid, result: torch.dtype) -> Any:
     if isinstance(source, Quantized):
         if not source.grid.same(grid):
             raise walker.error(

@@ -216,7 +216,9 @@ class _Candidates:
         """Return the value at this position and its distance; None past the end."""
         missing = max(0, index + 1 - len(self._known))
         self._known.extend(itertools.islice(self._source, missing))
-        return self._known[index] if index < len(self._known) else None
+        if index < len(self._known):
+            return self._known[index]
+        return None
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         found = map(self.get, itertools.count())
@@ -289,7 +291,9 @@ def _solved(expressions: Mapping[str, Any], symbol: Any, sizes: Sizes) -> int:
     axis, size = next(iter(expressions.items()))
     start = int(size.subs({symbol: 0}))
     step = int(size.subs({symbol: 1})) - start
-    return (sizes[axis] - start) // step if step else sizes[axis]
+    if step:
+        return (sizes[axis] - start) // step
+    return sizes[axis]
 
 
 def _spread(values: Sequence[int], most: int) -> list[int]:

@@ -80,7 +80,9 @@ def _part(key: Any) -> str | int:
     if isinstance(key, pytree.GetAttrKey):
         return str(key.name)
     if isinstance(key, pytree.MappingKey):
-        return key.key if type(key.key) is int and key.key >= 0 else str(key.key)
+        if type(key.key) is int and key.key >= 0:
+            return key.key
+        return str(key.key)
     raise LoweringError(
         f"the structure of forward's arguments has a key {key}, of an unknown kind"
     )

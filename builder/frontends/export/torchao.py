@@ -144,7 +144,9 @@ def read(walker: Walker, node: Any, name: str, args: Sequence[Any]) -> Any:
         return _unshifted(walker, node, first)
     if isinstance(first, Product) and name == "aten.to":
         # a lower precision would round the sums
-        return replace(first, node=node) if _dtype(node) == torch.float32 else None
+        if _dtype(node) == torch.float32:
+            return replace(first, node=node)
+        return None
     if isinstance(first, Product) and name == "aten.mul":
         return _scaled(walker, node, first)
     return None
@@ -165,7 +167,9 @@ def _read_rounded(
         return replace(rounded, node=node, dtype=_dtype(node))
     if name == "aten.add" and rounded.dtype == torch.int32 and not node.kwargs:
         is_shift = not rounded.shift and is_number(args[1], _SHIFT)
-        return replace(rounded, node=node, shift=_SHIFT) if is_shift else None
+        if is_shift:
+            return replace(rounded, node=node, shift=_SHIFT)
+        return None
     if name == "aten._int_mm" and rounded.dtype == (
         torch.uint8 if rounded.shift else torch.int8
     ):
@@ -268,7 +272,8 @@ def _chosen(walker: Walker, node: Any, given: Mapping[str, Any]) -> Any:
     greatest = walker.emit("aten::amax", [magnitude, axes, True])
     scale = walker.emit("aten::div", [greatest, (high - low) / 2])
     least = given.get("eps")
-    least = torch.finfo(torch.float32).smallest_normal if least is None else least
+    if least is None:
+        least = torch.finfo(torch.float32).smallest_normal
     return walker.emit("aten::clamp_min", [scale, least]), NoZeroPoint(node)
 
 
@@ -286,17 +291,19 @@ def _reduced(walker: Walker, tensor: Any, block: Sequence[Any]) -> list[int]:
     return axes
 
 
+def _refuse_zero_points(walker: Walker, value: Any) -> None:
+    zero = tensor_of(walker, value)
+    if zero is None or bool((zero != 0).any()):
+        raise walker.error("torchao rounds an activation with zero points", fix=_PT2E)
+
+
 def _quantized(walker: Walker, node: Any, given: Mapping[str, Any]) -> Rounded:
     _check(walker, node, given, "output_dtype")
     value = given["input"]
     scale = given["scale"]
     limits = _limits(given)
     if not isinstance(given.get("zero_point"), NoZeroPoint):
-        zero = tensor_of(walker, node.args[3])
-        if zero is None or bool((zero != 0).any()):
-            raise walker.error(
-                "torchao rounds an activation with zero points", fix=_PT2E
-            )
+        _refuse_zero_points(walker, node.args[3])
     constant = tensor_of(walker, node.args[2])
     source = _source(node.args[2])
     if constant is not None:
@@ -315,9 +322,11 @@ def _quantized(walker: Walker, node: Any, given: Mapping[str, Any]) -> Rounded:
             "torchao rounds an activation with scales of other axes", fix=_PT2E
         )
     inverse = walker.emit("aten::reciprocal", [scale])
-    steps = walker.emit("aten::round", [walker.emit("aten::mul", [value, inverse])])
+    scaled = walker.emit("aten::mul", [value, inverse])
+    steps = walker.emit("aten::round", [scaled])
     whole = walker.emit("aten::clamp", [steps, *limits])
-    return Rounded(node, walker.emit("aten::mul", [whole, scale]), source, static=False)
+    rounded = walker.emit("aten::mul", [whole, scale])
+    return Rounded(node, rounded, source, static=False)
 
 
 def _scaled(walker: Walker, node: Any, product: Product) -> Any:
@@ -326,7 +335,10 @@ def _scaled(walker: Walker, node: Any, product: Product) -> Any:
     """
     if product.shift:
         return None
-    factor = node.args[1] if walker.known.get(node.args[0]) is product else node.args[0]
+    left, right = node.args[:2]
+    factor = left
+    if walker.known.get(left) is product:
+        factor = right
     if not product.is_scaled and _source(factor) is product.rounded.scale:
         shape = factor.meta["val"].shape
         if len(shape) > 2 or (len(shape) > 0 and shape[-1] != 1):

@@ -122,7 +122,9 @@ def choose_qparams_affine(
     whole, inner, blocks = _blocks(input, block_size)
     greatest = input.view(whole).abs().amax(inner)
     scale = greatest / (float(high - low) / 2)
-    least = torch.finfo(input.dtype).smallest_normal if eps is None else eps
+    least = eps
+    if eps is None:
+        least = torch.finfo(input.dtype).smallest_normal
     scale = torch.clamp(scale, min=least).to(
         input.dtype if scale_dtype is None else scale_dtype
     )

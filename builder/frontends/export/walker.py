@@ -98,7 +98,8 @@ def signature(target: Any) -> Signature:
     for given in schema.arguments:
         kind = given.type
         is_optional = given.type.kind() == "OptionalType"
-        kind = kind.getElementType() if is_optional else kind
+        if is_optional:
+            kind = kind.getElementType()
         form = kind.kind()
         element = kind.getElementType() if form == "ListType" else None
         default = given.default_value if given.has_default_value() else None
@@ -183,7 +184,9 @@ class Walker:
             self.known = known
             if node.op == "output":
                 (returned,) = node.args
-                found = returned if isinstance(returned, list | tuple) else [returned]
+                found = returned
+                if not isinstance(returned, list | tuple):
+                    found = [returned]
                 return [self._resolved(item, known) for item in found]
             if node.op == "placeholder":
                 known[node] = next(values)
@@ -236,7 +239,9 @@ class Walker:
         """
         node = self._create(kind, [self.value(arg) for arg in args], types or (TENSOR,))
         outputs = tuple(node.outputs())
-        return outputs[0] if len(outputs) == 1 else outputs
+        if len(outputs) == 1:
+            return outputs[0]
+        return outputs
 
     def value(self, item: Known, kind: Any = None) -> Any:
         """Return the graph value of an argument whose type in the schema is `kind`."""
@@ -278,7 +283,9 @@ class Walker:
         """Return the constant number or tensor of a value; None if it is computed."""
         if not isinstance(item, C.Value):
             return item
-        return item.toIValue() if item.node().kind() == "prim::Constant" else None
+        if item.node().kind() == "prim::Constant":
+            return item.toIValue()
+        return None
 
     def _list(self, items: Sequence[Known], element: Any) -> Any:
         plain = (
@@ -330,7 +337,9 @@ class Walker:
 
     def error(self, message: str, fix: str | None = None) -> LoweringError:
         """Return the error of the node that is being written, with its source location."""
-        where = location(self._node) if self._node is not None else None
+        where = None
+        if self._node is not None:
+            where = location(self._node)
         return LoweringError(message, where=where, fix=fix)
 
     def _resolved(self, item: Any, known: dict[Any, Known]) -> Known:
@@ -439,7 +448,9 @@ class Walker:
             return
         readers = len(node.users)
         for axis, size in enumerate(meta.shape):
-            expression = None if type(size) is int else _computed(size)
+            expression = None
+            if type(size) is not int:
+                expression = _computed(size)
             if (
                 expression is not None
                 and readers >= self._sized.get(expression, (0,))[0]
@@ -453,7 +464,9 @@ class Walker:
         if target is operator.pow:
             power = self.emit("aten::pow", args, numbers.FLOAT)
             whole = result.kind() == "IntType"
-            return self.emit("aten::Int", [power], numbers.INT) if whole else power
+            if whole:
+                return self.emit("aten::Int", [power], numbers.INT)
+            return power
         kind = "aten::__lshift__" if target is operator.lshift else "aten::__rshift__"
         return self.emit(kind, args, result)
 
@@ -479,22 +492,23 @@ class Walker:
         values = [
             self._argument(a, given.get(a.name, a.default)) for a in known.arguments
         ]
-        types = known.returns
-        kind = known.kind
         meta = node.meta.get("val")
-        if not self.has_writes and target in _VIEWS:
-            kind = "aten::reshape"
+        reshapes = target in _VIEWS and not self.has_writes
+        kind = "aten::reshape" if reshapes else known.kind
         if convolution := convolutions.arranged(kind, values, meta, self._constant):
             kind, values = convolutions.KIND, convolution
-        created = self._create(kind, values, types)
+        created = self._create(kind, values, known.returns)
         if created.schema() == _NO_SCHEMA:
             self._find_schema(created, target, known)
+        return self._results(node, created, known)
+
+    def _results(self, node: torch.fx.Node, created: Any, known: Signature) -> Known:
+        """The output of the created node, a tuple of several outputs, or None without outputs."""
         outputs = list(created.outputs())
         if known.returns_list:
-            metas = _metas(node, len(types))
-            outputs = [
-                self._unpacked(*pair) for pair in zip(outputs, metas, strict=True)
-            ]
+            metas = _metas(node, len(outputs))
+            pairs = zip(outputs, metas, strict=True)
+            outputs = [self._unpacked(*pair) for pair in pairs]
         if len(outputs) == 1:
             return outputs[0]
         return tuple(outputs) if outputs else None
@@ -729,7 +743,9 @@ def _named(target: Any) -> str:
 
 def _output_count(module: torch.fx.GraphModule) -> int:
     (returned,) = next(iter(reversed(module.graph.nodes))).args
-    return len(returned) if isinstance(returned, list | tuple) else 1
+    if isinstance(returned, list | tuple):
+        return len(returned)
+    return 1
 
 
 def _computed(size: Any) -> Any:

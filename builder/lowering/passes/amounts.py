@@ -75,9 +75,13 @@ def of_item(item: Any, read: Callable[[Any], Amount | None]) -> Amount | None:
     """The product for a size in a list; None for a size to infer. `read` returns it for a
     node that reads a size of a tensor, and None for any other.
     """
-    known = item if isinstance(item, int) else ir.constant(item)
+    known = item
+    if not isinstance(item, int):
+        known = ir.constant(item)
     if known is not None:
-        return None if known == -1 else amount(known)
+        if known == -1:
+            return None
+        return amount(known)
     node = item.node()
     if node.kind() == "aten::mul":
         parts = [of_item(value, read) for value in node.inputs()]
@@ -143,10 +147,14 @@ def common(
     i = j = 0
     while i < len(lefts) and j < len(rights):
         length = lefts[i] if rights[j].over(lefts[i]) else rights[j]
-        left, right = lefts[i].over(length), rights[j].over(length)
+        left = lefts[i].over(length)
+        right = rights[j].over(length)
         if left is None or right is None:
             return None
         found.append(CommonFactor(i, j, length))
         lefts[i], rights[j] = left, right
-        i, j = i + (left == ONE), j + (right == ONE)
-    return found if i == len(lefts) and j == len(rights) else None
+        i = i + (left == ONE)
+        j = j + (right == ONE)
+    if i == len(lefts) and j == len(rights):
+        return found
+    return None

@@ -64,7 +64,9 @@ def scale_scores(graph: Graph, context: Context) -> None:
     """
     for node in ir.nodes_of(graph, "aten::softmax"):
         product = _product(node.inputsAt(0))
-        scale = _scale_of_operand(product.inputsAt(0)) if product is not None else None
+        scale = None
+        if product is not None:
+            scale = _scale_of_operand(product.inputsAt(0))
         if scale is None or ir.in_fallback(product) or not _is_real(scale.inputsAt(0)):
             continue
         scaled = ir.insert(
@@ -105,7 +107,9 @@ def _scale_of_operand(operand: Value) -> Any:
     ):
         operand = operand.node().inputsAt(0)
     scale = _only_maker(operand, _SCALES)
-    return scale if scale is not None and _is_number(scale.inputsAt(1)) else None
+    if scale is not None and _is_number(scale.inputsAt(1)):
+        return scale
+    return None
 
 
 def _is_number(factor: Value) -> bool:
@@ -126,8 +130,11 @@ def _scale(scores: Value, masks: int = 3) -> Any:
     )
     if not masks or not plain or ir.in_fallback(node):
         return None
-    found = (_scale(node.inputsAt(at), masks - 1) for at in _MASKS.get(node.kind(), ()))
-    return next((scale for scale in found if scale is not None), None)
+    for at in _MASKS.get(node.kind(), ()):
+        scale = _scale(node.inputsAt(at), masks - 1)
+        if scale is not None:
+            return scale
+    return None
 
 
 def _only_maker(value: Value, kinds: tuple[str, ...]) -> Any:

@@ -235,7 +235,9 @@ class _Merge:
 
     def _values(self, value: Value) -> list[Value]:
         """The elements of a list as values."""
-        found = ir.list_items(value) if value.type().kind() == "ListType" else None
+        found = None
+        if value.type().kind() == "ListType":
+            found = ir.list_items(value)
         return [self.emit.constant(v) if isinstance(v, int) else v for v in found or ()]
 
     def _guarded(
@@ -266,7 +268,9 @@ class _Merge:
             dim, start, end, step = rest
             size = self.emit.op("aten::size", x, dim, type=ir.INT)
             zero = self.emit.constant(0)
-            begin = zero if ir.is_none(start) else pick(start, zero)
+            begin = zero
+            if not ir.is_none(start):
+                begin = pick(start, zero)
             stop = size if _is_open(end) else pick(end, size)
             return self._call(node, [x, dim, begin, stop, step])
         if node.kind() == "aten::constant_pad_nd":
@@ -274,7 +278,9 @@ class _Merge:
             amounts = [pick(value, zero) for value in self._values(rest[0])]
             return self._call(node, [x, self.emit.list(amounts, ir.INT), rest[1]])
         made = self._call(node, [x, *rest])
-        return self._where(made, x) if condition else self._where(x, made)
+        if condition:
+            return self._where(made, x)
+        return self._where(x, made)
 
     def _call(self, node: Node, arguments: Sequence[Value]) -> Value:
         """The node's operator on other arguments."""
@@ -332,7 +338,8 @@ def _are_equal(yes: Value, no: Value) -> bool:
         return True
     if not (ir.is_constant(yes) and ir.is_constant(no)):
         return False
-    one, other = yes.toIValue(), no.toIValue()
+    one = yes.toIValue()
+    other = no.toIValue()
     return type(one) is type(other) and one == other
 
 

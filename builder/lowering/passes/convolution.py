@@ -38,7 +38,8 @@ def unify_convolutions(graph: Graph, context: Context) -> None:
     ]
     if not nodes:
         return
-    unbatched, shared = _unbatched(graph, context), ir.Constants(graph)
+    unbatched = _unbatched(graph, context)
+    shared = ir.Constants(graph)
     for node in nodes:
         if not ir.stays(node) and node.output().unique() not in unbatched:
             _rewrite(graph, node, shared)
@@ -60,20 +61,13 @@ def _unbatched(graph: Graph, context: Context) -> set[int]:
 
 
 def _rewrite(graph: Graph, node: Node, shared: ir.Constants) -> None:
-    emit, kind, args = Emit(graph, node), node.kind(), ir.inputs(node)
+    emit = Emit(graph, node)
+    kind = node.kind()
+    args = ir.inputs(node)
     if kind in _TRANSPOSED:
         x, weight, bias, stride, padding, output_padding, groups, dilation = args
-        core = [
-            x,
-            weight,
-            bias,
-            stride,
-            padding,
-            dilation,
-            shared(True),
-            output_padding,
-            groups,
-        ]
+        core = [x, weight, bias, stride, padding, dilation]
+        core += [shared(True), output_padding, groups]
     elif kind in _PLAIN or kind == _MODE:
         x, weight, bias, stride, padding, dilation, groups = args
         axes = _PLAIN.get(kind) or _axes(weight)
@@ -84,17 +78,8 @@ def _rewrite(graph: Graph, node: Node, shared: ir.Constants) -> None:
             if known is None:
                 return
             x, padding = known
-        core = [
-            x,
-            weight,
-            bias,
-            stride,
-            padding,
-            dilation,
-            shared(False),
-            shared([0] * axes),
-            groups,
-        ]
+        core = [x, weight, bias, stride, padding, dilation]
+        core += [shared(False), shared([0] * axes), groups]
     else:
         core = args[:9]
     _emit(graph, node, core, shared, args)
@@ -121,7 +106,9 @@ def _emit(
 def _axes(weight: Value) -> int | None:
     """The number of spatial axes; None if the weight is not known."""
     kernel = ir.constant(_unquantized(weight))
-    return kernel.dim() - 2 if isinstance(kernel, torch.Tensor) else None
+    if isinstance(kernel, torch.Tensor):
+        return kernel.dim() - 2
+    return None
 
 
 def _unquantized(weight: Value) -> Value:
@@ -143,7 +130,8 @@ def _string_padding(
     kernel = ir.constant(_unquantized(weight))
     if steps is None or not isinstance(kernel, torch.Tensor):
         return None
-    steps = steps * axes if len(steps) == 1 else steps
+    if len(steps) == 1:
+        steps = steps * axes
     totals = [
         step * (size - 1) for step, size in zip(steps, kernel.shape[2:], strict=True)
     ]

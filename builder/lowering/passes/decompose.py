@@ -17,7 +17,9 @@ from builder.lowering.passes import Context, Pass
 
 def _number(value: Value) -> str:
     """The type of a `Scalar` argument. A number of unknown type counts as a float."""
-    return "float" if value.type().kind() in ("FloatType", "NumberType") else "int"
+    if value.type().kind() in ("FloatType", "NumberType"):
+        return "float"
+    return "int"
 
 
 _RESOLVED: dict[tuple[str, tuple[str, ...], str], Any] = {}

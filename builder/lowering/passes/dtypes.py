@@ -79,7 +79,9 @@ def _fold(graph: Graph, facts: Facts, context: Context) -> bool:
         for node in ir.nodes_of(graph, *ir.CHANGES)
     )
     for node in bottom_up(graph):
-        result = _constant(node, facts) if node.kind() in _QUESTIONS else None
+        result = None
+        if node.kind() in _QUESTIONS:
+            result = _constant(node, facts)
         if result is not None:
             ir.replace(node, [ir.insert_constant(graph, result, node)])
         elif (
@@ -153,11 +155,15 @@ def _is(node: Node, facts: Facts) -> bool | None:
     kinds = {one.type().kind(), other.type().kind()}
     if "NoneType" in kinds and not kinds & _MAY_BE_NONE and len(kinds) > 1:
         return False
-    if one.type().kind() != "TensorType" or other.type().kind() != "TensorType":
+    if one.type().kind() != "TensorType":
+        return None
+    if other.type().kind() != "TensorType":
         return None
     if one == other:
         return True
-    return False if all(_fresh(value) for value in (one, other)) else None
+    if all(_fresh(value) for value in (one, other)):
+        return False
+    return None
 
 
 _MAY_BE_NONE = frozenset(["OptionalType", "UnionType", "AnyType"])
@@ -183,7 +189,9 @@ def _is_instance(node: Node, facts: Facts) -> bool | None:
     queried = node.tys("types")
     if any(own.isSubtypeOf(kind) for kind in queried):
         return True
-    return None if any(kind.isSubtypeOf(own) for kind in queried) else False
+    if any(kind.isSubtypeOf(own) for kind in queried):
+        return None
+    return False
 
 
 _NEW_OBJECTS = frozenset(
@@ -211,7 +219,9 @@ def _fold_sizes(graph: Graph, context: Context) -> bool:
         for node in [
             use.user for use in value.uses() if use.user.kind() == "aten::size"
         ]:
-            axis = ir.constant(node.inputsAt(1)) if node.inputsSize() == 2 else None
+            axis = None
+            if node.inputsSize() == 2:
+                axis = ir.constant(node.inputsAt(1))
             if (
                 isinstance(axis, int)
                 and -len(spec.shape) <= axis < len(spec.shape)

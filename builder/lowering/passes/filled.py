@@ -40,12 +40,9 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
     """The elements of a list or dictionary of tensors that the graph writes to. Empty if the graph
     does not write to it; None if its possible elements are not known.
     """
-    kind = value.type().kind()
-    inner = (
-        value.type().getElementType()
-        if kind == "ListType"
-        else value.type().getValueType()
-    )
+    own = value.type()
+    kind = own.kind()
+    inner = own.getElementType() if kind == "ListType" else own.getValueType()
     aliases = graph.alias_db()
     if not aliases.has_writers(value):
         return []
@@ -54,22 +51,18 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
     builders = _builders(graph, aliases, value)
     known = {node.kind() for node in writers} <= _KNOWN[kind]
     if inner.kind() != "TensorType" or not known:
-        return by_keys(graph, value, end) if kind == "DictType" else None
+        if kind == "DictType":
+            return by_keys(graph, value, end)
+        return None
     reader = _Reader(graph, value, writers[0] if writers else located(value), end)
-    sure = [
-        node
-        for node in graph.nodes()
-        if _writes(node) and node.inputsAt(0).debugName() == value.debugName()
-    ]
+    sure = _unconditional(graph, value)
     always = _built(value.node()) or []
     if kind == "DictType":
         always += [ir.constant(node.inputsAt(1)) for node in sure]
         keys = dict.fromkeys(always) | dict.fromkeys(_keys(writers, builders))
-        return (
-            by_keys(graph, value, end)
-            if None in keys
-            else list(reader.entries(keys, always))
-        )
+        if None in keys:
+            return by_keys(graph, value, end)
+        return list(reader.entries(keys, always))
     appends = _count(writers, _ADDS_ONE)
     if _count(once, _ADDS_ONE) < appends:
         return None
@@ -135,9 +128,18 @@ def _writes_to(node: Any, kind: Any) -> bool:
     return _writes(node) and str(node.inputsAt(0).type()) == str(kind)
 
 
+def _unconditional(graph: Any, value: Any) -> list[Any]:
+    """The nodes outside of all blocks that write to the value by its own name."""
+    name = value.debugName()
+    writers = filter(_writes, graph.nodes())
+    return [node for node in writers if node.inputsAt(0).debugName() == name]
+
+
 def _writes(node: Any) -> bool:
     """Whether a node changes a list or dictionary, its first input."""
-    if not node.inputsSize() or node.inputsAt(0).type().kind() not in _KNOWN:
+    if not node.inputsSize():
+        return False
+    if node.inputsAt(0).type().kind() not in _KNOWN:
         return False
     schema = ir.schema(node)
     info = (
@@ -229,7 +231,8 @@ class _Reader:
         chosen = self.graph.create("prim::If", [given], 1)
         chosen.insertBefore(self.end)
         ir.adopt(chosen, self.origin)
-        then, other = chosen.addBlock(), chosen.addBlock()
+        then = chosen.addBlock()
+        other = chosen.addBlock()
         then.registerOutput(self._read(key, then.returnNode()))
         empty = ir.insert_constant(self.graph, torch.zeros(0), other.returnNode())
         other.registerOutput(empty)

@@ -86,7 +86,9 @@ def _fuse_product(graph: Graph, node: Node, matrix: torch.Tensor) -> None:
     queries = [
         use.user for use in node.output().uses() if use.user.kind() == "prim::dtype"
     ]
-    add = uses[0].user if len(uses) == 1 else None
+    add = None
+    if len(uses) == 1:
+        add = uses[0].user
     if (
         add is not None
         and add.kind() == "aten::add"

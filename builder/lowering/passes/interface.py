@@ -35,7 +35,8 @@ def flatten_inputs(graph: Graph, context: Context) -> None:
     names = context.inputs or [
         value.debugName().split(".")[0] for value in graph.inputs()
     ]
-    declared, fixed = context.optional_inputs, context.defaults
+    declared = context.optional_inputs
+    fixed = context.defaults
     parts = [
         describe(name, value.type(), declared, fixed)
         for name, value in zip(names, list(graph.inputs()), strict=True)
@@ -131,11 +132,15 @@ def _accepts(kind: Type, value: object) -> bool:
 
 def _alternatives(kind: Any) -> list[Type]:
     """The types of a union; of any other type the type alone."""
-    return list(kind.containedTypes()) if kind.kind() == "UnionType" else [kind]
+    if kind.kind() == "UnionType":
+        return list(kind.containedTypes())
+    return [kind]
 
 
 def _of_optional(kind: Type) -> Type:
-    return kind.getElementType() if kind.kind() == "OptionalType" else kind
+    if kind.kind() == "OptionalType":
+        return kind.getElementType()
+    return kind
 
 
 def _as_type(value: Any, kind: Type) -> Any:
@@ -145,7 +150,9 @@ def _as_type(value: Any, kind: Type) -> Any:
     kind = _of_optional(kind)
     if kind.annotation_str.endswith("List[float]"):
         return [float(element) for element in value]
-    return float(value) if kind.kind() == "FloatType" else value
+    if kind.kind() == "FloatType":
+        return float(value)
+    return value
 
 
 def _is_int(value: object) -> bool:

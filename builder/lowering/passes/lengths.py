@@ -81,8 +81,12 @@ class Lengths:
         if node.kind() != "aten::size" or node.inputsSize() != 2:
             return None
         shape = self.shape(node.inputsAt(0))
-        axis = None if shape is None else axis_at(node, 1, len(shape))
-        return None if shape is None or axis is None else shape[axis]
+        axis = None
+        if shape is not None:
+            axis = axis_at(node, 1, len(shape))
+        if shape is None or axis is None:
+            return None
+        return shape[axis]
 
     def common_factors(
         self, shape: Shape, wanted: Sequence[Amount | None]
@@ -108,7 +112,9 @@ class Lengths:
         """
         found = [amount(one.number)]
         for name in one.names:
-            guess = self.guesses.get(name) if steps and name not in wanted else None
+            guess = None
+            if steps and name not in wanted:
+                guess = self.guesses.get(name)
             own = of_size(*name)
             found.append(
                 own if guess is None else self._guessed(guess, wanted, steps - 1)
@@ -123,18 +129,25 @@ def _same(lengths: Lengths, node: Node) -> Shape | None:
 def _layer(lengths: Lengths, node: Node) -> Shape | None:
     read = lengths.shape(node.inputsAt(0))
     wide = width(node.output())
-    return None if read is None or wide is None else [*read[:-1], amount(wide)]
+    if read is None or wide is None:
+        return None
+    return [*read[:-1], amount(wide)]
 
 
 def _moved(lengths: Lengths, node: Node) -> Shape | None:
     read = lengths.shape(node.inputsAt(0))
-    return None if read is None else moved(node, read)
+    if read is None:
+        return None
+    return moved(node, read)
 
 
 def _embedded(lengths: Lengths, node: Node) -> Shape | None:
     """The shape of an embedding: the axes of the indices, then the width of the table."""
-    table, indices = (lengths.shape(node.inputsAt(at)) for at in (0, 1))
-    return None if table is None or indices is None else [*indices, table[-1]]
+    table = lengths.shape(node.inputsAt(0))
+    indices = lengths.shape(node.inputsAt(1))
+    if table is None or indices is None:
+        return None
+    return [*indices, table[-1]]
 
 
 def _as_other(lengths: Lengths, node: Node) -> Shape | None:
@@ -154,16 +167,22 @@ def _reshaped(lengths: Lengths, node: Node) -> Shape | None:
 def _unflattened(lengths: Lengths, node: Node) -> Shape | None:
     read = lengths.shape(node.inputsAt(0))
     items = ir.list_items(node.inputsAt(2))
-    axis = None if read is None else axis_at(node, 1, len(read))
+    axis = None
+    if read is not None:
+        axis = axis_at(node, 1, len(read))
     if read is None or items is None or axis is None:
         return None
     made = filled([read[axis]], [lengths.of(item) for item in items])
-    return None if made is None else [*read[:axis], *made, *read[axis + 1 :]]
+    if made is None:
+        return None
+    return [*read[:axis], *made, *read[axis + 1 :]]
 
 
 def _unsqueezed(lengths: Lengths, node: Node) -> Shape | None:
     read = lengths.shape(node.inputsAt(0))
-    axis = None if read is None else axis_at(node, 1, len(read) + 1)
+    axis = None
+    if read is not None:
+        axis = axis_at(node, 1, len(read) + 1)
     if read is None or axis is None:
         return None
     return [*read[:axis], ONE, *read[axis:]]
@@ -193,7 +212,8 @@ def _fitting(lengths: Lengths, node: Node) -> Shape | None:
     tensors = [value for value in node.inputs() if value.type().kind() == "TensorType"]
     sides = [lengths.shape(value) for value in tensors]
     # The condition of `where` is last: the selected values determine more of the sizes.
-    sides = sides[1:] + sides[:1] if node.kind() == "aten::where" else sides
+    if node.kind() == "aten::where":
+        sides = sides[1:] + sides[:1]
     known = [side for side in sides if side is not None]
     if known and len(known) == len(tensors):
         return _stretched(lengths, node, known)
@@ -202,7 +222,8 @@ def _fitting(lengths: Lengths, node: Node) -> Shape | None:
 
 def _multiplied(lengths: Lengths, node: Node) -> Shape | None:
     first = int(node.kind() == "aten::baddbmm")  # whose first operand is the addend
-    one, other = (lengths.shape(node.inputsAt(first + at)) for at in (0, 1))
+    one = lengths.shape(node.inputsAt(first))
+    other = lengths.shape(node.inputsAt(first + 1))
     if one is None or other is None or min(len(one), len(other)) < 2:
         return None
     batch = _stretched(lengths, node, [one[:-2], other[:-2]])

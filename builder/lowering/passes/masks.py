@@ -64,8 +64,11 @@ def _mask(indices: Value, facts: Facts) -> Any | None:
 
 def _picks(node: Node, facts: Facts) -> Picked | None:
     x, indices = ir.inputs(node)
-    mask, rank = _mask(indices, facts), facts.rank(x)
-    return None if mask is None or rank is None else Picked(mask, x, rank)
+    mask = _mask(indices, facts)
+    rank = facts.rank(x)
+    if mask is None or rank is None:
+        return None
+    return Picked(mask, x, rank)
 
 
 def _computed(
@@ -77,7 +80,8 @@ def _computed(
     ]
     if not parts:
         return None
-    mask, rank = parts[0].mask, parts[0].rank
+    mask = parts[0].mask
+    rank = parts[0].rank
     if any(part.mask != mask or part.rank != rank for part in parts):
         return None
     others = [

@@ -18,8 +18,11 @@ def moved(node: Node, axes: Sequence[Axis]) -> list[Axis] | None:
     """
     if node.kind() == "aten::permute":
         order = ir.int_list(node.inputsAt(1))
-        return None if order is None else [axes[axis] for axis in order]
-    one, other = axis_at(node, 1, len(axes)), axis_at(node, 2, len(axes))
+        if order is None:
+            return None
+        return [axes[axis] for axis in order]
+    one = axis_at(node, 1, len(axes))
+    other = axis_at(node, 2, len(axes))
     if one is None or other is None:
         return None
     found = list(axes)
@@ -30,4 +33,6 @@ def moved(node: Node, axes: Sequence[Axis]) -> list[Axis] | None:
 def axis_at(node: Node, at: int, rank: int) -> int | None:
     """The axis that input `at` names, counted from the front; None if it is not known."""
     axis = ir.constant(node.inputsAt(at))
-    return axis % rank if isinstance(axis, int) and -rank <= axis < rank else None
+    if isinstance(axis, int) and -rank <= axis < rank:
+        return axis % rank
+    return None

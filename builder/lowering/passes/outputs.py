@@ -75,9 +75,8 @@ def flatten_outputs(graph: Any, context: Context) -> None:
     for value in (*(leaf.value for _, leaf in flat), *hidden):
         graph.registerOutput(value)
     if hidden:
-        ir.C._jit_pass_dce(
-            graph
-        )  # torch's tuple lowering fails on the containers of None
+        # torch's tuple lowering fails on the containers of None
+        ir.C._jit_pass_dce(graph)
     flags = flag_names(flagged, names)
     beyond = flag_names(too_long, [*names, *flags.values()], TOO_LONG)
     context.outputs[:] = [*names, *flags.values(), *beyond.values()]
@@ -152,12 +151,22 @@ def _leaves(
     elif kind in ("ListType", "DictType"):
         yield from _of_container(graph, value, name, end, bounds)
     elif kind in ("IntType", "FloatType", "BoolType", "NumberType"):
-        number = ir.insert(
-            graph, "prim::NumToTensor", [value], end, origin=value.node()
-        )
-        yield name, Leaf(number.output())
+        yield name, Leaf(_as_tensor(graph, value, end, value.node()))
     else:
         raise _not_a_tensor(value, name)
+
+
+def _as_tensor(graph: Any, number: Any, before: Any, origin: Any) -> Any:
+    """The number as a 0-d tensor."""
+    node = ir.insert(graph, "prim::NumToTensor", [number], before, origin=origin)
+    return node.output()
+
+
+def _as_type(graph: Any, value: Any, kind: Any, before: Any) -> Any:
+    node = ir.insert(
+        graph, "prim::unchecked_cast", [value], before, [kind], value.node()
+    )
+    return node.output()
 
 
 def _of_tuple(
@@ -232,7 +241,7 @@ def _bounded(
             at = (index, *leaf.at)
             yield path, replace(merged, at=at, where=leaf.where or where, group=group)
     beyond = _longer(graph, length, most, end, origin)
-    flag = ir.insert(graph, "prim::NumToTensor", [beyond], end, origin=origin).output()
+    flag = _as_tensor(graph, beyond, end, origin)
     empty = _constant(graph, torch.zeros(0), end)
     yield join(name, most), Leaf(empty, flag, where, (most,), own)
 
@@ -290,7 +299,9 @@ def _by_branch(graph: Any, value: Any, name: str, bounds: Bounds) -> Leaves | No
 
 def _end(side: Leaves | None, path: str) -> Leaf | str | None:
     """A branch's leaf, None if the branch has none, `UNSET` if it is never read."""
-    return UNSET if side is None else side.get(path)
+    if side is None:
+        return UNSET
+    return side.get(path)
 
 
 UNSET = "unset"
@@ -334,10 +345,8 @@ def _of_optional(
     """The leaves of an Optional that no branch of the graph decides; it is compared with None."""
     inner = value.type().getElementType()
     if not _is_open(value):
-        cast = ir.insert(
-            graph, "prim::unchecked_cast", [value], end, [inner], value.node()
-        )
-        yield from _leaves(graph, cast.output(), name, end, bounds)
+        present = _as_type(graph, value, inner, end)
+        yield from _leaves(graph, present, name, end, bounds)
         return
     if inner.kind() != "TensorType":
         raise LoweringError(
@@ -348,24 +357,18 @@ def _of_optional(
         )
     none = ir.insert_constant(graph, None, end)
     bool_type = ir.C.BoolType.get()
-    known = ir.insert(
-        graph, "aten::__isnot__", [value, none], end, [bool_type], value.node()
-    )
+    origin = value.node()
+    known = ir.insert(graph, "aten::__isnot__", [value, none], end, [bool_type], origin)
     chosen = graph.create("prim::If", [known.output()], 1)
     chosen.insertBefore(end)
-    ir.adopt(chosen, value.node())
-    then, other = chosen.addBlock(), chosen.addBlock()
-    last = then.returnNode()
-    cast = ir.insert(
-        graph, "prim::unchecked_cast", [value], last, [inner], value.node()
-    )
-    then.registerOutput(cast.output())
+    ir.adopt(chosen, origin)
+    then = chosen.addBlock()
+    other = chosen.addBlock()
+    then.registerOutput(_as_type(graph, value, inner, then.returnNode()))
     other.registerOutput(_constant(graph, torch.zeros(0), other.returnNode()))
     chosen.output().setType(ir.TENSOR)
-    flag = ir.insert(
-        graph, "prim::NumToTensor", [known.output()], end, origin=value.node()
-    )
-    yield name, Leaf(chosen.output(), flag.output(), source_line(value.node()))
+    flag = _as_tensor(graph, known.output(), end, origin)
+    yield name, Leaf(chosen.output(), flag, source_line(origin))
 
 
 def _is_open(value: Any) -> bool:
@@ -437,7 +440,8 @@ def _unpacked(graph: Any, value: Any) -> Any:
 
 def _projected(graph: Any, held: Any, index: int) -> Any:
     """The element of a tuple, as an output of the if whose branches return the tuple."""
-    node, offset = held.node(), held.offset()
+    node = held.node()
+    offset = held.offset()
     kind = held.type().elements()[index]
     for block in node.blocks():
         given = list(block.outputs())[offset]
@@ -482,7 +486,9 @@ def _filled(
     if found is None:
         raise _not_a_tensor(value, name)
     for index, (part, element, flag) in enumerate(found):
-        where = "" if flag is None else source_line(value.node())
+        where = ""
+        if flag is not None:
+            where = source_line(value.node())
         yield join(name, part), Leaf(element, flag, where, (index,))
 
 
@@ -501,15 +507,16 @@ def _built(graph: Any, value: Any, end: Any) -> list[tuple[Any, Any]] | None:
         values = ir.inputs(node)[1::2]
         if all(ir.is_constant(key) for key in keys):
             parts = [_part(key.toIValue()) for key in keys]
-            return list(
-                dict(zip(parts, values, strict=True)).items()
-            )  # keys may be repeated
+            # keys may be repeated
+            return list(dict(zip(parts, values, strict=True)).items())
     return None
 
 
 def _part(key: Any) -> str | int:
     """A dictionary's key as a part of a name."""
-    return key if type(key) is int and key >= 0 else str(key)
+    if type(key) is int and key >= 0:
+        return key
+    return str(key)
 
 
 def _not_a_tensor(value: Any, name: str) -> LoweringError:

@@ -20,7 +20,8 @@ def unpack_pad(graph: Graph, context: Context) -> None:
     for node in ir.nodes_of(graph, "aten::pad", "aten::_pad_circular"):
         if ir.stays(node):
             continue
-        pads, mode = node.inputsAt(1), "circular"
+        pads = node.inputsAt(1)
+        mode = "circular"
         if node.kind() == "aten::pad":
             mode = ir.constant(node.inputsAt(2))
         new = _padded(Emit(graph, node), node, pads, mode)

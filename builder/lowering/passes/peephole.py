@@ -90,7 +90,9 @@ def _joined(node: Node) -> list[Any] | None:
             and not ir.in_fallback(inner)
         )
         found += parts if nested and parts is not None else [item]
-    return found if len(found) > len(items) else None
+    if len(found) > len(items):
+        return found
+    return None
 
 
 def _join_once(graph: Graph, node: Node) -> None:

@@ -108,13 +108,15 @@ def _paths(layer: Node, facts: Facts) -> list[Path]:
         made = _SHAPES[shaped.kind()](shaped, axes)
         if made is None:
             return []
-        axes, value = made, shaped.output()
+        axes = made
+        value = shaped.output()
     order = axes
     while (node := _only_user(value, _MOVES)) is not None:
         after = _MOVES[node.kind()](node, order)
         if after is None:
             return []
-        order, value = after, node.output()
+        order = after
+        value = node.output()
     axis = _split_axis(value, order)
     if axis is None or not any(_is_multiplied(part.value) for part in axis[1]):
         return []
@@ -127,7 +129,9 @@ def _only_user(value: Value, kinds: dict[str, Any]) -> Any:
     if len(users) != 1:
         return None
     user = users[0]
-    return user if user.kind() in kinds and not ir.in_fallback(user) else None
+    if user.kind() in kinds and not ir.in_fallback(user):
+        return user
+    return None
 
 
 def _unflattened(node: Node, axes: list[Axis]) -> list[Axis] | None:
@@ -148,7 +152,8 @@ def _reshaped(node: Node, axes: list[Axis]) -> list[Axis] | None:
     sizes = _listed(node.inputsAt(1)) or []
     before = len(axes) - 1
     if _keeps(node, before):
-        sizes = [*sizes[:before], *_filled(sizes[before:], axes[-1].size)]
+        known = _filled(sizes[before:], axes[-1].size)
+        sizes = [*sizes[:before], *known]
     for first in reversed(range(len(sizes))):
         factors = _factors(axes[-1], sizes[first:])
         if factors is not None:
@@ -220,7 +225,9 @@ def _unsqueezed(node: Node, axes: list[Axis]) -> list[Axis] | None:
 
 
 def _squeezed(node: Node, axes: list[Axis]) -> list[Axis] | None:
-    axis = axis_at(node, 1, len(axes)) if node.inputsSize() == 2 else None
+    axis = None
+    if node.inputsSize() == 2:
+        axis = axis_at(node, 1, len(axes))
     if axis is None or not _is_one(axes[axis]):
         return None
     return [*axes[:axis], *axes[axis + 1 :]]
@@ -253,7 +260,9 @@ def _split_axis(value: Value, axes: list[Axis]) -> tuple[Axis, tuple[Part, ...]]
     found = [_SPLITS[user.kind()][1](user, size) for user in users]
     parts = tuple(part for one in found for part in one or ())
     lengths = [part.length for part in parts]
-    if None in found or len(parts) < 2 or min(lengths) <= 0 or sum(lengths) > size:
+    if None in found or len(parts) < 2:
+        return None
+    if min(lengths) <= 0 or sum(lengths) > size:
         return None
     return axes[axis], parts
 
@@ -261,12 +270,17 @@ def _split_axis(value: Value, axes: list[Axis]) -> tuple[Axis, tuple[Part, ...]]
 def _selected(node: Node, size: int) -> list[Part] | None:
     index = ir.constant(node.inputsAt(2))
     inside = isinstance(index, int) and -size <= index < size
-    return [Part(node.output(), index % size, 1, True)] if inside else None
+    if inside:
+        return [Part(node.output(), index % size, 1, True)]
+    return None
 
 
 def _sliced(node: Node, size: int) -> list[Part] | None:
-    start, end, step = (ir.constant(node.inputsAt(at)) for at in (2, 3, 4))
-    if step != 1 or not all(ir.is_constant(node.inputsAt(at)) for at in (2, 3)):
+    start = ir.constant(node.inputsAt(2))
+    end = ir.constant(node.inputsAt(3))
+    step = ir.constant(node.inputsAt(4))
+    known = ir.is_constant(node.inputsAt(2)) and ir.is_constant(node.inputsAt(3))
+    if step != 1 or not known:
         return None
     first, last, _ = slice(start, end).indices(size)
     return [Part(node.output(), first, last - first, False)]
@@ -345,7 +359,9 @@ def _is_multiplied(value: Value, steps: int = _FAR) -> bool:
     users = [use.user for use in value.uses()]
     if any(user.kind() in _PRODUCTS for user in users):
         return True
-    passed = [user for user in users if user.kind() in _PASSES_ON] if steps else []
+    passed = []
+    if steps:
+        passed = [user for user in users if user.kind() in _PASSES_ON]
     return any(_is_multiplied(v, steps - 1) for user in passed for v in user.outputs())
 
 
@@ -384,7 +400,8 @@ def _shaped(
         return value
     if path.shaped.kind() == "aten::unflatten":
         return emit.op("aten::unflatten", value, axes.index(factors[0]), sizes)
-    leading = (ir.list_items(path.shaped.inputsAt(1)) or [])[: len(axes) - len(factors)]
+    stated = ir.list_items(path.shaped.inputsAt(1)) or []
+    leading = stated[: len(axes) - len(factors)]
     return emit.op("aten::reshape", value, emit.ints([*leading, *sizes]))
 
 

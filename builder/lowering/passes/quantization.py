@@ -123,7 +123,8 @@ def _learned(graph: Graph, node: Node) -> None:
 
 def _with_numbers(graph: Graph, node: Node) -> None:
     """Replace a scale and zero point of one known element by numbers."""
-    scale, zero_point = (ir.constant(node.inputsAt(at)) for at in (1, 2))
+    scale = ir.constant(node.inputsAt(1))
+    zero_point = ir.constant(node.inputsAt(2))
     tensors = [
         v for v in (scale, zero_point) if isinstance(v, torch.Tensor) and v.numel() == 1
     ]

@@ -115,7 +115,9 @@ def unify_to(graph: Graph, context: Context) -> None:
     shared = ir.Constants(graph)
     for node in ir.nodes_of(graph, "aten::to"):
         schema = ir.schema(node)
-        name = f"{schema.name}.{schema.overload_name}" if schema else ""
+        name = ""
+        if schema:
+            name = f"{schema.name}.{schema.overload_name}"
         if name == "aten::to.other":
             other = ir.insert(graph, "prim::dtype", [node.inputsAt(1)], node, [ir.INT])
             _cast(graph, shared, node, other.output())

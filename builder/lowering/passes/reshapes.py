@@ -43,7 +43,9 @@ def _length(node: Node) -> Value | None:
     """The value of an axis's size in the list of the reshape that created the axis, transposed or
     not.
     """
-    axis = ir.constant(node.inputsAt(1)) if node.inputsSize() == 2 else None
+    axis = None
+    if node.inputsSize() == 2:
+        axis = ir.constant(node.inputsAt(1))
     path = None if axis is None or ir.in_fallback(node) else _path(node.inputsAt(0))
     if axis is None or path is None or path.layer is not None:
         return None
@@ -69,7 +71,8 @@ def _path(value: Value) -> _Path | None:
     """Follow a value back to a reshape, through transposes only or through one linear layer
     only.
     """
-    node, moves = value.node(), []
+    node = value.node()
+    moves = []
     if (
         width(value) is not None
         and node.kind() == "aten::linear"
@@ -101,10 +104,14 @@ def _path(value: Value) -> _Path | None:
 def _merge(graph: Graph, node: Node) -> None:
     path = _path(node.inputsAt(0))
     wanted = ir.list_items(node.inputsAt(1))
-    sizes = None if path is None else ir.list_items(path.first.inputsAt(1))
+    sizes = None
+    if path is not None:
+        sizes = ir.list_items(path.first.inputsAt(1))
     if path is None or sizes is None or wanted is None:
         return
-    made = sizes if path.layer is None else [*sizes[:-1], width(path.layer.output())]
+    made = sizes
+    if path.layer is not None:
+        made = [*sizes[:-1], width(path.layer.output())]
     groups = _groups([made[axis] for axis in path.order], wanted)
     if groups is None or all(len(group) == 1 for group in groups):
         return
@@ -141,7 +148,8 @@ def _groups(
     sizes: Sequence[Value | int], wanted: Sequence[Value]
 ) -> list[list[Any]] | None:
     """The requested sizes that each axis is split into, by axis; None if they do not fit."""
-    found, at = [], 0
+    found = []
+    at = 0
     for size in sizes:
         group = _group(size, wanted[at:])
         if group is None:
@@ -189,7 +197,9 @@ def _source(value: Value) -> tuple[int, int]:
     """A key that is equal for tensors of one shape: layers of one input and one width share it.
     The width is -1 if no layer computes the value.
     """
-    known = width(value) if value.node().kind() == "aten::linear" else None
+    known = None
+    if value.node().kind() == "aten::linear":
+        known = width(value)
     if known is None:
         return (value.unique(), -1)
     return (value.node().inputsAt(0).unique(), known)

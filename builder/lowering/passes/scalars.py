@@ -75,12 +75,15 @@ def _integer(graph: Graph, value: Value, at: Node) -> Any | None:
         return ir.insert_constant(graph, known, at)
     if isinstance(known, torch.Tensor):
         whole = known.dim() == 0 and known.dtype in (torch.int64, torch.int32)
-        return ir.insert_constant(graph, int(known), at) if whole else None
+        if whole:
+            return ir.insert_constant(graph, int(known), at)
+        return None
     return _arithmetic(graph, node)
 
 
 def _arithmetic(graph: Graph, node: Node) -> Any | None:
-    kind, args = node.kind(), ir.inputs(node)
+    kind = node.kind()
+    args = ir.inputs(node)
     operator = _SCALAR.get(kind)
     if kind == "aten::div" and len(args) == 3:
         operator = _ROUNDED.get(str(ir.constant(args[2])))
@@ -103,7 +106,8 @@ def _as_type(graph: Graph, node: Node, number: Value) -> Value:
     """`number` with the type that the node returns: Int and Float convert, the others keep the
     type.
     """
-    wanted, kind = node.output().type(), number.type().kind()
+    wanted = node.output().type()
+    kind = number.type().kind()
     if wanted.kind() == kind or wanted.kind() == "NumberType":
         return number
     convert = {
@@ -122,39 +126,33 @@ def fold_sizes(graph: Graph, context: Context) -> None:
     reads of constants and of lists that the graph builds.
     """
     for node in ir.nodes_of(graph, "prim::ListUnpack"):
-        sizes = node.inputsAt(0).node()
-        if (
-            sizes.kind() == "aten::size"
-            and sizes.inputsSize() == 1
-            and not ir.in_fallback(node)
-        ):
+        sizes = _all_sizes(node.inputsAt(0))
+        if sizes is not None and not ir.in_fallback(node):
             emit = Emit(graph, node, sizes)
+            x = sizes.inputsAt(0)
             axes = range(node.outputsSize())
-            ir.replace(
-                node,
-                [
-                    emit.op("aten::size", sizes.inputsAt(0), axis, type=ir.INT)
-                    for axis in axes
-                ],
-            )
+            results = [emit.op("aten::size", x, axis, type=ir.INT) for axis in axes]
+            ir.replace(node, results)
     for node in ir.nodes_of(graph, "aten::__getitem__"):
-        sizes = node.inputsAt(0).node()
-        if (
-            sizes.kind() == "aten::size"
-            and sizes.inputsSize() == 1
-            and ir.is_constant(node.inputsAt(1))
-        ):
-            size = Emit(graph, node).op(
-                "aten::size", sizes.inputsAt(0), node.inputsAt(1), type=ir.INT
-            )
+        sizes = _all_sizes(node.inputsAt(0))
+        axis = node.inputsAt(1)
+        if sizes is not None and ir.is_constant(axis):
+            emit = Emit(graph, node)
+            size = emit.op("aten::size", sizes.inputsAt(0), axis, type=ir.INT)
             ir.replace(node, [size])
     for node in ir.nodes_of(graph, "aten::len"):
-        sizes = node.inputsAt(0).node()
-        if sizes.kind() == "aten::size" and sizes.inputsSize() == 1:
-            ir.replace(
-                node,
-                [Emit(graph, node).op("aten::dim", sizes.inputsAt(0), type=ir.INT)],
-            )
+        sizes = _all_sizes(node.inputsAt(0))
+        if sizes is not None:
+            rank = Emit(graph, node).op("aten::dim", sizes.inputsAt(0), type=ir.INT)
+            ir.replace(node, [rank])
+
+
+def _all_sizes(value: Any) -> Any:
+    """The node `x.size()` that makes the list, or None."""
+    node = value.node()
+    if node.kind() == "aten::size" and node.inputsSize() == 1:
+        return node
+    return None
 
 
 # x + 0, x - 0, x * 1, x // 1: for integers only.

@@ -46,4 +46,6 @@ def _filled(value: Value) -> Any:
     )
     if (one, other) == (True, False):
         return node.inputsAt(0)
-    return one if isinstance(one, bool) and one is other else None
+    if isinstance(one, bool) and one is other:
+        return one
+    return None

@@ -33,7 +33,9 @@ def sink_transposes(graph: Graph, context: Context) -> None:
     lengths = Lengths(facts, input_shapes(graph, context))
     constants = ir.Constants(graph)
     for node in bottom_up(graph):
-        rule = None if ir.in_fallback(node) else _RULES.get(node.kind())
+        rule = None
+        if not ir.in_fallback(node):
+            rule = _RULES.get(node.kind())
         made = (
             None if rule is None else rule(_Emit(graph, node, lengths, constants), node)
         )
@@ -69,7 +71,9 @@ class _Emit(Emit):
             shape = self.lengths.shape(node.inputsAt(0))
         else:
             shape = None
-        return None if shape is None else moved(node, range(len(shape)))
+        if shape is None:
+            return None
+        return moved(node, range(len(shape)))
 
     def common_factors(self, node: Node) -> list[CommonFactor] | None:
         """The common factors of the axes before and after a reshape."""
@@ -90,7 +94,9 @@ class _Emit(Emit):
             return self.permuted(
                 value.node().inputsAt(0), [before[axis] for axis in order]
             )
-        made = self.before_layer(value, order) if self.is_replaceable(value) else None
+        made = None
+        if self.is_replaceable(value):
+            made = self.before_layer(value, order)
         if made is None:
             return self.op("aten::permute", value, list(order))
         return made
@@ -110,7 +116,9 @@ class _Emit(Emit):
             return None
         read = node.inputsAt(0)
         joined = read.node().kind() == "aten::reshape" and self.is_replaceable(read)
-        made = self._before_join(read.node(), order) if joined else None
+        made = None
+        if joined:
+            made = self._before_join(read.node(), order)
         if made is None:
             return None
         layer = self.op("aten::linear", made, *ir.inputs(node)[1:])
@@ -123,8 +131,12 @@ class _Emit(Emit):
         transpose is before it.
         """
         before = node.inputsAt(0).node()
-        found = None if self.order(before) is None else self.common_factors(node)
-        if found is None or len({group.before for group in found}) != len(found):
+        found = None
+        if self.order(before) is not None:
+            found = self.common_factors(node)
+        if found is None:
+            return None
+        if len({group.before for group in found}) != len(found):
             return None
         parts = [
             [group.before for group in found if group.after == axis] for axis in order
@@ -142,7 +154,9 @@ class _Emit(Emit):
     def known(self, item: Value) -> Any:
         """A size in a list, as a number if it is known."""
         length = self.lengths.of(item)
-        return item if length is None or length.names else length.number
+        if length is None or length.names:
+            return item
+        return length.number
 
     def is_replaceable(self, value: Value) -> bool:
         """Whether the value's node can be replaced: it has no other user, and runs as often as the
@@ -196,7 +210,9 @@ def _behind_reshape(emit: _Emit, node: Node) -> Value | None:
         return None
     value = emit.op("aten::reshape", move.inputsAt(0), emit.ints(sizes))
     value = emit.permuted(value, [indices.index(at) for at in range(len(found))])
-    return emit.op("aten::reshape", value, node.inputsAt(1)) if joins else value
+    if joins:
+        return emit.op("aten::reshape", value, node.inputsAt(1))
+    return value
 
 
 def _is_moved(value: Value) -> bool:
@@ -237,7 +253,9 @@ def _behind_unflatten(emit: _Emit, node: Node) -> Value | None:
     move = node.inputsAt(0).node()
     count = ir.list_length(node.inputsAt(2))
     order = emit.order(move)
-    axis = None if order is None else axis_at(node, 1, len(order))
+    axis = None
+    if order is not None:
+        axis = axis_at(node, 1, len(order))
     if order is None or axis is None or not count:
         return None
     axis_before = order[axis]
@@ -261,7 +279,9 @@ def _together(emit: _Emit, node: Node) -> Value | None:
         return value
     if emit.order(value.node()) is not None:
         return emit.permuted(value, order)
-    return emit.before_layer(value, order) if emit.is_replaceable(value) else None
+    if emit.is_replaceable(value):
+        return emit.before_layer(value, order)
+    return None
 
 
 def _transposes_keys(node: Node, order: Sequence[int]) -> bool:

@@ -36,7 +36,8 @@ def trip_count(node: Node, limit: int) -> int | None:
     """The trip count of a loop if it is known and within the limit, and the loop cannot end
     earlier.
     """
-    count, start = (ir.constant(node.inputsAt(at)) for at in (0, 1))
+    count = ir.constant(node.inputsAt(0))
+    start = ir.constant(node.inputsAt(1))
     goes_on = ir.constant(next(iter(next(iter(node.blocks())).outputs())))
     if start is False:
         return 0

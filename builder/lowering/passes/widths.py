@@ -51,11 +51,16 @@ def _fold(
     if axis is None or rank == 0 or (rank is None and axis != -1):
         return
     value = node.inputsAt(0)
-    known = _width(node.inputsAt(0), node) if axis in (-1, (rank or 0) - 1) else None
+    known = None
+    if axis in (-1, (rank or 0) - 1):
+        known = _width(node.inputsAt(0), node)
     if rank is not None:
         value, axis = source(value, axis % rank, rank)
-        known = _width(value, node) if known is None and axis == rank - 1 else known
-    length = static[value.unique()][axis] if value.unique() in static else known
+        if known is None and axis == rank - 1:
+            known = _width(value, node)
+    length = known
+    if value.unique() in static:
+        length = static[value.unique()][axis]
     if isinstance(length, int) and length >= 0:
         ir.replace(node, [ir.insert_constant(graph, length, node)])
     elif value != node.inputsAt(0):
@@ -76,7 +81,8 @@ def source(value: Value, axis: int, rank: int) -> tuple[Any, int]:
         ):
             value = node.inputsAt(0)
         elif node.kind() in MOVES and (order := moved(node, range(rank))) is not None:
-            value, axis = node.inputsAt(0), order[axis]
+            value = node.inputsAt(0)
+            axis = order[axis]
         else:
             return value, axis
 
@@ -86,7 +92,9 @@ def width(value: Value) -> int | None:
     known.
     """
     node = value.node()
-    return _MADE[node.kind()](node) if node.kind() in _MADE else None
+    if node.kind() in _MADE:
+        return _MADE[node.kind()](node)
+    return None
 
 
 def _width(value: Value, at: Node) -> int | None:
@@ -116,7 +124,9 @@ def _blocks_around(node: Node) -> list[Any]:
 
 def _of(weight: Value, axis: int) -> int | None:
     shape = weight_shape(weight)
-    return shape[axis] if shape is not None and len(shape) == 2 else None
+    if shape is not None and len(shape) == 2:
+        return shape[axis]
+    return None
 
 
 def _normalized(node: Node) -> int | None:

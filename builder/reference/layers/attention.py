@@ -25,7 +25,8 @@ def attention(layer: ILayer, *operands: Tensor) -> Tensor:
     options = layer.attention
     _only_padded(options)
     given = {id(layer.get_input(i)): value for i, value in enumerate(operands)}
-    query, key, value = (x.float() if x.dtype in REDUCED else x for x in operands[:3])
+    wide = [x.float() if x.dtype in REDUCED else x for x in operands[:3]]
+    query, key, value = wide
     groups = query.shape[1] // key.shape[1]
     key = key.repeat_interleave(groups, dim=1)
     value = value.repeat_interleave(groups, dim=1)
@@ -33,15 +34,15 @@ def attention(layer: ILayer, *operands: Tensor) -> Tensor:
     allowed = _allowed(options, scores)
     if options.mask is not None:
         mask = given[id(options.mask)]
-        scores, allowed = (
-            (scores, mask)
-            if mask.dtype == torch.bool
-            else (scores + mask.float(), allowed)
-        )
+        if mask.dtype == torch.bool:
+            allowed = mask
+        else:
+            scores = scores + mask.float()
     if allowed is not None:
         scores = scores.masked_fill(~allowed, -torch.inf)
-    weights = torch.softmax(scores, -1) if options.norm_op.name == "SOFTMAX" else scores
-    return (weights @ value).to(operands[0].dtype)
+    if options.norm_op.name == "SOFTMAX":
+        scores = torch.softmax(scores, -1)
+    return (scores @ value).to(operands[0].dtype)
 
 
 def _only_padded(options: object) -> None:
@@ -92,17 +93,24 @@ def rotary_embedding(
     """
     turned = layer.rotary_embedding_dim or x.shape[-1]
     if positions is not None:
-        cos, sin = cos[positions.long()], sin[positions.long()]
-    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
-    head, rest = x[..., :turned], x[..., turned:]
+        cos = cos[positions.long()]
+        sin = sin[positions.long()]
+    cos = cos.unsqueeze(1)
+    sin = sin.unsqueeze(1)
+    head = x[..., :turned]
+    rest = x[..., turned:]
     half = turned // 2
     if layer.interleaved:
         pairs = head.reshape(*head.shape[:-1], half, 2)
     else:
         pairs = head.reshape(*head.shape[:-1], 2, half).mT
-    a, b = pairs[..., 0], pairs[..., 1]
-    rotated = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1)
-    rotated = rotated if layer.interleaved else rotated.mT
+    a = pairs[..., 0]
+    b = pairs[..., 1]
+    x = a * cos - b * sin
+    y = a * sin + b * cos
+    rotated = torch.stack([x, y], dim=-1)
+    if not layer.interleaved:
+        rotated = rotated.mT
     return torch.cat([rotated.flatten(-2), rest], dim=-1)
 
 

@@ -56,7 +56,8 @@ def convolution(
     )
     pads = [(a, b + extra) for (a, b), (_, extra) in zip(pads, beyond, strict=True)]
     even = all(a == b for a, b in pads)
-    x = x if even else functional.pad(x, torch_pads(pads))
+    if not even:
+        x = functional.pad(x, torch_pads(pads))
     padding = [a for a, _ in pads] if even else 0
     result: Tensor = CONVOLUTIONS[len(window)](
         x, kernel, bias, stride, padding, dilation, layer.num_groups
@@ -87,7 +88,9 @@ def deconvolution(
         trimming(layer, dilated(window, dilation), stride), start=2
     ):
         full = full.narrow(axis, before, full.shape[axis] - before - after)
-    return full if bias is None else full + bias.reshape(-1, *[1] * len(window))
+    if bias is None:
+        return full
+    return full + bias.reshape(-1, *[1] * len(window))
 
 
 def _weights(
@@ -98,8 +101,10 @@ def _weights(
     shape: tuple[int, ...],
 ) -> tuple[Tensor | None, Tensor | None]:
     """Kernel and bias in x's dtype: the inputs if set, else the layer's weights."""
-    kernel = weights_tensor(layer.kernel, shape) if kernel is None else kernel
-    bias = weights_tensor(layer.bias) if bias is None else bias
+    if kernel is None:
+        kernel = weights_tensor(layer.kernel, shape)
+    if bias is None:
+        bias = weights_tensor(layer.bias)
     return None if kernel is None else kernel.to(
         x.dtype
     ), None if bias is None else bias.to(x.dtype)

@@ -19,13 +19,16 @@ def gather(layer: ILayer, data: Tensor, indices: Tensor) -> Tensor:
     length. For a dynamic axis TensorRT leaves it undefined, so a ValueError is raised.
     """
     static = tuple(layer.get_input(0).shape)
-    batch, axis = layer.num_elementwise_dims, layer.axis
+    batch = layer.num_elementwise_dims
+    axis = layer.axis
     if layer.mode.name == "ND":
         return _gather_nd(data, indices, batch, static)
     index, outside = clamp_indices(indices, data.shape[axis], static[axis])
     if layer.mode.name == "ELEMENT":
         values = data.gather(axis, index)
-        return values if outside is None else values.masked_fill(outside, 0)
+        if outside is None:
+            return values
+        return values.masked_fill(outside, 0)
     return _gather_axis(data, index, outside, axis, batch)
 
 
@@ -36,9 +39,12 @@ def clamp_indices(
     none).
     """
     index = indices.to(torch.int64)
-    if not index.numel() or (int(index.min()) >= 0 and int(index.max()) < length):
+    if not index.numel():
         return index, None
-    if static == -1 and int(index.min()) < 0:
+    least = int(index.min())
+    if least >= 0 and int(index.max()) < length:
+        return index, None
+    if static == -1 and least < 0:
         raise ValueError("a negative index into an axis of dynamic length is undefined")
     index = torch.where(index < 0, index + length, index)
     outside = (index < 0) | (index >= length)
@@ -60,7 +66,8 @@ def _gather_axis(
         rows = [
             _gather_axis(row, positions, None, axis - 1, 0) for row, positions in pairs
         ]
-        shape = (count, *data.shape[1:axis], *index.shape[1:], *data.shape[axis + 1 :])
+        leading = data.shape[1:axis]
+        shape = (count, *leading, *index.shape[1:], *data.shape[axis + 1 :])
         values = torch.stack(rows) if rows else data.new_empty(shape)
     elif data.shape[axis]:
         values = data.index_select(axis, index.reshape(-1))

@@ -30,7 +30,9 @@ def _operand(x: Tensor, operation: str, new_axis: int) -> Tensor:
     """The matrices of an operand; those of a vector have an axis of length 1 at `new_axis`."""
     if operation == "TRANSPOSE":
         return x.mT
-    return x.unsqueeze(new_axis) if operation == "VECTOR" else x
+    if operation == "VECTOR":
+        return x.unsqueeze(new_axis)
+    return x
 
 
 @evaluates("EINSUM")

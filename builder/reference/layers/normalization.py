@@ -24,13 +24,17 @@ def normalization(
     if groups == 1:
         normal = _normal(x, axes_of(layer.axes), layer.epsilon)
     else:
-        grouped = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
-        normal = _normal(
-            grouped, tuple(range(2, grouped.dim())), layer.epsilon
-        ).reshape(x.shape)
-        scale, bias = (_per_channel(t, groups, x.shape[1]) for t in (scale, bias))
-    normal = normal if scale is None else normal * scale
-    return normal if bias is None else normal + bias
+        batch, channels, *spatial = x.shape
+        grouped = x.reshape(batch, groups, channels // groups, *spatial)
+        axes = tuple(range(2, grouped.dim()))
+        normal = _normal(grouped, axes, layer.epsilon).reshape(x.shape)
+        scale = _per_channel(scale, groups, x.shape[1])
+        bias = _per_channel(bias, groups, x.shape[1])
+    if scale is not None:
+        normal = normal * scale
+    if bias is None:
+        return normal
+    return normal + bias
 
 
 def _per_channel(
@@ -57,12 +61,13 @@ def lrn(layer: ILayer, x: Tensor) -> Tensor:
 
     The documentation's formula omits the division of alpha by the window, but its example has it.
     """
-    half = layer.window_size // 2
-    squares = torch.nn.functional.pad(x.square().movedim(-3, -1), (half, half)).unfold(
-        -1, layer.window_size, 1
-    )
+    window = layer.window_size
+    half = window // 2
+    padded = torch.nn.functional.pad(x.square().movedim(-3, -1), (half, half))
+    squares = padded.unfold(-1, window, 1)
     sums = squares.sum(-1).movedim(-1, -3)
-    return x / torch.pow(layer.k + layer.alpha / layer.window_size * sums, layer.beta)
+    base = layer.k + layer.alpha / window * sums
+    return x / torch.pow(base, layer.beta)
 
 
 @evaluates("SCALE")
@@ -77,9 +82,13 @@ def scale(layer: ILayer, x: Tensor) -> Tensor:
         "CHANNEL": [x.shape[channel]] + [1] * (x.dim() - channel - 1),
         "ELEMENTWISE": list(x.shape[channel:]),
     }[layer.mode.name]
-    factor, shift, power = (
-        weights_tensor(w, shape) for w in (layer.scale, layer.shift, layer.power)
-    )
-    x = x if factor is None else x * factor.to(x.dtype)
-    x = x if shift is None else x + shift.to(x.dtype)
-    return x if power is None else torch.pow(x, power.to(x.dtype))
+    factor = weights_tensor(layer.scale, shape)
+    shift = weights_tensor(layer.shift, shape)
+    power = weights_tensor(layer.power, shape)
+    if factor is not None:
+        x = x * factor.to(x.dtype)
+    if shift is not None:
+        x = x + shift.to(x.dtype)
+    if power is None:
+        return x
+    return torch.pow(x, power.to(x.dtype))

@@ -18,7 +18,8 @@ def window_padding(
     before + after - window) / S) + 1.
     """
     mode = layer.padding_mode.name
-    pads, beyond = [], []
+    pads = []
+    beyond = []
     for i, (length, size, step) in enumerate(zip(lengths, window, stride, strict=True)):
         before, after = _pads(layer, mode, i, length, size, step)
         pads.append((before, after))

@@ -32,7 +32,8 @@ def pooling(layer: ILayer, x: Tensor) -> Tensor:
 
     The blend is (1 - blend_factor) * maximum + blend_factor * average.
     """
-    window, stride = list(layer.window_size_nd), list(layer.stride_nd)
+    window = list(layer.window_size_nd)
+    stride = list(layer.stride_nd)
     pads, beyond = window_padding(layer, list(x.shape[2:]), window, stride)
     kind = layer.type.name
     if kind == "MAX":

@@ -55,7 +55,9 @@ def _volume(x: Tensor, axes: Axes) -> int:
 
 
 def _lowest(dtype: torch.dtype) -> float:
-    return -torch.inf if dtype.is_floating_point else torch.iinfo(dtype).min
+    if dtype.is_floating_point:
+        return -torch.inf
+    return torch.iinfo(dtype).min
 
 
 def _highest(dtype: torch.dtype) -> float:

@@ -68,7 +68,9 @@ def _shape(layer: ILayer) -> list[int] | None:
     In that case some versions return Dims with a negative rank, which raises ValueError.
     """
     try:
-        return None if layer.shape is None else list(layer.shape)
+        if layer.shape is None:
+            return None
+        return list(layer.shape)
     except ValueError:
         return None
 

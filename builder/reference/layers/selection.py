@@ -57,7 +57,8 @@ def nms(
 
 def _corners(boxes: Tensor, form: str) -> Tensor:
     """(x1, y1, x2, y2) with x1 <= x2 and y1 <= y2."""
-    first, second = boxes[..., :2], boxes[..., 2:]
+    first = boxes[..., :2]
+    second = boxes[..., 2:]
     if form == "CENTER_SIZES":
         first, second = first - second / 2, first + second / 2
     return torch.cat(
@@ -89,7 +90,8 @@ def _select(
 
 
 def _iou(a: Tensor, b: Tensor) -> float:
-    overlap = torch.minimum(a[2:], b[2:]) - torch.maximum(a[:2], b[:2])
+    ends = torch.minimum(a[2:], b[2:])
+    overlap = ends - torch.maximum(a[:2], b[:2])
     width, height = overlap.clamp(min=0).tolist()
     union = _area(a) + _area(b) - width * height
     return width * height / union if union > 0 else 0.0

@@ -16,7 +16,8 @@ def reverse_sequence(layer: ILayer, x: Tensor, lengths: Tensor) -> Tensor:
     """Reverse the first lengths[i] elements along `sequence_axis` of each slice along
     `batch_axis`.
     """
-    along, across = layer.sequence_axis, layer.batch_axis
+    along = layer.sequence_axis
+    across = layer.batch_axis
     position = torch.arange(x.shape[along]).reshape(1, -1)
     lengths = lengths.long().reshape(-1, 1)
     index = torch.where(position < lengths, lengths - 1 - position, position)

@@ -34,11 +34,7 @@ def slice_(
     strides = _numbers(layer.stride if stride is None else stride)
     mode = layer.mode.name
     empty = None
-    if axes is None:
-        axes = getattr(layer, "axes", None)
-    positions = (
-        range(x.dim()) if axes is None else [axis % x.dim() for axis in _numbers(axes)]
-    )
+    positions = _positions(layer, x.dim(), axes)
     for axis, first, count, step in zip(positions, starts, sizes, strides, strict=True):
         if _inside(first, count, step, x.shape[axis]):
             x = _slice_axis(x, axis, first, count, step)
@@ -50,7 +46,18 @@ def slice_(
             x = x.index_select(axis, _WRAPPERS[mode](index, x.shape[axis]))
         else:
             x = _lengthen(x, axis, count)
-    return x if empty is None or mode != "FILL" else _filled(x, empty, fill)
+    if empty is None or mode != "FILL":
+        return x
+    return _filled(x, empty, fill)
+
+
+def _positions(layer: ILayer, rank: int, axes: Tensor | None) -> list[int]:
+    """The sliced axes, from 0 to rank - 1."""
+    if axes is None:
+        axes = getattr(layer, "axes", None)
+    if axes is None:
+        return list(range(rank))
+    return [axis % rank for axis in _numbers(axes)]
 
 
 def _numbers(values: Iterable[Any]) -> list[int]:
@@ -103,7 +110,9 @@ def _mark(empty: Tensor | None, outside: Tensor, axis: int, rank: int) -> Tensor
     output.
     """
     here = along_axis(outside, axis, rank)
-    return here if empty is None else empty | here
+    if empty is None:
+        return here
+    return empty | here
 
 
 def _lengthen(x: Tensor, axis: int, count: int) -> Tensor:

@@ -44,4 +44,6 @@ UNARY: dict[str, Callable[[Tensor], Tensor]] = {
 def unary(layer: ILayer, x: Tensor) -> Tensor:
     """`op` of x, element-wise. ISINF, ISNAN and NOT return bools, the others x's dtype."""
     result = UNARY[layer.op.name](x.float() if x.dtype in REDUCED else x)
-    return result if result.dtype == torch.bool else result.to(x.dtype)
+    if result.dtype == torch.bool:
+        return result
+    return result.to(x.dtype)

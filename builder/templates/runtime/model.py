@@ -59,29 +59,24 @@ class TritonPythonModel:
             )
         facts = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
         self.name = args["model_name"]
-        self.batching = (
-            int(json.loads(args["model_config"]).get("max_batch_size", 0)) > 0
-        )
-        self.tensors, self.profiles = facts["serving"], Profiles(facts["serving"])
+        config = json.loads(args["model_config"])
+        self.batching = int(config.get("max_batch_size", 0)) > 0
+        self.tensors = facts["serving"]
+        self.profiles = Profiles(facts["serving"])
         self.axes = blame.Axes(self.tensors["inputs"])
         self.padding = Padding(self.tensors)
         self.defaults = Defaults(self.tensors["inputs"])
         self.optional = any("flag" in output for output in self.tensors["outputs"])
         self.memory = Memory(folder.parent, self.tensors, self.batching)
         self.mapped: Any = deque(maxlen=options.keep_mapped(facts))
-        self.thread, self.says_parameters = 0, True
+        self.thread = 0
+        self.says_parameters = True
         self.devices: list[torch.device] = []
         for name in facts.get("libraries", ()):
             load_library(folder / "libraries" / name)
         confined = ", ".join(confine(folder.parent)) or "nothing"
         self.executor = executor(folder, facts, args)
-        self.parameters = {
-            "trt_build.answered_by": self.executor.kind,
-            "trt_build.device": self.executor.device,
-            "trt_build.why": self.executor.why,
-        }
-        if hasattr(self.executor, "summary"):
-            self.parameters["trt_build.segments"] = self.executor.summary
+        self.parameters = _parameters(self.executor)
         pb_utils.Logger.log_info(
             f"trt-build: model {self.name!r}: {json.dumps(self.parameters)}, confined by {confined}"
         )
@@ -275,6 +270,18 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse(
             error=pb_utils.TritonError(text, getattr(pb_utils.TritonError, code))
         )
+
+
+def _parameters(executor: Any) -> dict[str, Any]:
+    """The parameters that describe the executor."""
+    found = {
+        "trt_build.answered_by": executor.kind,
+        "trt_build.device": executor.device,
+        "trt_build.why": executor.why,
+    }
+    if hasattr(executor, "summary"):
+        found["trt_build.segments"] = executor.summary
+    return found
 
 
 def load_library(path: Path) -> None:

@@ -170,7 +170,9 @@ def _is_opaque(node: Node) -> bool:
 
 def _requested_dtype(node: Node) -> int | None:
     schema = ir.schema(node)
-    names = [argument.name for argument in schema.arguments] if schema else []
+    names = []
+    if schema:
+        names = [argument.name for argument in schema.arguments]
     return (
         ir.constant(node.inputsAt(names.index("dtype"))) if "dtype" in names else None
     )

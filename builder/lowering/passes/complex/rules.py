@@ -73,7 +73,9 @@ def _again(
 
 def _summed(emit: Emit, node: Node, *arguments: Pair | Value) -> Pair | None:
     """A sum that keeps its dtype."""
-    return _each(emit, node, *arguments) if _keeps(arguments[-1]) else None
+    if _keeps(arguments[-1]):
+        return _each(emit, node, *arguments)
+    return None
 
 
 def _keeps(dtype: Pair | Value) -> bool:
@@ -84,7 +86,9 @@ def _keeps(dtype: Pair | Value) -> bool:
 def _zeros(
     emit: Emit, node: Node, like: Pair, dtype: Value, *rest: Value
 ) -> Pair | None:
-    return _each(emit, node, like, dtype, *rest) if _keeps(dtype) else None
+    if _keeps(dtype):
+        return _each(emit, node, like, dtype, *rest)
+    return None
 
 
 def _query(emit: Emit, node: Node, *arguments: Pair | Value) -> Value:
@@ -123,12 +127,13 @@ def _added(emit: Emit, node: Node, a: Any, b: Any, alpha: Pair | Value) -> Pair 
         return None
     if _is_number(b) and not isinstance(b, Pair):
         b = Pair(b, emit.constant(0))
-    a, b = (
-        argument if _is_number(argument) else _lifted(emit, argument)
-        for argument in (a, b)
-    )
-    kind = node.kind()
-    return Pair(emit.op(kind, a.re, b.re, alpha), emit.op(kind, a.im, b.im, alpha))
+    if not _is_number(a):
+        a = _lifted(emit, a)
+    if not _is_number(b):
+        b = _lifted(emit, b)
+    re = emit.op(node.kind(), a.re, b.re, alpha)
+    im = emit.op(node.kind(), a.im, b.im, alpha)
+    return Pair(re, im)
 
 
 def _filled(
@@ -138,10 +143,9 @@ def _filled(
     if not (isinstance(a, Pair) and _is_number(number)):
         return None
     fill = number if isinstance(number, Pair) else Pair(number, emit.constant(0))
-    kind = node.kind()
-    return Pair(
-        emit.op(kind, a.re, where, fill.re), emit.op(kind, a.im, where, fill.im)
-    )
+    re = emit.op(node.kind(), a.re, where, fill.re)
+    im = emit.op(node.kind(), a.im, where, fill.im)
+    return Pair(re, im)
 
 
 def _product(emit: Emit, node: Node, a: Any, b: Any) -> Pair:
@@ -154,7 +158,8 @@ def _product(emit: Emit, node: Node, a: Any, b: Any) -> Pair:
     if not isinstance(b, Pair):
         return Pair(times(a.re, b), times(a.im, b))
     re = emit.op("aten::sub", times(a.re, b.re), times(a.im, b.im), 1)
-    return Pair(re, emit.op("aten::add", times(a.re, b.im), times(a.im, b.re), 1))
+    im = emit.op("aten::add", times(a.re, b.im), times(a.im, b.re), 1)
+    return Pair(re, im)
 
 
 def _quotient(
@@ -166,7 +171,8 @@ def _quotient(
     divided = partial(emit.op, "aten::div")
     if not isinstance(b, Pair):
         return Pair(divided(a.re, b), divided(a.im, b))
-    times, a = partial(_times, emit), _lifted(emit, a)
+    times = partial(_times, emit)
+    a = _lifted(emit, a)
     norm = emit.op("aten::add", times(b.re, b.re), times(b.im, b.im), 1)
     re = emit.op("aten::add", times(a.re, b.re), times(a.im, b.im), 1)
     im = emit.op("aten::sub", times(a.im, b.re), times(a.re, b.im), 1)
@@ -185,8 +191,10 @@ def _squared(
         return None
     if exponent is not None and ir.constant(exponent) != 2:
         return None
-    re = emit.op("aten::sub", _times(emit, a.re, a.re), _times(emit, a.im, a.im), 1)
-    return Pair(re, emit.op("aten::mul", _times(emit, a.re, a.im), 2))
+    times = partial(_times, emit)
+    re = emit.op("aten::sub", times(a.re, a.re), times(a.im, a.im), 1)
+    im = emit.op("aten::mul", times(a.re, a.im), 2)
+    return Pair(re, im)
 
 
 def _exponential(emit: Emit, node: Node, a: Pair) -> Pair:
@@ -271,7 +279,9 @@ def _cast(emit: Emit, node: Node, x: Any, dtype: Pair | Value, *rest: Value) -> 
                 for part in _lifted(emit, x)
             )
         )
-    return emit.op("aten::to", x.re, dtype, *rest) if number is not None else None
+    if number is not None:
+        return emit.op("aten::to", x.re, dtype, *rest)
+    return None
 
 
 Rule = Callable[..., Any]

@@ -81,7 +81,9 @@ class Journal:
 
     def note(self, alias: Alias) -> None:
         """Save the state of an alias and its storage before a change."""
-        items = alias.items.copy() if alias.items is not None else None
+        items = None
+        if alias.items is not None:
+            items = alias.items.copy()
         state = (alias.current, alias.version, items, alias.held)
         self._entries.append((alias, state, alias.storage, alias.storage.version))
 

@@ -67,7 +67,9 @@ def branch(walk: Walk, node: Node) -> None:
 
 
 def _end(memory: Memory, value: Value) -> End | None:
-    return End(memory.alias(value), memory.storages(value)) if holds(value) else None
+    if holds(value):
+        return End(memory.alias(value), memory.storages(value))
+    return None
 
 
 def _state_after(
@@ -86,11 +88,9 @@ def _state_after(
             other.items = None
         else:
             memory.journal.note(other)
-            other.current, other.items, other.held = (
-                final.value,
-                final.items.copy(),
-                (-1,),
-            )
+            other.current = final.value
+            other.items = final.items.copy()
+            other.held = (-1,)
     left = _final(memory, alias)
     memory.journal.undo(mark)
     return left
@@ -112,7 +112,9 @@ def _final(memory: Memory, alias: Alias) -> Final:
 
 
 def _values(items: Items) -> list[Value]:
-    return list(items.values()) if isinstance(items, dict) else list(items)
+    if isinstance(items, dict):
+        return list(items.values())
+    return list(items)
 
 
 def _join(memory: Memory, node: Node, alias: Alias, finals: list[Final]) -> None:
@@ -180,7 +182,8 @@ def _join_items(
         else joined
     )
     memory.journal.note(alias)
-    alias.items, alias.held = items, (-1,)
+    alias.items = items
+    alias.held = (-1,)
 
 
 def _phi(node: Node, one: Value, other: Value) -> Value:

@@ -53,7 +53,8 @@ def _unpack(memory: Memory, node: Node, box: Alias) -> bool:
 
 
 def _length(memory: Memory, node: Node, box: Alias) -> bool:
-    memory.same(node.output(), memory.alias(memory.emit.constant(len(box.items or ()))))
+    length = memory.emit.constant(len(box.items or ()))
+    memory.same(node.output(), memory.alias(length))
     return True
 
 
@@ -112,7 +113,8 @@ def _repeat(memory: Memory, node: Node, box: Alias) -> bool:
 
 
 def _contains(memory: Memory, node: Node, box: Alias) -> bool:
-    key, items = ir.constant(node.inputsAt(1)), box.items
+    key = ir.constant(node.inputsAt(1))
+    items = box.items
     if isinstance(items, list):
         items = _constants(memory, items)
     if items is None or key is None:
@@ -135,7 +137,9 @@ def _extreme(best: Callable[[list[Any]], Any]) -> Handler:
     """`min` and `max` of one list."""
 
     def handler(memory: Memory, node: Node, box: Alias) -> bool:
-        items = _constants(memory, box.items) if isinstance(box.items, list) else None
+        items = None
+        if isinstance(box.items, list):
+            items = _constants(memory, box.items)
         if (
             not items
             or node.inputsSize() != 1
@@ -150,8 +154,12 @@ def _extreme(best: Callable[[list[Any]], Any]) -> Handler:
 
 def _sorted(memory: Memory, node: Node, box: Alias) -> bool:
     """`sorted` of numbers or strings."""
-    items = _constants(memory, box.items) if isinstance(box.items, list) else None
-    if items is None or not all(isinstance(item, int | str) for item in items):
+    items = None
+    if isinstance(box.items, list):
+        items = _constants(memory, box.items)
+    if items is None:
+        return False
+    if not all(isinstance(item, int | str) for item in items):
         return False
     return _new(memory, node, [memory.emit.constant(item) for item in sorted(items)])
 

@@ -29,7 +29,8 @@ _FIX_OF_DICTIONARY = (
 
 def loop(walk: Walk, node: Node) -> None:
     """Rewrite a loop. Each iteration starts with the memory state of the previous one."""
-    memory, inits = walk.memory, ir.inputs(node)[2:]
+    memory = walk.memory
+    inits = ir.inputs(node)[2:]
     roots = _written_roots(memory, node)
     groups = shared_between_iterations(node) if roots else []
     walk.refresh(node, ir.inputs(node))

@@ -62,7 +62,9 @@ class Memory:
     """The aliases of all values so far. New nodes are inserted before `at`."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph, self.journal, self.shared = graph, Journal(), ir.Constants(graph)
+        self.graph = graph
+        self.journal = Journal()
+        self.shared = ir.Constants(graph)
         self.at: Any = None
         self._aliases: dict[int, Alias] = {}
         self._loops: list[
@@ -193,7 +195,8 @@ class Memory:
 
     def set(self, alias: Alias, current: Value, version: int) -> None:
         self.journal.note(alias)
-        alias.current, alias.version = current, version
+        alias.current = current
+        alias.version = version
 
     def _again(self, alias: Alias) -> Value:
         """Recompute a view from the current content of its parent."""
@@ -228,7 +231,8 @@ class Memory:
         if held != alias.held:
             current = self._construct(alias)
             self.journal.note(alias)
-            alias.current, alias.held = current, held
+            alias.current = current
+            alias.held = held
         return alias.current
 
     def _construct(self, alias: Alias) -> Value:
@@ -255,7 +259,9 @@ class Memory:
         if alias.storage.constant:
             what = "changes a constant of the model, which would stay changed for the next request"
             raise cannot(node, what, _fix_of_constant(self.graph))
-        emit, version, storage = self.emit, self.journal.tick(), alias.storage
+        emit = self.emit
+        version = self.journal.tick()
+        storage = alias.storage
         contents = [(alias, new)]
         contents += [
             (other, other.current)
@@ -276,13 +282,15 @@ class Memory:
         parent = alias.parent
         assert parent is not None
         if alias.element is not None:
-            base, holder = parent.parent, parent.view
+            base = parent.parent
+            holder = parent.view
             assert base is not None
             content = LISTS_OF_VIEWS[holder.kind()](
                 emit, holder, self.now(base), new, alias.element
             )
         else:
-            base, holder = parent, alias.view
+            base = parent
+            holder = alias.view
             content = VIEWS[holder.kind()](emit, holder, self.now(base), new)
         if content is None:
             raise cannot(
@@ -330,7 +338,9 @@ class Memory:
         current = self.now(alias)
         self.journal.note(alias)
         alias.storage.link(inner.storage for inner in self.with_elements(alias))
-        alias.current, alias.items, alias.version = current, None, alias.storage.version
+        alias.current = current
+        alias.items = None
+        alias.version = alias.storage.version
 
     def rename(self, alias: Alias, inner: Alias) -> None:
         """Let the views of `alias` be views of `inner`, which replaces it in the storage."""

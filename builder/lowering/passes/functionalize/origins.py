@@ -54,7 +54,9 @@ def origins(
     value that is read from a container may be any of `stored`.
     """
     outer: dict[int, Any] = {}
-    fresh, seen, left = set[int](), set[int](), list(targets)
+    fresh = set[int]()
+    seen = set[int]()
+    left = list(targets)
     while left:
         value = left.pop()
         if value.unique() in seen:
@@ -148,14 +150,17 @@ def _is_tensor(value: Value) -> bool:
 
 def _sources(value: Value) -> list[Value]:
     """The values that a value inside a loop may share memory with, one step back."""
-    node, at = value.node(), value.offset()
+    node = value.node()
+    at = value.offset()
     if node.kind() == "prim::Param":
         return _sources_of_param(node.owningBlock(), at)
     if node.kind() in ("prim::If", "prim::Loop"):
         skip = node.kind() == "prim::Loop"
         ends = [list(block.outputs())[at + skip] for block in node.blocks()]
         return ends + ([node.inputsAt(at + 2)] if skip else [])
-    return [node.inputsAt(0)] if writes(node) else sources(node, ir.inputs(node))
+    if writes(node):
+        return [node.inputsAt(0)]
+    return sources(node, ir.inputs(node))
 
 
 def _sources_of_param(block: Block, at: int) -> list[Value]:

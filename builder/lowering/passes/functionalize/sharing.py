@@ -102,11 +102,14 @@ def sources(node: Node, values: list[Value]) -> list[Value]:
 
 def _copies(node: Node) -> bool:
     """Whether a cast certainly changes the dtype and therefore copies."""
-    before = node.inputsAt(0).node() if node.kind() == "aten::to" else None
+    before = None
+    if node.kind() == "aten::to":
+        before = node.inputsAt(0).node()
     if before is None or before.kind() != "aten::to":
         return False
-    numbers = [ir.constant(cast.inputsAt(1)) for cast in (before, node)]
-    return all(type(number) is int for number in numbers) and numbers[0] != numbers[1]
+    first = ir.constant(before.inputsAt(1))
+    second = ir.constant(node.inputsAt(1))
+    return type(first) is int and type(second) is int and first != second
 
 
 def _holds_tensor(kind_of: Type) -> bool:

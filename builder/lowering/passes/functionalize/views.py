@@ -32,8 +32,12 @@ def put_range(
     """
     at_start = start is None or ir.is_none(start) or ir.constant(start) == 0
     at_end = end is None or ir.is_none(end) or ir.constant(end) == _INT_MAX
-    before = [] if at_start else [emit.op("aten::slice", base, dim, None, start, 1)]
-    after = [] if at_end else [emit.op("aten::slice", base, dim, end, None, 1)]
+    before = []
+    if not at_start:
+        before = [emit.op("aten::slice", base, dim, None, start, 1)]
+    after = []
+    if not at_end:
+        after = [emit.op("aten::slice", base, dim, end, None, 1)]
     parts = [*before, new, *after]
     return (
         new
@@ -47,7 +51,9 @@ def put_index(emit: Emit, base: Value, new: Value, dim: Value, index: Value) -> 
     known = ir.constant(index)
     if known is None:
         return emit.op("aten::select_scatter", base, new, dim, index)
-    end = None if known == -1 else emit.constant(known + 1)
+    end = None
+    if known != -1:
+        end = emit.constant(known + 1)
     return put_range(emit, base, emit.op("aten::unsqueeze", new, dim), dim, index, end)
 
 
@@ -185,7 +191,8 @@ def _put_split(
     emit: Emit, node: Node, base: Value, new: Value, at: int
 ) -> Value | None:
     _, sizes, dim = ir.inputs(node)
-    each, size = ir.int_list(sizes), ir.constant(sizes)
+    each = ir.int_list(sizes)
+    size = ir.constant(sizes)
     if isinstance(size, int):
         return put_range(
             emit,
@@ -197,7 +204,9 @@ def _put_split(
         )
     if each is None:
         return None
-    end = emit.constant(sum(each[: at + 1])) if at + 1 < len(each) else None
+    end = None
+    if at + 1 < len(each):
+        end = emit.constant(sum(each[: at + 1]))
     return put_range(emit, base, new, dim, emit.constant(sum(each[:at])), end)
 
 
@@ -207,14 +216,14 @@ def _put_chunk(
     """A chunk is ceil(size / chunks) long, so its bounds are arithmetic on the size."""
     _, chunks, dim = ir.inputs(node)
     integer = ir.INT
-    size, count = emit.op("aten::size", base, dim, type=integer), ir.constant(chunks)
+    size = emit.op("aten::size", base, dim, type=integer)
+    count = ir.constant(chunks)
     if count is None:
         return None
     rounded = emit.op("aten::add", size, count - 1, type=integer)
     each = emit.op("aten::floordiv", rounded, count, type=integer)
-    start, end = (
-        emit.op("aten::mul", each, index, type=integer) for index in (at, at + 1)
-    )
+    start = emit.op("aten::mul", each, at, type=integer)
+    end = emit.op("aten::mul", each, at + 1, type=integer)
     return put_range(
         emit, base, new, dim, start if at else None, end if at + 1 < count else None
     )

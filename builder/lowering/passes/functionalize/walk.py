@@ -35,7 +35,9 @@ class Walk:
     """Rewrites one graph. `dead` are the nodes without users afterwards."""
 
     def __init__(self, graph: Graph, unroll_limit: int = 0) -> None:
-        self.graph, self.memory, self.unroll_limit = graph, Memory(graph), unroll_limit
+        self.graph = graph
+        self.memory = Memory(graph)
+        self.unroll_limit = unroll_limit
         self.dead: list[Node] = []
         self.depth = 0
 
@@ -122,7 +124,8 @@ class Walk:
 
     def _instead(self, node: Node, replace: Callable[[], None]) -> None:
         """Continue with the nodes that replace a node."""
-        before, end = node.prev(), ir.insert_constant(self.graph, None, node).node()
+        before = node.prev()
+        end = ir.insert_constant(self.graph, None, node).node()
         end.moveAfter(node)
         replace()
         for made in ir.between(before, end):
@@ -181,7 +184,9 @@ class Walk:
         them.
         """
         memory = self.memory
-        at = 0 if kind == "prim::ListUnpack" else ir.constant(node.inputsAt(1))
+        at = 0
+        if kind != "prim::ListUnpack":
+            at = ir.constant(node.inputsAt(1))
         if at is None or at < 0:
             return self._some_element(node, holder)
         elements = [
@@ -195,7 +200,8 @@ class Walk:
         """An element of a list. Element i of unbind is a select; an element of another list may be
         any of its memory.
         """
-        memory, view = self.memory, holder.view
+        memory = self.memory
+        view = holder.view
         if view.kind() != "aten::unbind" or holder.parent is None:
             return memory.linked_to(node.output(), [holder.storage])
         base = memory.now(holder.parent)
@@ -206,7 +212,8 @@ class Walk:
 
     def _write(self, node: Node) -> None:
         """Replace one in-place node by the new content of the written tensor."""
-        memory, target = self.memory, node.inputsAt(0)
+        memory = self.memory
+        target = node.inputsAt(0)
         self.dead.append(node)
         if target.type().kind() in _BOXES:
             return containers.write(memory, node)
@@ -242,11 +249,9 @@ class Walk:
         self.memory.rename(alias, inner)
         new = self.memory.define(view.output(), alias.storage, inner, view=view)
         self.memory.journal.note(alias)
-        alias.current, alias.parent, alias.view, alias.element = (
-            new.current,
-            inner,
-            view,
-            None,
-        )
+        alias.current = new.current
+        alias.parent = inner
+        alias.view = view
+        alias.element = None
         self.memory.same(view.output(), alias)
         self.memory.same(node.output(), alias)

@@ -83,18 +83,15 @@ def blamed(
     integers = [
         (position, declared["name"], tensor)
         for position, (declared, tensor) in enumerate(zip(inputs, tensors))
-        if tensor.numel()
-        and not tensor.is_floating_point()
-        and tensor.dtype != torch.bool
+        if tensor.numel() and _is_integer(tensor)
     ]
     if outside := _outside(integers, limits, stated):
-        return InvalidRequest(
-            "; ".join(
-                f"input {name!r} has values from {int(tensor.min())} to {int(tensor.max())}, and"
-                f" the model takes 0 to {size - 1}"
-                for name, tensor, size in outside
-            )
+        each = (
+            f"input {name!r} has values from {int(tensor.min())} to {int(tensor.max())}, and"
+            f" the model takes 0 to {size - 1}"
+            for name, tensor, size in outside
         )
+        return InvalidRequest("; ".join(each))
     if not integers:
         return type(error)(text)
     spans = ", ".join(
@@ -102,6 +99,10 @@ def blamed(
         for _, name, tensor in integers
     )
     return InvalidRequest(f"an index is out of range, in one of the inputs: {spans}")
+
+
+def _is_integer(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() and tensor.dtype != torch.bool
 
 
 def _outside(
@@ -130,8 +131,10 @@ def table_sizes(module: Any) -> dict[int, int]:
     found: dict[int, int] = {}
     for node in module.graph.nodes():
         if node.kind() == "aten::embedding":
-            table, indices = (node.inputsAt(i) for i in (0, 1))
-            name, weight = _origin(indices).debugName(), _tensor(table, module)
+            table = node.inputsAt(0)
+            indices = node.inputsAt(1)
+            name = _origin(indices).debugName()
+            weight = _tensor(table, module)
             if name in inputs and isinstance(weight, torch.Tensor):
                 position = inputs.index(name)
                 found[position] = min(found.get(position, len(weight)), len(weight))
@@ -168,4 +171,6 @@ def _last_line(error: Exception) -> str:
         for line in text.strip().splitlines()
         if re.match(r"\w*(Error|Exception): ", line)
     ]
-    return lines[-1].split(": ", 1)[1] if lines else text
+    if lines:
+        return lines[-1].split(": ", 1)[1]
+    return text

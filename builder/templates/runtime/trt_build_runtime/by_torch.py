@@ -13,13 +13,16 @@ from . import blame, operator_safety
 class TorchExecutor:
     """A TorchScript graph, on the CPU by default."""
 
-    kind, device = "torch", "cpu"
+    kind = "torch"
+    device = "cpu"
     checks = False
 
     def __init__(
         self, path: Path, why: str, device: str = "cpu", tf32: bool = False
     ) -> None:
-        self.why, self.device, self.stream = why, device, None
+        self.why = why
+        self.device = device
+        self.stream = None
         # custom libraries are loaded before; torch refuses any other unknown namespace
         operator_safety.check(path, custom=True)
         self.module = torch.jit.load(str(path), map_location=device).eval()
@@ -37,7 +40,9 @@ class TorchExecutor:
         """
         with torch.inference_mode(), torch.jit.optimized_execution(False):
             outputs = self.module(*(tensor.to(self.device) for tensor in tensors))
-        return [outputs] if isinstance(outputs, torch.Tensor) else list(outputs)
+        if isinstance(outputs, torch.Tensor):
+            return [outputs]
+        return list(outputs)
 
 
 def _move(graph: Any, device: str) -> None:
@@ -77,7 +82,9 @@ def _argument(node: Any, name: str) -> Any:
     names = [
         argument.name for argument in torch._C.parse_schema(node.schema()).arguments
     ]
-    return names.index(name) if name in names else None
+    if name in names:
+        return names.index(name)
+    return None
 
 
 def _nodes(block: Any) -> Any:

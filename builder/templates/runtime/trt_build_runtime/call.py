@@ -19,12 +19,10 @@ class Input:
     def __init__(
         self, name: str, dtype: torch.dtype, storage: Storage, staging: Any
     ) -> None:
-        self.name, self.dtype, self.storage, self.staging = (
-            name,
-            dtype,
-            storage,
-            staging,
-        )
+        self.name = name
+        self.dtype = dtype
+        self.storage = storage
+        self.staging = staging
         self.address = 0
         self.own: Any = None  # a tensor, once it is needed
 
@@ -64,7 +62,9 @@ class Output:
     """One output: `view` is the buffer it is written to, None if its shape depends on the data."""
 
     def __init__(self, name: str, dtype: torch.dtype, wanted: torch.dtype) -> None:
-        self.name, self.dtype, self.wanted = name, dtype, wanted
+        self.name = name
+        self.dtype = dtype
+        self.wanted = wanted
         self.view: Any = None
 
 
@@ -74,7 +74,8 @@ class Call:
     """
 
     def __init__(self, profile: int, shapes: tuple[torch.Size, ...]) -> None:
-        self.profile, self.shapes = profile, shapes
+        self.profile = profile
+        self.shapes = shapes
         self.inputs: list[Input] = []
         self.outputs: list[Output] = []
         self.graph: Any = None
@@ -104,7 +105,8 @@ class Call:
         """Discard the captured graph, because the context gets other shapes."""
         if self.graph is not None:
             self.graph.close()
-        self.graph, self.seen = None, 0
+        self.graph = None
+        self.seen = 0
 
     def _enqueue(
         self, engine: Any, context: Any, tensors: list[torch.Tensor], own: bool
@@ -148,4 +150,6 @@ class Call:
             value = engine.buffers[one.name].view(
                 engine.allocators[one.name].shape, one.dtype
             )
-        return value if one.dtype is one.wanted else value.to(one.wanted)
+        if one.dtype is one.wanted:
+            return value
+        return value.to(one.wanted)

@@ -45,7 +45,9 @@ def confine(folder: Path) -> tuple[str, ...]:
         path.parent if not _is_hidden(path.parent, hidden) else path for path in mapped
     }
     beside = all_but(hidden)
-    readable = [*beside, *own, *libraries] if beside else None
+    readable = None
+    if beside:
+        readable = [*beside, *own, *libraries]
     if landlock_version() >= TRUNCATES and restrict_files(
         memory, readable, network=False
     ):

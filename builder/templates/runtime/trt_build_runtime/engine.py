@@ -54,12 +54,10 @@ class Engine:
         stream: Any,
         graphs: bool = False,
     ) -> None:
-        self.device, self.tensors, self.handle, self.path = (
-            torch.device(device),
-            tensors,
-            stream.cuda_stream,
-            path,
-        )
+        self.device = torch.device(device)
+        self.tensors = tensors
+        self.handle = stream.cuda_stream
+        self.path = path
         self.trt = importlib.import_module(MODULES[flavour])
         self.runtime = self.trt.Runtime(self.trt.Logger(self.trt.Logger.WARNING))
         self.engine = self.runtime.deserialize_cuda_engine(path.read_bytes())
@@ -70,7 +68,8 @@ class Engine:
         # RTX compiles kernels for new shapes while it serves, and captures graphs by itself where
         # it is configured to.
         self.steady = STEADY if graphs and flavour == "tensorrt" else 0
-        self.profiles, self.calls = Profiles(tensors), Recent(CALLS)
+        self.profiles = Profiles(tensors)
+        self.calls = Recent(CALLS)
         self.contexts: dict[int, Any] = {}
         self.bound: dict[int, Call] = {}
         self.allocated: set[tuple[int, str]] = set()
@@ -146,11 +145,10 @@ class Engine:
         """The output, bound to memory of its size if TensorRT knows its shape already, else to an
         allocator.
         """
-        name, context = declared["name"], self.contexts[profile]
-        output, shape = (
-            Output(name, self._dtype(name), getattr(torch, declared["dtype"])),
-            self._shape(context, name),
-        )
+        name = declared["name"]
+        context = self.contexts[profile]
+        output = Output(name, self._dtype(name), getattr(torch, declared["dtype"]))
+        shape = self._shape(context, name)
         if shape is None:
             context.set_output_allocator(name, self.allocators[name])
             self.allocated.add((profile, name))
@@ -169,7 +167,9 @@ class Engine:
             shape = tuple(context.get_tensor_shape(name))
         except ValueError:  # not even the number of axes is known
             return None
-        return None if any(size < 0 for size in shape) else shape
+        if any(size < 0 for size in shape):
+            return None
+        return shape
 
     def _dtype(self, name: str) -> torch.dtype:
         return TENSORRT_TO_TORCH[self.engine.get_tensor_dtype(name).name]

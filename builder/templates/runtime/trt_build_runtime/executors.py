@@ -27,7 +27,8 @@ class PlanExecutor:
     it runs.
     """
 
-    kind, why = "plan", "a GPU that the plan fits"
+    kind = "plan"
+    why = "a GPU that the plan fits"
     lends = False
     checks = True
     """Shapes outside every profile are refused by the engine."""
@@ -45,7 +46,8 @@ class PlanExecutor:
             self.stream,
             graphs(facts),
         )
-        self.stays, self.landing = bool(facts.get("step_of")), Landing()
+        self.stays = bool(facts.get("step_of"))
+        self.landing = Landing()
 
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Run on tensors of any device; see outputs_for_triton for the outputs."""

@@ -44,7 +44,9 @@ def capture(stream: int, enqueue: Callable[[], bool]) -> Graph:
     """Capture what `enqueue` adds to the stream (not the default one), without running it. Raises
     CannotCapture.
     """
-    cuda, graph, executable = driver(), ctypes.c_void_p(), ctypes.c_void_p()
+    cuda = driver()
+    graph = ctypes.c_void_p()
+    executable = ctypes.c_void_p()
     _check("cuStreamBeginCapture", cuda.cuStreamBeginCapture_v2(stream, THREAD_LOCAL))
     try:
         enqueued = enqueue()
@@ -73,7 +75,8 @@ def _check(call: str, code: int) -> None:
 def driver() -> Any:
     """libcuda, whose functions return 0 or the number of an error."""
     cuda = ctypes.CDLL("libcuda.so.1")
-    handle, pointer = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
+    handle = ctypes.c_void_p
+    pointer = ctypes.POINTER(ctypes.c_void_p)
     cuda.cuStreamBeginCapture_v2.argtypes = (handle, ctypes.c_int)
     cuda.cuStreamEndCapture.argtypes = (handle, pointer)
     cuda.cuGraphInstantiateWithFlags.argtypes = (pointer, handle, ctypes.c_ulonglong)

@@ -17,17 +17,26 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_CREATE_RULESET = 444
+_ADD_RULE = 445
+_RESTRICT_SELF = 446
 _RULE_PATH_BENEATH = 1
 _GET_VERSION = 1
-_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_SET_SECCOMP = 22
+_SECCOMP_MODE_FILTER = 2
 
-_WRITE_FILE, _READ_FILE, _TRUNCATE, _IOCTL = 1 << 1, 1 << 2, 1 << 14, 1 << 15
+_WRITE_FILE = 1 << 1
+_READ_FILE = 1 << 2
+_TRUNCATE = 1 << 14
+_IOCTL = 1 << 15
 # remove and make entries of every kind; running is not restricted
 _CHANGE_FOLDER = sum(1 << bit for bit in range(4, 13))
 _REFER = 1 << 13
-_BIND_TCP, _CONNECT_TCP = 1 << 0, 1 << 1
-_ABSTRACT_SOCKETS, _SIGNALS = 1 << 0, 1 << 1
+_BIND_TCP = 1 << 0
+_CONNECT_TCP = 1 << 1
+_ABSTRACT_SOCKETS = 1 << 0
+_SIGNALS = 1 << 1
 
 GPU_DEVICE = "/dev/nvidiactl"
 DEVICES = (
@@ -39,7 +48,8 @@ DEVICES = (
     "/dev/dri/*",
 )
 
-_ALLOW, _FAIL = 0x7FFF0000, 0x00050000
+_ALLOW = 0x7FFF0000
+_FAIL = 0x00050000
 _AF_UNIX = 1
 _X32 = 0x40000000  # calls of the x32 interface, which would pass by other numbers
 _SECCOMP_ARCHITECTURES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
@@ -149,7 +159,9 @@ def _ruleset(*, reads: bool, network: bool) -> tuple[_Ruleset, int]:
     rights |= _TRUNCATE if version >= 3 else 0
     rights |= _IOCTL if version >= 5 else 0
     rights |= _READ_FILE if reads else 0
-    net = _BIND_TCP | _CONNECT_TCP if version >= 4 and not network else 0
+    net = 0
+    if version >= 4 and not network:
+        net = _BIND_TCP | _CONNECT_TCP
     scoped = _ABSTRACT_SOCKETS | _SIGNALS if version >= 6 else 0
     # older kernels refuse a structure with fields that they do not know
     size = 24 if version >= 6 else 16 if version >= 4 else 8
@@ -219,7 +231,10 @@ def _filter(architecture: int, refused: Sequence[int], only_local: int | None) -
     """A program of classic BPF, whose last two instructions allow and refuse. `only_local` is the
     number of socket() if only local sockets are allowed.
     """
-    load, equal, at_least, action = 0x20, 0x15, 0x35, 0x06
+    load = 0x20
+    equal = 0x15
+    at_least = 0x35
+    action = 0x06
     special = 0 if only_local is None else 3
     allow = 3 + special + 1 + len(refused)
     refuse = allow + 1

@@ -17,7 +17,8 @@ class Storage:
     """
 
     def __init__(self, device: Any, pinned: bool = False) -> None:
-        self.device, self.pinned = device, pinned
+        self.device = device
+        self.pinned = pinned
         self.storage = torch.empty(0, dtype=torch.uint8, device=device)
 
     def reserve(self, size: int) -> int:
@@ -50,7 +51,8 @@ class Staging:
         """Enqueue the copy of a host's tensor of the same dtype and shape on the current stream.
         Both are contiguous.
         """
-        to, of = (tensor.reshape(-1).view(torch.uint8) for tensor in (target, source))
+        to = target.reshape(-1).view(torch.uint8)
+        of = source.reshape(-1).view(torch.uint8)
         staged = self.ready.view(tuple(of.shape), torch.uint8)
         for begin in range(0, of.numel(), CHUNK):
             part = slice(begin, begin + CHUNK)

@@ -186,7 +186,9 @@ class _Reader(ast.NodeVisitor):
     """Finds refused operators in every form that TorchScript has for naming one."""
 
     def __init__(self, member: str, lines: list[str], custom: bool) -> None:
-        self.member, self.lines, self.custom = member, lines, custom
+        self.member = member
+        self.lines = lines
+        self.custom = custom
         self.found: list[Finding] = []
         self.named = self.ops = 0
         self.owners: list[set[str]] = []
@@ -211,7 +213,9 @@ class _Reader(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         """In a method `self` is the module, unless the method assigns another value to it."""
         before = self.self_is_own
-        first = node.args.args[0] if node.args.args else None
+        first = None
+        if node.args.args:
+            first = node.args.args[0]
         stored = (
             one.id == "self" and not isinstance(one.ctx, ast.Load)
             for one in ast.walk(node)
@@ -261,7 +265,9 @@ class _Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _getattr(self, node: ast.Call) -> None:
-        name = node.args[1] if len(node.args) == 2 else None
+        name = None
+        if len(node.args) == 2:
+            name = node.args[1]
         text = (
             ""
             if name is None
@@ -303,7 +309,9 @@ class _Reader(ast.NodeVisitor):
 
     def _source(self, node: ast.expr) -> str:
         number = node.lineno
-        return self.lines[number - 1].strip() if number <= len(self.lines) else ""
+        if number <= len(self.lines):
+            return self.lines[number - 1].strip()
+        return ""
 
     def _add(self, node: ast.expr, operator: str, why: str) -> None:
         source = self._source(node)[:160]

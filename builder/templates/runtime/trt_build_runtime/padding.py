@@ -72,7 +72,8 @@ class Padding:
             return torch.cat(tensors)
         shape = [max(sizes) for sizes in zip(*[tensor.shape for tensor in tensors])]
         shape[0] = sum(tensor.shape[0] for tensor in tensors)
-        batch, row = first.new_full(shape, value), 0
+        batch = first.new_full(shape, value)
+        row = 0
         for tensor in tensors:
             part = batch[row : row + tensor.shape[0]]
             for axis in axes:

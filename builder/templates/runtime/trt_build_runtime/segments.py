@@ -23,11 +23,9 @@ class SegmentsExecutor:
     def __init__(
         self, folder: Path, facts: dict[str, Any], args: dict[str, str]
     ) -> None:
-        self.folder, self.stays, self.graphs = (
-            folder,
-            bool(facts.get("step_of")),
-            graphs(facts),
-        )
+        self.folder = folder
+        self.stays = bool(facts.get("step_of"))
+        self.graphs = graphs(facts)
         self.device, self.why = _device(args)
         self.tf32 = tf32(facts)
         self.stream = None
@@ -35,9 +33,8 @@ class SegmentsExecutor:
             torch.cuda.set_device(self.device)
             self.stream = torch.cuda.Stream(self.device)
         serving = facts["serving"]
-        inputs, outputs = (
-            [t["name"] for t in serving[side]] for side in ("inputs", "outputs")
-        )
+        inputs = [t["name"] for t in serving["inputs"]]
+        outputs = [t["name"] for t in serving["outputs"]]
         self.count = len(outputs)
         self.flagged = [n for n, t in enumerate(serving["outputs"]) if "flag" in t]
         outputs += [serving["outputs"][n]["flag"] for n in self.flagged]
@@ -137,13 +134,11 @@ class Segments:
         inputs: list[str],
         outputs: list[str],
     ) -> None:
-        self.owner, self.stem, self.segments, self.inputs, self.outputs = (
-            owner,
-            stem,
-            segments,
-            inputs,
-            outputs,
-        )
+        self.owner = owner
+        self.stem = stem
+        self.segments = segments
+        self.inputs = inputs
+        self.outputs = outputs
         self.runners = [
             owner.runner(f"{stem}_{number}", segment)
             for number, segment in enumerate(segments)
@@ -197,9 +192,8 @@ class Branch:
     def __init__(
         self, owner: SegmentsExecutor, stem: str, segment: dict[str, Any]
     ) -> None:
-        inputs, outputs = (
-            [t["name"] for t in segment[side]] for side in ("inputs", "outputs")
-        )
+        inputs = [t["name"] for t in segment["inputs"]]
+        outputs = [t["name"] for t in segment["outputs"]]
         self.reads = [inputs.index(t["name"]) for t in segment["condition"]]
         self.condition = owner.by_torch(f"{stem}_condition")
         named = zip(("yes", "no"), segment["blocks"])

@@ -68,10 +68,8 @@ class Memory:
 
 def _start(folder: Path, state: dict[str, Any], batching: bool) -> torch.Tensor:
     """The initial state of a sequence, of the model's shape: zeros, or the raw values of a file."""
-    dtype, shape = (
-        getattr(torch, state["dtype"]),
-        ([1] if batching else []) + state["shape"],
-    )
+    dtype = getattr(torch, state["dtype"])
+    shape = ([1] if batching else []) + state["shape"]
     if state["initial"] == "zeros":
         return torch.zeros(shape, dtype=dtype)
     return torch.frombuffer(

@@ -18,7 +18,9 @@ def to_torch(tensor: Any, declared: dict[str, Any]) -> torch.Tensor:
         if declared["dtype"] == "bool"
         else from_dlpack(tensor.to_dlpack())
     )
-    return value if declared["shape"] else value.reshape(())
+    if declared["shape"]:
+        return value
+    return value.reshape(())
 
 
 def _bool(tensor: Any) -> torch.Tensor:
@@ -28,7 +30,9 @@ def _bool(tensor: Any) -> torch.Tensor:
         else from_dlpack(tensor.to_dlpack())
     )
     # older servers: a byte each
-    return value if value.dtype == torch.bool else value.view(torch.bool)
+    if value.dtype == torch.bool:
+        return value
+    return value.view(torch.bool)
 
 
 def from_torch(name: str, tensor: torch.Tensor) -> Any:
@@ -44,9 +48,8 @@ def from_torch(name: str, tensor: torch.Tensor) -> Any:
     except Exception:
         if value.dtype != torch.bool:
             raise
-        return pb_utils.Tensor(
-            name, value.cpu().numpy()
-        )  # a server whose DLPack has no bool
+        # a server whose DLPack has no bool
+        return pb_utils.Tensor(name, value.cpu().numpy())
 
 
 def _in_rows(tensor: torch.Tensor) -> torch.Tensor:
