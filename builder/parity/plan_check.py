@@ -251,7 +251,7 @@ class _Check:
     def _values_differ(
         self, marked: Conversion, golden: Golden, truth: Tensors
     ) -> list[bool]:
-        """Whether each value of the marked plan differs. A value that is no output does not."""
+        """Whether each value of the marked plan differs. A value that is not an output does not."""
         from builder.parity.arrays import to_torch
 
         inputs = {key: to_torch(array) for key, array in golden.inputs.items()}
