@@ -113,7 +113,7 @@ class SegmentsExecutor:
             if bool(flag):
                 raise RuntimeError(
                     f"output {name!r} is a tensor for these inputs, and None in every golden of the"
-                    " build: add these inputs as a golden, and build it again"
+                    " build: add them as a golden, and build it again"
                 )
         for number, flag in zip(self.flagged, made[self.count :]):
             if not bool(flag):
