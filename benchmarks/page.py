@@ -45,7 +45,7 @@ The networks are in `benchmarks/networks.py`, with random weights. Limits of the
   engines have float32 inputs and outputs.
 - Clocks are not locked. `--gpus auto` builds and measures on all GPUs of a host at once. Each engine is built once.
 
-    python -m benchmarks.engine --gpus auto            a GPU, TensorRT and onnx; goes on where it was cut off
+    python -m benchmarks.engine --gpus auto            a GPU, TensorRT and onnx; continues where it stopped
     python3 -m benchmarks.compiled                     torch.compile, in a Python that has triton
 """
 
@@ -347,7 +347,7 @@ def _beside(row: Row, engine: Row | None) -> list[str]:
 
 
 _SERVING = """
-## What serving costs
+## Cost of serving
 
 `python -m benchmarks.serving` measures milliseconds for each call of a live tritonserver whose Python runtime runs the plan.
 The engine alone is timed alternately in the same run. `none`, `system` and `cuda` are the ways of the tensors: in the request,

@@ -1,14 +1,15 @@
-"""Latency of a model in pieces on a live server: fused, as an ensemble, and by torch alone.
+"""Latency of a model in segments on a live server: fused, as an ensemble, and by torch alone.
 
     python -m benchmarks.partition [--requests N] [--case NAME ...] [--budget SECONDS] [--keep]
     python -m benchmarks.partition --table
 
-One client, one request at a time over gRPC, the opt golden; torch alone is the same model with
-everything kept in torch, served by the same runtime. Milliseconds. With a GPU and the `tensorrt`
-flavour the plans answer there; without, torch answers everywhere, and only the layouts differ. Both
-layouts take their plans from one store. No case begins after the budget. `--keep` appends a row
-each to benchmarks/results/partition.jsonl, `--table` writes what stands there (and in
-partition_linear.jsonl) into docs/partition.md.
+One client sends one request at a time over gRPC: the opt golden. torch alone is the same model with
+everything in torch, served by the same runtime. Times are in milliseconds. With a GPU and the
+`tensorrt` flavor, plans run the segments. Otherwise torch runs all of them, and only the layouts
+differ. Both layouts take their plans from one store. No case begins after the budget.
+
+`--keep` appends a row for each to benchmarks/results/partition.jsonl. `--table` writes the rows of
+that file and of partition_linear.jsonl into docs/partition.md.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ PAGE = Path(__file__).parent.parent / "docs" / "partition.md"
 
 
 class Spectral(nn.Module):
-    """A CNN with an FFT after each of `cuts` blocks."""
+    """A CNN with an FFT, which torch runs, between two blocks: `breaks` of them."""
 
-    def __init__(self, channels: int, splits: int) -> None:
+    def __init__(self, channels: int, breaks: int) -> None:
         super().__init__()
         self.first = nn.Conv2d(3, channels, 3, padding=1)
-        self.blocks = nn.ModuleList(self._block(channels) for _ in range(splits + 1))
+        self.blocks = nn.ModuleList(self._block(channels) for _ in range(breaks + 1))
 
     @staticmethod
     def _block(channels: int) -> nn.Module:
@@ -65,11 +66,11 @@ class Spectral(nn.Module):
 
 
 CASES = {
-    "small, 1 cut": (8, 1, 16),
-    "large, 1 cut": (32, 1, 64),
-    "small, 3 cuts": (8, 3, 16),
-    "large, 3 cuts": (32, 3, 64),
-    "wide, 1 cut": (128, 1, 128),
+    "small, 1 break": (8, 1, 16),
+    "large, 1 break": (32, 1, 64),
+    "small, 3 breaks": (8, 3, 16),
+    "large, 3 breaks": (32, 3, 64),
+    "wide, 1 break": (128, 1, 128),
 }
 """The cases as (channels, FFTs, pixels along an edge)."""
 ALL = {"min_block_size": 1}

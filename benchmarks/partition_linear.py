@@ -1,12 +1,16 @@
 """How long splitting takes as graphs grow: `python -m benchmarks.partition_linear [NODES ...]
 [--graph KIND] [--keep]`.
 
-The graphs, over a dynamic batch: `chain`, layers (sum, activation) with an FFT after every hundred
-nodes; `branches`, four such chains written interleaved and joined at the end; `sizes`, a chain
-whose sizes are summed up as it goes, so that numbers depend on everything before; `islands`, an FFT
-after every fourth node, so that all TensorRT pieces are too small and melt. Printed are wall-clock
-seconds of shapes, trial and split(), its CPU seconds, and microseconds of CPU a node; `--keep`
-appends the rows to benchmarks/results/partition_linear.jsonl.
+The graphs have a dynamic batch:
+
+- `chain`: layers (sum, activation) with an FFT after every hundred nodes;
+- `branches`: four such chains, written interleaved and joined at the end;
+- `sizes`: a chain that sums its sizes, so that numbers depend on all nodes before;
+- `islands`: an FFT after every fourth node, so that all TensorRT segments are too small and are
+  merged into their neighbors.
+
+Printed are the wall-clock seconds of shapes, trial and split(), the CPU seconds of split(), and its
+microseconds of CPU a node. `--keep` appends the rows to benchmarks/results/partition_linear.jsonl.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Precision(NamedTuple):
     weights_only: bool = False
     """Whether only products with a weight are rounded to 8 bits. Products of two computed tensors
     are mostly those of attention, for which TensorRT has fused kernels in half. In 8 bits TensorRT
-    8.6 runs them apart: ViT-B took 1.57 times as long as in fp16 (docs/performance.md).
+    does not fuse them: ViT-B took 1.57 times as long as in fp16 (docs/performance.md).
     """
 
     aliases: tuple[str, ...] = ()

@@ -53,7 +53,7 @@ def _machines(error: Exception) -> EnvironmentProblem | None:
     ):
         return EnvironmentProblem(
             f"{error.name} is not installed",
-            fix="trt-build doctor shows what is missing for what",
+            fix="see `trt-build doctor`",
         )
     return None
 

@@ -6,14 +6,14 @@ FROM ${BASE} AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv
 COPY docker/local /local
 RUN if [ -f /local/ca-certificates.crt ]; then cp /local/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt; fi
-# torch's CPU build: PyPI's own would add gigabytes of CUDA that this image has no use for. Empty: PyPI, or a wheel in docker/local.
+# torch's CPU build. PyPI's build adds gigabytes of CUDA, which this image does not use. Empty: PyPI, or a wheel in docker/local.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt PIP_FIND_LINKS=/local PIP_EXTRA_INDEX_URL=${TORCH_INDEX} \
     PIP_CONSTRAINT=/source/constraints.txt PIP_BUILD_CONSTRAINT=/source/constraints.txt \
     PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_DEFAULT_TIMEOUT=120
 WORKDIR /source
 RUN python3 -m venv /opt/trt-build
-# The dependencies in a layer of their own: a change of our code does not fetch them again.
+# Dependencies have a separate layer, so a change of the code does not download them again.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY builder/__init__.py builder/__init__.py
 COPY templates templates
@@ -30,6 +30,6 @@ COPY --from=build /opt/trt-build /opt/trt-build
 ENV PATH=/opt/trt-build/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 USER triton
 EXPOSE 8000 8001 8002
-# An exec form, so that the server's parent is process 1 and hears `docker stop`; SIGINT is what stops it cleanly.
+# The exec form makes the parent of the server process 1, which receives `docker stop`. SIGINT stops it cleanly.
 STOPSIGNAL SIGINT
 CMD ["trt-build", "serve", "/models", "--address", "0.0.0.0"]

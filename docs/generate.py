@@ -1,6 +1,7 @@
 """Writes the documents that are generated:
 
-    python docs/generate.py PAGE... [--check] [--samples]
+    python docs/generate.py PAGE... [--samples]
+    python docs/generate.py --check [PAGE...]
 
 PAGE is operators, lowering, lowering-modules, performance, networks-gpu, partition, corpus,
 security or reliability.
@@ -12,7 +13,7 @@ tables of docs/partition.md come from the measured rows in benchmarks/results. d
 from docs/corpus.json, the table of docs/security.md from docs/hostile.json, and those of
 docs/reliability.md from docs/chaos.json.
 
-`--check` writes nothing and fails where a page is not current. `--samples` first runs torch's
+`--check` writes nothing and fails where a page is not current; without PAGE it checks all. `--samples` first runs torch's
 operator database (minutes) and keeps its verdicts in docs/operators.json.
 
 The other pages are written by the programs that run their examples: docs/export-examples.md by
@@ -51,7 +52,7 @@ Every operator of a model is one of these:
 
 An operator whose inputs are all constants is computed while the network is built, even if it is not listed here.
 
-Unless a row says otherwise, a converter supports:
+Unless a row states otherwise, a converter supports:
 
 - every rank that PyTorch supports, with any dynamic axis;
 - the dtypes float32, float16, bfloat16, int32, int64, bool, uint8 and int8. uint8 and int8 are computed in int32 and wrap
@@ -90,7 +91,7 @@ def split_key(key: str) -> tuple[str, str]:
 
 
 def conditions(converter: Any) -> str:
-    """What the capability asks for, and the note."""
+    """The conditions of the capability, and the note."""
     words = [
         first_line(p) or p.__name__.strip("_<>").replace("_", " ")
         for p in converter.when
@@ -99,7 +100,7 @@ def conditions(converter: Any) -> str:
     return "; ".join([*words, *([converter.note] if converter.note else [])])
 
 
-def flavours(converter: Any) -> str:
+def flavors(converter: Any) -> str:
     """Where the operator runs."""
     from builder.conversion import nonzero
 
@@ -112,8 +113,8 @@ def samples() -> dict[str, str]:
 
 
 def converted() -> Iterator[str]:
-    """One table a family of converters: a row for the overloads of an operator that say the
-    same.
+    """One table a family of converters: a row for the overloads of an operator with equal
+    content.
     """
     from builder.conversion.registry import CONVERTERS
 
@@ -129,7 +130,7 @@ def converted() -> Iterator[str]:
             first_line(converter.build),
             dynamic,
             conditions(converter),
-            flavours(converter),
+            flavors(converter),
         )
         families[converter.build.__module__][row].append(overload)
     yield f"\n## Converted ({len(CONVERTERS)} overloads)"
@@ -142,7 +143,7 @@ def converted() -> Iterator[str]:
             "computes",
             "dynamic",
             "conditions and notes",
-            "flavours",
+            "flavors",
         ]
         lines: list[tuple[str, ...]] = [
             (f"`{r[0]}`", ", ".join(o), *r[1:]) for r, o in rows.items()
@@ -276,6 +277,7 @@ def security() -> str:
 
 def lowering(name: str) -> str:
     """docs/lowering.md or docs/lowering-modules.md."""
+    import_module("torch").set_num_threads(1)
     text: str = import_module("tests.lowering.pages").PAGES[name]()
     return text
 
@@ -311,6 +313,8 @@ def main(arguments: list[str]) -> int:
         },
     }
     named = [pages[name] for name in pages if name in arguments]
+    if "--check" in arguments and not named:
+        named = list(pages.values())
     if not named:
         print(__doc__)
         return 2

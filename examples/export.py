@@ -1,8 +1,7 @@
-"""Write the example models as TorchScript files into examples/models/, beside the manifests that
-are kept there.
+"""Write the example models as TorchScript files into examples/models/, beside their manifests.
 
-Nothing is downloaded: three networks are made here from a fixed seed, the fourth is the file that
-the silero-vad wheel carries.
+Nothing is downloaded. Three networks have random weights from a fixed seed. The fourth is the file
+in the silero-vad wheel.
 """
 
 from __future__ import annotations
@@ -15,26 +14,24 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from networks import ResidualCNN, TransformerEncoder, TwoTower, settle
+from networks import ResidualCNN, TransformerEncoder, TwoTower, with_trained_statistics
 from speech import frames, synthetic_speech
 
 MODELS = Path(__file__).parent / "models"
 
 
 def residual_cnn(folder: Path) -> None:
-    """Scripted: the control flow of torch's functional layer is in the file, as in most files met
-    in the wild.
+    """Scripted: the file has the control flow of torch's functional layers, like most scripted
+    files.
     """
-    model = settle(ResidualCNN(), torch.rand(8, 3, 64, 64))
+    model = with_trained_statistics(ResidualCNN(), torch.rand(8, 3, 64, 64))
     torch.jit.script(model).save(folder / "residual_cnn.pt")
 
 
 def transformer_encoder(folder: Path) -> None:
-    """Traced, with torch's fused encoder layer off: it would be recorded as one operator that only
-    torch has.
-    """
+    """Traced without the fused encoder layer, which would be one operator that only torch has."""
     tokens, padding = torch.randn(2, 7, 64), torch.zeros(2, 7, dtype=torch.bool)
-    model = settle(TransformerEncoder(), tokens, padding)
+    model = with_trained_statistics(TransformerEncoder(), tokens, padding)
     torch.backends.mha.set_fastpath_enabled(False)
     with torch.no_grad():
         torch.jit.trace(model, (tokens, padding)).save(
@@ -43,11 +40,11 @@ def transformer_encoder(folder: Path) -> None:
 
 
 def two_tower(folder: Path) -> None:
-    """Scripted; two inputs of different types, two outputs, and the ids of its golden inputs within
-    the embedding.
+    """Scripted, with two inputs of different dtypes and two outputs. The ids of the golden inputs
+    are rows of the embedding.
     """
     history, profile = torch.randint(0, 1000, (16, 8)), torch.randn(16, 16)
-    model = settle(TwoTower(), history, profile)
+    model = with_trained_statistics(TwoTower(), history, profile)
     torch.jit.script(model).save(folder / "two_tower.pt")
     np.savez(
         folder / "two_tower.npz",
@@ -57,9 +54,7 @@ def two_tower(folder: Path) -> None:
 
 
 def silero_vad(folder: Path) -> None:
-    """The wheel's own file, untouched, and as its golden inputs three voices, each a second of
-    frames.
-    """
+    """The unchanged file of the wheel. The golden inputs are three voices of one second each."""
     package = importlib.util.find_spec("silero_vad")
     if package is None or package.origin is None:
         raise SystemExit(

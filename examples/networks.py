@@ -12,9 +12,7 @@ from torch.nn import functional as F
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions and a shortcut, written as torchvision writes it: in-place ReLU, in-place
-    addition.
-    """
+    """Two convolutions and a shortcut, with an in-place ReLU and addition as in torchvision."""
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -63,8 +61,7 @@ class TransformerEncoder(nn.Module):
     pooled [batch, 64].
 
     True in `padding` is a position to leave out. The mask becomes a large negative number, not
-    -inf: a row that is all padding then has finite answers, which a server that is asked by
-    strangers needs.
+    -inf. So a row that is all padding has finite outputs, which a public server needs.
     """
 
     def __init__(
@@ -120,9 +117,9 @@ def sinusoids(length: int, width: int) -> Tensor:
     return table
 
 
-def settle(model: nn.Module, *inputs: Tensor) -> nn.Module:
-    """Give every BatchNorm statistics and weights as training leaves them, then fix the model in
-    `eval`.
+def with_trained_statistics(model: nn.Module, *inputs: Tensor) -> nn.Module:
+    """Return the model in `eval` mode. Every BatchNorm has statistics and weights like those of a
+    trained model.
     """
     model.train()
     with torch.no_grad():

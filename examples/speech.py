@@ -1,6 +1,4 @@
-"""The frames that the speech detector is tried with: something like a voice, in the shape that a
-caller would send.
-"""
+"""Synthetic speech for the speech detector, in frames as a client sends them."""
 
 from __future__ import annotations
 
@@ -12,8 +10,8 @@ RATE, FRAME, CONTEXT = 16_000, 512, 64
 
 
 def synthetic_speech(seconds: float, seed: int = 0) -> Tensor:
-    """float32 [samples] in -1..1 at 16 kHz: syllables (a gliding pitch behind three formants) over
-    a floor of noise.
+    """float32 [samples] in -1..1 at 16 kHz: syllables with a gliding pitch and three formants, and
+    some noise.
     """
     random = np.random.default_rng(seed)
     t = np.arange(int(seconds * RATE)) / RATE
@@ -28,9 +26,7 @@ def synthetic_speech(seconds: float, seed: int = 0) -> Tensor:
 
 
 def loudness(frequency: np.ndarray) -> np.ndarray:
-    """How loud a harmonic at `frequency` (Hz) is behind the formants of an open vowel, any
-    shape.
-    """
+    """The loudness of a harmonic at `frequency` (Hz, of any shape) in an open vowel."""
     formants = ((700, 110, 1.0), (1220, 120, 0.5), (2600, 160, 0.25))
     return sum(
         gain * np.exp(-(((frequency - center) / width) ** 2))

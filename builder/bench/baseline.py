@@ -51,7 +51,7 @@ def read(file: Path) -> dict[str, Any]:
         raise UsageError(
             f"not a file that trt-build bench wrote: {error}",
             where=str(file),
-            fix="trt-build bench REPOSITORY --serve --baseline FILE writes one",
+            fix="write one with trt-build bench REPOSITORY --serve --baseline FILE",
         ) from error
     return dict(record)
 

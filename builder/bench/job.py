@@ -97,7 +97,8 @@ def requests(
     if not found:
         known = ", ".join(golden.name for golden in goldens) or "none"
         raise UsageError(
-            f"model {model.name!r} has no such goldens to send", fix=f"one of {known}"
+            f"model {model.name!r} has no such goldens to send",
+            fix=f"use one of {known}",
         )
     return found
 
@@ -127,7 +128,7 @@ def _from_file(model: PublishedModel, file: Path) -> list[Golden]:
         raise UsageError(
             f"{of} has the arrays: {found}",
             where=str(file),
-            fix=f"one array for each input of {model.name!r}: {', '.join(sorted(wanted))}",
+            fix=f"write one array for each input of {model.name!r}: {', '.join(sorted(wanted))}",
         )
     goldens = [Golden(f"{file.stem}-{name}", one, {}) for name, one in sets.items()]
     return [model.wire(golden) for golden in goldens]

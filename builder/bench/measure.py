@@ -78,7 +78,7 @@ class Endpoint:
         if url is None:
             flag = "--url" if protocol == "http" else "--grpc-url"
             raise UsageError(
-                f"{protocol} has no address", fix=f"{flag} HOST:PORT, or --serve"
+                f"{protocol} has no address", fix=f"pass {flag} HOST:PORT, or --serve"
             )
         return url
 
@@ -218,7 +218,7 @@ class _Run:
         except (InferenceServerException, OSError) as error:
             raise EnvironmentProblem(
                 f"no Triton server responds over {self.protocol} at {self.url}: {error}",
-                fix="trt-build serve, --serve, or the right address",
+                fix="run trt-build serve, pass --serve, or correct the address",
             ) from error
         found = self.level(client, Load(1), PROBE_SECONDS)
         if not found.requests:

@@ -76,11 +76,11 @@ def counts(client: Any, model: str) -> Counts:
     if isinstance(statistics, dict):
         versions = statistics["model_stats"]
     else:
-        versions = _plain(statistics)["model_stats"]
+        versions = _as_dict(statistics)["model_stats"]
     return _sum([_of_version(version) for version in versions])
 
 
-def _plain(message: Any) -> dict[str, Any]:
+def _as_dict(message: Any) -> dict[str, Any]:
     from google.protobuf import json_format
 
     plain: dict[str, Any] = json_format.MessageToDict(

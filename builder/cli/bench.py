@@ -184,7 +184,7 @@ def bench_command(terminal: Terminal, /, repository: Path, **given: Any) -> int:
     data = {"repository": repository, "host": _host(), "models": models}
     if before:
         data["compared"] = [change.as_dict() for change in changes]
-    _keep(data, given["baseline"], repository, given["record"])
+    _record(data, given["baseline"], repository, given["record"])
     terminal.result(data, lambda: show(terminal, found, changes))
     if any(one.problem for one in found):
         return 1
@@ -244,7 +244,7 @@ def _host() -> dict[str, Any]:
     return {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
 
 
-def _keep(
+def _record(
     data: dict[str, Any], file: Path | None, repository: Path, record: bool
 ) -> None:
     from builder.report import records

@@ -71,7 +71,7 @@ def bisect_command(
     """
     orders = _orders(target, files, settings, isolate)
     if record and files is None:
-        raise UsageError("--record requires a repository", fix="leave --record out")
+        raise UsageError("--record requires a repository", fix="remove --record")
     with terminal.progress() as progress:
         results = [_bisected(order, reduce_to, isolate, progress) for order in orders]
     found = dict(zip((order.spec.name for order in orders), results, strict=True))
@@ -103,7 +103,7 @@ def _orders(
     if not published:
         if files is not None:
             raise UsageError(
-                "--models requires a repository", fix=f"trt-build bisect {files}"
+                "--models requires a repository", fix=f"run trt-build bisect {files}"
             )
         inputs = options.parsed(settings.pop("inputs"))
         chosen = Settings(only=only, inputs=inputs, **settings)
@@ -187,14 +187,14 @@ def _show(terminal: Terminal, found: dict[str, Result]) -> None:
 
 
 def _show_difference(terminal: Terminal, found: Bisection) -> None:
-    from builder.diagnosis import words
+    from builder.diagnosis import description
 
     terminal.line(
         f"{found.name}: {found.step} differs from the original module on golden {found.golden}:"
         f" {found.problem}",
         color="red",
     )
-    for label, text in words(found):
+    for label, text in description(found):
         terminal.line(f"  {label:9} {text}")
     if found.culprit and found.culprit.share is not None:
         terminal.line(f"  {'share':9} {percent(found.culprit.share)} of its tolerance")

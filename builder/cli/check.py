@@ -106,7 +106,9 @@ def show(terminal: Terminal, reports: list[dict[str, Any]], with_config: bool) -
         for warning in report.get("warnings", ()):
             terminal.line(f"{report['name']}: warning: {warning}")
         if report["error"]:
-            terminal.line(f"\n{report['name']}: {_words(report['error'])}", color="red")
+            terminal.line(
+                f"\n{report['name']}: {_error_text(report['error'])}", color="red"
+            )
             continue
         for state in report.get("state", ()):
             who = "the server" if state["kept"] == "implicit" else "the client"
@@ -171,7 +173,7 @@ def _show_segments(terminal: Terminal, report: dict[str, Any]) -> None:
     )
 
 
-def _words(error: dict[str, Any]) -> str:
+def _error_text(error: dict[str, Any]) -> str:
     lines = [
         error["message"],
         *(f"  {key + ':':6} {error[key]}" for key in ("where", "fix") if key in error),

@@ -16,7 +16,7 @@ from builder.errors import UsageError
 from builder.report import size
 
 if TYPE_CHECKING:
-    from builder.deployment import Settings, Written
+    from builder.deployment import Settings, WrittenManifests
 
 COUNT = click.IntRange(1)
 OF_THE_BASE = (
@@ -155,7 +155,7 @@ def deploy_command(
     terminal.result(_as_data(found), lambda: show(terminal, found))
 
 
-def _as_data(found: Written) -> dict[str, Any]:
+def _as_data(found: WrittenManifests) -> dict[str, Any]:
     work = found.workload
     return {
         "folder": found.folder,
@@ -195,7 +195,7 @@ def _bytes(text: str) -> int:
     found = _SIZE.fullmatch(text)
     if found is None:
         raise UsageError(
-            f"--memory {text!r} is no size",
+            f"--memory {text!r} is not a size",
             fix="use a number with Mi or Gi, such as 8Gi",
         )
     return int(found.group(1)) << {"Mi": 20, "Gi": 30}[found.group(2)]
@@ -204,11 +204,11 @@ def _bytes(text: str) -> int:
 def _label(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
-        raise UsageError(f"--node-label {text!r} has no value", fix="KEY=VALUE")
+        raise UsageError(f"--node-label {text!r} has no value", fix="write KEY=VALUE")
     return key, value
 
 
-def show(terminal: Terminal, found: Written) -> None:
+def show(terminal: Terminal, found: WrittenManifests) -> None:
     """Print the files, the resources of a replica, and the next command."""
     work = found.workload
     for name in found.files:

@@ -248,7 +248,7 @@ def _python() -> Finding:
     found = platform.python_version() if supported else None
     return Finding(
         "Python 3.10 to 3.12",
-        "all of it",
+        "everything",
         found,
         "use Python 3.10, 3.11 or 3.12",
         essential=True,
@@ -261,7 +261,7 @@ def _sandbox() -> Finding:
     found = " and ".join(name for name, here in processes.available().items() if here)
     missing = ", ".join(processes.missing())
     fix = f"{missing} is missing: models run with the rights of the user (docs/security.md)"
-    return Finding("sandbox", "models from others", None if missing else found, fix)
+    return Finding("sandbox", "untrusted models", None if missing else found, fix)
 
 
 PROBES: tuple[Callable[[], Finding], ...] = (

@@ -36,7 +36,7 @@ MAX_LENGTH = 16
 """The largest length of a list to start from."""
 PARTS_SHOWN = 5
 MOST_STEPS = 6
-_UNKNOWN = "? the file does not say"
+_UNKNOWN = "? not stated in the file"
 _SPATIAL = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
 
 
@@ -56,7 +56,7 @@ class Guess:
 @dataclass(frozen=True)
 class Guessed:
     """A guess for every input that the lowered graph has, the names of its outputs, which (input,
-    output) may be state, and the arguments of forward that are no inputs, with the reason.
+    output) may be state, and the arguments of forward that are not inputs, with the reason.
     `dims` are the ranges of the axes with a comment on each; of others RANGES has one to start
     from. `max_lengths` are guesses of the largest length of each list of unknown length.
     """
@@ -288,8 +288,8 @@ def _of_uses(name: str, value: Any) -> Guess:
         name,
         "float32",
         ("batch",),
-        "? the file does not say",
-        "? the file does not say, not even how many axes",
+        "? not stated in the file",
+        "? unknown, also the number of axes",
     )
 
 
@@ -345,7 +345,7 @@ def _embedding(name: str, node: Any, offset: int) -> Guess | None:
         "int64",
         ("batch", "length"),
         f"ids below {weight.shape[0]}",
-        "? the file does not say",
+        "? not stated in the file",
     )
 
 

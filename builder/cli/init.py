@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Request = tuple[Path, "str | None", tuple[Path, ...], tuple[str, ...]]
 """Arguments for reading a file: the file, its submodule, libraries, plugins."""
 HEAD = """\
-# {name}: what the file does not say and trt-build has to know. Every key: docs/manifest.md.
+# {name}: required information that the file does not have. Every key: docs/manifest.md.
 # A name in a shape is an axis that varies; dims has its range. Lines with
 # a question mark are guesses: look at them.
 """
@@ -57,14 +57,16 @@ def init_command(
     file contains them. Guesses are marked. If FILE is a folder, write all missing manifests.
     """
     if not file.is_dir():
-        _one(terminal, file, module, out or file.with_suffix(".yaml"), **settings)
+        _write_manifest(
+            terminal, file, module, out or file.with_suffix(".yaml"), **settings
+        )
         return 0
     if module or out:
         raise UsageError("--module and --out require a file, and this is a folder")
     return _folder(terminal, file, **settings)
 
 
-def _one(
+def _write_manifest(
     terminal: Terminal,
     file: Path,
     module: str | None,
@@ -76,7 +78,8 @@ def _one(
 ) -> None:
     if out.exists() and not force:
         raise UsageError(
-            f"{out} is there already", fix="--force replaces it, --out writes elsewhere"
+            f"{out} already exists",
+            fix="replace it with --force, or choose another file with --out",
         )
     (found,) = _guessed([(file, module, libraries, plugins)], isolate)
     if isinstance(found, TrtBuildError):
@@ -255,7 +258,7 @@ def _write(out: Path, text: str) -> None:
 def _show(terminal: Terminal, out: Path, text: str) -> None:
     terminal.line(text.rstrip())
     terminal.line()
-    terminal.line(f"written to {out}; trt-build check {out} says whether it fits")
+    terminal.line(f"written to {out}; trt-build check {out} checks whether it fits")
 
 
 def _show_folder(

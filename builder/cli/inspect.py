@@ -52,7 +52,7 @@ def inspect_command(terminal: Terminal, /, target: Path, **settings: Any) -> Non
     """
     if not target.exists():
         raise UsageError(f"there is no {target}")
-    kind = next(kind for tells, kind in KINDS if tells(target))
+    kind = next(kind for matches, kind in KINDS if matches(target))
     if kind is _network:
         kind(terminal, target, settings)
         return
@@ -133,7 +133,7 @@ def _single(specs: list[Any], target: Path) -> list[Any]:
     if len(specs) != 1:
         raise UsageError(
             f"{target} holds {len(specs)} models",
-            fix=f"one of {', '.join(str(s.path) for s in specs)}",
+            fix=f"use one of {', '.join(str(s.path) for s in specs)}",
         )
     return specs
 
@@ -183,7 +183,8 @@ def _plan(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
     facts = target.with_name(PLAN_FACTS)
     if not facts.is_file():
         raise UsageError(
-            f"{target} has no {PLAN_FACTS} beside it", fix="trt-build repo writes both"
+            f"{target} has no {PLAN_FACTS} beside it",
+            fix="write both with trt-build repo",
         )
     data = _json(facts)
     terminal.result(data, lambda: _show_facts(terminal, data))

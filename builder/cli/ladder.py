@@ -39,7 +39,7 @@ def source(
     if engine:
         raise UsageError(
             "--ladder also runs the plans if the machine has a GPU",
-            fix="leave --engine out",
+            fix="remove --engine",
         )
     if models is None:
         raise UsageError(

@@ -117,7 +117,7 @@ class LowerOptions:
 
 
 @dataclass(frozen=True)
-class Found:
+class Result:
     """The command's result: `data` for --json, the nodes and milliseconds of each pass, and the
     requested diffs of passes that ran.
     """
@@ -126,7 +126,7 @@ class Found:
     diffs: list[tuple[str, str]]
 
 
-def _lowered(options: LowerOptions, limits: dict[str, Any], isolate: bool) -> Found:
+def _lowered(options: LowerOptions, limits: dict[str, Any], isolate: bool) -> Result:
     from builder.cli import isolated
     from builder.manifest import Limits
 
@@ -148,7 +148,7 @@ def _lowered(options: LowerOptions, limits: dict[str, Any], isolate: bool) -> Fo
     return found
 
 
-def lower_here(options: LowerOptions, report: Any) -> Found:
+def lower_here(options: LowerOptions, report: Any) -> Result:
     """Lower the file in this process. Raises UsageError for an unknown pass, ModelFileError and
     LoweringError.
     """
@@ -163,7 +163,7 @@ def lower_here(options: LowerOptions, report: Any) -> Found:
     if half is not None:
         later = [step.name for step in lowering.passes_for(half)]
     for name in (*options.shown, *filter(None, [options.stop_after])):
-        _known(name, later)
+        _require_pass(name, later)
     early = None if options.stop_after in later else options.stop_after
     lowered = lowering.lower(
         loaded,
@@ -176,10 +176,10 @@ def lower_here(options: LowerOptions, report: Any) -> Found:
         lowered = lowering.for_precision(
             lowered, half, stop_after=options.stop_after, keep_text=keep_text
         )
-    return _found(options, lowered)
+    return _result(options, lowered)
 
 
-def _found(options: LowerOptions, lowered: LoweredGraph) -> Found:
+def _result(options: LowerOptions, lowered: LoweredGraph) -> Result:
     written = (
         _write(lowered, options.out, whole=options.stop_after is None)
         if options.out
@@ -194,7 +194,7 @@ def _found(options: LowerOptions, lowered: LoweredGraph) -> Found:
         "written": written,
     }
     ran = [record for record in lowered.trace if record.name in options.shown]
-    return Found(
+    return Result(
         data, [(record.name, record.diff(color=options.colored)) for record in ran]
     )
 
@@ -221,7 +221,7 @@ def _computes_in_half(precision: str | None) -> bool | None:
     return policy(precision).half is not None
 
 
-def _known(name: str, later: Collection[str]) -> None:
+def _require_pass(name: str, later: Collection[str]) -> None:
     """Raise UsageError for a name that is not a pass, or that is a pass of conversion outside
     `later`.
     """
@@ -262,7 +262,7 @@ def _record(record: Any) -> dict[str, Any]:
     }
 
 
-def _show(terminal: Terminal, found: Found, trace: bool, shown: Sequence[str]) -> None:
+def _show(terminal: Terminal, found: Result, trace: bool, shown: Sequence[str]) -> None:
     data = found.data
     written = found.data["written"]
     if trace:

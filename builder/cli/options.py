@@ -259,7 +259,8 @@ def _headers(given: Sequence[str], token_file: Path | None) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not (name and equals) or not (text.isascii() and text.isprintable()):
             raise UsageError(
-                f"--header {text!r} is no header", fix="NAME=VALUE in printable ASCII"
+                f"--header {text!r} is not a header",
+                fix="write NAME=VALUE in printable ASCII",
             )
         found[name] = value
     if token_file:
@@ -281,7 +282,9 @@ def token_in(file: Path) -> str:
         raise UsageError("the file is empty", where=str(file))
     if not token.isprintable():
         raise UsageError(
-            "the file has more than a token", where=str(file), fix="one line of text"
+            "the file has more than a token",
+            where=str(file),
+            fix="write one line of text",
         )
     return token
 

@@ -52,7 +52,7 @@ def run(
     )
     settings["precision"] = None
     for one in found:
-        terminal.note(f"{one.name}: {words(one)}")
+        terminal.note(f"{one.name}: {summary(one)}")
     return found
 
 
@@ -65,7 +65,7 @@ def failures(found: list[Search]) -> list[ModelResult]:
     return [ModelResult(one.name, error=one.error) for one in found if one.error]
 
 
-def words(found: Search) -> str:
+def summary(found: Search) -> str:
     """One line: the precision, how it was found, and the file that it is written to."""
     if found.error:
         return f"no precision was found: {found.error.message}"

@@ -185,7 +185,7 @@ def _report_models(terminal: Terminal, server: Server) -> None:
 
 
 def _changes(settings: dict[str, Any], address: str) -> dict[str, Any]:
-    """How the server takes up changes of the repository. Raises UsageError for options that exclude
+    """How the server loads changes of the repository. Raises UsageError for options that exclude
     each other.
     """
     if settings["watch"] and settings["explicit"]:
@@ -261,7 +261,7 @@ def _report_failed(terminal: Terminal, server: Server) -> None:
         terminal.note(f"warning: {failure}".replace("\n", "\n  "))
     if server.failed:
         terminal.note(
-            "  the other models are served, but the server's readiness endpoint says not ready;"
+            "  the other models are served, but the server's readiness endpoint reports not ready;"
             " --exit-on-error ends the server instead"
         )
 

@@ -119,7 +119,11 @@ class Names(click.ParamType[tuple[str, ...]]):
     "--allow-torch", is_flag=True, help="Choose torch if it is faster than the plan."
 )
 @click.option(
-    "--protocol", type=click.Choice(("grpc", "http")), default="grpc", show_default=True
+    "--protocol",
+    type=click.Choice(("grpc", "http")),
+    default="grpc",
+    show_default=True,
+    help="The client's protocol.",
 )
 @click.option(
     "--shared-memory",
@@ -127,6 +131,7 @@ class Names(click.ParamType[tuple[str, ...]]):
     type=click.Choice(("none", "system", "cuda")),
     default="none",
     show_default=True,
+    help="How tensors are passed.",
 )
 @options.goldens
 @options.requests
@@ -208,9 +213,9 @@ def _result(
     """
     written = bool(found.changes) and manifest is not None
     if written:
-        written = _written(manifest, found, repository)
+        written = _write_to_manifest(manifest, found, repository)
     entry = {**found.as_dict(), "error": None, "written": written}
-    _keep(repository, entry)
+    _record(repository, entry)
     if not terminal.as_json:
         show(terminal, found, written, f"trt-build repo {models} --out {repository}")
     return entry
@@ -223,9 +228,9 @@ def _options(given: dict[str, Any]) -> TuneOptions:
         raise click.UsageError("--rate and --maximize exclude each other: choose one")
     percentile, ms = given["limit"] or (99.0, None)
     values = Values(
-        instances=_whole("--instances", given["instances"]),
-        max_batch=_whole("--max-batch", given["max_batch"]),
-        queue_delay_us=_whole("--queue-delay", given["queue_delay"]),
+        instances=_integers("--instances", given["instances"]),
+        max_batch=_integers("--max-batch", given["max_batch"]),
+        queue_delay_us=_integers("--queue-delay", given["queue_delay"]),
         preferred=given["preferred"] or (),
         profiles=given["profiles"] or (),
         graphs=given["graphs"] or (),
@@ -248,7 +253,7 @@ def _options(given: dict[str, Any]) -> TuneOptions:
     )
 
 
-def _whole(flag: str, numbers: tuple[float, ...] | None) -> tuple[int, ...]:
+def _integers(flag: str, numbers: tuple[float, ...] | None) -> tuple[int, ...]:
     if any(number != int(number) for number in numbers or ()):
         raise click.UsageError(f"{flag} takes whole numbers")
     return tuple(int(number) for number in numbers or ())
@@ -314,7 +319,7 @@ def _recorder(
             "finished": False,
             "trials": trials,
         }
-        _keep(repository, entry)
+        _record(repository, entry)
         changed = _differing(trial.configuration, trials[0]["configuration"])
         figures = (
             f"{_figure(trial, 'req/s')} requests/s, p99 {_figure(trial, 'p99')} ms"
@@ -327,13 +332,13 @@ def _recorder(
     return record
 
 
-def _keep(repository: Path, entry: dict[str, Any]) -> None:
+def _record(repository: Path, entry: dict[str, Any]) -> None:
     from builder.report import records
 
     records.keep(repository, records.TUNE, {"models": [entry]})
 
 
-def _written(manifest: Path | None, found: Tuned, repository: Path) -> bool:
+def _write_to_manifest(manifest: Path | None, found: Tuned, repository: Path) -> bool:
     from builder.manifest import editing
 
     assert manifest is not None  # tune() has already refused a model without one

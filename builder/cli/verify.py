@@ -145,7 +145,7 @@ def verify_command(
         terminal.note(f"FAILED {name}: signature: {unsigned[name]}")
     data = {"repository": repository, **verified.as_dict(signature)}
     if record:
-        _keep(repository, data, models)
+        _record(repository, data, models)
     terminal.result(data, lambda: _show(terminal, models, climbed or (), source))
     return 0 if verified.passed else 3
 
@@ -241,7 +241,7 @@ def _compared(
             )
 
 
-def _keep(
+def _record(
     repository: Path, data: dict[str, Any], models: Sequence[ModelParity]
 ) -> None:
     """Record the results for `trt-build report`."""

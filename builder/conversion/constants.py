@@ -49,7 +49,7 @@ class Constants(Facts):
         return any(tensor is constant for constant in self._constants.values())
 
     def _narrowed(self, value: torch.Tensor, carrier: torch.dtype) -> torch.Tensor:
-        self._tell_narrowing(value)
+        self._warn_of_narrowing(value)
         if value.dtype == torch.int64 and carrier == torch.int32 and value.numel():
             limits = torch.iinfo(torch.int32)
             if int(value.max()) > limits.max or int(value.min()) < limits.min:
@@ -59,7 +59,7 @@ class Constants(Facts):
                 )
         return value.to(carrier)
 
-    def _tell_narrowing(self, value: torch.Tensor) -> None:
+    def _warn_of_narrowing(self, value: torch.Tensor) -> None:
         """Warn about a float64 tensor, except a 0-d one: tracing writes numbers so, and torch
         narrows them, too.
         """
@@ -72,7 +72,7 @@ class Constants(Facts):
         self, value: torch.Tensor, dtype: torch.dtype, rank: int
     ) -> ITensor:
         """Cast and reshape a static tensor before it becomes a constant, without layers."""
-        self._tell_narrowing(value)
+        self._warn_of_narrowing(value)
         shape = (1,) * (rank - value.dim()) + tuple(value.shape)
         return self.constant(value.to(dtype).reshape(shape))
 

@@ -134,7 +134,7 @@ def _check_quantized(precision: str, lowered: LoweredGraph) -> None:
     """Raise UsageError if an 8-bit precision is requested and nothing is quantized."""
     if precision in SCHEMES and not quantizes(lowered.graph):
         raise UsageError(
-            f"precision {precision!r}: nothing in this graph is quantized",
+            f"precision {precision!r}: this graph has no quantized nodes",
             fix=(
                 "builder.quantize(builder.lower(module), ...) first; in a manifest the key is"
                 " `calibration`"

@@ -42,7 +42,9 @@ class FormulaBackend(operators.Operators):
         """Refuse the whole decomposition."""
         if isinstance(refusal, ConversionError):
             raise refusal
-        raise Unconvertible(f"its part {node.kind()}: {refusal.reason}", refusal.fix)
+        raise Unconvertible(
+            f"its decomposition has {node.kind()}: {refusal.reason}", refusal.fix
+        )
 
     def finish(self, node: Node, results: list[Any], first: int) -> None:
         """Follow the sizes only, because the names of a decomposition's values repeat."""

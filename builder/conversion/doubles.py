@@ -92,7 +92,7 @@ def mapped(
     return table and replace(table, values=function(table.values))
 
 
-def whole(ctx: Lengths, table: Doubles) -> DynamicScalar:
+def truncated(ctx: Lengths, table: Doubles) -> DynamicScalar:
     """The table's numbers truncated: by arithmetic if a ratio is equivalent, else by a lookup."""
     values = torch.nan_to_num(table.values, 0.0, 0.0, 0.0).trunc().long()
     ratio = ratio_of(values, table.least)

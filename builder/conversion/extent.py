@@ -95,10 +95,10 @@ class Lengths(Extent):
         """
         if isinstance(self.given, torch.Tensor):
             return int(self.given.max())
-        return self.ctx.size(self._alive, 0)
+        return self.ctx.size(self._time_steps, 0)
 
     @cached_property
-    def _alive(self) -> ITensor:
+    def _time_steps(self) -> ITensor:
         """0, 1, ... less than the largest length: a tensor whose size depends on data."""
         ctx = self.ctx
         reason = nonzero.data_dependent(ctx)
@@ -196,7 +196,7 @@ class Lengths(Extent):
             return x
         sizes = [length, *ctx.sizes(x)[1:]]
         if isinstance(length, DynamicScalar) and length is vars(self).get("longest"):
-            output = ctx.net.add_gather(x, self._alive, 0).get_output(0)
+            output = ctx.net.add_gather(x, self._time_steps, 0).get_output(0)
             ctx.remember_dtype(output, ctx.dtype(x))
             return ctx.set_sizes(output, sizes)
         return ctx.slice(x, [0] * len(sizes), sizes, mode="FILL", fill=fill)
@@ -208,7 +208,7 @@ def _number(ctx: ConversionContext, value: Size) -> ITensor:
 
 
 def _rows_at(ctx: ConversionContext, x: ITensor, positions: ITensor) -> ITensor:
-    """Rows of x [..., batch, width], flattened except for its width, at `places` [rows, batch]:
+    """Rows of x [..., batch, width], flattened except for its width, at `positions` [rows, batch]:
     [rows, batch, width].
     """
     flat = ctx.net.add_shuffle(x)

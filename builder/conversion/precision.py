@@ -116,7 +116,7 @@ class Policy:
         """
         if self.half is None or not self.typed or operator in QUANTIZING:
             return None
-        if self._kept(operator, name):
+        if self._in_float32(operator, name):
             return torch.float32
         if operator in REDUCED:
             return self.half
@@ -126,12 +126,20 @@ class Policy:
 
     def constrains(self, operator: str, name: str) -> bool:
         """Whether the layers of `operator` must be constrained to float32."""
-        return self.half is not None and not self.typed and self._kept(operator, name)
+        return (
+            self.half is not None
+            and not self.typed
+            and self._in_float32(operator, name)
+        )
 
     def leaves_to_tensorrt(self, operator: str, name: str) -> bool:
         """Whether TensorRT may compute `operator` in float16, and chooses itself."""
         chooses = self.half == torch.float16 and not self.typed
-        return chooses and operator not in QUANTIZING and not self._kept(operator, name)
+        return (
+            chooses
+            and operator not in QUANTIZING
+            and not self._in_float32(operator, name)
+        )
 
     def spared(self, name: str) -> tuple[str, ...]:
         """The layer types that `constrain` does not change; none if the user requested float32 by
@@ -139,7 +147,7 @@ class Policy:
         """
         return () if self._named(name) else SELF_KEPT
 
-    def _kept(self, operator: str, name: str) -> bool:
+    def _in_float32(self, operator: str, name: str) -> bool:
         return operator in KEPT or self._named(name)
 
     def _named(self, name: str) -> bool:
@@ -157,7 +165,7 @@ def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
     if reason:
         raise UsageError(
             f"precision {precision!r}: {reason}",
-            fix="precision: int8 or mixed, or another --flavour",
+            fix="use precision: int8 or mixed, or another --flavour",
         )
     computed = rest(precision)
     if computed in FULL:
@@ -169,7 +177,7 @@ def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
             capabilities.current().strongly_typed,
         )
     raise UsageError(
-        f"unknown precision {precision!r}", fix=f"one of {', '.join(PRECISIONS)}"
+        f"unknown precision {precision!r}", fix=f"use one of {', '.join(PRECISIONS)}"
     )
 
 
@@ -195,7 +203,7 @@ def _half(precision: str, dtype: torch.dtype) -> torch.dtype:
         dtypes.to_trt(dtype)
     except Unconvertible as missing:
         raise UsageError(
-            f"precision {precision!r}: {missing.reason}", fix="precision: fp16"
+            f"precision {precision!r}: {missing.reason}", fix="use precision: fp16"
         ) from missing
     return dtype
 

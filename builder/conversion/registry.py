@@ -11,7 +11,7 @@ declared differently is data too: `constants` names tensors that arrive as torch
 are static; `dynamic` names numbers that may arrive as a DynamicScalar; `packed`, tensors that may
 be a part of a packed sequence (packing.py); `when` holds predicates that look at the bound
 arguments and return None or the reason against. A node whose inputs are all static is computed by
-torch, unless its converter says `folds=False`.
+torch, unless its converter has `folds=False`.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def key_of(schema: str) -> str:
     key, parenthesis, _ = schema.partition("(")
     if not parenthesis:
         raise ValueError(
-            f"{schema!r} is no schema: write it with all arguments, such as `{key}(Tensor self) ->"
-            " Tensor`"
+            f"{schema!r} is not a schema: write it with all arguments, such as"
+            f" `{key}(Tensor self) -> Tensor`"
         )
     return key
 

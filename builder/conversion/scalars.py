@@ -89,7 +89,7 @@ def binary(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
 
 
 def truncated(ctx: Lengths, a: Scalar, b: Scalar) -> Any:
-    """C's a / b, rounded towards zero as in TensorRT's integer division; the floor if neither is
+    """C's a / b, rounded toward zero as in TensorRT's integer division; the floor if neither is
     negative.
     """
     if all(decided(ctx, "ge", v, 0) for v in (a, b)):
@@ -192,7 +192,7 @@ def vector(ctx: Lengths, value: Scalar, dtype: torch.dtype) -> ITensor:
 
 
 def convert(ctx: Lengths, value: Scalar, dtype: torch.dtype) -> Any:
-    """Python's int(), float() or bool() of a number or DynamicScalar; int() truncates towards
+    """Python's int(), float() or bool() of a number or DynamicScalar; int() truncates toward
     zero.
     """
     if not isinstance(value, DynamicScalar):
@@ -204,7 +204,7 @@ def convert(ctx: Lengths, value: Scalar, dtype: torch.dtype) -> Any:
     if value.dtype == dtype:
         return value
     if value.doubles is not None and dtype == torch.int64:
-        return doubles.whole(ctx, value.doubles)
+        return doubles.truncated(ctx, value.doubles)
     output = ctx.cast(value.tensor, dtypes.carrier(dtype))
     keeps = value.dtype == torch.int64 and dtype == torch.float32
     exact = doubles.of(ctx, value) if keeps else None

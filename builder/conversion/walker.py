@@ -127,13 +127,13 @@ class GraphWalker:
         if function is not None:
             return ConversionError(
                 extension.failure(function, node, defect)
-                + (f" (TensorRT says: {words})" if words else ""),
+                + (f" (TensorRT reports: {words})" if words else ""),
                 where=f"%{output_name(node)} at {source_location(node)}",
                 fix="correct the plugin; without it trt-build converts the operator if it can",
             )
         return ConversionError(
             f"the converter of {node.kind()} failed: {type(defect).__name__}: {defect}"
-            + (f" (TensorRT says: {words})" if words else ""),
+            + (f" (TensorRT reports: {words})" if words else ""),
             where=f"%{output_name(node)} at {source_location(node)}",
             fix=(
                 "this is a defect of trt-build: please report it with the model's graph (`trt-build"

@@ -101,7 +101,7 @@ def binary_cross_entropy_with_logits(
     pos_weight: Tensor | None,
     reduction: int,
 ) -> Tensor:
-    """the same of sigmoid(self), which does not saturate"""
+    """binary_cross_entropy of sigmoid(self), without saturation"""
     logarithm = torch.ops.aten.log_sigmoid(self)
     if pos_weight is not None:
         factor = (pos_weight - 1.0) * target + 1.0

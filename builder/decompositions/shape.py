@@ -34,7 +34,7 @@ def tile(self: Tensor, dims: list[int]) -> Tensor:
 
 @decomposition("aten::sum_to_size(Tensor self, SymInt[] size) -> Tensor")
 def sum_to_size(self: Tensor, size: list[int]) -> Tensor:
-    """summed over the axes that `size` has not, or has as 1"""
+    """the sum over the axes that `size` lacks, or that have size 1 there"""
     x = self
     more = self.dim() - len(size)
     if len(size) == 0:

@@ -250,7 +250,7 @@ def quantile(
 def quantile_at_number(
     self: Tensor, q: float, dim: int | None, keepdim: bool, interpolation: str
 ) -> Tensor:
-    """quantile at one place"""
+    """quantile for one q"""
     position = torch.full([], q, dtype=self.dtype)
     return quantiles(self, position, dim, keepdim, interpolation).squeeze(0)
 
@@ -276,7 +276,7 @@ def nanquantile(
 def nanquantile_at_number(
     self: Tensor, q: float, dim: int | None, keepdim: bool, interpolation: str
 ) -> Tensor:
-    """nanquantile at one place"""
+    """nanquantile for one q"""
     position = torch.full([], q, dtype=self.dtype)
     return quantiles_past_nan(self, position, dim, keepdim, interpolation).squeeze(0)
 

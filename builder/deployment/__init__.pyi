@@ -1,5 +1,5 @@
 from .fitness import require_fit as require_fit
-from .manifests import Written as Written
+from .manifests import WrittenManifests as WrittenManifests
 from .manifests import deploy as deploy
 from .preflight import Finding as Finding
 from .preflight import expected_server as expected_server

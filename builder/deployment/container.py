@@ -48,7 +48,9 @@ def container(work: Workload, name: str, models: str, ports: Ports) -> Document:
     of the repository is not included.
     """
     program = (
-        _tritonserver(work, models, ports) if work.plans else _own(work, models, ports)
+        _tritonserver(work, models, ports)
+        if work.plans
+        else _own_image(work, models, ports)
     )
     return {
         "name": name,
@@ -144,7 +146,7 @@ def _tritonserver(work: Workload, models: str, ports: Ports) -> Document:
     }
 
 
-def _own(work: Workload, models: str, ports: Ports) -> Document:
+def _own_image(work: Workload, models: str, ports: Ports) -> Document:
     """Return trt-build's image, in which `trt-build serve` refuses the same requests."""
     arguments = ["trt-build", "serve", models, "--address=0.0.0.0"]
     arguments += [f"--{name}-port={number}" for name, number in vars(ports).items()]

@@ -22,7 +22,7 @@ _OBJECTS: dict[str, Callable[[Workload], dict[str, Document]]] = dict(
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenManifests:
     """The folder with the manifests, all files in it, the changed files, and the workload."""
 
     folder: Path
@@ -38,7 +38,7 @@ def deploy(
     settings: Settings,
     *,
     overwrite: bool = False,
-) -> Written:
+) -> WrittenManifests:
     """Write the manifests that serve `repository` to `out`/`platform`.
 
     The same repository and settings produce the same bytes. Files that were edited by hand are
@@ -52,7 +52,7 @@ def deploy(
         f"{name}.yaml": _yaml(found) for name, found in _OBJECTS[platform](work).items()
     }
     changed = write(out / platform, texts, overwrite=overwrite)
-    return Written(out / platform, tuple(texts), tuple(changed), work)
+    return WrittenManifests(out / platform, tuple(texts), tuple(changed), work)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -87,7 +87,7 @@ class Model:
 
 
 def read(folder: Path) -> Model:
-    """Read the model in `folder`. Raises OSError, ValueError and UsageError if it is no model."""
+    """Read the model in `folder`. Raises OSError, ValueError or UsageError if it is not one."""
     config = parse_config(
         (folder / CONFIG).read_text(encoding="utf-8"), str(folder / CONFIG)
     )
@@ -101,9 +101,9 @@ def _plan(file: Path) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{file} is no JSON: {error}") from error
+        raise ValueError(f"{file} is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise ValueError(f"{file} is no JSON object")
+        raise ValueError(f"{file} is not a JSON object")
     return found
 
 

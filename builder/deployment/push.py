@@ -141,7 +141,7 @@ class _Push:
         found = self._run()
         number = None
         if self.folder.is_dir():
-            number = versions.found(self.folder)[0].number
+            number = versions.of_model(self.folder)[0].number
         return replace(found, number=number, seconds=round(time.monotonic() - begin, 2))
 
     def _run(self) -> Pushed:
@@ -163,7 +163,7 @@ class _Push:
     def _same_files(self) -> bool:
         """Whether the server's repository has the pushed version and the server its config."""
         there = published.versions(self.folder)
-        own = versions.found(self.source)[0]
+        own = versions.of_model(self.source)[0]
         return bool(there) and versions.same(own, there[0]) and not self._differences()
 
     def _differences(self) -> tuple[str, ...]:
@@ -188,7 +188,7 @@ class _Push:
             timeout=to.timeout,
             access=to.access,
         )
-        return _words(found)
+        return _causes(found)
 
     def _candidate_problems(self) -> tuple[str, ...]:
         """Load the model under another name, verify all its goldens, and unload it."""
@@ -315,7 +315,7 @@ class _Push:
         """Whether the server has loaded `folder`, and no longer has the state `before`."""
         client = self.api.client
         name = folder.name
-        number = versions.found(folder)[0].number
+        number = versions.of_model(folder)[0].number
         if not client.is_model_ready(name, str(number)):
             return False
         text = (folder / CONFIG).read_text(encoding="utf-8")
@@ -365,7 +365,7 @@ def _ticks(deadline: float) -> Iterator[float]:
         time.sleep(control.POLL_SECONDS)
 
 
-def _words(found: ModelParity) -> tuple[str, ...]:
+def _causes(found: ModelParity) -> tuple[str, ...]:
     """Why a model failed, one text for each cause; empty if it passed."""
     if found.passed:
         return ()

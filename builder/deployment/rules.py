@@ -25,7 +25,7 @@ ERROR, WARNING = "error", "warning"
 CLIENT_SHM_RELEASE = "26.05"
 """From this release on, clients need --allow-client-shm=true to use shared memory."""
 UNREADABLE, DAMAGED = "P01", "P02"
-"""The numbers for a folder that is no model, and for the only check that reads every file."""
+"""The numbers for a folder that is not a model, and for the only check that reads every file."""
 REPUBLISH = "publish it again: trt-build repo"
 
 Models = Mapping[str, Model]
@@ -437,7 +437,7 @@ def _refused_values(model: Model, models: Models, server: ServerFacts) -> Iterat
 @_rule(
     MODEL_RULES,
     "P21",
-    "versions: {keep: 1} in the manifest, so that each publication has its own number",
+    "write versions: {keep: 1} in the manifest, so that each publication has its own number",
     WARNING,
 )
 def _stale_responses(
@@ -445,8 +445,8 @@ def _stale_responses(
 ) -> Iterator[str]:
     if model.config.response_cache.enable and not features.keeps_versions(model.folder):
         yield (
-            "its responses are cached by version number, which does not change with its content: a"
-            " server with a response cache answers for the former model after an update"
+            "its version number does not change with its content: after an update, the response"
+            " cache still has responses of the former model"
         )
 
 

@@ -87,8 +87,8 @@ def of_image(image: str, shm_bytes: int = COMPOSE_SHM_BYTES) -> ServerFacts:
     release = _release(found.group(1)) if found else None
     if release is None:
         raise UsageError(
-            f"{image!r} is no known release of NVIDIA's Triton container",
-            fix=f"a tag as {releases.releases()[0].tag}, or an image with it",
+            f"{image!r} is not a known release of NVIDIA's Triton container",
+            fix=f"use a tag such as {releases.releases()[0].tag}, or an image with it",
         )
     devices = gpu.devices()  # no GPU here: the image may be for another host
     return ServerFacts(

@@ -66,14 +66,14 @@ class Storage:
         if "@" in url:  # no address needs one: the message does not repeat it
             raise UsageError(
                 "--storage has a user name or a password, which would be written to logs",
-                fix="leave it out; --storage-secret names the secret with the credentials",
+                fix="remove it; --storage-secret names the secret with the credentials",
             )
         found = _STORAGE.fullmatch(url)
         path = found.group(3).strip("/") if found else ""
         if found is None or any(part in (".", "..") for part in path.split("/")):
             raise UsageError(
-                f"{url!r} is no address of a repository in a cluster",
-                fix="pvc://CLAIM/PATH, s3://BUCKET/PATH, gs://BUCKET/PATH or as://ACCOUNT/CONTAINER/PATH",
+                f"{url!r} is not an address of a repository in a cluster",
+                fix="use pvc://CLAIM/PATH, s3://BUCKET/PATH, gs://BUCKET/PATH or as://ACCOUNT/CONTAINER/PATH",
             )
         needed = {"pvc": 0, "as": 2}.get(found.group(1), 1)
         if len(path.split("/")) * bool(path) < needed:
@@ -320,6 +320,6 @@ def _warnings(models: list[Model], plans: bool, server: ServerFacts) -> list[str
         )
     if server.release is None and plans:
         found.append(
-            f"{server.name} is no known release, so its TensorRT was not compared"
+            f"{server.name} is not a known release, so its TensorRT was not compared"
         )
     return found

@@ -1,6 +1,6 @@
 from .bisection import Bisection as Bisection
 from .bisection import bisect as bisect
-from .bisection import words as words
+from .bisection import description as description
 from .ladder import Ladder as Ladder
 from .ladder import Step as Step
 from .ladder import climb as climb

@@ -145,7 +145,7 @@ class _Bisect:
         try:
             with self.clock.phase("compare every pass"):
                 stages.lower(loaded, paranoid=watch)
-        except passes.Found as found:
+        except passes.FaultyPass as found:
             located = passes.culprit_of(found, inputs)
             if located is None:
                 note = (
@@ -209,7 +209,7 @@ class _Bisect:
 
     def _reduced_pass(
         self,
-        found: passes.Found,
+        found: passes.FaultyPass,
         own: str,
         inputs: Sequence[torch.Tensor],
         culprit: Culprit,
@@ -302,7 +302,7 @@ def _tensor(golden: Golden, name: str) -> torch.Tensor:
     return to_torch(golden.inputs[name])
 
 
-def words(found: Bisection) -> Iterator[tuple[str, str]]:
+def description(found: Bisection) -> Iterator[tuple[str, str]]:
     """The (label, text) pairs of the lines that describe the node."""
     culprit = found.culprit
     if culprit is None:

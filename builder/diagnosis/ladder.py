@@ -138,7 +138,7 @@ class _Climb:
         except EnvironmentProblem:
             raise
         except Exception as error:
-            yield Step(name, problem=_words(error))
+            yield Step(name, problem=_error_text(error))
 
     def _lowered(self, loaded: stages.Loaded) -> stages.Lowered:
         try:
@@ -175,13 +175,13 @@ def _step(name: str, compared: Iterable[Compared], note: str = "") -> Step:
     except EnvironmentProblem:
         raise
     except Exception as error:
-        problem = problem or _words(error)
+        problem = problem or _error_text(error)
     if not answers and problem is None:
         note = note or "no golden reaches it"
     return Step(name, answers, max(shares) if answers else None, problem, note)
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return " ".join(unforeseen.as_defect(error).message.split())
 
 

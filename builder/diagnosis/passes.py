@@ -43,7 +43,7 @@ class Recorded:
         return dict(zip(own, self.names, strict=True))
 
 
-class Found(Exception):
+class FaultyPass(Exception):
     """A pass changed the output. Contains the graphs before and after it."""
 
     def __init__(
@@ -57,8 +57,8 @@ class Found(Exception):
 
 
 class PassWatch(Paranoid):
-    """Compares the graph's output with the golden after every pass, and raises Found at the first
-    difference.
+    """Compares the graph's output with the golden after every pass, and raises FaultyPass
+    at the first difference.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class PassWatch(Paranoid):
         self.last: Recorded | None = None
 
     def check(self, graph: Graph, step: Pass) -> None:
-        """Raise Found if the output no longer equals the golden's."""
+        """Raise FaultyPass if the output no longer equals the golden's."""
         if len(list(graph.inputs())) != len(self.inputs):
             return  # before the inputs are flat, the graph cannot be run
         problem = self._problem(graph)
         now = _recorded(graph)
         if problem is not None:
-            raise Found(step.name, self.last, now, problem)
+            raise FaultyPass(step.name, self.last, now, problem)
         self.last = now
 
     def _problem(self, graph: Graph) -> str | None:
@@ -127,7 +127,7 @@ def _recorded(graph: Graph) -> Recorded:
 
 
 def culprit_of(
-    found: Found, inputs: Sequence[torch.Tensor]
+    found: FaultyPass, inputs: Sequence[torch.Tensor]
 ) -> tuple[Culprit, str] | None:
     """Return the node as it was before the pass, with the pass as its function, and the name of its
     value in `found.before`.
@@ -144,21 +144,21 @@ def culprit_of(
     new = _Names(after)
     agreed = 0
     for consumer in new.consumers():
-        twin = old.twin(consumer)
-        if twin is None:
+        counterpart = old.counterpart(consumer)
+        if counterpart is None:
             continue
         if _same(was, now, consumer.outputs):
             agreed += 1
             continue
-        name = _replaced(twin, consumer, was, now)
+        name = _replaced(counterpart, consumer, was, now)
         if name is None and consumer.is_return:
             continue
-        return _culprit(found, old, name or twin.outputs[0], agreed)
+        return _culprit(found, old, name or counterpart.outputs[0], agreed)
     return None
 
 
 def _culprit(
-    found: Found, old: _Names, name: str, agreed: int
+    found: FaultyPass, old: _Names, name: str, agreed: int
 ) -> tuple[Culprit, str] | None:
     node = old.makers.get(name)
     if node is None:
@@ -224,7 +224,7 @@ class _Names:
             tuple(self.of[value.debugName()] for value in node.outputs()),
         )
 
-    def twin(self, other: _Consumer) -> _Consumer | None:
+    def counterpart(self, other: _Consumer) -> _Consumer | None:
         """The node that computed the same value here; for the return, the return."""
         if other.is_return:
             return self._consumer(self.result)

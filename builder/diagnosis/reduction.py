@@ -80,7 +80,7 @@ def of_network(
     if found is None:
         return None, search.note
     check = _NETWORK_TEST.format(precision=precision, keep_fp32=keep)
-    return _written(found, culprit, order, folder, search, check, precision), ""
+    return _write_files(found, culprit, order, folder, search, check, precision), ""
 
 
 def node_differs(values: Values, value: str) -> bool:
@@ -131,7 +131,9 @@ def of_pass(
     found = search.smallest(value)
     if found is None:
         return None, search.note
-    return _written(found, culprit, order, folder, search, _LOWERING_TEST, "fp32"), ""
+    return _write_files(
+        found, culprit, order, folder, search, _LOWERING_TEST, "fp32"
+    ), ""
 
 
 def network_differs(
@@ -305,7 +307,7 @@ class _Search:
         return tuple(one[0] for one in found if one is not None)
 
 
-def _written(
+def _write_files(
     found: Candidate,
     culprit: Culprit,
     order: Order,

@@ -43,7 +43,7 @@ def build(
     """Build a plan from a Conversion. `report` receives TensorRT's progress.
 
     Raises EngineError, with TensorRT's message, if TensorRT refuses the network or there is not
-    enough memory. Raises UsageError for options that the flavor lacks, and BuildCancelled (a
+    enough memory. Raises UsageError for options that the flavor lacks, and BuildCanceled (a
     KeyboardInterrupt) if progress.CANCEL was set.
     """
     monitor = progress.monitor(report)  # must outlive the build

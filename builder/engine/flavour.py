@@ -43,7 +43,7 @@ def select(name: str = "auto") -> str:
     chosen = resolve(name)
     if _loaded is not None and _loaded.__name__ != MODULES[chosen]:
         raise UsageError(
-            f"this process already uses {_loaded.__name__}; one process uses one flavour"
+            f"this process already uses {_loaded.__name__}; one process uses one flavor"
         )
     _wanted = chosen
     return chosen
@@ -66,7 +66,7 @@ def resolve(name: str = "auto") -> str:
         return usable[0]
     if name not in MODULES:
         raise UsageError(
-            f"unknown flavour {name!r}", fix=f"one of auto, {', '.join(MODULES)}"
+            f"unknown flavor {name!r}", fix=f"use one of auto, {', '.join(MODULES)}"
         )
     if name not in here:
         extra = {"tensorrt": "tensorrt", "tensorrt-rtx": "rtx"}[name]

@@ -31,7 +31,7 @@ def check_targets(precision: str, targets: Sequence[tuple[int, int]]) -> None:
     if reason:
         raise UsageError(
             f"precision 'fp8': {reason}",
-            fix="--target sm_89 or newer, or precision: int8",
+            fix="use --target sm_89 or newer, or precision: int8",
         )
 
 

@@ -1,4 +1,8 @@
-"""The GPUs of this machine, from the driver, without torch, TensorRT or a CUDA context."""
+"""The GPUs of this machine, from the driver, without torch, TensorRT or a CUDA context.
+
+The few calls use ctypes. cuda-bindings or nvidia-ml-py would be a further dependency of every host,
+and NVML does not apply CUDA_VISIBLE_DEVICES.
+"""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def host_available(root: Path = Path("/")) -> int | None:
     """
     limits = [
         _meminfo(root / "proc/meminfo"),
-        *(_left(folder, names) for folder, names in _cgroups(root)),
+        *(_available(folder, names) for folder, names in _cgroups(root)),
     ]
     known = [limit for limit in limits if limit is not None]
     return min(known) if known else None
@@ -110,7 +110,7 @@ def _cgroups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
     """The mounted cgroup, which is a container's own, and its descendants that contain this
     process, with their files.
     """
-    within = dict(_own(root / "proc/self/cgroup"))
+    within = dict(_memory_lines(root / "proc/self/cgroup"))
     for controller, names in FILES.items():
         mounted = root / "sys/fs/cgroup" / controller
         innermost = mounted / within.get(controller, "").lstrip("/")
@@ -121,7 +121,7 @@ def _cgroups(root: Path) -> Iterator[tuple[Path, tuple[str, str, str]]]:
         )
 
 
-def _own(path: Path) -> Iterator[tuple[str, str]]:
+def _memory_lines(path: Path) -> Iterator[tuple[str, str]]:
     """The (controller, cgroup) of each line about memory: `0::/user.slice` in version 2,
     `4:memory:/docker/1f` in version 1.
     """
@@ -131,7 +131,7 @@ def _own(path: Path) -> Iterator[tuple[str, str]]:
             yield controllers, group
 
 
-def _left(folder: Path, names: tuple[str, str, str]) -> int | None:
+def _available(folder: Path, names: tuple[str, str, str]) -> int | None:
     """The limit minus the usage; `max` means no limit. The usage includes the page cache, which is
     subtracted because it can be freed.
     """

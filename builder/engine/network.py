@@ -42,7 +42,7 @@ def new_network() -> tuple[Any, Any, list[str]]:
     if not builder:
         raise EnvironmentProblem(
             f"TensorRT's builder did not start: {MESSAGES[-1] if MESSAGES else 'no reason given'}",
-            fix="the tensorrt flavour needs a GPU and its driver; tensorrt-rtx builds without one",
+            fix="use a host with a GPU and its driver, or --flavour tensorrt-rtx",
         )
     flag = trt.NetworkDefinitionCreationFlag
     kind = (

@@ -56,15 +56,15 @@ class BuildOptions:
 
     def over(self, manifest: Mapping[str, Any]) -> BuildOptions:
         """These options where set, else those of the manifest's `build` section. Memory pools are
-        merged one by one. Raises UsageError if the workspace is limited twice.
+        merged one by one. Raises UsageError if the workspace has two limits.
         """
         under = from_manifest(manifest)
         pools = {**under.memory_pools, **self.memory_pools}
         over = replace(under, **{**self.set(), "memory_pools": pools})
         if over.workspace_bytes is not None and "workspace" in pools:
             raise UsageError(
-                "the workspace is limited twice",
-                fix="by workspace_bytes (--workspace) alone",
+                "the workspace has two limits",
+                fix="set only workspace_bytes (--workspace)",
             )
         return over
 
@@ -91,7 +91,7 @@ def capability(text: str) -> Capability:
     found = re.fullmatch(r"(?:sm_?)?([1-9][0-9]?)\.?([0-9])", text.lower())
     if not found:
         raise UsageError(
-            f"{text!r} is not a compute capability", fix="as in sm_89 or 8.9"
+            f"{text!r} is not a compute capability", fix="write it as sm_89 or 8.9"
         )
     return int(found[1]), int(found[2])
 
@@ -163,7 +163,7 @@ def check(
         if not _has(library, NEEDED.get(name, ())):
             raise UsageError(
                 f"{flavour} {version} has no {called(name)}",
-                fix="a newer TensorRT has it",
+                fix="use a newer TensorRT",
             )
     _check_targets(options.compute_capabilities, library, f"{flavour} {version}")
 
@@ -189,10 +189,10 @@ def _check_targets(
     ]
     if unknown:
         raise UsageError(
-            f"{which} builds nothing for {', '.join(unknown)}",
+            f"{which} cannot build for {', '.join(unknown)}",
             fix=(
-                f"one of {', '.join(f'sm_{n}' for n in known)}; for others --flavour tensorrt on a"
-                " host that has one"
+                f"use one of {', '.join(f'sm_{n}' for n in known)}; for others use"
+                " --flavour tensorrt on a host that has one"
             ),
         )
 
@@ -205,7 +205,7 @@ def member(library: ModuleType, enumeration: str, name: str, option: str) -> Any
     if name.upper() not in found.__members__:
         known = ", ".join(key.lower() for key in found.__members__)
         raise UsageError(
-            f"{option}: TensorRT here has no {name!r}", fix=f"one of {known}"
+            f"{option}: TensorRT here has no {name!r}", fix=f"use one of {known}"
         )
     return found.__members__[name.upper()]
 

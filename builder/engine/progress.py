@@ -21,8 +21,8 @@ Report = Callable[[str, int, int], None]
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class BuildCancelled(KeyboardInterrupt):
-    """The build was cancelled, like by Ctrl-C."""
+class BuildCanceled(KeyboardInterrupt):
+    """The build was canceled, for example by Ctrl-C."""
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def building() -> Iterator[None]:
     """Defer signals during a build: a signal sets CANCEL and is handled after TensorRT returns.
 
     Otherwise an exception from a handler in one of TensorRT's callbacks would be printed and lost.
-    Raises the handler's exception, and BuildCancelled if CANCEL was set.
+    Raises the handler's exception, and BuildCanceled if CANCEL was set.
     """
     heard: list[int] = []
 
@@ -54,7 +54,7 @@ def building() -> Iterator[None]:
             CANCEL.clear()
             before[signal.Signals(number)](number, None)
         if CANCEL.is_set():
-            raise BuildCancelled("the build was cancelled")
+            raise BuildCanceled("the build was canceled")
 
 
 def monitor(report: Report | None) -> Any:

@@ -177,13 +177,13 @@ def _attributes(layer: ILayer) -> dict[str, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             try:
-                found[name] = _plain(getattr(layer, name))
+                found[name] = _as_data(getattr(layer, name))
             except (AttributeError, RuntimeError, TypeError, ValueError):
                 found[name] = "unset"
     return found
 
 
-def _plain(value: Any) -> Any:
+def _as_data(value: Any) -> Any:
     """An attribute's value as plain data. Objects of TensorRT, such as a layer's loop, are replaced
     by their type, because their address differs between processes.
     """
@@ -192,7 +192,7 @@ def _plain(value: Any) -> Any:
     if hasattr(type(value), "__members__"):
         return value.name
     try:
-        return [_plain(item) for item in value]
+        return [_as_data(item) for item in value]
     except TypeError:
         return type(value).__name__
 

@@ -223,7 +223,7 @@ def _check_target(
         written.append(((*route, "precisions", index), one))
     for where, precision in written:
         if precision not in PRECISIONS:
-            message = f"{schema.label(where)}: {precision!r} is no precision"
+            message = f"{schema.label(where)}: {precision!r} is not a precision"
             found.add(where, message, f"one of {', '.join(PRECISIONS)}")
     if "precision" in fields and several:
         message = f"{name!r} has both precision and precisions"
@@ -233,7 +233,7 @@ def _check_target(
         fix = "remove them, or start Ray with --resources"
         found.add((*route, "resources"), message, fix)
     if "image" in fields and not IMAGE.fullmatch(fields["image"]):
-        message = f"{schema.label((*route, 'image'))}: {fields['image']!r} is no container image"
+        message = f"{schema.label((*route, 'image'))}: {fields['image']!r} is not a container image"
         fix = "such as registry.example.com/trt-build:1.0"
         found.add((*route, "image"), message, fix)
     _check_build(found, (*route, "build"), fields.get("build", {}))

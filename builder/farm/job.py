@@ -75,7 +75,7 @@ def _files(spec: ModelSpec) -> list[Path]:
     return [spec.path, *dict.fromkeys(path for path in optional if path is not None)]
 
 
-def written(options: BuildOptions) -> dict[str, Any]:
+def option_data(options: BuildOptions) -> dict[str, Any]:
     """The options that are set, in the form of a manifest."""
     fields = options.set()
     capabilities = fields.pop("compute_capabilities", ())

@@ -56,7 +56,7 @@ class Journal:
         }
         print(json.dumps({**about, **kept}, default=str), file=self.file, flush=True)
         self._count(task, event)
-        self.progress(task.name, self._words(task, event))
+        self.progress(task.name, self._text(task, event))
 
     def counts(self) -> dict[str, Any]:
         """Return the number of tasks by state, and the estimated seconds left."""
@@ -99,7 +99,7 @@ class Journal:
             if began is not None:
                 self.seconds.append(time.monotonic() - began)
 
-    def _words(self, task: Task, event: Event) -> str:
+    def _text(self, task: Task, event: Event) -> str:
         kind = event["event"]
         if kind == "started":
             return f"started on {event['node']}"

@@ -23,7 +23,7 @@ def publish(store: Folders, key: str, repository: Path, *, accept: bool = False)
     found = store.find(key)
     if found is None:
         raise EnvironmentProblem(
-            f"the store does not have what a task has published under {key}",
+            f"the store lacks the files that a task published under the key {key}",
             fix="check that all machines use the same store and TRT_BUILD_STORE_KEY",
         )
     if state := _standing(found, repository):

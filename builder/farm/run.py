@@ -200,7 +200,7 @@ def _sent(settings: Settings, target: Target) -> dict[str, Any]:
 def _build(settings: Settings, target: Target) -> dict[str, Any]:
     from builder.engine import BuildOptions
 
-    return job.written((settings.options or BuildOptions()).over(target.build))
+    return job.option_data((settings.options or BuildOptions()).over(target.build))
 
 
 def _tasks(

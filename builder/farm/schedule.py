@@ -121,10 +121,10 @@ class Schedule:
         try:
             event = self.library.get(next(ref))
         except StopIteration:
-            self._lost(ref, task, "the task ended without a result")
+            self._retry(ref, task, "the task ended without a result")
         except Exception as error:
             if reason := self._loss(error):
-                self._lost(ref, task, reason)
+                self._retry(ref, task, reason)
             else:
                 self._end(
                     ref, task, {"event": "ended", "ok": False, "error": _defect(error)}
@@ -141,7 +141,7 @@ class Schedule:
         error = event.get("error") or {}
         if error.get("exit_code") == EnvironmentProblem.exit_code:
             # another machine may have the missing resource
-            self._lost(ref, task, str(error["message"]), event)
+            self._retry(ref, task, str(error["message"]), event)
         else:
             self._end(ref, task, event)
 
@@ -160,7 +160,7 @@ class Schedule:
             return f"{type(error).__name__}: {str(error).strip()}"
         return ""
 
-    def _lost(
+    def _retry(
         self, ref: Any, task: Task, reason: str, event: Event | None = None
     ) -> None:
         """Schedule a restart of the task, unless its attempts are used up."""

@@ -66,7 +66,7 @@ def perform(job: Job, emit: Emit) -> dict[str, Any]:
 def _performed(job: Job, scratch: Path, emit: Emit) -> dict[str, Any]:
     if sources.everything() != job.version:
         raise EnvironmentProblem(
-            "this machine has another version of trt-build than the one that started the farm",
+            "trt-build here has a version that differs from the one that started the farm",
             fix="install the same version of trt-build on all machines",
         )
     if job.require_sandbox:

@@ -49,11 +49,11 @@ class LoweredGraph:
     """By the name of an output that may be None: the source line that decides it."""
     too_long: Mapping[str, str] = field(default_factory=dict)
     """By the name of a list with a declared largest length, the output that is true where the list
-    is longer. These outputs stand behind the flags.
+    is longer. These outputs follow the flags.
     """
     groups: Mapping[str, str] = field(default_factory=dict)
-    """By the name of an output in such a list, the group of those that have the same place in its
-    elements (`boxes_*`): their dtypes and ranks are assumed to be the same.
+    """By the name of an output in such a list, the group of those that have the same position in
+    its elements (`boxes_*`): their dtypes and ranks are assumed to be the same.
     """
 
     @property

@@ -15,10 +15,10 @@ def keep_returned(graph: Graph) -> None:
         return
     for node in list(ir.walk(graph)):
         for block in ir.blocks_of(node):
-            _keep(graph, block)
+            _copy_returned(graph, block)
 
 
-def _keep(graph: Graph, block: Block) -> None:
+def _copy_returned(graph: Graph, block: Block) -> None:
     own = {value.unique() for value in block.inputs()}
     own |= {value.unique() for node in block.nodes() for value in node.outputs()}
     read = _read_inside(block)

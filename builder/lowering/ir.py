@@ -181,8 +181,8 @@ def insert_constant(
 def insert_constants(graph: Graph, values: Sequence[Any], before: Node) -> list[Value]:
     """Insert many constants before `before`, in order.
 
-    The middle one first: torch numbers nodes by halving the gap between neighbors, and numbers the
-    whole graph anew when a gap is used up, which happens after 40 insertions at one point.
+    The middle one first: torch numbers nodes by halving the gap between neighbors, and renumbers
+    the whole graph when a gap is used up, which happens after 40 insertions at one point.
     """
     if not values:
         return []

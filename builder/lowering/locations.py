@@ -28,7 +28,7 @@ _BUILTIN = "<string>"
 """The file name of torch's own operators in TorchScript, such as `x.shape`, and of models that were
 scripted from a string.
 """
-_NEIGHBOURS = 16
+_NEIGHBORS = 16
 """Maximum number of producers to search for a line of the model's own source, for a node from
 torch's library.
 """
@@ -53,7 +53,7 @@ def source_location(node: Node) -> str:
     if not frames:
         module = _module(node) or path_of(node.getModuleHierarchy(), {})
         return f"graph, in module {module}" if module else "graph"
-    own = _own(frames)
+    own = _model_frame(frames)
     shown = own or frames[0]
     inner = ""
     if shown != frames[0]:
@@ -90,7 +90,7 @@ def source_line(node: Node) -> str:
     own = [frames for frames in found if frames[0][0] != _BUILTIN]
     if found:
         frames = (own or found)[0]
-        return _described(_own(frames) or frames[0]) + within
+        return _described(_model_frame(frames) or frames[0]) + within
     return f"a node of kind {node.kind()}{within} (the file has no source for it)"
 
 
@@ -109,7 +109,7 @@ def located(value: Value) -> Node:
     return next((one for one in (node, *producers, *users) if one.sourceRange()), node)
 
 
-def _own(frames: Sequence[Frame]) -> Frame | None:
+def _model_frame(frames: Sequence[Frame]) -> Frame | None:
     """The innermost line that belongs to the model."""
     for frame in frames:
         path = frame[0]
@@ -156,15 +156,15 @@ def _near(node: Node) -> Frame | None:
     """The model's line of the nearest producer."""
     searched = [value.node() for value in node.inputs()]
     for count, producer in enumerate(searched):
-        own = _own(_frames(producer))
+        own = _model_frame(_frames(producer))
         if own and own[0] != _BUILTIN:
             return own
-        if count == _NEIGHBOURS:
+        if count == _NEIGHBORS:
             return None
         searched += [value.node() for value in producer.inputs()]
     return None
 
 
 def _described(frame: Frame, text: str = "") -> str:
-    place = f"{frame[0]}:{frame[1]}"
-    return f"{place}: {text}" if text else place
+    position = f"{frame[0]}:{frame[1]}"
+    return f"{position}: {text}" if text else position

@@ -347,6 +347,6 @@ def _until(passes: Sequence[Pass], stop_after: str | None) -> Sequence[Pass]:
     if stop_after not in names:
         raise UsageError(
             f"there is no pass {stop_after!r}",
-            fix=f"one of {', '.join(dict.fromkeys(names))}",
+            fix=f"use one of {', '.join(dict.fromkeys(names))}",
         )
     return passes[: len(names) - names[::-1].index(stop_after)]

@@ -22,7 +22,7 @@ def check_array_file(path: Path) -> None:
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise ValueError("it is no regular file")
+        raise ValueError("it is not a regular file")
     if not zipfile.is_zipfile(path):
         with path.open("rb") as file:
             _check_array(file, status.st_size)
@@ -37,7 +37,7 @@ def check_array_file(path: Path) -> None:
             )
         for member in members:
             if not member.filename.endswith(".npy"):
-                raise ValueError(f"the member {member.filename[:80]!r} is no .npy")
+                raise ValueError(f"the member {member.filename[:80]!r} is not an .npy")
             with archive.open(member) as file:
                 _check_array(file, member.file_size)
 

@@ -43,7 +43,7 @@ def have_a_shape(document: Document) -> None:
     optional = _optional(document)
     if not optional:
         return
-    if states.written(document):
+    if states.declared(document):
         for route, _ in optional:
             fix = "remove 'default': each request of a sequence needs every input"
             document.add(route, "'default' needs a model without state", fix, key=True)

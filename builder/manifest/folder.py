@@ -19,7 +19,7 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
-class Found:
+class ModelFiles:
     """A model file, a manifest, or both, with the model's name."""
 
     name: str
@@ -27,7 +27,7 @@ class Found:
     manifest: Path | None
 
 
-def find_models(path: Path) -> list[Found]:
+def find_models(path: Path) -> list[ModelFiles]:
     """Every model at `path`, sorted by name.
 
     `path` is a folder of models, the folder of one model, a model file or a manifest. Raises
@@ -64,9 +64,9 @@ def unread(path: Path) -> list[str]:
     )
 
 
-def mistakes(found: list[Found]) -> Iterator[Mistake]:
+def mistakes(found: list[ModelFiles]) -> Iterator[Mistake]:
     """Mistakes in names, and manifests without a model file."""
-    seen: dict[str, Found] = {}
+    seen: dict[str, ModelFiles] = {}
     for one in found:
         file = str(one.model or one.manifest)
         if one.model is None:
@@ -117,7 +117,7 @@ def _name(path: Path) -> str:
     return path.stem
 
 
-def _in_folder(folder: Path) -> Iterator[Found]:
+def _in_folder(folder: Path) -> Iterator[ModelFiles]:
     yield from _pairs(folder)
     for child in sorted(folder.iterdir()):
         if child.is_dir() and not child.name.startswith("."):
@@ -128,7 +128,7 @@ def _in_folder(folder: Path) -> Iterator[Found]:
             )
 
 
-def _pairs(folder: Path) -> Iterator[Found]:
+def _pairs(folder: Path) -> Iterator[ModelFiles]:
     """The model files of one folder, each with the manifest of the same stem.
 
     A manifest without a model file is returned too; `mistakes` reports it.
@@ -141,18 +141,19 @@ def _pairs(folder: Path) -> Iterator[Found]:
     manifests = {p.stem: p for p in reversed(files) if p.suffix in MANIFEST_SUFFIXES}
     models = [p for p in files if p.suffix in MODEL_SUFFIXES]
     yield from (
-        Found(_name(model), model, manifests.get(model.stem)) for model in models
+        ModelFiles(_name(model), model, manifests.get(model.stem)) for model in models
     )
     alone = set(manifests) - {model.stem for model in models}
     yield from (
-        Found(_name(manifests[stem]), None, manifests[stem]) for stem in sorted(alone)
+        ModelFiles(_name(manifests[stem]), None, manifests[stem])
+        for stem in sorted(alone)
     )
 
 
-def _of_file(path: Path) -> Found:
+def _of_file(path: Path) -> ModelFiles:
     suffixes = MODEL_SUFFIXES if path.suffix in MANIFEST_SUFFIXES else MANIFEST_SUFFIXES
     beside = (path.with_suffix(suffix) for suffix in suffixes)
     partner = next((other for other in beside if other.is_file()), None)
     if path.suffix in MANIFEST_SUFFIXES:
-        return Found(_name(path), partner, path)
-    return Found(_name(path), path, partner)
+        return ModelFiles(_name(path), partner, path)
+    return ModelFiles(_name(path), path, partner)

@@ -95,7 +95,9 @@ def specs_from_sample(path: Path) -> tuple[TensorSpec, ...]:
         arrays.close()
     except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         message = f"{path} is not an .npz of plain arrays: {error}"
-        raise UsageError(message, fix="numpy.savez(path, image=array)") from error
+        raise UsageError(
+            message, fix="write it with numpy.savez(path, image=array)"
+        ) from error
     return tuple(
         TensorSpec(
             str(array.dtype),

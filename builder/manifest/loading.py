@@ -85,8 +85,8 @@ def load(
 
 
 def _with_manifest(
-    found: list[folder.Found], without: dict[str, ManifestError]
-) -> list[folder.Found]:
+    found: list[folder.ModelFiles], without: dict[str, ManifestError]
+) -> list[folder.ModelFiles]:
     """The models with a manifest, and the errors of the others. If no model has a manifest, all
     models.
     """
@@ -100,7 +100,7 @@ def _with_manifest(
     return kept or found
 
 
-def _unread(one: folder.Found) -> UsageError:
+def _unread(one: folder.ModelFiles) -> UsageError:
     message = "--input and --sample are for models without a manifest, and every model has one"
     return UsageError(
         message, where=str(one.manifest), fix="remove the option, or edit the manifest"
@@ -124,7 +124,7 @@ def variant(spec: ModelSpec, values: Mapping[str, Any]) -> ModelSpec:
     _check(read, spec.manifest)
     if read.mistakes:
         raise ManifestError(read.mistakes)
-    return from_data(folder.Found(spec.name, spec.path, spec.manifest), read.data)
+    return from_data(folder.ModelFiles(spec.name, spec.path, spec.manifest), read.data)
 
 
 def manifest_location(spec: ModelSpec, *route: str | int) -> str:
@@ -137,7 +137,9 @@ def manifest_location(spec: ModelSpec, *route: str | int) -> str:
     return f"{spec.manifest}:{document.read(spec.manifest).line(route)}"
 
 
-def _chosen(found: list[folder.Found], only: Sequence[str]) -> list[folder.Found]:
+def _chosen(
+    found: list[folder.ModelFiles], only: Sequence[str]
+) -> list[folder.ModelFiles]:
     names = [one.name for one in found]
     for wanted in only:
         if wanted not in names:
@@ -148,7 +150,7 @@ def _chosen(found: list[folder.Found], only: Sequence[str]) -> list[folder.Found
 
 
 def _spec(
-    one: folder.Found,
+    one: folder.ModelFiles,
     inputs: Sequence[TensorSpec],
     sample: Path | None,
     mistakes: list[Mistake],
@@ -165,7 +167,7 @@ def _spec(
     return None
 
 
-def _no_manifest(one: folder.Found) -> Mistake:
+def _no_manifest(one: folder.ModelFiles) -> Mistake:
     fix = (
         f"run trt-build init {one.model}, or pass --input"
         " image:float32:batch(1,8,32)x3x224x224 or --sample inputs.npz"
@@ -189,7 +191,7 @@ def _check(read: document.Document, path: Path) -> None:
 
 
 def from_inputs(
-    one: folder.Found, inputs: Sequence[TensorSpec], sample: Path | None
+    one: folder.ModelFiles, inputs: Sequence[TensorSpec], sample: Path | None
 ) -> ModelSpec:
     """The spec of a model without a manifest."""
     assert one.model is not None
@@ -202,7 +204,7 @@ def from_inputs(
     )
 
 
-def from_data(one: folder.Found, data: Mapping[str, Any]) -> ModelSpec:
+def from_data(one: folder.ModelFiles, data: Mapping[str, Any]) -> ModelSpec:
     """The spec for the validated data of a manifest."""
     assert one.model is not None and one.manifest is not None
     written = _profiles(data)

@@ -173,7 +173,7 @@ def _names_are_unique(document: Document) -> None:
 def _batch_is_possible(document: Document) -> None:
     batching = _mapping(document.data.get("batching"))
     # not validated: may be a list
-    kept = [item.get("input") for item in states.written(document)]
+    kept = [item.get("input") for item in states.declared(document)]
     stateless = [item for item in _inputs(document) if item.get("name") not in kept]
     first = {str(next(iter(_list(item.get("shape"))), None)) for item in stateless}
     axes = {axis for _, axis in _axes(document)}
@@ -202,7 +202,7 @@ def _batch_sizes_are_possible(document: Document) -> None:
     written = document.data.get("batch_sizes")
     if not isinstance(written, list | str):
         return
-    kept = [item.get("input") for item in states.written(document)]
+    kept = [item.get("input") for item in states.declared(document)]
     firsts = {
         str(next(iter(_list(item.get("shape"))), None))
         for item in _inputs(document)
@@ -234,7 +234,7 @@ def _padding_is_possible(document: Document) -> None:
     pad = document.data.get("pad")
     if not isinstance(pad, dict) or not pad:
         return
-    if states.written(document):
+    if states.declared(document):
         fix = "remove 'pad': requests of a sequence are not joined by length"
         document.add(("pad",), "'pad' needs a model without state", fix, key=True)
         return

@@ -14,7 +14,7 @@ from builder.manifest.schema import label
 from builder.manifest.suggest import did_you_mean
 
 
-def written(document: Document) -> list[dict[str, Any]]:
+def declared(document: Document) -> list[dict[str, Any]]:
     """The pairs of the manifest. An item that is not a mapping becomes an empty one."""
     return _mappings(document.data.get("state"))
 
@@ -28,7 +28,7 @@ def are_tensors(document: Document) -> None:
 
 def _name_tensors(document: Document, side: str, known: list[str]) -> None:
     seen: dict[str, int] = {}
-    for index, name in enumerate(item.get(side) for item in written(document)):
+    for index, name in enumerate(item.get(side) for item in declared(document)):
         route = ("state", index, side)
         if not isinstance(name, str):
             continue
@@ -49,7 +49,7 @@ def _name_tensors(document: Document, side: str, known: list[str]) -> None:
 
 def need_no_sequences(document: Document) -> None:
     """Check that `sequences` is not written without `state`."""
-    if "sequences" in document.data and not written(document):
+    if "sequences" in document.data and not declared(document):
         fix = "add state: [{input: h0, output: hn}], or remove 'sequences'"
         document.add(
             ("sequences",),
@@ -61,7 +61,7 @@ def need_no_sequences(document: Document) -> None:
 
 def initial_exist(document: Document, folder: Path) -> None:
     """Check that the file of every initial state exists."""
-    for index, item in enumerate(written(document)):
+    for index, item in enumerate(declared(document)):
         name = item.get("initial")
         if (
             isinstance(name, str)

@@ -42,6 +42,6 @@ def narrow(tensor: torch.Tensor, name: str = "") -> torch.Tensor:
         most = tensor[tensor.isfinite()].abs().max().item()
         raise UsageError(
             f"io: fp16: {name or 'an input'} reaches {most:.4g}, beyond float16's 65504",
-            fix="io: module",
+            fix="use io: module",
         )
     return half

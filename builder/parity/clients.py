@@ -215,7 +215,7 @@ def connected(
         if not clients:
             raise UsageError(
                 f"{command} needs the address of an endpoint",
-                fix=f"--url HOST:PORT, --grpc-url HOST:PORT{other}",
+                fix=f"pass --url HOST:PORT, --grpc-url HOST:PORT{other}",
             )
         yield clients
 

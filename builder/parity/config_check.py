@@ -14,10 +14,10 @@ def differences(file: Any, server: Any) -> tuple[str, ...]:
     """Every field of the file with another value in the server. Fields that Triton adds (names,
     defaults) are ignored.
     """
-    return tuple(_differ(_plain(file), _plain(server), ""))
+    return tuple(_differ(_as_dict(file), _as_dict(server), ""))
 
 
-def _plain(message: Any) -> dict[str, Any]:
+def _as_dict(message: Any) -> dict[str, Any]:
     plain: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
     plain.setdefault("max_batch_size", 0)
     return plain

@@ -73,7 +73,7 @@ class Coverage:
     """The outcomes of a module that can be reached, and those that were reached so far."""
 
     def __init__(self, module: Any) -> None:
-        """Instrument `module.forward`. A module that is no ScriptModule has no outcomes."""
+        """Instrument `module.forward`. A module that is not a ScriptModule has no outcomes."""
         self.wanted: set[Outcome] = set()
         self.constants: set[float] = set()
         """Numbers that values or sizes are compared with or bounded by."""

@@ -111,7 +111,7 @@ def _select_flavour(planned: Sequence[Planned]) -> None:
     if len(flavours) > 1:
         raise UsageError(
             f"the plans are of {' and '.join(flavours)}, and one process can only use one",
-            fix="--only NAME",
+            fix="select a model with --only NAME",
         )
     flavour.select(flavours[0])
 
@@ -234,7 +234,8 @@ def _model(planned: Planned, repeat: int, open_plan: Open) -> ModelParity:
             if not problems:
                 opened = open_plan(stack, planned)
                 results = [
-                    _ask(model, opened.run, golden, repeat) for golden in model.goldens
+                    _run_golden(model, opened.run, golden, repeat)
+                    for golden in model.goldens
                 ]
         except EngineError as refusal:
             problems = (refusal.message,)
@@ -252,7 +253,9 @@ def _model(planned: Planned, repeat: int, open_plan: Open) -> ModelParity:
     )
 
 
-def _ask(model: PublishedModel, run: Run, golden: Golden, repeat: int) -> GoldenResult:
+def _run_golden(
+    model: PublishedModel, run: Run, golden: Golden, repeat: int
+) -> GoldenResult:
     profile = _profile(golden)
     try:
         inputs = {

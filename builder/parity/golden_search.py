@@ -82,7 +82,7 @@ class GoldenSearch:
         return tuple(one for one in both if one not in self.present)
 
     @property
-    def _open(self) -> bool:
+    def _is_incomplete(self) -> bool:
         """Whether a further golden could show something new."""
         return bool(self.coverage.unreached or self.unseen)
 
@@ -96,11 +96,11 @@ class GoldenSearch:
         profile's `sizes`, whose values are varied.
         """
         largest = LARGEST.get(self.spec.precision)
-        if largest is None or not self._open:
+        if largest is None or not self._is_incomplete:
             return
         added = 0
         for number, tensors in enumerate(self._variations(base, sizes, largest)):
-            if number == MOST_TRIED or added == MOST_ADDED or not self._open:
+            if number == MOST_TRIED or added == MOST_ADDED or not self._is_incomplete:
                 return
             golden = self._useful(f"p0-reach{added}", tensors)
             if golden is not None:

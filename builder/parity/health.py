@@ -69,13 +69,13 @@ def health(
             name for name in known if not served.is_step(repository / name)
         ]
         return [
-            _one(repository / name, protocol, client)
+            _check(repository / name, protocol, client)
             for name in served.chosen(repository, names)
             for protocol, client in clients.items()
         ]
 
 
-def _one(folder: Path, protocol: str, client: Client) -> ModelHealth:
+def _check(folder: Path, protocol: str, client: Client) -> ModelHealth:
     try:
         with shaped(folder):
             model = served.read(folder)

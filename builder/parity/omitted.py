@@ -99,6 +99,6 @@ def other_default(module: Any, spec: ModelSpec, golden: Golden) -> str | None:
         return None
     return (
         f"input {name!r} has default {spec.defaults[name]!r} in the manifest, and forward's own"
-        f" default, {own.default_value!r}, gives other outputs: a request without the input gets"
-        " those of the manifest's default"
+        f" default, {own.default_value!r}, gives other outputs. Requests without the input use the"
+        " manifest's default"
     )

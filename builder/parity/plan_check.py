@@ -63,7 +63,7 @@ class Tools:
 
 
 @dataclass(frozen=True)
-class Right:
+class CorrectPlan:
     """A correct plan, whose outputs are within the tolerance on every golden, and its conversion.
     `steps` reports the problems of earlier plans; `kept` are patterns for keep_fp32.
     """
@@ -89,7 +89,7 @@ def check(
     options: BuildOptions,
     tools: Tools | None = None,
     report: Callable[[str], None] = lambda step: None,
-) -> Right:
+) -> CorrectPlan:
     """The plan if it is correct, else the first correct plan of the steps above.
 
     Goldens have the conversion's inputs and outputs; without goldens the plan is returned
@@ -99,7 +99,7 @@ def check(
     checker = _Check(goldens, spec, options, tools or on_gpu(), report)
     problem = checker.problem(plan)
     if problem is None:
-        return Right(conversion, plan)
+        return CorrectPlan(conversion, plan)
     checker.step(f"the plan is wrong: {problem}")
     found = checker.by_other_tactics(conversion) or checker.in_float32(conversion)
     if found is not None:
@@ -162,15 +162,15 @@ class _Check:
             return failure.message
         return None
 
-    def by_other_tactics(self, conversion: Conversion) -> Right | None:
+    def by_other_tactics(self, conversion: Conversion) -> CorrectPlan | None:
         """A correct plan without some of the tactic sources, or None."""
         for without, options in _fewer_sources(self.options, self.tools.sources):
             plan = self._attempt(conversion, options, f"without {', '.join(without)}")
             if plan is not None:
-                return Right(conversion, plan, tuple(self.steps))
+                return CorrectPlan(conversion, plan, tuple(self.steps))
         return None
 
-    def in_float32(self, conversion: Conversion) -> Right | None:
+    def in_float32(self, conversion: Conversion) -> CorrectPlan | None:
         """A correct plan with one differing layer after another in float32, or None."""
         from builder.conversion import reduces
 
@@ -190,7 +190,7 @@ class _Check:
             )
             plan = self._attempt(conversion, self.options, f"with {layer} in float32")
             if plan is not None:
-                return Right(conversion, plan, tuple(self.steps), patterns)
+                return CorrectPlan(conversion, plan, tuple(self.steps), patterns)
         return None
 
     def _attempt(
@@ -251,7 +251,7 @@ class _Check:
     def _values_differ(
         self, marked: Conversion, golden: Golden, truth: Tensors
     ) -> list[bool]:
-        """Whether each value of the marked plan differs. A value that is no output does not."""
+        """Whether each value of the marked plan differs. A value that is not an output does not."""
         from builder.parity.arrays import to_torch
 
         inputs = {key: to_torch(array) for key, array in golden.inputs.items()}
@@ -285,14 +285,17 @@ def first_true(
     """
     if not count:
         return None
-    low, high, is_known = 0, count - 1, False
+    low = 0
+    high = count - 1
+    is_known = False
     while tested := _between(low, high, most) if is_known else _with_last(high, most):
         answers = dict(zip(tested, are_true(tested), strict=True))
         first = next((at for at in tested if answers[at]), high if is_known else None)
         if first is None:
             return None
         low = max((at + 1 for at in tested if at < first), default=low)
-        high, is_known = first, True
+        high = first
+        is_known = True
     return high
 
 

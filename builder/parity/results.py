@@ -155,7 +155,7 @@ def _together(spreads: Sequence[Spread]) -> dict[str, list[Any]]:
     }
 
 
-def way(protocol: str, memory: str) -> str:
+def transport(protocol: str, memory: str) -> str:
     """How a golden was sent: the protocol and the kind of shared memory."""
     if memory == BODY:
         return protocol

@@ -112,7 +112,7 @@ def check(spec: ModelSpec, golden: Golden) -> None:
             raise UsageError(
                 f"state[{index}].output: the model has no output {state.output!r}",
                 where=manifest_location(spec, "state", index, "output"),
-                fix=f"one of {known}",
+                fix=f"use one of {known}",
             )
         given = golden.inputs[state.input]
         made = golden.outputs[state.output]
@@ -163,7 +163,7 @@ def _read(spec: ModelSpec, state: State, tensor: TensorSpec) -> np.ndarray[Any, 
         array: np.ndarray[Any, Any] = np.load(str(state.initial), allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise UsageError(
-            f"state[{index}].initial is no .npy file of a plain array: {error}",
+            f"state[{index}].initial is not an .npy file of a plain array: {error}",
             where=where,
         ) from error
     if array.shape != wanted or array.dtype != dtypes.by_name(tensor.dtype).numpy:
@@ -216,7 +216,7 @@ def _one_row(spec: ModelSpec, requests: Sequence[Request]) -> None:
             f"a request of a sequence has one row; axis {batch!r} of the golden inputs has"
             f" {max(wrong)}",
             where=str(spec.goldens),
-            fix="one set of arrays for each sequence: 0/<name>, 1/<name>, ...",
+            fix="write one set of arrays for each sequence: 0/<name>, 1/<name>, ...",
         )
 
 

@@ -106,7 +106,7 @@ def chosen(repository: Path, models: Sequence[str] | None) -> Sequence[str]:
     if unknown:
         raise UsageError(
             f"no model {', '.join(map(repr, unknown))} in {repository}",
-            fix=f"one of {', '.join(name for name in known if not is_step(repository / name))}",
+            fix=f"use one of {', '.join(name for name in known if not is_step(repository / name))}",
         )
     return models or [name for name in known if not _is_former_step(repository / name)]
 

@@ -98,12 +98,12 @@ def check(kinds: Sequence[str]) -> None:
         if kind != BODY and kind not in KINDS:
             raise UsageError(
                 f"no shared memory is called {kind!r}",
-                fix=f"one of {', '.join((BODY, *KINDS))}",
+                fix=f"use one of {', '.join((BODY, *KINDS))}",
             )
         if kind == "cuda" and not flavour.has_gpu():
             raise EnvironmentProblem(
                 "CUDA shared memory requires a GPU; no CUDA device found",
-                fix="see trt-build doctor",
+                fix="see `trt-build doctor`",
             )
         if kind != BODY:
             KINDS[kind]()

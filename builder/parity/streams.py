@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from builder.parity.clients import Client, SequencePosition
 from builder.parity.comparison import Comparison, compare
-from builder.parity.results import FAILURES, GoldenResult, percentiles, way
+from builder.parity.results import FAILURES, GoldenResult, percentiles, transport
 from builder.parity.served import PublishedModel
 from builder.parity.shared_memory import BODY
 from builder.triton import Golden
@@ -64,7 +64,7 @@ def alone() -> SequencePosition:
     return SequencePosition(next(_ids), True, True)
 
 
-def ask_all(
+def send_all(
     model: PublishedModel,
     clients: Mapping[str, Client],
     recorded: Sequence[Stream],
@@ -72,7 +72,7 @@ def ask_all(
 ) -> Iterator[GoldenResult]:
     """Send every sequence in all modes."""
     for memory, (protocol, client) in itertools.product(memories, clients.items()):
-        results = way(protocol, memory)
+        results = transport(protocol, memory)
         yield from (
             _Player(model, client, stream, results, memory).whole()
             for stream in recorded
@@ -91,7 +91,7 @@ class _Player:
     model: PublishedModel
     client: Client
     stream: Stream
-    way: str
+    transport: str
     memory: str = BODY
     id: int = field(default_factory=lambda: next(_ids))
     outputs: list[Comparison] = field(default_factory=list)
@@ -136,10 +136,10 @@ class _Player:
             tuple(output for one in self.outputs for output in one.outputs)
         )
         if self.error:
-            return GoldenResult(self.stream.name, self.way, None, self.error)
+            return GoldenResult(self.stream.name, self.transport, None, self.error)
         return GoldenResult(
             self.stream.name,
-            self.way,
+            self.transport,
             whole,
             None,
             *percentiles(self.times),
@@ -158,26 +158,26 @@ def _numbered(comparison: Comparison, number: int) -> Comparison:
 
 
 def _restarted(
-    model: PublishedModel, client: Client, recorded: Sequence[Stream], way: str
+    model: PublishedModel, client: Client, recorded: Sequence[Stream], transport: str
 ) -> GoldenResult:
     """Leave a sequence open, and start another one with the same id: no state of the first may
     remain.
     """
     left = _Player(
-        model, client, max(recorded, key=lambda stream: len(stream.requests)), way
+        model, client, max(recorded, key=lambda stream: len(stream.requests)), transport
     )
     left.next()
     while not left.done and len(left.outputs) < len(left.stream.requests) - 1:
         left.next()
-    return _Player(model, client, recorded[-1], way, id=left.id).whole()
+    return _Player(model, client, recorded[-1], transport, id=left.id).whole()
 
 
 def _interleaved(
-    model: PublishedModel, client: Client, recorded: Sequence[Stream], way: str
+    model: PublishedModel, client: Client, recorded: Sequence[Stream], transport: str
 ) -> Iterator[GoldenResult]:
     """Send one request of each sequence in turn; each begins one round after the previous one."""
     players = [
-        _Player(model, client, stream, way)
+        _Player(model, client, stream, transport)
         for stream in recorded[: _open_at_once(model)]
     ]
     for position in itertools.count(1):

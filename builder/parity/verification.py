@@ -24,7 +24,7 @@ from builder.parity.results import (
     ModelParity,
     milliseconds,
     percentiles,
-    way,
+    transport,
 )
 from builder.parity.served import PublishedModel
 from builder.parity.shared_memory import BODY
@@ -112,7 +112,7 @@ def _model(
         found = _stateful(model, clients, goldens, memories)
         return replace(found, problems=(*found.problems, *damaged))
     results = [
-        _ask(client, protocol, model, golden, repeat, memory)
+        _send_golden(client, protocol, model, golden, repeat, memory)
         for memory in memories
         for protocol, client in clients.items()
         for golden in goldens
@@ -134,7 +134,7 @@ def _stateful(
         return _parity(
             model, {}, (), ("it keeps state, and has no sequences to verify",)
         )
-    results = tuple(streams.ask_all(model, clients, recorded, memories))
+    results = tuple(streams.send_all(model, clients, recorded, memories))
     return _parity(
         model, _answered_by(model, clients, recorded[0].requests[0]), results, ()
     )
@@ -246,7 +246,7 @@ def _who_of_steps(
     }
 
 
-def _ask(
+def _send_golden(
     client: Client,
     protocol: str,
     model: PublishedModel,
@@ -260,11 +260,11 @@ def _ask(
             response = ask()
             times = [milliseconds(ask) for _ in range(repeat)]
     except FAILURES as error:
-        return GoldenResult(golden.name, way(protocol, memory), None, str(error))
+        return GoldenResult(golden.name, transport(protocol, memory), None, str(error))
     comparison = _compare(model, response, golden)
     return GoldenResult(
         golden.name,
-        way(protocol, memory),
+        transport(protocol, memory),
         comparison,
         None,
         *percentiles(times),
@@ -297,7 +297,7 @@ def _in_parallel(
     sent = list(itertools.islice(itertools.cycle(small), max(CONCURRENT, len(small))))
     with ThreadPoolExecutor(CONCURRENT) as pool:
         results = list(
-            pool.map(lambda golden: _ask(client, name, model, golden, 0), sent)
+            pool.map(lambda golden: _send_golden(client, name, model, golden, 0), sent)
         )
     for golden in small:
         own = [result for result in results if result.golden == golden.name]

@@ -29,7 +29,7 @@ def colocated(seen: View, kinds: Sequence[str]) -> list[str]:
         for maker, reader in apart:
             later = [
                 index
-                for index in _behind(seen, reader)
+                for index in _with_dependencies(seen, reader)
                 if kinds[index] == TENSORRT and segments[index] > segments[maker]
             ]
             for index in later or [maker]:
@@ -68,7 +68,7 @@ def _pairs(seen: View) -> list[tuple[int, int]]:
     ]
 
 
-def _behind(seen: View, index: int) -> set[int]:
+def _with_dependencies(seen: View, index: int) -> set[int]:
     """The node and all of its dependencies."""
     found = {index}
     stack = [index]

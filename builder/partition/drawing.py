@@ -1,9 +1,9 @@
 """An SVG of a partition: each segment is a box with its operators, each boundary tensor an arrow
 with its shape.
 
-It is drawn from top to bottom in execution order, without a layout program. A box lists a few nodes
-one by one, and many nodes as counts by operator, so that a graph of thousands of nodes fits on one
-page.
+It is drawn from top to bottom in execution order. Graphviz is not used: it is a system package that
+users would have to install. A box lists a few nodes one by one, and many nodes as counts by
+operator, so that a graph of thousands of nodes fits on one page.
 """
 
 from __future__ import annotations

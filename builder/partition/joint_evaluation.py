@@ -17,7 +17,7 @@ from builder.partition.view import Step
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class NodeResult:
     """The result of a node: the outputs of each interpreter, the key of each output, and the
     operations of each.
     """
@@ -32,7 +32,7 @@ class JointEvaluation:
 
     def __init__(self, interpreters: Sequence[ShapeInterpreter]) -> None:
         self.interpreters = interpreters
-        self.made: dict[tuple[Any, ...], Made] = {}
+        self.made: dict[tuple[Any, ...], NodeResult] = {}
         self.numbers: dict[str, int | None] = {}
         """The key of every value: equal for values with equal shapes at every probe, None if one is
         unknown.
@@ -95,7 +95,7 @@ class JointEvaluation:
             results = [
                 [i.ctx.values[name] for name in step.outputs] for i in self.interpreters
             ]
-            self.made[key] = Made(
+            self.made[key] = NodeResult(
                 results, [self._number(name) for name in step.outputs], flops
             )
         return flops

@@ -77,7 +77,7 @@ def _pad(values: list[Any], unknown: NewSize) -> list[Any]:
 
 _RULES: dict[str, Rule] = {PACK: _pack, PAD: _pad, **dict.fromkeys(LAYERS, _layer)}
 
-# Pieces
+# Segments
 
 
 def kept_whole(seen: View, kinds: Sequence[str]) -> list[str]:
@@ -113,11 +113,11 @@ def _parts(seen: View) -> set[str]:
     """The values that are a part of a packed sequence, or its number of rows."""
     parts: set[str] = set()
     for step in seen.steps:
-        parts.update(_made(step, parts))
+        parts.update(_packed_outputs(step, parts))
     return parts
 
 
-def _made(step: Step, parts: set[str]) -> Sequence[str]:
+def _packed_outputs(step: Step, parts: set[str]) -> Sequence[str]:
     if step.key == PACK:
         return step.outputs
     if step.key in LAYERS:

@@ -103,15 +103,15 @@ def _with_known_inputs(seen: View, kinds: Sequence[str], shapes: Shapes) -> list
     """
     kinds = list(kinds)
     for kind, indices in members(seen, kinds):
-        if kind == TENSORRT and _loose(seen, indices, shapes):
+        if kind == TENSORRT and _of_unknown_shape(seen, indices, shapes):
             made = {name for index in indices for name in seen.steps[index].outputs}
             for index in indices:
-                if _loose(seen, [index], shapes) - made:
+                if _of_unknown_shape(seen, [index], shapes) - made:
                     kinds[index] = TORCH
     return kinds
 
 
-def _loose(seen: View, indices: Sequence[int], shapes: Shapes) -> set[str]:
+def _of_unknown_shape(seen: View, indices: Sequence[int], shapes: Shapes) -> set[str]:
     """The values of unknown shape that these nodes read and do not compute."""
     return {
         name

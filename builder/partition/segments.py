@@ -24,9 +24,9 @@ def assign(kinds: Sequence[str], parents: Sequence[Sequence[int]]) -> list[int]:
     A node's level is the greatest number of changes of kind on any path to it; nodes of one level
     are of one kind and form one segment. Edges never lead to a lower level, so the contraction has
     no cycle. No partition has fewer segments: put any valid one in topological order, merge
-    neighbors of one kind, and the kinds alternate; level numbers are the earliest place in such an
-    order, for each of the two kinds that it can begin with. Linear in nodes and edges: a free node
-    passes on two numbers, however much is behind it.
+    neighbors of one kind, and the kinds alternate; level numbers are the earliest position in such
+    an order, for each of the two kinds that it can begin with. Linear in nodes and edges: a free
+    node passes on two numbers, however much is behind it.
     """
     candidates = [_levels(kinds, parents, first) for first in (TENSORRT, TORCH)]
     levels = min(candidates, key=lambda levels: len(set(levels) - {NOWHERE}))

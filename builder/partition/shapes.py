@@ -113,7 +113,7 @@ def infer_shapes(
         _interpreter(lowered, specs, sizes, memory, axes) for sizes in points
     ]
     flops = JointEvaluation(interpreters).run(steps)
-    runs = [_known(interpreter) for interpreter in interpreters]
+    runs = [_known_tensors(interpreter) for interpreter in interpreters]
     common = set.intersection(*(set(run) for run in runs))
     known = {
         name: (runs[0][name].dtype, tuple(tuple(run[name].shape) for run in runs))
@@ -172,7 +172,7 @@ def _interpreter(
     return interpreter
 
 
-def _known(interpreter: ShapeInterpreter) -> dict[str, torch.Tensor]:
+def _known_tensors(interpreter: ShapeInterpreter) -> dict[str, torch.Tensor]:
     """The tensors of all values whose shapes do not depend on data."""
     values = interpreter.ctx.values.items()
     return {

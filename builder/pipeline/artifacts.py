@@ -140,7 +140,7 @@ def outputs_of(model: SplitModel) -> tuple[IO, ...]:
 
 
 def _alike(partition: Partition, name: str) -> Collection[str]:
-    """The output and those that have the same place in the other elements of its list."""
+    """The output and those that have the same position in the other elements of its list."""
     group = partition.groups.get(name)
     if group is None:
         return [name]
@@ -210,7 +210,7 @@ def _recorded(names: Collection[str], goldens: Sequence[Golden]) -> list[NDArray
     return [side[name] for side in sides for name in names if name in side]
 
 
-def whole(
+def of_conversion(
     spec: ModelSpec,
     conversion: Conversion,
     plan: Plan,

@@ -86,7 +86,7 @@ def _partitioned(
     """
     found = [shapes.spec(branch.values[name], name) for name in side.inputs]
     if not found or None in found:
-        return _whole(side)
+        return _in_torch(side)
     own = {axis: span for _, axes in found for axis, span in axes.items()}
     profiles = tuple({**profile, **own} for profile in shapes.profiles)
     fallback = replace(spec.fallback, ranges={}, require_full=False)
@@ -101,7 +101,7 @@ def _partitioned(
     )
 
 
-def _whole(side: LoweredGraph) -> PartitionedConversion:
+def _in_torch(side: LoweredGraph) -> PartitionedConversion:
     from builder.partition import Partition, Segment
     from builder.pipeline.fallback import PartitionedConversion
 

@@ -88,9 +88,9 @@ def _sets(spec: ModelSpec, path: Path, where: str) -> Iterator[Arrays]:
         ) from error
     if not isinstance(array, np.ndarray):
         raise UsageError(
-            f"{path} is an .npz by its content, not an .npy",
+            f"{path} is named .npy, and its content is an .npz",
             where=where,
-            fix="name it so",
+            fix="rename it to .npz",
         )
     yield {str(spec.inputs[0].name): array}
 
@@ -160,7 +160,7 @@ def _check_axes(spec: ModelSpec, tensors: Sequence[torch.Tensor], where: str) ->
                 raise UsageError(
                     problem,
                     where=where,
-                    fix="the arrays of one set must have the same number of rows",
+                    fix="give all arrays of one set the same number of rows",
                 )
 
 

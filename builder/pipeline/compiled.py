@@ -192,12 +192,12 @@ class CompiledModule(torch.nn.Module):
         names = [name for name, _ in self._arguments]
         unknown = [name for name in keywords if name not in names[len(arguments) :]]
         if unknown or len(arguments) > len(names):
-            raise TypeError(f"forward takes ({', '.join(names)}), once each")
+            raise TypeError(f"forward takes ({', '.join(names)}), each at most once")
         given = {**dict(zip(names, arguments, strict=False)), **keywords}
         for name, default in self._arguments:
             known = self._constants.get(name, default)
             if name not in given and known is _REQUIRED:
-                raise TypeError(f"forward misses the argument {name!r}")
+                raise TypeError(f"forward requires the argument {name!r}")
             given.setdefault(name, known)
         return {name: given[name] for name in names}
 
@@ -229,18 +229,18 @@ class CompiledModule(torch.nn.Module):
                 yield from self._parts(f"{name}_{index}", part)
         elif name in self._names:
             yield name, torch.tensor(value, dtype=self._dtype(name))
-        elif value is not None or self._known(name) is not None:
+        elif value is not None or self._constant(name) is not None:
             self._check_constant(name, value)
 
     def _dtype(self, name: str) -> torch.dtype:
         found: torch.dtype = getattr(torch, self._specs[self._names.index(name)].dtype)
         return found
 
-    def _known(self, name: str) -> Any:
+    def _constant(self, name: str) -> Any:
         return self._constants.get(name, dict(self._arguments).get(name))
 
     def _check_constant(self, name: str, value: Any) -> None:
-        known = self._known(name)
+        known = self._constant(name)
         if known != value:
             raise UsageError(
                 f"the module was compiled for {name}={known!r}, this call has {value!r}",

@@ -97,7 +97,7 @@ def _step(model: SplitModel, number: int, serve_as: str) -> ModelArtifact:
         batching=Batching(),
     )
     if conversion is not None and plan is not None:
-        made = artifacts.whole(
+        made = artifacts.of_conversion(
             spec, conversion, plan, model.segment_goldens[number], serve_as
         )
         return replace(made, step_of=model.spec.name, mixes=mixes(model, [segment]))

@@ -24,7 +24,7 @@ TENSORRT = "tensorrt"
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptInTorch:
     """Nodes that must stay in torch according to earlier attempts: indices of top-level nodes of
     the graph, each with a reason. `branches` False: no engines inside branches.
     """
@@ -78,7 +78,7 @@ def convert_or_partition(
     lowered: LoweredGraph,
     spec: ModelSpec,
     names: Sequence[str],
-    earlier: Kept,
+    earlier: KeptInTorch,
 ) -> Conversion | PartitionedConversion:
     """One conversion of the whole graph if TensorRT supports all of it and the manifest keeps
     nothing in torch, else the segments. `names` are the names of the outputs, `earlier` the result
@@ -92,11 +92,11 @@ def convert_or_partition(
     if lowered.as_written:
         return _as_written(lowered, spec)
     kept = kept_nodes(lowered)
-    beyond = tuple(_beyond(lowered, spec))
+    beyond = tuple(_unreadable_inputs(lowered, spec))
     if lowered.flags:
         defects = earlier.reasons
     elif not (wishes.ops or kept or beyond or earlier.reasons) or wishes.require_full:
-        whole = _whole(lowered, spec)
+        whole = _convert_whole(lowered, spec)
         if not isinstance(whole, tuple):
             return whole
         defects = whole
@@ -110,7 +110,9 @@ def convert_or_partition(
     return _Partitioner(lowered, spec, kept, list(defects), earlier=without).run()
 
 
-def _whole(lowered: LoweredGraph, spec: ModelSpec) -> Conversion | tuple[str, ...]:
+def _convert_whole(
+    lowered: LoweredGraph, spec: ModelSpec
+) -> Conversion | tuple[str, ...]:
     """One conversion of the whole graph; else the defects of trt-build that prevent it, which are
     none where TensorRT lacks an operator. Raises the error with `fallback.require_full`.
     """
@@ -159,7 +161,7 @@ def _as_written(lowered: LoweredGraph, spec: ModelSpec) -> PartitionedConversion
     )
 
 
-def _beyond(lowered: LoweredGraph, spec: ModelSpec) -> Iterator[str]:
+def _unreadable_inputs(lowered: LoweredGraph, spec: ModelSpec) -> Iterator[str]:
     """Warnings for inputs that no engine can read."""
     for name, tensor in zip(lowered.inputs, spec.inputs, strict=False):
         if tensor.dtype == "float64":
@@ -202,7 +204,7 @@ class _Partitioner:
         defects: list[str],
         *,
         is_branch: bool = False,
-        earlier: Kept = Kept(),
+        earlier: KeptInTorch = KeptInTorch(),
     ) -> None:
         self.lowered = lowered
         self.spec = spec
@@ -259,7 +261,7 @@ class _Partitioner:
 
     def _one_engine(self) -> Conversion | None:
         """The conversion of the whole graph, with the model's inputs in the model's order."""
-        if self.lowered.flags or any(_beyond(self.lowered, self.spec)):
+        if self.lowered.flags or any(_unreadable_inputs(self.lowered, self.spec)):
             return None
         try:
             return to_network(self.lowered, self.spec, self.lowered.outputs)

@@ -27,7 +27,7 @@ from builder.errors import (
 )
 from builder.manifest import ModelSpec
 from builder.pipeline import faster, stages
-from builder.pipeline.fallback import Kept, made_by
+from builder.pipeline.fallback import KeptInTorch, made_by
 from builder.pipeline.order import Ended
 
 if TYPE_CHECKING:
@@ -73,11 +73,13 @@ def _measured(error: UnboundedListError, loaded: stages.Loaded) -> UnboundedList
     return error
 
 
-def descend(recorded: Recorded, attempt: Callable[[Recorded, Kept], Result]) -> Result:
+def descend(
+    recorded: Recorded, attempt: Callable[[Recorded, KeptInTorch], Result]
+) -> Result:
     """The result of the first successful `attempt`, with fewer nodes in TensorRT each time. Raises
     the first error if the original module also fails, or nothing may be retried.
     """
-    kept = Kept()
+    kept = KeptInTorch()
     error = None
     for _ in range(ATTEMPTS):
         try:
@@ -98,14 +100,14 @@ def descend(recorded: Recorded, attempt: Callable[[Recorded, Kept], Result]) -> 
     if recorded.lowered.graph.as_written:
         raise error
     try:
-        return attempt(_original(recorded, error), Kept())
+        return attempt(_original(recorded, error), KeptInTorch())
     except Exception as failure:
         if isinstance(failure, FINAL):
             raise
         raise error from failure
 
 
-def _fails_in_8_bits(failure: stages.NetworkFailure, kept: Kept) -> bool:
+def _fails_in_8_bits(failure: stages.NetworkFailure, kept: KeptInTorch) -> bool:
     """Whether TensorRT did not build a network of 8 bits, for no node that could stay in torch."""
     quantized = failure.converted.prepared.spec.precision in precisions.QUANTIZED
     return (
@@ -117,18 +119,16 @@ def _fails_in_8_bits(failure: stages.NetworkFailure, kept: Kept) -> bool:
 
 def _in_half(recorded: Recorded, error: TrtBuildError) -> Recorded:
     """The same model in fp16, with a warning."""
-    warning = (
-        f"built in fp16 instead of {recorded.lowered.spec.precision}: {_words(error)}"
-    )
+    warning = f"built in fp16 instead of {recorded.lowered.spec.precision}: {_error_text(error)}"
     return replace(faster.in_half(recorded), warnings=(*recorded.warnings, warning))
 
 
 def by_torch(
-    recorded: Recorded, ended: Ended, attempt: Callable[[Recorded, Kept], Result]
+    recorded: Recorded, ended: Ended, attempt: Callable[[Recorded, KeptInTorch], Result]
 ) -> Result:
     """The result of `attempt` for the original module, after a process that built it ended."""
     error = EngineError(ended.message, fix=ended.fix)
-    return attempt(_original(recorded, error), Kept())
+    return attempt(_original(recorded, error), KeptInTorch())
 
 
 def _original(recorded: Recorded, error: TrtBuildError) -> Recorded:
@@ -157,20 +157,20 @@ def _failure(error: Exception, spec: ModelSpec) -> TrtBuildError:
     return found
 
 
-def _without(failure: stages.NetworkFailure, kept: Kept) -> Kept:
+def _without(failure: stages.NetworkFailure, kept: KeptInTorch) -> KeptInTorch:
     """The additional nodes that must stay in torch after this failure."""
     part = failure.network
     converted = failure.converted
     error = unforeseen.as_defect(failure.error)
     nodes = dict(_nodes(part, converted))
     if len(part.location) > 1:
-        reason = f"engines inside branches stay in torch: {part.label}: {_words(error)}"
+        reason = (
+            f"engines inside branches stay in torch: {part.label}: {_error_text(error)}"
+        )
         return replace(kept, branches=False, reasons=(*kept.reasons, reason))
     culprits = _culprits(failure, kept) or set(nodes)
     control = {i for i in culprits if any(True for _ in nodes[i].blocks())}
-    reason = (
-        f"in torch: {_named([nodes[i] for i in sorted(culprits)])}: {_words(error)}"
-    )
+    reason = f"in torch: {_named([nodes[i] for i in sorted(culprits)])}: {_error_text(error)}"
     if culprits <= control:
         reason += (
             "; torch.where on both results instead of the branch lets TensorRT run it"
@@ -180,7 +180,7 @@ def _without(failure: stages.NetworkFailure, kept: Kept) -> Kept:
     )
 
 
-def _culprits(failure: stages.NetworkFailure, kept: Kept) -> set[int]:
+def _culprits(failure: stages.NetworkFailure, kept: KeptInTorch) -> set[int]:
     """The nodes that the error names, else the branches and loops of the network, without those
     that already stay in torch.
     """
@@ -216,7 +216,7 @@ def _named(nodes: list[Node]) -> str:
     return f"{shown[0].kind()} at {source_location(shown[0])}{more}"
 
 
-def _words(error: TrtBuildError) -> str:
+def _error_text(error: TrtBuildError) -> str:
     """The message and the fix, in one line."""
     message = " ".join(error.message.split())
     if error.fix:

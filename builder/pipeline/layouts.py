@@ -132,8 +132,8 @@ def _why_no_step(number: int, segment: Segment) -> str | None:
         )
     if random := ir.random_operator(segment.lowered.graph):
         return (
-            f"segment {number} hands on what {random} gives, other numbers each time, which no"
-            " step is held to"
+            f"segment {number} passes on random numbers of {random}, so the next step's outputs"
+            " cannot be compared with goldens"
         )
     if not segment.inputs:
         return (

@@ -134,7 +134,7 @@ def target_name(capability: Capability) -> str:
 
 
 def _in_place_of_a_manifest(spec: ModelSpec) -> Iterator[str]:
-    yield from (f"--input={_written(tensor)}" for tensor in spec.inputs)
+    yield from (f"--input={_input_text(tensor)}" for tensor in spec.inputs)
     if spec.goldens:
         # the shapes of the sample are those of the inputs, its values are not
         yield f"--sample={spec.goldens}"
@@ -185,7 +185,7 @@ def _written_options(options: BuildOptions) -> Iterator[str]:
             yield flag if one is True else f"{flag}={one}"
 
 
-def _written(tensor: TensorSpec) -> str:
+def _input_text(tensor: TensorSpec) -> str:
     """The spec in the format of --input."""
     axes = (
         str(axis)

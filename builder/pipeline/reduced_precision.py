@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from builder.triton import Golden
 
 FIX = (
-    "calibration: {data: [inputs.npz]} with realistic inputs; [goldens] uses the inputs of the "
+    "use calibration: {data: [inputs.npz]} with realistic inputs; [goldens] uses the inputs of the "
     "goldens; or train the module with fake quantization"
 )
 
@@ -95,7 +95,7 @@ def quantized(
 
     chosen = spec.calibration
     if chosen is None:
-        own = quantization.own(lowered)
+        own = quantization.trained_scales(lowered)
         if own is None:
             message = (
                 f"precision {spec.precision} requires calibration data: the"

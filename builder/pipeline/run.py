@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.pipeline import execution, faster, ladder, padding, stages, warmup
-from builder.pipeline.fallback import Kept
+from builder.pipeline.fallback import KeptInTorch
 from builder.pipeline.order import Order, Progress, options_of
 from builder.pipeline.stages import Checked, Published, Recorded, Stage
 from builder.torchscript import plugins
@@ -119,7 +119,7 @@ def check_recorded(
     """Run the stages from the goldens to the artifact; see `check`."""
     compiled = compile or _not_built(order)
 
-    def attempt(source: Recorded, kept: Kept) -> Checked:
+    def attempt(source: Recorded, kept: KeptInTorch) -> Checked:
         return _attempt(
             source, kept, order, clock, compiled, has_plans=compile is not None
         )
@@ -131,7 +131,7 @@ def check_recorded(
 
 def _attempt(
     recorded: Recorded,
-    kept: Kept,
+    kept: KeptInTorch,
     order: Order,
     clock: Clock,
     compile: stages.Compile,

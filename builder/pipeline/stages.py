@@ -416,7 +416,7 @@ def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
 def convert(
     prepared: Prepared,
     layout: str = "auto",
-    kept: fallback.Kept = fallback.Kept(),  # noqa: B008
+    kept: fallback.KeptInTorch = fallback.KeptInTorch(),  # noqa: B008
     *,
     compares: bool = True,
 ) -> Converted:
@@ -663,7 +663,7 @@ def assemble(built: Built, order: Order) -> Checked:
     if converted.partitioned is None:
         (part,) = converted.networks
         plan = built.plans[part.location]
-        artifact = artifacts.whole(
+        artifact = artifacts.of_conversion(
             prepared.spec, part.conversion, plan, prepared.goldens, order.serve_as
         )
         layout = "single"

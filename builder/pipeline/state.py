@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from builder.triton import Golden
 
 EXPLICIT = (
-    "sequences: {mode: explicit}: clients send the state and receive the next one"
+    "use sequences: {mode: explicit}: clients send the state and receive the next one"
 )
 
 
@@ -37,7 +37,7 @@ def check(spec: ModelSpec, names: Sequence[str]) -> None:
             raise UsageError(
                 f"state[{index}].output: the model has no output {state.output!r}",
                 where=manifest_location(spec, "state", index, "output"),
-                fix=f"one of {', '.join(names)}",
+                fix=f"use one of {', '.join(names)}",
             )
     if kept:
         _left_for_clients(
@@ -67,7 +67,7 @@ def _of_one_size(spec: ModelSpec) -> None:
 def _left_for_clients(spec: ModelSpec, verb: str, names: set[str]) -> None:
     if not names:
         raise UsageError(
-            f"all that a client would {verb} is state, which the server keeps",
+            f"a client would have nothing to {verb}: the server keeps all of it as state",
             where=manifest_location(spec, "state"),
             fix=EXPLICIT,
         )

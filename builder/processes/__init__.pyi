@@ -12,5 +12,5 @@ from .sandbox import require as require
 from .sandbox import secrets_folder as secrets_folder
 from .worker import CANCEL as CANCEL
 from .worker import GRACE_SECONDS as GRACE_SECONDS
-from .worker import ask as ask
+from .worker import call_parent as call_parent
 from .worker import can_ask as can_ask

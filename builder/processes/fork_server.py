@@ -47,9 +47,7 @@ class ForkServer:
                     own_end.send(tuple(modules))
                     return own_end
                 self.close()
-        raise EnvironmentProblem(
-            "the process that workers are forked from does not start"
-        )
+        raise EnvironmentProblem("the fork server does not start")
 
     def _started(self) -> socket.socket:
         if (

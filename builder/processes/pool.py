@@ -238,7 +238,7 @@ class _Pool:
         elif kind == "report":
             running.begin(": ".join(map(str, words[0])))
             running.task.report(*words[0])
-        elif kind == "ask":
+        elif kind == "call":
             with contextlib.suppress(OSError):
                 # its end is reported when the connection is read
                 connection.send(_handle(running.task, *words))

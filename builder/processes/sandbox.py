@@ -84,14 +84,14 @@ def require(isolate: bool = True) -> None:
     """
     if not isolate:
         raise UsageError(
-            "without isolation nothing is confined", fix="leave out --no-isolate"
+            "models are confined only in separate processes", fix="remove --no-isolate"
         )
     if lacking := missing():
         raise EnvironmentProblem(
             f"this machine cannot confine the processes that run models: {', '.join(lacking)} is"
             " missing",
             fix="use Linux 6.2 or newer with Landlock among its security modules (in a container,"
-            " its seccomp profile must allow landlock_*), or leave out --require-sandbox",
+            " its seccomp profile must allow landlock_*), or remove --require-sandbox",
         )
 
 

@@ -4,7 +4,7 @@ Messages on a worker's connection, pickled:
     to the worker    ("module:function", arguments, keywords, environment, folder, limits, sandbox,
                      the names of the caller's functions), then for each call ("reply", value) or
                      ("refusal", exception); any other message means stop
-    from the worker  ("pid", pid), ("report", words) and ("ask", function, arguments) any number of
+    from the worker  ("pid", pid), ("report", words) and ("call", function, arguments) any number of
                      times, ("result", value) or ("raised", exception)
     from its parent  ("ended", exit code, faulthandler's output), when the worker has ended
 """
@@ -57,12 +57,12 @@ def can_ask(question: str) -> bool:
     return question in _questions
 
 
-def ask(question: str, *arguments: object) -> Any:
+def call_parent(function: str, *arguments: object) -> Any:
     """Call a function of the caller, for data that a worker may not read itself. Raises the
     exceptions of the caller's function.
     """
     assert _own_connection is not None
-    _own_connection.send(("ask", question, arguments))
+    _own_connection.send(("call", function, arguments))
     kind, value = _replies.get()
     if kind == "refusal":
         raise value

@@ -3,4 +3,4 @@ from .overflow import Beyond as Beyond
 from .quantize import quantize as quantize
 from .ranges import METHODS as METHODS
 from .results import Quantized as Quantized
-from .results import own as own
+from .results import trained_scales as trained_scales

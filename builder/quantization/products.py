@@ -67,11 +67,11 @@ loops.
 
 @dataclass(frozen=True)
 class Operand:
-    """An operand to be rounded. If it is static, `weight` is its value, and `axis` that of its
-    channels.
+    """The operand `index` of a node, to be rounded. If it is static, `weight` is its value, and
+    `axis` that of its channels.
     """
 
-    place: int
+    index: int
     weight: torch.Tensor | None = None
     axis: int | None = None
 

@@ -26,7 +26,7 @@ from builder.quantization.additions import additions
 from builder.quantization.products import Product, products
 from builder.quantization.ranges import METHODS
 from builder.quantization.results import COMPUTED, OWN, Layer, Quantized
-from builder.quantization.statistics import NOT_FINITE, Error, Histogram, Range
+from builder.quantization.statistics import FLOATS, NOT_FINITE, Error, Histogram, Range
 
 Batches = Sequence[Sequence[torch.Tensor]]
 Scales = Mapping[tuple[int, int], Any]
@@ -69,20 +69,21 @@ def _scheme(precision: str, method: str, batches: Batches) -> Scheme:
     if precision not in SCHEMES:
         raise UsageError(
             f"precision {precision!r} quantizes nothing",
-            fix=f"one of {', '.join(SCHEMES)}",
+            fix=f"use one of {', '.join(SCHEMES)}",
         )
     if method not in METHODS:
         raise UsageError(
-            f"unknown calibration method {method!r}", fix=f"one of {', '.join(METHODS)}"
+            f"unknown calibration method {method!r}",
+            fix=f"use one of {', '.join(METHODS)}",
         )
     if method == "entropy" and SCHEMES[precision].dtype != torch.int8:
         raise UsageError(
-            "the entropy method counts int8's levels",
-            fix="for fp8: method: max or percentile",
+            "the entropy method is for int8 only",
+            fix="use method: max or percentile",
         )
     if not batches:
         raise UsageError(
-            "there is nothing to calibrate with",
+            "there are no inputs for calibration",
             fix="give at least one batch of inputs",
         )
     return SCHEMES[precision]
@@ -205,13 +206,9 @@ class _Work:
         for number, product in enumerate(self.products):
             for operand in product.operands if number not in self.reasons else ():
                 if operand.weight is not None:
-                    if operand.weight.dtype not in (
-                        torch.float32,
-                        torch.float16,
-                        torch.bfloat16,
-                    ):
+                    if operand.weight.dtype not in FLOATS:
                         self.reasons[number] = "its weight is not of floats"
-                    scales[number, operand.place] = nodes.weight_scale(
+                    scales[number, operand.index] = nodes.weight_scale(
                         operand.weight, operand.axis, self.scheme.dtype
                     )
         return scales
@@ -239,9 +236,9 @@ class _Work:
             for operand in product.operands:
                 if operand.weight is None:
                     observing.watch_input(
-                        graph, product.node, operand.place, len(observers)
+                        graph, product.node, operand.index, len(observers)
                     )
-                    observers[number, operand.place] = make((number, operand.place))
+                    observers[number, operand.index] = make((number, operand.index))
         observing.run(graph, list(observers.values()), self.batches)
         return observers
 
@@ -269,10 +266,10 @@ class _Work:
         self, graph: Graph, node: Node, number: int, product: Product, scales: Scales
     ) -> None:
         for operand in product.operands:
-            value = node.inputsAt(operand.place)
-            scale = scales[number, operand.place]
+            value = node.inputsAt(operand.index)
+            scale = scales[number, operand.index]
             node.replaceInput(
-                operand.place,
+                operand.index,
                 nodes.insert(
                     graph, value, scale, operand.axis, self.scheme.dtype, node
                 ),

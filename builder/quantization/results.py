@@ -56,7 +56,7 @@ class Quantized:
         return f"8 bits in {len(done)} of {len(self.layers)} products{added}{least}"
 
 
-def own(lowered: LoweredGraph) -> Quantized | None:
+def trained_scales(lowered: LoweredGraph) -> Quantized | None:
     """The unchanged graph with the results of its own fake quantization for its products; None if
     it has none.
     """

@@ -168,7 +168,7 @@ class LoopStep:
             )
             if index >= source.shape[axis]:
                 raise node.error(
-                    f"iteration {iteration} reads place {index} of an axis of {source.shape[axis]}"
+                    f"iteration {iteration} reads index {index} of an axis of {source.shape[axis]}"
                 )
             node.put(frame, source.select(axis, index))
         self.body.evaluate(frame)
@@ -186,7 +186,7 @@ class LoopStep:
         kind = node.layer.kind.name
         if kind == "LAST_VALUE":
             if node.inputs[0] not in state:
-                raise node.error("a last value has to be a recurrence's")
+                raise node.error("a last value must be the value of a recurrence layer")
             return state[node.inputs[0]]
         length = int(outer[node.inputs[1]])
         if len(parts) > length:

@@ -75,7 +75,7 @@ class Node:
             if value.dtype != dtype or not fits(value.shape, shape):
                 found = f"{value.dtype} {tuple(value.shape)}"
                 raise self.error(
-                    f"output {i} is {found} here; TensorRT says {dtype} {shape}"
+                    f"output {i} is {found} here; TensorRT reports {dtype} {shape}"
                 )
         values.update(zip(self.outputs, results, strict=True))
 

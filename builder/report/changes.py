@@ -13,19 +13,21 @@ from builder.errors import UsageError
 NEW = "new"
 PLAIN = ("status", "precision", "serve_as", "answered_by", "version")
 """Figures for which any difference is a change."""
+FORMAT = 1
+"""The version of the JSON report. A change that removes a key or changes its meaning raises it."""
 GROUPS = ("source", "versions")
 """Mappings for which any different value is a change."""
 SMALLEST = {"share": 0.1, "plan_bytes": 0.01, "bytes": 0.01, "build_seconds": 0.25}
 """Figures, with the share of the earlier value above which a difference is a change."""
 LEAST = {"share": 0.01, "build_seconds": 1.0}
-"""Absolute differences below this are no change, however large their share."""
+"""Absolute differences below this do not count as a change, however large their share."""
 
 
 def read_old(file: Path) -> dict[str, Any]:
     """Read a report that `--format json` wrote. Raises UsageError if the file is none."""
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
-        if record["format"] != 1 or not all(
+        if record["format"] != FORMAT or not all(
             isinstance(one["name"], str) for one in record["models"]
         ):
             raise ValueError("it has another format")
@@ -33,7 +35,7 @@ def read_old(file: Path) -> dict[str, Any]:
         raise UsageError(
             f"not a report that trt-build wrote: {error}",
             where=str(file),
-            fix="trt-build report REPOSITORY --format json -o FILE writes one",
+            fix="write one with trt-build report REPOSITORY --format json -o FILE",
         ) from error
     return dict(record)
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from builder.triton import Entry
 
 
-FORMAT = 1
 PASSED = "passed"
 FAILED = "failed"
 UNVERIFIED = "not verified"
@@ -59,7 +58,7 @@ def gather(
     if since is not None:
         removed = changes.add(models, since)
     return {
-        "format": FORMAT,
+        "format": changes.FORMAT,
         "repository": repository.resolve().name,
         "generated_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "trt_build": builder.__version__,

@@ -36,8 +36,8 @@ def format_of(file: Path) -> str:
     """The format for a file name. Raises UsageError."""
     if file.suffix not in SUFFIXES:
         raise UsageError(
-            f"{file.name!r} does not say which format the report shall have",
-            fix=f"--format {'|'.join(FORMATS)}, or a name that ends with {', '.join(SUFFIXES)}",
+            f"{file.name!r} has no suffix that names a report format",
+            fix=f"use --format {'|'.join(FORMATS)}, or a name that ends with {', '.join(SUFFIXES)}",
         )
     return SUFFIXES[file.suffix]
 
@@ -77,7 +77,7 @@ def _html(report: Mapping[str, Any]) -> str:
 def _markdown(report: Mapping[str, Any]) -> str:
     environment = _environment(autoescape=False, finalize=_cell)
     return environment.get_template("report.md.jinja").render(
-        **_context(report, _plain)
+        **_context(report, _text_alone)
     )
 
 
@@ -124,7 +124,7 @@ def _context(report: Mapping[str, Any], figure: Figure) -> dict[str, Any]:
         "classes": CLASSES,
         "worst": WORST_GOLDENS,
         "most_rows": MOST_ROWS,
-        "written": _written,
+        "written": _value_text,
         "listed": _listed,
     }
 
@@ -156,13 +156,13 @@ def _listed(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 _STAMPS = ("name", "current", "published", "trt_build")
 
 
-def _written(value: float | str) -> str:
+def _value_text(value: float | str) -> str:
     if value is None:
         return "none"
     return formatting.number(value)
 
 
-def _plain(pointer: str, text: str, value: float | None) -> str:
+def _text_alone(pointer: str, text: str, value: float | None) -> str:
     return text
 
 

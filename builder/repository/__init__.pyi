@@ -4,7 +4,7 @@ from .build import FINISHED as FINISHED
 from .build import build_repository as build_repository
 from .build import build_variant as build_variant
 from .explain import explain as explain
-from .kept import Kept as Kept
+from .kept import KeptArtifacts as KeptArtifacts
 from .precision_search import Search as Search
 from .precision_search import search_precision as search_precision
 from .recorded import record_goldens as record_goldens

@@ -15,7 +15,7 @@ from builder.errors import EnvironmentProblem, ManifestError
 from builder.manifest import ModelSpec
 from builder.pipeline import Order, Progress
 from builder.repository import jobs as slots
-from builder.repository.kept import Checked, Kept, of_variant, served_as
+from builder.repository.kept import Checked, KeptArtifacts, of_variant, served_as
 from builder.repository.result import RECORDED, ModelResult
 from builder.repository.settings import Settings, resolved
 
@@ -92,7 +92,7 @@ def build_variant(
     out: Path | str,
     settings: Settings,
     *,
-    kept: Kept | None,
+    kept: KeptArtifacts | None,
     isolate: bool = True,
 ) -> ModelResult:
     """Build one model by `spec`, instead of its manifest, into `out`.
@@ -114,7 +114,7 @@ def _results(
     progress: Progress,
     jobs: int,
     isolate: bool,
-    kept: Kept | None,
+    kept: KeptArtifacts | None,
 ) -> list[ModelResult]:
     """The result of each order. Unchanged models are not built."""
     from builder.repository import preflight, request
@@ -167,7 +167,7 @@ def _perform_all(
     progress: Progress,
     jobs: int,
     isolate: bool,
-    kept: Kept | None,
+    kept: KeptArtifacts | None,
 ) -> list[ModelResult]:
     """The results of the orders, each built in a separate process unless `isolate` is False."""
     if not orders:
@@ -183,7 +183,7 @@ def _perform_all(
 
 
 def _in_workers(
-    orders: Sequence[Order], progress: Progress, jobs: int, kept: Kept | None
+    orders: Sequence[Order], progress: Progress, jobs: int, kept: KeptArtifacts | None
 ) -> list[ModelResult]:
     from builder.store import staging
 
@@ -214,7 +214,7 @@ def _in_workers(
 
 def _task(
     order: Order,
-    kept: Kept | None,
+    kept: KeptArtifacts | None,
     progress: Progress,
     count: Iterator[int],
     total: int,
@@ -251,7 +251,9 @@ def _outcome(result: Any) -> str:
     return "failed"
 
 
-def perform(order: Order, kept: Kept | None, progress: Progress) -> ModelResult:
+def perform(
+    order: Order, kept: KeptArtifacts | None, progress: Progress
+) -> ModelResult:
     """Build and publish the model of the order, or publish its `kept` artifact. All errors of the
     model are in the result, including unexpected ones. Raises only errors that affect every model
     (EnvironmentProblem, BrokenPipeError).
@@ -282,7 +284,7 @@ def _plans(order: Order) -> Plans:
 
 
 def _publish(
-    order: Order, kept: Kept | None, progress: Progress, result: ModelResult
+    order: Order, kept: KeptArtifacts | None, progress: Progress, result: ModelResult
 ) -> None:
     """Run the pipeline to its end and fill in the result, stage by stage."""
     plans = _plans(order)

@@ -63,7 +63,7 @@ def _refuse_repository(folder: Path) -> None:
             raise UsageError(
                 f"{folder} is a repository: pass the folder of one published model, or the source "
                 "folder",
-                fix=f"one of {', '.join(published)}",
+                fix=f"use one of {', '.join(published)}",
             ) from error
         raise
 

@@ -28,7 +28,7 @@ BATCHER = ("max_queue_delay_us", "preferred", "graphs")
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptArtifacts:
     """The artifact files in `folder`. `digests` has the SHA-256 of the files that this run wrote
     after their checks. Other files are not used.
     """

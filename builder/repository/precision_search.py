@@ -71,7 +71,7 @@ def wanted(spec: ModelSpec, precision: str | None) -> ModelSpec:
     if spec.manifest is None:
         raise UsageError(
             f"model {spec.name!r} has no manifest to write the precision into",
-            fix=f"trt-build init {spec.path}",
+            fix=f"write one with trt-build init {spec.path}",
         )
     return replace(
         spec,

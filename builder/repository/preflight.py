@@ -36,7 +36,7 @@ def check(out: Path) -> None:
         nearest = next(path for path in (folder, *folder.parents) if path.exists())
         if not nearest.is_dir():
             raise UsageError(
-                f"{nearest} is no folder, so {out} cannot be the repository",
+                f"{nearest} is not a folder, so {out} cannot be the repository",
                 fix="use another --out",
             )
         if not os.access(nearest, os.W_OK | os.X_OK):

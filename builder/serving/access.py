@@ -20,7 +20,7 @@ SCHEMES = ("http", "grpc", *SECURE)
 
 
 class _HttpClient(triton_http.InferenceServerClient):  # type: ignore[misc]
-    """Raises OSError, as for other failures of a connection, if the response is no HTTP or the
+    """Raises OSError, as for other failures of a connection, if the response is not HTTP or the
     connection is closed before it.
     """
 
@@ -70,7 +70,7 @@ class Access:
         for file in filter(None, (self.ca, self.certificate, self.key)):
             if not file.is_file():
                 raise UsageError(
-                    f"{file} is no file", fix="name a file with certificates in PEM"
+                    f"{file} is not a file", fix="name a file with certificates in PEM"
                 )
         if self.ca or self.certificate:
             import ssl
@@ -148,7 +148,7 @@ class Access:
                 raise UsageError(
                     f"the client certificate cannot be used: {error}",
                     where=str(self.certificate),
-                    fix="a certificate in PEM, and its key without a passphrase",
+                    fix="use a certificate in PEM, and its key without a passphrase",
                 ) from error
         return context
 
@@ -175,12 +175,12 @@ def parsed(url: str) -> tuple[str, bool]:
         known = (
             bool(parts.hostname) and parts.port != 0 and not any(map(str.isspace, bare))
         )
-    except ValueError:  # unbalanced brackets, or a port that is no number
+    except ValueError:  # unbalanced brackets, or a port that is not a number
         known = False
     if not known or (separator and scheme not in SCHEMES):
         raise UsageError(
-            f"{url!r} is no address of an endpoint",
-            fix="HOST:PORT, as localhost:8000; with https:// or grpcs:// before it for TLS",
+            f"{url!r} is not an address of an endpoint",
+            fix="write HOST:PORT, such as localhost:8000; begin with https:// or grpcs:// for TLS",
         )
     return bare, scheme in SECURE
 

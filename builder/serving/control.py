@@ -75,7 +75,7 @@ class Control:
             raise EnvironmentProblem(
                 f"the server does not let this client load models: {error}",
                 where=self.url,
-                fix="--control-token-file, --header or --token-file with its token",
+                fix="pass its token with --control-token-file, --header or --token-file",
             ) from error
         except OSError as error:
             raise EnvironmentProblem(

@@ -58,7 +58,7 @@ def container_flags(repository: Path, *, changes: bool) -> list[str]:
 def server_flags(
     repository: Path, installation: Installation, cache_mebibytes: int = 0
 ) -> list[str]:
-    """The flags for a server on this machine. A `cache_mebibytes` of 0 is no response cache."""
+    """The flags for a server on this machine. A `cache_mebibytes` of 0 is not a response cache."""
     found = []
     wanted = _wanted(repository)
     if cache_mebibytes and wanted.cached and installation.supports(CACHE_FLAG):

@@ -208,7 +208,7 @@ class Server:
                 names = ", ".join(map(repr, dead))
                 raise ServerError(
                     f"the process of model {names} ended, so every request to it would fail",
-                    fix="start the server again; the log and the kernel's (dmesg) say why it ended",
+                    fix="start the server again; the reason is in its log or in dmesg",
                 )
 
     def _lacks_processes(self, name: str, stubs: Stubs) -> bool:
@@ -401,7 +401,7 @@ def _command(
 ) -> list[str]:
     return [
         str(installation.executable),
-        f"--model-repository={_plain(repository.resolve(), folder)}",
+        f"--model-repository={_plain_path(repository.resolve(), folder)}",
         *(f"{flag}={number}" for flag, number in port.items()),
         *(f"--{service}-address={address}" for service in ("http", "grpc", "metrics")),
         *flags.ALWAYS,
@@ -427,7 +427,7 @@ def _guard(server: int, folder: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def _plain(path: Path, folder: Path) -> Path:
+def _plain_path(path: Path, folder: Path) -> Path:
     """Return the path, or a link to it if it has special characters.
 
     The Python backend passes paths to a shell without quotes and reads them as ASCII.

@@ -61,7 +61,7 @@ class Mirror:
         if len(self.root.parts) < 2:
             raise UsageError(
                 f"{url} names no folder",
-                fix="a folder in the bucket, as s3://bucket/models",
+                fix="name a folder in the bucket, such as s3://bucket/models",
             )
         self.copy = scratch / "copy"
         # files that may be overwritten, to restore them from
@@ -189,7 +189,7 @@ class Mirror:
         }
         if differs:
             raise PublishError(
-                f"somebody else has changed {', '.join(sorted(map(self._model_of, differs)))}"
+                f"another process changed {', '.join(sorted(map(self._model_of, differs)))}"
                 f" in {self.url} meanwhile; nothing was written",
                 fix="run the command again",
             )
@@ -253,7 +253,7 @@ def _file_system(url: str) -> tuple[Any, str]:
         raise
     except ValueError as error:
         raise UsageError(
-            f"{url}: {error}", fix="a folder, or a URL as s3://bucket/a"
+            f"{url}: {error}", fix="use a folder, or a URL such as s3://bucket/a"
         ) from error
     except ImportError as error:
         raise EnvironmentProblem(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 
-def plain(value: object) -> Any:
+def normalized(value: object) -> Any:
     """The value after a round trip through JSON: tuples become lists; keys and paths
     become text.
     """

@@ -42,7 +42,7 @@ class Edit:
         after = self.file.read_text(encoding="utf-8", errors="replace")
         fields = _fields(after)
         if fields is None:
-            return f"{name} was edited by hand, and is no Triton config any more"
+            return f"{name} was edited by hand, and is not a Triton config any more"
         changed = changes(_fields(self.before) or {}, fields) or [
             "only its layout or comments"
         ]
@@ -126,7 +126,7 @@ def notes(folder: Path, hashes: Hashes) -> list[str]:
     """The report on a manually edited model."""
     reported = [
         f"{edit}; it is kept. `trt-build adopt` writes it into the manifest, --overwrite-edits"
-        " drops it"
+        " discards it"
         for edit in edits(folder, hashes)
     ]
     for name in foreign(folder):
@@ -159,13 +159,9 @@ def refuse(folder: Path, hashes: Hashes, policy: str) -> None:
             for name in versions
         ),
     ]
-    keeps = (
-        "--keep-edits carries an edited config over, "
-        if policy == REPORT and lost
-        else ""
-    )
+    keeps = "--keep-edits keeps an edited config, " if policy == REPORT and lost else ""
     raise UsageError(
-        f"publishing would lose what was changed by hand: {'; '.join(reported)}",
+        f"publishing would overwrite changes made by hand: {'; '.join(reported)}",
         where=str(folder),
-        fix=f"{keeps}`trt-build adopt` writes it into the manifest, --overwrite-edits drops it",
+        fix=f"{keeps}`trt-build adopt` writes it into the manifest, --overwrite-edits discards it",
     )

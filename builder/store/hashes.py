@@ -44,7 +44,7 @@ class Hashes:
         path = path.resolve()
         state = _state(path)
         if not path.is_file():  # opening a pipe blocks until something writes to it
-            raise OSError(errno.EINVAL, "is no regular file", str(path))
+            raise OSError(errno.EINVAL, "is not a regular file", str(path))
         known = self._known.get(str(path))
         if known and known[:-1] == state:
             return str(known[-1])

@@ -16,7 +16,7 @@ from builder.engine import BuildOptions, INetworkDefinition, caches, refit
 from builder.graph_types import Graph
 from builder.lowering import ir, weights_digest
 from builder.store import sources
-from builder.store.canonical import digest, plain
+from builder.store.canonical import digest, normalized
 from builder.store.request import machine
 
 DERIVED = ("network",)
@@ -41,7 +41,7 @@ def parts(conversion: Conversion, options: BuildOptions) -> dict[str, Any]:
             "level": options.hardware_compatible,
             **_shared(options.hardware_compatible, here["gpu"]),
         }
-    found: dict[str, Any] = plain(
+    found: dict[str, Any] = normalized(
         {
             "graph": hashlib.sha256(conversion.lowered.text.encode()).hexdigest(),
             "weights": weights_digest(graph),

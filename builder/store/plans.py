@@ -24,7 +24,7 @@ Compile = Callable[[], Plan]
 
 
 @dataclass(frozen=True)
-class Made:
+class PlanRecord:
     """One plan: its `key` and `parts`, whether it was `found` in the store, and otherwise the
     reason for the build.
     """
@@ -56,7 +56,7 @@ class Plans:
         self.last = last or {}
         self.rebuild = rebuild
         self.share = share
-        self.made: dict[str, Made] = {}
+        self.made: dict[str, PlanRecord] = {}
         self.warnings: list[str] = []
 
     def build(
@@ -77,15 +77,15 @@ class Plans:
             else self._guarded("read", lambda store: store.get(key))
         )
         if entry is not None:
-            self.made[label] = Made(key, parts, True, "")
+            self.made[label] = PlanRecord(key, parts, True, "")
             return entry.plan
         plan = self._refitted(conversion, options, parts)
         reason = "weights replaced by refit"
         if plan is None:
             plan = self._compiled(conversion, options, compile)
             reason = self._reason(label, parts)
-        self._keep(key, parts, plan, conversion, options)
-        self.made[label] = Made(key, parts, False, reason)
+        self._store(key, parts, plan, conversion, options)
+        self.made[label] = PlanRecord(key, parts, False, reason)
         return plan
 
     def _compiled(
@@ -144,7 +144,7 @@ class Plans:
             self.warnings.append(f"the plan is built, not refitted: {refusal.message}")
             return None
 
-    def _keep(
+    def _store(
         self,
         key: str,
         parts: Mapping[str, Any],

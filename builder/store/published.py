@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from builder.errors import UsageError
-from builder.store.canonical import digest, plain
+from builder.store.canonical import digest, normalized
 from builder.store.hashes import Hashes
 from builder.unforeseen import OUT_OF_RESOURCES
 
@@ -93,7 +93,7 @@ def shaped(folder: Path) -> Iterator[None]:
     else:
         return
     raise UsageError(
-        f"{folder.name!r} is not as trt-build writes it: {reason}",
+        f"{folder.name!r} differs from the form that trt-build writes: {reason}",
         where=str(folder),
         fix="build the model again",
     )
@@ -130,7 +130,7 @@ def write(folder: Path, record: Mapping[str, Any]) -> None:
     """Write the trt-build.json of the model in `folder`, completely and with its seal. Raises
     OSError.
     """
-    kept = plain({key: value for key, value in record.items() if key != SEAL})
+    kept = normalized({key: value for key, value in record.items() if key != SEAL})
     staged = folder / f".{SIDECAR}.{os.getpid()}.tmp"
     try:
         staged.write_text(json.dumps({**kept, SEAL: digest(kept)}, indent=2) + "\n")

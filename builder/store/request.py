@@ -17,7 +17,7 @@ from typing import Any
 from builder.engine import BuildOptions, caches, flavour, gpu
 from builder.manifest import ModelSpec
 from builder.store import sources
-from builder.store.canonical import digest, plain
+from builder.store.canonical import digest, normalized
 from builder.store.hashes import Hashes
 
 ELSEWHERE = ("name", "path", "manifest", "goldens", "libraries", "limits", "targets")
@@ -52,7 +52,7 @@ def request(
         "options": _options(options or BuildOptions()),
         **machine(),
     }
-    found: dict[str, Any] = plain(parts)
+    found: dict[str, Any] = normalized(parts)
     return found
 
 
@@ -77,7 +77,7 @@ def shared_request(
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),
     }
-    found: dict[str, Any] = plain(parts)
+    found: dict[str, Any] = normalized(parts)
     return found
 
 

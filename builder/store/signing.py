@@ -39,7 +39,7 @@ def key() -> bytes:
     """
     given = os.environ.get(KEY_VARIABLE)
     if given is None:
-        given = _kept(key_file())
+        given = _read_key(key_file())
     if len(given) < LEAST:
         raise ValueError(
             f"the store's key ({KEY_VARIABLE}) has fewer than {LEAST} characters"
@@ -58,14 +58,14 @@ def prepare() -> None:
 def sign(text: str) -> str:
     """The signature of the text, 64 hexadecimal digits."""
     if processes.can_ask(SIGN):
-        return str(processes.ask(SIGN, text))
+        return str(processes.call_parent(SIGN, text))
     return hmac.new(key(), text.encode(), hashlib.sha256).hexdigest()
 
 
 def is_signed(text: str, signature: object) -> bool:
     """Whether `signature` is the text's."""
     if processes.can_ask(IS_SIGNED):
-        return bool(processes.ask(IS_SIGNED, text, signature))
+        return bool(processes.call_parent(IS_SIGNED, text, signature))
     return isinstance(signature, str) and hmac.compare_digest(
         sign(text).encode(), signature.encode(errors="replace")
     )
@@ -75,7 +75,7 @@ HANDLERS: dict[str, Callable[..., Any]] = {SIGN: sign, IS_SIGNED: is_signed}
 """The functions that a worker which uses the store calls in its parent (processes.Task)."""
 
 
-def _kept(file: Path) -> str:
+def _read_key(file: Path) -> str:
     if not file.exists():
         _make(file)
     mode = file.stat().st_mode

@@ -25,7 +25,7 @@ from typing import Any
 from builder.engine import Plan
 from builder.errors import EnvironmentProblem, UsageError
 from builder.store import signing, urls
-from builder.store.canonical import plain, text
+from builder.store.canonical import normalized, text
 
 FORMAT = 2
 MOVING = ("file", "local", "sftp", "ssh", "smb", "hdfs", "webhdfs")
@@ -84,7 +84,7 @@ class Store:
         except ValueError as error:
             raise UsageError(
                 f"--store {url}: {error}",
-                fix="a folder, or a URL such as s3://bucket/plans",
+                fix="use a folder, or a URL such as s3://bucket/plans",
             ) from error
         except ImportError as error:
             raise EnvironmentProblem(
@@ -249,10 +249,10 @@ class Store:
         try:
             read = json.loads(data)
         except (ValueError, RecursionError):
-            self._refused(path, "is no JSON")
+            self._refused(path, "is not JSON")
             return None
         if not isinstance(read, dict):
-            self._refused(path, "is no record")
+            self._refused(path, "is not a record")
             return None
         if read.pop("format", None) != FORMAT:
             return None  # of another version of trt-build
@@ -271,7 +271,7 @@ class Store:
 
 
 def _sign(record: Mapping[str, Any]) -> bytes:
-    content = plain(record)
+    content = normalized(record)
     return text(
         {**content, "format": FORMAT, "signature": signing.sign(text(content))}
     ).encode()

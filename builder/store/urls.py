@@ -30,7 +30,7 @@ def refuse_password(url: str) -> None:
         parts = urlsplit(url)
         raise UsageError(
             f"the URL of {parts.hostname} has a password, which would be written to logs",
-            fix="leave it out; the packages of fsspec read credentials from the environment",
+            fix="remove it; the packages of fsspec read credentials from the environment",
         )
 
 

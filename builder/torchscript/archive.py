@@ -76,7 +76,7 @@ def check_zip(path: Path, wanted: str) -> None:
     if not path.is_file():  # opening a pipe blocks until something writes to it
         raise _refuse(
             path,
-            "is no file but a pipe, a socket or a device",
+            "is not a file but a pipe, a socket or a device",
             "copy it to a file first",
         )
     try:
@@ -135,7 +135,7 @@ def _root(path: Path, names: list[str]) -> str:
     if any(".." in name.split("/") or "\\" in name for name in names):
         raise _refuse(
             path,
-            "has members that lead out of the archive; torch.jit.save writes none such",
+            "has members with paths outside of the archive, which torch.jit.save never writes",
         )
     return root
 
@@ -222,5 +222,5 @@ def _version(path: Path, archive: zipfile.ZipFile, root: str) -> int:
     member = next(name for name in members if name in archive.namelist())
     text = archive.read(member)[:32].decode("ascii", "replace").strip()
     if not text.isdigit():
-        raise _refuse(path, f"has an archive version {text!r} that is no number")
+        raise _refuse(path, f"has an archive version {text!r} that is not a number")
     return int(text)

@@ -23,7 +23,7 @@ class Kind:
 
     name: str
     fix: str
-    tells: Callable[[bytes], bool]
+    matches: Callable[[bytes], bool]
 
 
 def _starts(*magic: bytes) -> Callable[[bytes], bool]:
@@ -107,7 +107,7 @@ def of_bytes(head: bytes) -> Kind:
         "trt-build takes what torch.jit.save() wrote",
         lambda head: True,
     )
-    return next((kind for kind in NOT_ZIPS if kind.tells(head)), unknown)
+    return next((kind for kind in NOT_ZIPS if kind.matches(head)), unknown)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def as_module(owner: Any, method: str) -> Any:
         wrapper.define(source)
     except RuntimeError as error:
         raise ModelFileError(
-            f"method {method!r} cannot stand alone: {error}"
+            f"method {method!r} cannot be called by itself: {error}"
         ) from error
     return wrapper.eval()
 

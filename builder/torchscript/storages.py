@@ -53,7 +53,7 @@ class _Object:
 
 
 @dataclass
-class _Found:
+class _Findings:
     storages: list[_Storage] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -94,7 +94,7 @@ def _reach(offset: int, size: Sequence[int], stride: Sequence[int]) -> int | Non
 class _Placeholders(pickle.Unpickler):
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
-        self.found = _Found()
+        self.found = _Findings()
 
     def find_class(self, module_name: str, global_name: str) -> Any:
         if module_name == "torch" and global_name.endswith("Storage"):

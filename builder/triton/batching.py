@@ -38,7 +38,7 @@ def choose(artifact: ModelArtifact) -> BatchChoice:
     """
     wanted = artifact.spec.batching
     if wanted.enabled is False:
-        return BatchChoice(0, "the manifest says batching.enabled: false")
+        return BatchChoice(0, "the manifest has batching.enabled: false")
     obstacle, size = _obstacle(artifact)
     if obstacle is None:
         _check_preferred(wanted.preferred, size)
@@ -265,5 +265,5 @@ def _check_preferred(preferred: tuple[int, ...], size: int) -> None:
     if bad:
         raise UsageError(
             f"batching.preferred {bad} is outside 1 to {size}",
-            fix=f"sizes up to the profiles' maximum, {size}",
+            fix=f"use sizes up to the profiles' maximum, {size}",
         )

@@ -59,8 +59,8 @@ def add(source: Path, repository: Path) -> Candidate:
     a killed push are recorded as a step of the model, which publication removes later. Raises
     UsageError if there is no such model, PublishError if a file of it is damaged.
     """
-    current = versions.found(source)[0]
-    versions.whole(current)
+    current = versions.of_model(source)[0]
+    versions.require_undamaged(current)
     digest = hashlib.sha256((source / SIDECAR).read_bytes()).hexdigest()[:8]
     name = f"{source.name}{INFIX}{digest}"
     steps = published.recorded_steps(current.sidecar)

@@ -36,7 +36,7 @@ def _names(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
     TensorRT's backend truncates tensor names at a space, and file names allow no slash.
     """
     if not MODEL_NAME.fullmatch(config.name):
-        yield f"the name {config.name!r} is no folder name of letters, digits, '_', '-' and '.'"
+        yield f"the name {config.name!r} is not a folder name of letters, digits, '_', '-' and '.'"
     for tensor in (*config.input, *config.output):
         if not TENSOR_NAME.fullmatch(tensor.name):
             yield (
@@ -50,7 +50,7 @@ def _names(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
 def _present(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
     for side, tensors in (("input", config.input), ("output", config.output)):
         if not tensors:
-            yield f"it has no {side}{' that is no state' if artifact.spec.server_state else ''}"
+            yield f"it has no {side}{' that is not a state' if artifact.spec.server_state else ''}"
 
 
 def _dims(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:

@@ -89,26 +89,26 @@ def _check_serve_as(artifact: ModelArtifact) -> None:
     serve_as = artifact.serve_as
     # the platforms that can serve an ensemble's torch steps
     if serve_as not in (*SERVE_AS, "pytorch_libtorch"):
-        fix = f"one of {', '.join(SERVE_AS)}"
+        fix = f"use one of {', '.join(SERVE_AS)}"
         raise UsageError(f"unknown serve_as {serve_as!r}", fix=fix)
     without_runtime = serve_as in ("tensorrt_plan", "pytorch_libtorch")
     if artifact.padding and without_runtime:
         raise PublishError(
             f"model {name!r} has `pad`, and only the Python runtime pads inputs",
-            fix="--serve-as python, or remove `pad`",
+            fix="use --serve-as python, or remove `pad`",
         )
     if artifact.spec.defaults and without_runtime:
         raise PublishError(
             f"input {next(iter(artifact.spec.defaults))!r} of model {name!r} has a"
             " default, and only the Python runtime fills in missing inputs",
-            fix="--serve-as python, or remove `default`",
+            fix="use --serve-as python, or remove `default`",
         )
     if artifact.segments and serve_as == "tensorrt_plan":
         raise PublishError(
             f"model {name!r} runs in {len(artifact.segments)} segments, which one plan cannot"
             " contain",
-            fix="--layout ensemble serves each engine by Triton's TensorRT backend; or --serve-as"
-            " python",
+            fix="use --layout ensemble, with Triton's TensorRT backend for each engine, or"
+            " --serve-as python",
         )
     if serve_as == "tensorrt_plan" and not artifact.plan:
         fix = "build it, or --serve-as python"
@@ -285,7 +285,7 @@ def tensorrt_version(facts: Any) -> str | None:
     if isinstance(version, (list, tuple)):
         version = ".".join(map(str, version))
     if version is not None and not _VERSION.fullmatch(str(version)):
-        raise ValueError(f"{str(version)[:50]!r} is no version of TensorRT")
+        raise ValueError(f"{str(version)[:50]!r} is not a version of TensorRT")
     return None if version is None else str(version)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from builder.torchscript import sha256
 
 EDITED = "config.pbtxt"
-"""Files that users may edit: changes in them are no damage."""
+"""Files that users may edit: changes in them are not damage."""
 
 
 def damaged(folder: Path, files: Mapping[str, str]) -> Iterator[tuple[str, bool]]:

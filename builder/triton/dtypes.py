@@ -52,7 +52,7 @@ def by_name(name: str) -> Dtype:
     if name not in _BY_NAME:
         raise PublishError(
             f"Triton has no element type for {name!r}",
-            fix=f"one of {', '.join(_BY_NAME)}",
+            fix=f"use one of {', '.join(_BY_NAME)}",
         )
     return _BY_NAME[name]
 

@@ -34,7 +34,7 @@ def carry_over(former: Path, folder: Path) -> None:
     """Apply the manual edits of the config of `former` to the new config in `folder`, field by
     field.
 
-    Raises PublishError if both changed a field, UsageError if the edited file is no config.
+    Raises PublishError if both changed a field, UsageError if the edited file is not a config.
     """
     before = _generated(former)
     edited = former / published.CONFIG
@@ -78,7 +78,7 @@ def adopt_edits(folder: Path, spec: ModelSpec) -> dict[str, Any]:
             where=str(spec.path),
             fix=f"write one with `trt-build init {spec.path}`",
         )
-    versions.plain(folder)
+    versions.require_plain(folder)
     with published.shaped(folder):
         _only_own(folder)
         values = wanted(folder, spec)
@@ -227,7 +227,7 @@ def _field(
         raise PublishError(
             f"{field.name} was edited by hand, and the new config has another value, too",
             where=str(edited),
-            fix="put it under `triton:` in the manifest, or --overwrite-edits",
+            fix="put it under `triton:` in the manifest, or pass --overwrite-edits",
         )
     new.ClearField(field.name)
     new.MergeFrom(_only(by_hand, field))

@@ -58,7 +58,7 @@ def _demanded(ensemble: EnsembleArtifact, steps: Configs, batch: int) -> None:
         raise UsageError(
             f"model {ensemble.spec.name!r} cannot be batched by Triton: its steps"
             f" {', '.join(without)} cannot",
-            fix="remove batching.enabled, or --layout fused",
+            fix="remove batching.enabled, or use --layout fused",
         )
 
 
@@ -79,7 +79,7 @@ def _endpoint(
                 tensor.dims.extend(found.dims if batch else full_dims(step, found))
                 return
     raise PublishError(
-        f"ensemble tensor {name!r} of model {side} is no tensor of a step"
+        f"ensemble tensor {name!r} of model {side} is not a tensor of a step"
     )
 
 
@@ -133,7 +133,7 @@ def check(message: pb.ModelConfig, steps: Configs) -> None:
 def _names(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
     for name in (message.name, *steps):
         if not MODEL_NAME.fullmatch(name):
-            yield f"the name {name!r} is no folder name of letters, digits, '_', '-' and '.'"
+            yield f"the name {name!r} is not a folder name of letters, digits, '_', '-' and '.'"
     for tensor in sorted({value for _, value, _ in _edges(message, steps)}):
         if not TENSOR_NAME.fullmatch(tensor):
             yield f"tensor name {tensor!r} has other characters than letters, digits and _ . : -"

@@ -209,7 +209,7 @@ def _without_backend() -> list[str]:
             f"{_MARK}no plan here is for Triton's TensorRT backend (it has none for RTX); any"
             " release serves the"
         ),
-        f"{_MARK}Python runtime, which wants torch in the image (and tensorrt_rtx, to run a plan)",
+        f"{_MARK}Python runtime, which requires torch in the image (tensorrt_rtx to run a plan)",
         f"{VARIABLE}={release.image}",
     ]
 
@@ -217,7 +217,7 @@ def _without_backend() -> list[str]:
 def _lines(path: Path) -> list[str]:
     try:
         if path.exists() and not path.is_file():  # reading a pipe would block
-            raise OSError("it is no regular file")
+            raise OSError("it is not a regular file")
         if path.exists():
             return path.read_text(encoding="utf-8").splitlines()
         return []

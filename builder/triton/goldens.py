@@ -45,11 +45,11 @@ def load(folder: Path) -> tuple[Golden, ...]:
 
 
 def load_one(path: Path) -> Golden:
-    """Load the golden in this file. Raises ValueError if it is no .npz, is damaged, or has pickled
-    objects.
+    """Load the golden in this file. Raises ValueError if it is not an .npz, is damaged, or has
+    pickled objects.
     """
     if not path.is_file():  # opening a pipe blocks until it has a writer
-        raise ValueError(f"{path.parent.name}/{path.name} is no regular file")
+        raise ValueError(f"{path.parent.name}/{path.name} is not a regular file")
     try:
         check_array_file(path)
         with np.load(path, allow_pickle=False) as file:

@@ -51,7 +51,7 @@ def warnings(artifact: ModelArtifact, platform: str) -> tuple[str, ...]:
 def add(message: pb.ModelConfig, artifact: ModelArtifact, platform: str) -> None:
     """Write the graph specs into the ModelConfig `message` of a plan. Other platforms have none.
 
-    Raises UsageError for sizes that are no batch of this model, and for a TensorRT version whose
+    Raises UsageError for sizes that are not a batch of this model, and for a TensorRT version whose
     graphs are known to return incorrect numbers.
     """
     sizes = sorted(set(artifact.spec.batching.graphs))
@@ -101,7 +101,7 @@ def _check_version(version: str) -> None:
     if reason := refused(version):
         raise UsageError(
             f"batching.graphs: {reason}",
-            fix="leave batching.graphs out, or --serve-as python, whose own graphs are tested",
+            fix="remove batching.graphs, or use --serve-as python, whose graphs are tested",
         )
 
 

@@ -43,7 +43,7 @@ class Entry:
 def history(folder: Path) -> list[Entry]:
     """Return the versions of the model in `folder`, newest first. Raises UsageError."""
     with published.shaped(folder):
-        known = versions.found(folder)
+        known = versions.of_model(folder)
         # the config may be a link or a pipe, which are not read
         served = () if any(published.special(folder)) else versions.served(folder)
         entries = [_entry(version, known[0], served) for version in known]
@@ -76,12 +76,12 @@ def rollback(folder: Path, to: int | None, *, accept: bool = False) -> tuple[int
     UsageError if there is no such version, if files were added by hand, or if the change breaks
     clients and `accept` is False; PublishError if the version is damaged.
     """
-    current = versions.found(folder)[0]
+    current = versions.of_model(folder)[0]
     if to == current.number:
-        versions.whole(current)
+        versions.require_undamaged(current)
         return to, to
     with _replacing(folder) as new:
-        before = versions.found(folder)[0].number
+        before = versions.of_model(folder)[0].number
         chosen = versions.find(folder, to)
         versions.rolled_back(folder, chosen, new)
         interface.refuse_incompatible(folder, new, accept=accept)
@@ -94,7 +94,7 @@ def prune(folder: Path, keep: int) -> list[int]:
 
     Returns the removed numbers. Raises UsageError, PublishError.
     """
-    if len(versions.found(folder)) <= keep:
+    if len(versions.of_model(folder)) <= keep:
         return []
     with _replacing(folder) as new:
         return versions.pruned(folder, keep, new)
@@ -106,8 +106,8 @@ def _replacing(folder: Path) -> Iterator[Path]:
     lock. It is published at the end of the `with` block.
     """
     repository = folder.parent
-    versions.found(folder)
-    versions.plain(folder)
+    versions.of_model(folder)
+    versions.require_plain(folder)
     with (
         published.shaped(folder),
         blocked(folder.name, repository),
@@ -150,9 +150,9 @@ def promote(source: Path, repository: Path, *, accept: bool = False) -> Promotio
 
 
 def _promote(source: Path, repository: Path, accept: bool) -> Promotion:
-    name, (current, *_) = source.name, versions.found(source)
-    versions.plain(source)
-    versions.whole(current)
+    name, (current, *_) = source.name, versions.of_model(source)
+    versions.require_plain(source)
+    versions.require_undamaged(current)
     target = repository / name
     with Hashes() as hashes:
         if (there := published.versions(target)) and _is_there(current, there[0]):
@@ -173,7 +173,7 @@ def _promote(source: Path, repository: Path, accept: bool) -> Promotion:
             for model in (*steps, name):
                 staging.sync_tree(stage / model)
             move_in(name, steps, repository, stage)
-    return Promotion(name, versions.found(target)[0].number, "promoted", changes)
+    return Promotion(name, versions.of_model(target)[0].number, "promoted", changes)
 
 
 def _is_there(current: Version, other: Version) -> bool:
@@ -198,7 +198,7 @@ def models(repository: Path, only: Sequence[str] = ()) -> list[Path]:
         missing = f"no model {', '.join(map(repr, unknown))}" if unknown else "no model"
         raise UsageError(
             f"{repository} has {missing} that trt-build published",
-            fix=f"one of {', '.join(names)}"
+            fix=f"use one of {', '.join(names)}"
             if names
             else "name a repository of `trt-build repo`",
         )

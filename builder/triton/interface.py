@@ -25,9 +25,9 @@ def refuse_incompatible(former: Path, new: Path, *, accept: bool) -> tuple[str, 
     found = tuple(_changes(former, new))
     if found and not accept:
         raise UsageError(
-            f"clients of the published model could not go on: {'; '.join(found)}",
+            f"this change breaks clients of the published model: {'; '.join(found)}",
             where=str(former),
-            fix="publish it under a new name, or --accept-incompatible",
+            fix="publish it under a new name, or pass --accept-incompatible",
         )
     return found
 

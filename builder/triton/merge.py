@@ -56,7 +56,7 @@ def merge(repositories: Sequence[Path], out: Path) -> list[tuple[str, tuple[str,
     Returns each name with the compute capabilities of its plans, possibly AMPERE_PLUS. They are
     empty if Triton loads no plan of the model; it is then copied, from the last repository that has
     it. If two plans are for the same capability, that of the later repository is used. Raises
-    UsageError if a folder is no repository, PublishError if two models of one name cannot be
+    UsageError if a folder is not a repository, PublishError if two models of one name cannot be
     merged.
     """
     found: dict[str, list[Path]] = {}
@@ -121,7 +121,7 @@ def _joined_steps(folders: Sequence[Path]) -> dict[str, list[Variant]]:
     found = [_steps(folder) for folder in folders]
     if any(list(steps) != list(found[0]) for steps in found):
         raise PublishError(
-            f"model {folders[0].name!r} has other steps in each repository:"
+            f"model {folders[0].name!r} has different steps in each repository:"
             f" {' and '.join(', '.join(steps) or 'none' for steps in found)}",
             where=" and ".join(map(str, folders)),
             fix="build both from the same file, manifest and TensorRT",
@@ -226,7 +226,7 @@ def _serves(folder: Path, facts: dict[str, Any]) -> str:
     capabilities = facts.get("compute_capabilities") or []
     if len(capabilities) != 1:
         raise PublishError(
-            f"the plan of {folder.name!r} does not say for which GPU it is",
+            f"the plan of {folder.name!r} does not name its GPU",
             where=str(folder),
             fix="build it again: plan.json then has its compute capability",
         )
@@ -240,7 +240,7 @@ def _must_fit(one: Variant, other: Variant) -> None:
         _has_plan(variant) for variant in (one, other)
     ):
         raise PublishError(
-            f"model {one.folder.name!r} stands in two repositories, and Triton does not load its"
+            f"model {one.folder.name!r} is in two repositories, and Triton does not load its"
             " plan itself",
             where=where,
             fix=_ONE_RTX_PLAN if _flavour(one) == "tensorrt-rtx" else _NO_RUNTIME,
@@ -252,7 +252,7 @@ def _must_fit(one: Variant, other: Variant) -> None:
         b = second.get(field)
         if a != b:
             raise PublishError(
-                f"model {one.folder.name!r} is not the same in both: {field}: {a} and {b}",
+                f"model {one.folder.name!r} differs in the repositories: {field} is {a} and {b}",
                 where=where,
                 fix="build both from the same file, manifest and TensorRT",
             )

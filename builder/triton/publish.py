@@ -129,7 +129,7 @@ def publish_parts(
 ) -> Path:
     """Publish the model whose folder `whole` fills, with its `steps`."""
     staged = contextlib.nullcontext(stage) if stage else staging.staging(repository)
-    with blocked(name, repository), _made(repository), staged as stage:
+    with blocked(name, repository), _created_folder(repository), staged as stage:
         names = {base: _write_step(base, write, stage) for base, write in steps.items()}
         (stage / name).mkdir()
         whole(stage / name, names)
@@ -207,7 +207,7 @@ def _not_foreign(name: str, steps: Iterable[str], repository: Path) -> None:
                 f"{step!r} is the name of a step of {name!r}, and a model of its own in the"
                 " repository",
                 where=str(folder),
-                fix="rename that model, or --layout fused",
+                fix="rename that model, or use --layout fused",
             )
 
 
@@ -234,7 +234,7 @@ def _switch(name: str, steps: list[str], repository: Path, stage: Path) -> None:
     """
     new = [step for step in steps if not _is_there(step, repository, stage)]
     try:
-        _move_steps(new, repository, stage, settle=(repository / name).exists())
+        _move_steps(new, repository, stage, wait=(repository / name).exists())
         staging.swap(stage / name, repository / name, stage / f"{staging.OLD}{name}")
     except BaseException:
         # the signal may have arrived after the exchange
@@ -247,13 +247,13 @@ def _switch(name: str, steps: list[str], repository: Path, stage: Path) -> None:
 
 
 def _move_steps(
-    new: Iterable[str], repository: Path, stage: Path, *, settle: bool
+    new: Iterable[str], repository: Path, stage: Path, *, wait: bool
 ) -> None:
     moved = False
     for step in new:
         staging.swap(stage / step, repository / step, stage / f"{staging.OLD}{step}")
         moved = True
-    if moved and settle:
+    if moved and wait:
         staging.sync(repository)
         time.sleep(SETTLE_SECONDS)
 
@@ -268,7 +268,7 @@ def add_steps(
     """
     _not_foreign(name, steps, repository)
     new = [step for step in steps if not _is_there(step, repository, stage)]
-    _move_steps(new, repository, stage, settle=True)
+    _move_steps(new, repository, stage, wait=True)
     return new
 
 
@@ -283,7 +283,7 @@ def _is_there(step: str, repository: Path, stage: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _made(repository: Path) -> Iterator[None]:
+def _created_folder(repository: Path) -> Iterator[None]:
     """Create the repository's folder. Remove it again if it was created here and the publication
     fails.
     """

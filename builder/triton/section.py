@@ -86,7 +86,7 @@ def parsed(spec: ModelSpec) -> Any:
     versions = list(part.version_policy.specific.versions)
     if part.version_policy.HasField("specific") and 1 not in versions:
         raise UsageError(
-            f"triton.version_policy: {versions} has not version 1, which is published",
+            f"triton.version_policy: {versions} does not include version 1, which is published",
             where=manifest_location(spec, "triton", "version_policy"),
         )
     for field, broken in refused(part).items():
@@ -192,7 +192,7 @@ def _check_field(spec: ModelSpec, field: str, value: object) -> None:
         raise UsageError(
             f"triton.{field}: Triton's ModelConfig has no such field",
             where=manifest_location(spec, "triton", field),
-            fix=f"one of {', '.join(sorted(set(known) - set(OWNED)))}",
+            fix=f"use one of {', '.join(sorted(set(known) - set(OWNED)))}",
         )
     if field in OWNED:
         raise _owned(spec, OWNED[field], field)
@@ -212,7 +212,7 @@ def _merge(message: pb.ModelConfig, spec: ModelSpec, takes: Any) -> None:
         raise UsageError(
             f"triton.dynamic_batching: Triton does not batch model {message.name!r}",
             where=manifest_location(spec, "triton", "dynamic_batching"),
-            fix="leave it out, or batching: {enabled: true}",
+            fix="remove it, or use batching: {enabled: true}",
         )
     if part.instance_group:
         _instances(message, part)

@@ -81,7 +81,7 @@ def sign_staged(folders: Sequence[Path]) -> None:
     """Sign these folders if signing_with, or the caller of this worker, requires it."""
     for folder in folders:
         if processes.can_ask(SIGN_MODEL):
-            processes.ask(SIGN_MODEL, folder.parent.name, folder.name)
+            processes.call_parent(SIGN_MODEL, folder.parent.name, folder.name)
         elif (key := _key.get()) is not None:
             sign(folder, key)
 
@@ -89,7 +89,7 @@ def sign_staged(folders: Sequence[Path]) -> None:
 def _sign_staged(key: Path, stage: Path, parent: str, name: str) -> None:
     """Sign one folder for a worker. The worker's path is not trusted."""
     if parent != stage.name or Path(name).name != name or (stage / name).is_symlink():
-        raise UsageError(f"{parent}/{name} is no model of this task")
+        raise UsageError(f"{parent}/{name} is not a model of this task")
     sign(stage / name, key)
 
 
@@ -167,10 +167,10 @@ def require(repository: Path, public_key: Path, only: Sequence[str] = ()) -> Non
     found = problems(repository, public_key, only)
     if found:
         raise UsageError(
-            "the signature does not hold: "
+            "the signature is not valid: "
             + "; ".join(f"{name}: {reason}" for name, reason in sorted(found.items())),
             where=str(repository),
-            fix="build the model again, or `trt-build sign` what you have checked yourself",
+            fix="build the model again, or check the change and run `trt-build sign`",
         )
 
 
@@ -202,7 +202,7 @@ def _folders(repository: Path, only: Sequence[str]) -> list[Path]:
     from builder.store import published
 
     if not repository.is_dir():
-        raise UsageError(f"{repository} is no folder", fix="name a model repository")
+        raise UsageError(f"{repository} is not a folder", fix="name a model repository")
     folders = sorted(path for path in repository.iterdir() if path.is_dir())
     if not only:
         return folders
@@ -314,7 +314,7 @@ def _usable(key: Path, kind: str) -> Iterator[None]:
         ) from error
     except Exception as error:  # cryptography raises many types of errors for keys
         raise UsageError(
-            f"{key} is no {kind} key that can be used: {error}",
+            f"{key} is not a {kind} key that can be used: {error}",
             fix=f"name an elliptic-curve key in PEM form: {MAKE_KEYS}"
             f" (the password of an encrypted one: {PASSWORD})",
         ) from error

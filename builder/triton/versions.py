@@ -56,7 +56,7 @@ def arrange(new: Path, former: Path, wanted: Versions) -> None:
             raise UsageError(
                 f"{former.name!r} has {len(before)} versions, and the manifest keeps none",
                 where=str(former),
-                fix="versions: {keep: N} in the manifest, or `trt-build prune --keep 1` first",
+                fix="write versions: {keep: N} in the manifest, or run `trt-build prune --keep 1`",
             )
         return
     (own,) = published.versions(new)
@@ -176,7 +176,7 @@ def _complete(
     the config.
     """
     for version in earlier:
-        _keep(version, folder)
+        _add_version(version, folder)
     (current, *_) = published.versions(folder)
     kept = [
         Version(v.number, folder, folder / VERSIONS / str(v.number)) for v in earlier
@@ -216,7 +216,7 @@ def _parsed(text: str, where: str) -> ModelConfig:
     return parse_config(text, where)
 
 
-def _keep(version: Version, folder: Path) -> None:
+def _add_version(version: Version, folder: Path) -> None:
     """Add a version to the model in `folder` as one that is not current."""
     own = f"{version.number}/"
     record = folder / VERSIONS / str(version.number)
@@ -311,7 +311,7 @@ def find(folder: Path, number: int | None) -> Version:
 
     Raises UsageError if there is none, PublishError if its files are damaged.
     """
-    current, *kept = found(folder)
+    current, *kept = of_model(folder)
     below = [version for version in kept if version.number < current.number]
     if number is not None:
         chosen = next((version for version in kept if version.number == number), None)
@@ -325,11 +325,11 @@ def find(folder: Path, number: int | None) -> Version:
             where=str(folder),
             fix=f"kept versions: {numbers}; `versions: {{keep: N}}` in the manifest keeps more",
         )
-    whole(chosen)
+    require_undamaged(chosen)
     return chosen
 
 
-def plain(folder: Path) -> None:
+def require_plain(folder: Path) -> None:
     """Raise PublishError if the folder of the model or of a step has links, pipes or devices."""
     steps = [folder.parent / step for step in published.step_names(folder)]
     for one in (folder, *(step for step in steps if step.exists())):
@@ -341,7 +341,7 @@ def plain(folder: Path) -> None:
             )
 
 
-def whole(version: Version) -> None:
+def require_undamaged(version: Version) -> None:
     """Raise PublishError if a file of the version differs from its published state."""
     if broken := next(version.damaged(), None):
         raise PublishError(
@@ -351,7 +351,7 @@ def whole(version: Version) -> None:
         )
 
 
-def found(folder: Path) -> list[Version]:
+def of_model(folder: Path) -> list[Version]:
     """The versions of a published model, the current one first.
 
     Raises UsageError if there is no such model.
@@ -359,7 +359,7 @@ def found(folder: Path) -> list[Version]:
     known = published.versions(folder)
     if not known:
         raise UsageError(
-            f"{folder} is no model that trt-build published",
+            f"{folder} is not a model that trt-build published",
             fix="name a repository of `trt-build repo`, and a model of it",
         )
     return known

@@ -51,10 +51,10 @@ def search(
     EnvironmentProblem if Optuna is not installed.
     """
     run = _Search(space, measure, min(trials, len(space)), seed)
-    run.one(space.default, DEFAULT)
+    run.try_one(space.default, DEFAULT)
     for configuration in first(run.trials[0]):
-        run.one(space.canonical(configuration), MODEL)
-    run.rest()
+        run.try_one(space.canonical(configuration), MODEL)
+    run.try_proposals()
     return run.trials
 
 
@@ -70,7 +70,7 @@ class _Search:
     def trials(self) -> list[Trial]:
         return list(self.known.values())
 
-    def one(self, configuration: Configuration, proposed_by: str) -> None:
+    def try_one(self, configuration: Configuration, proposed_by: str) -> None:
         """Measure a configuration and report it to Optuna, unless it is known or the limit of
         trials is reached.
         """
@@ -91,7 +91,7 @@ class _Search:
             )
         )
 
-    def rest(self) -> None:
+    def try_proposals(self) -> None:
         repeated = 0
         while len(self.known) < self.most and repeated < PROPOSALS:
             trial = self.study.ask(self.distributions)
@@ -109,7 +109,7 @@ class _Search:
     def _fill(self) -> None:
         """Measure configurations that Optuna did not propose, while trials are left."""
         for configuration in self.space:
-            self.one(configuration, SAMPLED)
+            self.try_one(configuration, SAMPLED)
 
     def _value(self, trial: Trial) -> float:
         """The value for Optuna, which requires a number: failures are worse than all configurations

@@ -28,7 +28,7 @@ from builder.engine import gpu
 from builder.errors import EnvironmentProblem, ServerError, TrtBuildError, UsageError
 from builder.manifest import ModelSpec
 from builder.parity import PublishedModel, served
-from builder.repository import Kept, ModelResult, Settings, build_variant
+from builder.repository import KeptArtifacts, ModelResult, Settings, build_variant
 from builder.serving import control
 from builder.tuning import queueing
 from builder.tuning.goal import Goal
@@ -144,7 +144,7 @@ def tune(
     if spec.manifest is None:
         raise UsageError(
             f"model {spec.name!r} has no manifest that a configuration could be written into",
-            fix=f"trt-build init {spec.path}",
+            fix=f"write one with trt-build init {spec.path}",
         )
     with ExitStack() as stack:
         name = stack.enter_context(
@@ -185,7 +185,7 @@ class _Run:
         self.folder = repository / spec.name
         self.progress = progress or (lambda subject, phase: None)
         self.on_trial = on_trial or (lambda trial: None)
-        self.kept = Kept(repository.with_name("kept"))
+        self.kept = KeptArtifacts(repository.with_name("kept"))
         self.began = time.monotonic()
         self.count = 0
         self.seconds: dict[str, float] = {}
@@ -231,7 +231,7 @@ class _Run:
         if not fitting:
             raise UsageError(
                 f"--max-batch {smallest}: each request of model {self.spec.name!r} has more rows",
-                fix="a larger --max-batch, or smaller --requests",
+                fix="use a larger --max-batch or smaller --requests",
             )
         return fitting
 
@@ -515,11 +515,11 @@ class _Run:
         if torch is None or torch.score is None:
             return None
         if plan is None or plan.score is None:
-            return f"only torch holds the limit, with {_words(torch.configuration)}"
+            return f"only torch holds the limit, with {_text(torch.configuration)}"
         gain = self.goal.gain(abs(plan.score), abs(torch.score))
         if gain < SMALLEST_GAIN:
             return None
-        return f"torch is {gain:.2f} times as good as the plan, with {_words(torch.configuration)}"
+        return f"torch is {gain:.2f} times as good as the plan, with {_text(torch.configuration)}"
 
 
 def _facts(model: PublishedModel, result: ModelResult) -> Facts:
@@ -557,7 +557,7 @@ def _mean(scores: Sequence[float | None]) -> float | None:
     return None
 
 
-def _words(configuration: Configuration) -> str:
+def _text(configuration: Configuration) -> str:
     return ", ".join(f"{name} {value}" for name, value in configuration.items())
 
 

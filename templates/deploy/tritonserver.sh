@@ -1,6 +1,6 @@
 # Starts the tritonserver of NVIDIA's image with the given flags, as `trt-build serve` does on a host.
 # OPTIONAL_FLAGS: flags for releases that have them. CLOSED_PROTOCOLS: requests that no client may send.
-# Their key is made here and kept nowhere. CONTROL_TOKEN_FILE: the token for loading models.
+# Their key is created here and stored nowhere. CONTROL_TOKEN_FILE: the token for loading models.
 set -eu
 listed=$(tritonserver --help 2>&1 || true)
 case $listed in

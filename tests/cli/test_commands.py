@@ -533,7 +533,7 @@ def test_read_only_repository_is_reported_before_the_build(
     (tmp_path / "file").write_text("")
     blocked = run("repo", small, "--out", tmp_path / "file" / below)
     assert (blocked.exit_code, "load" in blocked.stderr) == (2, False)
-    assert f"{tmp_path / 'file'} is no folder" in blocked.stderr
+    assert f"{tmp_path / 'file'} is not a folder" in blocked.stderr
     (tmp_path / "closed").mkdir()
     real = os.access
     monkeypatch.setattr(
@@ -665,7 +665,7 @@ def test_invalid_address_is_a_usage_error(
     result = run("verify", published, flag, url)
     assert (
         result.exit_code,
-        f"{url!r} is no address of an endpoint" in result.stderr,
+        f"{url!r} is not an address of an endpoint" in result.stderr,
     ) == (
         2,
         True,

@@ -26,7 +26,7 @@ def test_rebuild_keeps_or_overwrites_edits_only_on_request(
     refused = run("repo", small, "--out", out, "--precision", "fp16")
     assert (
         refused.exit_code == 2
-        and "would lose what was changed by hand" in refused.stderr
+        and "would overwrite changes made by hand" in refused.stderr
     )
     assert "count: 2" in config.read_text()
     kept = run("repo", small, "--out", out, "--precision", "fp16", "--keep-edits")

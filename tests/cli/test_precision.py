@@ -100,7 +100,7 @@ def test_search_without_a_manifest_is_a_usage_error(tmp_path: Path, run: Run) ->
     ("words", "message"),
     [
         (["--hardware-compatible", "ampere_plus"], "has no hardware compatibility"),
-        (["--target", "sm_89", "--target", "sm_90"], "builds nothing for sm_90"),
+        (["--target", "sm_89", "--target", "sm_90"], "cannot build for sm_90"),
         (["--pool", "nonsense=1M"], "memory_pools: TensorRT here has no 'nonsense'"),
     ],
 )

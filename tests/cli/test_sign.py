@@ -55,7 +55,7 @@ def test_serve_refuses_unsigned_and_changed_models(
 def test_invalid_key_or_model_name_is_a_usage_error(
     published: Path, published_once: Path, run: Run, keys: Path
 ) -> None:
-    assert "no private key" in _error(
+    assert "not a private key" in _error(
         run("sign", published, "--key", keys / "sign.pub"), 2
     )
     assert "cannot be read" in _error(run("sign", published, "--key", keys / "none"), 2)
@@ -65,7 +65,7 @@ def test_invalid_key_or_model_name_is_a_usage_error(
     out = run(
         "repo", models, "--out", published.parent / "new", "--sign", keys / "sign.pub"
     )
-    assert "no private key" in _error(out, 2)
+    assert "not a private key" in _error(out, 2)
     assert not (published.parent / "new").exists()
 
 

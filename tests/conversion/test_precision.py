@@ -98,7 +98,7 @@ def test_unquantized_module_is_refused(precision: str) -> None:
     if precision == "fp8" and missing(FP8):
         pytest.skip(str(missing(FP8)))
     with pytest.raises(
-        UsageError, match="nothing in this graph is quantized"
+        UsageError, match="this graph has no quantized nodes"
     ) as refused:
         builder.convert(
             torch.jit.script(Classifier().eval()), [SPEC], precision=precision

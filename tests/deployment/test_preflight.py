@@ -172,7 +172,9 @@ def test_invalid_json_is_reported(clean: Path, tmp_path: Path) -> None:
     repository = shutil.copytree(clean, tmp_path / "repository")
     edit(repository / "planned" / "1" / "plan.json", "^", "{")
     (found,) = preflight(repository, HOST)
-    assert found.number == "P01" and "planned/1/plan.json is no JSON: " in found.message
+    assert (
+        found.number == "P01" and "planned/1/plan.json is not JSON: " in found.message
+    )
 
 
 def test_valid_repository_has_no_findings(clean: Path) -> None:

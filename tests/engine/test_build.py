@@ -61,10 +61,10 @@ def test_canceled_build_ends_at_the_next_step(after: int) -> None:
         if len(messages) > after:
             progress.CANCEL.set()
 
-    with pytest.raises(progress.BuildCancelled):
+    with pytest.raises(progress.BuildCanceled):
         build(small(), report=report)
     assert after < len(messages) < after + 5
-    assert issubclass(progress.BuildCancelled, KeyboardInterrupt)
+    assert issubclass(progress.BuildCanceled, KeyboardInterrupt)
     assert threading.active_count() < 50
     progress.CANCEL.clear()
     assert build(small()).data

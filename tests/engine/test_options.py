@@ -200,7 +200,7 @@ def test_memory_pools_of_manifest_and_command_line_are_merged() -> None:
     over = BuildOptions(memory_pools={"tactic_dram": 3}).over(manifest)
     assert over.memory_pools == {"tactic_dram": 3, "tactic_shared_memory": 2}
     assert BuildOptions().over(manifest).memory_pools == manifest["memory_pools"]
-    with pytest.raises(UsageError, match="limited twice"):
+    with pytest.raises(UsageError, match="two limits"):
         BuildOptions(workspace_bytes=1).over({"memory_pools": {"workspace": 2}})
 
 

@@ -26,5 +26,5 @@ def test_every_module_is_in_the_table() -> None:
 @pytest.mark.parametrize("name", sorted(PAGES))
 def test_generated_document_is_current(name: str) -> None:
     assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name](), (
-        "run python -m tests.lowering.pages"
+        f"run python docs/generate.py {name.removesuffix('.md')}"
     )

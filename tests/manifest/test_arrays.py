@@ -54,7 +54,7 @@ REFUSED: dict[str, Callable[[Path], Path]] = {
     "longer than its file": lambda p: archive(
         p, {"x.npy": npy((1 << 30, 1 << 8), b"1234")}
     ),
-    "no .npy": lambda p: archive(p, {"x": b"text"}),
+    "not an .npy": lambda p: archive(p, {"x": b"text"}),
     "magic string": lambda p: archive(p, {"x.npy": b"no array at all"}),
 }
 
@@ -80,7 +80,7 @@ def test_single_npy_file_is_checked(tmp_path: Path) -> None:
 def test_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.npz")
     for read in (sets, specs_from_sample, goldens.load_one):
-        with pytest.raises((UsageError, ValueError), match="no regular file"):
+        with pytest.raises((UsageError, ValueError), match="not a regular file"):
             read(tmp_path / "pipe.npz")
 
 

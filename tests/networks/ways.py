@@ -22,7 +22,7 @@ Written by `python -m tests.networks.zoo --modes exported`. Every network of
   largest magnitude. It explains `float32 itself`, too.
 - Layers stand beside those of the traced module.
 - Seconds are CPU time of `builder.convert`, the least of ten calls after a first one. Both formats
-  were converted in turns in one process (`--times` measures times alone). The time of an
+  were converted alternately in one process (`--times` measures times alone). The time of an
   exported program contains writing its graph; a traced module has one already.
 """
 WHOLE = ("passed", "float32 itself")

@@ -97,7 +97,7 @@ def check(
     precision: str = "fp16",
     network: type[Net] = Net,
     report: Callable[[str], None] = lambda step: None,
-) -> tuple[plan_check.Right, FakeGpu]:
+) -> tuple[plan_check.CorrectPlan, FakeGpu]:
     torch.manual_seed(0)
     module = network().eval()
     conversion = builder.convert(

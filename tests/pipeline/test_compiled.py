@@ -103,7 +103,7 @@ def test_unsupported_arguments_are_rejected(
         step[1](**{"x": x, "state": state, **change})
     with pytest.raises(UsageError, match="no profile includes the sizes batch=9"):
         step[1](*arguments(9))
-    with pytest.raises(TypeError, match="misses the argument 'state'"):
+    with pytest.raises(TypeError, match="requires the argument 'state'"):
         step[1](x)
     with pytest.raises(TypeError, match="forward takes"):
         step[1](x, state, x=x)

@@ -195,7 +195,7 @@ def test_compile_does_not_mention_a_manifest(tmp_path: Path) -> None:
 
 def test_plugin_error_is_reported_with_its_line() -> None:
     with pytest.raises(
-        ValueError, match=r"'acme::swish' is no schema: write it with all arg"
+        ValueError, match=r"'acme::swish' is not a schema: write it with all arg"
     ):
         builder.converter("acme::swish")(lambda ctx, x: x)
     with pytest.raises(

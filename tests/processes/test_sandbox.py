@@ -149,7 +149,7 @@ def test_require_refuses_to_run_without_a_sandbox(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     processes.require()
-    with pytest.raises(UsageError, match="without isolation"):
+    with pytest.raises(UsageError, match="confined only in separate processes"):
         processes.require(isolate=False)
     monkeypatch.setattr(sandbox, "landlock_version", lambda: 0)
     with pytest.raises(EnvironmentProblem, match="landlock is missing"):
@@ -212,10 +212,10 @@ def test_worker_environment_has_no_store_key(monkeypatch: pytest.MonkeyPatch) ->
 def call_handler(report: Any) -> tuple[int, str]:
     refused = ""
     try:
-        processes.ask("sum", 1, "x")
+        processes.call_parent("sum", 1, "x")
     except TypeError as error:
         refused = str(error)
-    return processes.ask("sum", 1, 2), refused
+    return processes.call_parent("sum", 1, 2), refused
 
 
 def test_worker_calls_handlers_of_its_caller() -> None:

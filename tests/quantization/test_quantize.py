@@ -23,7 +23,7 @@ from builder.parity import compare
 from builder.quantization import METHODS, quantize
 from builder.quantization.products import FAKE
 from builder.quantization.results import COMPUTED
-from examples.networks import ResidualCNN, TransformerEncoder, settle
+from examples.networks import ResidualCNN, TransformerEncoder, with_trained_statistics
 from tests.conversion import old
 
 PRECISIONS = ["int8", "fp8", "mixed"]
@@ -72,7 +72,9 @@ def example(
     """(module, specs, calibration batches, one other batch) of a network of examples/."""
     torch.manual_seed(0)
     if name == "residual_cnn":
-        module = torch.jit.script(settle(ResidualCNN(), torch.randn(8, 3, 64, 64)))
+        module = torch.jit.script(
+            with_trained_statistics(ResidualCNN(), torch.randn(8, 3, 64, 64))
+        )
         specs = [
             builder.TensorSpec(
                 "float32", ("batch", 3, 64, 64), dims={"batch": (1, 4, 8)}
@@ -412,8 +414,8 @@ def test_calibration_depends_only_on_its_batches() -> None:
     [
         ({"precision": "fp16"}, "quantizes nothing"),
         ({"method": "minmax"}, "unknown calibration method"),
-        ({"precision": "fp8", "method": "entropy"}, "int8's levels"),
-        ({"batches": []}, "nothing to calibrate with"),
+        ({"precision": "fp8", "method": "entropy"}, "for int8 only"),
+        ({"batches": []}, "no inputs for calibration"),
     ],
 )
 def test_invalid_arguments_raise_usage_error(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from builder.lowering import lower
-from builder.quantization import own, quantize, trained
+from builder.quantization import quantize, trained, trained_scales
 from builder.quantization.results import OWN
 
 SCALES, ZEROS = (
@@ -64,7 +64,7 @@ def test_product_is_reported_as_quantized_only_with_a_tensorrt_kernel(
     activation: str, weight: str
 ) -> None:
     module = torch.jit.trace(Rounded(activation, weight).eval(), torch.randn(2, 4))
-    found = own(lower(module))
+    found = trained_scales(lower(module))
     assert found is not None
     (layer,) = found.layers
     assert layer.reason == CASES[activation, weight]

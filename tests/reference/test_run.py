@@ -108,7 +108,7 @@ def test_wrong_dtype_or_shape_of_a_value_is_an_error(monkeypatch, wrong):
         lambda net, x: net.add_unary(x, trt.UnaryOperation.NEG), [torch.ones(2)]
     )
     monkeypatch.setitem(EVALUATORS, "UNARY", wrong)
-    with pytest.raises(NetworkEvaluationError, match="TensorRT says"):
+    with pytest.raises(NetworkEvaluationError, match="TensorRT reports"):
         reference.run(network, [torch.ones(2)])
 
 

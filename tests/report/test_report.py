@@ -280,7 +280,10 @@ def test_file_suffix_selects_the_format(
     [
         (["nowhere"], "nowhere does not exist"),
         (["{repository}", "--only", "chekced"], "no model 'chekced'"),
-        (["{repository}", "-o", "report.pdf"], "does not say which format"),
+        (
+            ["{repository}", "-o", "report.pdf"],
+            "has no suffix that names a report format",
+        ),
         (
             ["{repository}", "--since", "{repository}/checked/config.pbtxt"],
             "not a report",

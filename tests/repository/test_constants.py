@@ -74,11 +74,11 @@ def test_missing_argument_value_is_an_error_with_a_fix() -> None:
     ("constants", "message"),
     [
         ({"treshold": 0.5}, "'treshold', which is not an argument of forward"),
-        ({"n": 1.5}, "constant n: 1.5 is no value of type int"),
-        ({"flag": 1}, "constant flag: 1 is no value of type bool"),
-        ({"mode": 3}, "constant mode: 3 is no value of type str"),
+        ({"n": 1.5}, "constant n: 1.5 is not a value of type int"),
+        ({"flag": 1}, "constant flag: 1 is not a value of type bool"),
+        ({"mode": 3}, "constant mode: 3 is not a value of type str"),
         ({"sizes": ["a"]}, "constant sizes"),
-        ({"x": 1.0}, "constant x: 1.0 is no value of type Tensor"),
+        ({"x": 1.0}, "constant x: 1.0 is not a value of type Tensor"),
     ],
 )
 def test_invalid_constant_is_reported_by_name(

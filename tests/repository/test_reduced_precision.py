@@ -242,7 +242,7 @@ def test_npz_content_in_npy_is_rejected_and_big_endian_is_read(tmp_path: Path) -
     assert tensor.dtype == torch.float32 and bool((tensor == 0.5).all())
     np.savez(tmp_path / "own.npz", x=np.zeros((4, 8), np.float32))
     (tmp_path / "own.npz").replace(tmp_path / "own.npy")
-    with pytest.raises(UsageError, match="by its content, not an"):
+    with pytest.raises(UsageError, match=r"is named \.npy, and its content is an"):
         calibration.batches(spec, spec.calibration, ())
 
 

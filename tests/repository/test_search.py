@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builder.cli.search import words
+from builder.cli.search import summary
 from builder.engine import BuildOptions, flavour
 from builder.errors import ParityError, UsageError
 from builder.manifest import load
@@ -379,6 +379,6 @@ def test_fully_kept_scope_becomes_one_pattern() -> None:
     [(1, "(1 trial by the engine"), (2, "(2 trials by the engine")],
 )
 def test_number_of_trials_is_singular_or_plural(trials: int, message: str) -> None:
-    assert message in words(
+    assert message in summary(
         Search("net", precision="fp16", judge="engine", trials=trials)
     )

@@ -177,7 +177,7 @@ MISTAKES: dict[str, tuple[str, list[tuple[str, str]], int, str]] = {
         "recognizer",
         [("hn, initial: h0.npy}", "hn}\n  - {input: x, output: y}")],
         10,
-        "all that a client would send is state",
+        "a client would have nothing to send",
     ),
 }
 

@@ -63,7 +63,7 @@ def test_gpu_unsupported_by_rtx_is_a_usage_error(models: Path, tmp_path: Path) -
         models, tmp_path / "out", options=options(A100, H100), isolate=False
     )
     assert isinstance(result.error, UsageError)
-    assert "builds nothing for sm_90" in str(result.error) and "sm_120" in str(
+    assert "cannot build for sm_90" in str(result.error) and "sm_120" in str(
         result.error.fix
     )
 

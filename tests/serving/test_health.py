@@ -64,7 +64,7 @@ def test_dead_process_is_reported_with_its_model(tmp_path: Path) -> None:
         unknown = health(repository, server, "--only", "othr")
         assert (
             unknown.exit_code == 2
-            and "fix:   one of other, pair, scorer\n" in unknown.output
+            and "fix:   use one of other, pair, scorer\n" in unknown.output
         )
     stopped = health(repository, server)
     assert stopped.exit_code == 4 and "no Triton server responds" in stopped.output

@@ -199,7 +199,7 @@ def test_scheme_of_an_address_selects_tls() -> None:
     assert parsed("http://localhost:8000/") == ("localhost:8000", False)
     assert parsed("https://host/triton") == ("host/triton", True)
     assert parsed("grpcs://host:8001") == ("host:8001", True)
-    with pytest.raises(UsageError, match="no address of an endpoint"):
+    with pytest.raises(UsageError, match="not an address of an endpoint"):
         parsed("ftp://host:8001")
 
 
@@ -216,7 +216,7 @@ def test_invalid_tls_options_are_usage_errors(
         "--tls-ca",
         tmp_path / "none",
     )
-    assert missing.exit_code == 2 and "is no file" in missing.output
+    assert missing.exit_code == 2 and "is not a file" in missing.output
     (tmp_path / "text").write_text("no certificate")
     for url in (
         ("--url", "https://localhost:1"),

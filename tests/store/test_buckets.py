@@ -127,7 +127,7 @@ def test_concurrent_change_is_not_overwritten(
             other.publish()
         mirror.fs.pipe_file(f"{mirror.folder}/net/config.pbtxt", b"of somebody else")
         with pytest.raises(
-            PublishError, match="somebody else has changed repository/net in"
+            PublishError, match="another process changed repository/net in"
         ):
             mirror.publish()
     assert "net/2/model.plan" not in contents(url)

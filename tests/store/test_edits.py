@@ -59,7 +59,7 @@ def test_publication_that_would_lose_an_edit_is_refused(
     edits.refuse(folder, hashes, edits.REPORT)
     edit(folder, "count: 1", "count: 2")
     with pytest.raises(
-        UsageError, match="would lose what was changed by hand"
+        UsageError, match="would overwrite changes made by hand"
     ) as refused:
         edits.refuse(folder, hashes, edits.REPORT)
     assert "--keep-edits" in str(refused.value.fix)

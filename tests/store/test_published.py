@@ -279,5 +279,5 @@ def test_sidecar_with_path_outside_the_model_is_ignored(
 
 def test_hash_of_a_pipe_raises_os_error(tmp_path: Path, hashes: Hashes) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="no regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         hashes.sha256(tmp_path / "pipe")

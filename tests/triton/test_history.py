@@ -135,7 +135,7 @@ def test_failed_rollback_changes_nothing(repository: Path) -> None:
         history.rollback(folder, 2)
     with pytest.raises(UsageError, match="has no other version 7"):
         history.rollback(folder, 7)
-    with pytest.raises(UsageError, match="is no model"):
+    with pytest.raises(UsageError, match="is not a model"):
         history.rollback(repository / "none", None)
     assert history.history(folder)[1].damaged == "2/lowered.pt"
     (folder / "9").mkdir()
@@ -276,6 +276,6 @@ def test_files_outside_the_model_are_not_copied_or_overwritten(
     record = published.read(folder / published.SIDECAR)
     files = {**record["files"], "../../secret.txt": sha256(secret)}
     published.write(folder, {**record, "files": files})
-    with pytest.raises(UsageError, match="no model that trt-build published"):
+    with pytest.raises(UsageError, match="not a model that trt-build published"):
         history.promote(folder, tmp_path / "live")
     assert secret.read_text() == "a secret" and not (tmp_path / "live").exists()

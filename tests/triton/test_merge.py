@@ -202,8 +202,8 @@ def test_merge_skips_pycache_and_reports_a_full_disk(
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"version": "10.9.0.34"}, "tensorrt_version: 10.13.3.9 and 10.9.0.34"),
-        ({"precision": "fp16"}, "precision: fp32 and fp16"),
+        ({"version": "10.9.0.34"}, "tensorrt_version is 10.13.3.9 and 10.9.0.34"),
+        ({"precision": "fp16"}, "precision is fp32 and fp16"),
         ({"instances": 3}, "instance_group"),
     ],
 )
@@ -311,7 +311,7 @@ def test_plan_without_compute_capability_is_refused(
         json.dumps({**json.loads(path.read_text()), "compute_capabilities": []})
     )
     reseal(a / "scorer")
-    with pytest.raises(PublishError, match="for which GPU"):
+    with pytest.raises(PublishError, match="does not name its GPU"):
         merge([a, built("b", "9.0")], tmp_path / "out")
 
 
@@ -401,7 +401,7 @@ def test_damaged_model_and_invalid_output_are_reported(
     result = CliRunner().invoke(
         main, ["merge", str(repository), "--out", str(tmp_path / "file")]
     )
-    assert result.exit_code == 2 and "is no folder" in result.output
+    assert result.exit_code == 2 and "is not a folder" in result.output
     (repository / "scorer" / "config.pbtxt").unlink()
     with pytest.raises(PublishError, match=r"config\.pbtxt cannot be read") as refused:
         merge([repository], tmp_path / "out")

@@ -142,7 +142,7 @@ def test_invalid_env_file_is_reported_with_its_path(tmp_path: Path) -> None:
     assert (tmp_path / ".env").read_bytes() == b"\xff\xfe"
     (tmp_path / ".env").unlink()
     os.mkfifo(tmp_path / ".env")
-    with pytest.raises(PublishError, match="it is no regular file"):
+    with pytest.raises(PublishError, match="it is not a regular file"):
         write_env(repository)
 
 
@@ -150,6 +150,6 @@ def test_newline_in_plan_version_is_refused(tmp_path: Path) -> None:
     plan = write_plan(
         tmp_path, flavour="tensorrt", tensorrt="10.9\nTRITON_IMAGE=evil/image"
     )
-    with pytest.raises(UsageError, match="no version of TensorRT"):
+    with pytest.raises(UsageError, match="not a version of TensorRT"):
         write_env(plan)
     assert not (tmp_path / ".env").exists()

@@ -19,11 +19,11 @@ from builder.conversion.context import ConversionContext
 from builder.conversion.converters.indexing import from_the_front, slice_to
 from builder.conversion.converters.padding import padded
 from builder.conversion.converters.scattering import (
+    along_axis,
     matches,
     ranked,
+    scattered,
     unranked,
-    upright,
-    written,
 )
 from builder.conversion.dynamic import Size, bounds, expression
 from builder.conversion.evaluators.creation import filled
@@ -286,7 +286,7 @@ def index_reduce(
     """self[index[i]] reduced with source[i] along dim"""
     whole, source = ranked(ctx, x, source)
     axis = ctx.axis(whole, dim)
-    positions = upright(ctx, index, axis, ctx.rank(whole))
+    positions = along_axis(ctx, index, axis, ctx.rank(whole))
     result = accumulated(ctx, whole, axis, positions, source, reduce, include_self)
     return unranked(ctx, x, result)
 
@@ -308,5 +308,5 @@ def put(
     if accumulate:
         result = accumulated(ctx, flat, 0, index, source, "sum")
     else:
-        result = written(ctx, flat, index, source, 0)
+        result = scattered(ctx, flat, index, source, 0)
     return ctx.reshape(result, sizes)

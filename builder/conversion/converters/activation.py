@@ -270,7 +270,7 @@ def _even_axis(ctx: ConversionContext, arguments: SimpleNamespace) -> str | None
 
 @converter("aten::glu(Tensor self, int dim=-1) -> Tensor", when=_even_axis)
 def glu(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
-    """a sigmoid(b), a and b the halves of x along `dim`"""
+    """a * sigmoid(b) for the halves a and b of dim"""
     axis = ctx.axis(x, dim)
     sizes = ctx.sizes(x)
     sizes[axis] = ctx.arithmetic("floordiv", sizes[axis], 2)

@@ -84,7 +84,7 @@ def _adaptive(
         if axis not in ones and _is_even(x, axis, size)
     }
     if even:
-        x = _even(ctx, x, axes, even, kind)
+        x = _equal_windows(ctx, x, axes, even, kind)
     pool_parts = _average_parts if kind == "AVERAGE" else _maximum_parts
     for axis, size in wanted.items():
         if axis not in ones and axis not in even:
@@ -106,7 +106,9 @@ def _is_even(x: ITensor, axis: int, size: Size) -> bool:
     return isinstance(size, int) and length > 0 and length % size == 0
 
 
-def _even(ctx: ConversionContext, x: ITensor, axes: int, even: Any, kind: str) -> Any:
+def _equal_windows(
+    ctx: ConversionContext, x: ITensor, axes: int, even: Any, kind: str
+) -> Any:
     first = ctx.rank(x) - axes
     pooled_axes = range(first, first + axes)
     window = [

@@ -161,7 +161,7 @@ def _rolled(ctx: ConversionContext, x: ITensor, starts: list[Size]) -> ITensor:
 
 @converter("aten::rot90(Tensor self, int k=1, int[] dims=[0, 1]) -> Tensor")
 def rot90(ctx: ConversionContext, x: ITensor, k: int, dims: list[int]) -> ITensor:
-    """A quarter turn from the first of the axes towards the second, k times"""
+    """A quarter turn from the first of the axes toward the second, k times"""
     first, second = (ctx.axis(x, d) for d in dims)
     k %= 4
     if k % 2 == 0:

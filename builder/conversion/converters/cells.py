@@ -48,11 +48,11 @@ def weights_of(
     directions = 2 if bidirectional else 1
     each = len(params) // (layers * directions)
     groups = [list(params[i : i + each]) for i in range(0, len(params), each)]
-    made = [_one(group, biases) for group in groups]
+    made = [_weights_of(group, biases) for group in groups]
     return [made[i : i + directions] for i in range(0, len(made), directions)]
 
 
-def _one(group: list[Tensor], biases: bool) -> Weights:
+def _weights_of(group: list[Tensor], biases: bool) -> Weights:
     projection = None
     if len(group) % 2:
         projection = group[-1]

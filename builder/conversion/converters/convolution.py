@@ -126,7 +126,7 @@ _ZEROS = {1: "[0]", 2: "[0, 0]", 3: "[0, 0, 0]"}
 _HEAD = "(Tensor input, Tensor weight, Tensor? bias=None, "
 
 
-def _plain(axes: int) -> str:
+def _schema(axes: int) -> str:
     """The schema of `conv1d`, `conv2d` or `conv3d`."""
     ones = _SIZES[axes]
     zeros = _ZEROS[axes]
@@ -160,7 +160,7 @@ def _transpose(axes: int) -> str:
 
 
 @converter(
-    *map(_plain, _SIZES),
+    *map(_schema, _SIZES),
     "aten::thnn_conv2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias=None,"
     " SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0]) -> Tensor",
     "aten::slow_conv3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias=None, "

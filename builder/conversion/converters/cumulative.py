@@ -69,7 +69,7 @@ def scanned(
 def moved(
     ctx: ConversionContext, x: ITensor, axis: int, count: int, fill: float
 ) -> ITensor:
-    """x shifted towards the end of an axis, with `fill` at the start."""
+    """x shifted toward the end of an axis, with `fill` at the start."""
     if ctx.loops and not ctx.capabilities.takes("SLICE.FILL.IN_LOOP", x.dtype.name):
         return _picked(ctx, x, axis, count, fill)
     sizes = ctx.sizes(x)

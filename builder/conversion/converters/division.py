@@ -58,7 +58,7 @@ def true_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
 def divide_rounded(
     ctx: ConversionContext, x: Tensor, other: Operand, rounding_mode: str | None
 ) -> ITensor:
-    """self / other, rounded towards zero ("trunc") or down ("floor")"""
+    """self / other, rounded toward zero ("trunc") or down ("floor")"""
     if rounding_mode is None:
         return true_quotient(ctx, x, other)
     return {"trunc": truncated_quotient, "floor": floored_quotient}[rounding_mode](
@@ -67,7 +67,7 @@ def divide_rounded(
 
 
 def truncated_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
-    """The quotient rounded towards zero. DIV of integers already rounds so, as in C."""
+    """The quotient rounded toward zero. DIV of integers already rounds so, as in C."""
     dtype = ctx.promoted(x, other)
     quotient = ctx.elementwise("DIV", *ctx.operands(x, other, dtype=computed_in(dtype)))
     if dtype.is_floating_point:
@@ -97,7 +97,7 @@ def fmod(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     """self - trunc(self / other) other: the sign of self"""
     dtype = ctx.promoted(x, other)
     if not dtype.is_floating_point:
-        return rest(ctx, x, other, truncated_quotient(ctx, x, other))
+        return remainder_of(ctx, x, other, truncated_quotient(ctx, x, other))
     a, b = ctx.operands(x, rounded(other, dtype), dtype=torch.float32)
     # the remainder of the absolute values, with the sign of self
     sizes = [ctx.unary("ABS", t) for t in (a, b)]
@@ -119,7 +119,7 @@ def remainder(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
     dtype = ctx.promoted(x, other)
     if dtype.is_floating_point and not power_of_two(other):
         return ctx.cast(floored(ctx, x, rounded(other, dtype))[1], dtype)
-    return rest(ctx, x, other, floored_quotient(ctx, x, other))
+    return remainder_of(ctx, x, other, floored_quotient(ctx, x, other))
 
 
 def rounded(divisor: Operand, dtype: torch.dtype) -> Operand:
@@ -131,7 +131,7 @@ def rounded(divisor: Operand, dtype: torch.dtype) -> Operand:
     return divisor
 
 
-def rest(
+def remainder_of(
     ctx: ConversionContext, x: Operand, other: Operand, quotient: ITensor
 ) -> ITensor:
     """x - quotient other, in the dtype that x and other promote to"""

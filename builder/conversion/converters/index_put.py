@@ -13,7 +13,7 @@ from builder.conversion.converters.accumulating import accumulated
 from builder.conversion.converters.cumulative import scanned
 from builder.conversion.converters.diagonals import diagonal_span, matrix_last
 from builder.conversion.converters.indexing import expand_masks, linear_index
-from builder.conversion.converters.scattering import in_steps, spliced, upright
+from builder.conversion.converters.scattering import along_axis, in_steps, spliced
 from builder.conversion.converters.select import length_between, sliced_range
 from builder.conversion.converters.shape import broadcast_sizes, permuted
 from builder.conversion.dynamic import Size
@@ -197,7 +197,7 @@ def masked_scatter(
     row = count_before(ctx, mask)
     flat = ctx.reshape(source, [-1])
     last = ctx.arithmetic("sub", ctx.size(flat, 0), 1)
-    # behind the last true place
+    # behind the last true position
     row = ctx.elementwise("MIN", *ctx.operands(row, last, dtype=torch.int64))
     values = ctx.reshape(gathered(ctx, flat, row, 0), sizes)
     return ctx.set_sizes(choose(ctx, mask, values, whole, ctx.dtype(x)), sizes)
@@ -237,7 +237,7 @@ def _one_position_written(
     """
     numbers = iota(ctx, ctx.size(x, axis))
     here = comparison(ctx, "EQUAL", False, numbers, position)
-    column = upright(ctx, here, axis, ctx.rank(x))
+    column = along_axis(ctx, here, axis, ctx.rank(x))
     chosen = choose(ctx, column, src, x, ctx.dtype(x))
     return ctx.copy_sizes(x, chosen)
 

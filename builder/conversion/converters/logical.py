@@ -158,10 +158,10 @@ def own_bits(dtype: torch.dtype) -> int:
     return min(torch.iinfo(dtype).bits, torch.iinfo(dtypes.carrier(dtype)).bits)
 
 
-def left(
+def shift_left(
     ctx: ConversionContext, x: ITensor, positions: ITensor, dtype: torch.dtype
 ) -> ITensor:
-    """x 2^places with wrap-around; 0 for a negative shift, or a shift by at least the number of
+    """x 2^positions with wrap-around; 0 for a negative shift, or a shift by at least the number of
     bits
     """
     bits = own_bits(dtype)
@@ -175,11 +175,11 @@ def left(
     return choose(ctx, outside, 0, ctx.wrapped(product, dtype), dtype)
 
 
-def right(
+def shift_right(
     ctx: ConversionContext, x: ITensor, positions: ITensor, dtype: torch.dtype
 ) -> ITensor:
-    """floor(x / 2^places); only the sign remains for a negative shift, or a shift by at least the
-    number of bits
+    """floor(x / 2^positions); only the sign remains for a negative shift, or a shift by at least
+    the number of bits
     """
     bits = own_bits(dtype)
     carrier = dtypes.carrier(dtype)
@@ -206,6 +206,6 @@ def within(ctx: ConversionContext, positions: ITensor, most: int) -> ITensor:
     return ctx.copy_sizes(positions, limited)
 
 
-SHIFTS = {"left": left, "right": right}
+SHIFTS = {"left": shift_left, "right": shift_right}
 for _direction, _short in (("left", "lshift"), ("right", "rshift")):
     _register_shift(_direction, _short)

@@ -74,7 +74,7 @@ def best(
         back = [order.index(a) for a in range(ctx.rank(x))]
         found = best(ctx, ctx.permute(x, order), k, ctx.rank(x) - 1, largest)
         return ctx.permute(found[0], back), ctx.permute(found[1], back)
-    if k == 0:  # "k > 0", some versions say
+    if k == 0:  # some versions require k > 0
         none = sliced(ctx, x, axis, 0, 0)
         return none, ctx.cast(none, torch.int64)
     if dtype == torch.bool:
@@ -164,7 +164,7 @@ def _layer(
     note=TIES,
 )
 def topk(ctx: ConversionContext, x: ITensor, k: Size, dim: int, largest: bool) -> Any:
-    """The k largest or smallest along an axis, sorted, and their places"""
+    """The k largest or smallest along an axis, sorted, and their indices"""
     if ctx.rank(x) == 0:
         return x, torch.tensor(0)
     return best(ctx, x, k, ctx.axis(x, dim), largest)
@@ -173,7 +173,7 @@ def topk(ctx: ConversionContext, x: ITensor, k: Size, dim: int, largest: bool) -
 def ordered(
     ctx: ConversionContext, x: ITensor, dim: int, descending: bool
 ) -> tuple[Any, ...]:
-    """All values along an axis in order, and their places."""
+    """All values along an axis in order, and their indices."""
     if ctx.rank(x) == 0:
         return x, ctx.tensor(torch.tensor(0))
     return best(ctx, x, ctx.size(x, dim), ctx.axis(x, dim), descending)
@@ -191,7 +191,7 @@ _whole_axis = within_limit(_length)
     note=TIES,
 )
 def sort(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> Any:
-    """The values in order, and their places"""
+    """The values in order, and their indices"""
     return ordered(ctx, x, dim, descending)
 
 
@@ -202,7 +202,7 @@ def sort(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> Any:
     note=TIES,
 )
 def argsort(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> Any:
-    """The places of the values in order"""
+    """The indices of the values in order"""
     return ordered(ctx, x, dim, descending)[1]
 
 
@@ -226,10 +226,10 @@ def extreme(
         found = best(ctx, ctx.reshape(x, [-1]), 1, 0, largest)
         return tuple(ctx.reshape(t, [1] * rank if keepdim else []) for t in found)
     axis = ctx.axis(x, dim)
-    values, places = best(ctx, x, 1, axis, largest)
+    values, indices = best(ctx, x, 1, axis, largest)
     if keepdim:
-        return values, places
-    return ctx.squeeze(values, [axis]), ctx.squeeze(places, [axis])
+        return values, indices
+    return ctx.squeeze(values, [axis]), ctx.squeeze(indices, [axis])
 
 
 def _register_extreme(name: str, largest: bool) -> None:
@@ -271,7 +271,7 @@ for _name, _largest in (("max", True), ("min", False)):
 def kthvalue(
     ctx: ConversionContext, x: ITensor, k: int, dim: int, keepdim: bool
 ) -> Any:
-    """The k-th smallest along an axis, and its place"""
+    """The k-th smallest along an axis, and its index"""
     return kth(ctx, x, k, dim, keepdim)
 
 

@@ -50,7 +50,12 @@ def per_tensor(
     """(clamp(round(x / scale) + zero_point, quant_min, quant_max) - zero_point) * scale"""
     if is_unknown(scale) or is_unknown(zero_point):
         return _rounded_by_tensors(
-            ctx, x, _one(ctx, scale), _one(ctx, zero_point), quant_min, quant_max
+            ctx,
+            x,
+            _as_scalar(ctx, scale),
+            _as_scalar(ctx, zero_point),
+            quant_min,
+            quant_max,
         )
     scale = torch.as_tensor(scale, dtype=torch.float32).reshape(-1)[0]
     zero_point = torch.as_tensor(zero_point).reshape(-1)[0].float()
@@ -80,7 +85,7 @@ def per_channel(
     quant_min: int,
     quant_max: int,
 ) -> Any:
-    """The same with one scale and zero point for each index of an axis"""
+    """fake_quantize_per_tensor_affine with one scale and zero point for each index of an axis"""
     axis = ctx.axis(x, axis)
     view = _view(ctx, x, axis)
     if is_unknown(scale) or is_unknown(zero_point):
@@ -150,7 +155,7 @@ def _operator(node: Node) -> str:
     return str(node.kind()).rpartition("::")[2]
 
 
-def _one(ctx: ConversionContext, value: Operand) -> ITensor:
+def _as_scalar(ctx: ConversionContext, value: Operand) -> ITensor:
     """A scale or zero point as a tensor of rank 0."""
     tensor = ctx.tensor(value)
     if ctx.rank(tensor):

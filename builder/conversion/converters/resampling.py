@@ -126,7 +126,7 @@ def scaled_length(ctx: ConversionContext, length: Size, scale: float) -> Size:
     table = doubles.of_length(ctx, length)
     if table is None:
         raise dynamic_value("the length of a resampled axis", length)
-    return doubles.whole(ctx, replace(table, values=table.values * scale))
+    return doubles.truncated(ctx, replace(table, values=table.values * scale))
 
 
 def longest(ctx: ConversionContext, length: DynamicScalar) -> int:

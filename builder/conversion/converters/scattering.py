@@ -17,7 +17,7 @@ from builder.conversion.values import Operand, Scalar, Tensor
 from builder.engine import ITensor, trt
 
 
-def written(
+def scattered(
     ctx: ConversionContext, x: ITensor, index: Tensor, updates: ITensor, axis: int
 ) -> ITensor:
     """x with updates[i] written to index[i] along an axis: one IScatterLayer."""
@@ -52,7 +52,7 @@ def scatter(
 ) -> ITensor:
     """self[index[i][j]][j] = src[i][j] for dim 0"""
     whole, index, src = ranked(ctx, x, index, src)
-    result = written(
+    result = scattered(
         ctx, whole, index, slice_to(ctx, src, ctx.sizes(index)), ctx.axis(whole, dim)
     )
     return unranked(ctx, x, result)
@@ -86,7 +86,7 @@ def matches(
     return ctx.set_sizes(mask, sizes)
 
 
-def upright(ctx: ConversionContext, index: Tensor, axis: int, rank: int) -> Any:
+def along_axis(ctx: ConversionContext, index: Tensor, axis: int, rank: int) -> Any:
     """A vector of positions as a tensor of `rank` axes, all of size 1 except one."""
     shape: list[Size] = [1] * rank
     shape[axis] = ctx.size(index, 0) if ctx.rank(index) else 1
@@ -106,9 +106,9 @@ def index_copy(
     whole, source = ranked(ctx, x, source)
     axis = ctx.axis(whole, dim)
     positions = ctx.expand(
-        as_index(ctx, upright(ctx, index, axis, ctx.rank(whole))), ctx.sizes(source)
+        as_index(ctx, along_axis(ctx, index, axis, ctx.rank(whole))), ctx.sizes(source)
     )
-    result = written(ctx, whole, positions, source, axis)
+    result = scattered(ctx, whole, positions, source, axis)
     return unranked(ctx, x, result)
 
 
@@ -168,6 +168,6 @@ def in_steps(
         positions: Any = torch.arange(count) * step + start  # type: ignore[arg-type,operator]
     else:
         positions = counted(ctx, start, step, count, torch.int64)
-    column = as_index(ctx, upright(ctx, positions, axis, ctx.rank(x)))
+    column = as_index(ctx, along_axis(ctx, positions, axis, ctx.rank(x)))
     index = ctx.expand(column, ctx.sizes(src))
-    return written(ctx, x, index, src, axis)
+    return scattered(ctx, x, index, src, axis)

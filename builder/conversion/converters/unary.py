@@ -104,7 +104,7 @@ def positive(ctx: ConversionContext, x: ITensor) -> Any:
 
 @converter("aten::trunc(Tensor self) -> Tensor", "aten::fix(Tensor self) -> Tensor")
 def trunc(ctx: ConversionContext, x: ITensor) -> ITensor:
-    """The integer part, towards zero."""
+    """The integer part, toward zero."""
     if ctx.dtype(x).is_floating_point:
         return truncated(ctx, x)
     return x

@@ -131,15 +131,15 @@ def col2im(
     ]
     images = ctx.reshape(x, [*(lead or [1]), columns, *counts])
     whole = _placed(ctx, images, kernel_size, dilation, stride)
-    beside = _around(ctx, output_size[1], ctx.size(whole, 3), padding[1])
-    above = _around(ctx, output_size[0], ctx.size(whole, 2), padding[0])
+    beside = _crop_or_pad(ctx, output_size[1], ctx.size(whole, 3), padding[1])
+    above = _crop_or_pad(ctx, output_size[0], ctx.size(whole, 2), padding[0])
     result = padded(ctx, whole, [*beside, *above], "constant")
     if lead:
         return result
     return ctx.squeeze(result, [0])
 
 
-def _around(
+def _crop_or_pad(
     ctx: ConversionContext, wanted: Size, whole: Size, padding: int
 ) -> tuple[Size, Size]:
     """Crop the padding at the start; at the end, crop or pad to the requested size."""

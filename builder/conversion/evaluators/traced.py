@@ -77,7 +77,7 @@ def _negative(ctx: ConversionContext, a: DynamicScalar) -> Any:
 
 
 def _divided(ctx: ConversionContext, a: DynamicScalar, b: int, mode: str | None) -> Any:
-    """a / b, optionally rounded down or towards zero"""
+    """a / b, optionally rounded down or toward zero"""
     if mode == "trunc":
         return scalars.truncated(ctx, a, b)
     return scalars.binary(ctx, "floordiv" if mode == "floor" else "truediv", a, b)

@@ -58,6 +58,6 @@ BRANCH_OF_SIZES = (
     "a branch chooses a number that is made of sizes, by {}, and TensorRT 8.6"
     " cannot build it"
 )
-NEWER_OR_FIXED = "TensorRT 10 or newer, or give the loop a fixed number of trips"
+NEWER_OR_FIXED = "TensorRT 10 or newer, or give the loop a fixed trip count"
 """The fix if the body of a loop is refused."""
 NEWER_OR_BOTH = "TensorRT 10 or newer, or compute both numbers and choose one of them"

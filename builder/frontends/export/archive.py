@@ -108,7 +108,9 @@ def _inspect(path: Path, archive: zipfile.ZipFile, custom: bool) -> ProgramFacts
     if found:
         listed = "\n".join(f"  {problem}" for problem in found[:8])
         raise _refuse(
-            path, f"names what no exported program needs:\n{listed}", _remedy(found)
+            path,
+            f"names objects that no exported program needs:\n{listed}",
+            _remedy(found),
         )
     return facts
 
@@ -154,7 +156,7 @@ def _root(path: Path, names: list[str]) -> str:
                 _SAVE_AGAIN,
             )
     if len({name.casefold() for name in names}) != len(names):
-        raise _refuse(path, "has two members of one name", _SAVE_AGAIN)
+        raise _refuse(path, "has two members with the same name", _SAVE_AGAIN)
     return root
 
 
@@ -192,7 +194,7 @@ def _check_members(path: Path, archive: zipfile.ZipFile, root: str) -> None:
             if not member.startswith(("weight_", "tensor_")):
                 raise _refuse(
                     path,
-                    f"holds an object that is no tensor ({member})",
+                    f"holds an object that is not a tensor ({member})",
                     "keep custom objects out of the model",
                 )
             if entry.get("use_pickle"):
@@ -258,7 +260,7 @@ def _json(path: Path, archive: zipfile.ZipFile, member: str) -> dict[str, Any]:
     except RecursionError as error:
         raise ValueError(f"{member} is nested too deeply") from error
     if not isinstance(data, dict):
-        raise ValueError(f"{member} is no object")
+        raise ValueError(f"{member} is not an object")
     return data
 
 

@@ -332,7 +332,7 @@ def _bounds(span: Any) -> tuple[int, int | None]:
 
 
 def _finite(bound: Any) -> int | None:
-    # infinities of sympy and of torch are no Integer
+    # infinities of sympy and of torch are not Integer
     number = None
     if isinstance(bound, int) or bound.is_Integer:
         number = int(bound)

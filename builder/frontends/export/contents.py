@@ -110,7 +110,7 @@ def _problems(item: Any, key: str, custom: bool) -> Iterator[str]:
         for name, value in item.items():
             if key == "range_constraints":
                 yield from _expression(name)
-            elif not _plain(name, _NAME) and key != "metadata":
+            elif not _matches(name, _NAME) and key != "metadata":
                 yield f"the name {_shown(name)} {BAD_NAME}"
             yield from _problems(value, name, custom)
     elif isinstance(item, list):
@@ -132,7 +132,7 @@ def _text(text: str, key: str, custom: bool) -> Iterator[str]:
             yield f"the function {_shown(text)}: {why}"
     elif key in ("in_spec", "out_spec"):
         yield from _structure(text)
-    elif not _plain(text, _IDENTIFIER if key in _IDENTIFIERS else _NAME):
+    elif not _matches(text, _IDENTIFIER if key in _IDENTIFIERS else _NAME):
         yield f"the name {_shown(text)} {BAD_NAME}"
 
 
@@ -148,7 +148,7 @@ _METADATA = frozenset(
 )
 
 
-def _plain(text: str, pattern: re.Pattern[str]) -> bool:
+def _matches(text: str, pattern: re.Pattern[str]) -> bool:
     return pattern.fullmatch(text) is not None
 
 
@@ -165,13 +165,13 @@ def _expression(text: str) -> Iterator[str]:
 
 def _in_expression(node: ast.AST) -> bool:
     if isinstance(node, ast.Name):
-        return node.id in FUNCTIONS | _CONSTANTS or _plain(node.id, _SYMBOL)
+        return node.id in FUNCTIONS | _CONSTANTS or _matches(node.id, _SYMBOL)
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS
     if isinstance(node, ast.Constant):
         return (
             not isinstance(node.value, str)
-            or _plain(node.value, _SYMBOL)
+            or _matches(node.value, _SYMBOL)
             or _is_number(node)
         )
     return isinstance(node, _NODES)
@@ -195,7 +195,7 @@ def _in_guard(node: ast.AST) -> bool:
     if isinstance(node, ast.Attribute):
         return node.attr in _GUARD_METHODS | _GUARD_FUNCTIONS
     if isinstance(node, ast.Constant):
-        return not isinstance(node.value, str) or _plain(node.value, _NAME)
+        return not isinstance(node.value, str) or _matches(node.value, _NAME)
     return isinstance(node, _GUARD_NODES)
 
 
@@ -223,12 +223,12 @@ def _refused(target: str, custom: bool) -> str | None:
         case ["torch", "ops", namespace, name, _]:
             return reason(namespace, name, custom)
         case ["_operator", name]:
-            return None if name in _OPERATORS else "it is no function of numbers"
+            return None if name in _OPERATORS else "it is not a function of numbers"
         case ["math", name]:
-            return None if name in _MATH else "it is no function of numbers"
+            return None if name in _MATH else "it is not a function of numbers"
         case ["torch", name]:
-            return None if name in _TORCH else "it is no function of numbers"
-    return "it is no operator"
+            return None if name in _TORCH else "it is not a function of numbers"
+    return "it is not an operator"
 
 
 def _structure(text: str) -> Iterator[str]:
@@ -242,10 +242,10 @@ def _structure(text: str) -> Iterator[str]:
 
 def _structure_node(tree: Any) -> Iterator[str]:
     context = tree["context"]
-    if tree["type"] is not None and not _plain(tree["type"], _NAME):
+    if tree["type"] is not None and not _matches(tree["type"], _NAME):
         yield f"the type {_shown(tree['type'])} {BAD_NAME}"
     for name in _strings(json.loads(context) if isinstance(context, str) else context):
-        if not _plain(name, _NAME):
+        if not _matches(name, _NAME):
             yield f"the name {_shown(name)} {BAD_NAME}"
     if tree["type"] == "collections.defaultdict":
         factory = json.loads(context)

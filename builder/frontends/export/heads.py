@@ -127,7 +127,7 @@ class Heads:
     def _widen(self, attention: Node) -> None:
         """Leave out the expansion of a mask, which attention does itself."""
         mask: Any = _read(attention, 3) or attention.kwargs.get("attn_mask")
-        nodes = list(_behind(mask, _RESHAPES))
+        nodes = list(_chain(mask, _RESHAPES))
         wide = _read(nodes[-1]) if nodes else mask
         if not _is(wide, (aten.expand.default,)) or any(
             len(one.users) > 1 for one in nodes
@@ -217,7 +217,7 @@ def _swaps(node: Any) -> bool:
     return tuple(node.args[1:]) in ((0, 1), (1, 0))
 
 
-def _behind(node: Any, targets: Collection[Any]) -> Iterator[Node]:
+def _chain(node: Any, targets: Collection[Any]) -> Iterator[Node]:
     """The node and those before it that are calls of these operators."""
     while _is(node, targets):
         yield node

@@ -55,7 +55,7 @@ class ExportedModule:
         self._module: Any = None
         self._leaves: list[Any] = []
         self.fixed: dict[str, str] = {}
-        """Arguments that the program fixes, with the reason why they are no inputs."""
+        """Arguments that the program fixes, with the reason why they are not inputs."""
         self._write()
 
     def __call__(self, *tensors: torch.Tensor) -> tuple[Any, ...]:
@@ -100,7 +100,7 @@ class ExportedModule:
             elif leaf != kind.value:
                 raise UsageError(
                     f"the program was exported with {kind.value!r}, this call has {leaf!r}",
-                    fix="export it again with that value, or with a tensor in its place",
+                    fix="export it again with that value, or with a tensor instead",
                 )
         return found
 

@@ -88,7 +88,8 @@ def _dequantized(walker: Walker, source: Any, grid: Grid, result: torch.dtype) -
     if isinstance(source, Quantized):
         if not source.grid.same(grid):
             raise walker.error(
-                "a tensor is dequantized with other scales than it has", fix=_PAIRS
+                "a tensor is dequantized with other scales than those that quantized it",
+                fix=_PAIRS,
             )
         rounded = _rounded(walker, source.value, grid)
         if result == source.dtype:

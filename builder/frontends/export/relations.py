@@ -53,7 +53,7 @@ class Relations:
         return {size: axis for axis, size in self.expressions.items() if size.is_Symbol}
 
     def texts(self) -> list[str]:
-        """Return `rows = 2*batch` for each derived axis. A size that is no axis has torch's
+        """Return `rows = 2*batch` for each derived axis. A size that is not an axis has torch's
         name.
         """
         found = []
@@ -115,7 +115,7 @@ class Relations:
         They are evaluated with number arguments that satisfy most of the conditions on them alone.
         """
         if (
-            self._found(sizes, {axis: (size, size) for axis, size in sizes.items()})
+            self._nearest(sizes, {axis: (size, size) for axis, size in sizes.items()})
             is not None
         ):
             return []
@@ -139,7 +139,7 @@ class Relations:
         """Return the nearest sizes that the program allows, each within its span; the given ones if
         none are found.
         """
-        values = self._found(sizes, spans)
+        values = self._nearest(sizes, spans)
         if values is None:
             return dict(sizes)
         found = {
@@ -150,7 +150,7 @@ class Relations:
         derived = {axis: int(size.subs(values)) for axis, size in self.derived.items()}
         return {**sizes, **found, **derived}
 
-    def _found(self, sizes: Sizes, spans: Spans) -> dict[Any, int] | None:
+    def _nearest(self, sizes: Sizes, spans: Spans) -> dict[Any, int] | None:
         """The values of the symbols for the nearest sizes that the program allows."""
         if not self.derived and not self.conditions:
             return {}

@@ -35,7 +35,7 @@ def input_paths(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:
     names = list(signature(program).forward_arg_names or ())
     if len(set(names)) < len(names):
         raise LoweringError(
-            f"two arguments of the program have one name ({', '.join(names)})"
+            f"two arguments of the program have the same name ({', '.join(names)})"
         )
     leaves = [object() for _ in range(spec.num_leaves)]
     args, kwargs = pytree.tree_unflatten(leaves, spec)
@@ -84,7 +84,7 @@ def _part(key: Any) -> str | int:
             return key.key
         return str(key.key)
     raise LoweringError(
-        f"the structure of forward's arguments has a key {key}, which has no name"
+        f"the structure of forward's arguments has a key {key}, of an unknown kind"
     )
 
 

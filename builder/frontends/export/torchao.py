@@ -107,7 +107,8 @@ def call(walker: Walker, node: Any, name: str, given: Mapping[str, Any]) -> Any:
     ):
         if _source(node.args[2]) is not rounded.scale:
             raise walker.error(
-                "a tensor is dequantized with other scales than it has", fix=_PT2E
+                "a tensor is dequantized with other scales than those that quantized it",
+                fix=_PT2E,
             )
         return rounded.value
     if (weight := _restored(walker, node)) is not None:

@@ -187,7 +187,7 @@ class Walker:
                 found = returned
                 if not isinstance(returned, list | tuple):
                     found = [returned]
-                return [self._known(item, known) for item in found]
+                return [self._resolved(item, known) for item in found]
             if node.op == "placeholder":
                 known[node] = next(values)
             elif node.op == "get_attr":
@@ -216,7 +216,7 @@ class Walker:
         """Write a node's result in another form."""
         value = known[form.base]
         for kind, args in form.steps:
-            given = [self._known(arg, known) for arg in args]
+            given = [self._resolved(arg, known) for arg in args]
             lists = [
                 self._list(arg, numbers.INT) if type(arg) is list else arg
                 for arg in given
@@ -342,18 +342,18 @@ class Walker:
             where = location(self._node)
         return LoweringError(message, where=where, fix=fix)
 
-    def _known(self, item: Any, known: dict[Any, Known]) -> Known:
+    def _resolved(self, item: Any, known: dict[Any, Known]) -> Known:
         """Return an argument of a node, with the nodes in it replaced by their results."""
         if isinstance(item, torch.fx.Node):
             return known[item]
         if isinstance(item, _SEQUENCES):
-            return [self._known(part, known) for part in item]
+            return [self._resolved(part, known) for part in item]
         return item
 
     def _call(self, node: torch.fx.Node, known: dict[Any, Known]) -> Known:
         target = self.functional.get(node, node.target)
-        args = [self._known(arg, known) for arg in node.args]
-        named = {name: self._known(arg, known) for name, arg in node.kwargs.items()}
+        args = [self._resolved(arg, known) for arg in node.args]
+        named = {name: self._resolved(arg, known) for name, arg in node.kwargs.items()}
         if isinstance(target, torch._ops.OpOverload):
             return self._overload(node, target, args, named)
         if isinstance(target, torch._ops.HigherOrderOperator):

@@ -34,7 +34,9 @@ def _resolved(entry: Decomposition, arguments: list[Value]) -> Any:
     moved.
     """
     numbers = tuple(_number(arguments[index]) for index in entry.numbers)
-    known = [(value.toIValue(),) if _plain(value) else () for value in arguments]
+    known = [
+        (value.toIValue(),) if _is_simple_constant(value) else () for value in arguments
+    ]
     key = (entry.schema, numbers, repr(known))
     if key not in _RESOLVED:
         graph: Any = entry.graph(numbers).copy()
@@ -49,7 +51,7 @@ def _resolved(entry: Decomposition, arguments: list[Value]) -> Any:
     return _RESOLVED[key]
 
 
-def _plain(value: Value) -> bool:
+def _is_simple_constant(value: Value) -> bool:
     """Whether a value is a constant that its text describes completely. A number that a trace
     wrapped in a tensor is not.
     """

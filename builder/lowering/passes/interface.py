@@ -121,7 +121,7 @@ def _problem(name: str, value: object, types: Mapping[str, Any]) -> str | None:
     if value is None and kind is not types[name]:
         return None
     if not any(_accepts(one, value) for one in _alternatives(kind)):
-        return f"constant {name}: {value!r} is no value of type {types[name].annotation_str}"
+        return f"constant {name}: {value!r} is not a value of type {types[name].annotation_str}"
     return None
 
 

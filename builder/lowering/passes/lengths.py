@@ -52,10 +52,10 @@ class Lengths:
     def shape(self, value: Value) -> Shape | None:
         """The shape of a value; None if its rank is not known."""
         if value.unique() not in self._shapes:
-            self._shapes[value.unique()] = self._own(value)
+            self._shapes[value.unique()] = self._new_shape(value)
         return self._shapes[value.unique()]
 
-    def _own(self, value: Value) -> Shape | None:
+    def _new_shape(self, value: Value) -> Shape | None:
         """A new symbolic size or the known number for each axis."""
         rank = self._facts.rank(value)
         known = (

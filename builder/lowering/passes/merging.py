@@ -82,7 +82,7 @@ class _Tensors:
         """A key that is equal exactly for equal tensors. A value that is not a plain tensor has a
         unique key.
         """
-        if not isinstance(value, torch.Tensor) or not _plain(value):
+        if not isinstance(value, torch.Tensor) or not _is_comparable(value):
             return node
         bucket = (value.dtype, value.shape, _ends(value))
         known = self._buckets.setdefault(bucket, [])
@@ -93,7 +93,7 @@ class _Tensors:
         return (*bucket, len(known) - 1)
 
 
-def _plain(tensor: torch.Tensor) -> bool:
+def _is_comparable(tensor: torch.Tensor) -> bool:
     in_memory = (
         tensor.layout is torch.strided
         and tensor.device == ir.CPU

@@ -27,9 +27,9 @@ from builder.lowering.passes import Context, filled, lowering_pass
 class Leaf:
     """One tensor of the result. `flag` is a bool tensor without axes; None if the value is always a
     tensor. `where` is the source line that decides, and `at` are its indices in the structure. A
-    leaf that is `too_long` is no tensor of the result: its flag is true where the list of that name
-    is longer than declared. Leaves of one `group` are at the same location in each element of such
-    a list.
+    leaf that is `too_long` is not a tensor of the result: its flag is true where the list of that
+    name is longer than declared. Leaves of one `group` are at the same location in each element of
+    such a list.
     """
 
     value: Any

@@ -43,7 +43,7 @@ def split_projections(graph: Graph, context: Context) -> None:
             found += _paths(node, facts)
     for path in found:
         for part in path.parts:
-            part.value.replaceAllUsesWith(_made(graph, path, part))
+            part.value.replaceAllUsesWith(_separate_layer(graph, path, part))
 
 
 @dataclass(frozen=True, eq=False)
@@ -365,7 +365,7 @@ def _is_multiplied(value: Value, steps: int = _FAR) -> bool:
     return any(_is_multiplied(v, steps - 1) for user in passed for v in user.outputs())
 
 
-def _made(graph: Graph, path: Path, part: Part) -> Value:
+def _separate_layer(graph: Graph, path: Path, part: Part) -> Value:
     """Compute the part by a separate layer, with its shape, axis order and inserted axes of length
     1.
     """

@@ -144,11 +144,11 @@ def remove_full_slices(graph: Graph, context: Context) -> None:
         whole = (
             node.inputsSize() == 5 and node.inputsAt(0).type().kind() == "TensorType"
         )
-        if whole and _whole(*(value for value in ir.inputs(node)[2:])):
+        if whole and _is_full_slice(*(value for value in ir.inputs(node)[2:])):
             ir.bypass(node)
 
 
-def _whole(start: Value, end: Value, step: Value) -> bool:
+def _is_full_slice(start: Value, end: Value, step: Value) -> bool:
     from_first = ir.is_none(start) or ir.constant(start) == 0
     to_last = ir.is_none(end) or ir.constant(end) == _INT_MAX
     return bool(from_first and to_last and ir.constant(step) == 1)

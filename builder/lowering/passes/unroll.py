@@ -32,12 +32,6 @@ def unroll_loops(graph: Graph, context: Context) -> None:
         eliminate_dead_code(graph)
 
 
-def _known(node: Node, context: Context) -> bool:
-    return trip_count(node, context.unroll_limit) is not None and not ir.in_fallback(
-        node
-    )
-
-
 def trip_count(node: Node, limit: int) -> int | None:
     """The trip count of a loop if it is known and within the limit, and the loop cannot end
     earlier.

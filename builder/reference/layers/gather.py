@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from builder.engine import ILayer
-from builder.reference.axes import upright
+from builder.reference.axes import along_axis
 from builder.reference.registry import evaluates
 
 
@@ -97,7 +97,7 @@ def _gather_nd(
     """
     rank = indices.dim() - 1
     positions = [
-        upright(torch.arange(data.shape[axis]), axis, rank) for axis in range(batch)
+        along_axis(torch.arange(data.shape[axis]), axis, rank) for axis in range(batch)
     ]
     outside: Tensor | None = None
     for i in range(indices.shape[-1]):

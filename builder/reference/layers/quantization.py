@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from builder.engine import ILayer, tensorrt8
-from builder.reference.axes import upright
+from builder.reference.axes import along_axis
 from builder.reference.dtypes import output_dtype
 from builder.reference.registry import evaluates
 
@@ -49,7 +49,7 @@ def _spread(coefficients: Tensor, x: Tensor, axis: int) -> Tensor:
     if wide.numel() == 1:
         return wide.reshape(())
     if (wide.dim() == 1 and x.dim() > 1) or wide.dim() < x.dim():
-        return upright(wide, axis % x.dim(), x.dim())
+        return along_axis(wide, axis % x.dim(), x.dim())
     for i, (blocks, length) in enumerate(zip(wide.shape, x.shape, strict=True)):
         wide = (
             wide

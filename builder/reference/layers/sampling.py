@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from builder.engine import ILayer
-from builder.reference.axes import upright
+from builder.reference.axes import along_axis
 from builder.reference.dtypes import in_float32
 from builder.reference.registry import evaluates
 
@@ -107,7 +107,7 @@ def _cubic(x: Tensor, a: float) -> Tensor:
 
 def _weighted(x: Tensor, axis: int, index: Tensor, weights: Tensor) -> Tensor:
     parts = [
-        x.index_select(axis, i) * upright(weight, axis, x.dim())
+        x.index_select(axis, i) * along_axis(weight, axis, x.dim())
         for i, weight in zip(index, weights, strict=True)
     ]
     return torch.stack(parts).sum(0)

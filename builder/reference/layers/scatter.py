@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from builder.engine import ILayer
-from builder.reference.axes import upright
+from builder.reference.axes import along_axis
 from builder.reference.layers.gather import clamp_indices
 from builder.reference.registry import evaluates
 
@@ -50,5 +50,5 @@ def one_hot(layer: ILayer, indices: Tensor, values: Tensor, depth: Tensor) -> Te
     """
     rank = indices.dim() + 1
     axis = layer.axis % rank
-    classes = upright(torch.arange(int(depth)), axis, rank)
+    classes = along_axis(torch.arange(int(depth)), axis, rank)
     return torch.where(indices.unsqueeze(axis) == classes, values[1], values[0])

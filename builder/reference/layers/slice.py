@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from builder.engine import ILayer
-from builder.reference.axes import upright
+from builder.reference.axes import along_axis
 from builder.reference.registry import evaluates
 
 
@@ -109,7 +109,7 @@ def _mark(empty: Tensor | None, outside: Tensor, axis: int, rank: int) -> Tensor
     """A mask of the coordinates that are out of bounds on any axis so far, broadcastable to the
     output.
     """
-    here = upright(outside, axis, rank)
+    here = along_axis(outside, axis, rank)
     if empty is None:
         return here
     return empty | here

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from builder.engine import ILayer
-from builder.reference.axes import upright
+from builder.reference.axes import along_axis
 from builder.reference.dtypes import output_dtype, torch_dtype, weights_tensor
 from builder.reference.registry import evaluates
 
@@ -60,7 +60,7 @@ def fill(
     value = first.reshape(()).expand(lengths)
     for axis, (length, delta) in enumerate(zip(lengths, deltas, strict=True)):
         steps = torch.arange(length, dtype=dtype) * delta
-        value = value + upright(steps, axis, len(lengths))
+        value = value + along_axis(steps, axis, len(lengths))
     return value.contiguous()
 
 

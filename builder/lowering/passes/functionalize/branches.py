@@ -54,7 +54,7 @@ def branch(walk: Walk, node: Node) -> None:
     # read all values before the first is joined
     left = [
         [
-            _left(memory, block, final, alias)
+            _state_after(memory, block, final, alias)
             for block, final in zip(node.blocks(), finals, strict=True)
         ]
         for alias in changed
@@ -72,7 +72,7 @@ def _end(memory: Memory, value: Value) -> End | None:
     return None
 
 
-def _left(
+def _state_after(
     memory: Memory, block: Block, finals: dict[Alias, Final], alias: Alias
 ) -> Final:
     """The state of an alias after a branch. A container that the branch does not change may hold a

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from builder.lowering.passes.functionalize.walk import Walk
 
 _FIX_OF_DICTIONARY = (
-    "to let TensorRT run it, use keys that are constants in the source, or keep the values in a"
-    " tensor whose index is the key (index_add, scatter)"
+    "to let TensorRT run it, use keys that are constants in the source, or a tensor whose index is"
+    " the key (index_add, scatter)"
 )
 
 

@@ -65,7 +65,7 @@ def origins(
         if value.unique() not in inside:
             outer[value.unique()] = value
             continue
-        before = _behind(value)
+        before = _sources(value)
         left.extend(before)
         if value.node().kind() not in _PASSED_ON and not all(map(_is_tensor, before)):
             left.extend(stored)
@@ -148,12 +148,12 @@ def _is_tensor(value: Value) -> bool:
     return bool(value.type().kind() == "TensorType")
 
 
-def _behind(value: Value) -> list[Value]:
+def _sources(value: Value) -> list[Value]:
     """The values that a value inside a loop may share memory with, one step back."""
     node = value.node()
     at = value.offset()
     if node.kind() == "prim::Param":
-        return _behind_param(node.owningBlock(), at)
+        return _sources_of_param(node.owningBlock(), at)
     if node.kind() in ("prim::If", "prim::Loop"):
         skip = node.kind() == "prim::Loop"
         ends = [list(block.outputs())[at + skip] for block in node.blocks()]
@@ -163,7 +163,7 @@ def _behind(value: Value) -> list[Value]:
     return sources(node, ir.inputs(node))
 
 
-def _behind_param(block: Block, at: int) -> list[Value]:
+def _sources_of_param(block: Block, at: int) -> list[Value]:
     """The origins of a loop's parameter: its initial value and its value after the previous
     iteration. The first parameter is the counter.
     """

@@ -44,18 +44,18 @@ def holds(value: Value) -> bool:
     return value.type().kind() in HOLDERS
 
 
-def written(node: Node) -> list[int]:
+def written_inputs(node: Node) -> list[int]:
     """The indices of the inputs that a node writes in place."""
-    return _written(node.schema())
+    return _written_arguments(node.schema())
 
 
 def writes(node: Node) -> bool:
     """Whether a node writes one of its inputs in place."""
-    return bool(written(node))
+    return bool(written_inputs(node))
 
 
 @lru_cache(maxsize=4096)
-def _written(schema_text: str) -> list[int]:
+def _written_arguments(schema_text: str) -> list[int]:
     if schema_text == "(no schema)" or "!" not in schema_text:
         return []
     arguments = ir.parse_schema(schema_text).arguments

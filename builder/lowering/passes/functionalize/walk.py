@@ -19,7 +19,7 @@ from builder.lowering.passes.functionalize.sharing import (
     holds,
     sources,
     writes,
-    written,
+    written_inputs,
 )
 from builder.lowering.passes.functionalize.views import (
     LISTS_OF_VIEWS,
@@ -218,7 +218,7 @@ class Walk:
         if target.type().kind() in _BOXES:
             return containers.write(memory, node)
         alias = memory.alias(target)
-        if written(node) != [0]:
+        if written_inputs(node) != [0]:
             raise cannot(node, "writes an argument other than its first")
         old = memory.now(alias)
         self.refresh(node, ir.inputs(node))

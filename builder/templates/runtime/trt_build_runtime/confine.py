@@ -38,11 +38,11 @@ def confine(folder: Path) -> tuple[str, ...]:
         return ()
     held = []
     hidden = list(_hidden(folder))
-    own = [path for path in (folder, *_python()) if not _around(path, hidden)]
+    own = [path for path in (folder, *_python()) if not _is_hidden(path, hidden)]
     mapped = list(_mapped())
     memory = [path for path in mapped if SHARED_MEMORY in path.parents]
     libraries = {
-        path.parent if not _around(path.parent, hidden) else path for path in mapped
+        path.parent if not _is_hidden(path.parent, hidden) else path for path in mapped
     }
     beside = all_but(hidden)
     readable = None
@@ -81,7 +81,7 @@ def _hidden(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _around(path: Path, hidden: Sequence[Path]) -> bool:
+def _is_hidden(path: Path, hidden: Sequence[Path]) -> bool:
     """Whether the path is a hidden folder or below one."""
     return any(one == path or path in one.parents for one in hidden)
 

@@ -63,10 +63,10 @@ class Engine:
         self.engine = self.runtime.deserialize_cuda_engine(path.read_bytes())
         if self.engine is None:
             raise NoPlan(
-                "TensorRT refused the plan; its reason stands above in the server's log"
+                "TensorRT refused the plan; the reason is above in the server's log"
             )
         # RTX compiles kernels for new shapes while it serves, and captures graphs by itself where
-        # it is asked to.
+        # it is configured to.
         self.steady = STEADY if graphs and flavour == "tensorrt" else 0
         self.profiles = Profiles(tensors)
         self.calls = Recent(CALLS)

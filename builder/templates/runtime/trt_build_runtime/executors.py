@@ -84,5 +84,5 @@ def _gpu_for(folder: Path, facts: dict[str, Any], args: dict[str, str]) -> str:
     if args["model_instance_kind"] == "CPU":
         raise NoPlan("the instance is of KIND_CPU")
     if facts.get("flavour") not in MODULES:
-        raise NoPlan(f"plan.json names no known flavour ({facts.get('flavour')!r})")
+        raise NoPlan(f"plan.json names no known flavor ({facts.get('flavour')!r})")
     return f"cuda:{args['model_instance_device_id']}"

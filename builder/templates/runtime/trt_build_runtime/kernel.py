@@ -87,7 +87,7 @@ def landlock_version() -> int:
 
 def seccomp_available() -> bool:
     """Whether this kernel supports filters of system calls, whose numbers are known here."""
-    # a null filter: EFAULT says that filters are understood, EINVAL that they are not
+    # a null filter: EFAULT if the kernel supports filters, EINVAL if it does not
     known = platform.machine() in _SECCOMP_ARCHITECTURES
     result = _libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, None, 0, 0)
     return known and result != 0 and ctypes.get_errno() == errno.EFAULT

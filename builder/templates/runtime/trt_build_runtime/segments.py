@@ -94,7 +94,7 @@ class SegmentsExecutor:
             return self._present(self.segments.run(tensors))
         outputs = self.segments.run([tensor.to(self.device) for tensor in tensors])
         stays = self.stays or any(tensor.is_cuda for tensor in tensors)
-        # a piece may hand an input on
+        # a segment may return an input
         return self._present(
             outputs_for_triton(outputs, self.stream, stays, lends=False)
         )
@@ -112,8 +112,8 @@ class SegmentsExecutor:
         for name, flag in zip(self.unknown, made[first:]):
             if bool(flag):
                 raise RuntimeError(
-                    f"output {name!r} is a tensor for these inputs, and was None for all goldens of"
-                    " the build: add them as a golden, and build it again"
+                    f"output {name!r} is a tensor for these inputs, and None in every golden of the"
+                    " build: add them as a golden, and build it again"
                 )
         for number, flag in zip(self.flagged, made[self.count :]):
             if not bool(flag):
