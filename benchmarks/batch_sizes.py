@@ -5,7 +5,7 @@
 Three plans of each network: `one` with the profile 1, 8, 32; `static` with a static profile for
 each of these batches as well; `onnx`, the network of TensorRT's ONNX parser with the profiles of
 `static`. The plans of a network share one timing cache, unless they are built `--apart`. They are
-built in `--jobs` processes and kept in `--plans`, so a run that was cut off goes on. When all are
+built in `--jobs` processes and kept in `--plans`, so an interrupted run continues. When all are
 built, they are timed alternately with eager and TorchScript at batch 1, 8 and 32, plain and as CUDA
 graphs; medians in milliseconds.
 

@@ -10,9 +10,9 @@ are built with one timing cache, ours first with an empty one (cold) and, for th
 --warm, once more at the end (warm). A cache is of one GPU, TensorRT and --set.
 
 Rows are appended to benchmarks/results/engine.jsonl, and to $OUT, with host, versions and date. A
-row that stands there for this GPU and these versions is not measured again (--again does), so a run
-that was cut off goes on. `--gpus auto` shares the jobs among all GPUs, one process each. `--set
-NAME=VALUE` changes a module's constant for an experiment, and the row says so.
+row that the file has for this GPU and these versions is not measured again (--again does), so an
+interrupted run continues. `--gpus auto` shares the jobs among all GPUs, one process each. `--set
+NAME=VALUE` changes a module's constant for an experiment, which the row records.
 """
 
 from __future__ import annotations
@@ -326,7 +326,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--export", action="store_true", help="write the ONNX files, and no more"
     )
     parser.add_argument(
-        "--again", action="store_true", help="measure what stands in the results, too"
+        "--again", action="store_true", help="measure rows of the results again"
     )
     parser.add_argument("--compile", action="store_true", help="torch.compile, too")
     parser.add_argument(

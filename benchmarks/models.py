@@ -26,7 +26,7 @@ spec.loader.exec_module(published)
 class TritonPythonModel(published.TritonPythonModel):
     def initialize(self, args):
         super().initialize(args)
-        self.times, self.asked = {"calls": 0, "execute": 0, "run": 0}, False
+        self.times, self.requested = {"calls": 0, "execute": 0, "run": 0}, False
         self.inner, self.executor.run = self.executor.run, self.timed_run
 
     def timed_run(self, tensors):
@@ -40,15 +40,15 @@ class TritonPythonModel(published.TritonPythonModel):
         responses = super().execute(requests)
         self.times["execute"] += time.perf_counter_ns() - started
         self.times["calls"] += 1
-        if self.asked:
-            self.times, self.asked = {"calls": 0, "execute": 0, "run": 0}, False
+        if self.requested:
+            self.times, self.requested = {"calls": 0, "execute": 0, "run": 0}, False
         return responses
 
-    def _describe_if_asked(self, request):
+    def _describe_if_requested(self, request):
         if published.DESCRIBE in request.parameters():
             self.parameters["times"] = json.dumps(self.times)
-            self.asked = True
-        super()._describe_if_asked(request)
+            self.requested = True
+        super()._describe_if_requested(request)
 """
 """The published runtime, which also reports the number of its calls since the last query, and their
 total nanoseconds.

@@ -3,7 +3,7 @@
     python -m benchmarks.serving --network resnet50 --network unet --batch 8
     python -m benchmarks.serving --network resnet50 --concurrent
 
-Each network is built once. Its plan is kept in DIR/store, so a run that was cut off goes on. It is
+Each network is built once. Its plan is kept in DIR/store, so an interrupted run continues. It is
 published for the Python runtime in the settings of SETTINGS, served, and verified in each way in
 which tensors can travel. Then rounds of three kinds of calls alternate: the engine alone in this
 process, requests to the server, and requests to a model without computation that has tensors of
@@ -66,7 +66,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 """The manifest's `runtime` section by name. `mapped` differs only for CUDA shared memory."""
 Measure = Callable[[], dict[str, float]]
-Stands = Callable[[dict[str, Any]], bool]
+IsMeasured = Callable[[dict[str, Any]], bool]
 """Whether such a row was measured before."""
 
 
@@ -212,7 +212,7 @@ def rows(
     made: Any,
     settings: Sequence[str],
     batches: Sequence[int],
-    stands: Stands,
+    is_measured: IsMeasured,
 ) -> Iterator[dict[str, Any]]:
     """Yield one row for each batch size, way and setting."""
     folder, plan, goldens = made
@@ -238,7 +238,7 @@ def rows(
                     "way": way,
                     "setting": setting,
                 }
-                if not stands(about):
+                if not is_measured(about):
                     times = _timed(
                         server.grpc_url,
                         model,
@@ -306,7 +306,7 @@ def concurrent(
     made: Any,
     settings: Sequence[str],
     batches: Sequence[int],
-    stands: Stands,
+    is_measured: IsMeasured,
 ) -> Iterator[dict[str, Any]]:
     """Measure the requests per second of several clients with several instances, and the calls per
     second of the engine alone.
@@ -342,7 +342,7 @@ def concurrent(
                     "setting": setting,
                     "clients": CLIENTS,
                 }
-                if not stands(about):
+                if not is_measured(about):
                     golden = golden_of(goldens, batch)
                     row = {**about, "instances": INSTANCES, "answered_by": ways[way]}
                     row["requests_s"] = _rate(server.grpc_url, model, golden, way)
@@ -378,7 +378,7 @@ def _rate(url: str, model: str, golden: Any, way: str) -> float:
         return sum(pool.map(ask, [until] * CLIENTS)) / SECONDS
 
 
-def standing(args: argparse.Namespace) -> Stands:
+def measured_before(args: argparse.Namespace) -> IsMeasured:
     """Whether such a row was measured on this machine before."""
     if args.again or not torch.cuda.is_available():
         return lambda about: False
@@ -423,7 +423,7 @@ def main() -> None:
         "--concurrent", action="store_true", help="requests a second of several clients"
     )
     parser.add_argument(
-        "--again", action="store_true", help="measure what stands in the results too"
+        "--again", action="store_true", help="measure rows of the results again"
     )
     parser.add_argument(
         "--optimization-level", type=int, choices=range(6), help="of TensorRT's builder"
@@ -442,15 +442,17 @@ def _network(name: str, args: argparse.Namespace, gpu: bool) -> None:
         args.setting or list(SETTINGS),
         args.batch or list(GOLDENS),
     )
-    stands = standing(args)
-    if all(stands(about) for about in wanted(name, settings, batches, args.concurrent)):
+    is_measured = measured_before(args)
+    if all(
+        is_measured(about) for about in wanted(name, settings, batches, args.concurrent)
+    ):
         print(f"{name}: measured before (--again)")
         return
     options = engine.BuildOptions(optimization_level=args.optimization_level)
     made = published(name, args.precision, options, args.folder)
     print(f"{name}: published after {time.monotonic() - started:.1f} s", flush=True)
     measure = concurrent if args.concurrent else rows
-    for row in measure(name, made, settings, batches, stands):
+    for row in measure(name, made, settings, batches, is_measured):
         record = {
             **row,
             "precision": args.precision,

@@ -317,7 +317,7 @@ def test_existing_serving_rows_are_not_measured_again(
         ("default", 8, "system"),
         ("default", 8, "cuda"),
     ]
-    assert len(rows) == 8 and not any(map(serving.standing(args), rows))
+    assert len(rows) == 8 and not any(map(serving.measured_before(args), rows))
     common = {
         **records.host(),
         "tensorrt": serving.trt.__version__,
@@ -325,9 +325,9 @@ def test_existing_serving_rows_are_not_measured_again(
         "settings": None,
     }
     records.append(records.SERVING, [{**common, **row} for row in rows])
-    assert all(map(serving.standing(args), rows))
+    assert all(map(serving.measured_before(args), rows))
     several = list(serving.wanted("unet", ["default"], [8], several=True))
-    assert not any(map(serving.standing(args), several))
+    assert not any(map(serving.measured_before(args), several))
 
 
 @pytest.mark.skipif(
