@@ -4,7 +4,7 @@ TensorRT's ONNX parser.
     python benchmarks/convert.py [--only resnet50] [--runs 5] [--linear] [--clock cpu] [--json]
 
 Both roads take the same traced file, loaded for each run (which is not counted), to an
-INetworkDefinition of the same flavour, alternately and in this process, after one warm-up; the
+INetworkDefinition of the same flavor, alternately and in this process, after one warm-up; the
 ratio is that of the medians. --clock cpu counts what the process itself took, for a machine that
 others use as well (with OMP_NUM_THREADS=1: several threads would count several times). ONNX's
 exporter is that of TorchScript (dynamo=False): the other one takes no TorchScript. --linear
@@ -30,7 +30,7 @@ import torch
 import builder
 from benchmarks import sizes
 from benchmarks.networks import NETWORKS, Chain, Network
-from builder.engine.flavour import trt
+from builder.engine.flavor import trt
 from builder.engine.network import logger, new_network
 
 DEFAULT = ("resnet50", "bert_base_128", "efficientnet_b0", "chain_4000")

@@ -154,7 +154,7 @@ def alone(name: str, shared: bool) -> dict[str, Any]:
     Graphs are replayed at sizes 1 and 4, and plain calls run at sizes 2 and 8, alternately. With
     `shared`, all use one context.
     """
-    from builder.engine.flavour import trt
+    from builder.engine.flavor import trt
     from builder.engine.network import logger
 
     module, row = modules()[name]

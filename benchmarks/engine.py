@@ -219,7 +219,7 @@ def _errors(
 
 
 def _host() -> records.Row:
-    from builder.engine.flavour import trt
+    from builder.engine.flavor import trt
 
     return {**records.host(), "tensorrt": trt.__version__}
 

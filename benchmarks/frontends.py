@@ -89,7 +89,7 @@ def rows(
     for way, engine in engines.items():
         facts[way]["engine_layers"] = engine.engine.num_layers
     engines["repeat"] = timed.Engine(plans["script"])
-    from builder.engine.flavour import trt
+    from builder.engine.flavor import trt
 
     set_tf32(precision == "tf32")
     for batch in batches:

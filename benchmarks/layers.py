@@ -44,7 +44,7 @@ def theirs(path: Path) -> tuple[Any, ...]:
     """Return (builder, network, parser) of the ONNX parser: the network is valid while all three
     exist.
     """
-    from builder.engine.flavour import trt
+    from builder.engine.flavor import trt
     from builder.engine.network import logger, new_network
 
     trt_builder, network, _ = new_network()

@@ -28,7 +28,7 @@ import yaml
 from torch import Tensor, nn
 
 from benchmarks import records, tables
-from builder.engine import flavour
+from builder.engine import flavor
 from builder.parity.clients import GrpcClient, describe
 from builder.parity.served import read
 from builder.repository import build_repository
@@ -156,8 +156,8 @@ def host() -> dict[str, Any]:
         "gpu": gpu,
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 1),
-        "flavour": flavour.name(),
-        "tensorrt": flavour.trt.__version__,
+        "flavor": flavor.name(),
+        "tensorrt": flavor.trt.__version__,
         "tritonserver_of": f"nvidia-pytriton {_version(version)}",
         **records.software(),
     }
@@ -206,7 +206,7 @@ def table(results: Path = RESULTS) -> str:
         found = [newest.get((where, case, way)) for way in WAYS]
         last = next(row for row in reversed(found) if row)
         medians = [f"{row['median_ms']:.2f}" if row else "" for row in found]
-        versions = f"{last['date']}, {last['flavour']} {last['tensorrt']}, torch {last['torch']}"
+        versions = f"{last['date']}, {last['flavor']} {last['tensorrt']}, torch {last['torch']}"
         lines.append(
             f"| {where} | {case} | {last['segments']} | {' | '.join(medians)} | {versions} |"
         )

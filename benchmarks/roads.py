@@ -104,7 +104,7 @@ def onnx(
     by default those of the network.
     """
     from builder.engine import capabilities
-    from builder.engine.flavour import trt
+    from builder.engine.flavor import trt
     from builder.engine.network import logger, new_network
 
     # it would be float32, which cannot be compared with half precision

@@ -42,8 +42,8 @@ from tritonclient import grpc
 from benchmarks import models, records
 from benchmarks.networks import NETWORKS
 from builder import TensorSpec, conversion, engine, parity, triton
-from builder.engine import flavour
-from builder.engine.flavour import trt
+from builder.engine import flavor
+from builder.engine.flavor import trt
 from builder.manifest.spec import ModelSpec
 from builder.parity.clients import GrpcClient, describe
 from builder.parity.shared_memory import BODY, Regions, wire
@@ -433,7 +433,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     args.folder.mkdir(parents=True, exist_ok=True)
     for name in args.network or ["resnet50"]:
-        _network(name, args, flavour.name() == "tensorrt" and torch.cuda.is_available())
+        _network(name, args, flavor.name() == "tensorrt" and torch.cuda.is_available())
 
 
 def _network(name: str, args: argparse.Namespace, gpu: bool) -> None:

@@ -148,7 +148,7 @@ class Engine:
     """
 
     def __init__(self, plan: bytes, profile: int = 0) -> None:
-        from builder.engine.flavour import trt
+        from builder.engine.flavor import trt
         from builder.engine.network import logger
 
         self.runtime = trt.Runtime(logger())
@@ -239,7 +239,7 @@ class Engine:
 
 def _profiler() -> Any:
     """A trt.IProfiler that adds the time of each layer to `total`, in milliseconds."""
-    from builder.engine.flavour import trt
+    from builder.engine.flavor import trt
 
     class Profiler(trt.IProfiler):  # type: ignore[misc]
         def __init__(self) -> None:

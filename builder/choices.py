@@ -6,7 +6,7 @@ import takes time.
 
 from __future__ import annotations
 
-FLAVOURS = ("tensorrt", "tensorrt-rtx")
+FLAVORS = ("tensorrt", "tensorrt-rtx")
 """TensorRT's Python packages."""
 
 STATE_MODES = ("implicit", "explicit")

@@ -47,13 +47,13 @@ def own_cache(
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Where the tensorrt flavour can build, operators and the reference run on the engine too, so
+    """Where the tensorrt flavor can build, operators and the reference run on the engine too, so
     they count as `gpu`; elsewhere, tests marked `gpu` are skipped with the reason.
     """
-    from builder.engine import flavour
+    from builder.engine import flavor
 
     items.sort(key=_start)  # stable: the order within a file stays
-    engine_here = "tensorrt" in flavour.installed() and flavour.has_gpu()
+    engine_here = "tensorrt" in flavor.installed() and flavor.has_gpu()
     for item in items:
         if engine_here and ON_ENGINES & set(Path(item.path).parents):
             item.add_marker(pytest.mark.gpu)

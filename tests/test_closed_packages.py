@@ -10,13 +10,13 @@ import builder
 from tests.closed_packages import violations
 
 BUILDER = Path(builder.__file__).parent
-STUB = "from .build import build as build\nfrom . import flavour as flavour\n"
+STUB = "from .build import build as build\nfrom . import flavor as flavor\n"
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A package `sample` with the closed package `engine`, which exports `build` and the module
-    `flavour`, and the package `cli`.
+    `flavor`, and the package `cli`.
     """
     root = tmp_path / "sample"
     for package in ("engine", "cli"):
@@ -33,8 +33,8 @@ def root(tmp_path: Path) -> Path:
         ("from sample.engine import memory", "sample.engine.memory"),
         ("import sample.engine.build", "sample.engine.build"),
         (
-            "def f():\n    from sample.engine.flavour import trt",
-            "sample.engine.flavour.trt",
+            "def f():\n    from sample.engine.flavor import trt",
+            "sample.engine.flavor.trt",
         ),
     ],
 )
@@ -49,7 +49,7 @@ def test_import_of_private_names_is_found(root: Path, text: str, name: str) -> N
 @pytest.mark.parametrize(
     "text",
     [
-        "from sample.engine import build, flavour",
+        "from sample.engine import build, flavor",
         "from sample import engine",
         "from sample.cli.options import flag",
         "from sample.errors import Error",

@@ -4,7 +4,7 @@
 #     step tune 0 0-13 720 python3 -m tests.tuning network resnet50 --out /tmp/res/tune.json
 # GPU: an index, or "both". `python3` is the kit's Python 3.10 in the tree of /tmp/src.
 mkdir -p /tmp/res
-export TRT_BUILD_TRITONSERVER=/tmp/trtb/tritonserver TRT_BUILD_FLAVOUR=tensorrt HOME=/root
+export TRT_BUILD_TRITONSERVER=/tmp/trtb/tritonserver TRT_BUILD_FLAVOR=tensorrt HOME=/root
 export PYTHONPATH=/tmp/src:/tmp/packages
 cd /tmp/src
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @options.inputs
 @options.sample
 @options.precision
-@options.flavour
+@options.flavor
 @click.option(
     "--models",
     "files",

@@ -178,12 +178,12 @@ def _torch() -> Finding:
     )
 
 
-def _flavour() -> Finding:
-    from builder.engine import flavour
+def _flavor() -> Finding:
+    from builder.engine import flavor
 
     needs = "building plans"
     try:
-        name = flavour.resolve()
+        name = flavor.resolve()
     except EnvironmentProblem as error:
         return Finding("TensorRT", needs, None, error.fix, essential=True)
     return Finding(
@@ -267,7 +267,7 @@ def _sandbox() -> Finding:
 PROBES: tuple[Callable[[], Finding], ...] = (
     _python,
     _torch,
-    _flavour,
+    _flavor,
     _gpu,
     _driver,
     _server,

@@ -33,7 +33,7 @@ SIDECAR = "trt-build.json"
 @options.inputs
 @options.sample
 @options.precision
-@options.flavour
+@options.flavor
 @options.plugins
 @click.option(
     "--graph",
@@ -66,13 +66,13 @@ def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None
     from builder import manifest
     from builder.cli import isolated
 
-    flavour = settings.pop("flavour")
+    flavor = settings.pop("flavor")
     plugins = settings.pop("plugins")
     picture: Path | None = settings.pop("graph")
     isolate = settings.pop("isolate")
     inputs = options.parsed(settings.pop("inputs"))
     (spec,) = _single(manifest.load(target, inputs=inputs, **settings), target)
-    arguments = (spec, flavour, plugins, picture is not None)
+    arguments = (spec, flavor, plugins, picture is not None)
     data: dict[str, Any] = (
         isolated.run_one(partial(network_here, *arguments), limits=spec.limits)
         if isolate
@@ -87,16 +87,16 @@ def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None
 
 
 def network_here(
-    spec: ModelSpec, flavour: str, plugins: Sequence[str], draws: bool, report: Any
+    spec: ModelSpec, flavor: str, plugins: Sequence[str], draws: bool, report: Any
 ) -> dict[str, Any]:
     """The model's network as JSON data, built in this process; with `draws`, the SVG of its
     segments. Raises the errors of the model.
     """
-    from builder.engine import flavour as flavours
+    from builder.engine import flavor as flavors
     from builder.pipeline import fallback, stages, state
     from builder.torchscript import plugins as loading
 
-    flavours.select(flavour)
+    flavors.select(flavor)
     loading.load(plugins)
     source = stages.lower(stages.load(spec))
     spec, lowered, _ = state.batch_first(spec, source.graph, source.outputs, ())

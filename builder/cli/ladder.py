@@ -88,12 +88,12 @@ def order_of(repository: Path, name: str, source: Source) -> Order:
     """The published model as it would be built again, with its precision and TensorRT. Raises
     UsageError and ManifestError.
     """
-    from builder.engine import flavour
+    from builder.engine import flavor
     from builder.repository import Settings
 
     with published.shaped(repository / name):
         record = published.sidecar(repository / name) or {}
-        before = str(record.get("versions", {}).get("flavour"))
+        before = str(published.flavor_of(record.get("versions", {})))
         request = record.get("request", {})
         settings = Settings(
             only=(name,),
@@ -102,7 +102,7 @@ def order_of(repository: Path, name: str, source: Source) -> Order:
             state=(request.get("sequences") or {}).get("mode")
             if request.get("state")
             else None,
-            flavour=before if before in flavour.installed() else "auto",
+            flavor=before if before in flavor.installed() else "auto",
             plugins=source.plugins,
         )
     (order,) = settings.orders(settings.specs(source.models), repository)
@@ -143,9 +143,9 @@ def _engines(
     """The outputs of each model's plan on this machine's GPU."""
     from builder import parity
     from builder.diagnosis import Step, step_of_parity
-    from builder.engine import flavour
+    from builder.engine import flavor
 
-    if not flavour.has_gpu():
+    if not flavor.has_gpu():
         return {name: Step("engine", note="no CUDA device found") for name in names}
     found = {}
     for name in names:

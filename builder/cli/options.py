@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from builder.choices import FLAVOURS, LAYOUTS, SERVE_AS, STATE_MODES, TORCH_STEPS
+from builder.choices import FLAVORS, LAYOUTS, SERVE_AS, STATE_MODES, TORCH_STEPS
 from builder.cli import paths
 from builder.precisions import PRECISIONS
 
@@ -80,9 +80,11 @@ precision = click.option(
     type=click.Choice(PRECISIONS),
     help="Override the precision of the manifests.",
 )
-flavour = click.option(
+flavor = click.option(
+    "--flavor",
     "--flavour",
-    type=click.Choice(("auto", *FLAVOURS)),
+    "flavor",
+    type=click.Choice(("auto", *FLAVORS)),
     default="auto",
     show_default=True,
     help="Which TensorRT.",
@@ -312,7 +314,7 @@ _MODELS: tuple[Decorator, ...] = (
     inputs,
     sample,
     precision,
-    flavour,
+    flavor,
     serve_as,
     state,
 )

@@ -155,7 +155,7 @@ def repo_command(
     if require_sandbox:
         processes.require(settings["isolate"])
     options.note_unread(terminal, models)
-    used = _used_flavour(terminal, settings["flavour"])
+    used = _used_flavor(terminal, settings["flavor"])
     graphs = _beside(out, "graphs") if log_level == "graph" else None
     settings["options"] = build_options.take(settings)
     settings |= {"store": store, "inputs": options.parsed(inputs), "graphs": graphs}
@@ -166,7 +166,7 @@ def repo_command(
     for result in results:
         terminal.trace(result.name, result.error.traceback if result.error else "")
     code = exit_code(results)
-    data = {"repository": out, "ok": code == 0, "flavour": used}
+    data = {"repository": out, "ok": code == 0, "flavor": used}
     data["models"] = [as_dict(result) for result in results]
     if search_precision:
         data["search"] = [as_dict(one) for one in found]
@@ -221,13 +221,13 @@ def _update_records(
     return records.forget(out, with_versions)
 
 
-def _used_flavour(terminal: Terminal, requested: str) -> dict[str, str | None]:
+def _used_flavor(terminal: Terminal, requested: str) -> dict[str, str | None]:
     """The TensorRT that builds: its name, its version, and why it was chosen."""
-    from builder.engine import flavour
+    from builder.engine import flavor
 
-    name = flavour.resolve(requested)
-    version = flavour.installed_version(name)
-    reason = flavour.because(requested)
+    name = flavor.resolve(requested)
+    version = flavor.installed_version(name)
+    reason = flavor.because(requested)
     if requested == "auto":
         terminal.note(f"{name} {version}: {reason}")
     return {"name": name, "version": version, "because": reason}

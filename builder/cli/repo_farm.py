@@ -113,7 +113,7 @@ def _settings(given: dict[str, Any], described: Farm) -> Settings:
     names = (
         "only",
         "precision",
-        "flavour",
+        "flavor",
         "serve_as",
         "state",
         "layout",

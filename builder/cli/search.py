@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from builder.repository import ModelResult, Search
 
 SETTINGS = (
-    "flavour",
+    "flavor",
     "only",
     "precision",
     "state",

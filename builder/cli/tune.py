@@ -136,7 +136,7 @@ class Names(click.ParamType[tuple[str, ...]]):
 @options.goldens
 @options.requests
 @click.option("--dry-run", is_flag=True, help="Write no manifest.")
-@options.flavour
+@options.flavor
 @options.serve_as
 @options.store
 @options.plugins
@@ -262,7 +262,7 @@ def _integers(flag: str, numbers: tuple[float, ...] | None) -> tuple[int, ...]:
 def _settings(given: dict[str, Any], only: tuple[str, ...]) -> Settings:
     from builder.repository import Settings
 
-    names = ("flavour", "serve_as", "store", "plugins")
+    names = ("flavor", "serve_as", "store", "plugins")
     return Settings(only=only, **{name: given[name] for name in names})
 
 

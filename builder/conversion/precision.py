@@ -165,7 +165,7 @@ def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
     if reason:
         raise UsageError(
             f"precision {precision!r}: {reason}",
-            fix="use precision: int8 or mixed, or another --flavour",
+            fix="use precision: int8 or mixed, or another --flavor",
         )
     computed = rest(precision)
     if computed in FULL:

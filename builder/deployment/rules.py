@@ -18,6 +18,7 @@ from builder.deployment.models import Model, folder_bytes
 from builder.deployment.server_facts import ServerFacts
 from builder.errors import PublishError
 from builder.serving import features
+from builder.store import published
 from builder.triton import AMPERE_PLUS, damage, dtypes, ensemble, section, versions
 
 ERROR, WARNING = "error", "warning"
@@ -92,10 +93,10 @@ def _backend(model: Model, models: Models, server: ServerFacts) -> Iterator[str]
 @_rule(
     MODEL_RULES,
     "P05",
-    "build with --serve-as python, or with --flavour tensorrt on a GPU host",
+    "build with --serve-as python, or with --flavor tensorrt on a GPU host",
 )
-def _flavour(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
-    if model.runs_plan and model.plan.get("flavour") == "tensorrt-rtx":
+def _flavor(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+    if model.runs_plan and published.flavor_of(model.plan) == "tensorrt-rtx":
         yield "its plan is of TensorRT for RTX, which Triton's TensorRT backend does not load"
 
 
@@ -108,7 +109,7 @@ def _tensorrt(model: Model, models: Models, server: ServerFacts) -> Iterator[str
     version = str(model.plan.get("tensorrt") or "")
     if not (model.runs_plan and version and server.release and server.release.tensorrt):
         return
-    if model.plan.get("flavour") == "tensorrt-rtx":
+    if published.flavor_of(model.plan) == "tensorrt-rtx":
         return
     wanted = tuple(int(part) for part in version.split(".") if part.isdigit())
     parts = 3

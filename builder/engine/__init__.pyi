@@ -1,7 +1,7 @@
 from . import caches as caches
 from . import capabilities as capabilities
 from . import config as config
-from . import flavour as flavour
+from . import flavor as flavor
 from . import fp8 as fp8
 from . import gpu as gpu
 from . import refit as refit
@@ -14,8 +14,8 @@ from .build import build_engine as build_engine
 from .build import plan_facts as plan_facts
 from .caches import CACHE_VARIABLE as CACHE_VARIABLE
 from .caches import cache_folder as cache_folder
-from .flavour import needs_no_gpu as needs_no_gpu
-from .flavour import trt as trt
+from .flavor import needs_no_gpu as needs_no_gpu
+from .flavor import trt as trt
 from .interfaces import DataType as DataType
 from .interfaces import ILayer as ILayer
 from .interfaces import INetworkDefinition as INetworkDefinition

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from builder.engine import caches, config, flavour, gpu, memory, progress
-from builder.engine.flavour import trt
+from builder.engine import caches, config, flavor, gpu, memory, progress
+from builder.engine.flavor import trt
 from builder.engine.interfaces import ITensor
 from builder.engine.network import MESSAGES
 from builder.engine.options import BuildOptions
@@ -78,7 +78,7 @@ def _alone() -> Any:
     """A lock with which one process of the machine at a time builds on a GPU: concurrent builds
     would disturb each other's tactic timings. RTX does not time tactics and takes no lock.
     """
-    if flavour.name() == "tensorrt-rtx":
+    if flavor.name() == "tensorrt-rtx":
         yield
         return
     from filelock import FileLock
@@ -148,7 +148,7 @@ def plan_facts(
     inputs = [network.get_input(i) for i in range(network.num_inputs)]
     outputs = [network.get_output(i) for i in range(network.num_outputs)]
     return {
-        "flavour": flavour.name(),
+        "flavor": flavor.name(),
         "tensorrt": trt.__version__,
         "compute_capabilities": [
             f"{major}.{minor}" for major, minor in _targets(options)
@@ -173,7 +173,7 @@ def _targets(options: BuildOptions) -> list[tuple[int, int]]:
     which it was built.
     """
     device = None
-    if flavour.name() != "tensorrt-rtx":
+    if flavor.name() != "tensorrt-rtx":
         device = gpu.current()
     return [device.capability] if device else list(options.compute_capabilities)
 

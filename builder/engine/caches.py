@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from builder.engine import flavour, gpu
+from builder.engine import flavor, gpu
 from builder.errors import EnvironmentProblem
 
 CACHE_VARIABLE = "TRT_BUILD_CACHE"
@@ -58,7 +58,7 @@ def timing_cache(requested: Path | None = None) -> Path:
     words = [
         *map(str, here.values()),
         "tensorrt",
-        flavour.installed_version(flavour.chosen()) or "unknown",
+        flavor.installed_version(flavor.chosen()) or "unknown",
     ]
     name = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(words)).strip("-").lower()
     return cache_folder() / "timing" / f"{name}.cache"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from builder.engine import flavour
+from builder.engine import flavor
 from builder.engine.tensorrt8.refused import REFUSED
 
 OPERATIONS = {"UNARY": "UnaryOperation", "ACTIVATION": "ActivationType"}
@@ -23,14 +23,14 @@ OPERATIONS = {"UNARY": "UnaryOperation", "ACTIVATION": "ActivationType"}
 class Capabilities:
     """Facts about one TensorRT library.
 
-    `flavour` is `tensorrt` or `tensorrt-rtx`, `version` is for example (10, 9, 0). If
+    `flavor` is `tensorrt` or `tensorrt-rtx`, `version` is for example (10, 9, 0). If
     `strongly_typed`, networks keep the dtypes that are written into them; otherwise the builder
     chooses among the allowed dtypes. `dtypes` are names of DataType members, `layers` names of
     INetworkDefinition's `add_` methods, and `operations` names such as `UNARY.ISNAN`. `refused` has
     the unsupported dtypes of each layer.
     """
 
-    flavour: str
+    flavor: str
     version: tuple[int, ...]
     strongly_typed: bool
     dtypes: frozenset[str]
@@ -58,7 +58,7 @@ class Capabilities:
     @property
     def data_dependent_sizes(self) -> bool:
         """Whether INonZeroLayer runs. TensorRT-RTX 1.x has "no runners that implement it"."""
-        return self.flavour == "tensorrt"
+        return self.flavor == "tensorrt"
 
     @property
     def release(self) -> str:
@@ -82,7 +82,7 @@ class Capabilities:
 
 def current() -> Capabilities:
     """The capabilities of this process's TensorRT. The first call imports it."""
-    return _probe(flavour.load())
+    return _probe(flavor.load())
 
 
 @lru_cache(maxsize=4)
@@ -94,7 +94,7 @@ def _probe(library: Any) -> Capabilities:
         for name in getattr(library, enumeration).__members__
     )
     return Capabilities(
-        flavour=flavour.name(),
+        flavor=flavor.name(),
         version=tuple(
             int(part) for part in re.findall(r"\d+", library.__version__)[:4]
         ),

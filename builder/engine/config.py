@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.engine import caches, flavour, fp8, options
-from builder.engine.flavour import trt
+from builder.engine import caches, flavor, fp8, options
+from builder.engine.flavor import trt
 from builder.engine.options import BuildOptions
 from builder.engine.tensorrt8 import config as tensorrt8
 
@@ -24,11 +24,11 @@ def create(conversion: Conversion, chosen: BuildOptions, monitor: Any = None) ->
     """
     from polygraphy.backend.trt import CreateConfig, PostprocessConfig
 
-    options.check(chosen, flavour.name(), trt, trt.__version__)
+    options.check(chosen, flavor.name(), trt, trt.__version__)
     fp8.check_targets(conversion.precision, chosen.compute_capabilities)
     profiles = [profile(conversion, one) for one in conversion.profiles]
     common = {"profiles": profiles, "progress_monitor": monitor, **_settings(chosen)}
-    if flavour.name() == "tensorrt-rtx":
+    if flavor.name() == "tensorrt-rtx":
         from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
 
         targets: Sequence[tuple[int, int]] | None = chosen.compute_capabilities or None
@@ -64,10 +64,10 @@ def check(chosen: BuildOptions) -> None:
     """Raise UsageError for an option that this flavor, its version or this machine does not
     support.
     """
-    options.check(chosen, flavour.name(), trt, trt.__version__)
-    options.check_host(chosen, flavour.name(), flavour.has_gpu())
+    options.check(chosen, flavor.name(), trt, trt.__version__)
+    options.check_host(chosen, flavor.name(), flavor.has_gpu())
     pools(chosen)
-    if flavour.name() == "tensorrt":
+    if flavor.name() == "tensorrt":
         _tactic_sources(chosen)
         _hardware_level(chosen)
 
@@ -78,7 +78,7 @@ def timing_cache(chosen: BuildOptions) -> Path | None:
 
     Raises EnvironmentProblem if the folder cannot be written.
     """
-    if flavour.name() == "tensorrt-rtx":
+    if flavor.name() == "tensorrt-rtx":
         return None
     return caches.beside(caches.timing_cache(chosen.timing_cache))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from builder.engine import capabilities, flavour, gpu
-from builder.engine.flavour import trt
+from builder.engine import capabilities, flavor, gpu
+from builder.engine.flavor import trt
 from builder.errors import UsageError
 
 SINCE = (8, 9)
@@ -20,7 +20,7 @@ def missing() -> str | None:
             " TensorRT 10, 11 or RTX"
         )
     device = None
-    if flavour.name() == "tensorrt":
+    if flavor.name() == "tensorrt":
         device = gpu.current()
     return _too_old([device.capability]) if device else None
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.engine import flavour, gpu
+from builder.engine import flavor, gpu
 from builder.errors import EngineError
 from builder.graph_types import Graph
 
@@ -32,7 +32,7 @@ def check(conversion: Conversion) -> None:
     weights = weights_bytes(conversion.lowered.graph)
     # one copy, the graph's, already exists
     _check_free_memory("host", HOST_COPIES * weights - weights, host_available())
-    if flavour.name() == "tensorrt":
+    if flavor.name() == "tensorrt":
         _check_free_memory(
             "GPU", weights + endpoint_bytes(conversion), gpu.free_memory()
         )

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from builder.engine import capabilities, flavour
-from builder.engine.flavour import trt
+from builder.engine import capabilities, flavor
+from builder.engine.flavor import trt
 from builder.engine.interfaces import ILayer, INetworkDefinition
 from builder.errors import EnvironmentProblem
 
@@ -42,7 +42,7 @@ def new_network() -> tuple[Any, Any, list[str]]:
     if not builder:
         raise EnvironmentProblem(
             f"TensorRT's builder did not start: {MESSAGES[-1] if MESSAGES else 'no reason given'}",
-            fix="use a host with a GPU and its driver, or --flavour tensorrt-rtx",
+            fix="use a host with a GPU and its driver, or --flavor tensorrt-rtx",
         )
     flag = trt.NetworkDefinitionCreationFlag
     kind = (
@@ -98,7 +98,7 @@ def _layer_type_names() -> dict[int, str]:
 
 @lru_cache(maxsize=1)
 def _layer_classes() -> dict[str, Any]:
-    flavour.load()  # Polygraphy imports the flavor that this process uses
+    flavor.load()  # Polygraphy imports the flavor that this process uses
     from polygraphy.backend.trt.util import get_layer_class_mapping
 
     return {

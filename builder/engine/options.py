@@ -140,32 +140,30 @@ CUDA error.
 """
 
 
-def check_host(options: BuildOptions, flavour: str, has_gpu: bool) -> None:
+def check_host(options: BuildOptions, flavor: str, has_gpu: bool) -> None:
     """Raise UsageError for an option that cannot be built on a machine without a GPU."""
-    for name in NEEDS_GPU.get(flavour, ()) if not has_gpu else ():
+    for name in NEEDS_GPU.get(flavor, ()) if not has_gpu else ():
         if name in options.set():
             raise UsageError(
-                f"{flavour} builds with {name.replace('_', ' ')} only with a GPU, and none"
+                f"{flavor} builds with {name.replace('_', ' ')} only with a GPU, and none"
                 " does here",
                 fix="build on a host that has a GPU, or without this option",
             )
 
 
 def check(
-    options: BuildOptions, flavour: str, library: ModuleType, version: str
+    options: BuildOptions, flavor: str, library: ModuleType, version: str
 ) -> None:
     """Raise UsageError for an option that the flavor, or this version of it, does not support."""
     for name in options.set():
-        if name in LACKS[flavour]:
-            raise UsageError(
-                f"{flavour} has no {called(name)}", fix=LACKS[flavour][name]
-            )
+        if name in LACKS[flavor]:
+            raise UsageError(f"{flavor} has no {called(name)}", fix=LACKS[flavor][name])
         if not _has(library, NEEDED.get(name, ())):
             raise UsageError(
-                f"{flavour} {version} has no {called(name)}",
+                f"{flavor} {version} has no {called(name)}",
                 fix="use a newer TensorRT",
             )
-    _check_targets(options.compute_capabilities, library, f"{flavour} {version}")
+    _check_targets(options.compute_capabilities, library, f"{flavor} {version}")
 
 
 def called(name: str) -> str:
@@ -192,7 +190,7 @@ def _check_targets(
             f"{which} cannot build for {', '.join(unknown)}",
             fix=(
                 f"use one of {', '.join(f'sm_{n}' for n in known)}; for others use"
-                " --flavour tensorrt on a host that has one"
+                " --flavor tensorrt on a host that has one"
             ),
         )
 

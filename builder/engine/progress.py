@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from builder.engine.flavour import trt
+from builder.engine.flavor import trt
 from builder.processes import CANCEL
 
 Report = Callable[[str, int, int], None]

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from builder.engine import flavour
+from builder.engine import flavor
 from builder.engine.build import Plan, plan_facts, quiet
-from builder.engine.flavour import trt
+from builder.engine.flavor import trt
 from builder.engine.interfaces import ILayer, INetworkDefinition, ITensor
 from builder.engine.network import MESSAGES, layer_type, logger, typed_layers
 from builder.engine.options import BuildOptions
@@ -43,7 +43,7 @@ Digests = Mapping[str, str]
 
 def possible(options: BuildOptions) -> bool:
     """Whether a plan with these options can be refitted on this machine, which needs a GPU."""
-    return options.refit and not options.strip_plan and flavour.has_gpu()
+    return options.refit and not options.strip_plan and flavor.has_gpu()
 
 
 def structure(network: INetworkDefinition) -> str:

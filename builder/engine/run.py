@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from builder.engine import flavour
+from builder.engine import flavor
 from builder.engine.build import quiet
-from builder.engine.flavour import trt
+from builder.engine.flavor import trt
 from builder.engine.network import MESSAGES
 from builder.errors import EngineError, EnvironmentProblem
 
@@ -24,7 +24,7 @@ class Engine:
     def __init__(self, plan: bytes) -> None:
         from polygraphy.backend.trt import EngineFromBytes, TrtRunner
 
-        if not flavour.has_gpu():
+        if not flavor.has_gpu():
             raise EnvironmentProblem(
                 "a plan requires a GPU; no CUDA device found",
                 fix="see `trt-build doctor`",

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from builder.engine import capabilities
-from builder.engine.flavour import trt
+from builder.engine.flavor import trt
 from builder.engine.interfaces import DataType
 from builder.engine.tensorrt8 import weights as tensorrt8
 

@@ -45,7 +45,7 @@ class Target:
     gpus: float = 0
     memory_mib: int | None = None
     resources: Mapping[str, float] = field(default_factory=dict)
-    flavour: str = "auto"
+    flavor: str = "auto"
     precision: str | None = None
     build: Mapping[str, Any] = field(default_factory=dict)
     concurrency: int = 100

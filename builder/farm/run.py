@@ -18,7 +18,7 @@ from builder.farm.schedule import Task
 from builder.repository import Settings, preflight
 from builder.store import Folders, Store, signing, sources, tidy
 
-SENT = ("serve_as", "layout", "torch_steps", "flavour", "precision", "state")
+SENT = ("serve_as", "layout", "torch_steps", "flavor", "precision", "state")
 """The settings that a job includes. All others apply to the command only."""
 
 
@@ -191,8 +191,8 @@ def _sent(settings: Settings, target: Target) -> dict[str, Any]:
     manifests.
     """
     found = {name: getattr(settings, name) for name in SENT}
-    if settings.flavour == "auto":
-        found["flavour"] = target.flavour
+    if settings.flavor == "auto":
+        found["flavor"] = target.flavor
     found["precision"] = settings.precision or target.precision
     return {**found, "share": True}
 

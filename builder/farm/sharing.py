@@ -95,7 +95,7 @@ def _task(group: Chosen, farm: Farm) -> Task:
     cpus = min(target.cpus for target in targets)
     image = next((target.image for target in targets if target.image), None)
     takes = Target(GROUP, cpus=cpus, memory_mib=max(memory, default=None), image=image)
-    settings = {**done.settings, "flavour": "auto"}
+    settings = {**done.settings, "flavor": "auto"}
     work = replace(done, target=GROUP, settings=settings, build={}, only_goldens=True)
     return Task(
         _name(first, done),

@@ -42,7 +42,7 @@ Emit = Callable[[dict[str, Any]], None]
 Progress = Callable[[str, str], None]
 STOP_SECONDS = processes.GRACE_SECONDS + 5
 """Seconds that a build may take to stop before its process exits."""
-PARTS = ("source", "flavour", "tensorrt", "gpu")
+PARTS = ("source", "flavor", "tensorrt", "gpu")
 """The parts of the request that the last event includes, for the report."""
 VERIFIED = "verified"
 """The part of a result that comes from verification with a tritonserver."""

@@ -42,9 +42,9 @@ def server_of(choice: str) -> serving.Installation | None:
 
 
 def _runs_plans() -> bool:
-    from builder.engine import flavour
+    from builder.engine import flavor
 
-    return flavour.has_gpu()
+    return flavor.has_gpu()
 
 
 def verified(

@@ -86,7 +86,7 @@ def verify_engines(
             fix="use `trt-build verify --serve`, which also verifies models that torch runs",
         )
     if open_plan is None:
-        _select_flavour(planned)
+        _select_flavor(planned)
     results = []
     for number, one in enumerate(planned, 1):
         if progress:
@@ -95,11 +95,11 @@ def verify_engines(
     return results
 
 
-def _select_flavour(planned: Sequence[Planned]) -> None:
+def _select_flavor(planned: Sequence[Planned]) -> None:
     """Raise EnvironmentProblem if this machine cannot run the plans; else select their flavor."""
-    from builder.engine import flavour
+    from builder.engine import flavor
 
-    if not flavour.has_gpu():
+    if not flavor.has_gpu():
         raise EnvironmentProblem(
             "an engine requires a GPU; no CUDA device found",
             fix=(
@@ -107,13 +107,13 @@ def _select_flavour(planned: Sequence[Planned]) -> None:
                 "doctor`"
             ),
         )
-    flavours = sorted({str(one.facts.get("flavour")) for one in planned})
-    if len(flavours) > 1:
+    flavors = sorted({str(published.flavor_of(one.facts)) for one in planned})
+    if len(flavors) > 1:
         raise UsageError(
-            f"the plans are of {' and '.join(flavours)}, and one process can only use one",
+            f"the plans are of {' and '.join(flavors)}, and one process can only use one",
             fix="select a model with --only NAME",
         )
-    flavour.select(flavours[0])
+    flavor.select(flavors[0])
 
 
 def _planned(folder: Path) -> Planned | None:
@@ -175,7 +175,7 @@ def on_gpu(stack: ExitStack, model: Planned) -> Opened:
     return Opened(
         run,
         "plan",
-        f"the plan of {model.facts.get('flavour')} {model.facts.get('tensorrt')} alone",
+        f"the plan of {published.flavor_of(model.facts)} {model.facts.get('tensorrt')} alone",
     )
 
 

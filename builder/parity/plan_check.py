@@ -76,9 +76,9 @@ class CorrectPlan:
 
 def possible() -> bool:
     """Whether this machine can run the plans that it builds: TensorRT (not RTX) and a GPU."""
-    from builder.engine import capabilities, flavour
+    from builder.engine import capabilities, flavor
 
-    return flavour.has_gpu() and capabilities.current().flavour == "tensorrt"
+    return flavor.has_gpu() and capabilities.current().flavor == "tensorrt"
 
 
 def check(

@@ -92,7 +92,7 @@ def check(kinds: Sequence[str]) -> None:
     """Raise UsageError for an unknown kind, EnvironmentProblem if this machine does not support
     it.
     """
-    from builder.engine import flavour
+    from builder.engine import flavor
 
     for kind in kinds:
         if kind != BODY and kind not in KINDS:
@@ -100,7 +100,7 @@ def check(kinds: Sequence[str]) -> None:
                 f"no shared memory is called {kind!r}",
                 fix=f"use one of {', '.join((BODY, *KINDS))}",
             )
-        if kind == "cuda" and not flavour.has_gpu():
+        if kind == "cuda" and not flavor.has_gpu():
             raise EnvironmentProblem(
                 "CUDA shared memory requires a GPU; no CUDA device found",
                 fix="see `trt-build doctor`",

@@ -274,7 +274,7 @@ def fused(model: SplitModel, serve_as: str) -> ModelArtifact:
         plan=None,
         plan_facts={
             key: facts[key]
-            for key in ("flavour", "tensorrt", "compute_capabilities")
+            for key in ("flavor", "tensorrt", "compute_capabilities")
             if key in facts
         },
         lowered=b"",

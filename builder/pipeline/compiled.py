@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from builder import parity
 from builder.conversion import named_inputs
-from builder.engine import BuildOptions, flavour
+from builder.engine import BuildOptions, flavor
 from builder.errors import EngineError, LoweringError, TrtBuildError, UsageError
 from builder.frontends import ExportedModule
 from builder.lowering import evaluating
@@ -322,7 +322,7 @@ def _readable(
 
 def _runs_plans() -> bool:
     """Whether CUDA finds a device."""
-    return flavour.has_gpu()
+    return flavor.has_gpu()
 
 
 def _build(options: BuildOptions) -> stages.Compile:

@@ -59,7 +59,7 @@ def ensemble(
 def natively(model: SplitModel, serve_as: str) -> bool:
     """Whether Triton's TensorRT backend serves an engine of the model."""
     return serve_as != "python" and any(
-        plan and plan.facts.get("flavour") == "tensorrt" for plan in model.plans
+        plan and plan.facts.get("flavor") == "tensorrt" for plan in model.plans
     )
 
 

@@ -154,8 +154,8 @@ def why_fused(model: SplitModel, serve_as: str, torch_steps: str) -> str | None:
         return (
             "its branches contain engines, and only one process can choose between them"
         )
-    flavours = {plan.facts.get("flavour") for plan in model.plans if plan}
-    if serve_as == "python" or "tensorrt" not in flavours:
+    flavors = {plan.facts.get("flavor") for plan in model.plans if plan}
+    if serve_as == "python" or "tensorrt" not in flavors:
         return "Triton's TensorRT backend would serve none of its steps"
     computes = cost.compute_seconds(sum(segment.flops for segment in model.segments))
     hands_over = cost.step_seconds(

@@ -53,7 +53,7 @@ def _served(model: SplitModel) -> dict[str, str]:
 
     found: dict[str, str] = {}
     for segment, plan in zip(model.segments, model.plans, strict=True):
-        if plan is None or plan.facts.get("flavour") != "tensorrt":
+        if plan is None or plan.facts.get("flavor") != "tensorrt":
             continue
         engine = {
             fact["name"]: dtypes.by_tensorrt(fact["dtype"]).name

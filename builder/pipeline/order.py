@@ -41,7 +41,7 @@ class Order:
     out: Path
     serve_as: str = "auto"
     layout: str = "auto"
-    flavour: str = "auto"
+    flavor: str = "auto"
     options: BuildOptions = field(default_factory=BuildOptions)
     store: str | None = None
     rebuild: bool = False
@@ -87,8 +87,8 @@ class Order:
         words += [
             "--precision",
             self.spec.precision,
-            "--flavour",
-            self.flavour,
+            "--flavor",
+            self.flavor,
             *_flags(self),
         ]
         return shlex.join(words)
@@ -96,16 +96,16 @@ class Order:
 
 def options_of(order: Order) -> BuildOptions:
     """The order's options merged with the manifest's, resolved for this host. Raises UsageError."""
-    return here(order.options.over(order.spec.build), order.flavour)
+    return here(order.options.over(order.spec.build), order.flavor)
 
 
-def here(options: BuildOptions, flavour: str) -> BuildOptions:
+def here(options: BuildOptions, flavor: str) -> BuildOptions:
     """The options resolved for this host: RTX builds for all targets, TensorRT for the GPU of the
     host. Raises UsageError if that GPU is not a target.
     """
     device = gpu.current()
     targets = options.compute_capabilities
-    if flavour == "tensorrt-rtx" or not targets or device is None:
+    if flavor == "tensorrt-rtx" or not targets or device is None:
         return options
     if not any(serves(options, device.capability, target) for target in targets):
         others = [

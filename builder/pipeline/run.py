@@ -30,9 +30,9 @@ def select_environment(order: Order) -> None:
     a builder option that this TensorRT does not support, because a plan from the store would hide
     that it is ignored.
     """
-    from builder.engine import config, flavour
+    from builder.engine import config, flavor
 
-    flavour.select(order.flavour)
+    flavor.select(order.flavor)
     config.check(options_of(order))
     plugins.load(order.plugins)
     if order.threads:

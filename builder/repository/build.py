@@ -84,7 +84,7 @@ def _note_missing(
 
     for order, result in zip(orders, results, strict=True):
         options = order.options.over(order.spec.build)
-        result.warnings += tuple(preflight.missing(options, order.flavour, models, out))
+        result.warnings += tuple(preflight.missing(options, order.flavor, models, out))
 
 
 def build_variant(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from builder import frontends, processes
-from builder.engine import CACHE_VARIABLE, cache_folder, flavour, gpu
+from builder.engine import CACHE_VARIABLE, cache_folder, flavor, gpu
 from builder.manifest import Limits
 from builder.pipeline import Ended, Order
 
@@ -43,7 +43,7 @@ def default_jobs() -> int:
     """Two for each GPU that plans are timed on, so that one model is converted while another is
     built; else by cores.
     """
-    if flavour.chosen() == "tensorrt":
+    if flavor.chosen() == "tensorrt":
         return 2 * max(1, len(same_kind()))
     return max(1, (os.cpu_count() or 1) // 4)
 
@@ -55,7 +55,7 @@ def environments() -> list[dict[str, str]]:
     model. A worker also receives the current cache folder, the only one that it may write to. It
     would otherwise have that of the fork server, whose environment it inherits.
     """
-    if flavour.chosen() != "tensorrt":
+    if flavor.chosen() != "tensorrt":
         return [{}]
     cache = (
         {CACHE_VARIABLE: os.environ[CACHE_VARIABLE]}

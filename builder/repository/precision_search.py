@@ -183,7 +183,7 @@ class _Trials:
     """One model, loaded once and converted for every trial."""
 
     def __init__(self, order: Order, found: Search, progress: Progress) -> None:
-        from builder.engine import flavour
+        from builder.engine import flavor
 
         self.order = order
         self.spec = order.spec
@@ -200,7 +200,7 @@ class _Trials:
         self.recorded = replace(recorded, goldens=tuple(goldens))
         self.found.judge = (
             "engine"
-            if flavour.name() == "tensorrt" and flavour.has_gpu()
+            if flavor.name() == "tensorrt" and flavor.has_gpu()
             else "reference"
         )
         self.known: dict[tuple[str, ...], str] = {}

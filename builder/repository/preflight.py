@@ -50,11 +50,11 @@ def check(out: Path) -> None:
 
 
 def missing(
-    options: BuildOptions, flavour: str, models: Path | str, out: Path | str
+    options: BuildOptions, flavor: str, models: Path | str, out: Path | str
 ) -> Iterator[str]:
     """For each target without a plan from this host, the commands that build one."""
     device = gpu.current()
-    if flavour == "tensorrt-rtx" or device is None:
+    if flavor == "tensorrt-rtx" or device is None:
         return
     for target in options.compute_capabilities:
         if not serves(options, device.capability, target):
@@ -65,13 +65,13 @@ def missing(
             )
 
 
-def check_served(serve_as: str, flavour: str) -> None:
+def check_served(serve_as: str, flavor: str) -> None:
     """Raise UsageError if Triton's TensorRT backend cannot load the plans."""
-    if serve_as == "tensorrt_plan" and flavour == "tensorrt-rtx":
+    if serve_as == "tensorrt_plan" and flavor == "tensorrt-rtx":
         raise UsageError(
             "Triton's TensorRT backend cannot load plans of TensorRT for RTX",
             fix=(
-                "remove --serve-as to use the Python runtime, or build with --flavour tensorrt on "
+                "remove --serve-as to use the Python runtime, or build with --flavor tensorrt on "
                 "a GPU host"
             ),
         )

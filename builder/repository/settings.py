@@ -36,7 +36,7 @@ class Settings:
     serve_as: str = "auto"
     layout: str = "auto"
     torch_steps: str = "auto"
-    flavour: str = "auto"
+    flavor: str = "auto"
     only: Sequence[str] = ()
     inputs: Sequence[TensorSpec] = ()
     sample: Path | str | None = None
@@ -70,16 +70,16 @@ class Settings:
         """An order for each model. Raises EnvironmentProblem if the flavor is not installed, and
         UsageError if Triton could not load its plans.
         """
-        from builder.engine import BuildOptions, flavour
+        from builder.engine import BuildOptions, flavor
         from builder.pipeline import Order
         from builder.repository import preflight
 
-        chosen = flavour.select(self.flavour)
+        chosen = flavor.select(self.flavor)
         preflight.check_served(self.serve_as, chosen)
         common: dict[str, Any] = {
             "serve_as": self.serve_as,
             "torch_steps": self.torch_steps,
-            "flavour": chosen,
+            "flavor": chosen,
             "options": self.options or BuildOptions(),
             "store": str(self.store) if self.store else None,
             "share": self.share,

@@ -126,6 +126,12 @@ def read(file: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
+def flavor_of(facts: Mapping[str, Any]) -> str | None:
+    """The flavor in the facts of a published plan. Before 0.2, its key was spelled `flavour`."""
+    found = facts.get("flavor", facts.get("flavour"))
+    return None if found is None else str(found)
+
+
 def write(folder: Path, record: Mapping[str, Any]) -> None:
     """Write the trt-build.json of the model in `folder`, completely and with its seal. Raises
     OSError.

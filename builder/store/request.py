@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from builder.engine import BuildOptions, caches, flavour, gpu
+from builder.engine import BuildOptions, caches, flavor, gpu
 from builder.manifest import ModelSpec
 from builder.store import sources
 from builder.store.canonical import digest, normalized
@@ -27,7 +27,7 @@ do not affect the result.
 
 PACKAGES = ("torch", "polygraphy", "tritonclient", "numpy")
 
-SERVED = ("serve_as", "layout", "torch_steps", "options", "flavour", "tensorrt", "gpu")
+SERVED = ("serve_as", "layout", "torch_steps", "options", "flavor", "tensorrt", "gpu")
 """Parts of a request that decide what is built and how it is served, but not the goldens."""
 
 
@@ -126,10 +126,10 @@ def machine() -> dict[str, Any]:
     """The parts that depend on this machine: the flavor, its TensorRT, and the GPU that a plan is
     built for.
     """
-    name = flavour.chosen()
+    name = flavor.chosen()
     return {
-        "flavour": name,
-        "tensorrt": flavour.installed_version(name),
+        "flavor": name,
+        "tensorrt": flavor.installed_version(name),
         "gpu": gpu.identity() if name == "tensorrt" else None,
         "platform": _platform(),
     }

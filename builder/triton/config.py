@@ -74,8 +74,8 @@ def serve_as(artifact: ModelArtifact) -> str:
     if artifact.padding or artifact.segments or artifact.spec.defaults:
         return "python"
     if artifact.serve_as == "auto":
-        flavour = artifact.plan_facts.get("flavour")
-        if artifact.plan and flavour == "tensorrt":
+        flavor = artifact.plan_facts.get("flavor")
+        if artifact.plan and flavor == "tensorrt":
             return "tensorrt_plan"
         return "python"
     return artifact.serve_as
@@ -252,7 +252,7 @@ def _provenance(
         "version": builder.__version__,
         "serve_as": platform,
         "precision": artifact.spec.precision,
-        "flavour": facts.get("flavour"),
+        "flavor": facts.get("flavor"),
         "tensorrt_version": tensorrt_version(facts),
         "torch_version": importlib.metadata.version("torch"),
         "plan_sha256": sha256(artifact.plan) if artifact.plan else None,

@@ -88,7 +88,7 @@ def image_for(repository: Path) -> str | None:
 
 
 def _on_gpu(plan_facts: Iterable[Mapping[str, Any]]) -> bool:
-    return any(facts.get("flavour") == "tensorrt" for facts in plan_facts if facts)
+    return any(published.flavor_of(facts) == "tensorrt" for facts in plan_facts if facts)
 
 
 def profile_lines(plan_facts: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -161,10 +161,10 @@ def _one_version(plan_facts: Iterable[Mapping[str, Any]]) -> str | None:
     several.
     """
     built = {
-        (facts.get("flavour"), tensorrt_version(facts)) for facts in plan_facts if facts
+        (published.flavor_of(facts), tensorrt_version(facts)) for facts in plan_facts if facts
     }
     versions = sorted(
-        {version for flavour, version in built if flavour == "tensorrt" and version}
+        {version for flavor, version in built if flavor == "tensorrt" and version}
     )
     if len(versions) > 1:
         raise PublishError(

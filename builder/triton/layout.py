@@ -375,7 +375,7 @@ def versions(plan_facts: Mapping[str, Any]) -> dict[str, str | None]:
         "trt_build": builder.__version__,
         "python": host.python_version(),
         "torch": importlib.metadata.version("torch"),
-        "flavour": plan_facts.get("flavour"),
+        "flavor": plan_facts.get("flavor"),
         "tensorrt": tensorrt_version(plan_facts),
     }
 

@@ -243,7 +243,7 @@ def _must_fit(one: Variant, other: Variant) -> None:
             f"model {one.folder.name!r} is in two repositories, and Triton does not load its"
             " plan itself",
             where=where,
-            fix=_ONE_RTX_PLAN if _flavour(one) == "tensorrt-rtx" else _NO_RUNTIME,
+            fix=_ONE_RTX_PLAN if _flavor(one) == "tensorrt-rtx" else _NO_RUNTIME,
         )
     first = _comparable(one.config)
     second = _comparable(other.config)
@@ -268,8 +268,8 @@ def _has_plan(variant: Variant) -> bool:
     return any((variant.folder / VERSION).glob("*.plan"))
 
 
-def _flavour(variant: Variant) -> Any:
-    return _json(variant.folder / VERSION / "plan.json").get("flavour")
+def _flavor(variant: Variant) -> str | None:
+    return published.flavor_of(_json(variant.folder / VERSION / "plan.json"))
 
 
 def _comparable(message: pb.ModelConfig) -> dict[str, str]:

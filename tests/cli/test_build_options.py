@@ -13,15 +13,15 @@ from click.testing import Result
 
 from builder.cli import build_options, options
 from builder.cli.repo import repo_command
-from builder.engine import BuildOptions, flavour
+from builder.engine import BuildOptions, flavor
 from builder.manifest import load
 from builder.pipeline import Order
 from tests.cli.conftest import Small, save
 
 Run = Callable[..., Result]
-RTX = ("--flavour", "tensorrt-rtx")
+RTX = ("--flavor", "tensorrt-rtx")
 on_rtx = pytest.mark.skipif(
-    flavour.resolve() != "tensorrt-rtx", reason="tests the options of tensorrt-rtx"
+    flavor.resolve() != "tensorrt-rtx", reason="tests the options of tensorrt-rtx"
 )
 
 
@@ -69,7 +69,7 @@ def test_option_missing_in_flavor_is_refused_even_with_a_stored_plan(
 
 
 @on_rtx
-@pytest.mark.skipif(flavour.has_gpu(), reason="there is a GPU here")
+@pytest.mark.skipif(flavor.has_gpu(), reason="there is a GPU here")
 @pytest.mark.parametrize("option", ["--refit", "--strip-plan"])
 @pytest.mark.parametrize("command", ["repo", "check"])
 def test_option_that_needs_a_gpu_is_refused_before_lowering(
@@ -105,7 +105,7 @@ def test_reproduction_command_has_every_build_option(small: Path, name: str) -> 
     (spec,) = load(small)
     words = shlex.split(
         replace(
-            Order(spec, Path("out")), flavour="tensorrt-rtx", options=chosen
+            Order(spec, Path("out")), flavor="tensorrt-rtx", options=chosen
         ).reproduce
     )
     assert words[:2] == ["trt-build", "repo"]

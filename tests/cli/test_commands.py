@@ -517,9 +517,9 @@ def test_doctor_lists_found_and_missing_requirements(run: Run) -> None:
 def test_doctor_exits_with_four_if_nothing_can_be_built(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from builder.engine import flavour
+    from builder.engine import flavor
 
-    monkeypatch.setattr(flavour, "installed", list)
+    monkeypatch.setattr(flavor, "installed", list)
     result = run("doctor")
     assert result.exit_code == 4
     assert "MISSING" in result.stdout

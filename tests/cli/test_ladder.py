@@ -128,7 +128,7 @@ def test_wrong_plan_fails_only_the_engine_step(
     def endpoint(*given: Any, **more: Any) -> list[ModelParity]:
         return [parity_of(True, "torch", "cpu")]
 
-    monkeypatch.setattr("builder.engine.flavour.has_gpu", lambda: True)
+    monkeypatch.setattr("builder.engine.flavor.has_gpu", lambda: True)
     monkeypatch.setattr("builder.parity.engines.verify_engines", engines)
     monkeypatch.setattr("builder.parity.verification.verify", endpoint)
     models = published_once.parent / "models"

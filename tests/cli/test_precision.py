@@ -107,13 +107,13 @@ def test_search_without_a_manifest_is_a_usage_error(tmp_path: Path, run: Run) ->
 def test_check_validates_builder_options(
     small: Path, run: Run, words: list[str], message: str
 ) -> None:
-    result = run("check", small, "--flavour", "tensorrt-rtx", *words)
+    result = run("check", small, "--flavor", "tensorrt-rtx", *words)
     assert result.exit_code == 2 and message in result.output
     assert (
         run(
             "check",
             small,
-            "--flavour",
+            "--flavor",
             "tensorrt-rtx",
             "--target",
             "sm_89",
@@ -130,7 +130,7 @@ def test_check_reports_unsupported_options_of_the_manifest(
     (small / "small.yaml").write_text(
         MANIFEST + "build: {hardware_compatible: ampere_plus}\n"
     )
-    result = run("check", small, "--flavour", "tensorrt-rtx", "--json")
+    result = run("check", small, "--flavor", "tensorrt-rtx", "--json")
     (model,) = json.loads(result.stdout)["models"]
     assert (
         result.exit_code == 2 and "hardware compatibility" in model["error"]["message"]

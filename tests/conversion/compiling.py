@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import cache, lru_cache
 from typing import Any
 
-from builder.engine import flavour
+from builder.engine import flavor
 from builder.reference.network import read_layers
 
 COMPILED: set[Any] = set()
@@ -26,7 +26,7 @@ NO_SETTINGS = {"name", "metadata", "num_inputs", "num_outputs"}
 def wanted(network: Any) -> bool:
     """Whether `network` is to be compiled; an engine that can be run always is."""
     chosen = os.environ.get("TRT_BUILD_TEST_COMPILE", "new")
-    if chosen != "new" or flavour.name() == "tensorrt":
+    if chosen != "new" or flavor.name() == "tensorrt":
         return chosen != "0"
     return not features(network) <= COMPILED
 

@@ -19,7 +19,7 @@ import torch
 
 import builder
 from builder.conversion import dtypes
-from builder.engine import BuildOptions, capabilities, flavour
+from builder.engine import BuildOptions, capabilities, flavor
 from tests.conversion import compiling, old
 from tests.torchscript.saving import saved
 
@@ -139,7 +139,7 @@ def check(
         plan = builder.build_engine(conversion, QUICK)
         assert len(plan) > 1000
         compiling.done(conversion.network)
-        if flavour.name() == "tensorrt":
+        if flavor.name() == "tensorrt":
             _check_engine(plan, conversion, (inputs, *more), rtol, atol)
     return conversion
 
@@ -158,7 +158,7 @@ def _truth(
 
 
 def _converted_or_skipped(*arguments: Any) -> builder.Conversion:
-    """The conversion; the test is skipped where the flavour lacks a dtype (8.6 has no bfloat16)."""
+    """The conversion; the test is skipped where the flavor lacks a dtype (8.6 has no bfloat16)."""
     try:
         return convert(*arguments)
     except builder.TrtBuildError as error:

@@ -1,7 +1,7 @@
-"""TensorRT 8.6's dialect played on the flavour at hand, so that what is written for 8.6 runs where
+"""TensorRT 8.6's dialect played on the flavor at hand, so that what is written for 8.6 runs where
 there is no GPU.
 
-The network is the flavour's own; hidden are the layers, operations and types that 8.6 has not,
+The network is the flavor's own; hidden are the layers, operations and types that 8.6 has not,
 refused is what builder.engine.tensorrt8 says, and shapes and indices come as INT32. Only an engine
 of 8.6 shows what its builder says.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from builder.conversion import dtypes
-from builder.engine import capabilities, flavour
+from builder.engine import capabilities, flavor
 from builder.engine.tensorrt8 import network as typing_network
 from builder.engine.tensorrt8.network import TypedNetwork
 from builder.engine.tensorrt8.refused import REFUSED
@@ -140,7 +140,7 @@ class IMatrixMultiplyLayer:
 
 
 class Old:
-    """The flavour's network behind the interface of 8.6."""
+    """The flavor's network behind the interface of 8.6."""
 
     def __init__(self, network: Any, trt: Any) -> None:
         self._network, self._trt = network, trt
@@ -197,8 +197,8 @@ def play(patch: pytest.MonkeyPatch) -> None:
     """
     if not capabilities.current().strongly_typed:
         return
-    own = flavour.load()
-    patch.setattr(flavour, "_loaded", _Module(own))
+    own = flavor.load()
+    patch.setattr(flavor, "_loaded", _Module(own))
     patch.setattr(
         typing_network, "typed", lambda network: TypedNetwork(Old(network, own))
     )

@@ -286,6 +286,6 @@ def test_refused_decomposition_restores_walker_state() -> None:
 
 
 def made_float() -> Any:
-    from builder.engine.flavour import trt
+    from builder.engine.flavor import trt
 
     return trt.float32

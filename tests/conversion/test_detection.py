@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from builder.conversion.registry import CONVERTERS
-from builder.engine import flavour
+from builder.engine import flavor
 from builder.errors import UnsupportedOperators
 from tests.conversion.harness import check
 
@@ -129,7 +129,7 @@ def test_nms(threshold: float) -> None:
 
 
 @pytest.mark.skipif(
-    flavour.name() != "tensorrt-rtx", reason="other flavours have the kernel"
+    flavor.name() != "tensorrt-rtx", reason="other flavors have the kernel"
 )
 def test_nms_is_refused_without_kernel() -> None:
     with pytest.raises(UnsupportedOperators, match="no kernel"):

@@ -97,7 +97,7 @@ def types(conversion: builder.Conversion) -> list[object]:
 
 
 def test_converter_of_decomposed_operator_is_used() -> None:
-    from builder.engine.flavour import trt
+    from builder.engine.flavor import trt
 
     assert "aten::silu_0" not in layers(converted(torch.nn.SiLU()))
 

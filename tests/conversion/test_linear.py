@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from builder.engine.flavour import trt
+from builder.engine.flavor import trt
 from tests.conversion.harness import check
 
 CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}

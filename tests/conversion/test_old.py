@@ -1,4 +1,4 @@
-"""What is written for TensorRT 8.6, played on the flavour at hand: nothing that 8.6 refuses, and
+"""What is written for TensorRT 8.6, played on the flavor at hand: nothing that 8.6 refuses, and
 torch's answers.
 """
 
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import builder
 from builder.conversion import precision
-from builder.engine import capabilities, flavour
+from builder.engine import capabilities, flavor
 from builder.engine.capabilities import Capabilities
 from builder.errors import UnsupportedOperators, UsageError
 from builder.reference.layers.shape import reshape_dims
@@ -106,7 +106,7 @@ def test_operators_missing_in_8_6_are_decomposed(name: str) -> None:
         function,
         *inputs,
         rtol=2e-3 if "halves" in name else None,
-        compile=flavour.name() == "tensorrt",
+        compile=flavor.name() == "tensorrt",
     )
 
 

@@ -93,7 +93,7 @@ def test_index_is_that_of_the_first_maximum() -> None:
 
 
 def test_max_pooling_of_integers() -> None:
-    """Beyond what float32 holds exactly, within what the flavour's integers hold."""
+    """Beyond what float32 holds exactly, within what the flavor's integers hold."""
     most = 2**40 if capabilities.current().has_int64 else 2**31
     check(lambda x: F.max_pool2d(x, 3, 2, 1), torch.randint(-most, most, (1, 2, 6, 6)))
 

@@ -15,7 +15,7 @@ import builder
 from builder.conversion.precision import Policy, constrain, policy
 from builder.conversion.quantized import FP8, missing
 from builder.engine import capabilities
-from builder.engine.flavour import trt
+from builder.engine.flavor import trt
 from builder.errors import UsageError
 from builder.lowering.endpoints import half
 

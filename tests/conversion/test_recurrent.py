@@ -47,7 +47,7 @@ class FromStates(Alone):
 
 
 def layer_kinds(conversion: builder.Conversion) -> set[str]:
-    from builder.engine.flavour import trt
+    from builder.engine.flavor import trt
 
     network = conversion.network
     return {

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from builder import TensorSpec, convert
 from builder.engine import capabilities
-from builder.engine.flavour import trt
+from builder.engine.flavor import trt
 from builder.errors import UnsupportedOperators
 from tests.conversion.harness import check
 

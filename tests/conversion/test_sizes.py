@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from builder.conversion.context import ConversionContext, axis_symbol
 from builder.conversion.sizes import propagate_sizes
-from builder.engine.flavour import trt
+from builder.engine.flavor import trt
 from builder.engine.network import new_network
 from tests.conversion.harness import check
 

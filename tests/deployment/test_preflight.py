@@ -121,9 +121,9 @@ INSERTED: dict[str, tuple[str, Callable[[Path], None], dict[str, Any]]] = {
     ),
     "an unknown version folder": ("P03", add_version_folder, {}),
     "no such backend": ("P04", no_change, {"backends": frozenset({"python"})}),
-    "another flavour": (
+    "another flavor": (
         "P05",
-        lambda r: change_plan_facts(r, flavour="tensorrt-rtx"),
+        lambda r: change_plan_facts(r, flavor="tensorrt-rtx"),
         {},
     ),
     "another TensorRT": (

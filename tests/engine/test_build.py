@@ -19,7 +19,7 @@ from builder.engine import (
     build,
     caches,
     config,
-    flavour,
+    flavor,
     gpu,
     memory,
     progress,
@@ -27,7 +27,7 @@ from builder.engine import (
 from builder.engine.build import _alone as alone
 from builder.engine.build import _fix as fix_of
 from builder.engine.build import _reason as reason
-from builder.engine.flavour import trt
+from builder.engine.flavor import trt
 from builder.errors import EngineError, EnvironmentProblem
 from tests.store.conftest import small
 
@@ -140,7 +140,7 @@ def test_exceeded_memory_limit_is_named_in_the_fix(
     assert messages in fix_of(words, BuildOptions(**options))
 
 
-@pytest.mark.skipif(flavour.resolve() != "tensorrt-rtx", reason="its words")
+@pytest.mark.skipif(flavor.resolve() != "tensorrt-rtx", reason="its words")
 def test_too_small_workspace_is_reported() -> None:
     module = torch.nn.Sequential(
         torch.nn.Conv2d(3, 64, 7), torch.nn.ReLU(), torch.nn.Conv2d(64, 64, 3)
@@ -254,7 +254,7 @@ def test_cache_names_have_gpu_cuda_and_tensorrt_versions(
     here = {"name": "NVIDIA H100 80GB", "architecture": "sm_90", "cuda": "13.0"}
     monkeypatch.setattr(gpu, "identity", lambda: here)
     path = caches.timing_cache()
-    version = flavour.installed_version(flavour.chosen())
+    version = flavor.installed_version(flavor.chosen())
     assert (
         path
         == tmp_path / "timing" / f"nvidia-h100-80gb-sm-90-13.0-tensorrt-{version}.cache"
@@ -272,7 +272,7 @@ def test_unwritable_cache_folder_is_an_environment_problem(
     """
     folder = tmp_path / "cache"
     monkeypatch.setenv(caches.CACHE_VARIABLE, str(folder))
-    monkeypatch.setattr(flavour, "name", lambda: "tensorrt")
+    monkeypatch.setattr(flavor, "name", lambda: "tensorrt")
     if closed == "file":
         folder.write_text("")
     else:
@@ -308,4 +308,4 @@ def test_gpu_facts_are_none_without_a_gpu() -> None:
         is gpu.free_memory()
         is None
     )
-    assert not flavour.has_gpu()
+    assert not flavor.has_gpu()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builder.conversion.context import ConversionContext
-from builder.engine import capabilities, flavour
+from builder.engine import capabilities, flavor
 from tests.conversion import old
 
 
@@ -35,7 +35,7 @@ def library(
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> Any:
     def load(module: Any) -> capabilities.Capabilities:
-        monkeypatch.setattr(flavour, "_loaded", module)
+        monkeypatch.setattr(flavor, "_loaded", module)
         return capabilities.current()
 
     return load

@@ -302,7 +302,7 @@ def test_members_named_in_strings_are_checked(tmp_path: Path) -> None:
 
 def test_extract_reads_the_installed_interface() -> None:
     """extract.py is checked against the installed library."""
-    from builder.engine.flavour import trt
+    from builder.engine.flavor import trt
     from tests.engine.api.extract import _class
 
     read = _class(trt.INetworkDefinition)["members"]

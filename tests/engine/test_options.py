@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from builder.engine import BuildOptions, build, caches, config, flavour, options
-from builder.engine.flavour import trt
+from builder.engine import BuildOptions, build, caches, config, flavor, options
+from builder.engine.flavor import trt
 from builder.errors import EnvironmentProblem, UsageError
 from tests.store.conftest import small
 
@@ -50,7 +50,7 @@ def one(name: str) -> BuildOptions:
 
 
 @pytest.mark.skipif(
-    flavour.resolve() != "tensorrt-rtx", reason="what RTX has and has not"
+    flavor.resolve() != "tensorrt-rtx", reason="what RTX has and has not"
 )
 @pytest.mark.parametrize("name", [field.name for field in fields(BuildOptions)])
 def test_every_option_is_set_or_refused(name: str) -> None:
@@ -223,7 +223,7 @@ def test_missing_enumeration_members_are_refused_early(
         ),
     )
     monkeypatch.setattr(config, "trt", old)
-    monkeypatch.setattr(config.flavour, "name", lambda: "tensorrt")
+    monkeypatch.setattr(config.flavor, "name", lambda: "tensorrt")
     monkeypatch.setattr(config.options, "check", lambda *_: None)
     monkeypatch.setattr(config.options, "check_host", lambda *_: None)
     with pytest.raises(UsageError, match=f"{option}: TensorRT here has no"):

@@ -10,7 +10,7 @@ import torch
 
 from builder.conversion import convert
 from builder.engine import BuildOptions, build, timing
-from builder.engine.flavour import trt
+from builder.engine.flavor import trt
 from builder.manifest import TensorSpec
 
 

@@ -133,10 +133,10 @@ def gpus(builds: int, counts: Sequence[int], how: Build) -> dict[str, Any]:
 
 def devices(wanted: int) -> list[str]:
     """The names of this host's GPUs. Raises SystemExit if TensorRT needs more than there are."""
-    from builder.engine import flavour, gpu
+    from builder.engine import flavor, gpu
 
     names = [device.name for device in gpu.devices()]
-    if flavour.chosen() == "tensorrt" and len(names) < wanted:
+    if flavor.chosen() == "tensorrt" and len(names) < wanted:
         raise SystemExit(
             f"{wanted} GPUs are required, and this host has {len(names)}: use --gpus"
         )
@@ -261,10 +261,10 @@ def _answers(one: Path, other: Path, network: Network) -> dict[str, Any] | str:
     """Check the plans of both on their goldens. Returns the largest difference between their
     outputs for another input, relative to the largest output.
     """
-    from builder.engine import Engine, flavour
+    from builder.engine import Engine, flavor
     from builder.parity import verify_engines
 
-    if not flavour.has_gpu() or flavour.chosen() != "tensorrt":
+    if not flavor.has_gpu() or flavor.chosen() != "tensorrt":
         return "no GPU runs them here"
     verdicts = [
         verify_engines(path.parent, [path.name], repeat=0) for path in (one, other)

@@ -24,7 +24,7 @@ COMPLETE = """\
 address: 10.0.0.5:6379
 store: s3://bucket/plans
 targets:
-  h100: {gpus: 1, cpus: 4, resources: {H100: 1}, flavour: tensorrt, memory_mib: 2048}
+  h100: {gpus: 1, cpus: 4, resources: {H100: 1}, flavor: tensorrt, memory_mib: 2048}
   ada:
     precision: fp16
     build: {compute_capabilities: ["8.9"]}

@@ -60,7 +60,7 @@ def test_builds_for_two_targets_share_a_recording(
     task = found["net@t0"]
     assert task is found["net@t1"] and task.group == sharing.GROUP
     job = Job.from_json(task.arguments[0])
-    assert job.only_goldens and not job.build and job.settings["flavour"] == "auto"
+    assert job.only_goldens and not job.build and job.settings["flavor"] == "auto"
     assert task.arguments[1:] == (("NAME",), 2)
     # the cores of the smallest build, the memory of the largest, and no GPU
     assert dict(task.wanted) == {"CPU": 2.0, "memory": float(100 << 20)}

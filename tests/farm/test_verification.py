@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from builder import serving
-from builder.engine import flavour
+from builder.engine import flavor
 from builder.errors import EnvironmentProblem, ServerError
 from builder.farm import remote, verification
 from builder.farm.job import Job
@@ -48,10 +48,10 @@ def test_server_is_used_if_it_can_run_the_plans(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(serving, "find", lambda: HERE)
-    monkeypatch.setattr(flavour, "has_gpu", lambda: True)
+    monkeypatch.setattr(flavor, "has_gpu", lambda: True)
     assert verification.server_of("auto") == verification.server_of("server") == HERE
     assert verification.server_of("plan") is None
-    monkeypatch.setattr(flavour, "has_gpu", lambda: False)
+    monkeypatch.setattr(flavor, "has_gpu", lambda: False)
     assert verification.server_of("auto") is None
     assert verification.server_of("server") == HERE
 
@@ -63,7 +63,7 @@ def test_missing_server_is_an_error_only_if_required(
         raise EnvironmentProblem("no tritonserver was found", fix="install one")
 
     monkeypatch.setattr(serving, "find", find)
-    monkeypatch.setattr(flavour, "has_gpu", lambda: True)
+    monkeypatch.setattr(flavor, "has_gpu", lambda: True)
     assert verification.server_of("auto") is None
     with pytest.raises(
         EnvironmentProblem, match=r"`verify: server`.* no tritonserver was found"

@@ -79,7 +79,7 @@ def host(by: str) -> records.Row:
     """What every row says of the machine that it is from; of the reference, which is torch's,
     versions alone.
     """
-    from builder.engine.flavour import trt
+    from builder.engine.flavor import trt
 
     return {
         "by": by,

@@ -23,7 +23,7 @@ from builder.triton import Golden, goldens, publish
 from tests.triton.artifacts import Affine, artifact, scorer, tensor
 
 PROFILES = ({"batch": (1, 1, 1)}, {"batch": (2, 4, 8)})
-FACTS = {"flavour": "tensorrt-rtx", "tensorrt": "1.7.1.116"}
+FACTS = {"flavor": "tensorrt-rtx", "tensorrt": "1.7.1.116"}
 
 
 class TorchOpener:

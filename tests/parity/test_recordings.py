@@ -173,7 +173,7 @@ def test_goldens_key_depends_on_models_not_machines(tmp_path: Path) -> None:
     with Hashes() as hashes:
         request = request_of(order, hashes)
     key = goldens_key("net", request)
-    elsewhere = {"gpu": {"name": "H100"}, "tensorrt": "8.6.0", "flavour": "tensorrt"}
+    elsewhere = {"gpu": {"name": "H100"}, "tensorrt": "8.6.0", "flavor": "tensorrt"}
     assert goldens_key("net", {**request, **elsewhere}) == key
     assert goldens_key("other", request) != key
     for part in ("source", "precision", "inputs", "packages", "trt_build", "libraries"):

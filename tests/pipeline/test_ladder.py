@@ -17,7 +17,7 @@ from torch import nn
 
 from builder import engine, lowering
 from builder.cli import main
-from builder.engine import flavour
+from builder.engine import flavor
 from builder.errors import EngineError, ParityError
 from builder.pipeline import artifacts, segment_goldens
 from builder.repository import ModelResult, build_repository
@@ -50,7 +50,7 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 @pytest.mark.skipif(
-    flavour.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these"
+    flavor.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these"
 )
 @pytest.mark.parametrize("module", models.REFUSED_BY_RTX)
 def test_torch_runs_the_branch_that_tensorrt_cannot_build(
@@ -106,7 +106,7 @@ def test_torch_serves_a_model_whose_conversion_times_out(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(
-    flavour.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these"
+    flavor.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these"
 )
 def test_check_without_build_reports_pending_builder_result(tmp_path: Path) -> None:
     source = models.save(tmp_path / "models", models.ShortenByData())
@@ -116,7 +116,7 @@ def test_check_without_build_reports_pending_builder_result(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(
-    flavour.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these"
+    flavor.resolve("auto") != "tensorrt-rtx", reason="RTX refuses these"
 )
 def test_require_full_raises_the_tensorrt_error(tmp_path: Path) -> None:
     result = build(tmp_path, models.ShortenByData(), FULL)

@@ -31,7 +31,7 @@ class Gpu:
 
     def build(self, conversion: Any, options: Any) -> Plan:
         return Plan(
-            b"another", {"layers": 1, "flavour": "tensorrt", "tensorrt": "10.9.0"}
+            b"another", {"layers": 1, "flavor": "tensorrt", "tensorrt": "10.9.0"}
         )
 
     @property

@@ -1,7 +1,7 @@
 """Small networks built with TensorRT's own API, for tests that compare the reference with
 written-out formulas.
 
-Where engines run (the tensorrt flavour on a GPU), each network is also run and must agree with the
+Where engines run (the tensorrt flavor on a GPU), each network is also run and must agree with the
 reference. What an older TensorRT lacks, a dtype or a layer, skips the test there.
 """
 
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from builder import reference
-from builder.engine import capabilities, flavour
-from builder.engine.flavour import trt
+from builder.engine import capabilities, flavor
+from builder.engine.flavor import trt
 from builder.engine.network import has_half, has_int8, new_network
 from builder.engine.tensorrt8.network import set_output_dtype, typed
 
@@ -170,7 +170,7 @@ def evaluate(
     if compiled:
         plan = plan_of(builder, network, inputs)
         assert plan is not None, "TensorRT does not compile the network"
-        if ran and flavour.name() == "tensorrt":
+        if ran and flavor.name() == "tensorrt":
             names = [network.get_output(i).name for i in range(network.num_outputs)]
             agrees(bytes(plan), inputs, dict(zip(names, outputs, strict=True)))
     return outputs[0] if len(outputs) == 1 else outputs

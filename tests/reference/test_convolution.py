@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from builder.engine import capabilities
-from builder.engine.flavour import trt
+from builder.engine.flavor import trt
 from networks import closely, constant, evaluate, exactly, held, weights
 
 MODES = ["EXPLICIT_ROUND_DOWN", "EXPLICIT_ROUND_UP", "SAME_UPPER", "SAME_LOWER"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from builder.engine import capabilities
-from builder.engine.flavour import trt
+from builder.engine.flavor import trt
 from networks import constant, evaluate, exactly
 
 EMPTY = torch.ones(2, 0, 3)

@@ -10,7 +10,7 @@ import torch
 
 from builder import reference
 from builder.engine import capabilities
-from builder.engine.flavour import trt
+from builder.engine.flavor import trt
 from builder.errors import NetworkEvaluationError
 from networks import constant, evaluate, exactly, network_of
 

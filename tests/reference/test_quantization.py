@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from builder.engine import capabilities
-from builder.engine.flavour import trt
+from builder.engine.flavor import trt
 from networks import closely, constant, evaluate, exactly
 
 

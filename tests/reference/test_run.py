@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from builder import reference
-from builder.engine.flavour import trt
+from builder.engine.flavor import trt
 from builder.errors import NetworkEvaluationError
 from builder.reference.registry import EVALUATORS
 from networks import constant, evaluate, exactly, network_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from builder.engine.flavour import trt
+from builder.engine.flavor import trt
 from networks import constant, evaluate, exactly
 
 BOXES = torch.tensor(

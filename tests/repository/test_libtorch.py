@@ -188,7 +188,7 @@ def test_unsupported_step_is_reported_and_auto_uses_python(
 def fake_plan(conversion: Any, options: Any, report: Any) -> engine.Plan:
     """A fake plan whose config looks like one for Triton's TensorRT backend."""
     facts = plan_facts(conversion, options, b"plan", 0.0)
-    return engine.Plan(b"plan", {**facts, "flavour": "tensorrt", "tensorrt": "8.6.0"})
+    return engine.Plan(b"plan", {**facts, "flavor": "tensorrt", "tensorrt": "8.6.0"})
 
 
 @pytest.mark.parametrize("dialect", ["8.6", "newer"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.engine import flavour
+from builder.engine import flavor
 from builder.parity import ModelParity, verify
 from builder.repository import ModelResult, build_repository
 from builder.serving import serve
@@ -80,7 +80,7 @@ def test_every_model_and_step_matches_the_module(served: Served) -> None:
 
 def _expected_executors(layout: str) -> tuple[str, ...]:
     """The possible values of `answered_by`. Engines run only on a GPU."""
-    if not ("tensorrt" in flavour.installed() and flavour.has_gpu()):
+    if not ("tensorrt" in flavor.installed() and flavor.has_gpu()):
         return ("torch",)
     return ("plan+torch",) if layout == "fused" else ("plan", "torch", "plan+torch")
 

@@ -272,16 +272,16 @@ def test_build_without_isolation_runs_in_process(
 def test_workers_are_pinned_to_gpus_of_the_same_type(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from builder.engine import flavour, gpu
+    from builder.engine import flavor, gpu
 
     kinds = [("H100", (9, 0)), ("A100", (8, 0)), ("H100", (9, 0))]
     devices = [
         gpu.Device(i, name, capability, 1 << 36, f"GPU-{i}")
         for i, (name, capability) in enumerate(kinds)
     ]
-    monkeypatch.setattr(flavour, "chosen", lambda: "tensorrt-rtx")
+    monkeypatch.setattr(flavor, "chosen", lambda: "tensorrt-rtx")
     assert jobs.environments() == [{}]
-    monkeypatch.setattr(flavour, "chosen", lambda: "tensorrt")
+    monkeypatch.setattr(flavor, "chosen", lambda: "tensorrt")
     monkeypatch.setattr(gpu, "devices", lambda: devices)
     cache = {"TRT_BUILD_CACHE": os.environ["TRT_BUILD_CACHE"]}
     assert jobs.environments() == [

@@ -352,7 +352,7 @@ def test_io_fp16_applies_to_config_plan_goldens_and_lowered_file(
 def test_io_fp16_input_reaches_the_first_product_without_casts(tmp_path: Path) -> None:
     """Under fp16, the first product reads the input without a cast."""
     from builder.conversion import convert
-    from builder.engine.flavour import trt
+    from builder.engine.flavor import trt
     from builder.lowering import lower
     from builder.pipeline.reduced_precision import reduced
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builder.cli.search import summary
-from builder.engine import BuildOptions, flavour
+from builder.engine import BuildOptions, flavor
 from builder.errors import ParityError, UsageError
 from builder.manifest import load
 from builder.repository.precision_search import (
@@ -28,7 +28,7 @@ from builder.repository.precision_search import (
 from builder.repository.quickxplain import minimal
 from builder.triton import Golden
 
-ENGINE = "tensorrt" in flavour.installed() and flavour.has_gpu()
+ENGINE = "tensorrt" in flavor.installed() and flavor.has_gpu()
 by_reference = pytest.mark.skipif(
     ENGINE, reason="the engine checks the precisions here"
 )

@@ -15,7 +15,7 @@ import pytest
 import torch
 from tritonclient.utils import InferenceServerException
 
-from builder.engine import flavour
+from builder.engine import flavor
 from builder.parity import verify
 from builder.parity.clients import Client, GrpcClient, HttpClient, SequencePosition
 from builder.parity.health import health
@@ -81,7 +81,7 @@ def test_health_sends_the_first_request_of_a_sequence(served: Served) -> None:
 
 
 def test_served_sequences_match_the_module_in_a_loop(served: Served) -> None:
-    gpu = "tensorrt" in flavour.installed() and flavour.has_gpu()
+    gpu = "tensorrt" in flavor.installed() and flavor.has_gpu()
     memories = ("none", "system", "cuda") if gpu else ("none", "system")
     for parity in verify(
         served.repository, served.http_url, served.grpc_url, shared_memory=memories

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.engine import BuildOptions, flavour, gpu
+from builder.engine import BuildOptions, flavor, gpu
 from builder.errors import UsageError
 from builder.pipeline import order as targets
 from builder.repository import Settings, build_repository, preflight
@@ -40,7 +40,7 @@ def test_one_rtx_plan_covers_all_targets(models: Path, tmp_path: Path) -> None: 
 
 
 @pytest.mark.skipif(
-    flavour.resolve() != "tensorrt-rtx",
+    flavor.resolve() != "tensorrt-rtx",
     reason="Triton's backend loads TensorRT's own plans",
 )
 def test_rtx_plan_for_the_tensorrt_backend_is_rejected(
@@ -54,7 +54,7 @@ def test_rtx_plan_for_the_tensorrt_backend_is_rejected(
         build_repository(
             models, tmp_path / "out", serve_as="tensorrt_plan", isolate=False
         )
-    assert "--flavour tensorrt" in str(refused.value.fix)
+    assert "--flavor tensorrt" in str(refused.value.fix)
     assert not (tmp_path / "out").exists()
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from builder import conversion, engine
-from builder.engine import flavour
+from builder.engine import flavor
 from builder.manifest.spec import TensorSpec
 from tests.serving import fakes
 
@@ -66,7 +66,7 @@ def runtime_engine(
     stream = torch.cuda.Stream()
     made = modules["engine"].Engine(
         folder / "model.plan",
-        flavour.name(),
+        flavor.name(),
         {**sides, "profiles": spans},
         "cuda:0",
         stream,

@@ -238,7 +238,7 @@ def model(
     answering = modules["executors"]
     folder = tmp_path / "served" / "1"
     folder.mkdir(parents=True)
-    facts = {"serving": serving_facts(plan), "flavour": "tensorrt", "runtime": runtime}
+    facts = {"serving": serving_facts(plan), "flavor": "tensorrt", "runtime": runtime}
     (folder / "plan.json").write_text(json.dumps(facts))
     executor = answering.PlanExecutor.__new__(answering.PlanExecutor)
     executor.device, executor.engine, executor.stays, executor.landing = (

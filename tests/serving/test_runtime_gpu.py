@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from builder.engine import capabilities, flavour
-from builder.engine.flavour import trt
+from builder.engine import capabilities, flavor
+from builder.engine.flavor import trt
 from builder.lowering import lower
 from builder.parity import verify
 from builder.serving import Server, serve
@@ -82,7 +82,7 @@ def plan_of_squares() -> bytes:
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     repository = tmp_path_factory.mktemp("gpu") / "repository"
-    facts = {"flavour": flavour.name(), "tensorrt": trt.__version__}
+    facts = {"flavor": flavor.name(), "tensorrt": trt.__version__}
     publish(squares(name="squares", plan=plan_of_squares(), facts=facts), repository)
     publish(squares(name="garbage", plan=b"not a plan", facts=facts), repository)
     publish(squares(name="unbuilt", facts=facts), repository)
@@ -127,7 +127,7 @@ def test_torch_runs_the_model_without_a_usable_plan(
 
 
 def test_instance_of_kind_cpu_runs_in_torch(repository: Path, tmp_path: Path) -> None:
-    facts = {"flavour": flavour.name(), "tensorrt": trt.__version__}
+    facts = {"flavor": flavor.name(), "tensorrt": trt.__version__}
     model = squares(name="squares", plan=plan_of_squares(), facts=facts)
     section = {"instance_group": [{"kind": "KIND_CPU", "count": 1}]}
     model = replace(model, spec=replace(model.spec, triton=section))

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from builder.conversion import convert, registry
-from builder.engine import BuildOptions, caches, flavour
+from builder.engine import BuildOptions, caches, flavor
 from builder.lowering import weights_digest
 from builder.manifest.spec import TensorSpec
 from builder.store import because, key, sources
@@ -200,7 +200,7 @@ def test_version_includes_module_that_defines_a_public_name() -> None:
         in sources._text("builder.conversion.arrangement")
     )
     found = sources._closure("builder.conversion.arrangement")
-    assert {"builder.engine.flavour", "builder.engine.tensorrt8.refused"} <= found
+    assert {"builder.engine.flavor", "builder.engine.tensorrt8.refused"} <= found
 
 
 def test_version_excludes_type_checking_imports() -> None:
@@ -212,8 +212,8 @@ def test_version_excludes_type_checking_imports() -> None:
 
 
 def test_installed_version_equals_imported_version() -> None:
-    name = flavour.resolve()
-    assert flavour.installed_version(name) == flavour.load().__version__
+    name = flavor.resolve()
+    assert flavor.installed_version(name) == flavor.load().__version__
 
 
 def test_key_depends_on_constants_of_the_graph() -> None:
@@ -246,7 +246,7 @@ def test_key_depends_on_gpu_by_hardware_compatibility_level(
         monkeypatch.setattr(
             key,
             "machine",
-            lambda: {"flavour": "tensorrt", "tensorrt": "10.0", "gpu": gpu},
+            lambda: {"flavor": "tensorrt", "tensorrt": "10.0", "gpu": gpu},
         )
         return key.key(key.parts(small(), BuildOptions(hardware_compatible=level)))
 

@@ -17,7 +17,7 @@ from builder.store import Store, because, last, signing, storage
 from builder.store.plans import Plans
 
 KEY = "ab" + "0" * 62
-PLAN = Plan(b"a plan" * 100, {"flavour": "tensorrt-rtx"})
+PLAN = Plan(b"a plan" * 100, {"flavor": "tensorrt-rtx"})
 PARTS = {"precision": "fp32"}
 
 
@@ -277,7 +277,7 @@ def forged(store: Store, **changes: Any) -> str:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"facts": {"flavour": "tensorrt"}},
+        {"facts": {"flavor": "tensorrt"}},
         {"signature": "0" * 64},
         {"signature": None},
         {"signature": "ä"},

@@ -215,7 +215,7 @@ def test_private_or_required_timing_cache_is_not_shared(
 
 
 def test_kind_depends_on_tensorrt_version_and_gpu() -> None:
-    here = {"flavour": "tensorrt", "tensorrt": "8.6.0", "gpu": {"name": "H100"}}
+    here = {"flavor": "tensorrt", "tensorrt": "8.6.0", "gpu": {"name": "H100"}}
     kinds = {
         kind(here),
         kind({**here, "tensorrt": "10.3"}),

@@ -18,8 +18,8 @@ from builder.triton import IO, EnsembleArtifact, ModelArtifact
 from builder.triton.dtypes import by_numpy
 
 BATCH = {"batch": (1, 4, 8)}
-RTX = {"flavour": "tensorrt-rtx", "tensorrt": "1.7.1.116"}
-TENSORRT = {"flavour": "tensorrt", "tensorrt": "10.13.3.9"}
+RTX = {"flavor": "tensorrt-rtx", "tensorrt": "1.7.1.116"}
+TENSORRT = {"flavor": "tensorrt", "tensorrt": "10.13.3.9"}
 
 
 def tensor(

@@ -43,30 +43,30 @@ def test_release_with_two_tensorrt_versions_has_both() -> None:
     assert row.tensorrt == ((10, 8, 0, 40), (10, 8, 0, 43))
 
 
-def test_an_exact_match_names_image_and_confidence() -> None:
-    text = "\n".join(image_lines([{"flavour": "tensorrt", "tensorrt": "10.13.3.9"}]))
+@pytest.mark.parametrize("key", ["flavor", "flavour"])
+def test_an_exact_match_names_image_and_confidence(key: str) -> None:
+    """Plans that were published before 0.2 have the British spelling."""
+    text = "\n".join(image_lines([{key: "tensorrt", "tensorrt": "10.13.3.9"}]))
     assert text.endswith("TRITON_IMAGE=nvcr.io/nvidia/tritonserver:25.10-py3")
     assert "confidence B" in text and "NOT THE SAME" not in text
 
 
 def test_inexact_match_is_marked() -> None:
     assert "NOT THE SAME VERSION" in "\n".join(
-        image_lines([{"flavour": "tensorrt", "tensorrt": "10.5.0.99"}])
+        image_lines([{"flavor": "tensorrt", "tensorrt": "10.5.0.99"}])
     )
 
 
 def test_plans_of_two_tensorrt_versions_are_refused() -> None:
     with pytest.raises(PublishError, match=r"10.9.0.34 and 8.6.1"):
         image_lines(
-            {"flavour": "tensorrt", "tensorrt": version}
+            {"flavor": "tensorrt", "tensorrt": version}
             for version in ("8.6.1", "10.9.0.34")
         )
 
 
 def test_rtx_plans_match_any_release_with_a_note() -> None:
-    text = "\n".join(
-        image_lines([{"flavour": "tensorrt-rtx", "tensorrt": "1.7.1.116"}])
-    )
+    text = "\n".join(image_lines([{"flavor": "tensorrt-rtx", "tensorrt": "1.7.1.116"}]))
     assert (
         "Python runtime" in text and "TRITON_IMAGE=nvcr.io/nvidia/tritonserver:" in text
     )
@@ -94,8 +94,7 @@ def test_env_file_keeps_user_lines_and_replaces_generated_block(tmp_path: Path) 
     )
     for tensorrt in ("10.9.0.34", "10.13.3.9"):
         assert (
-            write_env(write_plan(tmp_path, flavour="tensorrt", tensorrt=tensorrt))
-            == env
+            write_env(write_plan(tmp_path, flavor="tensorrt", tensorrt=tensorrt)) == env
         )
     assert variables(env) == {
         "HTTP_PORT": "9000",
@@ -110,7 +109,7 @@ def test_env_file_keeps_user_lines_and_replaces_generated_block(tmp_path: Path) 
 def test_variable_set_by_user_is_not_changed(tmp_path: Path) -> None:
     env = tmp_path / ".env"
     env.write_text("TRITON_IMAGE=my/server:1\nexport COMPOSE_PROFILES=cpu\n")
-    write_env(write_plan(tmp_path, flavour="tensorrt", tensorrt="10.9.0.34"))
+    write_env(write_plan(tmp_path, flavor="tensorrt", tensorrt="10.9.0.34"))
     text = env.read_text()
     assert text.startswith("TRITON_IMAGE=my/server:1\nexport COMPOSE_PROFILES=cpu\n")
     assert variables(env)["TRITON_IMAGE"] == "my/server:1"
@@ -118,7 +117,7 @@ def test_variable_set_by_user_is_not_changed(tmp_path: Path) -> None:
 
 
 def test_cpu_service_starts_without_a_tensorrt_plan(tmp_path: Path) -> None:
-    env = write_env(write_plan(tmp_path, flavour="tensorrt-rtx", tensorrt="1.7.1.116"))
+    env = write_env(write_plan(tmp_path, flavor="tensorrt-rtx", tensorrt="1.7.1.116"))
     assert variables(env)["COMPOSE_PROFILES"] == "cpu"
 
 
@@ -127,7 +126,7 @@ def test_env_file_keeps_its_mode_and_symlink(tmp_path: Path) -> None:
     target.write_text("TOKEN=1\n")
     target.chmod(0o600)
     (tmp_path / ".env").symlink_to(target)
-    write_env(write_plan(tmp_path, flavour="tensorrt", tensorrt="10.9.0.34"))
+    write_env(write_plan(tmp_path, flavor="tensorrt", tensorrt="10.9.0.34"))
     assert (tmp_path / ".env").is_symlink()
     assert target.stat().st_mode & 0o777 == 0o600
     assert variables(target)["TOKEN"] == "1"
@@ -135,7 +134,7 @@ def test_env_file_keeps_its_mode_and_symlink(tmp_path: Path) -> None:
 
 def test_invalid_env_file_is_reported_with_its_path(tmp_path: Path) -> None:
     (tmp_path / ".env").write_bytes(b"\xff\xfe")
-    repository = write_plan(tmp_path, flavour="tensorrt", tensorrt="10.9.0.34")
+    repository = write_plan(tmp_path, flavor="tensorrt", tensorrt="10.9.0.34")
     with pytest.raises(PublishError, match="UTF-8") as refused:
         write_env(repository)
     assert ".env" in str(refused.value)
@@ -148,7 +147,7 @@ def test_invalid_env_file_is_reported_with_its_path(tmp_path: Path) -> None:
 
 def test_newline_in_plan_version_is_refused(tmp_path: Path) -> None:
     plan = write_plan(
-        tmp_path, flavour="tensorrt", tensorrt="10.9\nTRITON_IMAGE=evil/image"
+        tmp_path, flavor="tensorrt", tensorrt="10.9\nTRITON_IMAGE=evil/image"
     )
     with pytest.raises(UsageError, match="not a version of TensorRT"):
         write_env(plan)

@@ -13,14 +13,14 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.layers import choose, combine, comparison, reduce
 from builder.conversion.registry import converter
-from builder.engine import ITensor, flavour, trt
+from builder.engine import ITensor, flavor, trt
 
 MOST_BOXES = 5000
 """The maximum of INMSLayer's topk_box_limit."""
 
 
 def _absent(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
-    if flavour.name() == "tensorrt-rtx":
+    if flavor.name() == "tensorrt-rtx":
         return "TensorRT for RTX defines INMSLayer but has no kernel that implements it (1.7)"
     return None
 

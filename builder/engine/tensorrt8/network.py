@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from builder.engine import capabilities
-from builder.engine.flavour import trt
+from builder.engine.flavor import trt
 from builder.engine.interfaces import DataType, ILayer, INetworkDefinition, ITensor
 from builder.engine.network import has_half, layer_type
 

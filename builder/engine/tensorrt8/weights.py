@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from builder.engine.flavour import trt
+from builder.engine.flavor import trt
 from builder.engine.interfaces import DataType
 
 

@@ -48,7 +48,7 @@ class Engine:
     def __init__(
         self,
         path: Path,
-        flavour: str,
+        flavor: str,
         tensors: dict[str, Any],
         device: str,
         stream: Any,
@@ -58,7 +58,7 @@ class Engine:
         self.tensors = tensors
         self.handle = stream.cuda_stream
         self.path = path
-        self.trt = importlib.import_module(MODULES[flavour])
+        self.trt = importlib.import_module(MODULES[flavor])
         self.runtime = self.trt.Runtime(self.trt.Logger(self.trt.Logger.WARNING))
         self.engine = self.runtime.deserialize_cuda_engine(path.read_bytes())
         if self.engine is None:
@@ -67,7 +67,7 @@ class Engine:
             )
         # RTX compiles kernels for new shapes while it serves, and captures graphs by itself where
         # it is configured to.
-        self.steady = STEADY if graphs and flavour == "tensorrt" else 0
+        self.steady = STEADY if graphs and flavor == "tensorrt" else 0
         self.profiles = Profiles(tensors)
         self.calls = Recent(CALLS)
         self.contexts: dict[int, Any] = {}

@@ -40,7 +40,7 @@ class PlanExecutor:
         self.stream = torch.cuda.Stream(device)
         self.engine = Engine(
             folder / "model.plan",
-            facts["flavour"],
+            facts["flavor"],
             facts["serving"],
             device,
             self.stream,
@@ -83,6 +83,6 @@ def _gpu_for(folder: Path, facts: dict[str, Any], args: dict[str, str]) -> str:
         raise NoPlan("torch sees no GPU")
     if args["model_instance_kind"] == "CPU":
         raise NoPlan("the instance is of KIND_CPU")
-    if facts.get("flavour") not in MODULES:
-        raise NoPlan(f"plan.json names no known flavor ({facts.get('flavour')!r})")
+    if facts.get("flavor") not in MODULES:
+        raise NoPlan(f"plan.json names no known flavor ({facts.get('flavor')!r})")
     return f"cuda:{args['model_instance_device_id']}"

@@ -73,7 +73,7 @@ class SegmentsExecutor:
             try:
                 return Engine(
                     plan,
-                    segment["plan"]["flavour"],
+                    segment["plan"]["flavor"],
                     segment,
                     self.device,
                     self.stream,

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from builder.cli import main
-from builder.engine import flavour
+from builder.engine import flavor
 from builder.errors import EnvironmentProblem
 from tests.cli.conftest import Small, save
 
@@ -19,12 +19,13 @@ BOTH = ["tensorrt", "tensorrt-rtx"]
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """A machine with these flavours, and a GPU or none."""
-    monkeypatch.delenv(flavour.ENVIRONMENT_VARIABLE, raising=False)
+    """A machine with these flavors, and a GPU or none."""
+    for name in ("TRT_BUILD_FLAVOR", "TRT_BUILD_FLAVOUR"):
+        monkeypatch.delenv(name, raising=False)
 
     def play(installed: list[str], gpu: bool) -> None:
-        monkeypatch.setattr(flavour, "installed", lambda: installed)
-        monkeypatch.setattr(flavour, "has_gpu", lambda: gpu)
+        monkeypatch.setattr(flavor, "installed", lambda: installed)
+        monkeypatch.setattr(flavor, "has_gpu", lambda: gpu)
 
     return play
 
@@ -46,18 +47,19 @@ def test_auto_selects_a_usable_flavor_with_a_reason(
     because: str,
 ) -> None:
     host(installed, gpu)
-    assert (flavour.resolve(), flavour.because()) == (expected, because)
-    assert flavour.because(expected) == "as requested"
+    assert (flavor.resolve(), flavor.because()) == (expected, because)
+    assert flavor.because(expected) == "as requested"
 
 
+@pytest.mark.parametrize("name", ["TRT_BUILD_FLAVOR", "TRT_BUILD_FLAVOUR"])
 def test_environment_variable_overrides_auto(
-    host: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    host: Callable[..., None], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     host(BOTH, True)
-    monkeypatch.setenv(flavour.ENVIRONMENT_VARIABLE, "tensorrt-rtx")
-    assert (flavour.resolve(), flavour.because()) == (
+    monkeypatch.setenv(name, "tensorrt-rtx")
+    assert (flavor.resolve(), flavor.because()) == (
         "tensorrt-rtx",
-        "$TRT_BUILD_FLAVOUR is set to it",
+        "$TRT_BUILD_FLAVOR is set to it",
     )
 
 
@@ -67,7 +69,7 @@ def test_no_usable_flavor_is_an_environment_problem(
 ) -> None:
     host(installed, gpu)
     with pytest.raises(EnvironmentProblem, match="no TensorRT that can build here"):
-        flavour.resolve()
+        flavor.resolve()
 
 
 def test_repo_reports_flavor_and_reason(tmp_path: Path) -> None:
@@ -82,10 +84,10 @@ def test_repo_reports_flavor_and_reason(tmp_path: Path) -> None:
         "--no-store",
     ]
     done = CliRunner().invoke(main, requested)
-    used = json.loads(done.stdout)["flavour"]
+    used = json.loads(done.stdout)["flavor"]
     assert used == {
-        "name": flavour.resolve(),
-        "version": flavour.load().__version__,
-        "because": flavour.because(),
+        "name": flavor.resolve(),
+        "version": flavor.load().__version__,
+        "because": flavor.because(),
     }
     assert f"{used['name']} {used['version']}: {used['because']}" in done.stderr

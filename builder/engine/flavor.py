@@ -2,7 +2,7 @@
 
 `trt` is the selected module: `tensorrt` (8, 10, 11) or `tensorrt_rtx` (1.x). One process uses one
 flavor, which is fixed when `trt` is first used. Every other file of trt-build uses `from
-builder.engine.flavour import trt`.
+builder.engine.flavor import trt`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from builder.choices import FLAVOURS
+from builder.choices import FLAVORS
 from builder.errors import EnvironmentProblem, UsageError
 
-MODULES = {flavour: flavour.replace("-", "_") for flavour in FLAVOURS}
-ENVIRONMENT_VARIABLE = "TRT_BUILD_FLAVOUR"
+MODULES = {flavor: flavor.replace("-", "_") for flavor in FLAVORS}
+ENVIRONMENT_VARIABLE = "TRT_BUILD_FLAVOR"
+_FORMER_VARIABLE = "TRT_BUILD_FLAVOUR"
 
 _loaded: ModuleType | None = None
 _wanted: str | None = None
@@ -54,7 +55,7 @@ def resolve(name: str = "auto") -> str:
     GPU responds, otherwise RTX.
     """
     if name == "auto":
-        name = os.environ.get(ENVIRONMENT_VARIABLE, "auto")
+        name = _from_environment()
     here = installed()
     if name == "auto":
         usable = [f for f in here if f == "tensorrt-rtx" or has_gpu()]
@@ -76,11 +77,16 @@ def resolve(name: str = "auto") -> str:
     return name
 
 
+def _from_environment() -> str:
+    former = os.environ.get(_FORMER_VARIABLE, "auto")
+    return os.environ.get(ENVIRONMENT_VARIABLE, former)
+
+
 def because(requested: str = "auto") -> str:
     """The reason for the choice of `resolve`, as text."""
     if requested != "auto":
         return "as requested"
-    if os.environ.get(ENVIRONMENT_VARIABLE, "auto") != "auto":
+    if _from_environment() != "auto":
         return f"${ENVIRONMENT_VARIABLE} is set to it"
     if resolve() == "tensorrt":
         return "a CUDA device was found"
@@ -147,7 +153,7 @@ def load() -> ModuleType:
 def name() -> str:
     """The flavor of this process: `tensorrt` or `tensorrt-rtx`."""
     return next(
-        flavour for flavour, module in MODULES.items() if module == load().__name__
+        flavor for flavor, module in MODULES.items() if module == load().__name__
     )
 
 
