@@ -23,6 +23,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from builder.errors import PublishError, UsageError
 from builder.store import GENERATED, SIDECAR, published, retired
 from builder.torchscript import sha256
+from builder.triton import versions
 from builder.triton.config import config_text, parse_config
 from builder.triton.damage import damaged
 from builder.triton.environment import image_lines
@@ -137,7 +138,7 @@ def _joined(folders: Sequence[Path]) -> list[Variant]:
 
 
 def _variant(folder: Path) -> Variant:
-    _must_be_plain(folder)
+    versions.require_plain(folder)
     _must_be_whole(folder)
     if published.current(folder) != VERSION or len(published.versions(folder)) > 1:
         raise PublishError(
@@ -168,16 +169,6 @@ def _plans_of(folder: Path, message: pb.ModelConfig) -> dict[str, Any]:
     default = message.default_model_filename
     files = {**message.cc_model_filenames, AMPERE_PLUS: default}
     return {cc: (_plan_file(folder, cc, files), own) for cc, own in plans.items()}
-
-
-def _must_be_plain(folder: Path) -> None:
-    """Raise PublishError if the folder or a part of it is neither a regular file nor a folder."""
-    for path, what in published.special(folder):
-        raise PublishError(
-            f"{folder.name!r} holds {what}: {path.relative_to(folder.parent)}",
-            where=str(path),
-            fix="merge repositories as `trt-build repo` wrote them",
-        )
 
 
 def _must_be_whole(folder: Path) -> None:
