@@ -104,7 +104,7 @@ def published(
         converted, options, lambda: engine.build(converted, options)
     )
     goldens = parity.record(traced, spec, spec.outputs)
-    model = artifacts.whole(spec, converted, plan, goldens, serve_as)
+    model = artifacts.of_conversion(spec, converted, plan, goldens, serve_as)
     return triton.publish(model, folder / "repository"), plan.data, goldens
 
 

@@ -258,7 +258,7 @@ def test_decomposition_error_is_reported_for_operator() -> None:
     with pytest.raises(UnsupportedOperators, match="no layer that inverts a matrix"):
         convert(inverted, [torch.randn(3, 3)])
     with pytest.raises(
-        UnsupportedOperators, match=r"part aten::topk.*keeps at most 3840"
+        UnsupportedOperators, match=r"decomposition has aten::topk.*keeps at most 3840"
     ) as refused:
         convert(lambda x: torch.median(x, 0).values, [torch.randn(9000)])
     assert [u.schema.split("(")[0] for u in refused.value.operators] == [

@@ -12,7 +12,7 @@ import torch
 
 from builder import build_repository, manifest
 from builder.pipeline import run
-from builder.repository import Kept, ModelResult, Settings, build_variant
+from builder.repository import KeptArtifacts, ModelResult, Settings, build_variant
 
 SERVING_OPTIONS = {
     "instances": 3,
@@ -92,7 +92,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def variant(
-    spec: Spec, out: Path, kept: Kept | None, settings: Settings, **values: Any
+    spec: Spec, out: Path, kept: KeptArtifacts | None, settings: Settings, **values: Any
 ) -> ModelResult:
     changed = manifest.variant(spec, values) if values else spec
     result = build_variant(changed, out, settings, isolate=False, kept=kept)
@@ -108,7 +108,7 @@ def test_kept_variant_equals_a_full_build(
     settings = Settings(store=tmp_path / "store", edits="overwrite")
     variant(spec, tmp_path / "first", None, settings)  # fills the store with the plans
     built.clear()
-    kept = Kept(tmp_path / "kept")
+    kept = KeptArtifacts(tmp_path / "kept")
     first = variant(spec, tmp_path / "kept-repository", kept, settings)
     assert first.layout == layout and len(built) == 1
     again = variant(
@@ -146,7 +146,7 @@ def test_changed_network_or_plan_is_built_and_checked(
 ) -> None:
     spec = spec_of(tmp_path, LAYOUTS["single"])
     settings = Settings(edits="overwrite", accept_incompatible=True)
-    kept = Kept(tmp_path / "kept")
+    kept = KeptArtifacts(tmp_path / "kept")
     variant(spec, tmp_path / "repository", kept, settings)
     variant(spec, tmp_path / "repository", kept, settings, **changed)
     assert len(built) == 2
@@ -158,7 +158,7 @@ def test_changed_network_or_plan_is_built_and_checked(
 def test_changed_file_causes_a_rebuild(tmp_path: Path, built: list[str]) -> None:
     """A model file or a kept file is not reused after its bytes changed."""
     spec = spec_of(tmp_path, LAYOUTS["single"])
-    settings, kept = Settings(edits="overwrite"), Kept(tmp_path / "kept")
+    settings, kept = Settings(edits="overwrite"), KeptArtifacts(tmp_path / "kept")
     variant(spec, tmp_path / "repository", kept, settings)
     (file,) = kept.folder.iterdir()
     file.write_bytes(file.read_bytes()[:-1] + b"x")
@@ -172,7 +172,7 @@ def test_changed_file_causes_a_rebuild(tmp_path: Path, built: list[str]) -> None
 
 def test_second_variant_in_a_worker_is_only_published(tmp_path: Path) -> None:
     """In worker processes, as in `tune`, the second build has only the publication phase."""
-    spec, kept = spec_of(tmp_path, LAYOUTS["single"]), Kept(tmp_path / "kept")
+    spec, kept = spec_of(tmp_path, LAYOUTS["single"]), KeptArtifacts(tmp_path / "kept")
     settings = Settings(edits="overwrite")
     first = build_variant(spec, tmp_path / "repository", settings, kept=kept)
     assert first.ok and "goldens" in first.seconds

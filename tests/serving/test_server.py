@@ -25,7 +25,7 @@ from builder.errors import EnvironmentProblem, ServerError, UsageError
 from builder.parity import verify
 from builder.serving import Server, serve
 from builder.serving.installation import find
-from builder.serving.server import _plain
+from builder.serving.server import _plain_path
 from builder.triton import publish
 from tests.triton.artifacts import reseal, scorer
 
@@ -88,7 +88,7 @@ def test_path_with_special_characters_is_replaced_by_a_link(
     name: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).mkdir()
-    path = _plain(tmp_path / name, tmp_path)
+    path = _plain_path(tmp_path / name, tmp_path)
     assert path == tmp_path / "repository" and path.readlink() == tmp_path / name
 
 
@@ -208,7 +208,7 @@ def test_failed_models_do_not_stop_the_others(
         assert "no_such_module" in reasons["syntax"] and "FP32" in reasons["config"]
         assert "failed to run warmup sample 'p0-opt'" in reasons["first"]
         (parity,) = verify(repository, server.http_url, None, ["scorer"], repeat=0)
-        assert parity.passed, parity.error
+        assert parity.passed, parity.problems
     assert remaining_files() == set()
 
 
