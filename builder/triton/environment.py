@@ -88,7 +88,9 @@ def image_for(repository: Path) -> str | None:
 
 
 def _on_gpu(plan_facts: Iterable[Mapping[str, Any]]) -> bool:
-    return any(published.flavor_of(facts) == "tensorrt" for facts in plan_facts if facts)
+    return any(
+        published.flavor_of(facts) == "tensorrt" for facts in plan_facts if facts
+    )
 
 
 def profile_lines(plan_facts: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -161,7 +163,9 @@ def _one_version(plan_facts: Iterable[Mapping[str, Any]]) -> str | None:
     several.
     """
     built = {
-        (published.flavor_of(facts), tensorrt_version(facts)) for facts in plan_facts if facts
+        (published.flavor_of(facts), tensorrt_version(facts))
+        for facts in plan_facts
+        if facts
     }
     versions = sorted(
         {version for flavor, version in built if flavor == "tensorrt" and version}
