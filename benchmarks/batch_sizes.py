@@ -31,6 +31,8 @@ from benchmarks.plans import Task
 
 Profile = Mapping[str, tuple[int, int, int]]
 
+FOLDER = "/tmp/trt-build-batch-sizes"
+"""The default of `--plans`."""
 SIZES = (1, 8, 32)
 AXIS = "batch"
 ORDER = (
@@ -89,6 +91,11 @@ def onnx(name: str, precision: str, level: int, cache: Path) -> bytes:
     return plan
 
 
+def folder_of(plans: Path, name: str, precision: str, level: int) -> Path:
+    """Return the folder with the plans of a network: one.plan, static.plan and onnx.plan."""
+    return plans / f"{name}-{precision}-{level}"
+
+
 def chains(
     name: str,
     folder: Path,
@@ -101,7 +108,7 @@ def chains(
 
     Plans that are built apart do not share a timing cache.
     """
-    home = folder / f"{name}-{precision}-{level}"
+    home = folder_of(folder, name, precision, level)
 
     def cache(way: str) -> Path:
         return home / way / "timing.cache" if apart else home / "timing.cache"
@@ -112,12 +119,13 @@ def chains(
         "onnx": partial(onnx, name, precision, level, cache("onnx")),
     }
     tasks = [Task(home / f"{way}.plan", ways[way]) for way in engines]
-    return [[task] for task in tasks] if apart else [tasks]
+    return plans.chained(tasks, apart)
 
 
 def rows(name: str, folder: Path, precision: str, level: int) -> Iterator[records.Row]:
     """Yield one row for each batch size, for the plans in `folder`."""
-    network, home = NETWORKS[name], folder / f"{name}-{precision}-{level}"
+    network = NETWORKS[name]
+    home = folder_of(folder, name, precision, level)
     files = {
         way: home / f"{way}.plan" for way in ENGINES if (home / f"{way}.plan").exists()
     }
@@ -167,8 +175,7 @@ def parse() -> argparse.Namespace:
         "--only", nargs="+", default=list(ORDER), choices=list(NETWORKS)
     )
     parser.add_argument("--precision", default="fp16")
-    plans.add_options(parser, "/tmp/trt-build-batch-sizes")
-    plans.add_apart(parser)
+    plans.add_options(parser, FOLDER)
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
     return parser.parse_args()
 

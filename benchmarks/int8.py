@@ -95,7 +95,7 @@ def chains(
         cache = home / (f"{variant}.cache" if apart else "timing.cache")
         make = partial(plan, name, variant, level, cache)
         tasks.append(Task(home / f"{variant}.plan", make))
-    return [[task] for task in tasks] if apart else [tasks]
+    return plans.chained(tasks, apart)
 
 
 def rows(home: Path, name: str, variants: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -169,7 +169,6 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--variant", action="append", choices=VARIANTS)
     plans.add_options(parser, "/tmp/trt-build-int8")
-    plans.add_apart(parser)
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
 

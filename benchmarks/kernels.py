@@ -23,17 +23,16 @@ from typing import Any
 import torch
 
 from benchmarks import records, timed
+from benchmarks.batch_sizes import DEFAULT_LEVEL, FOLDER, SIZES, folder_of
 from benchmarks.networks import NETWORKS
 
-SIZES = (1, 8, 32)
-"""The static profiles of the plans, in this order."""
 MOST = 40
 """The number of kernels that a row lists."""
 
 
 def of_engine(name: str, batch: int, args: argparse.Namespace) -> dict[str, Any]:
     """Return the time and kernels of our plan for this batch size."""
-    folder = args.plans / f"{name}-fp16-{args.level}"
+    folder = folder_of(args.plans, name, "fp16", args.level)
     engine = timed.Engine((folder / "static.plan").read_bytes(), SIZES.index(batch))
     x = NETWORKS[name].sample(batch).cuda()
     medians, failed = timed.medians({"engine": engine.graph}, [x])
@@ -86,10 +85,10 @@ def main() -> int:
     parser.add_argument("way", choices=list(WAYS))
     parser.add_argument("--only", nargs="+", choices=list(NETWORKS), required=True)
     parser.add_argument("--batch", nargs="+", type=int, default=[8, 32], choices=SIZES)
+    parser.add_argument("--plans", type=Path, default=Path(FOLDER))
     parser.add_argument(
-        "--plans", type=Path, default=Path("/tmp/trt-build-batch-sizes")
+        "--level", type=int, default=DEFAULT_LEVEL, help="TensorRT's level"
     )
-    parser.add_argument("--level", type=int, default=3, help="TensorRT's level")
     parser.add_argument("--mode", default="max-autotune", help="of torch.compile")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()

@@ -236,12 +236,13 @@ class Attention(nn.Module):
             part(x).view(batch, length, self.heads, self.size).transpose(1, 2)
             for part in (self.query, self.key, self.value)
         )
-        weights = torch.softmax(
-            torch.matmul(q, k.transpose(-1, -2)) / self.size**0.5, dim=-1
-        )
+        weights = torch.softmax(self.scores(q, k), dim=-1)
         return self.out(
             torch.matmul(weights, v).transpose(1, 2).reshape(batch, length, width)
         )
+
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        return torch.matmul(q, k.transpose(-1, -2)) / self.size**0.5
 
 
 class PackedAttention(nn.Module):
@@ -267,16 +268,8 @@ class FoldedAttention(Attention):
         for parameter in self.query.parameters():
             parameter.data.div_(self.size**0.5)
 
-    def forward(self, x: Tensor) -> Tensor:
-        batch, length, width = x.size(0), x.size(1), x.size(2)
-        q, k, v = (
-            part(x).view(batch, length, self.heads, self.size).transpose(1, 2)
-            for part in (self.query, self.key, self.value)
-        )
-        weights = torch.softmax(torch.matmul(q, k.transpose(-1, -2)), dim=-1)
-        return self.out(
-            torch.matmul(weights, v).transpose(1, 2).reshape(batch, length, width)
-        )
+    def scores(self, q: Tensor, k: Tensor) -> Tensor:
+        return torch.matmul(q, k.transpose(-1, -2))
 
 
 class Block(nn.Module):

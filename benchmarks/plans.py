@@ -55,10 +55,6 @@ def add_options(parser: argparse.ArgumentParser, folder: str) -> None:
         choices=("build", "time"),
         help="do one of the two; the default is both",
     )
-
-
-def add_apart(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--apart`: networks whose plans do not share a process and timing cache."""
     parser.add_argument(
         "--apart",
         nargs="+",
@@ -73,6 +69,11 @@ def levels(args: argparse.Namespace) -> dict[str, int]:
     return {
         name: int(level) for name, level in (pair.split("=") for pair in args.level)
     }
+
+
+def chained(tasks: Sequence[Task], apart: bool) -> list[list[Task]]:
+    """Return the chains of a network: one, or one for each plan if they are built `apart`."""
+    return [[task] for task in tasks] if apart else [list(tasks)]
 
 
 def build_all(chains: Sequence[Sequence[Task]], args: argparse.Namespace) -> None:

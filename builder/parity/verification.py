@@ -76,17 +76,18 @@ def verify(
                 progress(name, f"verify ({number} of {len(chosen)})")
             own = (extra or {}).get(name, ())
             folder = repository / name
-            found.append(_one(folder, clients, repeat, own, shared_memory))
+            found.append(_model_or_problem(folder, clients, repeat, own, shared_memory))
         return found
 
 
-def _one(
+def _model_or_problem(
     folder: Path,
     clients: Mapping[str, Client],
     repeat: int,
     extra: Sequence[Golden],
     memories: Sequence[str],
 ) -> ModelParity:
+    """The result of a model, or of a folder that cannot be read."""
     try:
         with shaped(folder):
             return _model(folder, clients, repeat, extra, memories)

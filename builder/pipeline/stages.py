@@ -612,8 +612,8 @@ def check_plans(
 ) -> Built:
     """Run every plan on the goldens of its network, in every profile that includes their shapes,
     and rebuild incorrect plans, with a warning for each step. `report` receives each step when it
-    ends. Raises NetworkFailure if TensorRT
-    builds no correct plan of a network. Nothing is run without a GPU and TensorRT (not RTX).
+    ends. Raises NetworkFailure if TensorRT builds no correct plan of a network. Nothing is run
+    without a GPU and TensorRT (not RTX).
     """
     from builder.parity import plan_check
 

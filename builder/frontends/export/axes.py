@@ -284,13 +284,6 @@ class Axes:
             )
 
 
-def _expression(size: Any) -> Any:
-    """The expression of a symbolic size; a fixed size as it is."""
-    if isinstance(size, torch.SymInt):
-        return size.node.expr
-    return size
-
-
 def _check_type(
     spec: TensorSpec, own: TensorSpec, rank: int, where: str | None
 ) -> None:

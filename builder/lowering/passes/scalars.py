@@ -148,7 +148,7 @@ def fold_sizes(graph: Graph, context: Context) -> None:
 
 
 def _all_sizes(value: Any) -> Any:
-    """The node `x.size()` that makes the list, or None."""
+    """The node `x.size()` that returns the list, or None."""
     node = value.node()
     if node.kind() == "aten::size" and node.inputsSize() == 1:
         return node
