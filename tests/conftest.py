@@ -4,6 +4,7 @@ use.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import uuid
@@ -61,6 +62,15 @@ def pytest_collection_modifyitems(
             item.add_marker(
                 pytest.mark.skip(reason="needs a GPU and the tensorrt package")
             )
+
+
+def pytest_collection_finish() -> None:
+    """Let torch's 54 loggers pass records on to the root logger. pytest adds its handler to each
+    logger that does not, three times for each test.
+    """
+    for name, logger in logging.root.manager.loggerDict.items():
+        if isinstance(logger, logging.Logger) and name.partition(".")[0] == "torch":
+            logger.propagate = True
 
 
 def _start(item: pytest.Item) -> int:

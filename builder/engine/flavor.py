@@ -13,6 +13,7 @@ import importlib.metadata
 import importlib.util
 import os
 import re
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -114,6 +115,14 @@ def needs_no_gpu() -> bool:
     return chosen() == "tensorrt-rtx"
 
 
+def is_only_rtx() -> bool:
+    """Whether every process on this machine uses TensorRT for RTX without a GPU. It may then be
+    loaded before a fork. With a GPU it may not, because a CUDA context does not survive a fork.
+    """
+    return installed() == ["tensorrt-rtx"] and not has_gpu()
+
+
+@cache
 def installed_version(name: str) -> str | None:
     """The version of a flavor's package, without importing it; None if it is not installed."""
     spec = importlib.util.find_spec(MODULES[name])

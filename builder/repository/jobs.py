@@ -15,28 +15,47 @@ from builder.pipeline import Ended, Order
 
 MODULES = (
     "builder.conversion",
+    "builder.engine.tensorrt8.evaluation",
+    "builder.engine.tensorrt8.network",
+    "builder.lowering.axes",
     "builder.partition.branches",
     "builder.partition.drawing",
     "builder.triton.edits",
     "builder.triton.environment",
+    "builder.triton.interface",
     "builder.triton.publish",
     "builder.torchscript.loading",
     "builder.reference.evaluate",
+    "builder.frontends.loading",
     "builder.parity.plan_check",
+    "builder.parity.recordings",
     "builder.store.plans",
+    "builder.store.preloaded",
+    "builder.pipeline.artifacts",
+    "builder.pipeline.batching_safety",
+    "builder.pipeline.layouts",
+    "builder.pipeline.libtorch",
     "builder.pipeline.run",
     "builder.repository.build",
     "builder.processes.pool",
+    "fsspec.implementations.chained",
+    "fsspec.implementations.local",
+    "google.protobuf.descriptor_pb2",
     "torch._dynamo",  # the first call of a meta kernel imports it, in about half a second
 )
 """Modules that the fork server imports: all that every worker needs, except TensorRT and
-Polygraphy, because each worker chooses the flavor.
+Polygraphy.
 """
 
 
 def modules(files: Iterable[Path]) -> tuple[str, ...]:
-    """MODULES, and the modules that loading these model files needs."""
-    return (*MODULES, *frontends.preloaded(files))
+    """MODULES, and the modules that loading these model files needs. TensorRT and Polygraphy are
+    included if no worker can choose another flavor.
+    """
+    found = (*MODULES, *frontends.preloaded(files))
+    if flavor.is_only_rtx():
+        return (*found, "builder.engine.preloaded")
+    return found
 
 
 def default_jobs() -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.metadata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,6 +17,7 @@ from builder.lowering import ir, weights_digest
 from builder.store import sources
 from builder.store.canonical import digest, normalized
 from builder.store.request import machine
+from builder.versions import package_version
 
 DERIVED = ("network",)
 """Parts that depend on others: they are reported as a reason only if nothing else changed."""
@@ -52,7 +52,7 @@ def parts(conversion: Conversion, options: BuildOptions) -> dict[str, Any]:
             "precision": conversion.precision,
             "options": option_parts(options),
             **here,
-            "polygraphy": importlib.metadata.version("polygraphy"),
+            "polygraphy": package_version("polygraphy"),
             "converters": converter_versions(graph),
             "core": {module: sources.version(module) for module in ALWAYS},
         }

@@ -8,7 +8,6 @@ Equal requests publish equal models. If requests differ, the plan's own key may 
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from builder.manifest import ModelSpec
 from builder.store import sources
 from builder.store.canonical import digest, normalized
 from builder.store.hashes import Hashes
+from builder.versions import package_version
 
 ELSEWHERE = ("name", "path", "manifest", "goldens", "libraries", "limits", "targets")
 """Fields of a spec that are excluded: locations of files that are included by hash, and fields that
@@ -74,7 +74,7 @@ def shared_request(
         "plugins": {plugin: _plugin(plugin, hashes) for plugin in plugins},
         "platform": _platform(),
         "trt_build": sources.everything(),
-        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "packages": {name: package_version(name) for name in PACKAGES},
         "python": platform.python_version(),
     }
     found: dict[str, Any] = normalized(parts)

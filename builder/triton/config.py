@@ -6,7 +6,6 @@ Nothing is left to Triton's auto-completion, which would guess the batch from a 
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import re
 from typing import Any
 
@@ -19,6 +18,7 @@ from builder.errors import PublishError, UsageError
 from builder.templates import config_templates
 from builder.triton import batching, check, dtypes, graphs, section, sequences, warmup
 from builder.triton.artifact import IO, ModelArtifact
+from builder.versions import package_version
 
 OPTIONAL_OUTPUTS = "optional_outputs"
 """The parameter with the names of optional outputs, separated by commas."""
@@ -254,7 +254,7 @@ def _provenance(
         "precision": artifact.spec.precision,
         "flavor": facts.get("flavor"),
         "tensorrt_version": tensorrt_version(facts),
-        "torch_version": importlib.metadata.version("torch"),
+        "torch_version": package_version("torch"),
         "plan_sha256": sha256(artifact.plan) if artifact.plan else None,
         "lowered_sha256": sha256(artifact.lowered),
         "source_sha256": _source(artifact),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
 import platform as host
 from collections.abc import Mapping, Sequence
@@ -36,6 +35,7 @@ from builder.triton.config import (
     tensorrt_version,
 )
 from builder.triton.dtypes import by_config
+from builder.versions import package_version
 
 VERSION = "1"
 RUNTIME = "trt_build_runtime"
@@ -374,7 +374,7 @@ def versions(plan_facts: Mapping[str, Any]) -> dict[str, str | None]:
     return {
         "trt_build": builder.__version__,
         "python": host.python_version(),
-        "torch": importlib.metadata.version("torch"),
+        "torch": package_version("torch"),
         "flavor": plan_facts.get("flavor"),
         "tensorrt": tensorrt_version(plan_facts),
     }

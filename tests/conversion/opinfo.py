@@ -231,9 +231,7 @@ def _samples(entry: Any, dtype: torch.dtype) -> list[Any]:
     that seeding other devices records for each sample, would cost more than all else.
     """
     with (
-        mock.patch(
-            "torch.testing._internal.common_utils.extract_test_fn", lambda: None
-        ),
+        mock.patch("torch.testing._internal.opinfo.core.extract_test_fn", lambda: None),
         mock.patch("torch.manual_seed", torch.default_generator.manual_seed),
     ):
         torch.manual_seed(0)

@@ -1,0 +1,44 @@
+"""The fork server imports what workers need, so that no worker repeats it."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from builder import build_repository, processes
+from builder.engine import flavor
+from builder.repository import jobs
+from tests.cli.conftest import Small, save
+
+LIBRARIES = ("builder", "tensorrt_rtx", "tensorrt", "polygraphy", "torch", "fsspec")
+
+
+def modules_imported_by_a_build(model: Path, out: Path, report: Any) -> set[str]:
+    """Build in this process, and return the modules that this imports, except those of the caller's
+    side of a build.
+    """
+    before = set(sys.modules)
+    (result,) = build_repository(model, out, isolate=False)
+    assert result.error is None
+    return {
+        name
+        for name in set(sys.modules) - before
+        if name.partition(".")[0] in LIBRARIES
+        and not name.startswith("builder.repository.")
+    }
+
+
+def test_build_in_a_worker_imports_nothing_more(tmp_path: Path) -> None:
+    save(Small(), tmp_path / "small.pt")
+    target = partial(
+        modules_imported_by_a_build, tmp_path / "small.pt", tmp_path / "out"
+    )
+    modules = jobs.modules([tmp_path / "small.pt"])
+    (imported,) = processes.run([processes.Task(target)], modules=modules)
+    if flavor.is_only_rtx():
+        assert imported == set()
+    else:  # each worker loads its flavor, after its GPU is chosen
+        packages = {name.partition(".")[0] for name in imported}
+        assert packages <= {"tensorrt_rtx", "tensorrt", "polygraphy"}
