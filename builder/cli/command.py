@@ -177,18 +177,18 @@ def report(terminal: Terminal, error: BaseException) -> int:
 
 def describe(error: TrtBuildError) -> dict[str, Any]:
     """The error as JSON data."""
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "kind": type(error).__name__,
         "message": error.message,
         "exit_code": error.exit_code,
     }
-    found |= {
+    description |= {
         key: value
         for key in ("where", "fix", "traceback")
         if (value := getattr(error, key))
     }
     if isinstance(error, ManifestError):
-        found["mistakes"] = [vars(mistake) for mistake in error.mistakes]
+        description["mistakes"] = [vars(mistake) for mistake in error.mistakes]
     for operator in getattr(error, "operators", ()):
-        found.setdefault("operators", []).append(vars(operator))
-    return found
+        description.setdefault("operators", []).append(vars(operator))
+    return description

@@ -87,11 +87,13 @@ def _running(farm_file: str) -> Any:
 def _show(terminal: Terminal, data: dict[str, Any]) -> None:
     rows = [
         [
-            one["target"],
-            ", ".join(f"{name}: {amount:g}" for name, amount in one["takes"].items()),
-            str(one["nodes"]),
+            target["target"],
+            ", ".join(
+                f"{name}: {amount:g}" for name, amount in target["takes"].items()
+            ),
+            str(target["nodes"]),
         ]
-        for one in data["targets"]
+        for target in data["targets"]
     ]
     terminal.table(("target", "takes", "nodes"), rows, numbers=("nodes",))
     if data["dashboard"]:
@@ -99,16 +101,16 @@ def _show(terminal: Terminal, data: dict[str, Any]) -> None:
     terminal.line()
     runs = [
         [
-            one["name"],
-            one["repository"],
-            f"{one['user']}@{one['host']}, {time.time() - one['since']:.0f} s ago",
+            run["name"],
+            run["repository"],
+            f"{run['user']}@{run['host']}, {time.time() - run['since']:.0f} s ago",
             *(
-                str(one.get(name, 0))
+                str(run.get(name, 0))
                 for name in ("waiting", "running", "done", "failed")
             ),
-            "" if one.get("seconds_left") is None else f"{one['seconds_left']:.0f}",
+            "" if run.get("seconds_left") is None else f"{run['seconds_left']:.0f}",
         ]
-        for one in data["runs"]
+        for run in data["runs"]
     ]
     if runs:
         terminal.table(COLUMNS, runs, numbers=COLUMNS[3:])

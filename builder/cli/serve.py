@@ -164,10 +164,13 @@ def _report_preflight(terminal: Terminal, repository: Path) -> None:
     from builder.cli.doctor import note_preflight
 
     if repository.is_dir():
-        found = deployment.preflight(
+        findings = deployment.preflight(
             repository, deployment.this_machine({}), digests=False
         )
-        note_preflight(terminal, [one for one in found if one.number in SERVE_CHECKS])
+        note_preflight(
+            terminal,
+            [finding for finding in findings if finding.number in SERVE_CHECKS],
+        )
 
 
 def _report_models(terminal: Terminal, server: Server) -> None:
@@ -273,10 +276,10 @@ def _report_foreign(terminal: Terminal, repository: Path) -> None:
 
     for folder in sorted(repository.iterdir()) if repository.is_dir() else ():
         try:
-            found = versions.foreign(folder)
+            foreign = versions.foreign(folder)
         except (OSError, ValueError, UsageError):
             continue  # no model, or one that the server will report
-        for number in found:
+        for number in foreign:
             terminal.note(
                 f"{folder.name}: warning: {number}/ is a version that trt-build did not write, and"
                 " Triton serves it"
@@ -292,14 +295,14 @@ def ports(
     """The three ports: as passed, else counted from `port`, else Triton's defaults."""
     base = HTTP if port is None else port
     step = 0 if base == 0 else 1
-    given = {
+    requested = {
         "http_port": http_port,
         "grpc_port": grpc_port,
         "metrics_port": metrics_port,
     }
     return {
         key: base + index * step if value is None else value
-        for index, (key, value) in enumerate(given.items())
+        for index, (key, value) in enumerate(requested.items())
     }
 
 

@@ -107,10 +107,10 @@ def _reasons(models: Sequence[ModelParity]) -> Iterator[str]:
 
 
 def _names(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:NAMES_SHOWN])
+    listed = ", ".join(names[:NAMES_SHOWN])
     if len(names) <= NAMES_SHOWN:
-        return shown
-    return f"{shown} and {len(names) - NAMES_SHOWN} more"
+        return listed
+    return f"{listed} and {len(names) - NAMES_SHOWN} more"
 
 
 def failures(models: Sequence[ModelParity]) -> Iterator[Failure]:
@@ -135,12 +135,12 @@ def _failures(models: Sequence[ModelParity]) -> Iterator[str]:
     groups: dict[str, list[Failure]] = defaultdict(list)
     for failure in failures(models):
         groups[cause(failure.problem)].append(failure)
-    for found in groups.values():
-        first = found[0]
+    for group in groups.values():
+        first = group[0]
         example = ", ".join(filter(None, (first.model, first.where)))
-        if len(found) > 1:
-            names = list(dict.fromkeys(failure.model for failure in found))
-            yield f"FAILED {_names(names)}: {len(found)} times the same cause; for example:"
+        if len(group) > 1:
+            names = list(dict.fromkeys(failure.model for failure in group))
+            yield f"FAILED {_names(names)}: {len(group)} times the same cause; for example:"
         yield f"FAILED {example}: {first.problem}"
 
 
