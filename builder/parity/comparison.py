@@ -82,7 +82,8 @@ class Comparison:
     def share(self) -> float | None:
         """The largest error relative to its tolerance; None if nothing could be compared."""
         return max(
-            (one.share for one in self.outputs if one.share is not None), default=None
+            (output.share for output in self.outputs if output.share is not None),
+            default=None,
         )
 
     @property
@@ -160,8 +161,10 @@ def widened(outputs: Arrays, golden: Golden) -> dict[str, Array]:
         for name, array in outputs.items()
     )
     return {
-        n: a.astype(wanted) if (str(wanted), str(a.dtype)) in NARROWED else a
-        for n, a, wanted in pairs
+        n: a.astype(golden_dtype)
+        if (str(golden_dtype), str(a.dtype)) in NARROWED
+        else a
+        for n, a, golden_dtype in pairs
     }
 
 
@@ -185,9 +188,9 @@ def _output(
 
 def _missing(name: str, outputs: Arrays, expected: Arrays) -> str:
     twins = [
-        other
-        for other in outputs
-        if other not in expected and _alike(outputs[other], expected[name])
+        candidate
+        for candidate in outputs
+        if candidate not in expected and _alike(outputs[candidate], expected[name])
     ]
     if twins:
         return f"is missing; {twins[0]!r} has its shape and dtype"
@@ -196,17 +199,17 @@ def _missing(name: str, outputs: Arrays, expected: Arrays) -> str:
 
 def _extra(name: str, outputs: Arrays, expected: Arrays) -> str:
     twins = [
-        other
-        for other in expected
-        if other not in outputs and _alike(outputs[name], expected[other])
+        candidate
+        for candidate in expected
+        if candidate not in outputs and _alike(outputs[name], expected[candidate])
     ]
     if twins:
         return f"is not the model's; it has the shape and dtype of the missing {twins[0]!r}"
     return "is not the model's"
 
 
-def _alike(one: Array, other: Array) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape
+def _alike(left: Array, right: Array) -> bool:
+    return left.dtype == right.dtype and left.shape == right.shape
 
 
 def _values(

@@ -90,7 +90,10 @@ class Coverage:
     @property
     def unreached(self) -> list[Outcome]:
         """The outcomes that no run reached, in program order."""
-        return sorted(self.wanted - self.reached, key=lambda one: (one.site, one.which))
+        return sorted(
+            self.wanted - self.reached,
+            key=lambda outcome: (outcome.site, outcome.which),
+        )
 
     def run(self, arguments: Sequence[Any]) -> set[Outcome]:
         """Interpret forward on its arguments (without self, defaults filled in) and return the
@@ -169,19 +172,19 @@ class _Instrument:
 
     def _bounds(self, node: Any) -> None:
         kind = node.kind().rstrip("_")
-        given = list(node.inputs())
+        arguments = list(node.inputs())
         outcomes = set(_BOUNDED[kind])
         if kind == "aten::clamp":
-            for outcome, limit in zip((_LOWER, _UPPER), given[1:3], strict=False):
+            for outcome, limit in zip((_LOWER, _UPPER), arguments[1:3], strict=False):
                 if _none(limit):
                     outcomes.discard(outcome)
-        numbers = [n for value in given[1:] if (n := _number(value)) is not None]
+        numbers = [n for value in arguments[1:] if (n := _number(value)) is not None]
         self.coverage.constants.update(float(n) for n in numbers if math.isfinite(n))
         self._want(node, kind, sorted(outcomes))
-        before = given[0]
+        before = arguments[0]
         if node.kind().endswith("_"):
             copy = self.graph.create(
-                "aten::clone", [given[0], self._constant(node, None)], 1
+                "aten::clone", [arguments[0], self._constant(node, None)], 1
             )
             copy.insertBefore(node)
             before = copy.output()
@@ -279,10 +282,10 @@ def _is_setting(node: Any) -> bool:
 def _attribute(node: Any, module: Any) -> Any:
     """The value of a prim::GetAttr whose owners are attributes of the module."""
     owner = node.inputsAt(0).node()
-    found = module
+    owner_module = module
     if owner.kind() != "prim::Param":
-        found = _attribute(owner, module)
-    return getattr(found, node.s("name"))
+        owner_module = _attribute(owner, module)
+    return getattr(owner_module, node.s("name"))
 
 
 def _raises(block: Any) -> bool:

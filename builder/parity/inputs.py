@@ -57,8 +57,8 @@ def _measured(spec: ModelSpec) -> list[int | str]:
     rows = {tensor.shape[0] for tensor in spec.inputs if _may_be_lengths(tensor)}
     if not rows:
         return []
-    others = dict.fromkeys(axis for tensor in spec.inputs for axis in tensor.shape)
-    beside = [axis for axis in others if axis not in rows]
+    all_axes = dict.fromkeys(axis for tensor in spec.inputs for axis in tensor.shape)
+    beside = [axis for axis in all_axes if axis not in rows]
     return sorted(beside, key=lambda axis: isinstance(axis, int))
 
 

@@ -52,19 +52,19 @@ def variants(
         for s, tensor in zip(spec.inputs, tensors, strict=True)
     }
     sizes = sizes_of(spec.inputs, shapes)
-    each = [(f"p0-without-{name}", (name,)) for name in optional]
+    single = [(f"p0-without-{name}", (name,)) for name in optional]
     for golden, omitted in [
-        *each,
+        *single,
         *([(f"p0-{ALL}", optional)] if len(optional) > 1 else []),
     ]:
         yield (
             golden,
             omitted,
             [
-                filled(one, spec.defaults[one.name or ""], sizes)
-                if one.name in omitted
+                filled(tensor_spec, spec.defaults[tensor_spec.name or ""], sizes)
+                if tensor_spec.name in omitted
                 else tensor
-                for one, tensor in zip(spec.inputs, tensors, strict=True)
+                for tensor_spec, tensor in zip(spec.inputs, tensors, strict=True)
             ],
         )
 
@@ -75,20 +75,22 @@ def other_default(module: Any, spec: ModelSpec, golden: Golden) -> str | None:
     """
     (name,) = golden.omitted
     tensors = [
-        to_torch(golden.inputs[one.name or ""]).to(getattr(torch, one.dtype))
-        for one in spec.inputs
+        to_torch(golden.inputs[tensor_spec.name or ""]).to(
+            getattr(torch, tensor_spec.dtype)
+        )
+        for tensor_spec in spec.inputs
     ]
-    given = arguments(module, spec.inputs, tensors, spec.constants) or {}
+    values = arguments(module, spec.inputs, tensors, spec.constants) or {}
     schema = getattr(getattr(module, "forward", None), "schema", None)
     arguments_of = {a.name: a for a in schema.arguments} if schema else {}
-    own = arguments_of.get(name)
-    if name not in given or own is None or not own.has_default_value():
+    argument = arguments_of.get(name)
+    if name not in values or argument is None or not argument.has_default_value():
         return None
-    del given[name]
+    del values[name]
     try:
         with torch.no_grad():
-            made = [to_numpy(tensor) for _, tensor in leaves(module(**given))]
-        pairs = zip(golden.outputs.items(), made, strict=True)
+            results = [to_numpy(tensor) for _, tensor in leaves(module(**values))]
+        pairs = zip(golden.outputs.items(), results, strict=True)
         outputs = {
             output: array.astype(stated.dtype) for (output, stated), array in pairs
         }
@@ -99,6 +101,6 @@ def other_default(module: Any, spec: ModelSpec, golden: Golden) -> str | None:
         return None
     return (
         f"input {name!r} has default {spec.defaults[name]!r} in the manifest, and forward's own"
-        f" default, {own.default_value!r}, gives other outputs. Requests without the input use the"
-        " manifest's default"
+        f" default, {argument.default_value!r}, gives other outputs. Requests without the input use"
+        " the manifest's default"
     )
