@@ -36,17 +36,17 @@ def choose(artifact: ModelArtifact) -> BatchChoice:
     Raises UsageError if the manifest requires batching that the model does not allow, or a
     preferred size above the maximum.
     """
-    wanted = artifact.spec.batching
-    if wanted.enabled is False:
+    batching = artifact.spec.batching
+    if batching.enabled is False:
         return BatchChoice(0, "the manifest has batching.enabled: false")
     obstacle, size = _obstacle(artifact)
     if obstacle is None:
-        _check_preferred(wanted.preferred, size)
+        _check_preferred(batching.preferred, size)
         return BatchChoice(
             size,
             f"axis {_axis(artifact)!r} is first in every tensor; profiles cover 1 to {size}",
         )
-    if wanted.enabled or wanted.preferred:
+    if batching.enabled or batching.preferred:
         raise UsageError(
             f"model {artifact.spec.name!r} cannot be batched by Triton: {obstacle}",
             fix="remove batching.enabled",
@@ -106,22 +106,22 @@ def _narrowed(artifact: ModelArtifact) -> str | None:
     spans = [profile[axis][::2] for profile in _profiles(artifact)]
     reaches = _reaches(artifact, axis)
     most = max(range(len(spans)), key=lambda number: spans[number][1], default=0)
-    others = [number for number, span in enumerate(spans) if span != spans[most]]
-    if not others or spans[most][1] <= size:
+    differing = [number for number, span in enumerate(spans) if span != spans[most]]
+    if not differing or spans[most][1] <= size:
         return None
-    pair = sorted((most, min(others, key=lambda number: reaches[number])))
+    pair = sorted((most, min(differing, key=lambda number: reaches[number])))
     sizes = " and ".join(
         f"p{number} ({axis} {spans[number][0]} to {spans[number][1]})"
         for number in pair
     )
-    what = (
+    effect = (
         f"joins and takes batches up to {size} only"
         if size
         else "does not batch the model"
     )
     return (
         f"profiles {sizes} differ in their batch, and Triton has one greatest batch for all shapes:"
-        f" it {what}. Give both the range 1 to {spans[most][1]}, or each a model of its own. With"
+        f" it {effect}. Give both the range 1 to {spans[most][1]}, or each a model of its own. With"
         " `batching: {enabled: false}` Triton joins no requests, and clients may send what each"
         " profile has"
     )
@@ -141,17 +141,17 @@ def _covered(artifact: ModelArtifact, axis: str) -> int:
 def _reaches(artifact: ModelArtifact, axis: str) -> list[int]:
     """The maximum batch of each profile, from 1 without a gap, for all sizes of its other axes."""
     profiles = _profiles(artifact)
-    others = [
+    other_axes = [
         {name: span for name, span in profile.items() if name != axis}
         for profile in profiles
     ]
     return [
         _reach(
             profile[axis]
-            for profile, other in zip(profiles, others, strict=True)
-            if _holds(other, wanted)
+            for profile, spans in zip(profiles, other_axes, strict=True)
+            if _holds(spans, required)
         )
-        for wanted in others
+        for required in other_axes
     ]
 
 
@@ -201,18 +201,18 @@ not reordered accordingly.
 
 
 def moved(
-    golden: Golden, rolled: Golden, rows: int, kept: Collection[str] = ()
+    golden: Golden, rolled: Golden, rows: int, ignored: Collection[str] = ()
 ) -> bool:
-    """Whether the rows of an output, other than those of `kept`, differ from the golden's rows
+    """Whether the rows of an output, other than those of `ignored`, differ from the golden's rows
     shifted by one, as the inputs of `rolled` are. `rows` is the batch size.
     """
     for name, array in golden.outputs.items():
-        other = rolled.outputs.get(name)
-        if name in kept or array.shape[:1] != (rows,):
+        moved_array = rolled.outputs.get(name)
+        if name in ignored or array.shape[:1] != (rows,):
             continue
-        if other is None:
+        if moved_array is None:
             continue
-        if not _same(other, np.roll(array, 1, 0)):
+        if not _same(moved_array, np.roll(array, 1, 0)):
             return True
     return golden.outputs.keys() != rolled.outputs.keys()
 
@@ -244,16 +244,16 @@ def _rows(golden: Golden) -> int:
     )
 
 
-def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    if one.shape != other.shape:
+def _same(left: NDArray[Any], right: NDArray[Any]) -> bool:
+    if left.shape != right.shape:
         return False
-    scale = float(np.nanmax(np.abs(other.astype(np.float64)), initial=0.0))
+    scale = float(np.nanmax(np.abs(right.astype(np.float64)), initial=0.0))
     atol = ROW_ATOL
     if np.isfinite(scale):
         atol = ROW_ATOL * max(scale, 1e-6)
     return np.allclose(
-        one.astype(np.float64),
-        other.astype(np.float64),
+        left.astype(np.float64),
+        right.astype(np.float64),
         rtol=ROW_RTOL,
         atol=atol,
         equal_nan=True,
