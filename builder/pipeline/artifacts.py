@@ -58,8 +58,8 @@ def segment_files(
     if conversion is None or plan is None:
         return SegmentFiles(segment.kind, segment.inputs, segment.outputs, lowered)
     dtypes = {str(spec.name): spec.dtype for spec in conversion.inputs}
-    made = zip(conversion.outputs, conversion.output_dtypes, strict=True)
-    dtypes |= {name: name_of(dtype) for name, dtype in made}
+    outputs = zip(conversion.outputs, conversion.output_dtypes, strict=True)
+    dtypes |= {name: name_of(dtype) for name, dtype in outputs}
     return SegmentFiles(
         segment.kind,
         segment.inputs,
@@ -297,7 +297,7 @@ def _files_of_segments(
     """Every segment's files; for torch segments with engines inside branches, those of their
     parts.
     """
-    found = map(
+    segments = map(
         segment_files, partitioned.partition.segments, partitioned.conversions, plans
     )
     return tuple(
@@ -307,7 +307,7 @@ def _files_of_segments(
                 partitioned.parts.get(number, ()), branch_plans, (*location, number)
             ),
         )
-        for number, files in enumerate(found)
+        for number, files in enumerate(segments)
     )
 
 
@@ -318,10 +318,10 @@ def _parts(
 ) -> tuple[SegmentFiles | BranchFiles, ...]:
     from builder.triton import BranchFiles, SegmentFiles
 
-    found: list[SegmentFiles | BranchFiles] = []
+    files: list[SegmentFiles | BranchFiles] = []
     for number, part in enumerate(parts):
         if not isinstance(part, branches.SplitBranch):
-            found.append(SegmentFiles("torch", part.inputs, part.outputs, saved(part)))
+            files.append(SegmentFiles("torch", part.inputs, part.outputs, saved(part)))
             continue
         condition = part.branch.condition
         read = tuple(part.branch.values)
@@ -330,12 +330,12 @@ def _parts(
             for index, side in enumerate(part.sides)
         ]
         outputs = part.branch.outputs
-        found.append(
+        files.append(
             BranchFiles(
                 saved(condition), condition.inputs, read, outputs, (both[0], both[1])
             )
         )
-    return tuple(found)
+    return tuple(files)
 
 
 def _side(
@@ -343,7 +343,7 @@ def _side(
     plans: Mapping[branches.Location, Plan],
     location: branches.Location,
 ) -> tuple[SegmentFiles, ...]:
-    own = [
+    side_plans = [
         plans.get((*location, number)) for number in range(len(partitioned.conversions))
     ]
-    return _files_of_segments(partitioned, own, plans, location)
+    return _files_of_segments(partitioned, side_plans, plans, location)

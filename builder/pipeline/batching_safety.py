@@ -62,12 +62,12 @@ def _is_longest(length: Any) -> bool:
 def _of_data(value: Any) -> bool:
     """Whether a number comes from a tensor's data."""
     stack = [value]
-    seen = set()
+    visited = set()
     while stack:
         current = stack.pop()
-        if current.debugName() in seen or str(current.type()) == "Tensor":
+        if current.debugName() in visited or str(current.type()) == "Tensor":
             continue
-        seen.add(current.debugName())
+        visited.add(current.debugName())
         node = current.node()
         if node.kind() in READS_DATA and any(
             str(v.type()) == "Tensor" for v in node.inputs()
@@ -100,13 +100,15 @@ def one_for_all(graph: Any, numbers: Collection[str] = ()) -> str | None:
     """
     of_batch = set(numbers)
     for node in ir.walk(graph):
-        made = {value.debugName() for value in node.outputs() if _holds_tensors(value)}
+        tensors = {
+            value.debugName() for value in node.outputs() if _holds_tensors(value)
+        }
         if any(
             value.debugName() in of_batch for value in node.inputs()
         ) or _reduces_all(node):
-            if made and node.kind() in DECIDES:
+            if tensors and node.kind() in DECIDES:
                 return f"{node.kind()} depends on a number from {BATCH}"
-            of_batch |= made
+            of_batch |= tensors
     return None
 
 
@@ -127,7 +129,7 @@ def _reduces_all(node: Any) -> bool:
     )
     if "other" in names or not _holds_tensors(node.inputsAt(0)):
         return False
-    given = None
+    dim = None
     if "dim" in names:
-        given = node.inputsAt(names.index("dim"))
-    return given is None or ir.is_none(given) or ir.int_list(given) == []
+        dim = node.inputsAt(names.index("dim"))
+    return dim is None or ir.is_none(dim) or ir.int_list(dim) == []

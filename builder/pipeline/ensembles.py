@@ -97,10 +97,10 @@ def _step(model: SplitModel, number: int, serve_as: str) -> ModelArtifact:
         batching=Batching(),
     )
     if conversion is not None and plan is not None:
-        made = artifacts.of_conversion(
+        artifact = artifacts.of_conversion(
             spec, conversion, plan, model.segment_goldens[number], serve_as
         )
-        return replace(made, step_of=model.spec.name, mixes=mixes(model, [segment]))
+        return replace(artifact, step_of=model.spec.name, mixes=mixes(model, [segment]))
     return _torch_step(model, number, spec)
 
 
@@ -148,7 +148,7 @@ def _torch_step(model: SplitModel, number: int, spec: ModelSpec) -> ModelArtifac
 
 
 def _batched(
-    steps: list[ModelArtifact], wanted: Batching, axes: Collection[str]
+    steps: list[ModelArtifact], settings: Batching, axes: Collection[str]
 ) -> list[ModelArtifact]:
     """The steps with the manifest's batching settings, if each can batch along one of the model's
     `axes`.
@@ -159,7 +159,7 @@ def _batched(
     from builder.triton import batching
 
     able = [
-        wanted.enabled is not False
+        settings.enabled is not False
         and _by_own_axis(step, axes)
         and batching.choose(step).max_batch_size > 0
         for step in steps
@@ -168,7 +168,9 @@ def _batched(
     return [
         replace(
             step,
-            spec=replace(step.spec, batching=_step_batching(step, wanted, can, whole)),
+            spec=replace(
+                step.spec, batching=_step_batching(step, settings, can, whole)
+            ),
         )
         for step, can in zip(steps, able, strict=True)
     ]
@@ -182,10 +184,10 @@ def _by_own_axis(step: ModelArtifact, axes: Collection[str]) -> bool:
 
 
 def _step_batching(
-    step: ModelArtifact, wanted: Batching, can: bool, whole: bool
+    step: ModelArtifact, settings: Batching, can: bool, whole: bool
 ) -> Batching:
     endpoints = (*step.inputs, *step.outputs)
     has_vectors = any(len(endpoint.shape) == 1 for endpoint in endpoints)
     if not can or (not whole and has_vectors):
         return Batching(enabled=False)
-    return replace(wanted, enabled=None)
+    return replace(settings, enabled=None)

@@ -161,8 +161,8 @@ class Runner:
                     f"output {name!r} is a tensor for these inputs, and None in every golden",
                     fix="add these inputs as a golden (manifest: goldens: FILE.npz)",
                 )
-        made = {name: values[name] for name in outputs}
-        return present(made, artifact.flags, artifact.too_long)
+        results = {name: values[name] for name in outputs}
+        return present(results, artifact.flags, artifact.too_long)
 
     def evaluate(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """The outputs by name, for arrays of a golden. Raises the errors of a call."""
@@ -175,15 +175,15 @@ class Runner:
         """Run the segments in sequence. Their outputs are added to `values`."""
         from builder.triton import BranchFiles
 
-        for one in files:
-            if isinstance(one, BranchFiles):
-                self._branch(one, values)
-            elif one.parts:
-                self._chain(one.parts, values)
-            elif self.engines and one.plan:
-                self._engine(one.plan, one.dtypes, values)
+        for segment in files:
+            if isinstance(segment, BranchFiles):
+                self._branch(segment, values)
+            elif segment.parts:
+                self._chain(segment.parts, values)
+            elif self.engines and segment.plan:
+                self._engine(segment.plan, segment.dtypes, values)
             else:
-                self._execute(one.lowered, one.inputs, one.outputs, values)
+                self._execute(segment.lowered, segment.inputs, segment.outputs, values)
 
     def _branch(self, files: BranchFiles, values: Tensors) -> None:
         condition = self._run(files.condition, [values[name] for name in files.reads])
@@ -226,12 +226,12 @@ class Runner:
             try:
                 output = module(*tensors)
             except RuntimeError as error:
-                found = TORCH_DEFECT.search(str(error))
-                if found is None:
+                defect = TORCH_DEFECT.search(str(error))
+                if defect is None:
                     raise
                 raise ParityError(
                     "TorchScript's interpreter fails on the lowered graph, which has no writes in"
-                    f" place: {found[0]}",
+                    f" place: {defect[0]}",
                     fix="this is a bug of PyTorch with several loops: use fewer loops, or loops "
                     "without `break`, to let TensorRT run the model",
                 ) from error

@@ -177,9 +177,9 @@ def _refused(model: SplitModel, serve_as: str, torch_steps: str) -> str | None:
     from builder.triton import ensemble_config
 
     try:
-        made = ensemble(model, serve_as, torch_steps)
+        split = ensemble(model, serve_as, torch_steps)
         ensemble_config(
-            made, {step.spec.name: triton.config(step) for step in made.steps}
+            split, {step.spec.name: triton.config(step) for step in split.steps}
         )
     except PublishError as refusal:
         return f"Triton could not serve its steps: {refusal.message}"

@@ -124,10 +124,10 @@ def converted(step: ModelArtifact, lowered: LoweredGraph) -> ModelArtifact:
 def _renamed(
     golden: Golden, inputs: Mapping[str, str], outputs: Mapping[str, str]
 ) -> Golden:
-    given = {inputs[name]: array for name, array in golden.inputs.items()}
+    arrays = {inputs[name]: array for name, array in golden.inputs.items()}
     return replace(
         golden,
-        inputs=given,
+        inputs=arrays,
         outputs={outputs[name]: array for name, array in golden.outputs.items()},
     )
 

@@ -51,7 +51,7 @@ def _served(model: SplitModel) -> dict[str, str]:
     """By tensor, the dtype that an engine declares, if it differs from the module's."""
     from builder.triton import dtypes
 
-    found: dict[str, str] = {}
+    dtypes_by_name: dict[str, str] = {}
     for segment, plan in zip(model.segments, model.plans, strict=True):
         if plan is None or plan.facts.get("flavor") != "tensorrt":
             continue
@@ -60,12 +60,12 @@ def _served(model: SplitModel) -> dict[str, str]:
             for side in ("inputs", "outputs")
             for fact in plan.facts[side]
         }
-        found.update(
+        dtypes_by_name.update(
             (name, engine[name])
             for name, spec in _tensors(segment)
             if spec is not None and name in engine and engine[name] != spec.dtype
         )
-    return found
+    return dtypes_by_name
 
 
 def _tensors(segment: Segment) -> Iterable[tuple[str, TensorSpec | None]]:
@@ -95,13 +95,13 @@ def _narrowed(
         for index, name in enumerate(segment.outputs)
         if name in changed
     }
-    made = replace(
+    cast_segment = replace(
         segment,
         lowered=endpoints.cast(segment.lowered, inputs, outputs),
         specs=_specs(segment.inputs, segment.specs, served),
         output_specs=_specs(segment.outputs, segment.output_specs, served),
     )
-    return made, tuple(_golden(golden, served) for golden in goldens)
+    return cast_segment, tuple(_golden(golden, served) for golden in goldens)
 
 
 def _specs(
@@ -127,7 +127,7 @@ def _converted(
     """The arrays in the dtypes of the endpoint."""
     from builder.triton import dtypes
 
-    found = dict(arrays)
-    for name in found.keys() & served.keys():
-        found[name] = found[name].astype(dtypes.by_name(served[name]).numpy)
-    return found
+    converted = dict(arrays)
+    for name in converted.keys() & served.keys():
+        converted[name] = converted[name].astype(dtypes.by_name(served[name]).numpy)
+    return converted

@@ -71,9 +71,9 @@ class Order:
     @property
     def reproduce(self) -> str:
         """The command that builds only this model, in one process for a debugger."""
-        given = []
+        manifest_flags = []
         if not self.spec.manifest:
-            given = list(_in_place_of_a_manifest(self.spec))
+            manifest_flags = list(_in_place_of_a_manifest(self.spec))
         words = [
             "trt-build",
             "repo",
@@ -82,7 +82,7 @@ class Order:
             str(self.out),
             "--rebuild",
             "--no-isolate",
-            *given,
+            *manifest_flags,
         ]
         words += [
             "--precision",
@@ -108,15 +108,15 @@ def here(options: BuildOptions, flavor: str) -> BuildOptions:
     if flavor == "tensorrt-rtx" or not targets or device is None:
         return options
     if not any(serves(options, device.capability, target) for target in targets):
-        others = [
+        alternatives = [
             f"CUDA_VISIBLE_DEVICES={d.uuid}"
             for d in gpu.devices()
             if d.capability in targets
         ]
         raise UsageError(
             f"this host's {device.name} is {target_name(device.capability)}, which is no --target",
-            fix=others[0]
-            if others
+            fix=alternatives[0]
+            if alternatives
             else "build on a host that has one, then `trt-build merge`",
         )
     return replace(options, compute_capabilities=())
@@ -145,9 +145,21 @@ def _flags(order: Order) -> list[str]:
     state = []
     if order.spec.state:
         state = ["--state", order.spec.sequences.mode]
-    given = [*_unless_auto(order), *state, *plugins, *_written_options(order.options)]
-    kept = ["--store", order.store] if order.store else ["--no-store"]
-    return ["--serve-as", order.serve_as, "--layout", order.layout, *kept, *given]
+    other_flags = [
+        *_unless_auto(order),
+        *state,
+        *plugins,
+        *_written_options(order.options),
+    ]
+    store_flags = ["--store", order.store] if order.store else ["--no-store"]
+    return [
+        "--serve-as",
+        order.serve_as,
+        "--layout",
+        order.layout,
+        *store_flags,
+        *other_flags,
+    ]
 
 
 def _unless_auto(order: Order) -> list[str]:
@@ -181,8 +193,8 @@ def _written_options(options: BuildOptions) -> Iterator[str]:
         *(("pool", f"{pool}={limit}") for pool, limit in pools.items()),
     ):
         flag = f"--{SPELLED.get(name, name).replace('_', '-')}"
-        for one in value if isinstance(value, list | tuple) else [value]:
-            yield flag if one is True else f"{flag}={one}"
+        for element in value if isinstance(value, list | tuple) else [value]:
+            yield flag if element is True else f"{flag}={element}"
 
 
 def _input_text(tensor: TensorSpec) -> str:
