@@ -91,8 +91,9 @@ def _spans_another(name: str, names: Sequence[str]) -> bool:
     """
     match = _RANGE.fullmatch(name)
     return match is not None and any(
-        other.startswith("profiles.") and other.split(".", 2)[2] == match["axis"]
-        for other in names
+        candidate.startswith("profiles.")
+        and candidate.split(".", 2)[2] == match["axis"]
+        for candidate in names
     )
 
 

@@ -113,14 +113,14 @@ class Plans:
             return config.timing_cache(options)
         return None
 
-    def _timed(self, done: str, combine: Combine, act: Callable[[Timings], Any]) -> Any:
+    def _timed(self, verb: str, combine: Combine, act: Callable[[Timings], Any]) -> Any:
         def acted(store: Store) -> Any:
             timings = Timings(store, kind(machine()), combine)
-            found = act(timings)
+            result = act(timings)
             self.warnings += timings.warnings
-            return found
+            return result
 
-        return self._guarded(done, acted)
+        return self._guarded(verb, acted)
 
     def _refitted(
         self, conversion: Conversion, options: BuildOptions, parts: Mapping[str, Any]
@@ -163,8 +163,8 @@ class Plans:
         the reason.
         """
         return {
-            label: {**vars(made), "parts": dict(made.parts)}
-            for label, made in self.made.items()
+            label: {**vars(plan), "parts": dict(plan.parts)}
+            for label, plan in self.made.items()
         }
 
     def remember(
@@ -184,18 +184,18 @@ class Plans:
             or "its plan was not in the store"
         )
 
-    def _guarded(self, done: str, act: Callable[[Store], Any]) -> Any:
+    def _guarded(self, verb: str, act: Callable[[Store], Any]) -> Any:
         if self.store is None:
             return None
         try:
-            found = act(self.store)
+            result = act(self.store)
             self.warnings += self.store.warnings
             self.store.warnings.clear()
-            return found
+            return result
         except TrtBuildError:
             raise
         except Exception as failure:  # backends of fsspec raise different errors
             self.warnings.append(
-                f"the store {self.store.url} could not be {done}: {failure}"
+                f"the store {self.store.url} could not be {verb}: {failure}"
             )
             return None

@@ -164,11 +164,11 @@ class Store:
     def size(self, path: str) -> int | None:
         """The size of a file in the store in bytes; None if there is none."""
         try:
-            found = self.fs.info(path)
+            info = self.fs.info(path)
         except FileNotFoundError:
             return None
-        if found["type"] == "file":
-            return int(found["size"])
+        if info["type"] == "file":
+            return int(info["size"])
         return None
 
     def upload(self, source: Path, path: str) -> None:
@@ -188,10 +188,10 @@ class Store:
         """The names of the files in a folder of the store, in order."""
         self.fs.invalidate_cache()
         try:
-            found = self.fs.ls(folder, detail=False)
+            paths = self.fs.ls(folder, detail=False)
         except FileNotFoundError:
             return []
-        return sorted(posixpath.basename(str(path).rstrip("/")) for path in found)
+        return sorted(posixpath.basename(str(path).rstrip("/")) for path in paths)
 
     def read(self, path: str) -> bytes | None:
         """The bytes of a file; None if there is none."""

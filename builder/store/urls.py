@@ -43,25 +43,25 @@ def target(url: str) -> tuple[str, dict[str, Any]]:
     refuse_password(url)
     if not url.startswith(AZURE):
         return url, {}
-    account, _, rest = url.removeprefix(AZURE).partition("/")
-    if not account or not rest.strip("/"):
+    account, _, path = url.removeprefix(AZURE).partition("/")
+    if not account or not path.strip("/"):
         raise UsageError(
             f"{url} names no account and container", fix="as://ACCOUNT/CONTAINER/PATH"
         )
-    named = re.search(r"(?:^|;)AccountName=([^;]*)", os.environ.get(CONNECTION, ""))
-    if named and named[1] != account:
+    match = re.search(r"(?:^|;)AccountName=([^;]*)", os.environ.get(CONNECTION, ""))
+    if match and match[1] != account:
         raise UsageError(
-            f"{url} is of the account {account}, and {CONNECTION} of {named[1]}",
+            f"{url} is of the account {account}, and {CONNECTION} of {match[1]}",
             fix="change one of them",
         )
     options = {"account_name": account}
     if (
         TRITON_KEY in os.environ
         and "AZURE_STORAGE_ACCOUNT_KEY" not in os.environ
-        and not named
+        and not match
     ):
         options["account_key"] = os.environ[TRITON_KEY]
-    return f"abfs://{rest}", options
+    return f"abfs://{path}", options
 
 
 def file_system(url: str) -> tuple[Any, str]:
