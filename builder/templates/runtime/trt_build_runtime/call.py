@@ -27,13 +27,13 @@ class Input:
         self.own: Any = None  # a tensor, once it is needed
 
     def placed_input(
-        self, tensor: torch.Tensor, device: torch.device, own: bool
+        self, tensor: torch.Tensor, device: torch.device, copies: bool
     ) -> torch.Tensor:
-        """The tensor itself if the engine can read it and `own` is false, else a copy in the
+        """The tensor itself if the engine can read it and `copies` is false, else a copy in the
         buffer.
         """
         if (
-            not own
+            not copies
             and tensor.dtype is self.dtype
             and tensor.device == device
             and tensor.is_contiguous()
@@ -61,10 +61,12 @@ class Input:
 class Output:
     """One output: `view` is the buffer it is written to, None if its shape depends on the data."""
 
-    def __init__(self, name: str, dtype: torch.dtype, wanted: torch.dtype) -> None:
+    def __init__(
+        self, name: str, dtype: torch.dtype, module_dtype: torch.dtype
+    ) -> None:
         self.name = name
         self.dtype = dtype
-        self.wanted = wanted
+        self.wanted = module_dtype
         self.view: Any = None
 
 
@@ -88,18 +90,18 @@ class Call:
         element types.
         """
         if self.graph is not None:
-            for one, tensor in zip(self.inputs, tensors):
-                one.fill(tensor)
+            for input_, tensor in zip(self.inputs, tensors):
+                input_.fill(tensor)
             self.graph.launch(engine.handle)
         else:
             self.seen += 1
             captures = self.seen == engine.steady and all(
-                one.view is not None for one in self.outputs
+                output.view is not None for output in self.outputs
             )
             self._enqueue(engine, context, tensors, captures)
             if captures:
                 self._capture(engine, context)
-        return [self._take(engine, one) for one in self.outputs]
+        return [self._take(engine, output) for output in self.outputs]
 
     def unbind(self) -> None:
         """Discard the captured graph, because the context gets other shapes."""
@@ -109,14 +111,14 @@ class Call:
         self.seen = 0
 
     def _enqueue(
-        self, engine: Any, context: Any, tensors: list[torch.Tensor], own: bool
+        self, engine: Any, context: Any, tensors: list[torch.Tensor], copies: bool
     ) -> None:
-        for one, tensor in zip(self.inputs, tensors):
-            placed = one.placed_input(tensor, engine.device, own)
+        for input_, tensor in zip(self.inputs, tensors):
+            placed = input_.placed_input(tensor, engine.device, copies)
             address = placed.data_ptr() or engine.nothing.reserve(1)
-            if address != one.address:
-                context.set_tensor_address(one.name, address)
-                one.address = address
+            if address != input_.address:
+                context.set_tensor_address(input_.name, address)
+                input_.address = address
         if not context.execute_async_v3(engine.handle):
             raise RuntimeError(FAILED)
 
@@ -125,9 +127,9 @@ class Call:
         outputs, bit for bit.
         """
         views = [
-            one.view.reshape(-1).view(torch.uint8)
-            for one in self.outputs
-            if one.view.numel()
+            result.view.reshape(-1).view(torch.uint8)
+            for result in self.outputs
+            if result.view.numel()
         ]
         plain = [view.clone() for view in views]
         try:
@@ -144,12 +146,12 @@ class Call:
             for view, output in zip(views, plain):
                 view.copy_(output)
 
-    def _take(self, engine: Any, one: Output) -> torch.Tensor:
-        value = one.view
+    def _take(self, engine: Any, output: Output) -> torch.Tensor:
+        value = output.view
         if value is None:
-            value = engine.buffers[one.name].view(
-                engine.allocators[one.name].shape, one.dtype
+            value = engine.buffers[output.name].view(
+                engine.allocators[output.name].shape, output.dtype
             )
-        if one.dtype is one.wanted:
+        if output.dtype is output.wanted:
             return value
-        return value.to(one.wanted)
+        return value.to(output.wanted)

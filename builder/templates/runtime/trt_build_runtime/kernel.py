@@ -138,7 +138,7 @@ def restrict_files(
     try:
         for path in (
             *writable,
-            *(Path(one) for name in DEVICES for one in glob.glob(name)),
+            *(Path(device) for name in DEVICES for device in glob.glob(name)),
         ):
             allowed = ruleset.files & ~_READ_FILE if path in unread else ruleset.files
             _allow(libc, descriptor, path, allowed)
@@ -176,7 +176,7 @@ def all_but(secret: Sequence[Path]) -> list[Path]:
     if a folder on the path cannot be listed: nothing can be hidden then.
     """
     ways = {parent for path in secret for parent in path.parents}
-    found = []
+    allowed = []
     for folder in ways:
         try:
             with os.scandir(folder) as entries:
@@ -185,8 +185,8 @@ def all_but(secret: Sequence[Path]) -> list[Path]:
                 ]
         except PermissionError:
             return []
-        found += [path for path in plain if path not in ways and path not in secret]
-    return found
+        allowed += [path for path in plain if path not in ways and path not in secret]
+    return allowed
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:

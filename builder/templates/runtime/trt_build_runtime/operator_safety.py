@@ -127,28 +127,28 @@ def check(path: Path | str, custom: bool = False) -> None:
     """Raise UnsafeArchive if the archive names an operator that is refused. Also raises
     zipfile.BadZipFile and OSError if it cannot be read.
     """
-    found = findings(path, custom)
-    if found:
+    refused = findings(path, custom)
+    if refused:
         raise UnsafeArchive(
-            f"{Path(path).name} is refused: " + "; ".join(map(str, found[:5]))
+            f"{Path(path).name} is refused: " + "; ".join(map(str, refused[:5]))
         )
 
 
 def findings(path: Path | str, custom: bool = False) -> list[Finding]:
     """Every refused operator that the archive's source names, and source that cannot be read."""
-    found: list[Finding] = []
+    refused: list[Finding] = []
     with zipfile.ZipFile(path) as archive:
         members = [info.filename for info in archive.infolist()]
         # torch finds members without regard to case, and of two takes one that we may not read
         folded = {name.casefold() for name in members}
         if len(folded) != len(members):
-            found.append(
+            refused.append(
                 Finding("archive", str(path), 0, "", "two members have one name")
             )
         for name in members:
             if _is_code(name):
-                found += source_findings(name, archive.read(name), custom)
-    return found
+                refused += source_findings(name, archive.read(name), custom)
+    return refused
 
 
 def _is_code(member: str) -> bool:
@@ -201,11 +201,16 @@ class _Reader(ast.NodeVisitor):
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         """Remember the fields and methods that the class declares."""
         fields = {
-            one.target.id
-            for one in node.body
-            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+            statement.target.id
+            for statement in node.body
+            if isinstance(statement, ast.AnnAssign)
+            and isinstance(statement.target, ast.Name)
         }
-        methods = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
+        methods = {
+            statement.name
+            for statement in node.body
+            if isinstance(statement, ast.FunctionDef)
+        }
         self.owners.append(fields | methods)
         self.generic_visit(node)
         self.owners.pop()
@@ -217,9 +222,9 @@ class _Reader(ast.NodeVisitor):
         if node.args.args:
             first = node.args.args[0]
         stored = (
-            one.id == "self" and not isinstance(one.ctx, ast.Load)
-            for one in ast.walk(node)
-            if isinstance(one, ast.Name)
+            name.id == "self" and not isinstance(name.ctx, ast.Load)
+            for name in ast.walk(node)
+            if isinstance(name, ast.Name)
         )
         self.self_is_own = (
             bool(self.owners)
@@ -242,8 +247,10 @@ class _Reader(ast.NodeVisitor):
         )
         if node.attr in REFUSED:
             self.named += 1
-            own = owner == "self" and self.self_is_own and node.attr in self.owners[-1]
-            if not own:
+            is_own_attribute = (
+                owner == "self" and self.self_is_own and node.attr in self.owners[-1]
+            )
+            if not is_own_attribute:
                 self._add(node, self._operator(owner, node.attr), REFUSED[node.attr])
         if owner == "ops":
             self.ops += 1

@@ -48,9 +48,9 @@ def outputs_for_triton(
             return landing.land(outputs, stream)
         return [output.cpu() for output in outputs]
     row = torch.contiguous_format
-    kept = [
+    contiguous = [
         output.contiguous() if lends else output.clone(memory_format=row)
         for output in outputs
     ]
     stream.synchronize()
-    return kept
+    return contiguous

@@ -24,7 +24,9 @@ class Padding:
         crops = [
             stated["crops"].get(declared["name"], {}) for declared in serving["outputs"]
         ]
-        self.crops = [{int(axis): name for axis, name in one.items()} for one in crops]
+        self.crops = [
+            {int(axis): name for axis, name in crop.items()} for crop in crops
+        ]
         self.used = bool(stated["values"])
 
     def key(self, tensors: list[torch.Tensor]) -> Any:

@@ -99,23 +99,23 @@ class SegmentsExecutor:
             outputs_for_triton(outputs, self.stream, stays, lends=False)
         )
 
-    def _present(self, made: list[torch.Tensor]) -> list[Any]:
+    def _present(self, results: list[torch.Tensor]) -> list[Any]:
         """The outputs without the flags, which decide which of them are None."""
-        outputs: list[Any] = made[: self.count]
+        outputs: list[Any] = results[: self.count]
         first = self.count + len(self.flagged)
-        for name, flag in zip(self.lists, made[first + len(self.unknown) :]):
+        for name, flag in zip(self.lists, results[first + len(self.unknown) :]):
             if bool(flag):
                 raise RuntimeError(
                     f"the list {name!r} has more tensors for these inputs than the model was built"
                     f" for: increase max_lengths: {{{name}: N}} in the manifest, and build it again"
                 )
-        for name, flag in zip(self.unknown, made[first:]):
+        for name, flag in zip(self.unknown, results[first:]):
             if bool(flag):
                 raise RuntimeError(
                     f"output {name!r} is a tensor for these inputs, and None in every golden of the"
                     " build: add them as a golden, and build it again"
                 )
-        for number, flag in zip(self.flagged, made[self.count :]):
+        for number, flag in zip(self.flagged, results[self.count :]):
             if not bool(flag):
                 outputs[number] = None
         return outputs
@@ -165,11 +165,11 @@ class Segments:
         """The tensors `outputs` for the tensors `inputs`."""
         values = dict(zip(self.inputs, tensors))
         for number, (segment, runner) in enumerate(zip(self.segments, self.runners)):
-            given = [values[t["name"]] for t in segment["inputs"]]
-            if isinstance(runner, Engine) and runner.profiles.find(given) is None:
+            arguments = [values[t["name"]] for t in segment["inputs"]]
+            if isinstance(runner, Engine) and runner.profiles.find(arguments) is None:
                 runner = self._instead(number)
             values.update(
-                zip((t["name"] for t in segment["outputs"]), runner.run(given))
+                zip((t["name"] for t in segment["outputs"]), runner.run(arguments))
             )
             for name in [
                 n
@@ -196,10 +196,10 @@ class Branch:
         outputs = [t["name"] for t in segment["outputs"]]
         self.reads = [inputs.index(t["name"]) for t in segment["condition"]]
         self.condition = owner.by_torch(f"{stem}_condition")
-        named = zip(("yes", "no"), segment["blocks"])
+        named_blocks = zip(("yes", "no"), segment["blocks"])
         self.blocks = {
             name: Segments(owner, f"{stem}_{name}", block, inputs, outputs)
-            for name, block in named
+            for name, block in named_blocks
         }
 
     def executed_by(self, path: str) -> Any:

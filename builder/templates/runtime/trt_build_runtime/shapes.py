@@ -35,26 +35,26 @@ class Profiles:
         tightest of several. None if no profile contains them.
         """
         shapes = tuple([tensor.shape for tensor in tensors])
-        found = self.known.get(shapes)
-        if found is None:
+        entry = self.known.get(shapes)
+        if entry is None:
             index = _profile(self.declared, shapes)
             if index is None:
                 return None
-            found = self.known.put(shapes, (index,))
-        return found[0]
+            entry = self.known.put(shapes, (index,))
+        return entry[0]
 
 
 def _profile(declared: dict[str, Any], shapes: tuple[tuple[int, ...], ...]) -> Any:
-    named = {t["name"]: shape for t, shape in zip(declared["inputs"], shapes)}
+    shape_by_name = {t["name"]: shape for t, shape in zip(declared["inputs"], shapes)}
     fitting = [
         i
         for i, p in enumerate(declared["profiles"])
-        if all(_fits(p[n], s) for n, s in named.items())
+        if all(_fits(p[n], s) for n, s in shape_by_name.items())
     ]
 
     def order(index: int) -> tuple[int, int]:
         profile = declared["profiles"][index]
-        return _distance(profile, named), _width(profile)
+        return _distance(profile, shape_by_name), _width(profile)
 
     return min(fitting, key=order, default=None)
 
