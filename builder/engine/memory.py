@@ -64,7 +64,11 @@ def endpoint_bytes(conversion: Conversion) -> int:
         for profile in conversion.profiles
     )
     return max(
-        (sum(4 * math.prod(shape) for shape in one) for one in shapes), default=0
+        (
+            sum(4 * math.prod(shape) for shape in profile_shapes)
+            for profile_shapes in shapes
+        ),
+        default=0,
     )
 
 

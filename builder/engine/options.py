@@ -88,12 +88,12 @@ def parse_capabilities(texts: Iterable[str]) -> tuple[Capability, ...]:
 
 def capability(text: str) -> Capability:
     """The capability, such as (8, 9), of `8.9`, `sm_89` or `89`. Raises UsageError."""
-    found = re.fullmatch(r"(?:sm_?)?([1-9][0-9]?)\.?([0-9])", text.lower())
-    if not found:
+    match = re.fullmatch(r"(?:sm_?)?([1-9][0-9]?)\.?([0-9])", text.lower())
+    if not match:
         raise UsageError(
             f"{text!r} is not a compute capability", fix="write it as sm_89 or 8.9"
         )
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 LACKS = {
@@ -199,13 +199,13 @@ def member(library: ModuleType, enumeration: str, name: str, option: str) -> Any
     """The enumeration's member of this name, in any case. Raises UsageError with the existing
     members.
     """
-    found = getattr(library, enumeration)
-    if name.upper() not in found.__members__:
-        known = ", ".join(key.lower() for key in found.__members__)
+    members = getattr(library, enumeration)
+    if name.upper() not in members.__members__:
+        known = ", ".join(key.lower() for key in members.__members__)
         raise UsageError(
             f"{option}: TensorRT here has no {name!r}", fix=f"use one of {known}"
         )
-    return found.__members__[name.upper()]
+    return members.__members__[name.upper()]
 
 
 def _has(library: ModuleType, path: tuple[str, ...]) -> bool:

@@ -110,12 +110,13 @@ class Engine:
         """Every optimization profile that includes the shapes of the tensors, which are in the
         engine's input order.
         """
-        given = dict(zip(self.inputs, tensors, strict=True))
+        tensor_by_name = dict(zip(self.inputs, tensors, strict=True))
         return [
             index
             for index in range(self.engine.num_optimization_profiles)
             if all(
-                self._fits(name, index, tensor.shape) for name, tensor in given.items()
+                self._fits(name, index, tensor.shape)
+                for name, tensor in tensor_by_name.items()
             )
         ]
 
