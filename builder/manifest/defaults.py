@@ -116,8 +116,8 @@ def _dtype_at_endpoint(document: Document, item: Mapping[str, Any]) -> str:
 
 
 def _inputs(document: Document) -> list[dict[str, Any]]:
-    found = document.data.get("inputs")
-    items = found if isinstance(found, list) else []
+    section = document.data.get("inputs")
+    items = section if isinstance(section, list) else []
     return [item if isinstance(item, dict) else {} for item in items]
 
 

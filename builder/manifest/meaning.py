@@ -157,24 +157,26 @@ def _names_are_unique(document: Document) -> None:
         (("outputs", i), name)
         for i, name in enumerate(_list(document.data.get("outputs")))
     ]
-    seen: dict[str, Route] = {}
+    route_of_name: dict[str, Route] = {}
     for route, name in [*inputs, *outputs]:
-        if isinstance(name, str) and name in seen:
-            first = document.line(seen[name])
+        if isinstance(name, str) and name in route_of_name:
+            first = document.line(route_of_name[name])
             document.add(
                 route,
                 f"the name {name!r} is used twice",
-                f"rename it; {label(seen[name])} on line {first} has it too",
+                f"rename it; {label(route_of_name[name])} on line {first} has it too",
             )
         elif isinstance(name, str):
-            seen[name] = route
+            route_of_name[name] = route
 
 
 def _batch_is_possible(document: Document) -> None:
     batching = _mapping(document.data.get("batching"))
     # not validated: may be a list
-    kept = [item.get("input") for item in states.declared(document)]
-    stateless = [item for item in _inputs(document) if item.get("name") not in kept]
+    state_inputs = [item.get("input") for item in states.declared(document)]
+    stateless = [
+        item for item in _inputs(document) if item.get("name") not in state_inputs
+    ]
     first = {str(next(iter(_list(item.get("shape"))), None)) for item in stateless}
     axes = {axis for _, axis in _axes(document)}
     if batching.get("enabled") is True and not (len(first) == 1 and first <= axes):
@@ -202,14 +204,14 @@ def _batch_sizes_are_possible(document: Document) -> None:
     written = document.data.get("batch_sizes")
     if not isinstance(written, list | str):
         return
-    kept = [item.get("input") for item in states.declared(document)]
+    state_inputs = [item.get("input") for item in states.declared(document)]
     firsts = {
         str(next(iter(_list(item.get("shape"))), None))
         for item in _inputs(document)
-        if item.get("name") not in kept
+        if item.get("name") not in state_inputs
     }
     dims = _mapping(document.data.get("dims"))
-    if kept or len(firsts) != 1 or not firsts <= dims.keys():
+    if state_inputs or len(firsts) != 1 or not firsts <= dims.keys():
         document.add(
             ("batch_sizes",),
             "'batch_sizes' needs a first axis with a range in 'dims' that all inputs share, and no"

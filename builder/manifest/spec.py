@@ -239,8 +239,10 @@ class ModelSpec:
     @property
     def stateless_inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs that a client sends with each request of a sequence."""
-        kept = {state.input for state in self.state}
-        return tuple(tensor for tensor in self.inputs if tensor.name not in kept)
+        state_inputs = {state.input for state in self.state}
+        return tuple(
+            tensor for tensor in self.inputs if tensor.name not in state_inputs
+        )
 
     @property
     def narrowed(self) -> frozenset[str]:
@@ -250,9 +252,10 @@ class ModelSpec:
         """
         if self.io != "fp16":
             return frozenset()
-        kept = {state.input for state in self.state}
+        state_inputs = {state.input for state in self.state}
         return (
-            frozenset(t.name or "" for t in self.inputs if t.dtype == "float32") - kept
+            frozenset(t.name or "" for t in self.inputs if t.dtype == "float32")
+            - state_inputs
         )
 
     @property
