@@ -73,7 +73,7 @@ def _token_mount() -> Document:
 
 def volumes(work: Workload) -> list[Document]:
     """Return the volumes of container(): temporary files, shared memory, and the control token."""
-    found: list[Document] = [
+    listed: list[Document] = [
         {"name": "tmp", "emptyDir": {"sizeLimit": quantity(TMP_BYTES)}},
         {
             "name": "shared-memory",
@@ -86,20 +86,20 @@ def volumes(work: Workload) -> list[Document]:
             "defaultMode": 0o440,
             "items": [{"key": "token", "path": "token"}],
         }
-        found.append({"name": "control-token", "secret": secret})
-    return found
+        listed.append({"name": "control-token", "secret": secret})
+    return listed
 
 
 def placement(work: Workload) -> Document:
     """Return the pod fields that select a node."""
-    found: Document = {}
+    fields: Document = {}
     if work.settings.node_labels:
-        found["nodeSelector"] = dict(sorted(work.settings.node_labels.items()))
+        fields["nodeSelector"] = dict(sorted(work.settings.node_labels.items()))
     if work.gpus:
-        found["tolerations"] = [
+        fields["tolerations"] = [
             {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
         ]
-    return found
+    return fields
 
 
 def resources(work: Workload) -> Document:
