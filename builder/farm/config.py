@@ -118,23 +118,30 @@ def read(path: Path | str) -> Farm:
     """
     if str(path) == LOCAL:
         return Farm(LOCAL, (Target(LOCAL),))
-    found = document.read(Path(path))
-    if found.data is not None:
-        schema.check(found, json.loads(SCHEMA_PATH.read_text(encoding="utf-8")))
-        if not found.mistakes:
-            _check(found)
-    if found.mistakes:
+    farm_file = document.read(Path(path))
+    if farm_file.data is not None:
+        schema.check(farm_file, json.loads(SCHEMA_PATH.read_text(encoding="utf-8")))
+        if not farm_file.mistakes:
+            _check(farm_file)
+    if farm_file.mistakes:
         raise ManifestError(
             [
-                Mistake(one.file, one.line, _named(one.message), one.fix)
-                if found.data is not None
-                else Mistake(
-                    one.file, one.line, _named(one.message), "see docs/farm.md"
+                Mistake(
+                    mistake.file, mistake.line, _named(mistake.message), mistake.fix
                 )
-                for one in sorted(found.mistakes, key=lambda one: one.line)
+                if farm_file.data is not None
+                else Mistake(
+                    mistake.file,
+                    mistake.line,
+                    _named(mistake.message),
+                    "see docs/farm.md",
+                )
+                for mistake in sorted(
+                    farm_file.mistakes, key=lambda mistake: mistake.line
+                )
             ]
         )
-    return _farm(found.data, str(path))
+    return _farm(farm_file.data, str(path))
 
 
 def _named(message: str) -> str:
@@ -163,100 +170,110 @@ def _targets(name: str, fields: Mapping[str, Any]) -> list[Target]:
     """Return the target of an entry, or one target for each of its precisions."""
     if "precisions" not in fields:
         return [Target(name, **fields)]
-    rest = {
+    shared = {
         key: value for key, value in fields.items() if not key.startswith("precision")
     }
     return [
-        Target(f"{name}-{precision}", precision=precision, entry=name, **rest)
+        Target(f"{name}-{precision}", precision=precision, entry=name, **shared)
         for precision in fields["precisions"]
     ]
 
 
-def _check(found: document.Document) -> None:
+def _check(farm_file: document.Document) -> None:
     """Append the mistakes that the schema cannot express."""
-    _check_store(found)
-    is_local = found.data["address"] == LOCAL
+    _check_store(farm_file)
+    is_local = farm_file.data["address"] == LOCAL
     built: list[Target] = []
-    for name, fields in found.data["targets"].items():
-        _check_target(found, name, fields, is_local=is_local)
+    for name, fields in farm_file.data["targets"].items():
+        _check_target(farm_file, name, fields, is_local=is_local)
         built += _targets(name, fields)
     for name, count in Counter(target.name for target in built).items():
         if count > 1:
-            entry = next(one.entry for one in built if one.name == name and one.entry)
+            entry = next(
+                target.entry for target in built if target.name == name and target.entry
+            )
             message = f"two targets are named {name!r}"
-            found.add(("targets", entry, "precisions"), message, "rename one of them")
+            farm_file.add(
+                ("targets", entry, "precisions"), message, "rename one of them"
+            )
     names = list(dict.fromkeys(name for target in built for name in target.names))
-    for index, fields in enumerate(found.data.get("exclude", ())):
-        wanted = fields["target"]
-        if not any(fnmatchcase(name, wanted) for name in names):
+    for index, fields in enumerate(farm_file.data.get("exclude", ())):
+        pattern = fields["target"]
+        if not any(fnmatchcase(name, pattern) for name in names):
             route = ("exclude", index, "target")
-            message = f"{schema.label(route)}: no target is named {wanted!r}"
-            found.add(route, message, did_you_mean(wanted, names))
+            message = f"{schema.label(route)}: no target is named {pattern!r}"
+            farm_file.add(route, message, did_you_mean(pattern, names))
 
 
-def _check_store(found: document.Document) -> None:
-    store = found.data.get("store", "")
-    targets = found.data["targets"].values()
+def _check_store(farm_file: document.Document) -> None:
+    store = farm_file.data.get("store", "")
+    targets = farm_file.data["targets"].values()
     in_containers = any("image" in (fields or {}) for fields in targets)
     if store and "://" not in store and in_containers:
         message = "store: a container does not see the folders of its machine"
         fix = "a URL such as s3://bucket/plans, or targets without image"
-        found.add(("store",), message, fix)
+        farm_file.add(("store",), message, fix)
     if "memory:" in store:
         message = "store: a store in memory is seen by one process only"
         fix = "a folder that all machines share, or a URL such as s3://"
-        found.add(("store",), message, fix)
+        farm_file.add(("store",), message, fix)
 
 
 def _check_target(
-    found: document.Document, name: str, fields: Mapping[str, Any], *, is_local: bool
+    farm_file: document.Document,
+    name: str,
+    fields: Mapping[str, Any],
+    *,
+    is_local: bool,
 ) -> None:
     route: tuple[str | int, ...] = ("targets", name)
     if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
         fix = "letters, digits, - and _: it is the name of a folder"
-        found.add(route, f"{name!r} cannot be the name of a target", fix, key=True)
+        farm_file.add(route, f"{name!r} cannot be the name of a target", fix, key=True)
     written: list[tuple[document.Route, str]] = []
     if "precision" in fields:
         written.append(((*route, "precision"), fields["precision"]))
     several = fields.get("precisions", ())
-    for index, one in enumerate(several):
-        written.append(((*route, "precisions", index), one))
+    for index, precision in enumerate(several):
+        written.append(((*route, "precisions", index), precision))
     for where, precision in written:
         if precision not in PRECISIONS:
             message = f"{schema.label(where)}: {precision!r} is not a precision"
-            found.add(where, message, f"one of {', '.join(PRECISIONS)}")
+            farm_file.add(where, message, f"one of {', '.join(PRECISIONS)}")
     if "precision" in fields and several:
         message = f"{name!r} has both precision and precisions"
-        found.add((*route, "precisions"), message, "leave one of them out")
+        farm_file.add((*route, "precisions"), message, "leave one of them out")
     if is_local and fields.get("resources"):
         message = "a cluster of this machine alone has no custom resources"
         fix = "remove them, or start Ray with --resources"
-        found.add((*route, "resources"), message, fix)
+        farm_file.add((*route, "resources"), message, fix)
     if "image" in fields and not IMAGE.fullmatch(fields["image"]):
         message = f"{schema.label((*route, 'image'))}: {fields['image']!r} is not a container image"
         fix = "such as registry.example.com/trt-build:1.0"
-        found.add((*route, "image"), message, fix)
-    _check_build(found, (*route, "build"), fields.get("build", {}))
+        farm_file.add((*route, "image"), message, fix)
+    _check_build(farm_file, (*route, "build"), fields.get("build", {}))
 
 
 def _check_build(
-    found: document.Document, route: tuple[str | int, ...], fields: Mapping[str, Any]
+    farm_file: document.Document,
+    route: tuple[str | int, ...],
+    fields: Mapping[str, Any],
 ) -> None:
     """Check the section like the same section of a manifest."""
-    wanted = {
+    build_schema = {
         **schema.schema()["properties"]["build"],
         "$defs": schema.schema().get("$defs", {}),
     }
     inner = document.Document(
-        found.file,
+        farm_file.file,
         fields,
-        lines={key[len(route) :]: line for key, line in found.lines.items()
+        lines={key[len(route) :]: line for key, line in farm_file.lines.items()
                if key[: len(route)] == route},
-        key_lines={key[len(route) :]: line for key, line in found.key_lines.items()
+        key_lines={key[len(route) :]: line for key, line in farm_file.key_lines.items()
                    if key[: len(route)] == route},
     )  # fmt: skip
-    schema.check(inner, wanted)
-    found.mistakes += inner.mistakes
+    schema.check(inner, build_schema)
+    farm_file.mistakes += inner.mistakes
 
 
 def known_target(farm: Farm, name: str, where: str) -> Target:

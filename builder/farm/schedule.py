@@ -231,11 +231,11 @@ def _lost_error(task: Task, reason: str) -> Event:
 
 
 def _no_node(task: Task, seconds: float) -> Event:
-    wanted = ", ".join(f"{name}: {amount:g}" for name, amount in task.wanted.items())
+    demand = ", ".join(f"{name}: {amount:g}" for name, amount in task.wanted.items())
     return {
         "kind": "EnvironmentProblem",
         "exit_code": EnvironmentProblem.exit_code,
-        "message": f"no node of the cluster has {wanted}, for {seconds:g} s",
+        "message": f"no node of the cluster has {demand}, for {seconds:g} s",
         "fix": "add such a node, or change what the target takes in the farm file",
     }
 
