@@ -75,11 +75,11 @@ def restrictions(
     """
     supported = [flag for flag in RESTRICTIONS if installation.supports(flag)]
     key = secrets.token_hex(16)
-    found = Restriction(closed(client_shared_memory), CLOSED_HEADER, key).flags(
+    closing = Restriction(closed(client_shared_memory), CLOSED_HEADER, key).flags(
         supported
     )
     if not control_token:
-        return found
+        return closing
     if missing := [flag for flag in RESTRICTIONS if flag not in supported]:
         raise EnvironmentProblem(
             f"this tritonserver has no {' and no '.join(missing)}, so it cannot require a token",
@@ -87,7 +87,7 @@ def restrictions(
             fix="use a newer server, or leave the token out and listen on the loopback only",
         )
     return (
-        found
+        closing
         + Restriction(("model-repository",), CONTROL_HEADER, control_token).flags()
     )
 
