@@ -78,29 +78,29 @@ def _cases(model: Mapping[str, Any]) -> Iterator[Case]:
         yield "verify", 0.0, None, why
     else:
         yield from _verified(verify)
-    for one in model["ladder"]:
-        for step in one["steps"] if one["current"] else ():
+    for entry in model["ladder"]:
+        for step in entry["steps"] if entry["current"] else ():
             skipped = step["note"] if step["result"] == "not run" else None
             yield f"ladder {step['name']}", 0.0, step["problem"], skipped
-    for one in model["bisect"]:
-        if one["current"]:
-            yield "bisect", 0.0, one.get("problem"), None
-    for one in model["bench"]:
-        unmeasured = None if one["current"] else "another version was measured"
-        memory = "" if one["memory"] == "none" else f" {one['memory']}"
-        problem = one["problem"] if not unmeasured else None
-        yield f"bench {one['protocol']}{memory}", 0.0, problem, unmeasured
+    for entry in model["bisect"]:
+        if entry["current"]:
+            yield "bisect", 0.0, entry.get("problem"), None
+    for entry in model["bench"]:
+        unmeasured = None if entry["current"] else "another version was measured"
+        memory = "" if entry["memory"] == "none" else f" {entry['memory']}"
+        problem = entry["problem"] if not unmeasured else None
+        yield f"bench {entry['protocol']}{memory}", 0.0, problem, unmeasured
 
 
 def _verified(verify: Mapping[str, Any]) -> Iterator[Case]:
     """Return the cases of the record of `verify`: the record itself and each golden."""
     yield "verify", 0.0, "\n".join(verify["problems"]) or None, None
-    for one in verify["goldens"]:
+    for result in verify["goldens"]:
         problems = None
-        if not one["passed"]:
-            problems = "\n".join(one["problems"]) or "failed"
-        name = f"golden {one['golden']} {one['protocol']}"
-        yield name, (one["median_ms"] or 0.0) / 1e3, problems, None
+        if not result["passed"]:
+            problems = "\n".join(result["problems"]) or "failed"
+        name = f"golden {result['golden']} {result['protocol']}"
+        yield name, (result["median_ms"] or 0.0) / 1e3, problems, None
 
 
 def _text(text: str) -> str:
