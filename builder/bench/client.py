@@ -85,11 +85,11 @@ def kind_of(error: BaseException) -> str:
 
 def tensors(module: ModuleType, golden: Golden) -> list[Any]:
     """The golden's inputs as tritonclient tensors with data."""
-    found = []
+    inputs = []
     for name, array in golden.inputs.items():
         tensor = module.InferInput(name, list(array.shape), shared_memory.wire(array))
-        found.append(tensor.set_data_from_numpy(np.ascontiguousarray(array)))
-    return found
+        inputs.append(tensor.set_data_from_numpy(np.ascontiguousarray(array)))
+    return inputs
 
 
 class _Sender:
@@ -221,7 +221,8 @@ def _slots(job: Job, module: ModuleType) -> Iterator[list[list[list[_Request]]]]
     tensors. With shared memory, each slot has separate regions.
     """
     batches = max(
-        (rows(golden, 1) for one in job.sequences for golden in one), default=1
+        (rows(golden, 1) for sequence in job.sequences for golden in sequence),
+        default=1,
     )
 
     def request(golden: Golden, regions: shared_memory.Regions | None) -> _Request:
@@ -234,7 +235,12 @@ def _slots(job: Job, module: ModuleType) -> Iterator[list[list[list[_Request]]]]
         )
 
     if job.memory == shared_memory.BODY:
-        yield [[[request(golden, None) for golden in one] for one in job.sequences]]
+        yield [
+            [
+                [request(golden, None) for golden in sequence]
+                for sequence in job.sequences
+            ]
+        ]
         return
     sync = job.access.client(job.protocol, job.url)
     with contextlib.ExitStack() as stack:
