@@ -62,9 +62,9 @@ def environments() -> list[dict[str, str]]:
         if CACHE_VARIABLE in os.environ
         else {}
     )
-    return [{"CUDA_VISIBLE_DEVICES": one.uuid, **cache} for one in same_kind()] or [
-        cache
-    ]
+    return [
+        {"CUDA_VISIBLE_DEVICES": device.uuid, **cache} for device in same_kind()
+    ] or [cache]
 
 
 def same_kind() -> list[gpu.Device]:
@@ -77,11 +77,11 @@ def same_kind() -> list[gpu.Device]:
     ]
 
 
-def limits(given: Limits) -> processes.Limits:
+def limits(model_limits: Limits) -> processes.Limits:
     """The limits of the worker for a model with these limits in its manifest."""
-    memory = given.memory_mib
+    memory = model_limits.memory_mib
     return processes.Limits(
-        stage_seconds=given.stage_seconds,
+        stage_seconds=model_limits.stage_seconds,
         memory_bytes=None if memory is None else memory << 20,
     )
 

@@ -104,8 +104,8 @@ def capacity(
     high = 2.0 * rows / service.seconds(1)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        found = latency(service, configuration, middle)
-        holds = found < UNSTABLE and (limit is None or found <= limit)
+        seconds = latency(service, configuration, middle)
+        holds = seconds < UNSTABLE and (limit is None or seconds <= limit)
         low, high = (middle, high) if holds else (low, middle)
     return low
 

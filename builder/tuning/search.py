@@ -76,8 +76,8 @@ class _Search:
         """
         if key(configuration) in self.known or len(self.known) >= self.most:
             return
-        found = self.measure(configuration, proposed_by)
-        self.known[key(configuration)] = found
+        measured = self.measure(configuration, proposed_by)
+        self.known[key(configuration)] = measured
         import optuna
 
         chosen = {
@@ -87,7 +87,7 @@ class _Search:
             optuna.trial.create_trial(
                 params=chosen,
                 distributions=self.distributions,
-                value=self._value(found),
+                value=self._value(measured),
             )
         )
 
@@ -117,7 +117,11 @@ class _Search:
         """
         if trial.score is not None:
             return trial.score
-        scores = [one.score for one in self.known.values() if one.score is not None]
+        scores = [
+            known_trial.score
+            for known_trial in self.known.values()
+            if known_trial.score is not None
+        ]
         return min(scores, default=0.0) - 1.0
 
 
