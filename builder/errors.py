@@ -124,9 +124,8 @@ class UnsupportedOperators(ModelError):
     def __init__(self, operators: Sequence[UnsupportedOperator]) -> None:
         self.operators = tuple(operators)
         count = len(self.operators)
-        head = (
-            f"{count} node{'s' if count != 1 else ''} cannot be converted to TensorRT:"
-        )
+        noun = "node" if count == 1 else "nodes"
+        head = f"{count} {noun} cannot be converted to TensorRT:"
         super().__init__("\n".join([head, *self._groups()]))
 
     def _groups(self) -> list[str]:
