@@ -136,8 +136,8 @@ class Mirror:
 
     def _model_of(self, name: str) -> str:
         """The folder of the model that a file belongs to; "." if it belongs to no model."""
-        parents = [*PurePosixPath(name).parents][-2::-1]
-        for parent in parents:
+        parents = list(PurePosixPath(name).parents)[:-1]  # without "."
+        for parent in reversed(parents):
             known = (f"{parent}/{CONFIG}", f"{parent}/{SIDECAR}")
             if any(
                 (self.copy / file).is_file() or file in self.before for file in known
@@ -250,19 +250,10 @@ class Mirror:
 
 def _file_system(url: str) -> tuple[Any, str]:
     try:
-        fs, root = urls.file_system(url)
-    except UsageError:
+        fs, root = urls.opened(url, url, "s3://bucket/a")
+    except (UsageError, EnvironmentProblem):
         raise
-    except ValueError as error:
-        raise UsageError(
-            f"{url}: {error}", fix="use a folder, or a URL such as s3://bucket/a"
-        ) from error
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"{url}: {error}", fix="install the package that it names"
-        ) from error
-    # some backends connect immediately, and each raises different errors
-    except Exception as error:
+    except Exception as error:  # each backend raises different errors
         raise _unusable(url, "opened", error) from error
     return fs, root.rstrip("/")
 

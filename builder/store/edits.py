@@ -143,11 +143,9 @@ def refuse(folder: Path, hashes: Hashes, policy: str) -> None:
     if policy == OVERWRITE:
         return
     all_edits = edits(folder, hashes)
-    lost = (
-        all_edits
-        if policy == REPORT
-        else [edit for edit in all_edits if edit.file.parent != folder]
-    )
+    lost = all_edits
+    if policy != REPORT:
+        lost = [edit for edit in all_edits if edit.file.parent != folder]
     versions = [name for name in foreign(folder) if name.endswith("/")]
     if not lost and not versions:
         return

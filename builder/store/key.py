@@ -132,8 +132,7 @@ def _versions(kind: str) -> Iterator[str]:
     ):
         if build is not None:
             module = build.__module__
-            yield (
-                sources.version(module)
-                if module.startswith("builder.")
-                else sources.foreign(module)
-            )
+            if module.startswith("builder."):
+                yield sources.version(module)
+            else:
+                yield sources.foreign(module)

@@ -71,11 +71,9 @@ class Plans:
         """
         parts = keys.parts(conversion, options)
         key = keys.key(parts)
-        entry: Entry | None = (
-            None
-            if self.rebuild
-            else self._guarded("read", lambda store: store.get(key))
-        )
+        entry: Entry | None = None
+        if not self.rebuild:
+            entry = self._guarded("read", lambda store: store.get(key))
         if entry is not None:
             self.made[label] = PlanRecord(key, parts, True, "")
             return entry.plan
@@ -133,7 +131,9 @@ class Plans:
             return None
         structure = keys.structure(parts, conversion.network)
         base = self._guarded("read", lambda store: store.base(structure))
-        entry: Entry | None = base and self._guarded(
+        if not base:
+            return None
+        entry: Entry | None = self._guarded(
             "read", lambda store: store.get(base["key"])
         )
         if entry is None:

@@ -247,11 +247,11 @@ class Version:
         version.
         """
         version_folder = f"{self.number}/"
-        return {
-            name: (self.model if name.startswith(version_folder) else self.record)
-            / name
-            for name in self.sidecar.get("files", {})
-        }
+        paths = {}
+        for name in self.sidecar.get("files", {}):
+            is_of_version = name.startswith(version_folder)
+            paths[name] = (self.model if is_of_version else self.record) / name
+        return paths
 
     def damaged(self, hashes: Hashes | None = None) -> Iterator[str]:
         """The files that are missing or changed, including those of its steps. An edited config

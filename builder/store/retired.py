@@ -61,12 +61,12 @@ def record(name: str, new_steps: Iterable[str], repository: Path, stage: Path) -
     former_steps = published.step_names(repository / name)
     known = since if isinstance(since, dict) else {}
     now = time.time()
-    retired = {
-        step: now
-        if step in former_steps
-        else known.get(step, (repository / step).stat().st_ctime)
-        for step in sorted(steps(name, repository) - {name, *new_steps})
-    }
+    retired = {}
+    for step in sorted(steps(name, repository) - {name, *new_steps}):
+        if step in former_steps:
+            retired[step] = now
+        else:
+            retired[step] = known.get(step, (repository / step).stat().st_ctime)
     if retired:
         record = published.read(stage / name / published.SIDECAR)
         published.write(stage / name, {**record, RETIRED: retired})
@@ -81,9 +81,11 @@ def remove(folder: Path, stage: Path) -> None:
 
 def _due(folder: Path) -> list[str]:
     retired = (published.sidecar(folder) or {}).get(RETIRED)
+    if not isinstance(retired, dict):
+        return []
     over = [
         step
-        for step, since in (retired.items() if isinstance(retired, dict) else ())
+        for step, since in retired.items()
         if isinstance(since, float | int) and time.time() - since >= GRACE_SECONDS
     ]
     return [

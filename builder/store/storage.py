@@ -78,20 +78,10 @@ class Store:
         self.url = url
         self.warnings: list[str] = []
         try:
-            self.fs, self.root = urls.file_system(url)
-        except UsageError:
+            self.fs, self.root = urls.opened(url, f"--store {url}", "s3://bucket/plans")
+        except (UsageError, EnvironmentProblem):
             raise
-        except ValueError as error:
-            raise UsageError(
-                f"--store {url}: {error}",
-                fix="use a folder, or a URL such as s3://bucket/plans",
-            ) from error
-        except ImportError as error:
-            raise EnvironmentProblem(
-                f"--store {url}: {error}", fix="install the package that it names"
-            ) from error
-        # some backends connect immediately, and each raises different errors
-        except Exception as error:
+        except Exception as error:  # each backend raises different errors
             self.fs = _Unreachable(error)
             self.root = url
         if isinstance(self.fs.protocol, tuple | list):

@@ -10,7 +10,7 @@ import re
 from typing import Any
 from urllib.parse import urlsplit
 
-from builder.errors import UsageError
+from builder.errors import EnvironmentProblem, UsageError
 
 AZURE = "as://"
 """Triton's scheme: as://ACCOUNT/CONTAINER/PATH. Packages of fsspec have abfs://CONTAINER/PATH."""
@@ -62,6 +62,23 @@ def target(url: str) -> tuple[str, dict[str, Any]]:
     ):
         options["account_key"] = os.environ[TRITON_KEY]
     return f"abfs://{path}", options
+
+
+def opened(url: str, label: str, example: str) -> tuple[Any, str]:
+    """The same as `file_system`. UsageError for a URL that is none, with `label` as its name and an
+    `example`, and EnvironmentProblem without the package of its protocol. Other errors are those of
+    the backend: some connect immediately.
+    """
+    try:
+        return file_system(url)
+    except ValueError as error:
+        raise UsageError(
+            f"{label}: {error}", fix=f"use a folder, or a URL such as {example}"
+        ) from error
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"{label}: {error}", fix="install the package that it names"
+        ) from error
 
 
 def file_system(url: str) -> tuple[Any, str]:
