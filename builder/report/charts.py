@@ -65,12 +65,11 @@ class _Drawing:
     def add(
         self, tag: str, text: str = "", note: str = "", **attributes: object
     ) -> None:
-        labels = {
-            key.rstrip("_").replace("_", "-"): value
-            if not isinstance(value, float) or key.startswith("data")
-            else f"{value:.1f}"
-            for key, value in attributes.items()
-        }
+        labels = {}
+        for key, value in attributes.items():
+            if isinstance(value, float) and not key.startswith("data"):
+                value = f"{value:.1f}"
+            labels[key.rstrip("_").replace("_", "-")] = value
         self.shapes.append(Shape(tag, labels, text, note))
 
     def text(self, x: float, y: float, text: str, kind: str = "", **more: Any) -> None:
@@ -103,29 +102,22 @@ def of(model: Mapping[str, Any], at: str) -> dict[str, list[Chart]]:
     verify = model["verify"]
     spread = list(((verify or {}).get("spread") or {}).items())[:MOST_OUTPUTS]
     where = f"{at}/verify/spread/"
+    errors: list[Chart] = []
+    for name, data in spread:
+        errors += _scatter(name, data, f"{where}{escaped(name)}")
+        errors += _histogram(name, data, f"{where}{escaped(name)}/counts")
+    load: list[Chart] = []
+    for number, bench in enumerate(model["bench"]):
+        load += _latency(bench, f"{at}/bench/{number}/levels")
+        load += _batches(bench, f"{at}/bench/{number}/levels")
+    passes = result.get("lowering") or ()
     return {
-        "lowering": list(
-            _waterfall(result.get("lowering") or (), f"{at}/result/lowering")
-        ),
+        "lowering": list(_waterfall(passes, f"{at}/result/lowering")),
         "seconds": list(_phases(model["phases"], f"{at}/phases")),
         "segments": list(_segments(model["graph"])),
         "dtypes": list(_dtypes(result.get("dtypes") or ())),
-        "errors": [
-            chart
-            for name, data in spread
-            for chart in (
-                *_scatter(name, data, f"{where}{escaped(name)}"),
-                *_histogram(name, data, f"{where}{escaped(name)}/counts"),
-            )
-        ],
-        "load": [
-            chart
-            for number, bench in enumerate(model["bench"])
-            for chart in (
-                *_latency(bench, f"{at}/bench/{number}/levels"),
-                *_batches(bench, f"{at}/bench/{number}/levels"),
-            )
-        ],
+        "errors": errors,
+        "load": load,
     }
 
 

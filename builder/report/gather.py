@@ -172,10 +172,13 @@ def _files(folder: Path, record: Mapping[str, Any]) -> Facts:
     }
     steps = published.recorded_steps(record)
     of_steps = 0
-    for step in (step for step in steps if Path(step).name == step):
-        step_versions = published.versions(folder.parent / step)[:1]
-        paths = [path for version in step_versions for path in version.files.values()]
-        of_steps += sum(path.stat().st_size for path in paths if path.is_file())
+    for step in steps:
+        if Path(step).name != step:
+            continue
+        step_versions = published.versions(folder.parent / step)
+        if step_versions:
+            paths = step_versions[0].files.values()
+            of_steps += sum(path.stat().st_size for path in paths if path.is_file())
     return {
         "bytes": sum(sizes.values()) + of_steps if files else None,
         "steps": steps,

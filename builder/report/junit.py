@@ -79,7 +79,9 @@ def _cases(model: Mapping[str, Any]) -> Iterator[Case]:
     else:
         yield from _verified(verify)
     for entry in model["ladder"]:
-        for step in entry["steps"] if entry["current"] else ():
+        if not entry["current"]:
+            continue
+        for step in entry["steps"]:
             skipped = step["note"] if step["result"] == "not run" else None
             yield f"ladder {step['name']}", 0.0, step["problem"], skipped
     for entry in model["bisect"]:

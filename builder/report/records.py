@@ -5,17 +5,16 @@ repository.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import builder
+from builder import files
 from builder.errors import EnvironmentProblem, TrtBuildError, UsageError
 from builder.store import published
 from builder.triton import versions
@@ -266,15 +265,7 @@ def write_text(file: Path, text: str) -> None:
     """Write the text atomically. Raises EnvironmentProblem."""
     try:
         file.parent.mkdir(exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as staged:
-                staged.write(text)
-            Path(name).chmod(0o644)
-            os.replace(name, file)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        files.write_text(file, text)
     except OSError as error:
         raise EnvironmentProblem(
             f"the results cannot be written: {error.strerror}", where=str(file)

@@ -111,16 +111,16 @@ def _curl(name: str, tensors: Any, stateful: bool) -> str:
 
 def _with_expressions(body: Mapping[str, Any]) -> str:
     """Return the body as Python source, in which the text of each `data` is an expression."""
-    inputs = ", ".join(
-        "{"
-        + ", ".join(
-            f"{key!r}: {value if key == 'data' else repr(value)}"
-            for key, value in tensor.items()
-        )
-        + "}"
-        for tensor in body["inputs"]
-    )
+    inputs = ", ".join(_input_source(tensor) for tensor in body["inputs"])
     more = "".join(
         f", {key!r}: {value!r}" for key, value in body.items() if key != "inputs"
     )
     return "{'inputs': [" + inputs + "]" + more + "}"
+
+
+def _input_source(tensor: Mapping[str, Any]) -> str:
+    items = []
+    for key, value in tensor.items():
+        source = value if key == "data" else repr(value)
+        items.append(f"{key!r}: {source}")
+    return "{" + ", ".join(items) + "}"
