@@ -14,6 +14,7 @@ from builder.cli.command import Command, describe
 from builder.cli.repo import agreed
 from builder.cli.terminal import Progress, Terminal
 from builder.errors import EnvironmentProblem, ParityError, TrtBuildError, UsageError
+from builder.printable import counted
 from builder.report import percent
 
 if TYPE_CHECKING:
@@ -102,9 +103,9 @@ def _orders(
     from builder.store import sidecar
 
     only = settings.pop("only")
-    published = target.is_dir() and [
-        f.name for f in sorted(target.iterdir()) if sidecar(f)
-    ]
+    published = []
+    if target.is_dir():
+        published = [folder for folder in sorted(target.iterdir()) if sidecar(folder)]
     if not published:
         if files is not None:
             raise UsageError(
@@ -181,7 +182,7 @@ def _show(terminal: Terminal, results_by_name: dict[str, Result]) -> None:
         if isinstance(result, TrtBuildError):
             terminal.line(f"{name}: {result}", color="red")
         elif result.passed:
-            networks = f"{result.networks} network{'s' if result.networks != 1 else ''}"
+            networks = counted(result.networks, "network")
             terminal.line(
                 f"{name}: no difference on {result.goldens} goldens, in the lowered graph and"
                 f" {networks}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ OF_THE_BASE = (
 )
 """Options of the kustomize base alone."""
 _SIZE = re.compile(r"([1-9][0-9]{0,6})(Mi|Gi)")
+
+UNITS: Mapping[str, int] = {"Mi": 1 << 20, "Gi": 1 << 30}
 
 
 @click.command(
@@ -200,7 +203,8 @@ def _bytes(text: str) -> int:
             f"--memory {text!r} is not a size",
             fix="use a number with Mi or Gi, such as 8Gi",
         )
-    return int(match.group(1)) << {"Mi": 20, "Gi": 30}[match.group(2)]
+    number, unit = match.groups()
+    return int(number) * UNITS[unit]
 
 
 def _label(text: str) -> tuple[str, str]:

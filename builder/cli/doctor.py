@@ -16,6 +16,7 @@ from builder.cli import options
 from builder.cli.command import Command
 from builder.cli.terminal import Terminal
 from builder.errors import EnvironmentProblem
+from builder.printable import counted
 
 if TYPE_CHECKING:
     from builder.deployment import Finding as Preflight
@@ -148,14 +149,9 @@ def show_preflight(
         )
         terminal.line(f"    fix: {finding.fix}")
     errors = sum(finding.severity == "error" for finding in findings)
-    counts = (
-        f"{_counted(errors, 'error')}, {_counted(len(findings) - errors, 'warning')}"
-    )
+    warnings = counted(len(findings) - errors, "warning")
+    counts = f"{counted(errors, 'error')}, {warnings}"
     terminal.line(f"{server}: {counts} (docs/preflight.md)")
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def note_preflight(terminal: Terminal, findings: Sequence[Preflight]) -> None:

@@ -64,12 +64,8 @@ def cancel_command(terminal: Terminal, /, farm_file: str) -> None:
 
     with cluster.connected(_running(farm_file)) as library:
         names = board.cancel(library)
-    terminal.result(
-        {"canceled": names},
-        lambda: terminal.line(
-            f"canceled: {', '.join(names)}" if names else "no run to cancel"
-        ),
-    )
+    text = f"canceled: {', '.join(names)}" if names else "no run to cancel"
+    terminal.result({"canceled": names}, lambda: terminal.line(text))
 
 
 def _running(farm_file: str) -> Any:
@@ -85,34 +81,33 @@ def _running(farm_file: str) -> Any:
 
 
 def _show(terminal: Terminal, data: dict[str, Any]) -> None:
-    rows = [
-        [
-            target["target"],
-            ", ".join(
-                f"{name}: {amount:g}" for name, amount in target["takes"].items()
-            ),
-            str(target["nodes"]),
-        ]
-        for target in data["targets"]
-    ]
+    rows = [_target_row(target) for target in data["targets"]]
     terminal.table(("target", "takes", "nodes"), rows, numbers=("nodes",))
     if data["dashboard"]:
         terminal.line(f"Ray's dashboard: {data['dashboard']}")
     terminal.line()
-    runs = [
-        [
-            run["name"],
-            run["repository"],
-            f"{run['user']}@{run['host']}, {time.time() - run['since']:.0f} s ago",
-            *(
-                str(run.get(name, 0))
-                for name in ("waiting", "running", "done", "failed")
-            ),
-            "" if run.get("seconds_left") is None else f"{run['seconds_left']:.0f}",
-        ]
-        for run in data["runs"]
-    ]
+    runs = [_run_row(run) for run in data["runs"]]
     if runs:
         terminal.table(COLUMNS, runs, numbers=COLUMNS[3:])
     else:
         terminal.line("no run")
+
+
+def _target_row(target: dict[str, Any]) -> list[str]:
+    takes = ", ".join(f"{name}: {amount:g}" for name, amount in target["takes"].items())
+    return [target["target"], takes, str(target["nodes"])]
+
+
+def _run_row(run: dict[str, Any]) -> list[str]:
+    age = time.time() - run["since"]
+    counts = (run.get(name, 0) for name in ("waiting", "running", "done", "failed"))
+    seconds_left = ""
+    if run.get("seconds_left") is not None:
+        seconds_left = f"{run['seconds_left']:.0f}"
+    return [
+        run["name"],
+        run["repository"],
+        f"{run['user']}@{run['host']}, {age:.0f} s ago",
+        *map(str, counts),
+        seconds_left,
+    ]

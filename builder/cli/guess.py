@@ -209,14 +209,14 @@ def _dropped(module: Any, inputs: Sequence[str]) -> dict[str, str]:
 
     schema = getattr(getattr(module, "forward", None), "schema", None)
     dropped = {}
-    for argument in schema.arguments[1:] if schema else ():
+    arguments = schema.arguments[1:] if schema else ()
+    for argument in arguments:
         name = argument.name
-        if not any(contains(name, inner) for inner in inputs):
-            has_default = argument.has_default_value()
-            default = (
-                f"its default {argument.default_value!r} is used" if has_default else ""
-            )
-            dropped[name] = default or "no output depends on it"
+        if any(contains(name, inner) for inner in inputs):
+            continue
+        dropped[name] = "no output depends on it"
+        if argument.has_default_value():
+            dropped[name] = f"its default {argument.default_value!r} is used"
     return dropped
 
 

@@ -56,11 +56,8 @@ def shapes(lowered: Any) -> dict[str, tuple[int | str, ...]]:
 
 def lengths(lowered: Any) -> set[str]:
     """The inputs that hold the row lengths of a packed sequence, sorted or not."""
-    sizes = [node.inputsAt(1) for node in lowered.graph.findAllNodes(PACK, True)]
-    sizes = [
-        value.node().inputsAt(0) if value.node().kind() == "aten::sort" else value
-        for value in sizes
-    ]
+    packed = lowered.graph.findAllNodes(PACK, True)
+    sizes = [_unsorted(node.inputsAt(1)) for node in packed]
     return {name for value in sizes for name in _inputs_of(lowered, value)}
 
 
@@ -72,6 +69,14 @@ def _by_name(
         stem = _AFFIX.sub("", name)
         if stem in bare and bare[stem] != name:
             yield name, bare[stem]
+
+
+def _unsorted(value: Any) -> Any:
+    """The value that is sorted; the value itself if it is not the result of a sort."""
+    node = value.node()
+    if node.kind() == "aten::sort":
+        return node.inputsAt(0)
+    return value
 
 
 def _by_operator(lowered: LoweredGraph) -> Iterator[tuple[str, str]]:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from builder import files
 from builder.cli import options
 from builder.cli.command import Command, describe
 from builder.cli.terminal import Terminal
 from builder.errors import EnvironmentProblem, TrtBuildError, UsageError
+from builder.printable import counted
 
 if TYPE_CHECKING:
     from builder.cli.guess import Guess, Guessed, StatedRange
@@ -126,8 +128,9 @@ def _models(folder: Path, force: bool) -> list[Path]:
     """The model files of the folder that have no manifest, or with `force` all."""
     from builder.manifest import find_models
 
-    candidates = [files for files in find_models(folder) if force or not files.manifest]
-    return [files.model for files in candidates if files.model]
+    models = find_models(folder)
+    candidates = [model for model in models if force or not model.manifest]
+    return [model.model for model in candidates if model.model]
 
 
 def _data(out: Path, guessed: Guessed) -> dict[str, Any]:
@@ -243,20 +246,9 @@ def _comment(source: str) -> str:
 
 def _write(out: Path, text: str) -> None:
     """Write the file atomically."""
-    import os
-    import tempfile
-
     if not out.parent.is_dir():
         raise EnvironmentProblem(f"there is no folder {out.parent}")
-    handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        Path(name).chmod(0o644)
-        os.replace(name, out)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    files.write_text(out, text)
 
 
 def _show(terminal: Terminal, out: Path, text: str) -> None:
@@ -274,12 +266,12 @@ def _show_folder(
     """Print one line for each file, then the next command."""
     for out, guessed in written:
         unsure = out.read_text(encoding="utf-8").count("  # ?")
-        inputs = _counted(len(guessed.inputs), "input")
+        inputs = counted(len(guessed.inputs), "input")
         left_out = ""
         if guessed.dropped:
             left_out = f"; no inputs: {', '.join(guessed.dropped)}"
         terminal.line(
-            f"{out}: {inputs}, {_counted(unsure, 'line')} to look at{left_out}"
+            f"{out}: {inputs}, {counted(unsure, 'line')} to look at{left_out}"
         )
     for model, error in failed:
         terminal.failure(f"{model}: {error}", None)
@@ -287,7 +279,3 @@ def _show_folder(
     terminal.line(f"{len(written)} of {total} missing manifests written")
     if written:
         terminal.line(f"next: trt-build check {folder}")
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"

@@ -95,13 +95,14 @@ def order_of(repository: Path, name: str, source: Source) -> Order:
         record = published.sidecar(repository / name) or {}
         before = str(published.flavor_of(record.get("versions", {})))
         request = record.get("request", {})
+        state = None
+        if request.get("state"):
+            state = (request.get("sequences") or {}).get("mode")
         settings = Settings(
             only=(name,),
             precision=request.get("precision"),
             layout=request.get("layout", "auto"),
-            state=(request.get("sequences") or {}).get("mode")
-            if request.get("state")
-            else None,
+            state=state,
             flavor=before if before in flavor.installed() else "auto",
             plugins=source.plugins,
         )

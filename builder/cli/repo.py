@@ -38,12 +38,7 @@ COLUMNS = (
     cls=Command,
     short_help="Build a Triton model repository from a folder of models.",
 )
-@options.models_options
-@options.layout
-@options.torch_steps
-@build_options.build_options
-@options.store
-@options.plugins
+@build_options.request_options
 @options.require_sandbox
 @click.option(
     "--log-level",

@@ -42,9 +42,12 @@ def refuse(context: click.Context) -> None:
 
     params = context.params
     refused = [text for name, text in NOT_SENT.items() if params.get(name)]
-    refused += ["--no-isolate"] if not params["isolate"] else []
-    refused += ["--no-store"] if params.get("no_store") else []
-    refused += ["--log-level graph"] if params["log_level"] == "graph" else []
+    if not params["isolate"]:
+        refused.append("--no-isolate")
+    if params.get("no_store"):
+        refused.append("--no-store")
+    if params["log_level"] == "graph":
+        refused.append("--log-level graph")
     if refused:
         raise UsageError(
             f"with --farm there is no {', '.join(refused)}",

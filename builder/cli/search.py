@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.cli.terminal import Progress, Terminal
 from builder.errors import UsageError
+from builder.printable import counted
 
 if TYPE_CHECKING:
     from builder.repository import ModelResult, Search
@@ -76,12 +77,10 @@ def summary(search: Search) -> str:
     unconverted = ""
     if search.keep_fp32:
         unconverted = f", in float32: {', '.join(search.keep_fp32)}"
-    where = (
-        f"written into {search.manifest}"
-        if search.written
-        else f"as {search.manifest} has it"
-    )
-    trials = f"{search.trials} trial{'s' if search.trials != 1 else ''}"
+    where = f"as {search.manifest} has it"
+    if search.written:
+        where = f"written into {search.manifest}"
+    trials = counted(search.trials, "trial")
     return (
         f"{search.precision}{unconverted} ({trials} by the {search.judge},"
         f" {search.seconds:.1f} s; {where})"

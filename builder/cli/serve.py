@@ -209,7 +209,10 @@ def _cache_size(terminal: Terminal, repository: Path, settings: dict[str, Any]) 
 
     changes = settings["watch"] or settings["explicit"]
     size = int(settings["response_cache"])
-    if size and changes and (names := features.stale(repository)):
+    if not (size and changes):
+        return size
+    names = features.stale(repository)
+    if names:
         terminal.note(
             f"warning: no response is cached, because {', '.join(names)} would have responses of"
             " the replaced model after an update; add versions: {keep: 1} to the manifest"
@@ -232,7 +235,8 @@ def _check_signatures(repository: Path, key: Path, settings: dict[str, Any]) -> 
 def _token(file: Path | None, address: str) -> str | None:
     """The token for loading models. It is required if other machines can connect."""
     if file is not None:
-        if ":" in (token := options.token_in(file)) or "=" in token or "," in token:
+        token = options.token_in(file)
+        if any(character in token for character in ",:="):
             raise click.UsageError(
                 "--control-token-file: the token contains one of , : ="
             )
@@ -274,7 +278,9 @@ def _report_foreign(terminal: Terminal, repository: Path) -> None:
     from builder.errors import UsageError
     from builder.triton import versions
 
-    for folder in sorted(repository.iterdir()) if repository.is_dir() else ():
+    if not repository.is_dir():
+        return
+    for folder in sorted(repository.iterdir()):
         try:
             foreign = versions.foreign(folder)
         except (OSError, ValueError, UsageError):

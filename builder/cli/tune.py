@@ -427,11 +427,9 @@ def _figure(trial: Trial, name: str) -> str:
     figures = trial.figures
     if not figures:
         return "-"
-    value = (
-        figures["throughput"]["value"]
-        if name == "req/s"
-        else figures["latency_ms"].get(name)
-    )
+    value = figures["latency_ms"].get(name)
+    if name == "req/s":
+        value = figures["throughput"]["value"]
     return "-" if value is None else f"{value:.1f}"
 
 

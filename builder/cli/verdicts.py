@@ -37,17 +37,18 @@ def show(terminal: Terminal, models: Sequence[ModelParity]) -> None:
     """Print a line for each model, the reasons for torch, the failures by cause, and the summary.
     With --verbose, first print a table of all responses of each model.
     """
-    for model in models if terminal.verbose else ():
-        terminal.line(f"{model.name}, answered by {who(model)}", bold=True)
-        terminal.table(ROW_COLUMNS, [*map(row, model.results)], numbers=ROW_NUMBERS)
+    if terminal.verbose:
+        for model in models:
+            terminal.line(f"{model.name}, answered by {who(model)}", bold=True)
+            rows = [row(result) for result in model.results]
+            terminal.table(ROW_COLUMNS, rows, numbers=ROW_NUMBERS)
     terminal.table(COLUMNS, [_line(model) for model in models], numbers=NUMBERS)
     for text in _reasons(models):
         terminal.line(text)
     for text in _failures(models):
         terminal.line(text, color="red")
-    terminal.line(
-        summary(models), color="green" if all(m.passed for m in models) else "red"
-    )
+    passed = all(model.passed for model in models)
+    terminal.line(summary(models), color="green" if passed else "red")
 
 
 def answered_by(models: Sequence[ModelParity]) -> dict[str, int]:
