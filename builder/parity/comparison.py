@@ -156,16 +156,13 @@ def widened(outputs: Arrays, golden: Golden) -> dict[str, Array]:
     """The response with each output converted to the golden's dtype, if the network does not
     support that dtype.
     """
-    pairs = (
-        (name, array, golden.outputs.get(name, array).dtype)
-        for name, array in outputs.items()
-    )
-    return {
-        n: a.astype(golden_dtype)
-        if (str(golden_dtype), str(a.dtype)) in NARROWED
-        else a
-        for n, a, golden_dtype in pairs
-    }
+    converted = {}
+    for name, array in outputs.items():
+        golden_dtype = golden.outputs.get(name, array).dtype
+        if (str(golden_dtype), str(array.dtype)) in NARROWED:
+            array = array.astype(golden_dtype)
+        converted[name] = array
+    return converted
 
 
 def _output(
@@ -187,25 +184,25 @@ def _output(
 
 
 def _missing(name: str, outputs: Arrays, expected: Arrays) -> str:
-    twins = [
-        candidate
-        for candidate in outputs
-        if candidate not in expected and _alike(outputs[candidate], expected[name])
-    ]
-    if twins:
-        return f"is missing; {twins[0]!r} has its shape and dtype"
+    twin = _twin(expected[name], outputs, expected)
+    if twin is not None:
+        return f"is missing; {twin!r} has its shape and dtype"
     return "is missing"
 
 
 def _extra(name: str, outputs: Arrays, expected: Arrays) -> str:
-    twins = [
-        candidate
-        for candidate in expected
-        if candidate not in outputs and _alike(outputs[name], expected[candidate])
-    ]
-    if twins:
-        return f"is not the model's; it has the shape and dtype of the missing {twins[0]!r}"
+    twin = _twin(outputs[name], expected, outputs)
+    if twin is not None:
+        return f"is not the model's; it has the shape and dtype of the missing {twin!r}"
     return "is not the model's"
+
+
+def _twin(array: Array, candidates: Arrays, others: Arrays) -> str | None:
+    """The first of `candidates` that `others` lacks and that has the array's shape and dtype."""
+    for name, candidate in candidates.items():
+        if name not in others and _alike(candidate, array):
+            return name
+    return None
 
 
 def _alike(left: Array, right: Array) -> bool:

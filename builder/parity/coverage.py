@@ -7,7 +7,7 @@ given observer nodes, then interpreted without optimization on each golden.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -156,7 +156,7 @@ class _Instrument:
         self.count += 1
 
     def _comparison(self, node: Any) -> None:
-        numbers = [n for value in node.inputs() if (n := _number(value)) is not None]
+        numbers = _numbers(node.inputs())
         if not _is_tensor(node.output()):
             self.coverage.sizes.update(int(n) for n in numbers if float(n).is_integer())
             return
@@ -178,7 +178,7 @@ class _Instrument:
             for outcome, limit in zip((_LOWER, _UPPER), arguments[1:3], strict=False):
                 if _none(limit):
                     outcomes.discard(outcome)
-        numbers = [n for value in arguments[1:] if (n := _number(value)) is not None]
+        numbers = _numbers(arguments[1:])
         self.coverage.constants.update(float(n) for n in numbers if math.isfinite(n))
         self._want(node, kind, sorted(outcomes))
         before = arguments[0]
@@ -298,6 +298,12 @@ def _is_tensor(value: Any) -> bool:
 
 def _none(value: Any) -> bool:
     return bool(value.type().kind() == "NoneType")
+
+
+def _numbers(values: Iterable[Any]) -> list[float | int]:
+    """The values of the constants among these, as in `_number`."""
+    known = (_number(value) for value in values)
+    return [number for number in known if number is not None]
 
 
 def _number(value: Any) -> float | int | None:

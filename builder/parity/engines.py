@@ -224,10 +224,9 @@ def _silent(message: str) -> None:
 def _model(planned: Planned, repeat: int, open_plan: Open) -> ModelParity:
     model = served.read(planned.folder)
     results: list[GoldenResult] = []
-    problems = (
-        *(() if model.goldens else ("it has no goldens to verify",)),
-        *served.damaged(model),
-    )
+    problems = tuple(served.damaged(model))
+    if not model.goldens:
+        problems = ("it has no goldens to verify", *problems)
     opened = None
     with ExitStack() as stack:
         try:

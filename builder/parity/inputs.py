@@ -74,12 +74,14 @@ def draw(
     longest = (
         sizes.get(style.lengths) if isinstance(style.lengths, str) else style.lengths
     )
-    return [
-        _lengths(tensor, _shape(tensor, sizes), longest, generator)
-        if longest and _may_be_lengths(tensor)
-        else _draw(tensor, _shape(tensor, sizes), style, generator)
-        for tensor in tensors
-    ]
+    drawn = []
+    for tensor in tensors:
+        shape = _shape(tensor, sizes)
+        if longest and _may_be_lengths(tensor):
+            drawn.append(_lengths(tensor, shape, longest, generator))
+        else:
+            drawn.append(_draw(tensor, shape, style, generator))
+    return drawn
 
 
 def _lengths(

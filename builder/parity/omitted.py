@@ -52,21 +52,18 @@ def variants(
         for s, tensor in zip(spec.inputs, tensors, strict=True)
     }
     sizes = sizes_of(spec.inputs, shapes)
-    single = [(f"p0-without-{name}", (name,)) for name in optional]
-    for golden, omitted in [
-        *single,
-        *([(f"p0-{ALL}", optional)] if len(optional) > 1 else []),
-    ]:
-        yield (
-            golden,
-            omitted,
-            [
-                filled(tensor_spec, spec.defaults[tensor_spec.name or ""], sizes)
-                if tensor_spec.name in omitted
-                else tensor
-                for tensor_spec, tensor in zip(spec.inputs, tensors, strict=True)
-            ],
-        )
+    requests: list[tuple[str, tuple[str, ...]]] = [
+        (f"p0-without-{name}", (name,)) for name in optional
+    ]
+    if len(optional) > 1:
+        requests.append((f"p0-{ALL}", optional))
+    for golden, omitted in requests:
+        values = list(tensors)
+        for index, tensor_spec in enumerate(spec.inputs):
+            if tensor_spec.name in omitted:
+                default = spec.defaults[tensor_spec.name or ""]
+                values[index] = filled(tensor_spec, default, sizes)
+        yield golden, omitted, values
 
 
 def other_default(module: Any, spec: ModelSpec, golden: Golden) -> str | None:

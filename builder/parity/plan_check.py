@@ -351,15 +351,12 @@ def _open(plan: Plan) -> AbstractContextManager[Run]:
 
             def run(inputs: Tensors) -> Answers:
                 tensors = [inputs[name] for name in engine.inputs]
-                return [
-                    {
-                        name: tensor.clone()
-                        for name, tensor in zip(
-                            engine.outputs, engine.infer(tensors, profile), strict=True
-                        )
-                    }
-                    for profile in engine.profiles_for(tensors)
-                ]
+                answers = []
+                for profile in engine.profiles_for(tensors):
+                    outputs = engine.infer(tensors, profile)
+                    pairs = zip(engine.outputs, outputs, strict=True)
+                    answers.append({name: tensor.clone() for name, tensor in pairs})
+                return answers
 
             yield run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import re
@@ -253,7 +254,8 @@ class _Recorder:
             if len(left_out) == 1:
                 with _evaluating(self.module):
                     warning = omitted.other_default(self.module, self.spec, golden)
-                self.reduced += [warning] if warning else []
+                if warning:
+                    self.reduced.append(warning)
             self.search.note(golden)
             yield golden
 
@@ -318,19 +320,13 @@ class _Recorder:
             axis: inputs.odd(span, math.gcd(*span) or 1)
             for axis, span in profile.items()
         }
-        try:
-            golden = (
-                None
-                if divisible == sizes
-                else self.golden(name, self._allowed(divisible, profile))
-            )
-        except ModelFileError:
-            golden = None
-        instead = (
-            f"golden {name} has {divisible} instead"
-            if golden
-            else f"golden {name} is left out"
-        )
+        golden = None
+        if divisible != sizes:
+            with contextlib.suppress(ModelFileError):
+                golden = self.golden(name, self._allowed(divisible, profile))
+        instead = f"golden {name} is left out"
+        if golden:
+            instead = f"golden {name} has {divisible} instead"
         self.reduced.append(
             f"the original module fails at {dict(sizes)} ({reason}), so requests of such sizes fail"
             f" too; {instead}; declare sizes that the module accepts"
@@ -341,11 +337,12 @@ class _Recorder:
         """The golden with its rows in another order, if the outputs do not move with the rows: then
         the output of a row depends on its position.
         """
+        rolled = []
         pairs = zip(self.spec.inputs, self._tensors(golden), strict=True)
-        rolled = [
-            t.roll(1, s.shape.index(self.batch)) if self.batch in s.shape else t
-            for s, t in pairs
-        ]
+        for tensor_spec, tensor in pairs:
+            if self.batch in tensor_spec.shape:
+                tensor = tensor.roll(1, tensor_spec.shape.index(self.batch))
+            rolled.append(tensor)
         try:
             output = self.record(f"{name}{ROLLED}", rolled)
         except (*FAILURES, ListTooLong):  # such as rows that must be sorted by length
@@ -561,13 +558,14 @@ class _Recorder:
         """The first row of each tensor. State that the server keeps has its batch on any axis, or
         none.
         """
+        rows = []
         pairs = zip(self.spec.inputs, self._tensors(golden), strict=True)
-        return [
-            t.narrow(s.shape.index(self.batch), 0, 1).contiguous()
-            if self.batch in s.shape
-            else t
-            for s, t in pairs
-        ]
+        for tensor_spec, tensor in pairs:
+            if self.batch in tensor_spec.shape:
+                axis = tensor_spec.shape.index(self.batch)
+                tensor = tensor.narrow(axis, 0, 1).contiguous()
+            rows.append(tensor)
+        return rows
 
     def _batch_like(self, profile: Profile) -> bool:
         return (
@@ -646,12 +644,11 @@ def _corrected(optimized: Outputs, plain: Outputs) -> Outputs:
     `plain` is cast to the dtypes of `optimized`, because constants of a trace have another dtype
     without the optimizer. Bool is the exception: there the dtype of `plain` is correct.
     """
-    corrected = [
-        exact
-        if fast is None or exact is None or fast.dtype == torch.bool
-        else exact.to(fast.dtype)
-        for fast, exact in zip(optimized, plain, strict=True)
-    ]
+    corrected = []
+    for fast, exact in zip(optimized, plain, strict=True):
+        if fast is not None and exact is not None and fast.dtype != torch.bool:
+            exact = exact.to(fast.dtype)
+        corrected.append(exact)
     same = all(map(_nearly_equal, optimized, corrected))
     return optimized if same else corrected
 

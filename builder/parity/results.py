@@ -117,7 +117,9 @@ class ModelParity:
         """
         spreads_by_output: dict[str, list[Spread]] = {}
         for result in self.results:
-            for output in result.comparison.outputs if result.comparison else ():
+            if not result.comparison:
+                continue
+            for output in result.comparison.outputs:
                 if output.spread is not None:
                     name = STEP.sub("", output.name)
                     spreads_by_output.setdefault(name, []).append(output.spread)

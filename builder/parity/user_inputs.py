@@ -47,11 +47,12 @@ def user_inputs(
             name: torch.from_numpy(np.array(array)) for name, array in arrays.items()
         }
         sizes = omitted.sizes_of(specs, {name: t.shape for name, t in tensors.items()})
-        left_out = {
-            name: omitted.filled(tensor_spec, spec.defaults[name], sizes)
-            for tensor_spec in spec.inputs
-            if (name := tensor_spec.name or "") not in tensors
-        }
+        left_out = {}
+        for tensor_spec in spec.inputs:
+            name = tensor_spec.name or ""
+            if name not in tensors:
+                default = spec.defaults[name]
+                left_out[name] = omitted.filled(tensor_spec, default, sizes)
         all_tensors = {**tensors, **left_out}
         yield (
             f"user-{number}",
@@ -66,7 +67,9 @@ def user_sequences(
     """("user-<n>", the requests, each by input name) for each set that is a sequence. Raises
     UsageError as above.
     """
-    for number, arrays in sorted(_sets(spec).items()) if spec.goldens else ():
+    if not spec.goldens:
+        return
+    for number, arrays in sorted(_sets(spec).items()):
         if not _is_sequence(spec, arrays):
             continue
         counts = {array.shape[:1] for array in arrays.values()}

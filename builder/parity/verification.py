@@ -240,13 +240,13 @@ def _who_of_steps(
         key: dict.fromkeys(s[key] for s in messages if s.get(key))
         for key in _PARAMETERS
     }
-    return {
-        key: "+".join(sorted({flavor for v in values for flavor in v.split("+")}))
-        if key == _PARAMETERS[0]
-        else ", ".join(values)
-        for key, values in joined.items()
-        if values
+    facts = {key: ", ".join(values) for key, values in joined.items() if values}
+    flavors = {
+        flavor for value in joined[_PARAMETERS[0]] for flavor in value.split("+")
     }
+    if flavors:
+        facts[_PARAMETERS[0]] = "+".join(sorted(flavors))
+    return facts
 
 
 def _send_golden(
