@@ -87,7 +87,11 @@ def lost_batches(artifact: ModelArtifact | EnsembleArtifact) -> tuple[str, ...]:
     step.
     """
     steps = artifact.steps if isinstance(artifact, EnsembleArtifact) else (artifact,)
-    return tuple(filter(None, map(_narrowed, steps)))[:1]
+    for step in steps:
+        warning = _narrowed(step)
+        if warning:
+            return (warning,)
+    return ()
 
 
 def _narrowed(artifact: ModelArtifact) -> str | None:
@@ -103,7 +107,8 @@ def _narrowed(artifact: ModelArtifact) -> str | None:
         or obstacle not in (None, _no_one(axis))
     ):
         return None
-    spans = [profile[axis][::2] for profile in _profiles(artifact)]
+    ranges = [profile[axis] for profile in _profiles(artifact)]
+    spans = [(low, high) for low, _, high in ranges]
     reaches = _reaches(artifact, axis)
     most = max(range(len(spans)), key=lambda number: spans[number][1], default=0)
     differing = [number for number, span in enumerate(spans) if span != spans[most]]
@@ -114,11 +119,9 @@ def _narrowed(artifact: ModelArtifact) -> str | None:
         f"p{number} ({axis} {spans[number][0]} to {spans[number][1]})"
         for number in pair
     )
-    effect = (
-        f"joins and takes batches up to {size} only"
-        if size
-        else "does not batch the model"
-    )
+    effect = "does not batch the model"
+    if size:
+        effect = f"joins and takes batches up to {size} only"
     return (
         f"profiles {sizes} differ in their batch, and Triton has one greatest batch for all shapes:"
         f" it {effect}. Give both the range 1 to {spans[most][1]}, or each a model of its own. With"
@@ -145,14 +148,12 @@ def _reaches(artifact: ModelArtifact, axis: str) -> list[int]:
         {name: span for name, span in profile.items() if name != axis}
         for profile in profiles
     ]
-    return [
-        _reach(
-            profile[axis]
-            for profile, spans in zip(profiles, other_axes, strict=True)
-            if _holds(spans, required)
-        )
-        for required in other_axes
-    ]
+    reaches = []
+    for required in other_axes:
+        pairs = zip(profiles, other_axes, strict=True)
+        spans = [profile[axis] for profile, others in pairs if _holds(others, required)]
+        reaches.append(_reach(spans))
+    return reaches
 
 
 def _profiles(artifact: ModelArtifact) -> list[dict[str, Range]]:
@@ -223,10 +224,7 @@ def _mixing(goldens: tuple[Golden, ...]) -> str | None:
         if row.name.endswith(ROLLED):
             return f"a row's answer depends on its position in the batch (golden {row.name})"
         name = row.name.removesuffix("-row")
-        bases = map(whole.get, (f"{name}-opt", f"{name}-max", name))
-        batch = next(
-            (base for base in bases if base is not None and _rows(base) > 1), None
-        )
+        batch = _batch_of(name, whole)
         if not row.name.endswith("-row") or batch is None:
             continue
         for name, array in row.outputs.items():
@@ -235,6 +233,15 @@ def _mixing(goldens: tuple[Golden, ...]) -> str | None:
                     f"output {name!r} of a row depends on its batch's other rows (goldens"
                     f" {row.name}, {batch.name})"
                 )
+    return None
+
+
+def _batch_of(name: str, goldens: Mapping[str, Golden]) -> Golden | None:
+    """The golden with several rows from which the `-row` golden of this name was taken."""
+    for base in (f"{name}-opt", f"{name}-max", name):
+        golden = goldens.get(base)
+        if golden is not None and _rows(golden) > 1:
+            return golden
     return None
 
 

@@ -149,8 +149,8 @@ def former(folder: Path) -> Iterator[Former]:
         steps = []
         if folder.is_dir():
             steps = sorted(published.step_names(folder))
-        for model in (folder.name, *steps) if folder.is_dir() else ():
-            _copy(repository / model, stage / model)
+            for model in (folder.name, *steps):
+                _copy(repository / model, stage / model)
         yield Former(folder, stage, tuple(steps))
 
 

@@ -146,11 +146,9 @@ def _states(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
     for state, io in sequences.pairs(artifact):
         dims = sequences.row(io, config.max_batch_size)
         if any(dim < 1 for dim in dims):
-            batched = (
-                f": {batching.choose(artifact).reason}"
-                if not config.max_batch_size
-                else ""
-            )
+            batched = ""
+            if not config.max_batch_size:
+                batched = f": {batching.choose(artifact).reason}"
             yield (
                 f"state {state.input!r} has shape {list(io.shape)}, of which a server can keep no"
                 f" one size{batched}; fix its axes in the manifest, or sequences: {{mode:"

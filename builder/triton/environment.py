@@ -146,12 +146,13 @@ def _variables(lines: Iterable[str]) -> set[str]:
 
 def _without(lines: Iterable[str], names: set[str]) -> list[str]:
     """The lines, with those that set one of `names` commented out."""
-    return [
-        f"{_MARK}set above, so not here: {line}"
-        if line.partition("=")[0] in names
-        else line
-        for line in lines
-    ]
+    result = []
+    for line in lines:
+        name, _, _ = line.partition("=")
+        if name in names:
+            line = f"{_MARK}set above, so not here: {line}"
+        result.append(line)
+    return result
 
 
 def image_lines(plan_facts: Iterable[Mapping[str, Any]]) -> list[str]:

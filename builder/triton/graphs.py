@@ -34,7 +34,11 @@ def graph_warnings(artifact: ModelArtifact | EnsembleArtifact) -> tuple[str, ...
     from builder.triton.config import serve_as
 
     steps = artifact.steps if isinstance(artifact, EnsembleArtifact) else (artifact,)
-    return next(filter(None, (warnings(step, serve_as(step)) for step in steps)), ())
+    for step in steps:
+        texts = warnings(step, serve_as(step))
+        if texts:
+            return texts
+    return ()
 
 
 def warnings(artifact: ModelArtifact, platform: str) -> tuple[str, ...]:
@@ -91,7 +95,9 @@ def refused(version: str) -> str | None:
     """Why CUDA graphs are refused with this version of TensorRT; None if they are not."""
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     release = WRONG.get(numbers)
-    return release and (
+    if release is None:
+        return None
+    return (
         "CUDA graphs of Triton's TensorRT backend answer wrong numbers with"
         f" TensorRT {version} (seen with release {release}; docs/engine.md)"
     )

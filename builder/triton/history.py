@@ -155,9 +155,10 @@ def _promote(source: Path, repository: Path, accept: bool) -> Promotion:
     versions.require_undamaged(current)
     target = repository / name
     with Hashes() as hashes:
-        if (there := published.versions(target)) and _is_there(current, there[0]):
-            return Promotion(name, there[0].number, "unchanged")
-        if there:
+        target_versions = published.versions(target)
+        if target_versions and _is_there(current, target_versions[0]):
+            return Promotion(name, target_versions[0].number, "unchanged")
+        if target_versions:
             edits.refuse(target, hashes, edits.REPORT)
     steps = published.recorded_steps(current.sidecar)
     with blocked(name, repository):
@@ -198,10 +199,10 @@ def models(repository: Path, only: Sequence[str] = ()) -> list[Path]:
     unknown = [name for name in only if name not in names]
     if unknown or not folders:
         missing = f"no model {', '.join(map(repr, unknown))}" if unknown else "no model"
+        fix = "name a repository of `trt-build repo`"
+        if names:
+            fix = f"use one of {', '.join(names)}"
         raise UsageError(
-            f"{repository} has {missing} that trt-build published",
-            fix=f"use one of {', '.join(names)}"
-            if names
-            else "name a repository of `trt-build repo`",
+            f"{repository} has {missing} that trt-build published", fix=fix
         )
     return [folder for folder in folders if not only or folder.name in only]

@@ -126,7 +126,9 @@ def _dtype(
 
 def _shape(config: pb.ModelConfig, tensor: pb.ModelInput | pb.ModelOutput) -> list[int]:
     """The shape at the endpoint, with the batch first."""
-    return [*([ANY] if config.max_batch_size else []), *tensor.dims]
+    if config.max_batch_size:
+        return [ANY, *tensor.dims]
+    return list(tensor.dims)
 
 
 def _accepts(wide: list[int], narrow: list[int]) -> bool:

@@ -308,13 +308,18 @@ def _serving(artifact: ModelArtifact, max_batch: int) -> dict[str, Any]:
     shapes, and the states with their number of sequences.
     """
     dtypes = module_dtypes(artifact)
-    state = sequences.described(artifact, dtypes, max_batch)
+    states: dict[str, Any] = {}
+    described = sequences.described(artifact, dtypes, max_batch)
+    if described:
+        states["state"] = described
+        states["max_sequences"] = artifact.spec.sequences.max
+    conditions: dict[str, Any] = {}
+    if artifact.unknown:
+        conditions["unknown"] = dict(artifact.unknown)
+    if artifact.too_long:
+        conditions["too_long"] = dict(artifact.too_long)
     return {
-        **(
-            {"state": state, "max_sequences": artifact.spec.sequences.max}
-            if state
-            else {}
-        ),
+        **states,
         **padding.serving(artifact.padding),
         "inputs": [
             {
@@ -324,8 +329,7 @@ def _serving(artifact: ModelArtifact, max_batch: int) -> dict[str, Any]:
             }
             for io, spec in zip(artifact.inputs, artifact.spec.inputs, strict=True)
         ],
-        **({"unknown": dict(artifact.unknown)} if artifact.unknown else {}),
-        **({"too_long": dict(artifact.too_long)} if artifact.too_long else {}),
+        **conditions,
         "outputs": [
             {**_io(io, dtypes[io.name], dtypes[io.name]), **_flag(artifact, io)}
             for io in artifact.outputs

@@ -108,14 +108,19 @@ def _contents(version: Version) -> dict[str, str]:
 
 def _files_without_number(record: Mapping[str, Any]) -> dict[str, str]:
     """The digest of each file except the config. The version folder is named N."""
-    version_folder = f"{published.number_of(record)}/"
+    number = published.number_of(record)
     return {
-        name.replace(version_folder, "N/", 1)
-        if name.startswith(version_folder)
-        else name: digest
+        _in_folder(name, f"{number}/", "N/"): digest
         for name, digest in (record.get("files") or {}).items()
         if name != CONFIG
     }
+
+
+def _in_folder(name: str, old: str, new: str) -> str:
+    """The name with the version folder `new` in place of `old`; other names stay as they are."""
+    if name.startswith(old):
+        return name.replace(old, new, 1)
+    return name
 
 
 def _config(version: Version) -> Any:
@@ -163,9 +168,7 @@ def _renumber(folder: Path, number: int) -> None:
     if old != number:
         (folder / str(old)).rename(folder / str(number))
     files = {
-        name.replace(f"{old}/", f"{number}/", 1)
-        if name.startswith(f"{old}/")
-        else name: digest
+        _in_folder(name, f"{old}/", f"{number}/"): digest
         for name, digest in record.get("files", {}).items()
     }
     published.write(folder, {**record, "files": files, VERSION: number})
