@@ -85,10 +85,15 @@ def mixes(model: SplitModel, segments: Sequence[Segment]) -> str | None:
         return None
     from builder.pipeline import batching_safety
 
-    decisions = (
-        batching_safety.decision_on_data(segment.lowered.graph) for segment in segments
-    )
-    return next(filter(None, (*decisions, *map(_threshold, segments))), None)
+    for segment in segments:
+        decision = batching_safety.decision_on_data(segment.lowered.graph)
+        if decision:
+            return decision
+    for segment in segments:
+        threshold = _threshold(segment)
+        if threshold:
+            return threshold
+    return None
 
 
 def _threshold(segment: Segment) -> str | None:

@@ -122,11 +122,9 @@ def _reduces_all(node: Any) -> bool:
     schema = None
     if node.kind() in REDUCTIONS:
         schema = ir.schema(node)
-    names = (
-        [argument.name for argument in schema.arguments]
-        if schema is not None
-        else ["other"]
-    )
+    names = ["other"]
+    if schema is not None:
+        names = [argument.name for argument in schema.arguments]
     if "other" in names or not _holds_tensors(node.inputsAt(0)):
         return False
     dim = None

@@ -51,12 +51,12 @@ def parts(
     if not ifs:
         return ()
     shapes = infer_shapes(segment.lowered, segment.specs, segment.profiles)
-    pieces = [
-        part
-        if not isinstance(part, partition.Branch)
-        else _split(part, shapes, spec, partitioner)
-        for part in partition.take_apart(segment.lowered, ifs)
-    ]
+    pieces: list[LoweredGraph | SplitBranch] = []
+    for part in partition.take_apart(segment.lowered, ifs):
+        if isinstance(part, partition.Branch):
+            pieces.append(_split(part, shapes, spec, partitioner))
+        else:
+            pieces.append(part)
     if any(isinstance(part, SplitBranch) for part in pieces):
         return tuple(pieces)
     return ()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from builder.errors import ConversionError, UnsupportedOperators
 from builder.manifest import ModelSpec, Profile, TensorSpec
 from builder.pipeline import branches
+from builder.printable import counted
 
 if TYPE_CHECKING:
     from builder.conversion import Conversion
@@ -286,7 +287,9 @@ class _Partitioner:
             self.defects.append(str(defect))
             node_names = {(defect.where or "").partition(" at ")[0].removeprefix("%")}
         indices = _node_indices(segment, node_names) - self.kept
-        self.kept |= set(segment.indices) if whole or not indices else indices
+        if whole or not indices:
+            indices = set(segment.indices)
+        self.kept |= indices
         return None
 
     def _partitioned(
@@ -358,9 +361,9 @@ def _of_branches(
             conversion is not None for side in sides for conversion in side.conversions
         )
         yield (
-            f"in torch segment {number}: {len(splits)} branch{'es' * (len(splits) != 1)} on data "
-            f"with {count} engine{'s' * (count != 1)} inside, which the fused layout runs if that "
-            "branch is taken"
+            f"in torch segment {number}: {counted(len(splits), 'branch', 'branches')} on data with"
+            f" {counted(count, 'engine')} inside, which the fused layout runs if that branch is"
+            " taken"
         )
 
 
@@ -398,22 +401,18 @@ def _why(parts: Partition, reported: Sequence[UnsupportedOperator]) -> Iterator[
         line = ""
         if locations[0] != "graph":
             line = f" at {locations[0]}"
-        change = (
-            ""
-            if "manifest" in reason
-            else f"; {_REWRITE if 'fallback' in fix else fix}"
-        )
+        change = ""
+        if "manifest" not in reason:
+            change = f"; {_REWRITE if 'fallback' in fix else fix}"
         yield f"in torch: {operator}{line}{more}: {reason}{change}"
 
 
 def _followers(parts: Partition, followers: int) -> Iterator[str]:
     """Warnings with the number of operators that stay in torch because of others, and the fix."""
     if followers:
-        some = (
-            "1 more operator stays"
-            if followers == 1
-            else f"{followers} more operators stay"
-        )
+        some = f"{followers} more operators stay"
+        if followers == 1:
+            some = "1 more operator stays"
         yield (
             f"{some} in torch: they read results of operators in torch that are not tensors or "
             "have data-dependent shapes"

@@ -48,17 +48,14 @@ def why_not(step: ModelArtifact, lowered: LoweredGraph) -> str | None:
     loose = sorted({io.dtype for io in (*step.inputs, *step.outputs)} - TYPES)
     if loose:
         return f"the backend has no {', '.join(loose)}"
-    rounded = next(
-        (
-            n.kind()
-            for n in ir.nodes_of(lowered.graph, *BY_CUDNN)
-            if not _has_tf32_argument(n)
-        ),
-        None,
-    )
+    rounded = [
+        node.kind()
+        for node in ir.nodes_of(lowered.graph, *BY_CUDNN)
+        if not _has_tf32_argument(node)
+    ]
     if rounded and step.spec.precision != "tf32":
         return (
-            f"{rounded} would round its operands to TF32 there, and the precision is"
+            f"{rounded[0]} would round its operands to TF32 there, and the precision is"
             f" {step.spec.precision}"
         )
     maker = _maker(lowered.graph)

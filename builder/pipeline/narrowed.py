@@ -28,22 +28,18 @@ def at_boundaries(model: SplitModel, serve_as: str) -> SplitModel:
     served = _served(model) if serve_as != "python" else {}
     if not served:
         return model
-    changed = [
-        (segment, goldens)
-        if model.plans[number]
-        else _narrowed(segment, goldens, served)
-        for number, (segment, goldens) in enumerate(
-            zip(model.segments, model.segment_goldens, strict=True)
-        )
-    ]
-    partition = replace(
-        model.partitioned.partition, segments=tuple(segment for segment, _ in changed)
-    )
+    segments = []
+    segment_goldens = []
+    pairs = zip(model.segments, model.segment_goldens, strict=True)
+    for number, (segment, goldens) in enumerate(pairs):
+        if not model.plans[number]:
+            segment, goldens = _narrowed(segment, goldens, served)
+        segments.append(segment)
+        segment_goldens.append(goldens)
+    partition = replace(model.partitioned.partition, segments=tuple(segments))
     partitioned = replace(model.partitioned, partition=partition)
     return replace(
-        model,
-        partitioned=partitioned,
-        segment_goldens=tuple(goldens for _, goldens in changed),
+        model, partitioned=partitioned, segment_goldens=tuple(segment_goldens)
     )
 
 
@@ -107,12 +103,12 @@ def _narrowed(
 def _specs(
     names: Iterable[str], specs: Iterable[TensorSpec | None], served: Mapping[str, str]
 ) -> tuple[TensorSpec | None, ...]:
-    return tuple(
-        spec
-        if spec is None or name not in served
-        else replace(spec, dtype=served[name])
-        for name, spec in zip(names, specs, strict=True)
-    )
+    narrowed = []
+    for name, spec in zip(names, specs, strict=True):
+        if spec is not None and name in served:
+            spec = replace(spec, dtype=served[name])
+        narrowed.append(spec)
+    return tuple(narrowed)
 
 
 def _golden(golden: Golden, served: Mapping[str, str]) -> Golden:

@@ -113,11 +113,12 @@ def here(options: BuildOptions, flavor: str) -> BuildOptions:
             for d in gpu.devices()
             if d.capability in targets
         ]
+        fix = "build on a host that has one, then `trt-build merge`"
+        if alternatives:
+            fix = alternatives[0]
         raise UsageError(
             f"this host's {device.name} is {target_name(device.capability)}, which is no --target",
-            fix=alternatives[0]
-            if alternatives
-            else "build on a host that has one, then `trt-build merge`",
+            fix=fix,
         )
     return replace(options, compute_capabilities=())
 
@@ -193,16 +194,17 @@ def _written_options(options: BuildOptions) -> Iterator[str]:
         *(("pool", f"{pool}={limit}") for pool, limit in pools.items()),
     ):
         flag = f"--{SPELLED.get(name, name).replace('_', '-')}"
-        for element in value if isinstance(value, list | tuple) else [value]:
+        elements = value if isinstance(value, list | tuple) else [value]
+        for element in elements:
             yield flag if element is True else f"{flag}={element}"
 
 
 def _input_text(tensor: TensorSpec) -> str:
     """The spec in the format of --input."""
-    axes = (
-        str(axis)
-        if isinstance(axis, int)
-        else f"{axis}({','.join(map(str, tensor.dims[axis]))})"
-        for axis in tensor.shape
-    )
+    axes = []
+    for axis in tensor.shape:
+        text = str(axis)
+        if not isinstance(axis, int):
+            text = f"{axis}({','.join(map(str, tensor.dims[axis]))})"
+        axes.append(text)
     return ":".join(filter(None, [tensor.name, tensor.dtype])) + ":" + "x".join(axes)

@@ -36,7 +36,8 @@ def unmatched(spec: ModelSpec, converted: Any) -> Iterator[str]:
         )
     )
     if missed := idle(spec.keep_fp32, names):
-        near = next(filter(None, (_meant(pattern, names) for pattern in missed)), "")
+        hints = [_meant(pattern, names) for pattern in missed]
+        near = next((hint for hint in hints if hint), "")
         yield (
             f"keep_fp32 names no layer of this model: {', '.join(missed)} ({near}`trt-build"
             " inspect` prints the names)"

@@ -84,12 +84,11 @@ def _random(segments: Sequence[Segment]) -> str | None:
     """The first random operator."""
     from builder.lowering import ir
 
-    return next(
-        filter(
-            None, (ir.random_operator(segment.lowered.graph) for segment in segments)
-        ),
-        None,
-    )
+    for segment in segments:
+        operator = ir.random_operator(segment.lowered.graph)
+        if operator:
+            return operator
+    return None
 
 
 def _kinds(segments: Sequence[Segment]) -> str:
@@ -125,17 +124,17 @@ def _defect() -> str:
 def _raise_unless(
     comparison: Any, message: str, where: str, random: str | None
 ) -> None:
-    if not comparison.passed:
-        raise ParityError(
-            f"{message}: {'; '.join(comparison.problems)}",
-            where=where,
-            fix=(
-                f"{random} is random, so outputs cannot be compared: pass the random numbers as an "
-                "input"
-                if random
-                else _defect()
-            ),
+    if comparison.passed:
+        return
+    fix = _defect()
+    if random:
+        fix = (
+            f"{random} is random, so outputs cannot be compared: pass the random numbers as an"
+            " input"
         )
+    raise ParityError(
+        f"{message}: {'; '.join(comparison.problems)}", where=where, fix=fix
+    )
 
 
 _FIX = (

@@ -334,8 +334,9 @@ def _optional(lowered: Lowered) -> Iterator[str]:
         if name not in lowered.groups:
             by_line.setdefault(where, []).append(repr(name))
     for where, names in by_line.items():
+        noun = "outputs" if len(names) > 1 else "output"
         yield (
-            f"output{'s' * (len(names) > 1)} {', '.join(names)} may be None, decided by {where}. A "
+            f"{noun} {', '.join(names)} may be None, decided by {where}. A "
             "response leaves out an output that is None, and Triton does not batch requests. "
             "Return a tensor on every path to allow one engine and batching"
         )
