@@ -85,11 +85,9 @@ class TritonPythonModel:
         """Return one response for each request. Requests that fit together are run as one batch."""
         self._take_stream()
         self.executor.lends = len(requests) == 1
-        return (
-            [self._alone(requests[0])]
-            if len(requests) == 1
-            else self._several(requests)
-        )
+        if len(requests) == 1:
+            return [self._alone(requests[0])]
+        return self._several(requests)
 
     def _alone(self, request: Any) -> Any:
         """The same as _several for one request, which is the usual call, in fewer steps."""
@@ -259,11 +257,9 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse(output_tensors=tensors)
 
     def _failure(self, error: Exception) -> Any:
-        code = (
-            "INTERNAL"
-            if not isinstance(error, (InvalidRequest, Description))
-            else "INVALID_ARG"
-        )
+        code = "INTERNAL"
+        if isinstance(error, (InvalidRequest, Description)):
+            code = "INVALID_ARG"
         text = f"model {self.name!r}: {error}"
         if code == "INTERNAL":
             pb_utils.Logger.log_error(f"trt-build: {text}")

@@ -76,7 +76,8 @@ def _hidden(folder: Path) -> Iterator[Path]:
     """The folders that cannot be read, outermost ones only."""
     folders = {folder.resolve().parent, SHARED_MEMORY, Path("/tmp"), Path("/var/tmp")}
     home = os.path.expanduser("~")
-    folders |= {Path(home)} if os.path.isabs(home) else set()
+    if os.path.isabs(home):
+        folders.add(Path(home))
     folders = {path.resolve() for path in folders if path.is_dir()} - {Path("/")}
     for path in folders:
         if not folders & set(path.parents):

@@ -87,11 +87,9 @@ class Engine:
             name: allocator(self.trt, buffer) for name, buffer in self.buffers.items()
         }
         self.nothing = Storage(self.device)
-        self.staging = (
-            {name: Staging() for name in self.inputs}
-            if self.device.type == "cuda"
-            else {}
-        )
+        self.staging: dict[str, Staging] = {}
+        if self.device.type == "cuda":
+            self.staging = {name: Staging() for name in self.inputs}
         self.by_value = any(
             self.engine.is_shape_inference_io(name) for name in self.inputs
         )

@@ -155,16 +155,24 @@ def _ruleset(*, reads: bool, network: bool) -> tuple[_Ruleset, int]:
     """
     version = landlock_version()
     rights = _WRITE_FILE | _CHANGE_FOLDER
-    rights |= _REFER if version >= 2 else 0
-    rights |= _TRUNCATE if version >= 3 else 0
-    rights |= _IOCTL if version >= 5 else 0
-    rights |= _READ_FILE if reads else 0
+    if version >= 2:
+        rights |= _REFER
+    if version >= 3:
+        rights |= _TRUNCATE
+    if version >= 5:
+        rights |= _IOCTL
+    if reads:
+        rights |= _READ_FILE
     net = 0
     if version >= 4 and not network:
         net = _BIND_TCP | _CONNECT_TCP
     scoped = _ABSTRACT_SOCKETS | _SIGNALS if version >= 6 else 0
     # older kernels refuse a structure with fields that they do not know
-    size = 24 if version >= 6 else 16 if version >= 4 else 8
+    size = 8
+    if version >= 4:
+        size = 16
+    if version >= 6:
+        size = 24
     return _Ruleset(rights, net, scoped), size
 
 

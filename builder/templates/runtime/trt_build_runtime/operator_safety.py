@@ -116,11 +116,9 @@ def reason(namespace: str, name: str, custom: bool = False) -> str | None:
         return "its namespace has side effects outside tensors"
     if namespace in NAMESPACES:
         return REFUSED.get(name)
-    return (
-        None
-        if custom
-        else "its namespace is unknown, and no library that brings it is given"
-    )
+    if custom:
+        return None
+    return "its namespace is unknown, and no library that brings it is given"
 
 
 def check(path: Path | str, custom: bool = False) -> None:
@@ -240,11 +238,9 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         """`ops.NAMESPACE.NAME`, `torch.NAME`, `value.NAME`, and classes of `torch.classes`."""
-        owner = (
-            ast.unparse(node.value)
-            if isinstance(node.value, (ast.Name, ast.Attribute))
-            else ""
-        )
+        owner = ""
+        if isinstance(node.value, (ast.Name, ast.Attribute)):
+            owner = ast.unparse(node.value)
         if node.attr in REFUSED:
             self.named += 1
             is_own_attribute = (
@@ -275,11 +271,9 @@ class _Reader(ast.NodeVisitor):
         name = None
         if len(node.args) == 2:
             name = node.args[1]
-        text = (
-            ""
-            if name is None
-            else ast.get_source_segment("\n".join(self.lines), name) or "\\"
-        )
+        text = ""
+        if name is not None:
+            text = ast.get_source_segment("\n".join(self.lines), name) or "\\"
         if (
             not isinstance(name, ast.Constant)
             or not isinstance(name.value, str)
@@ -308,11 +302,9 @@ class _Reader(ast.NodeVisitor):
     @staticmethod
     def _operator(owner: str, name: str) -> str:
         parts = owner.split(".")
-        return (
-            f"{parts[1]}::{name}"
-            if parts[0] == "ops" and len(parts) == 2
-            else f"aten::{name}"
-        )
+        if parts[0] == "ops" and len(parts) == 2:
+            return f"{parts[1]}::{name}"
+        return f"aten::{name}"
 
     def _source(self, node: ast.expr) -> str:
         number = node.lineno
@@ -331,11 +323,9 @@ def graph_findings(graph: object, custom: bool = False) -> Iterator[str]:
     """
     for node in graph.nodes():
         namespace, _, name = node.kind().partition("::")
-        why = (
-            None
-            if namespace == "prim" and name not in REFUSED
-            else reason(namespace, name, custom)
-        )
+        why = None
+        if namespace != "prim" or name in REFUSED:
+            why = reason(namespace, name, custom)
         if why:
             yield f"{node.kind()}: {why}"
         for block in node.blocks():

@@ -35,18 +35,15 @@ class Padding:
         """
         if not self.used or self._has_empty_row(tensors):
             return tuple([tensor.shape[1:] for tensor in tensors])
-        return tuple(
-            [
-                tuple(
-                    [
-                        size
-                        for axis, size in enumerate(tensor.shape)
-                        if axis and axis not in axes
-                    ]
-                )
-                for tensor, axes in zip(tensors, self.axes)
+        shapes = []
+        for tensor, axes in zip(tensors, self.axes):
+            sizes = [
+                size
+                for axis, size in enumerate(tensor.shape)
+                if axis and axis not in axes
             ]
-        )
+            shapes.append(tuple(sizes))
+        return tuple(shapes)
 
     def _has_empty_row(self, tensors: list[torch.Tensor]) -> bool:
         """Whether a row of a padded input contains only the padding value. The softmax over masked
