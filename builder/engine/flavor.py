@@ -70,7 +70,7 @@ def resolve(name: str = "auto") -> str:
             f"unknown flavor {name!r}", fix=f"use one of auto, {', '.join(MODULES)}"
         )
     if name not in here:
-        extra = {"tensorrt": "tensorrt", "tensorrt-rtx": "rtx"}[name]
+        extra = "rtx" if name == "tensorrt-rtx" else "tensorrt"
         raise EnvironmentProblem(
             f"{MODULES[name]} is not installed", fix=f"pip install 'trt-build[{extra}]'"
         )

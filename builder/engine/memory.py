@@ -129,7 +129,9 @@ def _memory_lines(path: Path) -> Iterator[tuple[str, str]]:
     """The (controller, cgroup) of each line about memory: `0::/user.slice` in version 2,
     `4:memory:/docker/1f` in version 1.
     """
-    for line in _text(path).splitlines() if path.is_file() else ():
+    if not path.is_file():
+        return
+    for line in _text(path).splitlines():
         _, controllers, group = line.split(":", 2)
         if controllers in FILES:
             yield controllers, group

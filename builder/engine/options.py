@@ -142,7 +142,9 @@ CUDA error.
 
 def check_host(options: BuildOptions, flavor: str, has_gpu: bool) -> None:
     """Raise UsageError for an option that cannot be built on a machine without a GPU."""
-    for name in NEEDS_GPU.get(flavor, ()) if not has_gpu else ():
+    if has_gpu:
+        return
+    for name in NEEDS_GPU.get(flavor, ()):
         if name in options.set():
             raise UsageError(
                 f"{flavor} builds with {name.replace('_', ' ')} only with a GPU, and none"

@@ -75,12 +75,10 @@ class Engine:
             name: self._ready(name, tensor)
             for name, tensor in zip(self.inputs, tensors, strict=True)
         }
-        self._choose_profile(
-            feed,
-            range(self.engine.num_optimization_profiles)
-            if profile is None
-            else [profile],
-        )
+        profiles: Sequence[int] = range(self.engine.num_optimization_profiles)
+        if profile is not None:
+            profiles = [profile]
+        self._choose_profile(feed, profiles)
         with quiet():
             try:
                 results = self._runner.infer(
