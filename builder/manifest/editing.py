@@ -193,7 +193,8 @@ def _set(text: str, root: yaml.MappingNode, key: str, value: object) -> str:
         end = text.find("\n", end) + 1 or len(text)
         return text[:begin] + text[end:]
     head = text[: pair[1].start_mark.index]
-    return f"{head}{' ' * head.endswith(':')}{_yaml(value)}{text[end:]}"
+    space = " " if head.endswith(":") else ""
+    return f"{head}{space}{_yaml(value)}{text[end:]}"
 
 
 def _appended(text: str, root: yaml.MappingNode, line: str, newline: str) -> str:

@@ -248,11 +248,9 @@ def _values(data: Mapping[str, Any], folder_of_manifest: Path) -> dict[str, Any]
         if key in data:
             values[key] = tuple(data[key])
     if "keep_fp32" in data:
-        names = (
-            [data["keep_fp32"]]
-            if isinstance(data["keep_fp32"], str)
-            else data["keep_fp32"]
-        )
+        names = data["keep_fp32"]
+        if isinstance(names, str):
+            names = [names]
         values["keep_fp32"] = tuple(pattern for pattern in names if pattern != AUTO)
         values["keep_fp32_auto"] = AUTO in names
     if "goldens" in data:
