@@ -47,11 +47,14 @@ def container(work: Workload, name: str, models: str, ports: Ports) -> Document:
     """Return the container `name` that serves the repository mounted at `models`. The volume mount
     of the repository is not included.
     """
-    program = (
-        _tritonserver(work, models, ports)
-        if work.plans
-        else _own_image(work, models, ports)
-    )
+    write_program = _tritonserver if work.plans else _own_image
+    program = write_program(work, models, ports)
+    mounts = [
+        {"name": "tmp", "mountPath": "/tmp"},
+        {"name": "shared-memory", "mountPath": "/dev/shm"},
+    ]
+    if work.settings.control_secret:
+        mounts.append(_token_mount())
     return {
         "name": name,
         "image": work.image,
@@ -59,11 +62,7 @@ def container(work: Workload, name: str, models: str, ports: Ports) -> Document:
         "resources": resources(work),
         "securityContext": CONFINED,
         **_probes(work, models, ports),
-        "volumeMounts": [
-            {"name": "tmp", "mountPath": "/tmp"},
-            {"name": "shared-memory", "mountPath": "/dev/shm"},
-            *([_token_mount()] if work.settings.control_secret else ()),
-        ],
+        "volumeMounts": mounts,
     }
 
 

@@ -218,7 +218,9 @@ def _differs(
     if stated.data_type != pb.DataType.Value(expected):
         name = pb.DataType.Name(stated.data_type)
         return f"is {name} in config.pbtxt, and the plan has {expected}"
-    shape = list(recorded["shape"])[1 if max_batch_size else 0 :]
+    shape = list(recorded["shape"])
+    if max_batch_size:
+        shape = shape[1:]
     dims = list(stated.dims)
     if not shape and dims == [1]:
         return None
@@ -286,11 +288,7 @@ def _gpu_memory(
     needed = sum(
         model.instances * model.plan_bytes
         for model in models.values()
-        if any(
-            group.kind != pb.ModelInstanceGroup.KIND_CPU
-            for group in model.config.instance_group
-        )
-        or not model.config.instance_group
+        if _may_use_gpu(model)
     )
     if server.gpu_memory and needed > min(server.gpu_memory):
         yield (
@@ -298,6 +296,14 @@ def _gpu_memory(
             f"the plans of all instances need {_mib(needed)}, and a GPU has"
             f" {_mib(min(server.gpu_memory))}",
         )
+
+
+def _may_use_gpu(model: Model) -> bool:
+    """Whether an instance group is not for the CPU alone. The default group is for GPUs."""
+    groups = model.config.instance_group
+    if not groups:
+        return True
+    return any(group.kind != pb.ModelInstanceGroup.KIND_CPU for group in groups)
 
 
 @_rule(

@@ -76,7 +76,8 @@ class Storage:
                 fix="use pvc://CLAIM/PATH, s3://BUCKET/PATH, gs://BUCKET/PATH or as://ACCOUNT/CONTAINER/PATH",
             )
         needed = {"pvc": 0, "as": 2}.get(match.group(1), 1)
-        if len(path.split("/")) * bool(path) < needed:
+        parts = path.split("/") if path else []
+        if len(parts) < needed:
             raise UsageError(
                 f"{url!r} has no path of a repository in the bucket or container",
                 fix="copy the repository to a path of its own, and name it",

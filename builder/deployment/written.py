@@ -76,7 +76,9 @@ def _text(path: Path) -> str | None:
 def _earlier_files(folder: Path) -> dict[str, bool]:
     """The files of an earlier run by name, and whether each was edited since."""
     edited_by_name = {}
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+    if not folder.is_dir():
+        return {}
+    for path in sorted(folder.iterdir()):
         text = _text(path) or ""
         if head := _FIRST_LINE.match(text):
             edited_by_name[path.name] = text != _signed(text[head.end() :])
