@@ -124,23 +124,14 @@ def read(path: Path | str) -> Farm:
         if not farm_file.mistakes:
             _check(farm_file)
     if farm_file.mistakes:
-        raise ManifestError(
-            [
-                Mistake(
-                    mistake.file, mistake.line, _named(mistake.message), mistake.fix
-                )
-                if farm_file.data is not None
-                else Mistake(
-                    mistake.file,
-                    mistake.line,
-                    _named(mistake.message),
-                    "see docs/farm.md",
-                )
-                for mistake in sorted(
-                    farm_file.mistakes, key=lambda mistake: mistake.line
-                )
-            ]
-        )
+        mistakes = []
+        for mistake in sorted(farm_file.mistakes, key=lambda mistake: mistake.line):
+            fix = mistake.fix
+            if farm_file.data is None:
+                fix = "see docs/farm.md"
+            text = _named(mistake.message)
+            mistakes.append(Mistake(mistake.file, mistake.line, text, fix))
+        raise ManifestError(mistakes)
     return _farm(farm_file.data, str(path))
 
 

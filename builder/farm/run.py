@@ -292,14 +292,8 @@ def _rebuilt(failure: Mapping[str, Any]) -> TrtBuildError:
         errors.UsageError,
         errors.Defect,
     )
-    kind = next(
-        (
-            candidate
-            for candidate in kinds
-            if candidate.exit_code == failure["exit_code"]
-        ),
-        errors.ModelError,
-    )
+    by_exit_code = {kind.exit_code: kind for kind in kinds}
+    kind = by_exit_code.get(failure["exit_code"], errors.ModelError)
     error = kind(failure["message"], where=failure.get("where"), fix=failure.get("fix"))
     error.traceback = failure.get("traceback", "")
     return error

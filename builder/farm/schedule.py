@@ -243,11 +243,16 @@ def _no_node(task: Task, seconds: float) -> Event:
 def _defect(error: Exception) -> Event:
     words = str(error).strip()
     missing = "No module named" in words
+    if missing:
+        return {
+            "kind": "EnvironmentProblem",
+            "exit_code": EnvironmentProblem.exit_code,
+            "message": words.splitlines()[-1],
+            "fix": "install trt-build[farm] on every node",
+        }
     return {
-        "kind": "EnvironmentProblem" if missing else "Defect",
-        "exit_code": EnvironmentProblem.exit_code if missing else 70,
-        "message": words.splitlines()[-1]
-        if missing
-        else f"{type(error).__name__}: {words}",
-        "fix": "install trt-build[farm] on every node" if missing else "report it",
+        "kind": "Defect",
+        "exit_code": 70,
+        "message": f"{type(error).__name__}: {words}",
+        "fix": "report it",
     }
