@@ -46,7 +46,9 @@ class Restriction:
 
 def closed(client_shared_memory: bool) -> tuple[str, ...]:
     """The protocols by which clients could change the server, and which are closed to them."""
-    return ("trace", "logging", *(() if client_shared_memory else ("shared-memory",)))
+    if client_shared_memory:
+        return ("trace", "logging")
+    return ("trace", "logging", "shared-memory")
 
 
 def control(
@@ -103,4 +105,6 @@ def optional(installation: Installation, client_shared_memory: bool) -> Iterator
 
 def optional_flags(client_shared_memory: bool) -> tuple[str, ...]:
     """The optional flags that the server's `--help` lists."""
-    return (LARGE_REQUESTS, *((CLIENT_SHARED_MEMORY,) if client_shared_memory else ()))
+    if client_shared_memory:
+        return (LARGE_REQUESTS, CLIENT_SHARED_MEMORY)
+    return (LARGE_REQUESTS,)

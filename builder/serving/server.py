@@ -308,9 +308,9 @@ def serve(
         *flags.restrictions(server_installation, client_shared_memory, control_token),
         *flags.optional(server_installation, client_shared_memory),
         *features.server_flags(repository, server_installation, response_cache),
-        *((flags.KEEP_SERVING,) if not exit_on_error else ()),
     ]
-
+    if not exit_on_error:
+        chosen.append(flags.KEEP_SERVING)
     port = {
         "--http-port": http_port,
         "--grpc-port": grpc_port,
@@ -357,9 +357,10 @@ def _ready(
                 server.wait_ready(timeout, partly=partly)
                 break
             except ServerError as error:
-                has_reason = not partly and log.failures(server.log())
+                if not partly and log.failures(server.log()):
+                    raise
                 may_restart = restarts and installation.supports(_LOAD_THREADS)
-                if has_reason or not (server.crashed() and may_restart):
+                if not (server.crashed() and may_restart):
                     raise
                 first_crash = first_crash or str(error)
                 restarts = restarts - 1
