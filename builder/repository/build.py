@@ -216,12 +216,12 @@ def _in_workers(
         ]
         modules = slots.modules(order.spec.path for order in orders)
         results = processes.run(tasks, jobs, slots.environments(), modules=modules)
-    return [
-        result
-        if isinstance(result, ModelResult)
-        else ModelResult(order.spec.name, error=result, because=order.because)
-        for order, result in zip(orders, results, strict=True)
-    ]
+    model_results = []
+    for order, result in zip(orders, results, strict=True):
+        if not isinstance(result, ModelResult):
+            result = ModelResult(order.spec.name, error=result, because=order.because)
+        model_results.append(result)
+    return model_results
 
 
 def _task(
@@ -237,11 +237,9 @@ def _task(
     assert order.stage is not None
     sandbox = slots.sandbox(order)
     hidden = (*sandbox.hidden, *signatures.secrets())
-    writable = (
-        sandbox.writable
-        if kept_artifacts is None
-        else (*sandbox.writable, kept_artifacts.writable())
-    )
+    writable = sandbox.writable
+    if kept_artifacts is not None:
+        writable = (*writable, kept_artifacts.writable())
 
     def done(result: Any) -> None:
         words = _outcome(result)
@@ -312,11 +310,9 @@ def _publish(
     # before publication, because another process may publish right after it
     def record(folder: Path) -> None:
         plan_records = plans.made.values()
-        result.state = (
-            "reused"
-            if plan_records and all(plan.found for plan in plan_records)
-            else "built"
-        )
+        result.state = "built"
+        if plan_records and all(plan.found for plan in plan_records):
+            result.state = "reused"
         result.warnings += tuple(plans.warnings)
         recorded.update(_recorded(order, folder, plans.record(), result))
 

@@ -88,11 +88,12 @@ def _report(
 def _published(folder: Path, plan_store: stores.Store | None) -> dict[str, Any]:
     record = stores.sidecar(folder) or {}
     broken = next(stores.damaged(folder), None)
+    verdict = "published"
+    if broken:
+        verdict = f"{broken} of the published model is damaged"
     return {
         "name": folder.resolve().name,
-        "verdict": f"{broken} of the published model is damaged"
-        if broken
-        else "published",
+        "verdict": verdict,
         "because": None,
         "request": record.get("request", {}),
         **_last(record, plan_store),

@@ -95,7 +95,8 @@ def sandbox(order: Order, publishes: bool = True) -> processes.Sandbox:
     if publishes and order.stage:
         folders = [order.out.resolve(), order.stage]
     folders.append(cache_folder())
-    folders += [order.graphs] if publishes and order.graphs else []
+    if publishes and order.graphs:
+        folders.append(order.graphs)
     remote = order.store is not None and "://" in order.store
     if order.store and not remote:
         folders.append(Path(order.store))

@@ -374,8 +374,10 @@ def patterns(names_in_float32: Sequence[str], layers: Sequence[str]) -> list[str
         for scope, names in scopes.items()
         if scope and len(names) > 1 and set(names) <= set(names_in_float32)
     }
-    message = (
-        f"{literal(s)}/*" if (s := name.rpartition("/")[0]) in whole else literal(name)
-        for name in names_in_float32
-    )
-    return list(dict.fromkeys(message))
+    found_patterns = []
+    for name in names_in_float32:
+        scope = name.rpartition("/")[0]
+        found_patterns.append(
+            f"{literal(scope)}/*" if scope in whole else literal(name)
+        )
+    return list(dict.fromkeys(found_patterns))
