@@ -10,6 +10,7 @@ from builder.diagnosis import nodes, passes
 from builder.diagnosis.nodes import Culprit
 from builder.errors import EnvironmentProblem, TrtBuildError
 from builder.pipeline import Clock, Order, segment_goldens, select_environment, stages
+from builder.printable import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -317,11 +318,8 @@ def description(bisection: Bisection) -> Iterator[tuple[str, str]]:
     yield "error", culprit.problem
     if not culprit.alone:
         yield "", "this node alone is right: it enlarges the small errors of its inputs"
-    is_single = culprit.agreed == 1
-    yield (
-        "before",
-        f"{culprit.agreed} value{'' if is_single else 's'} before it agree{'s' * is_single}",
-    )
+    verb = "agrees" if culprit.agreed == 1 else "agree"
+    yield "before", f"{counted(culprit.agreed, 'value')} before it {verb}"
 
 
 def _signature(dtypes: Sequence[str]) -> str:

@@ -154,11 +154,8 @@ class _Climb:
         compared = compared_graph(
             lowered.graph, spec, lowered.outputs, recorded.goldens, "fp32"
         )
-        return _step(
-            "lowered",
-            compared,
-            f"torch runs it as it is written: {reason}" * bool(reason),
-        )
+        note = f"torch runs it as it is written: {reason}" if reason else ""
+        return _step("lowered", compared, note)
 
 
 def _step(name: str, compared: Iterable[Compared], note: str = "") -> Step:

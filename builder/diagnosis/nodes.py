@@ -115,7 +115,10 @@ def first_culprit(values: Values, outputs: Collection[int]) -> Culprit | None:
     if carried is None and judged:
         largest = max(judged, key=lambda name: values.compared[name].share or 0.0)
         carried = largest, len(judged)
-    return carried and _culprit(values, carried[0], *carried, alone=False)
+    if carried is None:
+        return None
+    name, position = carried
+    return _culprit(values, name, name, position, alone=False)
 
 
 def _alone_passes(values: Values, name: str) -> bool | None:
@@ -209,7 +212,8 @@ def _culprit(
     values: Values, name: str, visible_in: str, agreed: int, *, alone: bool
 ) -> Culprit:
     """Describe the node of the value `name`, whose error is visible in the value
-    `visible_in`."""
+    `visible_in`.
+    """
     from builder.conversion import converted_by
     from builder.lowering import source_location
 

@@ -370,7 +370,8 @@ def _manifest(candidate: Candidate, precision: str) -> str:
             for spec in candidate.specs
         ]
     }
-    data |= {"dims": dims} if dims else {}
+    if dims:
+        data["dims"] = dims
     data["precision"] = precision
     if all(spec.dtype != "bfloat16" for spec in candidate.specs):
         data["goldens"] = INPUTS
@@ -378,12 +379,12 @@ def _manifest(candidate: Candidate, precision: str) -> str:
 
 
 def _test(candidate: Candidate, culprit: Culprit, order: Order, check: str) -> str:
-    specs = [
-        f"builder.TensorSpec({spec.dtype!r}, {spec.shape!r}"
-        + (f", dims={dict(spec.dims)!r}" if spec.dims else "")
-        + f", name={spec.name!r})"
-        for spec in candidate.specs
-    ]
+    specs = []
+    for spec in candidate.specs:
+        dims = f", dims={dict(spec.dims)!r}" if spec.dims else ""
+        specs.append(
+            f"builder.TensorSpec({spec.dtype!r}, {spec.shape!r}{dims}, name={spec.name!r})"
+        )
     return _TEST.format(
         operator=culprit.operator,
         source=" ".join(culprit.location.split())
