@@ -210,9 +210,11 @@ class _Sender:
     def _arrivals(self) -> Iterator[float]:
         rate = self.job.load.rate
         assert rate is not None
-        begin = due = time.monotonic()
-        while (due := due + self.random.expovariate(rate)) < begin + self.job.seconds:
+        begin = time.monotonic()
+        due = begin + self.random.expovariate(rate)
+        while due < begin + self.job.seconds:
             yield due
+            due += self.random.expovariate(rate)
 
 
 @contextlib.contextmanager

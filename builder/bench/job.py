@@ -120,17 +120,15 @@ def _from_file(model: PublishedModel, file: Path) -> list[Golden]:
     for key, array in arrays.items():
         number, _, name = key.rpartition("/")
         sets.setdefault(number, {})[name] = array
-    wrong = next(
-        (
-            number
-            for number, arrays in sets.items()
-            if not required <= set(arrays) <= input_names
-        ),
-        None,
-    )
-    if wrong is not None or not sets:
-        names = ", ".join(sorted(sets.get(wrong or "", {}))) or "none"
-        of = f"request {wrong!r} of the file" if wrong else "the file"
+    wrong = [
+        number
+        for number, inputs in sets.items()
+        if not required <= set(inputs) <= input_names
+    ]
+    if wrong or not sets:
+        number = wrong[0] if wrong else ""
+        names = ", ".join(sorted(sets.get(number, {}))) or "none"
+        of = f"request {number!r} of the file" if number else "the file"
         raise UsageError(
             f"{of} has the arrays: {names}",
             where=str(file),
@@ -138,7 +136,7 @@ def _from_file(model: PublishedModel, file: Path) -> list[Golden]:
             f" {', '.join(sorted(input_names))}",
         )
     goldens = [
-        Golden(f"{file.stem}-{name}", arrays, {}) for name, arrays in sets.items()
+        Golden(f"{file.stem}-{name}", inputs, {}) for name, inputs in sets.items()
     ]
     return [model.wire(golden) for golden in goldens]
 

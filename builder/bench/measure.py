@@ -392,27 +392,25 @@ def _of_clients(
     """The fields of LevelResult about the client processes: `client_cpu` is the maximum share of a
     core that one used, and `client_limited` why more of them might change the result.
     """
+    cpu_seconds = sum(process_samples.cpu_seconds for process_samples in samples)
     cpu = max(
         process_samples.cpu_seconds / max(process_samples.wall_seconds, 1e-9)
         for process_samples in samples
     )
+    examples: dict[str, str] = {}
+    for process_samples in samples:
+        examples |= process_samples.example
     latency = measured["latency_ms"]
     median = latency["p50"].value if latency else 0.0
     delay = measured["send_delay_ms"]
     cores = os.cpu_count() or 1
     return {
         "errors": _total(process_samples.errors for process_samples in samples),
-        "examples": {
-            kind: text
-            for process_samples in samples
-            for kind, text in process_samples.example.items()
-        },
+        "examples": examples,
         "dropped": sum(process_samples.dropped for process_samples in samples),
         "processes": len(samples),
         "client_cpu": cpu,
-        "client_ms": 1e3
-        * sum(process_samples.cpu_seconds for process_samples in samples)
-        / max(completed, 1),
+        "client_ms": 1e3 * cpu_seconds / max(completed, 1),
         "client_limited": client_limit(cpu, len(samples), delay, median, cores),
     }
 
