@@ -139,12 +139,9 @@ def space(
             values = (*values, default_value)
         every = tuple(dict.fromkeys(values))
         if len(every) > 1:
-            ordered = (
-                tuple(sorted(every))
-                if all(isinstance(v, int) for v in every)
-                else every
-            )
-            dimensions.append(Dimension(name, ordered))
+            if all(isinstance(value, int) for value in every):
+                every = tuple(sorted(every))
+            dimensions.append(Dimension(name, every))
     return Space(default, tuple(dimensions), fixed)
 
 
@@ -285,8 +282,12 @@ def changes(
 
 def _sizes(name: Value, most: int) -> list[int]:
     """The batch sizes of a value of PREFERRED or GRAPHS."""
-    if name in (NONE, HALF, FULL):
-        return {NONE: [], HALF: [max(1, most // 2)], FULL: [most]}[str(name)]
+    if name == NONE:
+        return []
+    if name == HALF:
+        return [max(1, most // 2)]
+    if name == FULL:
+        return [most]
     return [size for size in map(int, str(name).split(",")) if size <= most]
 
 

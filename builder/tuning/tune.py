@@ -527,14 +527,15 @@ class _Run:
 
     def _torch_faster(self, trials: Sequence[Trial]) -> str | None:
         """Torch's best trial, if it beats the best plan by more than SMALLEST_GAIN."""
-        within_limit = self._holding(trials)
-        torch = next(
-            (t for t in within_limit if self._replaced_by_torch(t.configuration)), None
-        )
-        plan = next(
-            (t for t in within_limit if not self._replaced_by_torch(t.configuration)),
-            None,
-        )
+        by_torch = []
+        by_plan = []
+        for trial in self._holding(trials):
+            if self._replaced_by_torch(trial.configuration):
+                by_torch.append(trial)
+            else:
+                by_plan.append(trial)
+        torch = by_torch[0] if by_torch else None
+        plan = by_plan[0] if by_plan else None
         if torch is None or torch.score is None:
             return None
         if plan is None or plan.score is None:
