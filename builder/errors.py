@@ -139,7 +139,7 @@ class UnsupportedOperators(ModelError):
             "\n".join(
                 [
                     f"  {schema}",
-                    *(f"    where: {w}" for w in where),
+                    *(f"    where: {place}" for place in where),
                     f"    why:   {reason}",
                     f"    fix:   {fix}",
                 ]

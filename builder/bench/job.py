@@ -95,7 +95,9 @@ def requests(
             stream.requests for stream in recorded_streams(model, goldens)
         )
     else:
-        sequences = tuple((g,) for g in goldens if not names or g.name in names)
+        sequences = tuple(
+            (golden,) for golden in goldens if not names or golden.name in names
+        )
     if not sequences:
         known = ", ".join(golden.name for golden in goldens) or "none"
         raise UsageError(

@@ -206,7 +206,9 @@ def _estimates(
     """
     # a percentile needs enough latencies beyond it
     percentiles = [
-        p for p in PERCENTILES if p == 50.0 or latency.size * (100 - p) / 100 >= FEW
+        percentile
+        for percentile in PERCENTILES
+        if percentile == 50.0 or latency.size * (100 - percentile) / 100 >= FEW
     ]
     if not latency.size:
         return {}
@@ -216,7 +218,7 @@ def _estimates(
     drawn = []
     for _ in range(RESAMPLES):
         pooled = np.concatenate(
-            [parts[i] for i in random.integers(0, windows, windows)]
+            [parts[index] for index in random.integers(0, windows, windows)]
         )
         if pooled.size:
             drawn.append(np.percentile(pooled, percentiles))

@@ -33,20 +33,23 @@ class Counts:
 
     def since(self, before: Counts) -> Counts:
         """The counts since `before`."""
-        batches = {n: c - before.batches.get(n, 0) for n, c in self.batches.items()}
+        batches = {
+            size: count - before.batches.get(size, 0)
+            for size, count in self.batches.items()
+        }
         return Counts(
             self.success - before.success,
             self.failed - before.failed,
             self.executions - before.executions,
             self.rows - before.rows,
             {
-                part: s - before.seconds.get(part, 0.0)
-                for part, s in self.seconds.items()
+                part: seconds - before.seconds.get(part, 0.0)
+                for part, seconds in self.seconds.items()
             },
-            {number: count for number, count in sorted(batches.items()) if count},
+            {size: count for size, count in sorted(batches.items()) if count},
             {
-                n: s - before.batch_seconds.get(n, 0.0)
-                for n, s in self.batch_seconds.items()
+                size: seconds - before.batch_seconds.get(size, 0.0)
+                for size, seconds in self.batch_seconds.items()
             },
         )
 

@@ -109,7 +109,11 @@ def _add_conversion(report: Report, converted: stages.Converted) -> None:
     """The number of layers, and of a partitioned model its segments."""
     report["warnings"] = list(converted.warnings)
     partitioned = converted.partitioned
-    whole = [n.conversion for n in converted.networks if len(n.location) < 2]
+    whole = [
+        network.conversion
+        for network in converted.networks
+        if len(network.location) < 2
+    ]
     report["layers"] = sum(conversion.network.num_layers for conversion in whole)
     if partitioned is None:
         return

@@ -133,7 +133,7 @@ def _single(specs: list[Any], target: Path) -> list[Any]:
     if len(specs) != 1:
         raise UsageError(
             f"{target} holds {len(specs)} models",
-            fix=f"use one of {', '.join(str(s.path) for s in specs)}",
+            fix=f"use one of {', '.join(str(spec.path) for spec in specs)}",
         )
     return specs
 

@@ -159,11 +159,17 @@ def row(result: GoldenResult) -> list[str]:
         result.protocol,
         percent(result.comparison.share if result.comparison else None),
         number(
-            max((o.absolute for o in outputs if o.absolute is not None), default=None),
+            max(
+                (output.absolute for output in outputs if output.absolute is not None),
+                default=None,
+            ),
             ".2e",
         ),
         number(
-            min((o.cosine for o in outputs if o.cosine is not None), default=None),
+            min(
+                (output.cosine for output in outputs if output.cosine is not None),
+                default=None,
+            ),
             ".7f",
         ),
         number(result.median_ms, ".2f"),

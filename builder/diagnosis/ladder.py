@@ -290,7 +290,8 @@ def compared_segment(
         }
         results = segment.lowered.run(*(shaped[name] for name in segment.inputs))
         outputs = {
-            n: to_numpy(t) for n, t in zip(segment.outputs, results, strict=True)
+            name: to_numpy(tensor)
+            for name, tensor in zip(segment.outputs, results, strict=True)
         }
         truth = {name: to_numpy(shaped[name]) for name in segment.outputs}
         precision = segment_goldens.torch_precision(spec)

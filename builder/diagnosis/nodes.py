@@ -102,7 +102,7 @@ def first_culprit(values: Values, outputs: Collection[int]) -> Culprit | None:
     lowered = values.conversion.lowered
     ends = enumerate(lowered.graph.outputs())
     behind = values_behind(
-        lowered, [value.debugName() for i, value in ends if i in outputs]
+        lowered, [value.debugName() for index, value in ends if index in outputs]
     )
     judged = [name for name in values.compared if name in behind]
     carried: tuple[str, int] | None = None
@@ -219,7 +219,11 @@ def _culprit(
 
     node = node_of(values.conversion.lowered, name)
     compared = values.compared[visible_in]
-    read = [v.debugName() for v in node.inputs() if v.debugName() in values.truth]
+    read = [
+        value.debugName()
+        for value in node.inputs()
+        if value.debugName() in values.truth
+    ]
     truth = [values.truth[value_name] for value_name in (*read, name)]
     outputs = [values.outputs.get(value_name) for value_name in (*read, name)]
     return Culprit(

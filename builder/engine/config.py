@@ -97,7 +97,7 @@ def _tactic_sources(chosen: BuildOptions) -> list[Any] | None:
     sources = chosen.tactic_sources
     if sources is None:
         return None
-    return [_member("TacticSource", s, "tactic_sources") for s in sources]
+    return [_member("TacticSource", name, "tactic_sources") for name in sources]
 
 
 def _hardware_level(chosen: BuildOptions) -> Any:

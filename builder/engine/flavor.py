@@ -58,7 +58,7 @@ def resolve(name: str = "auto") -> str:
         name = _from_environment()
     here = installed()
     if name == "auto":
-        usable = [f for f in here if f == "tensorrt-rtx" or has_gpu()]
+        usable = [flavor for flavor in here if flavor == "tensorrt-rtx" or has_gpu()]
         if not usable:
             raise EnvironmentProblem(
                 "no TensorRT that can build here is installed",

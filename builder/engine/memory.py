@@ -53,7 +53,9 @@ def weights_bytes(graph: Graph) -> int:
         node.output().toIValue() for node in graph.findAllNodes("prim::Constant", True)
     )
     return sum(
-        v.numel() * v.element_size() for v in values if hasattr(v, "element_size")
+        value.numel() * value.element_size()
+        for value in values
+        if hasattr(value, "element_size")
     )
 
 

@@ -42,9 +42,9 @@ class BuildOptions:
         """The fields that differ from their default."""
         default = BuildOptions()
         return {
-            f.name: v
-            for f in fields(self)
-            if (v := getattr(self, f.name)) != getattr(default, f.name)
+            option.name: value
+            for option in fields(self)
+            if (value := getattr(self, option.name)) != getattr(default, option.name)
         }
 
     def limits(self) -> dict[str, int]:
@@ -178,9 +178,9 @@ def _check_targets(
 ) -> None:
     """Raise UsageError for a GPU that RTX does not support: data center GPUs from Hopper on."""
     known = sorted(
-        int(n[2:])
-        for n in getattr(library, "ComputeCapability", object).__dict__
-        if re.fullmatch(r"SM\d+", n)
+        int(name[2:])
+        for name in getattr(library, "ComputeCapability", object).__dict__
+        if re.fullmatch(r"SM\d+", name)
     )
     unknown = [
         f"sm_{major}{minor}"
@@ -191,7 +191,7 @@ def _check_targets(
         raise UsageError(
             f"{which} cannot build for {', '.join(unknown)}",
             fix=(
-                f"use one of {', '.join(f'sm_{n}' for n in known)}; for others use"
+                f"use one of {', '.join(f'sm_{number}' for number in known)}; for others use"
                 " --flavor tensorrt on a host that has one"
             ),
         )

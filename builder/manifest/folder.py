@@ -39,7 +39,9 @@ def find_models(path: Path) -> list[ModelFiles]:
         raise UsageError(f"{path} is neither a folder nor a file")
     if not path.exists():
         siblings = (
-            [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+            [sibling.name for sibling in path.parent.iterdir()]
+            if path.parent.is_dir()
+            else []
         )
         raise UsageError(
             f"{path} does not exist",
@@ -100,9 +102,9 @@ def _near_model(manifest: Path | None) -> str | None:
     if manifest is None:
         return None
     beside = [
-        p.name
-        for p in sorted(manifest.parent.iterdir())
-        if p.suffix in MODEL_SUFFIXES and p.is_file()
+        path.name
+        for path in sorted(manifest.parent.iterdir())
+        if path.suffix in MODEL_SUFFIXES and path.is_file()
     ]
     expected = f"{manifest.stem}.pt"
     return (
@@ -134,12 +136,14 @@ def _pairs(folder: Path) -> Iterator[ModelFiles]:
     A manifest without a model file is returned too; `mistakes` reports it.
     """
     files = [
-        p
-        for p in sorted(folder.iterdir())
-        if p.is_file() and not p.name.startswith(".")
+        path
+        for path in sorted(folder.iterdir())
+        if path.is_file() and not path.name.startswith(".")
     ]
-    manifests = {p.stem: p for p in reversed(files) if p.suffix in MANIFEST_SUFFIXES}
-    models = [p for p in files if p.suffix in MODEL_SUFFIXES]
+    manifests = {
+        path.stem: path for path in reversed(files) if path.suffix in MANIFEST_SUFFIXES
+    }
+    models = [path for path in files if path.suffix in MODEL_SUFFIXES]
     yield from (
         ModelFiles(_name(model), model, manifests.get(model.stem)) for model in models
     )

@@ -222,7 +222,11 @@ def from_data(files: folder.ModelFiles, data: Mapping[str, Any]) -> ModelSpec:
         inputs=tuple(_tensor(item, written) for item in data["inputs"]),
         profiles=(*_static_profiles(data, written[0], batch_sizes), *written),
         batch_sizes=batch_sizes,
-        defaults={i["name"]: i["default"] for i in data["inputs"] if "default" in i},
+        defaults={
+            item["name"]: item["default"]
+            for item in data["inputs"]
+            if "default" in item
+        },
         tolerance=Tolerance(**data.get("tolerance", {})),
         batching=Batching(**_tuples(data.get("batching", {}))),
         fallback=_fallback(data.get("fallback", {})),
@@ -326,7 +330,9 @@ def _batch_axis(data: Mapping[str, Any]) -> str:
 
 
 def _ranges(written: Mapping[str, Mapping[str, int]]) -> Profile:
-    return {axis: (r["min"], r["opt"], r["max"]) for axis, r in written.items()}
+    return {
+        axis: (span["min"], span["opt"], span["max"]) for axis, span in written.items()
+    }
 
 
 def _tensor(item: Mapping[str, Any], profiles: tuple[Profile, ...]) -> TensorSpec:

@@ -150,12 +150,12 @@ def _ranges_are_used(document: Document) -> None:
 
 def _names_are_unique(document: Document) -> None:
     inputs = [
-        (("inputs", i, "name"), item.get("name"))
-        for i, item in enumerate(_inputs(document))
+        (("inputs", index, "name"), item.get("name"))
+        for index, item in enumerate(_inputs(document))
     ]
     outputs = [
-        (("outputs", i), name)
-        for i, name in enumerate(_list(document.data.get("outputs")))
+        (("outputs", index), name)
+        for index, name in enumerate(_list(document.data.get("outputs")))
     ]
     route_of_name: dict[str, Route] = {}
     for route, name in [*inputs, *outputs]:
@@ -223,7 +223,7 @@ def _batch_sizes_are_possible(document: Document) -> None:
     low = span.get("min")
     high = span.get("max")
     for index, size in enumerate(_list(written)):
-        known = all(isinstance(n, int) for n in (size, low, high))
+        known = all(isinstance(number, int) for number in (size, low, high))
         if known and not low <= size <= high:
             message = f"batch size {size} is outside the axis's range, {low} to {high}"
             document.add(("batch_sizes", index), message)

@@ -254,7 +254,9 @@ class ModelSpec:
             return frozenset()
         state_inputs = {state.input for state in self.state}
         return (
-            frozenset(t.name or "" for t in self.inputs if t.dtype == "float32")
+            frozenset(
+                tensor.name or "" for tensor in self.inputs if tensor.dtype == "float32"
+            )
             - state_inputs
         )
 

@@ -93,9 +93,9 @@ def _location(conversion: Conversion, name: str) -> str:
     from builder.lowering import source_location
 
     node = next(
-        n
-        for n in conversion.lowered.graph.nodes()
-        for v in n.outputs()
-        if v.debugName() == name
+        candidate
+        for candidate in conversion.lowered.graph.nodes()
+        for value in candidate.outputs()
+        if value.debugName() == name
     )
     return f"%{name} = {node.kind()} at {source_location(node)}"

@@ -49,7 +49,9 @@ def arguments(
     values = {}
     fixed = dict(constants)
     fixed |= {
-        a.name: a.default_value for a in schema.arguments[1:] if a.has_default_value()
+        parameter.name: parameter.default_value
+        for parameter in schema.arguments[1:]
+        if parameter.has_default_value()
     }
     try:
         for argument in schema.arguments[1:]:
@@ -81,7 +83,8 @@ def positional(
     if values is None:
         return None
     return [
-        values.get(a.name, a.default_value) for a in module.forward.schema.arguments[1:]
+        values.get(argument.name, argument.default_value)
+        for argument in module.forward.schema.arguments[1:]
     ]
 
 

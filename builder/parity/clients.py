@@ -199,10 +199,10 @@ def connected(
     timeout: float,
     access: Access = PLAIN,
     *,
-    other: str = "",
+    other_options: str = "",
 ) -> Iterator[dict[str, Client]]:
     """The clients of the protocols with an address, inside a `with` block. Raises UsageError
-    without an address; it names the `command` and its `other` options for an endpoint.
+    without an address; it names the `command` and its `other_options` for an endpoint.
     """
     with ExitStack() as stack:
         clients = _open(http_url, grpc_url, timeout, access)
@@ -211,7 +211,7 @@ def connected(
         if not clients:
             raise UsageError(
                 f"{command} needs the address of an endpoint",
-                fix=f"pass --url HOST:PORT, --grpc-url HOST:PORT{other}",
+                fix=f"pass --url HOST:PORT, --grpc-url HOST:PORT{other_options}",
             )
         yield clients
 

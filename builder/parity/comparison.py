@@ -296,16 +296,16 @@ def _error(got: Array, want: Array) -> tuple[Array, Array]:
     """|got - want| in float64, infinite where only one is finite; and |want|, zero where it is not
     finite.
     """
-    a = got.astype(np.float64)
-    b = want.astype(np.float64)
+    actual = got.astype(np.float64)
+    expected = want.astype(np.float64)
     # float64 cannot represent all int64 above 2**53, so integers are compared directly.
-    same = (got == want) | (np.isnan(a) & np.isnan(b))
-    finite = np.isfinite(a) & np.isfinite(b)
-    infinite = np.full(a.shape, np.inf)
-    difference = np.abs(np.subtract(a, b, out=infinite, where=finite))
+    same = (got == want) | (np.isnan(actual) & np.isnan(expected))
+    finite = np.isfinite(actual) & np.isfinite(expected)
+    infinite = np.full(actual.shape, np.inf)
+    difference = np.abs(np.subtract(actual, expected, out=infinite, where=finite))
     unequal = np.maximum(difference, np.finfo(np.float64).tiny)
     error = np.where(same, 0.0, unequal)
-    magnitude = np.where(np.isfinite(b), np.abs(b), 0.0)
+    magnitude = np.where(np.isfinite(expected), np.abs(expected), 0.0)
     return error, magnitude
 
 
@@ -336,12 +336,12 @@ def _excess(got: Array, want: Array, passes: Array, error: Array) -> str:
 
 
 def _cosine(got: Array, want: Array) -> float | None:
-    a = got.astype(np.float64).ravel()
-    b = want.astype(np.float64).ravel()
-    finite = np.isfinite(a) & np.isfinite(b)
-    a = a[finite]
-    b = b[finite]
-    norms = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
+    actual = got.astype(np.float64).ravel()
+    expected = want.astype(np.float64).ravel()
+    finite = np.isfinite(actual) & np.isfinite(expected)
+    actual = actual[finite]
+    expected = expected[finite]
+    norms = float(np.linalg.norm(actual)) * float(np.linalg.norm(expected))
     if not norms:
-        return 1.0 if np.array_equal(a, b) else None
-    return float(np.dot(a, b)) / norms
+        return 1.0 if np.array_equal(actual, expected) else None
+    return float(np.dot(actual, expected)) / norms

@@ -74,7 +74,7 @@ class Coverage:
 
     def __init__(self, module: Any) -> None:
         """Instrument `module.forward`. A module that is not a ScriptModule has no outcomes."""
-        self.wanted: set[Outcome] = set()
+        self.reachable: set[Outcome] = set()
         self.constants: set[float] = set()
         """Numbers that values or sizes are compared with or bounded by."""
         self.sizes: set[int] = set()
@@ -91,7 +91,7 @@ class Coverage:
     def unreached(self) -> list[Outcome]:
         """The outcomes that no run reached, in program order."""
         return sorted(
-            self.wanted - self.reached,
+            self.reachable - self.reached,
             key=lambda outcome: (outcome.site, outcome.which),
         )
 
@@ -109,7 +109,7 @@ class Coverage:
             C._jit_interpret_graph(self._graph, tuple(arguments))
         return {
             outcome
-            for outcome in self.wanted
+            for outcome in self.reachable
             if (outcome.site, outcome.which) in observed
         }
 
@@ -142,7 +142,11 @@ class _Instrument:
         self._want(
             node,
             "prim::If",
-            [which for which, b in ((_TRUE, yes), (_FALSE, no)) if not _raises(b)],
+            [
+                which
+                for which, block in ((_TRUE, yes), (_FALSE, no))
+                if not _raises(block)
+            ],
         )
         self._observe(node, "condition", node.inputsAt(0))
         self.count += 1
@@ -158,9 +162,13 @@ class _Instrument:
     def _comparison(self, node: Any) -> None:
         numbers = _numbers(node.inputs())
         if not _is_tensor(node.output()):
-            self.coverage.sizes.update(int(n) for n in numbers if float(n).is_integer())
+            self.coverage.sizes.update(
+                int(number) for number in numbers if float(number).is_integer()
+            )
             return
-        self.coverage.constants.update(float(n) for n in numbers if math.isfinite(n))
+        self.coverage.constants.update(
+            float(number) for number in numbers if math.isfinite(number)
+        )
         exact = node.kind() in ("aten::eq", "aten::ne")
         if exact and not numbers:
             return  # equality of two computed tensors is rarely intended
@@ -179,7 +187,9 @@ class _Instrument:
                 if _none(limit):
                     outcomes.discard(outcome)
         numbers = _numbers(arguments[1:])
-        self.coverage.constants.update(float(n) for n in numbers if math.isfinite(n))
+        self.coverage.constants.update(
+            float(number) for number in numbers if math.isfinite(number)
+        )
         self._want(node, kind, sorted(outcomes))
         before = arguments[0]
         if node.kind().endswith("_"):
@@ -193,7 +203,7 @@ class _Instrument:
 
     def _want(self, node: Any, kind: str, outcomes: Collection[str]) -> None:
         location = source_location(node)
-        self.coverage.wanted.update(
+        self.coverage.reachable.update(
             Outcome(self.count, kind, location, which) for which in outcomes
         )
 

@@ -129,7 +129,7 @@ def _planned(folder: Path) -> Planned | None:
     if not any((folder / published.current(folder)).glob("*.plan")):
         return None
     names = [
-        tuple(t["name"] for t in facts["serving"][side])
+        tuple(tensor["name"] for tensor in facts["serving"][side])
         for side in ("inputs", "outputs")
     ]
     if "segments" in facts:

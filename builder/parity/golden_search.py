@@ -167,7 +167,8 @@ class GoldenSearch:
         generator = torch.Generator().manual_seed(0)
         for _ in range(_NUDGES):
             nudged = [
-                _nudged(t, generator) if t.is_floating_point() else t for t in tensors
+                _nudged(tensor, generator) if tensor.is_floating_point() else tensor
+                for tensor in tensors
             ]
             second = self.record(golden.name, nudged)
             if second.outputs.keys() != golden.outputs.keys():
@@ -191,8 +192,8 @@ class GoldenSearch:
     def _reached(self, tensors: Sequence[torch.Tensor]) -> set[Outcome]:
         specs = self.spec.inputs
         copies = [
-            t.to(getattr(torch, s.dtype), copy=True)
-            for s, t in zip(specs, tensors, strict=True)
+            tensor.to(getattr(torch, tensor_spec.dtype), copy=True)
+            for tensor_spec, tensor in zip(specs, tensors, strict=True)
         ]
         arguments = positional(self.module, specs, copies, self.spec.constants)
         if arguments is None:

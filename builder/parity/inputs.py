@@ -170,8 +170,10 @@ def variations(
     for change in (*_mild(), *_around(constants, largest), *_extreme(largest)):
         yield [change(tensor) for tensor in tensors]
         if len(tensors) > 1:
-            for index in range(len(tensors)):
-                yield [change(t) if i == index else t for i, t in enumerate(tensors)]
+            for index, tensor in enumerate(tensors):
+                changed = list(tensors)
+                changed[index] = change(tensor)
+                yield changed
 
 
 Change = Callable[[torch.Tensor], torch.Tensor]

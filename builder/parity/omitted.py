@@ -48,8 +48,8 @@ def variants(
     """
     optional = tuple(spec.defaults)
     shapes = {
-        s.name or "": tensor.shape
-        for s, tensor in zip(spec.inputs, tensors, strict=True)
+        input_spec.name or "": tensor.shape
+        for input_spec, tensor in zip(spec.inputs, tensors, strict=True)
     }
     sizes = sizes_of(spec.inputs, shapes)
     requests: list[tuple[str, tuple[str, ...]]] = [
@@ -79,8 +79,8 @@ def other_default(module: Any, spec: ModelSpec, golden: Golden) -> str | None:
     ]
     values = arguments(module, spec.inputs, tensors, spec.constants) or {}
     schema = getattr(getattr(module, "forward", None), "schema", None)
-    arguments_of = {a.name: a for a in schema.arguments} if schema else {}
-    argument = arguments_of.get(name)
+    parameters = schema.arguments if schema else ()
+    argument = {parameter.name: parameter for parameter in parameters}.get(name)
     if name not in values or argument is None or not argument.has_default_value():
         return None
     del values[name]

@@ -65,13 +65,13 @@ class Tools:
 @dataclass(frozen=True)
 class CorrectPlan:
     """A correct plan, whose outputs are within the tolerance on every golden, and its conversion.
-    `steps` reports the problems of earlier plans; `kept` are patterns for keep_fp32.
+    `steps` reports the problems of earlier plans; `keep_fp32` are patterns of layers.
     """
 
     conversion: Conversion
     plan: Plan
     steps: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
+    keep_fp32: tuple[str, ...] = ()
 
 
 def possible() -> bool:
@@ -324,7 +324,7 @@ def _fewer_sources(
     """(the sources left out, the options without them): those that generate convolutions, then
     libraries.
     """
-    chosen = tuple(s.upper() for s in options.tactic_sources or known)
+    chosen = tuple(name.upper() for name in options.tactic_sources or known)
     for group in (GENERATED, LIBRARIES):
         without = tuple(source for source in group if source in chosen)
         if without:

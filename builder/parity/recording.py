@@ -417,8 +417,8 @@ class _Recorder:
             for spec in self.spec.inputs
         ]
         bits = [
-            torch.empty(0, dtype=getattr(torch, s.dtype)).itemsize
-            for s in self.spec.inputs
+            torch.empty(0, dtype=getattr(torch, tensor_spec.dtype)).itemsize
+            for tensor_spec in self.spec.inputs
         ]
         size = sum(count * width for count, width in zip(counts, bits, strict=True))
         seconds = sum(counts) * self.seconds_per_element
@@ -490,15 +490,18 @@ class _Recorder:
 
     def record(self, name: str, tensors: Sequence[torch.Tensor]) -> Golden:
         sent = [
-            self._received(t, s) for t, s in zip(tensors, self.spec.inputs, strict=True)
+            self._received(tensor, tensor_spec)
+            for tensor, tensor_spec in zip(tensors, self.spec.inputs, strict=True)
         ]
         arrays = {
-            s.name or f"input_{i}": to_numpy(t)
-            for i, (s, t) in enumerate(zip(self.spec.inputs, sent, strict=True))
+            tensor_spec.name or f"input_{index}": to_numpy(tensor)
+            for index, (tensor_spec, tensor) in enumerate(
+                zip(self.spec.inputs, sent, strict=True)
+            )
         }
         tensors = [
-            t.to(getattr(torch, s.dtype))
-            for s, t in zip(self.spec.inputs, sent, strict=True)
+            tensor.to(getattr(torch, tensor_spec.dtype))
+            for tensor_spec, tensor in zip(self.spec.inputs, sent, strict=True)
         ]
         with _evaluating(self.module), torch.no_grad():
             outputs = self._outputs(name, self.module, tensors)
@@ -514,8 +517,13 @@ class _Recorder:
                 where=manifest_location(self.spec, "outputs"),
             )
         results = dict(zip(names, outputs, strict=True))
-        present = {n: self._sent(n, t) for n, t in results.items() if t is not None}
-        return Golden(name, arrays, {n: to_numpy(t) for n, t in present.items()})
+        present = {
+            output: self._sent(output, tensor)
+            for output, tensor in results.items()
+            if tensor is not None
+        }
+        answers = {output: to_numpy(tensor) for output, tensor in present.items()}
+        return Golden(name, arrays, answers)
 
     def _outputs(
         self, golden: str, module: Module, tensors: Sequence[torch.Tensor]

@@ -150,8 +150,10 @@ def loose_axes(spec: ModelSpec) -> dict[str, str]:
     state_inputs = {state.input for state in spec.state}
     tensors = [tensor for tensor in spec.inputs if tensor.name in state_inputs]
     dynamic_axes = {
-        str(t.name): [a for a in t.shape if isinstance(a, str) and a != batch]
-        for t in tensors
+        str(tensor.name): [
+            axis for axis in tensor.shape if isinstance(axis, str) and axis != batch
+        ]
+        for tensor in tensors
     }
     return {name: axes[0] for name, axes in dynamic_axes.items() if axes}
 

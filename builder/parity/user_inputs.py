@@ -40,7 +40,9 @@ def user_inputs(
         if _is_sequence(spec, arrays):
             continue
         specs = [
-            t for t in spec.inputs if t.name in arrays or t.name not in spec.defaults
+            tensor_spec
+            for tensor_spec in spec.inputs
+            if tensor_spec.name in arrays or tensor_spec.name not in spec.defaults
         ]
         _check(spec, specs, arrays)
         tensors = {
@@ -89,7 +91,10 @@ def user_sequences(
         yield (
             f"user-{number}",
             [
-                {n: torch.from_numpy(np.array(a)) for n, a in request.items()}
+                {
+                    name: torch.from_numpy(np.array(array))
+                    for name, array in request.items()
+                }
                 for request in requests
             ],
         )

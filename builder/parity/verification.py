@@ -66,7 +66,7 @@ def verify(
     """
     check_memory(shared_memory)
     opened = connected(
-        "verify", http_url, grpc_url, timeout, access, other=", or --serve"
+        "verify", http_url, grpc_url, timeout, access, other_options=", or --serve"
     )
     with opened as clients:
         chosen = served.chosen(repository, models)
@@ -237,7 +237,7 @@ def _who_of_steps(
         if step.goldens
     ]
     joined = {
-        key: dict.fromkeys(s[key] for s in messages if s.get(key))
+        key: dict.fromkeys(message[key] for message in messages if message.get(key))
         for key in _PARAMETERS
     }
     facts = {key: ", ".join(values) for key, values in joined.items() if values}
@@ -288,7 +288,7 @@ def _in_parallel(
     small = [
         golden
         for golden in goldens
-        if sum(a.nbytes for a in golden.inputs.values()) <= CONCURRENT_MAX_BYTES
+        if sum(array.nbytes for array in golden.inputs.values()) <= CONCURRENT_MAX_BYTES
     ]
     batched = model.config.HasField("dynamic_batching") or model.config.HasField(
         "ensemble_scheduling"

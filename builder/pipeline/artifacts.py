@@ -117,7 +117,8 @@ def named(model: SplitModel) -> ModelSpec:
     return replace(
         model.spec,
         inputs=tuple(
-            replace(s, name=n) for s, n in zip(model.spec.inputs, names, strict=True)
+            replace(tensor_spec, name=name)
+            for tensor_spec, name in zip(model.spec.inputs, names, strict=True)
         ),
     )
 
@@ -134,8 +135,8 @@ def outputs_of(model: SplitModel) -> tuple[IO, ...]:
     hidden = {*flags, *unknown_outputs(model)}
     known: Mapping[str, TensorSpec | None] = {
         name: spec
-        for s in model.segments
-        for name, spec in zip(s.outputs, s.output_specs, strict=True)
+        for segment in model.segments
+        for name, spec in zip(segment.outputs, segment.output_specs, strict=True)
     }
     return tuple(
         endpoint(known[name], name, model.goldens, _alike(partition, name))
@@ -149,7 +150,9 @@ def _alike(partition: Partition, name: str) -> Collection[str]:
     group = partition.groups.get(name)
     if group is None:
         return [name]
-    return [n for n, g in partition.groups.items() if g == group]
+    return [
+        name for name, other_group in partition.groups.items() if other_group == group
+    ]
 
 
 def unknown_outputs(model: SplitModel) -> dict[str, str]:
@@ -249,9 +252,10 @@ def endpoints(network: Any, side: str) -> tuple[IO, ...]:
 
     count = getattr(network, f"num_{side}s")
     get = getattr(network, f"get_{side}")
-    tensors = [get(i) for i in range(count)]
+    tensors = [get(index) for index in range(count)]
     return tuple(
-        IO(t.name, name_of(dtypes.from_trt(t.dtype)), tuple(t.shape)) for t in tensors
+        IO(tensor.name, name_of(dtypes.from_trt(tensor.dtype)), tuple(tensor.shape))
+        for tensor in tensors
     )
 
 

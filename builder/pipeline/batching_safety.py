@@ -44,7 +44,7 @@ def decision_on_data(block: Any) -> str | None:
         if node.kind() == "prim::Loop":
             (body,) = node.blocks()
             if _of_data(next(iter(body.outputs()))) or any(
-                _of_data(node.inputsAt(i)) for i in (0, 1)
+                _of_data(node.inputsAt(index)) for index in (0, 1)
             ):
                 return f"a loop on data has one trip count for {BATCH}"
     return None
@@ -70,11 +70,13 @@ def _of_data(value: Any) -> bool:
         visited.add(current.debugName())
         node = current.node()
         if node.kind() in READS_DATA and any(
-            str(v.type()) == "Tensor" for v in node.inputs()
+            str(operand.type()) == "Tensor" for operand in node.inputs()
         ):
             return True
         stack += node.inputs()
-        stack += [v for inner in ir.blocks_of(node) for v in inner.outputs()]
+        stack += [
+            operand for inner in ir.blocks_of(node) for operand in inner.outputs()
+        ]
     return False
 
 

@@ -237,7 +237,7 @@ def _record_side(
 ) -> None:
     from builder.pipeline import segment_goldens
 
-    inputs = {n: values[n] for n in lowered.inputs}
+    inputs = {input_name: values[input_name] for input_name in lowered.inputs}
     try:
         results = lowered.run(*inputs.values())
     except Exception:

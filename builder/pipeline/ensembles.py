@@ -38,7 +38,9 @@ def ensemble(
     model = narrowed.at_boundaries(model, serve_as)
     steps = [_step(model, number, serve_as) for number in range(len(model.segments))]
     steps = _batched(
-        steps, model.spec.batching, {axis for p in model.spec.profiles for axis in p}
+        steps,
+        model.spec.batching,
+        {axis for profile in model.spec.profiles for axis in profile},
     )
     native = natively(model, serve_as) and without_pytorch() is None
     steps = [
@@ -133,8 +135,13 @@ def _torch_step(model: SplitModel, number: int, spec: ModelSpec) -> ModelArtifac
     outputs = zip(segment.outputs, segment.output_specs, strict=True)
     return triton.ModelArtifact(
         spec=spec,
-        inputs=tuple(endpoint(s, str(s.name), goldens) for s in spec.inputs),
-        outputs=tuple(endpoint(s, name, goldens) for name, s in outputs),
+        inputs=tuple(
+            endpoint(tensor_spec, str(tensor_spec.name), goldens)
+            for tensor_spec in spec.inputs
+        ),
+        outputs=tuple(
+            endpoint(tensor_spec, name, goldens) for name, tensor_spec in outputs
+        ),
         profiles=spec.profiles,
         plan=None,
         plan_facts={},

@@ -78,18 +78,16 @@ def check_artifact(
         comparison for part in parts for comparison in _check_model(part, files)
     ]
     outputs = [output for comparison in compared for output in comparison.outputs]
+    absolute = [output.absolute for output in outputs if output.absolute is not None]
+    relative = [output.relative for output in outputs if output.relative is not None]
+    shares = [output.share for output in outputs if output.share is not None]
+    cosines = [output.cosine for output in outputs if output.cosine is not None]
     return {
         "answers": len(compared),
-        "absolute": max(
-            (o.absolute for o in outputs if o.absolute is not None), default=None
-        ),
-        "relative": max(
-            (o.relative for o in outputs if o.relative is not None), default=None
-        ),
-        "share": max((o.share for o in outputs if o.share is not None), default=None),
-        "cosine": min(
-            (o.cosine for o in outputs if o.cosine is not None), default=None
-        ),
+        "absolute": max(absolute, default=None),
+        "relative": max(relative, default=None),
+        "share": max(shares, default=None),
+        "cosine": min(cosines, default=None),
     }
 
 
@@ -153,7 +151,10 @@ class Runner:
             self._engine(artifact.plan, {}, values)
         else:
             self._execute(
-                artifact.lowered, [t.name for t in artifact.inputs], outputs, values
+                artifact.lowered,
+                [tensor.name for tensor in artifact.inputs],
+                outputs,
+                values,
             )
         for name, flag in artifact.unknown.items():
             if bool(values[flag]):

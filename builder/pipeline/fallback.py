@@ -217,7 +217,7 @@ class _Partitioner:
         self.defects = defects
         self.is_branch = is_branch
         self.by_manifest = bool(nodes_in_torch)
-        self.kept = nodes_in_torch | earlier.nodes
+        self.in_torch = nodes_in_torch | earlier.nodes
         self.branches = earlier.branches
         self.late: list[UnsupportedOperator] = []
 
@@ -230,7 +230,7 @@ class _Partitioner:
                 self.spec.inputs,
                 self.spec.profiles,
                 self.spec.fallback,
-                kept=self.kept,
+                kept=self.in_torch,
             )
             partitioned = self._convert_all(parts, whole=rounds_left < 2)
             if partitioned is not None:
@@ -252,8 +252,8 @@ class _Partitioner:
             for segment in parts.segments
         ]
         refused = any(
-            c is None and s.kind == TENSORRT
-            for c, s in zip(conversions, parts.segments, strict=True)
+            conversion is None and segment.kind == TENSORRT
+            for conversion, segment in zip(conversions, parts.segments, strict=True)
         )
         if refused:
             return None
@@ -286,10 +286,10 @@ class _Partitioner:
         except ConversionError as defect:
             self.defects.append(str(defect))
             node_names = {(defect.where or "").partition(" at ")[0].removeprefix("%")}
-        indices = _node_indices(segment, node_names) - self.kept
+        indices = _node_indices(segment, node_names) - self.in_torch
         if whole or not indices:
             indices = set(segment.indices)
-        self.kept |= indices
+        self.in_torch |= indices
         return None
 
     def _partitioned(
@@ -298,12 +298,17 @@ class _Partitioner:
         from builder import partition
 
         inner = self._with_engines_inside(parts)
-        converted = [text for c in conversions if c is not None for text in c.warnings]
+        converted = [
+            text
+            for conversion in conversions
+            if conversion is not None
+            for text in conversion.warnings
+        ]
         in_torch = [
             *(
-                o
-                for o in parts.refused
-                if self.by_manifest or o.reason != partition.BY_MODULE
+                operator
+                for operator in parts.refused
+                if self.by_manifest or operator.reason != partition.BY_MODULE
             ),
             *self.late,
         ]

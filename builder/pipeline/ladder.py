@@ -169,8 +169,9 @@ def _without(failure: stages.NetworkFailure, in_torch: KeptInTorch) -> KeptInTor
         )
         return replace(in_torch, branches=False, reasons=(*in_torch.reasons, reason))
     culprits = _culprits(failure, in_torch) or set(nodes)
-    control = {i for i in culprits if any(True for _ in nodes[i].blocks())}
-    reason = f"in torch: {_named([nodes[i] for i in sorted(culprits)])}: {_error_text(error)}"
+    control = {index for index in culprits if any(True for _ in nodes[index].blocks())}
+    named = _named([nodes[index] for index in sorted(culprits)])
+    reason = f"in torch: {named}: {_error_text(error)}"
     if culprits <= control:
         reason += (
             "; torch.where on both results instead of the branch lets TensorRT run it"
@@ -190,8 +191,10 @@ def _culprits(failure: stages.NetworkFailure, in_torch: KeptInTorch) -> set[int]
     names = set(
         re.findall(r"%([\w.]+)", unforeseen.as_defect(failure.error).where or "")
     )
-    by_name = {i for i, node in nodes.items() if names & made_by(node)}
-    control = {i for i, node in nodes.items() if any(True for _ in node.blocks())}
+    by_name = {index for index, node in nodes.items() if names & made_by(node)}
+    control = {
+        index for index, node in nodes.items() if any(True for _ in node.blocks())
+    }
     return by_name - in_torch.nodes or control - in_torch.nodes
 
 

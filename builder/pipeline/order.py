@@ -109,9 +109,9 @@ def here(options: BuildOptions, flavor: str) -> BuildOptions:
         return options
     if not any(serves(options, device.capability, target) for target in targets):
         alternatives = [
-            f"CUDA_VISIBLE_DEVICES={d.uuid}"
-            for d in gpu.devices()
-            if d.capability in targets
+            f"CUDA_VISIBLE_DEVICES={other_device.uuid}"
+            for other_device in gpu.devices()
+            if other_device.capability in targets
         ]
         fix = "build on a host that has one, then `trt-build merge`"
         if alternatives:

@@ -32,7 +32,9 @@ def unmatched(spec: ModelSpec, converted: Any) -> Iterator[str]:
     """
     names = list(
         layer_names(
-            c for c in getattr(converted, "conversions", (converted,)) if c is not None
+            conversion
+            for conversion in getattr(converted, "conversions", (converted,))
+            if conversion is not None
         )
     )
     if missed := idle(spec.keep_fp32, names):

@@ -143,8 +143,8 @@ def _endpoints(
         if dtypes.get(name) == "float16" and name not in state_outputs
     }
     served = [
-        replace(t, dtype="float16") if at in inputs else t
-        for at, t in enumerate(spec.inputs)
+        replace(tensor, dtype="float16") if at in inputs else tensor
+        for at, tensor in enumerate(spec.inputs)
     ]
     return replace(spec, inputs=tuple(served)), endpoints.half(lowered, inputs, half)
 

@@ -199,7 +199,9 @@ def publish(
     clock.reached(checked)
     labels = {part.label for part in checked.built.converted.networks}
     # without those of failed attempts
-    plans.made = {label: plan for label, plan in plans.made.items() if label in labels}
+    plans.records = {
+        label: plan for label, plan in plans.records.items() if label in labels
+    }
     with clock.phase("publish"):
         return stages.publish(checked, order.out, finish, compare, order.stage)
 
@@ -215,14 +217,14 @@ def _faster(
     """The mixed model, or the fp16 model if it is as fast. `plans` and the clock's stages are those
     of the chosen model.
     """
-    mixed_plans = dict(plans.made)
+    mixed_plans = dict(plans.records)
 
     def half() -> Checked:
         return check_recorded(faster.in_half(recorded), order, clock, compile)
 
     chosen = faster.choose(mixed, half)
     if chosen.built is mixed.built:
-        plans.made = mixed_plans
+        plans.records = mixed_plans
         for stage in (
             mixed.built.converted.prepared,
             mixed.built.converted,

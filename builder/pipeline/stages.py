@@ -350,7 +350,8 @@ def _lists(lowered: Lowered, goldens: Goldens) -> Iterator[str]:
     for name in lowered.graph.too_long:
         most = lowered.spec.max_lengths[name]
         lengths = [
-            parity.length_of([paths[n] for n in g.outputs], name) for g in goldens
+            parity.length_of([paths[output] for output in golden.outputs], name)
+            for golden in goldens
         ]
         yield (
             f"output {name!r} is a list of at most {most} elements (max_lengths), {min(lengths)} to"
@@ -604,7 +605,8 @@ def _on(converted: Converted, goldens: Sequence[Golden]) -> Mapping[Location, Go
     )
     inner = any(len(part.location) > 1 for part in converted.networks)
     by_location: dict[Location, Goldens] = {
-        (n,): inputs_of_segment for n, inputs_of_segment in enumerate(recorded)
+        (number,): inputs_of_segment
+        for number, inputs_of_segment in enumerate(recorded)
     }
     return {
         **by_location,

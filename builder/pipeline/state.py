@@ -43,7 +43,8 @@ def check(spec: ModelSpec, names: Sequence[str]) -> None:
         _left_for_clients(
             spec,
             "send",
-            {str(t.name) for t in spec.inputs} - {state.input for state in states},
+            {str(tensor.name) for tensor in spec.inputs}
+            - {state.input for state in states},
         )
         _left_for_clients(spec, "read", set(names) - {state.output for state in states})
         _of_one_size(spec)
@@ -110,9 +111,9 @@ def state_axes(spec: ModelSpec) -> dict[str, int]:
     state_inputs = {state.input for state in spec.server_state}
     batch = sequence_axis(spec)
     axes = {
-        str(t.name): t.shape.index(batch)
-        for t in spec.inputs
-        if t.name in state_inputs and batch in t.shape
+        str(tensor.name): tensor.shape.index(batch)
+        for tensor in spec.inputs
+        if tensor.name in state_inputs and batch in tensor.shape
     }
     return {name: axis for name, axis in axes.items() if axis}
 

@@ -536,7 +536,9 @@ def _batches(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
     levels = bench["levels"]
     if not levels:
         return
-    index = max(range(len(levels)), key=lambda i: levels[i]["throughput"]["value"])
+    index = max(
+        range(len(levels)), key=lambda number: levels[number]["throughput"]["value"]
+    )
     sizes = (levels[index].get("server") or {}).get("batch_sizes") or {}
     if not sizes:
         return

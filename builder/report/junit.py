@@ -107,11 +107,13 @@ def _verified(verify: Mapping[str, Any]) -> Iterator[Case]:
 
 def _text(text: str) -> str:
     """Remove characters that XML does not have."""
-    return "".join(c if _is_xml(c) else "?" for c in printable(str(text)))
+    return "".join(
+        character if _is_xml(character) else "?" for character in printable(str(text))
+    )
 
 
-def _is_xml(c: str) -> bool:
+def _is_xml(character: str) -> bool:
     """Whether XML 1.0 allows the character."""
-    if c in "\t\n" or " " <= c <= "\ud7ff":
+    if character in "\t\n" or " " <= character <= "\ud7ff":
         return True
-    return c > "\udfff" and c not in "\ufffe\uffff"
+    return character > "\udfff" and character not in "\ufffe\uffff"

@@ -194,7 +194,8 @@ def figures(repository: Path, name: str) -> dict[str, list[dict[str, Any]]]:
             continue
         best = max(levels, key=lambda level: level["throughput"]["value"])
         latencies = {
-            f"{p}_ms": _value(best["latency_ms"].get(p)) for p in ("p50", "p99")
+            f"{percentile}_ms": _value(best["latency_ms"].get(percentile))
+            for percentile in ("p50", "p99")
         }
         figures_by_version.setdefault(str(entry.get(PUBLISHED)), []).append(
             {

@@ -309,7 +309,7 @@ def _publish(
 
     # before publication, because another process may publish right after it
     def record(folder: Path) -> None:
-        plan_records = plans.made.values()
+        plan_records = plans.records.values()
         result.state = "built"
         if plan_records and all(plan.found for plan in plan_records):
             result.state = "reused"

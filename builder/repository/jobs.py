@@ -71,9 +71,9 @@ def same_kind() -> list[gpu.Device]:
     """The GPUs of the same model as CUDA's first GPU, which is part of the keys."""
     devices = gpu.devices()
     return [
-        d
-        for d in devices
-        if (d.name, d.capability) == (devices[0].name, devices[0].capability)
+        device
+        for device in devices
+        if (device.name, device.capability) == (devices[0].name, devices[0].capability)
     ]
 
 

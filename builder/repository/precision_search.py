@@ -135,8 +135,10 @@ def perform_all(
     )
     pairs = zip(orders, results, strict=True)
     return [
-        a if isinstance(a, Search) else Search(o.spec.name, o.spec.manifest, error=a)
-        for o, a in pairs
+        answer
+        if isinstance(answer, Search)
+        else Search(order.spec.name, order.spec.manifest, error=answer)
+        for order, answer in pairs
     ]
 
 
@@ -190,7 +192,7 @@ class _Trials:
 
         self.order = order
         self.spec = order.spec
-        self.found = search
+        self.search = search
         self.progress = progress
         recorded = record(
             order, pipeline.Clock(order.spec.name, lambda name, phase: None)
@@ -198,10 +200,10 @@ class _Trials:
         # the smallest first
         goldens = sorted(
             recorded.goldens,
-            key=lambda golden: sum(a.nbytes for a in golden.inputs.values()),
+            key=lambda golden: sum(array.nbytes for array in golden.inputs.values()),
         )
         self.recorded = replace(recorded, goldens=tuple(goldens))
-        self.found.judge = (
+        self.search.judge = (
             "engine"
             if flavor.name() == "tensorrt" and flavor.has_gpu()
             else "reference"
@@ -214,7 +216,7 @@ class _Trials:
 
         Raises ParityError if the model fails for a reason other than precision.
         """
-        search = self.found
+        search = self.search
         search.precision = self.spec.precision
         search.problem = self.problem(())
         if not search.problem:
@@ -225,7 +227,9 @@ class _Trials:
             search.keep_fp32 = self.spec.keep_fp32
             return
         layers = list(
-            layer_names(n.conversion for n in self._convert(self.spec).networks)
+            layer_names(
+                network.conversion for network in self._convert(self.spec).networks
+            )
         )
         search.layers = len(layers)
         if still := self.problem(layers):
@@ -253,7 +257,8 @@ class _Trials:
             for part in self._convert(self._keeping(in_float32)).networks
         ]
         return any(
-            has_half(c.network) or quantizes(c.lowered.graph) for c in conversions
+            has_half(conversion.network) or quantizes(conversion.lowered.graph)
+            for conversion in conversions
         )
 
     def _keeping(self, in_float32: Sequence[str]) -> ModelSpec:
@@ -270,8 +275,8 @@ class _Trials:
                 f"trial {len(self.known) + 1}: {len(key)} layers kept in float32",
             )
             self.known[key] = self._tried(self._keeping(key))
-            self.found.trials = len(self.known)
-            self.found.tried.append((len(key), not self.known[key]))
+            self.search.trials = len(self.known)
+            self.search.tried.append((len(key), not self.known[key]))
         return self.known[key]
 
     def _tried(self, spec: ModelSpec) -> str:
@@ -331,7 +336,7 @@ class _Trials:
         from builder import engine, reference
         from builder.engine import Engine
 
-        if self.found.judge == "reference":
+        if self.search.judge == "reference":
             yield lambda *tensors: reference.run(conversion, tensors)
         else:
             with Engine(engine.build(conversion, options_of(self.order)).data) as built:
@@ -340,7 +345,11 @@ class _Trials:
 
 def _nodes(converted: Converted) -> int:
     """The number of top-level nodes that TensorRT would run."""
-    whole = [n.conversion for n in converted.networks if len(n.location) < 2]
+    whole = [
+        network.conversion
+        for network in converted.networks
+        if len(network.location) < 2
+    ]
     return sum(len(list(conversion.lowered.graph.nodes())) for conversion in whole)
 
 
@@ -350,7 +359,10 @@ def _differences(
     from builder import parity
     from builder.parity import to_numpy, to_torch, widened
 
-    tensors = [to_torch(golden.inputs[str(s.name)]) for s in conversion.inputs]
+    tensors = [
+        to_torch(golden.inputs[str(tensor_spec.name)])
+        for tensor_spec in conversion.inputs
+    ]
     outputs = widened(
         dict(zip(conversion.outputs, map(to_numpy, run(*tensors)), strict=True)), golden
     )

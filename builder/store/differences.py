@@ -106,7 +106,7 @@ def _change(name: str, old: object, new: object) -> str:
     if (
         isinstance(old, list)
         and isinstance(new, list)
-        and any(len(json.dumps(v)) > _LONGEST for v in (old, new))
+        and any(len(json.dumps(value)) > _LONGEST for value in (old, new))
     ):
         return f"{name} {_members(old, new)}"
     return f"{name} {display_text(old)} -> {display_text(new)}"

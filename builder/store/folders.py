@@ -182,7 +182,7 @@ class _explained:
 
     def __init__(self, url: str, verb: str) -> None:
         self.url = url
-        self.done = verb
+        self.verb = verb
 
     def __enter__(self) -> None:
         pass
@@ -191,6 +191,6 @@ class _explained:
         if not isinstance(error, Exception) or isinstance(error, EnvironmentProblem):
             return
         raise EnvironmentProblem(
-            f"the store {self.url} could not be {self.done}: {error}",
+            f"the store {self.url} could not be {self.verb}: {error}",
             fix="check that the store can be reached from this machine, and its credentials",
         ) from error

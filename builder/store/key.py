@@ -106,8 +106,8 @@ def network_digest(network: INetworkDefinition) -> str:
     checksum = hashlib.sha256()
     for index in range(network.num_layers):
         layer = network.get_layer(index)
-        outputs = [layer.get_output(i) for i in range(layer.num_outputs)]
-        described = [(t.name, t.dtype.name) for t in outputs]
+        outputs = [layer.get_output(number) for number in range(layer.num_outputs)]
+        described = [(tensor.name, tensor.dtype.name) for tensor in outputs]
         # set in weakly typed networks; strongly typed ones have casts
         precision = str(getattr(layer, "precision", None))
         checksum.update(

@@ -56,7 +56,7 @@ class Plans:
         self.last = last or {}
         self.rebuild = rebuild
         self.share = share
-        self.made: dict[str, PlanRecord] = {}
+        self.records: dict[str, PlanRecord] = {}
         self.warnings: list[str] = []
 
     def build(
@@ -75,7 +75,7 @@ class Plans:
         if not self.rebuild:
             entry = self._guarded("read", lambda store: store.get(key))
         if entry is not None:
-            self.made[label] = PlanRecord(key, parts, True, "")
+            self.records[label] = PlanRecord(key, parts, True, "")
             return entry.plan
         plan = self._refitted(conversion, options, parts)
         reason = "weights replaced by refit"
@@ -83,7 +83,7 @@ class Plans:
             plan = self._compiled(conversion, options, compile)
             reason = self._reason(label, parts)
         self._store(key, parts, plan, conversion, options)
-        self.made[label] = PlanRecord(key, parts, False, reason)
+        self.records[label] = PlanRecord(key, parts, False, reason)
         return plan
 
     def _compiled(
@@ -164,7 +164,7 @@ class Plans:
         """
         return {
             label: {**vars(plan), "parts": dict(plan.parts)}
-            for label, plan in self.made.items()
+            for label, plan in self.records.items()
         }
 
     def remember(

@@ -33,7 +33,9 @@ def everything() -> str:
     """The version of all of trt-build's code and templates that may change what is published."""
     digest = hashlib.sha256()
     code = [
-        p for p in ROOT.rglob("*") if not set(p.relative_to(ROOT).parts) & set(UNSEEN)
+        entry
+        for entry in ROOT.rglob("*")
+        if not set(entry.relative_to(ROOT).parts) & set(UNSEEN)
     ]
     for path in sorted({*code, *config_templates().glob("*.pbtxt")}):
         if path.is_file():

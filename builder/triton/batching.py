@@ -268,7 +268,7 @@ def _same(left: NDArray[Any], right: NDArray[Any]) -> bool:
 
 
 def _check_preferred(preferred: tuple[int, ...], size: int) -> None:
-    bad = [n for n in preferred if not 1 <= n <= size]
+    bad = [wish for wish in preferred if not 1 <= wish <= size]
     if bad:
         raise UsageError(
             f"batching.preferred {bad} is outside 1 to {size}",

@@ -96,7 +96,8 @@ def _profiles(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
         if group.profile and config.backend != "tensorrt":
             yield "an instance group names profiles, which only TensorRT models may"
         if any(
-            not p.isdigit() or int(p) >= len(artifact.profiles) for p in group.profile
+            not index.isdigit() or int(index) >= len(artifact.profiles)
+            for index in group.profile
         ):
             yield (
                 f"profiles {list(group.profile)} are not all among the plan's"

@@ -161,7 +161,9 @@ def _mapped(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
                 f"must specify 'output_map' in step of ensemble '{message.name}' for model"
                 f" '{step.model_name}'"
             )
-        missing = {t.name for t in steps[step.model_name].input} - set(step.input_map)
+        missing = {tensor.name for tensor in steps[step.model_name].input} - set(
+            step.input_map
+        )
         for name in sorted(missing):
             yield f"ensemble step for model '{step.model_name}' does not map its input '{name}'"
 
@@ -170,8 +172,8 @@ def _connected(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
     """Check that every input is read and every output computed, and that no tensor is computed
     twice, unread, or read too early.
     """
-    inputs = {t.name for t in message.input}
-    outputs = {t.name for t in message.output}
+    inputs = {tensor.name for tensor in message.input}
+    outputs = {tensor.name for tensor in message.output}
     available = set(inputs)
     read = set()
     for step in message.ensemble_scheduling.step:
@@ -207,7 +209,7 @@ def _agreeing(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
     must be equal except for -1.
     """
     first: dict[str, tuple[Any, Any]] = {
-        t.name: (message, t) for t in (*message.input, *message.output)
+        tensor.name: (message, tensor) for tensor in (*message.input, *message.output)
     }
     for owner, name, tensor in _edges(message, steps):
         first_owner, first_tensor = first.setdefault(name, (owner, tensor))
@@ -234,7 +236,8 @@ def _agreeing(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
 
 def _fit(left: Sequence[int], right: Sequence[int]) -> bool:
     return len(left) == len(right) and all(
-        a == b or -1 in (a, b) for a, b in zip(left, right, strict=True)
+        left_size == right_size or -1 in (left_size, right_size)
+        for left_size, right_size in zip(left, right, strict=True)
     )
 
 
@@ -249,7 +252,9 @@ def _edges(message: pb.ModelConfig, steps: Configs) -> Iterator[tuple[Any, str, 
             (config.output, step.output_map),
         ):
             yield from (
-                (config, mapping[t.name], t) for t in tensors if t.name in mapping
+                (config, mapping[tensor.name], tensor)
+                for tensor in tensors
+                if tensor.name in mapping
             )
 
 

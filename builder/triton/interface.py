@@ -134,5 +134,6 @@ def _shape(config: pb.ModelConfig, tensor: pb.ModelInput | pb.ModelOutput) -> li
 def _accepts(wide: list[int], narrow: list[int]) -> bool:
     """Whether `wide` accepts every shape of `narrow`."""
     return len(wide) == len(narrow) and all(
-        a in (ANY, b) for a, b in zip(wide, narrow, strict=True)
+        wide_size in (ANY, narrow_size)
+        for wide_size, narrow_size in zip(wide, narrow, strict=True)
     )

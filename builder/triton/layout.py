@@ -114,8 +114,8 @@ def ensemble_sidecar(
     facts = next((step.plan_facts for step in artifact.steps if step.plan), {})
     dtypes = module_dtypes(whole)
     served = {
-        t.name: by_config(pb.DataType.Name(t.data_type)).name
-        for t in (*message.input, *message.output)
+        tensor.name: by_config(pb.DataType.Name(tensor.data_type)).name
+        for tensor in (*message.input, *message.output)
     }
     without = [name for name, step in steps.items() if not step.max_batch_size]
     reason = "every step batches"
@@ -215,7 +215,8 @@ def _version(artifact: ModelArtifact, message: pb.ModelConfig, folder: Path) -> 
         facts.pop("build_seconds", None)
     if artifact.segments:
         facts["segments"] = [
-            _segment(s, f"segment_{n}", folder) for n, s in enumerate(artifact.segments)
+            _segment(segment, f"segment_{number}", folder)
+            for number, segment in enumerate(artifact.segments)
         ]
     if artifact.spec.libraries and message.backend == "python":
         facts["libraries"] = _libraries(artifact.spec, folder)
@@ -269,9 +270,12 @@ def _segment(
         (folder / f"{stem}.plan").write_bytes(segment.plan)
     return {
         "kind": segment.kind,
-        "inputs": [{"name": n, "dtype": segment.dtypes.get(n)} for n in segment.inputs],
+        "inputs": [
+            {"name": name, "dtype": segment.dtypes.get(name)} for name in segment.inputs
+        ],
         "outputs": [
-            {"name": n, "dtype": segment.dtypes.get(n)} for n in segment.outputs
+            {"name": name, "dtype": segment.dtypes.get(name)}
+            for name in segment.outputs
         ],
         "profiles": [_spans(ranges) for ranges in segment.ranges],
         "plan": _plan_facts(segment.plan_facts),

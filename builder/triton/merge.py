@@ -245,11 +245,12 @@ def _must_fit(left: Variant, right: Variant) -> None:
     first = _comparable(left.config)
     second = _comparable(right.config)
     for field in sorted({*first, *second}):
-        a = first.get(field)
-        b = second.get(field)
-        if a != b:
+        left_value = first.get(field)
+        right_value = second.get(field)
+        if left_value != right_value:
             raise PublishError(
-                f"model {left.folder.name!r} differs in the repositories: {field} is {a} and {b}",
+                f"model {left.folder.name!r} differs in the repositories: {field} is {left_value}"
+                f" and {right_value}",
                 where=where,
                 fix="build both from the same file, manifest and TensorRT",
             )

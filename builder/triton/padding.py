@@ -110,7 +110,8 @@ def declared(spec: ModelSpec, goldens: Sequence[Golden]) -> Padding:
     sizes = [uncropped.sizes(golden) for golden in goldens]
     names = goldens[0].outputs if goldens else {}
     crops = {
-        name: _crops(name, [g.outputs[name] for g in goldens], sizes) for name in names
+        name: _crops(name, [golden.outputs[name] for golden in goldens], sizes)
+        for name in names
     }
     return Padding(
         dict(spec.pad),

@@ -108,8 +108,8 @@ def _agree(numbers: Version, release: Release) -> int:
 def _common(left: Version, right: Version) -> int:
     """The number of equal leading numbers."""
     count = 0
-    for a, b in zip(left, right, strict=False):
-        if a != b:
+    for left_number, right_number in zip(left, right, strict=False):
+        if left_number != right_number:
             break
         count += 1
     return count

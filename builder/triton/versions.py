@@ -184,7 +184,8 @@ def _complete(
         _add_version(version, folder)
     (current, *_) = published.versions(folder)
     kept_versions = [
-        Version(v.number, folder, folder / VERSIONS / str(v.number)) for v in earlier
+        Version(version.number, folder, folder / VERSIONS / str(version.number))
+        for version in earlier
     ]
     # requests without a version use the highest served number
     below = [version for version in kept_versions if version.number < current.number]

@@ -50,8 +50,8 @@ def fitted(points: Sequence[tuple[int, float, int]], slots: int) -> Service:
         return Service(0.0, mean_seconds / max(mean_rows, 1.0), slots)
     slope = (
         sum(
-            w * (rows - mean_rows) * (seconds - mean_seconds)
-            for rows, seconds, w in points
+            weight * (rows - mean_rows) * (seconds - mean_seconds)
+            for rows, seconds, weight in points
         )
         / spread
     )

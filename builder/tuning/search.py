@@ -81,7 +81,8 @@ class _Search:
         import optuna
 
         chosen = {
-            d.name: d.values.index(configuration[d.name]) for d in self.space.dimensions
+            dimension.name: dimension.values.index(configuration[dimension.name])
+            for dimension in self.space.dimensions
         }
         self.study.add_trial(
             optuna.trial.create_trial(
@@ -96,7 +97,10 @@ class _Search:
         while len(self.known) < self.most and repeated < PROPOSALS:
             trial = self.study.ask(self.distributions)
             configuration = self.space.canonical(
-                {d.name: d.values[trial.params[d.name]] for d in self.space.dimensions}
+                {
+                    dimension.name: dimension.values[trial.params[dimension.name]]
+                    for dimension in self.space.dimensions
+                }
             )
             before = self.known.get(key(configuration))
             repeated = repeated + 1 if before else 0
@@ -138,8 +142,10 @@ def _study(space: Space, seed: int) -> tuple[Any, dict[str, Any]]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     # positions in the ordered values: neighbors are similar, which categories would hide
     distributions = {
-        d.name: optuna.distributions.IntDistribution(0, len(d.values) - 1)
-        for d in space.dimensions
+        dimension.name: optuna.distributions.IntDistribution(
+            0, len(dimension.values) - 1
+        )
+        for dimension in space.dimensions
     }
     sampler = GridSampler(distributions, seed)
     return optuna.create_study(direction="maximize", sampler=sampler), distributions

@@ -185,7 +185,7 @@ class _Run:
         self.folder = repository / spec.name
         self.progress = progress or (lambda subject, phase: None)
         self.on_trial = on_trial or (lambda trial: None)
-        self.kept = KeptArtifacts(repository.with_name("kept"))
+        self.kept_artifacts = KeptArtifacts(repository.with_name("kept"))
         self.began = time.monotonic()
         self.count = 0
         self.seconds: dict[str, float] = {}
@@ -210,7 +210,7 @@ class _Run:
     def _built(self, model: ModelSpec) -> ModelResult:
         """Publish a variant. Raises the error of its build."""
         result = build_variant(
-            model, self.repository, self.settings, kept_artifacts=self.kept
+            model, self.repository, self.settings, kept_artifacts=self.kept_artifacts
         )
         if result.error is not None:
             raise result.error
@@ -220,7 +220,12 @@ class _Run:
         """The requests for each variant: those that the smallest maximum batch allows."""
         sequences = requests(model, self.options.file, self.options.goldens)
         sizes = next(
-            (d.values for d in self.space.dimensions if d.name == MAX_BATCH), None
+            (
+                dimension.values
+                for dimension in self.space.dimensions
+                if dimension.name == MAX_BATCH
+            ),
+            None,
         )
         if sizes is None:
             return sequences
@@ -317,12 +322,11 @@ class _Run:
         """Run the rate of the goal, or a closed loop with an increasing number of requests in
         flight.
         """
-        o = self.options
         options = Options(
-            protocols=[o.protocol],
-            memories=[o.memory],
-            timeout=o.timeout,
-            seed=o.seed,
+            protocols=[self.options.protocol],
+            memories=[self.options.memory],
+            timeout=self.options.timeout,
+            seed=self.options.seed,
             sequences=self.sequences,
         )
         with session(self.folder, self.endpoint, options) as measure:
@@ -331,7 +335,7 @@ class _Run:
                 return
             best = 0.0
             flat = 0
-            for concurrency in o.concurrency:
+            for concurrency in self.options.concurrency:
                 level = self._enough(measure, Load(concurrency))
                 yield level
                 flat = flat + 1 if level.throughput.value < FLAT * best else 0
@@ -383,8 +387,8 @@ class _Run:
         for configuration in ranked:
             kind = key(
                 {
-                    name: v
-                    for name, v in configuration.items()
+                    name: value
+                    for name, value in configuration.items()
                     if name not in (DELAY, PREFERRED)
                 }
             )
@@ -467,7 +471,9 @@ class _Run:
         """
         scores = {
             key(configuration): [
-                t.score for t in confirmed if key(t.configuration) == key(configuration)
+                trial.score
+                for trial in confirmed
+                if key(trial.configuration) == key(configuration)
             ]
             for configuration in finalists
         }
@@ -488,7 +494,9 @@ class _Run:
         if before is None and trials[0].score is not None and not confirmed:
             before = after = trials[0].score
         unknown = any(
-            self._unknown(t) for t in confirmed if t.configuration == self.space.default
+            self._unknown(trial)
+            for trial in confirmed
+            if trial.configuration == self.space.default
         )
         verdict = SAME if unknown else self._verdict(scores, best, after)
         if verdict != BETTER:

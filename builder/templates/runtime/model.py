@@ -207,8 +207,10 @@ class TritonPythonModel:
         states = self.memory.of(request)
         inputs = self.tensors["inputs"]
         tensors = [
-            self._input(request, t) if t["name"] not in states else states[t["name"]]
-            for t in inputs
+            self._input(request, declared)
+            if declared["name"] not in states
+            else states[declared["name"]]
+            for declared in inputs
         ]
         self.devices = [tensor.device for tensor in tensors if tensor is not None]
         return self.defaults.fill(tensors)
@@ -235,9 +237,9 @@ class TritonPythonModel:
             requested = request.requested_output_names()
             pairs = zip(self.tensors["outputs"], outputs)
             tensors = [
-                from_torch(t["name"], tensor)
-                for t, tensor in pairs
-                if tensor is not None and t["name"] in requested
+                from_torch(declared["name"], tensor)
+                for declared, tensor in pairs
+                if tensor is not None and declared["name"] in requested
             ]
         except Exception as error:
             return self._failure(error)

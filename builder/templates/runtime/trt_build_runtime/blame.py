@@ -50,7 +50,13 @@ class Axes:
         if self.known.get(shapes) is None:
             for name, positions in self.shared.items():
                 self._check(
-                    name, [(i, a) for i, a in positions if a < len(shapes[i])], shapes
+                    name,
+                    [
+                        (index, axis)
+                        for index, axis in positions
+                        if axis < len(shapes[index])
+                    ],
+                    shapes,
                 )
             self.known.put(shapes, True)
 

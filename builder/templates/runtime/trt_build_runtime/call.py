@@ -24,7 +24,7 @@ class Input:
         self.storage = storage
         self.staging = staging
         self.address = 0
-        self.own: Any = None  # a tensor, once it is needed
+        self.buffer: Any = None  # a tensor, once it is needed
 
     def placed_input(
         self, tensor: torch.Tensor, device: torch.device, copies: bool
@@ -39,8 +39,8 @@ class Input:
             and tensor.is_contiguous()
         ):
             return tensor
-        if self.own is None:
-            self.own = self.storage.view(tuple(tensor.shape), self.dtype)
+        if self.buffer is None:
+            self.buffer = self.storage.view(tuple(tensor.shape), self.dtype)
         return self.fill(tensor)
 
     def fill(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -53,9 +53,9 @@ class Input:
             or tensor.dtype is not self.dtype
             or not tensor.is_contiguous()
         ):
-            return self.own.copy_(tensor, non_blocking=True)
-        self.staging.upload(self.own, tensor)
-        return self.own
+            return self.buffer.copy_(tensor, non_blocking=True)
+        self.staging.upload(self.buffer, tensor)
+        return self.buffer
 
 
 class Output:
@@ -66,7 +66,7 @@ class Output:
     ) -> None:
         self.name = name
         self.dtype = dtype
-        self.wanted = module_dtype
+        self.module_dtype = module_dtype
         self.view: Any = None
 
 
@@ -81,7 +81,7 @@ class Call:
         self.inputs: list[Input] = []
         self.outputs: list[Output] = []
         self.graph: Any = None
-        self.seen = 0
+        self.calls = 0
 
     def run(
         self, engine: Any, context: Any, tensors: list[torch.Tensor]
@@ -94,8 +94,8 @@ class Call:
                 input_.fill(tensor)
             self.graph.launch(engine.handle)
         else:
-            self.seen += 1
-            captures = self.seen == engine.steady and all(
+            self.calls += 1
+            captures = self.calls == engine.steady and all(
                 output.view is not None for output in self.outputs
             )
             self._enqueue(engine, context, tensors, captures)
@@ -108,7 +108,7 @@ class Call:
         if self.graph is not None:
             self.graph.close()
         self.graph = None
-        self.seen = 0
+        self.calls = 0
 
     def _enqueue(
         self, engine: Any, context: Any, tensors: list[torch.Tensor], copies: bool
@@ -152,6 +152,6 @@ class Call:
             value = engine.buffers[output.name].view(
                 engine.allocators[output.name].shape, output.dtype
             )
-        if output.dtype is output.wanted:
+        if output.dtype is output.module_dtype:
             return value
-        return value.to(output.wanted)
+        return value.to(output.module_dtype)

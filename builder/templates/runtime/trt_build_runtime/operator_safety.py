@@ -169,11 +169,11 @@ def source_findings(member: str, code: bytes, custom: bool = False) -> list[Find
         reader.visit(tree)
     except RecursionError:
         return [Finding("source", member, 0, "", "it is nested too deeply to be read")]
-    if not reader.found and reader.names != _mentions(text):
+    if not reader.findings and reader.names != _mentions(text):
         # where Python sees a comment or a string, torch's own parser may see code
         why = "it mentions a refused operator where Python's parser sees no code"
         return [Finding("source", member, 0, "", why)]
-    return reader.found
+    return reader.findings
 
 
 def _mentions(text: str) -> tuple[int, int]:
@@ -187,14 +187,14 @@ class _Reader(ast.NodeVisitor):
         self.member = member
         self.lines = lines
         self.custom = custom
-        self.found: list[Finding] = []
-        self.named = self.ops = 0
+        self.findings: list[Finding] = []
+        self.refused_count = self.ops_count = 0
         self.owners: list[set[str]] = []
         self.self_is_own = False
 
     @property
     def names(self) -> tuple[int, int]:
-        return self.named, self.ops
+        return self.refused_count, self.ops_count
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         """Remember the fields and methods that the class declares."""
@@ -242,14 +242,14 @@ class _Reader(ast.NodeVisitor):
         if isinstance(node.value, (ast.Name, ast.Attribute)):
             owner = ast.unparse(node.value)
         if node.attr in REFUSED:
-            self.named += 1
+            self.refused_count += 1
             is_own_attribute = (
                 owner == "self" and self.self_is_own and node.attr in self.owners[-1]
             )
             if not is_own_attribute:
                 self._add(node, self._operator(owner, node.attr), REFUSED[node.attr])
         if owner == "ops":
-            self.ops += 1
+            self.ops_count += 1
             self._namespace(node, node.attr)
         elif owner.endswith("torch.classes"):
             self._class_namespace(node, node.attr)
@@ -314,7 +314,7 @@ class _Reader(ast.NodeVisitor):
 
     def _add(self, node: ast.expr, operator: str, why: str) -> None:
         source = self._source(node)[:160]
-        self.found.append(Finding(operator, self.member, node.lineno, source, why))
+        self.findings.append(Finding(operator, self.member, node.lineno, source, why))
 
 
 def graph_findings(graph: object, custom: bool = False) -> Iterator[str]:

@@ -18,8 +18,8 @@ class Landing:
     def land(self, outputs: list[torch.Tensor], stream: Any) -> list[torch.Tensor]:
         """The outputs on the host, valid until the next call."""
         landed = [
-            self.staging.setdefault(n, Staging()).download(output)
-            for n, output in enumerate(outputs)
+            self.staging.setdefault(number, Staging()).download(output)
+            for number, output in enumerate(outputs)
         ]
         stream.synchronize()
         return landed

@@ -33,11 +33,15 @@ class SegmentsExecutor:
             torch.cuda.set_device(self.device)
             self.stream = torch.cuda.Stream(self.device)
         serving = facts["serving"]
-        inputs = [t["name"] for t in serving["inputs"]]
-        outputs = [t["name"] for t in serving["outputs"]]
+        inputs = [tensor["name"] for tensor in serving["inputs"]]
+        outputs = [tensor["name"] for tensor in serving["outputs"]]
         self.count = len(outputs)
-        self.flagged = [n for n, t in enumerate(serving["outputs"]) if "flag" in t]
-        outputs += [serving["outputs"][n]["flag"] for n in self.flagged]
+        self.flagged = [
+            number
+            for number, tensor in enumerate(serving["outputs"])
+            if "flag" in tensor
+        ]
+        outputs += [serving["outputs"][number]["flag"] for number in self.flagged]
         self.unknown = list(serving.get("unknown", {}))
         outputs += [serving["unknown"][name] for name in self.unknown]
         self.lists = list(serving.get("too_long", {}))
@@ -66,7 +70,10 @@ class SegmentsExecutor:
                 self,
                 stem,
                 segment["parts"],
-                *([t["name"] for t in segment[s]] for s in ("inputs", "outputs")),
+                *(
+                    [tensor["name"] for tensor in segment[side]]
+                    for side in ("inputs", "outputs")
+                ),
             )
         plan = self.folder / f"{stem}.plan"
         if self.stream is not None and plan.exists():
@@ -144,9 +151,9 @@ class Segments:
             for number, segment in enumerate(segments)
         ]
         self.last_reader = {
-            t["name"]: n
-            for n, segment in enumerate(segments)
-            for t in segment["inputs"]
+            tensor["name"]: number
+            for number, segment in enumerate(segments)
+            for tensor in segment["inputs"]
         }
         self.instead: dict[int, TorchExecutor] = {}
 
@@ -165,16 +172,19 @@ class Segments:
         """The tensors `outputs` for the tensors `inputs`."""
         values = dict(zip(self.inputs, tensors))
         for number, (segment, runner) in enumerate(zip(self.segments, self.runners)):
-            arguments = [values[t["name"]] for t in segment["inputs"]]
+            arguments = [values[tensor["name"]] for tensor in segment["inputs"]]
             if isinstance(runner, Engine) and runner.profiles.find(arguments) is None:
                 runner = self._instead(number)
             values.update(
-                zip((t["name"] for t in segment["outputs"]), runner.run(arguments))
+                zip(
+                    (tensor["name"] for tensor in segment["outputs"]),
+                    runner.run(arguments),
+                )
             )
             for name in [
-                n
-                for n in values
-                if n not in self.outputs and self.last_reader.get(n, -1) <= number
+                name
+                for name in values
+                if name not in self.outputs and self.last_reader.get(name, -1) <= number
             ]:
                 del values[name]
         return [values[name] for name in self.outputs]
@@ -192,9 +202,9 @@ class Branch:
     def __init__(
         self, owner: SegmentsExecutor, stem: str, segment: dict[str, Any]
     ) -> None:
-        inputs = [t["name"] for t in segment["inputs"]]
-        outputs = [t["name"] for t in segment["outputs"]]
-        self.reads = [inputs.index(t["name"]) for t in segment["condition"]]
+        inputs = [tensor["name"] for tensor in segment["inputs"]]
+        outputs = [tensor["name"] for tensor in segment["outputs"]]
+        self.reads = [inputs.index(tensor["name"]) for tensor in segment["condition"]]
         self.condition = owner.by_torch(f"{stem}_condition")
         named_blocks = zip(("yes", "no"), segment["blocks"])
         self.blocks = {
