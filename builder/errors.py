@@ -135,17 +135,13 @@ class UnsupportedOperators(ModelError):
             groups.setdefault(
                 (operator.schema, operator.reason, operator.fix), []
             ).append(operator.where)
-        return [
-            "\n".join(
-                [
-                    f"  {schema}",
-                    *(f"    where: {place}" for place in where),
-                    f"    why:   {reason}",
-                    f"    fix:   {fix}",
-                ]
-            )
-            for (schema, reason, fix), where in groups.items()
-        ]
+        paragraphs = []
+        for (schema, reason, fix), places in groups.items():
+            lines = [f"  {schema}"]
+            lines += [f"    where: {place}" for place in places]
+            lines += [f"    why:   {reason}", f"    fix:   {fix}"]
+            paragraphs.append("\n".join(lines))
+        return paragraphs
 
 
 class ConversionError(ModelError):

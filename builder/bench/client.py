@@ -109,12 +109,11 @@ class _Sender:
         """Run one loop for each request in flight."""
         until = time.monotonic() + self.job.seconds
         count = self.job.load.concurrency or 0
-        await asyncio.gather(
-            *(
-                self._loop(self.slots[i % len(self.slots)], until, i)
-                for i in range(count)
-            )
-        )
+        loops = []
+        for number in range(count):
+            slot = self.slots[number % len(self.slots)]
+            loops.append(self._loop(slot, until, number))
+        await asyncio.gather(*loops)
 
     async def _loop(
         self, sequences: Sequence[Sequence[_Request]], until: float, at: int

@@ -185,10 +185,9 @@ class _Run:
         self.most = options.processes or max(1, (os.cpu_count() or 1) // 2)
 
     def all(self) -> ModelBench:
-        names = tuple(
-            dict.fromkeys(sequence[0].name.split(".")[0] for sequence in self.sequences)
-        )
-        result = ModelBench(self.model.name, self.protocol, self.memory, names, ())
+        names = [sequence[0].name.split(".")[0] for sequence in self.sequences]
+        sizes = tuple(dict.fromkeys(names))
+        result = ModelBench(self.model.name, self.protocol, self.memory, sizes, ())
         try:
             with _statistics_client(
                 self.protocol, self.url, self.endpoint.access

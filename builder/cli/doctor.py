@@ -320,10 +320,8 @@ def _show(terminal: Terminal, data: dict[str, Any], findings: list[Finding]) -> 
         for finding in findings
     ]
     terminal.table(("what", "", "found, or how to get it", "needed for"), rows)
-    terminal.line(
-        "packages: "
-        + ", ".join(
-            f"{name} {package_version or '-'}"
-            for name, package_version in data["packages"].items()
-        )
-    )
+    packages = [
+        f"{name} {package_version or '-'}"
+        for name, package_version in data["packages"].items()
+    ]
+    terminal.line(f"packages: {', '.join(packages)}")

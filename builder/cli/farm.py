@@ -32,16 +32,11 @@ def status_command(terminal: Terminal, /, farm_file: str) -> None:
     described = _running(farm_file)
     with cluster.connected(described) as library:
         alive = cluster.nodes(library)
-        targets = [
-            {
-                "target": target.name,
-                "takes": cluster.demand(target),
-                "nodes": sum(
-                    cluster.fits(node, cluster.demand(target)) for node in alive
-                ),
-            }
-            for target in described.targets
-        ]
+        targets = []
+        for target in described.targets:
+            demand = cluster.demand(target)
+            nodes = sum(cluster.fits(node, demand) for node in alive)
+            targets.append({"target": target.name, "takes": demand, "nodes": nodes})
         runs = [about for about, _ in board.runs(library)]
         dashboard = cluster.dashboard(library)
     data = {

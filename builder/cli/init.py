@@ -158,7 +158,8 @@ def _guessed(requests: list[Request], isolate: bool) -> list[Guessed | TrtBuildE
     if len(requests) == 1:
         return [isolated.run_one(partial(guess.guesses_here, *requests[0]))]
     targets = [partial(guess.guesses_here, *request) for request in requests]
-    return [*isolated.run_each(targets, files=[file for file, *_ in requests])]
+    model_files = [file for file, *_ in requests]
+    return list(isolated.run_each(targets, files=model_files))
 
 
 def text_of(

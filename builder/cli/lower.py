@@ -81,6 +81,8 @@ def lower_command(
     manifest = _manifest(file)
     if unroll_limit is None:
         unroll_limit = manifest.get("unroll_limit", 64)
+    if not libraries:
+        libraries = tuple(file.parent / name for name in manifest.get("libraries", ()))
     request = LowerOptions(
         file,
         module or manifest.get("module"),
@@ -90,8 +92,7 @@ def lower_command(
         unroll_limit,
         out,
         _colored(),
-        libraries
-        or tuple(file.parent / name for name in manifest.get("libraries", ())),
+        libraries,
         plugins,
         manifest.get("max_lengths", {}),
     )

@@ -282,11 +282,11 @@ def _memory(models: list[Model], gpus: int, shared: int) -> int:
     """Return the memory: the files of each instance twice, its process, the server, and
     /dev/shm.
     """
-    instances = max(1, gpus) * sum(
-        model.instances
-        * (2 * folder_bytes(model.version) + STUB_BYTES * model.is_python)
-        for model in models
-    )
+    instances = 0
+    for model in models:
+        process = STUB_BYTES if model.is_python else 0
+        instances += model.instances * (2 * folder_bytes(model.version) + process)
+    instances *= max(1, gpus)
     server = SERVER_BYTES + (GPU_SERVER_BYTES if gpus else 0)
     return _rounded(server + instances + shared)
 

@@ -29,9 +29,8 @@ def write(
     """
     before = _earlier_files(folder)
     foreign = [name for name in texts if name not in before and _exists(folder / name)]
-    edited = sorted(
-        [*foreign, *(name for name, is_edited in before.items() if is_edited)]
-    )
+    by_hand = [name for name, is_edited in before.items() if is_edited]
+    edited = sorted([*foreign, *by_hand])
     if edited and not overwrite:
         raise UsageError(
             f"{', '.join(edited)}: edited by hand, or not written by trt-build",
@@ -41,16 +40,10 @@ def write(
         )
     signed_texts = {name: _signed(text) for name, text in texts.items()}
     stale = before.keys() - signed_texts.keys()
-    changed = sorted(
-        [
-            *stale,
-            *(
-                name
-                for name, text in signed_texts.items()
-                if _text(folder / name) != text
-            ),
-        ]
-    )
+    differing = [
+        name for name, text in signed_texts.items() if _text(folder / name) != text
+    ]
+    changed = sorted([*stale, *differing])
     if changed:
         _exchange(folder, signed_texts, stale)
     return changed

@@ -348,13 +348,12 @@ def _write_inputs(path: Path, candidate: Candidate) -> None:
     import numpy as np
     import torch
 
-    arrays = {
-        spec.name: (
-            tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-        ).numpy()
-        for spec, tensor in zip(candidate.specs, candidate.inputs, strict=True)
-    }
-    np.savez(str(path), **{str(name): array for name, array in arrays.items()})
+    arrays = {}
+    for spec, tensor in zip(candidate.specs, candidate.inputs, strict=True):
+        if tensor.dtype == torch.bfloat16:
+            tensor = tensor.float()
+        arrays[str(spec.name)] = tensor.numpy()
+    np.savez(str(path), **arrays)
 
 
 def _manifest(candidate: Candidate, precision: str) -> str:

@@ -61,17 +61,11 @@ def weights_bytes(graph: Graph) -> int:
 
 def endpoint_bytes(conversion: Conversion) -> int:
     """The bytes of all inputs at the largest shape of any profile, assuming float32."""
-    shapes = (
-        [spec.at(profile, 2) for spec in conversion.inputs]
-        for profile in conversion.profiles
-    )
-    return max(
-        (
-            sum(4 * math.prod(shape) for shape in profile_shapes)
-            for profile_shapes in shapes
-        ),
-        default=0,
-    )
+    most = 0
+    for profile in conversion.profiles:
+        shapes = [spec.at(profile, 2) for spec in conversion.inputs]
+        most = max(most, sum(4 * math.prod(shape) for shape in shapes))
+    return most
 
 
 def host_available(root: Path = Path("/")) -> int | None:
@@ -93,14 +87,10 @@ def _meminfo(path: Path) -> int | None:
         lines = _text(path).splitlines()
     except OSError:
         return None
-    return next(
-        (
-            int(line.split()[1]) * 1024
-            for line in lines
-            if line.startswith("MemAvailable:")
-        ),
-        None,
-    )
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
 
 
 FILES = {
@@ -147,13 +137,12 @@ def _available(folder: Path, names: tuple[str, str, str]) -> int | None:
     try:
         most = _text(folder / limit).strip()
         used = int(_text(folder / use))
-        cached = dict(
-            line.split() for line in _text(folder / "memory.stat").splitlines()
-        ).get(cache, "0")
+        lines = _text(folder / "memory.stat").splitlines()
+        statistics = dict(line.split() for line in lines)
     except (OSError, ValueError):
         return None
     if most.isdigit():
-        return int(most) - used + int(cached)
+        return int(most) - used + int(statistics.get(cache, "0"))
     return None
 
 

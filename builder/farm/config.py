@@ -258,11 +258,9 @@ def _check_build(
     inner = document.Document(
         farm_file.file,
         fields,
-        lines={key[len(route) :]: line for key, line in farm_file.lines.items()
-               if key[: len(route)] == route},
-        key_lines={key[len(route) :]: line for key, line in farm_file.key_lines.items()
-                   if key[: len(route)] == route},
-    )  # fmt: skip
+        lines=_lines_below(route, farm_file.lines),
+        key_lines=_lines_below(route, farm_file.key_lines),
+    )
     schema.check(inner, build_schema)
     farm_file.mistakes += inner.mistakes
 
@@ -275,3 +273,11 @@ def known_target(farm: Farm, name: str, where: str) -> Target:
     names = [target.name for target in farm.targets]
     fix = did_you_mean(name, names)
     raise UsageError(f"the farm has no target {name!r}", where=where, fix=fix)
+
+
+def _lines_below(
+    route: document.Route, lines: Mapping[document.Route, int]
+) -> dict[document.Route, int]:
+    """The lines of the keys inside the section at `route`, by their route in the section."""
+    depth = len(route)
+    return {key[depth:]: line for key, line in lines.items() if key[:depth] == route}

@@ -223,22 +223,21 @@ def _tasks(
         store, [_name(combination) for combination, _ in chosen]
     )
     ordered = matrix.longest_first([combination for combination, _ in chosen], seconds)
-    return [
-        Task(
-            _name(combination),
-            combination.target.name,
-            (
-                jobs[_name(combination)].to_json(),
-                farm.environment,
-                int(combination.target.cpus),
-            ),
-            cluster.ray_options(combination.target, combination.spec.limits.memory_mib),
-            cluster.demand(combination.target),
+    tasks = []
+    for combination, estimate in ordered:
+        name = _name(combination)
+        target = combination.target
+        task = Task(
+            name,
+            target.name,
+            (jobs[name].to_json(), farm.environment, int(target.cpus)),
+            cluster.ray_options(target, combination.spec.limits.memory_mib),
+            cluster.demand(target),
             estimate,
-            after=first[_name(combination)].name if _name(combination) in first else "",
+            after=first[name].name if name in first else "",
         )
-        for combination, estimate in ordered
-    ]
+        tasks.append(task)
+    return tasks
 
 
 def _run(

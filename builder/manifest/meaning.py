@@ -6,7 +6,7 @@ Each check skips parts that the schema already rejected, so that all mistakes ar
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +170,12 @@ def _names_are_unique(document: Document) -> None:
             route_of_name[name] = route
 
 
+def _first_axes(items: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The different first axes of the inputs, as text: `None` for a shape without axes."""
+    shapes = (_list(item.get("shape")) for item in items)
+    return {str(shape[0]) if shape else "None" for shape in shapes}
+
+
 def _batch_is_possible(document: Document) -> None:
     batching = _mapping(document.data.get("batching"))
     # not validated: may be a list
@@ -177,7 +183,7 @@ def _batch_is_possible(document: Document) -> None:
     stateless = [
         item for item in _inputs(document) if item.get("name") not in state_inputs
     ]
-    first = {str(next(iter(_list(item.get("shape"))), None)) for item in stateless}
+    first = _first_axes(stateless)
     axes = {axis for _, axis in _axes(document)}
     if batching.get("enabled") is True and not (len(first) == 1 and first <= axes):
         fix = "name it in every shape: [batch, ...], or remove 'enabled'"
@@ -186,9 +192,9 @@ def _batch_is_possible(document: Document) -> None:
             "batching needs a dynamic first axis that all inputs share",
             fix,
         )
+    batch = next(iter(first), "")
     tops = [
-        _mapping(profile.get(next(iter(first), ""))).get("max")
-        for _, profile in _profiles(document)
+        _mapping(profile.get(batch)).get("max") for _, profile in _profiles(document)
     ]
     limit = max((top for top in tops if isinstance(top, int)), default=None)
     for key, kind in (("preferred", "preferred batch"), ("graphs", "batch of a graph")):
@@ -205,11 +211,9 @@ def _batch_sizes_are_possible(document: Document) -> None:
     if not isinstance(written, list | str):
         return
     state_inputs = [item.get("input") for item in states.declared(document)]
-    firsts = {
-        str(next(iter(_list(item.get("shape"))), None))
-        for item in _inputs(document)
-        if item.get("name") not in state_inputs
-    }
+    firsts = _first_axes(
+        item for item in _inputs(document) if item.get("name") not in state_inputs
+    )
     dims = _mapping(document.data.get("dims"))
     if state_inputs or len(firsts) != 1 or not firsts <= dims.keys():
         document.add(

@@ -43,6 +43,12 @@ class TensorSpec:
             for axis in self.shape
         )
 
+    def sized(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The concrete shape with these sizes of its named axes."""
+        return tuple(
+            axis if isinstance(axis, int) else sizes[axis] for axis in self.shape
+        )
+
 
 def axis_ranges(tensors: Iterable[TensorSpec]) -> dict[str, Range]:
     """The range of each axis of the tensors."""

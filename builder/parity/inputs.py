@@ -76,7 +76,7 @@ def draw(
     )
     drawn = []
     for tensor in tensors:
-        shape = _shape(tensor, sizes)
+        shape = tensor.sized(sizes)
         if longest and _may_be_lengths(tensor):
             drawn.append(_lengths(tensor, shape, longest, generator))
         else:
@@ -91,12 +91,6 @@ def _lengths(
         1, longest + 1, shape, generator=generator, dtype=getattr(torch, tensor.dtype)
     )
     return drawn.sort(descending=True).values
-
-
-def _shape(tensor: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(
-        axis if isinstance(axis, int) else sizes[axis] for axis in tensor.shape
-    )
 
 
 def _draw(

@@ -23,9 +23,8 @@ def filled(
     spec: TensorSpec, default: Default, sizes: Mapping[str, int]
 ) -> torch.Tensor:
     """The tensor that the server uses for the input, with the named axes of these sizes."""
-    shape = [axis if isinstance(axis, int) else sizes[axis] for axis in spec.shape]
     value = torch.tensor(default, dtype=getattr(torch, spec.dtype))
-    return value.expand(shape).contiguous()
+    return value.expand(spec.sized(sizes)).contiguous()
 
 
 def sizes_of(

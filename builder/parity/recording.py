@@ -410,18 +410,14 @@ class _Recorder:
         return affordable
 
     def _costs_too_much(self, sizes: Mapping[str, int]) -> bool:
-        counts = [
-            math.prod(
-                axis if isinstance(axis, int) else sizes[axis] for axis in spec.shape
-            )
-            for spec in self.spec.inputs
-        ]
-        bits = [
-            torch.empty(0, dtype=getattr(torch, tensor_spec.dtype)).itemsize
-            for tensor_spec in self.spec.inputs
-        ]
-        size = sum(count * width for count, width in zip(counts, bits, strict=True))
-        seconds = sum(counts) * self.seconds_per_element
+        elements = 0
+        size = 0
+        for tensor_spec in self.spec.inputs:
+            count = math.prod(tensor_spec.sized(sizes))
+            dtype = getattr(torch, tensor_spec.dtype)
+            elements += count
+            size += count * torch.empty(0, dtype=dtype).itemsize
+        seconds = elements * self.seconds_per_element
         return size > GOLDEN_MAX_BYTES or seconds > GOLDEN_MAX_SECONDS
 
     def _recorded(self, name: str, tensors: Sequence[torch.Tensor]) -> Golden:

@@ -152,13 +152,11 @@ def _together(spreads: Sequence[Spread]) -> dict[str, list[Any]]:
     chosen = first[:MOST_PAIRS] + [
         remaining[int(number * step)] for number in range(min(space, len(remaining)))
     ]
+    counts_by_bin = zip(*(spread.counts for spread in spreads), strict=True)
     return {
         "expected": [expected for expected, _ in chosen],
         "answered": [actual for _, actual in chosen],
-        "counts": [
-            sum(column)
-            for column in zip(*(spread.counts for spread in spreads), strict=True)
-        ],
+        "counts": [sum(counts) for counts in counts_by_bin],
     }
 
 

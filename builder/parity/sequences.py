@@ -134,9 +134,7 @@ def initial(spec: ModelSpec, state: State, sizes: Mapping[str, int]) -> torch.Te
     tensor = next(
         candidate for candidate in spec.inputs if candidate.name == state.input
     )
-    shape = tuple(
-        axis if isinstance(axis, int) else sizes[axis] for axis in tensor.shape
-    )
+    shape = tensor.sized(sizes)
     if state.initial is None:
         return torch.zeros(shape, dtype=getattr(torch, tensor.dtype))
     return to_torch(_read(spec, state, tensor)).expand(shape).contiguous()

@@ -176,9 +176,5 @@ def _partitioned(
     if axis is None:
         return [list(tensors)]
     usual = max(spec.inputs[0].dims[axis][1], 1)
-    return [
-        list(rows)
-        for rows in zip(
-            *(torch.split(tensor, usual) for tensor in tensors), strict=True
-        )
-    ]
+    parts = [torch.split(tensor, usual) for tensor in tensors]
+    return [list(batch) for batch in zip(*parts, strict=True)]

@@ -146,6 +146,8 @@ def saved(
     for node in filter(_has_tf32_argument, ir.nodes_of(graph, "aten::_convolution")):
         node.replaceInput(ALLOW_TF32, ir.insert_constant(graph, tf32, node))
     with_axis(
-        graph, *([not tensor.shape for tensor in side] for side in (inputs, outputs))
+        graph,
+        [not tensor.shape for tensor in inputs],
+        [not tensor.shape for tensor in outputs],
     )
     return artifacts.saved(replace(lowered, graph=graph))

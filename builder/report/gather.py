@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
@@ -200,8 +200,8 @@ def _graph(folder: Path, record: Mapping[str, Any]) -> list[Facts]:
         {
             "kind": segment["kind"],
             "label": f"{number}: {_runs(segment)}",
-            "inputs": [tensor["name"] for tensor in segment["inputs"]],
-            "outputs": [tensor["name"] for tensor in segment["outputs"]],
+            "inputs": _tensor_names(segment["inputs"]),
+            "outputs": _tensor_names(segment["outputs"]),
         }
         for number, segment in enumerate(facts.get("segments") or ())
     ]
@@ -224,11 +224,13 @@ def _step(folder: Path) -> Facts:
     return {
         "kind": "tensorrt" if plan else "torch",
         "label": str(record.get("step") or folder.name),
-        **{
-            side: [tensor["name"] for tensor in record.get(side) or ()]
-            for side in ("inputs", "outputs")
-        },
+        "inputs": _tensor_names(record.get("inputs") or ()),
+        "outputs": _tensor_names(record.get("outputs") or ()),
     }
+
+
+def _tensor_names(tensors: Iterable[Facts]) -> list[str]:
+    return [tensor["name"] for tensor in tensors]
 
 
 def _recorded(entries: Mapping[str, Sequence[Facts]], identity: str | None) -> Facts:

@@ -363,11 +363,10 @@ def _differences(
         to_torch(golden.inputs[str(tensor_spec.name)])
         for tensor_spec in conversion.inputs
     ]
-    outputs = widened(
-        dict(zip(conversion.outputs, map(to_numpy, run(*tensors)), strict=True)), golden
-    )
+    arrays = map(to_numpy, run(*tensors))
+    outputs = dict(zip(conversion.outputs, arrays, strict=True))
     return parity.compare(
-        outputs, golden, spec.tolerance, precision=spec.precision
+        widened(outputs, golden), golden, spec.tolerance, precision=spec.precision
     ).problems
 
 

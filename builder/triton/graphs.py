@@ -117,10 +117,11 @@ def _usual(
     """The optimum shapes, without the batch, of each profile that includes the batch size. Each
     occurs once.
     """
-    fitting = (ranges for ranges in artifact.ranges() if holds(ranges, size))
-    return list(
-        dict.fromkeys(
-            tuple((name, spans[1][1:]) for name, spans in ranges.items())
-            for ranges in fitting
-        )
-    )
+    usual: list[tuple[tuple[str, tuple[int, ...]], ...]] = []
+    for ranges in artifact.ranges():
+        if not holds(ranges, size):
+            continue
+        shapes = tuple((name, opt[1:]) for name, (_, opt, _) in ranges.items())
+        if shapes not in usual:
+            usual.append(shapes)
+    return usual

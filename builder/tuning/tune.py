@@ -265,11 +265,11 @@ class _Run:
                 f"the default configuration was not measured: {trials[0].problem}"
             )
         finalists = self._finalists(trials)
-        confirmed = [
-            self._measure(configuration, "confirmation")
-            for _ in range(self.options.confirmations if len(finalists) > 1 else 0)
-            for configuration in finalists
-        ]
+        confirmed = []
+        rounds = self.options.confirmations if len(finalists) > 1 else 0
+        for _ in range(rounds):
+            for configuration in finalists:
+                confirmed.append(self._measure(configuration, "confirmation"))
         return self._result(trials, finalists, confirmed)
 
     def _measure(self, configuration: Configuration, proposed_by: str) -> Trial:

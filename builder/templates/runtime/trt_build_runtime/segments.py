@@ -66,15 +66,9 @@ class SegmentsExecutor:
         if segment["kind"] == "branch":
             return Branch(self, stem, segment)
         if segment.get("parts"):
-            return Segments(
-                self,
-                stem,
-                segment["parts"],
-                *(
-                    [tensor["name"] for tensor in segment[side]]
-                    for side in ("inputs", "outputs")
-                ),
-            )
+            inputs = [tensor["name"] for tensor in segment["inputs"]]
+            outputs = [tensor["name"] for tensor in segment["outputs"]]
+            return Segments(self, stem, segment["parts"], inputs, outputs)
         plan = self.folder / f"{stem}.plan"
         if self.stream is not None and plan.exists():
             try:
