@@ -124,9 +124,8 @@ class UnsupportedOperators(ModelError):
     def __init__(self, operators: Sequence[UnsupportedOperator]) -> None:
         self.operators = tuple(operators)
         count = len(self.operators)
-        head = (
-            f"{count} node{'s' if count != 1 else ''} cannot be converted to TensorRT:"
-        )
+        noun = "node" if count == 1 else "nodes"
+        head = f"{count} {noun} cannot be converted to TensorRT:"
         super().__init__("\n".join([head, *self._groups()]))
 
     def _groups(self) -> list[str]:
@@ -136,17 +135,13 @@ class UnsupportedOperators(ModelError):
             groups.setdefault(
                 (operator.schema, operator.reason, operator.fix), []
             ).append(operator.where)
-        return [
-            "\n".join(
-                [
-                    f"  {schema}",
-                    *(f"    where: {w}" for w in where),
-                    f"    why:   {reason}",
-                    f"    fix:   {fix}",
-                ]
-            )
-            for (schema, reason, fix), where in groups.items()
-        ]
+        paragraphs = []
+        for (schema, reason, fix), places in groups.items():
+            lines = [f"  {schema}"]
+            lines += [f"    where: {place}" for place in places]
+            lines += [f"    why:   {reason}", f"    fix:   {fix}"]
+            paragraphs.append("\n".join(lines))
+        return paragraphs
 
 
 class ConversionError(ModelError):

@@ -1,7 +1,8 @@
-"""Display text from models and files, with control characters replaced by escapes.
+"""Text for people: counts with their nouns, and text of models and files with escapes in place of
+control characters.
 
-Otherwise a name or a message with terminal escapes could move the cursor, change the title, or hide
-earlier output.
+Without escapes, a name or a message could move the cursor, change the title, or hide earlier
+output.
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ def _escape(match: re.Match[str]) -> str:
     if number < 0x100:
         return f"\\x{number:02x}"
     return f"\\u{number:04x}"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """The count with its noun, such as `1 branch` or `3 branches`. The default plural adds an s."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {plural or f'{noun}s'}"
 
 
 class PrintableStream:

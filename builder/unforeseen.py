@@ -26,9 +26,9 @@ def as_defect(error: Exception) -> TrtBuildError:
     """
     if isinstance(error, TrtBuildError):
         return error
-    found = _machines(error) or _defect(error)
-    found.traceback = "".join(traceback.format_exception(error))
-    return found
+    converted = _machines(error) or _defect(error)
+    converted.traceback = "".join(traceback.format_exception(error))
+    return converted
 
 
 def _machines(error: Exception) -> EnvironmentProblem | None:
@@ -91,7 +91,7 @@ def own_line(error: BaseException) -> str:
         return f"{file}:{line} in {function}"
     frames = traceback.extract_tb(error.__traceback__ or sys.exc_info()[2])
     inside = [frame for frame in frames if "/builder/" in frame.filename]
-    if shown := inside or list(frames):
-        frame = shown[-1]
+    if listed := inside or list(frames):
+        frame = listed[-1]
         return f"{frame.filename}:{frame.lineno} in {frame.name}"
     return "unknown"

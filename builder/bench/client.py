@@ -85,11 +85,11 @@ def kind_of(error: BaseException) -> str:
 
 def tensors(module: ModuleType, golden: Golden) -> list[Any]:
     """The golden's inputs as tritonclient tensors with data."""
-    found = []
+    inputs = []
     for name, array in golden.inputs.items():
         tensor = module.InferInput(name, list(array.shape), shared_memory.wire(array))
-        found.append(tensor.set_data_from_numpy(np.ascontiguousarray(array)))
-    return found
+        inputs.append(tensor.set_data_from_numpy(np.ascontiguousarray(array)))
+    return inputs
 
 
 class _Sender:
@@ -109,12 +109,11 @@ class _Sender:
         """Run one loop for each request in flight."""
         until = time.monotonic() + self.job.seconds
         count = self.job.load.concurrency or 0
-        await asyncio.gather(
-            *(
-                self._loop(self.slots[i % len(self.slots)], until, i)
-                for i in range(count)
-            )
-        )
+        loops = []
+        for number in range(count):
+            slot = self.slots[number % len(self.slots)]
+            loops.append(self._loop(slot, until, number))
+        await asyncio.gather(*loops)
 
     async def _loop(
         self, sequences: Sequence[Sequence[_Request]], until: float, at: int
@@ -210,9 +209,11 @@ class _Sender:
     def _arrivals(self) -> Iterator[float]:
         rate = self.job.load.rate
         assert rate is not None
-        begin = due = time.monotonic()
-        while (due := due + self.random.expovariate(rate)) < begin + self.job.seconds:
+        begin = time.monotonic()
+        due = begin + self.random.expovariate(rate)
+        while due < begin + self.job.seconds:
             yield due
+            due += self.random.expovariate(rate)
 
 
 @contextlib.contextmanager
@@ -221,7 +222,8 @@ def _slots(job: Job, module: ModuleType) -> Iterator[list[list[list[_Request]]]]
     tensors. With shared memory, each slot has separate regions.
     """
     batches = max(
-        (rows(golden, 1) for one in job.sequences for golden in one), default=1
+        (rows(golden, 1) for sequence in job.sequences for golden in sequence),
+        default=1,
     )
 
     def request(golden: Golden, regions: shared_memory.Regions | None) -> _Request:
@@ -234,7 +236,12 @@ def _slots(job: Job, module: ModuleType) -> Iterator[list[list[list[_Request]]]]
         )
 
     if job.memory == shared_memory.BODY:
-        yield [[[request(golden, None) for golden in one] for one in job.sequences]]
+        yield [
+            [
+                [request(golden, None) for golden in sequence]
+                for sequence in job.sequences
+            ]
+        ]
         return
     sync = job.access.client(job.protocol, job.url)
     with contextlib.ExitStack() as stack:

@@ -91,21 +91,25 @@ def requests(
         return tuple((golden,) for golden in _from_file(model, file))
     goldens = [model.wire(golden) for golden in model.goldens]
     if model.keeps_state:
-        found = tuple(stream.requests for stream in recorded_streams(model, goldens))
+        sequences = tuple(
+            stream.requests for stream in recorded_streams(model, goldens)
+        )
     else:
-        found = tuple((g,) for g in goldens if not names or g.name in names)
-    if not found:
+        sequences = tuple(
+            (golden,) for golden in goldens if not names or golden.name in names
+        )
+    if not sequences:
         known = ", ".join(golden.name for golden in goldens) or "none"
         raise UsageError(
             f"model {model.name!r} has no such goldens to send",
             fix=f"use one of {known}",
         )
-    return found
+    return sequences
 
 
 def _from_file(model: PublishedModel, file: Path) -> list[Golden]:
     """Read one request from arrays with the inputs' names, or several from `<n>/<input>`."""
-    wanted = {tensor.name for tensor in model.config.input}
+    input_names = {tensor.name for tensor in model.config.input}
     required = {tensor.name for tensor in model.config.input if not tensor.optional}
     try:
         with np.load(file, allow_pickle=False) as read:
@@ -118,19 +122,24 @@ def _from_file(model: PublishedModel, file: Path) -> list[Golden]:
     for key, array in arrays.items():
         number, _, name = key.rpartition("/")
         sets.setdefault(number, {})[name] = array
-    wrong = next(
-        (number for number, one in sets.items() if not required <= set(one) <= wanted),
-        None,
-    )
-    if wrong is not None or not sets:
-        found = ", ".join(sorted(sets.get(wrong or "", {}))) or "none"
-        of = f"request {wrong!r} of the file" if wrong else "the file"
+    wrong = [
+        number
+        for number, inputs in sets.items()
+        if not required <= set(inputs) <= input_names
+    ]
+    if wrong or not sets:
+        number = wrong[0] if wrong else ""
+        names = ", ".join(sorted(sets.get(number, {}))) or "none"
+        of = f"request {number!r} of the file" if number else "the file"
         raise UsageError(
-            f"{of} has the arrays: {found}",
+            f"{of} has the arrays: {names}",
             where=str(file),
-            fix=f"write one array for each input of {model.name!r}: {', '.join(sorted(wanted))}",
+            fix=f"write one array for each input of {model.name!r}:"
+            f" {', '.join(sorted(input_names))}",
         )
-    goldens = [Golden(f"{file.stem}-{name}", one, {}) for name, one in sets.items()]
+    goldens = [
+        Golden(f"{file.stem}-{name}", inputs, {}) for name, inputs in sets.items()
+    ]
     return [model.wire(golden) for golden in goldens]
 
 

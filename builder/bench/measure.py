@@ -98,7 +98,7 @@ def bench(
     """
     options = options or Options()
     shared_memory.check(options.memories)
-    found = []
+    results = []
     for name in models or _without_steps(repository):
         served.chosen(repository, [name])
         for protocol in options.protocols:
@@ -106,8 +106,8 @@ def bench(
                 run = _run(
                     repository / name, endpoint, protocol, memory, options, progress
                 )
-                found.append(run.all())
-    return found
+                results.append(run.all())
+    return results
 
 
 @contextlib.contextmanager
@@ -185,10 +185,9 @@ class _Run:
         self.most = options.processes or max(1, (os.cpu_count() or 1) // 2)
 
     def all(self) -> ModelBench:
-        names = tuple(
-            dict.fromkeys(one[0].name.split(".")[0] for one in self.sequences)
-        )
-        found = ModelBench(self.model.name, self.protocol, self.memory, names, ())
+        names = [sequence[0].name.split(".")[0] for sequence in self.sequences]
+        sizes = tuple(dict.fromkeys(names))
+        result = ModelBench(self.model.name, self.protocol, self.memory, sizes, ())
         try:
             with _statistics_client(
                 self.protocol, self.url, self.endpoint.access
@@ -196,12 +195,12 @@ class _Run:
                 self.probe(client)
                 loads = [load for load in self.options.loads if self._possible(load)]
                 levels = tuple(self.level(client, load) for load in loads)
-                found = replace(found, levels=levels)
+                result = replace(result, levels=levels)
                 if self.options.limit:
-                    found = replace(found, limit=self._highest(client, levels))
+                    result = replace(result, limit=self._highest(client, levels))
         except _Failed as failure:
-            return replace(found, problem=str(failure))
-        return found
+            return replace(result, problem=str(failure))
+        return result
 
     def _possible(self, load: Load) -> bool:
         """Whether the server can keep enough sequences open for the load. Further sequences would
@@ -220,9 +219,9 @@ class _Run:
                 f"no Triton server responds over {self.protocol} at {self.url}: {error}",
                 fix="run trt-build serve, pass --serve, or correct the address",
             ) from error
-        found = self.level(client, Load(1), PROBE_SECONDS)
-        if not found.requests:
-            kind, example = next(iter(found.examples.items()), ("no answer", ""))
+        level = self.level(client, Load(1), PROBE_SECONDS)
+        if not level.requests:
+            kind, example = next(iter(level.examples.items()), ("no answer", ""))
             raise _Failed(f"no request was answered: {kind}: {example}")
 
     def level(
@@ -234,11 +233,11 @@ class _Run:
         seconds = seconds or self.options.seconds
         while True:
             self.progress(self.model.name, f"{self.protocol}, {load}, {seconds:g} s")
-            found = self._level(client, load, seconds)
+            result = self._level(client, load, seconds)
             width = load.concurrency or self.most
             more = min(self.processes * 2, self.most, width)
-            if found.client_limited is None or more <= self.processes:
-                return found
+            if result.client_limited is None or more <= self.processes:
+                return result
             self.processes = more
 
     def _level(self, client: Any, load: Load, seconds: float) -> LevelResult:
@@ -250,7 +249,7 @@ class _Run:
             before.update({name: statistics.counts(client, name) for name in watched})
 
         samples = processes.run(job, self.processes, begin)
-        completed = sum(one.done.size for one in samples)
+        completed = sum(process_samples.done.size for process_samples in samples)
         counted = self._settled_counts(client, before[self.model.name], completed)
         steps = {
             name: statistics.counts(client, name).since(before[name]).as_dict()
@@ -294,9 +293,9 @@ class _Run:
         """
         until = time.monotonic() + SETTLE_SECONDS
         while True:
-            found = statistics.counts(client, self.model.name).since(before)
-            if found.success >= completed or time.monotonic() > until:
-                return found
+            counts = statistics.counts(client, self.model.name).since(before)
+            if counts.success >= completed or time.monotonic() > until:
+                return counts
             time.sleep(0.02)
 
     def _highest(self, client: Any, levels: Sequence[LevelResult]) -> Limit:
@@ -311,17 +310,22 @@ class _Run:
         def holds(rate: float) -> bool:
             load = Load(rate=rate)
             seconds = self.options.seconds
-            found = long_enough(partial(self.level, client), load, seconds, percent)
-            latency = found.latency_ms.get(name)
+            level = long_enough(partial(self.level, client), load, seconds, percent)
+            latency = level.latency_ms.get(name)
             ms = None if latency is None else latency.value
-            throughput = found.throughput.value
+            throughput = level.throughput.value
             fast = ms is not None and ms <= most
-            complete = not found.errors and not found.dropped
-            least = KEEPS_UP * rate - _noise(rate, found.seconds)
-            held = fast and complete and throughput >= least
-            trial = {"rate": rate, "ms": ms, "throughput": throughput, "held": held}
+            complete = not level.errors and not level.dropped
+            least = KEEPS_UP * rate - _noise(rate, level.seconds)
+            holds_limit = fast and complete and throughput >= least
+            trial = {
+                "rate": rate,
+                "ms": ms,
+                "throughput": throughput,
+                "held": holds_limit,
+            }
             trials.append(trial)
-            return held
+            return holds_limit
 
         high = max((level.throughput.value for level in levels), default=0.0) or 100.0
         best = search_rate(holds, high, SEARCH_STEPS, SEARCH_PRECISION)
@@ -340,9 +344,9 @@ def long_enough(
     take more than LONGEST.
     """
     level = measure(load, seconds)
-    wanted = 1.3 * FEW / (1 - percentile / 100)
+    enough_requests = 1.3 * FEW / (1 - percentile / 100)
     while level.latency_ms.get(f"p{percentile:g}") is None and level.requests:
-        needed = max(seconds * wanted / level.requests, 2 * seconds)
+        needed = max(seconds * enough_requests / level.requests, 2 * seconds)
         if needed > LONGEST:
             break
         seconds = needed
@@ -387,28 +391,33 @@ def _of_clients(
     """The fields of LevelResult about the client processes: `client_cpu` is the maximum share of a
     core that one used, and `client_limited` why more of them might change the result.
     """
-    cpu = max(one.cpu_seconds / max(one.wall_seconds, 1e-9) for one in samples)
+    cpu_seconds = sum(process_samples.cpu_seconds for process_samples in samples)
+    cpu = max(
+        process_samples.cpu_seconds / max(process_samples.wall_seconds, 1e-9)
+        for process_samples in samples
+    )
+    examples: dict[str, str] = {}
+    for process_samples in samples:
+        examples |= process_samples.example
     latency = measured["latency_ms"]
     median = latency["p50"].value if latency else 0.0
     delay = measured["send_delay_ms"]
     cores = os.cpu_count() or 1
     return {
-        "errors": _total(one.errors for one in samples),
-        "examples": {
-            kind: text for one in samples for kind, text in one.example.items()
-        },
-        "dropped": sum(one.dropped for one in samples),
+        "errors": _total(process_samples.errors for process_samples in samples),
+        "examples": examples,
+        "dropped": sum(process_samples.dropped for process_samples in samples),
         "processes": len(samples),
         "client_cpu": cpu,
-        "client_ms": 1e3 * sum(one.cpu_seconds for one in samples) / max(completed, 1),
+        "client_ms": 1e3 * cpu_seconds / max(completed, 1),
         "client_limited": client_limit(cpu, len(samples), delay, median, cores),
     }
 
 
-def _total(found: Any) -> dict[str, int]:
+def _total(counts_of_each: Any) -> dict[str, int]:
     total: dict[str, int] = {}
-    for one in found:
-        for kind, count in one.items():
+    for counts in counts_of_each:
+        for kind, count in counts.items():
             total[kind] = total.get(kind, 0) + count
     return total
 

@@ -25,7 +25,7 @@ def run(job: Job, count: int, begun: Callable[[], None]) -> list[Samples]:
         replace(job, load=job.load.share(number, count), seed=job.seed + number)
         for number in range(count)
     ]
-    jobs = [one for one in jobs if one.load.rate or one.load.concurrency]
+    jobs = [share for share in jobs if share.load.rate or share.load.concurrency]
     started: list[subprocess.Popen[bytes]] = []
     try:
         started.extend(map(_start, jobs))

@@ -115,31 +115,35 @@ def summarize(samples: Sequence[Samples], seconds: float) -> dict[str, Any]:
 
     Arrivals of an open loop are counted from their intended send time.
     """
-    intended = np.concatenate([one.intended for one in samples])
-    sent = np.concatenate([one.sent for one in samples])
-    done = np.concatenate([one.done for one in samples])
-    rows = np.concatenate([one.rows for one in samples])
-    latency = (done - intended) * 1e3
+    intended = np.concatenate([process_samples.intended for process_samples in samples])
+    sent = np.concatenate([process_samples.sent for process_samples in samples])
+    completed = np.concatenate([process_samples.done for process_samples in samples])
+    rows = np.concatenate([process_samples.rows for process_samples in samples])
+    latency = (completed - intended) * 1e3
     begin = float(intended.min()) if intended.size else 0.0
     width = seconds / WINDOWS
     # by the time when a request was due: a very slow one must not drop out of the statistics
     window = np.clip(((intended - begin) / width).astype(int), 0, WINDOWS - 1)
     first, steady = warm_up(latency, window)
-    kept = window >= first
+    is_steady = window >= first
     span = width * (WINDOWS - first)
-    finished = (done >= begin + first * width) & (done < begin + seconds)
-    estimates = _estimates(latency[kept], window[kept] - first, WINDOWS - first)
+    finished = (completed >= begin + first * width) & (completed < begin + seconds)
+    estimates = _estimates(
+        latency[is_steady], window[is_steady] - first, WINDOWS - first
+    )
     delay = 0.0
-    if kept.any():
-        delay = np.percentile((sent - intended)[kept], 99) * 1e3
+    if is_steady.any():
+        delay = np.percentile((sent - intended)[is_steady], 99) * 1e3
     return {
         "warm_up_seconds": first * width,
         "steady": steady,
         "seconds": span,
-        "throughput": _throughput(done, begin + first * width, width, WINDOWS - first),
+        "throughput": _throughput(
+            completed, begin + first * width, width, WINDOWS - first
+        ),
         "rows_per_second": float(rows[finished].sum()) / span,
         "latency_ms": estimates,
-        "mean_ms": float(latency[kept].mean()) if kept.any() else 0.0,
+        "mean_ms": float(latency[is_steady].mean()) if is_steady.any() else 0.0,
         "send_delay_ms": float(delay),
     }
 
@@ -183,10 +187,10 @@ def _mean(values: Array) -> float:
     return float(values.mean()) if values.size else float("nan")
 
 
-def _throughput(done: Array, begin: float, width: float, windows: int) -> Estimate:
+def _throughput(completed: Array, begin: float, width: float, windows: int) -> Estimate:
     """Responses per second in the steady windows, with Student's interval over the windows."""
     edges = begin + width * np.arange(windows + 1)
-    counts = np.histogram(done, edges)[0] / width
+    counts = np.histogram(completed, edges)[0] / width
     value = float(counts.mean())
     half = 0.0
     if windows > 1:
@@ -201,27 +205,29 @@ def _estimates(
     not independent.
     """
     # a percentile needs enough latencies beyond it
-    wanted = [
-        p for p in PERCENTILES if p == 50.0 or latency.size * (100 - p) / 100 >= FEW
+    percentiles = [
+        percentile
+        for percentile in PERCENTILES
+        if percentile == 50.0 or latency.size * (100 - percentile) / 100 >= FEW
     ]
     if not latency.size:
         return {}
-    values = np.percentile(latency, wanted)
+    values = np.percentile(latency, percentiles)
     parts = [latency[window == number] for number in range(windows)]
     random = np.random.default_rng(0)
     drawn = []
     for _ in range(RESAMPLES):
         pooled = np.concatenate(
-            [parts[i] for i in random.integers(0, windows, windows)]
+            [parts[index] for index in random.integers(0, windows, windows)]
         )
         if pooled.size:
-            drawn.append(np.percentile(pooled, wanted))
+            drawn.append(np.percentile(pooled, percentiles))
     interval = np.percentile(np.array(drawn), [2.5, 97.5], axis=0)
-    found = {}
-    for percent, *ends in zip(wanted, values, *interval, strict=True):
+    estimates = {}
+    for percent, *ends in zip(percentiles, values, *interval, strict=True):
         value, low, high = map(float, ends)
-        found[f"p{percent:g}"] = Estimate(value, min(low, value), max(high, value))
-    return found
+        estimates[f"p{percent:g}"] = Estimate(value, min(low, value), max(high, value))
+    return estimates
 
 
 def client_limit(

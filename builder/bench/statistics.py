@@ -33,32 +33,37 @@ class Counts:
 
     def since(self, before: Counts) -> Counts:
         """The counts since `before`."""
-        batches = {n: c - before.batches.get(n, 0) for n, c in self.batches.items()}
+        batches = {
+            size: count - before.batches.get(size, 0)
+            for size, count in self.batches.items()
+        }
         return Counts(
             self.success - before.success,
             self.failed - before.failed,
             self.executions - before.executions,
             self.rows - before.rows,
             {
-                part: s - before.seconds.get(part, 0.0)
-                for part, s in self.seconds.items()
+                part: seconds - before.seconds.get(part, 0.0)
+                for part, seconds in self.seconds.items()
             },
-            {number: count for number, count in sorted(batches.items()) if count},
+            {size: count for size, count in sorted(batches.items()) if count},
             {
-                n: s - before.batch_seconds.get(n, 0.0)
-                for n, s in self.batch_seconds.items()
+                size: seconds - before.batch_seconds.get(size, 0.0)
+                for size, seconds in self.batch_seconds.items()
             },
         )
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able: milliseconds for each successful request by part, and the rest."""
-        each = max(self.success, 1)
+        requests = max(self.success, 1)
         return {
             "success": self.success,
             "failed": self.failed,
             "executions": self.executions,
             "rows": self.rows,
-            "ms": {part: 1e3 * self.seconds.get(part, 0.0) / each for part in PARTS},
+            "ms": {
+                part: 1e3 * self.seconds.get(part, 0.0) / requests for part in PARTS
+            },
             "batch_sizes": {str(size): count for size, count in self.batches.items()},
             "batch_ms": {
                 str(size): 1e3 * self.batch_seconds.get(size, 0.0) / count
@@ -90,24 +95,24 @@ def _as_dict(message: Any) -> dict[str, Any]:
 
 
 def _of_version(statistics: Mapping[str, Any]) -> Counts:
-    own = statistics.get("inference_stats") or {}
+    inference = statistics.get("inference_stats") or {}
     stats = {
-        int(one.get("batch_size", 0)): one
-        for one in statistics.get("batch_stats") or ()
+        int(batch.get("batch_size", 0)): batch
+        for batch in statistics.get("batch_stats") or ()
     }
     batches = {
-        size: _number(one, "compute_infer", "count") for size, one in stats.items()
+        size: _number(batch, "compute_infer", "count") for size, batch in stats.items()
     }
     times = {
-        size: sum(_number(one, part, "ns") for part in COMPUTE)
-        for size, one in stats.items()
+        size: sum(_number(batch, part, "ns") for part in COMPUTE)
+        for size, batch in stats.items()
     }
     return Counts(
-        int((own.get("success") or {}).get("count", 0)),
-        int((own.get("fail") or {}).get("count", 0)),
+        int((inference.get("success") or {}).get("count", 0)),
+        int((inference.get("fail") or {}).get("count", 0)),
         int(statistics.get("execution_count", 0)),
         int(statistics.get("inference_count", 0)),
-        {part: int((own.get(part) or {}).get("ns", 0)) / 1e9 for part in PARTS},
+        {part: int((inference.get(part) or {}).get("ns", 0)) / 1e9 for part in PARTS},
         batches,
         {size: nanoseconds / 1e9 for size, nanoseconds in times.items()},
     )
@@ -117,19 +122,25 @@ def _number(statistics: Mapping[str, Any], part: str, kind: str) -> int:
     return int((statistics.get(part) or {}).get(kind, 0))
 
 
-def _sum(found: list[Counts]) -> Counts:
-    if len(found) == 1:
-        return found[0]
-    sizes = {size for one in found for size in one.batches}
+def _sum(all_counts: list[Counts]) -> Counts:
+    if len(all_counts) == 1:
+        return all_counts[0]
+    sizes = {size for counts in all_counts for size in counts.batches}
     return Counts(
-        sum(one.success for one in found),
-        sum(one.failed for one in found),
-        sum(one.executions for one in found),
-        sum(one.rows for one in found),
-        {part: sum(one.seconds.get(part, 0.0) for one in found) for part in PARTS},
-        {size: sum(one.batches.get(size, 0) for one in found) for size in sizes},
+        sum(counts.success for counts in all_counts),
+        sum(counts.failed for counts in all_counts),
+        sum(counts.executions for counts in all_counts),
+        sum(counts.rows for counts in all_counts),
         {
-            size: sum(one.batch_seconds.get(size, 0.0) for one in found)
+            part: sum(counts.seconds.get(part, 0.0) for counts in all_counts)
+            for part in PARTS
+        },
+        {
+            size: sum(counts.batches.get(size, 0) for counts in all_counts)
+            for size in sizes
+        },
+        {
+            size: sum(counts.batch_seconds.get(size, 0.0) for counts in all_counts)
             for size in sizes
         },
     )
@@ -148,10 +159,10 @@ def gpu(metrics_url: str | None) -> dict[str, dict[str, float]]:
         urllib.request.urlopen(address, timeout=5) as response,
     ):
         text = response.read().decode(errors="replace")
-    found: dict[str, dict[str, float]] = {}
+    values_by_gpu: dict[str, dict[str, float]] = {}
     for name, uuid, value in re.findall(
         r'^(\w+)\{gpu_uuid="([^"]+)"\} ([\d.eE+-]+)$', text, re.M
     ):
         if name in GPU_METRICS:
-            found.setdefault(uuid, {})[GPU_METRICS[name]] = float(value)
-    return found
+            values_by_gpu.setdefault(uuid, {})[GPU_METRICS[name]] = float(value)
+    return values_by_gpu

@@ -59,10 +59,10 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        found: click.Command = getattr(
+        command: click.Command = getattr(
             importlib.import_module(f"builder.cli.{cmd_name}"), f"{cmd_name}_command"
         )
-        return found
+        return command
 
     def make_context(
         self,

@@ -47,11 +47,9 @@ def adopt_command(
         "values": values,
     }
     names = [f"{key}.{name}" for key, inner in values.items() for name in inner]
-    text = (
-        f"{spec.manifest}: {', '.join(names)}"
-        if names
-        else f"{model}: its config has no edits"
-    )
+    text = f"{model}: its config has no edits"
+    if names:
+        text = f"{spec.manifest}: {', '.join(names)}"
     terminal.result(data, lambda: terminal.line(text))
     if names:
         terminal.note(f"next: trt-build repo {models} --out {repository}")

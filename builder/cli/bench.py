@@ -49,17 +49,19 @@ class Numbers(click.ParamType[tuple[float, ...]]):
         if isinstance(value, tuple):
             return value
         try:
-            found = tuple(float(part) for part in str(value).split(",") if part.strip())
+            numbers = tuple(
+                float(part) for part in str(value).split(",") if part.strip()
+            )
         except ValueError:
-            found = ()
-        allowed = (0 < number < 1e7 or (self.zero and not number) for number in found)
-        if not found or not all(allowed):
+            numbers = ()
+        allowed = (0 < number < 1e7 or (self.zero and not number) for number in numbers)
+        if not numbers or not all(allowed):
             self.fail(
                 f"{value!r} is not a list of positive numbers, such as 1,2,4",
                 param,
                 ctx,
             )
-        return found
+        return numbers
 
 
 class Limit(click.ParamType[tuple[float, float]]):
@@ -153,7 +155,7 @@ class Limit(click.ParamType[tuple[float, float]]):
 )
 @options.record
 @click.pass_obj
-def bench_command(terminal: Terminal, /, repository: Path, **given: Any) -> int:
+def bench_command(terminal: Terminal, /, repository: Path, **settings: Any) -> int:
     """Put load on each model of REPOSITORY at a running server. Report throughput, latency and the
     server's time for each request. Latencies are in milliseconds. In an open loop they count from
     the time at which a request was due.
@@ -164,43 +166,43 @@ def bench_command(terminal: Terminal, /, repository: Path, **given: Any) -> int:
     from builder.bench import baseline, measure
     from builder.cli import verify
 
-    chosen = _options(given)
-    before = baseline.read(given["compare"]) if given["compare"] else None
-    urls = given["url"], given["grpc_url"], given["metrics_url"]
-    if given["serve"] == any(urls[:2]):
+    chosen = _options(settings)
+    before = baseline.read(settings["compare"]) if settings["compare"] else None
+    urls = settings["url"], settings["grpc_url"], settings["metrics_url"]
+    if settings["serve"] == any(urls[:2]):
         raise click.UsageError(
             "pass --serve, or the address of an endpoint (--url, --grpc-url)"
         )
     verify.quiet_interrupts()
     with (
         terminal.progress() as progress,
-        _endpoint(terminal, repository, urls, given, progress) as endpoint,
+        _endpoint(terminal, repository, urls, settings, progress) as endpoint,
     ):
-        found = measure.bench(
-            repository, endpoint, list(given["only"]) or None, chosen, progress
+        benches = measure.bench(
+            repository, endpoint, list(settings["only"]) or None, chosen, progress
         )
-    models = [one.as_dict() for one in found]
+    models = [bench.as_dict() for bench in benches]
     changes = baseline.compare(before["models"], models) if before else []
     data = {"repository": repository, "host": _host(), "models": models}
     if before:
         data["compared"] = [change.as_dict() for change in changes]
-    _record(data, given["baseline"], repository, given["record"])
-    terminal.result(data, lambda: show(terminal, found, changes))
-    if any(one.problem for one in found):
+    _record(data, settings["baseline"], repository, settings["record"])
+    terminal.result(data, lambda: show(terminal, benches, changes))
+    if any(bench.problem for bench in benches):
         return 1
     return 3 if any(change.verdict == baseline.WORSE for change in changes) else 0
 
 
-def _options(given: dict[str, Any]) -> Any:
+def _options(settings: dict[str, Any]) -> Any:
     from builder.bench import Load, Options
 
-    concurrency = given["concurrency"]
-    if concurrency is None and given["rate"] is None:
+    concurrency = settings["concurrency"]
+    if concurrency is None and settings["rate"] is None:
         concurrency = tuple(map(float, DEFAULT_CONCURRENCY.split(",")))
     if any(number != int(number) for number in concurrency or ()):
         raise click.UsageError("--concurrency takes whole numbers")
     closed = [Load(int(number)) for number in concurrency or ()]
-    opened = [Load(rate=number) for number in given["rate"] or ()]
+    opened = [Load(rate=number) for number in settings["rate"] or ()]
     names = (
         "protocols",
         "memories",
@@ -211,7 +213,7 @@ def _options(given: dict[str, Any]) -> Any:
         "timeout",
         "limit",
     )
-    return Options(loads=(*closed, *opened), **{name: given[name] for name in names})
+    return Options(loads=(*closed, *opened), **{name: settings[name] for name in names})
 
 
 @contextmanager
@@ -219,17 +221,17 @@ def _endpoint(
     terminal: Terminal,
     repository: Path,
     urls: tuple[str | None, str | None, str | None],
-    given: dict[str, Any],
+    settings: dict[str, Any],
     progress: Progress,
 ) -> Iterator[Endpoint]:
     from builder.bench import Endpoint
     from builder.cli import verify
 
-    if not given["serve"]:
-        yield Endpoint(*urls, access=given["access"])
+    if not settings["serve"]:
+        yield Endpoint(*urls, access=settings["access"])
         return
     with verify.serving(
-        terminal, repository, list(given["only"]), progress, given["memories"]
+        terminal, repository, list(settings["only"]), progress, settings["memories"]
     ) as (
         http,
         grpc,
@@ -252,39 +254,41 @@ def _record(
     if file:
         records.write(file, data)
     if record:
-        measured = [{**one, "host": data["host"]} for one in data["models"]]
+        measured = [{**model, "host": data["host"]} for model in data["models"]]
         records.keep(repository, records.BENCH, {**data, "models": measured})
 
 
 def show(
-    terminal: Terminal, found: Sequence[ModelBench], changes: Sequence[Change]
+    terminal: Terminal, benches: Sequence[ModelBench], changes: Sequence[Change]
 ) -> None:
     """Print each model's levels, the server's statistics, and the comparison."""
-    for one in found:
-        _show_model(terminal, one)
+    for bench in benches:
+        _show_model(terminal, bench)
     if changes:
         _show_changes(terminal, changes)
 
 
-def _show_model(terminal: Terminal, one: ModelBench) -> None:
+def _show_model(terminal: Terminal, bench: ModelBench) -> None:
     memory = ""
-    if one.memory != "none":
-        memory = f", {one.memory} shared memory"
-    sizes = ", ".join(one.sizes)
-    terminal.line(f"{one.name}: {one.protocol}{memory}; requests: {sizes}", bold=True)
-    if one.problem:
-        terminal.line(f"FAILED {one.name}: {one.problem}", color="red")
+    if bench.memory != "none":
+        memory = f", {bench.memory} shared memory"
+    sizes = ", ".join(bench.sizes)
+    terminal.line(
+        f"{bench.name}: {bench.protocol}{memory}; requests: {sizes}", bold=True
+    )
+    if bench.problem:
+        terminal.line(f"FAILED {bench.name}: {bench.problem}", color="red")
         return
-    rows = [_level(level) for level in one.levels]
+    rows = [_level(level) for level in bench.levels]
     terminal.table(COLUMNS, rows, numbers=COLUMNS[1:])
-    server_rows = [_server(level) for level in one.levels]
+    server_rows = [_server(level) for level in bench.levels]
     terminal.line("  server, ms for each request:")
     terminal.table(SERVER_COLUMNS, server_rows, numbers=SERVER_COLUMNS[1:6])
-    for level in one.levels:
+    for level in bench.levels:
         for text in remarks(level):
             terminal.line(f"{level.load}: {text}")
-    if one.limit:
-        _show_limit(terminal, one.limit)
+    if bench.limit:
+        _show_limit(terminal, bench.limit)
 
 
 def _show_limit(terminal: Terminal, limit: MeasuredLimit) -> None:
@@ -333,7 +337,7 @@ def _level(level: LevelResult) -> list[str]:
     return [
         level.load,
         f"{level.throughput.value:.0f} ± {half:.0f}",
-        *("-" if one is None else f"{one.value:.2f}" for one in latencies),
+        *("-" if latency is None else f"{latency.value:.2f}" for latency in latencies),
         str(sum(level.errors.values())),
         f"{level.client_cpu:.0%}",
     ]
@@ -344,7 +348,7 @@ def _server(level: LevelResult) -> list[str]:
     parts = ("queue", "compute_input", "compute_infer", "compute_output")
     sizes = level.server["batch_sizes"]
     most = sorted(sizes, key=lambda size: -sizes[size])[:SIZES_SHOWN]
-    shown = ", ".join(f"{sizes[size]} x {size}" for size in sorted(most, key=int))
+    counts = ", ".join(f"{sizes[size]} x {size}" for size in sorted(most, key=int))
     more = ""
     if len(sizes) > SIZES_SHOWN:
         more = f", {len(sizes) - SIZES_SHOWN} more"
@@ -352,7 +356,7 @@ def _server(level: LevelResult) -> list[str]:
         level.load,
         *(f"{times[part]:.2f}" for part in parts),
         str(level.server["executions"]),
-        f"{shown}{more}",
+        f"{counts}{more}",
     ]
 
 
@@ -361,9 +365,9 @@ def _show_changes(terminal: Terminal, changes: Sequence[Change]) -> None:
 
     terminal.line("compared with the baseline:", bold=True)
     differing = [change for change in changes if change.verdict != SAME]
-    shown = changes if terminal.verbose else differing
-    if shown:
-        rows = [_change(change) for change in shown]
+    listed = changes if terminal.verbose else differing
+    if listed:
+        rows = [_change(change) for change in listed]
         terminal.table(CHANGE_COLUMNS, rows, numbers=CHANGE_COLUMNS[4:7])
     same = len(changes) - len(differing)
     terminal.line(f"{same} of {len(changes)} figures: no difference")

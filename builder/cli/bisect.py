@@ -14,6 +14,7 @@ from builder.cli.command import Command, describe
 from builder.cli.repo import agreed
 from builder.cli.terminal import Progress, Terminal
 from builder.errors import EnvironmentProblem, ParityError, TrtBuildError, UsageError
+from builder.printable import counted
 from builder.report import percent
 
 if TYPE_CHECKING:
@@ -74,17 +75,22 @@ def bisect_command(
         raise UsageError("--record requires a repository", fix="remove --record")
     with terminal.progress() as progress:
         results = [_bisected(order, reduce_to, isolate, progress) for order in orders]
-    found = dict(zip((order.spec.name for order in orders), results, strict=True))
-    for name, result in found.items():
+    results_by_name = dict(
+        zip((order.spec.name for order in orders), results, strict=True)
+    )
+    for name, result in results_by_name.items():
         if isinstance(result, TrtBuildError) and result.traceback:
             terminal.trace(name, result.traceback)
     code = agreed(_code(result) for result in results if _code(result))
-    data = {"passed": code == 0, "models": [_data(*item) for item in found.items()]}
+    data = {
+        "passed": code == 0,
+        "models": [_data(*item) for item in results_by_name.items()],
+    }
     if record:
         from builder.report import records
 
         records.keep(target, records.BISECT, data)
-    terminal.result(data, lambda: _show(terminal, found))
+    terminal.result(data, lambda: _show(terminal, results_by_name))
     return code
 
 
@@ -97,9 +103,9 @@ def _orders(
     from builder.store import sidecar
 
     only = settings.pop("only")
-    published = target.is_dir() and [
-        f.name for f in sorted(target.iterdir()) if sidecar(f)
-    ]
+    published = []
+    if target.is_dir():
+        published = [folder for folder in sorted(target.iterdir()) if sidecar(folder)]
     if not published:
         if files is not None:
             raise UsageError(
@@ -171,12 +177,12 @@ def _data(name: str, result: Result) -> dict[str, Any]:
     return {**result.as_dict(), "error": None}
 
 
-def _show(terminal: Terminal, found: dict[str, Result]) -> None:
-    for name, result in found.items():
+def _show(terminal: Terminal, results_by_name: dict[str, Result]) -> None:
+    for name, result in results_by_name.items():
         if isinstance(result, TrtBuildError):
             terminal.line(f"{name}: {result}", color="red")
         elif result.passed:
-            networks = f"{result.networks} network{'s' if result.networks != 1 else ''}"
+            networks = counted(result.networks, "network")
             terminal.line(
                 f"{name}: no difference on {result.goldens} goldens, in the lowered graph and"
                 f" {networks}",
@@ -186,28 +192,30 @@ def _show(terminal: Terminal, found: dict[str, Result]) -> None:
             _show_difference(terminal, result)
 
 
-def _show_difference(terminal: Terminal, found: Bisection) -> None:
+def _show_difference(terminal: Terminal, bisection: Bisection) -> None:
     from builder.diagnosis import description
 
     terminal.line(
-        f"{found.name}: {found.step} differs from the original module on golden {found.golden}:"
-        f" {found.problem}",
+        f"{bisection.name}: {bisection.step} differs from the original module on golden"
+        f" {bisection.golden}: {bisection.problem}",
         color="red",
     )
-    for label, text in description(found):
+    for label, text in description(bisection):
         terminal.line(f"  {label:9} {text}")
-    if found.culprit and found.culprit.share is not None:
-        terminal.line(f"  {'share':9} {percent(found.culprit.share)} of its tolerance")
-    if found.culprit and found.culprit.network_exact is not None:
-        errors = found.culprit.network_exact, found.culprit.torch_exact
+    if bisection.culprit and bisection.culprit.share is not None:
+        terminal.line(
+            f"  {'share':9} {percent(bisection.culprit.share)} of its tolerance"
+        )
+    if bisection.culprit and bisection.culprit.network_exact is not None:
+        errors = bisection.culprit.network_exact, bisection.culprit.torch_exact
         network, torch = map(percent, errors)
         terminal.line(
             f"  {'float64':9} off by {network} in the network, by {torch} in torch"
         )
-    if found.note:
-        terminal.line(f"  {'note':9} {found.note}")
-    if found.reduced:
-        reduced = found.reduced
+    if bisection.note:
+        terminal.line(f"  {'note':9} {bisection.note}")
+    if bisection.reduced:
+        reduced = bisection.reduced
         terminal.line(
             f"  {'reduced':9} {reduced.nodes} of {reduced.of_nodes} nodes: pytest {reduced.folder}"
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from builder.cli.options import PATH
+from builder.cli import options
 
 FLAGS = {
     "sparse_weights": "Allow kernels for weights with 2:4 sparsity.",
@@ -104,7 +104,7 @@ _OPTIONS = (
     ),
     click.option(
         "--timing-cache",
-        type=PATH,
+        type=options.PATH,
         metavar="FILE",
         help="Timing cache file. [default: one for each GPU and TensorRT version]",
     ),
@@ -118,6 +118,21 @@ _OPTIONS = (
 def build_options(function: Any) -> Any:
     """Add the options to a command."""
     for decorate in reversed(_OPTIONS):
+        function = decorate(function)
+    return function
+
+
+def request_options(function: Any) -> Any:
+    """Add MODELS and the options that decide what is built, from which store and plugins."""
+    decorators = (
+        options.models_options,
+        options.layout,
+        options.torch_steps,
+        build_options,
+        options.store,
+        options.plugins,
+    )
+    for decorate in reversed(decorators):
         function = decorate(function)
     return function
 

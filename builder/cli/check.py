@@ -55,7 +55,7 @@ def check_command(
     isolate: bool,
     build: bool,
     store: str | None,
-    **given: Any,
+    **build_settings: Any,
 ) -> int:
     """Load, lower, convert and compile every model of MODELS. Report unsupported operators,
     unsupported builder options, and the Triton config.
@@ -66,9 +66,9 @@ def check_command(
     from builder.cli.isolated import examine_all
     from builder.repository import Settings
 
-    chosen = build_options.take(given)
+    chosen = build_options.take(build_settings)
     settings = Settings(
-        options=chosen, inputs=options.parsed(inputs), store=store, **given
+        options=chosen, inputs=options.parsed(inputs), store=store, **build_settings
     )
     without: dict[str, ManifestError] = {}
     options.note_unread(terminal, models)
@@ -131,9 +131,9 @@ def show(terminal: Terminal, reports: list[dict[str, Any]], with_config: bool) -
     terminal.line(f"{passed} of {len(reports)} models can be built")
 
 
-def show_quantized(terminal: Terminal, name: str, found: dict[str, Any]) -> None:
+def show_quantized(terminal: Terminal, name: str, quantization: dict[str, Any]) -> None:
     """Print each matrix product, its quantization error, and why it was not quantized."""
-    terminal.line(f"\n{name}: {found['summary']}")
+    terminal.line(f"\n{name}: {quantization['summary']}")
     rows = [
         [
             layer["name"],
@@ -141,7 +141,7 @@ def show_quantized(terminal: Terminal, name: str, found: dict[str, Any]) -> None
             "" if layer["sqnr"] is None else f"{layer['sqnr']:.1f}",
             layer["reason"],
         ]
-        for layer in found["layers"]
+        for layer in quantization["layers"]
     ]
     terminal.table(
         ("product", "computes in", "SQNR dB", "because"), rows, numbers=("SQNR dB",)
@@ -150,11 +150,11 @@ def show_quantized(terminal: Terminal, name: str, found: dict[str, Any]) -> None
 
 def _show_segments(terminal: Terminal, report: dict[str, Any]) -> None:
     """Print the segments and their boundary tensors."""
-    found = report["fallback"]
+    fallback = report["fallback"]
     layout = ""
-    if "layout" in found:
-        layout = f"; {found['layout']}: {found['reason']}"
-    terminal.line(f"\n{report['name']}: {found['summary']}{layout}")
+    if "layout" in fallback:
+        layout = f"; {fallback['layout']}: {fallback['reason']}"
+    terminal.line(f"\n{report['name']}: {fallback['summary']}{layout}")
     rows = [
         [
             number,
@@ -164,7 +164,7 @@ def _show_segments(terminal: Terminal, report: dict[str, Any]) -> None:
             part["crossing_bytes"],
             ", ".join(part["inputs"]),
         ]
-        for number, part in enumerate(found["segments"])
+        for number, part in enumerate(fallback["segments"])
     ]
     terminal.table(
         ("#", "runs in", "nodes", "flops", "bytes in", "reads"),

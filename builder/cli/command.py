@@ -28,6 +28,15 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM, raised as an exception like Ctrl-C so that work in progress is cleaned up."""
 
 
+FLAGS = (
+    (("--json", "as_json"), "Print one JSON document on stdout."),
+    (("--quiet", "-q"), "Show no progress."),
+    (("--verbose", "-v"), "Show all rows instead of a summary."),
+    (("--debug",), "Show the traceback of an error."),
+)
+"""The flags of every command: their names, and their help."""
+
+
 class Command(click.Command):
     """A command whose function takes a Terminal first (`@click.pass_obj`) and returns the exit
     code, or None for 0.
@@ -35,28 +44,8 @@ class Command(click.Command):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.params.append(
-            click.Option(
-                ["--json", "as_json"],
-                is_flag=True,
-                help="Print one JSON document on stdout.",
-            )
-        )
-        self.params.append(
-            click.Option(["--quiet", "-q"], is_flag=True, help="Show no progress.")
-        )
-        self.params.append(
-            click.Option(
-                ["--verbose", "-v"],
-                is_flag=True,
-                help="Show all rows instead of a summary.",
-            )
-        )
-        self.params.append(
-            click.Option(
-                ["--debug"], is_flag=True, help="Show the traceback of an error."
-            )
-        )
+        for names, text in FLAGS:
+            self.params.append(click.Option([*names], is_flag=True, help=text))
 
     def invoke(self, ctx: click.Context) -> Any:
         flags = {
@@ -177,18 +166,18 @@ def report(terminal: Terminal, error: BaseException) -> int:
 
 def describe(error: TrtBuildError) -> dict[str, Any]:
     """The error as JSON data."""
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "kind": type(error).__name__,
         "message": error.message,
         "exit_code": error.exit_code,
     }
-    found |= {
+    description |= {
         key: value
         for key in ("where", "fix", "traceback")
         if (value := getattr(error, key))
     }
     if isinstance(error, ManifestError):
-        found["mistakes"] = [vars(mistake) for mistake in error.mistakes]
+        description["mistakes"] = [vars(mistake) for mistake in error.mistakes]
     for operator in getattr(error, "operators", ()):
-        found.setdefault("operators", []).append(vars(operator))
-    return found
+        description.setdefault("operators", []).append(vars(operator))
+    return description

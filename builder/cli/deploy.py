@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ OF_THE_BASE = (
 )
 """Options of the kustomize base alone."""
 _SIZE = re.compile(r"([1-9][0-9]{0,6})(Mi|Gi)")
+
+UNITS: Mapping[str, int] = {"Mi": 1 << 20, "Gi": 1 << 30}
 
 
 @click.command(
@@ -132,7 +135,7 @@ def deploy_command(
     repository: Path,
     out: Path,
     overwrite: bool,
-    **given: Any,
+    **settings: Any,
 ) -> None:
     """Write the manifests with which Kubernetes or KServe serves REPOSITORY: a kustomize base, or a
     ServingRuntime and an InferenceService. docs/deploy.md explains them.
@@ -140,27 +143,27 @@ def deploy_command(
     from builder import deployment
 
     unused = [
-        one
-        for one in OF_THE_BASE
-        if platform != "kubernetes" and given[one] is not None
+        option
+        for option in OF_THE_BASE
+        if platform != "kubernetes" and settings[option] is not None
     ]
     if unused:
         raise UsageError(
             f"--{unused[0].replace('_', '-')} is for kubernetes",
             fix="remove it; KServe has its own setting for it",
         )
-    found = deployment.deploy(
-        platform, repository, out, _settings(repository, given), overwrite=overwrite
+    manifests = deployment.deploy(
+        platform, repository, out, _settings(repository, settings), overwrite=overwrite
     )
-    terminal.result(_as_data(found), lambda: show(terminal, found))
+    terminal.result(_as_data(manifests), lambda: show(terminal, manifests))
 
 
-def _as_data(found: WrittenManifests) -> dict[str, Any]:
-    work = found.workload
+def _as_data(manifests: WrittenManifests) -> dict[str, Any]:
+    work = manifests.workload
     return {
-        "folder": found.folder,
-        "files": found.files,
-        "changed": found.changed,
+        "folder": manifests.folder,
+        "files": manifests.files,
+        "changed": manifests.changed,
         "image": work.image,
         "gpus": work.gpus,
         "cpus": work.cpus,
@@ -171,34 +174,37 @@ def _as_data(found: WrittenManifests) -> dict[str, Any]:
     }
 
 
-def _settings(repository: Path, given: dict[str, Any]) -> Settings:
+def _settings(repository: Path, settings: dict[str, Any]) -> Settings:
     """Convert the options. Raises UsageError for an invalid value."""
     from builder.deployment import Settings, Storage
 
-    name = given.pop("name") or re.sub(r"[_.]", "-", repository.resolve().name.lower())
-    storage = Storage.parsed(given.pop("storage") or f"pvc://{name}-models")
-    memory = given.pop("memory")
-    labels = given.pop("node_labels")
-    shared = given.pop("allow_client_shm")
-    chosen = {key: value for key, value in given.items() if value is not None}
+    name = settings.pop("name") or re.sub(
+        r"[_.]", "-", repository.resolve().name.lower()
+    )
+    storage = Storage.parsed(settings.pop("storage") or f"pvc://{name}-models")
+    memory = settings.pop("memory")
+    labels = settings.pop("node_labels")
+    shared = settings.pop("allow_client_shm")
+    passed = {key: value for key, value in settings.items() if value is not None}
     return Settings(
         name=name,
         storage=storage,
         memory=_bytes(memory) if memory else None,
         node_labels=dict(_label(text) for text in labels),
         client_shared_memory=shared,
-        **chosen,
+        **passed,
     )
 
 
 def _bytes(text: str) -> int:
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    match = _SIZE.fullmatch(text)
+    if match is None:
         raise UsageError(
             f"--memory {text!r} is not a size",
             fix="use a number with Mi or Gi, such as 8Gi",
         )
-    return int(found.group(1)) << {"Mi": 20, "Gi": 30}[found.group(2)]
+    number, unit = match.groups()
+    return int(number) * UNITS[unit]
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -208,12 +214,12 @@ def _label(text: str) -> tuple[str, str]:
     return key, value
 
 
-def show(terminal: Terminal, found: WrittenManifests) -> None:
+def show(terminal: Terminal, manifests: WrittenManifests) -> None:
     """Print the files, the resources of a replica, and the next command."""
-    work = found.workload
-    for name in found.files:
-        state = "written" if name in found.changed else "unchanged"
-        terminal.line(f"{found.folder / name}: {state}")
+    work = manifests.workload
+    for name in manifests.files:
+        state = "written" if name in manifests.changed else "unchanged"
+        terminal.line(f"{manifests.folder / name}: {state}")
     terminal.line(f"image {work.image}, repository {work.settings.storage.url}")
     terminal.line(
         f"each replica: {work.gpus} GPUs, {work.cpus} CPUs, {size(work.memory)} of memory, of it"
@@ -222,4 +228,4 @@ def show(terminal: Terminal, found: WrittenManifests) -> None:
     for warning in work.warnings:
         terminal.note(f"warning: {warning}")
     if not terminal.quiet:
-        terminal.line(f"next: kubectl apply -k {found.folder}")
+        terminal.line(f"next: kubectl apply -k {manifests.folder}")

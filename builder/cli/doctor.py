@@ -16,6 +16,7 @@ from builder.cli import options
 from builder.cli.command import Command
 from builder.cli.terminal import Terminal
 from builder.errors import EnvironmentProblem
+from builder.printable import counted
 
 if TYPE_CHECKING:
     from builder.deployment import Finding as Preflight
@@ -124,41 +125,41 @@ def _preflight(
         ports = {name: options["port"] + index for index, name in enumerate(names)}
         server = deployment.this_machine(ports)
     server = replace(server, client_shared_memory=options["shared_memory"])
-    found = deployment.preflight(repository, server, only)
-    errors = [one for one in found if one.severity == deployment.ERROR]
+    findings = deployment.preflight(repository, server, only)
+    errors = [finding for finding in findings if finding.severity == deployment.ERROR]
     data = {
         "repository": repository,
         "server": server.name,
         "ok": not errors,
-        "findings": [asdict(one) for one in found],
+        "findings": [asdict(finding) for finding in findings],
     }
-    terminal.result(data, lambda: show_preflight(terminal, server.name, found))
+    terminal.result(data, lambda: show_preflight(terminal, server.name, findings))
     return 4 if errors else 0
 
 
-def show_preflight(terminal: Terminal, server: str, found: Sequence[Preflight]) -> None:
+def show_preflight(
+    terminal: Terminal, server: str, findings: Sequence[Preflight]
+) -> None:
     """Print each finding with its number, then the counts."""
-    for one in found:
-        color = "red" if one.severity == "error" else "yellow"
+    for finding in findings:
+        color = "red" if finding.severity == "error" else "yellow"
         terminal.line(
-            f"{one.number} {one.severity}: {one.subject}: {one.message}", color=color
+            f"{finding.number} {finding.severity}: {finding.subject}: {finding.message}",
+            color=color,
         )
-        terminal.line(f"    fix: {one.fix}")
-    errors = sum(one.severity == "error" for one in found)
-    counts = f"{_counted(errors, 'error')}, {_counted(len(found) - errors, 'warning')}"
+        terminal.line(f"    fix: {finding.fix}")
+    errors = sum(finding.severity == "error" for finding in findings)
+    warnings = counted(len(findings) - errors, "warning")
+    counts = f"{counted(errors, 'error')}, {warnings}"
     terminal.line(f"{server}: {counts} (docs/preflight.md)")
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def note_preflight(terminal: Terminal, found: Sequence[Preflight]) -> None:
+def note_preflight(terminal: Terminal, findings: Sequence[Preflight]) -> None:
     """Print the errors, for commands that continue."""
-    for one in found:
-        if one.severity == "error":
+    for finding in findings:
+        if finding.severity == "error":
             terminal.note(
-                f"preflight: {one.number} {one.subject}: {one.message}; {one.fix}"
+                f"preflight: {finding.number} {finding.subject}: {finding.message}; {finding.fix}"
             )
 
 
@@ -217,7 +218,7 @@ def _server() -> Finding:
     from builder.serving import find, server_version
 
     try:
-        found = find()
+        installation = find()
     except EnvironmentProblem as error:
         return Finding(
             "tritonserver",
@@ -225,8 +226,8 @@ def _server() -> Finding:
             None,
             f"{error.message}: {error.fix}",
         )
-    words = f"{server_version(found) or ''} {found.executable}".strip()
-    if found.bundle:
+    words = f"{server_version(installation) or ''} {installation.executable}".strip()
+    if installation.bundle:
         words += " (deeply nested JSON crashes Triton 24.10; docker/nginx.conf limits requests)"
     return Finding("tritonserver", "serve, verify --serve", words)
 
@@ -234,22 +235,22 @@ def _server() -> Finding:
 def _docker() -> Finding:
     import shutil
 
-    found = shutil.which("docker") or shutil.which("docker-compose")
+    executable = shutil.which("docker") or shutil.which("docker-compose")
     return Finding(
         "docker",
         "serving in NVIDIA's container",
-        found,
+        executable,
         "install Docker with the compose plugin",
     )
 
 
 def _python() -> Finding:
     supported = (3, 10) <= sys.version_info[:2] <= (3, 12)
-    found = platform.python_version() if supported else None
+    running = platform.python_version() if supported else None
     return Finding(
         "Python 3.10 to 3.12",
         "everything",
-        found,
+        running,
         "use Python 3.10, 3.11 or 3.12",
         essential=True,
     )
@@ -258,10 +259,12 @@ def _python() -> Finding:
 def _sandbox() -> Finding:
     from builder import processes
 
-    found = " and ".join(name for name, here in processes.available().items() if here)
+    mechanisms = " and ".join(
+        name for name, here in processes.available().items() if here
+    )
     missing = ", ".join(processes.missing())
     fix = f"{missing} is missing: models run with the rights of the user (docs/security.md)"
-    return Finding("sandbox", "untrusted models", None if missing else found, fix)
+    return Finding("sandbox", "untrusted models", None if missing else mechanisms, fix)
 
 
 PROBES: tuple[Callable[[], Finding], ...] = (
@@ -299,8 +302,8 @@ def driver() -> str | None:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:
         return None
-    found = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", text)
-    return found.group(1) if found else "of unknown version"
+    match = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", text)
+    return match.group(1) if match else "of unknown version"
 
 
 def _show(terminal: Terminal, data: dict[str, Any], findings: list[Finding]) -> None:
@@ -309,17 +312,16 @@ def _show(terminal: Terminal, data: dict[str, Any], findings: list[Finding]) -> 
     )
     rows = [
         (
-            f.what,
-            "found" if f.found else "MISSING",
-            f.found or f.fix or "",
-            f.needed_for,
+            finding.what,
+            "found" if finding.found else "MISSING",
+            finding.found or finding.fix or "",
+            finding.needed_for,
         )
-        for f in findings
+        for finding in findings
     ]
     terminal.table(("what", "", "found, or how to get it", "needed for"), rows)
-    terminal.line(
-        "packages: "
-        + ", ".join(
-            f"{name} {found or '-'}" for name, found in data["packages"].items()
-        )
-    )
+    packages = [
+        f"{name} {package_version or '-'}"
+        for name, package_version in data["packages"].items()
+    ]
+    terminal.line(f"packages: {', '.join(packages)}")

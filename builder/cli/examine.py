@@ -59,10 +59,10 @@ def examine(
 def _compiler(order: Order, clock: pipeline.Clock) -> stages.Compile:
     from builder import store
 
-    kept = None
+    plan_store = None
     if order.store:
-        kept = store.Store(order.store)
-    return pipeline.compiler(order.options, clock, store.Plans(kept))
+        plan_store = store.Store(order.store)
+    return pipeline.compiler(order.options, clock, store.Plans(plan_store))
 
 
 def _add(report: Report, stage: stages.Stage) -> None:
@@ -109,8 +109,12 @@ def _add_conversion(report: Report, converted: stages.Converted) -> None:
     """The number of layers, and of a partitioned model its segments."""
     report["warnings"] = list(converted.warnings)
     partitioned = converted.partitioned
-    own = [n.conversion for n in converted.networks if len(n.location) < 2]
-    report["layers"] = sum(conversion.network.num_layers for conversion in own)
+    whole = [
+        network.conversion
+        for network in converted.networks
+        if len(network.location) < 2
+    ]
+    report["layers"] = sum(conversion.network.num_layers for conversion in whole)
     if partitioned is None:
         return
     refused = partitioned.partition.refused

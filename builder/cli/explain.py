@@ -19,12 +19,7 @@ from builder.cli.terminal import Terminal
     cls=Command,
     short_help="Show why a model would or would not be built again.",
 )
-@options.models_options
-@options.layout
-@options.torch_steps
-@build_options.build_options
-@options.store
-@options.plugins
+@build_options.request_options
 @click.option(
     "--out",
     type=options.PATH,

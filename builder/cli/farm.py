@@ -32,16 +32,11 @@ def status_command(terminal: Terminal, /, farm_file: str) -> None:
     described = _running(farm_file)
     with cluster.connected(described) as library:
         alive = cluster.nodes(library)
-        targets = [
-            {
-                "target": target.name,
-                "takes": cluster.demand(target),
-                "nodes": sum(
-                    cluster.fits(node, cluster.demand(target)) for node in alive
-                ),
-            }
-            for target in described.targets
-        ]
+        targets = []
+        for target in described.targets:
+            demand = cluster.demand(target)
+            nodes = sum(cluster.fits(node, demand) for node in alive)
+            targets.append({"target": target.name, "takes": demand, "nodes": nodes})
         runs = [about for about, _ in board.runs(library)]
         dashboard = cluster.dashboard(library)
     data = {
@@ -64,12 +59,8 @@ def cancel_command(terminal: Terminal, /, farm_file: str) -> None:
 
     with cluster.connected(_running(farm_file)) as library:
         names = board.cancel(library)
-    terminal.result(
-        {"canceled": names},
-        lambda: terminal.line(
-            f"canceled: {', '.join(names)}" if names else "no run to cancel"
-        ),
-    )
+    text = f"canceled: {', '.join(names)}" if names else "no run to cancel"
+    terminal.result({"canceled": names}, lambda: terminal.line(text))
 
 
 def _running(farm_file: str) -> Any:
@@ -85,32 +76,33 @@ def _running(farm_file: str) -> Any:
 
 
 def _show(terminal: Terminal, data: dict[str, Any]) -> None:
-    rows = [
-        [
-            one["target"],
-            ", ".join(f"{name}: {amount:g}" for name, amount in one["takes"].items()),
-            str(one["nodes"]),
-        ]
-        for one in data["targets"]
-    ]
+    rows = [_target_row(target) for target in data["targets"]]
     terminal.table(("target", "takes", "nodes"), rows, numbers=("nodes",))
     if data["dashboard"]:
         terminal.line(f"Ray's dashboard: {data['dashboard']}")
     terminal.line()
-    runs = [
-        [
-            one["name"],
-            one["repository"],
-            f"{one['user']}@{one['host']}, {time.time() - one['since']:.0f} s ago",
-            *(
-                str(one.get(name, 0))
-                for name in ("waiting", "running", "done", "failed")
-            ),
-            "" if one.get("seconds_left") is None else f"{one['seconds_left']:.0f}",
-        ]
-        for one in data["runs"]
-    ]
+    runs = [_run_row(run) for run in data["runs"]]
     if runs:
         terminal.table(COLUMNS, runs, numbers=COLUMNS[3:])
     else:
         terminal.line("no run")
+
+
+def _target_row(target: dict[str, Any]) -> list[str]:
+    takes = ", ".join(f"{name}: {amount:g}" for name, amount in target["takes"].items())
+    return [target["target"], takes, str(target["nodes"])]
+
+
+def _run_row(run: dict[str, Any]) -> list[str]:
+    age = time.time() - run["since"]
+    counts = (run.get(name, 0) for name in ("waiting", "running", "done", "failed"))
+    seconds_left = ""
+    if run.get("seconds_left") is not None:
+        seconds_left = f"{run['seconds_left']:.0f}"
+    return [
+        run["name"],
+        run["repository"],
+        f"{run['user']}@{run['host']}, {age:.0f} s ago",
+        *map(str, counts),
+        seconds_left,
+    ]

@@ -84,8 +84,8 @@ def guesses(
         return _guesses(file, module, libraries, plugins)
     except ModelError as error:
         if parts := [] if module else _parts(file, libraries):
-            shown = ", ".join(parts[:PARTS_SHOWN])
-            alone = f"build one submodule alone: --module with one of {shown}"
+            first = ", ".join(parts[:PARTS_SHOWN])
+            alone = f"build one submodule alone: --module with one of {first}"
             error.fix = f"{error.fix}; or {alone}" if error.fix else alone
         raise
 
@@ -131,13 +131,13 @@ def _guesses(
         return _stated(loaded, lowered)
     examples = {}
     if not module:
-        kept = torchscript.inspect(file, check_sums=False).examples
-        examples = _examples(kept, loaded)
-    found = _inputs(lowered, examples)
+        recorded = torchscript.inspect(file, check_sums=False).examples
+        examples = _examples(recorded, loaded)
+    inputs = _inputs(lowered, examples)
     state = guess_state.pairs(lowered)
     dropped = _dropped(loaded, lowered.inputs)
     outputs = [] if max_lengths else list(lowered.results)
-    return Guessed(found, outputs, state, dropped, max_lengths=max_lengths)
+    return Guessed(inputs, outputs, state, dropped, max_lengths=max_lengths)
 
 
 def _inputs(lowered: LoweredGraph, examples: Mapping[str, Example]) -> list[Guess]:
@@ -194,12 +194,12 @@ def _stated(program: ExportedModule, lowered: LoweredGraph) -> Guessed:
 
     axes = program.axes
     specs = axes.specs()
-    found = [Guess(str(spec.name), spec.dtype, spec.shape, "", "") for spec in specs]
+    inputs = [Guess(str(spec.name), spec.dtype, spec.shape, "", "") for spec in specs]
     dims = {
         axis: (span, axes.comment(axis)) for axis, span in axis_ranges(specs).items()
     }
     return Guessed(
-        found, list(lowered.outputs), guess_state.pairs(lowered), program.fixed, dims
+        inputs, list(lowered.outputs), guess_state.pairs(lowered), program.fixed, dims
     )
 
 
@@ -208,16 +208,16 @@ def _dropped(module: Any, inputs: Sequence[str]) -> dict[str, str]:
     from builder.lowering import contains
 
     schema = getattr(getattr(module, "forward", None), "schema", None)
-    found = {}
-    for argument in schema.arguments[1:] if schema else ():
+    dropped = {}
+    arguments = schema.arguments[1:] if schema else ()
+    for argument in arguments:
         name = argument.name
-        if not any(contains(name, one) for one in inputs):
-            has_default = argument.has_default_value()
-            default = (
-                f"its default {argument.default_value!r} is used" if has_default else ""
-            )
-            found[name] = default or "no output depends on it"
-    return found
+        if any(contains(name, inner) for inner in inputs):
+            continue
+        dropped[name] = "no output depends on it"
+        if argument.has_default_value():
+            dropped[name] = f"its default {argument.default_value!r} is used"
+    return dropped
 
 
 def guesses_here(
@@ -239,12 +239,12 @@ def guesses_here(
         return unforeseen.as_defect(error)
 
 
-def _examples(kept: Sequence[Example | None], module: Any) -> dict[str, Example]:
+def _examples(recorded: Sequence[Example | None], module: Any) -> dict[str, Example]:
     """The example inputs of the trace by argument name; only forward of the whole file has them."""
     names = [argument.name for argument in module.forward.schema.arguments[1:]]
     return {
         name: example
-        for name, example in zip(names, kept, strict=False)
+        for name, example in zip(names, recorded, strict=False)
         if example is not None
     }
 

@@ -34,9 +34,11 @@ For a packed sequence each index is one higher, and there is no batch_first.
 
 def pairs(lowered: LoweredGraph) -> list[tuple[str, str]]:
     """The (input, output) pair of each state that is recognized, in the order of the inputs."""
-    found = dict([*_by_name(lowered.inputs, lowered.results), *_by_operator(lowered)])
+    outputs_by_input = dict(
+        [*_by_name(lowered.inputs, lowered.results), *_by_operator(lowered)]
+    )
     # an output belongs to one input only, the first one
-    once = {output: name for name, output in reversed(found.items())}
+    once = {output: name for name, output in reversed(outputs_by_input.items())}
     return sorted(
         ((name, output) for output, name in once.items()),
         key=lambda pair: lowered.inputs.index(pair[0]),
@@ -54,12 +56,9 @@ def shapes(lowered: Any) -> dict[str, tuple[int | str, ...]]:
 
 def lengths(lowered: Any) -> set[str]:
     """The inputs that hold the row lengths of a packed sequence, sorted or not."""
-    given = [node.inputsAt(1) for node in lowered.graph.findAllNodes(PACK, True)]
-    given = [
-        value.node().inputsAt(0) if value.node().kind() == "aten::sort" else value
-        for value in given
-    ]
-    return {name for value in given for name in _inputs_of(lowered, value)}
+    packed = lowered.graph.findAllNodes(PACK, True)
+    sizes = [_unsorted(node.inputsAt(1)) for node in packed]
+    return {name for value in sizes for name in _inputs_of(lowered, value)}
 
 
 def _by_name(
@@ -72,14 +71,22 @@ def _by_name(
             yield name, bare[stem]
 
 
+def _unsorted(value: Any) -> Any:
+    """The value that is sorted; the value itself if it is not the result of a sort."""
+    node = value.node()
+    if node.kind() == "aten::sort":
+        return node.inputsAt(0)
+    return value
+
+
 def _by_operator(lowered: LoweredGraph) -> Iterator[tuple[str, str]]:
     outputs = zip(lowered.outputs, lowered.graph.outputs(), strict=True)
     origins = {name: _origins(value) for name, value in outputs}
     for node in _recurrent(lowered.graph):
-        for number, given in enumerate(_states(node)):
+        for number, initial in enumerate(_states(node)):
             state = node.outputsAt(number + 1).debugName()
             giving = [output for output, names in origins.items() if state in names]
-            yield from itertools.product(_inputs_of(lowered, given), giving)
+            yield from itertools.product(_inputs_of(lowered, initial), giving)
 
 
 def _shapes(lowered: Any, node: Any) -> Iterator[tuple[str, tuple[int | str, ...]]]:
@@ -92,8 +99,8 @@ def _shapes(lowered: Any, node: Any) -> Iterator[tuple[str, tuple[int | str, ...
     axes = ("batch", "length") if batch_first else ("length", "batch")
     for name in _inputs_of(lowered, sequence):
         yield name, (*axes, int(weights[0].shape[1]))
-    for given in _states(node):
-        for name in _inputs_of(lowered, given):
+    for initial in _states(node):
+        for name in _inputs_of(lowered, initial):
             yield name, (layers * (2 if both else 1), "batch", int(weights[1].shape[1]))
 
 
@@ -121,19 +128,19 @@ def _sequence(node: Any) -> tuple[Any, Any]:
 
 def _states(node: Any) -> list[Any]:
     """The values of hx."""
-    given = node.inputsAt(1 + _packed(node))
-    several = given.node().kind() == "prim::ListConstruct"
+    initial = node.inputsAt(1 + _packed(node))
+    several = initial.node().kind() == "prim::ListConstruct"
     if several:
-        return list(given.node().inputs())[: RECURRENT[node.kind()]]
-    return [given]
+        return list(initial.node().inputs())[: RECURRENT[node.kind()]]
+    return [initial]
 
 
 def _tensors(value: Any) -> list[Any]:
     if value.node().kind() == "prim::ListConstruct":
         return [
-            one.toIValue()
-            for one in value.node().inputs()
-            if one.node().kind() == "prim::Constant"
+            element.toIValue()
+            for element in value.node().inputs()
+            if element.node().kind() == "prim::Constant"
         ]
     if value.node().kind() == "prim::Constant":
         return list(value.toIValue() or ())
@@ -142,8 +149,8 @@ def _tensors(value: Any) -> list[Any]:
 
 def _inputs_of(lowered: Any, value: Any) -> list[str]:
     origins = _origins(value)
-    given = zip(lowered.inputs, lowered.graph.inputs(), strict=True)
-    return [name for name, one in given if one.debugName() in origins]
+    inputs = zip(lowered.inputs, lowered.graph.inputs(), strict=True)
+    return [name for name, graph_input in inputs if graph_input.debugName() in origins]
 
 
 def _origins(value: Value) -> set[str]:

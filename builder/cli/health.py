@@ -57,37 +57,38 @@ def health_command(
     """
     from builder.parity import health
 
-    found = health(
+    models = health(
         repository, url, grpc_url, list(only) or None, timeout=timeout, access=access
     )
-    code = exit_code(found)
+    code = exit_code(models)
     data = {
         "repository": repository,
         "healthy": code == HEALTHY,
-        "models": [{**asdict(one), "healthy": one.healthy} for one in found],
+        "models": [{**asdict(model), "healthy": model.healthy} for model in models],
     }
-    terminal.result(data, lambda: show(terminal, found))
+    terminal.result(data, lambda: show(terminal, models))
     return code
 
 
-def exit_code(found: list[ModelHealth]) -> int:
+def exit_code(models: list[ModelHealth]) -> int:
     """4 if a model does not respond, else 3 if an output is incorrect, else 0."""
-    if any(not one.healthy and not one.wrong for one in found):
+    if any(not model.healthy and not model.wrong for model in models):
         return UNHEALTHY
-    if any(one.wrong for one in found):
+    if any(model.wrong for model in models):
         return WRONG
     return HEALTHY
 
 
-def show(terminal: Terminal, found: list[ModelHealth]) -> None:
+def show(terminal: Terminal, models: list[ModelHealth]) -> None:
     """Print one line for each unhealthy model, then the count of healthy ones."""
-    for one in found:
-        if not one.healthy:
+    for model in models:
+        if not model.healthy:
             terminal.line(
-                f"UNHEALTHY {one.name}, {one.protocol}: {one.problem}", color="red"
+                f"UNHEALTHY {model.name}, {model.protocol}: {model.problem}",
+                color="red",
             )
-    names = {one.name for one in found}
-    bad = {one.name for one in found if not one.healthy}
+    names = {model.name for model in models}
+    bad = {model.name for model in models if not model.healthy}
     terminal.line(
         f"{len(names - bad)} of {len(names)} models are healthy",
         color="red" if bad else "green",

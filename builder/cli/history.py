@@ -53,23 +53,27 @@ def history_command(
 
     from builder.triton import history
 
-    found = {
+    entries_by_model = {
         folder.name: history.history(folder)
         for folder in history.models(repository, only)
     }
-    bench = _figures(terminal, repository, list(found))
+    bench = _figures(terminal, repository, list(entries_by_model))
     data = []
     rows = []
-    for name, entries in found.items():
-        measured = [(one, bench[name].get(one.identity, [])) for one in entries]
-        versions = [{**asdict(entry), "bench": own} for entry, own in measured]
+    for name, entries in entries_by_model.items():
+        measured = [
+            (version, bench[name].get(version.identity, [])) for version in entries
+        ]
+        versions = [{**asdict(entry), "bench": figures} for entry, figures in measured]
         data.append({"name": name, "versions": versions})
-        rows += [row(name, entry, own) for entry, own in measured]
+        rows += [row(name, entry, figures) for entry, figures in measured]
     terminal.result(
         {"repository": repository, "models": data},
         lambda: terminal.table(COLUMNS, rows, numbers=NUMBERS),
     )
-    return int(any(entry.damaged for entries in found.values() for entry in entries))
+    return int(
+        any(entry.damaged for entries in entries_by_model.values() for entry in entries)
+    )
 
 
 def _figures(
@@ -88,7 +92,9 @@ def _figures(
 def row(name: str, entry: Entry, bench: Sequence[Mapping[str, Any]]) -> list[str]:
     """One line of the table, with the figures of the fastest of the benchmarks."""
     error = (entry.parity or {}).get("absolute")
-    best = max(bench, key=lambda one: one["requests_per_second"] or 0.0, default={})
+    best = max(
+        bench, key=lambda figures: figures["requests_per_second"] or 0.0, default={}
+    )
     rate = best.get("requests_per_second")
     latency = best.get("p99_ms")
     return [

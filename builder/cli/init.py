@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from builder import files
 from builder.cli import options
 from builder.cli.command import Command, describe
 from builder.cli.terminal import Terminal
 from builder.errors import EnvironmentProblem, TrtBuildError, UsageError
+from builder.printable import counted
 
 if TYPE_CHECKING:
     from builder.cli.guess import Guess, Guessed, StatedRange
@@ -81,12 +83,12 @@ def _write_manifest(
             f"{out} already exists",
             fix="replace it with --force, or choose another file with --out",
         )
-    (found,) = _guessed([(file, module, libraries, plugins)], isolate)
-    if isinstance(found, TrtBuildError):
-        raise found
-    text = text_of(file.name, found, module, _beside(out, libraries))
+    (guessed,) = _guessed([(file, module, libraries, plugins)], isolate)
+    if isinstance(guessed, TrtBuildError):
+        raise guessed
+    text = text_of(file.name, guessed, module, _beside(out, libraries))
     _write(out, text)
-    terminal.result(_data(out, found), lambda: _show(terminal, out, text))
+    terminal.result(_data(out, guessed), lambda: _show(terminal, out, text))
 
 
 def _folder(
@@ -105,10 +107,10 @@ def _folder(
     requests: list[Request] = [(model, None, libraries, plugins) for model in models]
     with terminal.progress() as progress:
         progress(str(folder), f"read {len(models)} files")
-        found = _guessed(requests, isolate)
+        guesses = _guessed(requests, isolate)
     written = []
     failed = []
-    for model, guessed in zip(models, found, strict=True):
+    for model, guessed in zip(models, guesses, strict=True):
         out = model.with_suffix(".yaml")
         if isinstance(guessed, TrtBuildError):
             failed.append((model, guessed))
@@ -126,17 +128,18 @@ def _models(folder: Path, force: bool) -> list[Path]:
     """The model files of the folder that have no manifest, or with `force` all."""
     from builder.manifest import find_models
 
-    found = [one for one in find_models(folder) if force or not one.manifest]
-    return [one.model for one in found if one.model]
+    models = find_models(folder)
+    candidates = [model for model in models if force or not model.manifest]
+    return [model.model for model in candidates if model.model]
 
 
-def _data(out: Path, found: Guessed) -> dict[str, Any]:
+def _data(out: Path, guessed: Guessed) -> dict[str, Any]:
     return {
         "manifest": out,
-        "inputs": [vars(guess) for guess in found.inputs],
-        "outputs": found.outputs,
-        "state": [{"input": given, "output": made} for given, made in found.state],
-        "dropped": found.dropped,
+        "inputs": [vars(guess) for guess in guessed.inputs],
+        "outputs": guessed.outputs,
+        "state": [{"input": name, "output": output} for name, output in guessed.state],
+        "dropped": guessed.dropped,
     }
 
 
@@ -151,21 +154,26 @@ def _guessed(requests: list[Request], isolate: bool) -> list[Guessed | TrtBuildE
     from builder.cli import guess, isolated
 
     if not isolate:
-        return [guess.guesses_here(*one) for one in requests]
+        return [guess.guesses_here(*request) for request in requests]
     if len(requests) == 1:
         return [isolated.run_one(partial(guess.guesses_here, *requests[0]))]
-    targets = [partial(guess.guesses_here, *one) for one in requests]
-    return [*isolated.run_each(targets, files=[file for file, *_ in requests])]
+    targets = [partial(guess.guesses_here, *request) for request in requests]
+    model_files = [file for file, *_ in requests]
+    return list(isolated.run_each(targets, files=model_files))
 
 
-def text_of(name: str, found: Guessed, module: str | None, libraries: list[str]) -> str:
+def text_of(
+    name: str, guessed: Guessed, module: str | None, libraries: list[str]
+) -> str:
     """The manifest's text. Possible state and dropped arguments are comments."""
-    text = manifest(name, found.inputs, found.outputs, module, libraries, found.dims)
+    text = manifest(
+        name, guessed.inputs, guessed.outputs, module, libraries, guessed.dims
+    )
     return (
         text
-        + max_lengths(found.max_lengths)
-        + state(found.state)
-        + dropped(found.dropped)
+        + max_lengths(guessed.max_lengths)
+        + state(guessed.state)
+        + dropped(guessed.dropped)
     )
 
 
@@ -174,8 +182,8 @@ def max_lengths(guessed: dict[str, int]) -> str:
     if not guessed:
         return ""
     source = _comment("? how many elements each of these lists of outputs can have")
-    shown = ", ".join(f"{name}: {length}" for name, length in guessed.items())
-    return f"max_lengths: {{{shown}}}{source}\n"
+    listed = ", ".join(f"{name}: {length}" for name, length in guessed.items())
+    return f"max_lengths: {{{listed}}}{source}\n"
 
 
 def dropped(arguments: dict[str, str]) -> str:
@@ -229,7 +237,7 @@ def state(pairs: list[tuple[str, str]]) -> str:
         return ""
     head = "# ? Uncomment to keep this state on the server (docs/state.md):\n"
     return f"{head}# state:\n" + "".join(
-        f"#   - {{input: {given}, output: {made}}}\n" for given, made in pairs
+        f"#   - {{input: {name}, output: {output}}}\n" for name, output in pairs
     )
 
 
@@ -239,20 +247,9 @@ def _comment(source: str) -> str:
 
 def _write(out: Path, text: str) -> None:
     """Write the file atomically."""
-    import os
-    import tempfile
-
     if not out.parent.is_dir():
         raise EnvironmentProblem(f"there is no folder {out.parent}")
-    handle, name = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        Path(name).chmod(0o644)
-        os.replace(name, out)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    files.write_text(out, text)
 
 
 def _show(terminal: Terminal, out: Path, text: str) -> None:
@@ -268,14 +265,14 @@ def _show_folder(
     failed: list[tuple[Path, TrtBuildError]],
 ) -> None:
     """Print one line for each file, then the next command."""
-    for out, found in written:
+    for out, guessed in written:
         unsure = out.read_text(encoding="utf-8").count("  # ?")
-        inputs = _counted(len(found.inputs), "input")
+        inputs = counted(len(guessed.inputs), "input")
         left_out = ""
-        if found.dropped:
-            left_out = f"; no inputs: {', '.join(found.dropped)}"
+        if guessed.dropped:
+            left_out = f"; no inputs: {', '.join(guessed.dropped)}"
         terminal.line(
-            f"{out}: {inputs}, {_counted(unsure, 'line')} to look at{left_out}"
+            f"{out}: {inputs}, {counted(unsure, 'line')} to look at{left_out}"
         )
     for model, error in failed:
         terminal.failure(f"{model}: {error}", None)
@@ -283,7 +280,3 @@ def _show_folder(
     terminal.line(f"{len(written)} of {total} missing manifests written")
     if written:
         terminal.line(f"next: trt-build check {folder}")
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"

@@ -133,7 +133,7 @@ def _single(specs: list[Any], target: Path) -> list[Any]:
     if len(specs) != 1:
         raise UsageError(
             f"{target} holds {len(specs)} models",
-            fix=f"use one of {', '.join(str(s.path) for s in specs)}",
+            fix=f"use one of {', '.join(str(spec.path) for spec in specs)}",
         )
     return specs
 
@@ -207,19 +207,19 @@ def _show_facts(terminal: Terminal, data: dict[str, Any]) -> None:
                 terminal.line(f"{key[:-1]:22}{_signature(tensor)}")
         elif key == "state":
             for state in value:
-                start = (
-                    "zeros"
-                    if state["initial"] == "zeros"
-                    else f"the file {state['initial']}"
-                )
-                kept = f"{state['input']} <- {state['output']}  {_shape(state)}, from {start}"
-                terminal.line(f"{'state':22}{kept}")
+                terminal.line(f"{'state':22}{_state(state)}")
         elif key == "bytes":
             terminal.line(f"{'size':22}{size(value)}")
         elif not isinstance(value, dict) and str(value) not in UNSAID:
-            terminal.line(
-                f"{key:22}{', '.join(map(str, value)) if isinstance(value, list) else value}"
-            )
+            text = ", ".join(map(str, value)) if isinstance(value, list) else value
+            terminal.line(f"{key:22}{text}")
+
+
+def _state(state: dict[str, Any]) -> str:
+    start = "zeros"
+    if state["initial"] != "zeros":
+        start = f"the file {state['initial']}"
+    return f"{state['input']} <- {state['output']}  {_shape(state)}, from {start}"
 
 
 def _model(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
@@ -276,10 +276,16 @@ def _show_repository(terminal: Terminal, rows: list[dict[str, Any]]) -> None:
     columns = ("model", "served as", "precision", "batch", "plan", "goldens")
     cells = []
     for row in rows:
-        name, served_as, *rest = list(row.values())[:4]
         state = ", keeps state" if row["states"] else ""
         cells.append(
-            [name, served_as + state, *rest, size(row["plan_bytes"]), row["goldens"]]
+            [
+                row["name"],
+                row["serve_as"] + state,
+                row["precision"],
+                row["max_batch_size"],
+                size(row["plan_bytes"]),
+                row["goldens"],
+            ]
         )
     terminal.table(columns, cells, numbers=columns[3:])
 

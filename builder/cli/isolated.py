@@ -50,8 +50,8 @@ def examine_all(
     ]
     again = jobs.crashed(orders, results)
     if again:
-        found = examine_all([*again.values()], paranoid, progress, build=build)
-        for index, report in zip(again, found, strict=True):
+        second_reports = examine_all([*again.values()], paranoid, progress, build=build)
+        for index, report in zip(again, second_reports, strict=True):
             reports[index] = report
     return reports
 

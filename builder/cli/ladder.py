@@ -65,11 +65,11 @@ def climb_all(
     names = models_of(repository, models)
     results = {model.name: model for model in endpoint}
     orders = [order_of(repository, name, source) for name in names]
-    found = _up_to_the_network(repository, orders, source, progress)
+    network_steps = _up_to_the_network(repository, orders, source, progress)
     engines = _engines(repository, names, progress)
     return [
         Ladder(name, (*steps, engines[name], _endpoint_step(results.get(name))))
-        for name, steps in zip(names, found, strict=True)
+        for name, steps in zip(names, network_steps, strict=True)
     ]
 
 
@@ -95,13 +95,14 @@ def order_of(repository: Path, name: str, source: Source) -> Order:
         record = published.sidecar(repository / name) or {}
         before = str(published.flavor_of(record.get("versions", {})))
         request = record.get("request", {})
+        state = None
+        if request.get("state"):
+            state = (request.get("sequences") or {}).get("mode")
         settings = Settings(
             only=(name,),
             precision=request.get("precision"),
             layout=request.get("layout", "auto"),
-            state=(request.get("sequences") or {}).get("mode")
-            if request.get("state")
-            else None,
+            state=state,
             flavor=before if before in flavor.installed() else "auto",
             plugins=source.plugins,
         )
@@ -116,17 +117,19 @@ def _up_to_the_network(
 
     arguments = [(order, repository / order.spec.name) for order in orders]
     if not source.isolate:
-        return [climb_here(*one, progress) for one in arguments]
-    found: list[tuple[Step, ...]] = []
-    for order, one in zip(orders, arguments, strict=True):
-        climb = partial(climb_here, *one)
+        return [
+            climb_here(*order_and_folder, progress) for order_and_folder in arguments
+        ]
+    steps: list[tuple[Step, ...]] = []
+    for order, order_and_folder in zip(orders, arguments, strict=True):
+        climb = partial(climb_here, *order_and_folder)
         (result,) = isolated.run_each(
             [climb], limits=order.spec.limits, progress=progress
         )
         if isinstance(result, TrtBuildError):
             result = (Step("original", problem=result.message),)
-        found.append(result)
-    return found
+        steps.append(result)
+    return steps
 
 
 def climb_here(order: Order, folder: Path, report: Any) -> tuple[Step, ...]:
@@ -147,16 +150,16 @@ def _engines(
 
     if not flavor.has_gpu():
         return {name: Step("engine", note="no CUDA device found") for name in names}
-    found = {}
+    steps = {}
     for name in names:
         try:
             (result,) = parity.verify_engines(
                 repository, [name], repeat=0, progress=progress
             )
-            found[name] = step_of_parity("engine", result)
+            steps[name] = step_of_parity("engine", result)
         except TrtBuildError as error:
-            found[name] = Step("engine", note=error.message)
-    return found
+            steps[name] = Step("engine", note=error.message)
+    return steps
 
 
 def _endpoint_step(model: ModelParity | None) -> Step:

@@ -41,16 +41,16 @@ class Running:
         from rich.table import Table
         from rich.text import Text
 
-        found = Table(box=None, header_style="bold", pad_edge=False)
+        rows_table = Table(box=None, header_style="bold", pad_edge=False)
         for name in ("task", "node", "phase", "s"):
-            found.add_column(name, justify="right" if name == "s" else "left")
+            rows_table.add_column(name, justify="right" if name == "s" else "left")
         now = time.monotonic()
         for task, (node, phase, began) in [*self.rows.items()][:MOST_ROWS]:
             cells = (printable(task), node, phase, f"{now - began:.0f}")
-            found.add_row(*map(Text, cells))
+            rows_table.add_row(*map(Text, cells))
         if len(self.rows) > MOST_ROWS:
-            found.add_row(f"and {len(self.rows) - MOST_ROWS} more")
-        return found
+            rows_table.add_row(f"and {len(self.rows) - MOST_ROWS} more")
+        return rows_table
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--show",
-    "shown",
+    "diff_passes",
     multiple=True,
     metavar="PASS",
     help="Show the changes of this pass as a diff.",
@@ -65,7 +65,7 @@ def lower_command(
     file: Path,
     module: str | None,
     trace: bool,
-    shown: tuple[str, ...],
+    diff_passes: tuple[str, ...],
     stop_after: str | None,
     precision: str | None,
     unroll_limit: int | None,
@@ -81,22 +81,23 @@ def lower_command(
     manifest = _manifest(file)
     if unroll_limit is None:
         unroll_limit = manifest.get("unroll_limit", 64)
+    if not libraries:
+        libraries = tuple(file.parent / name for name in manifest.get("libraries", ()))
     request = LowerOptions(
         file,
         module or manifest.get("module"),
-        shown,
+        diff_passes,
         stop_after,
         precision,
         unroll_limit,
         out,
         _colored(),
-        libraries
-        or tuple(file.parent / name for name in manifest.get("libraries", ())),
+        libraries,
         plugins,
         manifest.get("max_lengths", {}),
     )
-    found = _lowered(request, manifest.get("limits", {}), isolate)
-    terminal.result(found.data, lambda: _show(terminal, found, trace, shown))
+    result = _lowered(request, manifest.get("limits", {}), isolate)
+    terminal.result(result.data, lambda: _show(terminal, result, trace, diff_passes))
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class LowerOptions:
 
     file: Path
     module: str | None
-    shown: tuple[str, ...]
+    diff_passes: tuple[str, ...]
     stop_after: str | None
     precision: str | None
     unroll_limit: int
@@ -132,20 +133,20 @@ def _lowered(options: LowerOptions, limits: dict[str, Any], isolate: bool) -> Re
 
     if not isolate:
         return lower_here(options, None)
-    made = options.out is not None and not options.out.exists()
-    if made and options.out:
+    created = options.out is not None and not options.out.exists()
+    if created and options.out:
         options.out.mkdir(parents=True)
     writable = (options.out,) if options.out else ()
     try:
-        found = isolated.run_one(
+        result = isolated.run_one(
             partial(lower_here, options), limits=Limits(**limits), writable=writable
         )
     except BaseException:
-        if made and options.out:
+        if created and options.out:
             with contextlib.suppress(OSError):  # it is not empty
                 options.out.rmdir()
         raise
-    return found
+    return result
 
 
 def lower_here(options: LowerOptions, report: Any) -> Result:
@@ -158,11 +159,11 @@ def lower_here(options: LowerOptions, report: Any) -> Result:
     plugins.load(options.plugins)
     loaded = frontends.load(options.file, options.module, libraries=options.libraries)
     half = _computes_in_half(options.precision)
-    keep_text = bool(options.shown or options.out)
+    keep_text = bool(options.diff_passes or options.out)
     later = []
     if half is not None:
         later = [step.name for step in lowering.passes_for(half)]
-    for name in (*options.shown, *filter(None, [options.stop_after])):
+    for name in (*options.diff_passes, *filter(None, [options.stop_after])):
         _require_pass(name, later)
     early = None if options.stop_after in later else options.stop_after
     lowered = lowering.lower(
@@ -193,7 +194,7 @@ def _result(options: LowerOptions, lowered: LoweredGraph) -> Result:
         "graph": lowered.text,
         "written": written,
     }
-    ran = [record for record in lowered.trace if record.name in options.shown]
+    ran = [record for record in lowered.trace if record.name in options.diff_passes]
     return Result(
         data, [(record.name, record.diff(color=options.colored)) for record in ran]
     )
@@ -262,28 +263,30 @@ def _record(record: Any) -> dict[str, Any]:
     }
 
 
-def _show(terminal: Terminal, found: Result, trace: bool, shown: Sequence[str]) -> None:
-    data = found.data
-    written = found.data["written"]
+def _show(
+    terminal: Terminal, result: Result, trace: bool, diff_passes: Sequence[str]
+) -> None:
+    data = result.data
+    written = result.data["written"]
     if trace:
         columns = ("pass", "before", "after", "ms")
         rows = [
             [
-                one["name"],
-                one["nodes_before"],
-                one["nodes_after"],
-                f"{one['seconds'] * 1e3:.2f}",
+                entry["name"],
+                entry["nodes_before"],
+                entry["nodes_after"],
+                f"{entry['seconds'] * 1e3:.2f}",
             ]
-            for one in data["passes"]
+            for entry in data["passes"]
         ]
         terminal.table(columns, rows, numbers=columns[1:])
-    for name, diff in found.diffs:
+    for name, diff in result.diffs:
         terminal.styled(diff or f"{name} changed nothing")
-    for name in sorted(set(shown) - {one["name"] for one in data["passes"]}):
+    for name in sorted(set(diff_passes) - {entry["name"] for entry in data["passes"]}):
         terminal.line(f"{name} did not run: the graph has no node that it rewrites")
     if written:
         terminal.line(f"{len(written)} files in {written[0].parent}")
-    if not (trace or shown or written):
+    if not (trace or diff_passes or written):
         terminal.line(f"# {', '.join(data['inputs'])} -> {', '.join(data['outputs'])}")
         terminal.line(data["graph"].rstrip())
 

@@ -244,30 +244,30 @@ def access(function: Any) -> Any:
     ) -> Any:
         from builder.serving import Access
 
-        found = Access(tls_ca, tls_cert, tls_key, _headers(headers, token_file))
-        found.check()
-        return function(*arguments, access=found, **settings)
+        access = Access(tls_ca, tls_cert, tls_key, _headers(headers, token_file))
+        access.check()
+        return function(*arguments, access=access, **settings)
 
     for decorate in reversed(_ACCESS):
         command = decorate(command)
     return command
 
 
-def _headers(given: Sequence[str], token_file: Path | None) -> dict[str, str]:
+def _headers(texts: Sequence[str], token_file: Path | None) -> dict[str, str]:
     from builder.errors import UsageError
 
-    found = {}
-    for text in given:
+    headers = {}
+    for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals) or not (text.isascii() and text.isprintable()):
             raise UsageError(
                 f"--header {text!r} is not a header",
                 fix="write NAME=VALUE in printable ASCII",
             )
-        found[name] = value
+        headers[name] = value
     if token_file:
-        found["authorization"] = f"Bearer {token_in(token_file)}"
-    return found
+        headers["authorization"] = f"Bearer {token_in(token_file)}"
+    return headers
 
 
 def token_in(file: Path) -> str:
@@ -380,10 +380,10 @@ def note_incompatible(
     terminal: Terminal, published: Sequence[history.Promotion | Pushed]
 ) -> None:
     """Name the changes that the clients of these models cannot follow."""
-    for one in published:
-        for change in one.changes:
+    for model in published:
+        for change in model.changes:
             terminal.note(
-                f"{one.name}: warning: incompatible with its clients: {change}"
+                f"{model.name}: warning: incompatible with its clients: {change}"
             )
 
 

@@ -88,9 +88,9 @@ def local(context: click.Context, terminal: Terminal) -> Iterator[None]:
             f"with a URL there is no {', '.join(refused)}", fix="use local folders"
         )
     writes = {
-        one.name
-        for one in context.command.params
-        if isinstance(one.type, PathOrUrl) and one.type.writes
+        parameter.name
+        for parameter in context.command.params
+        if isinstance(parameter.type, PathOrUrl) and parameter.type.writes
     }
     with contextlib.ExitStack() as stack:
         for name, url in urls.items():

@@ -55,16 +55,22 @@ def promote_command(
     preflight.check(target)
     store.tidy(target)
     with signatures.signing_with(sign):
-        done = _promoted(folders, target, accept_incompatible)
+        promotions = _promoted(folders, target, accept_incompatible)
     names = [folder.name for folder in folders]
     terminal.note_if_any(records.carry(source, target, names))
-    signed = [target / one.name for one in folders if signatures.is_signed(one)]
+    signed = [
+        target / folder.name for folder in folders if signatures.is_signed(folder)
+    ]
     options.note_unsigned(terminal, signed)
     if write_env:
         options.write_env_file(terminal, target)
-    options.note_incompatible(terminal, done)
-    data = {"from": source, "to": target, "models": [asdict(one) for one in done]}
-    terminal.result(data, lambda: show(terminal, done))
+    options.note_incompatible(terminal, promotions)
+    data = {
+        "from": source,
+        "to": target,
+        "models": [asdict(promotion) for promotion in promotions],
+    }
+    terminal.result(data, lambda: show(terminal, promotions))
 
 
 def _promoted(
@@ -75,9 +81,12 @@ def _promoted(
     return [history.promote(folder, target, accept=accept) for folder in folders]
 
 
-def show(terminal: Terminal, done: Sequence[history.Promotion]) -> None:
+def show(terminal: Terminal, promotions: Sequence[history.Promotion]) -> None:
     """Print one row for each model."""
-    rows = [[one.name, str(one.number), one.state] for one in done]
+    rows = [
+        [promotion.name, str(promotion.number), promotion.state]
+        for promotion in promotions
+    ]
     terminal.table(("model", "version", "result"), rows, numbers=("version",))
 
 
@@ -85,9 +94,9 @@ def _refuse_nested(source: Path, target: Path) -> None:
     """Raise UsageError if one repository is inside the other: Triton takes each folder of a
     repository for a model.
     """
-    one = source.resolve()
-    other = target.resolve()
-    if one in other.parents or other in one.parents:
+    source_path = source.resolve()
+    target_path = target.resolve()
+    if source_path in target_path.parents or target_path in source_path.parents:
         raise UsageError(
             f"{target} and {source} are inside each other, and Triton takes each folder of a"
             " repository for a model",

@@ -79,26 +79,26 @@ def push_command(
     deployment.check_local(repository, target, only)
     _refuse_unfit(repository, target, only)
     with signatures.signing_with(sign), terminal.progress() as progress:
-        found = deployment.push(
+        pushes = deployment.push(
             repository, target, only, accept=accept_incompatible, progress=progress
         )
     served = target.repository
     if served != repository:
-        _carry_figures(terminal, repository, served, found)
-    options.note_incompatible(terminal, found)
-    live = all(one.live for one in found)
-    models = [{**asdict(one), "live": one.live} for one in found]
+        _carry_figures(terminal, repository, served, pushes)
+    options.note_incompatible(terminal, pushes)
+    live = all(push.live for push in pushes)
+    models = [{**asdict(push), "live": push.live} for push in pushes]
     data = {"repository": repository, "served": served, "live": live, "models": models}
-    terminal.result(data, lambda: show(terminal, found))
+    terminal.result(data, lambda: show(terminal, pushes))
     return 0 if live else 3
 
 
 def _carry_figures(
-    terminal: Terminal, repository: Path, served: Path, found: list[Pushed]
+    terminal: Terminal, repository: Path, served: Path, pushes: list[Pushed]
 ) -> None:
     from builder.report import records
 
-    pushed = [one.name for one in found if one.live]
+    pushed = [push.name for push in pushes if push.live]
     terminal.note_if_any(records.carry(repository, served, pushed))
 
 
@@ -141,15 +141,15 @@ def _refuse_unfit(repository: Path, target: Target, only: tuple[str, ...]) -> No
     )
 
 
-def show(terminal: Terminal, found: list[Pushed]) -> None:
+def show(terminal: Terminal, pushes: list[Pushed]) -> None:
     """Print one row for each model, then the reasons of failures."""
     rows = [
-        (one.name, str(one.number or ""), one.state, f"{one.seconds:.1f}")
-        for one in found
+        (push.name, str(push.number or ""), push.state, f"{push.seconds:.1f}")
+        for push in pushes
     ]
     terminal.table(
         ("model", "version", "result", "seconds"), rows, numbers=("version", "seconds")
     )
-    for one in found:
-        for problem in one.problems:
-            terminal.line(f"FAILED {one.name}: {problem}", color="red")
+    for push in pushes:
+        for problem in push.problems:
+            terminal.line(f"FAILED {push.name}: {problem}", color="red")

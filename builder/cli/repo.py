@@ -38,12 +38,7 @@ COLUMNS = (
     cls=Command,
     short_help="Build a Triton model repository from a folder of models.",
 )
-@options.models_options
-@options.layout
-@options.torch_steps
-@build_options.build_options
-@options.store
-@options.plugins
+@build_options.request_options
 @options.require_sandbox
 @click.option(
     "--log-level",
@@ -160,7 +155,7 @@ def repo_command(
     settings["options"] = build_options.take(settings)
     settings |= {"store": store, "inputs": options.parsed(inputs), "graphs": graphs}
     settings["edits"] = edits or "report"
-    results, found = _built(terminal, models, out, settings, search_precision)
+    results, searches = _built(terminal, models, out, settings, search_precision)
     if settings["write_env"] and any(result.ok for result in results):
         options.note_env(terminal, out.resolve().parent / ".env")
     for result in results:
@@ -169,7 +164,7 @@ def repo_command(
     data = {"repository": out, "ok": code == 0, "flavor": used}
     data["models"] = [as_dict(result) for result in results]
     if search_precision:
-        data["search"] = [as_dict(one) for one in found]
+        data["search"] = [as_dict(model_search) for model_search in searches]
     if sbom:
         data["sbom"] = _write_sbom(out)
     _report(terminal, out, results, data, record)
@@ -197,7 +192,7 @@ def _report(
     from builder.cli.doctor import note_preflight
 
     unfit = _preflight(out, results)
-    data["preflight"] = [vars(one) for one in unfit]
+    data["preflight"] = [vars(finding) for finding in unfit]
     terminal.note_if_any(_update_records(out, data, results, record))
     terminal.result(data, lambda: show(terminal, results, out))
     note_preflight(terminal, unfit)
@@ -216,7 +211,7 @@ def _update_records(
         records.keep(out, records.BUILD, data)
     if not records.folder(out).is_dir():  # without it, no sidecar has to be read
         return None
-    ok = [one.name for one in results if one.ok]
+    ok = [result.name for result in results if result.ok]
     with_versions = [name for name in ok if versions.policy_of(out / name).keep]
     return records.forget(out, with_versions)
 
@@ -251,16 +246,18 @@ def _built(
     """
     from builder.repository import build_repository
 
-    found: list[Search] = []
+    searches: list[Search] = []
     with terminal.progress() as progress:
         if search_precision:
-            found = search.run(terminal, models, out, settings, progress)
-        results = search.failures(found)
+            searches = search.run(terminal, models, out, settings, progress)
+        results = search.failures(searches)
         if results:
-            settings["only"] = tuple(one.name for one in found if not one.error)
+            settings["only"] = tuple(
+                model.name for model in searches if not model.error
+            )
         if not results or settings["only"]:
             results += build_repository(models, out, progress=progress, **settings)
-    return sorted(results, key=lambda result: result.name), found
+    return sorted(results, key=lambda result: result.name), searches
 
 
 def _preflight(out: Path, results: list[ModelResult]) -> list[Preflight]:
@@ -268,7 +265,9 @@ def _preflight(out: Path, results: list[ModelResult]) -> list[Preflight]:
 
     Unchanged models are not checked again, because that imports numpy and protobuf.
     """
-    built = [one.name for one in results if one.ok and one.state not in STANDING]
+    built = [
+        result.name for result in results if result.ok and result.state not in STANDING
+    ]
     if not built:
         return []
     from builder import deployment
@@ -314,8 +313,8 @@ def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
         published = result.ok and result.state not in STANDING
         if published and result.because not in ("", NEW):
             terminal.note(f"{result.name}: rebuilt because: {result.because}")
-    built = [one for one in results if one.ok]
-    unexecuted = [one.name for one in built if one.plan_executed is False]
+    built = [result for result in results if result.ok]
+    unexecuted = [result.name for result in built if result.plan_executed is False]
     if unexecuted:
         terminal.line(
             f"plan not executed: {', '.join(unexecuted)}: no plan of this TensorRT runs on this"

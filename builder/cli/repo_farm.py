@@ -40,14 +40,17 @@ def refuse(context: click.Context) -> None:
     """Raise one UsageError for all options that a farm does not support."""
     from builder.errors import UsageError
 
-    given = context.params
-    found = [text for name, text in NOT_SENT.items() if given.get(name)]
-    found += ["--no-isolate"] if not given["isolate"] else []
-    found += ["--no-store"] if given.get("no_store") else []
-    found += ["--log-level graph"] if given["log_level"] == "graph" else []
-    if found:
+    params = context.params
+    refused = [text for name, text in NOT_SENT.items() if params.get(name)]
+    if not params["isolate"]:
+        refused.append("--no-isolate")
+    if params.get("no_store"):
+        refused.append("--no-store")
+    if params["log_level"] == "graph":
+        refused.append("--log-level graph")
+    if refused:
         raise UsageError(
-            f"with --farm there is no {', '.join(found)}",
+            f"with --farm there is no {', '.join(refused)}",
             fix="remove it; docs/farm.md names the corresponding key of a farm file",
         )
 
@@ -61,24 +64,24 @@ def run(context: click.Context) -> int:
 
     refuse(context)
     terminal: Terminal = context.obj
-    given = context.params
-    described = farm.read(given["farm_file"])
-    options.note_unread(terminal, given["models"])
-    outcomes, dashboard = _built(terminal, given, described)
+    params = context.params
+    described = farm.read(params["farm_file"])
+    options.note_unread(terminal, params["models"])
+    outcomes, dashboard = _built(terminal, params, described)
     code = exit_code(outcomes)
     data = {
-        "repository": given["out"],
+        "repository": params["out"],
         "ok": code == 0,
         "dashboard": dashboard,
-        "events": farm.folder_of(given["out"]) / "events.jsonl",
-        "results": [as_dict(one) for one in outcomes],
+        "events": farm.folder_of(params["out"]) / "events.jsonl",
+        "results": [as_dict(outcome) for outcome in outcomes],
     }
-    terminal.result(data, lambda: show(terminal, outcomes, given["out"]))
+    terminal.result(data, lambda: show(terminal, outcomes, params["out"]))
     return code
 
 
 def _built(
-    terminal: Terminal, given: dict[str, Any], described: Farm
+    terminal: Terminal, params: dict[str, Any], described: Farm
 ) -> tuple[list[Outcome], str]:
     """The outcomes, and the URL of Ray's dashboard; it is empty where there is none."""
     from builder import farm
@@ -92,24 +95,24 @@ def _built(
 
     with live.progress(terminal) as progress:
         outcomes = farm.build_on_farm(
-            given["models"],
-            given["out"],
+            params["models"],
+            params["out"],
             described,
-            _settings(given, described),
-            rebuild=given["rebuild"],
-            require_all=given["require_all"],
-            require_sandbox=given["require_sandbox"],
+            _settings(params, described),
+            rebuild=params["rebuild"],
+            require_all=params["require_all"],
+            require_sandbox=params["require_sandbox"],
             progress=progress,
             connected=connected,
         )
     return outcomes, "".join(dashboards)
 
 
-def _settings(given: dict[str, Any], described: Farm) -> Settings:
+def _settings(params: dict[str, Any], described: Farm) -> Settings:
     from builder.cli import build_options
     from builder.repository import Settings
 
-    options = build_options.take(dict(given))
+    options = build_options.take(dict(params))
     names = (
         "only",
         "precision",
@@ -119,52 +122,56 @@ def _settings(given: dict[str, Any], described: Farm) -> Settings:
         "layout",
         "torch_steps",
     )
-    kept = {name: given[name] for name in (*names, "accept_incompatible", "sign")}
-    return Settings(**kept, options=options, store=_store(given["store"], described))
+    shared = {name: params[name] for name in (*names, "accept_incompatible", "sign")}
+    return Settings(**shared, options=options, store=_store(params["store"], described))
 
 
-def _store(given: str | None, described: Farm) -> str | None:
+def _store(requested: str | None, described: Farm) -> str | None:
     """The store that all machines use.
 
     The local store is allowed only if no other machine builds.
     """
     from builder.store import default_url
 
-    named = given or described.store or os.environ.get("TRT_BUILD_STORE")
-    return named or (default_url() if described.is_local else None)
+    url = requested or described.store or os.environ.get("TRT_BUILD_STORE")
+    return url or (default_url() if described.is_local else None)
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
     """0 without failures, the exit code if all failures share one, else 1. A combination that
     `--require-all` kept from publication has no exit code.
     """
-    return agreed(one.error.exit_code for one in outcomes if one.error is not None)
+    return agreed(
+        outcome.error.exit_code for outcome in outcomes if outcome.error is not None
+    )
 
 
-def as_dict(one: Outcome) -> dict[str, Any]:
+def as_dict(outcome: Outcome) -> dict[str, Any]:
     """JSON-able."""
     return {
-        **vars(one),
-        "ok": one.ok,
-        "error": describe(one.error) if one.error else None,
+        **vars(outcome),
+        "ok": outcome.ok,
+        "error": describe(outcome.error) if outcome.error else None,
     }
 
 
 def show(terminal: Terminal, outcomes: Sequence[Outcome], out: Path) -> None:
     """Print the table, the reasons of exclusions and failures, and the next command."""
-    terminal.table(COLUMNS, [_row(one) for one in outcomes], numbers=("attempts", "s"))
-    for one in outcomes:
-        name = f"{one.model} for {one.target}"
-        if one.state == "excluded":
-            terminal.note(f"{name}: excluded: {one.because}")
-        for warning in (one.result or {}).get("warnings", ()):
+    terminal.table(
+        COLUMNS, [_row(outcome) for outcome in outcomes], numbers=("attempts", "s")
+    )
+    for outcome in outcomes:
+        name = f"{outcome.model} for {outcome.target}"
+        if outcome.state == "excluded":
+            terminal.note(f"{name}: excluded: {outcome.because}")
+        for warning in (outcome.result or {}).get("warnings", ()):
             terminal.note(f"{name}: warning: {warning}")
-        if one.error:
-            terminal.trace(name, one.error.traceback)
+        if outcome.error:
+            terminal.trace(name, outcome.error.traceback)
             if not terminal.as_json:
-                terminal.failure(f"{name}: {one.error}", None)
-    counts = Counter(one.target for one in outcomes if one.published)
-    failed = sum(one.error is not None for one in outcomes)
+                terminal.failure(f"{name}: {outcome.error}", None)
+    counts = Counter(outcome.target for outcome in outcomes if outcome.published)
+    failed = sum(outcome.error is not None for outcome in outcomes)
     if failed and not counts:
         terminal.line(f"nothing is published: {failed} of {len(outcomes)} failed")
     for target, count in sorted(counts.items()):
@@ -176,8 +183,16 @@ def show(terminal: Terminal, outcomes: Sequence[Outcome], out: Path) -> None:
         )
 
 
-def _row(one: Outcome) -> list[str]:
-    result = "FAILED" if one.error else one.state
-    attempts = str(one.attempts) if one.attempts else ""
-    seconds = f"{one.seconds:.1f}" if one.attempts else ""
-    return [one.model, one.target, result, one.published, attempts, one.node, seconds]
+def _row(outcome: Outcome) -> list[str]:
+    result = "FAILED" if outcome.error else outcome.state
+    attempts = str(outcome.attempts) if outcome.attempts else ""
+    seconds = f"{outcome.seconds:.1f}" if outcome.attempts else ""
+    return [
+        outcome.model,
+        outcome.target,
+        result,
+        outcome.published,
+        attempts,
+        outcome.node,
+        seconds,
+    ]

@@ -58,15 +58,15 @@ def report_command(
         form = report.format_of(out)
     elif form is None:
         form = "json" if terminal.as_json else "html"
-    found = report.gather(repository, only, since=old)
-    text = report.render(found, form)
+    contents = report.gather(repository, only, since=old)
+    text = report.render(contents, form)
     if out is None:
-        data = found if form == "json" else {"format": form, "text": text}
+        data = contents if form == "json" else {"format": form, "text": text}
         terminal.result(data, lambda: terminal.styled(text.rstrip("\n")))
         return
     report.records.write_text(out, text)
-    data = {"file": out, "format": form, "summary": found["summary"]}
-    terminal.result(data, lambda: terminal.line(_line(out, found["summary"])))
+    data = {"file": out, "format": form, "summary": contents["summary"]}
+    terminal.result(data, lambda: terminal.line(_line(out, contents["summary"])))
 
 
 def _line(out: Path, summary: dict[str, int]) -> str:

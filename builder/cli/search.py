@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder.cli.terminal import Progress, Terminal
 from builder.errors import UsageError
+from builder.printable import counted
 
 if TYPE_CHECKING:
     from builder.repository import ModelResult, Search
@@ -44,41 +45,43 @@ def run(
         raise UsageError(
             "--search-precision writes into manifests, and --input and --sample replace them"
         )
-    found = search_precision(
+    searches = search_precision(
         models,
         out=out,
         progress=progress,
         **{name: settings[name] for name in SETTINGS},
     )
     settings["precision"] = None
-    for one in found:
-        terminal.note(f"{one.name}: {summary(one)}")
-    return found
+    for search in searches:
+        terminal.note(f"{search.name}: {summary(search)}")
+    return searches
 
 
-def failures(found: list[Search]) -> list[ModelResult]:
+def failures(searches: list[Search]) -> list[ModelResult]:
     """The results of the models without a suitable precision. They are not built in another
     precision.
     """
     from builder.repository import ModelResult
 
-    return [ModelResult(one.name, error=one.error) for one in found if one.error]
+    return [
+        ModelResult(search.name, error=search.error)
+        for search in searches
+        if search.error
+    ]
 
 
-def summary(found: Search) -> str:
+def summary(search: Search) -> str:
     """One line: the precision, how it was found, and the file that it is written to."""
-    if found.error:
-        return f"no precision was found: {found.error.message}"
-    kept = ""
-    if found.keep_fp32:
-        kept = f", in float32: {', '.join(found.keep_fp32)}"
-    where = (
-        f"written into {found.manifest}"
-        if found.written
-        else f"as {found.manifest} has it"
-    )
-    trials = f"{found.trials} trial{'s' if found.trials != 1 else ''}"
+    if search.error:
+        return f"no precision was found: {search.error.message}"
+    unconverted = ""
+    if search.keep_fp32:
+        unconverted = f", in float32: {', '.join(search.keep_fp32)}"
+    where = f"as {search.manifest} has it"
+    if search.written:
+        where = f"written into {search.manifest}"
+    trials = counted(search.trials, "trial")
     return (
-        f"{found.precision}{kept} ({trials} by the {found.judge},"
-        f" {found.seconds:.1f} s; {where})"
+        f"{search.precision}{unconverted} ({trials} by the {search.judge},"
+        f" {search.seconds:.1f} s; {where})"
     )

@@ -136,7 +136,8 @@ def serve_command(
     """
     from builder import serving
 
-    chosen: Any = ports(*(settings[key] for key in PORTS)) | _changes(settings, address)
+    requested = [settings[key] for key in PORTS]
+    chosen: Any = ports(*requested) | _changes(settings, address)
     if require_signature:
         _check_signatures(repository, require_signature, settings)
     _report_foreign(terminal, repository)
@@ -164,10 +165,13 @@ def _report_preflight(terminal: Terminal, repository: Path) -> None:
     from builder.cli.doctor import note_preflight
 
     if repository.is_dir():
-        found = deployment.preflight(
+        findings = deployment.preflight(
             repository, deployment.this_machine({}), digests=False
         )
-        note_preflight(terminal, [one for one in found if one.number in SERVE_CHECKS])
+        note_preflight(
+            terminal,
+            [finding for finding in findings if finding.number in SERVE_CHECKS],
+        )
 
 
 def _report_models(terminal: Terminal, server: Server) -> None:
@@ -206,7 +210,10 @@ def _cache_size(terminal: Terminal, repository: Path, settings: dict[str, Any]) 
 
     changes = settings["watch"] or settings["explicit"]
     size = int(settings["response_cache"])
-    if size and changes and (names := features.stale(repository)):
+    if not (size and changes):
+        return size
+    names = features.stale(repository)
+    if names:
         terminal.note(
             f"warning: no response is cached, because {', '.join(names)} would have responses of"
             " the replaced model after an update; add versions: {keep: 1} to the manifest"
@@ -229,7 +236,8 @@ def _check_signatures(repository: Path, key: Path, settings: dict[str, Any]) -> 
 def _token(file: Path | None, address: str) -> str | None:
     """The token for loading models. It is required if other machines can connect."""
     if file is not None:
-        if ":" in (token := options.token_in(file)) or "=" in token or "," in token:
+        token = options.token_in(file)
+        if any(character in token for character in ",:="):
             raise click.UsageError(
                 "--control-token-file: the token contains one of , : ="
             )
@@ -271,12 +279,14 @@ def _report_foreign(terminal: Terminal, repository: Path) -> None:
     from builder.errors import UsageError
     from builder.triton import versions
 
-    for folder in sorted(repository.iterdir()) if repository.is_dir() else ():
+    if not repository.is_dir():
+        return
+    for folder in sorted(repository.iterdir()):
         try:
-            found = versions.foreign(folder)
+            foreign = versions.foreign(folder)
         except (OSError, ValueError, UsageError):
             continue  # no model, or one that the server will report
-        for number in found:
+        for number in foreign:
             terminal.note(
                 f"{folder.name}: warning: {number}/ is a version that trt-build did not write, and"
                 " Triton serves it"
@@ -292,14 +302,14 @@ def ports(
     """The three ports: as passed, else counted from `port`, else Triton's defaults."""
     base = HTTP if port is None else port
     step = 0 if base == 0 else 1
-    given = {
+    requested = {
         "http_port": http_port,
         "grpc_port": grpc_port,
         "metrics_port": metrics_port,
     }
     return {
         key: base + index * step if value is None else value
-        for index, (key, value) in enumerate(given.items())
+        for index, (key, value) in enumerate(requested.items())
     }
 
 

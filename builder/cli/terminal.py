@@ -62,16 +62,16 @@ def _is_file_1(stream: TextIO | None) -> bool:
 def _redirected(real: TextIO) -> Iterator[TextIO]:
     """The process's standard output as a new stream, while descriptor 1 is standard error."""
     real.flush()
-    own = os.dup(1)
+    standard_output = os.dup(1)
     os.dup2(2, 1)
     try:
         with os.fdopen(
-            os.dup(own), "w", encoding=real.encoding, errors=real.errors
+            os.dup(standard_output), "w", encoding=real.encoding, errors=real.errors
         ) as stream:
             yield stream
     finally:
-        os.dup2(own, 1)
-        os.close(own)
+        os.dup2(standard_output, 1)
+        os.close(standard_output)
 
 
 class Terminal:
@@ -124,8 +124,8 @@ class Terminal:
         self, text: str = "", *, color: str | None = None, bold: bool = False
     ) -> None:
         """Print one line of the result."""
-        shown = self._styled(printable(self._named(text)), sys.stdout, color, bold)
-        click.echo(shown, color=may_color(sys.stdout))
+        styled = self._styled(printable(self._named(text)), sys.stdout, color, bold)
+        click.echo(styled, color=may_color(sys.stdout))
 
     def styled(self, text: str) -> None:
         """Print text that already contains terminal escapes."""
@@ -145,10 +145,10 @@ class Terminal:
         if self.as_json:
             with contextlib.suppress(OSError):  # standard output itself may have failed
                 self._document({"error": data})
-        head, _, rest = printable(self._named(text)).partition("\n")
+        head, _, following = printable(self._named(text)).partition("\n")
         prefix = self._styled("error:", sys.stderr, "red", True)
         click.echo(
-            f"{prefix} {head}" + (f"\n{rest}" if rest else ""),
+            f"{prefix} {head}" + (f"\n{following}" if following else ""),
             err=True,
             color=may_color(sys.stderr),
         )

@@ -38,10 +38,10 @@ class Names(click.ParamType[tuple[str, ...]]):
     ) -> tuple[str, ...]:
         if isinstance(value, tuple):
             return value
-        found = tuple(part.strip() for part in str(value).split(","))
-        if unknown := [name for name in found if name not in self.names]:
+        names = tuple(part.strip() for part in str(value).split(","))
+        if unknown := [name for name in names if name not in self.names]:
             self.fail(f"{unknown[0]!r} is none of {', '.join(self.names)}", param, ctx)
-        return found
+        return names
 
 
 @click.command(
@@ -148,7 +148,7 @@ def tune_command(
     models: Path,
     only: tuple[str, ...],
     dry_run: bool,
-    **given: Any,
+    **arguments: Any,
 ) -> int:
     """Serve variants of each model under load, and write the best configuration into its manifest,
     with the measurements as comments. Each variant is built as by `repo`, and loaded into a
@@ -163,23 +163,23 @@ def tune_command(
     from builder.cli.verify import quiet_interrupts
     from builder.parity import served
 
-    chosen = _options(given)
-    settings = _settings(given, only)
+    chosen = _options(arguments)
+    settings = _settings(arguments, only)
     specs = settings.specs(models)
     served.chosen(repository, [spec.name for spec in specs])
     if not dry_run:
         _check_manifests(specs)
     quiet_interrupts()
-    done: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for spec in specs:
-        found, error = _tuned(terminal, spec, chosen, settings, repository)
-        if found is None:
-            done.append(_failed(terminal, spec.name, error))
+        tuned, error = _tuned(terminal, spec, chosen, settings, repository)
+        if tuned is None:
+            entries.append(_failed(terminal, spec.name, error))
             continue
         manifest = None if dry_run else spec.manifest
-        done.append(_result(terminal, found, manifest, repository, models))
-    terminal.result({"repository": repository, "models": done}, lambda: None)
-    return _exit_code(done)
+        entries.append(_result(terminal, tuned, manifest, repository, models))
+    terminal.result({"repository": repository, "models": entries}, lambda: None)
+    return _exit_code(entries)
 
 
 def _check_manifests(specs: Iterable[ModelSpec]) -> None:
@@ -191,19 +191,19 @@ def _check_manifests(specs: Iterable[ModelSpec]) -> None:
             editing.check(spec.manifest)
 
 
-def _exit_code(done: list[dict[str, Any]]) -> int:
+def _exit_code(entries: list[dict[str, Any]]) -> int:
     from builder.tuning import UNMET
 
-    if any(one["error"] for one in done):
+    if any(entry["error"] for entry in entries):
         return 1
-    if any(one["verdict"] == UNMET for one in done):
+    if any(entry["verdict"] == UNMET for entry in entries):
         return NO_LIMIT
     return 0
 
 
 def _result(
     terminal: Terminal,
-    found: Tuned,
+    tuned: Tuned,
     manifest: Path | None,
     repository: Path,
     models: Path,
@@ -211,31 +211,31 @@ def _result(
     """Write, keep and show what was found of one model. Without a `manifest` nothing is written
     there.
     """
-    written = bool(found.changes) and manifest is not None
+    written = bool(tuned.changes) and manifest is not None
     if written:
-        written = _write_to_manifest(manifest, found, repository)
-    entry = {**found.as_dict(), "error": None, "written": written}
+        written = _write_to_manifest(manifest, tuned, repository)
+    entry = {**tuned.as_dict(), "error": None, "written": written}
     _record(repository, entry)
     if not terminal.as_json:
-        show(terminal, found, written, f"trt-build repo {models} --out {repository}")
+        show(terminal, tuned, written, f"trt-build repo {models} --out {repository}")
     return entry
 
 
-def _options(given: dict[str, Any]) -> TuneOptions:
+def _options(arguments: dict[str, Any]) -> TuneOptions:
     from builder.tuning import Goal, TuneOptions, Values
 
-    if given["rate"] and given["maximize"]:
+    if arguments["rate"] and arguments["maximize"]:
         raise click.UsageError("--rate and --maximize exclude each other: choose one")
-    percentile, ms = given["limit"] or (99.0, None)
+    percentile, ms = arguments["limit"] or (99.0, None)
     values = Values(
-        instances=_integers("--instances", given["instances"]),
-        max_batch=_integers("--max-batch", given["max_batch"]),
-        queue_delay_us=_integers("--queue-delay", given["queue_delay"]),
-        preferred=given["preferred"] or (),
-        profiles=given["profiles"] or (),
-        graphs=given["graphs"] or (),
-        layout=given["layouts"] or (),
-        runtime=given["runtimes"] or (),
+        instances=_integers("--instances", arguments["instances"]),
+        max_batch=_integers("--max-batch", arguments["max_batch"]),
+        queue_delay_us=_integers("--queue-delay", arguments["queue_delay"]),
+        preferred=arguments["preferred"] or (),
+        profiles=arguments["profiles"] or (),
+        graphs=arguments["graphs"] or (),
+        layout=arguments["layouts"] or (),
+        runtime=arguments["runtimes"] or (),
     )
     names = (
         "trials",
@@ -247,9 +247,9 @@ def _options(given: dict[str, Any]) -> TuneOptions:
         "allow_torch",
     )
     return TuneOptions(
-        Goal(percentile, ms, given["rate"]),
+        Goal(percentile, ms, arguments["rate"]),
         values,
-        **{name: given[name] for name in names},
+        **{name: arguments[name] for name in names},
     )
 
 
@@ -259,11 +259,11 @@ def _integers(flag: str, numbers: tuple[float, ...] | None) -> tuple[int, ...]:
     return tuple(int(number) for number in numbers or ())
 
 
-def _settings(given: dict[str, Any], only: tuple[str, ...]) -> Settings:
+def _settings(arguments: dict[str, Any], only: tuple[str, ...]) -> Settings:
     from builder.repository import Settings
 
     names = ("flavor", "serve_as", "store", "plugins")
-    return Settings(only=only, **{name: given[name] for name in names})
+    return Settings(only=only, **{name: arguments[name] for name in names})
 
 
 def _failed(
@@ -286,7 +286,7 @@ def _tuned(
 
     try:
         with terminal.progress() as progress:
-            found = tune(
+            tuned = tune(
                 spec,
                 chosen,
                 settings,
@@ -297,7 +297,7 @@ def _tuned(
         raise
     except TrtBuildError as error:
         return None, error
-    return found, None
+    return tuned, None
 
 
 def _recorder(
@@ -338,65 +338,67 @@ def _record(repository: Path, entry: dict[str, Any]) -> None:
     records.keep(repository, records.TUNE, {"models": [entry]})
 
 
-def _write_to_manifest(manifest: Path | None, found: Tuned, repository: Path) -> bool:
+def _write_to_manifest(manifest: Path | None, tuned: Tuned, repository: Path) -> bool:
     from builder.manifest import editing
 
     assert manifest is not None  # tune() has already refused a model without one
-    return editing.edit(manifest, found.changes, notes(found, repository))
+    return editing.edit(manifest, tuned.changes, notes(tuned, repository))
 
 
-def notes(found: Tuned, repository: Path) -> list[str]:
+def notes(tuned: Tuned, repository: Path) -> list[str]:
     """The measurements, one line each."""
-    host = f"{found.host['cores']} cores ({found.host['cpu']})"
+    host = f"{tuned.host['cores']} cores ({tuned.host['cpu']})"
     device = host
-    if found.host["gpu"]:
-        device = f"{host}, {found.host['gpu']}"
+    if tuned.host["gpu"]:
+        device = f"{host}, {tuned.host['gpu']}"
     return [
         f"{datetime.date.today().isoformat()} by trt-build tune, on {device}",
-        f"goal: {found.goal}; {len(found.trials)} of {found.configurations} configurations tried",
-        f"chosen: {_differing(found.best, found.default)}",
-        f"{_change(found)}; requests: {', '.join(found.requests)}",
+        f"goal: {tuned.goal}; {len(tuned.trials)} of {tuned.configurations} configurations tried",
+        f"chosen: {_differing(tuned.best, tuned.default)}",
+        f"{_change(tuned)}; requests: {', '.join(tuned.requests)}",
         f"all trials: {repository.name}.results/tune.json",
     ]
 
 
-def _change(found: Tuned) -> str:
+def _change(tuned: Tuned) -> str:
     """The scores of the default and of the best configuration, as text."""
-    unit = "ms" if "lowest" in found.goal else "requests/s"
+    unit = "ms" if "lowest" in tuned.goal else "requests/s"
     after = "none"
-    if found.after is not None:
-        after = f"{found.after:.4g} {unit}"
-    if found.before is None:
+    if tuned.after is not None:
+        after = f"{tuned.after:.4g} {unit}"
+    if tuned.before is None:
         default = [
-            one.score for one in found.confirmed if one.configuration == found.default
+            trial.score
+            for trial in tuned.confirmed
+            if trial.configuration == tuned.default
         ]
         sometimes = any(score is not None for score in default)
         if sometimes:
-            held = "kept the limit in some measurements only"
+            outcome = "kept the limit in some measurements only"
         else:
-            held = "does not keep the limit"
-        return f"{after}; the configuration before {held}"
+            outcome = "does not keep the limit"
+        return f"{after}; the configuration before {outcome}"
     gain = ""
-    if found.gain:
-        gain = f" ({found.gain:.2f} times as good)"
-    return f"{after}, before {found.before:.4g} {unit}{gain}"
+    if tuned.gain:
+        gain = f" ({tuned.gain:.2f} times as good)"
+    return f"{after}, before {tuned.before:.4g} {unit}{gain}"
 
 
-def show(terminal: Terminal, found: Tuned, written: bool, command: str) -> None:
+def show(terminal: Terminal, tuned: Tuned, written: bool, command: str) -> None:
     """Print the trials, then the chosen configuration and the reason."""
-    terminal.line(f"{found.name}: {found.goal}", bold=True)
-    trials = enumerate((*found.trials, *found.confirmed), 1)
-    rows = [_row(number, trial, found.default) for number, trial in trials]
+    terminal.line(f"{tuned.name}: {tuned.goal}", bold=True)
+    trials = enumerate((*tuned.trials, *tuned.confirmed), 1)
+    rows = [_row(number, trial, tuned.default) for number, trial in trials]
     terminal.table(COLUMNS, rows, numbers=COLUMNS[3:6])
     if terminal.verbose:
-        for name, reason in found.fixed.items():
+        for name, reason in tuned.fixed.items():
             terminal.line(f"not searched: {name}: {reason}")
-    if found.torch_faster:
-        terminal.line(f"{found.name}: {found.torch_faster}; --allow-torch chooses it")
+    if tuned.torch_faster:
+        terminal.line(f"{tuned.name}: {tuned.torch_faster}; --allow-torch chooses it")
     terminal.line(
-        f"{found.name}: {found.verdict}: {_differing(found.best, found.default)}"
+        f"{tuned.name}: {tuned.verdict}: {_differing(tuned.best, tuned.default)}"
     )
-    terminal.line(f"{found.name}: {_change(found)}")
+    terminal.line(f"{tuned.name}: {_change(tuned)}")
     if written:
         terminal.line(f"written into the manifest; next: {command}")
 
@@ -425,11 +427,9 @@ def _figure(trial: Trial, name: str) -> str:
     figures = trial.figures
     if not figures:
         return "-"
-    value = (
-        figures["throughput"]["value"]
-        if name == "req/s"
-        else figures["latency_ms"].get(name)
-    )
+    value = figures["latency_ms"].get(name)
+    if name == "req/s":
+        value = figures["throughput"]["value"]
     return "-" if value is None else f"{value:.1f}"
 
 

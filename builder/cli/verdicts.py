@@ -37,17 +37,18 @@ def show(terminal: Terminal, models: Sequence[ModelParity]) -> None:
     """Print a line for each model, the reasons for torch, the failures by cause, and the summary.
     With --verbose, first print a table of all responses of each model.
     """
-    for model in models if terminal.verbose else ():
-        terminal.line(f"{model.name}, answered by {who(model)}", bold=True)
-        terminal.table(ROW_COLUMNS, [*map(row, model.results)], numbers=ROW_NUMBERS)
+    if terminal.verbose:
+        for model in models:
+            terminal.line(f"{model.name}, answered by {who(model)}", bold=True)
+            rows = [row(result) for result in model.results]
+            terminal.table(ROW_COLUMNS, rows, numbers=ROW_NUMBERS)
     terminal.table(COLUMNS, [_line(model) for model in models], numbers=NUMBERS)
     for text in _reasons(models):
         terminal.line(text)
     for text in _failures(models):
         terminal.line(text, color="red")
-    terminal.line(
-        summary(models), color="green" if all(m.passed for m in models) else "red"
-    )
+    passed = all(model.passed for model in models)
+    terminal.line(summary(models), color="green" if passed else "red")
 
 
 def answered_by(models: Sequence[ModelParity]) -> dict[str, int]:
@@ -107,10 +108,10 @@ def _reasons(models: Sequence[ModelParity]) -> Iterator[str]:
 
 
 def _names(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:NAMES_SHOWN])
+    listed = ", ".join(names[:NAMES_SHOWN])
     if len(names) <= NAMES_SHOWN:
-        return shown
-    return f"{shown} and {len(names) - NAMES_SHOWN} more"
+        return listed
+    return f"{listed} and {len(names) - NAMES_SHOWN} more"
 
 
 def failures(models: Sequence[ModelParity]) -> Iterator[Failure]:
@@ -135,12 +136,12 @@ def _failures(models: Sequence[ModelParity]) -> Iterator[str]:
     groups: dict[str, list[Failure]] = defaultdict(list)
     for failure in failures(models):
         groups[cause(failure.problem)].append(failure)
-    for found in groups.values():
-        first = found[0]
+    for group in groups.values():
+        first = group[0]
         example = ", ".join(filter(None, (first.model, first.where)))
-        if len(found) > 1:
-            names = list(dict.fromkeys(failure.model for failure in found))
-            yield f"FAILED {_names(names)}: {len(found)} times the same cause; for example:"
+        if len(group) > 1:
+            names = list(dict.fromkeys(failure.model for failure in group))
+            yield f"FAILED {_names(names)}: {len(group)} times the same cause; for example:"
         yield f"FAILED {example}: {first.problem}"
 
 
@@ -158,11 +159,17 @@ def row(result: GoldenResult) -> list[str]:
         result.protocol,
         percent(result.comparison.share if result.comparison else None),
         number(
-            max((o.absolute for o in outputs if o.absolute is not None), default=None),
+            max(
+                (output.absolute for output in outputs if output.absolute is not None),
+                default=None,
+            ),
             ".2e",
         ),
         number(
-            min((o.cosine for o in outputs if o.cosine is not None), default=None),
+            min(
+                (output.cosine for output in outputs if output.cosine is not None),
+                default=None,
+            ),
             ".7f",
         ),
         number(result.median_ms, ".2f"),

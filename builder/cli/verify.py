@@ -169,7 +169,7 @@ class Verified:
     def passed(self) -> bool:
         """Whether every comparison and every signature passes."""
         outputs_pass = all(model.passed for model in self.models)
-        breaks = any(one.breaks_at for one in self.climbed or ())
+        breaks = any(ladder.breaks_at for ladder in self.climbed or ())
         return outputs_pass and not self.only_unsigned and not breaks
 
     def as_dict(self, signature: Path | None) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class Verified:
             "models": [model.as_dict() for model in self.models],
         }
         if self.climbed is not None:
-            data["ladder"] = [one.as_dict() for one in self.climbed]
+            data["ladder"] = [ladder.as_dict() for ladder in self.climbed]
         if signature is not None:
             data["signatures"] = {"key": signature, "problems": dict(self.unsigned)}
         return data
@@ -247,8 +247,8 @@ def _record(
     """Record the results for `trt-build report`."""
     from builder.report import records
 
-    kept = [{**model.as_dict(), "spread": model.spread()} for model in models]
-    records.keep(repository, records.VERIFY, {**data, "models": kept})
+    results = [{**model.as_dict(), "spread": model.spread()} for model in models]
+    records.keep(repository, records.VERIFY, {**data, "models": results})
     if "ladder" in data:
         records.keep(repository, records.LADDER, {"models": data["ladder"]})
 
@@ -279,11 +279,11 @@ def _unsigned(
     if serve:  # unsigned models are not run
         signatures.require(repository, key, models or ())
         return {}
-    found = signatures.problems(repository, key, models or (), served=True)
+    problems = signatures.problems(repository, key, models or (), served=True)
     for folder in repository.iterdir():
-        for step in sorted(step_names(folder) & set(found)):
-            found.setdefault(folder.name, f"step {step}: {found[step]}")
-    return found
+        for step in sorted(step_names(folder) & set(problems)):
+            problems.setdefault(folder.name, f"step {step}: {problems[step]}")
+    return problems
 
 
 def _failed_where(model: ModelParity, unsigned: Mapping[str, str]) -> ModelParity:

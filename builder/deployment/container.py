@@ -47,11 +47,14 @@ def container(work: Workload, name: str, models: str, ports: Ports) -> Document:
     """Return the container `name` that serves the repository mounted at `models`. The volume mount
     of the repository is not included.
     """
-    program = (
-        _tritonserver(work, models, ports)
-        if work.plans
-        else _own_image(work, models, ports)
-    )
+    write_program = _tritonserver if work.plans else _own_image
+    program = write_program(work, models, ports)
+    mounts = [
+        {"name": "tmp", "mountPath": "/tmp"},
+        {"name": "shared-memory", "mountPath": "/dev/shm"},
+    ]
+    if work.settings.control_secret:
+        mounts.append(_token_mount())
     return {
         "name": name,
         "image": work.image,
@@ -59,11 +62,7 @@ def container(work: Workload, name: str, models: str, ports: Ports) -> Document:
         "resources": resources(work),
         "securityContext": CONFINED,
         **_probes(work, models, ports),
-        "volumeMounts": [
-            {"name": "tmp", "mountPath": "/tmp"},
-            {"name": "shared-memory", "mountPath": "/dev/shm"},
-            *([_token_mount()] if work.settings.control_secret else ()),
-        ],
+        "volumeMounts": mounts,
     }
 
 
@@ -73,7 +72,7 @@ def _token_mount() -> Document:
 
 def volumes(work: Workload) -> list[Document]:
     """Return the volumes of container(): temporary files, shared memory, and the control token."""
-    found: list[Document] = [
+    listed: list[Document] = [
         {"name": "tmp", "emptyDir": {"sizeLimit": quantity(TMP_BYTES)}},
         {
             "name": "shared-memory",
@@ -86,20 +85,20 @@ def volumes(work: Workload) -> list[Document]:
             "defaultMode": 0o440,
             "items": [{"key": "token", "path": "token"}],
         }
-        found.append({"name": "control-token", "secret": secret})
-    return found
+        listed.append({"name": "control-token", "secret": secret})
+    return listed
 
 
 def placement(work: Workload) -> Document:
     """Return the pod fields that select a node."""
-    found: Document = {}
+    fields: Document = {}
     if work.settings.node_labels:
-        found["nodeSelector"] = dict(sorted(work.settings.node_labels.items()))
+        fields["nodeSelector"] = dict(sorted(work.settings.node_labels.items()))
     if work.gpus:
-        found["tolerations"] = [
+        fields["tolerations"] = [
             {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
         ]
-    return found
+    return fields
 
 
 def resources(work: Workload) -> Document:

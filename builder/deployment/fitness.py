@@ -19,12 +19,15 @@ def require_fit(
     Raises EnvironmentProblem if preflight finds that it cannot, and UsageError if there is no
     repository.
     """
-    found = [
-        one for one in preflight(repository, server, only) if one.severity == ERROR
+    errors = [
+        finding
+        for finding in preflight(repository, server, only)
+        if finding.severity == ERROR
     ]
-    if found:
+    if errors:
         lines = [
-            f"{one.number} {one.subject}: {one.message}; {one.fix}" for one in found
+            f"{finding.number} {finding.subject}: {finding.message}; {finding.fix}"
+            for finding in errors
         ]
         raise EnvironmentProblem(
             "\n  ".join([f"{server.name} cannot serve these models:", *lines]),

@@ -23,8 +23,8 @@ FORMAT = "trt-build"
 
 def kserve(work: Workload) -> dict[str, Document]:
     """Return the objects by file name without suffix, one object for each file."""
-    found = {"servingruntime": _runtime(work), "inferenceservice": _service(work)}
-    return found | {"kustomization": kustomization(work, found)}
+    objects = {"servingruntime": _runtime(work), "inferenceservice": _service(work)}
+    return objects | {"kustomization": kustomization(work, objects)}
 
 
 def _runtime(work: Workload) -> Document:

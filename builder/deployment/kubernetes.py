@@ -28,7 +28,7 @@ SPARE = 1.25
 
 def kubernetes(work: Workload) -> dict[str, Document]:
     """Return the objects of the base by file name without suffix, one object for each file."""
-    found = {
+    objects = {
         "serviceaccount": _object(work, "v1", "ServiceAccount")
         | {"automountServiceAccountToken": False},
         "deployment": _deployment(work),
@@ -37,19 +37,19 @@ def kubernetes(work: Workload) -> dict[str, Document]:
         "networkpolicy": _policy(work),
     }
     if _scales(work):
-        found["horizontalpodautoscaler"] = _autoscaler(work)
-    return found | {"kustomization": kustomization(work, found)}
+        objects["horizontalpodautoscaler"] = _autoscaler(work)
+    return objects | {"kustomization": kustomization(work, objects)}
 
 
 def kustomization(work: Workload, objects: dict[str, Document]) -> Document:
     """Return the kustomization, which `kubectl apply -k` reads."""
-    found: Document = {
+    fields: Document = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
     }
     if work.settings.namespace:
-        found["namespace"] = work.settings.namespace
-    return found | {"resources": [f"{name}.yaml" for name in objects]}
+        fields["namespace"] = work.settings.namespace
+    return fields | {"resources": [f"{name}.yaml" for name in objects]}
 
 
 def _scales(work: Workload) -> bool:
@@ -79,7 +79,7 @@ def _selector(work: Workload) -> Document:
 
 
 def _deployment(work: Workload) -> Document:
-    found = _object(work, "apps/v1", "Deployment")
+    fields = _object(work, "apps/v1", "Deployment")
     spec: Document = {
         "selector": _selector(work),
         "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
@@ -92,7 +92,7 @@ def _deployment(work: Workload) -> Document:
     # the autoscaler sets the number: each `apply` would reset it
     if not _scales(work):
         spec = {"replicas": work.settings.replicas, **spec}
-    return found | {"spec": spec}
+    return fields | {"spec": spec}
 
 
 def _scraped() -> dict[str, str]:
@@ -127,7 +127,7 @@ def _pod(work: Workload) -> Document:
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": _selector(work),
     }
-    found: Document = {
+    fields: Document = {
         "serviceAccountName": work.settings.name,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -137,8 +137,8 @@ def _pod(work: Workload) -> Document:
         "topologySpreadConstraints": [spread],
     }
     if not work.settings.storage.is_claim:
-        found["initContainers"] = [_download(work)]
-    return found | {
+        fields["initContainers"] = [_download(work)]
+    return fields | {
         "containers": [_server(work)],
         "volumes": [_models(work), *volumes(work)],
     }
@@ -159,7 +159,7 @@ def _download(work: Workload) -> Document:
     """
     settings = work.settings
     amounts = {"cpu": "1", "memory": quantity(DOWNLOAD_BYTES)}
-    found: Document = {
+    init_container: Document = {
         "name": "models",
         "image": settings.storage_image,
         "args": [settings.storage.url, MODELS],
@@ -171,8 +171,8 @@ def _download(work: Workload) -> Document:
         ],
     }
     if settings.storage_secret:
-        found["envFrom"] = [{"secretRef": {"name": settings.storage_secret}}]
-    return found
+        init_container["envFrom"] = [{"secretRef": {"name": settings.storage_secret}}]
+    return init_container
 
 
 def _service(work: Workload) -> Document:

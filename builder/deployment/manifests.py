@@ -49,7 +49,8 @@ def deploy(
     """
     work = workload(repository, settings)
     texts = {
-        f"{name}.yaml": _yaml(found) for name, found in _OBJECTS[platform](work).items()
+        f"{name}.yaml": _yaml(document)
+        for name, document in _OBJECTS[platform](work).items()
     }
     changed = write(out / platform, texts, overwrite=overwrite)
     return WrittenManifests(out / platform, tuple(texts), tuple(changed), work)

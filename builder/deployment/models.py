@@ -57,8 +57,8 @@ class Model:
     @property
     def profiles(self) -> Sequence[Mapping[str, Mapping[str, Sequence[int]]]]:
         """The `min`, `opt` and `max` shapes by profile and input, including the batch."""
-        found = self.record.get("profiles")
-        return found if isinstance(found, list) else ()
+        recorded = self.record.get("profiles")
+        return recorded if isinstance(recorded, list) else ()
 
     @property
     def is_python(self) -> bool:
@@ -99,21 +99,21 @@ def read(folder: Path) -> Model:
 def _plan(file: Path) -> dict[str, Any]:
     """The contents of plan.json beside the plan. Raises OSError, ValueError."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        facts = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{file} is not JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(facts, dict):
         raise ValueError(f"{file} is not a JSON object")
-    return found
+    return facts
 
 
 def readable(repository: Path) -> list[Model]:
     """The models of the repository by name, without unreadable folders."""
-    found = []
+    models = []
     for folder in sorted(path for path in repository.iterdir() if path.is_dir()):
         with contextlib.suppress(OSError, ValueError, UsageError):
-            found.append(read(folder))
-    return found
+            models.append(read(folder))
+    return models
 
 
 def folder_bytes(folder: Path) -> int:

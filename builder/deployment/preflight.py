@@ -47,28 +47,39 @@ def preflight(
     hashed. Raises UsageError if there is no repository.
     """
     published.require_repository(repository)
-    models, found = _read(repository)
+    models, findings = _read(repository)
     if only:
-        steps = {one for name in only if name in models for one in models[name].steps}
-        models = {name: one for name, one in models.items() if name in {*only, *steps}}
-        found = [one for one in found if one.subject in {*only, *steps}]
-    found += _findings(repository, models, server, digests)
+        steps = {step for name in only if name in models for step in models[name].steps}
+        models = {
+            name: model for name, model in models.items() if name in {*only, *steps}
+        }
+        findings = [
+            finding for finding in findings if finding.subject in {*only, *steps}
+        ]
+    findings += _findings(repository, models, server, digests)
     return sorted(
-        found, key=lambda one: (one.severity != ERROR, one.number, one.subject)
+        findings,
+        key=lambda finding: (
+            finding.severity != ERROR,
+            finding.number,
+            finding.subject,
+        ),
     )
 
 
 def _read(repository: Path) -> tuple[dict[str, Model], list[Finding]]:
     """Return the models by name, and a finding for each unreadable folder."""
     models: dict[str, Model] = {}
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for folder in sorted(path for path in repository.iterdir() if path.is_dir()):
         try:
             models[folder.name] = read(folder)
         except (OSError, ValueError, UsageError) as error:
             message = f"it cannot be read: {error}"
-            found.append(Finding(UNREADABLE, folder.name, message, "publish it again"))
-    return models, found
+            findings.append(
+                Finding(UNREADABLE, folder.name, message, "publish it again")
+            )
+    return models, findings
 
 
 def _findings(
@@ -91,7 +102,9 @@ def expected_server(repository: Path) -> ServerFacts | None:
     its plans, else this machine's server. None if neither is known.
     """
     built = {
-        str(one.plan.get("tensorrt")) for one in readable(repository) if one.runs_plan
+        str(model.plan.get("tensorrt"))
+        for model in readable(repository)
+        if model.runs_plan
     }
     matches = [match for match in map(releases.for_tensorrt, sorted(built)) if match]
     try:

@@ -138,11 +138,13 @@ class _Push:
 
     def run(self) -> Pushed:
         begin = time.monotonic()
-        found = self._run()
+        pushed = self._run()
         number = None
         if self.folder.is_dir():
             number = versions.of_model(self.folder)[0].number
-        return replace(found, number=number, seconds=round(time.monotonic() - begin, 2))
+        return replace(
+            pushed, number=number, seconds=round(time.monotonic() - begin, 2)
+        )
 
     def _run(self) -> Pushed:
         live = self._is_live()
@@ -162,9 +164,13 @@ class _Push:
 
     def _same_files(self) -> bool:
         """Whether the server's repository has the pushed version and the server its config."""
-        there = published.versions(self.folder)
-        own = versions.of_model(self.source)[0]
-        return bool(there) and versions.same(own, there[0]) and not self._differences()
+        served_versions = published.versions(self.folder)
+        pushed_version = versions.of_model(self.source)[0]
+        return (
+            bool(served_versions)
+            and versions.same(pushed_version, served_versions[0])
+            and not self._differences()
+        )
 
     def _differences(self) -> tuple[str, ...]:
         """The differences between the config in the server's repository and the served config."""
@@ -179,7 +185,7 @@ class _Push:
         """The problems that verification finds with a model at the endpoint."""
         self.progress(self.name, "verify")
         to = self.target
-        (found,) = verify(
+        (parity,) = verify(
             to.repository,
             to.http,
             to.grpc,
@@ -188,28 +194,28 @@ class _Push:
             timeout=to.timeout,
             access=to.access,
         )
-        return _causes(found)
+        return _causes(parity)
 
     def _candidate_problems(self) -> tuple[str, ...]:
         """Load the model under another name, verify all its goldens, and unload it."""
         self.progress(self.name, "load candidate")
-        one = candidate.add(self.source, self.target.repository)
+        added = candidate.add(self.source, self.target.repository)
         problems: tuple[str, ...] = ("interrupted",)
         try:
             try:
-                self._load(one.folder)
-                problems = self._problems(one.name)
+                self._load(added.folder)
+                problems = self._problems(added.name)
             except ServerError as error:
                 problems = (error.message,)
         finally:
             if self.explicit:
-                steps = one.steps if problems else ()
+                steps = added.steps if problems else ()
                 with contextlib.suppress(ServerError):  # the repository decides
-                    self.api.unload((one.name, *steps))
-            if problems or not one.steps:
-                one.withdraw()
+                    self.api.unload((added.name, *steps))
+            if problems or not added.steps:
+                added.withdraw()
             else:  # the steps have the names that the model itself will use
-                replace(one, steps=()).withdraw()
+                replace(added, steps=()).withdraw()
         return problems
 
     def _rejected(self, problems: tuple[str, ...]) -> Pushed:
@@ -225,7 +231,7 @@ class _Push:
         with candidate.former(self.folder) as former:
             before = self._seen()
             self.progress(self.name, "switch")
-            done = history.promote(
+            promotion = history.promote(
                 self.source, self.target.repository, accept=self.accept
             )
             try:
@@ -235,7 +241,7 @@ class _Push:
                 raise
             if not problems:
                 self._drop_former_steps()
-                return Pushed(self.name, PUSHED, changes=done.changes)
+                return Pushed(self.name, PUSHED, changes=promotion.changes)
             return self._restored(former, problems)
 
     def _restored(self, former: candidate.Former, problems: tuple[str, ...]) -> Pushed:
@@ -258,9 +264,9 @@ class _Push:
             self._drop_former_steps()
             return Pushed(self.name, PUSHED)
         before = self._seen()
-        left = self._back_to_kept()
-        if left:
-            return Pushed(self.name, FAILED, problems=problems + left)
+        rollback_problems = self._back_to_kept()
+        if rollback_problems:
+            return Pushed(self.name, FAILED, problems=problems + rollback_problems)
         return Pushed(
             self.name, ROLLED_BACK, problems=problems + self._live_problems(before)
         )
@@ -341,8 +347,8 @@ class _Push:
         return _Seen(served, self._requests())
 
     def _requests(self) -> int:
-        found = self.api.client.get_inference_statistics(self.name)["model_stats"]
-        return sum(int(one["inference_count"]) for one in found)
+        statistics = self.api.client.get_inference_statistics(self.name)["model_stats"]
+        return sum(int(version["inference_count"]) for version in statistics)
 
 
 @dataclass(frozen=True)
@@ -365,14 +371,14 @@ def _ticks(deadline: float) -> Iterator[float]:
         time.sleep(control.POLL_SECONDS)
 
 
-def _causes(found: ModelParity) -> tuple[str, ...]:
+def _causes(parity: ModelParity) -> tuple[str, ...]:
     """Why a model failed, one text for each cause; empty if it passed."""
-    if found.passed:
+    if parity.passed:
         return ()
-    results = [result for result in found.results if not result.passed]
+    results = [result for result in parity.results if not result.passed]
     texts = [
         f"{result.golden} over {result.protocol}: {problem}"
         for result in results
         for problem in result.problems
     ]
-    return (*found.problems, *texts) or ("no golden was answered",)
+    return (*parity.problems, *texts) or ("no golden was answered",)

@@ -111,15 +111,19 @@ def _tensorrt(model: Model, models: Models, server: ServerFacts) -> Iterator[str
         return
     if published.flavor_of(model.plan) == "tensorrt-rtx":
         return
-    wanted = tuple(int(part) for part in version.split(".") if part.isdigit())
+    plan_version = tuple(int(part) for part in version.split(".") if part.isdigit())
     parts = 3
     if (model.plan.get("options") or {}).get("version_compatible"):
         parts = 1
     known = server.release.tensorrt
-    if not any(one[:parts] == wanted[:parts] for one in known):
-        has = " or ".join(".".join(map(str, one)) for one in known)
+    if not any(
+        known_version[:parts] == plan_version[:parts] for known_version in known
+    ):
+        server_versions = " or ".join(
+            ".".join(map(str, known_version)) for known_version in known
+        )
         yield (
-            f"its plan is of TensorRT {version}, and {server.name} has {has}"
+            f"its plan is of TensorRT {version}, and {server.name} has {server_versions}"
             f" (confidence {server.release.confidence})"
         )
 
@@ -193,8 +197,10 @@ def _profiles(model: Model, models: Models, server: ServerFacts) -> Iterator[str
 def _endpoints(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     """Compare the config's inputs and outputs with those of the plan."""
     for side in ("input", "output"):
-        recorded = {one["name"]: one for one in model.record.get(f"{side}s") or ()}
-        stated = {one.name: one for one in getattr(model.config, side)}
+        recorded = {
+            tensor["name"]: tensor for tensor in model.record.get(f"{side}s") or ()
+        }
+        stated = {tensor.name: tensor for tensor in getattr(model.config, side)}
         for name in sorted(recorded.keys() ^ stated.keys()):
             where = "the plan" if name in recorded else "config.pbtxt"
             yield f"only {where} has {side} {name!r}"
@@ -208,10 +214,13 @@ def _endpoints(model: Model, models: Models, server: ServerFacts) -> Iterator[st
 def _differs(
     recorded: Mapping[str, Any], stated: Any, max_batch_size: int
 ) -> str | None:
-    wanted = dtypes.by_name(recorded["served_dtype"]).config
-    if stated.data_type != pb.DataType.Value(wanted):
-        return f"is {pb.DataType.Name(stated.data_type)} in config.pbtxt, and the plan has {wanted}"
-    shape = list(recorded["shape"])[1 if max_batch_size else 0 :]
+    expected = dtypes.by_name(recorded["served_dtype"]).config
+    if stated.data_type != pb.DataType.Value(expected):
+        name = pb.DataType.Name(stated.data_type)
+        return f"is {name} in config.pbtxt, and the plan has {expected}"
+    shape = list(recorded["shape"])
+    if max_batch_size:
+        shape = shape[1:]
     dims = list(stated.dims)
     if not shape and dims == [1]:
         return None
@@ -279,11 +288,7 @@ def _gpu_memory(
     needed = sum(
         model.instances * model.plan_bytes
         for model in models.values()
-        if any(
-            group.kind != pb.ModelInstanceGroup.KIND_CPU
-            for group in model.config.instance_group
-        )
-        or not model.config.instance_group
+        if _may_use_gpu(model)
     )
     if server.gpu_memory and needed > min(server.gpu_memory):
         yield (
@@ -291,6 +296,14 @@ def _gpu_memory(
             f"the plans of all instances need {_mib(needed)}, and a GPU has"
             f" {_mib(min(server.gpu_memory))}",
         )
+
+
+def _may_use_gpu(model: Model) -> bool:
+    """Whether an instance group is not for the CPU alone. The default group is for GPUs."""
+    groups = model.config.instance_group
+    if not groups:
+        return True
+    return any(group.kind != pb.ModelInstanceGroup.KIND_CPU for group in groups)
 
 
 @_rule(
@@ -332,10 +345,10 @@ def _ports(
     repository: Path, models: Models, server: ServerFacts
 ) -> Iterator[tuple[str, str]]:
     for flag, port in server.ports.items():
-        with socket.socket() as held:
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                held.bind(("127.0.0.1", port))
+                probe.bind(("127.0.0.1", port))
             except OSError as error:
                 yield f"port {port}", f"it cannot be used for {flag}: {error.strerror}"
 
@@ -346,8 +359,8 @@ def advisories() -> dict[str, Any]:
     text = (files("builder") / "deployment" / "advisories.json").read_text(
         encoding="utf-8"
     )
-    found: dict[str, Any] = json.loads(text)
-    return found
+    table: dict[str, Any] = json.loads(text)
+    return table
 
 
 @_rule(
@@ -363,13 +376,17 @@ def _vulnerabilities(
     if release is None:
         return
     table = advisories()
-    open_ = [one for one in table["advisories"] if release.tag < one["fixed_in"]]
+    open_ = [
+        advisory
+        for advisory in table["advisories"]
+        if release.tag < advisory["fixed_in"]
+    ]
     if open_:
-        names = ", ".join(one["id"] for one in open_)
+        names = ", ".join(advisory["id"] for advisory in open_)
         yield (
             f"Triton {release.tag}",
             f"{len(open_)} known advisories (table of {table['as_of']}), fixed in Triton"
-            f" {max(one['fixed_in'] for one in open_)}: {names}",
+            f" {max(advisory['fixed_in'] for advisory in open_)}: {names}",
         )
 
 
@@ -401,15 +418,15 @@ def _resource_kinds(
     kinds: dict[str, dict[bool, str]] = {}
     for model in models.values():
         for group in model.config.instance_group:
-            for one in group.rate_limiter.resources:
-                kinds.setdefault(one.name, {}).setdefault(
-                    getattr(one, "global"), model.name
+            for resource in group.rate_limiter.resources:
+                kinds.setdefault(resource.name, {}).setdefault(
+                    getattr(resource, "global"), model.name
                 )
-    for name, found in kinds.items():
-        if len(found) > 1:
+    for name, scopes in kinds.items():
+        if len(scopes) > 1:
             yield (
                 f"resource {name}",
-                f"it is global in {found[True]!r}, and of each device in {found[False]!r}",
+                f"it is global in {scopes[True]!r}, and of each device in {scopes[False]!r}",
             )
 
 

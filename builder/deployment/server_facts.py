@@ -53,13 +53,13 @@ def this_machine(ports: Mapping[str, int]) -> ServerFacts:
 
     Raises EnvironmentProblem if there is none.
     """
-    found = find()
-    tag = BUNDLED_RELEASE if found.bundle else None
+    installation = find()
+    tag = BUNDLED_RELEASE if installation.bundle else None
     devices = gpu.devices()
     return ServerFacts(
         "the tritonserver of this machine",
         _release(tag) if tag else None,
-        found.backends(),
+        installation.backends(),
         tuple(".".join(map(str, device.capability)) for device in devices),
         tuple(device.memory for device in devices),
         gpu.driver_version(),
@@ -83,8 +83,8 @@ def of_image(image: str, shm_bytes: int = COMPOSE_SHM_BYTES) -> ServerFacts:
 
     Raises UsageError for an unknown tag.
     """
-    found = _TAG.search(image)
-    release = _release(found.group(1)) if found else None
+    match = _TAG.search(image)
+    release = _release(match.group(1)) if match else None
     if release is None:
         raise UsageError(
             f"{image!r} is not a known release of NVIDIA's Triton container",
@@ -95,8 +95,8 @@ def of_image(image: str, shm_bytes: int = COMPOSE_SHM_BYTES) -> ServerFacts:
         f"Triton {release.tag}",
         release,
         IMAGE_BACKENDS,
-        tuple(".".join(map(str, one.capability)) for one in devices) or None,
-        tuple(one.memory for one in devices) or None,
+        tuple(".".join(map(str, device.capability)) for device in devices) or None,
+        tuple(device.memory for device in devices) or None,
         gpu.driver_version(),
         shm_bytes,
         torch=False,
@@ -119,9 +119,13 @@ def of_endpoint(url: str, access: Access, timeout: float = 10.0) -> ServerFacts:
         ) from error
     finally:
         client.close()
-    known = next((one for one in releases.releases() if one.triton == version), None)
+    known = next(
+        (release for release in releases.releases() if release.triton == version), None
+    )
     return ServerFacts(f"Triton {version} at {url}", known)
 
 
 def _release(tag: str) -> releases.Release | None:
-    return next((one for one in releases.releases() if one.tag == tag), None)
+    return next(
+        (release for release in releases.releases() if release.tag == tag), None
+    )

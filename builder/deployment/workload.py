@@ -68,20 +68,21 @@ class Storage:
                 "--storage has a user name or a password, which would be written to logs",
                 fix="remove it; --storage-secret names the secret with the credentials",
             )
-        found = _STORAGE.fullmatch(url)
-        path = found.group(3).strip("/") if found else ""
-        if found is None or any(part in (".", "..") for part in path.split("/")):
+        match = _STORAGE.fullmatch(url)
+        path = match.group(3).strip("/") if match else ""
+        if match is None or any(part in (".", "..") for part in path.split("/")):
             raise UsageError(
                 f"{url!r} is not an address of a repository in a cluster",
                 fix="use pvc://CLAIM/PATH, s3://BUCKET/PATH, gs://BUCKET/PATH or as://ACCOUNT/CONTAINER/PATH",
             )
-        needed = {"pvc": 0, "as": 2}.get(found.group(1), 1)
-        if len(path.split("/")) * bool(path) < needed:
+        needed = {"pvc": 0, "as": 2}.get(match.group(1), 1)
+        parts = path.split("/") if path else []
+        if len(parts) < needed:
             raise UsageError(
                 f"{url!r} has no path of a repository in the bucket or container",
                 fix="copy the repository to a path of its own, and name it",
             )
-        return cls(found.group(1), found.group(2), path)
+        return cls(match.group(1), match.group(2), path)
 
     @property
     def is_claim(self) -> bool:
@@ -204,7 +205,8 @@ def workload(repository: Path, settings: Settings) -> Workload:
     # an instance group without a list of GPUs has its instances on every GPU
     copies = max(1, gpus)
     shared = max(
-        COMPOSE_SHM_BYTES, _rounded(copies * sum(one.shared_memory for one in models))
+        COMPOSE_SHM_BYTES,
+        _rounded(copies * sum(model.shared_memory for model in models)),
     )
     server = replace(_server(image, plans), shm_bytes=shared)
     require_fit(repository, server)
@@ -228,26 +230,26 @@ def workload(repository: Path, settings: Settings) -> Workload:
     )
 
 
-def _image(repository: Path, given: str | None) -> tuple[bool, str]:
+def _image(repository: Path, requested: str | None) -> tuple[bool, str]:
     """Return whether Triton's TensorRT backend runs plans, and the image."""
     published.require_repository(repository)
     try:
-        found = image_for(repository)
+        compose_image = image_for(repository)
     except PublishError:
-        if given is None:
+        if requested is None:
             raise
-        return True, given
-    if found is None and given is None:
+        return True, requested
+    if compose_image is None and requested is None:
         raise UsageError(
             f"{repository} has no plan for NVIDIA's image, so `trt-build serve` runs in our own",
             fix=OWN_IMAGE,
         )
-    if found is None and NVIDIA in str(given):
+    if compose_image is None and NVIDIA in str(requested):
         raise UsageError(
-            f"{repository} has no plan for NVIDIA's image, and {given} has no trt-build",
+            f"{repository} has no plan for NVIDIA's image, and {requested} has no trt-build",
             fix=OWN_IMAGE,
         )
-    return found is not None, given or str(found)
+    return compose_image is not None, requested or str(compose_image)
 
 
 def _server(image: str, plans: bool) -> ServerFacts:
@@ -255,24 +257,24 @@ def _server(image: str, plans: bool) -> ServerFacts:
     if not plans:
         return replace(of_bundle(), name=f"Triton {BUNDLED_RELEASE} of {image}")
     try:
-        found = of_image(image)
+        facts = of_image(image)
     except UsageError:  # a custom image
         return ServerFacts(image)
-    return replace(found, capabilities=None, gpu_memory=None, cuda=None)
+    return replace(facts, capabilities=None, gpu_memory=None, cuda=None)
 
 
 def _gpus(models: list[Model], plans: bool) -> int:
     """Return the number of GPUs that the instance groups name, at least one. Zero without plans for
     Triton's TensorRT backend.
     """
-    named = [
+    listed = [
         gpu
         for model in models
         for group in model.config.instance_group
         for gpu in group.gpus
     ]
     if plans:
-        return max(named, default=0) + 1
+        return max(listed, default=0) + 1
     return 0
 
 
@@ -280,11 +282,11 @@ def _memory(models: list[Model], gpus: int, shared: int) -> int:
     """Return the memory: the files of each instance twice, its process, the server, and
     /dev/shm.
     """
-    instances = max(1, gpus) * sum(
-        model.instances
-        * (2 * folder_bytes(model.version) + STUB_BYTES * model.is_python)
-        for model in models
-    )
+    instances = 0
+    for model in models:
+        process = STUB_BYTES if model.is_python else 0
+        instances += model.instances * (2 * folder_bytes(model.version) + process)
+    instances *= max(1, gpus)
     server = SERVER_BYTES + (GPU_SERVER_BYTES if gpus else 0)
     return _rounded(server + instances + shared)
 
@@ -305,21 +307,26 @@ def _pending(models: list[Model]) -> int:
 
 
 def _warnings(models: list[Model], plans: bool, server: ServerFacts) -> list[str]:
-    found = []
+    texts = []
     python = [model.name for model in models if model.is_python]
     if plans and python:
-        found.append(
+        texts.append(
             f"{', '.join(python)}: Triton's Python backend runs torch, and NVIDIA's image has none:"
             " give --image with torch installed"
         )
-    built = {one for model in models if model.runs_plan for one in model.capabilities}
+    built = {
+        capability
+        for model in models
+        if model.runs_plan
+        for capability in model.capabilities
+    }
     if built:
-        found.append(
+        texts.append(
             f"plans are for GPUs of compute capability {', '.join(sorted(built))}: choose such"
             " nodes with --node-label"
         )
     if server.release is None and plans:
-        found.append(
+        texts.append(
             f"{server.name} is not a known release, so its TensorRT was not compared"
         )
-    return found
+    return texts

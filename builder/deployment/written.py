@@ -29,9 +29,8 @@ def write(
     """
     before = _earlier_files(folder)
     foreign = [name for name in texts if name not in before and _exists(folder / name)]
-    edited = sorted(
-        [*foreign, *(name for name, is_edited in before.items() if is_edited)]
-    )
+    by_hand = [name for name, is_edited in before.items() if is_edited]
+    edited = sorted([*foreign, *by_hand])
     if edited and not overwrite:
         raise UsageError(
             f"{', '.join(edited)}: edited by hand, or not written by trt-build",
@@ -39,16 +38,14 @@ def write(
             fix="put changes into a kustomize overlay beside this folder; --overwrite replaces the"
             " files",
         )
-    wanted = {name: _signed(text) for name, text in texts.items()}
-    stale = before.keys() - wanted.keys()
-    changed = sorted(
-        [
-            *stale,
-            *(name for name, text in wanted.items() if _text(folder / name) != text),
-        ]
-    )
+    signed_texts = {name: _signed(text) for name, text in texts.items()}
+    stale = before.keys() - signed_texts.keys()
+    differing = [
+        name for name, text in signed_texts.items() if _text(folder / name) != text
+    ]
+    changed = sorted([*stale, *differing])
     if changed:
-        _exchange(folder, wanted, stale)
+        _exchange(folder, signed_texts, stale)
     return changed
 
 
@@ -71,15 +68,17 @@ def _text(path: Path) -> str | None:
 
 def _earlier_files(folder: Path) -> dict[str, bool]:
     """The files of an earlier run by name, and whether each was edited since."""
-    found = {}
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+    edited_by_name = {}
+    if not folder.is_dir():
+        return {}
+    for path in sorted(folder.iterdir()):
         text = _text(path) or ""
         if head := _FIRST_LINE.match(text):
-            found[path.name] = text != _signed(text[head.end() :])
-    return found
+            edited_by_name[path.name] = text != _signed(text[head.end() :])
+    return edited_by_name
 
 
-def _exchange(folder: Path, wanted: Mapping[str, str], stale: set[str]) -> None:
+def _exchange(folder: Path, new_texts: Mapping[str, str], stale: set[str]) -> None:
     """Replace the folder with one rename, so that readers never see a partial folder."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -88,9 +87,9 @@ def _exchange(folder: Path, wanted: Mapping[str, str], stale: set[str]) -> None:
             if folder.is_dir():
                 shutil.copytree(folder, new, symlinks=True)
             new.mkdir(exist_ok=True)
-            for name in (*wanted, *stale):
+            for name in (*new_texts, *stale):
                 (new / name).unlink(missing_ok=True)
-            for name, text in wanted.items():
+            for name, text in new_texts.items():
                 (new / name).write_text(text, encoding="utf-8")
             staging.swap(new, folder, beside / "old")
     except OSError as error:

@@ -10,6 +10,7 @@ from builder.diagnosis import nodes, passes
 from builder.diagnosis.nodes import Culprit
 from builder.errors import EnvironmentProblem, TrtBuildError
 from builder.pipeline import Clock, Order, segment_goldens, select_environment, stages
+from builder.printable import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,15 +146,15 @@ class _Bisect:
         try:
             with self.clock.phase("compare every pass"):
                 stages.lower(loaded, paranoid=watch)
-        except passes.FaultyPass as found:
-            located = passes.culprit_of(found, inputs)
+        except passes.FaultyPass as fault:
+            located = passes.culprit_of(fault, inputs)
             if located is None:
                 note = (
-                    f"pass {found.step} changes the answer; no node of it can be named"
+                    f"pass {fault.step} changes the answer; no node of it can be named"
                 )
                 return replace(result, note=note)
-            culprit, own = located
-            reduced, note = self._reduced_pass(found, own, inputs, culprit)
+            culprit, value_name = located
+            reduced, note = self._reduced_pass(fault, value_name, inputs, culprit)
             return replace(result, culprit=culprit, reduced=reduced, note=note)
         return replace(result, note=_FREEZING)
 
@@ -165,9 +166,9 @@ class _Bisect:
             step = f"network of {part.label}" if part.location else "network"
             self.networks += 1
             with self.clock.phase(f"compare the {step}"):
-                found = self._network(step, part, spec, count)
-            if found is not None:
-                return found
+                difference = self._network(step, part, spec, count)
+            if difference is not None:
+                return difference
         wrong = _wrong_segments(converted)
         if wrong is not None:
             return Bisection(self.name, count, self.networks, *wrong)
@@ -209,19 +210,19 @@ class _Bisect:
 
     def _reduced_pass(
         self,
-        found: passes.FaultyPass,
-        own: str,
+        fault: passes.FaultyPass,
+        value_name: str,
         inputs: Sequence[torch.Tensor],
         culprit: Culprit,
     ) -> tuple[Reduction | None, str]:
-        if self.reduce_to is None or found.before is None:
+        if self.reduce_to is None or fault.before is None:
             return None, ""
         from builder.diagnosis import reduction
 
         with self.clock.phase("reduce"):
-            graph = passes.graph_of(found.before)
+            graph = passes.graph_of(fault.before)
             return reduction.of_pass(
-                graph, own, inputs, culprit, self.order, self.reduce_to
+                graph, value_name, inputs, culprit, self.order, self.reduce_to
             )
 
 
@@ -246,7 +247,7 @@ def _problem(
     compared = parity.compare(outputs, golden, spec.tolerance, precision=spec.precision)
     if compared.passed:
         return None, set()
-    bad = {one.name for one in compared.outputs if not one.passed}
+    bad = {output.name for output in compared.outputs if not output.passed}
     failed = {index for index, name in enumerate(conversion.outputs) if name in bad}
     return compared.problems[0], failed or every
 
@@ -292,7 +293,7 @@ def _wrong_segments(converted: stages.Converted) -> tuple[str, str, str] | None:
 
 def _smallest_first(goldens: Sequence[Golden]) -> list[Golden]:
     return sorted(
-        goldens, key=lambda one: sum(array.size for array in one.inputs.values())
+        goldens, key=lambda golden: sum(array.size for array in golden.inputs.values())
     )
 
 
@@ -302,9 +303,9 @@ def _tensor(golden: Golden, name: str) -> torch.Tensor:
     return to_torch(golden.inputs[name])
 
 
-def description(found: Bisection) -> Iterator[tuple[str, str]]:
+def description(bisection: Bisection) -> Iterator[tuple[str, str]]:
     """The (label, text) pairs of the lines that describe the node."""
-    culprit = found.culprit
+    culprit = bisection.culprit
     if culprit is None:
         return
     yield "node", f"%{culprit.value} = {culprit.operator}"
@@ -317,11 +318,8 @@ def description(found: Bisection) -> Iterator[tuple[str, str]]:
     yield "error", culprit.problem
     if not culprit.alone:
         yield "", "this node alone is right: it enlarges the small errors of its inputs"
-    one = culprit.agreed == 1
-    yield (
-        "before",
-        f"{culprit.agreed} value{'' if one else 's'} before it agree{'s' * one}",
-    )
+    verb = "agrees" if culprit.agreed == 1 else "agree"
+    yield "before", f"{counted(culprit.agreed, 'value')} before it {verb}"
 
 
 def _signature(dtypes: Sequence[str]) -> str:

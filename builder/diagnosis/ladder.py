@@ -154,11 +154,8 @@ class _Climb:
         compared = compared_graph(
             lowered.graph, spec, lowered.outputs, recorded.goldens, "fp32"
         )
-        return _step(
-            "lowered",
-            compared,
-            f"torch runs it as it is written: {reason}" * bool(reason),
-        )
+        note = f"torch runs it as it is written: {reason}" if reason else ""
+        return _step("lowered", compared, note)
 
 
 def _step(name: str, compared: Iterable[Compared], note: str = "") -> Step:
@@ -208,11 +205,11 @@ def _published(
         yield golden.name, parity.compare(outputs, golden, prepared.spec.tolerance)
 
 
-def _equal(some: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
+def _equal(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
     """Whether the arrays are equal, bit by bit."""
-    return some.keys() == others.keys() and all(
-        array.dtype == others[name].dtype and array.tobytes() == others[name].tobytes()
-        for name, array in some.items()
+    return left.keys() == right.keys() and all(
+        array.dtype == right[name].dtype and array.tobytes() == right[name].tobytes()
+        for name, array in left.items()
     )
 
 
@@ -237,10 +234,10 @@ def compared_graph(
     from builder.conversion import named_inputs
     from builder.parity import to_numpy, to_torch
 
-    inputs = [str(one.name) for one in named_inputs(spec.inputs, graph)]
+    inputs = [str(tensor_spec.name) for tensor_spec in named_inputs(spec.inputs, graph)]
     for golden in goldens:
-        made = graph.run(*(to_torch(golden.inputs[name]) for name in inputs))
-        tensors = graph.named(names).named_outputs(made)
+        results = graph.run(*(to_torch(golden.inputs[name]) for name in inputs))
+        tensors = graph.named(names).named_outputs(results)
         outputs = {name: to_numpy(tensor) for name, tensor in tensors.items()}
         yield (
             golden.name,
@@ -282,17 +279,20 @@ def compared_segment(
         name: partition.values[name] for name in (*segment.inputs, *segment.outputs)
     }
     for golden in converted.prepared.goldens:
-        given = [to_torch(golden.inputs[name]) for name in partition.inputs]
-        own = (value.debugName() for value in whole.graph.inputs())
-        known = dict(zip(own, given, strict=True))
-        known |= whole.values(*given, names=set(names.values()))
+        inputs = [to_torch(golden.inputs[name]) for name in partition.inputs]
+        input_names = (value.debugName() for value in whole.graph.inputs())
+        known = dict(zip(input_names, inputs, strict=True))
+        known |= whole.values(*inputs, names=set(names.values()))
         # a tensor without axes has one axis at the boundary of a segment
         shaped = {
             name: _with_axis(known[value], name, partition)
             for name, value in names.items()
         }
-        made = segment.lowered.run(*(shaped[name] for name in segment.inputs))
-        outputs = {n: to_numpy(t) for n, t in zip(segment.outputs, made, strict=True)}
+        results = segment.lowered.run(*(shaped[name] for name in segment.inputs))
+        outputs = {
+            name: to_numpy(tensor)
+            for name, tensor in zip(segment.outputs, results, strict=True)
+        }
         truth = {name: to_numpy(shaped[name]) for name in segment.outputs}
         precision = segment_goldens.torch_precision(spec)
         yield (
@@ -302,8 +302,8 @@ def compared_segment(
 
 
 def _with_axis(tensor: torch.Tensor, name: str, partition: Partition) -> torch.Tensor:
-    own = name in (*partition.inputs, *partition.outputs)
-    if not tensor.dim() and not own:
+    is_endpoint = name in (*partition.inputs, *partition.outputs)
+    if not tensor.dim() and not is_endpoint:
         return tensor.reshape(1)
     return tensor
 

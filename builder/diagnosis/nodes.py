@@ -79,13 +79,15 @@ def values_of(conversion: Conversion, inputs: Sequence[torch.Tensor]) -> Values:
     from builder.parity import compare_value, graph_and_network
 
     names = (value.debugName() for value in conversion.lowered.graph.inputs())
-    own = dict(zip(names, inputs, strict=True))
+    input_values = dict(zip(names, inputs, strict=True))
     truth, results = graph_and_network(conversion, inputs)
     compared = {
         name: compare_value(name, outputs, truth[name], conversion.precision)
         for name, outputs in results.items()
     }
-    return Values(conversion, {**own, **truth}, {**own, **results}, compared)
+    return Values(
+        conversion, {**input_values, **truth}, {**input_values, **results}, compared
+    )
 
 
 def first_culprit(values: Values, outputs: Collection[int]) -> Culprit | None:
@@ -100,7 +102,7 @@ def first_culprit(values: Values, outputs: Collection[int]) -> Culprit | None:
     lowered = values.conversion.lowered
     ends = enumerate(lowered.graph.outputs())
     behind = values_behind(
-        lowered, [value.debugName() for i, value in ends if i in outputs]
+        lowered, [value.debugName() for index, value in ends if index in outputs]
     )
     judged = [name for name in values.compared if name in behind]
     carried: tuple[str, int] | None = None
@@ -113,7 +115,10 @@ def first_culprit(values: Values, outputs: Collection[int]) -> Culprit | None:
     if carried is None and judged:
         largest = max(judged, key=lambda name: values.compared[name].share or 0.0)
         carried = largest, len(judged)
-    return carried and _culprit(values, carried[0], *carried, alone=False)
+    if carried is None:
+        return None
+    name, position = carried
+    return _culprit(values, name, name, position, alone=False)
 
 
 def _alone_passes(values: Values, name: str) -> bool | None:
@@ -124,11 +129,11 @@ def _alone_passes(values: Values, name: str) -> bool | None:
 
     precision = values.conversion.precision
     try:
-        sub, given = _alone(values, name)
-        (wanted,) = sub.run(*given)
+        sub, inputs = _alone(values, name)
+        (expected,) = sub.run(*inputs)
     except Exception:  # the network's values may have shapes that the operator rejects
         return None
-    return compare_value(name, values.outputs[name], wanted, precision).passed
+    return compare_value(name, values.outputs[name], expected, precision).passed
 
 
 def _alone(values: Values, name: str) -> tuple[LoweredGraph, list[torch.Tensor]]:
@@ -153,11 +158,11 @@ def _exact(values: Values, name: str) -> tuple[float | None, float | None]:
 
     precision = values.conversion.precision
     try:
-        sub, given = _alone(values, name)
-        (single,) = sub.run(*given)
+        sub, inputs = _alone(values, name)
+        (single,) = sub.run(*inputs)
         double = [
             tensor.double() if tensor.is_floating_point() else tensor
-            for tensor in given
+            for tensor in inputs
         ]
         (exact,) = in_double(sub).run(*double)
     except Exception:  # not every operator supports float64, or the network's shapes
@@ -182,8 +187,10 @@ def _narrowed(values: Values, name: str) -> str:
     hidden = values_between(lowered, known, [name])
     if len(hidden) < 2:
         return name
-    made = (one for one in hidden if one in values.truth)
-    return next((one for one in made if node_differs(values, one)), name)
+    candidates = (candidate for candidate in hidden if candidate in values.truth)
+    return next(
+        (candidate for candidate in candidates if node_differs(values, candidate)), name
+    )
 
 
 def node_of(lowered: LoweredGraph, name: str) -> Any:
@@ -202,17 +209,23 @@ def siblings(lowered: LoweredGraph, name: str) -> set[str]:
 
 
 def _culprit(
-    values: Values, name: str, shown: str, agreed: int, *, alone: bool
+    values: Values, name: str, visible_in: str, agreed: int, *, alone: bool
 ) -> Culprit:
-    """Describe the node of the value `name`, whose error is visible in the value `shown`."""
+    """Describe the node of the value `name`, whose error is visible in the value
+    `visible_in`.
+    """
     from builder.conversion import converted_by
     from builder.lowering import source_location
 
     node = node_of(values.conversion.lowered, name)
-    compared = values.compared[shown]
-    read = [v.debugName() for v in node.inputs() if v.debugName() in values.truth]
-    truth = [values.truth[one] for one in (*read, name)]
-    outputs = [values.outputs.get(one) for one in (*read, name)]
+    compared = values.compared[visible_in]
+    read = [
+        value.debugName()
+        for value in node.inputs()
+        if value.debugName() in values.truth
+    ]
+    truth = [values.truth[value_name] for value_name in (*read, name)]
+    outputs = [values.outputs.get(value_name) for value_name in (*read, name)]
     return Culprit(
         name,
         node.kind(),
@@ -225,7 +238,7 @@ def _culprit(
         tuple(map(_dtype, outputs)),
         alone,
         agreed,
-        *_exact(values, shown),
+        *_exact(values, visible_in),
     )
 
 

@@ -39,8 +39,8 @@ class Recorded:
 
     def name_of(self) -> dict[str, str]:
         """The original graph's name by the copy's name of a value."""
-        own = [value.debugName() for value in _values(self.graph)]
-        return dict(zip(own, self.names, strict=True))
+        copy_names = [value.debugName() for value in _values(self.graph)]
+        return dict(zip(copy_names, self.names, strict=True))
 
 
 class FaultyPass(Exception):
@@ -88,14 +88,14 @@ class PassWatch(Paranoid):
 
         try:
             with torch.no_grad():
-                made = execute_graph(graph, [value.clone() for value in self.inputs])
+                results = execute_graph(graph, [value.clone() for value in self.inputs])
         except RuntimeError as error:
             return f"torch cannot run the graph: {summary(error)}"
-        found = [to_numpy(tensor) for tensor in _flat(made)]
+        arrays = [to_numpy(tensor) for tensor in _flat(results)]
         names = list(self.golden.outputs)
-        if len(found) != len(names):
+        if len(arrays) != len(names):
             return None  # the outputs are not flat yet
-        outputs = dict(zip(names, found, strict=True))
+        outputs = dict(zip(names, arrays, strict=True))
         compared = parity.compare(outputs, self.golden, self.tolerance)
         return None if compared.passed else compared.problems[0]
 
@@ -127,19 +127,19 @@ def _recorded(graph: Graph) -> Recorded:
 
 
 def culprit_of(
-    found: FaultyPass, inputs: Sequence[torch.Tensor]
+    fault: FaultyPass, inputs: Sequence[torch.Tensor]
 ) -> tuple[Culprit, str] | None:
     """Return the node as it was before the pass, with the pass as its function, and the name of its
     value in `found.before`.
 
     None if there was no graph before, or no node can be identified.
     """
-    before = found.before
-    after = found.after
+    before = fault.before
+    after = fault.after
     if before is None:
         return None
-    was = _run(before, inputs)
-    now = _run(after, inputs)
+    old_tensors = _run(before, inputs)
+    new_tensors = _run(after, inputs)
     old = _Names(before)
     new = _Names(after)
     agreed = 0
@@ -147,24 +147,24 @@ def culprit_of(
         counterpart = old.counterpart(consumer)
         if counterpart is None:
             continue
-        if _same(was, now, consumer.outputs):
+        if _same(old_tensors, new_tensors, consumer.outputs):
             agreed += 1
             continue
-        name = _replaced(counterpart, consumer, was, now)
+        name = _replaced(counterpart, consumer, old_tensors, new_tensors)
         if name is None and consumer.is_return:
             continue
-        return _culprit(found, old, name or counterpart.outputs[0], agreed)
+        return _culprit(fault, old, name or counterpart.outputs[0], agreed)
     return None
 
 
 def _culprit(
-    found: FaultyPass, old: _Names, name: str, agreed: int
+    fault: FaultyPass, old: _Names, name: str, agreed: int
 ) -> tuple[Culprit, str] | None:
     node = old.makers.get(name)
     if node is None:
         return None
-    own = old.own_name(name)
-    value = next(value for value in node.outputs() if value.debugName() == own)
+    copy_name = old.own_name(name)
+    value = next(value for value in node.outputs() if value.debugName() == copy_name)
     dtype = None
     if value.type().kind() == "TensorType":
         dtype = value.type().scalarType()
@@ -173,13 +173,13 @@ def _culprit(
         node.kind(),
         source_location(node),
         PASS,
-        found.step,
-        found.problem,
+        fault.step,
+        fault.problem,
         None,
         (str(dtype),) if dtype else (),
         agreed=agreed,
     )
-    return culprit, own
+    return culprit, copy_name
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class _Names:
 
     def __init__(self, recorded: Recorded) -> None:
         self.of = recorded.name_of()
-        self.copies = {name: own for own, name in self.of.items()}
+        self.copies = {name: copy_name for copy_name, name in self.of.items()}
         self.nodes = list(recorded.graph.nodes())
         self.result = recorded.graph.return_node()
         self.makers = {
@@ -208,7 +208,11 @@ class _Names:
             for node in self.nodes
             for value in node.outputs()
         }
-        self.by_first = {one.outputs[0]: one for one in self.consumers() if one.outputs}
+        self.by_first = {
+            consumer.outputs[0]: consumer
+            for consumer in self.consumers()
+            if consumer.outputs
+        }
 
     def own_name(self, name: str) -> str:
         return self.copies[name]
@@ -224,22 +228,24 @@ class _Names:
             tuple(self.of[value.debugName()] for value in node.outputs()),
         )
 
-    def counterpart(self, other: _Consumer) -> _Consumer | None:
+    def counterpart(self, consumer: _Consumer) -> _Consumer | None:
         """The node that computed the same value here; for the return, the return."""
-        if other.is_return:
+        if consumer.is_return:
             return self._consumer(self.result)
-        if other.outputs:
-            return self.by_first.get(other.outputs[0])
+        if consumer.outputs:
+            return self.by_first.get(consumer.outputs[0])
         return None
 
 
-def _replaced(was: _Consumer, now: _Consumer, old: Tensors, new: Tensors) -> str | None:
+def _replaced(
+    former: _Consumer, current: _Consumer, old: Tensors, new: Tensors
+) -> str | None:
     """The value that the consumer read before the pass, if it now reads another one that
     differs.
     """
-    if len(was.inputs) != len(now.inputs):
+    if len(former.inputs) != len(current.inputs):
         return None
-    for before, after in zip(was.inputs, now.inputs, strict=True):
+    for before, after in zip(former.inputs, current.inputs, strict=True):
         if before in old and after in new and not _equal(old[before], new[after]):
             return before
         if before in old and after not in new and before != after:
@@ -255,10 +261,10 @@ def _same(old: Tensors, new: Tensors, names: Sequence[str]) -> bool:
     return bool(names) and all(_equal(old[name], new[name]) for name in known)
 
 
-def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _equal(left: torch.Tensor, right: torch.Tensor) -> bool:
     from builder.parity import compare_value
 
-    return compare_value("value", other, one, "fp32").passed
+    return compare_value("value", right, left, "fp32").passed
 
 
 def _run(recorded: Recorded, inputs: Sequence[torch.Tensor]) -> Tensors:
@@ -275,17 +281,17 @@ def _run(recorded: Recorded, inputs: Sequence[torch.Tensor]) -> Tensors:
         for value in _values(recorded.graph)
         if _is_tensor(value) and not ir.is_constant(value)
     ]
-    kept = _clones(copy)
+    clones = _clones(copy)
     for _ in list(copy.outputs()):
         copy.eraseOutput(0)
-    for value in kept:
+    for value in clones:
         copy.registerOutput(value)
     try:
         with torch.no_grad():
-            made = execute_graph(copy, [tensor.clone() for tensor in inputs])
+            results = execute_graph(copy, [tensor.clone() for tensor in inputs])
     except RuntimeError:
         return {}
-    return dict(zip(names, made, strict=True))
+    return dict(zip(names, results, strict=True))
 
 
 def _is_tensor(value: Value) -> bool:
@@ -298,14 +304,14 @@ def _clones(graph: Graph) -> list[Any]:
     pairs = [(value, ends[0]) for value in graph.inputs()]
     for node, following in pairwise(ends):
         pairs += [(value, following) for value in node.outputs()]
-    found = []
+    clones = []
     for value, following in pairs:
         if _is_tensor(value) and not ir.is_constant(value):
             none = ir.insert_constant(graph, None, following)
-            found.append(
+            clones.append(
                 ir.insert(graph, "aten::clone", [value, none], following).output()
             )
-    return found
+    return clones
 
 
 def graph_of(recorded: Recorded) -> LoweredGraph:

@@ -76,11 +76,11 @@ def of_network(
     precision = values.conversion.precision
     keep = tuple(order.spec.keep_fp32)
     search = _network_search(values, keep)
-    found = search.smallest(culprit.value)
-    if found is None:
+    smallest = search.smallest(culprit.value)
+    if smallest is None:
         return None, search.note
     check = _NETWORK_TEST.format(precision=precision, keep_fp32=keep)
-    return _write_files(found, culprit, order, folder, search, check, precision), ""
+    return _write_files(smallest, culprit, order, folder, search, check, precision), ""
 
 
 def node_differs(values: Values, value: str) -> bool:
@@ -99,9 +99,13 @@ def _network_search(values: Values, keep_fp32: tuple[str, ...]) -> _Search:
         )
     }
 
-    def fails(one: Candidate) -> bool:
+    def fails(candidate: Candidate) -> bool:
         return network_differs(
-            one.data, one.inputs, one.specs, conversion.precision, keep_fp32
+            candidate.data,
+            candidate.inputs,
+            candidate.specs,
+            conversion.precision,
+            keep_fp32,
         )
 
     return _Search(conversion.lowered, values.truth, specs, conversion.profiles, fails)
@@ -120,19 +124,19 @@ def of_pass(
     `value` is the node's value in this graph. Returns and raises as of_network.
     """
     truth = graph.values(*(tensor.clone() for tensor in inputs))
-    own = [one.debugName() for one in graph.graph.inputs()]
-    truth |= dict(zip(own, inputs, strict=True))
-    specs = dict(zip(own, order.spec.inputs, strict=True))
+    input_names = [value.debugName() for value in graph.graph.inputs()]
+    truth |= dict(zip(input_names, inputs, strict=True))
+    specs = dict(zip(input_names, order.spec.inputs, strict=True))
 
-    def fails(one: Candidate) -> bool:
-        return lowering_differs(one.data, one.inputs, one.specs)
+    def fails(candidate: Candidate) -> bool:
+        return lowering_differs(candidate.data, candidate.inputs, candidate.specs)
 
     search = _Search(graph, truth, specs, order.spec.profiles, fails)
-    found = search.smallest(value)
-    if found is None:
+    smallest = search.smallest(value)
+    if smallest is None:
         return None, search.note
     return _write_files(
-        found, culprit, order, folder, search, _LOWERING_TEST, "fp32"
+        smallest, culprit, order, folder, search, _LOWERING_TEST, "fp32"
     ), ""
 
 
@@ -187,11 +191,11 @@ def _called(module: Any, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tenso
 
 
 def _differ(
-    outputs: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor], precision: str
+    outputs: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], precision: str
 ) -> bool:
     from builder.parity import compare_value
 
-    pairs = zip(outputs, wanted, strict=True)
+    pairs = zip(outputs, expected, strict=True)
     return not all(compare_value("value", *pair, precision).passed for pair in pairs)
 
 
@@ -221,9 +225,9 @@ class _Search:
         siblings = nodes.siblings(self.lowered, value)
         known = set(self.truth) - siblings
         while self.tries < TRIES:
-            found = self.attempt(known, value)
-            if found is not None:
-                return self._fewer(found, known, value)
+            candidate = self.attempt(known, value)
+            if candidate is not None:
+                return self._fewer(candidate, known, value)
             wider = known - set(self._read(known, value))
             if wider == known:
                 break
@@ -241,7 +245,9 @@ class _Search:
         _, names = subgraph(self.lowered, known, [value])
         return tuple(name for name in names if name not in self.specs)
 
-    def _fewer(self, found: Candidate, known: Collection[str], value: str) -> Candidate:
+    def _fewer(
+        self, candidate: Candidate, known: Collection[str], value: str
+    ) -> Candidate:
         """Remove each preceding node that the difference does not need."""
         from builder.partition import values_behind
 
@@ -253,10 +259,10 @@ class _Search:
             if self.tries >= TRIES:
                 break
             smaller = self.attempt(inputs_known | {name}, value)
-            if smaller is not None and smaller.nodes < found.nodes:
-                found = smaller
+            if smaller is not None and smaller.nodes < candidate.nodes:
+                candidate = smaller
                 inputs_known = inputs_known | {name}
-        return found
+        return candidate
 
     def attempt(self, known: Collection[str], value: str) -> Candidate | None:
         """Try the part between known values and this one. Returns it if its file fails."""
@@ -298,17 +304,17 @@ class _Search:
     ) -> tuple[TensorSpec, ...] | None:
         from builder.partition import infer_shapes
 
-        own = [value.debugName() for value in self.lowered.graph.inputs()]
-        specs = [self.specs[name] for name in own]
+        input_names = [value.debugName() for value in self.lowered.graph.inputs()]
+        specs = [self.specs[name] for name in input_names]
         shapes = infer_shapes(self.lowered, specs, self.profiles)
-        found = [shapes.spec(*pair) for pair in zip(names, called, strict=True)]
-        if any(one is None for one in found):
+        specs_or_none = [shapes.spec(*pair) for pair in zip(names, called, strict=True)]
+        if any(entry is None for entry in specs_or_none):
             return None
-        return tuple(one[0] for one in found if one is not None)
+        return tuple(entry[0] for entry in specs_or_none if entry is not None)
 
 
 def _write_files(
-    found: Candidate,
+    candidate: Candidate,
     culprit: Culprit,
     order: Order,
     folder: Path,
@@ -322,60 +328,62 @@ def _write_files(
     target = folder / order.spec.name
     try:
         target.mkdir(parents=True, exist_ok=True)
-        (target / MODEL).write_bytes(found.data)
-        _write_inputs(target / INPUTS, found)
-        (target / MANIFEST).write_text(_manifest(found, precision), encoding="utf-8")
+        (target / MODEL).write_bytes(candidate.data)
+        _write_inputs(target / INPUTS, candidate)
+        (target / MANIFEST).write_text(
+            _manifest(candidate, precision), encoding="utf-8"
+        )
         (target / TEST).write_text(
-            _test(found, culprit, order, check), encoding="utf-8"
+            _test(candidate, culprit, order, check), encoding="utf-8"
         )
     except OSError as error:
         raise EnvironmentProblem(
             f"the reduced model cannot be written: {error.strerror}", where=str(target)
         ) from error
-    return Reduction(target, found.nodes, computing_nodes(search.lowered))
+    return Reduction(target, candidate.nodes, computing_nodes(search.lowered))
 
 
-def _write_inputs(path: Path, found: Candidate) -> None:
+def _write_inputs(path: Path, candidate: Candidate) -> None:
     """Write the inputs. NumPy has no bfloat16: float32 represents the same numbers."""
     import numpy as np
     import torch
 
-    arrays = {
-        spec.name: (
-            tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-        ).numpy()
-        for spec, tensor in zip(found.specs, found.inputs, strict=True)
-    }
-    np.savez(str(path), **{str(name): array for name, array in arrays.items()})
+    arrays = {}
+    for spec, tensor in zip(candidate.specs, candidate.inputs, strict=True):
+        if tensor.dtype == torch.bfloat16:
+            tensor = tensor.float()
+        arrays[str(spec.name)] = tensor.numpy()
+    np.savez(str(path), **arrays)
 
 
-def _manifest(found: Candidate, precision: str) -> str:
+def _manifest(candidate: Candidate, precision: str) -> str:
     import yaml
 
     dims = {
         name: dict(zip(("min", "opt", "max"), span, strict=True))
-        for name, span in axis_ranges(found.specs).items()
+        for name, span in axis_ranges(candidate.specs).items()
     }
     data: dict[str, Any] = {
         "inputs": [
             {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}
-            for spec in found.specs
+            for spec in candidate.specs
         ]
     }
-    data |= {"dims": dims} if dims else {}
+    if dims:
+        data["dims"] = dims
     data["precision"] = precision
-    if all(spec.dtype != "bfloat16" for spec in found.specs):
+    if all(spec.dtype != "bfloat16" for spec in candidate.specs):
         data["goldens"] = INPUTS
     return yaml.safe_dump(data, sort_keys=False, default_flow_style=None)
 
 
-def _test(found: Candidate, culprit: Culprit, order: Order, check: str) -> str:
-    specs = [
-        f"builder.TensorSpec({spec.dtype!r}, {spec.shape!r}"
-        + (f", dims={dict(spec.dims)!r}" if spec.dims else "")
-        + f", name={spec.name!r})"
-        for spec in found.specs
-    ]
+def _test(candidate: Candidate, culprit: Culprit, order: Order, check: str) -> str:
+    specs = []
+    for spec in candidate.specs:
+        dims = f", dims={dict(spec.dims)!r}" if spec.dims else ""
+        specs.append(
+            f"builder.TensorSpec({spec.dtype!r}, {spec.shape!r}{dims}, name={spec.name!r})"
+        )
     return _TEST.format(
         operator=culprit.operator,
         source=" ".join(culprit.location.split())

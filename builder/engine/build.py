@@ -145,8 +145,8 @@ def plan_facts(
 ) -> dict[str, Any]:
     """The content of a plan's plan.json: its options, targets, endpoints and hash."""
     network = conversion.network
-    inputs = [network.get_input(i) for i in range(network.num_inputs)]
-    outputs = [network.get_output(i) for i in range(network.num_outputs)]
+    inputs = [network.get_input(index) for index in range(network.num_inputs)]
+    outputs = [network.get_output(index) for index in range(network.num_outputs)]
     return {
         "flavor": flavor.name(),
         "tensorrt": trt.__version__,
@@ -154,12 +154,12 @@ def plan_facts(
             f"{major}.{minor}" for major, minor in _targets(options)
         ],
         "options": {
-            name: str(v) if name == "timing_cache" else v
-            for name, v in options.set().items()
+            name: str(value) if name == "timing_cache" else value
+            for name, value in options.set().items()
         },
         "precision": conversion.precision,
-        "inputs": [_endpoint(t) for t in inputs],
-        "outputs": [_endpoint(t) for t in outputs],
+        "inputs": [_endpoint(tensor) for tensor in inputs],
+        "outputs": [_endpoint(tensor) for tensor in outputs],
         "profiles": [_shapes(conversion, profile) for profile in conversion.profiles],
         "layers": network.num_layers,
         "bytes": len(data),

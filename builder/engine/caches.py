@@ -21,9 +21,9 @@ def cache_folder() -> Path:
     """The cache folder: TRT_BUILD_CACHE, else trt-build in the user's cache folder (XDG_CACHE_HOME,
     ~/.cache). It may not exist yet.
     """
-    own = os.environ.get(CACHE_VARIABLE)
-    if own:
-        return Path(own)
+    configured = os.environ.get(CACHE_VARIABLE)
+    if configured:
+        return Path(configured)
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "trt-build"
 

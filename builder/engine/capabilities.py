@@ -101,7 +101,7 @@ def _probe(library: Any) -> Capabilities:
         strongly_typed=strongly_typed,
         dtypes=frozenset(library.DataType.__members__),
         layers=frozenset(
-            n for n in dir(library.INetworkDefinition) if n.startswith("add_")
+            name for name in dir(library.INetworkDefinition) if name.startswith("add_")
         ),
         operations=frozenset(operations),
         refused={} if strongly_typed else REFUSED,

@@ -26,20 +26,20 @@ def create(conversion: Conversion, chosen: BuildOptions, monitor: Any = None) ->
 
     options.check(chosen, flavor.name(), trt, trt.__version__)
     fp8.check_targets(conversion.precision, chosen.compute_capabilities)
-    profiles = [profile(conversion, one) for one in conversion.profiles]
+    profiles = [profile(conversion, shapes) for shapes in conversion.profiles]
     common = {"profiles": profiles, "progress_monitor": monitor, **_settings(chosen)}
     if flavor.name() == "tensorrt-rtx":
         from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
 
         targets: Sequence[tuple[int, int]] | None = chosen.compute_capabilities or None
-        made = CreateConfigRTX(compute_capabilities=targets, **common)
+        create_config = CreateConfigRTX(compute_capabilities=targets, **common)
     else:
-        made = CreateConfig(
+        create_config = CreateConfig(
             **common, **_measured(chosen), **tensorrt8.flags(conversion)
         )
     tf32 = conversion.precision == "tf32"
     return PostprocessConfig(
-        made, lambda builder, network, config: set_tf32(config, tf32)
+        create_config, lambda builder, network, config: set_tf32(config, tf32)
     )
 
 
@@ -97,7 +97,7 @@ def _tactic_sources(chosen: BuildOptions) -> list[Any] | None:
     sources = chosen.tactic_sources
     if sources is None:
         return None
-    return [_member("TacticSource", s, "tactic_sources") for s in sources]
+    return [_member("TacticSource", name, "tactic_sources") for name in sources]
 
 
 def _hardware_level(chosen: BuildOptions) -> Any:
@@ -112,11 +112,11 @@ def _member(enumeration: str, name: str | None, option: str) -> Any:
     return options.member(trt, enumeration, name, option)
 
 
-def set_tf32(config: Any, wanted: bool) -> None:
+def set_tf32(config: Any, enabled: bool) -> None:
     """Set TF32. A new config has it enabled, but float32 means float32 here unless the precision
     requires TF32.
     """
-    if wanted:
+    if enabled:
         config.set_flag(trt.BuilderFlag.TF32)
     else:
         config.clear_flag(trt.BuilderFlag.TF32)

@@ -59,7 +59,7 @@ def resolve(name: str = "auto") -> str:
         name = _from_environment()
     here = installed()
     if name == "auto":
-        usable = [f for f in here if f == "tensorrt-rtx" or has_gpu()]
+        usable = [flavor for flavor in here if flavor == "tensorrt-rtx" or has_gpu()]
         if not usable:
             raise EnvironmentProblem(
                 "no TensorRT that can build here is installed",
@@ -71,7 +71,7 @@ def resolve(name: str = "auto") -> str:
             f"unknown flavor {name!r}", fix=f"use one of auto, {', '.join(MODULES)}"
         )
     if name not in here:
-        extra = {"tensorrt": "tensorrt", "tensorrt-rtx": "rtx"}[name]
+        extra = "rtx" if name == "tensorrt-rtx" else "tensorrt"
         raise EnvironmentProblem(
             f"{MODULES[name]} is not installed", fix=f"pip install 'trt-build[{extra}]'"
         )

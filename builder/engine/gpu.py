@@ -94,11 +94,11 @@ def free_memory() -> int | None:
     handle, memory = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()  # total, free, used
     if device is None or library.nvmlInit_v2() != 0:
         return None
-    found = (
+    has_handle = (
         library.nvmlDeviceGetHandleByUUID(device.uuid.encode(), ctypes.byref(handle))
         == 0
     )
-    if found and library.nvmlDeviceGetMemoryInfo(handle, memory) == 0:
+    if has_handle and library.nvmlDeviceGetMemoryInfo(handle, memory) == 0:
         return int(memory[1])
     return None
 

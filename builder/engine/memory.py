@@ -53,19 +53,19 @@ def weights_bytes(graph: Graph) -> int:
         node.output().toIValue() for node in graph.findAllNodes("prim::Constant", True)
     )
     return sum(
-        v.numel() * v.element_size() for v in values if hasattr(v, "element_size")
+        value.numel() * value.element_size()
+        for value in values
+        if hasattr(value, "element_size")
     )
 
 
 def endpoint_bytes(conversion: Conversion) -> int:
     """The bytes of all inputs at the largest shape of any profile, assuming float32."""
-    shapes = (
-        [spec.at(profile, 2) for spec in conversion.inputs]
-        for profile in conversion.profiles
-    )
-    return max(
-        (sum(4 * math.prod(shape) for shape in one) for one in shapes), default=0
-    )
+    most = 0
+    for profile in conversion.profiles:
+        shapes = [spec.at(profile, 2) for spec in conversion.inputs]
+        most = max(most, sum(4 * math.prod(shape) for shape in shapes))
+    return most
 
 
 def host_available(root: Path = Path("/")) -> int | None:
@@ -87,14 +87,10 @@ def _meminfo(path: Path) -> int | None:
         lines = _text(path).splitlines()
     except OSError:
         return None
-    return next(
-        (
-            int(line.split()[1]) * 1024
-            for line in lines
-            if line.startswith("MemAvailable:")
-        ),
-        None,
-    )
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
 
 
 FILES = {
@@ -125,7 +121,9 @@ def _memory_lines(path: Path) -> Iterator[tuple[str, str]]:
     """The (controller, cgroup) of each line about memory: `0::/user.slice` in version 2,
     `4:memory:/docker/1f` in version 1.
     """
-    for line in _text(path).splitlines() if path.is_file() else ():
+    if not path.is_file():
+        return
+    for line in _text(path).splitlines():
         _, controllers, group = line.split(":", 2)
         if controllers in FILES:
             yield controllers, group
@@ -139,13 +137,12 @@ def _available(folder: Path, names: tuple[str, str, str]) -> int | None:
     try:
         most = _text(folder / limit).strip()
         used = int(_text(folder / use))
-        cached = dict(
-            line.split() for line in _text(folder / "memory.stat").splitlines()
-        ).get(cache, "0")
+        lines = _text(folder / "memory.stat").splitlines()
+        statistics = dict(line.split() for line in lines)
     except (OSError, ValueError):
         return None
     if most.isdigit():
-        return int(most) - used + int(cached)
+        return int(most) - used + int(statistics.get(cache, "0"))
     return None
 
 

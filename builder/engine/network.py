@@ -56,10 +56,12 @@ def new_network() -> tuple[Any, Any, list[str]]:
 
 def has_half(network: INetworkDefinition) -> bool:
     """Whether any tensor of the network is half: then the builder must be allowed to use half."""
-    inputs = (network.get_input(i) for i in range(network.num_inputs))
-    layers = (network.get_layer(i) for i in range(network.num_layers))
+    inputs = (network.get_input(index) for index in range(network.num_inputs))
+    layers = (network.get_layer(index) for index in range(network.num_layers))
     outputs = (
-        layer.get_output(i) for layer in layers for i in range(layer.num_outputs)
+        layer.get_output(index)
+        for layer in layers
+        for index in range(layer.num_outputs)
     )
     return any(
         tensor.dtype == trt.DataType.HALF
@@ -71,8 +73,8 @@ def has_half(network: INetworkDefinition) -> bool:
 def has_int8(network: INetworkDefinition) -> bool:
     """Whether any layer quantizes: then the builder must be allowed to use int8."""
     return any(
-        layer_type(network.get_layer(i)) == "QUANTIZE"
-        for i in range(network.num_layers)
+        layer_type(network.get_layer(index)) == "QUANTIZE"
+        for index in range(network.num_layers)
     )
 
 

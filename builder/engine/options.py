@@ -42,9 +42,9 @@ class BuildOptions:
         """The fields that differ from their default."""
         default = BuildOptions()
         return {
-            f.name: v
-            for f in fields(self)
-            if (v := getattr(self, f.name)) != getattr(default, f.name)
+            option.name: value
+            for option in fields(self)
+            if (value := getattr(self, option.name)) != getattr(default, option.name)
         }
 
     def limits(self) -> dict[str, int]:
@@ -88,12 +88,12 @@ def parse_capabilities(texts: Iterable[str]) -> tuple[Capability, ...]:
 
 def capability(text: str) -> Capability:
     """The capability, such as (8, 9), of `8.9`, `sm_89` or `89`. Raises UsageError."""
-    found = re.fullmatch(r"(?:sm_?)?([1-9][0-9]?)\.?([0-9])", text.lower())
-    if not found:
+    match = re.fullmatch(r"(?:sm_?)?([1-9][0-9]?)\.?([0-9])", text.lower())
+    if not match:
         raise UsageError(
             f"{text!r} is not a compute capability", fix="write it as sm_89 or 8.9"
         )
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 LACKS = {
@@ -142,7 +142,9 @@ CUDA error.
 
 def check_host(options: BuildOptions, flavor: str, has_gpu: bool) -> None:
     """Raise UsageError for an option that cannot be built on a machine without a GPU."""
-    for name in NEEDS_GPU.get(flavor, ()) if not has_gpu else ():
+    if has_gpu:
+        return
+    for name in NEEDS_GPU.get(flavor, ()):
         if name in options.set():
             raise UsageError(
                 f"{flavor} builds with {name.replace('_', ' ')} only with a GPU, and none"
@@ -176,9 +178,9 @@ def _check_targets(
 ) -> None:
     """Raise UsageError for a GPU that RTX does not support: data center GPUs from Hopper on."""
     known = sorted(
-        int(n[2:])
-        for n in getattr(library, "ComputeCapability", object).__dict__
-        if re.fullmatch(r"SM\d+", n)
+        int(name[2:])
+        for name in getattr(library, "ComputeCapability", object).__dict__
+        if re.fullmatch(r"SM\d+", name)
     )
     unknown = [
         f"sm_{major}{minor}"
@@ -189,7 +191,7 @@ def _check_targets(
         raise UsageError(
             f"{which} cannot build for {', '.join(unknown)}",
             fix=(
-                f"use one of {', '.join(f'sm_{n}' for n in known)}; for others use"
+                f"use one of {', '.join(f'sm_{number}' for number in known)}; for others use"
                 " --flavor tensorrt on a host that has one"
             ),
         )
@@ -199,13 +201,13 @@ def member(library: ModuleType, enumeration: str, name: str, option: str) -> Any
     """The enumeration's member of this name, in any case. Raises UsageError with the existing
     members.
     """
-    found = getattr(library, enumeration)
-    if name.upper() not in found.__members__:
-        known = ", ".join(key.lower() for key in found.__members__)
+    members = getattr(library, enumeration)
+    if name.upper() not in members.__members__:
+        known = ", ".join(key.lower() for key in members.__members__)
         raise UsageError(
             f"{option}: TensorRT here has no {name!r}", fix=f"use one of {known}"
         )
-    return found.__members__[name.upper()]
+    return members.__members__[name.upper()]
 
 
 def _has(library: ModuleType, path: tuple[str, ...]) -> bool:

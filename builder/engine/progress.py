@@ -41,15 +41,17 @@ def building() -> Iterator[None]:
     # only the main thread may set signal handlers
     main = threading.current_thread() is threading.main_thread()
     before = {
-        one: own for one in SIGNALS if main and callable(own := signal.getsignal(one))
+        signal_number: handler
+        for signal_number in SIGNALS
+        if main and callable(handler := signal.getsignal(signal_number))
     }
     try:
-        for one in before:
-            signal.signal(one, note)
+        for signal_number in before:
+            signal.signal(signal_number, note)
         yield
     finally:
-        for one, own in before.items():
-            signal.signal(one, own)
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, handler)
         for number in heard:
             CANCEL.clear()
             before[signal.Signals(number)](number, None)

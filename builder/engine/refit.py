@@ -52,9 +52,9 @@ def structure(network: INetworkDefinition) -> str:
 
     Raises EngineError for a plugin layer, whose attributes cannot be read.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for tensor in map(network.get_input, range(network.num_inputs)):
-        found.update(_tensor(tensor).encode())
+        digest.update(_tensor(tensor).encode())
     for layer in typed_layers(network):
         kind = layer_type(layer)
         if kind.startswith("PLUGIN"):
@@ -65,10 +65,10 @@ def structure(network: INetworkDefinition) -> str:
             *map(_tensor, map(layer.get_input, range(layer.num_inputs))),
             *map(_tensor, map(layer.get_output, range(layer.num_outputs))),
         ]
-        found.update(repr((layer.name, kind, _attributes(layer), ends)).encode())
+        digest.update(repr((layer.name, kind, _attributes(layer), ends)).encode())
     for tensor in map(network.get_output, range(network.num_outputs)):
-        found.update(_tensor(tensor).encode())
-    return found.hexdigest()
+        digest.update(_tensor(tensor).encode())
+    return digest.hexdigest()
 
 
 def digests(network: INetworkDefinition) -> dict[str, str]:
@@ -165,7 +165,7 @@ def _digest(weights: object) -> str:
 
 def _attributes(layer: ILayer) -> dict[str, Any]:
     """All attributes of the layer except weights, as plain values."""
-    found = {}
+    values = {}
     names = (
         name
         for name in dir(type(layer))
@@ -177,10 +177,10 @@ def _attributes(layer: ILayer) -> dict[str, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             try:
-                found[name] = _as_data(getattr(layer, name))
+                values[name] = _as_data(getattr(layer, name))
             except (AttributeError, RuntimeError, TypeError, ValueError):
-                found[name] = "unset"
-    return found
+                values[name] = "unset"
+    return values
 
 
 def _as_data(value: Any) -> Any:

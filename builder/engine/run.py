@@ -40,13 +40,16 @@ class Engine:
                     f"TensorRT refused the plan: {'; '.join(MESSAGES[-3:]) or refusal}"
                 ) from refusal
         names = [
-            self.engine.get_tensor_name(i) for i in range(self.engine.num_io_tensors)
+            self.engine.get_tensor_name(index)
+            for index in range(self.engine.num_io_tensors)
         ]
         inputs = {
-            n for n in names if self.engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT
+            name
+            for name in names
+            if self.engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
         }
-        self.inputs = [n for n in names if n in inputs]
-        self.outputs = [n for n in names if n not in inputs]
+        self.inputs = [name for name in names if name in inputs]
+        self.outputs = [name for name in names if name not in inputs]
         self._one_byte = torch.empty(1, dtype=torch.uint8, device="cuda")
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
@@ -75,12 +78,10 @@ class Engine:
             name: self._ready(name, tensor)
             for name, tensor in zip(self.inputs, tensors, strict=True)
         }
-        self._choose_profile(
-            feed,
-            range(self.engine.num_optimization_profiles)
-            if profile is None
-            else [profile],
-        )
+        profiles: Sequence[int] = range(self.engine.num_optimization_profiles)
+        if profile is not None:
+            profiles = [profile]
+        self._choose_profile(feed, profiles)
         with quiet():
             try:
                 results = self._runner.infer(
@@ -110,12 +111,13 @@ class Engine:
         """Every optimization profile that includes the shapes of the tensors, which are in the
         engine's input order.
         """
-        given = dict(zip(self.inputs, tensors, strict=True))
+        tensor_by_name = dict(zip(self.inputs, tensors, strict=True))
         return [
             index
             for index in range(self.engine.num_optimization_profiles)
             if all(
-                self._fits(name, index, tensor.shape) for name, tensor in given.items()
+                self._fits(name, index, tensor.shape)
+                for name, tensor in tensor_by_name.items()
             )
         ]
 
@@ -135,7 +137,8 @@ class Engine:
     def _fits(self, name: str, profile: int, shape: Any) -> bool:
         least, _, most = self.engine.get_tensor_profile_shape(name, profile)
         return len(least) == len(shape) and all(
-            a <= s <= b for a, s, b in zip(least, shape, most, strict=True)
+            low <= size <= high
+            for low, size, high in zip(least, shape, most, strict=True)
         )
 
     def close(self) -> None:

@@ -24,8 +24,8 @@ def combined(builder: Any, caches: Sequence[bytes]) -> tuple[bytes, list[bool]]:
 
 def _combine(settings: Any, whole: Any, data: bytes) -> bool:
     try:
-        other = settings.create_timing_cache(data)
-        return other is not None and bool(whole.combine(other, ignore_mismatch=False))
+        cache = settings.create_timing_cache(data)
+        return cache is not None and bool(whole.combine(cache, ignore_mismatch=False))
     except (RuntimeError, TypeError):  # not a timing cache
         return False
 

@@ -100,17 +100,17 @@ class Posted:
 
 def runs(library: Any) -> list[tuple[dict[str, Any], Any]]:
     """Return the description and the actor of each run on the cluster."""
-    named = library.util.list_named_actors(all_namespaces=True)
-    found = []
-    for one in named:
-        if one["namespace"] != NAMESPACE or not one["name"].startswith(PREFIX):
+    actors = library.util.list_named_actors(all_namespaces=True)
+    readable = []
+    for listed in actors:
+        if listed["namespace"] != NAMESPACE or not listed["name"].startswith(PREFIX):
             continue
         with contextlib.suppress(Exception):  # the run ended in the meantime
-            actor = library.get_actor(one["name"], namespace=NAMESPACE)
-            found.append(
+            actor = library.get_actor(listed["name"], namespace=NAMESPACE)
+            readable.append(
                 (library.get(actor.read.remote(), timeout=REPLY_SECONDS), actor)
             )
-    return found
+    return readable
 
 
 def cancel(library: Any) -> list[str]:

@@ -106,10 +106,10 @@ def local_cpus(farm: Farm) -> int:
 
 def demand(target: Target) -> dict[str, float]:
     """The resources that a build for the target takes, by Ray's names."""
-    found = {"CPU": float(target.cpus), "GPU": float(target.gpus), **target.resources}
+    amounts = {"CPU": float(target.cpus), "GPU": float(target.gpus), **target.resources}
     if target.memory_mib is not None:
-        found["memory"] = float(target.memory_mib * MIB)
-    return {name: amount for name, amount in found.items() if amount}
+        amounts["memory"] = float(target.memory_mib * MIB)
+    return {name: amount for name, amount in amounts.items() if amount}
 
 
 def ray_options(target: Target, memory_mib: int | None) -> dict[str, Any]:
@@ -129,9 +129,9 @@ def ray_options(target: Target, memory_mib: int | None) -> dict[str, Any]:
     }
 
 
-def fits(node: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
+def fits(node: Mapping[str, float], required: Mapping[str, float]) -> bool:
     """Whether a node with these total resources satisfies the demand of a build."""
-    return all(node.get(name, 0.0) >= amount for name, amount in wanted.items())
+    return all(node.get(name, 0.0) >= amount for name, amount in required.items())
 
 
 def nodes(library: Any) -> list[dict[str, float]]:

@@ -118,23 +118,21 @@ def read(path: Path | str) -> Farm:
     """
     if str(path) == LOCAL:
         return Farm(LOCAL, (Target(LOCAL),))
-    found = document.read(Path(path))
-    if found.data is not None:
-        schema.check(found, json.loads(SCHEMA_PATH.read_text(encoding="utf-8")))
-        if not found.mistakes:
-            _check(found)
-    if found.mistakes:
-        raise ManifestError(
-            [
-                Mistake(one.file, one.line, _named(one.message), one.fix)
-                if found.data is not None
-                else Mistake(
-                    one.file, one.line, _named(one.message), "see docs/farm.md"
-                )
-                for one in sorted(found.mistakes, key=lambda one: one.line)
-            ]
-        )
-    return _farm(found.data, str(path))
+    farm_file = document.read(Path(path))
+    if farm_file.data is not None:
+        schema.check(farm_file, json.loads(SCHEMA_PATH.read_text(encoding="utf-8")))
+        if not farm_file.mistakes:
+            _check(farm_file)
+    if farm_file.mistakes:
+        mistakes = []
+        for mistake in sorted(farm_file.mistakes, key=lambda mistake: mistake.line):
+            fix = mistake.fix
+            if farm_file.data is None:
+                fix = "see docs/farm.md"
+            text = _named(mistake.message)
+            mistakes.append(Mistake(mistake.file, mistake.line, text, fix))
+        raise ManifestError(mistakes)
+    return _farm(farm_file.data, str(path))
 
 
 def _named(message: str) -> str:
@@ -163,100 +161,108 @@ def _targets(name: str, fields: Mapping[str, Any]) -> list[Target]:
     """Return the target of an entry, or one target for each of its precisions."""
     if "precisions" not in fields:
         return [Target(name, **fields)]
-    rest = {
+    shared = {
         key: value for key, value in fields.items() if not key.startswith("precision")
     }
     return [
-        Target(f"{name}-{precision}", precision=precision, entry=name, **rest)
+        Target(f"{name}-{precision}", precision=precision, entry=name, **shared)
         for precision in fields["precisions"]
     ]
 
 
-def _check(found: document.Document) -> None:
+def _check(farm_file: document.Document) -> None:
     """Append the mistakes that the schema cannot express."""
-    _check_store(found)
-    is_local = found.data["address"] == LOCAL
+    _check_store(farm_file)
+    is_local = farm_file.data["address"] == LOCAL
     built: list[Target] = []
-    for name, fields in found.data["targets"].items():
-        _check_target(found, name, fields, is_local=is_local)
+    for name, fields in farm_file.data["targets"].items():
+        _check_target(farm_file, name, fields, is_local=is_local)
         built += _targets(name, fields)
     for name, count in Counter(target.name for target in built).items():
         if count > 1:
-            entry = next(one.entry for one in built if one.name == name and one.entry)
+            entry = next(
+                target.entry for target in built if target.name == name and target.entry
+            )
             message = f"two targets are named {name!r}"
-            found.add(("targets", entry, "precisions"), message, "rename one of them")
+            farm_file.add(
+                ("targets", entry, "precisions"), message, "rename one of them"
+            )
     names = list(dict.fromkeys(name for target in built for name in target.names))
-    for index, fields in enumerate(found.data.get("exclude", ())):
-        wanted = fields["target"]
-        if not any(fnmatchcase(name, wanted) for name in names):
+    for index, fields in enumerate(farm_file.data.get("exclude", ())):
+        pattern = fields["target"]
+        if not any(fnmatchcase(name, pattern) for name in names):
             route = ("exclude", index, "target")
-            message = f"{schema.label(route)}: no target is named {wanted!r}"
-            found.add(route, message, did_you_mean(wanted, names))
+            message = f"{schema.label(route)}: no target is named {pattern!r}"
+            farm_file.add(route, message, did_you_mean(pattern, names))
 
 
-def _check_store(found: document.Document) -> None:
-    store = found.data.get("store", "")
-    targets = found.data["targets"].values()
+def _check_store(farm_file: document.Document) -> None:
+    store = farm_file.data.get("store", "")
+    targets = farm_file.data["targets"].values()
     in_containers = any("image" in (fields or {}) for fields in targets)
     if store and "://" not in store and in_containers:
         message = "store: a container does not see the folders of its machine"
         fix = "a URL such as s3://bucket/plans, or targets without image"
-        found.add(("store",), message, fix)
+        farm_file.add(("store",), message, fix)
     if "memory:" in store:
         message = "store: a store in memory is seen by one process only"
         fix = "a folder that all machines share, or a URL such as s3://"
-        found.add(("store",), message, fix)
+        farm_file.add(("store",), message, fix)
 
 
 def _check_target(
-    found: document.Document, name: str, fields: Mapping[str, Any], *, is_local: bool
+    farm_file: document.Document,
+    name: str,
+    fields: Mapping[str, Any],
+    *,
+    is_local: bool,
 ) -> None:
     route: tuple[str | int, ...] = ("targets", name)
     if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
         fix = "letters, digits, - and _: it is the name of a folder"
-        found.add(route, f"{name!r} cannot be the name of a target", fix, key=True)
+        farm_file.add(route, f"{name!r} cannot be the name of a target", fix, key=True)
     written: list[tuple[document.Route, str]] = []
     if "precision" in fields:
         written.append(((*route, "precision"), fields["precision"]))
     several = fields.get("precisions", ())
-    for index, one in enumerate(several):
-        written.append(((*route, "precisions", index), one))
+    for index, precision in enumerate(several):
+        written.append(((*route, "precisions", index), precision))
     for where, precision in written:
         if precision not in PRECISIONS:
             message = f"{schema.label(where)}: {precision!r} is not a precision"
-            found.add(where, message, f"one of {', '.join(PRECISIONS)}")
+            farm_file.add(where, message, f"one of {', '.join(PRECISIONS)}")
     if "precision" in fields and several:
         message = f"{name!r} has both precision and precisions"
-        found.add((*route, "precisions"), message, "leave one of them out")
+        farm_file.add((*route, "precisions"), message, "leave one of them out")
     if is_local and fields.get("resources"):
         message = "a cluster of this machine alone has no custom resources"
         fix = "remove them, or start Ray with --resources"
-        found.add((*route, "resources"), message, fix)
+        farm_file.add((*route, "resources"), message, fix)
     if "image" in fields and not IMAGE.fullmatch(fields["image"]):
         message = f"{schema.label((*route, 'image'))}: {fields['image']!r} is not a container image"
         fix = "such as registry.example.com/trt-build:1.0"
-        found.add((*route, "image"), message, fix)
-    _check_build(found, (*route, "build"), fields.get("build", {}))
+        farm_file.add((*route, "image"), message, fix)
+    _check_build(farm_file, (*route, "build"), fields.get("build", {}))
 
 
 def _check_build(
-    found: document.Document, route: tuple[str | int, ...], fields: Mapping[str, Any]
+    farm_file: document.Document,
+    route: tuple[str | int, ...],
+    fields: Mapping[str, Any],
 ) -> None:
     """Check the section like the same section of a manifest."""
-    wanted = {
+    build_schema = {
         **schema.schema()["properties"]["build"],
         "$defs": schema.schema().get("$defs", {}),
     }
     inner = document.Document(
-        found.file,
+        farm_file.file,
         fields,
-        lines={key[len(route) :]: line for key, line in found.lines.items()
-               if key[: len(route)] == route},
-        key_lines={key[len(route) :]: line for key, line in found.key_lines.items()
-                   if key[: len(route)] == route},
-    )  # fmt: skip
-    schema.check(inner, wanted)
-    found.mistakes += inner.mistakes
+        lines=_lines_below(route, farm_file.lines),
+        key_lines=_lines_below(route, farm_file.key_lines),
+    )
+    schema.check(inner, build_schema)
+    farm_file.mistakes += inner.mistakes
 
 
 def known_target(farm: Farm, name: str, where: str) -> Target:
@@ -267,3 +273,11 @@ def known_target(farm: Farm, name: str, where: str) -> Target:
     names = [target.name for target in farm.targets]
     fix = did_you_mean(name, names)
     raise UsageError(f"the farm has no target {name!r}", where=where, fix=fix)
+
+
+def _lines_below(
+    route: document.Route, lines: Mapping[document.Route, int]
+) -> dict[document.Route, int]:
+    """The lines of the keys inside the section at `route`, by their route in the section."""
+    depth = len(route)
+    return {key[depth:]: line for key, line in lines.items() if key[:depth] == route}

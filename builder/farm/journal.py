@@ -48,13 +48,13 @@ class Journal:
         log = event.pop("log", None)
         if log:
             self._write_log(task, log)
-        kept = {key: value for key, value in event.items() if key != "result"}
+        details = {key: value for key, value in event.items() if key != "result"}
         about = {
             "time": round(time.time(), 3),
             "task": task.name,
             "attempt": task.attempts,
         }
-        print(json.dumps({**about, **kept}, default=str), file=self.file, flush=True)
+        print(json.dumps({**about, **details}, default=str), file=self.file, flush=True)
         self._count(task, event)
         self.progress(task.name, self._text(task, event))
 
@@ -107,20 +107,20 @@ class Journal:
             reason = str(event["reason"]).partition("\n")[0]
             return f"{FINISHED}: lost ({reason}); again in {event['wait_seconds']:g} s"
         if kind == "waiting":
-            wanted = ", ".join(
+            demand = ", ".join(
                 f"{name}: {amount:g}" for name, amount in event["for"].items()
             )
-            return f"{FINISHED}: target {task.group} waits for a node with {wanted}"
+            return f"{FINISHED}: target {task.group} waits for a node with {demand}"
         if kind == "phase":
             return str(event["phase"])
-        done = self.states["done"] + self.states["failed"]
-        left = self.seconds_left()
-        rest = ""
-        if left and done < len(self.tasks):
-            rest = f", about {left:.0f} s left"
+        ended = self.states["done"] + self.states["failed"]
+        seconds_left = self.seconds_left()
+        remaining = ""
+        if seconds_left and ended < len(self.tasks):
+            remaining = f", about {seconds_left:.0f} s left"
         state = event.get("state") if event["ok"] else "failed"
         on = f" on {task.node}" if task.node else ""
-        return f"{FINISHED}: {state}{on} ({done} of {len(self.tasks)}{rest})"
+        return f"{FINISHED}: {state}{on} ({ended} of {len(self.tasks)}{remaining})"
 
     def _write_log(self, task: Task, text: str) -> None:
         model, _, target = task.name.rpartition("@")

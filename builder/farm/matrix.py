@@ -43,9 +43,9 @@ def combinations(specs: Sequence[ModelSpec], farm: Farm) -> list[Combination]:
 def _excluded(spec: ModelSpec, target: Target, farm: Farm) -> str:
     if spec.targets and not set(target.names) & set(spec.targets):
         return "the manifest's targets do not name it"
-    for one in farm.exclude:
-        if one.matches(spec.name, target):
-            return one.because
+    for rule in farm.exclude:
+        if rule.matches(spec.name, target):
+            return rule.because
     return ""
 
 

@@ -20,29 +20,31 @@ def publish(store: Folders, key: str, repository: Path, *, accept: bool = False)
     Raises UsageError and PublishError as `trt-build promote` does, and EnvironmentProblem if the
     store does not have all of it.
     """
-    found = store.find(key)
-    if found is None:
+    publication = store.find(key)
+    if publication is None:
         raise EnvironmentProblem(
             f"the store lacks the files that a task published under the key {key}",
             fix="check that all machines use the same store and TRT_BUILD_STORE_KEY",
         )
-    if state := _standing(found, repository):
+    if state := _standing(publication, repository):
         return state
     with tempfile.TemporaryDirectory(prefix="trt-build-farm-") as scratch:
-        folder = store.restore(found, Path(scratch))
-        done = history.promote(folder, repository, accept=accept)
-    return "unchanged" if done.state == "unchanged" else "published"
+        folder = store.restore(publication, Path(scratch))
+        promotion = history.promote(folder, repository, accept=accept)
+    return "unchanged" if promotion.state == "unchanged" else "published"
 
 
-def _standing(found: Publication, repository: Path) -> str:
+def _standing(publication: Publication, repository: Path) -> str:
     """Return "unchanged" or "edited" (by hand) if the repository has all folders of the model; else
     empty.
     """
     with Hashes() as hashes:
-        folders = [(repository / name, files) for name, files in found.folders.items()]
+        folders = [
+            (repository / name, files) for name, files in publication.folders.items()
+        ]
         if not all(_same(folder, files, hashes) for folder, files in folders):
             return ""
-        if edits.notes(repository / found.name, hashes):
+        if edits.notes(repository / publication.name, hashes):
             return "edited"
         return "unchanged"
 

@@ -52,11 +52,11 @@ def variables(names: Sequence[str], threads: int) -> dict[str, str]:
     """Return the environment of a build on this machine. PYTHONPATH begins with this
     installation.
     """
-    wanted = {*PASSED, *names}
-    kept = {name: value for name, value in os.environ.items() if name in wanted}
+    passed = {*PASSED, *names}
+    values = {name: value for name, value in os.environ.items() if name in passed}
     here = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join([here, *filter(None, [kept.get("PYTHONPATH")])])
-    return {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": str(max(threads, 1))}
+    path = os.pathsep.join([here, *filter(None, [values.get("PYTHONPATH")])])
+    return {**values, "PYTHONPATH": path, "OMP_NUM_THREADS": str(max(threads, 1))}
 
 
 def events(job: str, environment: dict[str, str]) -> Iterator[dict[str, Any]]:

@@ -81,13 +81,19 @@ def build_on_farm(
     chosen = matrix.combinations(settings.specs(models, without), farm)
     _prepare(out, farm)
     outcomes = _not_built(chosen, without, farm)
-    wanted = [one for one in chosen if not one.because]
+    included = [combination for combination in chosen if not combination.because]
     folders = Folders(store)
     with cluster.connected(farm) as library:
         if connected is not None:
             connected(cluster.dashboard(library))
-        jobs, failed = _jobs(wanted, folders, store, settings, rebuild, require_sandbox)
-        ready = [(one, jobs[_name(one)]) for one in wanted if _name(one) in jobs]
+        jobs, failed = _jobs(
+            included, folders, store, settings, rebuild, require_sandbox
+        )
+        ready = [
+            (combination, jobs[_name(combination)])
+            for combination in included
+            if _name(combination) in jobs
+        ]
         first = sharing.recordings(ready, farm, folders)
         builds = _tasks(ready, farm, store, first)
         recordings = {task.name: task for task in first.values()}
@@ -96,7 +102,7 @@ def build_on_farm(
     _remember(store, tasks)
     outcomes += [*failed, *(_outcome(task) for task in builds)]
     _publish(outcomes, folders, out, settings, require_all)
-    return sorted(outcomes, key=lambda one: (one.model, one.target))
+    return sorted(outcomes, key=lambda outcome: (outcome.model, outcome.target))
 
 
 def _prepare(out: Path, farm: Farm) -> None:
@@ -114,9 +120,14 @@ def _not_built(
     target.
     """
     excluded = [
-        Outcome(one.spec.name, one.target.name, "excluded", one.because)
-        for one in chosen
-        if one.because
+        Outcome(
+            combination.spec.name,
+            combination.target.name,
+            "excluded",
+            combination.because,
+        )
+        for combination in chosen
+        if combination.because
     ]
     failed = [
         Outcome(name, target.name, error=error)
@@ -144,12 +155,12 @@ def _store_url(settings: Settings, farm: Farm) -> str:
     return str(Path(store).resolve())
 
 
-def _name(one: Combination) -> str:
-    return matrix.history_name(one.spec.name, one.target.name)
+def _name(combination: Combination) -> str:
+    return matrix.history_name(combination.spec.name, combination.target.name)
 
 
 def _jobs(
-    wanted: Sequence[Combination],
+    combinations: Sequence[Combination],
     folders: Folders,
     store: str,
     settings: Settings,
@@ -160,8 +171,8 @@ def _jobs(
     jobs: dict[str, job.Job] = {}
     failed: list[Outcome] = []
     uploaded: dict[str, tuple[str, dict[str, str]]] = {}
-    for one in wanted:
-        spec, target = one.spec, one.target
+    for combination in combinations:
+        spec, target = combination.spec, combination.target
         try:
             if spec.name not in uploaded:
                 uploaded[spec.name] = job.upload(spec, folders)
@@ -170,7 +181,7 @@ def _jobs(
             failed.append(Outcome(spec.name, target.name, error=defect))
             continue
         file, files = uploaded[spec.name]
-        jobs[_name(one)] = job.Job(
+        jobs[_name(combination)] = job.Job(
             spec.name,
             target.name,
             store,
@@ -190,11 +201,11 @@ def _sent(settings: Settings, target: Target) -> dict[str, Any]:
     """Return the settings of a job. The command line overrides the target, which overrides
     manifests.
     """
-    found = {name: getattr(settings, name) for name in SENT}
+    sent = {name: getattr(settings, name) for name in SENT}
     if settings.flavor == "auto":
-        found["flavor"] = target.flavor
-    found["precision"] = settings.precision or target.precision
-    return {**found, "share": True}
+        sent["flavor"] = target.flavor
+    sent["precision"] = settings.precision or target.precision
+    return {**sent, "share": True}
 
 
 def _build(settings: Settings, target: Target) -> dict[str, Any]:
@@ -207,21 +218,26 @@ def _tasks(
     chosen: sharing.Chosen, farm: Farm, store: str, first: Mapping[str, Task]
 ) -> list[Task]:
     """Return the builds in their start order. Each waits for the task in `first` with its name."""
-    jobs = {_name(one): done for one, done in chosen}
-    seconds = matrix.seconds_before(store, [_name(one) for one, _ in chosen])
-    ordered = matrix.longest_first([one for one, _ in chosen], seconds)
-    return [
-        Task(
-            _name(one),
-            one.target.name,
-            (jobs[_name(one)].to_json(), farm.environment, int(one.target.cpus)),
-            cluster.ray_options(one.target, one.spec.limits.memory_mib),
-            cluster.demand(one.target),
+    jobs = {_name(combination): built_job for combination, built_job in chosen}
+    seconds = matrix.seconds_before(
+        store, [_name(combination) for combination, _ in chosen]
+    )
+    ordered = matrix.longest_first([combination for combination, _ in chosen], seconds)
+    tasks = []
+    for combination, estimate in ordered:
+        name = _name(combination)
+        target = combination.target
+        task = Task(
+            name,
+            target.name,
+            (jobs[name].to_json(), farm.environment, int(target.cpus)),
+            cluster.ray_options(target, combination.spec.limits.memory_mib),
+            cluster.demand(target),
             estimate,
-            after=first[_name(one)].name if _name(one) in first else "",
+            after=first[name].name if name in first else "",
         )
-        for one, estimate in ordered
-    ]
+        tasks.append(task)
+    return tasks
 
 
 def _run(
@@ -275,10 +291,8 @@ def _rebuilt(failure: Mapping[str, Any]) -> TrtBuildError:
         errors.UsageError,
         errors.Defect,
     )
-    kind = next(
-        (one for one in kinds if one.exit_code == failure["exit_code"]),
-        errors.ModelError,
-    )
+    by_exit_code = {kind.exit_code: kind for kind in kinds}
+    kind = by_exit_code.get(failure["exit_code"], errors.ModelError)
     error = kind(failure["message"], where=failure.get("where"), fix=failure.get("fix"))
     error.traceback = failure.get("traceback", "")
     return error
@@ -286,13 +300,13 @@ def _rebuilt(failure: Mapping[str, Any]) -> TrtBuildError:
 
 def _remember(store: str, tasks: Sequence[Task]) -> None:
     """Store the build times, for the order of the next run."""
-    kept = Store(store)
+    history = Store(store)
     for task in tasks:
         ended = task.ended or {}
         if ended.get("state") in ("built", "recorded"):
             with contextlib.suppress(Exception):  # a lost time affects only the order
                 more = sharing.seconds_to_remember(ended)
-                kept.remember(task.name, {"seconds": ended["seconds"], **more})
+                history.remember(task.name, {"seconds": ended["seconds"], **more})
 
 
 def _publish(
@@ -305,19 +319,19 @@ def _publish(
     """Publish the built models, and record it in the outcomes."""
     from builder.triton import signatures
 
-    if require_all and any(one.state == "failed" for one in outcomes):
+    if require_all and any(outcome.state == "failed" for outcome in outcomes):
         return
     key = Path(settings.sign) if settings.sign else None
     with signatures.signing_with(key):
-        for one in outcomes:
-            if not one.key or one.state == "failed":
+        for outcome in outcomes:
+            if not outcome.key or outcome.state == "failed":
                 continue
             try:
-                one.published = publish(
+                outcome.published = publish(
                     store,
-                    one.key,
-                    out / one.target,
+                    outcome.key,
+                    out / outcome.target,
                     accept=settings.accept_incompatible,
                 )
             except Exception as error:
-                one.error = unforeseen.as_defect(error)
+                outcome.error = unforeseen.as_defect(error)

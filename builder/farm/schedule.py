@@ -30,7 +30,7 @@ class Task:
     """A task and its result: `ended` is its last event.
 
     `arguments` are those of the function that runs on the cluster, `options` are Ray's, and
-    `wanted` has the resources by name. It starts after the task named `after` has ended,
+    `demand` has the resources by name. It starts after the task named `after` has ended,
     successfully or not.
     """
 
@@ -38,7 +38,7 @@ class Task:
     group: str
     arguments: tuple[Any, ...]
     options: Mapping[str, Any]
-    wanted: Mapping[str, float]
+    demand: Mapping[str, float]
     estimate: float | None = None
     after: str = ""
     attempts: int = 0
@@ -93,9 +93,9 @@ class Schedule:
         for group, queue in self.waiting.items():
             free = self.at_once[group] - busy[group]
             ready = (
-                t
-                for t in list(queue)
-                if t.not_before <= now and t.after not in self._open
+                queued
+                for queued in list(queue)
+                if queued.not_before <= now and queued.after not in self._open
             )
             for task in itertools.islice(ready, max(free, 0)):
                 queue.remove(task)
@@ -195,7 +195,7 @@ class Schedule:
         here = [*self.running.items(), *waiting]
         unserved: dict[str, float] = {}
         for ref, task in here:
-            if any(cluster.fits(node, task.wanted) for node in alive):
+            if any(cluster.fits(node, task.demand) for node in alive):
                 continue
             since = unserved.setdefault(task.group, self._unserved.get(task.group, now))
             if now - since < self.node_seconds:
@@ -208,7 +208,7 @@ class Schedule:
             self._end(ref, task, {"event": "ended", "ok": False, "error": error})
         for group in unserved.keys() - self._unserved.keys():
             task = next(task for _, task in here if task.group == group)
-            self.observe(task, {"event": "waiting", "for": dict(task.wanted)})
+            self.observe(task, {"event": "waiting", "for": dict(task.demand)})
         self._unserved = unserved
 
     def _cancel(self) -> None:
@@ -231,11 +231,11 @@ def _lost_error(task: Task, reason: str) -> Event:
 
 
 def _no_node(task: Task, seconds: float) -> Event:
-    wanted = ", ".join(f"{name}: {amount:g}" for name, amount in task.wanted.items())
+    demand = ", ".join(f"{name}: {amount:g}" for name, amount in task.demand.items())
     return {
         "kind": "EnvironmentProblem",
         "exit_code": EnvironmentProblem.exit_code,
-        "message": f"no node of the cluster has {wanted}, for {seconds:g} s",
+        "message": f"no node of the cluster has {demand}, for {seconds:g} s",
         "fix": "add such a node, or change what the target takes in the farm file",
     }
 
@@ -243,11 +243,16 @@ def _no_node(task: Task, seconds: float) -> Event:
 def _defect(error: Exception) -> Event:
     words = str(error).strip()
     missing = "No module named" in words
+    if missing:
+        return {
+            "kind": "EnvironmentProblem",
+            "exit_code": EnvironmentProblem.exit_code,
+            "message": words.splitlines()[-1],
+            "fix": "install trt-build[farm] on every node",
+        }
     return {
-        "kind": "EnvironmentProblem" if missing else "Defect",
-        "exit_code": EnvironmentProblem.exit_code if missing else 70,
-        "message": words.splitlines()[-1]
-        if missing
-        else f"{type(error).__name__}: {words}",
-        "fix": "install trt-build[farm] on every node" if missing else "report it",
+        "kind": "Defect",
+        "exit_code": 70,
+        "message": f"{type(error).__name__}: {words}",
+        "fix": "report it",
     }

@@ -40,65 +40,77 @@ def recordings(chosen: Chosen, farm: Farm, store: Folders) -> dict[str, Task]:
     groups = defaultdict[tuple[str, str | None], list[tuple[Combination, job.Job]]](
         list
     )
-    for one, done in chosen:
-        if not done.rebuild:  # such builds record the goldens themselves
-            groups[one.spec.name, done.settings.get("precision")].append((one, done))
+    for combination, build_job in chosen:
+        if not build_job.rebuild:  # such builds record the goldens themselves
+            groups[combination.spec.name, build_job.settings.get("precision")].append(
+                (combination, build_job)
+            )
     several = [group for group in groups.values() if len(group) > 1]
     with ThreadPoolExecutor(READERS) as pool, Hashes() as hashes:
-        wanted = list(
+        is_wanted_of_each = list(
             pool.map(lambda group: _is_wanted(group[0], store, hashes), several)
         )
-    found: dict[str, Task] = {}
-    for group, is_wanted in zip(several, wanted, strict=True):
+    tasks: dict[str, Task] = {}
+    for group, is_wanted in zip(several, is_wanted_of_each, strict=True):
         if is_wanted:
             task = _task(group, farm)
-            found |= {
-                history_name(one.spec.name, one.target.name): task for one, _ in group
+            tasks |= {
+                history_name(combination.spec.name, combination.target.name): task
+                for combination, _ in group
             }
-    return found
+    return tasks
 
 
 def _is_wanted(
     chosen: tuple[Combination, job.Job], store: Folders, hashes: Hashes
 ) -> bool:
     """Whether recording takes long enough and the store lacks the goldens."""
-    one, done = chosen
-    known = (last(store.store.url, _name(one, done)) or {}).get("goldens_seconds")
+    combination, build_job = chosen
+    known = (last(store.store.url, _name(combination, build_job)) or {}).get(
+        "goldens_seconds"
+    )
     if isinstance(known, int | float):
         is_long = known >= LEAST_SECONDS
     else:
-        is_long = one.spec.path.stat().st_size >= LEAST_BYTES
-    return is_long and not _exists(one, done, store, hashes)
+        is_long = combination.spec.path.stat().st_size >= LEAST_BYTES
+    return is_long and not _exists(combination, build_job, store, hashes)
 
 
-def _exists(one: Combination, done: job.Job, store: Folders, hashes: Hashes) -> bool:
+def _exists(
+    combination: Combination, build_job: job.Job, store: Folders, hashes: Hashes
+) -> bool:
     """Whether the store has the goldens, as determined with this machine's versions."""
-    precision = done.settings.get("precision") or one.spec.precision
+    precision = build_job.settings.get("precision") or combination.spec.precision
     with contextlib.suppress(OSError, EnvironmentProblem):
-        parts = shared_request(replace(one.spec, precision=precision), hashes)
-        return store.find_files(KIND, goldens_key(one.spec.name, parts)) is not None
+        parts = shared_request(replace(combination.spec, precision=precision), hashes)
+        key = goldens_key(combination.spec.name, parts)
+        return store.find_files(KIND, key) is not None
     return False
 
 
-def _name(one: Combination, done: job.Job) -> str:
-    precision = done.settings.get("precision")
-    return history_name(one.spec.name, f"{GROUP}-{precision}" if precision else GROUP)
+def _name(combination: Combination, build_job: job.Job) -> str:
+    precision = build_job.settings.get("precision")
+    return history_name(
+        combination.spec.name, f"{GROUP}-{precision}" if precision else GROUP
+    )
 
 
 def _task(group: Chosen, farm: Farm) -> Task:
     """Create the task. It takes the cores of the smallest build and the memory of the largest. If
     the builds have images, it runs in the first of these.
     """
-    first, done = group[0]
-    targets = [one.target for one, _ in group]
+    first, first_job = group[0]
+    targets = [combination.target for combination, _ in group]
     memory = [target.memory_mib for target in targets if target.memory_mib is not None]
     cpus = min(target.cpus for target in targets)
     image = next((target.image for target in targets if target.image), None)
     takes = Target(GROUP, cpus=cpus, memory_mib=max(memory, default=None), image=image)
-    settings = {**done.settings, "flavor": "auto"}
-    work = replace(done, target=GROUP, settings=settings, build={}, only_goldens=True)
+    settings = {**first_job.settings, "flavor": "auto"}
+    work = replace(
+        first_job, target=GROUP, settings=settings, build={}, only_goldens=True
+    )
     return Task(
-        _name(first, done),
+        _name(first, first_job),
         GROUP,
         (work.to_json(), farm.environment, int(cpus)),
         cluster.ray_options(takes, first.spec.limits.memory_mib),

@@ -100,14 +100,14 @@ def _built(
     key = digest({"name": job.model, "request": request})
     about = {"key": key, **{part: request[part] for part in PARTS}}
     server = verification.server_of(job.verify)
-    if not job.rebuild and (found := store.find(key)) is not None:
-        shown = dict(found.result)
-        if server is not None and VERIFIED not in shown:
+    if not job.rebuild and (publication := store.find(key)) is not None:
+        facts = dict(publication.result)
+        if server is not None and VERIFIED not in facts:
             # it was built without a server
-            store.restore(found, order.out)
-            shown[VERIFIED] = verification.verified(order.out, server, report)
-            store.keep(key, order.out, job.model, shown)
-        return {**about, "ok": True, "state": "found", "result": shown}
+            store.restore(publication, order.out)
+            facts[VERIFIED] = verification.verified(order.out, server, report)
+            store.keep(key, order.out, job.model, facts)
+        return {**about, "ok": True, "state": "found", "result": facts}
     file = models / job.file
     rebuild = job.rebuild
     (result,) = build_repository(
@@ -115,21 +115,21 @@ def _built(
     )
     if result.error is not None:
         return {**about, "error": described(result.error, str(scratch))}
-    shown = shown_result(result)
+    facts = shown_result(result)
     if server is not None:
-        shown[VERIFIED] = verification.verified(order.out, server, report)
-    store.keep(key, order.out, job.model, shown)
-    return {**about, "ok": True, "state": result.state, "result": shown}
+        facts[VERIFIED] = verification.verified(order.out, server, report)
+    store.keep(key, order.out, job.model, facts)
+    return {**about, "ok": True, "state": result.state, "result": facts}
 
 
 def _recorded(
     job: Job, models: Path, settings: Settings, report: Progress
 ) -> dict[str, Any]:
     """Record the goldens of the job. Its builds on other machines take them from the store."""
-    (found,) = record_goldens(models / job.file, settings, progress=report)
-    if found.error is not None:
-        return {"error": described(found.error, str(models.parent))}
-    return {"ok": True, "state": "recorded", "result": {"seconds": found.seconds}}
+    (recording,) = record_goldens(models / job.file, settings, progress=report)
+    if recording.error is not None:
+        return {"error": described(recording.error, str(models.parent))}
+    return {"ok": True, "state": "recorded", "result": {"seconds": recording.seconds}}
 
 
 def _report(emit: Emit, model: str, phase: str) -> None:
@@ -139,22 +139,25 @@ def _report(emit: Emit, model: str, phase: str) -> None:
 
 def shown_result(result: ModelResult) -> dict[str, Any]:
     """Return the parts of a result that the report shows, JSON-able."""
-    shown = {
+    fields = {
         key: value
         for key, value in vars(result).items()
         if key not in ("error", "path")
     }
-    found: dict[str, Any] = json.loads(json.dumps(shown, default=str))
-    return found
+    data: dict[str, Any] = json.loads(json.dumps(fields, default=str))
+    return data
 
 
 def described(error: TrtBuildError, scratch: str) -> dict[str, Any]:
     """Return the error as JSON, with paths that do not name this machine's scratch folder."""
-    found: dict[str, Any] = {"kind": type(error).__name__, "exit_code": error.exit_code}
+    description: dict[str, Any] = {
+        "kind": type(error).__name__,
+        "exit_code": error.exit_code,
+    }
     for name in ("message", "where", "fix", "traceback"):
         if value := getattr(error, name):
-            found[name] = str(value).replace(f"{scratch}/models/", "")
-    return found
+            description[name] = str(value).replace(f"{scratch}/models/", "")
+    return description
 
 
 class _Stopped(BaseException):

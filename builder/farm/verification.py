@@ -58,7 +58,7 @@ def verified(
     """
     with _few_variables():
         try:
-            found = verify_served(
+            models = verify_served(
                 repository, installation=server, repeat=0, progress=progress
             )
         except ServerError as failure:
@@ -67,7 +67,7 @@ def verified(
                 where=failure.where,
                 fix=failure.fix,
             ) from failure
-    problems = [problem for model in found for problem in _problems(model)]
+    problems = [problem for model in models for problem in _problems(model)]
     if problems:
         more = ""
         if len(problems) > 1:
@@ -76,11 +76,13 @@ def verified(
             f"tritonserver's answer is wrong: {problems[0]}{more}",
             fix="`trt-build verify REPOSITORY --serve --ladder` on such a machine shows where",
         )
-    shares = [model.share for model in found if model.share is not None]
+    shares = [model.share for model in models if model.share is not None]
     return {
         "by": "tritonserver",
         "version": serving.server_version(server),
-        "answered_by": dict(Counter(model.answered_by or "unknown" for model in found)),
+        "answered_by": dict(
+            Counter(model.answered_by or "unknown" for model in models)
+        ),
         "share_of_tolerance": max(shares, default=None),
     }
 
@@ -88,10 +90,11 @@ def verified(
 def _problems(model: ModelParity) -> Iterator[str]:
     if model.passed:
         return
-    results = [one for one in model.results if not one.passed]
+    results = [result for result in model.results if not result.passed]
     yield from (f"{model.name}: {problem}" for problem in model.problems)
-    for one in results:
-        yield f"{model.name}: golden {one.golden} over {one.protocol}: {'; '.join(one.problems)}"
+    for result in results:
+        where = f"golden {result.golden} over {result.protocol}"
+        yield f"{model.name}: {where}: {'; '.join(result.problems)}"
     if not model.problems and not results:
         yield f"{model.name}: it answered nothing"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from builder.dtypes import ENDPOINT_DTYPES
@@ -28,14 +28,21 @@ def are_values(document: Document) -> None:
         if isinstance(default, list) and isinstance(shape, list):
             _check_length(document, route, default, shape)
         dtype = _dtype_at_endpoint(document, item)
-        for position, value in enumerate(
-            default if isinstance(default, list) else [default]
-        ):
-            at = (*route, position) if isinstance(default, list) else route
-            if isinstance(value, bool | int | float) and (
-                why := _not_a_value(value, dtype)
-            ):
-                document.add(at, f"{label(at)}: {why}", None)
+        for at, value in _elements(route, default):
+            if not isinstance(value, bool | int | float):
+                continue
+            problem = _not_a_value(value, dtype)
+            if problem:
+                document.add(at, f"{label(at)}: {problem}", None)
+
+
+def _elements(route: Route, default: Any) -> Iterator[tuple[Route, Any]]:
+    """The route and the value of each element; a default that is not a list is one element."""
+    if not isinstance(default, list):
+        yield route, default
+        return
+    for position, value in enumerate(default):
+        yield (*route, position), value
 
 
 def have_a_shape(document: Document) -> None:
@@ -92,11 +99,9 @@ def _not_a_value(value: bool | int | float, dtype: str) -> str | None:
     if dtype not in ENDPOINT_DTYPES:  # a mistake of its own
         return None
     if dtype in LARGEST:
-        return (
-            None
-            if abs(value) <= LARGEST[dtype]
-            else f"{value!r} is beyond the range of {dtype}"
-        )
+        if abs(value) <= LARGEST[dtype]:
+            return None
+        return f"{value!r} is beyond the range of {dtype}"
     if not math.isfinite(value) or value != int(value):
         return f"{value!r} is not an integer, as input dtype {dtype} requires"
     bits = int(dtype.lstrip("uint") or 0)
@@ -116,8 +121,8 @@ def _dtype_at_endpoint(document: Document, item: Mapping[str, Any]) -> str:
 
 
 def _inputs(document: Document) -> list[dict[str, Any]]:
-    found = document.data.get("inputs")
-    items = found if isinstance(found, list) else []
+    section = document.data.get("inputs")
+    items = section if isinstance(section, list) else []
     return [item if isinstance(item, dict) else {} for item in items]
 
 
@@ -132,8 +137,6 @@ def _optional(document: Document) -> list[tuple[tuple[str, int, str], dict[str, 
 
 def _axes(item: Mapping[str, Any]) -> list[str]:
     shape = item.get("shape")
-    return (
-        [axis for axis in shape if isinstance(axis, str)]
-        if isinstance(shape, list)
-        else []
-    )
+    if not isinstance(shape, list):
+        return []
+    return [axis for axis in shape if isinstance(axis, str)]

@@ -81,8 +81,8 @@ def _merged(before: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, A
 def _replaced(section: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """The section with its keys set, each to the whole of its value; an empty list removes one."""
     former = section if isinstance(section, Mapping) else {}
-    kept = {key: value for key, value in former.items() if key not in values}
-    return kept | {key: value for key, value in values.items() if value != []}
+    unchanged = {key: value for key, value in former.items() if key not in values}
+    return unchanged | {key: value for key, value in values.items() if value != []}
 
 
 def _changed(text: str, values: Mapping[str, Any]) -> str | None:
@@ -140,8 +140,8 @@ def _changed_within(
             return None
         return _set(text, root, key, after)
     for name, value in values.items():
-        found = _root(text)
-        node = _value_node(found, key) if found else None
+        root_now = _root(text)
+        node = _value_node(root_now, key) if root_now else None
         if not isinstance(node, yaml.MappingNode) or not node.value:
             return None
         text = _set(text, node, name, value)
@@ -172,28 +172,29 @@ def _read(path: Path) -> str:
 
 
 def _data(text: str, path: Path) -> dict[str, Any]:
-    found = document.parsed(text, str(path))
-    if found.mistakes or not isinstance(found.data, dict):
+    parsed = document.parsed(text, str(path))
+    if parsed.mistakes or not isinstance(parsed.data, dict):
         raise UsageError(f"{path} cannot be changed: it has mistakes")
-    return found.data
+    return parsed.data
 
 
 def _set(text: str, root: yaml.MappingNode, key: str, value: object) -> str:
     """The text with one key replaced, added on a line after the last one, or removed."""
-    found = next((pair for pair in root.value if pair[0].value == key), None)
+    pair = next((pair for pair in root.value if pair[0].value == key), None)
     newline = "\r\n" if "\r\n" in text else "\n"
-    if found is None:
+    if pair is None:
         if value == []:
             return text
         return _appended(text, root, f"{key}: {_yaml(value)}", newline)
-    begin = found[0].start_mark.index
-    end = _end(found[1])
+    begin = pair[0].start_mark.index
+    end = _end(pair[1])
     if value == []:
         begin = text.rfind("\n", 0, begin) + 1
         end = text.find("\n", end) + 1 or len(text)
         return text[:begin] + text[end:]
-    head = text[: found[1].start_mark.index]
-    return f"{head}{' ' * head.endswith(':')}{_yaml(value)}{text[end:]}"
+    head = text[: pair[1].start_mark.index]
+    space = " " if head.endswith(":") else ""
+    return f"{head}{space}{_yaml(value)}{text[end:]}"
 
 
 def _appended(text: str, root: yaml.MappingNode, line: str, newline: str) -> str:

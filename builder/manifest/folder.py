@@ -39,20 +39,22 @@ def find_models(path: Path) -> list[ModelFiles]:
         raise UsageError(f"{path} is neither a folder nor a file")
     if not path.exists():
         siblings = (
-            [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+            [sibling.name for sibling in path.parent.iterdir()]
+            if path.parent.is_dir()
+            else []
         )
         raise UsageError(
             f"{path} does not exist",
             fix=did_you_mean(path.name, siblings, otherwise_list=False),
         )
-    found = list(_in_folder(path)) if path.is_dir() else [_of_file(path)]
-    if not found:
+    models = list(_in_folder(path)) if path.is_dir() else [_of_file(path)]
+    if not models:
         suffixes = ", ".join(f"*{suffix}" for suffix in MODEL_SUFFIXES)
         raise UsageError(
             f"no models in {path}",
             fix=f"add TorchScript files or exported programs ({suffixes}), each with a manifest",
         )
-    return sorted(found, key=lambda one: one.name)
+    return sorted(models, key=lambda model: model.name)
 
 
 def unread(path: Path) -> list[str]:
@@ -64,45 +66,45 @@ def unread(path: Path) -> list[str]:
     )
 
 
-def mistakes(found: list[ModelFiles]) -> Iterator[Mistake]:
+def mistakes(models: list[ModelFiles]) -> Iterator[Mistake]:
     """Mistakes in names, and manifests without a model file."""
-    seen: dict[str, ModelFiles] = {}
-    for one in found:
-        file = str(one.model or one.manifest)
-        if one.model is None:
+    by_name: dict[str, ModelFiles] = {}
+    for files in models:
+        file = str(files.model or files.manifest)
+        if files.model is None:
             yield Mistake(
-                file, 1, "this manifest has no model file", _near_model(one.manifest)
+                file, 1, "this manifest has no model file", _near_model(files.manifest)
             )
-        if not _SAFE_NAME.fullmatch(one.name):
+        if not _SAFE_NAME.fullmatch(files.name):
             fix = (
                 "rename it to"
-                f" {re.sub(r'[^A-Za-z0-9_.-]+', '_', one.name).lstrip('.-') or 'model'!r}"
+                f" {re.sub(r'[^A-Za-z0-9_.-]+', '_', files.name).lstrip('.-') or 'model'!r}"
             )
             allowed = "letters, digits, _ . and -, not starting with . or -"
             yield Mistake(
                 file,
                 1,
-                f"{one.name!r} is not a valid name of a Triton model ({allowed})",
+                f"{files.name!r} is not a valid name of a Triton model ({allowed})",
                 fix,
             )
-        if one.name in seen:
-            other = seen[one.name].model or seen[one.name].manifest
+        if files.name in by_name:
+            first_file = by_name[files.name].model or by_name[files.name].manifest
             yield Mistake(
                 file,
                 1,
-                f"another model has the name {one.name!r}",
-                f"rename one of them; the other is {other}",
+                f"another model has the name {files.name!r}",
+                f"rename one of them; the other is {first_file}",
             )
-        seen[one.name] = one
+        by_name[files.name] = files
 
 
 def _near_model(manifest: Path | None) -> str | None:
     if manifest is None:
         return None
     beside = [
-        p.name
-        for p in sorted(manifest.parent.iterdir())
-        if p.suffix in MODEL_SUFFIXES and p.is_file()
+        path.name
+        for path in sorted(manifest.parent.iterdir())
+        if path.suffix in MODEL_SUFFIXES and path.is_file()
     ]
     expected = f"{manifest.stem}.pt"
     return (
@@ -122,9 +124,9 @@ def _in_folder(folder: Path) -> Iterator[ModelFiles]:
     for child in sorted(folder.iterdir()):
         if child.is_dir() and not child.name.startswith("."):
             yield from (
-                one
-                for one in _pairs(child)
-                if (one.model or one.manifest or child).stem == FIXED_STEM
+                files
+                for files in _pairs(child)
+                if (files.model or files.manifest or child).stem == FIXED_STEM
             )
 
 
@@ -134,12 +136,14 @@ def _pairs(folder: Path) -> Iterator[ModelFiles]:
     A manifest without a model file is returned too; `mistakes` reports it.
     """
     files = [
-        p
-        for p in sorted(folder.iterdir())
-        if p.is_file() and not p.name.startswith(".")
+        path
+        for path in sorted(folder.iterdir())
+        if path.is_file() and not path.name.startswith(".")
     ]
-    manifests = {p.stem: p for p in reversed(files) if p.suffix in MANIFEST_SUFFIXES}
-    models = [p for p in files if p.suffix in MODEL_SUFFIXES]
+    manifests = {
+        path.stem: path for path in reversed(files) if path.suffix in MANIFEST_SUFFIXES
+    }
+    models = [path for path in files if path.suffix in MODEL_SUFFIXES]
     yield from (
         ModelFiles(_name(model), model, manifests.get(model.stem)) for model in models
     )
@@ -153,7 +157,7 @@ def _pairs(folder: Path) -> Iterator[ModelFiles]:
 def _of_file(path: Path) -> ModelFiles:
     suffixes = MODEL_SUFFIXES if path.suffix in MANIFEST_SUFFIXES else MANIFEST_SUFFIXES
     beside = (path.with_suffix(suffix) for suffix in suffixes)
-    partner = next((other for other in beside if other.is_file()), None)
+    partner = next((candidate for candidate in beside if candidate.is_file()), None)
     if path.suffix in MANIFEST_SUFFIXES:
         return ModelFiles(_name(path), partner, path)
     return ModelFiles(_name(path), path, partner)

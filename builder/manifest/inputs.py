@@ -91,7 +91,7 @@ def specs_from_sample(path: Path) -> tuple[TensorSpec, ...]:
         check_array_file(path)
         arrays = numpy.load(path, allow_pickle=False)
         # AttributeError: a lone .npy is an array, not a file
-        found = [(key, arrays[key]) for key in arrays.files]
+        named_arrays = [(key, arrays[key]) for key in arrays.files]
         arrays.close()
     except (OSError, ValueError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         message = f"{path} is not an .npz of plain arrays: {error}"
@@ -104,7 +104,7 @@ def specs_from_sample(path: Path) -> tuple[TensorSpec, ...]:
             tuple(array.shape),
             name=None if _UNNAMED.fullmatch(key) else key,
         )
-        for key, array in found
+        for key, array in named_arrays
     )
 
 

@@ -67,14 +67,16 @@ def load(
     `without` if given. Raises ManifestError with every mistake, and UsageError if there is no
     model.
     """
-    found = _chosen(folder.find_models(Path(path)), only)
+    models = _chosen(folder.find_models(Path(path)), only)
     if without is not None and not (inputs or sample):
-        found = _with_manifest(found, without)
-    if (inputs or sample) and all(one.manifest for one in found):
-        raise _unread(found[0])
-    mistakes = list(folder.mistakes(found))
+        models = _with_manifest(models, without)
+    if (inputs or sample) and all(files.manifest for files in models):
+        raise _unread(models[0])
+    mistakes = list(folder.mistakes(models))
     specs = [
-        _spec(one, inputs, sample, mistakes) for one in found if one.model is not None
+        _spec(files, inputs, sample, mistakes)
+        for files in models
+        if files.model is not None
     ]
     if mistakes:
         raise ManifestError(
@@ -85,25 +87,27 @@ def load(
 
 
 def _with_manifest(
-    found: list[folder.ModelFiles], without: dict[str, ManifestError]
+    models: list[folder.ModelFiles], without: dict[str, ManifestError]
 ) -> list[folder.ModelFiles]:
     """The models with a manifest, and the errors of the others. If no model has a manifest, all
     models.
     """
-    kept = [one for one in found if one.manifest]
-    if kept:
+    described = [files for files in models if files.manifest]
+    if described:
         without |= {
-            one.name: ManifestError([_no_manifest(one)])
-            for one in found
-            if not one.manifest
+            files.name: ManifestError([_no_manifest(files)])
+            for files in models
+            if not files.manifest
         }
-    return kept or found
+    return described or models
 
 
-def _unread(one: folder.ModelFiles) -> UsageError:
+def _unread(files: folder.ModelFiles) -> UsageError:
     message = "--input and --sample are for models without a manifest, and every model has one"
     return UsageError(
-        message, where=str(one.manifest), fix="remove the option, or edit the manifest"
+        message,
+        where=str(files.manifest),
+        fix="remove the option, or edit the manifest",
     )
 
 
@@ -138,42 +142,44 @@ def manifest_location(spec: ModelSpec, *route: str | int) -> str:
 
 
 def _chosen(
-    found: list[folder.ModelFiles], only: Sequence[str]
+    models: list[folder.ModelFiles], only: Sequence[str]
 ) -> list[folder.ModelFiles]:
-    names = [one.name for one in found]
-    for wanted in only:
-        if wanted not in names:
+    names = [files.name for files in models]
+    for name in only:
+        if name not in names:
             raise UsageError(
-                f"no model has the name {wanted!r}", fix=did_you_mean(wanted, names)
+                f"no model has the name {name!r}", fix=did_you_mean(name, names)
             )
-    return [one for one in found if not only or one.name in only]
+    return [files for files in models if not only or files.name in only]
 
 
 def _spec(
-    one: folder.ModelFiles,
+    files: folder.ModelFiles,
     inputs: Sequence[TensorSpec],
     sample: Path | None,
     mistakes: list[Mistake],
 ) -> ModelSpec | None:
-    if one.manifest is not None:
-        read = read_manifest(one.manifest)
+    if files.manifest is not None:
+        read = read_manifest(files.manifest)
         mistakes.extend(read.mistakes)
         if read.mistakes:
             return None
-        return from_data(one, read.data)
+        return from_data(files, read.data)
     if inputs or sample:
-        return from_inputs(one, inputs or specs_from_sample(Path(str(sample))), sample)
-    mistakes.append(_no_manifest(one))
+        return from_inputs(
+            files, inputs or specs_from_sample(Path(str(sample))), sample
+        )
+    mistakes.append(_no_manifest(files))
     return None
 
 
-def _no_manifest(one: folder.ModelFiles) -> Mistake:
+def _no_manifest(files: folder.ModelFiles) -> Mistake:
     fix = (
-        f"run trt-build init {one.model}, or pass --input"
+        f"run trt-build init {files.model}, or pass --input"
         " image:float32:batch(1,8,32)x3x224x224 or --sample inputs.npz"
     )
     return Mistake(
-        str(one.model), 1, "the model has no manifest, so its inputs are unknown", fix
+        str(files.model), 1, "the model has no manifest, so its inputs are unknown", fix
     )
 
 
@@ -191,36 +197,40 @@ def _check(read: document.Document, path: Path) -> None:
 
 
 def from_inputs(
-    one: folder.ModelFiles, inputs: Sequence[TensorSpec], sample: Path | None
+    files: folder.ModelFiles, inputs: Sequence[TensorSpec], sample: Path | None
 ) -> ModelSpec:
     """The spec of a model without a manifest."""
-    assert one.model is not None
+    assert files.model is not None
     return ModelSpec(
-        one.name,
-        one.model,
+        files.name,
+        files.model,
         tuple(inputs),
         profiles=(merged_profile(inputs),),
         goldens=sample,
     )
 
 
-def from_data(one: folder.ModelFiles, data: Mapping[str, Any]) -> ModelSpec:
+def from_data(files: folder.ModelFiles, data: Mapping[str, Any]) -> ModelSpec:
     """The spec for the validated data of a manifest."""
-    assert one.model is not None and one.manifest is not None
+    assert files.model is not None and files.manifest is not None
     written = _profiles(data)
     batch_sizes = _batch_sizes(data, written[0])
-    folder_of_manifest = one.manifest.parent
+    folder_of_manifest = files.manifest.parent
     return ModelSpec(
-        name=one.name,
-        path=one.model,
+        name=files.name,
+        path=files.model,
         inputs=tuple(_tensor(item, written) for item in data["inputs"]),
         profiles=(*_static_profiles(data, written[0], batch_sizes), *written),
         batch_sizes=batch_sizes,
-        defaults={i["name"]: i["default"] for i in data["inputs"] if "default" in i},
+        defaults={
+            item["name"]: item["default"]
+            for item in data["inputs"]
+            if "default" in item
+        },
         tolerance=Tolerance(**data.get("tolerance", {})),
         batching=Batching(**_tuples(data.get("batching", {}))),
         fallback=_fallback(data.get("fallback", {})),
-        manifest=one.manifest,
+        manifest=files.manifest,
         state=tuple(_state(item, folder_of_manifest) for item in data.get("state", ())),
         runtime=Runtime(**data.get("runtime", {})),
         limits=Limits(**data.get("limits", {})),
@@ -242,11 +252,9 @@ def _values(data: Mapping[str, Any], folder_of_manifest: Path) -> dict[str, Any]
         if key in data:
             values[key] = tuple(data[key])
     if "keep_fp32" in data:
-        names = (
-            [data["keep_fp32"]]
-            if isinstance(data["keep_fp32"], str)
-            else data["keep_fp32"]
-        )
+        names = data["keep_fp32"]
+        if isinstance(names, str):
+            names = [names]
         values["keep_fp32"] = tuple(pattern for pattern in names if pattern != AUTO)
         values["keep_fp32_auto"] = AUTO in names
     if "goldens" in data:
@@ -322,7 +330,9 @@ def _batch_axis(data: Mapping[str, Any]) -> str:
 
 
 def _ranges(written: Mapping[str, Mapping[str, int]]) -> Profile:
-    return {axis: (r["min"], r["opt"], r["max"]) for axis, r in written.items()}
+    return {
+        axis: (span["min"], span["opt"], span["max"]) for axis, span in written.items()
+    }
 
 
 def _tensor(item: Mapping[str, Any], profiles: tuple[Profile, ...]) -> TensorSpec:

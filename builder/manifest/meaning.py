@@ -6,7 +6,7 @@ Each check skips parts that the schema already rejected, so that all mistakes ar
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -150,32 +150,40 @@ def _ranges_are_used(document: Document) -> None:
 
 def _names_are_unique(document: Document) -> None:
     inputs = [
-        (("inputs", i, "name"), item.get("name"))
-        for i, item in enumerate(_inputs(document))
+        (("inputs", index, "name"), item.get("name"))
+        for index, item in enumerate(_inputs(document))
     ]
     outputs = [
-        (("outputs", i), name)
-        for i, name in enumerate(_list(document.data.get("outputs")))
+        (("outputs", index), name)
+        for index, name in enumerate(_list(document.data.get("outputs")))
     ]
-    seen: dict[str, Route] = {}
+    route_of_name: dict[str, Route] = {}
     for route, name in [*inputs, *outputs]:
-        if isinstance(name, str) and name in seen:
-            first = document.line(seen[name])
+        if isinstance(name, str) and name in route_of_name:
+            first = document.line(route_of_name[name])
             document.add(
                 route,
                 f"the name {name!r} is used twice",
-                f"rename it; {label(seen[name])} on line {first} has it too",
+                f"rename it; {label(route_of_name[name])} on line {first} has it too",
             )
         elif isinstance(name, str):
-            seen[name] = route
+            route_of_name[name] = route
+
+
+def _first_axes(items: Iterable[Mapping[str, Any]]) -> set[str]:
+    """The different first axes of the inputs, as text: `None` for a shape without axes."""
+    shapes = (_list(item.get("shape")) for item in items)
+    return {str(shape[0]) if shape else "None" for shape in shapes}
 
 
 def _batch_is_possible(document: Document) -> None:
     batching = _mapping(document.data.get("batching"))
     # not validated: may be a list
-    kept = [item.get("input") for item in states.declared(document)]
-    stateless = [item for item in _inputs(document) if item.get("name") not in kept]
-    first = {str(next(iter(_list(item.get("shape"))), None)) for item in stateless}
+    state_inputs = [item.get("input") for item in states.declared(document)]
+    stateless = [
+        item for item in _inputs(document) if item.get("name") not in state_inputs
+    ]
+    first = _first_axes(stateless)
     axes = {axis for _, axis in _axes(document)}
     if batching.get("enabled") is True and not (len(first) == 1 and first <= axes):
         fix = "name it in every shape: [batch, ...], or remove 'enabled'"
@@ -184,9 +192,9 @@ def _batch_is_possible(document: Document) -> None:
             "batching needs a dynamic first axis that all inputs share",
             fix,
         )
+    batch = next(iter(first), "")
     tops = [
-        _mapping(profile.get(next(iter(first), ""))).get("max")
-        for _, profile in _profiles(document)
+        _mapping(profile.get(batch)).get("max") for _, profile in _profiles(document)
     ]
     limit = max((top for top in tops if isinstance(top, int)), default=None)
     for key, kind in (("preferred", "preferred batch"), ("graphs", "batch of a graph")):
@@ -202,14 +210,12 @@ def _batch_sizes_are_possible(document: Document) -> None:
     written = document.data.get("batch_sizes")
     if not isinstance(written, list | str):
         return
-    kept = [item.get("input") for item in states.declared(document)]
-    firsts = {
-        str(next(iter(_list(item.get("shape"))), None))
-        for item in _inputs(document)
-        if item.get("name") not in kept
-    }
+    state_inputs = [item.get("input") for item in states.declared(document)]
+    firsts = _first_axes(
+        item for item in _inputs(document) if item.get("name") not in state_inputs
+    )
     dims = _mapping(document.data.get("dims"))
-    if kept or len(firsts) != 1 or not firsts <= dims.keys():
+    if state_inputs or len(firsts) != 1 or not firsts <= dims.keys():
         document.add(
             ("batch_sizes",),
             "'batch_sizes' needs a first axis with a range in 'dims' that all inputs share, and no"
@@ -221,7 +227,7 @@ def _batch_sizes_are_possible(document: Document) -> None:
     low = span.get("min")
     high = span.get("max")
     for index, size in enumerate(_list(written)):
-        known = all(isinstance(n, int) for n in (size, low, high))
+        known = all(isinstance(number, int) for number in (size, low, high))
         if known and not low <= size <= high:
             message = f"batch size {size} is outside the axis's range, {low} to {high}"
             document.add(("batch_sizes", index), message)

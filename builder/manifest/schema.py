@@ -59,11 +59,11 @@ def schema() -> dict[str, Any]:
     return loaded
 
 
-def check(document: Document, wanted: dict[str, Any] | None = None) -> None:
-    """Add every violation of the schema `wanted`, by default the manifest's, to the document's
+def check(document: Document, schema_data: dict[str, Any] | None = None) -> None:
+    """Add every violation of the schema `schema_data`, by default the manifest's, to the document's
     mistakes.
     """
-    for error in _validator()(wanted or schema()).iter_errors(document.data):
+    for error in _validator()(schema_data or schema()).iter_errors(document.data):
         for route, message, fix, key in explain(error):
             document.add(route, message, fix, key=key)
 
@@ -132,10 +132,10 @@ def _missing_keys(error: Any, route: Route) -> Iterator[Finding]:
 
 def _wrong_type(error: Any, route: Route) -> Iterator[Finding]:
     if isinstance(error.validator_value, list):
-        wanted = error.validator_value
+        kinds = error.validator_value
     else:
-        wanted = [error.validator_value]
-    nouns = " or ".join(_NOUNS[str(kind)] for kind in wanted)
+        kinds = [error.validator_value]
+    nouns = " or ".join(_NOUNS[str(kind)] for kind in kinds)
     if isinstance(error.instance, str) and error.instance.lstrip("-").isdigit():
         fix = "remove the quotes"
     else:
@@ -192,10 +192,10 @@ def _too_big(error: Any, route: Route) -> Iterator[Finding]:
 
 def _too_long(error: Any, route: Route) -> Iterator[Finding]:
     limit = error.validator_value
-    has = len(error.instance)
+    length = len(error.instance)
     yield (
         route,
-        f"{label(route)} must have at most {limit} characters, not {has}",
+        f"{label(route)} must have at most {limit} characters, not {length}",
         None,
         False,
     )

@@ -43,6 +43,12 @@ class TensorSpec:
             for axis in self.shape
         )
 
+    def sized(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The concrete shape with these sizes of its named axes."""
+        return tuple(
+            axis if isinstance(axis, int) else sizes[axis] for axis in self.shape
+        )
+
 
 def axis_ranges(tensors: Iterable[TensorSpec]) -> dict[str, Range]:
     """The range of each axis of the tensors."""
@@ -239,8 +245,10 @@ class ModelSpec:
     @property
     def stateless_inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs that a client sends with each request of a sequence."""
-        kept = {state.input for state in self.state}
-        return tuple(tensor for tensor in self.inputs if tensor.name not in kept)
+        state_inputs = {state.input for state in self.state}
+        return tuple(
+            tensor for tensor in self.inputs if tensor.name not in state_inputs
+        )
 
     @property
     def narrowed(self) -> frozenset[str]:
@@ -250,9 +258,12 @@ class ModelSpec:
         """
         if self.io != "fp16":
             return frozenset()
-        kept = {state.input for state in self.state}
+        state_inputs = {state.input for state in self.state}
         return (
-            frozenset(t.name or "" for t in self.inputs if t.dtype == "float32") - kept
+            frozenset(
+                tensor.name or "" for tensor in self.inputs if tensor.dtype == "float32"
+            )
+            - state_inputs
         )
 
     @property

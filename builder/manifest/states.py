@@ -27,16 +27,16 @@ def are_tensors(document: Document) -> None:
 
 
 def _name_tensors(document: Document, side: str, known: list[str]) -> None:
-    seen: dict[str, int] = {}
+    first_index: dict[str, int] = {}
     for index, name in enumerate(item.get(side) for item in declared(document)):
         route = ("state", index, side)
         if not isinstance(name, str):
             continue
-        if name in seen:
+        if name in first_index:
             document.add(
                 route,
                 f"{side} {name!r} is used by two states",
-                f"remove one; the first is state[{seen[name]}]",
+                f"remove one; the first is state[{first_index[name]}]",
             )
         elif known and name not in known:
             document.add(
@@ -44,7 +44,7 @@ def _name_tensors(document: Document, side: str, known: list[str]) -> None:
                 f"{label(route)}: no {side} has the name {name!r}",
                 did_you_mean(name, known),
             )
-        seen.setdefault(name, index)
+        first_index.setdefault(name, index)
 
 
 def need_no_sequences(document: Document) -> None:

@@ -38,28 +38,28 @@ def graph_and_network(
         if name in conversion.tensors
     }
     last = {tensor: name for name, tensor in tensors.items()}
-    found = {
+    values = {
         str(spec.name): value
         for spec, value in zip(conversion.inputs, inputs, strict=True)
     }
-    found |= reference.inspect(conversion, inputs, set(last), partial=True)
+    values |= reference.inspect(conversion, inputs, set(last), partial=True)
     known = ((name, tensor) for name, tensor in tensors.items() if last[tensor] == name)
-    return truth, {name: found[tensor] for name, tensor in known if tensor in found}
+    return truth, {name: values[tensor] for name, tensor in known if tensor in values}
 
 
 def compare_value(
     name: str,
     output: torch.Tensor,
-    wanted: torch.Tensor,
+    expected: torch.Tensor,
     precision: str,
     tolerance: Tolerance = DEFAULT,
 ) -> OutputComparison:
     """Compare a value within a network, in which half may replace float32 and int32 may replace
     int64.
     """
-    if _alike(output.dtype, wanted.dtype):
-        output = output.to(wanted.dtype)
-    arrays = {name: to_numpy(output)}, {name: to_numpy(wanted)}
+    if _alike(output.dtype, expected.dtype):
+        output = output.to(expected.dtype)
+    arrays = {name: to_numpy(output)}, {name: to_numpy(expected)}
     return compare(*arrays, tolerance, precision=precision).outputs[0]
 
 
@@ -69,19 +69,23 @@ def first_difference(conversion: Conversion, inputs: Sequence[torch.Tensor]) -> 
     """
     truth, outputs = graph_and_network(conversion, inputs)
     for name, output in outputs.items():
-        found = compare_value(name, output, truth[name], conversion.precision, DEFAULT)
-        if not found.passed:
-            return f"{_location(conversion, name)}: output {name!r}: {found.problem}"
+        comparison = compare_value(
+            name, output, truth[name], conversion.precision, DEFAULT
+        )
+        if not comparison.passed:
+            return (
+                f"{_location(conversion, name)}: output {name!r}: {comparison.problem}"
+            )
     return "the outputs: all values before them are equal"
 
 
-def _alike(one: torch.dtype, other: torch.dtype) -> bool:
+def _alike(left: torch.dtype, right: torch.dtype) -> bool:
     """Whether one dtype may replace the other within a network: half for float32, int32 for
     int64.
     """
     return (
-        torch.bool not in (one, other)
-        and one.is_floating_point == other.is_floating_point
+        torch.bool not in (left, right)
+        and left.is_floating_point == right.is_floating_point
     )
 
 
@@ -89,9 +93,9 @@ def _location(conversion: Conversion, name: str) -> str:
     from builder.lowering import source_location
 
     node = next(
-        n
-        for n in conversion.lowered.graph.nodes()
-        for v in n.outputs()
-        if v.debugName() == name
+        candidate
+        for candidate in conversion.lowered.graph.nodes()
+        for value in candidate.outputs()
+        if value.debugName() == name
     )
     return f"%{name} = {node.kind()} at {source_location(node)}"

@@ -26,10 +26,10 @@ def call_module(
     """The module's result. The tensors are those of forward's arguments in order, as lowering
     flattens them (builder.lowering.arguments); other arguments keep their default.
     """
-    given = arguments(module, specs, tensors, constants)
-    if given is None:
+    keywords = arguments(module, specs, tensors, constants)
+    if keywords is None:
         return module(*tensors)
-    return module(**given)
+    return module(**keywords)
 
 
 def arguments(
@@ -44,26 +44,28 @@ def arguments(
     schema = getattr(getattr(module, "forward", None), "schema", None)
     if schema is None:
         return None
-    left = iter(tensors)
-    named = [spec.name for spec in specs if spec.name]
-    given = {}
+    remaining = iter(tensors)
+    input_names = [spec.name for spec in specs if spec.name]
+    values = {}
     fixed = dict(constants)
     fixed |= {
-        a.name: a.default_value for a in schema.arguments[1:] if a.has_default_value()
+        parameter.name: parameter.default_value
+        for parameter in schema.arguments[1:]
+        if parameter.has_default_value()
     }
     try:
         for argument in schema.arguments[1:]:
             name = argument.name
             if name in constants:
                 continue
-            part = describe(name, argument.type, named, fixed)
+            part = describe(name, argument.type, input_names, fixed)
             if part.form != FIXED or not argument.has_default_value():
-                given[name] = _value(part, left)
+                values[name] = _value(part, remaining)
     except (StopIteration, LoweringError):
         return None
-    if any(True for _ in left):
+    if any(True for _ in remaining):
         return None
-    return {**given, **constants}
+    return {**values, **constants}
 
 
 def positional(
@@ -77,25 +79,26 @@ def positional(
     """
     if isinstance(module, ExportedModule):
         return list(tensors)
-    given = arguments(module, specs, tensors, constants)
-    if given is None:
+    values = arguments(module, specs, tensors, constants)
+    if values is None:
         return None
     return [
-        given.get(a.name, a.default_value) for a in module.forward.schema.arguments[1:]
+        values.get(argument.name, argument.default_value)
+        for argument in module.forward.schema.arguments[1:]
     ]
 
 
-def _value(part: Part, left: Iterator[torch.Tensor]) -> Any:
+def _value(part: Part, remaining: Iterator[torch.Tensor]) -> Any:
     """The value of a part in the call, from the next tensors."""
     if part.form == FIXED:
         return part.value
     if part.form == TENSOR:
-        return next(left)
+        return next(remaining)
     if part.form == NUMBER:
-        return next(left).item()
+        return next(remaining).item()
     if part.form == DICT:
-        return {key: _value(inner, left) for key, inner in part.parts}
-    values = [_value(inner, left) for _, inner in part.parts]
+        return {key: _value(inner, remaining) for key, inner in part.parts}
+    values = [_value(inner, remaining) for _, inner in part.parts]
     if part.form == TUPLE:
         return tuple(values)
     return values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import (
     AbstractContextManager,
     ExitStack,
@@ -124,12 +124,10 @@ class HttpClient:
         result = self._client.infer(model, parameters=parameters, **options)
         response = result.get_response()
         outputs = {
-            o["name"]: (
-                regions.read(o["name"], o["datatype"], o["shape"])
-                if regions
-                else result.as_numpy(o["name"])
+            output["name"]: _array(
+                result, regions, output["name"], output["datatype"], output["shape"]
             )
-            for o in response.get("outputs", ())
+            for output in response.get("outputs", ())
         }
         return Response(outputs, dict(response.get("parameters", {})))
 
@@ -171,12 +169,10 @@ class GrpcClient:
         )
         response = result.get_response()
         outputs = {
-            o.name: (
-                regions.read(o.name, o.datatype, o.shape)
-                if regions
-                else result.as_numpy(o.name)
+            output.name: _array(
+                result, regions, output.name, output.datatype, output.shape
             )
-            for o in response.outputs
+            for output in response.outputs
         }
         settings = {
             key: getattr(value, value.WhichOneof("parameter_choice"))
@@ -203,10 +199,10 @@ def connected(
     timeout: float,
     access: Access = PLAIN,
     *,
-    other: str = "",
+    other_options: str = "",
 ) -> Iterator[dict[str, Client]]:
     """The clients of the protocols with an address, inside a `with` block. Raises UsageError
-    without an address; it names the `command` and its `other` options for an endpoint.
+    without an address; it names the `command` and its `other_options` for an endpoint.
     """
     with ExitStack() as stack:
         clients = _open(http_url, grpc_url, timeout, access)
@@ -215,7 +211,7 @@ def connected(
         if not clients:
             raise UsageError(
                 f"{command} needs the address of an endpoint",
-                fix=f"pass --url HOST:PORT, --grpc-url HOST:PORT{other}",
+                fix=f"pass --url HOST:PORT, --grpc-url HOST:PORT{other_options}",
             )
         yield clients
 
@@ -252,6 +248,16 @@ def describe(
         except ValueError:
             return {}
     return {}
+
+
+def _array(
+    result: Any, regions: Regions | None, name: str, datatype: str, shape: Sequence[int]
+) -> NDArray[Any]:
+    """The output of a response, from shared memory if there is any."""
+    if regions:
+        return regions.read(name, datatype, shape)
+    array: NDArray[Any] = result.as_numpy(name)
+    return array
 
 
 def _request(

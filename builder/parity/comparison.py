@@ -82,7 +82,8 @@ class Comparison:
     def share(self) -> float | None:
         """The largest error relative to its tolerance; None if nothing could be compared."""
         return max(
-            (one.share for one in self.outputs if one.share is not None), default=None
+            (output.share for output in self.outputs if output.share is not None),
+            default=None,
         )
 
     @property
@@ -155,14 +156,13 @@ def widened(outputs: Arrays, golden: Golden) -> dict[str, Array]:
     """The response with each output converted to the golden's dtype, if the network does not
     support that dtype.
     """
-    pairs = (
-        (name, array, golden.outputs.get(name, array).dtype)
-        for name, array in outputs.items()
-    )
-    return {
-        n: a.astype(wanted) if (str(wanted), str(a.dtype)) in NARROWED else a
-        for n, a, wanted in pairs
-    }
+    converted = {}
+    for name, array in outputs.items():
+        golden_dtype = golden.outputs.get(name, array).dtype
+        if (str(golden_dtype), str(array.dtype)) in NARROWED:
+            array = array.astype(golden_dtype)
+        converted[name] = array
+    return converted
 
 
 def _output(
@@ -184,29 +184,29 @@ def _output(
 
 
 def _missing(name: str, outputs: Arrays, expected: Arrays) -> str:
-    twins = [
-        other
-        for other in outputs
-        if other not in expected and _alike(outputs[other], expected[name])
-    ]
-    if twins:
-        return f"is missing; {twins[0]!r} has its shape and dtype"
+    twin = _twin(expected[name], outputs, expected)
+    if twin is not None:
+        return f"is missing; {twin!r} has its shape and dtype"
     return "is missing"
 
 
 def _extra(name: str, outputs: Arrays, expected: Arrays) -> str:
-    twins = [
-        other
-        for other in expected
-        if other not in outputs and _alike(outputs[name], expected[other])
-    ]
-    if twins:
-        return f"is not the model's; it has the shape and dtype of the missing {twins[0]!r}"
+    twin = _twin(outputs[name], expected, outputs)
+    if twin is not None:
+        return f"is not the model's; it has the shape and dtype of the missing {twin!r}"
     return "is not the model's"
 
 
-def _alike(one: Array, other: Array) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape
+def _twin(array: Array, candidates: Arrays, others: Arrays) -> str | None:
+    """The first of `candidates` that `others` lacks and that has the array's shape and dtype."""
+    for name, candidate in candidates.items():
+        if name not in others and _alike(candidate, array):
+            return name
+    return None
+
+
+def _alike(left: Array, right: Array) -> bool:
+    return left.dtype == right.dtype and left.shape == right.shape
 
 
 def _values(
@@ -296,16 +296,16 @@ def _error(got: Array, want: Array) -> tuple[Array, Array]:
     """|got - want| in float64, infinite where only one is finite; and |want|, zero where it is not
     finite.
     """
-    a = got.astype(np.float64)
-    b = want.astype(np.float64)
+    actual = got.astype(np.float64)
+    expected = want.astype(np.float64)
     # float64 cannot represent all int64 above 2**53, so integers are compared directly.
-    same = (got == want) | (np.isnan(a) & np.isnan(b))
-    finite = np.isfinite(a) & np.isfinite(b)
-    infinite = np.full(a.shape, np.inf)
-    difference = np.abs(np.subtract(a, b, out=infinite, where=finite))
+    same = (got == want) | (np.isnan(actual) & np.isnan(expected))
+    finite = np.isfinite(actual) & np.isfinite(expected)
+    infinite = np.full(actual.shape, np.inf)
+    difference = np.abs(np.subtract(actual, expected, out=infinite, where=finite))
     unequal = np.maximum(difference, np.finfo(np.float64).tiny)
     error = np.where(same, 0.0, unequal)
-    magnitude = np.where(np.isfinite(b), np.abs(b), 0.0)
+    magnitude = np.where(np.isfinite(expected), np.abs(expected), 0.0)
     return error, magnitude
 
 
@@ -336,12 +336,12 @@ def _excess(got: Array, want: Array, passes: Array, error: Array) -> str:
 
 
 def _cosine(got: Array, want: Array) -> float | None:
-    a = got.astype(np.float64).ravel()
-    b = want.astype(np.float64).ravel()
-    finite = np.isfinite(a) & np.isfinite(b)
-    a = a[finite]
-    b = b[finite]
-    norms = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
+    actual = got.astype(np.float64).ravel()
+    expected = want.astype(np.float64).ravel()
+    finite = np.isfinite(actual) & np.isfinite(expected)
+    actual = actual[finite]
+    expected = expected[finite]
+    norms = float(np.linalg.norm(actual)) * float(np.linalg.norm(expected))
     if not norms:
-        return 1.0 if np.array_equal(a, b) else None
-    return float(np.dot(a, b)) / norms
+        return 1.0 if np.array_equal(actual, expected) else None
+    return float(np.dot(actual, expected)) / norms

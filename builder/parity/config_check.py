@@ -32,8 +32,10 @@ def _differ(file: Any, server: Any, where: str) -> Iterator[str]:
     elif (
         isinstance(file, list) and isinstance(server, list) and len(file) == len(server)
     ):
-        for index, (one, other) in enumerate(zip(file, server, strict=True)):
-            yield from _differ(one, other, f"{where}[{index}]")
+        for index, (file_element, server_element) in enumerate(
+            zip(file, server, strict=True)
+        ):
+            yield from _differ(file_element, server_element, f"{where}[{index}]")
     elif file != server and not _normalized(file, server, where):
         yield f"{where} is {file} in config.pbtxt, the server has {server}"
 

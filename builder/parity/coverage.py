@@ -7,7 +7,7 @@ given observer nodes, then interpreted without optimization on each golden.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -74,7 +74,7 @@ class Coverage:
 
     def __init__(self, module: Any) -> None:
         """Instrument `module.forward`. A module that is not a ScriptModule has no outcomes."""
-        self.wanted: set[Outcome] = set()
+        self.reachable: set[Outcome] = set()
         self.constants: set[float] = set()
         """Numbers that values or sizes are compared with or bounded by."""
         self.sizes: set[int] = set()
@@ -90,7 +90,10 @@ class Coverage:
     @property
     def unreached(self) -> list[Outcome]:
         """The outcomes that no run reached, in program order."""
-        return sorted(self.wanted - self.reached, key=lambda one: (one.site, one.which))
+        return sorted(
+            self.reachable - self.reached,
+            key=lambda outcome: (outcome.site, outcome.which),
+        )
 
     def run(self, arguments: Sequence[Any]) -> set[Outcome]:
         """Interpret forward on its arguments (without self, defaults filled in) and return the
@@ -106,7 +109,7 @@ class Coverage:
             C._jit_interpret_graph(self._graph, tuple(arguments))
         return {
             outcome
-            for outcome in self.wanted
+            for outcome in self.reachable
             if (outcome.site, outcome.which) in observed
         }
 
@@ -139,7 +142,11 @@ class _Instrument:
         self._want(
             node,
             "prim::If",
-            [which for which, b in ((_TRUE, yes), (_FALSE, no)) if not _raises(b)],
+            [
+                which
+                for which, block in ((_TRUE, yes), (_FALSE, no))
+                if not _raises(block)
+            ],
         )
         self._observe(node, "condition", node.inputsAt(0))
         self.count += 1
@@ -153,11 +160,15 @@ class _Instrument:
         self.count += 1
 
     def _comparison(self, node: Any) -> None:
-        numbers = [n for value in node.inputs() if (n := _number(value)) is not None]
+        numbers = _numbers(node.inputs())
         if not _is_tensor(node.output()):
-            self.coverage.sizes.update(int(n) for n in numbers if float(n).is_integer())
+            self.coverage.sizes.update(
+                int(number) for number in numbers if float(number).is_integer()
+            )
             return
-        self.coverage.constants.update(float(n) for n in numbers if math.isfinite(n))
+        self.coverage.constants.update(
+            float(number) for number in numbers if math.isfinite(number)
+        )
         exact = node.kind() in ("aten::eq", "aten::ne")
         if exact and not numbers:
             return  # equality of two computed tensors is rarely intended
@@ -169,19 +180,21 @@ class _Instrument:
 
     def _bounds(self, node: Any) -> None:
         kind = node.kind().rstrip("_")
-        given = list(node.inputs())
+        arguments = list(node.inputs())
         outcomes = set(_BOUNDED[kind])
         if kind == "aten::clamp":
-            for outcome, limit in zip((_LOWER, _UPPER), given[1:3], strict=False):
+            for outcome, limit in zip((_LOWER, _UPPER), arguments[1:3], strict=False):
                 if _none(limit):
                     outcomes.discard(outcome)
-        numbers = [n for value in given[1:] if (n := _number(value)) is not None]
-        self.coverage.constants.update(float(n) for n in numbers if math.isfinite(n))
+        numbers = _numbers(arguments[1:])
+        self.coverage.constants.update(
+            float(number) for number in numbers if math.isfinite(number)
+        )
         self._want(node, kind, sorted(outcomes))
-        before = given[0]
+        before = arguments[0]
         if node.kind().endswith("_"):
             copy = self.graph.create(
-                "aten::clone", [given[0], self._constant(node, None)], 1
+                "aten::clone", [arguments[0], self._constant(node, None)], 1
             )
             copy.insertBefore(node)
             before = copy.output()
@@ -190,7 +203,7 @@ class _Instrument:
 
     def _want(self, node: Any, kind: str, outcomes: Collection[str]) -> None:
         location = source_location(node)
-        self.coverage.wanted.update(
+        self.coverage.reachable.update(
             Outcome(self.count, kind, location, which) for which in outcomes
         )
 
@@ -279,10 +292,10 @@ def _is_setting(node: Any) -> bool:
 def _attribute(node: Any, module: Any) -> Any:
     """The value of a prim::GetAttr whose owners are attributes of the module."""
     owner = node.inputsAt(0).node()
-    found = module
+    owner_module = module
     if owner.kind() != "prim::Param":
-        found = _attribute(owner, module)
-    return getattr(found, node.s("name"))
+        owner_module = _attribute(owner, module)
+    return getattr(owner_module, node.s("name"))
 
 
 def _raises(block: Any) -> bool:
@@ -295,6 +308,12 @@ def _is_tensor(value: Any) -> bool:
 
 def _none(value: Any) -> bool:
     return bool(value.type().kind() == "NoneType")
+
+
+def _numbers(values: Iterable[Any]) -> list[float | int]:
+    """The values of the constants among these, as in `_number`."""
+    known = (_number(value) for value in values)
+    return [number for number in known if number is not None]
 
 
 def _number(value: Any) -> float | int | None:

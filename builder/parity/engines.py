@@ -75,11 +75,11 @@ def verify_engines(
     EnvironmentProblem if there is no GPU or the plans' TensorRT is not installed, UsageError for an
     unknown model, or if no model has a plan. `open_plan` replaces the GPU in tests.
     """
-    found = []
+    planned_or_none = []
     for name in served.chosen(repository, models):
         with published.shaped(repository / name):
-            found.append(_planned(repository / name))
-    planned = [one for one in found if one is not None]
+            planned_or_none.append(_planned(repository / name))
+    planned = [model for model in planned_or_none if model is not None]
     if not planned:
         raise UsageError(
             f"no model of {repository} has a plan",
@@ -88,10 +88,10 @@ def verify_engines(
     if open_plan is None:
         _select_flavor(planned)
     results = []
-    for number, one in enumerate(planned, 1):
+    for number, model in enumerate(planned, 1):
         if progress:
-            progress(one.folder.name, f"verify ({number} of {len(planned)})")
-        results.append(_model(one, repeat, open_plan or on_gpu))
+            progress(model.folder.name, f"verify ({number} of {len(planned)})")
+        results.append(_model(model, repeat, open_plan or on_gpu))
     return results
 
 
@@ -107,7 +107,7 @@ def _select_flavor(planned: Sequence[Planned]) -> None:
                 "doctor`"
             ),
         )
-    flavors = sorted({str(published.flavor_of(one.facts)) for one in planned})
+    flavors = sorted({str(published.flavor_of(model.facts)) for model in planned})
     if len(flavors) > 1:
         raise UsageError(
             f"the plans are of {' and '.join(flavors)}, and one process can only use one",
@@ -129,13 +129,13 @@ def _planned(folder: Path) -> Planned | None:
     if not any((folder / published.current(folder)).glob("*.plan")):
         return None
     names = [
-        tuple(t["name"] for t in facts["serving"][side])
+        tuple(tensor["name"] for tensor in facts["serving"][side])
         for side in ("inputs", "outputs")
     ]
     if "segments" in facts:
         return Planned(folder, facts, None, *names)
-    plan, own = _plan_for_this_gpu(folder, facts)
-    return Planned(folder, own, plan, *names)
+    plan, plan_facts = _plan_for_this_gpu(folder, facts)
+    return Planned(folder, plan_facts, plan, *names)
 
 
 def _plan_for_this_gpu(
@@ -169,8 +169,8 @@ def on_gpu(stack: ExitStack, model: Planned) -> Opened:
     engine = stack.enter_context(Engine(model.plan.read_bytes()))
 
     def run(tensors: Tensors, profile: int | None) -> Tensors:
-        made = engine.infer([tensors[name] for name in engine.inputs], profile)
-        return dict(zip(engine.outputs, made, strict=True))
+        outputs = engine.infer([tensors[name] for name in engine.inputs], profile)
+        return dict(zip(engine.outputs, outputs, strict=True))
 
     return Opened(
         run,
@@ -193,8 +193,8 @@ def by_runtime(stack: ExitStack, model: Planned) -> Opened:
 
     def run(tensors: Tensors, profile: int | None) -> Tensors:
         with torch.cuda.stream(executor.stream) if executor.stream else nullcontext():
-            made = executor.run([tensors[name] for name in model.inputs])
-        pairs = zip(model.outputs, made, strict=True)
+            outputs = executor.run([tensors[name] for name in model.inputs])
+        pairs = zip(model.outputs, outputs, strict=True)
         return {name: tensor for name, tensor in pairs if tensor is not None}
 
     return Opened(run, executor.kind, f"{executor.summary}: {executor.why}")
@@ -224,10 +224,9 @@ def _silent(message: str) -> None:
 def _model(planned: Planned, repeat: int, open_plan: Open) -> ModelParity:
     model = served.read(planned.folder)
     results: list[GoldenResult] = []
-    problems = (
-        *(() if model.goldens else ("it has no goldens to verify",)),
-        *served.damaged(model),
-    )
+    problems = tuple(served.damaged(model))
+    if not model.goldens:
+        problems = ("it has no goldens to verify", *problems)
     opened = None
     with ExitStack() as stack:
         try:

@@ -78,8 +78,10 @@ class GoldenSearch:
     @property
     def unseen(self) -> tuple[tuple[str, bool], ...]:
         """(output, True) if no golden has a tensor for it, (output, False) if none has None."""
-        both = ((name, given) for name in self.optional for given in (True, False))
-        return tuple(one for one in both if one not in self.present)
+        both = (
+            (name, is_tensor) for name in self.optional for is_tensor in (True, False)
+        )
+        return tuple(pair for pair in both if pair not in self.present)
 
     @property
     def _is_incomplete(self) -> bool:
@@ -128,15 +130,17 @@ class GoldenSearch:
     def _resized(
         self,
         tensors: Sequence[torch.Tensor],
-        wanted: Mapping[str, int],
+        target_sizes: Mapping[str, int],
         sizes: Mapping[str, int],
     ) -> list[torch.Tensor]:
         """The tensors repeated or sliced to the requested sizes."""
         resized = []
         for tensor, spec in zip(tensors, self.spec.inputs, strict=True):
             for axis, name in enumerate(spec.shape):
-                if isinstance(name, str) and wanted[name] != sizes.get(name):
-                    index = torch.arange(wanted[name]) % max(tensor.shape[axis], 1)
+                if isinstance(name, str) and target_sizes[name] != sizes.get(name):
+                    index = torch.arange(target_sizes[name]) % max(
+                        tensor.shape[axis], 1
+                    )
                     tensor = tensor.index_select(axis, index)
             resized.append(tensor)
         return resized
@@ -163,34 +167,35 @@ class GoldenSearch:
         generator = torch.Generator().manual_seed(0)
         for _ in range(_NUDGES):
             nudged = [
-                _nudged(t, generator) if t.is_floating_point() else t for t in tensors
+                _nudged(tensor, generator) if tensor.is_floating_point() else tensor
+                for tensor in tensors
             ]
-            other = self.record(golden.name, nudged)
-            if other.outputs.keys() != golden.outputs.keys():
+            second = self.record(golden.name, nudged)
+            if second.outputs.keys() != golden.outputs.keys():
                 return False
             if not all(
-                self._nearly(other.outputs[name], array)
+                self._nearly(second.outputs[name], array)
                 for name, array in golden.outputs.items()
             ):
                 return False
         return True
 
-    def _nearly(self, other: NDArray[Any], array: NDArray[Any]) -> bool:
+    def _nearly(self, second: NDArray[Any], array: NDArray[Any]) -> bool:
         """Whether the outputs after a change of the inputs are within _SHARE of the tolerance."""
-        if other.shape != array.shape:
+        if second.shape != array.shape:
             return False
         if not np.issubdtype(array.dtype, np.floating):
-            return bool((other == array).all())
+            return bool((second == array).all())
         rtol, atol = limits(array, str(array.dtype), self.spec.tolerance, "fp32")
-        return np.allclose(other, array, rtol=rtol * _SHARE, atol=atol * _SHARE)
+        return np.allclose(second, array, rtol=rtol * _SHARE, atol=atol * _SHARE)
 
     def _reached(self, tensors: Sequence[torch.Tensor]) -> set[Outcome]:
         specs = self.spec.inputs
-        given = [
-            t.to(getattr(torch, s.dtype), copy=True)
-            for s, t in zip(specs, tensors, strict=True)
+        copies = [
+            tensor.to(getattr(torch, tensor_spec.dtype), copy=True)
+            for tensor_spec, tensor in zip(specs, tensors, strict=True)
         ]
-        arguments = positional(self.module, specs, given, self.spec.constants)
+        arguments = positional(self.module, specs, copies, self.spec.constants)
         if arguments is None:
             return set()
         try:

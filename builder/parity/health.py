@@ -130,7 +130,7 @@ def _request(model: PublishedModel, client: Client) -> tuple[Golden, Any] | None
         position = streams.alone()
     if not goldens:
         return None
-    golden = min(goldens, key=lambda one: _bytes(one.inputs))
+    golden = min(goldens, key=lambda candidate: _bytes(candidate.inputs))
 
     def infer() -> Any:
         return client.infer(model.name, golden.inputs, position=position).outputs

@@ -57,8 +57,8 @@ def _measured(spec: ModelSpec) -> list[int | str]:
     rows = {tensor.shape[0] for tensor in spec.inputs if _may_be_lengths(tensor)}
     if not rows:
         return []
-    others = dict.fromkeys(axis for tensor in spec.inputs for axis in tensor.shape)
-    beside = [axis for axis in others if axis not in rows]
+    all_axes = dict.fromkeys(axis for tensor in spec.inputs for axis in tensor.shape)
+    beside = [axis for axis in all_axes if axis not in rows]
     return sorted(beside, key=lambda axis: isinstance(axis, int))
 
 
@@ -74,12 +74,14 @@ def draw(
     longest = (
         sizes.get(style.lengths) if isinstance(style.lengths, str) else style.lengths
     )
-    return [
-        _lengths(tensor, _shape(tensor, sizes), longest, generator)
-        if longest and _may_be_lengths(tensor)
-        else _draw(tensor, _shape(tensor, sizes), style, generator)
-        for tensor in tensors
-    ]
+    drawn = []
+    for tensor in tensors:
+        shape = tensor.sized(sizes)
+        if longest and _may_be_lengths(tensor):
+            drawn.append(_lengths(tensor, shape, longest, generator))
+        else:
+            drawn.append(_draw(tensor, shape, style, generator))
+    return drawn
 
 
 def _lengths(
@@ -89,12 +91,6 @@ def _lengths(
         1, longest + 1, shape, generator=generator, dtype=getattr(torch, tensor.dtype)
     )
     return drawn.sort(descending=True).values
-
-
-def _shape(tensor: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(
-        axis if isinstance(axis, int) else sizes[axis] for axis in tensor.shape
-    )
 
 
 def _draw(
@@ -168,8 +164,10 @@ def variations(
     for change in (*_mild(), *_around(constants, largest), *_extreme(largest)):
         yield [change(tensor) for tensor in tensors]
         if len(tensors) > 1:
-            for index in range(len(tensors)):
-                yield [change(t) if i == index else t for i, t in enumerate(tensors)]
+            for index, tensor in enumerate(tensors):
+                changed = list(tensors)
+                changed[index] = change(tensor)
+                yield changed
 
 
 Change = Callable[[torch.Tensor], torch.Tensor]

@@ -29,18 +29,20 @@ def serving_models(
     Clients may use shared memory if `memories` has any. Raises the errors of serving.serve, and
     UsageError for an unknown model.
     """
-    chosen: Any = {}
+    settings: Any = {}
     if models:
         names = list(served.chosen(repository, models))
-        record = [
+        sidecars = [
             published.read(repository / name / published.SIDECAR) for name in names
         ]
-        steps = [step for one in record for step in one.get(published.STEPS) or ()]
-        chosen = {"explicit": True, "models": list(dict.fromkeys([*steps, *names]))}
+        steps = [
+            step for sidecar in sidecars for step in sidecar.get(published.STEPS) or ()
+        ]
+        settings = {"explicit": True, "models": list(dict.fromkeys([*steps, *names]))}
     ports: Any = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 0)
-    chosen["client_shared_memory"] = any(memory != BODY for memory in memories)
+    settings["client_shared_memory"] = any(memory != BODY for memory in memories)
     with serving.serve(
-        repository, installation=installation, **ports, **chosen
+        repository, installation=installation, **ports, **settings
     ) as server:
         yield server
 

@@ -23,9 +23,8 @@ def filled(
     spec: TensorSpec, default: Default, sizes: Mapping[str, int]
 ) -> torch.Tensor:
     """The tensor that the server uses for the input, with the named axes of these sizes."""
-    shape = [axis if isinstance(axis, int) else sizes[axis] for axis in spec.shape]
     value = torch.tensor(default, dtype=getattr(torch, spec.dtype))
-    return value.expand(shape).contiguous()
+    return value.expand(spec.sized(sizes)).contiguous()
 
 
 def sizes_of(
@@ -48,25 +47,22 @@ def variants(
     """
     optional = tuple(spec.defaults)
     shapes = {
-        s.name or "": tensor.shape
-        for s, tensor in zip(spec.inputs, tensors, strict=True)
+        input_spec.name or "": tensor.shape
+        for input_spec, tensor in zip(spec.inputs, tensors, strict=True)
     }
     sizes = sizes_of(spec.inputs, shapes)
-    each = [(f"p0-without-{name}", (name,)) for name in optional]
-    for golden, omitted in [
-        *each,
-        *([(f"p0-{ALL}", optional)] if len(optional) > 1 else []),
-    ]:
-        yield (
-            golden,
-            omitted,
-            [
-                filled(one, spec.defaults[one.name or ""], sizes)
-                if one.name in omitted
-                else tensor
-                for one, tensor in zip(spec.inputs, tensors, strict=True)
-            ],
-        )
+    requests: list[tuple[str, tuple[str, ...]]] = [
+        (f"p0-without-{name}", (name,)) for name in optional
+    ]
+    if len(optional) > 1:
+        requests.append((f"p0-{ALL}", optional))
+    for golden, omitted in requests:
+        values = list(tensors)
+        for index, tensor_spec in enumerate(spec.inputs):
+            if tensor_spec.name in omitted:
+                default = spec.defaults[tensor_spec.name or ""]
+                values[index] = filled(tensor_spec, default, sizes)
+        yield golden, omitted, values
 
 
 def other_default(module: Any, spec: ModelSpec, golden: Golden) -> str | None:
@@ -75,20 +71,22 @@ def other_default(module: Any, spec: ModelSpec, golden: Golden) -> str | None:
     """
     (name,) = golden.omitted
     tensors = [
-        to_torch(golden.inputs[one.name or ""]).to(getattr(torch, one.dtype))
-        for one in spec.inputs
+        to_torch(golden.inputs[tensor_spec.name or ""]).to(
+            getattr(torch, tensor_spec.dtype)
+        )
+        for tensor_spec in spec.inputs
     ]
-    given = arguments(module, spec.inputs, tensors, spec.constants) or {}
+    values = arguments(module, spec.inputs, tensors, spec.constants) or {}
     schema = getattr(getattr(module, "forward", None), "schema", None)
-    arguments_of = {a.name: a for a in schema.arguments} if schema else {}
-    own = arguments_of.get(name)
-    if name not in given or own is None or not own.has_default_value():
+    parameters = schema.arguments if schema else ()
+    argument = {parameter.name: parameter for parameter in parameters}.get(name)
+    if name not in values or argument is None or not argument.has_default_value():
         return None
-    del given[name]
+    del values[name]
     try:
         with torch.no_grad():
-            made = [to_numpy(tensor) for _, tensor in leaves(module(**given))]
-        pairs = zip(golden.outputs.items(), made, strict=True)
+            results = [to_numpy(tensor) for _, tensor in leaves(module(**values))]
+        pairs = zip(golden.outputs.items(), results, strict=True)
         outputs = {
             output: array.astype(stated.dtype) for (output, stated), array in pairs
         }
@@ -99,6 +97,6 @@ def other_default(module: Any, spec: ModelSpec, golden: Golden) -> str | None:
         return None
     return (
         f"input {name!r} has default {spec.defaults[name]!r} in the manifest, and forward's own"
-        f" default, {own.default_value!r}, gives other outputs. Requests without the input use the"
-        " manifest's default"
+        f" default, {argument.default_value!r}, gives other outputs. Requests without the input use"
+        " the manifest's default"
     )

@@ -65,13 +65,13 @@ class Tools:
 @dataclass(frozen=True)
 class CorrectPlan:
     """A correct plan, whose outputs are within the tolerance on every golden, and its conversion.
-    `steps` reports the problems of earlier plans; `kept` are patterns for keep_fp32.
+    `steps` reports the problems of earlier plans; `keep_fp32` are patterns of layers.
     """
 
     conversion: Conversion
     plan: Plan
     steps: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
+    keep_fp32: tuple[str, ...] = ()
 
 
 def possible() -> bool:
@@ -101,9 +101,9 @@ def check(
     if problem is None:
         return CorrectPlan(conversion, plan)
     checker.step(f"the plan is wrong: {problem}")
-    found = checker.by_other_tactics(conversion) or checker.in_float32(conversion)
-    if found is not None:
-        return found
+    correct = checker.by_other_tactics(conversion) or checker.in_float32(conversion)
+    if correct is not None:
+        return correct
     raise EngineError(
         f"TensorRT builds no correct plan of the network: {'; '.join(checker.steps)}",
         where=checker.first,
@@ -149,15 +149,15 @@ class _Check:
                             name: to_numpy(tensor.cpu())
                             for name, tensor in output.items()
                         }
-                        found = compare(
+                        comparison = compare(
                             widened(arrays, golden),
                             golden,
                             self.spec.tolerance,
                             precision=self.spec.precision,
                         )
-                        if not found.passed:
+                        if not comparison.passed:
                             self.wrong = golden
-                            return f"golden {golden.name}: {'; '.join(found.problems)}"
+                            return f"golden {golden.name}: {'; '.join(comparison.problems)}"
         except EngineError as failure:
             return failure.message
         return None
@@ -174,17 +174,17 @@ class _Check:
         """A correct plan with one differing layer after another in float32, or None."""
         from builder.conversion import reduces
 
-        kept: list[str] = []
-        while reduces(self.spec.precision) and len(kept) < MOST_KEPT:
-            layer = self._first_wrong(conversion, kept)
+        layers: list[str] = []
+        while reduces(self.spec.precision) and len(layers) < MOST_KEPT:
+            layer = self._first_wrong(conversion, layers)
             if layer is None:
                 self.step("no layer differs if it is an output")
                 return None
-            if layer in kept:
+            if layer in layers:
                 self.step(f"{layer} differs in float32 too")
                 return None
-            kept.append(layer)
-            patterns = tuple(map(glob.escape, kept))
+            layers.append(layer)
+            patterns = tuple(map(glob.escape, layers))
             conversion = self.tools.convert(
                 conversion, (*self.spec.keep_fp32, *patterns), ()
             )
@@ -198,9 +198,9 @@ class _Check:
     ) -> Plan | None:
         """A new plan if it is correct. The step is reported in any case."""
         with tempfile.TemporaryDirectory() as folder:
-            own = replace(options, timing_cache=Path(folder) / "own.cache")
+            uncached = replace(options, timing_cache=Path(folder) / "own.cache")
             try:
-                plan = self.tools.build(conversion, own)
+                plan = self.tools.build(conversion, uncached)
             except EngineError as refusal:
                 self.step(f"rebuilt {how}: {refusal.message}")
                 return None
@@ -208,7 +208,9 @@ class _Check:
         self.step(f"rebuilt {how}: {problem or 'right'}")
         return plan if problem is None else None
 
-    def _first_wrong(self, conversion: Conversion, kept: Sequence[str]) -> str | None:
+    def _first_wrong(
+        self, conversion: Conversion, float32_layers: Sequence[str]
+    ) -> str | None:
         """The first layer whose value differs. Each trial builds the network with MARKS additional
         outputs at even distances.
         """
@@ -217,36 +219,41 @@ class _Check:
         golden = self.wrong
         if golden is None:
             return None
-        given = [to_torch(golden.inputs[str(spec.name)]) for spec in conversion.inputs]
-        truth = conversion.lowered.values(*given)
-        named = [
+        inputs = [to_torch(golden.inputs[str(spec.name)]) for spec in conversion.inputs]
+        truth = conversion.lowered.values(*inputs)
+        values_of_layers = [
             (layer, name)
             for layer, name in named_values(conversion.network)
             if name in truth
         ]
-        patterns = (*self.spec.keep_fp32, *map(glob.escape, kept))
+        patterns = (*self.spec.keep_fp32, *map(glob.escape, float32_layers))
 
         def are_wrong(indices: Sequence[int]) -> list[bool]:
-            values = {named[at][1]: truth[named[at][1]] for at in indices}
-            self.report(f"search of the first wrong value among {len(named)}")
+            values = {
+                values_of_layers[at][1]: truth[values_of_layers[at][1]]
+                for at in indices
+            }
+            self.report(
+                f"search of the first wrong value among {len(values_of_layers)}"
+            )
             marked = self.tools.convert(conversion, patterns, tuple(values))
             return self._values_differ(marked, golden, values)
 
-        found = first_true(len(named), are_wrong, MARKS)
-        if found is None:
-            return self._layer_of_output(conversion, kept)
-        layer, value = named[found]
+        index = first_true(len(values_of_layers), are_wrong, MARKS)
+        if index is None:
+            return self._layer_of_output(conversion, float32_layers)
+        layer, value = values_of_layers[index]
         self.first = self.first or f"%{value}"
         return layer
 
     def _layer_of_output(
-        self, conversion: Conversion, kept: Sequence[str]
+        self, conversion: Conversion, float32_layers: Sequence[str]
     ) -> str | None:
         """The first layer of an output that is not kept yet. If no inner value differs, one of
         these layers must be wrong.
         """
         layers = output_layers(conversion.network)
-        return next((layer for layer in layers if layer not in kept), None)
+        return next((layer for layer in layers if layer not in float32_layers), None)
 
     def _values_differ(
         self, marked: Conversion, golden: Golden, truth: Tensors
@@ -265,13 +272,13 @@ class _Check:
     def _differs(self, name: str, value: torch.Tensor, truth: torch.Tensor) -> bool:
         from builder.parity.arrays import to_numpy
 
-        found = compare(
+        comparison = compare(
             {name: to_numpy(value.cpu().to(truth.dtype))},
             {name: to_numpy(truth)},
             self.spec.tolerance,
             precision=self.spec.precision,
         )
-        return not found.passed
+        return not comparison.passed
 
 
 def first_true(
@@ -317,12 +324,12 @@ def _fewer_sources(
     """(the sources left out, the options without them): those that generate convolutions, then
     libraries.
     """
-    chosen = tuple(s.upper() for s in options.tactic_sources or known)
+    chosen = tuple(name.upper() for name in options.tactic_sources or known)
     for group in (GENERATED, LIBRARIES):
         without = tuple(source for source in group if source in chosen)
         if without:
-            left = tuple(source for source in chosen if source not in without)
-            yield without, replace(options, tactic_sources=left)
+            remaining = tuple(source for source in chosen if source not in without)
+            yield without, replace(options, tactic_sources=remaining)
 
 
 def on_gpu() -> Tools:
@@ -343,16 +350,13 @@ def _open(plan: Plan) -> AbstractContextManager[Run]:
         with Engine(plan.data) as engine:
 
             def run(inputs: Tensors) -> Answers:
-                given = [inputs[name] for name in engine.inputs]
-                return [
-                    {
-                        name: tensor.clone()
-                        for name, tensor in zip(
-                            engine.outputs, engine.infer(given, profile), strict=True
-                        )
-                    }
-                    for profile in engine.profiles_for(given)
-                ]
+                tensors = [inputs[name] for name in engine.inputs]
+                answers = []
+                for profile in engine.profiles_for(tensors):
+                    outputs = engine.infer(tensors, profile)
+                    pairs = zip(engine.outputs, outputs, strict=True)
+                    answers.append({name: tensor.clone() for name, tensor in pairs})
+                return answers
 
             yield run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import re
@@ -95,35 +96,37 @@ class Recording:
         for outcome in self.unreached:
             if outcome.is_branch:
                 missing.setdefault(outcome.location, []).append(outcome.which)
-        found = [
+        unreached = [
             f"no golden reaches {location}: {' or '.join(sorted(set(which)))}; add inputs that do"
             " (manifest: goldens: FILE.npz)"
             for location, which in missing.items()
         ]
-        if len(found) > SHOWN_BRANCHES:
-            more = len(found) - SHOWN_BRANCHES
-            found[SHOWN_BRANCHES:] = [
+        if len(unreached) > SHOWN_BRANCHES:
+            more = len(unreached) - SHOWN_BRANCHES
+            unreached[SHOWN_BRANCHES:] = [
                 f"no golden reaches branches of {more} more conditions"
             ]
-        absent = (_never(name, given) for name, given in self.unseen)
-        return (*self.reduced, *absent, *found)
+        absent = (_never(name, is_tensor) for name, is_tensor in self.unseen)
+        return (*self.reduced, *absent, *unreached)
 
     def warnings_of(self, locations: Collection[str]) -> tuple[str, ...]:
         """The warnings of branches at these source locations. Other branches are not in the served
         model: static shapes, types or arguments decide them.
         """
         lines = {location.partition(", near ")[0] for location in locations}
-        kept = [
-            one for one in self.unreached if one.where.partition(", near ")[0] in lines
+        served = [
+            outcome
+            for outcome in self.unreached
+            if outcome.where.partition(", near ")[0] in lines
         ]
-        return replace(self, unreached=tuple(kept)).warnings
+        return replace(self, unreached=tuple(served)).warnings
 
 
-def _never(name: str, given: bool) -> str:
-    """The warning about an output that is a tensor in no golden (`given` True), or in
+def _never(name: str, is_tensor: bool) -> str:
+    """The warning about an output that is a tensor in no golden (`is_tensor` True), or in
     all of them.
     """
-    if given:
+    if is_tensor:
         return (
             f"output {name!r} is None in every golden, so its dtype and shape are unknown. The "
             "endpoint does not have it, and a request for which it is a tensor fails. Add inputs "
@@ -250,8 +253,9 @@ class _Recorder:
             golden = replace(self._recorded(name, tensors), omitted=left_out)
             if len(left_out) == 1:
                 with _evaluating(self.module):
-                    found = omitted.other_default(self.module, self.spec, golden)
-                self.reduced += [found] if found else []
+                    warning = omitted.other_default(self.module, self.spec, golden)
+                if warning:
+                    self.reduced.append(warning)
             self.search.note(golden)
             yield golden
 
@@ -312,44 +316,39 @@ class _Recorder:
         """The golden at sizes with the divisor that min, opt and max of an axis share, with a line
         in `reduced`: some modules accept only multiples of a size. None if it fails at these too.
         """
-        other = {
+        divisible = {
             axis: inputs.odd(span, math.gcd(*span) or 1)
             for axis, span in profile.items()
         }
-        try:
-            found = (
-                None
-                if other == sizes
-                else self.golden(name, self._allowed(other, profile))
-            )
-        except ModelFileError:
-            found = None
-        instead = (
-            f"golden {name} has {other} instead"
-            if found
-            else f"golden {name} is left out"
-        )
+        golden = None
+        if divisible != sizes:
+            with contextlib.suppress(ModelFileError):
+                golden = self.golden(name, self._allowed(divisible, profile))
+        instead = f"golden {name} is left out"
+        if golden:
+            instead = f"golden {name} has {divisible} instead"
         self.reduced.append(
             f"the original module fails at {dict(sizes)} ({reason}), so requests of such sizes fail"
             f" too; {instead}; declare sizes that the module accepts"
         )
-        return found
+        return golden
 
     def _rolled(self, name: str, golden: Golden) -> Iterator[Golden]:
         """The golden with its rows in another order, if the outputs do not move with the rows: then
         the output of a row depends on its position.
         """
+        rolled = []
         pairs = zip(self.spec.inputs, self._tensors(golden), strict=True)
-        rolled = [
-            t.roll(1, s.shape.index(self.batch)) if self.batch in s.shape else t
-            for s, t in pairs
-        ]
+        for tensor_spec, tensor in pairs:
+            if self.batch in tensor_spec.shape:
+                tensor = tensor.roll(1, tensor_spec.shape.index(self.batch))
+            rolled.append(tensor)
         try:
             output = self.record(f"{name}{ROLLED}", rolled)
         except (*FAILURES, ListTooLong):  # such as rows that must be sorted by length
             return
-        kept = {state.output for state in self.spec.state}
-        if moved(golden, output, self._count(golden), kept):
+        state_outputs = {state.output for state in self.spec.state}
+        if moved(golden, output, self._count(golden), state_outputs):
             yield output
 
     def _user_shows(self, profile: Profile) -> bool:
@@ -360,7 +359,8 @@ class _Recorder:
             return False
         one_row = self._batch_like(profile)
         return any(
-            not one_row or self._count(own) > 1 for *_, own in user_inputs(self.spec)
+            not one_row or self._count(tensors) > 1
+            for *_, tensors in user_inputs(self.spec)
         )
 
     def _count(self, golden: Golden | Sequence[torch.Tensor]) -> int:
@@ -396,32 +396,28 @@ class _Recorder:
         GOLDEN_MAX_SECONDS.
         """
         lows = {axis: max(span[0], 1) for axis, span in profile.items()}
-        kept = dict(sizes)
-        while self._costs_too_much(kept) and any(
-            kept[axis] > lows[axis] for axis in kept
+        affordable = dict(sizes)
+        while self._costs_too_much(affordable) and any(
+            affordable[axis] > lows[axis] for axis in affordable
         ):
-            axis = max(kept, key=lambda axis: kept[axis] / lows[axis])
-            kept[axis] = max(kept[axis] // 2, lows[axis])
-        if kept != sizes:
+            axis = max(affordable, key=lambda axis: affordable[axis] / lows[axis])
+            affordable[axis] = max(affordable[axis] // 2, lows[axis])
+        if affordable != sizes:
             self.reduced.append(
-                f"golden {name} has the axes {kept} instead of {dict(sizes)}, which take too much"
-                f" memory or time ({GOLDEN_MAX_BYTES >> 20} MiB, {GOLDEN_MAX_SECONDS} s)"
+                f"golden {name} has the axes {affordable} instead of {dict(sizes)}, which take too"
+                f" much memory or time ({GOLDEN_MAX_BYTES >> 20} MiB, {GOLDEN_MAX_SECONDS} s)"
             )
-        return kept
+        return affordable
 
     def _costs_too_much(self, sizes: Mapping[str, int]) -> bool:
-        counts = [
-            math.prod(
-                axis if isinstance(axis, int) else sizes[axis] for axis in spec.shape
-            )
-            for spec in self.spec.inputs
-        ]
-        bits = [
-            torch.empty(0, dtype=getattr(torch, s.dtype)).itemsize
-            for s in self.spec.inputs
-        ]
-        size = sum(count * width for count, width in zip(counts, bits, strict=True))
-        seconds = sum(counts) * self.seconds_per_element
+        elements = 0
+        size = 0
+        for tensor_spec in self.spec.inputs:
+            count = math.prod(tensor_spec.sized(sizes))
+            dtype = getattr(torch, tensor_spec.dtype)
+            elements += count
+            size += count * torch.empty(0, dtype=dtype).itemsize
+        seconds = elements * self.seconds_per_element
         return size > GOLDEN_MAX_BYTES or seconds > GOLDEN_MAX_SECONDS
 
     def _recorded(self, name: str, tensors: Sequence[torch.Tensor]) -> Golden:
@@ -490,15 +486,18 @@ class _Recorder:
 
     def record(self, name: str, tensors: Sequence[torch.Tensor]) -> Golden:
         sent = [
-            self._received(t, s) for t, s in zip(tensors, self.spec.inputs, strict=True)
+            self._received(tensor, tensor_spec)
+            for tensor, tensor_spec in zip(tensors, self.spec.inputs, strict=True)
         ]
-        given = {
-            s.name or f"input_{i}": to_numpy(t)
-            for i, (s, t) in enumerate(zip(self.spec.inputs, sent, strict=True))
+        arrays = {
+            tensor_spec.name or f"input_{index}": to_numpy(tensor)
+            for index, (tensor_spec, tensor) in enumerate(
+                zip(self.spec.inputs, sent, strict=True)
+            )
         }
         tensors = [
-            t.to(getattr(torch, s.dtype))
-            for s, t in zip(self.spec.inputs, sent, strict=True)
+            tensor.to(getattr(torch, tensor_spec.dtype))
+            for tensor_spec, tensor in zip(self.spec.inputs, sent, strict=True)
         ]
         with _evaluating(self.module), torch.no_grad():
             outputs = self._outputs(name, self.module, tensors)
@@ -514,8 +513,13 @@ class _Recorder:
                 where=manifest_location(self.spec, "outputs"),
             )
         results = dict(zip(names, outputs, strict=True))
-        present = {n: self._sent(n, t) for n, t in results.items() if t is not None}
-        return Golden(name, given, {n: to_numpy(t) for n, t in present.items()})
+        present = {
+            output: self._sent(output, tensor)
+            for output, tensor in results.items()
+            if tensor is not None
+        }
+        answers = {output: to_numpy(tensor) for output, tensor in present.items()}
+        return Golden(name, arrays, answers)
 
     def _outputs(
         self, golden: str, module: Module, tensors: Sequence[torch.Tensor]
@@ -528,14 +532,14 @@ class _Recorder:
         output = call_module(module, self.spec.inputs, copies, self.spec.constants)
         if not self.paths:
             return [tensor for _, tensor in leaves(output)]
-        found = dict(leaves(output))
-        check_lengths(found, self.spec.max_lengths, golden)
-        if unknown := found.keys() - set(self.paths):
+        tensors_by_path = dict(leaves(output))
+        check_lengths(tensors_by_path, self.spec.max_lengths, golden)
+        if unknown := tensors_by_path.keys() - set(self.paths):
             raise ModelFileError(
                 f"the module returns {', '.join(sorted(unknown))}, and its graph has the outputs"
                 f" {', '.join(self.paths)}"
             )
-        return [found.get(path) for path in self.paths]
+        return [tensors_by_path.get(path) for path in self.paths]
 
     def _received(self, tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
         """An input in the endpoint's dtype."""
@@ -558,13 +562,14 @@ class _Recorder:
         """The first row of each tensor. State that the server keeps has its batch on any axis, or
         none.
         """
+        rows = []
         pairs = zip(self.spec.inputs, self._tensors(golden), strict=True)
-        return [
-            t.narrow(s.shape.index(self.batch), 0, 1).contiguous()
-            if self.batch in s.shape
-            else t
-            for s, t in pairs
-        ]
+        for tensor_spec, tensor in pairs:
+            if self.batch in tensor_spec.shape:
+                axis = tensor_spec.shape.index(self.batch)
+                tensor = tensor.narrow(axis, 0, 1).contiguous()
+            rows.append(tensor)
+        return rows
 
     def _batch_like(self, profile: Profile) -> bool:
         return (
@@ -643,25 +648,24 @@ def _corrected(optimized: Outputs, plain: Outputs) -> Outputs:
     `plain` is cast to the dtypes of `optimized`, because constants of a trace have another dtype
     without the optimizer. Bool is the exception: there the dtype of `plain` is correct.
     """
-    corrected = [
-        other
-        if one is None or other is None or one.dtype == torch.bool
-        else other.to(one.dtype)
-        for one, other in zip(optimized, plain, strict=True)
-    ]
+    corrected = []
+    for fast, exact in zip(optimized, plain, strict=True):
+        if fast is not None and exact is not None and fast.dtype != torch.bool:
+            exact = exact.to(fast.dtype)
+        corrected.append(exact)
     same = all(map(_nearly_equal, optimized, corrected))
     return optimized if same else corrected
 
 
-def _nearly_equal(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    if one.dtype != other.dtype or one.shape != other.shape:
+def _nearly_equal(left: torch.Tensor | None, right: torch.Tensor | None) -> bool:
+    if left is None or right is None:
+        return left is right
+    if left.dtype != right.dtype or left.shape != right.shape:
         return False
-    close = one.is_floating_point() and torch.allclose(
-        one, other, rtol=1e-3, atol=1e-5, equal_nan=True
+    close = left.is_floating_point() and torch.allclose(
+        left, right, rtol=1e-3, atol=1e-5, equal_nan=True
     )
-    return close or torch.equal(one, other)
+    return close or torch.equal(left, right)
 
 
 class _evaluating:

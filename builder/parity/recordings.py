@@ -41,14 +41,14 @@ class Recordings:
         if self.rebuild:
             return None
         try:
-            found = self.folders.find_files(KIND, self.key)
+            files = self.folders.find_files(KIND, self.key)
             self._note()
-            if found is None or found.facts.get("outputs") != list(outputs):
+            if files is None or files.facts.get("outputs") != list(outputs):
                 return None
             with tempfile.TemporaryDirectory(prefix="trt-build-goldens-") as scratch:
-                for name, digest in found.files.items():
+                for name, digest in files.files.items():
                     self.folders.fetch(digest, Path(scratch, name))
-                return _read(found, Path(scratch))
+                return _read(files, Path(scratch))
         except (EnvironmentProblem, ValueError) as failure:
             self.warnings.append(f"the goldens are recorded again: {failure}")
             return None
@@ -78,15 +78,15 @@ class Recordings:
         self.folders.store.warnings.clear()
 
 
-def _read(found: FileSet, folder: Path) -> Recording:
+def _read(files: FileSet, folder: Path) -> Recording:
     """The recording of these files, in the order in which it was recorded. Raises ValueError."""
-    names = [str(name) for name in found.facts["names"]]
-    if {f"{name}.npz" for name in names} != set(found.files):
+    names = [str(name) for name in files.facts["names"]]
+    if {f"{name}.npz" for name in names} != set(files.files):
         raise ValueError("the record of the goldens does not name its files")
     return Recording(
         tuple(goldens.load_one(folder / f"{name}.npz") for name in names),
-        tuple(Outcome(**one) for one in found.facts["unreached"]),
-        tuple(found.facts["reduced"]),
+        tuple(Outcome(**outcome) for outcome in files.facts["unreached"]),
+        tuple(files.facts["reduced"]),
     )
 
 
@@ -101,14 +101,14 @@ def _is_whole(golden: Golden, folder: Path) -> bool:
 
 
 def _same_arrays(
-    one: Mapping[str, NDArray[Any]], other: Mapping[str, NDArray[Any]]
+    left: Mapping[str, NDArray[Any]], right: Mapping[str, NDArray[Any]]
 ) -> bool:
-    if list(one) != list(other):
+    if list(left) != list(right):
         return False
-    return all(same_bits(one[name], other[name]) for name in one)
+    return all(same_bits(left[name], right[name]) for name in left)
 
 
-def same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
+def same_bits(left: NDArray[Any], right: NDArray[Any]) -> bool:
     """Whether two arrays have the same bits, dtype and shape."""
-    same_kind = (one.dtype, one.shape) == (other.dtype, other.shape)
-    return same_kind and one.tobytes() == other.tobytes()
+    same_kind = (left.dtype, left.shape) == (right.dtype, right.shape)
+    return same_kind and left.tobytes() == right.tobytes()

@@ -82,8 +82,10 @@ class ModelParity:
     @property
     def share(self) -> float | None:
         """The largest error of all responses relative to its tolerance; None without responses."""
-        found = [one.comparison.share for one in self.results if one.comparison]
-        return max((share for share in found if share is not None), default=None)
+        shares = [
+            result.comparison.share for result in self.results if result.comparison
+        ]
+        return max((share for share in shares if share is not None), default=None)
 
     @property
     def passed(self) -> bool:
@@ -113,13 +115,15 @@ class ModelParity:
         It has up to MOST_PAIRS elements as `expected` and `answered`, and `counts` of all elements
         by their error, as in Spread.
         """
-        found: dict[str, list[Spread]] = {}
+        spreads_by_output: dict[str, list[Spread]] = {}
         for result in self.results:
-            for output in result.comparison.outputs if result.comparison else ():
+            if not result.comparison:
+                continue
+            for output in result.comparison.outputs:
                 if output.spread is not None:
                     name = STEP.sub("", output.name)
-                    found.setdefault(name, []).append(output.spread)
-        return {name: _together(spreads) for name, spreads in found.items()}
+                    spreads_by_output.setdefault(name, []).append(output.spread)
+        return {name: _together(spreads) for name, spreads in spreads_by_output.items()}
 
     def percentile(self, percent: float) -> float | None:
         """The latency in milliseconds over all timed requests; None if none was timed."""
@@ -136,22 +140,23 @@ STEP = re.compile(r"@\d+$")
 
 def _together(spreads: Sequence[Spread]) -> dict[str, list[Any]]:
     """The first pair of each spread, which has its worst element, before the others."""
-    pairs = [list(zip(one.expected, one.answered, strict=True)) for one in spreads]
-    first = [pair for own in pairs for pair in own[:1]]
-    rest = [pair for own in pairs for pair in own[1:]]
-    left = max(MOST_PAIRS - len(first), 0)
-    step = 0.0
-    if left:
-        step = max(len(rest) / left, 1.0)
-    shown = first[:MOST_PAIRS] + [
-        rest[int(number * step)] for number in range(min(left, len(rest)))
+    pairs = [
+        list(zip(spread.expected, spread.answered, strict=True)) for spread in spreads
     ]
+    first = [pair for own_pairs in pairs for pair in own_pairs[:1]]
+    remaining = [pair for own_pairs in pairs for pair in own_pairs[1:]]
+    space = max(MOST_PAIRS - len(first), 0)
+    step = 0.0
+    if space:
+        step = max(len(remaining) / space, 1.0)
+    chosen = first[:MOST_PAIRS] + [
+        remaining[int(number * step)] for number in range(min(space, len(remaining)))
+    ]
+    counts_by_bin = zip(*(spread.counts for spread in spreads), strict=True)
     return {
-        "expected": [expected for expected, _ in shown],
-        "answered": [actual for _, actual in shown],
-        "counts": [
-            sum(column) for column in zip(*(one.counts for one in spreads), strict=True)
-        ],
+        "expected": [expected for expected, _ in chosen],
+        "answered": [actual for _, actual in chosen],
+        "counts": [sum(counts) for counts in counts_by_bin],
     }
 
 

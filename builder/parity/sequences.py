@@ -71,18 +71,18 @@ def play(
 ) -> Iterator[Golden]:
     """Run the module in a loop: each request receives the state from the previous one."""
     sizes = _sizes(spec, requests[0])
-    kept = {state.input: initial(spec, state, sizes) for state in spec.state}
+    states = {state.input: initial(spec, state, sizes) for state in spec.state}
     for number, request in enumerate(requests):
-        given = {**request, **kept}
+        tensors = {**request, **states}
         golden = _golden_of(
             spec,
             ask,
             f"{name}.{number:03}",
-            [given[str(tensor.name)] for tensor in spec.inputs],
+            [tensors[str(tensor.name)] for tensor in spec.inputs],
         )
         check(spec, golden)
         yield golden
-        kept = {
+        states = {
             state.input: to_torch(golden.outputs[state.output]) for state in spec.state
         }
 
@@ -114,12 +114,12 @@ def check(spec: ModelSpec, golden: Golden) -> None:
                 where=manifest_location(spec, "state", index, "output"),
                 fix=f"use one of {known}",
             )
-        given = golden.inputs[state.input]
-        made = golden.outputs[state.output]
-        if given.dtype != made.dtype or given.shape != made.shape:
+        before = golden.inputs[state.input]
+        after = golden.outputs[state.output]
+        if before.dtype != after.dtype or before.shape != after.shape:
             raise UsageError(
-                f"output {state.output!r} is {_kind(made)}, and input {state.input!r}, which it is"
-                f" to become, {_kind(given)} (golden {golden.name})",
+                f"output {state.output!r} is {_kind(after)}, and input {state.input!r}, which it is"
+                f" to become, {_kind(before)} (golden {golden.name})",
                 where=manifest_location(spec, "state", index),
                 fix="correct the pair, or use a model that returns its state in the form of its "
                 "input",
@@ -131,10 +131,10 @@ def initial(spec: ModelSpec, state: State, sizes: Mapping[str, int]) -> torch.Te
 
     Raises UsageError for an invalid file.
     """
-    tensor = next(one for one in spec.inputs if one.name == state.input)
-    shape = tuple(
-        axis if isinstance(axis, int) else sizes[axis] for axis in tensor.shape
+    tensor = next(
+        candidate for candidate in spec.inputs if candidate.name == state.input
     )
+    shape = tensor.sized(sizes)
     if state.initial is None:
         return torch.zeros(shape, dtype=getattr(torch, tensor.dtype))
     return to_torch(_read(spec, state, tensor)).expand(shape).contiguous()
@@ -145,17 +145,19 @@ def loose_axes(spec: ModelSpec) -> dict[str, str]:
     size.
     """
     batch = sequence_axis(spec)
-    kept = {state.input for state in spec.state}
-    tensors = [tensor for tensor in spec.inputs if tensor.name in kept]
-    found = {
-        str(t.name): [a for a in t.shape if isinstance(a, str) and a != batch]
-        for t in tensors
+    state_inputs = {state.input for state in spec.state}
+    tensors = [tensor for tensor in spec.inputs if tensor.name in state_inputs]
+    dynamic_axes = {
+        str(tensor.name): [
+            axis for axis in tensor.shape if isinstance(axis, str) and axis != batch
+        ]
+        for tensor in tensors
     }
-    return {name: axes[0] for name, axes in found.items() if axes}
+    return {name: axes[0] for name, axes in dynamic_axes.items() if axes}
 
 
 def _read(spec: ModelSpec, state: State, tensor: TensorSpec) -> np.ndarray[Any, Any]:
-    wanted = tuple(1 if isinstance(axis, str) else axis for axis in tensor.shape)
+    shape = tuple(1 if isinstance(axis, str) else axis for axis in tensor.shape)
     index = spec.state.index(state)
     where = manifest_location(spec, "state", index, "initial")
     try:
@@ -166,10 +168,10 @@ def _read(spec: ModelSpec, state: State, tensor: TensorSpec) -> np.ndarray[Any, 
             f"state[{index}].initial is not an .npy file of a plain array: {error}",
             where=where,
         ) from error
-    if array.shape != wanted or array.dtype != dtypes.by_name(tensor.dtype).numpy:
+    if array.shape != shape or array.dtype != dtypes.by_name(tensor.dtype).numpy:
         raise UsageError(
             f"state[{index}].initial is {_kind(array)}; input {state.input!r} starts from"
-            f" {tensor.dtype}{list(wanted)}",
+            f" {tensor.dtype}{list(shape)}",
             where=where,
         )
     return array
@@ -189,8 +191,8 @@ def _drawn(
     seed = zlib.crc32(f"{spec.name}/{name}.{number}".encode())
     tensors = inputs.draw(spec.stateless_inputs, sizes, style, seed)
     return {
-        str(one.name): tensor
-        for one, tensor in zip(spec.stateless_inputs, tensors, strict=True)
+        str(tensor_spec.name): tensor
+        for tensor_spec, tensor in zip(spec.stateless_inputs, tensors, strict=True)
     }
 
 
@@ -199,8 +201,10 @@ def sequence_axis(spec: ModelSpec) -> str | None:
     has.
     """
     batch = shared_first_axis(spec.stateless_inputs)
-    kept = {state.input for state in spec.state}
-    if all(batch in tensor.shape for tensor in spec.inputs if tensor.name in kept):
+    state_inputs = {state.input for state in spec.state}
+    if all(
+        batch in tensor.shape for tensor in spec.inputs if tensor.name in state_inputs
+    ):
         return batch
     return None
 

@@ -45,16 +45,20 @@ class PublishedModel:
 
     def without_state(self, golden: Golden) -> Golden:
         """The golden without state that the server keeps."""
-        kept = {
+        state_names = {
             state[side]
             for state in self.sidecar.get("state", ())
             for side in ("input", "output")
         }
         inputs = {
-            name: array for name, array in golden.inputs.items() if name not in kept
+            name: array
+            for name, array in golden.inputs.items()
+            if name not in state_names
         }
         outputs = {
-            name: array for name, array in golden.outputs.items() if name not in kept
+            name: array
+            for name, array in golden.outputs.items()
+            if name not in state_names
         }
         return replace(golden, inputs=inputs, outputs=outputs)
 
@@ -155,7 +159,7 @@ def read(folder: Path) -> PublishedModel:
 def _sidecar(folder: Path) -> dict[str, Any]:
     """The facts of trt-build.json. Raises ValueError if it is invalid."""
     record = json.loads((folder / SIDECAR).read_text(encoding="utf-8"))
-    wanted: dict[str, type] = {
+    required: dict[str, type] = {
         "tolerance": dict,
         "precision": str,
         "inputs": list,
@@ -164,7 +168,7 @@ def _sidecar(folder: Path) -> dict[str, Any]:
     }
     wrong = [
         key
-        for key, kind in wanted.items()
+        for key, kind in required.items()
         if not isinstance(record, dict) or not isinstance(record.get(key), kind)
     ]
     if wrong:

@@ -43,15 +43,15 @@ def recorded_streams(
     model: PublishedModel, goldens: Sequence[Golden]
 ) -> tuple[Stream, ...]:
     """The sequences among the goldens, by name."""
-    found: dict[str, list[tuple[int, Golden]]] = defaultdict(list)
+    requests_by_stream: dict[str, list[tuple[int, Golden]]] = defaultdict(list)
     for golden in goldens:
         if match := NAME.fullmatch(golden.name):
-            found[match["stream"]].append(
+            requests_by_stream[match["stream"]].append(
                 (int(match["number"]), model.without_state(golden))
             )
     ordered = {
-        name: sorted(requests, key=lambda one: one[0])
-        for name, requests in sorted(found.items())
+        name: sorted(requests, key=lambda request: request[0])
+        for name, requests in sorted(requests_by_stream.items())
     }
     return tuple(
         Stream(name, tuple(golden for _, golden in requests))
@@ -123,17 +123,19 @@ class _Player:
         except FAILURES as error:
             self.error = f"request {number}: {error}"
             return
-        found = compare(
+        comparison = compare(
             response.outputs,
             golden,
             self.model.tolerance,
             precision=self.model.precision,
         )
-        self.outputs.append(_numbered(found, number))
+        self.outputs.append(_numbered(comparison, number))
 
     def result(self) -> GoldenResult:
         whole = Comparison(
-            tuple(output for one in self.outputs for output in one.outputs)
+            tuple(
+                output for comparison in self.outputs for output in comparison.outputs
+            )
         )
         if self.error:
             return GoldenResult(self.stream.name, self.transport, None, self.error)
@@ -163,13 +165,16 @@ def _restarted(
     """Leave a sequence open, and start another one with the same id: no state of the first may
     remain.
     """
-    left = _Player(
+    unfinished = _Player(
         model, client, max(recorded, key=lambda stream: len(stream.requests)), transport
     )
-    left.next()
-    while not left.done and len(left.outputs) < len(left.stream.requests) - 1:
-        left.next()
-    return _Player(model, client, recorded[-1], transport, id=left.id).whole()
+    unfinished.next()
+    while (
+        not unfinished.done
+        and len(unfinished.outputs) < len(unfinished.stream.requests) - 1
+    ):
+        unfinished.next()
+    return _Player(model, client, recorded[-1], transport, id=unfinished.id).whole()
 
 
 def _interleaved(
@@ -208,7 +213,7 @@ def _at_once(
         results = list(pool.map(_Player.whole, players))
     for stream in recorded:
         yield min(
-            (one for one in results if one.golden == stream.name),
+            (result for result in results if result.golden == stream.name),
             key=lambda result: result.passed,
         )
 

@@ -66,7 +66,7 @@ def length_of(tensors: Iterable[str], name: str) -> int:
     do not count.
     """
     pattern = re.compile(rf"{re.escape(name)}_(\d+)(?:$|[._])")
-    indices = (int(found[1]) for found in map(pattern.match, tensors) if found)
+    indices = (int(match[1]) for match in map(pattern.match, tensors) if match)
     return max((index + 1 for index in indices), default=0)
 
 
@@ -117,10 +117,10 @@ def _tuple(kind: Any, tensors: Tensors, name: str, lists: Collection[str]) -> An
 
 
 def _list(inner: Any, tensors: Tensors, name: str, lists: Collection[str]) -> list[Any]:
-    found: list[Any] = []
-    while _below(tensors, join(name, len(found))):
-        found.append(rebuilt(inner, tensors, join(name, len(found)), lists))
-    return found
+    elements: list[Any] = []
+    while _below(tensors, join(name, len(elements))):
+        elements.append(rebuilt(inner, tensors, join(name, len(elements)), lists))
+    return elements
 
 
 def _dictionary(
@@ -142,4 +142,4 @@ def _dictionary(
 
 def _below(tensors: Tensors, name: str) -> bool:
     """Whether a tensor has this name, or a name below it in the structure."""
-    return any(contains(name, other) for other in tensors)
+    return any(contains(name, tensor_name) for tensor_name in tensors)

@@ -114,25 +114,25 @@ def default_tolerance(dtype: str, precision: str) -> Tolerance:
 
 
 def limits(
-    golden: NDArray[Any], dtype: str, wanted: Tolerance, precision: str
+    golden: NDArray[Any], dtype: str, tolerance: Tolerance, precision: str
 ) -> tuple[float, float]:
     """(rtol, atol) for this output, both absolute: the manifest's values, else the default's."""
     default = default_tolerance(dtype, precision)
     scaled = (default.atol or 0.0) * scale(golden)
     return (
-        wanted.rtol if wanted.rtol is not None else default.rtol or 0.0,
-        wanted.atol if wanted.atol is not None else scaled,
+        tolerance.rtol if tolerance.rtol is not None else default.rtol or 0.0,
+        tolerance.atol if tolerance.atol is not None else scaled,
     )
 
 
-def noise_limit(dtype: str, wanted: Tolerance, precision: str) -> float | None:
+def noise_limit(dtype: str, tolerance: Tolerance, precision: str) -> float | None:
     """The largest root mean square of the error, in units of the golden's; None: no limit.
 
     A manifest that states rtol or atol switches the default noise limit off.
     """
-    if wanted.noise is not None:
-        return wanted.noise
-    stated = wanted.rtol is not None or wanted.atol is not None
+    if tolerance.noise is not None:
+        return tolerance.noise
+    stated = tolerance.rtol is not None or tolerance.atol is not None
     if stated or dtype not in BY_DTYPE:
         return None
     return BY_PRECISION[precision].noise

@@ -39,24 +39,27 @@ def user_inputs(
     for number, arrays in sorted(_sets(spec).items()):
         if _is_sequence(spec, arrays):
             continue
-        given = [
-            t for t in spec.inputs if t.name in arrays or t.name not in spec.defaults
+        specs = [
+            tensor_spec
+            for tensor_spec in spec.inputs
+            if tensor_spec.name in arrays or tensor_spec.name not in spec.defaults
         ]
-        _check(spec, given, arrays)
+        _check(spec, specs, arrays)
         tensors = {
             name: torch.from_numpy(np.array(array)) for name, array in arrays.items()
         }
-        sizes = omitted.sizes_of(given, {name: t.shape for name, t in tensors.items()})
-        left_out = {
-            name: omitted.filled(one, spec.defaults[name], sizes)
-            for one in spec.inputs
-            if (name := one.name or "") not in tensors
-        }
-        made = {**tensors, **left_out}
+        sizes = omitted.sizes_of(specs, {name: t.shape for name, t in tensors.items()})
+        left_out = {}
+        for tensor_spec in spec.inputs:
+            name = tensor_spec.name or ""
+            if name not in tensors:
+                default = spec.defaults[name]
+                left_out[name] = omitted.filled(tensor_spec, default, sizes)
+        all_tensors = {**tensors, **left_out}
         yield (
             f"user-{number}",
             tuple(left_out),
-            [made[t.name or ""] for t in spec.inputs],
+            [all_tensors[t.name or ""] for t in spec.inputs],
         )
 
 
@@ -66,7 +69,9 @@ def user_sequences(
     """("user-<n>", the requests, each by input name) for each set that is a sequence. Raises
     UsageError as above.
     """
-    for number, arrays in sorted(_sets(spec).items()) if spec.goldens else ():
+    if not spec.goldens:
+        return
+    for number, arrays in sorted(_sets(spec).items()):
         if not _is_sequence(spec, arrays):
             continue
         counts = {array.shape[:1] for array in arrays.values()}
@@ -86,8 +91,11 @@ def user_sequences(
         yield (
             f"user-{number}",
             [
-                {n: torch.from_numpy(np.array(a)) for n, a in one.items()}
-                for one in requests
+                {
+                    name: torch.from_numpy(np.array(array))
+                    for name, array in request.items()
+                }
+                for request in requests
             ],
         )
 
@@ -102,20 +110,20 @@ def _sets(spec: ModelSpec) -> dict[int, dict[str, NDArray[Any]]]:
 
 def sets(path: Path) -> dict[int, dict[str, NDArray[Any]]]:
     """The arrays of an .npz by set and name. Raises UsageError for any other file."""
-    found: dict[int, dict[str, NDArray[Any]]] = defaultdict(dict)
+    arrays: dict[int, dict[str, NDArray[Any]]] = defaultdict(dict)
     try:
         check_array_file(path)
         with np.load(str(path), allow_pickle=False) as file:
             for key in file.files:
                 match = _KEY.fullmatch(key)
                 if match:
-                    found[int(match["set"] or 0)][match["name"]] = file[key]
+                    arrays[int(match["set"] or 0)][match["name"]] = file[key]
     # a damaged file raises different errors of zlib, zipfile, tokenize and numpy
     except Exception as error:
         raise UsageError(
             f"not an .npz of plain arrays: {error}", where=str(path)
         ) from error
-    return found
+    return arrays
 
 
 def _check(spec: ModelSpec, tensors: Sequence[TensorSpec], arrays: Arrays) -> None:

@@ -66,18 +66,20 @@ def verify(
     """
     check_memory(shared_memory)
     opened = connected(
-        "verify", http_url, grpc_url, timeout, access, other=", or --serve"
+        "verify", http_url, grpc_url, timeout, access, other_options=", or --serve"
     )
     with opened as clients:
         chosen = served.chosen(repository, models)
-        found = []
+        results = []
         for number, name in enumerate(chosen, 1):
             if progress:
                 progress(name, f"verify ({number} of {len(chosen)})")
-            own = (extra or {}).get(name, ())
+            extra_goldens = (extra or {}).get(name, ())
             folder = repository / name
-            found.append(_model_or_problem(folder, clients, repeat, own, shared_memory))
-        return found
+            results.append(
+                _model_or_problem(folder, clients, repeat, extra_goldens, shared_memory)
+            )
+        return results
 
 
 def _model_or_problem(
@@ -110,8 +112,8 @@ def _model(
         return _parity(model, {}, (), problems or ("it has no goldens to verify",))
     damaged = tuple(served.damaged(model))
     if model.keeps_state:
-        found = _stateful(model, clients, goldens, memories)
-        return replace(found, problems=(*found.problems, *damaged))
+        parity = _stateful(model, clients, goldens, memories)
+        return replace(parity, problems=(*parity.problems, *damaged))
     results = [
         _send_golden(client, protocol, model, golden, repeat, memory)
         for memory in memories
@@ -235,16 +237,16 @@ def _who_of_steps(
         if step.goldens
     ]
     joined = {
-        key: dict.fromkeys(s[key] for s in messages if s.get(key))
+        key: dict.fromkeys(message[key] for message in messages if message.get(key))
         for key in _PARAMETERS
     }
-    return {
-        key: "+".join(sorted({one for v in values for one in v.split("+")}))
-        if key == _PARAMETERS[0]
-        else ", ".join(values)
-        for key, values in joined.items()
-        if values
+    facts = {key: ", ".join(values) for key, values in joined.items() if values}
+    flavors = {
+        flavor for value in joined[_PARAMETERS[0]] for flavor in value.split("+")
     }
+    if flavors:
+        facts[_PARAMETERS[0]] = "+".join(sorted(flavors))
+    return facts
 
 
 def _send_golden(
@@ -286,7 +288,7 @@ def _in_parallel(
     small = [
         golden
         for golden in goldens
-        if sum(a.nbytes for a in golden.inputs.values()) <= CONCURRENT_MAX_BYTES
+        if sum(array.nbytes for array in golden.inputs.values()) <= CONCURRENT_MAX_BYTES
     ]
     batched = model.config.HasField("dynamic_batching") or model.config.HasField(
         "ensemble_scheduling"
@@ -301,5 +303,5 @@ def _in_parallel(
             pool.map(lambda golden: _send_golden(client, name, model, golden, 0), sent)
         )
     for golden in small:
-        own = [result for result in results if result.golden == golden.name]
-        yield min(own, key=lambda result: result.passed)
+        own_results = [result for result in results if result.golden == golden.name]
+        yield min(own_results, key=lambda result: result.passed)

@@ -58,8 +58,8 @@ def segment_files(
     if conversion is None or plan is None:
         return SegmentFiles(segment.kind, segment.inputs, segment.outputs, lowered)
     dtypes = {str(spec.name): spec.dtype for spec in conversion.inputs}
-    made = zip(conversion.outputs, conversion.output_dtypes, strict=True)
-    dtypes |= {name: name_of(dtype) for name, dtype in made}
+    outputs = zip(conversion.outputs, conversion.output_dtypes, strict=True)
+    dtypes |= {name: name_of(dtype) for name, dtype in outputs}
     return SegmentFiles(
         segment.kind,
         segment.inputs,
@@ -85,10 +85,15 @@ def mixes(model: SplitModel, segments: Sequence[Segment]) -> str | None:
         return None
     from builder.pipeline import batching_safety
 
-    decisions = (
-        batching_safety.decision_on_data(segment.lowered.graph) for segment in segments
-    )
-    return next(filter(None, (*decisions, *map(_threshold, segments))), None)
+    for segment in segments:
+        decision = batching_safety.decision_on_data(segment.lowered.graph)
+        if decision:
+            return decision
+    for segment in segments:
+        threshold = _threshold(segment)
+        if threshold:
+            return threshold
+    return None
 
 
 def _threshold(segment: Segment) -> str | None:
@@ -112,7 +117,8 @@ def named(model: SplitModel) -> ModelSpec:
     return replace(
         model.spec,
         inputs=tuple(
-            replace(s, name=n) for s, n in zip(model.spec.inputs, names, strict=True)
+            replace(tensor_spec, name=name)
+            for tensor_spec, name in zip(model.spec.inputs, names, strict=True)
         ),
     )
 
@@ -129,8 +135,8 @@ def outputs_of(model: SplitModel) -> tuple[IO, ...]:
     hidden = {*flags, *unknown_outputs(model)}
     known: Mapping[str, TensorSpec | None] = {
         name: spec
-        for s in model.segments
-        for name, spec in zip(s.outputs, s.output_specs, strict=True)
+        for segment in model.segments
+        for name, spec in zip(segment.outputs, segment.output_specs, strict=True)
     }
     return tuple(
         endpoint(known[name], name, model.goldens, _alike(partition, name))
@@ -144,7 +150,9 @@ def _alike(partition: Partition, name: str) -> Collection[str]:
     group = partition.groups.get(name)
     if group is None:
         return [name]
-    return [n for n, g in partition.groups.items() if g == group]
+    return [
+        name for name, other_group in partition.groups.items() if other_group == group
+    ]
 
 
 def unknown_outputs(model: SplitModel) -> dict[str, str]:
@@ -244,9 +252,10 @@ def endpoints(network: Any, side: str) -> tuple[IO, ...]:
 
     count = getattr(network, f"num_{side}s")
     get = getattr(network, f"get_{side}")
-    tensors = [get(i) for i in range(count)]
+    tensors = [get(index) for index in range(count)]
     return tuple(
-        IO(t.name, name_of(dtypes.from_trt(t.dtype)), tuple(t.shape)) for t in tensors
+        IO(tensor.name, name_of(dtypes.from_trt(tensor.dtype)), tuple(tensor.shape))
+        for tensor in tensors
     )
 
 
@@ -297,7 +306,7 @@ def _files_of_segments(
     """Every segment's files; for torch segments with engines inside branches, those of their
     parts.
     """
-    found = map(
+    segments = map(
         segment_files, partitioned.partition.segments, partitioned.conversions, plans
     )
     return tuple(
@@ -307,7 +316,7 @@ def _files_of_segments(
                 partitioned.parts.get(number, ()), branch_plans, (*location, number)
             ),
         )
-        for number, files in enumerate(found)
+        for number, files in enumerate(segments)
     )
 
 
@@ -318,10 +327,10 @@ def _parts(
 ) -> tuple[SegmentFiles | BranchFiles, ...]:
     from builder.triton import BranchFiles, SegmentFiles
 
-    found: list[SegmentFiles | BranchFiles] = []
+    files: list[SegmentFiles | BranchFiles] = []
     for number, part in enumerate(parts):
         if not isinstance(part, branches.SplitBranch):
-            found.append(SegmentFiles("torch", part.inputs, part.outputs, saved(part)))
+            files.append(SegmentFiles("torch", part.inputs, part.outputs, saved(part)))
             continue
         condition = part.branch.condition
         read = tuple(part.branch.values)
@@ -330,12 +339,12 @@ def _parts(
             for index, side in enumerate(part.sides)
         ]
         outputs = part.branch.outputs
-        found.append(
+        files.append(
             BranchFiles(
                 saved(condition), condition.inputs, read, outputs, (both[0], both[1])
             )
         )
-    return tuple(found)
+    return tuple(files)
 
 
 def _side(
@@ -343,7 +352,7 @@ def _side(
     plans: Mapping[branches.Location, Plan],
     location: branches.Location,
 ) -> tuple[SegmentFiles, ...]:
-    own = [
+    side_plans = [
         plans.get((*location, number)) for number in range(len(partitioned.conversions))
     ]
-    return _files_of_segments(partitioned, own, plans, location)
+    return _files_of_segments(partitioned, side_plans, plans, location)

@@ -44,7 +44,7 @@ def decision_on_data(block: Any) -> str | None:
         if node.kind() == "prim::Loop":
             (body,) = node.blocks()
             if _of_data(next(iter(body.outputs()))) or any(
-                _of_data(node.inputsAt(i)) for i in (0, 1)
+                _of_data(node.inputsAt(index)) for index in (0, 1)
             ):
                 return f"a loop on data has one trip count for {BATCH}"
     return None
@@ -62,19 +62,21 @@ def _is_longest(length: Any) -> bool:
 def _of_data(value: Any) -> bool:
     """Whether a number comes from a tensor's data."""
     stack = [value]
-    seen = set()
+    visited = set()
     while stack:
         current = stack.pop()
-        if current.debugName() in seen or str(current.type()) == "Tensor":
+        if current.debugName() in visited or str(current.type()) == "Tensor":
             continue
-        seen.add(current.debugName())
+        visited.add(current.debugName())
         node = current.node()
         if node.kind() in READS_DATA and any(
-            str(v.type()) == "Tensor" for v in node.inputs()
+            str(operand.type()) == "Tensor" for operand in node.inputs()
         ):
             return True
         stack += node.inputs()
-        stack += [v for inner in ir.blocks_of(node) for v in inner.outputs()]
+        stack += [
+            operand for inner in ir.blocks_of(node) for operand in inner.outputs()
+        ]
     return False
 
 
@@ -100,13 +102,15 @@ def one_for_all(graph: Any, numbers: Collection[str] = ()) -> str | None:
     """
     of_batch = set(numbers)
     for node in ir.walk(graph):
-        made = {value.debugName() for value in node.outputs() if _holds_tensors(value)}
+        tensors = {
+            value.debugName() for value in node.outputs() if _holds_tensors(value)
+        }
         if any(
             value.debugName() in of_batch for value in node.inputs()
         ) or _reduces_all(node):
-            if made and node.kind() in DECIDES:
+            if tensors and node.kind() in DECIDES:
                 return f"{node.kind()} depends on a number from {BATCH}"
-            of_batch |= made
+            of_batch |= tensors
     return None
 
 
@@ -120,14 +124,12 @@ def _reduces_all(node: Any) -> bool:
     schema = None
     if node.kind() in REDUCTIONS:
         schema = ir.schema(node)
-    names = (
-        [argument.name for argument in schema.arguments]
-        if schema is not None
-        else ["other"]
-    )
+    names = ["other"]
+    if schema is not None:
+        names = [argument.name for argument in schema.arguments]
     if "other" in names or not _holds_tensors(node.inputsAt(0)):
         return False
-    given = None
+    dim = None
     if "dim" in names:
-        given = node.inputsAt(names.index("dim"))
-    return given is None or ir.is_none(given) or ir.int_list(given) == []
+        dim = node.inputsAt(names.index("dim"))
+    return dim is None or ir.is_none(dim) or ir.int_list(dim) == []

@@ -51,14 +51,14 @@ def parts(
     if not ifs:
         return ()
     shapes = infer_shapes(segment.lowered, segment.specs, segment.profiles)
-    found = [
-        part
-        if not isinstance(part, partition.Branch)
-        else _split(part, shapes, spec, partitioner)
-        for part in partition.take_apart(segment.lowered, ifs)
-    ]
-    if any(isinstance(part, SplitBranch) for part in found):
-        return tuple(found)
+    pieces: list[LoweredGraph | SplitBranch] = []
+    for part in partition.take_apart(segment.lowered, ifs):
+        if isinstance(part, partition.Branch):
+            pieces.append(_split(part, shapes, spec, partitioner))
+        else:
+            pieces.append(part)
+    if any(isinstance(part, SplitBranch) for part in pieces):
+        return tuple(pieces)
     return ()
 
 
@@ -84,17 +84,17 @@ def _partitioned(
 
     Torch runs all of it if the shape of an input depends on data.
     """
-    found = [shapes.spec(branch.values[name], name) for name in side.inputs]
-    if not found or None in found:
+    specs = [shapes.spec(branch.values[name], name) for name in side.inputs]
+    if not specs or None in specs:
         return _in_torch(side)
-    own = {axis: span for _, axes in found for axis, span in axes.items()}
-    profiles = tuple({**profile, **own} for profile in shapes.profiles)
+    ranges = {axis: span for _, axes in specs for axis, span in axes.items()}
+    profiles = tuple({**profile, **ranges} for profile in shapes.profiles)
     fallback = replace(spec.fallback, ranges={}, require_full=False)
     return partitioner(
         side,
         replace(
             spec,
-            inputs=tuple(one for one, _ in found),
+            inputs=tuple(tensor_spec for tensor_spec, _ in specs),
             profiles=profiles,
             fallback=fallback,
         ),
@@ -131,8 +131,8 @@ def _is_worthwhile(partitioned: PartitionedConversion, spec: ModelSpec) -> bool:
 
     if any(
         isinstance(part, SplitBranch)
-        for found in partitioned.parts.values()
-        for part in found
+        for inner_parts in partitioned.parts.values()
+        for part in inner_parts
     ):
         return True
     pairs = zip(partitioned.partition.segments, partitioned.conversions, strict=True)
@@ -149,8 +149,8 @@ def engines(
     partitioned: PartitionedConversion, location: Location = ()
 ) -> Iterator[tuple[Location, Conversion]]:
     """Every engine inside branches, at any depth, and its location."""
-    for number, found in partitioned.parts.items():
-        for position, part in enumerate(found):
+    for number, inner_parts in partitioned.parts.items():
+        for position, part in enumerate(inner_parts):
             for index, side in enumerate(
                 part.sides if isinstance(part, SplitBranch) else ()
             ):
@@ -184,11 +184,11 @@ def record(
     """The goldens of every engine inside branches. Both branches are run on the values that reach
     the `if`, because goldens rarely take both. A branch that raises on them is left out.
     """
-    found: Recorded = {}
+    goldens: Recorded = {}
     for number, inner in partitioned.parts.items():
         for golden in segment_goldens[number]:
-            _record_parts(inner, golden, spec, (*location, number), found)
-    return found
+            _record_parts(inner, golden, spec, (*location, number), goldens)
+    return goldens
 
 
 def _record_parts(
@@ -196,7 +196,7 @@ def _record_parts(
     golden: Golden,
     spec: ModelSpec,
     location: Location,
-    found: Recorded,
+    goldens: Recorded,
 ) -> None:
     from builder.parity import to_torch
 
@@ -215,7 +215,7 @@ def _record_parts(
                 golden.name,
                 spec,
                 (*location, position, index),
-                found,
+                goldens,
             )
         _run(part.branch.whole, values)
 
@@ -233,20 +233,20 @@ def _record_side(
     name: str,
     spec: ModelSpec,
     location: Location,
-    found: Recorded,
+    goldens: Recorded,
 ) -> None:
     from builder.pipeline import segment_goldens
 
-    given = {n: values[n] for n in lowered.inputs}
+    inputs = {input_name: values[input_name] for input_name in lowered.inputs}
     try:
-        made = lowered.run(*given.values())
+        results = lowered.run(*inputs.values())
     except Exception:
         return
-    outputs = dict(zip(lowered.outputs, made, strict=True))
-    golden = segment_goldens.golden_of(name, given, outputs)
+    outputs = dict(zip(lowered.outputs, results, strict=True))
+    golden = segment_goldens.golden_of(name, inputs, outputs)
     chain = segment_goldens.record(side.partition, [golden], spec)
-    for number, own in enumerate(chain):
+    for number, engine_goldens in enumerate(chain):
         here = (*location, number)
-        found[here] = (*found.get(here, ()), *own)
+        goldens[here] = (*goldens.get(here, ()), *engine_goldens)
     for here, inner in record(side, chain, spec, location).items():
-        found[here] = (*found.get(here, ()), *inner)
+        goldens[here] = (*goldens.get(here, ()), *inner)

@@ -32,7 +32,7 @@ def batches(
     Raises UsageError, with the line of the manifest, for a file that does not have the model's
     inputs.
     """
-    found: list[list[torch.Tensor]] = []
+    collected: list[list[torch.Tensor]] = []
     for index, item in enumerate(calibration.data):
         where = manifest_location(spec, "calibration", "data", index)
         if isinstance(item, Path):
@@ -46,8 +46,8 @@ def batches(
         for arrays in read:
             tensors = [_tensor(tensor, arrays, where) for tensor in spec.inputs]
             _check_axes(spec, tensors, where)
-            found += _partitioned(spec, tensors)
-    return found
+            collected += _partitioned(spec, tensors)
+    return collected
 
 
 def data_of_files(spec: ModelSpec) -> tuple[Golden, ...]:
@@ -128,8 +128,8 @@ def _tensor(spec: TensorSpec, arrays: Arrays, where: str) -> torch.Tensor:
         tensor = to_torch(arrays[name])
         dtype = getattr(torch, spec.dtype)
     except (TypeError, ValueError) as error:
-        own = arrays[name].dtype
-        message = f"array {name!r} is {own}, the input {spec.dtype}"
+        array_dtype = arrays[name].dtype
+        message = f"array {name!r} is {array_dtype}, the input {spec.dtype}"
         raise UsageError(message, where=where) from error
     both_floating = tensor.is_floating_point() and dtype.is_floating_point
     if tensor.dtype != dtype and not both_floating:
@@ -149,13 +149,13 @@ def _tensor(spec: TensorSpec, arrays: Arrays, where: str) -> torch.Tensor:
 def _check_axes(spec: ModelSpec, tensors: Sequence[torch.Tensor], where: str) -> None:
     """Raise UsageError if a named axis does not have the same size in every array."""
     sizes: dict[str, tuple[int, str | None]] = {}
-    for one, tensor in zip(spec.inputs, tensors, strict=True):
-        for axis, size in zip(one.shape, tensor.shape, strict=True):
-            first, name = sizes.setdefault(str(axis), (size, one.name))
+    for tensor_spec, tensor in zip(spec.inputs, tensors, strict=True):
+        for axis, size in zip(tensor_spec.shape, tensor.shape, strict=True):
+            first, name = sizes.setdefault(str(axis), (size, tensor_spec.name))
             if size != first:
                 problem = (
                     f"axis {axis!r} has size {first} in array {name!r} and"
-                    f" {size} in {one.name!r}"
+                    f" {size} in {tensor_spec.name!r}"
                 )
                 raise UsageError(
                     problem,
@@ -176,9 +176,5 @@ def _partitioned(
     if axis is None:
         return [list(tensors)]
     usual = max(spec.inputs[0].dims[axis][1], 1)
-    return [
-        list(rows)
-        for rows in zip(
-            *(torch.split(tensor, usual) for tensor in tensors), strict=True
-        )
-    ]
+    parts = [torch.split(tensor, usual) for tensor in tensors]
+    return [list(batch) for batch in zip(*parts, strict=True)]

@@ -161,24 +161,26 @@ class CompiledModule(torch.nn.Module):
         for tensors that do not fit the specs: another dtype or rank, or a size out of range.
         """
         if self._program is not None:
-            given = self._program.flat(arguments, keywords)
+            inputs = self._program.flat(arguments, keywords)
         else:
-            given = self._flat(self._bound(arguments, keywords))
-        self._check(given)
-        device = given[0].device if given else torch.device("cpu")
+            inputs = self._flat(self._bound(arguments, keywords))
+        self._check(inputs)
+        device = inputs[0].device if inputs else torch.device("cpu")
         values = {
             str(spec.name): tensor.detach().cpu()
-            for spec, tensor in zip(self._specs, given, strict=True)
+            for spec, tensor in zip(self._specs, inputs, strict=True)
         }
         with torch.no_grad():
             outputs = self._runner(values)
-        named = zip(self._results, self._outputs, strict=True)
-        found = {
-            path: outputs[name].to(device) for path, name in named if name in outputs
+        paths_and_names = zip(self._results, self._outputs, strict=True)
+        results = {
+            path: outputs[name].to(device)
+            for path, name in paths_and_names
+            if name in outputs
         }
         if self._result is not None:
-            return parity.rebuilt(self._result, found, lists=self._lists)
-        tensors = iter(found.values())
+            return parity.rebuilt(self._result, results, lists=self._lists)
+        tensors = iter(results.values())
         leaves = [
             leaf if leaf is None else _like(leaf, next(tensors))
             for leaf in self._leaves
@@ -193,26 +195,26 @@ class CompiledModule(torch.nn.Module):
         unknown = [name for name in keywords if name not in names[len(arguments) :]]
         if unknown or len(arguments) > len(names):
             raise TypeError(f"forward takes ({', '.join(names)}), each at most once")
-        given = {**dict(zip(names, arguments, strict=False)), **keywords}
+        values = {**dict(zip(names, arguments, strict=False)), **keywords}
         for name, default in self._arguments:
             known = self._constants.get(name, default)
-            if name not in given and known is _REQUIRED:
+            if name not in values and known is _REQUIRED:
                 raise TypeError(f"forward requires the argument {name!r}")
-            given.setdefault(name, known)
-        return {name: given[name] for name in names}
+            values.setdefault(name, known)
+        return {name: values[name] for name in names}
 
-    def _flat(self, given: Mapping[str, Any]) -> list[torch.Tensor]:
+    def _flat(self, values: Mapping[str, Any]) -> list[torch.Tensor]:
         """The tensors in the order of the specs."""
-        found = dict(
-            pair for name, value in given.items() for pair in self._parts(name, value)
+        tensors = dict(
+            pair for name, value in values.items() for pair in self._parts(name, value)
         )
-        if set(found) != set(self._names):
+        if set(tensors) != set(self._names):
             raise UsageError(
                 f"the module was compiled for the inputs {', '.join(self._names)}; this call has"
-                f" {', '.join(found) or 'none'}",
+                f" {', '.join(tensors) or 'none'}",
                 fix="compile it with a spec for each tensor of this call",
             )
-        return [found[name] for name in self._names]
+        return [tensors[name] for name in self._names]
 
     def _parts(self, name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors of an argument, named as lowering names them."""
@@ -233,8 +235,8 @@ class CompiledModule(torch.nn.Module):
             self._check_constant(name, value)
 
     def _dtype(self, name: str) -> torch.dtype:
-        found: torch.dtype = getattr(torch, self._specs[self._names.index(name)].dtype)
-        return found
+        dtype: torch.dtype = getattr(torch, self._specs[self._names.index(name)].dtype)
+        return dtype
 
     def _constant(self, name: str) -> Any:
         return self._constants.get(name, dict(self._arguments).get(name))
@@ -260,17 +262,17 @@ class CompiledModule(torch.nn.Module):
         sizes: dict[str, int] = {}
         for spec, tensor in zip(self._specs, tensors, strict=True):
             for axis, size in zip(spec.shape, tensor.shape, strict=True):
-                wanted = axis
+                expected = axis
                 if not isinstance(axis, int):
-                    wanted = sizes.setdefault(axis, size)
-                if wanted != size:
+                    expected = sizes.setdefault(axis, size)
+                if expected != size:
                     raise UsageError(
-                        f"input {spec.name}: axis {axis} is {size}, not {wanted}"
+                        f"input {spec.name}: axis {axis} is {size}, not {expected}"
                     )
         if not any(_holds(profile, sizes) for profile in self._profiles):
-            shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
+            listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
             raise UsageError(
-                f"no profile includes the sizes {shown}",
+                f"no profile includes the sizes {listed}",
                 fix="compile the module with wider ranges in `dims`",
             )
 
@@ -311,13 +313,13 @@ def _readable(
     if isinstance(module, torch.jit.ScriptModule):
         return module
     try:
-        made: torch.jit.ScriptModule = torch.jit.script(module)
+        scripted: torch.jit.ScriptModule = torch.jit.script(module)
     except Exception as error:
         raise LoweringError(
             f"torch.jit.script does not compile the module: {error}",
             fix="pass torch.jit.trace(module, example_inputs)",
         ) from error
-    return made
+    return scripted
 
 
 def _runs_plans() -> bool:
@@ -344,11 +346,11 @@ def _problem(runner: Runner, goldens: Sequence[Golden], spec: ModelSpec) -> str 
             }
         except EngineError as failure:
             return failure.message
-        found = parity.compare(
+        comparison = parity.compare(
             widened(outputs, golden), golden, spec.tolerance, precision=spec.precision
         )
-        if not found.passed:
-            return f"golden {golden.name}: {'; '.join(found.problems)}"
+        if not comparison.passed:
+            return f"golden {golden.name}: {'; '.join(comparison.problems)}"
     return None
 
 
@@ -400,7 +402,7 @@ def _kind(runner: Runner) -> str:
 
 
 def _has_plan(files: Any) -> bool:
-    inner = [one for block in getattr(files, "blocks", ()) for one in block]
+    inner = [side_file for block in getattr(files, "blocks", ()) for side_file in block]
     inner += getattr(files, "parts", ())
     return bool(getattr(files, "plan", None)) or any(map(_has_plan, inner))
 

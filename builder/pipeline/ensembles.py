@@ -38,7 +38,9 @@ def ensemble(
     model = narrowed.at_boundaries(model, serve_as)
     steps = [_step(model, number, serve_as) for number in range(len(model.segments))]
     steps = _batched(
-        steps, model.spec.batching, {axis for p in model.spec.profiles for axis in p}
+        steps,
+        model.spec.batching,
+        {axis for profile in model.spec.profiles for axis in profile},
     )
     native = natively(model, serve_as) and without_pytorch() is None
     steps = [
@@ -97,10 +99,10 @@ def _step(model: SplitModel, number: int, serve_as: str) -> ModelArtifact:
         batching=Batching(),
     )
     if conversion is not None and plan is not None:
-        made = artifacts.of_conversion(
+        artifact = artifacts.of_conversion(
             spec, conversion, plan, model.segment_goldens[number], serve_as
         )
-        return replace(made, step_of=model.spec.name, mixes=mixes(model, [segment]))
+        return replace(artifact, step_of=model.spec.name, mixes=mixes(model, [segment]))
     return _torch_step(model, number, spec)
 
 
@@ -133,8 +135,13 @@ def _torch_step(model: SplitModel, number: int, spec: ModelSpec) -> ModelArtifac
     outputs = zip(segment.outputs, segment.output_specs, strict=True)
     return triton.ModelArtifact(
         spec=spec,
-        inputs=tuple(endpoint(s, str(s.name), goldens) for s in spec.inputs),
-        outputs=tuple(endpoint(s, name, goldens) for name, s in outputs),
+        inputs=tuple(
+            endpoint(tensor_spec, str(tensor_spec.name), goldens)
+            for tensor_spec in spec.inputs
+        ),
+        outputs=tuple(
+            endpoint(tensor_spec, name, goldens) for name, tensor_spec in outputs
+        ),
         profiles=spec.profiles,
         plan=None,
         plan_facts={},
@@ -148,7 +155,7 @@ def _torch_step(model: SplitModel, number: int, spec: ModelSpec) -> ModelArtifac
 
 
 def _batched(
-    steps: list[ModelArtifact], wanted: Batching, axes: Collection[str]
+    steps: list[ModelArtifact], settings: Batching, axes: Collection[str]
 ) -> list[ModelArtifact]:
     """The steps with the manifest's batching settings, if each can batch along one of the model's
     `axes`.
@@ -159,7 +166,7 @@ def _batched(
     from builder.triton import batching
 
     able = [
-        wanted.enabled is not False
+        settings.enabled is not False
         and _by_own_axis(step, axes)
         and batching.choose(step).max_batch_size > 0
         for step in steps
@@ -168,7 +175,9 @@ def _batched(
     return [
         replace(
             step,
-            spec=replace(step.spec, batching=_step_batching(step, wanted, can, whole)),
+            spec=replace(
+                step.spec, batching=_step_batching(step, settings, can, whole)
+            ),
         )
         for step, can in zip(steps, able, strict=True)
     ]
@@ -182,10 +191,10 @@ def _by_own_axis(step: ModelArtifact, axes: Collection[str]) -> bool:
 
 
 def _step_batching(
-    step: ModelArtifact, wanted: Batching, can: bool, whole: bool
+    step: ModelArtifact, settings: Batching, can: bool, whole: bool
 ) -> Batching:
     endpoints = (*step.inputs, *step.outputs)
     has_vectors = any(len(endpoint.shape) == 1 for endpoint in endpoints)
     if not can or (not whole and has_vectors):
         return Batching(enabled=False)
-    return replace(wanted, enabled=None)
+    return replace(settings, enabled=None)

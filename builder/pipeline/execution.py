@@ -78,18 +78,16 @@ def check_artifact(
         comparison for part in parts for comparison in _check_model(part, files)
     ]
     outputs = [output for comparison in compared for output in comparison.outputs]
+    absolute = [output.absolute for output in outputs if output.absolute is not None]
+    relative = [output.relative for output in outputs if output.relative is not None]
+    shares = [output.share for output in outputs if output.share is not None]
+    cosines = [output.cosine for output in outputs if output.cosine is not None]
     return {
         "answers": len(compared),
-        "absolute": max(
-            (o.absolute for o in outputs if o.absolute is not None), default=None
-        ),
-        "relative": max(
-            (o.relative for o in outputs if o.relative is not None), default=None
-        ),
-        "share": max((o.share for o in outputs if o.share is not None), default=None),
-        "cosine": min(
-            (o.cosine for o in outputs if o.cosine is not None), default=None
-        ),
+        "absolute": max(absolute, default=None),
+        "relative": max(relative, default=None),
+        "share": max(shares, default=None),
+        "cosine": min(cosines, default=None),
     }
 
 
@@ -153,7 +151,10 @@ class Runner:
             self._engine(artifact.plan, {}, values)
         else:
             self._execute(
-                artifact.lowered, [t.name for t in artifact.inputs], outputs, values
+                artifact.lowered,
+                [tensor.name for tensor in artifact.inputs],
+                outputs,
+                values,
             )
         for name, flag in artifact.unknown.items():
             if bool(values[flag]):
@@ -161,8 +162,8 @@ class Runner:
                     f"output {name!r} is a tensor for these inputs, and None in every golden",
                     fix="add these inputs as a golden (manifest: goldens: FILE.npz)",
                 )
-        made = {name: values[name] for name in outputs}
-        return present(made, artifact.flags, artifact.too_long)
+        results = {name: values[name] for name in outputs}
+        return present(results, artifact.flags, artifact.too_long)
 
     def evaluate(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """The outputs by name, for arrays of a golden. Raises the errors of a call."""
@@ -175,15 +176,15 @@ class Runner:
         """Run the segments in sequence. Their outputs are added to `values`."""
         from builder.triton import BranchFiles
 
-        for one in files:
-            if isinstance(one, BranchFiles):
-                self._branch(one, values)
-            elif one.parts:
-                self._chain(one.parts, values)
-            elif self.engines and one.plan:
-                self._engine(one.plan, one.dtypes, values)
+        for segment in files:
+            if isinstance(segment, BranchFiles):
+                self._branch(segment, values)
+            elif segment.parts:
+                self._chain(segment.parts, values)
+            elif self.engines and segment.plan:
+                self._engine(segment.plan, segment.dtypes, values)
             else:
-                self._execute(one.lowered, one.inputs, one.outputs, values)
+                self._execute(segment.lowered, segment.inputs, segment.outputs, values)
 
     def _branch(self, files: BranchFiles, values: Tensors) -> None:
         condition = self._run(files.condition, [values[name] for name in files.reads])
@@ -226,12 +227,12 @@ class Runner:
             try:
                 output = module(*tensors)
             except RuntimeError as error:
-                found = TORCH_DEFECT.search(str(error))
-                if found is None:
+                defect = TORCH_DEFECT.search(str(error))
+                if defect is None:
                     raise
                 raise ParityError(
                     "TorchScript's interpreter fails on the lowered graph, which has no writes in"
-                    f" place: {found[0]}",
+                    f" place: {defect[0]}",
                     fix="this is a bug of PyTorch with several loops: use fewer loops, or loops "
                     "without `break`, to let TensorRT run the model",
                 ) from error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from builder.errors import ConversionError, UnsupportedOperators
 from builder.manifest import ModelSpec, Profile, TensorSpec
 from builder.pipeline import branches
+from builder.printable import counted
 
 if TYPE_CHECKING:
     from builder.conversion import Conversion
@@ -91,11 +92,14 @@ def convert_or_partition(
         raise _of_optional(lowered)
     if lowered.as_written:
         return _as_written(lowered, spec)
-    kept = kept_nodes(lowered)
+    nodes_in_torch = kept_nodes(lowered)
     beyond = tuple(_unreadable_inputs(lowered, spec))
     if lowered.flags:
         defects = earlier.reasons
-    elif not (wishes.ops or kept or beyond or earlier.reasons) or wishes.require_full:
+    elif (
+        not (wishes.ops or nodes_in_torch or beyond or earlier.reasons)
+        or wishes.require_full
+    ):
         whole = _convert_whole(lowered, spec)
         if not isinstance(whole, tuple):
             return whole
@@ -107,7 +111,9 @@ def convert_or_partition(
     without = replace(
         earlier, nodes=earlier.nodes | reads, branches=earlier.branches and not reads
     )
-    return _Partitioner(lowered, spec, kept, list(defects), earlier=without).run()
+    return _Partitioner(
+        lowered, spec, nodes_in_torch, list(defects), earlier=without
+    ).run()
 
 
 def _convert_whole(
@@ -200,7 +206,7 @@ class _Partitioner:
         self,
         lowered: LoweredGraph,
         spec: ModelSpec,
-        kept: set[int],
+        nodes_in_torch: set[int],
         defects: list[str],
         *,
         is_branch: bool = False,
@@ -210,23 +216,23 @@ class _Partitioner:
         self.spec = spec
         self.defects = defects
         self.is_branch = is_branch
-        self.by_manifest = bool(kept)
-        self.kept = kept | earlier.nodes
+        self.by_manifest = bool(nodes_in_torch)
+        self.in_torch = nodes_in_torch | earlier.nodes
         self.branches = earlier.branches
         self.late: list[UnsupportedOperator] = []
 
     def run(self) -> Conversion | PartitionedConversion:
         from builder import partition
 
-        for left in reversed(range(ROUNDS + 1)):
+        for rounds_left in reversed(range(ROUNDS + 1)):
             parts = partition.split(
                 self.lowered,
                 self.spec.inputs,
                 self.spec.profiles,
                 self.spec.fallback,
-                kept=self.kept,
+                kept=self.in_torch,
             )
-            partitioned = self._convert_all(parts, whole=left < 2)
+            partitioned = self._convert_all(parts, whole=rounds_left < 2)
             if partitioned is not None:
                 return partitioned
         nothing = replace(self.spec.fallback, ops=("*",))
@@ -246,8 +252,8 @@ class _Partitioner:
             for segment in parts.segments
         ]
         refused = any(
-            c is None and s.kind == TENSORRT
-            for c, s in zip(conversions, parts.segments, strict=True)
+            conversion is None and segment.kind == TENSORRT
+            for conversion, segment in zip(conversions, parts.segments, strict=True)
         )
         if refused:
             return None
@@ -276,12 +282,14 @@ class _Partitioner:
             )
         except UnsupportedOperators as refusal:
             self.late += refusal.operators
-            named = {operator.node for operator in refusal.operators}
+            node_names = {operator.node for operator in refusal.operators}
         except ConversionError as defect:
             self.defects.append(str(defect))
-            named = {(defect.where or "").partition(" at ")[0].removeprefix("%")}
-        indices = _node_indices(segment, named) - self.kept
-        self.kept |= set(segment.indices) if whole or not indices else indices
+            node_names = {(defect.where or "").partition(" at ")[0].removeprefix("%")}
+        indices = _node_indices(segment, node_names) - self.in_torch
+        if whole or not indices:
+            indices = set(segment.indices)
+        self.in_torch |= indices
         return None
 
     def _partitioned(
@@ -290,23 +298,32 @@ class _Partitioner:
         from builder import partition
 
         inner = self._with_engines_inside(parts)
-        converted = [text for c in conversions if c is not None for text in c.warnings]
-        kept = [
+        converted = [
+            text
+            for conversion in conversions
+            if conversion is not None
+            for text in conversion.warnings
+        ]
+        in_torch = [
             *(
-                o
-                for o in parts.refused
-                if self.by_manifest or o.reason != partition.BY_MODULE
+                operator
+                for operator in parts.refused
+                if self.by_manifest or operator.reason != partition.BY_MODULE
             ),
             *self.late,
         ]
-        reported = [one for one in kept if one.reason != partition.READS_OTHERS]
-        reasons = tuple(one.reason for one in reported)
+        reported = [
+            operator
+            for operator in in_torch
+            if operator.reason != partition.READS_OTHERS
+        ]
+        reasons = tuple(operator.reason for operator in reported)
         defects = dict.fromkeys([*self.defects, *parts.warnings])
         warnings = [
             *_why(parts, reported),
             *_of_branches(inner),
             *(text for text in defects if not text.startswith(reasons)),
-            *_followers(parts, len(kept) - len(reported)),
+            *_followers(parts, len(in_torch) - len(reported)),
             *converted,
         ]
         return PartitionedConversion(
@@ -317,35 +334,41 @@ class _Partitioner:
         self, parts: Partition
     ) -> dict[int, tuple[LoweredGraph | branches.SplitBranch, ...]]:
         """By number, the parts of each torch segment that has branches with engines inside."""
-        found: dict[int, tuple[LoweredGraph | branches.SplitBranch, ...]] = {}
+        parts_by_number: dict[int, tuple[LoweredGraph | branches.SplitBranch, ...]] = {}
         if not self.branches:
-            return found
+            return parts_by_number
         for number, segment in enumerate(parts.segments):
             if segment.kind != TENSORRT:
                 inside = branches.parts(segment, self.spec, _partition_branch)
                 if inside:
-                    found[number] = inside
-        return found
+                    parts_by_number[number] = inside
+        return parts_by_number
 
 
 def _partition_branch(lowered: LoweredGraph, spec: ModelSpec) -> PartitionedConversion:
     """The partition of a branch's graph, one segment if the whole branch converts."""
-    found = _Partitioner(lowered, spec, kept_nodes(lowered), [], is_branch=True).run()
-    assert isinstance(found, PartitionedConversion)
-    return found
+    partitioned = _Partitioner(
+        lowered, spec, kept_nodes(lowered), [], is_branch=True
+    ).run()
+    assert isinstance(partitioned, PartitionedConversion)
+    return partitioned
 
 
 def _of_branches(
     inner: Mapping[int, Sequence[LoweredGraph | branches.SplitBranch]],
 ) -> Iterator[str]:
-    for number, found in inner.items():
-        splits = [part for part in found if isinstance(part, branches.SplitBranch)]
+    for number, inner_parts in inner.items():
+        splits = [
+            part for part in inner_parts if isinstance(part, branches.SplitBranch)
+        ]
         sides = [side for part in splits for side in part.sides]
-        count = sum(one is not None for side in sides for one in side.conversions)
+        count = sum(
+            conversion is not None for side in sides for conversion in side.conversions
+        )
         yield (
-            f"in torch segment {number}: {len(splits)} branch{'es' * (len(splits) != 1)} on data "
-            f"with {count} engine{'s' * (count != 1)} inside, which the fused layout runs if that "
-            "branch is taken"
+            f"in torch segment {number}: {counted(len(splits), 'branch', 'branches')} on data with"
+            f" {counted(count, 'engine')} inside, which the fused layout runs if that branch is"
+            " taken"
         )
 
 
@@ -373,9 +396,9 @@ def _why(parts: Partition, reported: Sequence[UnsupportedOperator]) -> Iterator[
     else:
         yield f"served in segments: {parts.summary()}"
     groups: dict[tuple[str, str, str], list[str]] = {}
-    for one in reported:
-        key = (one.schema.partition("(")[0], one.reason, one.fix)
-        groups.setdefault(key, []).append(one.where)
+    for refused in reported:
+        key = (refused.schema.partition("(")[0], refused.reason, refused.fix)
+        groups.setdefault(key, []).append(refused.where)
     for (operator, reason, fix), locations in groups.items():
         more = ""
         if len(locations) > 1:
@@ -383,22 +406,18 @@ def _why(parts: Partition, reported: Sequence[UnsupportedOperator]) -> Iterator[
         line = ""
         if locations[0] != "graph":
             line = f" at {locations[0]}"
-        change = (
-            ""
-            if "manifest" in reason
-            else f"; {_REWRITE if 'fallback' in fix else fix}"
-        )
+        change = ""
+        if "manifest" not in reason:
+            change = f"; {_REWRITE if 'fallback' in fix else fix}"
         yield f"in torch: {operator}{line}{more}: {reason}{change}"
 
 
 def _followers(parts: Partition, followers: int) -> Iterator[str]:
     """Warnings with the number of operators that stay in torch because of others, and the fix."""
     if followers:
-        some = (
-            "1 more operator stays"
-            if followers == 1
-            else f"{followers} more operators stay"
-        )
+        some = f"{followers} more operators stay"
+        if followers == 1:
+            some = "1 more operator stays"
         yield (
             f"{some} in torch: they read results of operators in torch that are not tensors or "
             "have data-dependent shapes"

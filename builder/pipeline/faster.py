@@ -57,26 +57,26 @@ def choose(
     if mixed.layout != "single":
         return mixed
     try:
-        other = half()
+        fp16 = half()
     except TrtBuildError:
         return mixed
-    if other.layout != "single":
+    if fp16.layout != "single":
         return mixed
     timed = times or _on_gpu
-    found = [timed((_plan(mixed), _plan(other)), golden) for golden in _timed(mixed)]
-    if not found:
+    pairs = [timed((_plan(mixed), _plan(fp16)), golden) for golden in _timed(mixed)]
+    if not pairs:
         return mixed
     ratio = math.exp(
-        statistics.fmean(math.log(first / second) for first, second in found)
+        statistics.fmean(math.log(first / second) for first, second in pairs)
     )
-    first, second = found[-1]
+    first, second = pairs[-1]
     compared = (
         f"the mixed plan takes {ratio:.2f} of the time of fp16 ({first:.3f},"
         f" {second:.3f} ms)"
     )
     if ratio <= GAIN:
         return replace(mixed, warnings=(*mixed.warnings, compared))
-    return replace(other, warnings=(*other.warnings, f"published in fp16: {compared}"))
+    return replace(fp16, warnings=(*fp16.warnings, f"published in fp16: {compared}"))
 
 
 def _plan(checked: Checked) -> Plan:
@@ -102,8 +102,8 @@ def _on_gpu(plans: Sequence[Plan], golden: Golden) -> Sequence[float]:
             for engine in engines
         ]
         calls = [
-            partial(engine.infer, given)
-            for engine, given in zip(engines, inputs, strict=True)
+            partial(engine.infer, tensors)
+            for engine, tensors in zip(engines, inputs, strict=True)
         ]
         for call in calls:
             _milliseconds(call)  # warm-up

@@ -79,20 +79,20 @@ def descend(
     """The result of the first successful `attempt`, with fewer nodes in TensorRT each time. Raises
     the first error if the original module also fails, or nothing may be retried.
     """
-    kept = KeptInTorch()
+    in_torch = KeptInTorch()
     error = None
     for _ in range(ATTEMPTS):
         try:
-            return attempt(recorded, kept)
+            return attempt(recorded, in_torch)
         except stages.NetworkFailure as failure:
             error = error or _failure(failure.error, recorded.lowered.spec)
-            if _fails_in_8_bits(failure, kept):
+            if _fails_in_8_bits(failure, in_torch):
                 recorded = _in_half(recorded, error)
                 continue
-            wider = _without(failure, kept)
-            if wider == kept:
+            wider = _without(failure, in_torch)
+            if wider == in_torch:
                 break
-            kept = wider
+            in_torch = wider
         except Exception as failure:
             error = error or _failure(failure, recorded.lowered.spec)
             break
@@ -107,13 +107,13 @@ def descend(
         raise error from failure
 
 
-def _fails_in_8_bits(failure: stages.NetworkFailure, kept: KeptInTorch) -> bool:
+def _fails_in_8_bits(failure: stages.NetworkFailure, in_torch: KeptInTorch) -> bool:
     """Whether TensorRT did not build a network of 8 bits, for no node that could stay in torch."""
     quantized = failure.converted.prepared.spec.precision in precisions.QUANTIZED
     return (
         quantized
         and isinstance(failure.error, EngineError)
-        and not _culprits(failure, kept)
+        and not _culprits(failure, in_torch)
     )
 
 
@@ -150,14 +150,14 @@ def _failure(error: Exception, spec: ModelSpec) -> TrtBuildError:
     """
     if isinstance(error, FINAL):
         raise error
-    found = unforeseen.as_defect(error)
-    rounded = isinstance(found, ParityError) and spec.precision not in precisions.FULL
-    if isinstance(found, FINAL) or spec.fallback.require_full or rounded:
+    defect = unforeseen.as_defect(error)
+    rounded = isinstance(defect, ParityError) and spec.precision not in precisions.FULL
+    if isinstance(defect, FINAL) or spec.fallback.require_full or rounded:
         raise error  # callers distinguish EnvironmentProblem from converted Python errors
-    return found
+    return defect
 
 
-def _without(failure: stages.NetworkFailure, kept: KeptInTorch) -> KeptInTorch:
+def _without(failure: stages.NetworkFailure, in_torch: KeptInTorch) -> KeptInTorch:
     """The additional nodes that must stay in torch after this failure."""
     part = failure.network
     converted = failure.converted
@@ -167,30 +167,35 @@ def _without(failure: stages.NetworkFailure, kept: KeptInTorch) -> KeptInTorch:
         reason = (
             f"engines inside branches stay in torch: {part.label}: {_error_text(error)}"
         )
-        return replace(kept, branches=False, reasons=(*kept.reasons, reason))
-    culprits = _culprits(failure, kept) or set(nodes)
-    control = {i for i in culprits if any(True for _ in nodes[i].blocks())}
-    reason = f"in torch: {_named([nodes[i] for i in sorted(culprits)])}: {_error_text(error)}"
+        return replace(in_torch, branches=False, reasons=(*in_torch.reasons, reason))
+    culprits = _culprits(failure, in_torch) or set(nodes)
+    control = {index for index in culprits if any(True for _ in nodes[index].blocks())}
+    named = _named([nodes[index] for index in sorted(culprits)])
+    reason = f"in torch: {named}: {_error_text(error)}"
     if culprits <= control:
         reason += (
             "; torch.where on both results instead of the branch lets TensorRT run it"
         )
     return replace(
-        kept, nodes=kept.nodes | frozenset(culprits), reasons=(*kept.reasons, reason)
+        in_torch,
+        nodes=in_torch.nodes | frozenset(culprits),
+        reasons=(*in_torch.reasons, reason),
     )
 
 
-def _culprits(failure: stages.NetworkFailure, kept: KeptInTorch) -> set[int]:
+def _culprits(failure: stages.NetworkFailure, in_torch: KeptInTorch) -> set[int]:
     """The nodes that the error names, else the branches and loops of the network, without those
     that already stay in torch.
     """
     nodes = dict(_nodes(failure.network, failure.converted))
-    named = set(
+    names = set(
         re.findall(r"%([\w.]+)", unforeseen.as_defect(failure.error).where or "")
     )
-    by_name = {i for i, node in nodes.items() if named & made_by(node)}
-    control = {i for i, node in nodes.items() if any(True for _ in node.blocks())}
-    return by_name - kept.nodes or control - kept.nodes
+    by_name = {index for index, node in nodes.items() if names & made_by(node)}
+    control = {
+        index for index, node in nodes.items() if any(True for _ in node.blocks())
+    }
+    return by_name - in_torch.nodes or control - in_torch.nodes
 
 
 def _nodes(part: Network, converted: Converted) -> Iterator[tuple[int, Node]]:
@@ -209,11 +214,11 @@ def _named(nodes: list[Node]) -> str:
     """
     from builder.lowering import source_location
 
-    shown = [node for node in nodes if node.kind() != "prim::Constant"] or nodes
+    listed = [node for node in nodes if node.kind() != "prim::Constant"] or nodes
     more = ""
-    if len(shown) > 1:
-        more = f" and {len(shown) - 1} more nodes"
-    return f"{shown[0].kind()} at {source_location(shown[0])}{more}"
+    if len(listed) > 1:
+        more = f" and {len(listed) - 1} more nodes"
+    return f"{listed[0].kind()} at {source_location(listed[0])}{more}"
 
 
 def _error_text(error: TrtBuildError) -> str:

@@ -9,8 +9,9 @@ from builder.pipeline.artifacts import SplitModel, fused
 from builder.pipeline.ensembles import ensemble, natively, without_pytorch
 
 if TYPE_CHECKING:
+    from builder.manifest import TensorSpec
     from builder.partition import Segment
-    from builder.triton import EnsembleArtifact, ModelArtifact
+    from builder.triton import EnsembleArtifact, Golden, ModelArtifact
 
 
 def artifact(
@@ -70,25 +71,29 @@ def _within_ranges(model: SplitModel) -> None:
     segments.
     """
     for segment, goldens in zip(model.segments, model.segment_goldens, strict=True):
-        for spec in (spec for spec in segment.specs if spec is not None):
+        specs = [spec for spec in segment.specs if spec is not None]
+        for spec in specs:
             for golden in goldens:
-                for axis, size in zip(
-                    spec.shape, golden.inputs[str(spec.name)].shape, strict=True
-                ):
-                    spans = [
-                        {**spec.dims, **profile}[axis]
-                        for profile in segment.profiles
-                        if isinstance(axis, str)
-                    ]
-                    if spans and not any(low <= size <= high for low, _, high in spans):
-                        allowed = " or ".join(
-                            f"{low} to {high}" for low, _, high in spans
-                        )
-                        raise UsageError(
-                            f"model {model.spec.name!r}: axis {axis} of {spec.name} has size "
-                            f"{size} in golden {golden.name}, and its declared range is {allowed}",
-                            fix="widen the range in fallback.ranges",
-                        )
+                _check_sizes(model.spec.name, segment, spec, golden)
+
+
+def _check_sizes(
+    model_name: str, segment: Segment, spec: TensorSpec, golden: Golden
+) -> None:
+    shape = golden.inputs[str(spec.name)].shape
+    for axis, size in zip(spec.shape, shape, strict=True):
+        if isinstance(axis, int):
+            continue
+        ranges = ({**spec.dims, **profile} for profile in segment.profiles)
+        spans = [by_axis[axis] for by_axis in ranges]
+        if not spans or any(low <= size <= high for low, _, high in spans):
+            continue
+        allowed = " or ".join(f"{low} to {high}" for low, _, high in spans)
+        raise UsageError(
+            f"model {model_name!r}: axis {axis} of {spec.name} has size "
+            f"{size} in golden {golden.name}, and its declared range is {allowed}",
+            fix="widen the range in fallback.ranges",
+        )
 
 
 def why_not_ensemble(model: SplitModel) -> str | None:
@@ -177,9 +182,9 @@ def _refused(model: SplitModel, serve_as: str, torch_steps: str) -> str | None:
     from builder.triton import ensemble_config
 
     try:
-        made = ensemble(model, serve_as, torch_steps)
+        split = ensemble(model, serve_as, torch_steps)
         ensemble_config(
-            made, {step.spec.name: triton.config(step) for step in made.steps}
+            split, {step.spec.name: triton.config(step) for step in split.steps}
         )
     except PublishError as refusal:
         return f"Triton could not serve its steps: {refusal.message}"

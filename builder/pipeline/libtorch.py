@@ -48,17 +48,14 @@ def why_not(step: ModelArtifact, lowered: LoweredGraph) -> str | None:
     loose = sorted({io.dtype for io in (*step.inputs, *step.outputs)} - TYPES)
     if loose:
         return f"the backend has no {', '.join(loose)}"
-    rounded = next(
-        (
-            n.kind()
-            for n in ir.nodes_of(lowered.graph, *BY_CUDNN)
-            if not _has_tf32_argument(n)
-        ),
-        None,
-    )
+    rounded = [
+        node.kind()
+        for node in ir.nodes_of(lowered.graph, *BY_CUDNN)
+        if not _has_tf32_argument(node)
+    ]
     if rounded and step.spec.precision != "tf32":
         return (
-            f"{rounded} would round its operands to TF32 there, and the precision is"
+            f"{rounded[0]} would round its operands to TF32 there, and the precision is"
             f" {step.spec.precision}"
         )
     maker = _maker(lowered.graph)
@@ -124,10 +121,10 @@ def converted(step: ModelArtifact, lowered: LoweredGraph) -> ModelArtifact:
 def _renamed(
     golden: Golden, inputs: Mapping[str, str], outputs: Mapping[str, str]
 ) -> Golden:
-    given = {inputs[name]: array for name, array in golden.inputs.items()}
+    arrays = {inputs[name]: array for name, array in golden.inputs.items()}
     return replace(
         golden,
-        inputs=given,
+        inputs=arrays,
         outputs={outputs[name]: array for name, array in golden.outputs.items()},
     )
 
@@ -149,6 +146,8 @@ def saved(
     for node in filter(_has_tf32_argument, ir.nodes_of(graph, "aten::_convolution")):
         node.replaceInput(ALLOW_TF32, ir.insert_constant(graph, tf32, node))
     with_axis(
-        graph, *([not tensor.shape for tensor in side] for side in (inputs, outputs))
+        graph,
+        [not tensor.shape for tensor in inputs],
+        [not tensor.shape for tensor in outputs],
     )
     return artifacts.saved(replace(lowered, graph=graph))

@@ -28,22 +28,18 @@ def at_boundaries(model: SplitModel, serve_as: str) -> SplitModel:
     served = _served(model) if serve_as != "python" else {}
     if not served:
         return model
-    changed = [
-        (segment, goldens)
-        if model.plans[number]
-        else _narrowed(segment, goldens, served)
-        for number, (segment, goldens) in enumerate(
-            zip(model.segments, model.segment_goldens, strict=True)
-        )
-    ]
-    partition = replace(
-        model.partitioned.partition, segments=tuple(segment for segment, _ in changed)
-    )
+    segments = []
+    segment_goldens = []
+    pairs = zip(model.segments, model.segment_goldens, strict=True)
+    for number, (segment, goldens) in enumerate(pairs):
+        if not model.plans[number]:
+            segment, goldens = _narrowed(segment, goldens, served)
+        segments.append(segment)
+        segment_goldens.append(goldens)
+    partition = replace(model.partitioned.partition, segments=tuple(segments))
     partitioned = replace(model.partitioned, partition=partition)
     return replace(
-        model,
-        partitioned=partitioned,
-        segment_goldens=tuple(goldens for _, goldens in changed),
+        model, partitioned=partitioned, segment_goldens=tuple(segment_goldens)
     )
 
 
@@ -51,7 +47,7 @@ def _served(model: SplitModel) -> dict[str, str]:
     """By tensor, the dtype that an engine declares, if it differs from the module's."""
     from builder.triton import dtypes
 
-    found: dict[str, str] = {}
+    dtypes_by_name: dict[str, str] = {}
     for segment, plan in zip(model.segments, model.plans, strict=True):
         if plan is None or plan.facts.get("flavor") != "tensorrt":
             continue
@@ -60,12 +56,12 @@ def _served(model: SplitModel) -> dict[str, str]:
             for side in ("inputs", "outputs")
             for fact in plan.facts[side]
         }
-        found.update(
+        dtypes_by_name.update(
             (name, engine[name])
             for name, spec in _tensors(segment)
             if spec is not None and name in engine and engine[name] != spec.dtype
         )
-    return found
+    return dtypes_by_name
 
 
 def _tensors(segment: Segment) -> Iterable[tuple[str, TensorSpec | None]]:
@@ -95,24 +91,24 @@ def _narrowed(
         for index, name in enumerate(segment.outputs)
         if name in changed
     }
-    made = replace(
+    cast_segment = replace(
         segment,
         lowered=endpoints.cast(segment.lowered, inputs, outputs),
         specs=_specs(segment.inputs, segment.specs, served),
         output_specs=_specs(segment.outputs, segment.output_specs, served),
     )
-    return made, tuple(_golden(golden, served) for golden in goldens)
+    return cast_segment, tuple(_golden(golden, served) for golden in goldens)
 
 
 def _specs(
     names: Iterable[str], specs: Iterable[TensorSpec | None], served: Mapping[str, str]
 ) -> tuple[TensorSpec | None, ...]:
-    return tuple(
-        spec
-        if spec is None or name not in served
-        else replace(spec, dtype=served[name])
-        for name, spec in zip(names, specs, strict=True)
-    )
+    narrowed = []
+    for name, spec in zip(names, specs, strict=True):
+        if spec is not None and name in served:
+            spec = replace(spec, dtype=served[name])
+        narrowed.append(spec)
+    return tuple(narrowed)
 
 
 def _golden(golden: Golden, served: Mapping[str, str]) -> Golden:
@@ -127,7 +123,7 @@ def _converted(
     """The arrays in the dtypes of the endpoint."""
     from builder.triton import dtypes
 
-    found = dict(arrays)
-    for name in found.keys() & served.keys():
-        found[name] = found[name].astype(dtypes.by_name(served[name]).numpy)
-    return found
+    converted = dict(arrays)
+    for name in converted.keys() & served.keys():
+        converted[name] = converted[name].astype(dtypes.by_name(served[name]).numpy)
+    return converted

@@ -71,9 +71,9 @@ class Order:
     @property
     def reproduce(self) -> str:
         """The command that builds only this model, in one process for a debugger."""
-        given = []
+        manifest_flags = []
         if not self.spec.manifest:
-            given = list(_in_place_of_a_manifest(self.spec))
+            manifest_flags = list(_in_place_of_a_manifest(self.spec))
         words = [
             "trt-build",
             "repo",
@@ -82,7 +82,7 @@ class Order:
             str(self.out),
             "--rebuild",
             "--no-isolate",
-            *given,
+            *manifest_flags,
         ]
         words += [
             "--precision",
@@ -108,16 +108,17 @@ def here(options: BuildOptions, flavor: str) -> BuildOptions:
     if flavor == "tensorrt-rtx" or not targets or device is None:
         return options
     if not any(serves(options, device.capability, target) for target in targets):
-        others = [
-            f"CUDA_VISIBLE_DEVICES={d.uuid}"
-            for d in gpu.devices()
-            if d.capability in targets
+        alternatives = [
+            f"CUDA_VISIBLE_DEVICES={other_device.uuid}"
+            for other_device in gpu.devices()
+            if other_device.capability in targets
         ]
+        fix = "build on a host that has one, then `trt-build merge`"
+        if alternatives:
+            fix = alternatives[0]
         raise UsageError(
             f"this host's {device.name} is {target_name(device.capability)}, which is no --target",
-            fix=others[0]
-            if others
-            else "build on a host that has one, then `trt-build merge`",
+            fix=fix,
         )
     return replace(options, compute_capabilities=())
 
@@ -145,9 +146,21 @@ def _flags(order: Order) -> list[str]:
     state = []
     if order.spec.state:
         state = ["--state", order.spec.sequences.mode]
-    given = [*_unless_auto(order), *state, *plugins, *_written_options(order.options)]
-    kept = ["--store", order.store] if order.store else ["--no-store"]
-    return ["--serve-as", order.serve_as, "--layout", order.layout, *kept, *given]
+    other_flags = [
+        *_unless_auto(order),
+        *state,
+        *plugins,
+        *_written_options(order.options),
+    ]
+    store_flags = ["--store", order.store] if order.store else ["--no-store"]
+    return [
+        "--serve-as",
+        order.serve_as,
+        "--layout",
+        order.layout,
+        *store_flags,
+        *other_flags,
+    ]
 
 
 def _unless_auto(order: Order) -> list[str]:
@@ -181,16 +194,17 @@ def _written_options(options: BuildOptions) -> Iterator[str]:
         *(("pool", f"{pool}={limit}") for pool, limit in pools.items()),
     ):
         flag = f"--{SPELLED.get(name, name).replace('_', '-')}"
-        for one in value if isinstance(value, list | tuple) else [value]:
-            yield flag if one is True else f"{flag}={one}"
+        elements = value if isinstance(value, list | tuple) else [value]
+        for element in elements:
+            yield flag if element is True else f"{flag}={element}"
 
 
 def _input_text(tensor: TensorSpec) -> str:
     """The spec in the format of --input."""
-    axes = (
-        str(axis)
-        if isinstance(axis, int)
-        else f"{axis}({','.join(map(str, tensor.dims[axis]))})"
-        for axis in tensor.shape
-    )
+    axes = []
+    for axis in tensor.shape:
+        text = str(axis)
+        if not isinstance(axis, int):
+            text = f"{axis}({','.join(map(str, tensor.dims[axis]))})"
+        axes.append(text)
     return ":".join(filter(None, [tensor.name, tensor.dtype])) + ":" + "x".join(axes)

@@ -16,25 +16,30 @@ if TYPE_CHECKING:
 
 def layer_names(conversions: Iterable[Conversion]) -> Iterator[str]:
     """The name of each node's first layer, in program order, for keep_fp32."""
-    seen: set[str] = set()
+    yielded: set[str] = set()
     for conversion in conversions:
         network = conversion.network
         for index in range(network.num_layers):
             name = re.sub(r"(_\d+)\.\d+$", r"\1", network.get_layer(index).name)
-            if "::" in name and name not in seen:
-                seen.add(name)
+            if "::" in name and name not in yielded:
+                yielded.add(name)
                 yield name
 
 
-def unmatched(spec: ModelSpec, found: Any) -> Iterator[str]:
+def unmatched(spec: ModelSpec, converted: Any) -> Iterator[str]:
     """A warning for patterns of keep_fp32 that match no layer of the conversion. Most
     likely they are misspelled.
     """
     names = list(
-        layer_names(c for c in getattr(found, "conversions", (found,)) if c is not None)
+        layer_names(
+            conversion
+            for conversion in getattr(converted, "conversions", (converted,))
+            if conversion is not None
+        )
     )
     if missed := idle(spec.keep_fp32, names):
-        near = next(filter(None, (_meant(pattern, names) for pattern in missed)), "")
+        hints = [_meant(pattern, names) for pattern in missed]
+        near = next((hint for hint in hints if hint), "")
         yield (
             f"keep_fp32 names no layer of this model: {', '.join(missed)} ({near}`trt-build"
             " inspect` prints the names)"

@@ -44,15 +44,15 @@ class Reduced:
         return (*_idle(self.spec, self.quantized), *_nothing(self.quantized))
 
 
-def _nothing(found: Quantized) -> Iterator[str]:
-    if not any(one.quantized for one in found.layers):
-        reasons = dict.fromkeys(one.reason for one in found.layers)
+def _nothing(quantization: Quantized) -> Iterator[str]:
+    if not any(layer.quantized for layer in quantization.layers):
+        reasons = dict.fromkeys(layer.reason for layer in quantization.layers)
         yield f"nothing is computed in 8 bits: {'; '.join(reasons) or 'it has no products'}"
 
 
-def _idle(spec: ModelSpec, found: Quantized) -> Iterator[str]:
+def _idle(spec: ModelSpec, quantization: Quantized) -> Iterator[str]:
     skip = spec.calibration.skip if spec.calibration else ()
-    if missed := patterns.idle(skip, [one.name for one in found.layers]):
+    if missed := patterns.idle(skip, [layer.name for layer in quantization.layers]):
         yield (
             f"calibration.skip names no product of this model: {', '.join(missed)} (`trt-build"
             " check` lists them)"
@@ -78,13 +78,13 @@ def reduced(
     """
     from builder.conversion import SCHEMES
 
-    found = None
+    quantization = None
     if spec.precision in SCHEMES:
-        found = quantized(spec, lowered, goldens)
+        quantization = quantized(spec, lowered, goldens)
     spec, lowered = _endpoints(
-        spec, found.lowered if found else lowered, names, goldens
+        spec, quantization.lowered if quantization else lowered, names, goldens
     )
-    return Reduced(spec, lowered, found)
+    return Reduced(spec, lowered, quantization)
 
 
 def quantized(
@@ -95,8 +95,8 @@ def quantized(
 
     chosen = spec.calibration
     if chosen is None:
-        own = quantization.trained_scales(lowered)
-        if own is None:
+        trained = quantization.trained_scales(lowered)
+        if trained is None:
             message = (
                 f"precision {spec.precision} requires calibration data: the"
                 " model has no ranges"
@@ -104,7 +104,7 @@ def quantized(
             raise UsageError(
                 message, where=manifest_location(spec, "precision"), fix=FIX
             )
-        return own
+        return trained
     return quantization.quantize(
         lowered,
         calibration.batches(spec, chosen, goldens),
@@ -128,31 +128,36 @@ def _endpoints(
 
     if spec.io != "fp16":
         return spec, lowered
-    kept = {state.output for state in spec.state}
+    state_outputs = {state.output for state in spec.state}
     inputs = {
         at for at, tensor in enumerate(spec.inputs) if tensor.name in spec.narrowed
     }
     dtypes = {
-        name: str(array.dtype) for one in goldens for name, array in one.outputs.items()
+        name: str(array.dtype)
+        for golden in goldens
+        for name, array in golden.outputs.items()
     }
     half = {
         at
         for at, name in enumerate(names)
-        if dtypes.get(name) == "float16" and name not in kept
+        if dtypes.get(name) == "float16" and name not in state_outputs
     }
     served = [
-        replace(t, dtype="float16") if at in inputs else t
-        for at, t in enumerate(spec.inputs)
+        replace(tensor, dtype="float16") if at in inputs else tensor
+        for at, tensor in enumerate(spec.inputs)
     ]
     return replace(spec, inputs=tuple(served)), endpoints.half(lowered, inputs, half)
 
 
-def as_data(found: Quantized | None) -> dict[str, Any] | None:
+def as_data(quantization: Quantized | None) -> dict[str, Any] | None:
     """JSON data: the summary, and every product with its result. An infinite SQNR is None."""
-    if found is None:
+    if quantization is None:
         return None
     layers = [
-        {**vars(one), "sqnr": one.sqnr if math.isfinite(one.sqnr or 0.0) else None}
-        for one in found.layers
+        {
+            **vars(layer),
+            "sqnr": layer.sqnr if math.isfinite(layer.sqnr or 0.0) else None,
+        }
+        for layer in quantization.layers
     ]
-    return {"summary": found.summary, "layers": layers}
+    return {"summary": quantization.summary, "layers": layers}

@@ -119,9 +119,9 @@ def check_recorded(
     """Run the stages from the goldens to the artifact; see `check`."""
     compiled = compile or _not_built(order)
 
-    def attempt(source: Recorded, kept: KeptInTorch) -> Checked:
+    def attempt(source: Recorded, in_torch: KeptInTorch) -> Checked:
         return _attempt(
-            source, kept, order, clock, compiled, has_plans=compile is not None
+            source, in_torch, order, clock, compiled, has_plans=compile is not None
         )
 
     if order.ended:
@@ -131,7 +131,7 @@ def check_recorded(
 
 def _attempt(
     recorded: Recorded,
-    kept: KeptInTorch,
+    in_torch: KeptInTorch,
     order: Order,
     clock: Clock,
     compile: stages.Compile,
@@ -145,7 +145,7 @@ def _attempt(
         prepared = stages.prepare(recorded)
     clock.reached(prepared)
     with clock.phase("convert"):
-        converted = stages.convert(prepared, order.layout, kept)
+        converted = stages.convert(prepared, order.layout, in_torch)
     with clock.phase("ranges"):
         converted = stages.keep_in_float32(converted)
     clock.reached(converted)
@@ -199,7 +199,9 @@ def publish(
     clock.reached(checked)
     labels = {part.label for part in checked.built.converted.networks}
     # without those of failed attempts
-    plans.made = {label: made for label, made in plans.made.items() if label in labels}
+    plans.records = {
+        label: plan for label, plan in plans.records.items() if label in labels
+    }
     with clock.phase("publish"):
         return stages.publish(checked, order.out, finish, compare, order.stage)
 
@@ -215,14 +217,14 @@ def _faster(
     """The mixed model, or the fp16 model if it is as fast. `plans` and the clock's stages are those
     of the chosen model.
     """
-    made = dict(plans.made)
+    mixed_plans = dict(plans.records)
 
     def half() -> Checked:
         return check_recorded(faster.in_half(recorded), order, clock, compile)
 
     chosen = faster.choose(mixed, half)
     if chosen.built is mixed.built:
-        plans.made = made
+        plans.records = mixed_plans
         for stage in (
             mixed.built.converted.prepared,
             mixed.built.converted,

@@ -45,16 +45,16 @@ def _chain(
     values = {name: to_torch(golden.inputs[name]) for name in partition.inputs}
     recorded = []
     for segment in partition.segments:
-        given = {name: values[name] for name in segment.inputs}
-        made = dict(
-            zip(segment.outputs, segment.lowered.run(*given.values()), strict=True)
+        inputs = {name: values[name] for name in segment.inputs}
+        results = dict(
+            zip(segment.outputs, segment.lowered.run(*inputs.values()), strict=True)
         )
-        values.update(made)
-        recorded.append(golden_of(golden.name, given, made))
+        values.update(results)
+        recorded.append(golden_of(golden.name, inputs, results))
     if not compares:
         return recorded
-    made = {name: values[name] for name in partition.outputs}
-    tensors = present(made, partition.flags, partition.too_long)
+    results = {name: values[name] for name in partition.outputs}
+    tensors = present(results, partition.flags, partition.too_long)
     outputs = {name: to_numpy(tensor) for name, tensor in tensors.items()}
     _raise_unless(
         parity.compare(
@@ -74,9 +74,9 @@ def golden_of(
     from builder.parity import to_numpy
     from builder.triton import Golden
 
-    given = {key: to_numpy(tensor) for key, tensor in inputs.items()}
+    arrays = {key: to_numpy(tensor) for key, tensor in inputs.items()}
     return Golden(
-        name, given, {key: to_numpy(tensor) for key, tensor in outputs.items()}
+        name, arrays, {key: to_numpy(tensor) for key, tensor in outputs.items()}
     )
 
 
@@ -84,12 +84,11 @@ def _random(segments: Sequence[Segment]) -> str | None:
     """The first random operator."""
     from builder.lowering import ir
 
-    return next(
-        filter(
-            None, (ir.random_operator(segment.lowered.graph) for segment in segments)
-        ),
-        None,
-    )
+    for segment in segments:
+        operator = ir.random_operator(segment.lowered.graph)
+        if operator:
+            return operator
+    return None
 
 
 def _kinds(segments: Sequence[Segment]) -> str:
@@ -125,17 +124,17 @@ def _defect() -> str:
 def _raise_unless(
     comparison: Any, message: str, where: str, random: str | None
 ) -> None:
-    if not comparison.passed:
-        raise ParityError(
-            f"{message}: {'; '.join(comparison.problems)}",
-            where=where,
-            fix=(
-                f"{random} is random, so outputs cannot be compared: pass the random numbers as an "
-                "input"
-                if random
-                else _defect()
-            ),
+    if comparison.passed:
+        return
+    fix = _defect()
+    if random:
+        fix = (
+            f"{random} is random, so outputs cannot be compared: pass the random numbers as an"
+            " input"
         )
+    raise ParityError(
+        f"{message}: {'; '.join(comparison.problems)}", where=where, fix=fix
+    )
 
 
 _FIX = (
@@ -202,12 +201,12 @@ def check_reference(
             outputs, golden, spec.tolerance, precision=spec.precision
         )
         if not comparison.passed:
-            own = replace(golden, outputs=outputs)
+            own_golden = replace(golden, outputs=outputs)
             nudged = network_outputs(
                 conversion, [_nudged(tensor) for tensor in tensors], golden
             )
             stable = parity.compare(
-                nudged, own, spec.tolerance, precision=spec.precision
+                nudged, own_golden, spec.tolerance, precision=spec.precision
             )
             raise ParityError(
                 f"golden {golden.name}: {of} differs from the module:"

@@ -81,8 +81,8 @@ class Lowered:
         """
         if self.spec.outputs:
             return tuple(self.spec.outputs)
-        given = [str(tensor.name) for tensor in self.spec.inputs if tensor.name]
-        return self.graph.distinct([*given, *self.graph.inputs])
+        input_names = [str(tensor.name) for tensor in self.spec.inputs if tensor.name]
+        return self.graph.distinct([*input_names, *self.graph.inputs])
 
     @property
     def groups(self) -> dict[str, str]:
@@ -285,35 +285,35 @@ def _example(loaded: Loaded) -> tuple[torch.Tensor, ...]:
     return parity.example(loaded.module, replace(loaded.spec, outputs=None))
 
 
-def record(lowered: Lowered, kept: Recordings | None = None) -> Recorded:
-    """Record the goldens with the original module, or read them from `kept`. Raises UsageError if
-    the server cannot keep its state, ModelFileError if it does not accept the inputs of its
-    manifest.
+def record(lowered: Lowered, recordings: Recordings | None = None) -> Recorded:
+    """Record the goldens with the original module, or read them from `recordings`. Raises
+    UsageError if the server cannot keep its state, ModelFileError if it does not accept the inputs
+    of its manifest.
     """
     from builder import parity
 
     state.check(lowered.spec, lowered.outputs)
-    found = kept.find(lowered.outputs) if kept else None
-    if found is None:
+    recording = recordings.find(lowered.outputs) if recordings else None
+    if recording is None:
         paths = lowered.graph.results if lowered.graph.flags else ()
-        found = parity.record_goldens(
+        recording = parity.record_goldens(
             lowered.module,
             lowered.spec,
             lowered.outputs,
             paths,
             tuple(lowered.optional),
         )
-        if kept:
-            kept.keep(found, lowered.outputs)
+        if recordings:
+            recordings.keep(recording, lowered.outputs)
     warnings = (
         *_relations(lowered),
         *_renamed(lowered),
         *_optional(lowered),
-        *_lists(lowered, found.goldens),
-        *_of_named(lowered, found).warnings_of(_branches(lowered.graph)),
-        *(kept.warnings if kept else ()),
+        *_lists(lowered, recording.goldens),
+        *_of_named(lowered, recording).warnings_of(_branches(lowered.graph)),
+        *(recordings.warnings if recordings else ()),
     )
-    return Recorded(lowered, found.goldens, warnings)
+    return Recorded(lowered, recording.goldens, warnings)
 
 
 def _renamed(lowered: Lowered) -> Iterator[str]:
@@ -334,8 +334,9 @@ def _optional(lowered: Lowered) -> Iterator[str]:
         if name not in lowered.groups:
             by_line.setdefault(where, []).append(repr(name))
     for where, names in by_line.items():
+        noun = "outputs" if len(names) > 1 else "output"
         yield (
-            f"output{'s' * (len(names) > 1)} {', '.join(names)} may be None, decided by {where}. A "
+            f"{noun} {', '.join(names)} may be None, decided by {where}. A "
             "response leaves out an output that is None, and Triton does not batch requests. "
             "Return a tensor on every path to allow one engine and batching"
         )
@@ -348,18 +349,23 @@ def _lists(lowered: Lowered, goldens: Goldens) -> Iterator[str]:
     paths = dict(zip(lowered.outputs, lowered.graph.results, strict=True))
     for name in lowered.graph.too_long:
         most = lowered.spec.max_lengths[name]
-        seen = [parity.length_of([paths[n] for n in g.outputs], name) for g in goldens]
+        lengths = [
+            parity.length_of([paths[output] for output in golden.outputs], name)
+            for golden in goldens
+        ]
         yield (
-            f"output {name!r} is a list of at most {most} elements (max_lengths), {min(seen)} to"
-            f" {max(seen)} in the goldens. A response leaves out those past its length, and Triton"
-            " joins no requests"
+            f"output {name!r} is a list of at most {most} elements (max_lengths), {min(lengths)} to"
+            f" {max(lengths)} in the goldens. A response leaves out those past its length, and"
+            " Triton joins no requests"
         )
 
 
-def _of_named(lowered: Lowered, found: Recording) -> Recording:
+def _of_named(lowered: Lowered, recording: Recording) -> Recording:
     """The recording without its notes on single elements of lists."""
-    unseen = tuple(one for one in found.unseen if one[0] not in lowered.groups)
-    return replace(found, unseen=unseen)
+    unseen = tuple(
+        output for output in recording.unseen if output[0] not in lowered.groups
+    )
+    return replace(recording, unseen=unseen)
 
 
 def _relations(lowered: Lowered) -> Iterator[str]:
@@ -416,50 +422,54 @@ def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
 def convert(
     prepared: Prepared,
     layout: str = "auto",
-    kept: fallback.KeptInTorch = fallback.KeptInTorch(),  # noqa: B008
+    in_torch: fallback.KeptInTorch = fallback.KeptInTorch(),  # noqa: B008
     *,
     compares: bool = True,
 ) -> Converted:
-    """Convert the whole model, or partition it, and record the goldens of each network. `kept` are
-    nodes that must stay in torch according to earlier attempts. Raises UnsupportedOperators and
+    """Convert the whole model, or partition it, and record the goldens of each network. `in_torch`
+    are nodes that must stay in torch according to earlier attempts. Raises UnsupportedOperators and
     ConversionError with `fallback.require_full`, and ParityError if the segments, run by torch,
     differ from the original module, unless `compares` is False.
     """
     spec = prepared.spec
-    found = fallback.convert_or_partition(prepared.graph, spec, prepared.outputs, kept)
-    warnings = _conversion_warnings(prepared, found)
-    if not isinstance(found, fallback.PartitionedConversion):
-        whole = Network((), found, prepared.goldens)
-        return Converted(prepared, found, (whole,), (), warnings)
+    converted = fallback.convert_or_partition(
+        prepared.graph, spec, prepared.outputs, in_torch
+    )
+    warnings = _conversion_warnings(prepared, converted)
+    if not isinstance(converted, fallback.PartitionedConversion):
+        whole = Network((), converted, prepared.goldens)
+        return Converted(prepared, converted, (whole,), (), warnings)
     goldens = prepared.goldens
-    recorded = segment_goldens.record(found.partition, goldens, spec, compares=compares)
+    recorded = segment_goldens.record(
+        converted.partition, goldens, spec, compares=compares
+    )
     try:
-        networks = tuple(_networks(found, recorded, spec, layout))
+        networks = tuple(_networks(converted, recorded, spec, layout))
     except RuntimeError as error:
         # torch cannot return a value that a branch leaves unset, so it has no golden
-        if not kept.branches or "Uninitialized" not in str(error):
+        if not in_torch.branches or "Uninitialized" not in str(error):
             raise
         reason = "branches stay in torch as a whole: one leaves a value unset"
-        without = replace(kept, branches=False, reasons=(*kept.reasons, reason))
+        without = replace(in_torch, branches=False, reasons=(*in_torch.reasons, reason))
         return convert(prepared, layout, without, compares=compares)
     warnings += tuple(
         f"no golden could run {part.label}: add one (goldens: ...)"
         for part in networks
         if not part.goldens
     )
-    return Converted(prepared, found, networks, recorded, warnings)
+    return Converted(prepared, converted, networks, recorded, warnings)
 
 
 def _conversion_warnings(
-    prepared: Prepared, found: Conversion | fallback.PartitionedConversion
+    prepared: Prepared, converted: Conversion | fallback.PartitionedConversion
 ) -> tuple[str, ...]:
     spec = prepared.spec
     return (
         *prepared.warnings,
         *_unknown_modules(prepared.source),
         *patterns.unknown_operators(spec, prepared.graph),
-        *patterns.unmatched(spec, found),
-        *found.warnings,
+        *patterns.unmatched(spec, converted),
+        *converted.warnings,
     )
 
 
@@ -505,14 +515,14 @@ def _unknown_modules(source: Lowered) -> Iterator[str]:
     """
     from builder.manifest import did_you_mean
 
-    wanted = source.spec.fallback.modules
+    requested = source.spec.fallback.modules
     modules = source.module.named_modules()
-    named = {name for path, inner in modules for name in (path, inner.original_name)}
-    missed = wanted
-    if not named.isdisjoint(wanted):
-        missed = tuple(name for name in wanted if name not in named)
-    if missed and (missed is not wanted or not fallback.kept_nodes(source.graph)):
-        known = [name for name in named if name]
+    names = {name for path, inner in modules for name in (path, inner.original_name)}
+    missed = requested
+    if not names.isdisjoint(requested):
+        missed = tuple(name for name in requested if name not in names)
+    if missed and (missed is not requested or not fallback.kept_nodes(source.graph)):
+        known = [name for name in names if name]
         near = [did_you_mean(name, known, otherwise_list=False) for name in missed]
         hint = ""
         if any(near):
@@ -546,11 +556,11 @@ def keep_in_float32(converted: Converted) -> Converted:
     networks = []
     warnings = list(converted.warnings)
     for part in converted.networks:
-        conversion, found = overflow.spare(
+        conversion, found_warnings = overflow.spare(
             part.conversion, beyond[part.location], keep_fp32=spec.keep_fp32
         )
         networks.append(replace(part, conversion=conversion))
-        warnings += [f"{part.label}: {warning}" for warning in found]
+        warnings += [f"{part.label}: {warning}" for warning in found_warnings]
     return replace(converted, networks=tuple(networks), warnings=tuple(warnings))
 
 
@@ -566,20 +576,20 @@ def _beyond_half(converted: Converted) -> dict[Location, list[Beyond]]:
     """
     from builder.quantization import overflow
 
-    found: dict[Location, list[Beyond]] = {
+    beyond: dict[Location, list[Beyond]] = {
         part.location: [] for part in converted.networks
     }
     if not any(overflow.has_half(part.conversion) for part in converted.networks):
-        return found
+        return beyond
     by_location = {part.location: part.goldens for part in converted.networks}
     data = ([golden] for golden in converted.prepared.data)
     for goldens in (by_location, *(_on(converted, golden) for golden in data)):
         for part in converted.networks:
             batches = _batches(part.conversion, goldens.get(part.location, ()))
-            found[part.location] += overflow.beyond_half(
+            beyond[part.location] += overflow.beyond_half(
                 part.conversion.lowered, batches
             )
-    return found
+    return beyond
 
 
 def _on(converted: Converted, goldens: Sequence[Golden]) -> Mapping[Location, Goldens]:
@@ -589,11 +599,19 @@ def _on(converted: Converted, goldens: Sequence[Golden]) -> Mapping[Location, Go
     if converted.partitioned is None:
         return {(): tuple(goldens)}
     spec = converted.prepared.spec
-    found = converted.partitioned
-    recorded = segment_goldens.record(found.partition, goldens, spec, compares=False)
+    partitioned = converted.partitioned
+    recorded = segment_goldens.record(
+        partitioned.partition, goldens, spec, compares=False
+    )
     inner = any(len(part.location) > 1 for part in converted.networks)
-    by_location: dict[Location, Goldens] = {(n,): one for n, one in enumerate(recorded)}
-    return {**by_location, **(branches.record(found, recorded, spec) if inner else {})}
+    by_location: dict[Location, Goldens] = {
+        (number,): inputs_of_segment
+        for number, inputs_of_segment in enumerate(recorded)
+    }
+    return {
+        **by_location,
+        **(branches.record(partitioned, recorded, spec) if inner else {}),
+    }
 
 
 def _batches(
@@ -626,7 +644,7 @@ def check_plans(
     warnings = list(converted.warnings)
     for part in converted.networks:
         with _fails(part, converted):
-            right = plan_check.check(
+            correct = plan_check.check(
                 part.conversion,
                 plans[part.location],
                 part.goldens,
@@ -634,9 +652,9 @@ def check_plans(
                 options,
                 report=report,
             )
-        plans[part.location] = right.plan
-        networks.append(replace(part, conversion=right.conversion))
-        warnings += [f"{part.label}: {step}" for step in right.steps]
+        plans[part.location] = correct.plan
+        networks.append(replace(part, conversion=correct.conversion))
+        warnings += [f"{part.label}: {step}" for step in correct.steps]
     checked = replace(converted, networks=tuple(networks), warnings=tuple(warnings))
     return replace(built, converted=checked, plans=plans)
 

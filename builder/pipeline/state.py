@@ -31,21 +31,22 @@ def check(spec: ModelSpec, names: Sequence[str]) -> None:
     """Raise UsageError, with the line of the manifest, if a server cannot keep this model's state.
     `names` are the output names.
     """
-    kept = spec.server_state
-    for index, state in enumerate(kept):
+    states = spec.server_state
+    for index, state in enumerate(states):
         if state.output not in names:
             raise UsageError(
                 f"state[{index}].output: the model has no output {state.output!r}",
                 where=manifest_location(spec, "state", index, "output"),
                 fix=f"use one of {', '.join(names)}",
             )
-    if kept:
+    if states:
         _left_for_clients(
             spec,
             "send",
-            {str(t.name) for t in spec.inputs} - {state.input for state in kept},
+            {str(tensor.name) for tensor in spec.inputs}
+            - {state.input for state in states},
         )
-        _left_for_clients(spec, "read", set(names) - {state.output for state in kept})
+        _left_for_clients(spec, "read", set(names) - {state.output for state in states})
         _of_one_size(spec)
 
 
@@ -107,14 +108,14 @@ def state_axes(spec: ModelSpec) -> dict[str, int]:
     """The batch axis of each state input whose batch axis is not the first."""
     from builder.parity import sequence_axis
 
-    kept = {state.input for state in spec.server_state}
+    state_inputs = {state.input for state in spec.server_state}
     batch = sequence_axis(spec)
-    found = {
-        str(t.name): t.shape.index(batch)
-        for t in spec.inputs
-        if t.name in kept and batch in t.shape
+    axes = {
+        str(tensor.name): tensor.shape.index(batch)
+        for tensor in spec.inputs
+        if tensor.name in state_inputs and batch in tensor.shape
     }
-    return {name: axis for name, axis in found.items() if axis}
+    return {name: axis for name, axis in axes.items() if axis}
 
 
 def _first(tensor: TensorSpec, moved: Mapping[str, int]) -> TensorSpec:

@@ -27,10 +27,10 @@ def confirm(
 
     if not isinstance(artifact, triton.EnsembleArtifact):
         return _confirmed(artifact, files, engines=engines)
-    found = [_confirmed(step, files, engines=engines) for step in artifact.steps]
-    steps = tuple(step for step, _ in found)
+    confirmed = [_confirmed(step, files, engines=engines) for step in artifact.steps]
+    steps = tuple(step for step, _ in confirmed)
     return replace(artifact, steps=steps), tuple(
-        text for _, texts in found for text in texts
+        text for _, texts in confirmed for text in texts
     )
 
 

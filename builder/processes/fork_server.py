@@ -107,11 +107,14 @@ def _environment() -> dict[str, str]:
     first on the path.
     """
     here = str(Path(__file__).resolve().parents[2])
-    rest = os.environ.get("PYTHONPATH")
-    kept = {
+    python_path = os.environ.get("PYTHONPATH")
+    variables = {
         key: value for key, value in os.environ.items() if key not in SECRET_VARIABLES
     }
-    return {**kept, "PYTHONPATH": f"{here}{os.pathsep}{rest}" if rest else here}
+    return {
+        **variables,
+        "PYTHONPATH": f"{here}{os.pathsep}{python_path}" if python_path else here,
+    }
 
 
 server = ForkServer()

@@ -54,14 +54,14 @@ class Sandbox:
         """
         if not give_up_privileges():
             return ()
-        held = []
+        mechanisms = []
         gpu = self.gpu and Path(GPU_DEVICE).exists()
         writable = (*self.writable, Path("/proc/self/task")) if gpu else self.writable
         if landlock_version() and _restrict_files(writable, self.hidden, self.network):
-            held.append("landlock")
+            mechanisms.append("landlock")
         if refuse_calls(self.network, local=gpu):
-            held.append("seccomp")
-        return tuple(held)
+            mechanisms.append("seccomp")
+        return tuple(mechanisms)
 
 
 def available() -> dict[str, bool]:
@@ -103,6 +103,6 @@ def _restrict_files(
     around = [
         path
         for path in writable
-        if any(one.is_relative_to(path.resolve()) for one in secret)
+        if any(secret_path.is_relative_to(path.resolve()) for secret_path in secret)
     ]
     return restrict_files(writable, readable, unread=around, network=network)

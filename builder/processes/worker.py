@@ -193,12 +193,12 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _unraisable(seen: Any) -> None:
+def _unraisable(unraisable: Any) -> None:
     """Raise a stop again if it arrived where Python cannot raise exceptions, as in a destructor."""
-    if isinstance(seen.exc_value, KeyboardInterrupt):
+    if isinstance(unraisable.exc_value, KeyboardInterrupt):
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
     else:
-        sys.__unraisablehook__(seen)
+        sys.__unraisablehook__(unraisable)
 
 
 def _end_with_parent() -> None:

@@ -28,7 +28,7 @@ def read_old(file: Path) -> dict[str, Any]:
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
         if record["format"] != FORMAT or not all(
-            isinstance(one["name"], str) for one in record["models"]
+            isinstance(model["name"], str) for model in record["models"]
         ):
             raise ValueError("it has another format")
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
@@ -44,7 +44,7 @@ def add(models: Sequence[dict[str, Any]], since: Mapping[str, Any]) -> list[str]
     """Set `changes` of each model by comparison with the earlier report. Returns the names of
     removed models.
     """
-    before = {one["name"]: one for one in since["models"]}
+    before = {model["name"]: model for model in since["models"]}
     for model in models:
         old = before.pop(model["name"], None)
         model["changes"] = (
@@ -67,10 +67,13 @@ def _of(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[dict[str, An
         after = new[figure]
         if _differs(before, after, share, LEAST.get(figure, 0.0)):
             yield _change(figure, before, after)
-    for one in compare(_measured(old), _measured(new)):
-        if one.verdict in ("better", "worse"):
-            figure = f"{one.figure} ({one.protocol} {one.load})"
-            yield {**_change(figure, one.before, one.after), "verdict": one.verdict}
+    for change in compare(_measured(old), _measured(new)):
+        if change.verdict in ("better", "worse"):
+            figure = f"{change.figure} ({change.protocol} {change.load})"
+            yield {
+                **_change(figure, change.before, change.after),
+                "verdict": change.verdict,
+            }
 
 
 def _change(figure: str, before: object, after: object) -> dict[str, Any]:
@@ -86,4 +89,4 @@ def _differs(
 
 
 def _measured(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [one for one in model.get("bench") or () if one.get("current")]
+    return [bench for bench in model.get("bench") or () if bench.get("current")]

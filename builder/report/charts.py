@@ -65,12 +65,11 @@ class _Drawing:
     def add(
         self, tag: str, text: str = "", note: str = "", **attributes: object
     ) -> None:
-        labels = {
-            key.rstrip("_").replace("_", "-"): value
-            if not isinstance(value, float) or key.startswith("data")
-            else f"{value:.1f}"
-            for key, value in attributes.items()
-        }
+        labels = {}
+        for key, value in attributes.items():
+            if isinstance(value, float) and not key.startswith("data"):
+                value = f"{value:.1f}"
+            labels[key.rstrip("_").replace("_", "-")] = value
         self.shapes.append(Shape(tag, labels, text, note))
 
     def text(self, x: float, y: float, text: str, kind: str = "", **more: Any) -> None:
@@ -103,29 +102,22 @@ def of(model: Mapping[str, Any], at: str) -> dict[str, list[Chart]]:
     verify = model["verify"]
     spread = list(((verify or {}).get("spread") or {}).items())[:MOST_OUTPUTS]
     where = f"{at}/verify/spread/"
+    errors: list[Chart] = []
+    for name, data in spread:
+        errors += _scatter(name, data, f"{where}{escaped(name)}")
+        errors += _histogram(name, data, f"{where}{escaped(name)}/counts")
+    load: list[Chart] = []
+    for number, bench in enumerate(model["bench"]):
+        load += _latency(bench, f"{at}/bench/{number}/levels")
+        load += _batches(bench, f"{at}/bench/{number}/levels")
+    passes = result.get("lowering") or ()
     return {
-        "lowering": list(
-            _waterfall(result.get("lowering") or (), f"{at}/result/lowering")
-        ),
+        "lowering": list(_waterfall(passes, f"{at}/result/lowering")),
         "seconds": list(_phases(model["phases"], f"{at}/phases")),
         "segments": list(_segments(model["graph"])),
         "dtypes": list(_dtypes(result.get("dtypes") or ())),
-        "errors": [
-            chart
-            for name, data in spread
-            for chart in (
-                *_scatter(name, data, f"{where}{escaped(name)}"),
-                *_histogram(name, data, f"{where}{escaped(name)}/counts"),
-            )
-        ],
-        "load": [
-            chart
-            for number, one in enumerate(model["bench"])
-            for chart in (
-                *_latency(one, f"{at}/bench/{number}/levels"),
-                *_batches(one, f"{at}/bench/{number}/levels"),
-            )
-        ],
+        "errors": errors,
+        "load": load,
     }
 
 
@@ -149,33 +141,33 @@ def _waterfall(passes: Sequence[Mapping[str, Any]], at: str) -> Iterator[Chart]:
     """
     if not passes:
         return
-    changed = [abs(one["after"] - one["before"]) for one in passes]
+    changed = [abs(entry["after"] - entry["before"]) for entry in passes]
     largest = sorted(range(len(passes)), key=lambda index: -changed[index])
-    shown = sorted(largest[:MOST_ROWS])
+    rows = sorted(largest[:MOST_ROWS])
     left = 130.0
     right = WIDTH - 78.0
-    most = max(max(one["before"], one["after"]) for one in passes)
+    most = max(max(entry["before"], entry["after"]) for entry in passes)
     scale = (right - left) / most
     drawing = _Drawing()
-    for row, index in enumerate(shown):
-        one = passes[index]
+    for row, index in enumerate(rows):
+        entry = passes[index]
         y = row * ROW
         spot = f"{at}/{index}"
-        before = one["before"]
-        after = one["after"]
-        drawing.text(0.0, y + 11.0, short(one["name"], 20))
-        note = f"{one['name']}: {before} to {after} nodes"
+        before = entry["before"]
+        after = entry["after"]
+        drawing.text(0.0, y + 11.0, short(entry["name"], 20))
+        note = f"{entry['name']}: {before} to {after} nodes"
         same = min(before, after) * scale
-        other = changed[index] * scale
+        difference = changed[index] * scale
         kind = "fewer" if after < before else "more"
         drawing.bar(left, y, same, "base", note, at=f"{spot}/after", value=after)
         drawing.bar(
-            left + same, y, other, kind, note, at=f"{spot}/before", value=before
+            left + same, y, difference, kind, note, at=f"{spot}/before", value=before
         )
         drawing.text(right + 4.0, y + 11.0, f"{after} ({after - before:+d})", "number")
-    words = _waterfall_words(passes, len(passes) - len(shown))
+    words = _waterfall_words(passes, len(passes) - len(rows))
     legend = (("fewer", "removed"), ("more", "added"))
-    yield Chart("Lowering", words, len(shown) * ROW, tuple(drawing.shapes), legend)
+    yield Chart("Lowering", words, len(rows) * ROW, tuple(drawing.shapes), legend)
 
 
 def _waterfall_words(passes: Sequence[Mapping[str, Any]], left_out: int) -> str:
@@ -216,14 +208,18 @@ def _segments(graph: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
     """
     if len(graph) < 2:
         return
-    shown = graph[:MOST_SEGMENTS]
+    segments = graph[:MOST_SEGMENTS]
     drawing = _Drawing()
     lanes = 0
-    made = {name: number for number, one in enumerate(shown) for name in one["outputs"]}
-    top = [number * (_BOX + _GAP) for number in range(len(shown))]
-    for number, one in enumerate(shown):
-        _segment_box(drawing, one, top[number])
-        for source, names in _sources(one, number, made):
+    sources = {
+        name: number
+        for number, segment in enumerate(segments)
+        for name in segment["outputs"]
+    }
+    top = [number * (_BOX + _GAP) for number in range(len(segments))]
+    for number, segment in enumerate(segments):
+        _segment_box(drawing, segment, top[number])
+        for source, names in _sources(segment, number, sources):
             begin = top[source] + _BOX
             end = top[number]
             if source == number - 1:
@@ -231,8 +227,8 @@ def _segments(graph: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
             else:
                 _detour(drawing, names, begin, end, lanes)
                 lanes += 1
-    left_out = len(graph) - len(shown)
-    engines = sum(one["kind"] == "tensorrt" for one in graph)
+    left_out = len(graph) - len(segments)
+    engines = sum(segment["kind"] == "tensorrt" for segment in graph)
     more = f" {left_out} are left out." if left_out else ""
     words = (
         f"{engines} segments of TensorRT, {len(graph) - engines} of torch, in the order in which"
@@ -244,22 +240,22 @@ def _segments(graph: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
 
 
 def _sources(
-    one: Mapping[str, Any], number: int, made: Mapping[str, int]
+    segment: Mapping[str, Any], number: int, makers: Mapping[str, int]
 ) -> list[tuple[int, list[str]]]:
     """Return the earlier segments that segment `number` reads, the last first, with the tensors."""
-    sources: dict[int, list[str]] = {}
-    for name in one["inputs"]:
-        if name in made and made[name] < number:
-            sources.setdefault(made[name], []).append(name)
-    return sorted(sources.items(), reverse=True)
+    names_by_source: dict[int, list[str]] = {}
+    for name in segment["inputs"]:
+        if name in makers and makers[name] < number:
+            names_by_source.setdefault(makers[name], []).append(name)
+    return sorted(names_by_source.items(), reverse=True)
 
 
-def _segment_box(drawing: _Drawing, one: Mapping[str, Any], top: float) -> None:
-    kind = "tensorrt" if one["kind"] == "tensorrt" else "torch"
+def _segment_box(drawing: _Drawing, segment: Mapping[str, Any], top: float) -> None:
+    kind = "tensorrt" if segment["kind"] == "tensorrt" else "torch"
     drawing.add(
         "rect",
         "",
-        f"{one['label']}: reads {', '.join(one['inputs'])}",
+        f"{segment['label']}: reads {', '.join(segment['inputs'])}",
         x=_LEFT,
         y=top,
         width=_RIGHT - _LEFT,
@@ -267,8 +263,8 @@ def _segment_box(drawing: _Drawing, one: Mapping[str, Any], top: float) -> None:
         rx=4,
         class_=f"box {kind}",
     )
-    drawing.text(_LEFT + 8.0, top + 14.0, short(one["label"], 38), "strong")
-    gives = f"gives {short(', '.join(one['outputs']), 38)}"
+    drawing.text(_LEFT + 8.0, top + 14.0, short(segment["label"], 38), "strong")
+    gives = f"gives {short(', '.join(segment['outputs']), 38)}"
     drawing.text(_LEFT + 8.0, top + 28.0, gives, "soft")
 
 
@@ -297,20 +293,22 @@ COLORS = ("one", "two", "three", "four", "five", "six")
 
 def _dtypes(networks: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
     """Draw a strip for each network: its layers in order, colored by dtype."""
-    known = [one for one in networks if one["runs"]][:MOST_ROWS]
+    known = [network for network in networks if network["runs"]][:MOST_ROWS]
     if not known:
         return
-    names = list(dict.fromkeys(dtype for one in known for dtype, _ in one["runs"]))
+    names = list(
+        dict.fromkeys(dtype for network in known for dtype, _ in network["runs"])
+    )
     color = {name: COLORS[number % len(COLORS)] for number, name in enumerate(names)}
     left = 0.0 if len(known) == 1 else 90.0
     drawing = _Drawing()
-    for row, one in enumerate(known):
+    for row, network in enumerate(known):
         if left:
-            drawing.text(0.0, row * ROW + 11.0, short(one["network"], 14))
-        _strip(drawing, one["runs"], left, row * ROW, color)
+            drawing.text(0.0, row * ROW + 11.0, short(network["network"], 14))
+        _strip(drawing, network["runs"], left, row * ROW, color)
     totals = dict.fromkeys(names, 0)
-    for one in known:
-        for dtype, count in one["runs"]:
+    for network in known:
+        for dtype, count in network["runs"]:
             totals[dtype] += count
     words = ", ".join(f"{count} layers in {name}" for name, count in totals.items())
     legend = tuple((color[name], f"{name} ({totals[name]})") for name in names)
@@ -462,11 +460,16 @@ def _latency(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
     """Plot latency percentiles against throughput: a point for each load, with 95 % intervals."""
     levels = bench["levels"]
     intervals = [level["latency_ms"] for level in levels]
-    known = [name for name in SERIES if any(name in one for one in intervals)]
+    known = [name for name in SERIES if any(name in interval for interval in intervals)]
     if not known:
         return
-    rates = [one["throughput"]["value"] for one in levels]
-    highs = [one[name]["high"] for one in intervals for name in known if name in one]
+    rates = [level["throughput"]["value"] for level in levels]
+    highs = [
+        interval[name]["high"]
+        for interval in intervals
+        for name in known
+        if name in interval
+    ]
     top = max(highs)
     plane = _Plane((0.0, 0.0), (max(rates) * 1.08 or 1.0, top * 1.05 or 1.0), 220.0)
     drawing = _Drawing()
@@ -510,21 +513,21 @@ def _latency_point(
     at: str,
 ) -> None:
     """Draw a point at `spot` and a line over its 95 % interval. `at` is its path in the report."""
-    one = level["latency_ms"][name]
+    interval = level["latency_ms"][name]
     x, y = spot
-    low = plane.y(one["low"])
-    high = plane.y(one["high"])
+    low = plane.y(interval["low"])
+    high = plane.y(interval["high"])
     drawing.add("line", x1=x, x2=x, y1=low, y2=high, class_=f"line {color}")
     drawing.add(
         "circle",
         "",
-        f"{level['load']}: {name} {one['value']:.2f} ms",
+        f"{level['load']}: {name} {interval['value']:.2f} ms",
         cx=x,
         cy=y,
         r=3.5,
         class_=color,
         data_at=at,
-        data_value=one["value"],
+        data_value=interval["value"],
     )
 
 
@@ -533,17 +536,19 @@ def _batches(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
     levels = bench["levels"]
     if not levels:
         return
-    index = max(range(len(levels)), key=lambda i: levels[i]["throughput"]["value"])
+    index = max(
+        range(len(levels)), key=lambda number: levels[number]["throughput"]["value"]
+    )
     sizes = (levels[index].get("server") or {}).get("batch_sizes") or {}
     if not sizes:
         return
     most = sorted(sizes, key=lambda size: -sizes[size])[:MOST_SIZES]
-    shown = sorted(most, key=int)
+    listed = sorted(most, key=int)
     left = 40.0
     right = WIDTH - 48.0
     scale = (right - left) / max(sizes.values())
     drawing = _Drawing()
-    for row, size in enumerate(shown):
+    for row, size in enumerate(listed):
         y = row * ROW
         count = sizes[size]
         drawing.text(left - 6.0, y + 11.0, size, "end")
@@ -551,10 +556,10 @@ def _batches(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
         note = f"{count} executions of batch {size}"
         drawing.bar(left, y, count * scale, "three", note, at=pointer, value=count)
         drawing.text(left + count * scale + 4.0, y + 11.0, str(count), "number")
-    left_out = len(sizes) - len(shown)
+    left_out = len(sizes) - len(listed)
     more = f" {left_out} rarer sizes are left out." if left_out else ""
     words = (
         f"Executions by batch size at {levels[index]['load']}, the load with the"
         " most requests/s."
     )
-    yield Chart("Batches", words + more, len(shown) * ROW, tuple(drawing.shapes))
+    yield Chart("Batches", words + more, len(listed) * ROW, tuple(drawing.shapes))

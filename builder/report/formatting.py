@@ -68,8 +68,8 @@ def number(value: float | str) -> str:
 
 
 KINDS: Mapping[str, Callable[[Any], str]] = {
-    one.__name__: one
-    for one in (percent, size, milliseconds, seconds, rate, error, number)
+    function.__name__: function
+    for function in (percent, size, milliseconds, seconds, rate, error, number)
 }
 """The format functions by the name that templates use."""
 

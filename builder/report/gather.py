@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
@@ -51,9 +51,11 @@ def gather(
     Raises UsageError if there is no such repository, if a name in `only` has no model, or if
     trt-build did not write a record.
     """
-    found = {kind: records.models(repository, kind) for kind in records.KINDS}
-    names = _names(repository, only, found)
-    models = [_finite(_model(repository / name, name, found)) for name in names]
+    entries_by_kind = {kind: records.models(repository, kind) for kind in records.KINDS}
+    names = _names(repository, only, entries_by_kind)
+    models = [
+        _finite(_model(repository / name, name, entries_by_kind)) for name in names
+    ]
     removed = []
     if since is not None:
         removed = changes.add(models, since)
@@ -70,10 +72,12 @@ def gather(
     }
 
 
-def _names(repository: Path, only: Sequence[str], found: Records) -> list[str]:
+def _names(
+    repository: Path, only: Sequence[str], entries_by_kind: Records
+) -> list[str]:
     """The names of published models, and of those that a recorded build could not publish."""
     published.require_repository(repository)
-    built = found[records.BUILD]
+    built = entries_by_kind[records.BUILD]
     failed = {name for name, (result, *_) in built.items() if not result.get("ok")}
     try:
         known = {folder.name for folder in history.models(repository)}
@@ -89,7 +93,7 @@ def _names(repository: Path, only: Sequence[str], found: Records) -> list[str]:
 def _others(repository: Path) -> list[str]:
     """The folders that Triton treats as models but trt-build did not publish."""
     folders = (folder for folder in repository.iterdir() if folder.is_dir())
-    return sorted(one.name for one in folders if not (one / SIDECAR).is_file())
+    return sorted(folder.name for folder in folders if not (folder / SIDECAR).is_file())
 
 
 def _summary(models: Sequence[Facts]) -> Facts:
@@ -102,9 +106,9 @@ def _summary(models: Sequence[Facts]) -> Facts:
     }
 
 
-def _model(folder: Path, name: str, found: Records) -> Facts:
+def _model(folder: Path, name: str, entries_by_kind: Records) -> Facts:
     """Collect everything about one model. An unreadable part is a problem of this model only."""
-    entries = {kind: found[kind].get(name, []) for kind in records.KINDS}
+    entries = {kind: entries_by_kind[kind].get(name, []) for kind in records.KINDS}
     empty = {
         **_published({}, []),
         **_recorded({kind: [] for kind in records.KINDS}, None),
@@ -168,10 +172,13 @@ def _files(folder: Path, record: Mapping[str, Any]) -> Facts:
     }
     steps = published.recorded_steps(record)
     of_steps = 0
-    for step in (step for step in steps if Path(step).name == step):
-        own = published.versions(folder.parent / step)[:1]
-        paths = [path for version in own for path in version.files.values()]
-        of_steps += sum(path.stat().st_size for path in paths if path.is_file())
+    for step in steps:
+        if Path(step).name != step:
+            continue
+        step_versions = published.versions(folder.parent / step)
+        if step_versions:
+            paths = step_versions[0].files.values()
+            of_steps += sum(path.stat().st_size for path in paths if path.is_file())
     return {
         "bytes": sum(sizes.values()) + of_steps if files else None,
         "steps": steps,
@@ -191,12 +198,12 @@ def _graph(folder: Path, record: Mapping[str, Any]) -> list[Facts]:
         return [_step(folder.parent / step) for step in steps]
     return [
         {
-            "kind": one["kind"],
-            "label": f"{number}: {_runs(one)}",
-            "inputs": [tensor["name"] for tensor in one["inputs"]],
-            "outputs": [tensor["name"] for tensor in one["outputs"]],
+            "kind": segment["kind"],
+            "label": f"{number}: {_runs(segment)}",
+            "inputs": _tensor_names(segment["inputs"]),
+            "outputs": _tensor_names(segment["outputs"]),
         }
-        for number, one in enumerate(facts.get("segments") or ())
+        for number, segment in enumerate(facts.get("segments") or ())
     ]
 
 
@@ -217,11 +224,13 @@ def _step(folder: Path) -> Facts:
     return {
         "kind": "tensorrt" if plan else "torch",
         "label": str(record.get("step") or folder.name),
-        **{
-            side: [tensor["name"] for tensor in record.get(side) or ()]
-            for side in ("inputs", "outputs")
-        },
+        "inputs": _tensor_names(record.get("inputs") or ()),
+        "outputs": _tensor_names(record.get("outputs") or ()),
     }
+
+
+def _tensor_names(tensors: Iterable[Facts]) -> list[str]:
+    return [tensor["name"] for tensor in tensors]
 
 
 def _recorded(entries: Mapping[str, Sequence[Facts]], identity: str | None) -> Facts:
@@ -229,17 +238,18 @@ def _recorded(entries: Mapping[str, Sequence[Facts]], identity: str | None) -> F
     version was measured.
     """
     entries = {
-        kind: _of_one_version(found, identity) for kind, found in entries.items()
+        kind: _of_one_version(kind_entries, identity)
+        for kind, kind_entries in entries.items()
     }
-    build = [_stamped(one, identity) for one in entries[records.BUILD]]
-    verify = [_stamped(one, identity) for one in entries[records.VERIFY]]
-    bench = [_stamped(one, identity) for one in entries[records.BENCH]]
+    build = [_stamped(entry, identity) for entry in entries[records.BUILD]]
+    verify = [_stamped(entry, identity) for entry in entries[records.VERIFY]]
+    bench = [_stamped(entry, identity) for entry in entries[records.BENCH]]
     return {
         "build": build[0] if build else None,
         "verify": _verified(verify[0]) if verify else None,
         "bench": bench,
         **{
-            kind: [_stamped(one, identity) for one in entries[kind]]
+            kind: [_stamped(entry, identity) for entry in entries[kind]]
             for kind in (records.LADDER, records.TUNE, records.BISECT)
         },
     }
@@ -247,31 +257,35 @@ def _recorded(entries: Mapping[str, Sequence[Facts]], identity: str | None) -> F
 
 def _of_one_version(entries: Sequence[Facts], identity: str | None) -> list[Facts]:
     """The entries of this version, else those of the version that was measured last."""
-    own = [one for one in entries if one.get(records.PUBLISHED) == identity]
+    of_version = [
+        entry for entry in entries if entry.get(records.PUBLISHED) == identity
+    ]
     last = None
     if entries:
         last = entries[-1].get(records.PUBLISHED)
-    return own or [one for one in entries if one.get(records.PUBLISHED) == last]
+    return of_version or [
+        entry for entry in entries if entry.get(records.PUBLISHED) == last
+    ]
 
 
-def _stamped(one: Facts, identity: str | None) -> Facts:
-    return {**one, "current": one.get(records.PUBLISHED) == identity}
+def _stamped(entry: Facts, identity: str | None) -> Facts:
+    return {**entry, "current": entry.get(records.PUBLISHED) == identity}
 
 
 def _verified(record: Facts) -> Facts:
     """Return the record of verify with its goldens sorted by error."""
     goldens = [
         {
-            "golden": one["golden"],
-            "protocol": one["protocol"],
-            "passed": one["passed"],
-            "problems": list(one["problems"]),
-            "share": _largest((one["comparison"] or {}).get("outputs") or ()),
-            "median_ms": one["median_ms"],
+            "golden": result["golden"],
+            "protocol": result["protocol"],
+            "passed": result["passed"],
+            "problems": list(result["problems"]),
+            "share": _largest((result["comparison"] or {}).get("outputs") or ()),
+            "median_ms": result["median_ms"],
         }
-        for one in record["results"]
+        for result in record["results"]
     ]
-    goldens.sort(key=lambda one: (one["passed"], -(one["share"] or 0.0)))
+    goldens.sort(key=lambda result: (result["passed"], -(result["share"] or 0.0)))
     return {
         **{key: value for key, value in record.items() if key != "results"},
         "goldens": goldens,
@@ -279,7 +293,7 @@ def _verified(record: Facts) -> Facts:
 
 
 def _largest(outputs: Sequence[Facts]) -> float | None:
-    shares = [one["share"] for one in outputs if one.get("share") is not None]
+    shares = [output["share"] for output in outputs if output.get("share") is not None]
     return max(shares, default=None)
 
 
@@ -323,7 +337,7 @@ def _problems(facts: Facts) -> Any:
             yield f"version {entry['number']} is damaged: {entry['damaged']}"
     if verify is not None and verify["current"]:
         yield from (f"verify: {text}" for text in verify["problems"])
-        failed = [one for one in verify["goldens"] if not one["passed"]]
+        failed = [entry for entry in verify["goldens"] if not entry["passed"]]
         if failed:
             first = failed[0]
             record = "; ".join(first["problems"])
@@ -331,31 +345,31 @@ def _problems(facts: Facts) -> Any:
             if len(failed) > 1:
                 more = f" (and {len(failed) - 1} more)"
             yield f"verify: {first['golden']}, {first['protocol']}: {record}{more}"
-    for one in facts["ladder"]:
-        if one["current"] and one["breaks_at"]:
-            yield f"ladder: the first step that differs is {one['breaks_at']}"
-    for one in facts["bisect"]:
-        if one["current"] and one.get("problem"):
-            yield f"bisect: {one['problem']}"
-    for one in facts["bench"]:
-        if one["current"] and one["problem"]:
-            yield f"bench: {one['protocol']}: {one['problem']}"
+    for entry in facts["ladder"]:
+        if entry["current"] and entry["breaks_at"]:
+            yield f"ladder: the first step that differs is {entry['breaks_at']}"
+    for entry in facts["bisect"]:
+        if entry["current"] and entry.get("problem"):
+            yield f"bisect: {entry['problem']}"
+    for entry in facts["bench"]:
+        if entry["current"] and entry["problem"]:
+            yield f"bench: {entry['protocol']}: {entry['problem']}"
 
 
 def _latency(facts: Facts) -> Facts | None:
     """Return p50 and p99 in milliseconds: of the lowest load of bench, else of verify's few
     requests.
     """
-    for one in facts["bench"]:
-        if one["current"] and one["levels"]:
-            level = one["levels"][0]
+    for entry in facts["bench"]:
+        if entry["current"] and entry["levels"]:
+            level = entry["levels"][0]
             known = level["latency_ms"]
             p50 = known.get("p50", {}).get("value")
             p99 = known.get("p99", {}).get("value")
             return {
                 "p50_ms": p50,
                 "p99_ms": p99,
-                "from": f"bench {one['protocol']} {level['load']}",
+                "from": f"bench {entry['protocol']} {level['load']}",
             }
     verify = facts["verify"]
     if verify is not None and verify["current"] and verify["p50_ms"] is not None:

@@ -78,38 +78,42 @@ def _cases(model: Mapping[str, Any]) -> Iterator[Case]:
         yield "verify", 0.0, None, why
     else:
         yield from _verified(verify)
-    for one in model["ladder"]:
-        for step in one["steps"] if one["current"] else ():
+    for entry in model["ladder"]:
+        if not entry["current"]:
+            continue
+        for step in entry["steps"]:
             skipped = step["note"] if step["result"] == "not run" else None
             yield f"ladder {step['name']}", 0.0, step["problem"], skipped
-    for one in model["bisect"]:
-        if one["current"]:
-            yield "bisect", 0.0, one.get("problem"), None
-    for one in model["bench"]:
-        unmeasured = None if one["current"] else "another version was measured"
-        memory = "" if one["memory"] == "none" else f" {one['memory']}"
-        problem = one["problem"] if not unmeasured else None
-        yield f"bench {one['protocol']}{memory}", 0.0, problem, unmeasured
+    for entry in model["bisect"]:
+        if entry["current"]:
+            yield "bisect", 0.0, entry.get("problem"), None
+    for entry in model["bench"]:
+        unmeasured = None if entry["current"] else "another version was measured"
+        memory = "" if entry["memory"] == "none" else f" {entry['memory']}"
+        problem = entry["problem"] if not unmeasured else None
+        yield f"bench {entry['protocol']}{memory}", 0.0, problem, unmeasured
 
 
 def _verified(verify: Mapping[str, Any]) -> Iterator[Case]:
     """Return the cases of the record of `verify`: the record itself and each golden."""
     yield "verify", 0.0, "\n".join(verify["problems"]) or None, None
-    for one in verify["goldens"]:
+    for result in verify["goldens"]:
         problems = None
-        if not one["passed"]:
-            problems = "\n".join(one["problems"]) or "failed"
-        name = f"golden {one['golden']} {one['protocol']}"
-        yield name, (one["median_ms"] or 0.0) / 1e3, problems, None
+        if not result["passed"]:
+            problems = "\n".join(result["problems"]) or "failed"
+        name = f"golden {result['golden']} {result['protocol']}"
+        yield name, (result["median_ms"] or 0.0) / 1e3, problems, None
 
 
 def _text(text: str) -> str:
     """Remove characters that XML does not have."""
-    return "".join(c if _is_xml(c) else "?" for c in printable(str(text)))
+    return "".join(
+        character if _is_xml(character) else "?" for character in printable(str(text))
+    )
 
 
-def _is_xml(c: str) -> bool:
+def _is_xml(character: str) -> bool:
     """Whether XML 1.0 allows the character."""
-    if c in "\t\n" or " " <= c <= "\ud7ff":
+    if character in "\t\n" or " " <= character <= "\ud7ff":
         return True
-    return c > "\udfff" and c not in "\ufffe\uffff"
+    return character > "\udfff" and character not in "\ufffe\uffff"

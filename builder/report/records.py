@@ -5,17 +5,16 @@ repository.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import builder
+from builder import files
 from builder.errors import EnvironmentProblem, TrtBuildError, UsageError
 from builder.store import published
 from builder.triton import versions
@@ -82,25 +81,26 @@ def keep(repository: Path, kind: str, data: Mapping[str, Any]) -> Path:
         "trt_build": builder.__version__,
     }
     identities = {
-        one["name"]: identity(repository / one["name"]) for one in data["models"]
+        entry["name"]: identity(repository / entry["name"]) for entry in data["models"]
     }
     new = [
-        {**one, **stamp, PUBLISHED: identities[one["name"]]} for one in data["models"]
+        {**entry, **stamp, PUBLISHED: identities[entry["name"]]}
+        for entry in data["models"]
     ]
     file = path(repository, kind)
-    others: dict[str | None, set[str]] = {}
+    other_identities: dict[str | None, set[str]] = {}
     if kind in MEASURED:
-        others = {
+        other_identities = {
             name: _identities(repository / name) - {now}
             for name, now in identities.items()
         }
-    kept = [
-        one
-        for one in _entries(published.read(file))
-        if (name := _name(one)) not in identities
-        or one.get(PUBLISHED) in others.get(name, ())
+    unchanged = [
+        entry
+        for entry in _entries(published.read(file))
+        if (name := _name(entry)) not in identities
+        or entry.get(PUBLISHED) in other_identities.get(name, ())
     ]
-    write(file, {**data, "models": [*kept, *new]})
+    write(file, {**data, "models": [*unchanged, *new]})
     return file
 
 
@@ -124,20 +124,28 @@ def _carry(source: Path, target: Path, names: Sequence[str]) -> None:
         added = []
         for name in names:
             current = identity(source / name)
-            new = [one for one in here.get(name, ()) if one.get(PUBLISHED) == current]
-            old = [one for one in there.get(name, ()) if one.get(PUBLISHED) == current]
+            new = [
+                entry for entry in here.get(name, ()) if entry.get(PUBLISHED) == current
+            ]
+            old = [
+                entry
+                for entry in there.get(name, ())
+                if entry.get(PUBLISHED) == current
+            ]
             if current in _identities(target / name) and _newest(new) > _newest(old):
-                there[name] = [one for one in there.get(name, ()) if one not in old]
+                there[name] = [
+                    entry for entry in there.get(name, ()) if entry not in old
+                ]
                 added += new
         if added:
-            entries = [one for entries in there.values() for one in entries]
+            entries = [entry for entries in there.values() for entry in entries]
             document = published.read(path(target, kind)) or {"repository": str(target)}
             write(path(target, kind), {**document, "models": [*entries, *added]})
 
 
 def _newest(entries: Sequence[Mapping[str, Any]]) -> str:
     """The time of the newest entry, as text that sorts by time."""
-    return max((str(one.get(RECORDED)) for one in entries), default="")
+    return max((str(entry.get(RECORDED)) for entry in entries), default="")
 
 
 def forget(repository: Path, names: Sequence[str]) -> str | None:
@@ -154,20 +162,23 @@ def forget(repository: Path, names: Sequence[str]) -> str | None:
 
 def _forget(repository: Path, names: Sequence[str]) -> None:
     for kind in MEASURED:
-        entries = [one for known in models(repository, kind).values() for one in known]
-        recorded = {one["name"] for one in entries}
+        entries = [
+            entry for known in models(repository, kind).values() for entry in known
+        ]
+        recorded = {entry["name"] for entry in entries}
         known = {
             name: _identities(repository / name)
             for name in recorded.intersection(names)
         }
-        kept = [
-            one
-            for one in entries
-            if one["name"] not in known or one.get(PUBLISHED) in known[one["name"]]
+        remaining = [
+            entry
+            for entry in entries
+            if entry["name"] not in known
+            or entry.get(PUBLISHED) in known[entry["name"]]
         ]
-        if len(kept) < len(entries):
+        if len(remaining) < len(entries):
             file = path(repository, kind)
-            write(file, {**published.read(file), "models": kept})
+            write(file, {**published.read(file), "models": remaining})
 
 
 def figures(repository: Path, name: str) -> dict[str, list[dict[str, Any]]]:
@@ -176,26 +187,27 @@ def figures(repository: Path, name: str) -> dict[str, list[dict[str, Any]]]:
 
     Raises UsageError if `keep` did not write the document.
     """
-    found: dict[str, list[dict[str, Any]]] = {}
-    for one in models(repository, BENCH).get(name, ()):
-        levels = one.get("levels") or ()
-        if one.get("problem") or not levels:
+    figures_by_version: dict[str, list[dict[str, Any]]] = {}
+    for entry in models(repository, BENCH).get(name, ()):
+        levels = entry.get("levels") or ()
+        if entry.get("problem") or not levels:
             continue
         best = max(levels, key=lambda level: level["throughput"]["value"])
         latencies = {
-            f"{p}_ms": _value(best["latency_ms"].get(p)) for p in ("p50", "p99")
+            f"{percentile}_ms": _value(best["latency_ms"].get(percentile))
+            for percentile in ("p50", "p99")
         }
-        found.setdefault(str(one.get(PUBLISHED)), []).append(
+        figures_by_version.setdefault(str(entry.get(PUBLISHED)), []).append(
             {
-                "protocol": one.get("protocol"),
-                "memory": one.get("memory"),
+                "protocol": entry.get("protocol"),
+                "memory": entry.get("memory"),
                 "load": best["load"],
                 "requests_per_second": _value(best["throughput"]),
                 **latencies,
-                **{key: one.get(key) for key in (RECORDED, COMMAND, "host")},
+                **{key: entry.get(key) for key in (RECORDED, COMMAND, "host")},
             }
         )
-    return found
+    return figures_by_version
 
 
 def _value(estimate: Any) -> float | None:
@@ -208,16 +220,18 @@ def command(arguments: Sequence[str]) -> str:
     """The command line in shell syntax, without values of SECRET options and without names and
     passwords in URLs.
     """
-    shown = []
+    words = []
     hide = False
-    for one in arguments:
-        option, equals, _ = one.partition("=")
+    for argument in arguments:
+        option, equals, _ = argument.partition("=")
         secret = (
-            f"{option}=..." if equals and option in SECRET else _LOGIN.sub("...", one)
+            f"{option}=..."
+            if equals and option in SECRET
+            else _LOGIN.sub("...", argument)
         )
-        shown.append("..." if hide else secret)
-        hide = one in SECRET
-    return shlex.join(["trt-build", *shown])
+        words.append("..." if hide else secret)
+        hide = argument in SECRET
+    return shlex.join(["trt-build", *words])
 
 
 def models(repository: Path, kind: str) -> dict[str, list[dict[str, Any]]]:
@@ -230,16 +244,16 @@ def models(repository: Path, kind: str) -> dict[str, list[dict[str, Any]]]:
         return {}
     record = published.read(file)
     entries = _entries(record)
-    if "models" not in record or not all(_name(one) for one in entries):
+    if "models" not in record or not all(_name(entry) for entry in entries):
         raise UsageError(
             "not a document that trt-build --record wrote",
             where=str(file),
             fix="remove it, and record again",
         )
-    found: dict[str, list[dict[str, Any]]] = {}
-    for one in entries:
-        found.setdefault(one["name"], []).append(one)
-    return found
+    entries_by_model: dict[str, list[dict[str, Any]]] = {}
+    for entry in entries:
+        entries_by_model.setdefault(entry["name"], []).append(entry)
+    return entries_by_model
 
 
 def write(file: Path, data: Any) -> None:
@@ -252,15 +266,7 @@ def write_text(file: Path, text: str) -> None:
     """Write the text atomically. Raises EnvironmentProblem."""
     try:
         file.parent.mkdir(exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as staged:
-                staged.write(text)
-            Path(name).chmod(0o644)
-            os.replace(name, file)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        files.write_text(file, text)
     except OSError as error:
         raise EnvironmentProblem(
             f"the results cannot be written: {error.strerror}", where=str(file)
@@ -272,8 +278,8 @@ def _entries(record: Mapping[str, Any]) -> list[Any]:
     return entries if isinstance(entries, list) else []
 
 
-def _name(one: object) -> str | None:
+def _name(entry: object) -> str | None:
     name = None
-    if isinstance(one, dict):
-        name = one.get("name")
+    if isinstance(entry, dict):
+        name = entry.get("name")
     return name if isinstance(name, str) else None

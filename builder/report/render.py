@@ -58,8 +58,8 @@ def _html(report: Mapping[str, Any]) -> str:
     environment = _environment(autoescape=True, finalize=_shown)
     style = _part("style.css")
     script = _part("script.js")
-    own = f"style-src {_sha256(style)}; script-src {_sha256(script)}"
-    policy = f"default-src 'none'; img-src data:; {own}"
+    allowed = f"style-src {_sha256(style)}; script-src {_sha256(script)}"
+    policy = f"default-src 'none'; img-src data:; {allowed}"
     page = environment.get_template("page.html.jinja")
     drawn = [
         charts.of(model, f"/models/{index}")
@@ -145,7 +145,9 @@ def _listed(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             yield from _listed(value, f"{name} ")
-        elif isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
+        elif isinstance(value, list) and any(
+            isinstance(element, Mapping) for element in value
+        ):
             yield name, f"{len(value)} in the JSON"
         elif isinstance(value, list):
             yield name, ", ".join(map(formatting.number, value))

@@ -23,10 +23,14 @@ def of(name: str, record: Mapping[str, Any]) -> dict[str, str]:
     batched = bool((record.get("batching") or {}).get("max_batch_size"))
     stateful = bool(record.get("state"))
     tensors = [
-        (one["name"], dtypes.by_name(one["served_dtype"]), _shape(one, record, batched))
-        for one in record["inputs"]
+        (
+            tensor["name"],
+            dtypes.by_name(tensor["served_dtype"]),
+            _shape(tensor, record, batched),
+        )
+        for tensor in record["inputs"]
     ]
-    outputs = [one["name"] for one in record["outputs"]]
+    outputs = [tensor["name"] for tensor in record["outputs"]]
     return {
         "python": _python(name, tensors, outputs, stateful),
         "curl": _curl(name, tensors, stateful),
@@ -34,12 +38,12 @@ def of(name: str, record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _shape(
-    one: Mapping[str, Any], record: Mapping[str, Any], batched: bool
+    tensor: Mapping[str, Any], record: Mapping[str, Any], batched: bool
 ) -> list[int]:
     """Return the shape that a client sends: Triton has no tensor without axes."""
     profiles = record.get("profiles") or [{}]
-    least = (profiles[0].get(one["name"]) or {}).get("min")
-    shape = list(least or (max(axis, 1) for axis in one["shape"]))
+    least = (profiles[0].get(tensor["name"]) or {}).get("min")
+    shape = list(least or (max(axis, 1) for axis in tensor["shape"]))
     if len(shape) == (1 if batched else 0):
         return [*shape, 1]
     return shape
@@ -97,9 +101,9 @@ def _curl(name: str, tensors: Any, stateful: bool) -> str:
         }
     target = shlex.quote(f"{url}/infer")
     if count <= MOST_VALUES:
-        for one in inputs:
-            zero = False if one["datatype"] == "BOOL" else 0
-            one["data"] = [zero] * math.prod(one["shape"])
+        for tensor_data in inputs:
+            zero = False if tensor_data["datatype"] == "BOOL" else 0
+            tensor_data["data"] = [zero] * math.prod(tensor_data["shape"])
         return f"curl {target} \\\n  -d {shlex.quote(json.dumps(body))}"
     program = f"import json; print(json.dumps({_with_expressions(body)}))"
     return f"python3 -c {shlex.quote(program)} |\n  curl {target} -d @-"
@@ -107,16 +111,16 @@ def _curl(name: str, tensors: Any, stateful: bool) -> str:
 
 def _with_expressions(body: Mapping[str, Any]) -> str:
     """Return the body as Python source, in which the text of each `data` is an expression."""
-    inputs = ", ".join(
-        "{"
-        + ", ".join(
-            f"{key!r}: {value if key == 'data' else repr(value)}"
-            for key, value in one.items()
-        )
-        + "}"
-        for one in body["inputs"]
-    )
+    inputs = ", ".join(_input_source(tensor) for tensor in body["inputs"])
     more = "".join(
         f", {key!r}: {value!r}" for key, value in body.items() if key != "inputs"
     )
     return "{'inputs': [" + inputs + "]" + more + "}"
+
+
+def _input_source(tensor: Mapping[str, Any]) -> str:
+    items = []
+    for key, value in tensor.items():
+        source = value if key == "data" else repr(value)
+        items.append(f"{key!r}: {source}")
+    return "{" + ", ".join(items) + "}"

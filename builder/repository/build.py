@@ -60,7 +60,9 @@ def build_repository(
     folder = Path(graphs) if graphs is not None else None
     rebuild = rebuild or folder is not None
     orders = chosen.orders(specs, Path(out), rebuild=rebuild, graphs=folder)
-    results = _results(orders, chosen, progress or _silent, jobs, isolate, kept=None)
+    results = _results(
+        orders, chosen, progress or _silent, jobs, isolate, kept_artifacts=None
+    )
     if chosen.sign:
         _sign_unchanged(results, Path(out), Path(chosen.sign))
     _note_missing(orders, results, models, out)
@@ -92,19 +94,19 @@ def build_variant(
     out: Path | str,
     settings: Settings,
     *,
-    kept: KeptArtifacts | None,
+    kept_artifacts: KeptArtifacts | None,
     isolate: bool = True,
 ) -> ModelResult:
     """Build one model by `spec`, instead of its manifest, into `out`.
 
-    With `kept`, a variant that differs from an earlier one only in its instances and dynamic
-    batching is published from the checked artifact of that one. Otherwise like build_repository,
-    which also documents the errors.
+    With `kept_artifacts`, a variant that differs from an earlier one only in its instances and
+    dynamic batching is published from the checked artifact of that one. Otherwise like
+    build_repository, which also documents the errors.
     """
     orders = settings.orders([spec], Path(out))
-    (result,) = _results(orders, settings, _silent, 1, isolate, kept)
-    if kept is not None:
-        kept.digests.update(result.kept)
+    (result,) = _results(orders, settings, _silent, 1, isolate, kept_artifacts)
+    if kept_artifacts is not None:
+        kept_artifacts.digests.update(result.kept)
     return result
 
 
@@ -114,7 +116,7 @@ def _results(
     progress: Progress,
     jobs: int,
     isolate: bool,
-    kept: KeptArtifacts | None,
+    kept_artifacts: KeptArtifacts | None,
 ) -> list[ModelResult]:
     """The result of each order. Unchanged models are not built."""
     from builder.repository import preflight, request
@@ -126,19 +128,24 @@ def _results(
     if chosen.store:
         signing.prepare()  # workers must not write to the folder of the key
     with Hashes() as hashes:
-        found = [request.unless_unchanged(order, hashes) for order in orders]
-    wanted = [one for one in found if isinstance(one, Order)]
-    if wanted:
-        preflight.check(wanted[0].out)
-    for order in wanted:
+        orders_or_results = [
+            request.unless_unchanged(order, hashes) for order in orders
+        ]
+    to_build = [item for item in orders_or_results if isinstance(item, Order)]
+    if to_build:
+        preflight.check(to_build[0].out)
+    for order in to_build:
         if order.spec.triton:
             # imports protobuf, which an unchanged model does not need
             from builder.triton import section
 
             section.parsed(order.spec)
     with signatures.signing_with(Path(chosen.sign) if chosen.sign else None):
-        built = iter(_perform_all(wanted, progress, jobs, isolate, kept))
-        return [next(built) if isinstance(one, Order) else one for one in found]
+        built = iter(_perform_all(to_build, progress, jobs, isolate, kept_artifacts))
+        return [
+            next(built) if isinstance(item, Order) else item
+            for item in orders_or_results
+        ]
 
 
 def _sign_unchanged(results: Sequence[ModelResult], out: Path, key: Path) -> None:
@@ -167,23 +174,28 @@ def _perform_all(
     progress: Progress,
     jobs: int,
     isolate: bool,
-    kept: KeptArtifacts | None,
+    kept_artifacts: KeptArtifacts | None,
 ) -> list[ModelResult]:
     """The results of the orders, each built in a separate process unless `isolate` is False."""
     if not orders:
         return []
     if not isolate:
-        return [perform(order, kept, progress) for order in orders]
-    results = _in_workers(orders, progress, jobs or slots.default_jobs(), kept)
+        return [perform(order, kept_artifacts, progress) for order in orders]
+    results = _in_workers(
+        orders, progress, jobs or slots.default_jobs(), kept_artifacts
+    )
     again = slots.crashed(orders, [result.error for result in results])
-    built = _perform_all([*again.values()], progress, jobs, isolate, kept)
+    built = _perform_all([*again.values()], progress, jobs, isolate, kept_artifacts)
     for index, result in zip(again, built, strict=True):
         results[index] = result
     return results
 
 
 def _in_workers(
-    orders: Sequence[Order], progress: Progress, jobs: int, kept: KeptArtifacts | None
+    orders: Sequence[Order],
+    progress: Progress,
+    jobs: int,
+    kept_artifacts: KeptArtifacts | None,
 ) -> list[ModelResult]:
     from builder.store import staging
 
@@ -195,7 +207,7 @@ def _in_workers(
         tasks = [
             _task(
                 replace(order, threads=threads, stage=stage),
-                kept,
+                kept_artifacts,
                 progress,
                 count,
                 len(orders),
@@ -204,17 +216,17 @@ def _in_workers(
         ]
         modules = slots.modules(order.spec.path for order in orders)
         results = processes.run(tasks, jobs, slots.environments(), modules=modules)
-    return [
-        result
-        if isinstance(result, ModelResult)
-        else ModelResult(order.spec.name, error=result, because=order.because)
-        for order, result in zip(orders, results, strict=True)
-    ]
+    model_results = []
+    for order, result in zip(orders, results, strict=True):
+        if not isinstance(result, ModelResult):
+            result = ModelResult(order.spec.name, error=result, because=order.because)
+        model_results.append(result)
+    return model_results
 
 
 def _task(
     order: Order,
-    kept: KeptArtifacts | None,
+    kept_artifacts: KeptArtifacts | None,
     progress: Progress,
     count: Iterator[int],
     total: int,
@@ -225,16 +237,16 @@ def _task(
     assert order.stage is not None
     sandbox = slots.sandbox(order)
     hidden = (*sandbox.hidden, *signatures.secrets())
-    writable = (
-        sandbox.writable if kept is None else (*sandbox.writable, kept.writable())
-    )
+    writable = sandbox.writable
+    if kept_artifacts is not None:
+        writable = (*writable, kept_artifacts.writable())
 
     def done(result: Any) -> None:
         words = _outcome(result)
         progress(order.spec.name, f"{FINISHED}: {words} ({next(count)} of {total})")
 
     return processes.Task(
-        partial(perform, order, kept),
+        partial(perform, order, kept_artifacts),
         progress,
         order.reproduce,
         limits=slots.limits(order.spec.limits),
@@ -252,22 +264,22 @@ def _outcome(result: Any) -> str:
 
 
 def perform(
-    order: Order, kept: KeptArtifacts | None, progress: Progress
+    order: Order, kept_artifacts: KeptArtifacts | None, progress: Progress
 ) -> ModelResult:
-    """Build and publish the model of the order, or publish its `kept` artifact. All errors of the
+    """Build and publish the model of the order, or publish its kept artifact. All errors of the
     model are in the result, including unexpected ones. Raises only errors that affect every model
     (EnvironmentProblem, BrokenPipeError).
     """
     result = ModelResult(order.spec.name, because=order.because)
     try:
         checked = None
-        if kept is not None:
-            checked = kept.read(order.request)
+        if kept_artifacts is not None:
+            checked = kept_artifacts.read(order.request)
         if checked is not None:
             _publish_kept(order, checked, progress, result)
         else:
             pipeline.select_environment(order)
-            _publish(order, kept, progress, result)
+            _publish(order, kept_artifacts, progress, result)
         result.ok = True
     except (EnvironmentProblem, BrokenPipeError):
         raise
@@ -284,32 +296,37 @@ def _plans(order: Order) -> Plans:
 
 
 def _publish(
-    order: Order, kept: KeptArtifacts | None, progress: Progress, result: ModelResult
+    order: Order,
+    kept_artifacts: KeptArtifacts | None,
+    progress: Progress,
+    result: ModelResult,
 ) -> None:
     """Run the pipeline to its end and fill in the result, stage by stage."""
     plans = _plans(order)
     clock = pipeline.Clock(order.spec.name, progress, result.reached)
     result.seconds = clock.seconds
-    shown: dict[str, Any] = {}
+    recorded: dict[str, Any] = {}
 
     # before publication, because another process may publish right after it
     def record(folder: Path) -> None:
-        made = plans.made.values()
-        result.state = "reused" if made and all(one.found for one in made) else "built"
+        plan_records = plans.records.values()
+        result.state = "built"
+        if plan_records and all(plan.found for plan in plan_records):
+            result.state = "reused"
         result.warnings += tuple(plans.warnings)
-        shown.update(_recorded(order, folder, plans.record(), result))
+        recorded.update(_recorded(order, folder, plans.record(), result))
 
     published = pipeline.publish(
         order, clock, plans, record, partial(_compare, order, result)
     )
     result.path = published.path
-    plans.remember(order.spec.name, order.request, shown)
-    if kept is not None:
+    plans.remember(order.spec.name, order.request, recorded)
+    if kept_artifacts is not None:
         warnings = (*published.checked.warnings, *plans.warnings)
         checked = of_variant(
             published.checked.artifact, plans.record(), result, warnings
         )
-        result.kept = kept.write(order.request, checked)
+        result.kept = kept_artifacts.write(order.request, checked)
 
 
 def _publish_kept(
@@ -344,9 +361,9 @@ def _recorded(
 
     if order.edits == "keep":
         triton.carry_over(order.folder, folder)
-    shown = {name: getattr(result, name) for name in RECORDED}
-    store.record(folder, order.request, plans, shown)
-    return shown
+    facts = {name: getattr(result, name) for name in RECORDED}
+    store.record(folder, order.request, plans, facts)
+    return facts
 
 
 def _compare(order: Order, result: ModelResult, former: Path, new: Path) -> None:

@@ -33,18 +33,18 @@ def explain(
     """
     chosen = resolved(settings, keywords)
     folder = Path(models)
-    kept = None
+    plan_store = None
     if chosen.store:
-        kept = stores.Store(str(chosen.store))
+        plan_store = stores.Store(str(chosen.store))
     if (folder / stores.SIDECAR).exists():
         with stores.shaped(folder):
-            return [_published(folder, kept)]
+            return [_published(folder, plan_store)]
     _refuse_repository(folder)
     orders = chosen.orders(
         chosen.specs(folder), Path(out) if out is not None else Path("/nonexistent")
     )
     with stores.Hashes() as hashes:
-        return [_report(order, hashes, kept) for order in orders]
+        return [_report(order, hashes, plan_store) for order in orders]
 
 
 def _refuse_repository(folder: Path) -> None:
@@ -69,53 +69,55 @@ def _refuse_repository(folder: Path) -> None:
 
 
 def _report(
-    order: Order, hashes: stores.Hashes, kept: stores.Store | None
+    order: Order, hashes: stores.Hashes, plan_store: stores.Store | None
 ) -> dict[str, Any]:
     """The verdict on one model, and its last build."""
-    wanted = request.request_of(order, hashes)
-    record = request.recorded(order, wanted)
-    reason = request.stale_because(order, wanted, record, hashes)
+    model_request = request.request_of(order, hashes)
+    record = request.recorded(order, model_request)
+    reason = request.stale_because(order, model_request, record, hashes)
     verdict = "unchanged" if reason is None else f"would be built because: {reason}"
     return {
         "name": order.spec.name,
         "verdict": verdict,
         "because": reason,
-        "request": wanted,
-        **_last(record, kept),
+        "request": model_request,
+        **_last(record, plan_store),
     }
 
 
-def _published(folder: Path, kept: stores.Store | None) -> dict[str, Any]:
+def _published(folder: Path, plan_store: stores.Store | None) -> dict[str, Any]:
     record = stores.sidecar(folder) or {}
     broken = next(stores.damaged(folder), None)
+    verdict = "published"
+    if broken:
+        verdict = f"{broken} of the published model is damaged"
     return {
         "name": folder.resolve().name,
-        "verdict": f"{broken} of the published model is damaged"
-        if broken
-        else "published",
+        "verdict": verdict,
         "because": None,
         "request": record.get("request", {}),
-        **_last(record, kept),
+        **_last(record, plan_store),
     }
 
 
-def _last(record: Mapping[str, Any], kept: stores.Store | None) -> dict[str, Any]:
+def _last(record: Mapping[str, Any], plan_store: stores.Store | None) -> dict[str, Any]:
     plans = {
-        label: _plan(made, kept) for label, made in (record.get("plans") or {}).items()
+        label: _plan(plan, plan_store)
+        for label, plan in (record.get("plans") or {}).items()
     }
     return {"last_because": (record.get("result") or {}).get("because"), "plans": plans}
 
 
-def _plan(made: Mapping[str, Any], kept: stores.Store | None) -> dict[str, Any]:
+def _plan(plan: Mapping[str, Any], plan_store: stores.Store | None) -> dict[str, Any]:
     stored = None
     # backends of fsspec raise different errors; `repo` warns and builds
     with contextlib.suppress(Exception):
         stored = None
-        if kept:
-            stored = kept.get(made["key"]) is not None
+        if plan_store:
+            stored = plan_store.get(plan["key"]) is not None
     return {
-        "key": made["key"],
+        "key": plan["key"],
         "stored": stored,
-        "because": made["because"],
-        "parts": made["parts"],
+        "because": plan["because"],
+        "parts": plan["parts"],
     }

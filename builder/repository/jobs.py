@@ -81,26 +81,26 @@ def environments() -> list[dict[str, str]]:
         if CACHE_VARIABLE in os.environ
         else {}
     )
-    return [{"CUDA_VISIBLE_DEVICES": one.uuid, **cache} for one in same_kind()] or [
-        cache
-    ]
+    return [
+        {"CUDA_VISIBLE_DEVICES": device.uuid, **cache} for device in same_kind()
+    ] or [cache]
 
 
 def same_kind() -> list[gpu.Device]:
     """The GPUs of the same model as CUDA's first GPU, which is part of the keys."""
     devices = gpu.devices()
     return [
-        d
-        for d in devices
-        if (d.name, d.capability) == (devices[0].name, devices[0].capability)
+        device
+        for device in devices
+        if (device.name, device.capability) == (devices[0].name, devices[0].capability)
     ]
 
 
-def limits(given: Limits) -> processes.Limits:
+def limits(model_limits: Limits) -> processes.Limits:
     """The limits of the worker for a model with these limits in its manifest."""
-    memory = given.memory_mib
+    memory = model_limits.memory_mib
     return processes.Limits(
-        stage_seconds=given.stage_seconds,
+        stage_seconds=model_limits.stage_seconds,
         memory_bytes=None if memory is None else memory << 20,
     )
 
@@ -114,7 +114,8 @@ def sandbox(order: Order, publishes: bool = True) -> processes.Sandbox:
     if publishes and order.stage:
         folders = [order.out.resolve(), order.stage]
     folders.append(cache_folder())
-    folders += [order.graphs] if publishes and order.graphs else []
+    if publishes and order.graphs:
+        folders.append(order.graphs)
     remote = order.store is not None and "://" in order.store
     if order.store and not remote:
         folders.append(Path(order.store))

@@ -49,8 +49,8 @@ class KeptArtifacts:
             return None
         if hashlib.sha256(data).hexdigest() != self.digests[name]:
             return None
-        found = pickle.loads(data)
-        return found if isinstance(found, Checked) else None
+        artifact = pickle.loads(data)
+        return artifact if isinstance(artifact, Checked) else None
 
     def writable(self) -> Path:
         """The folder, which a worker may write to. Created if missing."""
@@ -95,18 +95,18 @@ def of_variant(
     from builder import triton
 
     of_config = triton.graph_warnings(artifact)
-    rest = tuple(warning for warning in warnings if warning not in of_config)
+    remaining = tuple(warning for warning in warnings if warning not in of_config)
     return Checked(
-        artifact, plans, {name: getattr(result, name) for name in SHOWN}, rest
+        artifact, plans, {name: getattr(result, name) for name in SHOWN}, remaining
     )
 
 
 def _name(request: Mapping[str, Any]) -> str:
     """The file name for all requests with the same networks, plans and goldens."""
-    rest = {key: value for key, value in request.items() if key != INSTANCES}
+    parts = {key: value for key, value in request.items() if key != INSTANCES}
     batching = request[BATCHING].items()
-    rest[BATCHING] = {key: value for key, value in batching if key not in BATCHER}
-    return store.digest(rest)
+    parts[BATCHING] = {key: value for key, value in batching if key not in BATCHER}
+    return store.digest(parts)
 
 
 def served_as(
@@ -133,7 +133,7 @@ def _of_step(step: ModelArtifact, spec: ModelSpec) -> Batching:
     """The settings for a step, as in `pipeline.ensembles`: a step that cannot batch has no dynamic
     batching.
     """
-    own = step.spec.batching
-    if own.enabled is False:
-        return own
+    settings = step.spec.batching
+    if settings.enabled is False:
+        return settings
     return replace(spec.batching, enabled=None)

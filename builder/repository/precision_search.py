@@ -135,8 +135,10 @@ def perform_all(
     )
     pairs = zip(orders, results, strict=True)
     return [
-        a if isinstance(a, Search) else Search(o.spec.name, o.spec.manifest, error=a)
-        for o, a in pairs
+        answer
+        if isinstance(answer, Search)
+        else Search(order.spec.name, order.spec.manifest, error=answer)
+        for order, answer in pairs
     ]
 
 
@@ -159,20 +161,23 @@ def perform(order: Order, progress: Progress) -> Search:
 
     Errors are returned or raised as in builder.repository.build.perform.
     """
-    found = Search(order.spec.name, order.spec.manifest)
+    search = Search(order.spec.name, order.spec.manifest)
     started = time.monotonic()
     try:
         pipeline.select_environment(order)
-        _Trials(order, found, progress).run()
-        if found.manifest is not None:
-            values = {"precision": found.precision, "keep_fp32": list(found.keep_fp32)}
-            found.written = editing.edit(found.manifest, values)
+        _Trials(order, search, progress).run()
+        if search.manifest is not None:
+            values = {
+                "precision": search.precision,
+                "keep_fp32": list(search.keep_fp32),
+            }
+            search.written = editing.edit(search.manifest, values)
     except (EnvironmentProblem, BrokenPipeError):
         raise
     except Exception as error:
-        found.error = unforeseen.as_defect(error)
-    found.seconds = round(time.monotonic() - started, 3)
-    return found
+        search.error = unforeseen.as_defect(error)
+    search.seconds = round(time.monotonic() - started, 3)
+    return search
 
 
 class _Less(Exception):
@@ -182,12 +187,12 @@ class _Less(Exception):
 class _Trials:
     """One model, loaded once and converted for every trial."""
 
-    def __init__(self, order: Order, found: Search, progress: Progress) -> None:
+    def __init__(self, order: Order, search: Search, progress: Progress) -> None:
         from builder.engine import flavor
 
         self.order = order
         self.spec = order.spec
-        self.found = found
+        self.search = search
         self.progress = progress
         recorded = record(
             order, pipeline.Clock(order.spec.name, lambda name, phase: None)
@@ -195,10 +200,10 @@ class _Trials:
         # the smallest first
         goldens = sorted(
             recorded.goldens,
-            key=lambda golden: sum(a.nbytes for a in golden.inputs.values()),
+            key=lambda golden: sum(array.nbytes for array in golden.inputs.values()),
         )
         self.recorded = replace(recorded, goldens=tuple(goldens))
-        self.found.judge = (
+        self.search.judge = (
             "engine"
             if flavor.name() == "tensorrt" and flavor.has_gpu()
             else "reference"
@@ -211,57 +216,67 @@ class _Trials:
 
         Raises ParityError if the model fails for a reason other than precision.
         """
-        found = self.found
-        found.precision = self.spec.precision
-        found.problem = self.problem(())
-        if not found.problem:
-            found.keep_fp32 = self.spec.keep_fp32
+        search = self.search
+        search.precision = self.spec.precision
+        search.problem = self.problem(())
+        if not search.problem:
+            search.keep_fp32 = self.spec.keep_fp32
             return
         if self._refused:
-            found.precision = "fp32"
-            found.keep_fp32 = self.spec.keep_fp32
+            search.precision = "fp32"
+            search.keep_fp32 = self.spec.keep_fp32
             return
         layers = list(
-            layer_names(n.conversion for n in self._convert(self.spec).networks)
+            layer_names(
+                network.conversion for network in self._convert(self.spec).networks
+            )
         )
-        found.layers = len(layers)
+        search.layers = len(layers)
         if still := self.problem(layers):
             raise ParityError(
                 f"the outputs differ even with every layer in float32: {still}",
                 where=str(self.spec.manifest),
                 fix="precision is not the cause; `trt-build check --paranoid` shows the location",
             )
-        kept = minimal(layers, lambda names: not self.problem(names))
-        if len(kept) == len(layers) or not self._reduces(kept):
-            found.precision = "fp32"
-            found.keep_fp32 = self.spec.keep_fp32
+        in_float32 = minimal(layers, lambda names: not self.problem(names))
+        if len(in_float32) == len(layers) or not self._reduces(in_float32):
+            search.precision = "fp32"
+            search.keep_fp32 = self.spec.keep_fp32
         else:
-            found.keep_fp32 = (*self.spec.keep_fp32, *patterns(kept, layers))
+            search.keep_fp32 = (*self.spec.keep_fp32, *patterns(in_float32, layers))
 
-    def _reduces(self, kept: Sequence[str]) -> bool:
+    def _reduces(self, in_float32: Sequence[str]) -> bool:
         """Whether anything computes in less than float32 with these layers kept."""
         from builder.conversion import quantizes
         from builder.engine import capabilities, has_half
 
         if not capabilities.current().strongly_typed:
             return True  # TensorRT chooses precisions
-        made = [part.conversion for part in self._convert(self._keeping(kept)).networks]
-        return any(has_half(c.network) or quantizes(c.lowered.graph) for c in made)
+        conversions = [
+            part.conversion
+            for part in self._convert(self._keeping(in_float32)).networks
+        ]
+        return any(
+            has_half(conversion.network) or quantizes(conversion.lowered.graph)
+            for conversion in conversions
+        )
 
-    def _keeping(self, kept: Sequence[str]) -> ModelSpec:
-        return replace(self.spec, keep_fp32=(*self.spec.keep_fp32, *map(literal, kept)))
+    def _keeping(self, in_float32: Sequence[str]) -> ModelSpec:
+        return replace(
+            self.spec, keep_fp32=(*self.spec.keep_fp32, *map(literal, in_float32))
+        )
 
-    def problem(self, kept: Sequence[str]) -> str:
+    def problem(self, in_float32: Sequence[str]) -> str:
         """The difference with these layers kept in float32; empty if every golden passes."""
-        key = tuple(kept)
+        key = tuple(in_float32)
         if key not in self.known:
             self.progress(
                 self.spec.name,
                 f"trial {len(self.known) + 1}: {len(key)} layers kept in float32",
             )
             self.known[key] = self._tried(self._keeping(key))
-            self.found.trials = len(self.known)
-            self.found.tried.append((len(key), not self.known[key]))
+            self.search.trials = len(self.known)
+            self.search.tried.append((len(key), not self.known[key]))
         return self.known[key]
 
     def _tried(self, spec: ModelSpec) -> str:
@@ -279,17 +294,17 @@ class _Trials:
     def _as_much_as_in_float32(self, spec: ModelSpec) -> Converted:
         """The converted model. Raises _Less if TensorRT would run more of it in float32."""
         try:
-            made = self._convert(spec)
+            converted = self._convert(spec)
         except UnsupportedOperators as refusal:
             # raises the refusal again if float32 is also refused
             if self._nodes_in_float32:
                 raise _Less(refusal.message) from refusal
             raise
-        if made.partitioned and _nodes(made) < self._nodes_in_float32:
+        if converted.partitioned and _nodes(converted) < self._nodes_in_float32:
             raise _Less(
                 f"TensorRT runs fewer nodes of the model in {spec.precision} than in fp32"
             )
-        return made
+        return converted
 
     @cached_property
     def _nodes_in_float32(self) -> int:
@@ -321,17 +336,21 @@ class _Trials:
         from builder import engine, reference
         from builder.engine import Engine
 
-        if self.found.judge == "reference":
+        if self.search.judge == "reference":
             yield lambda *tensors: reference.run(conversion, tensors)
         else:
             with Engine(engine.build(conversion, options_of(self.order)).data) as built:
                 yield built
 
 
-def _nodes(made: Converted) -> int:
+def _nodes(converted: Converted) -> int:
     """The number of top-level nodes that TensorRT would run."""
-    whole = [n.conversion for n in made.networks if len(n.location) < 2]
-    return sum(len(list(one.lowered.graph.nodes())) for one in whole)
+    whole = [
+        network.conversion
+        for network in converted.networks
+        if len(network.location) < 2
+    ]
+    return sum(len(list(conversion.lowered.graph.nodes())) for conversion in whole)
 
 
 def _differences(
@@ -340,12 +359,14 @@ def _differences(
     from builder import parity
     from builder.parity import to_numpy, to_torch, widened
 
-    tensors = [to_torch(golden.inputs[str(s.name)]) for s in conversion.inputs]
-    outputs = widened(
-        dict(zip(conversion.outputs, map(to_numpy, run(*tensors)), strict=True)), golden
-    )
+    tensors = [
+        to_torch(golden.inputs[str(tensor_spec.name)])
+        for tensor_spec in conversion.inputs
+    ]
+    arrays = map(to_numpy, run(*tensors))
+    outputs = dict(zip(conversion.outputs, arrays, strict=True))
     return parity.compare(
-        outputs, golden, spec.tolerance, precision=spec.precision
+        widened(outputs, golden), golden, spec.tolerance, precision=spec.precision
     ).problems
 
 
@@ -354,18 +375,20 @@ def literal(name: str) -> str:
     return re.sub(r"([*?\[])", r"[\1]", name)
 
 
-def patterns(kept: Sequence[str], layers: Sequence[str]) -> list[str]:
-    """`kept` as patterns: `scope/*` if it contains all of several layers of a scope."""
+def patterns(names_in_float32: Sequence[str], layers: Sequence[str]) -> list[str]:
+    """`names_in_float32` as patterns: `scope/*` if it contains all of several layers of a scope."""
     scopes: dict[str, list[str]] = {}
     for name in layers:
         scopes.setdefault(name.rpartition("/")[0], []).append(name)
     whole = {
         scope
         for scope, names in scopes.items()
-        if scope and len(names) > 1 and set(names) <= set(kept)
+        if scope and len(names) > 1 and set(names) <= set(names_in_float32)
     }
-    message = (
-        f"{literal(s)}/*" if (s := name.rpartition("/")[0]) in whole else literal(name)
-        for name in kept
-    )
-    return list(dict.fromkeys(message))
+    found_patterns = []
+    for name in names_in_float32:
+        scope = name.rpartition("/")[0]
+        found_patterns.append(
+            f"{literal(scope)}/*" if scope in whole else literal(name)
+        )
+    return list(dict.fromkeys(found_patterns))

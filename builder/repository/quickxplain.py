@@ -17,19 +17,21 @@ def minimal(items: Sequence[T], passes: Passes[T]) -> list[T]:
     """
     if passes([]):
         return []
-    found = _needed([], [], list(items), passes)
-    ordered = [item for item in items if item in set(found)]
+    needed = _needed([], [], list(items), passes)
+    ordered = [item for item in items if item in set(needed)]
     return ordered if passes(ordered) else list(items)
 
 
-def _needed(given: list[T], new: list[T], items: list[T], passes: Passes[T]) -> list[T]:
-    """The part of `items` that must be added to `given`, whose last addition was `new`."""
-    if new and passes(given):
+def _needed(
+    present: list[T], new: list[T], items: list[T], passes: Passes[T]
+) -> list[T]:
+    """The part of `items` that must be added to `present`, whose last addition was `new`."""
+    if new and passes(present):
         return []
     if len(items) <= 1:
         return items
     half = len(items) // 2
     first = items[:half]
     second = items[half:]
-    late = _needed([*given, *first], first, second, passes)
-    return [*_needed([*given, *late], late, first, passes), *late]
+    late = _needed([*present, *first], first, second, passes)
+    return [*_needed([*present, *late], late, first, passes), *late]

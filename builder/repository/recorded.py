@@ -36,7 +36,7 @@ def record_goldens(
     orders = settings.orders(settings.specs(models), Path(models), rebuild=rebuild)
     signing.prepare()
     with Hashes() as hashes:
-        orders = [replace(one, request=request_of(one, hashes)) for one in orders]
+        orders = [replace(order, request=request_of(order, hashes)) for order in orders]
     tasks = [
         processes.Task(
             partial(perform, order),
@@ -62,12 +62,12 @@ def _result(order: Order, result: Any) -> Recorded:
 def perform(order: Order, progress: Progress) -> Recorded:
     """Record the goldens of the order; errors as in builder.repository.build.perform."""
     clock = pipeline.Clock(order.spec.name, progress)
-    found = Recorded(order.spec.name, clock.seconds)
+    recorded = Recorded(order.spec.name, clock.seconds)
     try:
         pipeline.select_environment(order)
         pipeline.record(order, clock)
     except (EnvironmentProblem, BrokenPipeError):
         raise
     except Exception as error:
-        found.error = unforeseen.as_defect(error)
-    return found
+        recorded.error = unforeseen.as_defect(error)
+    return recorded

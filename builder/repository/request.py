@@ -17,42 +17,46 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
     """The order with its request and the reason for the build; or the result, if the published
     model is unchanged.
     """
-    wanted = request_of(order, hashes)
-    record = recorded(order, wanted)
-    reason = _reason(order, wanted, record, hashes)
+    new_request = request_of(order, hashes)
+    record = recorded(order, new_request)
+    reason = _reason(order, new_request, record, hashes)
     if reason is None:
         notes = edits.notes(order.folder, hashes)
         return _unchanged(order, record, notes, edited=bool(notes))
-    if not order.rebuild and (other := _replaced_by_rollback(order, wanted)):
-        number, shown = other
+    if not order.rebuild and (rolled_back := _replaced_by_rollback(order, new_request)):
+        number, sidecar = rolled_back
         noted = (
             f"version {published.number_of(record)} is served: version {number}, which matches the "
             f"model file and manifest, was rolled back. `trt-build rollback {order.out}"
             f" {order.spec.name} --to {number}` serves it again",
         )
-        return _unchanged(order, shown, noted)
+        return _unchanged(order, sidecar, noted)
     order = _keeping_adopted(order, hashes)
     try:
         edits.refuse(order.folder, hashes, order.edits)
     except UsageError as error:
         return ModelResult(order.spec.name, error=error, because=reason)
     plans = record.get("plans") or {}
-    parts = {label: made["parts"] for label, made in plans.items()}
+    parts = {label: plan["parts"] for label, plan in plans.items()}
     return replace(
-        order, options=options_of(order), request=wanted, because=reason, last=parts
+        order,
+        options=options_of(order),
+        request=new_request,
+        because=reason,
+        last=parts,
     )
 
 
 def _reason(
     order: Order,
-    wanted: Mapping[str, Any],
+    new_request: Mapping[str, Any],
     record: Mapping[str, Any],
     hashes: store.Hashes,
 ) -> str | None:
     """Why the model is built, or None if it is unchanged."""
     if order.rebuild:
         return "--rebuild"
-    reason = stale_because(order, wanted, record, hashes)
+    reason = stale_because(order, new_request, record, hashes)
     if reason is None and order.edits == edits.OVERWRITE:
         edited = edits.edits(order.folder, hashes)
         return "--overwrite-edits" if edited else None
@@ -78,26 +82,26 @@ def _unchanged(
     *,
     edited: bool = False,
 ) -> ModelResult:
-    shown = {
+    fields = {
         key: _tuple(record.get("result", {}).get(key, getattr(ModelResult, key)))
         for key in SHOWN
     }
-    shown["warnings"] = (*shown["warnings"], *noted)
+    fields["warnings"] = (*fields["warnings"], *noted)
     state = "edited" if edited else "unchanged"
     return ModelResult(
-        order.spec.name, ok=True, path=order.folder, state=state, **shown
+        order.spec.name, ok=True, path=order.folder, state=state, **fields
     )
 
 
 def _replaced_by_rollback(
-    order: Order, wanted: Mapping[str, Any]
+    order: Order, new_request: Mapping[str, Any]
 ) -> tuple[int, dict[str, Any]] | None:
     """The version that a build would create and that was rolled back, with its trt-build.json, or
     None.
     """
     replaced = (published.sidecar(order.folder) or {}).get(published.ROLLED_BACK)
     for version in published.versions(order.folder)[1:]:
-        if version.number == replaced and version.sidecar.get("request") == wanted:
+        if version.number == replaced and version.sidecar.get("request") == new_request:
             return version.number, version.sidecar
     return None
 
@@ -115,7 +119,7 @@ def request_of(order: Order, hashes: store.Hashes) -> dict[str, Any]:
     )
 
 
-def recorded(order: Order, wanted: Mapping[str, Any]) -> dict[str, Any]:
+def recorded(order: Order, new_request: Mapping[str, Any]) -> dict[str, Any]:
     """The record of the last build: from the published model, else from the store.
 
     The store's record is used if it has the same file and name, because a store may be shared, and
@@ -125,22 +129,22 @@ def recorded(order: Order, wanted: Mapping[str, Any]) -> dict[str, Any]:
     if "request" in record or not order.store:
         return record
     last = store.last(order.store, order.spec.name) or {}
-    if (last.get("request") or {}).get("source") == wanted["source"]:
+    if (last.get("request") or {}).get("source") == new_request["source"]:
         return last
     return {}
 
 
 def stale_because(
     order: Order,
-    wanted: Mapping[str, Any],
+    new_request: Mapping[str, Any],
     record: Mapping[str, Any],
     hashes: store.Hashes,
 ) -> str | None:
     """The reason why the model must be built; None if the published model is current."""
-    reason = store.stale(order.folder, wanted, hashes)
+    reason = store.stale(order.folder, new_request, hashes)
     if reason is None or store.recorded_request(order.folder) is not None:
         return reason
-    return store.because(record.get("request"), wanted) or "it is not published"
+    return store.because(record.get("request"), new_request) or "it is not published"
 
 
 def _tuple(value: Any) -> Any:

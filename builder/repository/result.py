@@ -69,7 +69,9 @@ class ModelResult:
 
         if isinstance(stage, stages.Lowered):
             changed = (
-                one for one in stage.graph.trace if one.nodes_before != one.nodes_after
+                record
+                for record in stage.graph.trace
+                if record.nodes_before != record.nodes_after
             )
             self.lowering = tuple(map(_pass, changed))
         elif isinstance(stage, stages.Prepared):

@@ -168,8 +168,8 @@ def parsed(url: str) -> tuple[str, bool]:
 
     Raises UsageError for an invalid address.
     """
-    scheme, separator, rest = url.rpartition("://")
-    bare = rest.rstrip("/")
+    scheme, separator, address = url.rpartition("://")
+    bare = address.rstrip("/")
     try:
         parts = urlsplit(f"//{bare}")
         known = (
@@ -191,5 +191,5 @@ def _text(path: Path | None) -> str | None:
 
 def _add(headers: Mapping[str, str], request: Any) -> None:
     """Add headers with lowercase names: gRPC requires them, and HTTP ignores case."""
-    own = {name.lower(): value for name, value in headers.items()}
-    request.headers = {**(request.headers or {}), **own}
+    lowercase = {name.lower(): value for name, value in headers.items()}
+    request.headers = {**(request.headers or {}), **lowercase}

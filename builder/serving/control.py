@@ -121,13 +121,17 @@ class Control:
     def ready(self) -> set[str]:
         """The names of the ready models."""
         return {
-            str(one["name"]) for one in self._index() if one.get("state") == "READY"
+            str(model["name"])
+            for model in self._index()
+            if model.get("state") == "READY"
         }
 
     def why_not_ready(self, name: str) -> str | None:
         """The server's error for a model that it could not load, or None."""
         reasons = [
-            str(one.get("reason") or "") for one in self._index() if one["name"] == name
+            str(model.get("reason") or "")
+            for model in self._index()
+            if model["name"] == name
         ]
         return next((text for text in reasons if text and text != "unloaded"), None)
 
@@ -169,19 +173,19 @@ def connected(
     with contextlib.ExitStack() as stack:
         client = access.http(url, connection_timeout=timeout, network_timeout=timeout)
         stack.callback(client.close)
-        found = None
+        grpc = None
         if grpc_url is not None:
             over_grpc = _for_grpc(access).grpc(grpc_url)
             stack.callback(over_grpc.close)
-            found = _Grpc(over_grpc, timeout)
-        yield Control(url, client, found if found and found.is_explicit() else None)
+            grpc = _Grpc(over_grpc, timeout)
+        yield Control(url, client, grpc if grpc and grpc.is_explicit() else None)
 
 
 def _for_grpc(access: Access) -> Access:
     """Rename the token's header to Triton's name for it over gRPC."""
-    own = {
+    renamed = {
         f"{GRPC_PREFIX}{name}": value
         for name, value in access.headers.items()
         if name.lower() == CONTROL_HEADER
     }
-    return replace(access, headers={**access.headers, **own})
+    return replace(access, headers={**access.headers, **renamed})

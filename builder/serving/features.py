@@ -34,7 +34,11 @@ def stale(repository: Path) -> list[str]:
     Triton finds a response by the model's name, its version number and the inputs. A model without
     `versions` in its manifest has version 1 after each publication.
     """
-    return [one.name for one in _wanted(repository).cached if not keeps_versions(one)]
+    return [
+        folder.name
+        for folder in _wanted(repository).cached
+        if not keeps_versions(folder)
+    ]
 
 
 def keeps_versions(folder: Path) -> bool:
@@ -45,30 +49,30 @@ def keeps_versions(folder: Path) -> bool:
 
 def container_flags(repository: Path, *, changes: bool) -> list[str]:
     """The flags for a server in a container. `changes`: it loads models while it runs."""
-    wanted = _wanted(repository)
-    is_stale = not all(keeps_versions(folder) for folder in wanted.cached)
-    found = []
-    if wanted.cached and not (changes and is_stale):
-        found = [cache()]
-    if wanted.is_limited:
-        return [*found, RATE_LIMITER]
-    return found
+    needed = _wanted(repository)
+    is_stale = not all(keeps_versions(folder) for folder in needed.cached)
+    flags = []
+    if needed.cached and not (changes and is_stale):
+        flags = [cache()]
+    if needed.is_limited:
+        return [*flags, RATE_LIMITER]
+    return flags
 
 
 def server_flags(
     repository: Path, installation: Installation, cache_mebibytes: int = 0
 ) -> list[str]:
     """The flags for a server on this machine. A `cache_mebibytes` of 0 is not a response cache."""
-    found = []
-    wanted = _wanted(repository)
-    if cache_mebibytes and wanted.cached and installation.supports(CACHE_FLAG):
-        found.append(cache(cache_mebibytes))
+    flags = []
+    needed = _wanted(repository)
+    if cache_mebibytes and needed.cached and installation.supports(CACHE_FLAG):
+        flags.append(cache(cache_mebibytes))
         if installation.bundle:
-            found.append(f"--cache-directory={installation.bundle / 'caches'}")
+            flags.append(f"--cache-directory={installation.bundle / 'caches'}")
     rate_limiter, _, _ = RATE_LIMITER.partition("=")
-    if wanted.is_limited and installation.supports(rate_limiter):
-        found.append(RATE_LIMITER)
-    return found
+    if needed.is_limited and installation.supports(rate_limiter):
+        flags.append(RATE_LIMITER)
+    return flags
 
 
 class _Wanted(NamedTuple):

@@ -46,7 +46,9 @@ class Restriction:
 
 def closed(client_shared_memory: bool) -> tuple[str, ...]:
     """The protocols by which clients could change the server, and which are closed to them."""
-    return ("trace", "logging", *(() if client_shared_memory else ("shared-memory",)))
+    if client_shared_memory:
+        return ("trace", "logging")
+    return ("trace", "logging", "shared-memory")
 
 
 def control(
@@ -75,11 +77,11 @@ def restrictions(
     """
     supported = [flag for flag in RESTRICTIONS if installation.supports(flag)]
     key = secrets.token_hex(16)
-    found = Restriction(closed(client_shared_memory), CLOSED_HEADER, key).flags(
+    closing = Restriction(closed(client_shared_memory), CLOSED_HEADER, key).flags(
         supported
     )
     if not control_token:
-        return found
+        return closing
     if missing := [flag for flag in RESTRICTIONS if flag not in supported]:
         raise EnvironmentProblem(
             f"this tritonserver has no {' and no '.join(missing)}, so it cannot require a token",
@@ -87,7 +89,7 @@ def restrictions(
             fix="use a newer server, or leave the token out and listen on the loopback only",
         )
     return (
-        found
+        closing
         + Restriction(("model-repository",), CONTROL_HEADER, control_token).flags()
     )
 
@@ -103,4 +105,6 @@ def optional(installation: Installation, client_shared_memory: bool) -> Iterator
 
 def optional_flags(client_shared_memory: bool) -> tuple[str, ...]:
     """The optional flags that the server's `--help` lists."""
-    return (LARGE_REQUESTS, *((CLIENT_SHARED_MEMORY,) if client_shared_memory else ()))
+    if client_shared_memory:
+        return (LARGE_REQUESTS, CLIENT_SHARED_MEMORY)
+    return (LARGE_REQUESTS,)

@@ -62,7 +62,7 @@ class Installation:
         for folder in (binary.parent / "backends", binary.parent.parent / "backends"):
             if folder.is_dir():
                 return frozenset(
-                    found.name for found in folder.iterdir() if found.is_dir()
+                    entry.name for entry in folder.iterdir() if entry.is_dir()
                 )
         return None
 
@@ -77,7 +77,7 @@ def _flags(
     flags that close it to clients.
     """
     for _ in range(HELP_TRIALS):
-        done = subprocess.run(
+        result = subprocess.run(
             [str(executable), "--help"],
             env={**os.environ, **dict(environment)},
             capture_output=True,
@@ -85,12 +85,12 @@ def _flags(
             check=False,
         )
         # in UTF-8, independent of the locale, which may be C
-        printed = (done.stdout + b" " + done.stderr).decode("utf-8", "replace")
+        printed = (result.stdout + b" " + result.stderr).decode("utf-8", "replace")
         words = frozenset(printed.split())
         if any(word.startswith("--") for word in words):
             return words
     raise EnvironmentProblem(
-        f"tritonserver --help ends with exit code {done.returncode} and lists no flags:"
+        f"tritonserver --help ends with exit code {result.returncode} and lists no flags:"
         f" {printed[-500:].strip() or 'it prints nothing'}",
         where=str(executable),
     )

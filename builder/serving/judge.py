@@ -45,10 +45,10 @@ class Judge:
         if ACCEPTED in reply:
             return None
         failures = log.failures(self.server.log()[before:])
-        return next(
-            (failure.reason for failure in failures if failure.model == message.name),
-            reply,
-        )
+        for failure in failures:
+            if failure.model == message.name:
+                return failure.reason
+        return reply
 
 
 @contextlib.contextmanager

@@ -92,26 +92,29 @@ def entries(text: str) -> list[str]:
     ]
 
 
+def _failure(entry: str) -> re.Match[str] | None:
+    """The match of the first pattern for a model that failed, with `model` and `reason`."""
+    for pattern in (_LOAD, _POLL, _NONE, _STEPS):
+        match = pattern.match(entry)
+        if match:
+            return match
+    return None
+
+
 def failures(text: str) -> tuple[Failure, ...]:
     """Every model that could not be read or loaded, with its last reason."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     parse_error = ""
     for entry in entries(text):
-        match = next(
-            filter(
-                None,
-                (pattern.match(entry) for pattern in (_LOAD, _POLL, _NONE, _STEPS)),
-            ),
-            None,
-        )
+        match = _failure(entry)
         if match:
-            found[match["model"]] = f"{_tidy(match['reason'])}{parse_error}"
+            reasons[match["model"]] = f"{_tidy(match['reason'])}{parse_error}"
         # The parser logs line and column just before the server logs the file.
         parsed = _PARSE.match(entry)
         parse_error = ""
         if parsed:
             parse_error = f": {_tidy(parsed['reason'])}"
-    return tuple(Failure(model, reason) for model, reason in found.items())
+    return tuple(Failure(model, reason) for model, reason in reasons.items())
 
 
 def unfinished(text: str) -> tuple[str, ...]:

@@ -12,13 +12,13 @@ from builder.errors import EnvironmentProblem, UsageError
 LAST = 65535
 
 
-def resolve(address: str, wanted: Mapping[str, int]) -> dict[str, int]:
+def resolve(address: str, requested: Mapping[str, int]) -> dict[str, int]:
     """The port of each flag; 0 is replaced by a free one.
 
     Raises UsageError for an invalid port number. Raises EnvironmentProblem for a port in use, with
     the port and the flag that changes it.
     """
-    for flag, port in wanted.items():
+    for flag, port in requested.items():
         if not 0 <= port <= LAST:
             raise UsageError(
                 f"{flag} {port}: a port is a number from 1 to {LAST}",
@@ -28,22 +28,22 @@ def resolve(address: str, wanted: Mapping[str, int]) -> dict[str, int]:
         # All are open at the same time, so that no two get the same free port.
         sockets = {
             flag: stack.enter_context(_bound(address, port, flag))
-            for flag, port in wanted.items()
+            for flag, port in requested.items()
         }
-        return {flag: int(held.getsockname()[1]) for flag, held in sockets.items()}
+        return {flag: int(bound.getsockname()[1]) for flag, bound in sockets.items()}
 
 
 def _bound(address: str, port: int, flag: str) -> socket.socket:
-    held = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     # As the server does: a port in TIME_WAIT is free.
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        held.bind((address, port))
-        held.listen(1)
+        listener.bind((address, port))
+        listener.listen(1)
     except OSError as error:
-        held.close()
+        listener.close()
         raise _refused(error, address, port, flag) from error
-    return held
+    return listener
 
 
 def _refused(error: OSError, address: str, port: int, flag: str) -> EnvironmentProblem:

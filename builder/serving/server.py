@@ -119,9 +119,12 @@ class Server:
         """Whether each model was loaded or has failed. HTTP and metrics answer only after that."""
         return self._is_healthy("live")
 
-    def _is_healthy(self, what: str) -> bool:
+    def _is_healthy(self, state: str) -> bool:
         """Whether this health endpoint and the metrics endpoint respond."""
-        addresses = (f"{self.http_url}/v2/health/{what}", f"{self.metrics_url}/metrics")
+        addresses = (
+            f"{self.http_url}/v2/health/{state}",
+            f"{self.metrics_url}/metrics",
+        )
         return all(map(_responds, addresses))
 
     def served(self) -> frozenset[str]:
@@ -132,7 +135,9 @@ class Server:
             raise ServerError(
                 f"tritonserver does not list its models: {error}"
             ) from error
-        return frozenset(one["name"] for one in index if one.get("state") == "READY")
+        return frozenset(
+            entry["name"] for entry in index if entry.get("state") == "READY"
+        )
 
     def crashed(self) -> bool:
         """Whether the process ended by one of CRASHES."""
@@ -225,13 +230,13 @@ class Server:
         except (OSError, ValueError):
             return False  # not loaded, or the server is stopping
         versions = sum(
-            one["name"] == name and one.get("state") == "READY" for one in index
+            entry["name"] == name and entry.get("state") == "READY" for entry in index
         )
         groups = config.get("instance_group", ())
-        each = sum(
+        instances = sum(
             group["count"] * max(1, len(group.get("gpus", ()))) for group in groups
         )
-        return bool(stubs.running(name) < versions * each)
+        return bool(stubs.running(name) < versions * instances)
 
     def _index(self) -> Any:
         """The models of the repository with their states. Raises OSError, ValueError."""
@@ -297,15 +302,15 @@ def serve(
     server cannot require the token. Raises ServerError with every failed model and the reason in
     the log.
     """
-    found = installation or find()
+    server_installation = installation or find()
     chosen = [
         *flags.control(explicit, models, poll_seconds),
-        *flags.restrictions(found, client_shared_memory, control_token),
-        *flags.optional(found, client_shared_memory),
-        *features.server_flags(repository, found, response_cache),
-        *((flags.KEEP_SERVING,) if not exit_on_error else ()),
+        *flags.restrictions(server_installation, client_shared_memory, control_token),
+        *flags.optional(server_installation, client_shared_memory),
+        *features.server_flags(repository, server_installation, response_cache),
     ]
-
+    if not exit_on_error:
+        chosen.append(flags.KEEP_SERVING)
     port = {
         "--http-port": http_port,
         "--grpc-port": grpc_port,
@@ -319,14 +324,16 @@ def serve(
             address=address,
             options=[f"--log-verbose={log_verbose}", *chosen, *extra],
             log_path=log_path,
-            installation=found,
+            installation=server_installation,
             models=models if explicit and flags.ALL not in models else None,
         )
         server.changes_models = explicit or poll_seconds is not None
         server.control_token = control_token
         return server
 
-    with _ready(start_server, ready_timeout, found, partly=not exit_on_error) as server:
+    with _ready(
+        start_server, ready_timeout, server_installation, partly=not exit_on_error
+    ) as server:
         yield server
 
 
@@ -350,9 +357,10 @@ def _ready(
                 server.wait_ready(timeout, partly=partly)
                 break
             except ServerError as error:
-                has_reason = not partly and log.failures(server.log())
+                if not partly and log.failures(server.log()):
+                    raise
                 may_restart = restarts and installation.supports(_LOAD_THREADS)
-                if has_reason or not (server.crashed() and may_restart):
+                if not (server.crashed() and may_restart):
                     raise
                 first_crash = first_crash or str(error)
                 restarts = restarts - 1

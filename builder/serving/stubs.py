@@ -47,13 +47,13 @@ class Stubs:
 
     def _living(self) -> dict[int, str | None]:
         """The server's running children, with the model of each stub."""
-        found: dict[int, str | None] = {}
+        models: dict[int, str | None] = {}
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError, ValueError, IndexError):
                 state, parent = stat.read_text().rpartition(")")[2].split()[:2]
                 if int(parent) == self.server and state not in ENDED:
-                    found[int(stat.parent.name)] = _model(stat.parent)
-        return found
+                    models[int(stat.parent.name)] = _model(stat.parent)
+        return models
 
 
 def _model(process: Path) -> str | None:

@@ -136,10 +136,12 @@ class Mirror:
 
     def _model_of(self, name: str) -> str:
         """The folder of the model that a file belongs to; "." if it belongs to no model."""
-        parents = [*PurePosixPath(name).parents][-2::-1]
-        for parent in parents:
+        parents = list(PurePosixPath(name).parents)[:-1]  # without "."
+        for parent in reversed(parents):
             known = (f"{parent}/{CONFIG}", f"{parent}/{SIDECAR}")
-            if any((self.copy / one).is_file() or one in self.before for one in known):
+            if any(
+                (self.copy / file).is_file() or file in self.before for file in known
+            ):
                 return str(parent)
         return "."
 
@@ -180,12 +182,12 @@ class Mirror:
 
     def _refuse_changes_of_others(self, models: Iterable[str]) -> None:
         there = self._listed()
-        wanted = set(models) - {"."}
+        chosen = set(models) - {"."}
         differs = {
             name
             for name in {*there, *self.marks}
             if there.get(name) != self.marks.get(name)
-            and self._model_of(name) in wanted
+            and self._model_of(name) in chosen
         }
         if differs:
             raise PublishError(
@@ -202,21 +204,21 @@ class Mirror:
 
     def _files_in(self, folder: PurePosixPath) -> dict[str, str]:
         with _explained(self.url, "read"):
-            found = self.fs.find(str(folder), detail=True)
+            infos = self.fs.find(str(folder), detail=True)
             return {
                 name: repr([str(info.get(mark)) for mark in MARKS])
-                for path, info in found.items()
+                for path, info in infos.items()
                 if (name := self._name(path, folder)) is not None
             }
         return {}
 
     def _name(self, path: str, folder: PurePosixPath) -> str | None:
         """The path of a file relative to the parent of `folder`; None if it is outside of it."""
-        found = PurePosixPath(path)
-        inside = found.is_relative_to(folder) and found != folder
-        if not inside or path.endswith("/") or ".." in found.parts:
+        file = PurePosixPath(path)
+        inside = file.is_relative_to(folder) and file != folder
+        if not inside or path.endswith("/") or ".." in file.parts:
             return None
-        return found.relative_to(folder.parent).as_posix()
+        return file.relative_to(folder.parent).as_posix()
 
     def _fetch(self, name: str) -> str:
         """Download a file and return its SHA-256."""
@@ -248,38 +250,29 @@ class Mirror:
 
 def _file_system(url: str) -> tuple[Any, str]:
     try:
-        fs, root = urls.file_system(url)
-    except UsageError:
+        fs, root = urls.opened(url, url, "s3://bucket/a")
+    except (UsageError, EnvironmentProblem):
         raise
-    except ValueError as error:
-        raise UsageError(
-            f"{url}: {error}", fix="use a folder, or a URL such as s3://bucket/a"
-        ) from error
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"{url}: {error}", fix="install the package that it names"
-        ) from error
-    # some backends connect immediately, and each raises different errors
-    except Exception as error:
+    except Exception as error:  # each backend raises different errors
         raise _unusable(url, "opened", error) from error
     return fs, root.rstrip("/")
 
 
-def _unusable(url: str, done: str, error: Exception) -> EnvironmentProblem:
+def _unusable(url: str, verb: str, error: Exception) -> EnvironmentProblem:
     return EnvironmentProblem(
-        f"{url} could not be {done}: {error}",
+        f"{url} could not be {verb}: {error}",
         fix="check that it exists and can be reached from this machine, and its credentials",
     )
 
 
 @contextlib.contextmanager
-def _explained(url: str, done: str) -> Iterator[None]:
+def _explained(url: str, verb: str) -> Iterator[None]:
     """Convert the errors of an fsspec backend to an EnvironmentProblem."""
     try:
         yield
     except FileNotFoundError as error:
-        if done == "read":
+        if verb == "read":
             return  # the caller reports what is missing
-        raise _unusable(url, done, error) from error
+        raise _unusable(url, verb, error) from error
     except Exception as error:
-        raise _unusable(url, done, error) from error
+        raise _unusable(url, verb, error) from error

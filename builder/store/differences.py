@@ -91,8 +91,9 @@ def _spans_another(name: str, names: Sequence[str]) -> bool:
     """
     match = _RANGE.fullmatch(name)
     return match is not None and any(
-        other.startswith("profiles.") and other.split(".", 2)[2] == match["axis"]
-        for other in names
+        candidate.startswith("profiles.")
+        and candidate.split(".", 2)[2] == match["axis"]
+        for candidate in names
     )
 
 
@@ -105,7 +106,7 @@ def _change(name: str, old: object, new: object) -> str:
     if (
         isinstance(old, list)
         and isinstance(new, list)
-        and any(len(json.dumps(v)) > _LONGEST for v in (old, new))
+        and any(len(json.dumps(value)) > _LONGEST for value in (old, new))
     ):
         return f"{name} {_members(old, new)}"
     return f"{name} {display_text(old)} -> {display_text(new)}"

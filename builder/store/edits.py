@@ -61,10 +61,10 @@ def _fields(text: str) -> dict[str, Any] | None:
         message = text_format.Parse(text, pb.ModelConfig())
     except text_format.ParseError:
         return None
-    found: dict[str, Any] = json_format.MessageToDict(
+    fields: dict[str, Any] = json_format.MessageToDict(
         message, preserving_proto_field_name=True
     )
-    return found
+    return fields
 
 
 def edits(folder: Path, hashes: Hashes) -> list[Edit]:
@@ -75,8 +75,8 @@ def edits(folder: Path, hashes: Hashes) -> list[Edit]:
     ]
     return [
         edit
-        for one in (folder, *steps)
-        for edit in _edit(one, published.sidecar(one) or {}, hashes)
+        for model in (folder, *steps)
+        for edit in _edit(model, published.sidecar(model) or {}, hashes)
     ]
 
 
@@ -95,26 +95,25 @@ def foreign(folder: Path) -> list[str]:
     record = published.sidecar(folder)
     if record is None:
         return []
-    own = {published.SIDECAR, published.SIGNATURE, *record.get("files", {})}
+    written = {published.SIDECAR, published.SIGNATURE, *record.get("files", {})}
     for version in published.versions(folder)[1:]:
         paths = (*version.files.values(), version.record / published.SIDECAR)
-        own |= {path.relative_to(folder).as_posix() for path in paths}
-    parents = {str(parent) for name in own for parent in Path(name).parents}
-    found: list[Path] = []
+        written |= {path.relative_to(folder).as_posix() for path in paths}
+    parents = {str(parent) for name in written for parent in Path(name).parents}
+    unknown: list[Path] = []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)
         if COMPILED in name.parts:
             continue
-        if any(name.is_relative_to(other) for other in found):
+        if any(name.is_relative_to(listed) for listed in unknown):
             continue
         if path.is_dir() and not path.is_symlink():
-            found += (
-                [name] if str(name) not in parents and _is_version(folder, path) else []
-            )
-        elif name.as_posix() not in own:
-            found.append(name)
+            if str(name) not in parents and _is_version(folder, path):
+                unknown.append(name)
+        elif name.as_posix() not in written:
+            unknown.append(name)
     return [
-        f"{name}/" if (folder / name).is_dir() else name.as_posix() for name in found
+        f"{name}/" if (folder / name).is_dir() else name.as_posix() for name in unknown
     ]
 
 
@@ -143,12 +142,10 @@ def refuse(folder: Path, hashes: Hashes, policy: str) -> None:
     """
     if policy == OVERWRITE:
         return
-    found = edits(folder, hashes)
-    lost = (
-        found
-        if policy == REPORT
-        else [edit for edit in found if edit.file.parent != folder]
-    )
+    all_edits = edits(folder, hashes)
+    lost = all_edits
+    if policy != REPORT:
+        lost = [edit for edit in all_edits if edit.file.parent != folder]
     versions = [name for name in foreign(folder) if name.endswith("/")]
     if not lost and not versions:
         return

@@ -108,21 +108,25 @@ class Folders:
             record = self.store.read_record(self._record(key))
             if record is None or record.get("key") != key:
                 return None
-            found = Publication(record["name"], record["folders"], record["result"])
+            publication = Publication(
+                record["name"], record["folders"], record["result"]
+            )
             names = [
                 f"{folder}/{name}"
-                for folder, files in found.folders.items()
+                for folder, files in publication.folders.items()
                 for name in files
             ]
-            if not all(_stays_inside(name) for name in (found.name, *names)):
+            if not all(_stays_inside(name) for name in (publication.name, *names)):
                 return None
             digests = {
-                digest for files in found.folders.values() for digest in files.values()
+                digest
+                for files in publication.folders.values()
+                for digest in files.values()
             }
             whole = all(
                 self.store.size(self._file(digest)) is not None for digest in digests
             )
-        return found if whole else None
+        return publication if whole else None
 
     def keep_files(
         self, kind: str, key: str, files: Mapping[str, Path], facts: Mapping[str, Any]
@@ -147,19 +151,19 @@ class Folders:
             return None
         if (record.get("key"), record.get("kind")) != (key, kind):
             return None
-        found = FileSet(record["files"], record["facts"])
-        if all(_stays_inside(name) for name in found.files):
-            return found
+        file_set = FileSet(record["files"], record["facts"])
+        if all(_stays_inside(name) for name in file_set.files):
+            return file_set
         return None
 
-    def restore(self, found: Publication, repository: Path) -> Path:
+    def restore(self, publication: Publication, repository: Path) -> Path:
         """Write the folders of the published model into `repository`. Returns the
         model's folder.
         """
-        for folder, files in found.folders.items():
+        for folder, files in publication.folders.items():
             for name, digest in files.items():
                 self.fetch(digest, repository / folder / name)
-        return repository / found.name
+        return repository / publication.name
 
     def _file(self, digest: str) -> str:
         return self.store.entry_path("files", digest[:2], digest)
@@ -176,9 +180,9 @@ def _stays_inside(name: str) -> bool:
 class _explained:
     """Converts the errors of an fsspec backend to an EnvironmentProblem."""
 
-    def __init__(self, url: str, done: str) -> None:
+    def __init__(self, url: str, verb: str) -> None:
         self.url = url
-        self.done = done
+        self.verb = verb
 
     def __enter__(self) -> None:
         pass
@@ -187,6 +191,6 @@ class _explained:
         if not isinstance(error, Exception) or isinstance(error, EnvironmentProblem):
             return
         raise EnvironmentProblem(
-            f"the store {self.url} could not be {self.done}: {error}",
+            f"the store {self.url} could not be {self.verb}: {error}",
             fix="check that the store can be reached from this machine, and its credentials",
         ) from error

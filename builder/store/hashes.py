@@ -48,12 +48,12 @@ class Hashes:
         known = self._known.get(str(path))
         if known and known[:-1] == state:
             return str(known[-1])
-        found = sha256(path)
+        digest = sha256(path)
         age = time.time() - max(state[1], state[2]) / 1e9
         if _state(path) == state and age > RACY_SECONDS:
-            self._known[str(path)] = [*state, found]
+            self._known[str(path)] = [*state, digest]
             self._learnt = True
-        return found
+        return digest
 
     def __enter__(self) -> Hashes:
         return self

@@ -41,7 +41,7 @@ def parts(conversion: Conversion, options: BuildOptions) -> dict[str, Any]:
             "level": options.hardware_compatible,
             **_shared(options.hardware_compatible, here["gpu"]),
         }
-    found: dict[str, Any] = normalized(
+    key_parts: dict[str, Any] = normalized(
         {
             "graph": hashlib.sha256(conversion.lowered.text.encode()).hexdigest(),
             "weights": weights_digest(graph),
@@ -57,7 +57,7 @@ def parts(conversion: Conversion, options: BuildOptions) -> dict[str, Any]:
             "core": {module: sources.version(module) for module in ALWAYS},
         }
     )
-    return found
+    return key_parts
 
 
 def _shared(level: str, gpu: Mapping[str, str]) -> dict[str, str]:
@@ -103,15 +103,17 @@ def network_digest(network: INetworkDefinition) -> str:
     """SHA-256 over each layer's name, type, precision and output dtypes: the effect of the
     precision policy on the graph.
     """
-    found = hashlib.sha256()
+    checksum = hashlib.sha256()
     for index in range(network.num_layers):
         layer = network.get_layer(index)
-        outputs = [layer.get_output(i) for i in range(layer.num_outputs)]
-        described = [(t.name, t.dtype.name) for t in outputs]
+        outputs = [layer.get_output(number) for number in range(layer.num_outputs)]
+        described = [(tensor.name, tensor.dtype.name) for tensor in outputs]
         # set in weakly typed networks; strongly typed ones have casts
         precision = str(getattr(layer, "precision", None))
-        found.update(repr((layer.name, layer.type.name, precision, described)).encode())
-    return found.hexdigest()
+        checksum.update(
+            repr((layer.name, layer.type.name, precision, described)).encode()
+        )
+    return checksum.hexdigest()
 
 
 def converter_versions(graph: Graph) -> dict[str, str]:
@@ -119,8 +121,8 @@ def converter_versions(graph: Graph) -> dict[str, str]:
     node's key.
     """
     kinds = sorted({key_of_node(node) for node in ir.walk(graph)})
-    found = {kind: "+".join(_versions(kind)) for kind in kinds}
-    return {kind: version for kind, version in found.items() if version}
+    versions = {kind: "+".join(_versions(kind)) for kind in kinds}
+    return {kind: version for kind, version in versions.items() if version}
 
 
 def _versions(kind: str) -> Iterator[str]:
@@ -130,8 +132,7 @@ def _versions(kind: str) -> Iterator[str]:
     ):
         if build is not None:
             module = build.__module__
-            yield (
-                sources.version(module)
-                if module.startswith("builder.")
-                else sources.foreign(module)
-            )
+            if module.startswith("builder."):
+                yield sources.version(module)
+            else:
+                yield sources.foreign(module)

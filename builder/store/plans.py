@@ -56,7 +56,7 @@ class Plans:
         self.last = last or {}
         self.rebuild = rebuild
         self.share = share
-        self.made: dict[str, PlanRecord] = {}
+        self.records: dict[str, PlanRecord] = {}
         self.warnings: list[str] = []
 
     def build(
@@ -71,13 +71,11 @@ class Plans:
         """
         parts = keys.parts(conversion, options)
         key = keys.key(parts)
-        entry: Entry | None = (
-            None
-            if self.rebuild
-            else self._guarded("read", lambda store: store.get(key))
-        )
+        entry: Entry | None = None
+        if not self.rebuild:
+            entry = self._guarded("read", lambda store: store.get(key))
         if entry is not None:
-            self.made[label] = PlanRecord(key, parts, True, "")
+            self.records[label] = PlanRecord(key, parts, True, "")
             return entry.plan
         plan = self._refitted(conversion, options, parts)
         reason = "weights replaced by refit"
@@ -85,7 +83,7 @@ class Plans:
             plan = self._compiled(conversion, options, compile)
             reason = self._reason(label, parts)
         self._store(key, parts, plan, conversion, options)
-        self.made[label] = PlanRecord(key, parts, False, reason)
+        self.records[label] = PlanRecord(key, parts, False, reason)
         return plan
 
     def _compiled(
@@ -113,14 +111,14 @@ class Plans:
             return config.timing_cache(options)
         return None
 
-    def _timed(self, done: str, combine: Combine, act: Callable[[Timings], Any]) -> Any:
+    def _timed(self, verb: str, combine: Combine, act: Callable[[Timings], Any]) -> Any:
         def acted(store: Store) -> Any:
             timings = Timings(store, kind(machine()), combine)
-            found = act(timings)
+            result = act(timings)
             self.warnings += timings.warnings
-            return found
+            return result
 
-        return self._guarded(done, acted)
+        return self._guarded(verb, acted)
 
     def _refitted(
         self, conversion: Conversion, options: BuildOptions, parts: Mapping[str, Any]
@@ -133,7 +131,9 @@ class Plans:
             return None
         structure = keys.structure(parts, conversion.network)
         base = self._guarded("read", lambda store: store.base(structure))
-        entry: Entry | None = base and self._guarded(
+        if not base:
+            return None
+        entry: Entry | None = self._guarded(
             "read", lambda store: store.get(base["key"])
         )
         if entry is None:
@@ -163,8 +163,8 @@ class Plans:
         the reason.
         """
         return {
-            label: {**vars(made), "parts": dict(made.parts)}
-            for label, made in self.made.items()
+            label: {**vars(plan), "parts": dict(plan.parts)}
+            for label, plan in self.records.items()
         }
 
     def remember(
@@ -184,18 +184,18 @@ class Plans:
             or "its plan was not in the store"
         )
 
-    def _guarded(self, done: str, act: Callable[[Store], Any]) -> Any:
+    def _guarded(self, verb: str, act: Callable[[Store], Any]) -> Any:
         if self.store is None:
             return None
         try:
-            found = act(self.store)
+            result = act(self.store)
             self.warnings += self.store.warnings
             self.store.warnings.clear()
-            return found
+            return result
         except TrtBuildError:
             raise
         except Exception as failure:  # backends of fsspec raise different errors
             self.warnings.append(
-                f"the store {self.store.url} could not be {done}: {failure}"
+                f"the store {self.store.url} could not be {verb}: {failure}"
             )
             return None

@@ -128,18 +128,20 @@ def read(file: Path) -> dict[str, Any]:
 
 def flavor_of(facts: Mapping[str, Any]) -> str | None:
     """The flavor in the facts of a published plan. Before 0.2, its key was spelled `flavour`."""
-    found = facts.get("flavor", facts.get("flavour"))
-    return None if found is None else str(found)
+    flavor = facts.get("flavor", facts.get("flavour"))
+    return None if flavor is None else str(flavor)
 
 
 def write(folder: Path, record: Mapping[str, Any]) -> None:
     """Write the trt-build.json of the model in `folder`, completely and with its seal. Raises
     OSError.
     """
-    kept = normalized({key: value for key, value in record.items() if key != SEAL})
+    content = normalized({key: value for key, value in record.items() if key != SEAL})
     staged = folder / f".{SIDECAR}.{os.getpid()}.tmp"
     try:
-        staged.write_text(json.dumps({**kept, SEAL: digest(kept)}, indent=2) + "\n")
+        staged.write_text(
+            json.dumps({**content, SEAL: digest(content)}, indent=2) + "\n"
+        )
         staged.replace(folder / SIDECAR)
     finally:
         staged.unlink(missing_ok=True)
@@ -147,8 +149,8 @@ def write(folder: Path, record: Mapping[str, Any]) -> None:
 
 def is_sealed(record: Mapping[str, Any]) -> bool:
     """Whether the content of a trt-build.json is unchanged since `write`."""
-    kept = {key: value for key, value in record.items() if key != SEAL}
-    return record.get(SEAL) == digest(kept)
+    content = {key: value for key, value in record.items() if key != SEAL}
+    return record.get(SEAL) == digest(content)
 
 
 def sidecar(folder: Path) -> dict[str, Any] | None:
@@ -174,12 +176,15 @@ def recorded_steps(record: Mapping[str, Any]) -> list[str]:
 def _stays_inside(record: dict[str, Any]) -> bool:
     names = [name for key in (STEPS, SEALS, RETIRED) for name in record.get(key, ())]
     files = record.get("files", {})
-    kept = record.get(KEPT, {})
+    kept_versions = record.get(KEPT, {})
     number = record.get(VERSION, 1)
     return (
         all(_is_file(name) for name in files)
         and all(_is_file(name) and "/" not in name for name in names)
-        and all(key.isascii() and key.isdigit() and len(key) <= DIGITS for key in kept)
+        and all(
+            key.isascii() and key.isdigit() and len(key) <= DIGITS
+            for key in kept_versions
+        )
         and type(number) is int
         and 0 < number < 10**DIGITS
     )
@@ -206,11 +211,11 @@ def _shaped(record: dict[str, Any]) -> bool:
         SEALS: dict,
     }
     shapes.update({VERSION: int, KEPT: dict, RETIRED: dict})
-    made = record.get(PLANS)
+    plans = record.get(PLANS)
     for name, shape in shapes.items():
         if not isinstance(record.get(name, shape()), shape):
             return False
-    return not isinstance(made, dict) or all(map(_is_plan, made.values()))
+    return not isinstance(plans, dict) or all(map(_is_plan, plans.values()))
 
 
 def _is_plan(record: object) -> bool:
@@ -241,11 +246,12 @@ class Version:
         """The path of each of its files, by the name that the file has in the folder of a current
         version.
         """
-        own = f"{self.number}/"
-        return {
-            name: (self.model if name.startswith(own) else self.record) / name
-            for name in self.sidecar.get("files", {})
-        }
+        version_folder = f"{self.number}/"
+        paths = {}
+        for name in self.sidecar.get("files", {}):
+            is_of_version = name.startswith(version_folder)
+            paths[name] = (self.model if is_of_version else self.record) / name
+        return paths
 
     def damaged(self, hashes: Hashes | None = None) -> Iterator[str]:
         """The files that are missing or changed, including those of its steps. An edited config
@@ -258,8 +264,8 @@ class Version:
             *(self.model.parent / step for step in record.get(STEPS, ())),
         ):
             if folder.exists():
-                for path, what in special(folder):
-                    yield f"{path.relative_to(folder.parent)} is {what}"
+                for path, kind in special(folder):
+                    yield f"{path.relative_to(folder.parent)} is {kind}"
         sealed = read(self.model / SIDECAR).get(KEPT, {}).get(str(self.number))
         whole = (
             self.record == self.model or _hash(self.record / SIDECAR, hashes) == sealed
@@ -284,11 +290,11 @@ def versions(folder: Path) -> list[Version]:
     record = sidecar(folder)
     if record is None:
         return []
-    kept = sorted(
+    numbers = sorted(
         (int(key) for key in record.get(KEPT, {}) if key.isdigit()), reverse=True
     )
     earlier = [
-        Version(number, folder, folder / VERSIONS / str(number)) for number in kept
+        Version(number, folder, folder / VERSIONS / str(number)) for number in numbers
     ]
     return [Version(number_of(record), folder, folder), *earlier]
 
@@ -316,8 +322,8 @@ def step_names(folder: Path) -> set[str]:
 
 def recorded_request(folder: Path) -> dict[str, Any] | None:
     """The request that the published model was built from; None if it is not known."""
-    found = (sidecar(folder) or {}).get(REQUEST)
-    return found if isinstance(found, dict) else None
+    request = (sidecar(folder) or {}).get(REQUEST)
+    return request if isinstance(request, dict) else None
 
 
 def record(
@@ -338,8 +344,8 @@ def record(
     )
 
 
-def stale(folder: Path, wanted: Mapping[str, Any], hashes: Hashes) -> str | None:
-    """The reason why the model in `folder` is not what the request `wanted` would publish; None if
+def stale(folder: Path, request: Mapping[str, Any], hashes: Hashes) -> str | None:
+    """The reason why the model in `folder` is not what the `request` would publish; None if
     it is.
 
     Every file of the model, and of the steps of an ensemble, must be as it was written.
@@ -350,8 +356,8 @@ def stale(folder: Path, wanted: Mapping[str, Any], hashes: Hashes) -> str | None
     if record is not None and REQUEST in record and not is_sealed(record):
         return f"{SIDECAR} of the published model is damaged"
     before = recorded_request(folder)
-    if before is None or before != wanted:
-        return because(before, wanted)
+    if before is None or before != request:
+        return because(before, request)
     # an edited config is not damage: see builder.store.edits
     broken = next(
         (name for name in damaged(folder, hashes) if not _is_edit(folder / name)), None
@@ -390,15 +396,15 @@ def _of_step(
     if not isinstance(step, str) or Path(step).name != step:
         yield SIDECAR
         return
-    other = folder.parent / step
-    own = sidecar(other)
-    broken = SEALS in record and _hash(other / SIDECAR, hashes) != record[SEALS].get(
-        step
-    )
-    if own is None or broken:
+    step_folder = folder.parent / step
+    step_record = sidecar(step_folder)
+    broken = SEALS in record and _hash(step_folder / SIDECAR, hashes) != record[
+        SEALS
+    ].get(step)
+    if step_record is None or broken:
         yield SIDECAR
     else:
-        yield from _changed(other, own, hashes)
+        yield from _changed(step_folder, step_record, hashes)
 
 
 def _changed(folder: Path, record: Mapping[str, Any], hashes: Hashes) -> Iterator[str]:

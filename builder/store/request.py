@@ -52,8 +52,8 @@ def request(
         "options": _options(options or BuildOptions()),
         **machine(),
     }
-    found: dict[str, Any] = normalized(parts)
-    return found
+    request_parts: dict[str, Any] = normalized(parts)
+    return request_parts
 
 
 def shared_request(
@@ -77,8 +77,8 @@ def shared_request(
         "packages": {name: package_version(name) for name in PACKAGES},
         "python": platform.python_version(),
     }
-    found: dict[str, Any] = normalized(parts)
-    return found
+    request_parts: dict[str, Any] = normalized(parts)
+    return request_parts
 
 
 def goldens_key(name: str, parts: Mapping[str, Any]) -> str:
@@ -87,15 +87,19 @@ def goldens_key(name: str, parts: Mapping[str, Any]) -> str:
 
     Targets that differ in GPU, TensorRT or its options share the key.
     """
-    kept = {part: value for part, value in parts.items() if part not in SERVED}
-    return digest({"goldens of": name, "request": kept})
+    of_goldens = {part: value for part, value in parts.items() if part not in SERVED}
+    return digest({"goldens of": name, "request": of_goldens})
 
 
 def _states(spec: ModelSpec, hashes: Hashes) -> list[tuple[str, str, str | None]]:
     """Each state's input and output, and the hash of its initial value."""
     return [
-        (one.input, one.output, hashes.sha256(one.initial) if one.initial else None)
-        for one in spec.state
+        (
+            state.input,
+            state.output,
+            hashes.sha256(state.initial) if state.initial else None,
+        )
+        for state in spec.state
     ]
 
 

@@ -51,25 +51,25 @@ def steps(name: str, repository: Path) -> set[str]:
     return {folder.name for folder in folders if step_of(folder) == name}
 
 
-def record(name: str, kept: Iterable[str], repository: Path, stage: Path) -> None:
+def record(name: str, new_steps: Iterable[str], repository: Path, stage: Path) -> None:
     """Record in the staged manifest which steps no manifest names from now on, and the time.
 
     A step that no manifest ever named was moved in by a killed publication. Its age counts.
     """
     former = published.read(repository / name / published.SIDECAR)
     since = former.get(RETIRED)
-    named = published.step_names(repository / name)
+    former_steps = published.step_names(repository / name)
     known = since if isinstance(since, dict) else {}
     now = time.time()
-    found = {
-        step: now
-        if step in named
-        else known.get(step, (repository / step).stat().st_ctime)
-        for step in sorted(steps(name, repository) - {name, *kept})
-    }
-    if found:
+    retired = {}
+    for step in sorted(steps(name, repository) - {name, *new_steps}):
+        if step in former_steps:
+            retired[step] = now
+        else:
+            retired[step] = known.get(step, (repository / step).stat().st_ctime)
+    if retired:
         record = published.read(stage / name / published.SIDECAR)
-        published.write(stage / name, {**record, RETIRED: found})
+        published.write(stage / name, {**record, RETIRED: retired})
         staging.sync(stage / name / published.SIDECAR)
 
 
@@ -80,10 +80,12 @@ def remove(folder: Path, stage: Path) -> None:
 
 
 def _due(folder: Path) -> list[str]:
-    found = (published.sidecar(folder) or {}).get(RETIRED)
+    retired = (published.sidecar(folder) or {}).get(RETIRED)
+    if not isinstance(retired, dict):
+        return []
     over = [
         step
-        for step, since in (found.items() if isinstance(found, dict) else ())
+        for step, since in retired.items()
         if isinstance(since, float | int) and time.time() - since >= GRACE_SECONDS
     ]
     return [

@@ -37,14 +37,14 @@ def key() -> bytes:
     Raises OSError if the file cannot be created or read, or others may read it, and ValueError if
     the key is too short.
     """
-    given = os.environ.get(KEY_VARIABLE)
-    if given is None:
-        given = _read_key(key_file())
-    if len(given) < LEAST:
+    text = os.environ.get(KEY_VARIABLE)
+    if text is None:
+        text = _read_key(key_file())
+    if len(text) < LEAST:
         raise ValueError(
             f"the store's key ({KEY_VARIABLE}) has fewer than {LEAST} characters"
         )
-    return given.encode()
+    return text.encode()
 
 
 def prepare() -> None:

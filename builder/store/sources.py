@@ -31,26 +31,28 @@ _FOR_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+[^\n]*\n|\n)+", re.MULTIL
 @cache
 def everything() -> str:
     """The version of all of trt-build's code and templates that may change what is published."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     code = [
-        p for p in ROOT.rglob("*") if not set(p.relative_to(ROOT).parts) & set(UNSEEN)
+        entry
+        for entry in ROOT.rglob("*")
+        if not set(entry.relative_to(ROOT).parts) & set(UNSEEN)
     ]
     for path in sorted({*code, *config_templates().glob("*.pbtxt")}):
         if path.is_file():
             name = path.relative_to(ROOT.parent)
-            found.update(
+            digest.update(
                 f"{name}\0{path.stat().st_size}\0".encode() + path.read_bytes()
             )
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
 @cache
 def version(module: str) -> str:
     """The version of a trt-build module and its trt-build imports: 16 hexadecimal digits."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(_closure(module)):
-        found.update(f"{name}\0".encode() + _text(name).encode() + b"\0")
-    return found.hexdigest()[:16]
+        digest.update(f"{name}\0".encode() + _text(name).encode() + b"\0")
+    return digest.hexdigest()[:16]
 
 
 def foreign(module: str) -> str:
@@ -62,14 +64,14 @@ def foreign(module: str) -> str:
 
 
 def _closure(module: str) -> set[str]:
-    seen = set[str]()
+    visited = set[str]()
     waiting = [module]
     while waiting:
         name = waiting.pop()
-        if name not in seen:
-            seen.add(name)
+        if name not in visited:
+            visited.add(name)
             waiting.extend(_imports(name))
-    return seen
+    return visited
 
 
 @cache

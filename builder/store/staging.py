@@ -76,7 +76,7 @@ def prepared(repository: Path, count: int) -> Iterator[list[Path]]:
     """
     root = repository.resolve()
     root.parent.mkdir(parents=True, exist_ok=True)
-    made = not root.exists()
+    created = not root.exists()
     try:
         with contextlib.ExitStack() as stack:
             folders = [stack.enter_context(_repaired(root)) for _ in range(count)]
@@ -84,7 +84,7 @@ def prepared(repository: Path, count: int) -> Iterator[list[Path]]:
             yield folders
     finally:
         # another publication's staging folder means that it needs the repository's
-        if made and not any(root.parent.glob(f"{_prefix(root)}*")):
+        if created and not any(root.parent.glob(f"{_prefix(root)}*")):
             with contextlib.suppress(OSError), alone(root):
                 root.rmdir()
 
@@ -248,7 +248,7 @@ def replace(new: Path, target: Path, old: Path) -> None:
         raise
 
 
-def exchange(one: Path, other: Path) -> bool:
+def exchange(first: Path, second: Path) -> bool:
     """Exchange two paths by Linux's renameat2(RENAME_EXCHANGE). Returns False if the kernel, the C
     library or the file system does not support it.
     """
@@ -257,7 +257,11 @@ def exchange(one: Path, other: Path) -> bool:
         return False
     if (
         call(
-            _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE
+            _AT_FDCWD,
+            os.fsencode(first),
+            _AT_FDCWD,
+            os.fsencode(second),
+            _RENAME_EXCHANGE,
         )
         == 0
     ):
@@ -265,7 +269,7 @@ def exchange(one: Path, other: Path) -> bool:
     code = ctypes.get_errno()
     if code in _NO_EXCHANGE:
         return False
-    raise OSError(code, os.strerror(code), str(other))
+    raise OSError(code, os.strerror(code), str(second))
 
 
 def sync_tree(folder: Path) -> None:

@@ -78,20 +78,10 @@ class Store:
         self.url = url
         self.warnings: list[str] = []
         try:
-            self.fs, self.root = urls.file_system(url)
-        except UsageError:
+            self.fs, self.root = urls.opened(url, f"--store {url}", "s3://bucket/plans")
+        except (UsageError, EnvironmentProblem):
             raise
-        except ValueError as error:
-            raise UsageError(
-                f"--store {url}: {error}",
-                fix="use a folder, or a URL such as s3://bucket/plans",
-            ) from error
-        except ImportError as error:
-            raise EnvironmentProblem(
-                f"--store {url}: {error}", fix="install the package that it names"
-            ) from error
-        # some backends connect immediately, and each raises different errors
-        except Exception as error:
+        except Exception as error:  # each backend raises different errors
             self.fs = _Unreachable(error)
             self.root = url
         if isinstance(self.fs.protocol, tuple | list):
@@ -164,11 +154,11 @@ class Store:
     def size(self, path: str) -> int | None:
         """The size of a file in the store in bytes; None if there is none."""
         try:
-            found = self.fs.info(path)
+            info = self.fs.info(path)
         except FileNotFoundError:
             return None
-        if found["type"] == "file":
-            return int(found["size"])
+        if info["type"] == "file":
+            return int(info["size"])
         return None
 
     def upload(self, source: Path, path: str) -> None:
@@ -188,10 +178,10 @@ class Store:
         """The names of the files in a folder of the store, in order."""
         self.fs.invalidate_cache()
         try:
-            found = self.fs.ls(folder, detail=False)
+            paths = self.fs.ls(folder, detail=False)
         except FileNotFoundError:
             return []
-        return sorted(posixpath.basename(str(path).rstrip("/")) for path in found)
+        return sorted(posixpath.basename(str(path).rstrip("/")) for path in paths)
 
     def read(self, path: str) -> bytes | None:
         """The bytes of a file; None if there is none."""

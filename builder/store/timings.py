@@ -47,21 +47,21 @@ class Timings:
         """Combine all entries into the machine's timing cache at `path`. Returns the entries that
         TensorRT accepted, by SHA-256.
         """
-        found = self._entries()
-        if not found:
+        entries = self._entries()
+        if not entries:
             return {}
         caches.beside(path)
         with timing.locked(path):
-            own = [path.read_bytes()] if path.is_file() else []
-            data, accepted = self.combine([*own, *found.values()])
-            used = dict(zip(found, accepted[len(own) :], strict=True))
+            local = [path.read_bytes()] if path.is_file() else []
+            data, accepted = self.combine([*local, *entries.values()])
+            used = dict(zip(entries, accepted[len(local) :], strict=True))
             if any(used.values()):
                 timing.replace(path, data)
         for name in (name for name, was_used in used.items() if not was_used):
             self.warnings.append(
                 f"the timing cache {name[:12]} in the store is not of this kind"
             )
-        return {name: found[name] for name, was_used in used.items() if was_used}
+        return {name: entries[name] for name, was_used in used.items() if was_used}
 
     def keep(self, path: Path, fetched: Mapping[str, bytes]) -> None:
         """Store the machine's timing cache, with the new measurements of a build, and remove the
@@ -70,9 +70,9 @@ class Timings:
         if not path.is_file():
             return
         with timing.locked(path):
-            own = path.read_bytes()
+            local = path.read_bytes()
         # once more, because the machine's cache may have been removed meanwhile
-        data, used = self.combine([own, *fetched.values()])
+        data, used = self.combine([local, *fetched.values()])
         name = hashlib.sha256(data).hexdigest()
         if not used[0] or name in fetched:
             return
@@ -80,14 +80,14 @@ class Timings:
         self.store.write_record(
             self._path(name, "json"), {"kind": self.kind, "sha256": name}
         )
-        for other, was_used in zip(fetched, used[1:], strict=True):
+        for entry, was_used in zip(fetched, used[1:], strict=True):
             if was_used:
-                self.store.remove(self._path(other, "json"))
-                self.store.remove(self._path(other, "cache"))
+                self.store.remove(self._path(entry, "json"))
+                self.store.remove(self._path(entry, "cache"))
 
     def _entries(self) -> dict[str, bytes]:
         """The complete entries that this builder's key signed, by SHA-256."""
-        found = {}
+        entries = {}
         for file in self.store.names(self.store.entry_path(FOLDER, self.kind)):
             name, _, suffix = file.partition(".")
             if suffix != "json":
@@ -104,12 +104,12 @@ class Timings:
                 name,
                 name,
             ):
-                found[name] = data
+                entries[name] = data
             else:
                 self.warnings.append(
                     f"the timing cache {name[:12]} in the store is damaged"
                 )
-        return found
+        return entries
 
     def _path(self, name: str, suffix: str) -> str:
         return self.store.entry_path(FOLDER, self.kind, f"{name}.{suffix}")

@@ -10,7 +10,7 @@ import re
 from typing import Any
 from urllib.parse import urlsplit
 
-from builder.errors import UsageError
+from builder.errors import EnvironmentProblem, UsageError
 
 AZURE = "as://"
 """Triton's scheme: as://ACCOUNT/CONTAINER/PATH. Packages of fsspec have abfs://CONTAINER/PATH."""
@@ -43,25 +43,42 @@ def target(url: str) -> tuple[str, dict[str, Any]]:
     refuse_password(url)
     if not url.startswith(AZURE):
         return url, {}
-    account, _, rest = url.removeprefix(AZURE).partition("/")
-    if not account or not rest.strip("/"):
+    account, _, path = url.removeprefix(AZURE).partition("/")
+    if not account or not path.strip("/"):
         raise UsageError(
             f"{url} names no account and container", fix="as://ACCOUNT/CONTAINER/PATH"
         )
-    named = re.search(r"(?:^|;)AccountName=([^;]*)", os.environ.get(CONNECTION, ""))
-    if named and named[1] != account:
+    match = re.search(r"(?:^|;)AccountName=([^;]*)", os.environ.get(CONNECTION, ""))
+    if match and match[1] != account:
         raise UsageError(
-            f"{url} is of the account {account}, and {CONNECTION} of {named[1]}",
+            f"{url} is of the account {account}, and {CONNECTION} of {match[1]}",
             fix="change one of them",
         )
     options = {"account_name": account}
     if (
         TRITON_KEY in os.environ
         and "AZURE_STORAGE_ACCOUNT_KEY" not in os.environ
-        and not named
+        and not match
     ):
         options["account_key"] = os.environ[TRITON_KEY]
-    return f"abfs://{rest}", options
+    return f"abfs://{path}", options
+
+
+def opened(url: str, label: str, example: str) -> tuple[Any, str]:
+    """The same as `file_system`. UsageError for a URL that is none, with `label` as its name and an
+    `example`, and EnvironmentProblem without the package of its protocol. Other errors are those of
+    the backend: some connect immediately.
+    """
+    try:
+        return file_system(url)
+    except ValueError as error:
+        raise UsageError(
+            f"{label}: {error}", fix=f"use a folder, or a URL such as {example}"
+        ) from error
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"{label}: {error}", fix="install the package that it names"
+        ) from error
 
 
 def file_system(url: str) -> tuple[Any, str]:

@@ -132,13 +132,13 @@ class ModelArtifact:
 
     def client_inputs(self) -> tuple[IO, ...]:
         """The inputs of a request: all except state that the server keeps."""
-        kept = {state.input for state in self.spec.server_state}
-        return tuple(io for io in self.inputs if io.name not in kept)
+        server_state = {state.input for state in self.spec.server_state}
+        return tuple(io for io in self.inputs if io.name not in server_state)
 
     def client_outputs(self) -> tuple[IO, ...]:
         """The outputs of a response."""
-        kept = {state.output for state in self.spec.server_state}
-        return tuple(io for io in self.outputs if io.name not in kept)
+        server_state = {state.output for state in self.spec.server_state}
+        return tuple(io for io in self.outputs if io.name not in server_state)
 
     def ranges(self) -> tuple[Ranges, ...]:
         """The shapes of every input at min, opt and max, for each profile."""

@@ -36,17 +36,17 @@ def choose(artifact: ModelArtifact) -> BatchChoice:
     Raises UsageError if the manifest requires batching that the model does not allow, or a
     preferred size above the maximum.
     """
-    wanted = artifact.spec.batching
-    if wanted.enabled is False:
+    batching = artifact.spec.batching
+    if batching.enabled is False:
         return BatchChoice(0, "the manifest has batching.enabled: false")
     obstacle, size = _obstacle(artifact)
     if obstacle is None:
-        _check_preferred(wanted.preferred, size)
+        _check_preferred(batching.preferred, size)
         return BatchChoice(
             size,
             f"axis {_axis(artifact)!r} is first in every tensor; profiles cover 1 to {size}",
         )
-    if wanted.enabled or wanted.preferred:
+    if batching.enabled or batching.preferred:
         raise UsageError(
             f"model {artifact.spec.name!r} cannot be batched by Triton: {obstacle}",
             fix="remove batching.enabled",
@@ -87,7 +87,11 @@ def lost_batches(artifact: ModelArtifact | EnsembleArtifact) -> tuple[str, ...]:
     step.
     """
     steps = artifact.steps if isinstance(artifact, EnsembleArtifact) else (artifact,)
-    return tuple(filter(None, map(_narrowed, steps)))[:1]
+    for step in steps:
+        warning = _narrowed(step)
+        if warning:
+            return (warning,)
+    return ()
 
 
 def _narrowed(artifact: ModelArtifact) -> str | None:
@@ -103,25 +107,24 @@ def _narrowed(artifact: ModelArtifact) -> str | None:
         or obstacle not in (None, _no_one(axis))
     ):
         return None
-    spans = [profile[axis][::2] for profile in _profiles(artifact)]
+    ranges = [profile[axis] for profile in _profiles(artifact)]
+    spans = [(low, high) for low, _, high in ranges]
     reaches = _reaches(artifact, axis)
     most = max(range(len(spans)), key=lambda number: spans[number][1], default=0)
-    others = [number for number, span in enumerate(spans) if span != spans[most]]
-    if not others or spans[most][1] <= size:
+    differing = [number for number, span in enumerate(spans) if span != spans[most]]
+    if not differing or spans[most][1] <= size:
         return None
-    pair = sorted((most, min(others, key=lambda number: reaches[number])))
+    pair = sorted((most, min(differing, key=lambda number: reaches[number])))
     sizes = " and ".join(
         f"p{number} ({axis} {spans[number][0]} to {spans[number][1]})"
         for number in pair
     )
-    what = (
-        f"joins and takes batches up to {size} only"
-        if size
-        else "does not batch the model"
-    )
+    effect = "does not batch the model"
+    if size:
+        effect = f"joins and takes batches up to {size} only"
     return (
         f"profiles {sizes} differ in their batch, and Triton has one greatest batch for all shapes:"
-        f" it {what}. Give both the range 1 to {spans[most][1]}, or each a model of its own. With"
+        f" it {effect}. Give both the range 1 to {spans[most][1]}, or each a model of its own. With"
         " `batching: {enabled: false}` Triton joins no requests, and clients may send what each"
         " profile has"
     )
@@ -141,18 +144,16 @@ def _covered(artifact: ModelArtifact, axis: str) -> int:
 def _reaches(artifact: ModelArtifact, axis: str) -> list[int]:
     """The maximum batch of each profile, from 1 without a gap, for all sizes of its other axes."""
     profiles = _profiles(artifact)
-    others = [
+    other_axes = [
         {name: span for name, span in profile.items() if name != axis}
         for profile in profiles
     ]
-    return [
-        _reach(
-            profile[axis]
-            for profile, other in zip(profiles, others, strict=True)
-            if _holds(other, wanted)
-        )
-        for wanted in others
-    ]
+    reaches = []
+    for required in other_axes:
+        pairs = zip(profiles, other_axes, strict=True)
+        spans = [profile[axis] for profile, others in pairs if _holds(others, required)]
+        reaches.append(_reach(spans))
+    return reaches
 
 
 def _profiles(artifact: ModelArtifact) -> list[dict[str, Range]]:
@@ -201,18 +202,18 @@ not reordered accordingly.
 
 
 def moved(
-    golden: Golden, rolled: Golden, rows: int, kept: Collection[str] = ()
+    golden: Golden, rolled: Golden, rows: int, ignored: Collection[str] = ()
 ) -> bool:
-    """Whether the rows of an output, other than those of `kept`, differ from the golden's rows
+    """Whether the rows of an output, other than those of `ignored`, differ from the golden's rows
     shifted by one, as the inputs of `rolled` are. `rows` is the batch size.
     """
     for name, array in golden.outputs.items():
-        other = rolled.outputs.get(name)
-        if name in kept or array.shape[:1] != (rows,):
+        moved_array = rolled.outputs.get(name)
+        if name in ignored or array.shape[:1] != (rows,):
             continue
-        if other is None:
+        if moved_array is None:
             continue
-        if not _same(other, np.roll(array, 1, 0)):
+        if not _same(moved_array, np.roll(array, 1, 0)):
             return True
     return golden.outputs.keys() != rolled.outputs.keys()
 
@@ -223,10 +224,7 @@ def _mixing(goldens: tuple[Golden, ...]) -> str | None:
         if row.name.endswith(ROLLED):
             return f"a row's answer depends on its position in the batch (golden {row.name})"
         name = row.name.removesuffix("-row")
-        bases = map(whole.get, (f"{name}-opt", f"{name}-max", name))
-        batch = next(
-            (base for base in bases if base is not None and _rows(base) > 1), None
-        )
+        batch = _batch_of(name, whole)
         if not row.name.endswith("-row") or batch is None:
             continue
         for name, array in row.outputs.items():
@@ -238,22 +236,31 @@ def _mixing(goldens: tuple[Golden, ...]) -> str | None:
     return None
 
 
+def _batch_of(name: str, goldens: Mapping[str, Golden]) -> Golden | None:
+    """The golden with several rows from which the `-row` golden of this name was taken."""
+    for base in (f"{name}-opt", f"{name}-max", name):
+        golden = goldens.get(base)
+        if golden is not None and _rows(golden) > 1:
+            return golden
+    return None
+
+
 def _rows(golden: Golden) -> int:
     return max(
         (array.shape[0] for array in golden.outputs.values() if array.ndim), default=1
     )
 
 
-def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    if one.shape != other.shape:
+def _same(left: NDArray[Any], right: NDArray[Any]) -> bool:
+    if left.shape != right.shape:
         return False
-    scale = float(np.nanmax(np.abs(other.astype(np.float64)), initial=0.0))
+    scale = float(np.nanmax(np.abs(right.astype(np.float64)), initial=0.0))
     atol = ROW_ATOL
     if np.isfinite(scale):
         atol = ROW_ATOL * max(scale, 1e-6)
     return np.allclose(
-        one.astype(np.float64),
-        other.astype(np.float64),
+        left.astype(np.float64),
+        right.astype(np.float64),
         rtol=ROW_RTOL,
         atol=atol,
         equal_nan=True,
@@ -261,7 +268,7 @@ def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 
 def _check_preferred(preferred: tuple[int, ...], size: int) -> None:
-    bad = [n for n in preferred if not 1 <= n <= size]
+    bad = [wish for wish in preferred if not 1 <= wish <= size]
     if bad:
         raise UsageError(
             f"batching.preferred {bad} is outside 1 to {size}",

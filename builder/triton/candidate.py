@@ -44,10 +44,13 @@ class Candidate:
         """
         name = self.name.partition(INFIX)[0]
         with staging.staging(self.repository) as stage, staging.alone(self.repository):
-            named = published.step_names(self.repository / name)
-            for one in (self.name, *(step for step in self.steps if step not in named)):
+            published_steps = published.step_names(self.repository / name)
+            for model in (
+                self.name,
+                *(step for step in self.steps if step not in published_steps),
+            ):
                 with contextlib.suppress(FileNotFoundError):
-                    (self.repository / one).rename(stage / one)
+                    (self.repository / model).rename(stage / model)
             staging.sync(self.repository)
 
 
@@ -128,9 +131,9 @@ class Former:
             if self.exists:
                 move_in(name, self.steps, repository, self.stage)
                 return
-            named = published.step_names(self.folder)
-            for one in (name, *sorted(named)):
-                (repository / one).rename(self.stage / f"withdrawn {one}")
+            steps = published.step_names(self.folder)
+            for model in (name, *sorted(steps)):
+                (repository / model).rename(self.stage / f"withdrawn {model}")
             staging.sync(repository)
 
 
@@ -146,8 +149,8 @@ def former(folder: Path) -> Iterator[Former]:
         steps = []
         if folder.is_dir():
             steps = sorted(published.step_names(folder))
-        for one in (folder.name, *steps) if folder.is_dir() else ():
-            _copy(repository / one, stage / one)
+            for model in (folder.name, *steps):
+                _copy(repository / model, stage / model)
         yield Former(folder, stage, tuple(steps))
 
 

@@ -96,7 +96,8 @@ def _profiles(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
         if group.profile and config.backend != "tensorrt":
             yield "an instance group names profiles, which only TensorRT models may"
         if any(
-            not p.isdigit() or int(p) >= len(artifact.profiles) for p in group.profile
+            not index.isdigit() or int(index) >= len(artifact.profiles)
+            for index in group.profile
         ):
             yield (
                 f"profiles {list(group.profile)} are not all among the plan's"
@@ -146,11 +147,9 @@ def _states(config: pb.ModelConfig, artifact: ModelArtifact) -> Iterator[str]:
     for state, io in sequences.pairs(artifact):
         dims = sequences.row(io, config.max_batch_size)
         if any(dim < 1 for dim in dims):
-            batched = (
-                f": {batching.choose(artifact).reason}"
-                if not config.max_batch_size
-                else ""
-            )
+            batched = ""
+            if not config.max_batch_size:
+                batched = f": {batching.choose(artifact).reason}"
             yield (
                 f"state {state.input!r} has shape {list(io.shape)}, of which a server can keep no"
                 f" one size{batched}; fix its axes in the manifest, or sequences: {{mode:"

@@ -137,7 +137,9 @@ def module_dtypes(artifact: ModelArtifact) -> dict[str, str]:
         for io, spec in zip(artifact.inputs, artifact.spec.inputs, strict=True)
     }
     recorded = {
-        name: array for one in artifact.goldens for name, array in one.outputs.items()
+        name: array
+        for golden in artifact.goldens
+        for name, array in golden.outputs.items()
     }
     known = {
         name: dtypes.by_numpy(array.dtype)
@@ -225,13 +227,13 @@ def _scheduling(
     if message.max_batch_size < 2:
         message.ClearField("dynamic_batching")
         return
-    wanted = artifact.spec.batching
+    settings = artifact.spec.batching
     message.dynamic_batching.SetInParent()
     static = [
         size for size in artifact.spec.batch_sizes if 1 < size <= message.max_batch_size
     ]
-    message.dynamic_batching.preferred_batch_size.extend(wanted.preferred or static)
-    message.dynamic_batching.max_queue_delay_microseconds = wanted.max_queue_delay_us
+    message.dynamic_batching.preferred_batch_size.extend(settings.preferred or static)
+    message.dynamic_batching.max_queue_delay_microseconds = settings.max_queue_delay_us
 
 
 def _instances(message: pb.ModelConfig, artifact: ModelArtifact, platform: str) -> None:

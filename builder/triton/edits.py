@@ -139,7 +139,7 @@ def wanted(folder: Path, spec: ModelSpec) -> dict[str, dict[str, Any]]:
         )
     old = parse_config(before, str(folder))
     by_hand = _config_in(edited)
-    found: dict[str, dict[str, Any]] = {}
+    entries: dict[str, dict[str, Any]] = {}
     for field in pb.ModelConfig.DESCRIPTOR.fields:
         if _only(old, field) == _only(by_hand, field):
             continue
@@ -151,8 +151,8 @@ def wanted(folder: Path, spec: ModelSpec) -> dict[str, dict[str, Any]]:
         ):
             raise _not_adoptable(edited, field.name, "an ensemble's steps have it")
         for key, name, value in _values(field.name, old, by_hand, edited, spec):
-            found.setdefault(key, {})[name] = value
-    return found
+            entries.setdefault(key, {})[name] = value
+    return entries
 
 
 def _values(
@@ -166,10 +166,10 @@ def _values(
     before = _as_data(old).get(name)
     after = _as_data(by_hand).get(name, [])
     if isinstance(after, dict):
-        for inner, (key, own) in KEYS.get(name, {}).items():
+        for inner, (key, key_name) in KEYS.get(name, {}).items():
             value = after.pop(inner, [])
             if value != ((before or {}).get(inner) or []):
-                yield key, own, int(value) if isinstance(value, str) else value
+                yield key, key_name, int(value) if isinstance(value, str) else value
         for inner, why in section.OWNED_WITHIN.get(name, {}).items():
             if inner not in KEYS.get(name, {}) and after.pop(inner, None) != (
                 before or {}
@@ -191,19 +191,19 @@ def _own_parameters(
 ) -> dict[str, Any]:
     """The parameters that the generator does not write itself."""
     stated = spec.triton.get("parameters") or {}
-    found = {}
+    parameters = {}
     for key, value in after.items():
         edited = key in stated or value != before.get(key)
         if edited and not key.startswith(section.PREFIX):
-            found[key] = value
-    return found
+            parameters[key] = value
+    return parameters
 
 
 def _as_data(message: pb.ModelConfig) -> dict[str, Any]:
-    found: dict[str, Any] = json_format.MessageToDict(
+    fields: dict[str, Any] = json_format.MessageToDict(
         message, preserving_proto_field_name=True
     )
-    return found
+    return fields
 
 
 def _not_adoptable(edited: Path, name: str, why: str) -> UsageError:
@@ -250,7 +250,7 @@ def _only(message: pb.ModelConfig, field: FieldDescriptor) -> Any:
     """Return a message with only this field of `message`."""
     copy = pb.ModelConfig()
     copy.CopyFrom(message)
-    for other, _ in message.ListFields():
-        if other.name != field.name:
-            copy.ClearField(other.name)
+    for present, _ in message.ListFields():
+        if present.name != field.name:
+            copy.ClearField(present.name)
     return copy

@@ -72,11 +72,13 @@ def _endpoint(
 ) -> None:
     """The ensemble's tensor, with the type and dims of the step that reads or computes it."""
     for step in steps.values():
-        for found in getattr(step, side):
-            if called[step.name].get(found.name, found.name) == name:
+        for step_tensor in getattr(step, side):
+            if called[step.name].get(step_tensor.name, step_tensor.name) == name:
                 tensor.name = name
-                tensor.data_type = found.data_type
-                tensor.dims.extend(found.dims if batch else full_dims(step, found))
+                tensor.data_type = step_tensor.data_type
+                tensor.dims.extend(
+                    step_tensor.dims if batch else full_dims(step, step_tensor)
+                )
                 return
     raise PublishError(
         f"ensemble tensor {name!r} of model {side} is not a tensor of a step"
@@ -159,7 +161,9 @@ def _mapped(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
                 f"must specify 'output_map' in step of ensemble '{message.name}' for model"
                 f" '{step.model_name}'"
             )
-        missing = {t.name for t in steps[step.model_name].input} - set(step.input_map)
+        missing = {tensor.name for tensor in steps[step.model_name].input} - set(
+            step.input_map
+        )
         for name in sorted(missing):
             yield f"ensemble step for model '{step.model_name}' does not map its input '{name}'"
 
@@ -168,25 +172,25 @@ def _connected(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
     """Check that every input is read and every output computed, and that no tensor is computed
     twice, unread, or read too early.
     """
-    given = {t.name for t in message.input}
-    wanted = {t.name for t in message.output}
-    made = set(given)
+    inputs = {tensor.name for tensor in message.input}
+    outputs = {tensor.name for tensor in message.output}
+    available = set(inputs)
     read = set()
     for step in message.ensemble_scheduling.step:
         for name in step.input_map.values():
             read.add(name)
-            if name not in made:
+            if name not in available:
                 yield (
                     f"ensemble tensor '{name}' is read by '{step.model_name}' and no step before it"
                     " makes it"
                 )
         for name in step.output_map.values():
-            if name in made:
+            if name in available:
                 yield f"ensemble tensor '{name}' can appear in an output map only once"
-            made.add(name)
-    for name in sorted(made - read - wanted):
+            available.add(name)
+    for name in sorted(available - read - outputs):
         yield f"ensemble tensor '{name}' is unused in ensemble '{message.name}'"
-    for name in sorted(wanted - made):
+    for name in sorted(outputs - available):
         yield f"ensemble output '{name}' is not made by any step"
 
 
@@ -205,34 +209,35 @@ def _agreeing(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
     must be equal except for -1.
     """
     first: dict[str, tuple[Any, Any]] = {
-        t.name: (message, t) for t in (*message.input, *message.output)
+        tensor.name: (message, tensor) for tensor in (*message.input, *message.output)
     }
     for owner, name, tensor in _edges(message, steps):
-        other_owner, other = first.setdefault(name, (owner, tensor))
-        if tensor.data_type != other.data_type:
+        first_owner, first_tensor = first.setdefault(name, (owner, tensor))
+        if tensor.data_type != first_tensor.data_type:
             types = (
-                pb.DataType.Name(other.data_type),
+                pb.DataType.Name(first_tensor.data_type),
                 pb.DataType.Name(tensor.data_type),
             )
             yield (
                 f"in ensemble {message.name}, ensemble tensor {name}: inconsistent data type:"
-                f" {types[0]} is inferred from model {other_owner.name} while {types[1]} is"
+                f" {types[0]} is inferred from model {first_owner.name} while {types[1]} is"
                 f" inferred from model {owner.name}"
             )
         if not (
-            _fit(other.dims, tensor.dims)
-            or _fit(full_dims(other_owner, other), full_dims(owner, tensor))
+            _fit(first_tensor.dims, tensor.dims)
+            or _fit(full_dims(first_owner, first_tensor), full_dims(owner, tensor))
         ):
             yield (
                 f"in ensemble {message.name}, ensemble tensor {name}: inconsistent shape:"
-                f" {list(other.dims)} is inferred from model {other_owner.name} while"
+                f" {list(first_tensor.dims)} is inferred from model {first_owner.name} while"
                 f" {list(tensor.dims)} is inferred from model {owner.name}"
             )
 
 
-def _fit(one: Sequence[int], other: Sequence[int]) -> bool:
-    return len(one) == len(other) and all(
-        a == b or -1 in (a, b) for a, b in zip(one, other, strict=True)
+def _fit(left: Sequence[int], right: Sequence[int]) -> bool:
+    return len(left) == len(right) and all(
+        left_size == right_size or -1 in (left_size, right_size)
+        for left_size, right_size in zip(left, right, strict=True)
     )
 
 
@@ -247,7 +252,9 @@ def _edges(message: pb.ModelConfig, steps: Configs) -> Iterator[tuple[Any, str, 
             (config.output, step.output_map),
         ):
             yield from (
-                (config, mapping[t.name], t) for t in tensors if t.name in mapping
+                (config, mapping[tensor.name], tensor)
+                for tensor in tensors
+                if tensor.name in mapping
             )
 
 

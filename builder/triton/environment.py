@@ -41,10 +41,10 @@ def write_env(repository: Path, path: Path | None = None) -> Path:
     with published.shaped(repository):
         facts = plan_facts(repository)
         built = [*profile_lines(facts), *image_lines(facts)]
-    kept = _users(_lines(path))
-    wanted = [f"{REPOSITORY}=./{repository.resolve().name}", *built]
-    block = [BEGIN, *_without(wanted, _variables(kept)), END]
-    _replace(path.resolve(), "\n".join([*kept, *block]) + "\n")
+    users_lines = _users(_lines(path))
+    variables = [f"{REPOSITORY}=./{repository.resolve().name}", *built]
+    block = [BEGIN, *_without(variables, _variables(users_lines)), END]
+    _replace(path.resolve(), "\n".join([*users_lines, *block]) + "\n")
     return path
 
 
@@ -62,7 +62,7 @@ def _is_earlier(version: Path) -> bool:
     TensorRT.
     """
     earlier = published.versions(version.parent)[1:]
-    return version.name in {str(one.number) for one in earlier}
+    return version.name in {str(entry.number) for entry in earlier}
 
 
 def image_for(repository: Path) -> str | None:
@@ -122,17 +122,19 @@ def _users(lines: Sequence[str]) -> list[str]:
     """The user's lines: those outside the block, without a TRITON_IMAGE that an earlier version of
     trt-build wrote below its comments.
     """
-    kept: list[str] = []
+    users_lines: list[str] = []
     inside = after_mark = False
     for line in lines:
         if line in (BEGIN, END):
             inside = line == BEGIN
             continue
-        own = line.startswith(_MARK) or (after_mark and line.startswith(f"{VARIABLE}="))
+        is_written_image = line.startswith(_MARK) or (
+            after_mark and line.startswith(f"{VARIABLE}=")
+        )
         after_mark = line.startswith(_MARK)
-        if not (inside or own):
-            kept.append(line)
-    return kept
+        if not (inside or is_written_image):
+            users_lines.append(line)
+    return users_lines
 
 
 def _variables(lines: Iterable[str]) -> set[str]:
@@ -144,12 +146,13 @@ def _variables(lines: Iterable[str]) -> set[str]:
 
 def _without(lines: Iterable[str], names: set[str]) -> list[str]:
     """The lines, with those that set one of `names` commented out."""
-    return [
-        f"{_MARK}set above, so not here: {line}"
-        if line.partition("=")[0] in names
-        else line
-        for line in lines
-    ]
+    result = []
+    for line in lines:
+        name, _, _ = line.partition("=")
+        if name in names:
+            line = f"{_MARK}set above, so not here: {line}"
+        result.append(line)
+    return result
 
 
 def image_lines(plan_facts: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -29,12 +29,12 @@ def save(goldens: Iterable[Golden], folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     for golden in goldens:
-        given = {
+        inputs = {
             f"{'default' if name in golden.omitted else 'input'}:{name}": array
             for name, array in golden.inputs.items()
         }
-        made = {f"output:{name}": array for name, array in golden.outputs.items()}
-        arrays = dict(map(_pack, {**given, **made}.items()))
+        outputs = {f"output:{name}": array for name, array in golden.outputs.items()}
+        arrays = dict(map(_pack, {**inputs, **outputs}.items()))
         with (folder / f"{golden.name}.npz").open("wb") as file:
             np.savez(file, **arrays)
 

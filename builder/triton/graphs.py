@@ -34,7 +34,11 @@ def graph_warnings(artifact: ModelArtifact | EnsembleArtifact) -> tuple[str, ...
     from builder.triton.config import serve_as
 
     steps = artifact.steps if isinstance(artifact, EnsembleArtifact) else (artifact,)
-    return next(filter(None, (warnings(step, serve_as(step)) for step in steps)), ())
+    for step in steps:
+        texts = warnings(step, serve_as(step))
+        if texts:
+            return texts
+    return ()
 
 
 def warnings(artifact: ModelArtifact, platform: str) -> tuple[str, ...]:
@@ -91,7 +95,9 @@ def refused(version: str) -> str | None:
     """Why CUDA graphs are refused with this version of TensorRT; None if they are not."""
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     release = WRONG.get(numbers)
-    return release and (
+    if release is None:
+        return None
+    return (
         "CUDA graphs of Triton's TensorRT backend answer wrong numbers with"
         f" TensorRT {version} (seen with release {release}; docs/engine.md)"
     )
@@ -111,10 +117,11 @@ def _usual(
     """The optimum shapes, without the batch, of each profile that includes the batch size. Each
     occurs once.
     """
-    fitting = (ranges for ranges in artifact.ranges() if holds(ranges, size))
-    return list(
-        dict.fromkeys(
-            tuple((name, spans[1][1:]) for name, spans in ranges.items())
-            for ranges in fitting
-        )
-    )
+    usual: list[tuple[tuple[str, tuple[int, ...]], ...]] = []
+    for ranges in artifact.ranges():
+        if not holds(ranges, size):
+            continue
+        shapes = tuple((name, opt[1:]) for name, (_, opt, _) in ranges.items())
+        if shapes not in usual:
+            usual.append(shapes)
+    return usual

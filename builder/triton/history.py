@@ -155,9 +155,10 @@ def _promote(source: Path, repository: Path, accept: bool) -> Promotion:
     versions.require_undamaged(current)
     target = repository / name
     with Hashes() as hashes:
-        if (there := published.versions(target)) and _is_there(current, there[0]):
-            return Promotion(name, there[0].number, "unchanged")
-        if there:
+        target_versions = published.versions(target)
+        if target_versions and _is_there(current, target_versions[0]):
+            return Promotion(name, target_versions[0].number, "unchanged")
+        if target_versions:
             edits.refuse(target, hashes, edits.REPORT)
     steps = published.recorded_steps(current.sidecar)
     with blocked(name, repository):
@@ -176,9 +177,11 @@ def _promote(source: Path, repository: Path, accept: bool) -> Promotion:
     return Promotion(name, versions.of_model(target)[0].number, "promoted", changes)
 
 
-def _is_there(current: Version, other: Version) -> bool:
+def _is_there(current: Version, published_version: Version) -> bool:
     """Whether another repository already serves this version, undamaged."""
-    return versions.same(current, other) and not any(other.damaged())
+    return versions.same(current, published_version) and not any(
+        published_version.damaged()
+    )
 
 
 def models(repository: Path, only: Sequence[str] = ()) -> list[Path]:
@@ -187,19 +190,19 @@ def models(repository: Path, only: Sequence[str] = ()) -> list[Path]:
     Raises UsageError if there is no such folder, or for a name in `only` that is no such model.
     """
     published.require_repository(repository)
-    found = sorted(
+    folders = sorted(
         file.parent
         for file in repository.glob(f"*/{published.SIDECAR}")
         if retired.step_of(file.parent) is None
     )
-    names = [folder.name for folder in found]
+    names = [folder.name for folder in folders]
     unknown = [name for name in only if name not in names]
-    if unknown or not found:
+    if unknown or not folders:
         missing = f"no model {', '.join(map(repr, unknown))}" if unknown else "no model"
+        fix = "name a repository of `trt-build repo`"
+        if names:
+            fix = f"use one of {', '.join(names)}"
         raise UsageError(
-            f"{repository} has {missing} that trt-build published",
-            fix=f"use one of {', '.join(names)}"
-            if names
-            else "name a repository of `trt-build repo`",
+            f"{repository} has {missing} that trt-build published", fix=fix
         )
-    return [folder for folder in found if not only or folder.name in only]
+    return [folder for folder in folders if not only or folder.name in only]

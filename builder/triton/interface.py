@@ -22,14 +22,14 @@ def refuse_incompatible(former: Path, new: Path, *, accept: bool) -> tuple[str, 
     Raises UsageError if there are any and `accept` is False. A `former` without a readable config
     has no clients, so nothing is incompatible with it.
     """
-    found = tuple(_changes(former, new))
-    if found and not accept:
+    changes = tuple(_changes(former, new))
+    if changes and not accept:
         raise UsageError(
-            f"this change breaks clients of the published model: {'; '.join(found)}",
+            f"this change breaks clients of the published model: {'; '.join(changes)}",
             where=str(former),
             fix="publish it under a new name, or pass --accept-incompatible",
         )
-    return found
+    return changes
 
 
 def _changes(former: Path, new: Path) -> Iterator[str]:
@@ -79,10 +79,10 @@ def _inputs(before: pb.ModelConfig, after: pb.ModelConfig) -> Iterator[str]:
         if old[name].optional and not tensor.optional:
             yield f"input {name!r} is now required"
         yield from _dtype("input", old[name], tensor)
-        was = _shape(before, old[name])
-        now = _shape(after, tensor)
-        if not _accepts(now, was):
-            yield f"input {name!r} takes the shape {now}, and took {was}"
+        old_shape = _shape(before, old[name])
+        new_shape = _shape(after, tensor)
+        if not _accepts(new_shape, old_shape):
+            yield f"input {name!r} takes the shape {new_shape}, and took {old_shape}"
 
 
 def _outputs(before: pb.ModelConfig, after: pb.ModelConfig) -> Iterator[str]:
@@ -95,10 +95,10 @@ def _outputs(before: pb.ModelConfig, after: pb.ModelConfig) -> Iterator[str]:
         if name in _optional(after) and name not in _optional(before):
             yield f"output {name!r} may now be None"
         yield from _dtype("output", tensor, new[name])
-        was = _shape(before, tensor)
-        now = _shape(after, new[name])
-        if not _accepts(was, now):
-            yield f"output {name!r} has the shape {now}, and had {was}"
+        old_shape = _shape(before, tensor)
+        new_shape = _shape(after, new[name])
+        if not _accepts(old_shape, new_shape):
+            yield f"output {name!r} has the shape {new_shape}, and had {old_shape}"
 
 
 def _optional(config: pb.ModelConfig) -> list[str]:
@@ -126,11 +126,14 @@ def _dtype(
 
 def _shape(config: pb.ModelConfig, tensor: pb.ModelInput | pb.ModelOutput) -> list[int]:
     """The shape at the endpoint, with the batch first."""
-    return [*([ANY] if config.max_batch_size else []), *tensor.dims]
+    if config.max_batch_size:
+        return [ANY, *tensor.dims]
+    return list(tensor.dims)
 
 
 def _accepts(wide: list[int], narrow: list[int]) -> bool:
     """Whether `wide` accepts every shape of `narrow`."""
     return len(wide) == len(narrow) and all(
-        a in (ANY, b) for a, b in zip(wide, narrow, strict=True)
+        wide_size in (ANY, narrow_size)
+        for wide_size, narrow_size in zip(wide, narrow, strict=True)
     )

@@ -112,10 +112,10 @@ def ensemble_sidecar(
     """The content of an ensemble's trt-build.json: that of any model, and `steps`."""
     whole = _without_files(artifact)
     facts = next((step.plan_facts for step in artifact.steps if step.plan), {})
-    own = module_dtypes(whole)
+    dtypes = module_dtypes(whole)
     served = {
-        t.name: by_config(pb.DataType.Name(t.data_type)).name
-        for t in (*message.input, *message.output)
+        tensor.name: by_config(pb.DataType.Name(tensor.data_type)).name
+        for tensor in (*message.input, *message.output)
     }
     without = [name for name, step in steps.items() if not step.max_batch_size]
     reason = "every step batches"
@@ -124,8 +124,10 @@ def ensemble_sidecar(
     return {
         **_common(artifact.spec, message),
         "serve_as": "ensemble",
-        "inputs": [_io(io, own[io.name], served[io.name]) for io in artifact.inputs],
-        "outputs": [_io(io, own[io.name], served[io.name]) for io in artifact.outputs],
+        "inputs": [_io(io, dtypes[io.name], served[io.name]) for io in artifact.inputs],
+        "outputs": [
+            _io(io, dtypes[io.name], served[io.name]) for io in artifact.outputs
+        ],
         "profiles": [_spans(ranges) for ranges in whole.ranges()],
         "batching": {"max_batch_size": message.max_batch_size, "reason": reason},
         "versions": versions(facts),
@@ -146,20 +148,26 @@ def sidecar(
 ) -> dict[str, Any]:
     """The content of trt-build.json: the facts for verify, and the provenance."""
     served = message.parameters["trt_build.serve_as"].string_value
-    own = module_dtypes(artifact)
-    dtypes = served_dtypes(artifact, served)
+    module_types = module_dtypes(artifact)
+    wire_dtypes = served_dtypes(artifact, served)
     return {
         **_common(artifact.spec, message),
         "serve_as": served,
         "inputs": [
-            {**_io(io, own[io.name], dtypes[io.name]), **_default(artifact, io)}
+            {
+                **_io(io, module_types[io.name], wire_dtypes[io.name]),
+                **_default(artifact, io),
+            }
             for io in artifact.client_inputs()
         ],
         "outputs": [
-            {**_io(io, own[io.name], dtypes[io.name]), **_optional(artifact, io)}
+            {
+                **_io(io, module_types[io.name], wire_dtypes[io.name]),
+                **_optional(artifact, io),
+            }
             for io in artifact.client_outputs()
         ],
-        "state": sequences.described(artifact, dtypes, message.max_batch_size),
+        "state": sequences.described(artifact, wire_dtypes, message.max_batch_size),
         "profiles": [_spans(ranges) for ranges in artifact.ranges()],
         "batching": {
             "max_batch_size": message.max_batch_size,
@@ -207,7 +215,8 @@ def _version(artifact: ModelArtifact, message: pb.ModelConfig, folder: Path) -> 
         facts.pop("build_seconds", None)
     if artifact.segments:
         facts["segments"] = [
-            _segment(s, f"segment_{n}", folder) for n, s in enumerate(artifact.segments)
+            _segment(segment, f"segment_{number}", folder)
+            for number, segment in enumerate(artifact.segments)
         ]
     if artifact.spec.libraries and message.backend == "python":
         facts["libraries"] = _libraries(artifact.spec, folder)
@@ -236,7 +245,7 @@ def _runtime(folder: Path) -> None:
     for source in (runtime, runtime / RUNTIME):
         to = folder if source is runtime else folder / RUNTIME
         to.mkdir(exist_ok=True)
-        for file in (one for one in source.iterdir() if one.name.endswith(".py")):
+        for file in (entry for entry in source.iterdir() if entry.name.endswith(".py")):
             (to / file.name).write_bytes(file.read_bytes())
 
 
@@ -261,9 +270,12 @@ def _segment(
         (folder / f"{stem}.plan").write_bytes(segment.plan)
     return {
         "kind": segment.kind,
-        "inputs": [{"name": n, "dtype": segment.dtypes.get(n)} for n in segment.inputs],
+        "inputs": [
+            {"name": name, "dtype": segment.dtypes.get(name)} for name in segment.inputs
+        ],
         "outputs": [
-            {"name": n, "dtype": segment.dtypes.get(n)} for n in segment.outputs
+            {"name": name, "dtype": segment.dtypes.get(name)}
+            for name in segment.outputs
         ],
         "profiles": [_spans(ranges) for ranges in segment.ranges],
         "plan": _plan_facts(segment.plan_facts),
@@ -299,27 +311,31 @@ def _serving(artifact: ModelArtifact, max_batch: int) -> dict[str, Any]:
     """The `serving` section of plan.json for the Python runtime: the module's tensors, the allowed
     shapes, and the states with their number of sequences.
     """
-    own = module_dtypes(artifact)
-    state = sequences.described(artifact, own, max_batch)
+    dtypes = module_dtypes(artifact)
+    states: dict[str, Any] = {}
+    described = sequences.described(artifact, dtypes, max_batch)
+    if described:
+        states["state"] = described
+        states["max_sequences"] = artifact.spec.sequences.max
+    conditions: dict[str, Any] = {}
+    if artifact.unknown:
+        conditions["unknown"] = dict(artifact.unknown)
+    if artifact.too_long:
+        conditions["too_long"] = dict(artifact.too_long)
     return {
-        **(
-            {"state": state, "max_sequences": artifact.spec.sequences.max}
-            if state
-            else {}
-        ),
+        **states,
         **padding.serving(artifact.padding),
         "inputs": [
             {
-                **_io(io, own[io.name], own[io.name]),
+                **_io(io, dtypes[io.name], dtypes[io.name]),
                 "axes": _axes(spec.shape),
                 **_default(artifact, io),
             }
             for io, spec in zip(artifact.inputs, artifact.spec.inputs, strict=True)
         ],
-        **({"unknown": dict(artifact.unknown)} if artifact.unknown else {}),
-        **({"too_long": dict(artifact.too_long)} if artifact.too_long else {}),
+        **conditions,
         "outputs": [
-            {**_io(io, own[io.name], own[io.name]), **_flag(artifact, io)}
+            {**_io(io, dtypes[io.name], dtypes[io.name]), **_flag(artifact, io)}
             for io in artifact.outputs
         ],
         "profiles": [_spans(ranges) for ranges in artifact.ranges()],
@@ -353,10 +369,10 @@ def _axes(shape: Sequence[int | str]) -> list[str | None]:
     return [axis if isinstance(axis, str) else None for axis in shape]
 
 
-def _io(io: IO, own: str, served: str) -> dict[str, Any]:
+def _io(io: IO, dtype: str, served: str) -> dict[str, Any]:
     return {
         "name": io.name,
-        "dtype": own,
+        "dtype": dtype,
         "shape": list(io.shape),
         "served_dtype": served,
     }

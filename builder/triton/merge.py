@@ -60,15 +60,15 @@ def merge(repositories: Sequence[Path], out: Path) -> list[tuple[str, tuple[str,
     UsageError if a folder is not a repository, PublishError if two models of one name cannot be
     merged.
     """
-    found: dict[str, list[Path]] = {}
+    folders_by_model: dict[str, list[Path]] = {}
     for repository in repositories:
         for folder in _models(repository):
-            found.setdefault(folder.name, []).append(folder)
+            folders_by_model.setdefault(folder.name, []).append(folder)
     ready = {}
     for (
         name,
         folders,
-    ) in found.items():  # everything is checked before anything is written
+    ) in folders_by_model.items():  # everything is checked before anything is written
         with published.shaped(folders[0]):
             ready[name] = _joined(folders), _joined_steps(folders)
     return [
@@ -119,21 +119,24 @@ def _steps(folder: Path) -> dict[str, Path]:
 
 def _joined_steps(folders: Sequence[Path]) -> dict[str, list[Variant]]:
     """The variants of each step of the ensembles in `folders`; empty for other models."""
-    found = [_steps(folder) for folder in folders]
-    if any(list(steps) != list(found[0]) for steps in found):
+    steps_of_folders = [_steps(folder) for folder in folders]
+    if any(list(steps) != list(steps_of_folders[0]) for steps in steps_of_folders):
         raise PublishError(
             f"model {folders[0].name!r} has different steps in each repository:"
-            f" {' and '.join(', '.join(steps) or 'none' for steps in found)}",
+            f" {' and '.join(', '.join(steps) or 'none' for steps in steps_of_folders)}",
             where=" and ".join(map(str, folders)),
             fix="build both from the same file, manifest and TensorRT",
         )
-    return {base: _joined([steps[base] for steps in found]) for base in found[0]}
+    return {
+        base: _joined([steps[base] for steps in steps_of_folders])
+        for base in steps_of_folders[0]
+    }
 
 
 def _joined(folders: Sequence[Path]) -> list[Variant]:
     variants = [_variant(folder) for folder in folders]
-    for other in variants[1:]:
-        _must_fit(variants[0], other)
+    for variant in variants[1:]:
+        _must_fit(variants[0], variant)
     return variants
 
 
@@ -168,7 +171,10 @@ def _plans_of(folder: Path, message: pb.ModelConfig) -> dict[str, Any]:
         return {_serves(folder, facts): (folder / VERSION / "model.plan", facts)}
     default = message.default_model_filename
     files = {**message.cc_model_filenames, AMPERE_PLUS: default}
-    return {cc: (_plan_file(folder, cc, files), own) for cc, own in plans.items()}
+    return {
+        cc: (_plan_file(folder, cc, files), plan_facts)
+        for cc, plan_facts in plans.items()
+    }
 
 
 def _must_be_whole(folder: Path) -> None:
@@ -183,11 +189,11 @@ def _must_be_whole(folder: Path) -> None:
             fix="build the model again",
         )
     for name, is_there in damaged(folder, record.get("files") or {}):
-        what = (
+        damage = (
             "damaged: it is not the file that was published" if is_there else "missing"
         )
         raise PublishError(
-            f"{name} of {folder.name!r} is {what}",
+            f"{name} of {folder.name!r} is {damage}",
             where=str(folder),
             fix="build the model again",
         )
@@ -224,26 +230,27 @@ def _serves(folder: Path, facts: dict[str, Any]) -> str:
     return str(capabilities[0])
 
 
-def _must_fit(one: Variant, other: Variant) -> None:
+def _must_fit(left: Variant, right: Variant) -> None:
     """Raise PublishError with the differences if the two cannot be served as one model."""
-    where = f"{one.folder} and {other.folder}"
-    if not (one.plans and other.plans) and any(
-        _has_plan(variant) for variant in (one, other)
+    where = f"{left.folder} and {right.folder}"
+    if not (left.plans and right.plans) and any(
+        _has_plan(variant) for variant in (left, right)
     ):
         raise PublishError(
-            f"model {one.folder.name!r} is in two repositories, and Triton does not load its"
+            f"model {left.folder.name!r} is in two repositories, and Triton does not load its"
             " plan itself",
             where=where,
-            fix=_ONE_RTX_PLAN if _flavor(one) == "tensorrt-rtx" else _NO_RUNTIME,
+            fix=_ONE_RTX_PLAN if _flavor(left) == "tensorrt-rtx" else _NO_RUNTIME,
         )
-    first = _comparable(one.config)
-    second = _comparable(other.config)
+    first = _comparable(left.config)
+    second = _comparable(right.config)
     for field in sorted({*first, *second}):
-        a = first.get(field)
-        b = second.get(field)
-        if a != b:
+        left_value = first.get(field)
+        right_value = second.get(field)
+        if left_value != right_value:
             raise PublishError(
-                f"model {one.folder.name!r} differs in the repositories: {field} is {a} and {b}",
+                f"model {left.folder.name!r} differs in the repositories: {field} is {left_value}"
+                f" and {right_value}",
                 where=where,
                 fix="build both from the same file, manifest and TensorRT",
             )
@@ -307,8 +314,8 @@ def _publish(
         name, {base: _writer(step) for base, step in steps.items()}, write, out
     )
     return [
-        (one, tuple(sorted(_plans(variants))))
-        for one, variants in ((name, whole), *steps.items())
+        (model, tuple(sorted(_plans(variants))))
+        for model, variants in ((name, whole), *steps.items())
     ]
 
 

@@ -45,11 +45,13 @@ class Padding:
         """Whether a row of a padded input contains only the padding value. The runtime does not pad
         requests with such a row.
         """
-        return any(
-            bool((array == self.values[name]).reshape(len(array), -1).all(1).any())
-            for name, array in golden.inputs.items()
-            if name in self.axes
-        )
+        for name, array in golden.inputs.items():
+            if name not in self.axes:
+                continue
+            is_padding = (array == self.values[name]).reshape(len(array), -1)
+            if is_padding.all(axis=1).any():
+                return True
+        return False
 
     def padded(
         self, inputs: Mapping[str, NDArray[Any]], sizes: Mapping[str, int]
@@ -110,10 +112,13 @@ def declared(spec: ModelSpec, goldens: Sequence[Golden]) -> Padding:
     sizes = [uncropped.sizes(golden) for golden in goldens]
     names = goldens[0].outputs if goldens else {}
     crops = {
-        name: _crops(name, [g.outputs[name] for g in goldens], sizes) for name in names
+        name: _crops(name, [golden.outputs[name] for golden in goldens], sizes)
+        for name in names
     }
     return Padding(
-        dict(spec.pad), axes, {name: found for name, found in crops.items() if found}
+        dict(spec.pad),
+        axes,
+        {name: cropped for name, cropped in crops.items() if cropped},
     )
 
 
@@ -123,12 +128,16 @@ def _crops(
     """The axes of an output that have the size of a padded axis in every golden."""
     if len({array.ndim for array in arrays}) != 1:
         raise ParityError(f"output {name!r} has a varying number of axes")
-    found = {}
+    cropped = {}
     for position in range(1, arrays[0].ndim):
         lengths = [array.shape[position] for array in arrays]
         if len(set(lengths)) == 1:
             continue
-        equal = [axis for axis in sizes[0] if [one[axis] for one in sizes] == lengths]
+        equal = [
+            axis
+            for axis in sizes[0]
+            if [axis_sizes[axis] for axis_sizes in sizes] == lengths
+        ]
         if len(equal) > 1:
             raise ParityError(
                 f"axis {position} of output {name!r} has the size of {' and of '.join(equal)} in"
@@ -136,8 +145,8 @@ def _crops(
                 fix="add goldens in which these axes differ",
             )
         if equal:
-            found[position] = equal[0]
-    return found
+            cropped[position] = equal[0]
+    return cropped
 
 
 def serving(padding: Padding | None) -> dict[str, Any]:

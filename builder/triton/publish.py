@@ -66,9 +66,9 @@ def publish(
     def write(folder: Path) -> None:
         layout.write(artifact, folder)
 
-    kept = artifact.spec.versions if artifact.step_of is None else Versions()
+    policy = artifact.spec.versions if artifact.step_of is None else Versions()
     return publish_folder(
-        artifact.spec.name, write, repository, finish, stage, compare, kept
+        artifact.spec.name, write, repository, finish, stage, compare, policy
     )
 
 
@@ -91,8 +91,8 @@ def publish_ensemble(
         layout.write_ensemble(_renamed(artifact, names), folder)
 
     name = artifact.spec.name
-    kept = artifact.spec.versions
-    return publish_parts(name, steps, whole, repository, finish, stage, compare, kept)
+    policy = artifact.spec.versions
+    return publish_parts(name, steps, whole, repository, finish, stage, compare, policy)
 
 
 def publish_folder(
@@ -102,7 +102,7 @@ def publish_folder(
     finish: Writer | None,
     stage: Path | None,
     compare: Comparison | None,
-    kept: Versions,
+    policy: Versions,
 ) -> Path:
     """Publish a model whose folder `write` fills, like publish."""
     return publish_parts(
@@ -113,7 +113,7 @@ def publish_folder(
         finish,
         stage,
         compare,
-        kept,
+        policy,
     )
 
 
@@ -125,7 +125,7 @@ def publish_parts(
     finish: Writer | None = None,
     stage: Path | None = None,
     compare: Comparison | None = None,
-    kept: Versions = REPLACED,
+    policy: Versions = REPLACED,
 ) -> Path:
     """Publish the model whose folder `whole` fills, with its `steps`."""
     staged = contextlib.nullcontext(stage) if stage else staging.staging(repository)
@@ -142,8 +142,8 @@ def publish_parts(
         with staging.alone(repository):
             if compare is not None:
                 compare(repository / name, stage / name)
-            versions.arrange(stage / name, repository / name, kept)
-            if kept.keep:
+            versions.arrange(stage / name, repository / name, policy)
+            if policy.keep:
                 staging.sync_tree(stage / name)
             move_in(name, list(names.values()), repository, stage)
     return repository / name
@@ -158,8 +158,8 @@ def move_in(name: str, steps: Sequence[str], repository: Path, stage: Path) -> N
     _no_step_of_another(name, repository, stage)
     for model in (*steps, name):
         bytecode.prevent(stage / model)
-    named = published.step_names(stage / name)
-    retired.record(name, {*steps, *named}, repository, stage)
+    new_steps = published.step_names(stage / name)
+    retired.record(name, {*steps, *new_steps}, repository, stage)
     signatures.sign_staged([stage / model for model in (*steps, name)])
     _switch(name, list(steps), repository, stage)
     retired.remove(repository / name, stage)
@@ -238,9 +238,13 @@ def _switch(name: str, steps: list[str], repository: Path, stage: Path) -> None:
         staging.swap(stage / name, repository / name, stage / f"{staging.OLD}{name}")
     except BaseException:
         # the signal may have arrived after the exchange
-        named = published.read(repository / name / published.SIDECAR).get("steps") or ()
+        published_steps = (
+            published.read(repository / name / published.SIDECAR).get("steps") or ()
+        )
         for step in (
-            step for step in new if step not in named and (repository / step).exists()
+            step
+            for step in new
+            if step not in published_steps and (repository / step).exists()
         ):
             (repository / step).rename(stage / f"withdrawn {step}")
         raise
@@ -287,12 +291,12 @@ def _created_folder(repository: Path) -> Iterator[None]:
     """Create the repository's folder. Remove it again if it was created here and the publication
     fails.
     """
-    made = not repository.exists()
+    created = not repository.exists()
     try:  # covers mkdir, too: an interrupt may arrive during it
         repository.mkdir(parents=True, exist_ok=True)
         yield
     except BaseException:
-        if made:
+        if created:
             with contextlib.suppress(OSError), staging.alone(repository):
                 repository.rmdir()  # not while another publication moves its model in
         raise

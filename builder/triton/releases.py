@@ -59,14 +59,14 @@ def for_tensorrt(version: str) -> Match | None:
     A plan is only certain to load in the version that built it. `exact` therefore requires all
     numbers that both name to be equal, at least three.
     """
-    wanted = _numbers(version)
-    scored = [(_agree(wanted, release), release) for release in releases()]
+    numbers = _numbers(version)
+    scored = [(_agree(numbers, release), release) for release in releases()]
     best = max((score for score, _ in scored), default=0)
     if best < 2:
         return None
     release = next(release for score, release in scored if score == best)
     return Match(
-        release, best, any(_is_exact(wanted, known) for known in release.tensorrt)
+        release, best, any(_is_exact(numbers, known) for known in release.tensorrt)
     )
 
 
@@ -86,7 +86,7 @@ def _release(row: dict[str, object]) -> Release:
         tag=str(row["release"]),
         triton=str(row["triton_version"]),
         image=str(row["image"]),
-        tensorrt=tuple(_numbers(found) for found in _VERSION.findall(text)),
+        tensorrt=tuple(_numbers(number) for number in _VERSION.findall(text)),
         confidence=fact.get("confidence"),
         source=fact.get("source"),
         python=str(python) if python else None,
@@ -95,26 +95,26 @@ def _release(row: dict[str, object]) -> Release:
 
 
 def _numbers(version: str) -> Version:
-    found = _VERSION.search(version)
-    if found:
-        return tuple(map(int, found.group().split(".")))
+    match = _VERSION.search(version)
+    if match:
+        return tuple(map(int, match.group().split(".")))
     return ()
 
 
-def _agree(wanted: Version, release: Release) -> int:
-    return max((_common(wanted, known) for known in release.tensorrt), default=0)
+def _agree(numbers: Version, release: Release) -> int:
+    return max((_common(numbers, known) for known in release.tensorrt), default=0)
 
 
-def _common(one: Version, other: Version) -> int:
+def _common(left: Version, right: Version) -> int:
     """The number of equal leading numbers."""
     count = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
+    for left_number, right_number in zip(left, right, strict=False):
+        if left_number != right_number:
             break
         count += 1
     return count
 
 
-def _is_exact(wanted: Version, known: Version) -> bool:
-    shorter = min(len(wanted), len(known))
-    return shorter >= 3 and wanted[:shorter] == known[:shorter]
+def _is_exact(numbers: Version, known: Version) -> bool:
+    shorter = min(len(numbers), len(known))
+    return shorter >= 3 and numbers[:shorter] == known[:shorter]

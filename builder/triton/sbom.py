@@ -45,24 +45,34 @@ def _bom() -> Bom:
     from cyclonedx.model.bom import Bom
     from cyclonedx.model.component import Component, ComponentType
 
-    own = Component(
+    trt_build = Component(
         name="trt-build",
         version=__version__,
         type=ComponentType.APPLICATION,
         bom_ref="trt-build",
     )
-    found = {_canonical(each.name): each for each in metadata.distributions()}
-    found.pop("trt-build", None)
-    components = {name: _component(name, each) for name, each in sorted(found.items())}
+    distributions = {
+        _canonical(distribution.name): distribution
+        for distribution in metadata.distributions()
+    }
+    distributions.pop("trt-build", None)
+    components = {
+        name: _component(name, distribution)
+        for name, distribution in sorted(distributions.items())
+    }
     bom = Bom(components=components.values())
-    bom.metadata.component = own
-    for name, each in found.items():
-        needed = _required(each)
+    bom.metadata.component = trt_build
+    for name, distribution in distributions.items():
+        needed = _required(distribution)
         bom.register_dependency(
             components[name],
-            [components[other] for other in needed if other in components],
+            [
+                components[requirement]
+                for requirement in needed
+                if requirement in components
+            ],
         )
-    bom.register_dependency(own, components.values())
+    bom.register_dependency(trt_build, components.values())
     return bom
 
 
@@ -85,12 +95,12 @@ def _required(distribution: metadata.Distribution) -> Iterable[str]:
     """The packages that a distribution requires in this environment, without extras."""
     from packaging.requirements import Requirement
 
-    wanted = [Requirement(text) for text in distribution.requires or ()]
+    requirements = [Requirement(text) for text in distribution.requires or ()]
     return sorted(
         {
-            _canonical(one.name)
-            for one in wanted
-            if one.marker is None or one.marker.evaluate({"extra": ""})
+            _canonical(requirement.name)
+            for requirement in requirements
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         }
     )
 

@@ -118,16 +118,16 @@ def _messages(value: Any) -> list[Message]:
     """The messages of a field: one, a list, or a mapping."""
     if isinstance(value, Message):
         return [value]
-    found = value.values() if isinstance(value, Mapping) else value
-    return [one for one in found if isinstance(one, Message)]
+    items = value.values() if isinstance(value, Mapping) else value
+    return [item for item in items if isinstance(item, Message)]
 
 
 def refused(config: pb.ModelConfig) -> dict[str, list[str]]:
     """By field of a whole or partial config: the values that Triton refuses when it loads the
     model, or that crash it.
     """
-    found = {field: list(rule(config)) for field, rule in RULES.items()}
-    return {field: broken for field, broken in found.items() if broken}
+    broken_by_field = {field: list(rule(config)) for field, rule in RULES.items()}
+    return {field: broken for field, broken in broken_by_field.items() if broken}
 
 
 def _batching(part: pb.ModelConfig) -> Iterator[str]:
@@ -161,7 +161,7 @@ def _groups(part: pb.ModelConfig) -> Iterator[str]:
     for group in part.instance_group:
         for resource in group.rate_limiter.resources:
             kinds.setdefault(resource.name, set()).add(getattr(resource, "global"))
-    for name in sorted(name for name, found in kinds.items() if len(found) > 1):
+    for name in sorted(name for name, scopes in kinds.items() if len(scopes) > 1):
         yield f"the resource {name!r} is global in one group, and not in another"
 
 

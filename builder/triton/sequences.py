@@ -39,9 +39,9 @@ def batching(
     the state.
     """
     sequences = message.sequence_batching
-    wanted = artifact.spec.sequences
-    sequences.max_sequence_idle_microseconds = wanted.idle_us
-    sequences.oldest.max_candidate_sequences = wanted.max
+    settings = artifact.spec.sequences
+    sequences.max_sequence_idle_microseconds = settings.idle_us
+    sequences.oldest.max_candidate_sequences = settings.max
     sequences.oldest.preferred_batch_size.extend(artifact.spec.batching.preferred)
     sequences.oldest.max_queue_delay_microseconds = (
         artifact.spec.batching.max_queue_delay_us

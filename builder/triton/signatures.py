@@ -150,11 +150,11 @@ def problems(
     """
     verifier = functools.partial(_verifier, public_key)
     verifier()
-    found = {
+    reasons = {
         folder.name: _problem(folder, verifier, _compiled(folder) if served else ())
         for folder in _folders(repository, only)
     }
-    return {name: reason for name, reason in found.items() if reason is not None}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 def require(repository: Path, public_key: Path, only: Sequence[str] = ()) -> None:
@@ -164,11 +164,13 @@ def require(repository: Path, public_key: Path, only: Sequence[str] = ()) -> Non
     With `only`, checks these models and their steps. Compiled Python files are removed first.
     """
     remove_compiled(repository, only)
-    found = problems(repository, public_key, only)
-    if found:
+    reasons = problems(repository, public_key, only)
+    if reasons:
         raise UsageError(
             "the signature is not valid: "
-            + "; ".join(f"{name}: {reason}" for name, reason in sorted(found.items())),
+            + "; ".join(
+                f"{name}: {reason}" for name, reason in sorted(reasons.items())
+            ),
             where=str(repository),
             fix="build the model again, or check the change and run `trt-build sign`",
         )
@@ -230,14 +232,18 @@ def _reason(error: Exception) -> str:
     text = str(error).replace("\\'", "'") or type(error).__name__
     if text.startswith("Key mismatch") or "InvalidSignature" in text:
         return "it is signed with another key"
-    found = {kind: pattern.findall(text) for kind, pattern in _DIFFERENCES.items()}
-    named = [f"{kind} {_shortened(names)}" for kind, names in found.items() if names]
-    return "; ".join(named) or text[:500]
+    names_by_kind = {
+        kind: pattern.findall(text) for kind, pattern in _DIFFERENCES.items()
+    }
+    differences = [
+        f"{kind} {_shortened(names)}" for kind, names in names_by_kind.items() if names
+    ]
+    return "; ".join(differences) or text[:500]
 
 
-def _shortened(found: Sequence[str]) -> str:
+def _shortened(matches: Sequence[str]) -> str:
     """The first SHOWN names; each match may contain several."""
-    names = [name for match in found for name in match.split(", ")]
+    names = [name for match in matches for name in match.split(", ")]
     more = ""
     if len(names) > SHOWN:
         more = f" and {len(names) - SHOWN} more"

@@ -43,15 +43,15 @@ _OF_THE_FOLDER = (KEPT, LAST, ROLLED_BACK, "retired", published.SEAL)
 """Keys of a current version that apply to the whole folder."""
 
 
-def arrange(new: Path, former: Path, wanted: Versions) -> None:
+def arrange(new: Path, former: Path, policy: Versions) -> None:
     """Number the staged model in `new`, and add the kept versions of the published model in
     `former`.
 
     It keeps the number of the published version if only provenance changed. Raises UsageError if
-    versions are kept and `wanted` keeps none.
+    versions are kept and `policy` keeps none.
     """
     before = published.versions(former)
-    if not wanted.keep:
+    if not policy.keep:
         if len(before) > 1:
             raise UsageError(
                 f"{former.name!r} has {len(before)} versions, and the manifest keeps none",
@@ -59,7 +59,7 @@ def arrange(new: Path, former: Path, wanted: Versions) -> None:
                 fix="write versions: {keep: N} in the manifest, or run `trt-build prune --keep 1`",
             )
         return
-    (own,) = published.versions(new)
+    (staged,) = published.versions(new)
     earlier = before
     number = 1
     last = 0
@@ -67,21 +67,21 @@ def arrange(new: Path, former: Path, wanted: Versions) -> None:
         record = before[0].sidecar
         last = max(record.get(LAST) or 0, *(version.number for version in before))
         number = last + 1
-        if same(own, before[0]):
+        if same(staged, before[0]):
             number = before[0].number
             earlier = before[1:]
     _renumber(new, number)
     facts = {
-        POLICY: {"keep": wanted.keep, "serve": wanted.serve},
+        POLICY: {"keep": policy.keep, "serve": policy.serve},
         PUBLISHED: datetime.now(timezone.utc).isoformat(timespec="seconds"),
         LAST: max(last, number),
     }
-    _complete(new, facts, earlier[: wanted.keep - 1], wanted.serve)
+    _complete(new, facts, earlier[: policy.keep - 1], policy.serve)
 
 
-def same(one: Version, other: Version) -> bool:
+def same(left: Version, right: Version) -> bool:
     """Whether two versions have the same files and config, except for the number and provenance."""
-    return _contents(one) == _contents(other) and _config(one) == _config(other)
+    return _contents(left) == _contents(right) and _config(left) == _config(right)
 
 
 def identity(record: Mapping[str, Any]) -> str:
@@ -108,12 +108,19 @@ def _contents(version: Version) -> dict[str, str]:
 
 def _files_without_number(record: Mapping[str, Any]) -> dict[str, str]:
     """The digest of each file except the config. The version folder is named N."""
-    own = f"{published.number_of(record)}/"
+    number = published.number_of(record)
     return {
-        name.replace(own, "N/", 1) if name.startswith(own) else name: digest
+        _in_folder(name, f"{number}/", "N/"): digest
         for name, digest in (record.get("files") or {}).items()
         if name != CONFIG
     }
+
+
+def _in_folder(name: str, old: str, new: str) -> str:
+    """The name with the version folder `new` in place of `old`; other names stay as they are."""
+    if name.startswith(old):
+        return name.replace(old, new, 1)
+    return name
 
 
 def _config(version: Version) -> Any:
@@ -134,7 +141,7 @@ def _plain_config(message: Any) -> Any:
     return message
 
 
-def _together(one: Version, other: Version) -> bool:
+def _together(left: Version, right: Version) -> bool:
     """Whether Triton can serve both: a model has one config, one TensorRT, and one set of files
     beside its versions.
     """
@@ -144,13 +151,13 @@ def _together(one: Version, other: Version) -> bool:
             for name, digest in _contents(version).items()
             if not name.startswith(("N/", "goldens/"))
         }
-        for version in (one, other)
+        for version in (left, right)
     ]
-    made = [version.sidecar.get("versions", {}) for version in (one, other)]
+    build_versions = [version.sidecar.get("versions", {}) for version in (left, right)]
     return (
         beside[0] == beside[1]
-        and made[0].get("tensorrt") == made[1].get("tensorrt")
-        and _config(one) == _config(other)
+        and build_versions[0].get("tensorrt") == build_versions[1].get("tensorrt")
+        and _config(left) == _config(right)
     )
 
 
@@ -161,9 +168,7 @@ def _renumber(folder: Path, number: int) -> None:
     if old != number:
         (folder / str(old)).rename(folder / str(number))
     files = {
-        name.replace(f"{old}/", f"{number}/", 1)
-        if name.startswith(f"{old}/")
-        else name: digest
+        _in_folder(name, f"{old}/", f"{number}/"): digest
         for name, digest in record.get("files", {}).items()
     }
     published.write(folder, {**record, "files": files, VERSION: number})
@@ -178,11 +183,12 @@ def _complete(
     for version in earlier:
         _add_version(version, folder)
     (current, *_) = published.versions(folder)
-    kept = [
-        Version(v.number, folder, folder / VERSIONS / str(v.number)) for v in earlier
+    kept_versions = [
+        Version(version.number, folder, folder / VERSIONS / str(version.number))
+        for version in earlier
     ]
     # requests without a version use the highest served number
-    below = [version for version in kept if version.number < current.number]
+    below = [version for version in kept_versions if version.number < current.number]
     able = [version.number for version in below if _together(current, version)]
     served = sorted([current.number, *able[: serve - 1]])
     record = {
@@ -190,7 +196,10 @@ def _complete(
         for key, value in current.sidecar.items()
         if key not in _OF_THE_FOLDER
     }
-    seals = {str(version.number): sha256(version.record / SIDECAR) for version in kept}
+    seals = {
+        str(version.number): sha256(version.record / SIDECAR)
+        for version in kept_versions
+    }
     text = _with_policy(str(record[GENERATED]), served)
     file = folder / CONFIG
     file.write_text(_with_policy(file.read_text(encoding="utf-8"), served))
@@ -218,10 +227,10 @@ def _parsed(text: str, where: str) -> ModelConfig:
 
 def _add_version(version: Version, folder: Path) -> None:
     """Add a version to the model in `folder` as one that is not current."""
-    own = f"{version.number}/"
+    version_folder = f"{version.number}/"
     record = folder / VERSIONS / str(version.number)
     for name, path in version.files.items():
-        _link(path, (folder if name.startswith(own) else record) / name)
+        _link(path, (folder if name.startswith(version_folder) else record) / name)
     record.mkdir(parents=True, exist_ok=True)
     published.write(record, _of_version(version))
 
@@ -265,7 +274,7 @@ def _copy(source: Path, target: Path) -> None:
 
 def rolled_back(folder: Path, to: Version, new: Path) -> None:
     """Fill the empty folder `new` with the model in `folder`, serving version `to`."""
-    current, *kept = published.versions(folder)
+    current, *earlier = published.versions(folder)
     record = current.sidecar
     _make_current(to, new, _link)
     facts = {
@@ -273,9 +282,11 @@ def rolled_back(folder: Path, to: Version, new: Path) -> None:
         LAST: record.get(LAST),
         **({ROLLED_BACK: current.number} if to.number < current.number else {}),
     }
-    others = [version for version in (current, *kept) if version.number != to.number]
-    others.sort(key=lambda version: version.number, reverse=True)
-    _complete(new, facts, others, (record.get(POLICY) or {}).get("serve", 1))
+    remaining = [
+        version for version in (current, *earlier) if version.number != to.number
+    ]
+    remaining.sort(key=lambda version: version.number, reverse=True)
+    _complete(new, facts, remaining, (record.get(POLICY) or {}).get("serve", 1))
 
 
 def pruned(folder: Path, keep: int, new: Path) -> list[int]:
@@ -284,15 +295,15 @@ def pruned(folder: Path, keep: int, new: Path) -> list[int]:
 
     Returns the removed numbers.
     """
-    current, *kept = published.versions(folder)
+    current, *earlier = published.versions(folder)
     record = current.sidecar
     _make_current(current, new, _link)
-    stay = kept[: keep - 1]
+    stay = earlier[: keep - 1]
     facts = {key: record[key] for key in (POLICY, LAST, ROLLED_BACK) if key in record}
     if record.get(ROLLED_BACK) not in {version.number for version in stay}:
         facts.pop(ROLLED_BACK, None)
     _complete(new, facts, stay, (record.get(POLICY) or {}).get("serve", 1))
-    return [version.number for version in kept[keep - 1 :]]
+    return [version.number for version in earlier[keep - 1 :]]
 
 
 def copied(version: Version, new: Path) -> None:
@@ -311,14 +322,16 @@ def find(folder: Path, number: int | None) -> Version:
 
     Raises UsageError if there is none, PublishError if its files are damaged.
     """
-    current, *kept = of_model(folder)
-    below = [version for version in kept if version.number < current.number]
+    current, *earlier = of_model(folder)
+    below = [version for version in earlier if version.number < current.number]
     if number is not None:
-        chosen = next((version for version in kept if version.number == number), None)
+        chosen = next(
+            (version for version in earlier if version.number == number), None
+        )
     else:
         chosen = next(iter(below), None)
     if chosen is None:
-        numbers = ", ".join(str(version.number) for version in kept) or "none"
+        numbers = ", ".join(str(version.number) for version in earlier) or "none"
         raise UsageError(
             f"model {folder.name!r} serves version {current.number}, and has no"
             f" {'earlier version' if number is None else f'other version {number}'}",
@@ -332,10 +345,10 @@ def find(folder: Path, number: int | None) -> Version:
 def require_plain(folder: Path) -> None:
     """Raise PublishError if the folder of the model or of a step has links, pipes or devices."""
     steps = [folder.parent / step for step in published.step_names(folder)]
-    for one in (folder, *(step for step in steps if step.exists())):
-        for path, what in published.special(one):
+    for model in (folder, *(step for step in steps if step.exists())):
+        for path, kind in published.special(model):
             raise PublishError(
-                f"{folder.name!r} holds {what}: {path.relative_to(folder.parent)}",
+                f"{folder.name!r} holds {kind}: {path.relative_to(folder.parent)}",
                 where=str(path),
                 fix="build the model again",
             )
@@ -390,7 +403,7 @@ def served(folder: Path) -> list[int]:
 
 def foreign(folder: Path) -> list[int]:
     """The served versions that trt-build did not write."""
-    own = {version.number for version in published.versions(folder)}
-    if own:
-        return [number for number in served(folder) if number not in own]
+    written = {version.number for version in published.versions(folder)}
+    if written:
+        return [number for number in served(folder) if number not in written]
     return []

@@ -94,7 +94,8 @@ def write(artifact: ModelArtifact, config: pb.ModelConfig, folder: Path) -> None
     served element type.
     """
     names = {sample.name for sample in config.model_warmup}
-    for golden in (g for g in artifact.goldens if g.name in names):
+    goldens = [golden for golden in artifact.goldens if golden.name in names]
+    for golden in goldens:
         (folder / FOLDER).mkdir(exist_ok=True)
         for tensor in config.input:
             dtype = by_config(pb.DataType.Name(tensor.data_type)).numpy
@@ -106,15 +107,17 @@ def write(artifact: ModelArtifact, config: pb.ModelConfig, folder: Path) -> None
 
 def _goldens(artifact: ModelArtifact) -> list[Golden]:
     opts = [
-        g
-        for g in artifact.goldens
-        if g.name.startswith("p") and g.name.endswith("-opt")
+        golden
+        for golden in artifact.goldens
+        if golden.name.startswith("p") and golden.name.endswith("-opt")
     ]
-    filled = [g for g in opts if all(array.size for array in g.inputs.values())]
+    filled = [
+        golden for golden in opts if all(array.size for array in golden.inputs.values())
+    ]
     return [
-        g
-        for g in filled
-        if sum(array.nbytes for array in g.inputs.values()) <= MAX_BYTES
+        golden
+        for golden in filled
+        if sum(array.nbytes for array in golden.inputs.values()) <= MAX_BYTES
     ]
 
 

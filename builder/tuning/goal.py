@@ -38,8 +38,8 @@ class Goal:
 
     def latency(self, level: LevelResult) -> float | None:
         """Milliseconds at the percentile; None if too few requests were measured."""
-        found = level.latency_ms.get(self.name)
-        return None if found is None else found.value
+        estimate = level.latency_ms.get(self.name)
+        return None if estimate is None else estimate.value
 
     def holds(self, level: LevelResult) -> bool:
         """Whether all requests of the level succeeded within the limit."""

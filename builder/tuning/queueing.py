@@ -50,8 +50,8 @@ def fitted(points: Sequence[tuple[int, float, int]], slots: int) -> Service:
         return Service(0.0, mean_seconds / max(mean_rows, 1.0), slots)
     slope = (
         sum(
-            w * (rows - mean_rows) * (seconds - mean_seconds)
-            for rows, seconds, w in points
+            weight * (rows - mean_rows) * (seconds - mean_seconds)
+            for rows, seconds, weight in points
         )
         / spread
     )
@@ -104,8 +104,8 @@ def capacity(
     high = 2.0 * rows / service.seconds(1)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        found = latency(service, configuration, middle)
-        holds = found < UNSTABLE and (limit is None or found <= limit)
+        seconds = latency(service, configuration, middle)
+        holds = seconds < UNSTABLE and (limit is None or seconds <= limit)
         low, high = (middle, high) if holds else (low, middle)
     return low
 

@@ -36,10 +36,13 @@ class GridSampler(optuna.samplers.BaseSampler):
     def __init__(self, distributions: Mapping[str, Any], seed: int) -> None:
         self.distributions = dict(distributions)
         self.random = random.Random(seed)
-        ranges = [range(one.low, one.high + 1) for one in self.distributions.values()]
+        ranges = [
+            range(distribution.low, distribution.high + 1)
+            for distribution in self.distributions.values()
+        ]
         self.grid = list(itertools.product(*ranges))
         self.spans = np.array(
-            [max(len(one) - 1, 1) for one in ranges], dtype=np.float64
+            [max(len(positions) - 1, 1) for positions in ranges], dtype=np.float64
         )
 
     def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
@@ -50,13 +53,20 @@ class GridSampler(optuna.samplers.BaseSampler):
         self, study: Any, trial: Any, search_space: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return the proposal by setting."""
-        done = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
-        known = [tuple(one.params[name] for name in self.distributions) for one in done]
-        rest = sorted(set(self.grid) - set(known)) or self.grid
-        chosen = rest[self.random.randrange(len(rest))]
+        completed = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
+        known = [
+            tuple(completed_trial.params[name] for name in self.distributions)
+            for completed_trial in completed
+        ]
+        untried = sorted(set(self.grid) - set(known)) or self.grid
+        chosen = untried[self.random.randrange(len(untried))]
         if known:
-            bounds = self._bounds(known, [float(one.value) for one in done], rest)
-            chosen = rest[int(np.argmax(bounds))]
+            bounds = self._bounds(
+                known,
+                [float(completed_trial.value) for completed_trial in completed],
+                untried,
+            )
+            chosen = untried[int(np.argmax(bounds))]
         return dict(zip(self.distributions, chosen, strict=True))
 
     def sample_independent(
@@ -69,20 +79,20 @@ class GridSampler(optuna.samplers.BaseSampler):
         self,
         known: Sequence[tuple[int, ...]],
         values: Sequence[float],
-        rest: Sequence[tuple[int, ...]],
+        positions: Sequence[tuple[int, ...]],
     ) -> Array:
-        """The upper confidence bound of each position in `rest`, in standard deviations of the
+        """The upper confidence bound of each of the `positions`, in standard deviations of the
         values.
         """
-        seen = np.array(known, dtype=np.float64) / self.spans
-        requested = np.array(rest, dtype=np.float64) / self.spans
+        measured = np.array(known, dtype=np.float64) / self.spans
+        requested = np.array(positions, dtype=np.float64) / self.spans
         spread = float(np.std(values)) or 1.0
         scaled = (np.array(values) - np.mean(values)) / spread
-        between = _kernel(requested, seen)
-        covariance = _kernel(seen, seen) + NOISE * np.eye(len(seen))
+        between = _kernel(requested, measured)
+        covariance = _kernel(measured, measured) + NOISE * np.eye(len(measured))
         solved = np.linalg.solve(covariance, np.column_stack([scaled, between.T]))
         variance = 1.0 - np.einsum("ij,ji->i", between, solved[:, 1:])
-        ties = np.array([self.random.random() for _ in rest])
+        ties = np.array([self.random.random() for _ in positions])
         optimism = OPTIMISM * np.sqrt(np.maximum(variance, 0.0))
         bounds: Array = between @ solved[:, 0] + optimism + 1e-6 * ties
         return bounds

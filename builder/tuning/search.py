@@ -76,18 +76,19 @@ class _Search:
         """
         if key(configuration) in self.known or len(self.known) >= self.most:
             return
-        found = self.measure(configuration, proposed_by)
-        self.known[key(configuration)] = found
+        measured = self.measure(configuration, proposed_by)
+        self.known[key(configuration)] = measured
         import optuna
 
         chosen = {
-            d.name: d.values.index(configuration[d.name]) for d in self.space.dimensions
+            dimension.name: dimension.values.index(configuration[dimension.name])
+            for dimension in self.space.dimensions
         }
         self.study.add_trial(
             optuna.trial.create_trial(
                 params=chosen,
                 distributions=self.distributions,
-                value=self._value(found),
+                value=self._value(measured),
             )
         )
 
@@ -96,7 +97,10 @@ class _Search:
         while len(self.known) < self.most and repeated < PROPOSALS:
             trial = self.study.ask(self.distributions)
             configuration = self.space.canonical(
-                {d.name: d.values[trial.params[d.name]] for d in self.space.dimensions}
+                {
+                    dimension.name: dimension.values[trial.params[dimension.name]]
+                    for dimension in self.space.dimensions
+                }
             )
             before = self.known.get(key(configuration))
             repeated = repeated + 1 if before else 0
@@ -117,7 +121,11 @@ class _Search:
         """
         if trial.score is not None:
             return trial.score
-        scores = [one.score for one in self.known.values() if one.score is not None]
+        scores = [
+            known_trial.score
+            for known_trial in self.known.values()
+            if known_trial.score is not None
+        ]
         return min(scores, default=0.0) - 1.0
 
 
@@ -134,8 +142,10 @@ def _study(space: Space, seed: int) -> tuple[Any, dict[str, Any]]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     # positions in the ordered values: neighbors are similar, which categories would hide
     distributions = {
-        d.name: optuna.distributions.IntDistribution(0, len(d.values) - 1)
-        for d in space.dimensions
+        dimension.name: optuna.distributions.IntDistribution(
+            0, len(dimension.values) - 1
+        )
+        for dimension in space.dimensions
     }
     sampler = GridSampler(distributions, seed)
     return optuna.create_study(direction="maximize", sampler=sampler), distributions

@@ -110,36 +110,38 @@ def key(configuration: Configuration) -> tuple[tuple[str, Value], ...]:
 
 
 def space(
-    spec: ModelSpec, facts: Facts, wanted: Values, *, cores: int, limit_ms: float | None
+    spec: ModelSpec,
+    facts: Facts,
+    requested: Values,
+    *,
+    cores: int,
+    limit_ms: float | None,
 ) -> Space:
     """Return the space of one model.
 
-    Defaults depend on the host and the model; `wanted` replaces them. A queue delay of more than
+    Defaults depend on the host and the model; `requested` replaces them. A queue delay of more than
     half the latency limit (milliseconds) is not tried by default.
     """
     fixed: dict[str, str] = {}
     default = _default(spec, facts)
     proposed = {
-        INSTANCES: _instances(spec, wanted, cores, fixed),
-        **_batching(spec, facts, wanted, limit_ms, fixed),
-        PROFILES: _profiles(spec, facts, wanted, fixed),
-        GRAPHS: _graphs(facts, wanted, fixed),
-        LAYOUT: _layout(facts, wanted, fixed),
-        RUNTIME: _runtime(facts, wanted, fixed),
+        INSTANCES: _instances(spec, requested, cores, fixed),
+        **_batching(spec, facts, requested, limit_ms, fixed),
+        PROFILES: _profiles(spec, facts, requested, fixed),
+        GRAPHS: _graphs(facts, requested, fixed),
+        LAYOUT: _layout(facts, requested, fixed),
+        RUNTIME: _runtime(facts, requested, fixed),
     }
     dimensions = []
     for name, values in proposed.items():
-        own = default.get(name)
-        if values and own is not None:
-            values = (*values, own)
+        default_value = default.get(name)
+        if values and default_value is not None:
+            values = (*values, default_value)
         every = tuple(dict.fromkeys(values))
         if len(every) > 1:
-            ordered = (
-                tuple(sorted(every))
-                if all(isinstance(v, int) for v in every)
-                else every
-            )
-            dimensions.append(Dimension(name, ordered))
+            if all(isinstance(value, int) for value in every):
+                every = tuple(sorted(every))
+            dimensions.append(Dimension(name, every))
     return Space(default, tuple(dimensions), fixed)
 
 
@@ -147,12 +149,12 @@ def _default(spec: ModelSpec, facts: Facts) -> dict[str, Value]:
     """The configuration of the manifest."""
     largest = facts.max_batch_size
     preferred = spec.batching.preferred
-    named = {(): NONE, (largest,): FULL, (max(1, largest // 2),): HALF}
+    name_by_sizes = {(): NONE, (largest,): FULL, (max(1, largest // 2),): HALF}
     return {
         INSTANCES: spec.instances,
         MAX_BATCH: largest,
         DELAY: spec.batching.max_queue_delay_us,
-        PREFERRED: named.get(preferred, ",".join(map(str, preferred))),
+        PREFERRED: name_by_sizes.get(preferred, ",".join(map(str, preferred))),
         PROFILES: STATIC if spec.batch_sizes else ONE,
         GRAPHS: FULL if spec.batching.graphs else NONE,
         LAYOUT: spec.layout,
@@ -161,18 +163,18 @@ def _default(spec: ModelSpec, facts: Facts) -> dict[str, Value]:
 
 
 def _instances(
-    spec: ModelSpec, wanted: Values, cores: int, fixed: dict[str, str]
+    spec: ModelSpec, requested: Values, cores: int, fixed: dict[str, str]
 ) -> Sequence[Value]:
     if spec.triton.get("instance_group"):
         fixed[INSTANCES] = "the manifest has triton.instance_group"
         return ()
-    return wanted.instances or range(1, min(MOST_INSTANCES, max(2, cores)) + 1)
+    return requested.instances or range(1, min(MOST_INSTANCES, max(2, cores)) + 1)
 
 
 def _batching(
     spec: ModelSpec,
     facts: Facts,
-    wanted: Values,
+    requested: Values,
     limit_ms: float | None,
     fixed: dict[str, str],
 ) -> dict[str, Sequence[Value]]:
@@ -185,7 +187,7 @@ def _batching(
     if limit_ms is not None:
         most = limit_ms * 1e3 / 2
     delays = [delay for delay in DELAYS if most is None or delay <= most]
-    sizes: Sequence[Value] = wanted.max_batch
+    sizes: Sequence[Value] = requested.max_batch
     if sizes and _batch_range(spec) is None:
         fixed[MAX_BATCH] = (
             "the manifest has several profiles, or its batches do not begin at 1"
@@ -197,8 +199,8 @@ def _batching(
         )
     return {
         MAX_BATCH: sizes,
-        DELAY: wanted.queue_delay_us or delays,
-        PREFERRED: wanted.preferred or (NONE, HALF),
+        DELAY: requested.queue_delay_us or delays,
+        PREFERRED: requested.preferred or (NONE, HALF),
     }
 
 
@@ -212,53 +214,53 @@ def _batch_range(spec: ModelSpec) -> tuple[str, tuple[int, int, int]] | None:
 
 
 def _profiles(
-    spec: ModelSpec, facts: Facts, wanted: Values, fixed: dict[str, str]
+    spec: ModelSpec, facts: Facts, requested: Values, fixed: dict[str, str]
 ) -> Sequence[Value]:
     if not facts.plan_executes:
         fixed[PROFILES] = "torch answers on this host"
     elif not facts.max_batch_size or _batch_range(spec) is None:
         fixed[PROFILES] = "the model has no batch axis with one range"
     else:
-        return wanted.profiles or (ONE, STATIC)
+        return requested.profiles or (ONE, STATIC)
     return ()
 
 
-def _graphs(facts: Facts, wanted: Values, fixed: dict[str, str]) -> Sequence[Value]:
+def _graphs(facts: Facts, requested: Values, fixed: dict[str, str]) -> Sequence[Value]:
     if not facts.backend or not facts.max_batch_size:
         fixed[GRAPHS] = "Triton's TensorRT backend does not serve this model here"
         return ()
     if facts.no_graphs:
         fixed[GRAPHS] = facts.no_graphs
         return ()
-    return wanted.graphs or (NONE, FULL)
+    return requested.graphs or (NONE, FULL)
 
 
-def _layout(facts: Facts, wanted: Values, fixed: dict[str, str]) -> Sequence[Value]:
+def _layout(facts: Facts, requested: Values, fixed: dict[str, str]) -> Sequence[Value]:
     if facts.segments < 2:
         fixed[LAYOUT] = "the model is one segment"
         return ()
-    return wanted.layout or ("fused", "ensemble")
+    return requested.layout or ("fused", "ensemble")
 
 
-def _runtime(facts: Facts, wanted: Values, fixed: dict[str, str]) -> Sequence[Value]:
+def _runtime(facts: Facts, requested: Values, fixed: dict[str, str]) -> Sequence[Value]:
     if not facts.plan_executes:
         fixed[RUNTIME] = "torch answers on this host"
         return ()
-    return wanted.runtime or (PLAN, TORCH)
+    return requested.runtime or (PLAN, TORCH)
 
 
 def changes(
     spec: ModelSpec, default: Configuration, chosen: Configuration
 ) -> dict[str, Any]:
     """The manifest keys, in the form of `editing.edit`, that change `default` to `chosen`."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     batching: dict[str, Any] = {}
     most = int(chosen[MAX_BATCH])
     differing = {name for name, value in chosen.items() if value != default.get(name)}
     if MAX_BATCH in differing:
-        found["dims"] = _dims(spec, most)
+        entries["dims"] = _dims(spec, most)
     if INSTANCES in differing:
-        found["instances"] = chosen[INSTANCES]
+        entries["instances"] = chosen[INSTANCES]
     if DELAY in differing:
         batching["max_queue_delay_us"] = chosen[DELAY]
     if PREFERRED in differing or (MAX_BATCH in differing and chosen[PREFERRED] != NONE):
@@ -266,25 +268,31 @@ def changes(
     if GRAPHS in differing:
         batching["graphs"] = _sizes(chosen[GRAPHS], most)
     if batching:
-        found["batching"] = batching
+        entries["batching"] = batching
     if PROFILES in differing:
-        found["batch_sizes"] = "auto" if chosen[PROFILES] == STATIC else []
+        entries["batch_sizes"] = "auto" if chosen[PROFILES] == STATIC else []
     if LAYOUT in differing:
-        found["layout"] = chosen[LAYOUT]
+        entries["layout"] = chosen[LAYOUT]
     if RUNTIME in differing:
-        found["fallback"] = {"ops": [ALL_OPERATORS] if chosen[RUNTIME] == TORCH else []}
-    return found
+        entries["fallback"] = {
+            "ops": [ALL_OPERATORS] if chosen[RUNTIME] == TORCH else []
+        }
+    return entries
 
 
 def _sizes(name: Value, most: int) -> list[int]:
     """The batch sizes of a value of PREFERRED or GRAPHS."""
-    if name in (NONE, HALF, FULL):
-        return {NONE: [], HALF: [max(1, most // 2)], FULL: [most]}[str(name)]
+    if name == NONE:
+        return []
+    if name == HALF:
+        return [max(1, most // 2)]
+    if name == FULL:
+        return [most]
     return [size for size in map(int, str(name).split(",")) if size <= most]
 
 
 def _dims(spec: ModelSpec, most: int) -> dict[str, Any]:
-    found = _batch_range(spec)
-    assert found is not None  # the dimension exists only in that case
-    axis, (low, usual, _) = found
+    batch_range = _batch_range(spec)
+    assert batch_range is not None  # the dimension exists only in that case
+    axis, (low, usual, _) = batch_range
     return {axis: {"min": low, "opt": min(usual, most), "max": most}}

@@ -185,7 +185,7 @@ class _Run:
         self.folder = repository / spec.name
         self.progress = progress or (lambda subject, phase: None)
         self.on_trial = on_trial or (lambda trial: None)
-        self.kept = KeptArtifacts(repository.with_name("kept"))
+        self.kept_artifacts = KeptArtifacts(repository.with_name("kept"))
         self.began = time.monotonic()
         self.count = 0
         self.seconds: dict[str, float] = {}
@@ -209,24 +209,31 @@ class _Run:
 
     def _built(self, model: ModelSpec) -> ModelResult:
         """Publish a variant. Raises the error of its build."""
-        result = build_variant(model, self.repository, self.settings, kept=self.kept)
+        result = build_variant(
+            model, self.repository, self.settings, kept_artifacts=self.kept_artifacts
+        )
         if result.error is not None:
             raise result.error
         return result
 
     def _sequences(self, model: PublishedModel) -> Sequences:
         """The requests for each variant: those that the smallest maximum batch allows."""
-        found = requests(model, self.options.file, self.options.goldens)
+        sequences = requests(model, self.options.file, self.options.goldens)
         sizes = next(
-            (d.values for d in self.space.dimensions if d.name == MAX_BATCH), None
+            (
+                dimension.values
+                for dimension in self.space.dimensions
+                if dimension.name == MAX_BATCH
+            ),
+            None,
         )
         if sizes is None:
-            return found
+            return sequences
         smallest = min(map(int, sizes))
         fitting = tuple(
-            one
-            for one in found
-            if all(rows(golden, smallest) <= smallest for golden in one)
+            sequence
+            for sequence in sequences
+            if all(rows(golden, smallest) <= smallest for golden in sequence)
         )
         if not fitting:
             raise UsageError(
@@ -258,11 +265,11 @@ class _Run:
                 f"the default configuration was not measured: {trials[0].problem}"
             )
         finalists = self._finalists(trials)
-        confirmed = [
-            self._measure(configuration, "confirmation")
-            for _ in range(self.options.confirmations if len(finalists) > 1 else 0)
-            for configuration in finalists
-        ]
+        confirmed = []
+        rounds = self.options.confirmations if len(finalists) > 1 else 0
+        for _ in range(rounds):
+            for configuration in finalists:
+                confirmed.append(self._measure(configuration, "confirmation"))
         return self._result(trials, finalists, confirmed)
 
     def _measure(self, configuration: Configuration, proposed_by: str) -> Trial:
@@ -315,12 +322,11 @@ class _Run:
         """Run the rate of the goal, or a closed loop with an increasing number of requests in
         flight.
         """
-        o = self.options
         options = Options(
-            protocols=[o.protocol],
-            memories=[o.memory],
-            timeout=o.timeout,
-            seed=o.seed,
+            protocols=[self.options.protocol],
+            memories=[self.options.memory],
+            timeout=self.options.timeout,
+            seed=self.options.seed,
             sequences=self.sequences,
         )
         with session(self.folder, self.endpoint, options) as measure:
@@ -329,7 +335,7 @@ class _Run:
                 return
             best = 0.0
             flat = 0
-            for concurrency in o.concurrency:
+            for concurrency in self.options.concurrency:
                 level = self._enough(measure, Load(concurrency))
                 yield level
                 flat = flat + 1 if level.throughput.value < FLAT * best else 0
@@ -373,13 +379,20 @@ class _Run:
             return []
         slots = GPU_SLOTS if gpu.current() else os.cpu_count() or 1
         service = queueing.fitted(batches, slots)
-        ranked = sorted(self.space, key=lambda one: -self._predicted(service, one))
+        ranked = sorted(
+            self.space,
+            key=lambda configuration: -self._predicted(service, configuration),
+        )
         chosen: dict[Any, Configuration] = {}
-        for one in ranked:
+        for configuration in ranked:
             kind = key(
-                {name: v for name, v in one.items() if name not in (DELAY, PREFERRED)}
+                {
+                    name: value
+                    for name, value in configuration.items()
+                    if name not in (DELAY, PREFERRED)
+                }
             )
-            chosen.setdefault(kind, one)
+            chosen.setdefault(kind, configuration)
         return list(chosen.values())[:PROPOSED]
 
     def _predicted(
@@ -394,14 +407,14 @@ class _Run:
 
     def _holding(self, trials: Sequence[Trial]) -> list[Trial]:
         """The trials within the limit, the best first."""
-        held = [trial for trial in trials if trial.score is not None]
-        return sorted(held, key=lambda trial: -(trial.score or 0.0))
+        within_limit = [trial for trial in trials if trial.score is not None]
+        return sorted(within_limit, key=lambda trial: -(trial.score or 0.0))
 
     def _finalists(self, trials: Sequence[Trial]) -> list[Configuration]:
         """The default and the best other configurations. Variants that torch serves are included
         only if allowed.
         """
-        others = [
+        other_configurations = [
             trial.configuration
             for trial in self._holding(trials)
             if key(trial.configuration) != key(self.space.default)
@@ -410,7 +423,7 @@ class _Run:
                 or not self._replaced_by_torch(trial.configuration)
             )
         ]
-        return [self.space.default, *others[:FINALISTS]]
+        return [self.space.default, *other_configurations[:FINALISTS]]
 
     def _replaced_by_torch(self, configuration: Configuration) -> bool:
         return configuration.get(RUNTIME) == TORCH != self.space.default.get(RUNTIME)
@@ -440,7 +453,9 @@ class _Run:
             confirmed=tuple(confirmed),
             fixed=self.space.fixed,
             torch_faster=self._torch_faster(trials),
-            requests=tuple(dict.fromkeys(one[0].name for one in self.sequences)),
+            requests=tuple(
+                dict.fromkeys(sequence[0].name for sequence in self.sequences)
+            ),
             host=_host(),
             seconds=round(time.monotonic() - self.began, 1),
         )
@@ -455,20 +470,33 @@ class _Run:
         one.
         """
         scores = {
-            key(one): [t.score for t in confirmed if key(t.configuration) == key(one)]
-            for one in finalists
+            key(configuration): [
+                trial.score
+                for trial in confirmed
+                if key(trial.configuration) == key(configuration)
+            ]
+            for configuration in finalists
         }
         before = _mean(scores[key(self.space.default)])
-        rated = [(one, _mean(scores[key(one)])) for one in finalists[1:]]
+        rated = [
+            (configuration, _mean(scores[key(configuration)]))
+            for configuration in finalists[1:]
+        ]
         best, after = max(
-            ((one, mean) for one, mean in rated if mean is not None),
+            (
+                (configuration, mean)
+                for configuration, mean in rated
+                if mean is not None
+            ),
             key=lambda pair: pair[1],
             default=(self.space.default, before),
         )
         if before is None and trials[0].score is not None and not confirmed:
             before = after = trials[0].score
         unknown = any(
-            self._unknown(t) for t in confirmed if t.configuration == self.space.default
+            self._unknown(trial)
+            for trial in confirmed
+            if trial.configuration == self.space.default
         )
         verdict = SAME if unknown else self._verdict(scores, best, after)
         if verdict != BETTER:
@@ -484,13 +512,15 @@ class _Run:
         """BETTER only if each confirmation of the best beats each of the default."""
         if after is None:
             return UNMET
-        own = [score for score in scores.get(key(best), ()) if score is not None]
+        best_scores = [
+            score for score in scores.get(key(best), ()) if score is not None
+        ]
         default = [
             score for score in scores[key(self.space.default)] if score is not None
         ]
         if not default:
             return BETTER
-        if not own or min(own) <= max(default):
+        if not best_scores or min(best_scores) <= max(default):
             return SAME
         gain = self.goal.gain(abs(sum(default) / len(default)), abs(after))
         return BETTER if gain >= SMALLEST_GAIN else SAME
@@ -505,13 +535,15 @@ class _Run:
 
     def _torch_faster(self, trials: Sequence[Trial]) -> str | None:
         """Torch's best trial, if it beats the best plan by more than SMALLEST_GAIN."""
-        held = self._holding(trials)
-        torch = next(
-            (t for t in held if self._replaced_by_torch(t.configuration)), None
-        )
-        plan = next(
-            (t for t in held if not self._replaced_by_torch(t.configuration)), None
-        )
+        by_torch = []
+        by_plan = []
+        for trial in self._holding(trials):
+            if self._replaced_by_torch(trial.configuration):
+                by_torch.append(trial)
+            else:
+                by_plan.append(trial)
+        torch = by_torch[0] if by_torch else None
+        plan = by_plan[0] if by_plan else None
         if torch is None or torch.score is None:
             return None
         if plan is None or plan.score is None:
@@ -542,7 +574,9 @@ def _figures(level: LevelResult | None) -> dict[str, Any]:
     return {
         "load": level.load,
         "throughput": asdict(level.throughput),
-        "latency_ms": {name: one.value for name, one in level.latency_ms.items()},
+        "latency_ms": {
+            name: estimate.value for name, estimate in level.latency_ms.items()
+        },
         "errors": dict(level.errors),
         "batch_sizes": level.server["batch_sizes"],
         "steady": level.steady,

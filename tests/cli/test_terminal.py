@@ -14,6 +14,7 @@ from functools import partial
 import pytest
 
 from builder.cli.terminal import Terminal
+from builder.printable import counted
 from tests.cli.conftest import PROGRAM, environment
 
 Shell = Callable[[str], subprocess.CompletedProcess[str]]
@@ -124,3 +125,9 @@ def test_command_works_with_closed_streams(shell: Shell, line: str) -> None:
 def test_full_disk_exits_with_4(shell: Shell, line: str) -> None:
     done = shell(line)
     assert (done.returncode, done.stderr) == (4, "error: No space left on device\n")
+
+
+def test_counts_have_their_noun() -> None:
+    assert counted(1, "branch", "branches") == "1 branch"
+    assert counted(0, "branch", "branches") == "0 branches"
+    assert counted(2, "node") == "2 nodes"

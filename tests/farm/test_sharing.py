@@ -63,7 +63,7 @@ def test_builds_for_two_targets_share_a_recording(
     assert job.only_goldens and not job.build and job.settings["flavor"] == "auto"
     assert task.arguments[1:] == (("NAME",), 2)
     # the cores of the smallest build, the memory of the largest, and no GPU
-    assert dict(task.wanted) == {"CPU": 2.0, "memory": float(100 << 20)}
+    assert dict(task.demand) == {"CPU": 2.0, "memory": float(100 << 20)}
     assert task.options["runtime_env"] == {"image_uri": "trt-build:1"}
 
 

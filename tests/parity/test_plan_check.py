@@ -121,7 +121,7 @@ def values(conversion: Any) -> list[str]:
 
 def test_correct_plan_is_not_rebuilt() -> None:
     right, gpu = check(lambda conversion, options: None)
-    assert (right.steps, right.kept, len(gpu.builds)) == ((), (), 1)
+    assert (right.steps, right.keep_fp32, len(gpu.builds)) == ((), (), 1)
 
 
 def test_wrong_plan_is_rebuilt_with_fewer_tactic_sources() -> None:
@@ -137,7 +137,7 @@ def test_wrong_plan_is_rebuilt_with_fewer_tactic_sources() -> None:
     ]
     caches = [options.timing_cache for _, options in gpu.builds[1:]]
     assert all(cache and not cache.parent.exists() for cache in caches)
-    assert right.plan.data == b"2" and right.kept == ()
+    assert right.plan.data == b"2" and right.keep_fp32 == ()
     assert right.steps[0].startswith("the plan is wrong: golden p0-opt: ")
     assert "without JIT_CONVOLUTIONS: golden p0-opt" in right.steps[1]
     assert right.steps[2] == "rebuilt without CUBLAS, CUDNN: right"
@@ -149,7 +149,7 @@ def test_first_differing_layer_is_kept_in_float32() -> None:
         return None if "second/aten::linear_0" in kept else values(conversion)[2]
 
     right, gpu = check(wrong)
-    assert right.kept == ("second/aten::linear_0",)
+    assert right.keep_fp32 == ("second/aten::linear_0",)
     assert right.steps[-1] == "rebuilt with second/aten::linear_0 in float32: right"
     assert right.conversion is gpu.builds[-1][0]
 
@@ -159,7 +159,7 @@ def test_output_layer_is_kept_in_float32_if_no_inner_value_differs() -> None:
         return None if getattr(conversion, "keep", ()) else conversion.outputs[0]
 
     right, _ = check(wrong, network=Exponential)
-    assert right.kept == ("aten::exp_0",)
+    assert right.keep_fp32 == ("aten::exp_0",)
     assert right.steps[-1] == "rebuilt with aten::exp_0 in float32: right"
 
 

@@ -95,7 +95,7 @@ def variant(
     spec: Spec, out: Path, kept: KeptArtifacts | None, settings: Settings, **values: Any
 ) -> ModelResult:
     changed = manifest.variant(spec, values) if values else spec
-    result = build_variant(changed, out, settings, isolate=False, kept=kept)
+    result = build_variant(changed, out, settings, isolate=False, kept_artifacts=kept)
     assert result.ok, result.error
     return result
 
@@ -174,10 +174,12 @@ def test_second_variant_in_a_worker_is_only_published(tmp_path: Path) -> None:
     """In worker processes, as in `tune`, the second build has only the publication phase."""
     spec, kept = spec_of(tmp_path, LAYOUTS["single"]), KeptArtifacts(tmp_path / "kept")
     settings = Settings(edits="overwrite")
-    first = build_variant(spec, tmp_path / "repository", settings, kept=kept)
+    first = build_variant(spec, tmp_path / "repository", settings, kept_artifacts=kept)
     assert first.ok and "goldens" in first.seconds
     changed = manifest.variant(spec, SERVING_OPTIONS)
-    again = build_variant(changed, tmp_path / "repository", settings, kept=kept)
+    again = build_variant(
+        changed, tmp_path / "repository", settings, kept_artifacts=kept
+    )
     assert again.ok and set(again.seconds) == {"publish"} and again.state == "reused"
     models = build_repository(tmp_path, tmp_path / "repository", settings)
     assert models[0].state == "built", "`repo` does not use kept builds"

@@ -101,10 +101,10 @@ def test_new_weights_refit_the_stored_plan(attempts: list[Plan]) -> None:
     plans = [Plans(store) for _ in range(3)]
     assert plans[0].build(small(), REFIT, lambda: BUILT) == BUILT
     assert plans[1].build(small(2.0), REFIT, lambda: BUILT) == REFITTED
-    assert plans[1].made["model"].because == "weights replaced by refit"
+    assert plans[1].records["model"].because == "weights replaced by refit"
     assert attempts == [BUILT]
     assert plans[2].build(small(2.0), REFIT, lambda: BUILT) == REFITTED
-    assert plans[2].made["model"].found and len(attempts) == 1
+    assert plans[2].records["model"].found and len(attempts) == 1
 
 
 @pytest.mark.parametrize("change", ["profile", "option", "no refit", "rebuild"])

@@ -154,8 +154,8 @@ def test_plan_is_compiled_once_and_then_found(store: Store, conversion: Any) -> 
         == PLAN
     )
     assert len(built) == 1
-    assert [first.made["model"].found, again.made["model"].found] == [False, True]
-    assert first.made["model"].because == "there was none before"
+    assert [first.records["model"].found, again.records["model"].found] == [False, True]
+    assert first.records["model"].because == "there was none before"
     assert Plans(store, rebuild=True).build(conversion, BuildOptions(), compile) == PLAN
     assert len(built) == 2
     json.dumps(again.record())
@@ -168,10 +168,10 @@ def test_reason_names_part_changed_since_last_plan(
     plans.build(conversion, BuildOptions(), lambda: PLAN)
     later = Plans(None, {"model": plans.record()["model"]["parts"]})
     later.build(conversion, BuildOptions(optimization_level=2), lambda: PLAN)
-    assert later.made["model"].because == "options.optimization_level none -> 2"
+    assert later.records["model"].because == "options.optimization_level none -> 2"
     same = Plans(None, {"model": plans.record()["model"]["parts"]})
     same.build(conversion, BuildOptions(), lambda: PLAN)
-    assert same.made["model"].because == "its plan was not in the store"
+    assert same.records["model"].because == "its plan was not in the store"
 
 
 def test_unwritable_store_warns_and_builds_the_plan(
@@ -317,7 +317,7 @@ def test_plans_report_warning_of_forged_record(tmp_path: Path, conversion: Any) 
     )
     plans = Plans(store)
     plan = plans.build(conversion, BuildOptions(), lambda: Plan(b"built here", {}))
-    assert plan.data == b"built here" and not plans.made["model"].found
+    assert plan.data == b"built here" and not plans.records["model"].found
     assert len(plans.warnings) == 1 and "is not signed" in plans.warnings[0]
     assert (
         Plans(store).build(conversion, BuildOptions(), lambda: PLAN).data

@@ -28,5 +28,7 @@ def flags(conversion: Conversion) -> dict[str, Any]:
     half = conversion.precision in HALF_ALLOWED or has_half(conversion.network)
     int8 = has_int8(conversion.network)
     # "incorrectly marked as an int8 node": an assertion fails if constraints apply beside int8
-    constraints = ("prefer" if int8 else "obey") if half else None
+    constraints = None
+    if half:
+        constraints = "prefer" if int8 else "obey"
     return {"fp16": half, "int8": int8, "precision_constraints": constraints}

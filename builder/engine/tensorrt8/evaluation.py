@@ -33,11 +33,12 @@ def operands(values: list[Tensor | None]) -> list[Tensor | None]:
     another operand is float32.
     """
     if capabilities.current().strongly_typed or not any(
-        x is not None and x.dtype == torch.float32 for x in values
+        value is not None and value.dtype == torch.float32 for value in values
     ):
         return values
     return [
-        x.float() if x is not None and x.dtype == torch.float16 else x for x in values
+        value.float() if value is not None and value.dtype == torch.float16 else value
+        for value in values
     ]
 
 

@@ -94,8 +94,8 @@ class TypedNetwork:
         return self._network.add_dequantize(tensor, scale)
 
     def _typing(self, add: Callable[..., Any]) -> Callable[..., Any]:
-        def added(*arguments: object, **named: object) -> Any:
-            layer = add(*arguments, **named)
+        def added(*arguments: object, **keywords: object) -> Any:
+            layer = add(*arguments, **keywords)
             if _source(layer, arguments) != trt.DataType.HALF:
                 return layer
             _declare(layer)

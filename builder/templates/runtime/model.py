@@ -85,11 +85,9 @@ class TritonPythonModel:
         """Return one response for each request. Requests that fit together are run as one batch."""
         self._take_stream()
         self.executor.lends = len(requests) == 1
-        return (
-            [self._alone(requests[0])]
-            if len(requests) == 1
-            else self._several(requests)
-        )
+        if len(requests) == 1:
+            return [self._alone(requests[0])]
+        return self._several(requests)
 
     def _alone(self, request: Any) -> Any:
         """The same as _several for one request, which is the usual call, in fewer steps."""
@@ -158,7 +156,7 @@ class TritonPythonModel:
         except Exception as error:
             if len(group) == 1:
                 return [(group[0][0], error)]
-        return [outputs for one in group for outputs in self._run_group([one])]
+        return [outputs for member in group for outputs in self._run_group([member])]
 
     def _run_together(
         self, group: list[tuple[int, list[torch.Tensor]]]
@@ -206,14 +204,16 @@ class TritonPythonModel:
             raise Description(json.dumps(self._facts()))
 
     def _inputs(self, request: Any) -> list[torch.Tensor]:
-        kept = self.memory.of(request)
+        states = self.memory.of(request)
         inputs = self.tensors["inputs"]
-        given = [
-            self._input(request, t) if t["name"] not in kept else kept[t["name"]]
-            for t in inputs
+        tensors = [
+            self._input(request, declared)
+            if declared["name"] not in states
+            else states[declared["name"]]
+            for declared in inputs
         ]
-        self.devices = [tensor.device for tensor in given if tensor is not None]
-        return self.defaults.fill(given)
+        self.devices = [tensor.device for tensor in tensors if tensor is not None]
+        return self.defaults.fill(tensors)
 
     def _facts(self) -> dict[str, str]:
         """What computed the outputs, and the devices of the last request's inputs."""
@@ -222,24 +222,24 @@ class TritonPythonModel:
 
     def _input(self, request: Any, declared: dict[str, Any]) -> Any:
         """The tensor of a request; None for an optional input that it leaves out."""
-        given = pb_utils.get_input_tensor_by_name(request, declared["name"])
-        if is_missing(given, declared):
+        sent = pb_utils.get_input_tensor_by_name(request, declared["name"])
+        if is_missing(sent, declared):
             return None
-        tensor: torch.Tensor = to_torch(given, declared)
+        tensor: torch.Tensor = to_torch(sent, declared)
         if self.mapped.maxlen and tensor.is_cuda:
-            self.mapped.append(given)
+            self.mapped.append(sent)
         return tensor
 
     def _respond(self, request: Any, outputs: Any) -> Any:
         if isinstance(outputs, Exception):
             return self._failure(outputs)
         try:
-            wanted = request.requested_output_names()
+            requested = request.requested_output_names()
             pairs = zip(self.tensors["outputs"], outputs)
             tensors = [
-                from_torch(t["name"], tensor)
-                for t, tensor in pairs
-                if tensor is not None and t["name"] in wanted
+                from_torch(declared["name"], tensor)
+                for declared, tensor in pairs
+                if tensor is not None and declared["name"] in requested
             ]
         except Exception as error:
             return self._failure(error)
@@ -259,11 +259,9 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse(output_tensors=tensors)
 
     def _failure(self, error: Exception) -> Any:
-        code = (
-            "INTERNAL"
-            if not isinstance(error, (InvalidRequest, Description))
-            else "INVALID_ARG"
-        )
+        code = "INTERNAL"
+        if isinstance(error, (InvalidRequest, Description)):
+            code = "INVALID_ARG"
         text = f"model {self.name!r}: {error}"
         if code == "INTERNAL":
             pb_utils.Logger.log_error(f"trt-build: {text}")
@@ -274,14 +272,14 @@ class TritonPythonModel:
 
 def _parameters(executor: Any) -> dict[str, Any]:
     """The parameters that describe the executor."""
-    found = {
+    parameters = {
         "trt_build.answered_by": executor.kind,
         "trt_build.device": executor.device,
         "trt_build.why": executor.why,
     }
     if hasattr(executor, "summary"):
-        found["trt_build.segments"] = executor.summary
-    return found
+        parameters["trt_build.segments"] = executor.summary
+    return parameters
 
 
 def load_library(path: Path) -> None:

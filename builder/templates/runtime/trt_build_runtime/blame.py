@@ -38,7 +38,7 @@ class Axes:
                 if name:
                     positions.setdefault(name, []).append((index, axis))
         self.shared = {
-            name: found for name, found in positions.items() if len(found) > 1
+            name: places for name, places in positions.items() if len(places) > 1
         }
         self.known = Recent(SHAPES)
 
@@ -50,18 +50,24 @@ class Axes:
         if self.known.get(shapes) is None:
             for name, positions in self.shared.items():
                 self._check(
-                    name, [(i, a) for i, a in positions if a < len(shapes[i])], shapes
+                    name,
+                    [
+                        (index, axis)
+                        for index, axis in positions
+                        if axis < len(shapes[index])
+                    ],
+                    shapes,
                 )
             self.known.put(shapes, True)
 
     def _check(self, name: str, positions: list[tuple[int, int]], shapes: Any) -> None:
         if len({shapes[index][axis] for index, axis in positions}) > 1:
-            each = ", ".join(
+            sizes = ", ".join(
                 f"input {self.inputs[index]['name']!r} has {shapes[index][axis]} at axis {axis}"
                 for index, axis in positions
             )
             raise InvalidRequest(
-                f"axis {name!r} must have one size in all inputs: {each}"
+                f"axis {name!r} must have one size in all inputs: {sizes}"
             )
 
 
@@ -78,20 +84,20 @@ def blamed(
     text = _last_line(error)
     if not _INDEX.search(text):
         return error if text == str(error) else type(error)(text)
-    found = _SIZE.search(text)
-    stated = int(found.group(2)) if found else None
+    size_match = _SIZE.search(text)
+    stated = int(size_match.group(2)) if size_match else None
     integers = [
         (position, declared["name"], tensor)
         for position, (declared, tensor) in enumerate(zip(inputs, tensors))
         if tensor.numel() and _is_integer(tensor)
     ]
     if outside := _outside(integers, limits, stated):
-        each = (
+        ranges = (
             f"input {name!r} has values from {int(tensor.min())} to {int(tensor.max())}, and"
             f" the model takes 0 to {size - 1}"
             for name, tensor, size in outside
         )
-        return InvalidRequest("; ".join(each))
+        return InvalidRequest("; ".join(ranges))
     if not integers:
         return type(error)(text)
     spans = ", ".join(
@@ -111,13 +117,13 @@ def _outside(
     """The inputs with indices beyond their table, and the table's size: from `limits`, else the
     size that the error states.
     """
-    found = [
+    beyond = [
         (name, tensor, limits[position])
         for position, name, tensor in integers
         if position in limits and not _within(tensor, 0, limits[position])
     ]
-    if found or stated is None:
-        return found
+    if beyond or stated is None:
+        return beyond
     return [
         (name, tensor, stated)
         for _, name, tensor in integers
@@ -128,7 +134,7 @@ def _outside(
 def table_sizes(module: Any) -> dict[int, int]:
     """By position of a graph's input: the rows of the smallest embedding that it indexes."""
     inputs = [value.debugName() for value in module.graph.inputs()][1:]
-    found: dict[int, int] = {}
+    rows: dict[int, int] = {}
     for node in module.graph.nodes():
         if node.kind() == "aten::embedding":
             table = node.inputsAt(0)
@@ -137,8 +143,8 @@ def table_sizes(module: Any) -> dict[int, int]:
             weight = _tensor(table, module)
             if name in inputs and isinstance(weight, torch.Tensor):
                 position = inputs.index(name)
-                found[position] = min(found.get(position, len(weight)), len(weight))
-    return found
+                rows[position] = min(rows.get(position, len(weight)), len(weight))
+    return rows
 
 
 def _origin(value: Any) -> Any:

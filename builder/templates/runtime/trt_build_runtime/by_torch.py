@@ -54,7 +54,7 @@ def _move(graph: Any, device: str) -> None:
         if node.kind() == "prim::Constant" and str(node.output().type()) == "Device":
             node.s_("value", device)
         elif node.kind().startswith("aten::") and not any(
-            str(v.type()) == "Tensor" for v in node.inputs()
+            str(value.type()) == "Tensor" for value in node.inputs()
         ):
             index = _argument(node, "device")
             if index is not None and str(node.inputsAt(index).type()) == "NoneType":

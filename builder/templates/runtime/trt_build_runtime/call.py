@@ -24,23 +24,23 @@ class Input:
         self.storage = storage
         self.staging = staging
         self.address = 0
-        self.own: Any = None  # a tensor, once it is needed
+        self.buffer: Any = None  # a tensor, once it is needed
 
     def placed_input(
-        self, tensor: torch.Tensor, device: torch.device, own: bool
+        self, tensor: torch.Tensor, device: torch.device, copies: bool
     ) -> torch.Tensor:
-        """The tensor itself if the engine can read it and `own` is false, else a copy in the
+        """The tensor itself if the engine can read it and `copies` is false, else a copy in the
         buffer.
         """
         if (
-            not own
+            not copies
             and tensor.dtype is self.dtype
             and tensor.device == device
             and tensor.is_contiguous()
         ):
             return tensor
-        if self.own is None:
-            self.own = self.storage.view(tuple(tensor.shape), self.dtype)
+        if self.buffer is None:
+            self.buffer = self.storage.view(tuple(tensor.shape), self.dtype)
         return self.fill(tensor)
 
     def fill(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -53,18 +53,20 @@ class Input:
             or tensor.dtype is not self.dtype
             or not tensor.is_contiguous()
         ):
-            return self.own.copy_(tensor, non_blocking=True)
-        self.staging.upload(self.own, tensor)
-        return self.own
+            return self.buffer.copy_(tensor, non_blocking=True)
+        self.staging.upload(self.buffer, tensor)
+        return self.buffer
 
 
 class Output:
     """One output: `view` is the buffer it is written to, None if its shape depends on the data."""
 
-    def __init__(self, name: str, dtype: torch.dtype, wanted: torch.dtype) -> None:
+    def __init__(
+        self, name: str, dtype: torch.dtype, module_dtype: torch.dtype
+    ) -> None:
         self.name = name
         self.dtype = dtype
-        self.wanted = wanted
+        self.module_dtype = module_dtype
         self.view: Any = None
 
 
@@ -79,7 +81,7 @@ class Call:
         self.inputs: list[Input] = []
         self.outputs: list[Output] = []
         self.graph: Any = None
-        self.seen = 0
+        self.calls = 0
 
     def run(
         self, engine: Any, context: Any, tensors: list[torch.Tensor]
@@ -88,35 +90,35 @@ class Call:
         element types.
         """
         if self.graph is not None:
-            for one, tensor in zip(self.inputs, tensors):
-                one.fill(tensor)
+            for input_, tensor in zip(self.inputs, tensors):
+                input_.fill(tensor)
             self.graph.launch(engine.handle)
         else:
-            self.seen += 1
-            captures = self.seen == engine.steady and all(
-                one.view is not None for one in self.outputs
+            self.calls += 1
+            captures = self.calls == engine.steady and all(
+                output.view is not None for output in self.outputs
             )
             self._enqueue(engine, context, tensors, captures)
             if captures:
                 self._capture(engine, context)
-        return [self._take(engine, one) for one in self.outputs]
+        return [self._take(engine, output) for output in self.outputs]
 
     def unbind(self) -> None:
         """Discard the captured graph, because the context gets other shapes."""
         if self.graph is not None:
             self.graph.close()
         self.graph = None
-        self.seen = 0
+        self.calls = 0
 
     def _enqueue(
-        self, engine: Any, context: Any, tensors: list[torch.Tensor], own: bool
+        self, engine: Any, context: Any, tensors: list[torch.Tensor], copies: bool
     ) -> None:
-        for one, tensor in zip(self.inputs, tensors):
-            placed = one.placed_input(tensor, engine.device, own)
+        for input_, tensor in zip(self.inputs, tensors):
+            placed = input_.placed_input(tensor, engine.device, copies)
             address = placed.data_ptr() or engine.nothing.reserve(1)
-            if address != one.address:
-                context.set_tensor_address(one.name, address)
-                one.address = address
+            if address != input_.address:
+                context.set_tensor_address(input_.name, address)
+                input_.address = address
         if not context.execute_async_v3(engine.handle):
             raise RuntimeError(FAILED)
 
@@ -125,9 +127,9 @@ class Call:
         outputs, bit for bit.
         """
         views = [
-            one.view.reshape(-1).view(torch.uint8)
-            for one in self.outputs
-            if one.view.numel()
+            result.view.reshape(-1).view(torch.uint8)
+            for result in self.outputs
+            if result.view.numel()
         ]
         plain = [view.clone() for view in views]
         try:
@@ -144,12 +146,12 @@ class Call:
             for view, output in zip(views, plain):
                 view.copy_(output)
 
-    def _take(self, engine: Any, one: Output) -> torch.Tensor:
-        value = one.view
+    def _take(self, engine: Any, output: Output) -> torch.Tensor:
+        value = output.view
         if value is None:
-            value = engine.buffers[one.name].view(
-                engine.allocators[one.name].shape, one.dtype
+            value = engine.buffers[output.name].view(
+                engine.allocators[output.name].shape, output.dtype
             )
-        if one.dtype is one.wanted:
+        if output.dtype is output.module_dtype:
             return value
-        return value.to(one.wanted)
+        return value.to(output.module_dtype)

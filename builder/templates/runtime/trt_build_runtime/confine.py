@@ -36,9 +36,11 @@ def confine(folder: Path) -> tuple[str, ...]:
         return ()
     if not give_up_privileges():
         return ()
-    held = []
+    mechanisms = []
     hidden = list(_hidden(folder))
-    own = [path for path in (folder, *_python()) if not _is_hidden(path, hidden)]
+    always_readable = [
+        path for path in (folder, *_python()) if not _is_hidden(path, hidden)
+    ]
     mapped = list(_mapped())
     memory = [path for path in mapped if SHARED_MEMORY in path.parents]
     libraries = {
@@ -47,14 +49,14 @@ def confine(folder: Path) -> tuple[str, ...]:
     beside = all_but(hidden)
     readable = None
     if beside:
-        readable = [*beside, *own, *libraries]
+        readable = [*beside, *always_readable, *libraries]
     if landlock_version() >= TRUNCATES and restrict_files(
         memory, readable, network=False
     ):
-        held.append("landlock")
+        mechanisms.append("landlock")
     if refuse_calls(False, local=False):
-        held.append("seccomp")
-    return tuple(held)
+        mechanisms.append("seccomp")
+    return tuple(mechanisms)
 
 
 def has_gpu() -> bool:
@@ -72,18 +74,22 @@ def is_stub() -> bool:
 
 def _hidden(folder: Path) -> Iterator[Path]:
     """The folders that cannot be read, outermost ones only."""
-    found = {folder.resolve().parent, SHARED_MEMORY, Path("/tmp"), Path("/var/tmp")}
+    folders = {folder.resolve().parent, SHARED_MEMORY, Path("/tmp"), Path("/var/tmp")}
     home = os.path.expanduser("~")
-    found |= {Path(home)} if os.path.isabs(home) else set()
-    found = {path.resolve() for path in found if path.is_dir()} - {Path("/")}
-    for path in found:
-        if not found & set(path.parents):
+    if os.path.isabs(home):
+        folders.add(Path(home))
+    folders = {path.resolve() for path in folders if path.is_dir()} - {Path("/")}
+    for path in folders:
+        if not folders & set(path.parents):
             yield path
 
 
 def _is_hidden(path: Path, hidden: Sequence[Path]) -> bool:
     """Whether the path is a hidden folder or below one."""
-    return any(one == path or path in one.parents for one in hidden)
+    return any(
+        hidden_folder == path or path in hidden_folder.parents
+        for hidden_folder in hidden
+    )
 
 
 def _python() -> Iterator[Path]:

@@ -16,23 +16,23 @@ class Defaults:
     def __init__(self, inputs: list[dict[str, Any]]) -> None:
         self.inputs = inputs
 
-    def fill(self, given: list[Any]) -> list[torch.Tensor]:
+    def fill(self, tensors: list[Any]) -> list[torch.Tensor]:
         """The tensors of a request, with the default for each None. Its named axes have the sizes
         that the other inputs give them.
         """
-        present = [tensor for tensor in given if tensor is not None]
-        if len(present) == len(given):
+        present = [tensor for tensor in tensors if tensor is not None]
+        if len(present) == len(tensors):
             return present
         sizes: dict[str, int] = {}
-        for declared, tensor in zip(self.inputs, given):
+        for declared, tensor in zip(self.inputs, tensors):
             if tensor is not None:
-                named = zip(declared["axes"], tensor.shape)
-                sizes.update({name: size for name, size in named if name})
+                names_and_sizes = zip(declared["axes"], tensor.shape)
+                sizes.update({name: size for name, size in names_and_sizes if name})
         return [
             self._filled(declared, sizes, present[0].device)
             if tensor is None
             else tensor
-            for declared, tensor in zip(self.inputs, given)
+            for declared, tensor in zip(self.inputs, tensors)
         ]
 
     def _filled(

@@ -78,7 +78,8 @@ class Engine:
     def _reserve(self) -> None:
         """Empty storage for each tensor."""
         sides = (
-            [t["name"] for t in self.tensors[side]] for side in ("inputs", "outputs")
+            [tensor["name"] for tensor in self.tensors[side]]
+            for side in ("inputs", "outputs")
         )
         self.inputs, self.buffers = (
             {name: Storage(self.device) for name in names} for names in sides
@@ -87,11 +88,9 @@ class Engine:
             name: allocator(self.trt, buffer) for name, buffer in self.buffers.items()
         }
         self.nothing = Storage(self.device)
-        self.staging = (
-            {name: Staging() for name in self.inputs}
-            if self.device.type == "cuda"
-            else {}
-        )
+        self.staging: dict[str, Staging] = {}
+        if self.device.type == "cuda":
+            self.staging = {name: Staging() for name in self.inputs}
         self.by_value = any(
             self.engine.is_shape_inference_io(name) for name in self.inputs
         )
@@ -122,7 +121,7 @@ class Engine:
         if before is not None:
             before.unbind()
         context = self._context(call.profile)
-        names = [t["name"] for t in self.tensors["inputs"]]
+        names = [tensor["name"] for tensor in self.tensors["inputs"]]
         for name, shape in zip(names, call.shapes):
             if not context.set_input_shape(name, tuple(shape)):
                 raise InvalidRequest(
@@ -131,7 +130,9 @@ class Engine:
         call.inputs = [
             self._input(name, shape) for name, shape in zip(names, call.shapes)
         ]
-        call.outputs = [self._output(call.profile, t) for t in self.tensors["outputs"]]
+        call.outputs = [
+            self._output(call.profile, tensor) for tensor in self.tensors["outputs"]
+        ]
         self.bound[call.profile] = call
 
     def _input(self, name: str, shape: torch.Size) -> Input:

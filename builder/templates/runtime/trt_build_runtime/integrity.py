@@ -24,8 +24,12 @@ def check(folder: Path, version: str = "1") -> bool:
     files = _read(file)["files"]
     earlier = folder / "versions" / version / SIDECAR
     if earlier.is_file():
-        own = _read(earlier)["files"].items()
-        files = {name: digest for name, digest in own if name.startswith(f"{version}/")}
+        earlier_files = _read(earlier)["files"].items()
+        files = {
+            name: digest
+            for name, digest in earlier_files
+            if name.startswith(f"{version}/")
+        }
     broken = sorted(_broken(folder, files))
     if broken:
         raise RuntimeError(
@@ -62,11 +66,11 @@ def _broken(folder: Path, files: Any) -> Iterator[str]:
 
 
 def _sha256(path: Path) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     try:
         with path.open("rb") as stream:
             for block in iter(lambda: stream.read(1 << 20), b""):
-                found.update(block)
+                digest.update(block)
     except OSError:
         return "missing"
-    return found.hexdigest()
+    return digest.hexdigest()

@@ -138,7 +138,7 @@ def restrict_files(
     try:
         for path in (
             *writable,
-            *(Path(one) for name in DEVICES for one in glob.glob(name)),
+            *(Path(device) for name in DEVICES for device in glob.glob(name)),
         ):
             allowed = ruleset.files & ~_READ_FILE if path in unread else ruleset.files
             _allow(libc, descriptor, path, allowed)
@@ -155,16 +155,24 @@ def _ruleset(*, reads: bool, network: bool) -> tuple[_Ruleset, int]:
     """
     version = landlock_version()
     rights = _WRITE_FILE | _CHANGE_FOLDER
-    rights |= _REFER if version >= 2 else 0
-    rights |= _TRUNCATE if version >= 3 else 0
-    rights |= _IOCTL if version >= 5 else 0
-    rights |= _READ_FILE if reads else 0
+    if version >= 2:
+        rights |= _REFER
+    if version >= 3:
+        rights |= _TRUNCATE
+    if version >= 5:
+        rights |= _IOCTL
+    if reads:
+        rights |= _READ_FILE
     net = 0
     if version >= 4 and not network:
         net = _BIND_TCP | _CONNECT_TCP
     scoped = _ABSTRACT_SOCKETS | _SIGNALS if version >= 6 else 0
     # older kernels refuse a structure with fields that they do not know
-    size = 24 if version >= 6 else 16 if version >= 4 else 8
+    size = 8
+    if version >= 4:
+        size = 16
+    if version >= 6:
+        size = 24
     return _Ruleset(rights, net, scoped), size
 
 
@@ -176,7 +184,7 @@ def all_but(secret: Sequence[Path]) -> list[Path]:
     if a folder on the path cannot be listed: nothing can be hidden then.
     """
     ways = {parent for path in secret for parent in path.parents}
-    found = []
+    allowed = []
     for folder in ways:
         try:
             with os.scandir(folder) as entries:
@@ -185,8 +193,8 @@ def all_but(secret: Sequence[Path]) -> list[Path]:
                 ]
         except PermissionError:
             return []
-        found += [path for path in plain if path not in ways and path not in secret]
-    return found
+        allowed += [path for path in plain if path not in ways and path not in secret]
+    return allowed
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:

@@ -116,39 +116,37 @@ def reason(namespace: str, name: str, custom: bool = False) -> str | None:
         return "its namespace has side effects outside tensors"
     if namespace in NAMESPACES:
         return REFUSED.get(name)
-    return (
-        None
-        if custom
-        else "its namespace is unknown, and no library that brings it is given"
-    )
+    if custom:
+        return None
+    return "its namespace is unknown, and no library that brings it is given"
 
 
 def check(path: Path | str, custom: bool = False) -> None:
     """Raise UnsafeArchive if the archive names an operator that is refused. Also raises
     zipfile.BadZipFile and OSError if it cannot be read.
     """
-    found = findings(path, custom)
-    if found:
+    refused = findings(path, custom)
+    if refused:
         raise UnsafeArchive(
-            f"{Path(path).name} is refused: " + "; ".join(map(str, found[:5]))
+            f"{Path(path).name} is refused: " + "; ".join(map(str, refused[:5]))
         )
 
 
 def findings(path: Path | str, custom: bool = False) -> list[Finding]:
     """Every refused operator that the archive's source names, and source that cannot be read."""
-    found: list[Finding] = []
+    refused: list[Finding] = []
     with zipfile.ZipFile(path) as archive:
         members = [info.filename for info in archive.infolist()]
         # torch finds members without regard to case, and of two takes one that we may not read
         folded = {name.casefold() for name in members}
         if len(folded) != len(members):
-            found.append(
+            refused.append(
                 Finding("archive", str(path), 0, "", "two members have one name")
             )
         for name in members:
             if _is_code(name):
-                found += source_findings(name, archive.read(name), custom)
-    return found
+                refused += source_findings(name, archive.read(name), custom)
+    return refused
 
 
 def _is_code(member: str) -> bool:
@@ -171,11 +169,11 @@ def source_findings(member: str, code: bytes, custom: bool = False) -> list[Find
         reader.visit(tree)
     except RecursionError:
         return [Finding("source", member, 0, "", "it is nested too deeply to be read")]
-    if not reader.found and reader.names != _mentions(text):
+    if not reader.findings and reader.names != _mentions(text):
         # where Python sees a comment or a string, torch's own parser may see code
         why = "it mentions a refused operator where Python's parser sees no code"
         return [Finding("source", member, 0, "", why)]
-    return reader.found
+    return reader.findings
 
 
 def _mentions(text: str) -> tuple[int, int]:
@@ -189,23 +187,28 @@ class _Reader(ast.NodeVisitor):
         self.member = member
         self.lines = lines
         self.custom = custom
-        self.found: list[Finding] = []
-        self.named = self.ops = 0
+        self.findings: list[Finding] = []
+        self.refused_count = self.ops_count = 0
         self.owners: list[set[str]] = []
         self.self_is_own = False
 
     @property
     def names(self) -> tuple[int, int]:
-        return self.named, self.ops
+        return self.refused_count, self.ops_count
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         """Remember the fields and methods that the class declares."""
         fields = {
-            one.target.id
-            for one in node.body
-            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+            statement.target.id
+            for statement in node.body
+            if isinstance(statement, ast.AnnAssign)
+            and isinstance(statement.target, ast.Name)
         }
-        methods = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
+        methods = {
+            statement.name
+            for statement in node.body
+            if isinstance(statement, ast.FunctionDef)
+        }
         self.owners.append(fields | methods)
         self.generic_visit(node)
         self.owners.pop()
@@ -217,9 +220,9 @@ class _Reader(ast.NodeVisitor):
         if node.args.args:
             first = node.args.args[0]
         stored = (
-            one.id == "self" and not isinstance(one.ctx, ast.Load)
-            for one in ast.walk(node)
-            if isinstance(one, ast.Name)
+            name.id == "self" and not isinstance(name.ctx, ast.Load)
+            for name in ast.walk(node)
+            if isinstance(name, ast.Name)
         )
         self.self_is_own = (
             bool(self.owners)
@@ -235,18 +238,18 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         """`ops.NAMESPACE.NAME`, `torch.NAME`, `value.NAME`, and classes of `torch.classes`."""
-        owner = (
-            ast.unparse(node.value)
-            if isinstance(node.value, (ast.Name, ast.Attribute))
-            else ""
-        )
+        owner = ""
+        if isinstance(node.value, (ast.Name, ast.Attribute)):
+            owner = ast.unparse(node.value)
         if node.attr in REFUSED:
-            self.named += 1
-            own = owner == "self" and self.self_is_own and node.attr in self.owners[-1]
-            if not own:
+            self.refused_count += 1
+            is_own_attribute = (
+                owner == "self" and self.self_is_own and node.attr in self.owners[-1]
+            )
+            if not is_own_attribute:
                 self._add(node, self._operator(owner, node.attr), REFUSED[node.attr])
         if owner == "ops":
-            self.ops += 1
+            self.ops_count += 1
             self._namespace(node, node.attr)
         elif owner.endswith("torch.classes"):
             self._class_namespace(node, node.attr)
@@ -268,11 +271,9 @@ class _Reader(ast.NodeVisitor):
         name = None
         if len(node.args) == 2:
             name = node.args[1]
-        text = (
-            ""
-            if name is None
-            else ast.get_source_segment("\n".join(self.lines), name) or "\\"
-        )
+        text = ""
+        if name is not None:
+            text = ast.get_source_segment("\n".join(self.lines), name) or "\\"
         if (
             not isinstance(name, ast.Constant)
             or not isinstance(name.value, str)
@@ -301,11 +302,9 @@ class _Reader(ast.NodeVisitor):
     @staticmethod
     def _operator(owner: str, name: str) -> str:
         parts = owner.split(".")
-        return (
-            f"{parts[1]}::{name}"
-            if parts[0] == "ops" and len(parts) == 2
-            else f"aten::{name}"
-        )
+        if parts[0] == "ops" and len(parts) == 2:
+            return f"{parts[1]}::{name}"
+        return f"aten::{name}"
 
     def _source(self, node: ast.expr) -> str:
         number = node.lineno
@@ -315,7 +314,7 @@ class _Reader(ast.NodeVisitor):
 
     def _add(self, node: ast.expr, operator: str, why: str) -> None:
         source = self._source(node)[:160]
-        self.found.append(Finding(operator, self.member, node.lineno, source, why))
+        self.findings.append(Finding(operator, self.member, node.lineno, source, why))
 
 
 def graph_findings(graph: object, custom: bool = False) -> Iterator[str]:
@@ -324,11 +323,9 @@ def graph_findings(graph: object, custom: bool = False) -> Iterator[str]:
     """
     for node in graph.nodes():
         namespace, _, name = node.kind().partition("::")
-        why = (
-            None
-            if namespace == "prim" and name not in REFUSED
-            else reason(namespace, name, custom)
-        )
+        why = None
+        if namespace != "prim" or name in REFUSED:
+            why = reason(namespace, name, custom)
         if why:
             yield f"{node.kind()}: {why}"
         for block in node.blocks():

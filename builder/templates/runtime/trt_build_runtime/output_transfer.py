@@ -18,8 +18,8 @@ class Landing:
     def land(self, outputs: list[torch.Tensor], stream: Any) -> list[torch.Tensor]:
         """The outputs on the host, valid until the next call."""
         landed = [
-            self.staging.setdefault(n, Staging()).download(output)
-            for n, output in enumerate(outputs)
+            self.staging.setdefault(number, Staging()).download(output)
+            for number, output in enumerate(outputs)
         ]
         stream.synchronize()
         return landed
@@ -48,9 +48,9 @@ def outputs_for_triton(
             return landing.land(outputs, stream)
         return [output.cpu() for output in outputs]
     row = torch.contiguous_format
-    kept = [
+    contiguous = [
         output.contiguous() if lends else output.clone(memory_format=row)
         for output in outputs
     ]
     stream.synchronize()
-    return kept
+    return contiguous

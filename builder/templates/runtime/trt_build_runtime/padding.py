@@ -24,7 +24,9 @@ class Padding:
         crops = [
             stated["crops"].get(declared["name"], {}) for declared in serving["outputs"]
         ]
-        self.crops = [{int(axis): name for axis, name in one.items()} for one in crops]
+        self.crops = [
+            {int(axis): name for axis, name in crop.items()} for crop in crops
+        ]
         self.used = bool(stated["values"])
 
     def key(self, tensors: list[torch.Tensor]) -> Any:
@@ -33,18 +35,15 @@ class Padding:
         """
         if not self.used or self._has_empty_row(tensors):
             return tuple([tensor.shape[1:] for tensor in tensors])
-        return tuple(
-            [
-                tuple(
-                    [
-                        size
-                        for axis, size in enumerate(tensor.shape)
-                        if axis and axis not in axes
-                    ]
-                )
-                for tensor, axes in zip(tensors, self.axes)
+        shapes = []
+        for tensor, axes in zip(tensors, self.axes):
+            sizes = [
+                size
+                for axis, size in enumerate(tensor.shape)
+                if axis and axis not in axes
             ]
-        )
+            shapes.append(tuple(sizes))
+        return tuple(shapes)
 
     def _has_empty_row(self, tensors: list[torch.Tensor]) -> bool:
         """Whether a row of a padded input contains only the padding value. The softmax over masked

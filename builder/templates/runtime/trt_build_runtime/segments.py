@@ -33,11 +33,15 @@ class SegmentsExecutor:
             torch.cuda.set_device(self.device)
             self.stream = torch.cuda.Stream(self.device)
         serving = facts["serving"]
-        inputs = [t["name"] for t in serving["inputs"]]
-        outputs = [t["name"] for t in serving["outputs"]]
+        inputs = [tensor["name"] for tensor in serving["inputs"]]
+        outputs = [tensor["name"] for tensor in serving["outputs"]]
         self.count = len(outputs)
-        self.flagged = [n for n, t in enumerate(serving["outputs"]) if "flag" in t]
-        outputs += [serving["outputs"][n]["flag"] for n in self.flagged]
+        self.flagged = [
+            number
+            for number, tensor in enumerate(serving["outputs"])
+            if "flag" in tensor
+        ]
+        outputs += [serving["outputs"][number]["flag"] for number in self.flagged]
         self.unknown = list(serving.get("unknown", {}))
         outputs += [serving["unknown"][name] for name in self.unknown]
         self.lists = list(serving.get("too_long", {}))
@@ -62,12 +66,9 @@ class SegmentsExecutor:
         if segment["kind"] == "branch":
             return Branch(self, stem, segment)
         if segment.get("parts"):
-            return Segments(
-                self,
-                stem,
-                segment["parts"],
-                *([t["name"] for t in segment[s]] for s in ("inputs", "outputs")),
-            )
+            inputs = [tensor["name"] for tensor in segment["inputs"]]
+            outputs = [tensor["name"] for tensor in segment["outputs"]]
+            return Segments(self, stem, segment["parts"], inputs, outputs)
         plan = self.folder / f"{stem}.plan"
         if self.stream is not None and plan.exists():
             try:
@@ -99,23 +100,23 @@ class SegmentsExecutor:
             outputs_for_triton(outputs, self.stream, stays, lends=False)
         )
 
-    def _present(self, made: list[torch.Tensor]) -> list[Any]:
+    def _present(self, results: list[torch.Tensor]) -> list[Any]:
         """The outputs without the flags, which decide which of them are None."""
-        outputs: list[Any] = made[: self.count]
+        outputs: list[Any] = results[: self.count]
         first = self.count + len(self.flagged)
-        for name, flag in zip(self.lists, made[first + len(self.unknown) :]):
+        for name, flag in zip(self.lists, results[first + len(self.unknown) :]):
             if bool(flag):
                 raise RuntimeError(
                     f"the list {name!r} has more tensors for these inputs than the model was built"
                     f" for: increase max_lengths: {{{name}: N}} in the manifest, and build it again"
                 )
-        for name, flag in zip(self.unknown, made[first:]):
+        for name, flag in zip(self.unknown, results[first:]):
             if bool(flag):
                 raise RuntimeError(
                     f"output {name!r} is a tensor for these inputs, and None in every golden of the"
                     " build: add them as a golden, and build it again"
                 )
-        for number, flag in zip(self.flagged, made[self.count :]):
+        for number, flag in zip(self.flagged, results[self.count :]):
             if not bool(flag):
                 outputs[number] = None
         return outputs
@@ -144,9 +145,9 @@ class Segments:
             for number, segment in enumerate(segments)
         ]
         self.last_reader = {
-            t["name"]: n
-            for n, segment in enumerate(segments)
-            for t in segment["inputs"]
+            tensor["name"]: number
+            for number, segment in enumerate(segments)
+            for tensor in segment["inputs"]
         }
         self.instead: dict[int, TorchExecutor] = {}
 
@@ -165,16 +166,19 @@ class Segments:
         """The tensors `outputs` for the tensors `inputs`."""
         values = dict(zip(self.inputs, tensors))
         for number, (segment, runner) in enumerate(zip(self.segments, self.runners)):
-            given = [values[t["name"]] for t in segment["inputs"]]
-            if isinstance(runner, Engine) and runner.profiles.find(given) is None:
+            arguments = [values[tensor["name"]] for tensor in segment["inputs"]]
+            if isinstance(runner, Engine) and runner.profiles.find(arguments) is None:
                 runner = self._instead(number)
             values.update(
-                zip((t["name"] for t in segment["outputs"]), runner.run(given))
+                zip(
+                    (tensor["name"] for tensor in segment["outputs"]),
+                    runner.run(arguments),
+                )
             )
             for name in [
-                n
-                for n in values
-                if n not in self.outputs and self.last_reader.get(n, -1) <= number
+                name
+                for name in values
+                if name not in self.outputs and self.last_reader.get(name, -1) <= number
             ]:
                 del values[name]
         return [values[name] for name in self.outputs]
@@ -192,14 +196,14 @@ class Branch:
     def __init__(
         self, owner: SegmentsExecutor, stem: str, segment: dict[str, Any]
     ) -> None:
-        inputs = [t["name"] for t in segment["inputs"]]
-        outputs = [t["name"] for t in segment["outputs"]]
-        self.reads = [inputs.index(t["name"]) for t in segment["condition"]]
+        inputs = [tensor["name"] for tensor in segment["inputs"]]
+        outputs = [tensor["name"] for tensor in segment["outputs"]]
+        self.reads = [inputs.index(tensor["name"]) for tensor in segment["condition"]]
         self.condition = owner.by_torch(f"{stem}_condition")
-        named = zip(("yes", "no"), segment["blocks"])
+        named_blocks = zip(("yes", "no"), segment["blocks"])
         self.blocks = {
             name: Segments(owner, f"{stem}_{name}", block, inputs, outputs)
-            for name, block in named
+            for name, block in named_blocks
         }
 
     def executed_by(self, path: str) -> Any:

@@ -35,41 +35,44 @@ class Profiles:
         tightest of several. None if no profile contains them.
         """
         shapes = tuple([tensor.shape for tensor in tensors])
-        found = self.known.get(shapes)
-        if found is None:
+        entry = self.known.get(shapes)
+        if entry is None:
             index = _profile(self.declared, shapes)
             if index is None:
                 return None
-            found = self.known.put(shapes, (index,))
-        return found[0]
+            entry = self.known.put(shapes, (index,))
+        return entry[0]
 
 
 def _profile(declared: dict[str, Any], shapes: tuple[tuple[int, ...], ...]) -> Any:
-    named = {t["name"]: shape for t, shape in zip(declared["inputs"], shapes)}
+    shape_by_name = {
+        tensor["name"]: shape for tensor, shape in zip(declared["inputs"], shapes)
+    }
     fitting = [
-        i
-        for i, p in enumerate(declared["profiles"])
-        if all(_fits(p[n], s) for n, s in named.items())
+        index
+        for index, profile in enumerate(declared["profiles"])
+        if all(_fits(profile[name], shape) for name, shape in shape_by_name.items())
     ]
 
     def order(index: int) -> tuple[int, int]:
         profile = declared["profiles"][index]
-        return _distance(profile, named), _width(profile)
+        return _distance(profile, shape_by_name), _width(profile)
 
     return min(fitting, key=order, default=None)
 
 
 def _fits(span: dict[str, list[int]], shape: tuple[int, ...]) -> bool:
     return len(shape) == len(span["min"]) and all(
-        a <= n <= b for a, n, b in zip(span["min"], shape, span["max"])
+        least <= size <= most
+        for least, size, most in zip(span["min"], shape, span["max"])
     )
 
 
 def _distance(profile: dict[str, Any], shapes: dict[str, tuple[int, ...]]) -> int:
     return sum(
-        abs(a - b)
+        abs(usual - size)
         for name, shape in shapes.items()
-        for a, b in zip(profile[name]["opt"], shape)
+        for usual, size in zip(profile[name]["opt"], shape)
     )
 
 
@@ -81,16 +84,18 @@ def _width(profile: dict[str, Any]) -> int:
 def outside(declared: dict[str, Any], tensors: list[torch.Tensor]) -> str:
     """The input's name and shape, and the shapes that the model was built for."""
     lines = []
-    for tensor, x in zip(declared["inputs"], tensors):
-        spans = [profile[tensor["name"]] for profile in declared["profiles"]]
-        if not any(_fits(span, tuple(x.shape)) for span in spans):
+    for declared_input, tensor in zip(declared["inputs"], tensors):
+        name = declared_input["name"]
+        shape = list(tensor.shape)
+        spans = [profile[name] for profile in declared["profiles"]]
+        if not any(_fits(span, tuple(shape)) for span in spans):
             allowed = " or ".join(f"{span['min']} to {span['max']}" for span in spans)
             lines.append(
-                f"input {tensor['name']!r} has shape {list(x.shape)}, and the model was built for"
-                f" {allowed}"
+                f"input {name!r} has shape {shape}, and the model was built for {allowed}"
             )
     together = "; ".join(
-        f"{t['name']!r} {list(x.shape)}" for t, x in zip(declared["inputs"], tensors)
+        f"{declared_input['name']!r} {list(tensor.shape)}"
+        for declared_input, tensor in zip(declared["inputs"], tensors)
     )
     return (
         "; ".join(lines)

@@ -25,8 +25,12 @@ class Memory:
     def __init__(self, folder: Path, tensors: dict[str, Any], batching: bool) -> None:
         self.states = tensors.get("state", ())
         self.limit = tensors.get("max_sequences", 0)
-        self.indices = {t["name"]: index for index, t in enumerate(tensors["outputs"])}
-        self.start = {s["input"]: _start(folder, s, batching) for s in self.states}
+        self.indices = {
+            tensor["name"]: index for index, tensor in enumerate(tensors["outputs"])
+        }
+        self.start = {
+            state["input"]: _start(folder, state, batching) for state in self.states
+        }
         self.sequences: OrderedDict[Any, dict[str, torch.Tensor]] = OrderedDict()
 
     def of(self, request: Any) -> dict[str, torch.Tensor]:
@@ -50,7 +54,8 @@ class Memory:
         sequence = request.correlation_id()
         if not isinstance(outputs, Exception):
             self.sequences[sequence] = {
-                s["input"]: self._copy(outputs, s["output"]) for s in self.states
+                state["input"]: self._copy(outputs, state["output"])
+                for state in self.states
             }
             self.sequences.move_to_end(sequence)
         if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END:

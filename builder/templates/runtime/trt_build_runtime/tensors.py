@@ -13,22 +13,18 @@ def to_torch(tensor: Any, declared: dict[str, Any]) -> torch.Tensor:
     """By DLPack, without a copy. bool is copied by numpy, because DLPack supports it only from
     Triton 24.x on.
     """
-    value = (
-        _bool(tensor)
-        if declared["dtype"] == "bool"
-        else from_dlpack(tensor.to_dlpack())
-    )
+    is_bool = declared["dtype"] == "bool"
+    value = _bool(tensor) if is_bool else from_dlpack(tensor.to_dlpack())
     if declared["shape"]:
         return value
     return value.reshape(())
 
 
 def _bool(tensor: Any) -> torch.Tensor:
-    value = (
-        torch.from_numpy(tensor.as_numpy())
-        if tensor.is_cpu()
-        else from_dlpack(tensor.to_dlpack())
-    )
+    if tensor.is_cpu():
+        value = torch.from_numpy(tensor.as_numpy())
+    else:
+        value = from_dlpack(tensor.to_dlpack())
     # older servers: a byte each
     if value.dtype == torch.bool:
         return value
