@@ -155,7 +155,8 @@ def report(values: Sequence[Beyond], patterns: Sequence[str]) -> str:
     largest = max(values, key=lambda value: value.greatest)
     return (
         f"keep_fp32: auto keeps {len(patterns)} layers in float32: values reach"
-        f" {largest.greatest:.3g} (%{largest.value}), and float16 ends at {LIMIT:.0f}: {', '.join(patterns)}"
+        f" {largest.greatest:.3g} (%{largest.value}), and float16 ends at {LIMIT:.0f}:"
+        f" {', '.join(patterns)}"
     )
 
 
