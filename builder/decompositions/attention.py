@@ -122,12 +122,12 @@ def native_multi_head_attention(
     result = torch.ops.aten.linear(merged(weights, v), proj_weight, proj_bias)
     if need_weights:
         if average_attn_weights:
-            returned_weights = torch.mean(weights, [1])
+            shown = torch.mean(weights, [1])
         else:
-            returned_weights = weights
+            shown = weights
     else:
-        returned_weights = torch.zeros([0], device="cpu")
-    return result, returned_weights
+        shown = torch.zeros([0], device="cpu")
+    return result, shown
 
 
 @decomposition(

@@ -33,8 +33,8 @@ def membership(offsets: Tensor, length: int, include_last_offset: bool) -> Tenso
 def largest(rows: Tensor, inside: Tensor, sizes: Tensor) -> Tensor:
     # the maximum of each bag's rows; zeros for an empty bag
     outside = torch.logical_not(inside).unsqueeze(2)
-    rows_per_bag = rows.unsqueeze(0).expand([inside.size(0), -1, -1])
-    bags = torch.amax(torch.masked_fill(rows_per_bag, outside, -math.inf), [1])
+    each = rows.unsqueeze(0).expand([inside.size(0), -1, -1])
+    bags = torch.amax(torch.masked_fill(each, outside, -math.inf), [1])
     return torch.where((sizes == 0).unsqueeze(1), torch.zeros_like(bags), bags)
 
 

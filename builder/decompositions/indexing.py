@@ -17,6 +17,6 @@ def select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     # supports only static ones there.
     size = self.size(dim)
     positions = torch.arange(size, device="cpu")
-    selected = torch.logical_or(positions == index, positions == index + size)
+    here = torch.logical_or(positions == index, positions == index + size)
     new = src.unsqueeze(dim).transpose(dim, -1)
-    return torch.where(selected, new, self.transpose(dim, -1)).transpose(dim, -1)
+    return torch.where(here, new, self.transpose(dim, -1)).transpose(dim, -1)

@@ -149,9 +149,9 @@ def cosine_embedding_loss(
     """1 - cos where target is 1, max(0, cos - margin) where it is -1"""
     axis = target.dim()
     product = torch.sum(input1 * input2, [axis])
-    square1 = torch.sum(input1 * input1, [axis]) + 1e-12
-    square2 = torch.sum(input2 * input2, [axis]) + 1e-12
-    cosine = product / torch.sqrt(square1 * square2)
+    one = torch.sum(input1 * input1, [axis]) + 1e-12
+    two = torch.sum(input2 * input2, [axis]) + 1e-12
+    cosine = product / torch.sqrt(one * two)
     zero = torch.zeros_like(cosine)
     loss = torch.where(target == 1, 1.0 - cosine, zero)
     loss = loss + torch.where(target == -1, torch.clamp_min(cosine - margin, 0.0), zero)
@@ -221,8 +221,8 @@ def multi_margin_loss(
     labels = target.reshape([-1])
     if self.dim() < 2:
         x = self.reshape([1, -1])
-    score = torch.gather(x, 1, labels.unsqueeze(1))
-    terms = torch.clamp_min(margin - score + x, 0.0)
+    own = torch.gather(x, 1, labels.unsqueeze(1))
+    terms = torch.clamp_min(margin - own + x, 0.0)
     if p == 2:
         terms = terms * terms
     if weight is not None:
@@ -273,13 +273,13 @@ def nll_loss(
     axis = 0
     if self.dim() > 1:
         axis = 1
-    counted = target != ignore_index
-    labels = torch.where(counted, target, torch.zeros_like(target))
+    kept = target != ignore_index
+    labels = torch.where(kept, target, torch.zeros_like(target))
     loss = -torch.gather(self, axis, labels.unsqueeze(axis)).squeeze(axis)
-    factor = counted.to(self.dtype)
+    factor = kept.to(self.dtype)
     if weight is not None:
         factor = factor * weights_of_labels(weight, labels)
-    loss = torch.where(counted, loss * factor, torch.zeros_like(loss))
+    loss = torch.where(kept, loss * factor, torch.zeros_like(loss))
     return weighted(loss, factor, reduction)
 
 
@@ -291,12 +291,12 @@ def entropy_of_probabilities(
     axis: int,
     label_smoothing: float,
 ) -> Tensor:
-    smoothed = target
+    wanted = target
     if label_smoothing > 0.0:
-        smoothed = target * (1.0 - label_smoothing) + label_smoothing / logarithms.size(
+        wanted = target * (1.0 - label_smoothing) + label_smoothing / logarithms.size(
             axis
         )
-    terms = logarithms * smoothed
+    terms = logarithms * wanted
     if weight is not None:
         terms = terms * weights_along(weight, logarithms, axis)
     loss = -torch.sum(terms, [axis])
@@ -316,15 +316,15 @@ def entropy_spread_over_classes(
     axis: int,
 ) -> Tensor:
     # the label smoothing term: all classes have equal weight
-    counted = target != ignore_index
+    kept = target != ignore_index
     terms = logarithms
-    factor = counted.to(logarithms.dtype)
+    factor = kept.to(logarithms.dtype)
     if weight is not None:
         terms = terms * weights_along(weight, logarithms, axis)
-        labels = torch.where(counted, target, torch.zeros_like(target))
+        labels = torch.where(kept, target, torch.zeros_like(target))
         factor = factor * weights_of_labels(weight, labels)
     spread = -torch.sum(terms, [axis])
-    spread = torch.where(counted, spread, torch.zeros_like(spread))
+    spread = torch.where(kept, spread, torch.zeros_like(spread))
     return weighted(spread, factor, reduction)
 
 

@@ -87,10 +87,10 @@ def isin(
     elements: Tensor, test_elements: Tensor, assume_unique: bool, invert: bool
 ) -> Tensor:
     """whether each element is among the others, every pair compared"""
-    result = torch.any(elements.unsqueeze(-1) == test_elements.reshape([-1]), -1)
+    found = torch.any(elements.unsqueeze(-1) == test_elements.reshape([-1]), -1)
     if invert:
-        result = torch.logical_not(result)
-    return result
+        found = torch.logical_not(found)
+    return found
 
 
 @decomposition(
@@ -101,10 +101,10 @@ def isin_number(
     elements: Tensor, test_element: Number, assume_unique: bool, invert: bool
 ) -> Tensor:
     """whether each element is the number"""
-    result = elements == test_element
+    found = elements == test_element
     if invert:
-        result = torch.logical_not(result)
-    return result
+        found = torch.logical_not(found)
+    return found
 
 
 @decomposition(

@@ -16,8 +16,8 @@ LOG2_E = 1.4426950408889634
 def times_logarithm(self: Tensor, other: Tensor, logarithm: Tensor) -> Tensor:
     product = self * logarithm
     zero = torch.zeros_like(product)
-    not_nan = torch.logical_not(torch.isnan(other))
-    return torch.where(torch.logical_and(self == 0, not_nan), zero, product)
+    known = torch.logical_not(torch.isnan(other))
+    return torch.where(torch.logical_and(self == 0, known), zero, product)
 
 
 @decomposition(
@@ -77,16 +77,16 @@ def logaddexp(self: Tensor, other: Tensor) -> Tensor:
     difference
     """
     larger = torch.maximum(self, other)
-    correction = torch.log1p(torch.exp(-torch.abs(self - other)))
-    return torch.where(self == other, larger + LOG_2, larger + correction)
+    rest = torch.log1p(torch.exp(-torch.abs(self - other)))
+    return torch.where(self == other, larger + LOG_2, larger + rest)
 
 
 @decomposition("aten::logaddexp2(Tensor self, Tensor other) -> Tensor")
 def logaddexp2(self: Tensor, other: Tensor) -> Tensor:
     """the same to the base 2"""
     larger = torch.maximum(self, other)
-    correction = torch.log1p(torch.exp2(-torch.abs(self - other))) * LOG2_E
-    return torch.where(self == other, larger + 1.0, larger + correction)
+    rest = torch.log1p(torch.exp2(-torch.abs(self - other))) * LOG2_E
+    return torch.where(self == other, larger + 1.0, larger + rest)
 
 
 @decomposition("aten::special_entr(Tensor self) -> Tensor")

@@ -39,9 +39,9 @@ def nanmean(
 ) -> Tensor:
     """the mean of the elements that are not NaN"""
     x = zero_for_nan(self)
-    counted = torch.logical_not(torch.isnan(self)).to(x.dtype)
+    known = torch.logical_not(torch.isnan(self)).to(x.dtype)
     total = torch.sum(x, dim, keepdim, dtype=dtype)
-    return total / torch.sum(counted, dim, keepdim, dtype=dtype)
+    return total / torch.sum(known, dim, keepdim, dtype=dtype)
 
 
 def areas_of_equal_steps(y: Tensor, dim: int) -> Tensor:
@@ -173,10 +173,10 @@ def rounded(positions: Tensor, interpolation: str) -> Tensor:
 
 
 def fraction(positions: Tensor, interpolation: str) -> Tensor:
-    part = positions - torch.floor(positions)
+    rest = positions - torch.floor(positions)
     if interpolation == "midpoint":
-        part = torch.where(part > 0, torch.full_like(part, 0.5), part)
-    return part
+        rest = torch.where(rest > 0, torch.full_like(rest, 0.5), rest)
+    return rest
 
 
 def arranged(
@@ -207,8 +207,8 @@ def quantiles(
     positions = rounded(q.reshape([-1]) * (x.size(axis) - 1), interpolation)
     low = torch.index_select(ordered, axis, torch.floor(positions).to(torch.long))
     high = torch.index_select(ordered, axis, torch.ceil(positions).to(torch.long))
-    weight = fraction(positions, interpolation).reshape(along(x, axis))
-    result = nan_if_any(torch.lerp(low, high, weight.expand_as(low)), x, axis)
+    rest = fraction(positions, interpolation).reshape(along(x, axis))
+    result = nan_if_any(torch.lerp(low, high, rest.expand_as(low)), x, axis)
     return arranged(result, self, axis, dim, keepdim)
 
 
@@ -217,15 +217,15 @@ def quantiles_past_nan(
 ) -> Tensor:
     x = flat_without_dim(self, dim)
     axis = axis_of(self, dim)
-    is_nan = torch.isnan(x)
-    ordered = torch.sort(torch.where(is_nan, torch.full_like(x, math.inf), x), axis)[0]
-    count = torch.sum(torch.logical_not(is_nan), [axis], True)
-    positions = q.reshape(along(x, axis)) * torch.clamp_min(count - 1, 0)
+    unknown = torch.isnan(x)
+    ordered = torch.sort(torch.where(unknown, torch.full_like(x, math.inf), x), axis)[0]
+    known = torch.sum(torch.logical_not(unknown), [axis], True)
+    positions = q.reshape(along(x, axis)) * torch.clamp_min(known - 1, 0)
     positions = rounded(positions, interpolation)
     low = torch.gather(ordered, axis, torch.floor(positions).to(torch.long))
     high = torch.gather(ordered, axis, torch.ceil(positions).to(torch.long))
     between = torch.lerp(low, high, fraction(positions, interpolation))
-    result = torch.where(count == 0, torch.full_like(low, math.nan), between)
+    result = torch.where(known == 0, torch.full_like(low, math.nan), between)
     return arranged(result, self, axis, dim, keepdim)
 
 
@@ -329,16 +329,16 @@ def nanmedian_along(self: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tens
     if self.dim() == 0:
         return self, torch.zeros([], dtype=torch.long)
     x = self
-    is_nan = torch.zeros_like(self, dtype=torch.bool)
+    unknown = torch.zeros_like(self, dtype=torch.bool)
     if torch.is_floating_point(self):
-        is_nan = torch.isnan(self)
-        x = torch.where(is_nan, torch.full_like(self, math.inf), self)
+        unknown = torch.isnan(self)
+        x = torch.where(unknown, torch.full_like(self, math.inf), self)
     values, positions = torch.sort(x, dim)
-    count = torch.sum(torch.logical_not(is_nan), [dim], True)
-    middle = torch.div(torch.clamp_min(count - 1, 0), 2, rounding_mode="floor")
+    known = torch.sum(torch.logical_not(unknown), [dim], True)
+    middle = torch.div(torch.clamp_min(known - 1, 0), 2, rounding_mode="floor")
     value = torch.gather(values, dim, middle)
     if torch.is_floating_point(self):
-        value = torch.where(count == 0, torch.full_like(value, math.nan), value)
+        value = torch.where(known == 0, torch.full_like(value, math.nan), value)
     position = torch.gather(positions, dim, middle)
     return without_axis(value, position, dim, keepdim)
 
