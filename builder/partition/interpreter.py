@@ -31,6 +31,7 @@ from builder.conversion import (
 )
 from builder.errors import ConversionError
 from builder.graph_types import Block, Node
+from builder.lowering import ir
 from builder.partition import packed
 from builder.partition.abstract_values import (
     at,
@@ -273,7 +274,7 @@ class ShapeInterpreter(operators.Operators):
         """Interpret a loop iteration by iteration while shapes determine its condition, up to a
         limit.
         """
-        body = next(iter(node.blocks()))
+        body = ir.first_block(node)
         values = list(carried)
         for trip in range(MAX_TRIP_COUNT):
             if not isinstance(trip_count, int) or not isinstance(condition, bool):
