@@ -118,9 +118,13 @@ def operator_of(schema: str) -> Operator | None:
     if name not in COMPOSITE and not _has_kernel(name, function.name()):
         return None
     arguments = parsed.arguments
-    readers = tuple(_reader(one.name, str(one.real_type)) for one in arguments)
+    readers = tuple(
+        _reader(argument.name, str(argument.real_type)) for argument in arguments
+    )
     keywords = tuple(
-        (at, one.name) for at, one in enumerate(arguments) if one.kwarg_only
+        (at, argument.name)
+        for at, argument in enumerate(arguments)
+        if argument.kwarg_only
     )
     return Operator(name, function, readers, len(arguments) - len(keywords), keywords)
 
@@ -237,10 +241,10 @@ def _dtype(value: Value, fact: Callable[[Any], Fact]) -> Any:
     code = value.toIValue()
     if code is None:
         return OneOf((torch.float32, torch.int64))
-    known = dtype_of(code)
-    if known is None:
+    dtype = dtype_of(code)
+    if dtype is None:
         raise LookupError
-    return Constant(torch.dtype, known)
+    return Constant(torch.dtype, dtype)
 
 
 def _layout(value: Value, fact: Callable[[Any], Fact]) -> Constant:
@@ -251,17 +255,17 @@ def _layout(value: Value, fact: Callable[[Any], Fact]) -> Constant:
 
 def _number(value: Value, fact: Callable[[Any], Fact]) -> Any:
     """A number of the same type: the dtype depends on it, and nothing on the number."""
-    found = _NUMBERS.get(value.type().kind())
-    if found is None:
+    number = _NUMBERS.get(value.type().kind())
+    if number is None:
         raise LookupError
-    return found
+    return number
 
 
 def _integer(value: Value, fact: Callable[[Any], Fact]) -> Any:
-    known = value.toIValue()
-    if known is None:
+    number = value.toIValue()
+    if number is None:
         return OneOf((1, 0, -1))
-    return Constant(int, known)
+    return Constant(int, number)
 
 
 def _integers(value: Value, fact: Callable[[Any], Fact]) -> Any:
@@ -277,17 +281,17 @@ def _integers(value: Value, fact: Callable[[Any], Fact]) -> Any:
 
 
 def _flag(value: Value, fact: Callable[[Any], Fact]) -> Any:
-    known = value.toIValue()
-    if known is None:
+    flag = value.toIValue()
+    if flag is None:
         return OneOf((True, False))
-    return Constant(bool, known)
+    return Constant(bool, flag)
 
 
 def _text(value: Value, fact: Callable[[Any], Fact]) -> Constant:
-    known = value.toIValue()
-    if known is None:
+    text = value.toIValue()
+    if text is None:
         raise LookupError
-    return Constant(str, known)
+    return Constant(str, text)
 
 
 _READERS: dict[str, Reader] = {

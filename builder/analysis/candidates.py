@@ -57,25 +57,26 @@ class Ranges(NamedTuple):
 def ranges(arguments: tuple[Any, ...]) -> Ranges:
     """The dtypes and ranks to try: fewer if more tensors are unknown."""
     tensors = _flat(arguments)
-    dtypes = sum(tensor.dtype is None for tensor in tensors)
-    ranks = sum(tensor.rank is None for tensor in tensors)
-    few_ranks = ranks > 2 or dtypes + ranks > 3
-    return Ranges(
-        _DTYPES if dtypes < 2 else _FEW_DTYPES,
-        _FEW_RANKS if few_ranks and ranks > 0 else _RANKS,
-        not ranks,
-    )
+    unknown_dtypes = sum(tensor.dtype is None for tensor in tensors)
+    unknown_ranks = sum(tensor.rank is None for tensor in tensors)
+    dtypes: tuple[torch.dtype, ...] = _DTYPES
+    if unknown_dtypes >= 2:
+        dtypes = _FEW_DTYPES
+    ranks: tuple[int, ...] = _RANKS
+    if unknown_ranks > 2 or (unknown_ranks > 0 and unknown_dtypes + unknown_ranks > 3):
+        ranks = _FEW_RANKS
+    return Ranges(dtypes, ranks, are_ranks_known=unknown_ranks == 0)
 
 
 def _flat(items: Iterable[Any]) -> list[Tensor]:
     """The tensors of the arguments, including those of lists."""
-    found = []
+    tensors = []
     for item in items:
         if isinstance(item, Tensor):
-            found.append(item)
+            tensors.append(item)
         elif type(item) is tuple:
-            found += _flat(item)
-    return found
+            tensors += _flat(item)
+    return tensors
 
 
 def calls(
@@ -85,7 +86,7 @@ def calls(
     Raises LookupError if there are too many.
     """
     tensors = sum(isinstance(item, Tensor) for item in arguments)
-    options = [_options(one, tried, size, tensors > 1) for one in arguments]
+    options = [_options(argument, tried, size, tensors > 1) for argument in arguments]
     for chosen in _product(options):
         values = [value for value, _ in chosen]
         if tensors < 2 or any(isinstance(value, torch.Tensor) for value in values):
@@ -108,11 +109,12 @@ def _options(item: Any, tried: Ranges, size: int, numbers: bool) -> list[Candida
         return [(value, False) for value in item.values]
     if isinstance(item, Sizes):
         return [(sizes, False) for sizes in _sizes(item.length, size)]
-    inner = [_options(one, tried, size, False) for one in item]
-    return [
-        ([value for value, _ in chosen], any(is_largest for _, is_largest in chosen))
-        for chosen in _product(inner)
-    ]
+    inner = [_options(element, tried, size, False) for element in item]
+    lists: list[Candidate] = []
+    for chosen in _product(inner):
+        values = [value for value, _ in chosen]
+        lists.append((values, any(is_largest for _, is_largest in chosen)))
+    return lists
 
 
 def _tensors(item: Tensor, tried: Ranges, size: int, numbers: bool) -> list[Candidate]:
@@ -120,15 +122,15 @@ def _tensors(item: Tensor, tried: Ranges, size: int, numbers: bool) -> list[Cand
     priority in type promotion, and torch's executor treats some constants as numbers (see
     `builder.lowering.wrapped`).
     """
-    found: list[Candidate] = []
+    examples: list[Candidate] = []
     dtypes = tried.dtypes if item.dtype is None else (item.dtype,)
     ranks = tried.ranks if item.rank is None else (item.rank,)
     for dtype, rank in itertools.product(dtypes, ranks):
         is_largest = item.rank is None and rank == max(ranks)
-        found.append((_example(dtype, rank, size), is_largest))
+        examples.append((_example(dtype, rank, size), is_largest))
         if rank == 0 and numbers:
-            found.append((_number(dtype), False))
-    return found
+            examples.append((_number(dtype), False))
+    return examples
 
 
 @lru_cache(maxsize=512)
@@ -147,5 +149,6 @@ def _number(dtype: torch.dtype) -> bool | int | float | complex:
 def _sizes(length: int | None, size: int) -> list[list[int]]:
     """Lists of sizes: those of an example, and one that fits every number of elements."""
     lengths = _LENGTHS if length is None else (length,)
-    found = [[size] * one for one in lengths]
-    return found + [[-1, *[1] * (one - 1)] for one in lengths if one]
+    equal = [[size] * count for count in lengths]
+    inferred = [[-1, *[1] * (count - 1)] for count in lengths if count]
+    return equal + inferred

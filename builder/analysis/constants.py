@@ -39,9 +39,9 @@ def int_list(value: Value) -> list[int] | None:
     known.
     """
     if is_constant(value):
-        known = value.toIValue()
-        if isinstance(known, list | tuple):
-            return list(known)
+        items = value.toIValue()
+        if isinstance(items, list | tuple):
+            return list(items)
         return None
     node = value.node()
     if (
@@ -73,9 +73,9 @@ def list_length(value: Value) -> int | None:
         if _is_changed(value):
             return None
         return int(value.node().inputsSize())
-    known = constant(value)
-    if isinstance(known, list | tuple):
-        return len(known)
+    items = constant(value)
+    if isinstance(items, list | tuple):
+        return len(items)
     return None
 
 
@@ -83,9 +83,9 @@ def weight_shape(weight: Value) -> tuple[int, ...] | None:
     """The shape of a constant, possibly behind fake quantization."""
     while weight.node().kind().startswith("aten::fake_quantize_"):
         weight = weight.node().inputsAt(0)
-    known = constant(weight)
-    if isinstance(known, torch.Tensor):
-        return tuple(known.shape)
+    tensor = constant(weight)
+    if isinstance(tensor, torch.Tensor):
+        return tuple(tensor.shape)
     return None
 
 

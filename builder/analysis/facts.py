@@ -66,10 +66,10 @@ class Facts:
         """The recorded fact of a value. That of a constant is computed on first use."""
         fact = self._facts.get(value.unique())
         if fact is None:
-            known = constants.constant(value)
+            tensor = constants.constant(value)
             fact = _UNKNOWN
-            if isinstance(known, torch.Tensor):
-                fact = known.dtype, known.dim() if self.ranked else None
+            if isinstance(tensor, torch.Tensor):
+                fact = tensor.dtype, tensor.dim() if self.ranked else None
             self._facts[value.unique()] = fact
         return fact
 
@@ -103,21 +103,23 @@ class Facts:
 
     def _join(self, node: Node) -> None:
         ends = [list(block.outputs()) for block in node.blocks()]
-        for output, one, other in zip(node.outputs(), *ends, strict=True):
-            dtype, rank = self._fact(one)
-            same = None
-            if dtype == self.dtype(other):
-                same = dtype
-            self.know(output, same, rank if rank == self.rank(other) else None)
+        for output, if_true, if_false in zip(node.outputs(), *ends, strict=True):
+            dtype, rank = self._fact(if_true)
+            if dtype != self.dtype(if_false):
+                dtype = None
+            if rank != self.rank(if_false):
+                rank = None
+            self.know(output, dtype, rank)
 
     def _joined_rank(self, node: Node) -> Rank:
         """The rank of an input of rank 2 or more. All inputs have this rank, except empty tensors
         of rank 1, which `cat` ignores. Examples of equal sizes do not have them.
         """
-        ranks = [
-            self.rank(value) for value in constants.list_items(node.inputsAt(0)) or ()
-        ]
-        return next((rank for rank in ranks if rank is not None and rank > 1), None)
+        for value in constants.list_items(node.inputsAt(0)) or ():
+            rank = self.rank(value)
+            if rank is not None and rank > 1:
+                return rank
+        return None
 
 
 def _is_in_place(kind: str) -> bool:

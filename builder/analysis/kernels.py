@@ -51,8 +51,9 @@ def _evaluated(operator: Operator, arguments: tuple[Any, ...]) -> tuple[Fact, ..
         facts = _facts(operator, arguments, tried)
     except LookupError:  # too many calls
         return ()
-    is_ranked = tried.has_all_ranks and operator.name not in BY_SIZES
-    return tuple((dtype, rank if is_ranked else None) for dtype, rank in facts)
+    if tried.has_all_ranks and operator.name not in BY_SIZES:
+        return tuple(facts)
+    return tuple((dtype, None) for dtype, _ in facts)
 
 
 def _facts(
@@ -61,15 +62,15 @@ def _facts(
     """The facts for examples of the first size with which a call is accepted. With unknown ranks,
     those of size 1 must agree: a rank may be rejected only for its number of elements.
     """
-    found: list[Fact] = []
+    first: list[Fact] = []
     for size in candidates.SIZES:
-        made = _agreement(operator, arguments, tried, size)
-        if made and found:
-            return [_common(*pair) for pair in zip(found, made, strict=True)]
-        found = found or made
-        if found and (tried.are_ranks_known or size == 1):
-            return found
-    return found
+        facts = _agreement(operator, arguments, tried, size)
+        if facts and first:
+            return [_common(*pair) for pair in zip(first, facts, strict=True)]
+        first = first or facts
+        if first and (tried.are_ranks_known or size == 1):
+            return first
+    return first
 
 
 def _agreement(
@@ -79,15 +80,14 @@ def _agreement(
     if there are too many.
     """
     agreed: list[Fact] = []
-    is_bounded = (
-        False  # whether a call without a tensor of the largest rank was accepted
-    )
+    # Whether a call without a tensor of the largest rank was accepted.
+    is_bounded = False
     for values, is_largest in candidates.calls(arguments, tried, size):
-        made = _results(operator, values)
-        if not made:
+        facts = _results(operator, values)
+        if not facts:
             continue
         is_bounded = is_bounded or not is_largest
-        agreed = [_common(*pair) for pair in zip(agreed or made, made, strict=True)]
+        agreed = [_common(*pair) for pair in zip(agreed or facts, facts, strict=True)]
         if not any(dtype is not None or rank is not None for dtype, rank in agreed):
             break
     # An operator that needs this many axes may accept larger ranks, which were not tried.
@@ -96,9 +96,15 @@ def _agreement(
     return [(dtype, None) for dtype, _ in agreed]
 
 
-def _common(one: Fact, other: Fact) -> Fact:
-    dtype, rank = one
-    return dtype if dtype == other[0] else None, rank if rank == other[1] else None
+def _common(first: Fact, second: Fact) -> Fact:
+    """What two facts agree on."""
+    dtype, rank = first
+    other_dtype, other_rank = second
+    if dtype != other_dtype:
+        dtype = None
+    if rank != other_rank:
+        rank = None
+    return dtype, rank
 
 
 def _results(operator: Operator, values: list[Any]) -> list[Fact]:
@@ -106,9 +112,10 @@ def _results(operator: Operator, values: list[Any]) -> list[Fact]:
     keywords = {name: values[at] for at, name in operator.keywords if at < len(values)}
     try:
         with torch.no_grad():
-            made = operator.function(*values[: operator.positional], **keywords)
+            outputs = operator.function(*values[: operator.positional], **keywords)
     except Exception:
         # kernels raise different errors for sizes or dtypes that do not fit
         return []
-    results = made if isinstance(made, tuple) else (made,)
-    return [(tensor.dtype, tensor.dim()) for tensor in results]
+    if not isinstance(outputs, tuple):
+        outputs = (outputs,)
+    return [(tensor.dtype, tensor.dim()) for tensor in outputs]

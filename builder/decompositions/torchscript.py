@@ -43,11 +43,10 @@ def graph(
 
 def source(function: Callable[..., Any], numbers: tuple[str, ...] = ()) -> str:
     """The TorchScript text of a function, after that of the functions that it calls."""
-    functions = list(dict.fromkeys(_with_called(function)))
-    return (
-        "\n\n".join(_text(f, numbers if f is function else ()) for f in functions)
-        + "\n"
-    )
+    texts = []
+    for called in dict.fromkeys(_with_called(function)):
+        texts.append(_text(called, numbers if called is function else ()))
+    return "\n\n".join(texts) + "\n"
 
 
 def _with_called(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
@@ -55,9 +54,9 @@ def _with_called(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
         node for statement in _definition(function).body for node in ast.walk(statement)
     )
     for name in (node.id for node in body if isinstance(node, ast.Name)):
-        known = _global(function, name)
-        if inspect.isfunction(known) and known is not function:
-            yield from _with_called(known)
+        called = _global(function, name)
+        if inspect.isfunction(called) and called is not function:
+            yield from _with_called(called)
     yield function
 
 
@@ -78,15 +77,15 @@ def _definition(function: Callable[..., Any]) -> ast.FunctionDef:
 
 
 def _text(function: Callable[..., Any], numbers: tuple[str, ...]) -> str:
-    written = _definition(function)
+    definition = _definition(function)
     types = iter(numbers)
     arguments = [
         ast.arg(argument.arg, _type(argument.annotation, types))
-        for argument in written.args.args
+        for argument in definition.args.args
     ]
     body = [
         _Constants(function).visit(ast.parse(ast.unparse(statement)).body[0])
-        for statement in written.body
+        for statement in definition.body
         if not _is_docstring(statement)
     ]
     head = ", ".join(ast.unparse(argument) for argument in arguments)
@@ -115,8 +114,10 @@ class _Constants(ast.NodeTransformer):
         self.function = function
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        known = _global(self.function, node.id)
-        return _literal(known) if isinstance(known, bool | int | float | str) else node
+        value = _global(self.function, node.id)
+        if isinstance(value, bool | int | float | str):
+            return _literal(value)
+        return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         if isinstance(node.value, ast.Name) and node.value.id == "math":

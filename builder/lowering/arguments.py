@@ -85,13 +85,15 @@ def _if_declared(
     fixed: Mapping[str, Any],
 ) -> Part | None:
     """The part, if it has tensors and an input is named after it."""
-    open_values = {other: value for other, value in fixed.items() if other != name}
+    open_values = {
+        argument: value for argument, value in fixed.items() if argument != name
+    }
     try:
         part = describe(name, kind, declared, open_values)
     except LoweringError:
         return None
-    given = {name, *part.names} & set(declared)
-    if given and part.form != FIXED:
+    inputs = {name, *part.names} & set(declared)
+    if inputs and part.form != FIXED:
         return part
     return None
 
@@ -145,18 +147,18 @@ def _dict(
                 break
 
 
-def _possible_keys(rest: str, value: Type) -> Iterator[str]:
+def _possible_keys(suffix: str, value: Type) -> Iterator[str]:
     """The keys that the name of an input may have: what follows a key are indices, or a field or
     key of its value.
     """
     if value.kind() == "DictType" or field_names(value):
-        yield rest.partition(".")[0]
+        yield suffix.partition(".")[0]
     elif value.kind() == "TensorType":
-        yield rest
+        yield suffix
     else:
-        while match := _INDEX.search(rest):
-            rest = rest[: match.start()]
-            yield rest
+        while match := _INDEX.search(suffix):
+            suffix = suffix[: match.start()]
+            yield suffix
 
 
 def join(prefix: str, part: str | int) -> str:
@@ -168,9 +170,9 @@ def join(prefix: str, part: str | int) -> str:
     return f"{prefix}.{part}" if prefix else part
 
 
-def contains(name: str, other: str) -> bool:
-    """Whether `other` is this name, or that of an element below it."""
-    return other == name or other.startswith((f"{name}.", f"{name}_"))
+def contains(name: str, candidate: str) -> bool:
+    """Whether `candidate` is this name, or that of an element below it."""
+    return candidate == name or candidate.startswith((f"{name}.", f"{name}_"))
 
 
 PACKED_SEQUENCE = ["data", "batch_sizes", "sorted_indices", "unsorted_indices"]
@@ -201,7 +203,7 @@ def _not_a_tensor(name: str, kind: Type) -> LoweringError:
         "ListType": f"name its elements in the manifest ({name}_0, {name}_1, ...)",
         "DictType": f"name its elements in the manifest ({name}.KEY for each key)",
     }
-    other = (
+    alternatives = (
         f"fix its value in the manifest (constants: {{{name}: ...}}), make a number a tensor"
         " input of shape [], or script a wrapper whose forward takes tensors"
     )
@@ -210,5 +212,5 @@ def _not_a_tensor(name: str, kind: Type) -> LoweringError:
         f"argument {name!r} of forward is a {kind.annotation_str}, and an endpoint takes"
         " tensors only",
         where=f"forward({name}: {kind.annotation_str})",
-        fix=f"{fix}, or {other}" if fix else other,
+        fix=f"{fix}, or {alternatives}" if fix else alternatives,
     )

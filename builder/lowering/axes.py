@@ -20,9 +20,9 @@ def first(lowered: LoweredGraph, inputs: Axes, outputs: Axes) -> LoweredGraph:
     A permutation is added at each input and output, so that the rest of the graph does not change.
     """
     graph = lowered.graph.copy()
-    given = list(graph.inputs())
+    values = list(graph.inputs())
     for index, (axis, rank) in inputs.items():
-        _permute_input(graph, given[index], axis, rank)
+        _permute_input(graph, values[index], axis, rank)
     for index, (axis, rank) in outputs.items():
         _permute_output(graph, index, axis, rank)
     return replace(lowered, graph=graph)
@@ -31,7 +31,7 @@ def first(lowered: LoweredGraph, inputs: Axes, outputs: Axes) -> LoweredGraph:
 def _permute_input(graph: Graph, value: Value, axis: int, rank: int) -> None:
     """Let every user of the input read it with the first axis moved back to its position."""
     back = [*range(1, axis + 1), 0, *range(axis + 1, rank)]
-    before = next(iter(graph.nodes()), graph.return_node())
+    before = ir.first_node(graph)
     order = ir.insert_constant(graph, back, before)
     node = ir.insert(graph, "aten::permute", [value, order], before)
     value.replaceAllUsesAfterNodeWith(node, node.output())

@@ -35,12 +35,12 @@ def containers(module: Modules) -> Containers:
     A name that two lists use for layers of one class is ambiguous and left out. The class of the
     outermost module is the empty string.
     """
-    found: dict[tuple[str, str, str], str] = {}
+    paths: dict[tuple[str, str, str], str] = {}
     doubtful: set[tuple[str, str, str]] = set()
     for key, path in _listed(module, "", ""):
-        if found.setdefault(key, path) != path:
+        if paths.setdefault(key, path) != path:
             doubtful.add(key)
-    return {key: path for key, path in found.items() if key not in doubtful}
+    return {key: path for key, path in paths.items() if key not in doubtful}
 
 
 def _listed(
@@ -50,23 +50,22 @@ def _listed(
     a list, which has the class `kind`.
     """
     for name, child in module.named_children():
-        own = str(child.original_name)
+        class_name = str(child.original_name)
         if prefix:
-            yield (kind, name, own), prefix + name
-        yield from (
-            _listed(child, kind, f"{prefix}{name}.")
-            if own in LISTS
-            else _listed(child, own, "")
-        )
+            yield (kind, name, class_name), prefix + name
+        if class_name in LISTS:
+            yield from _listed(child, kind, f"{prefix}{name}.")
+        else:
+            yield from _listed(child, class_name, "")
 
 
-def path_of(hierarchy: str, known: Containers) -> str:
+def path_of(hierarchy: str, paths: Containers) -> str:
     """The path `encoder.layers.3` for torch's record `encoder(Encoder).3(Layer)`."""
     owner = ""
     parts = []
     for name, kind in _CALLED.findall(hierarchy):
         if name == UNKNOWN:
             continue
-        parts.append(known.get((owner, name, kind), name))
+        parts.append(paths.get((owner, name, kind), name))
         owner = kind
     return ".".join(parts)

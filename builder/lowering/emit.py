@@ -38,9 +38,8 @@ class Emit:
         values = [
             arg if isinstance(arg, ir.C.Value) else self.constant(arg) for arg in args
         ]
-        return ir.insert(
-            self.graph, kind, values, self.at, [type] if type else (), self.origin
-        ).output()
+        types = [type] if type else ()
+        return ir.insert(self.graph, kind, values, self.at, types, self.origin).output()
 
     def list(self, values: Sequence[Value], element: Type) -> Value:
         """A list built of values."""

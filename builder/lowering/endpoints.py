@@ -37,22 +37,22 @@ def cast(
     inside the graph, and each of these outputs is cast to another dtype.
     """
     graph = lowered.graph.copy()
-    given = list(graph.inputs())
+    values = list(graph.inputs())
     for index, dtype in sorted(inputs.items()):
-        before = next(iter(graph.nodes()), graph.return_node())
-        widened = _cast(graph, given[index], dtype, before)
-        given[index].replaceAllUsesAfterNodeWith(widened, widened.output())
+        before = ir.first_node(graph)
+        widened = _cast(graph, values[index], dtype, before)
+        values[index].replaceAllUsesAfterNodeWith(widened, widened.output())
     for index, dtype in sorted(outputs.items()):
-        given_as = _cast(
+        narrowed = _cast(
             graph, graph.return_node().inputsAt(index), dtype, graph.return_node()
         )
-        graph.return_node().replaceInput(index, given_as.output())
+        graph.return_node().replaceInput(index, narrowed.output())
     return replace(lowered, graph=graph)
 
 
 def _cast(graph: Graph, value: Value, dtype: torch.dtype, before: Node) -> Node:
-    rest = [
+    options = [
         ir.insert_constant(graph, argument, before)
         for argument in (code_of(dtype), False, False, None)
     ]
-    return ir.insert(graph, "aten::to", [value, *rest], before)
+    return ir.insert(graph, "aten::to", [value, *options], before)

@@ -57,10 +57,10 @@ def foldable(lines: Iterable[Line]) -> bool:
     constants: set[str] = set()
     for line in lines:
         if line.kind == "prim::Constant":
-            constants.update(line.made)
-        elif line.kind in ("prim::If", "prim::Loop") or (
-            line.kind and constants.issuperset(line.read)
-        ):
+            constants.update(line.outputs)
+            continue
+        reads_constants = constants.issuperset(line.inputs)
+        if line.kind in ("prim::If", "prim::Loop") or (line.kind and reads_constants):
             return True
     return False
 
@@ -79,12 +79,14 @@ def unread(lines: Sequence[Line]) -> bool:
     """
     read: set[str] = set()
     for line in lines:
-        read.update(line.read)
-    return any(
-        line.kind in ("prim::If", "prim::Loop")
-        or (line.kind and not (line.made and read.issuperset(line.made)))
-        for line in lines
-    )
+        read.update(line.inputs)
+    for line in lines:
+        if line.kind in ("prim::If", "prim::Loop"):
+            return True
+        is_read = line.outputs and read.issuperset(line.outputs)
+        if line.kind and not is_read:
+            return True
+    return False
 
 
 def eliminate_dead_code(graph: Graph) -> None:
@@ -121,11 +123,11 @@ def _written_constants(graph: Graph, kinds: Collection[str]) -> list[Value]:
     """
     if not any(map(may_write, kinds)):
         return []
-    found: dict[int, Any] = {}
-    known: dict[int, Any] = {}
+    written: dict[int, Any] = {}
+    origins: dict[int, Any] = {}
     for node in ir.walk(graph):
         if may_write(node.kind()) and node.inputsSize():
-            origin = _origin(node.inputsAt(0), known)
+            origin = _origin(node.inputsAt(0), origins)
             if _joined(origin.node()):
                 return [
                     n.output()
@@ -133,10 +135,10 @@ def _written_constants(graph: Graph, kinds: Collection[str]) -> list[Value]:
                     if n.kind() == "prim::Constant" and _is_tensor(n.output())
                 ]
             if ir.is_constant(origin) and _is_tensor(origin):
-                found[origin.unique()] = origin
+                written[origin.unique()] = origin
     return [
         value
-        for value in found.values()
+        for value in written.values()
         if value.node().owningBlock().owningNode() is None
     ]
 
@@ -153,20 +155,20 @@ def _joined(node: Node) -> bool:
     )
 
 
-def _origin(value: Value, known: dict[int, Value]) -> Value:
-    """The value at the start of a chain of first inputs. `known` caches the results, because chains
-    share nodes.
+def _origin(value: Value, origins: dict[int, Value]) -> Value:
+    """The value at the start of a chain of first inputs. `origins` caches the results, because
+    chains share nodes.
     """
     passed = []
     while (
-        value.unique() not in known
+        value.unique() not in origins
         and value.node().kind() not in _JOINS
         and value.node().inputsSize()
     ):
         passed.append(value.unique())
         value = value.node().inputsAt(0)
-    origin = known.get(value.unique(), value)
-    known.update(dict.fromkeys(passed, origin))
+    origin = origins.get(value.unique(), value)
+    origins.update(dict.fromkeys(passed, origin))
     return origin
 
 
@@ -181,11 +183,11 @@ _AUGMENTED = frozenset(
 
 def may_write(kind: str) -> bool:
     """Whether an operator writes its first input in place, by its name."""
-    return (
-        kind.startswith("aten::")
-        and kind.endswith("_")
-        and not kind.startswith("aten::__")
-    ) or kind in _AUGMENTED
+    if kind in _AUGMENTED:
+        return True
+    if kind.startswith("aten::__"):
+        return False
+    return kind.startswith("aten::") and kind.endswith("_")
 
 
 @contextmanager
@@ -193,30 +195,28 @@ def _unknown_to_torch(graph: Graph, kinds: Collection[str]) -> Iterator[None]:
     """Inside the block, each quantizer reads one of its integer arguments (a bound, a dtype) from
     an input of the graph, so that torch cannot fold it. Its other inputs can still be folded.
     """
-    first = sum(1 for _ in graph.inputs())
-    known = []
+    first = len(list(graph.inputs()))
+    numbers = []
     for node in ir.nodes_of(graph, *(kind for kind in QUANTIZERS if kind in kinds)):
         at = _whole_number(node)
         if at is not None:
-            known.append(node.inputsAt(at).toIValue())
+            numbers.append(node.inputsAt(at).toIValue())
             stand_in = graph.addInput()
             stand_in.setType(ir.INT)
             node.replaceInput(at, stand_in)
     yield
-    for stand_in, number in zip(list(graph.inputs())[first:], known, strict=True):
-        for (
-            use
-        ) in stand_in.uses():  # none if the quantizer was in a branch that is not taken
-            use.user.replaceInput(
-                use.offset, ir.insert_constant(graph, number, use.user)
-            )
-    for _ in known:
+    for stand_in, number in zip(list(graph.inputs())[first:], numbers, strict=True):
+        # A quantizer in a branch that is not taken is gone: no uses.
+        for use in stand_in.uses():
+            constant = ir.insert_constant(graph, number, use.user)
+            use.user.replaceInput(use.offset, constant)
+    for _ in numbers:
         graph.eraseInput(first)
 
 
 def _whole_number(node: Node) -> int | None:
     """The position of an argument that is a constant int."""
-    positions = range(node.inputsSize())
-    return next(
-        (i for i in positions if isinstance(ir.constant(node.inputsAt(i)), int)), None
-    )
+    for position in range(node.inputsSize()):
+        if isinstance(ir.constant(node.inputsAt(position)), int):
+            return position
+    return None

@@ -46,9 +46,9 @@ def fake_quantize_fp8(
     if axis is None:
         factor = scale
     else:
-        factor = scale.reshape(
-            [-1 if i == axis % x.dim() else 1 for i in range(x.dim())]
-        )
+        shape = [1] * x.dim()
+        shape[axis % x.dim()] = -1
+        factor = scale.reshape(shape)
     steps = (x.float() / factor).clamp(-FP8_LIMIT, FP8_LIMIT)
     return (steps.to(torch.float8_e4m3fn).float() * factor).to(x.dtype)
 

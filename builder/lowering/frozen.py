@@ -124,15 +124,17 @@ def lower_attributes(graph: Graph, module: Any) -> None:
         if owner is None:
             continue
         name = node.s("name")
-        found = owner.getattr(name)
-        if isinstance(found, torch._C.ScriptModule):
-            owners[node.output().unique()] = found
+        attribute = owner.getattr(name)
+        if isinstance(attribute, torch._C.ScriptModule):
+            owners[node.output().unique()] = attribute
         elif node.hasUses():
             constant = _constant(
-                graph, node, False if name == "training" and found is True else found
+                graph,
+                node,
+                False if name == "training" and attribute is True else attribute,
             )
             node.output().replaceAllUsesWith(constant)
-            if isinstance(found, list | dict | tuple):
+            if isinstance(attribute, list | dict | tuple):
                 containers.append((name, constant))
     _refuse_written(graph, containers)
 
@@ -145,16 +147,18 @@ def _refuse_written(graph: Graph, containers: list[tuple[str, Value]]) -> None:
     if containers:
         changes = ir.nodes_of(graph, *ir.CHANGES)
     writers = [node for node in changes if _is_container(node.inputsAt(0).type())]
-    aliases: Any = graph.alias_db() if writers else None
-    for name, value in containers if writers else ():
-        written = aliases.has_writers(value)
-        if written or _nests(value.type()):
+    if not writers:
+        return
+    aliases = graph.alias_db()
+    for name, value in containers:
+        is_written = aliases.has_writers(value)
+        if is_written or _nests(value.type()):
             near = [
                 node
                 for node in writers
                 if aliases.may_contain_alias(node.inputsAt(0), value)
             ]
-            if written or near:
+            if is_written or near:
                 raise _keeps_state(name, (near or writers)[0])
 
 
@@ -178,33 +182,33 @@ def _keeps_state(name: str, node: Node) -> LoweringError:
     )
 
 
-def _constant(graph: Graph, node: Node, found: object) -> Value:
+def _constant(graph: Graph, node: Node, attribute: object) -> Value:
     """A value of the graph for an attribute: a constant, or a list or dictionary of constants.
 
     Tensor constants are never inside a branch: they must be in scope even if only a branch writes
     them.
     """
     kind = node.output().type()
-    if isinstance(found, list | dict) and any(
-        isinstance(item, torch.Tensor) for item in _items(found)
+    if isinstance(attribute, list | dict) and any(
+        isinstance(item, torch.Tensor) for item in _items(attribute)
     ):
-        pairs = isinstance(found, dict)
-        values = [ir.insert_constant(graph, item, node) for item in _items(found)]
-        made = ir.insert(
+        pairs = isinstance(attribute, dict)
+        values = [ir.insert_constant(graph, item, node) for item in _items(attribute)]
+        container = ir.insert(
             graph,
             "prim::DictConstruct" if pairs else "prim::ListConstruct",
             values,
             node,
             [kind],
         )
-        return made.output()
+        return container.output()
     try:
         nested = (
-            isinstance(found, torch.Tensor)
+            isinstance(attribute, torch.Tensor)
             and node.owningBlock().owningNode() is not None
         )
         return ir.insert_constant(
-            graph, found, next(iter(graph.nodes())) if nested else node, origin=node
+            graph, attribute, next(iter(graph.nodes())) if nested else node, origin=node
         )
     except (RuntimeError, TypeError) as error:
         raise LoweringError(
@@ -213,13 +217,14 @@ def _constant(graph: Graph, node: Node, found: object) -> Value:
         ) from error
 
 
-def _items(
-    found: Any,
-) -> list[Any]:
+def _items(container: Any) -> list[Any]:
     """The elements of a list, or the alternating keys and values of a dictionary."""
-    if isinstance(found, dict):
-        return [part for pair in found.items() for part in pair]
-    return list(found)
+    if isinstance(container, dict):
+        items = []
+        for key, value in container.items():
+            items += [key, value]
+        return items
+    return list(container)
 
 
 def _is_created(value: Value) -> bool:

@@ -67,15 +67,17 @@ class LoweredGraph:
 
         A name that an input already has is changed: `x_out` for `x`.
         """
-        known = {*used, *self.outputs}
+        taken = {*used, *self.outputs}
         names = list[str]()
-        for name in self.results:
-            if name in used:
-                others = (
-                    f"{name}_out{number}" for number in ("", *range(2, len(known) + 3))
-                )
-                name = next(other for other in others if other not in known)
-                known.add(name)
+        for result in self.results:
+            name = result
+            if result in used:
+                name = f"{result}_out"
+                number = 1
+                while name in taken:
+                    number += 1
+                    name = f"{result}_out{number}"
+                taken.add(name)
             names.append(name)
         return tuple(names)
 
@@ -93,12 +95,12 @@ class LoweredGraph:
             groups={new[name]: group for name, group in self.groups.items()},
         )
 
-    def named_outputs(self, made: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    def named_outputs(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         """What the graph returned, by name: without the flags, and without what they deny. Raises
         EngineError where a list is longer than declared.
         """
         return present(
-            dict(zip(self.outputs, made, strict=True)), self.flags, self.too_long
+            dict(zip(self.outputs, tensors, strict=True)), self.flags, self.too_long
         )
 
     def run(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -114,20 +116,18 @@ class LoweredGraph:
         """Execute the graph and return the tensor that every top-level node computed, or those of
         `names`, by debug name, in program order.
         """
-        # which renumbers its values: the names are those of the graph itself
+        # A copy renumbers its values, so the names are those of the graph itself.
         graph = self.graph.copy()
-        pairs = [
-            (value, twin)
-            for value, twin in zip(_computed(self.graph), _computed(graph), strict=True)
-            if names is None or value.debugName() in names
-        ]
-        own = [value for value, _ in pairs]
-        shown = [twin for _, twin in pairs]
-        found = [value.debugName() for value in own]
-        ir.return_tuple(graph, shown)
+        debug_names = []
+        twins = []
+        for value, twin in zip(_computed(self.graph), _computed(graph), strict=True):
+            if names is None or value.debugName() in names:
+                debug_names.append(value.debugName())
+                twins.append(twin)
+        ir.return_tuple(graph, twins)
         with torch.no_grad():
             return dict(
-                zip(found, ir.C._jit_interpret_graph(graph, tensors), strict=True)
+                zip(debug_names, ir.C._jit_interpret_graph(graph, tensors), strict=True)
             )
 
     def save(self, target: str | Path | BinaryIO | io.BytesIO) -> None:
@@ -234,13 +234,13 @@ def _computed(graph: Graph) -> list[Value]:
     """The tensors that the top-level nodes compute, in program order, without constants and without
     values that a branch may leave uninitialized.
     """
-    found = (
+    tensors = (
         value
         for node in graph.nodes()
         for value in node.outputs()
         if str(value.type()) == "Tensor"
     )
-    return [value for value in found if not ir.is_constant(value) and _is_set(value)]
+    return [value for value in tensors if not ir.is_constant(value) and _is_set(value)]
 
 
 def _is_set(value: Value) -> bool:

@@ -19,26 +19,26 @@ def keep_returned(graph: Graph) -> None:
 
 
 def _copy_returned(graph: Graph, block: Block) -> None:
-    own = {value.unique() for value in block.inputs()}
-    own |= {value.unique() for node in block.nodes() for value in node.outputs()}
-    read = _read_inside(block)
+    defined = {value.unique() for value in block.inputs()}
+    defined |= {value.unique() for node in block.nodes() for value in node.outputs()}
+    read_inside = _read_inside(block)
     end = block.returnNode()
     for index, value in enumerate(ir.inputs(end)):
-        if value.unique() in own and value.unique() in read:
+        if value.unique() in defined and value.unique() in read_inside:
             end.replaceInput(index, _read_again(graph, value, end))
 
 
 def _read_inside(block: Block) -> set[int]:
     """The ids of the values that the blocks inside this one read or return."""
-    found = set[int]()
+    read = set[int]()
     for node in block.nodes():
         for inner in ir.blocks_of(node):
-            found |= {value.unique() for value in inner.outputs()}
-            found |= {
+            read |= {value.unique() for value in inner.outputs()}
+            read |= {
                 value.unique() for child in inner.nodes() for value in child.inputs()
             }
-            found |= _read_inside(inner)
-    return found
+            read |= _read_inside(inner)
+    return read
 
 
 _SAME = {"IntType": "prim::max", "FloatType": "prim::max", "BoolType": "aten::__and__"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from itertools import chain, count
 from typing import Any, cast
 
 import torch
@@ -70,14 +69,27 @@ def nodes_of(graph: Graph, *kinds: str) -> list[Node]:
     return [node for kind in kinds for node in graph.findAllNodes(kind, True)]
 
 
+def first_node(graph: Graph) -> Node:
+    """The first node of the graph, or its end if it has none."""
+    return next(iter(graph.nodes()), graph.return_node())
+
+
+def first_block(node: Node) -> Block:
+    """The body of a loop, or the branch of an if that is taken if its condition is true."""
+    return next(iter(node.blocks()))
+
+
 def unique_names(values: Iterable[Value]) -> list[str]:
     """A name for each value: `x` for `%x.1`, and `x_1` if another value has that name."""
     stems = [value.debugName().split(".")[0] or "input" for value in values]
     names: list[str] = []
     for stem in stems:
-        later = (f"{stem}_{number}" for number in count(1))
-        candidates = chain([stem], (name for name in later if name not in stems))
-        names.append(next(name for name in candidates if name not in names))
+        name = stem
+        number = 0
+        while name in names or (number and name in stems):
+            number += 1
+            name = f"{stem}_{number}"
+        names.append(name)
     return names
 
 
@@ -197,15 +209,16 @@ class Constants:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._made: dict[str, Value] = {}
+        self._constants: dict[str, Value] = {}
 
     def __call__(self, value: object) -> Value:
         """The value of a constant: a number, a string, None, or a list of them."""
-        made = self._made.get(repr(value))
-        if made is None:
-            top = next(iter(self._graph.nodes()), self._graph.return_node())
-            made = self._made[repr(value)] = insert_constant(self._graph, value, top)
-        return made
+        existing = self._constants.get(repr(value))
+        if existing is None:
+            top = first_node(self._graph)
+            existing = insert_constant(self._graph, value, top)
+            self._constants[repr(value)] = existing
+        return existing
 
 
 def replace(node: Node, values: Iterable[Value]) -> None:
@@ -223,12 +236,12 @@ def bypass(node: Node) -> None:
 def return_tuple(graph: Graph, values: Sequence[Value]) -> None:
     """Let a tuple of these values be the graph's only output."""
     tuple_type = C.TupleType([value.type() for value in values])
-    made = insert(
+    returned = insert(
         graph, "prim::TupleConstruct", values, graph.return_node(), [tuple_type]
     )
     for _ in list(graph.outputs()):
         graph.eraseOutput(0)
-    graph.registerOutput(made.output())
+    graph.registerOutput(returned.output())
 
 
 def splice(node: Node, block: Block) -> None:
@@ -240,9 +253,10 @@ def splice(node: Node, block: Block) -> None:
 
 def random_operator(graph: Graph) -> str | None:
     """The kind of the first node with random results, or None."""
-    return next(
-        (str(node.kind()) for node in walk(graph) if node.isNondeterministic()), None
-    )
+    for node in walk(graph):
+        if node.isNondeterministic():
+            return str(node.kind())
+    return None
 
 
 # An attribute of nodes. torch's passes keep it, and never merge a node that has it with a node that

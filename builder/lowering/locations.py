@@ -7,7 +7,6 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Sequence
-from itertools import takewhile
 from pathlib import Path
 
 import torch
@@ -53,24 +52,25 @@ def source_location(node: Node) -> str:
     if not frames:
         module = _module(node) or path_of(node.getModuleHierarchy(), {})
         return f"graph, in module {module}" if module else "graph"
-    own = _model_frame(frames)
-    shown = own or frames[0]
+    model_frame = _model_frame(frames)
+    frame = model_frame or frames[0]
     inner = ""
-    if shown != frames[0]:
+    if frame != frames[0]:
         inner = f" (in {_described(frames[0])})"
     if exported := _EXPORTED.search(node.sourceRange()):
-        return _described(shown, exported[1]) + inner
+        return _described(frame, exported[1]) + inner
     if not _is_traced(node):
         near = None
-        if own is None or own[0] == _BUILTIN:
+        if model_frame is None or model_frame[0] == _BUILTIN:
             near = _near(node)
-        return _described(frames[0], text) + (
-            f", near {_described(near)}" if near else ""
-        )
+        described = _described(frames[0], text)
+        if near:
+            described += f", near {_described(near)}"
+        return described
     if text:
-        return f"{_described(shown)}, saved as: {text}{inner}"
-    line = linecache.getline(shown[0], int(shown[1])).strip()
-    return _described(shown, line) + inner
+        return f"{_described(frame)}, saved as: {text}{inner}"
+    line = linecache.getline(frame[0], int(frame[1])).strip()
+    return _described(frame, line) + inner
 
 
 def source_line(node: Node) -> str:
@@ -86,10 +86,10 @@ def source_line(node: Node) -> str:
         *(value.node() for value in reversed(list(node.inputs()))),
         node.prev(),
     ]
-    found = [frames for frames in map(_frames, near) if frames]
-    own = [frames for frames in found if frames[0][0] != _BUILTIN]
-    if found:
-        frames = (own or found)[0]
+    frames_nearby = [frames for frames in map(_frames, near) if frames]
+    frames_of_model = [frames for frames in frames_nearby if frames[0][0] != _BUILTIN]
+    if frames_nearby:
+        frames = (frames_of_model or frames_nearby)[0]
         return _described(_model_frame(frames) or frames[0]) + within
     return f"a node of kind {node.kind()}{within} (the file has no source for it)"
 
@@ -104,9 +104,12 @@ def located(value: Value) -> Node:
     neighbors: containers that are built have none of their own.
     """
     node = value.node()
-    producers = [given.node() for given in node.inputs()]
+    producers = [operand.node() for operand in node.inputs()]
     users = [use.user for use in value.uses()]
-    return next((one for one in (node, *producers, *users) if one.sourceRange()), node)
+    for candidate in (node, *producers, *users):
+        if candidate.sourceRange():
+            return candidate
+    return node
 
 
 def _model_frame(frames: Sequence[Frame]) -> Frame | None:
@@ -124,12 +127,12 @@ def _frames(node: Node) -> list[Frame]:
     """
     text = node.sourceRange()
     calls = [(call["path"], call["line"]) for call in _TRACED.finditer(text)]
-    if calls:
-        return (
-            list(takewhile(lambda frame: not _TRACER.search(frame[0]), calls))
-            or calls[:1]
-        )
-    return _SCRIPTED.findall(text)[:1]
+    if not calls:
+        return _SCRIPTED.findall(text)[:1]
+    for count, (path, _) in enumerate(calls):
+        if _TRACER.search(path):
+            return calls[: max(count, 1)]
+    return calls
 
 
 def _is_traced(node: Node) -> bool:
@@ -138,17 +141,11 @@ def _is_traced(node: Node) -> bool:
 
 def _marked(text: str) -> str:
     """The line that torch marks in an excerpt of the source."""
-    lines = text.splitlines()
-    marked = next(
-        (
-            i
-            for i, line in enumerate(lines)
-            if "<--- HERE" in line or _MARKER.match(line)
-        ),
-        None,
-    )
-    if marked:
-        return lines[marked - 1].strip()
+    previous = ""
+    for line in text.splitlines():
+        if "<--- HERE" in line or _MARKER.match(line):
+            return previous.strip()
+        previous = line
     return ""
 
 
@@ -156,9 +153,9 @@ def _near(node: Node) -> Frame | None:
     """The model's line of the nearest producer."""
     searched = [value.node() for value in node.inputs()]
     for count, producer in enumerate(searched):
-        own = _model_frame(_frames(producer))
-        if own and own[0] != _BUILTIN:
-            return own
+        frame = _model_frame(_frames(producer))
+        if frame and frame[0] != _BUILTIN:
+            return frame
         if count == _NEIGHBORS:
             return None
         searched += [value.node() for value in producer.inputs()]

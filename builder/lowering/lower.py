@@ -65,8 +65,8 @@ def lower(
     if isinstance(module_or_graph, torch.export.ExportedProgram):
         module_or_graph = ExportedModule(module_or_graph)
     steps = Steps(keep_text=keep_text)
-    kept = frozenset(fallback_modules)
-    graph, names, defaults = _start(module_or_graph, params, method, kept, steps)
+    fallback = frozenset(fallback_modules)
+    graph, names, defaults = _start(module_or_graph, params, method, fallback, steps)
     context = Context(
         unroll_limit=unroll_limit,
         fallback_modules=tuple(fallback_modules),
@@ -185,8 +185,8 @@ def as_written(
     )
     trace = (*steps.records, *run_passes(graph, context, AS_WRITTEN))
     aliases = graph.alias_db()
-    held = filter(_is_tensor, ir.nodes_of(graph, "prim::Constant"))
-    if any(aliases.has_writers(node.output()) for node in held):
+    tensor_constants = filter(_is_tensor, ir.nodes_of(graph, "prim::Constant"))
+    if any(aliases.has_writers(node.output()) for node in tensor_constants):
         raise reason
     _copy(graph, [value for value in graph.inputs() if aliases.has_writers(value)])
     return replace(_lowered(module, graph, context, trace), as_written=str(reason))
@@ -194,7 +194,7 @@ def as_written(
 
 def _copy(graph: Graph, inputs: Sequence[Value]) -> None:
     """Let the graph read and write copies of these inputs."""
-    first = next(iter(graph.nodes()), graph.return_node())
+    first = ir.first_node(graph)
     for value in inputs:
         copied = Emit(graph, first).op("aten::clone", value, None)
         value.replaceAllUsesAfterNodeWith(copied.node(), copied)
@@ -247,9 +247,9 @@ def _start(
 
 
 def _start_graph(
-    given: Graph, params: Sequence[Any], steps: Steps
+    original: Graph, params: Sequence[Any], steps: Steps
 ) -> tuple[Graph, list[str], dict[str, Any]]:
-    graph = given.copy()
+    graph = original.copy()
     make_plain(graph)
     # a trace contains the shapes of its example inputs
     ir.C._jit_pass_erase_shape_information(graph)
@@ -301,7 +301,7 @@ def bind(graph: Graph, params: Sequence[Any]) -> None:
         raise LoweringError(
             f"{len(params)} params for a graph with {count + len(params)} inputs"
         )
-    first = next(iter(graph.nodes()), graph.return_node())
+    first = ir.first_node(graph)
     constants = ir.insert_constants(graph, params, first)
     for value, constant in zip(list(graph.inputs())[count:], constants, strict=True):
         value.replaceAllUsesWith(constant)

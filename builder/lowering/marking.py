@@ -2,7 +2,7 @@
 of each node's call stack, but not the list that a layer is in.
 
 torch records for each node by which names its modules were called, but not the list that a layer
-was taken from. Where the record may mean a wanted module or another one, the calls of a copy are
+was taken from. Where the record may mean a requested module or another one, the calls of a copy are
 inlined here one by one: then the modules are known, but the record is lost, from which layers get
 their names. The marks are carried over to the graph that torch inlined.
 """
@@ -25,19 +25,19 @@ _SELF = "SELF"
 _EDGE = "builder.lowering.marking"
 
 
-def inline_and_mark(graph: Graph, module: Any, wanted: frozenset[str]) -> None:
+def inline_and_mark(graph: Graph, module: Any, requested: frozenset[str]) -> None:
     """Inline every call in `graph`, whose first input is `module`, and mark the nodes of the
-    modules in `wanted`, including their submodules.
+    modules in `requested`, including their submodules.
 
     A name is a qualified name (`layers.0.act`) or a class name (`Swish`).
     """
     recorded = graph.copy()
     ir.C._jit_pass_inline(recorded)
-    if _by_record(recorded, module, wanted) is None:
+    if _by_record(recorded, module, requested) is None:
         marked = graph.copy()
-        _one_by_one(marked, module, wanted)
+        _one_by_one(marked, module, requested)
         if _kinds(marked) != _kinds(recorded):
-            _one_by_one(graph, module, wanted)
+            _one_by_one(graph, module, requested)
             return
         ir.C._jit_pass_inline(graph)
         for node, twin in zip(ir.walk(graph), ir.walk(marked), strict=True):
@@ -45,7 +45,7 @@ def inline_and_mark(graph: Graph, module: Any, wanted: frozenset[str]) -> None:
                 ir.mark(node)
         return
     ir.C._jit_pass_inline(graph)
-    for node in _by_record(graph, module, wanted) or ():
+    for node in _by_record(graph, module, requested) or ():
         ir.mark(node)
 
 
@@ -54,57 +54,61 @@ def _kinds(graph: Graph) -> list[str]:
     return [node.kind() for node in ir.walk(graph)]
 
 
-def mark_by_record(graph: Graph, module: Any, wanted: frozenset[str]) -> None:
+def mark_by_record(graph: Graph, module: Any, requested: frozenset[str]) -> None:
     """Mark the nodes of a graph without calls by torch's record alone. A node with an ambiguous
     record is not marked. Names are those of `inline_and_mark`; `module` is a torch._C.ScriptModule.
     """
     for node in ir.walk(graph):
-        if node.kind() != "prim::Constant" and _is_wanted(
-            node.getModuleHierarchy(), module, wanted
+        if node.kind() != "prim::Constant" and _is_requested(
+            node.getModuleHierarchy(), module, requested
         ):
             ir.mark(node)
 
 
-def _by_record(graph: Graph, module: Any, wanted: frozenset[str]) -> list[Any] | None:
+def _by_record(
+    graph: Graph, module: Any, requested: frozenset[str]
+) -> list[Any] | None:
     """The nodes that torch's record assigns to a requested module; None if it is ambiguous."""
     results: dict[str, bool | None] = {"": False}
-    found = []
+    nodes = []
     for node in ir.walk(graph):
         if node.kind() == "prim::Constant":
             continue
         record = node.getModuleHierarchy()
         if record not in results:
-            results[record] = _is_wanted(record, module, wanted)
+            results[record] = _is_requested(record, module, requested)
         if results[record] is None:
             return None
         if results[record]:
-            found.append(node)
-    return found
+            nodes.append(node)
+    return nodes
 
 
-def _is_wanted(record: str, module: Any, wanted: frozenset[str]) -> bool | None:
+def _is_requested(record: str, module: Any, requested: frozenset[str]) -> bool | None:
     """Whether `0(Block).act(Swish)` is a requested module or inside one; None if ambiguous."""
     owners = [("", module, False)]
     for name, kind in _CALLED.findall(record):
         if name in (UNKNOWN, _SELF):  # a function, or a method of the same module
             continue
         owners = [
-            (path, inner, inside or _names(wanted, path, kind))
+            (path, inner, inside or _names(requested, path, kind))
             for owner, outer, inside in owners
             for path, inner in _called(outer, owner)
             if path.rpartition(".")[2] == name and _class_name(inner) == kind
         ]
-    found = {inside for _, _, inside in owners}
-    if len(found) == 1:
-        return found.pop()
+    answers = {inside for _, _, inside in owners}
+    if len(answers) == 1:
+        return answers.pop()
     return None
 
 
-def _names(wanted: frozenset[str], path: str, kind: str) -> bool:
+def _names(requested: frozenset[str], path: str, kind: str) -> bool:
     """Whether a requested name is that of this module, of a list that contains it, or of its
     class.
     """
-    return kind in wanted or any(f"{path}.".startswith(f"{name}.") for name in wanted)
+    return kind in requested or any(
+        f"{path}.".startswith(f"{name}.") for name in requested
+    )
 
 
 def _called(module: Any, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -118,10 +122,10 @@ def _called(module: Any, prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _called(child, path)
 
 
-def _one_by_one(graph: Graph, module: Any, wanted: frozenset[str]) -> None:
-    _Marker(graph, {next(iter(graph.inputs())).unique(): ("", module)}, wanted).block(
-        list(graph.nodes())
-    )
+def _one_by_one(graph: Graph, module: Any, requested: frozenset[str]) -> None:
+    _Marker(
+        graph, {next(iter(graph.inputs())).unique(): ("", module)}, requested
+    ).block(list(graph.nodes()))
     for node in ir.nodes_of(graph, "prim::CallFunction"):
         if ir.in_fallback(node):
             _fence(graph, node)
@@ -135,11 +139,14 @@ class _Marker:
     """
 
     def __init__(
-        self, graph: Graph, owners: dict[int, tuple[str, Any]], wanted: frozenset[str]
+        self,
+        graph: Graph,
+        owners: dict[int, tuple[str, Any]],
+        requested: frozenset[str],
     ) -> None:
         self.graph = graph
         self.owners = owners
-        self.wanted = wanted
+        self.requested = requested
 
     def block(self, nodes: list[Node]) -> None:
         for node in nodes:
@@ -156,24 +163,31 @@ class _Marker:
     def _attribute(self, node: Node) -> None:
         path, owner = self.owners.get(node.inputsAt(0).unique(), ("", None))
         name = node.s("name")
-        found = owner.getattr(name) if owner is not None else None
-        if isinstance(found, torch._C.ScriptModule):
-            self.owners[node.output().unique()] = (f"{path}.{name}".lstrip("."), found)
+        attribute = None
+        if owner is not None:
+            attribute = owner.getattr(name)
+        if isinstance(attribute, torch._C.ScriptModule):
+            self.owners[node.output().unique()] = (
+                f"{path}.{name}".lstrip("."),
+                attribute,
+            )
 
     def _inline(self, node: Node) -> list[Node]:
         """Replace the call by the called method's nodes, and return them."""
         path, owner = self.owners[node.inputsAt(0).unique()]
-        marked = ir.in_fallback(node) or _names(self.wanted, path, _class_name(owner))
+        marked = ir.in_fallback(node) or _names(
+            self.requested, path, _class_name(owner)
+        )
         before = node.prev()
         with self.graph.insert_point_guard(node):
             results = self.graph.insertGraph(
                 owner._get_method(node.s("name")).graph, ir.inputs(node)
             )
         added = ir.between(before, node)
-        for child in (
-            inner for top in added for inner in [top, *_inside(top)] if marked
-        ):
-            ir.mark(child)
+        if marked:
+            for top in added:
+                for child in (top, *_inside(top)):
+                    ir.mark(child)
         ir.replace(node, results)
         return added
 

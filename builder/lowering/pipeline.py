@@ -189,31 +189,35 @@ ADDED: list[tuple[Pass, str, str]] = []
 
 def every_pass() -> tuple[Pass, ...]:
     """The passes in order: PIPELINE with the user passes."""
-    found = list(PIPELINE)
-    for step, side, other in ADDED:
-        names = [one.name for one in found]
-        # before the first of that name, or after the last
-        last = len(names) - names[::-1].index(other)
-        found.insert(names.index(other) if side == "before" else last, step)
-    return tuple(found)
+    steps = list(PIPELINE)
+    for added, side, neighbor in ADDED:
+        names = [step.name for step in steps]
+        if side == "before":  # the first of that name
+            position = names.index(neighbor)
+        else:  # after the last of that name
+            position = len(names) - names[::-1].index(neighbor)
+        steps.insert(position, added)
+    return tuple(steps)
 
 
 def _neighbor(name: str, before: str | None, after: str | None, location: str) -> str:
     """The pass beside which the new pass `name` is added. Raises ValueError."""
     names = [step.name for step in every_pass()]
-    other = before or after
-    if other is None or (before and after):
+    neighbor = before or after
+    if neighbor is None or (before and after):
         raise ValueError(
             f"{location}: the pass {name!r} needs `before` or `after`, not both"
         )
-    if other not in names:
-        close = difflib.get_close_matches(other, names, 3) or list(dict.fromkeys(names))
+    if neighbor not in names:
+        close = difflib.get_close_matches(neighbor, names, 3) or list(
+            dict.fromkeys(names)
+        )
         raise ValueError(
-            f"{location}: no pass is called {other!r}; one of {', '.join(close)}"
+            f"{location}: no pass is called {neighbor!r}; one of {', '.join(close)}"
         )
     if name in names:
         raise ValueError(f"{location}: there is a pass {name!r} already")
-    return other
+    return neighbor
 
 
 def add_pass(
@@ -236,7 +240,7 @@ def add_pass(
     def add(rewrite: Rewrite) -> Rewrite:
         code = rewrite.__code__
         location = f"{code.co_filename}:{code.co_firstlineno}"
-        other = _neighbor(name, before, after, location)
+        neighbor = _neighbor(name, before, after, location)
         step = Pass(
             name,
             rewrite,
@@ -245,7 +249,7 @@ def add_pass(
             touches=touches,
             defined_at=location,
         )
-        ADDED.append((step, "before" if before else "after", other))
+        ADDED.append((step, "before" if before else "after", neighbor))
         return rewrite
 
     return add
@@ -301,12 +305,14 @@ def _records(
     paranoid: Paranoid | None,
     before: Snapshot,
 ) -> Iterator[PassRecord]:
-    left = dict[str, Snapshot]()
+    after_pass = dict[str, Snapshot]()
     for step in passes:
         context.lines = before.lines
         context.kinds = before.kinds
         # Skip a pass if the graph has not changed since it last ran.
-        if left.get(step.name) is before or not step.applies(before.kinds, context):
+        if after_pass.get(step.name) is before or not step.applies(
+            before.kinds, context
+        ):
             text = canonical(graph) if keep_text else ""
             yield PassRecord(step.name, before.nodes, before.nodes, 0.0, text, text)
             continue
@@ -319,7 +325,7 @@ def _records(
             paranoid.check(graph, step)
         now = canonical(graph) if keep_text else ""
         yield PassRecord(step.name, before.nodes, after.nodes, seconds, text, now)
-        before = left[step.name] = after
+        before = after_pass[step.name] = after
     context.lines = context.kinds = None
 
 

@@ -29,21 +29,25 @@ def make_plain(graph: Graph, *, keep_objects: bool = False) -> None:
         ir.C._jit_pass_autocast(graph)
     if ir.nodes_of(graph, "prim::fork"):
         _join(graph)
-    for made in ir.nodes_of(graph, "prim::CreateObject"):
-        name = made.output().type().annotation_str.removeprefix("__torch__.")
+    for creation in ir.nodes_of(graph, "prim::CreateObject"):
+        name = creation.output().type().annotation_str.removeprefix("__torch__.")
         if not name.startswith(_HARMLESS):
             if keep_objects:
                 continue
             raise LoweringError(
                 f"an object of the class {name} is created, and a graph of tensors cannot "
                 "represent it",
-                where=source_line(made),
-                fix=next(
-                    (fix for start, fix in _FIXES.items() if name.startswith(start)),
-                    _FIX,
-                ),
+                where=source_line(creation),
+                fix=_fix(name),
             )
-        _drop(made)
+        _drop(creation)
+
+
+def _fix(class_name: str) -> str:
+    for start, fix in _FIXES.items():
+        if class_name.startswith(start):
+            return fix
+    return _FIX
 
 
 def _join(graph: Graph) -> None:
@@ -51,10 +55,10 @@ def _join(graph: Graph) -> None:
     ir.C._jit_pass_inline_fork_wait(graph)
     ir.C._jit_pass_inline(graph)
     for node in ir.walk(graph):
-        for value in [
-            *node.outputs(),
-            *(v for block in ir.blocks_of(node) for v in block.inputs()),
-        ]:
+        values = ir.outputs(node)
+        for block in ir.blocks_of(node):
+            values += block.inputs()
+        for value in values:
             value.setType(_awaited(value.type()))
     for node in ir.nodes_of(graph, "aten::wait"):
         ir.bypass(node)
@@ -68,9 +72,9 @@ def _awaited(kind: Type) -> Any:
     return kind
 
 
-def _drop(made: Node) -> None:
+def _drop(creation: Node) -> None:
     """Remove a context manager and all calls of it."""
-    for user in [use.user for use in made.output().uses()]:
+    for user in [use.user for use in creation.output().uses()]:
         if user.kind() == "prim::GetAttr" or any(
             output.uses() for output in user.outputs()
         ):
@@ -80,4 +84,4 @@ def _drop(made: Node) -> None:
                 fix="remove `as name` from the `with` statement",
             )
         user.destroy()
-    made.destroy()
+    creation.destroy()

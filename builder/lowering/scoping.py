@@ -24,8 +24,8 @@ class Line(NamedTuple):
 
     indent: int
     opens: bool
-    made: tuple[str, ...]
-    read: tuple[str, ...]
+    outputs: tuple[str, ...]
+    inputs: tuple[str, ...]
     kind: str
     without_location: bool
 
@@ -45,28 +45,23 @@ def _parsed_line(text: str) -> Line:
     indent = len(line) - len(body)
     left, equals, right = line.partition("= ")
     if not equals:
-        header = body.startswith(("block", "graph(")) or (
-            indent == 6 and body.startswith("%")
-        )
+        opens = body.startswith("block")
+        is_header = opens or body.startswith("graph(")
+        is_continued_header = indent == 6 and body.startswith("%")
         names = _names(line)
-        return Line(
-            indent,
-            body.startswith("block"),
-            names if header else (),
-            () if header else names,
-            "",
-            False,
-        )
-    made = _names(left)
-    read = _names(right)
+        if is_header or is_continued_header:
+            return Line(indent, opens, names, (), "", False)
+        return Line(indent, opens, (), names, "", False)
+    outputs = _names(left)
+    inputs = _names(right)
     kind = intern(right.partition("(")[0].partition("[")[0])
     return Line(
         indent,
         False,
-        made,
-        read,
+        outputs,
+        inputs,
         kind,
-        bool(made) and not placed and kind.startswith("aten::"),
+        bool(outputs) and not placed and kind.startswith("aten::"),
     )
 
 
@@ -82,14 +77,14 @@ def out_of_scope(lines: Iterable[Line]) -> str | None:
     """
     seen: set[str] = set()
     blocks: list[tuple[int, list[str]]] = []
-    for indent, opens, made, read, _, _ in lines:
+    for indent, opens, outputs, inputs, _, _ in lines:
         while blocks and blocks[-1][0] > indent:
             seen.difference_update(blocks.pop()[1])
-        if not seen.issuperset(read):
-            return next(name for name in read if name not in seen)
+        if not seen.issuperset(inputs):
+            return next(name for name in inputs if name not in seen)
         if opens:
-            blocks.append((indent + 2, list(made)))
+            blocks.append((indent + 2, list(outputs)))
         elif blocks:
-            blocks[-1][1].extend(made)
-        seen.update(made)
+            blocks[-1][1].extend(outputs)
+        seen.update(outputs)
     return None

@@ -28,11 +28,11 @@ class Snapshot:
     """
 
     def __init__(
-        self, graph: Graph, known: Lines | None = None, text: str | None = None
+        self, graph: Graph, parsed: Lines | None = None, text: str | None = None
     ) -> None:
-        self.known = Lines() if known is None else known
+        self.parsed = Lines() if parsed is None else parsed
         self.text = str(graph) if text is None else text
-        self.lines = list(map(self.known.__getitem__, self.text.splitlines()))
+        self.lines = list(map(self.parsed.__getitem__, self.text.splitlines()))
         self.types: Types = (_types(graph.inputs()), _types(graph.outputs()))
         self.kinds = Counter(map(attrgetter("kind"), self.lines))
         self.nodes = len(self.lines) - self.kinds["prim::Constant"] - self.kinds[""]
@@ -46,7 +46,7 @@ class Snapshot:
             return cls(graph, None, text)
         if text == before.text:
             return before
-        return cls(graph, before.known, text)
+        return cls(graph, before.parsed, text)
 
 
 _TENSOR = re.compile(
@@ -100,7 +100,7 @@ def verify(graph: Graph, step: Pass, before: Snapshot) -> Snapshot:
     if after.without_location <= before.without_location:
         return after
     if not step.builtin:
-        return _give_locations(graph, before.known)
+        return _give_locations(graph, before.parsed)
     # The replacement of a node without a location has none to inherit.
     if not before.without_location and " # " in before.text:
         raise _broken(step, "an operator that it inserted has no source location")
@@ -131,23 +131,22 @@ def _check_promise(graph: Graph, step: Pass, after: Snapshot) -> None:
             )
 
 
-def _give_locations(graph: Graph, known: Lines) -> Snapshot:
+def _give_locations(graph: Graph, parsed: Lines) -> Snapshot:
     """Give operators that torch's rewriters created without a source location that of a
     producer.
     """
     for node in ir.walk(graph):
         if node.kind().startswith("aten::") and not node.sourceRange():
-            feeder = next(
-                (v.node() for v in node.inputs() if v.node().sourceRange()), None
-            )
-            if feeder is not None:
-                node.copyMetadata(feeder)
-    return Snapshot(graph, known)
+            for value in node.inputs():
+                if value.node().sourceRange():
+                    node.copyMetadata(value.node())
+                    break
+    return Snapshot(graph, parsed)
 
 
-def _broken(step: Pass, what: str, where: str | None = None) -> LoweringError:
+def _broken(step: Pass, problem: str, where: str | None = None) -> LoweringError:
     return LoweringError(
-        f"pass {step.name} is defective: {what}",
+        f"pass {step.name} is defective: {problem}",
         where=where,
         fix="report it with the model file",
     )

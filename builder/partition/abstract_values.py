@@ -29,30 +29,34 @@ def is_unknown(value: object) -> bool:
     return isinstance(value, FakeTensor | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
-def common(one: object, other: object) -> Any:
+def common(first: object, second: object) -> Any:
     """The value if both have the same shapes, else MISSING."""
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        same = (
-            not is_unknown([one, other])
-            and one.shape == other.shape
-            and one.dtype == other.dtype
-        )
-        return without_data(one) if same else MISSING
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        if (
+            not is_unknown([first, second])
+            and first.shape == second.shape
+            and first.dtype == second.dtype
+        ):
+            return without_data(first)
+        return MISSING
     if (
-        type(one) is type(other)
-        and isinstance(one, bool | int | float)
-        and one == other
+        type(first) is type(second)
+        and isinstance(first, bool | int | float)
+        and first == second
     ):
-        return one
+        return first
     return MISSING
 
 
 def on_meta(values: Sequence[Any]) -> bool:
     """Whether one of the values is or contains a meta tensor."""
-    return any(
-        on_meta(v) if isinstance(v, list) else getattr(v, "is_meta", False)
-        for v in values
-    )
+    for value in values:
+        if isinstance(value, list):
+            if on_meta(value):
+                return True
+        elif getattr(value, "is_meta", False):
+            return True
+    return False
 
 
 def has_data(value: object) -> bool:

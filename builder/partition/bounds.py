@@ -24,24 +24,27 @@ def axes(
     steps: Sequence[Step], ranges: Mapping[str, Range], profiles: Sequence[Profile]
 ) -> dict[str, Axis]:
     """The data-dependent axis of each value. All data-dependent sizes of one node are one axis."""
-    found: dict[str, Axis] = {}
-    named = {name for profile in profiles for name in profile}
-    for step in steps if ranges else ():
-        key = next(
-            (
-                key
-                for key in ranges
-                if any(_names(key, step.kind, value) for value in step.outputs)
-            ),
-            None,
-        )
+    axis_of_value: dict[str, Axis] = {}
+    used_names = {name for profile in profiles for name in profile}
+    if not ranges:
+        return {}
+    for step in steps:
+        key = _key_of(step, ranges)
         if key is not None and not step.is_free:
             name = f"{tensor_name(step.outputs[0])}_size"
-            while name in named:
+            while name in used_names:
                 name += "_"
-            named.add(name)
-            found.update(dict.fromkeys(step.outputs, Axis(name, ranges[key])))
-    return found
+            used_names.add(name)
+            axis_of_value.update(dict.fromkeys(step.outputs, Axis(name, ranges[key])))
+    return axis_of_value
+
+
+def _key_of(step: Step, ranges: Mapping[str, Range]) -> str | None:
+    """The first key of the ranges that names an output of the step."""
+    for key in ranges:
+        if any(_names(key, step.kind, value) for value in step.outputs):
+            return key
+    return None
 
 
 def check(ranges: Mapping[str, Range], opened: Mapping[str, str]) -> None:
@@ -50,10 +53,10 @@ def check(ranges: Mapping[str, Range], opened: Mapping[str, str]) -> None:
     """
     for key in ranges:
         if not any(_names(key, kind, value) for value, kind in opened.items()):
-            known = [*dict.fromkeys(opened.values()), *map(tensor_name, opened)]
+            candidates = [*dict.fromkeys(opened.values()), *map(tensor_name, opened)]
             raise UsageError(
                 f"fallback.ranges: {key!r} matches no tensor with a data-dependent shape",
-                fix=did_you_mean(key, known)
+                fix=did_you_mean(key, candidates)
                 or "remove it: no shape of this model depends on data",
             )
 

@@ -10,15 +10,15 @@ from builder.partition.segments import TENSORRT, TORCH, assign
 from builder.partition.view import View, is_tensor
 
 
-def colocated(seen: View, kinds: Sequence[str]) -> list[str]:
+def colocated(graph_view: View, kinds: Sequence[str]) -> list[str]:
     """The kinds, with additional nodes in torch so that each user of such a list is in its
     producer's segment. The moved nodes are the user's TensorRT dependencies in segments after the
     producer's; if there are none, the producer itself is moved.
     """
     kinds = list(kinds)
-    pairs = _pairs(seen)
+    pairs = _pairs(graph_view)
     while pairs:
-        segments = assign(kinds, seen.parents)
+        segments = assign(kinds, graph_view.parents)
         apart = [
             (maker, reader)
             for maker, reader in pairs
@@ -29,7 +29,7 @@ def colocated(seen: View, kinds: Sequence[str]) -> list[str]:
         for maker, reader in apart:
             later = [
                 index
-                for index in _with_dependencies(seen, reader)
+                for index in _with_dependencies(graph_view, reader)
                 if kinds[index] == TENSORRT and segments[index] > segments[maker]
             ]
             for index in later or [maker]:
@@ -37,44 +37,50 @@ def colocated(seen: View, kinds: Sequence[str]) -> list[str]:
     return kinds
 
 
-def _pairs(seen: View) -> list[tuple[int, int]]:
+def _pairs(graph_view: View) -> list[tuple[int, int]]:
     """(producer, user) of each such list, directly or through free nodes."""
     makers = [
         i
-        for i, step in enumerate(seen.steps)
+        for i, step in enumerate(graph_view.steps)
         if not step.is_free and not all(map(is_tensor, step.node.outputs()))
     ]
     if not makers:
         return []
-    loose = {
-        v.debugName()
+    list_names = {
+        value.debugName()
         for i in makers
-        for v in seen.steps[i].node.outputs()
-        if not is_tensor(v)
+        for value in graph_view.steps[i].node.outputs()
+        if not is_tensor(value)
     }
     behind: list[set[int]] = []
-    for step, above in zip(seen.steps, seen.parents, strict=True):
-        own = {seen.producer[name] for name in step.reads if name in loose}
+    for step, above in zip(graph_view.steps, graph_view.parents, strict=True):
+        direct = {
+            graph_view.producer[name] for name in step.reads if name in list_names
+        }
         behind.append(
-            own.union(
-                *(behind[parent] for parent in above if seen.steps[parent].is_free)
+            direct.union(
+                *(
+                    behind[parent]
+                    for parent in above
+                    if graph_view.steps[parent].is_free
+                )
             )
         )
     return [
-        (m, reader)
-        for reader, step in enumerate(seen.steps)
+        (maker, reader)
+        for reader, step in enumerate(graph_view.steps)
         if not step.is_free
-        for m in sorted(behind[reader])
+        for maker in sorted(behind[reader])
     ]
 
 
-def _with_dependencies(seen: View, index: int) -> set[int]:
+def _with_dependencies(graph_view: View, index: int) -> set[int]:
     """The node and all of its dependencies."""
-    found = {index}
+    indices = {index}
     stack = [index]
     while stack:
-        for parent in seen.parents[stack.pop()]:
-            if parent not in found:
-                found.add(parent)
+        for parent in graph_view.parents[stack.pop()]:
+            if parent not in indices:
+                indices.add(parent)
                 stack.append(parent)
-    return found
+    return indices

@@ -108,11 +108,11 @@ def _picture(width: int, height: int) -> ElementTree.Element:
 
 
 def _specs(partition: Partition) -> dict[str, TensorSpec | None]:
-    found: dict[str, TensorSpec | None] = {}
+    specs: dict[str, TensorSpec | None] = {}
     for segment in partition.segments:
-        found.update(zip(segment.inputs, segment.specs, strict=True))
-        found.update(zip(segment.outputs, segment.output_specs, strict=True))
-    return found
+        specs.update(zip(segment.inputs, segment.specs, strict=True))
+        specs.update(zip(segment.outputs, segment.output_specs, strict=True))
+    return specs
 
 
 def _labels(name: str, specs: dict[str, TensorSpec | None]) -> str:
@@ -180,24 +180,31 @@ def _arrows(
         for name in box.reads:
             groups.setdefault(maker[name], []).append(_labels(name, specs))
         for source, labels in sorted(groups.items(), reverse=True):
-            shown = (
-                [*labels[:2], f"and {len(labels) - 2} values more"]
-                if len(labels) > 3
-                else labels
-            )
+            lines = labels
+            if len(labels) > 3:
+                lines = [*labels[:2], f"and {len(labels) - 2} values more"]
             if source == number - 1:
-                yield Arrow(source, number, shown, 0)
+                yield Arrow(source, number, lines, 0)
                 continue
-            lane = next((i for i, end in enumerate(lanes) if end <= source), len(lanes))
-            lanes[lane : lane + 1] = [number]
+            lane = _free_lane(lanes, source)
+            lanes[lane] = number
             yield Arrow(
                 source,
                 number,
-                [f"{line}   from {boxes[source].name}" for line in shown],
+                [f"{line}   from {boxes[source].name}" for line in lines],
                 lane + 1,
                 box.side,
             )
-            box.side += len(shown)
+            box.side += len(lines)
+
+
+def _free_lane(lanes: list[int], source: int) -> int:
+    """The first lane whose last arrow ends at or above the source; a new one if there is none."""
+    for lane, end in enumerate(lanes):
+        if end <= source:
+            return lane
+    lanes.append(0)
+    return len(lanes) - 1
 
 
 def _draw_box(root: ElementTree.Element, box: Box) -> None:
@@ -217,12 +224,12 @@ def _draw_box(root: ElementTree.Element, box: Box) -> None:
         stroke=stroke,
     )
     for row, line in enumerate([box.title, *box.lines]):
-        shown = _fit(line, WIDTH - 2 * PADDING)
+        text = _fit(line, WIDTH - 2 * PADDING)
         _text(
             root,
             MARGIN + PADDING,
             box.y + PADDING + LINE * row + 11,
-            shown,
+            text,
             "t" if row == 0 else "",
         )
 
@@ -240,8 +247,8 @@ def _draw_arrow(
         x = MARGIN + WIDTH // 4
         path = f"M{x} {top} L{x} {bottom}"
         head = f"{x - 4},{bottom - 7} {x + 4},{bottom - 7} {x},{bottom}"
-        left = x + 8
-        first = top + 14
+        text_x = x + 8
+        text_y = top + 14
         step = 13
         width = edge - x - 8
     else:
@@ -250,14 +257,14 @@ def _draw_arrow(
         end = bottom + PADDING + LINE * arrow.row + 7
         path = f"M{edge} {start} L{x} {start} L{x} {end} L{edge} {end}"
         head = f"{edge + 7},{end - 4} {edge + 7},{end + 4} {edge},{end}"
-        left = column
-        first = end + 4
+        text_x = column
+        text_y = end + 4
         step = LINE
         width = LONGEST
     ElementTree.SubElement(root, "path", d=path)
     ElementTree.SubElement(root, "polygon", points=head, fill="#5b6b7f")
     for row, line in enumerate(arrow.labels):
-        _text(root, left, first + step * row, _fit(line, width))
+        _text(root, text_x, text_y + step * row, _fit(line, width))
 
 
 def _fit(words: str, width: float) -> str:

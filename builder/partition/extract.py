@@ -28,12 +28,13 @@ def closure(view: View, members: Collection[int]) -> list[int]:
 
 def inputs_of(view: View, indices: Sequence[int]) -> list[str]:
     """The values that these nodes read and do not compute, in order of first use."""
-    made = {name for index in indices for name in view.steps[index].outputs}
-    return list(
-        dict.fromkeys(
-            n for index in indices for n in view.steps[index].reads if n not in made
-        )
-    )
+    computed = {name for index in indices for name in view.steps[index].outputs}
+    inputs: dict[str, None] = {}
+    for index in indices:
+        for name in view.steps[index].reads:
+            if name not in computed:
+                inputs[name] = None
+    return list(inputs)
 
 
 def extract(
@@ -47,6 +48,23 @@ def extract(
 
     Weights are shared.
     """
+    graph, mapped = begin(view, indices, inputs)
+    for name in outputs:
+        graph.registerOutput(mapped[name])
+    return LoweredGraph(
+        graph,
+        tuple(names[name] for name in inputs),
+        tuple(names[name] for name in outputs),
+        containers=names.containers,
+    )
+
+
+def begin(
+    view: View, indices: Sequence[int], inputs: Sequence[str]
+) -> tuple[Any, dict[str, Any]]:
+    """A graph with these inputs and clones of these nodes, without outputs, and its values by their
+    names in `view`.
+    """
     graph: Any = torch._C.Graph()
     mapped: dict[str, Value] = {}
     for name in inputs:
@@ -57,10 +75,7 @@ def extract(
         clone = graph.createClone(step.node, lambda value: mapped[value.debugName()])
         graph.appendNode(clone)
         mapped.update(zip(step.outputs, clone.outputs(), strict=True))
-    for name in outputs:
-        graph.registerOutput(mapped[name])
-    inner = tuple(names[n] for n in inputs), tuple(names[n] for n in outputs)
-    return LoweredGraph(graph, *inner, containers=names.containers)
+    return graph, mapped
 
 
 def subgraph(
@@ -70,47 +85,54 @@ def subgraph(
     names of the values that they read, in the order of its inputs. Values are named as in the
     original graph, whose inputs count as `inputs`.
     """
-    seen = view(lowered.graph)
-    indices = _between(seen, inputs, outputs)
-    names = inputs_of(seen, indices)
-    return extract(seen, indices, names, outputs, TensorNames(lowered)), tuple(names)
+    graph_view = view(lowered.graph)
+    indices = _between(graph_view, inputs, outputs)
+    names = inputs_of(graph_view, indices)
+    return extract(graph_view, indices, names, outputs, TensorNames(lowered)), tuple(
+        names
+    )
 
 
 def values_between(
     lowered: LoweredGraph, inputs: Collection[str], outputs: Sequence[str]
 ) -> list[str]:
     """The names of the values from nodes of this subgraph that compute tensors."""
-    seen = view(lowered.graph)
-    steps = (seen.steps[index] for index in _between(seen, inputs, outputs))
+    graph_view = view(lowered.graph)
+    steps = (graph_view.steps[index] for index in _between(graph_view, inputs, outputs))
     return [name for step in steps if not step.is_free for name in step.outputs]
 
 
-def _between(seen: View, inputs: Collection[str], outputs: Sequence[str]) -> list[int]:
+def _between(
+    graph_view: View, inputs: Collection[str], outputs: Sequence[str]
+) -> list[int]:
     """The indices of the nodes that compute these outputs from these inputs."""
     inside = set(inputs) - set(outputs)
     needed: set[int] = set()
     stack = list(outputs)
     while stack:
-        index = seen.producer.get(stack.pop())
+        index = graph_view.producer.get(stack.pop())
         if index is not None and index not in needed:
             needed.add(index)
-            stack += [name for name in seen.steps[index].reads if name not in inside]
+            stack += [
+                name for name in graph_view.steps[index].reads if name not in inside
+            ]
     return sorted(needed)
 
 
 def values_behind(lowered: LoweredGraph, outputs: Sequence[str]) -> set[str]:
     """The names of these values and of all values that they depend on."""
-    seen = view(lowered.graph)
-    found = set[str]()
+    graph_view = view(lowered.graph)
+    names = set[str]()
     stack = list(outputs)
     while stack:
         name = stack.pop()
-        if name in found:
+        if name in names:
             continue
-        found.add(name)
-        index = seen.producer.get(name)
-        stack += seen.steps[index].reads if index is not None else ()
-    return found
+        names.add(name)
+        index = graph_view.producer.get(name)
+        if index is not None:
+            stack += graph_view.steps[index].reads
+    return names
 
 
 def computing_nodes(lowered: LoweredGraph) -> int:

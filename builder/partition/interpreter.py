@@ -31,6 +31,7 @@ from builder.conversion import (
 )
 from builder.errors import ConversionError
 from builder.graph_types import Block, Node
+from builder.lowering import ir
 from builder.partition import packed
 from builder.partition.abstract_values import (
     at,
@@ -181,10 +182,10 @@ class ShapeInterpreter(operators.Operators):
         if rule is None:
             return None
         with _disable_current_modes(), self.unknowns:
-            made = rule(
+            outputs = rule(
                 values, functools.partial(_NUMBERS["IntType"], self.unknowns.shape_env)
             )
-            results = [with_known_sizes(r) for r in made]
+            results = [with_known_sizes(r) for r in outputs]
         if key == packed.PAD:
             return self._ranged(node, results)
         return results
@@ -216,13 +217,10 @@ class ShapeInterpreter(operators.Operators):
         key = key_of_node(node)
         try:
             with _disable_current_modes(), _without_logs(), self.unknowns:
-                result = _IN_PYTHON.get(key, functools.partial(fold_static, key))(
-                    [fake(v) for v in values]
-                )
-                results = [
-                    with_known_sizes(r)
-                    for r in (result if node.outputsSize() > 1 else [result])
-                ]
+                evaluate = _IN_PYTHON.get(key, functools.partial(fold_static, key))
+                result = evaluate([fake(value) for value in values])
+                outputs = result if node.outputsSize() > 1 else [result]
+                results = [with_known_sizes(output) for output in outputs]
         except Exception as data_dependent:
             if all(value.type().kind() in _NUMBERS for value in node.outputs()):
                 return self._or_numbers(node, [MISSING] * node.outputsSize())
@@ -238,15 +236,14 @@ class ShapeInterpreter(operators.Operators):
         user's range.
         """
         names = [value.debugName() for value in node.outputs()]
-        self.sources.update(
-            (n, node)
-            for n, r in zip(names, results, strict=True)
-            if isinstance(r, FakeTensor)
-        )
-        return [
-            at(r, self.sizes[n]) if n in self.sizes else r
-            for n, r in zip(names, results, strict=True)
-        ]
+        ranged = []
+        for name, result in zip(names, results, strict=True):
+            if isinstance(result, FakeTensor):
+                self.sources[name] = node
+            if name in self.sizes:
+                result = at(result, self.sizes[name])
+            ranged.append(result)
+        return ranged
 
     def _branch(self, node: Node) -> list[Any]:
         """The outputs of a data-dependent branch: the shapes that both blocks share."""
@@ -259,12 +256,13 @@ class ShapeInterpreter(operators.Operators):
         """The results, with a symbol for each data-dependent number: a tensor to which it is added
         keeps its shape.
         """
-        makers = (_NUMBERS.get(value.type().kind()) for value in node.outputs())
-        known_of = zip(results, makers, strict=True)
-        return [
-            make(self.unknowns.shape_env) if r is MISSING and make else r
-            for r, make in known_of
-        ]
+        with_symbols = []
+        for value, result in zip(node.outputs(), results, strict=True):
+            new_symbol = _NUMBERS.get(value.type().kind())
+            if result is MISSING and new_symbol:
+                result = new_symbol(self.unknowns.shape_env)
+            with_symbols.append(result)
+        return with_symbols
 
     def _loop(
         self,
@@ -276,22 +274,18 @@ class ShapeInterpreter(operators.Operators):
         """Interpret a loop iteration by iteration while shapes determine its condition, up to a
         limit.
         """
-        body = next(iter(node.blocks()))
+        body = ir.first_block(node)
         values = list(carried)
         for trip in range(MAX_TRIP_COUNT):
-            if not (
-                isinstance(trip_count, int) and isinstance(condition, bool)
-            ) or is_unknown(values):
+            if not isinstance(trip_count, int) or not isinstance(condition, bool):
+                break
+            if is_unknown(values):
                 break
             if trip >= trip_count or not condition:
                 return values
             condition, *values = self._trip(body, [trip, *values])
-        return self._or_numbers(
-            node,
-            self._any_trip_count(
-                body, [self.walker.value(v) for v in list(node.inputs())[2:]]
-            ),
-        )
+        initial = [self.walker.value(value) for value in list(node.inputs())[2:]]
+        return self._or_numbers(node, self._any_trip_count(body, initial))
 
     def _any_trip_count(self, body: Block, carried: list[Any]) -> list[Any]:
         """The outputs for any trip count: the loop-carried values whose shapes no iteration

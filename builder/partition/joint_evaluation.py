@@ -50,15 +50,17 @@ class JointEvaluation:
         key = None
         if not step.kind.startswith("prim::"):
             key = self._key(step)
-        made = None
+        previous = None
         if key is not None:
-            made = self.made.get(key)
-        if made is None:
+            previous = self.made.get(key)
+        if previous is None:
             return self._execute(step, key)
-        for interpreter, results in zip(self.interpreters, made.results, strict=True):
+        for interpreter, results in zip(
+            self.interpreters, previous.results, strict=True
+        ):
             interpreter.ctx.values.update(zip(step.outputs, results, strict=True))
-        self.numbers.update(zip(step.outputs, made.numbers, strict=True))
-        return made.flops
+        self.numbers.update(zip(step.outputs, previous.numbers, strict=True))
+        return previous.flops
 
     def _key(self, step: Step) -> tuple[Any, ...] | None:
         for name in step.inputs:
@@ -86,12 +88,12 @@ class JointEvaluation:
 
     def _execute(self, step: Step, key: tuple[int | str, ...] | None) -> list[int]:
         evaluated = _is_evaluated(step)
-        known = [
+        are_known = [
             i.execute(step, shapes_are_known=key is not None and not evaluated)
             for i in self.interpreters
         ]
         flops = [interpreter.flops for interpreter in self.interpreters]
-        if key is not None and (evaluated or all(known)):
+        if key is not None and (evaluated or all(are_known)):
             results = [
                 [i.ctx.values[name] for name in step.outputs] for i in self.interpreters
             ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 
 from builder.lowering import LoweredGraph
@@ -37,10 +36,11 @@ class TensorNames(dict[str, str]):
 
     def __missing__(self, value: str) -> str:
         stem = tensor_name(value)
-        candidates = itertools.chain(
-            [stem], (f"{stem}_{count}" for count in itertools.count(2))
-        )
-        name = next(name for name in candidates if name not in self.used)
+        name = stem
+        count = 1
+        while name in self.used:
+            count += 1
+            name = f"{stem}_{count}"
         self.used.add(name)
         self[value] = name
         return name

@@ -48,10 +48,12 @@ def _numbers(node: Node) -> Iterator[Any]:
     """The used numbers among the node's outputs, if the node cannot be recomputed for each of
     them.
     """
-    made = list(node.outputs())
-    if len(made) > 1 and not all(map(is_tensor, made)) and not is_free(node):
+    outputs = list(node.outputs())
+    if len(outputs) > 1 and not all(map(is_tensor, outputs)) and not is_free(node):
         yield from (
-            value for value in made if value.type().kind() in READERS and value.uses()
+            value
+            for value in outputs
+            if value.type().kind() in READERS and value.uses()
         )
 
 

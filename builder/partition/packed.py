@@ -80,39 +80,39 @@ _RULES: dict[str, Rule] = {PACK: _pack, PAD: _pad, **dict.fromkeys(LAYERS, _laye
 # Segments
 
 
-def kept_whole(seen: View, kinds: Sequence[str]) -> list[str]:
+def kept_whole(graph_view: View, kinds: Sequence[str]) -> list[str]:
     """The kinds, with all nodes in torch that pass a part of a packed sequence to another segment
     or read it from one, and nodes that read its number of rows, which would be a size that depends
     on the data of an input.
     """
     kinds = list(kinds)
-    parts = _parts(seen)
+    parts = _parts(graph_view)
     if not parts:
         return kinds
-    segments = assign(kinds, seen.parents)
-    given = {value.debugName() for value in seen.graph.outputs()} & parts
-    for index, step in enumerate(seen.steps):
-        read = (
-            set()
-            if step.is_free
-            else set(inputs_of(seen, closure(seen, [index]))) & parts
-        )
+    segments = assign(kinds, graph_view.parents)
+    all_crossing = {value.debugName() for value in graph_view.graph.outputs()} & parts
+    for index, step in enumerate(graph_view.steps):
+        if step.is_free:
+            continue
+        parts_read = parts & set(inputs_of(graph_view, closure(graph_view, [index])))
         crossing = {
-            name for name in read if segments[seen.producer[name]] != segments[index]
+            name
+            for name in parts_read
+            if segments[graph_view.producer[name]] != segments[index]
         }
         if crossing and kinds[index] == TENSORRT:
             kinds[index] = TORCH
-        given |= crossing
-    for name in given:
-        if kinds[seen.producer[name]] == TENSORRT:
-            kinds[seen.producer[name]] = TORCH
+        all_crossing |= crossing
+    for name in all_crossing:
+        if kinds[graph_view.producer[name]] == TENSORRT:
+            kinds[graph_view.producer[name]] = TORCH
     return kinds
 
 
-def _parts(seen: View) -> set[str]:
+def _parts(graph_view: View) -> set[str]:
     """The values that are a part of a packed sequence, or its number of rows."""
     parts: set[str] = set()
-    for step in seen.steps:
+    for step in graph_view.steps:
         parts.update(_packed_outputs(step, parts))
     return parts
 

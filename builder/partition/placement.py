@@ -24,17 +24,17 @@ Members = list[tuple[str, list[int]]]
 """(kind, indices of the work nodes) of each segment, in execution order."""
 
 
-def members(seen: View, kinds: Sequence[str]) -> Members:
+def members(graph_view: View, kinds: Sequence[str]) -> Members:
     """The segments for these kinds."""
     groups: dict[int, list[int]] = {}
-    for index, number in enumerate(assign(kinds, seen.parents)):
+    for index, number in enumerate(assign(kinds, graph_view.parents)):
         if number != NOWHERE:
             groups.setdefault(number, []).append(index)
     return [(kinds[groups[number][0]], groups[number]) for number in sorted(groups)]
 
 
 def final_kinds(
-    seen: View, kinds: Sequence[str], shapes: Shapes, least: int
+    graph_view: View, kinds: Sequence[str], shapes: Shapes, least: int
 ) -> list[str]:
     """The kinds after all rules have moved nodes to torch. One rule can enable another, so they
     repeat until nothing changes. Every iteration except the last moves at least one node.
@@ -43,78 +43,97 @@ def final_kinds(
     now = list(kinds)
     while now != before:
         before = now
-        now = merge_light_segments(now, seen.parents, [1.0] * len(now), least)
+        now = merge_light_segments(now, graph_view.parents, [1.0] * len(now), least)
         if least > 1:
-            now = _without_small_segments(seen, now, shapes)
-        now = _with_known_inputs(seen, _beside_readers(seen, now, shapes), shapes)
-        now = colocated(seen, kept_whole(seen, now))
+            now = _without_small_segments(graph_view, now, shapes)
+        now = _with_known_inputs(
+            graph_view, _beside_readers(graph_view, now, shapes), shapes
+        )
+        now = colocated(graph_view, kept_whole(graph_view, now))
     return now
 
 
 def _without_small_segments(
-    seen: View, kinds: Sequence[str], shapes: Shapes
+    graph_view: View, kinds: Sequence[str], shapes: Shapes
 ) -> list[str]:
     """Move TensorRT segments between torch segments to torch if their transitions cost more than
     they save.
     """
-    kinds, segments = list(kinds), members(seen, kinds)
-    inputs = [inputs_of(seen, closure(seen, indices)) for _, indices in segments]
-    wanted = {name for names in inputs for name in names} | {
-        v.debugName() for v in seen.graph.outputs()
+    kinds, segments = list(kinds), members(graph_view, kinds)
+    inputs = [
+        inputs_of(graph_view, closure(graph_view, indices)) for _, indices in segments
+    ]
+    crossing_names = {name for names in inputs for name in names} | {
+        v.debugName() for v in graph_view.graph.outputs()
     }
-    for (kind, indices), read in list(zip(segments, inputs, strict=True))[1:-1]:
-        made = (
+    for (kind, indices), segment_inputs in list(zip(segments, inputs, strict=True))[
+        1:-1
+    ]:
+        outputs = (
             name
             for index in indices
-            for name in seen.steps[index].outputs
-            if name in wanted
+            for name in graph_view.steps[index].outputs
+            if name in crossing_names
         )
-        crossing = sum(cost.size_in_bytes(shapes, name) for name in (*read, *made))
+        bytes_crossing = sum(
+            cost.size_in_bytes(shapes, name) for name in (*segment_inputs, *outputs)
+        )
         flops = sum(shapes.flops[index] for index in indices)
-        if kind == TENSORRT and cost.seconds_saved(len(indices), flops, crossing) < 0:
+        if (
+            kind == TENSORRT
+            and cost.seconds_saved(len(indices), flops, bytes_crossing) < 0
+        ):
             for index in indices:
                 kinds[index] = TORCH
     return kinds
 
 
-def _beside_readers(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[str]:
+def _beside_readers(
+    graph_view: View, kinds: Sequence[str], shapes: Shapes
+) -> list[str]:
     """Move a TensorRT node to torch if a torch node reads its output with a data-dependent shape,
     because such a tensor cannot be an engine output.
     """
-    found = list(kinds)
-    read = set[str]()
-    for index in reversed(range(len(seen.steps))):
+    new_kinds = list(kinds)
+    read_by_torch = set[str]()
+    for index in reversed(range(len(graph_view.steps))):
         unknown = (
             name
-            for name in seen.steps[index].outputs
-            if name in read and shapes.spec(name, name) is None
+            for name in graph_view.steps[index].outputs
+            if name in read_by_torch and shapes.spec(name, name) is None
         )
-        if found[index] == TENSORRT and any(unknown):
-            found[index] = TORCH
-        if found[index] == TORCH:
-            read.update(seen.steps[index].reads)
-    return found
+        if new_kinds[index] == TENSORRT and any(unknown):
+            new_kinds[index] = TORCH
+        if new_kinds[index] == TORCH:
+            read_by_torch.update(graph_view.steps[index].reads)
+    return new_kinds
 
 
-def _with_known_inputs(seen: View, kinds: Sequence[str], shapes: Shapes) -> list[str]:
+def _with_known_inputs(
+    graph_view: View, kinds: Sequence[str], shapes: Shapes
+) -> list[str]:
     """Move a TensorRT node to torch if it reads a tensor with a data-dependent shape from another
     segment. TensorRT supports such tensors inside an engine (from nonzero), but an engine input
     must have a range.
     """
     kinds = list(kinds)
-    for kind, indices in members(seen, kinds):
-        if kind == TENSORRT and _of_unknown_shape(seen, indices, shapes):
-            made = {name for index in indices for name in seen.steps[index].outputs}
+    for kind, indices in members(graph_view, kinds):
+        if kind == TENSORRT and _of_unknown_shape(graph_view, indices, shapes):
+            computed = {
+                name for index in indices for name in graph_view.steps[index].outputs
+            }
             for index in indices:
-                if _of_unknown_shape(seen, [index], shapes) - made:
+                if _of_unknown_shape(graph_view, [index], shapes) - computed:
                     kinds[index] = TORCH
     return kinds
 
 
-def _of_unknown_shape(seen: View, indices: Sequence[int], shapes: Shapes) -> set[str]:
+def _of_unknown_shape(
+    graph_view: View, indices: Sequence[int], shapes: Shapes
+) -> set[str]:
     """The values of unknown shape that these nodes read and do not compute."""
     return {
         name
-        for name in inputs_of(seen, closure(seen, indices))
+        for name in inputs_of(graph_view, closure(graph_view, indices))
         if shapes.spec(name, name) is None
     }

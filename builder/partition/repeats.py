@@ -53,11 +53,13 @@ class Repeats:
         key.
         """
         results = [self.ctx.values[name] for name in step.outputs]
-        given = set().union(
+        input_symbols = set().union(
             *(self._symbols(self.ctx.values[name]) for name in step.inputs)
         )
         if all(
-            is_tensor(r) and not _is_whole(self.ctx, r) and self._symbols(r) <= given
+            is_tensor(r)
+            and not _is_whole(self.ctx, r)
+            and self._symbols(r) <= input_symbols
             for r in results
         ):
             self.known[signature] = results

@@ -16,7 +16,7 @@ def with_axis(
     """Rewrite the graph so that these inputs and outputs have the shape [1], and () inside. Returns
     the numbers of nodes added at the start and at the end.
     """
-    first = next(iter(graph.nodes()), graph.return_node())
+    first = ir.first_node(graph)
     before = _count(graph)
     for value, bare in zip(list(graph.inputs()), inputs, strict=True):
         if bare:

@@ -50,11 +50,11 @@ def _levels(
     for kind, above in zip(kinds, parents, strict=True):
         even = odd = NOWHERE
         for parent in above:
-            one, other = reached[parent]
-            if one > even:
-                even = one
-            if other > odd:
-                odd = other
+            parent_even, parent_odd = reached[parent]
+            if parent_even > even:
+                even = parent_even
+            if parent_odd > odd:
+                odd = parent_odd
         if kind == FREE:
             levels.append(NOWHERE)
             reached.append((even, odd))
@@ -89,10 +89,12 @@ def merge_light_segments(
     iteration = 0
     while light := _light(segments := assign(kinds, parents), kinds, weights, least):
         iteration += 1
-        chosen = set(light[: (len(light) + 1) // 2 if iteration < ROUNDS else None])
-        kinds = [
-            TORCH if s in chosen else k for s, k in zip(segments, kinds, strict=True)
-        ]
+        chosen = set(light)
+        if iteration < ROUNDS:
+            chosen = set(light[: (len(light) + 1) // 2])
+        for index, segment in enumerate(segments):
+            if segment in chosen:
+                kinds[index] = TORCH
     return kinds
 
 

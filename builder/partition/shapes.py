@@ -61,15 +61,17 @@ class Shapes:
             for position, sizes in enumerate(zip(*shapes, strict=True))
         ]
         spans = zip(axes, zip(*shapes, strict=True), strict=True)
-        own = {str(axis): _range(sizes) for axis, sizes in spans if self._is_own(axis)}
+        new_ranges = {
+            str(axis): _range(sizes) for axis, sizes in spans if self._is_new(axis)
+        }
         dims = {
-            axis: own.get(axis) or self.profiles[0][axis]
+            axis: new_ranges.get(axis) or self.profiles[0][axis]
             for axis in axes
             if isinstance(axis, str)
         }
-        return TensorSpec(name_of(dtype), tuple(axes), dims=dims, name=name), own
+        return TensorSpec(name_of(dtype), tuple(axes), dims=dims, name=name), new_ranges
 
-    def _axis(self, sizes: Sequence[int], own: str) -> int | str:
+    def _axis(self, sizes: Sequence[int], new_name: str) -> int | str:
         """A static size, the named axis that matches at every probe, or a new name."""
         if len(set(sizes)) == 1:
             return sizes[0]
@@ -80,9 +82,9 @@ class Shapes:
         ]
         if len(names) == 1:
             return names[0]
-        return own
+        return new_name
 
-    def _is_own(self, axis: int | str) -> bool:
+    def _is_new(self, axis: int | str) -> bool:
         return isinstance(axis, str) and axis not in self.probes[0]
 
 
@@ -132,7 +134,7 @@ def probes(profiles: Sequence[Profile]) -> list[Sizes]:
     points: list[Sizes] = []
     for profile in profiles:
         points += [
-            {name: span[which] for name, span in profile.items()} for which in range(3)
+            {name: span[index] for name, span in profile.items()} for index in range(3)
         ]
         for step in (1, 2):
             points.append(

@@ -107,31 +107,32 @@ def split(
     lowered, specs = with_own_outputs(lowered), named_inputs(specs, lowered)
     positions = numbers_to_tensors(lowered.graph)
     kept = _moved(kept, positions)
-    seen = view(lowered.graph)
-    shapes = _infer(lowered, specs, profiles, seen, fallback, by_torch=whole)
-    profiles, steps = shapes.profiles, seen.steps
+    graph_view = view(lowered.graph)
+    shapes = _infer(lowered, specs, profiles, graph_view, fallback, by_torch=whole)
+    profiles, steps = shapes.profiles, graph_view.steps
     if whole:
-        found, kinds = Support({}, ()), [TORCH] * len(steps)
+        trial = Support({}, ())
+        kinds = [TORCH] * len(steps)
     else:
-        found = support(
+        trial = support(
             lowered, specs, profiles, shapes, ops=fallback.ops, kept=kept, steps=steps
         )
-        kinds = _kinds(seen, found, shapes, fallback)
+        kinds = _kinds(graph_view, trial, shapes, fallback)
     inputs = tuple(str(spec.name) for spec in specs)
-    crossing = _Boundary(
-        seen, replace(lowered, inputs=inputs), shapes, profiles, positions
+    boundary = _Boundary(
+        graph_view, replace(lowered, inputs=inputs), shapes, profiles, positions
     )
-    segments = crossing.segments(members(seen, kinds))
+    segments = boundary.segments(members(graph_view, kinds))
     unbounded = tuple(
         (kind, tensor_name(name))
         for name, kind in shapes.open.items()
         if name not in shapes.known
     )
-    values = {tensor: value for value, tensor in crossing.names.items()}
+    values = {tensor: value for value, tensor in boundary.names.items()}
     return Partition(
         segments,
-        tuple(found.refused.values()),
-        found.warnings,
+        tuple(trial.refused.values()),
+        trial.warnings,
         inputs,
         lowered.outputs,
         unbounded,
@@ -143,30 +144,34 @@ def split(
     )
 
 
-def _kinds(seen: View, found: Support, shapes: Shapes, fallback: Fallback) -> list[str]:
+def _kinds(
+    graph_view: View, trial: Support, shapes: Shapes, fallback: Fallback
+) -> list[str]:
     """TENSORRT or TORCH for each step of the graph. Raises UnsupportedOperators; see `split`."""
-    if found.refused and fallback.require_full:
-        raise UnsupportedOperators(list(found.refused.values()))
-    wished = [_kind(step, index, found) for index, step in enumerate(seen.steps)]
-    return final_kinds(seen, wished, shapes, fallback.min_block_size)
+    if trial.refused and fallback.require_full:
+        raise UnsupportedOperators(list(trial.refused.values()))
+    kinds = [_kind(step, index, trial) for index, step in enumerate(graph_view.steps)]
+    return final_kinds(graph_view, kinds, shapes, fallback.min_block_size)
 
 
 def _moved(kept: Collection[int], positions: Sequence[int]) -> set[int]:
     """The indices of the kept nodes in the graph that `numbers_to_tensors` rewrote. If several
     nodes have one former position, the first.
     """
-    return {
-        now
-        for now, position in enumerate(positions)
-        if position in kept and position not in positions[now - 1 : now]
-    }
+    indices = set()
+    previous = None
+    for index, position in enumerate(positions):
+        if position in kept and position != previous:
+            indices.add(index)
+        previous = position
+    return indices
 
 
 def _infer(
     lowered: LoweredGraph,
     specs: Sequence[TensorSpec],
     profiles: Sequence[Profile],
-    seen: View,
+    graph_view: View,
     fallback: Fallback,
     *,
     by_torch: bool,
@@ -175,19 +180,19 @@ def _infer(
     be inferred; it can still be served.
     """
     try:
-        return infer_shapes(lowered, specs, profiles, seen.steps, fallback.ranges)
+        return infer_shapes(lowered, specs, profiles, graph_view.steps, fallback.ranges)
     except TrtBuildError:
         raise
     except Exception:
         if not by_torch:
             raise
-        return Shapes((), {}, tuple(profiles), (0,) * len(seen.steps), {})
+        return Shapes((), {}, tuple(profiles), (0,) * len(graph_view.steps), {})
 
 
-def _kind(step: Step, index: int, found: Support) -> str:
+def _kind(step: Step, index: int, trial: Support) -> str:
     if step.is_free:
         return FREE
-    return TORCH if index in found.refused else TENSORRT
+    return TORCH if index in trial.refused else TENSORRT
 
 
 class _Boundary:
@@ -197,34 +202,34 @@ class _Boundary:
 
     def __init__(
         self,
-        seen: View,
+        graph_view: View,
         lowered: LoweredGraph,
         shapes: Shapes,
         profiles: Sequence[Profile],
         positions: Sequence[int],
     ) -> None:
-        self.seen = seen
+        self.graph_view = graph_view
         self.shapes = shapes
         self.profiles = tuple(profiles)
         self.flops = shapes.flops
         self.positions = positions
         self.names = TensorNames(lowered)
         self.model_inputs = frozenset(lowered.inputs)
-        self.own = {
+        self.endpoints = {
             value.debugName()
             for side in ("inputs", "outputs")
             for value in getattr(lowered.graph, side)()
         }
-        self.wanted = {value.debugName() for value in lowered.graph.outputs()}
+        self.crossing = {value.debugName() for value in lowered.graph.outputs()}
 
     def segments(self, groups: Sequence[tuple[str, list[int]]]) -> tuple[Segment, ...]:
         """Extract every group.
 
         A value that another group reads is an output of its producer's group.
         """
-        closures = [closure(self.seen, members) for _, members in groups]
-        inputs = [inputs_of(self.seen, indices) for indices in closures]
-        self.wanted.update(name for names in inputs for name in names)
+        closures = [closure(self.graph_view, members) for _, members in groups]
+        inputs = [inputs_of(self.graph_view, indices) for indices in closures]
+        self.crossing.update(name for names in inputs for name in names)
         return tuple(
             self._segment(*group, c, i)
             for group, c, i in zip(groups, closures, inputs, strict=True)
@@ -234,11 +239,11 @@ class _Boundary:
         self, kind: str, members: list[int], indices: list[int], inputs: list[str]
     ) -> Segment:
         produced = [
-            name for index in members for name in self.seen.steps[index].outputs
+            name for index in members for name in self.graph_view.steps[index].outputs
         ]
-        outputs = [name for name in produced if name in self.wanted]
-        own: dict[str, Range] = {}
-        lowered = extract(self.seen, indices, inputs, outputs, self.names)
+        outputs = [name for name in produced if name in self.crossing]
+        new_ranges: dict[str, Range] = {}
+        lowered = extract(self.graph_view, indices, inputs, outputs, self.names)
         sides = [[self._is_bare(name) for name in names] for names in (inputs, outputs)]
         front, back = with_axis(lowered.graph, *sides)
         positions = [self.positions[index] for index in indices]
@@ -248,24 +253,25 @@ class _Boundary:
             lowered,
             lowered.inputs,
             lowered.outputs,
-            tuple(self._spec(name, own) for name in inputs),
+            tuple(self._spec(name, new_ranges) for name in inputs),
             tuple(self._spec(name, {}) for name in outputs),
-            tuple({**profile, **own} for profile in self.profiles),
+            tuple({**profile, **new_ranges} for profile in self.profiles),
             (*[NOWHERE] * front, *positions, *[NOWHERE] * back),
             len(members),
             sum(self.flops[index] for index in members),
             sum(cost.size_in_bytes(self.shapes, name) for name in crossing),
         )
 
-    def _spec(self, value: str, own: dict[str, Range]) -> TensorSpec | None:
-        """The value's spec. The ranges of axes without a user's name are added to `own`."""
-        found = self.shapes.spec(value, self.names[value])
-        if found is None:
+    def _spec(self, value: str, new_ranges: dict[str, Range]) -> TensorSpec | None:
+        """The value's spec. The ranges of axes without a user's name are added to `new_ranges`."""
+        result = self.shapes.spec(value, self.names[value])
+        if result is None:
             return None
-        own.update(found[1])
+        spec, ranges = result
+        new_ranges.update(ranges)
         if self._is_bare(value):
-            return replace(found[0], shape=(1,))
-        return found[0]
+            return replace(spec, shape=(1,))
+        return spec
 
     def _is_bare(self, value: str) -> bool:
         """Whether the value is a 0-d boundary tensor.
@@ -273,4 +279,4 @@ class _Boundary:
         Inputs and outputs of the model keep their shape.
         """
         _, shapes = self.shapes.known.get(value, (None, ()))
-        return value not in self.own and bool(shapes) and not any(shapes)
+        return value not in self.endpoints and bool(shapes) and not any(shapes)

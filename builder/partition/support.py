@@ -143,8 +143,12 @@ class TrialBackend(operators.Operators):
             self._remember(node, refusal.message, refusal.fix)
         elif isinstance(refusal, MissingInput):
             key = key_of_node(node)
-            known = key in CONVERTERS or key in EVALUATORS or node.schema() == NO_SCHEMA
-            self._remember(node, READS_OTHERS if known else refusals.reason(key), None)
+            is_known = (
+                key in CONVERTERS or key in EVALUATORS or node.schema() == NO_SCHEMA
+            )
+            self._remember(
+                node, READS_OTHERS if is_known else refusals.reason(key), None
+            )
         else:
             self._remember(node, refusal.reason, refusal.fix)
         return self._placeholders(node)
@@ -179,19 +183,21 @@ class TrialBackend(operators.Operators):
         """A network input with the value's inferred shape, or MISSING if the shape depends on
         data.
         """
-        found = self.shapes.spec(name, f"placeholder_{name}_{self.ctx.net.num_inputs}")
-        if found is None or found[0].dtype == "float64":
+        result = self.shapes.spec(name, f"placeholder_{name}_{self.ctx.net.num_inputs}")
+        if result is None:
             return MISSING
-        spec, own = found
-        key = None if own or "int" in spec.dtype else (spec.dtype, spec.shape)
+        spec, new_ranges = result
+        if spec.dtype == "float64":
+            return MISSING
+        key = None if new_ranges or "int" in spec.dtype else (spec.dtype, spec.shape)
         if key in self.placeholders:
             return self.placeholders[key]
         for profile in self.profiles:
-            profile.update(own)
-        made = add_input(self.ctx, spec)
+            profile.update(new_ranges)
+        placeholder = add_input(self.ctx, spec)
         if key is not None:
-            self.placeholders[key] = made
-        return made
+            self.placeholders[key] = placeholder
+        return placeholder
 
 
 def support(

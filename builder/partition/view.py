@@ -44,9 +44,8 @@ def _step(node: Node) -> Step:
     outputs = list(node.outputs())
     blocks = ir.blocks_of(node)
     inner = tuple(name for block in blocks for name in block_reads(block))
-    free = kind == "prim::Constant" or not (
-        any(map(is_tensor, outputs)) or (blocks and not outputs)
-    )
+    has_effects = bool(blocks) and not outputs
+    free = kind == "prim::Constant" or not (any(map(is_tensor, outputs)) or has_effects)
     key = kind if schema == NO_SCHEMA else key_of(schema)
     return Step(
         node,
@@ -96,9 +95,8 @@ class View:
         index = self.producer.get(name)
         if index is None:
             return self._inputs[name].type()
-        return list(self.steps[index].node.outputs())[
-            self.steps[index].outputs.index(name)
-        ].type()
+        step = self.steps[index]
+        return step.node.outputsAt(step.outputs.index(name)).type()
 
 
 def view(graph: Graph) -> View:
@@ -136,10 +134,6 @@ def is_tensor(value: Value) -> bool:
     tensors.
     """
     kind = value.type().kind()
-    return bool(
-        kind == "TensorType"
-        or (
-            kind == "OptionalType"
-            and value.type().getElementType().kind() == "TensorType"
-        )
-    )
+    if kind == "OptionalType":
+        kind = value.type().getElementType().kind()
+    return bool(kind == "TensorType")

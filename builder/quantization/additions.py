@@ -64,18 +64,18 @@ def additions(
     """The residual additions of the graph in program order. `products` are the graph's products."""
     names = LayerNames(containers)
     numbers = {
-        one.node.output().debugName(): number for number, one in enumerate(products)
+        product.node.output().debugName(): number
+        for number, product in enumerate(products)
     }
-    found = []
+    residual_additions = []
     for node in ir.nodes_of(graph, "aten::add"):
         index = _residual(node)
         if index is not None and not ir.in_fallback(node):
             readers = _readers(node.output(), numbers, set())
             related = readers | _direct(node.inputsAt(index), numbers)
-            found.append(
-                Addition(Product(node, names.stem(node), (Operand(index),)), related)
-            )
-    return found
+            product = Product(node, names.stem(node), (Operand(index),))
+            residual_additions.append(Addition(product, related))
+    return residual_additions
 
 
 def _residual(node: Node) -> int | None:
@@ -108,11 +108,11 @@ def _readers(value: Value, numbers: dict[str, int], seen: set[str]) -> frozenset
     if value.debugName() in seen:
         return frozenset()
     seen.add(value.debugName())
-    found = set(_direct(value, numbers))
+    readers = set(_direct(value, numbers))
     for use in value.uses():
         if use.user.kind() in COMMUTING or use.user.kind() == "aten::add":
-            found |= _readers(use.user.output(), numbers, seen)
-    return frozenset(found)
+            readers |= _readers(use.user.output(), numbers, seen)
+    return frozenset(readers)
 
 
 def _direct(value: Value, numbers: dict[str, int]) -> frozenset[int]:

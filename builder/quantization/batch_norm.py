@@ -22,12 +22,20 @@ def fold(graph: Graph) -> None:
 
 
 def _fold(graph: Graph, convolution: Node, node: Node) -> None:
-    read = [*ir.inputs(convolution)[1:3], *ir.inputs(node)[1:5]]
-    kernel, bias, gamma, beta, mean, variance = (ir.constant(value) for value in read)
+    operands = [*ir.inputs(convolution)[1:3], *ir.inputs(node)[1:5]]
+    kernel, bias, gamma, beta, mean, variance = (
+        ir.constant(value) for value in operands
+    )
     training = ir.constant(node.inputsAt(5))
     eps = ir.constant(node.inputsAt(7))
-    known = all(ir.is_constant(value) for value in read)
-    if not known or training or kernel is None or mean is None or variance is None:
+    are_constant = all(ir.is_constant(value) for value in operands)
+    if (
+        not are_constant
+        or training
+        or kernel is None
+        or mean is None
+        or variance is None
+    ):
         return
     scale, shift = channel_scale(gamma, beta, mean, variance, eps=eps)
     weight = scaled_weight(kernel, scale, kernel.dtype)

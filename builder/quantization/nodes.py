@@ -43,12 +43,13 @@ def insert(
     """Insert a node before the node `before` that rounds the value to multiples of `scale`. Returns
     the rounded value.
     """
-    kind, rest = (
-        _int8(scale, axis) if dtype == torch.int8 else (FP8_KIND, [scale, axis])
-    )
+    if dtype == torch.int8:
+        kind, parameters = _int8(scale, axis)
+    else:
+        kind, parameters = FP8_KIND, [scale, axis]
     arguments = [
         value,
-        *(ir.insert_constant(graph, argument, before) for argument in rest),
+        *(ir.insert_constant(graph, argument, before) for argument in parameters),
     ]
     return ir.insert(graph, kind, arguments, before).output()
 

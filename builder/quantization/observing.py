@@ -29,8 +29,8 @@ def _observe(x: torch.Tensor, observer: int) -> torch.Tensor:
     return x
 
 
-def _observe_both(x: torch.Tensor, other: torch.Tensor, observer: int) -> torch.Tensor:
-    _observers[observer](x, other)
+def _observe_both(x: torch.Tensor, second: torch.Tensor, observer: int) -> torch.Tensor:
+    _observers[observer](x, second)
     return x
 
 
@@ -50,13 +50,13 @@ def values(graph: Graph) -> list[Value]:
     """The inputs of the graph, then the values that it computes at any depth, in program order.
     Values that a loop carries are with the loop.
     """
-    found = list(graph.inputs())
+    graph_values = list(graph.inputs())
     for node in ir.walk(graph):
         if node.kind() != "prim::Constant":
-            found += node.outputs()
+            graph_values += node.outputs()
         for block in ir.blocks_of(node):
-            found += block.inputs()
-    return found
+            graph_values += block.inputs()
+    return graph_values
 
 
 def watch_value(graph: Graph, value: Value, observer: int) -> None:
@@ -68,23 +68,23 @@ def watch_value(graph: Graph, value: Value, observer: int) -> None:
     if following is None:
         return
     number = graph.insertConstant(observer)
-    seen = graph.create("trt_build::observe", [value, number], 1)
+    observed = graph.create("trt_build::observe", [value, number], 1)
     if maker.kind() == "prim::Param":
         number.node().moveBefore(following)
     else:
         number.node().moveAfter(maker)
-    seen.insertAfter(number.node())
-    value.replaceAllUsesAfterNodeWith(seen, seen.output())
+    observed.insertAfter(number.node())
+    value.replaceAllUsesAfterNodeWith(observed, observed.output())
 
 
-def watch_both(graph: Graph, node: Node, other: Node, observer: int) -> None:
+def watch_both(graph: Graph, node: Node, later: Node, observer: int) -> None:
     """Insert a node that passes the output of the node, and of another node after it, to an
     observer.
     """
-    args = [node.output(), other.output(), ir.insert_constant(graph, observer, node)]
-    seen = graph.create("trt_build::observe_both", args, 1)
-    seen.insertAfter(other)
-    node.output().replaceAllUsesAfterNodeWith(seen, seen.output())
+    args = [node.output(), later.output(), ir.insert_constant(graph, observer, node)]
+    observed = graph.create("trt_build::observe_both", args, 1)
+    observed.insertAfter(later)
+    node.output().replaceAllUsesAfterNodeWith(observed, observed.output())
 
 
 def run(

@@ -56,9 +56,9 @@ class Extent:
     greatest: float = 0.0
 
     def __call__(self, x: torch.Tensor) -> None:
-        if not x.numel() or not (
-            x.dtype in FLOATS or (self.integers and _is_integer(x))
-        ):
+        if not x.numel():
+            return
+        if x.dtype not in FLOATS and not (self.integers and _is_integer(x)):
             return
         low, high = (float(end) for end in torch.aminmax(x))
         if not (math.isfinite(low) and math.isfinite(high)):
@@ -96,40 +96,41 @@ def beyond_half(
     """
     graph = lowered.graph.copy()
     # a copy renumbers its values, in the same order
-    own = (value.debugName() for value in observing.values(lowered.graph))
+    original_names = [value.debugName() for value in observing.values(lowered.graph)]
     names = {
-        v.debugName(): name
-        for v, name in zip(observing.values(graph), own, strict=True)
+        value.debugName(): name
+        for value, name in zip(observing.values(graph), original_names, strict=True)
     }
     values = [
         value
         for value in observing.values(graph)
         if value.type().kind() == "TensorType"
     ]
-    found = [
+    candidates = [
         (names[value.debugName()], _readers(value, names), Extent(_is_promoted(value)))
         for value in values
     ]
     masks = {names[value.debugName()] for value in values if _is_mask(value)}
     for number, value in enumerate(values):
         observing.watch_value(graph, value, number)
-    observing.run(graph, [seen for *_, seen in found], batches)
-    observed = (
-        Beyond(name, readers, seen.magnitude * factor)
-        for value, (name, readers, seen) in zip(values, found, strict=True)
-        if seen.magnitude * (factor := _before_alpha(value)) > LIMIT
-        and not (name in masks and seen.greatest * factor <= LIMIT)
-    )
-    return (*observed, *_factors(lowered.graph))
+    observing.run(graph, [extent for *_, extent in candidates], batches)
+    beyond = []
+    for value, (name, readers, extent) in zip(values, candidates, strict=True):
+        factor = _before_alpha(value)
+        if name in masks and extent.greatest * factor <= LIMIT:
+            continue
+        if extent.magnitude * factor > LIMIT:
+            beyond.append(Beyond(name, readers, extent.magnitude * factor))
+    return (*beyond, *_factors(lowered.graph))
 
 
-def layers(conversion: Conversion, found: Iterable[Beyond]) -> tuple[str, ...]:
+def layers(conversion: Conversion, values: Iterable[Beyond]) -> tuple[str, ...]:
     """The layers of a network that compute or read the values, as patterns for keep_fp32, without
     duplicates.
     """
     of = _layer_of_value(conversion)
-    named = (name for one in found for name in (one.value, *one.readers))
-    layers = dict.fromkeys(of[name] for name in named if name in of)
+    names = (name for value in values for name in (value.value, *value.readers))
+    layers = dict.fromkeys(of[name] for name in names if name in of)
     return tuple(glob.escape(layer) for layer in layers)
 
 
@@ -137,18 +138,25 @@ def _layer_of_value(conversion: Conversion) -> dict[str, str]:
     """The layer that computes each value. The tensors of outputs have the names of the outputs, and
     integer results, such as those of argmax, have no float layer.
     """
-    made = dict(made_by(conversion.network))
+    layer_of_tensor = dict(made_by(conversion.network))
     tensors = conversion.tensors.items()
-    of = {value: made[tensor.name] for value, tensor in tensors if tensor.name in made}
-    return of | {value: layer for layer, value in named_values(conversion.network)}
+    layer_of_value = {
+        value: layer_of_tensor[tensor.name]
+        for value, tensor in tensors
+        if tensor.name in layer_of_tensor
+    }
+    return layer_of_value | {
+        value: layer for layer, value in named_values(conversion.network)
+    }
 
 
-def report(found: Sequence[Beyond], kept: Sequence[str]) -> str:
+def report(values: Sequence[Beyond], patterns: Sequence[str]) -> str:
     """The warning about the layers that stay in float32, and the reason."""
-    largest = max(found, key=lambda one: one.greatest)
+    largest = max(values, key=lambda value: value.greatest)
     return (
-        f"keep_fp32: auto keeps {len(kept)} layers in float32: values reach {largest.greatest:.3g}"
-        f" (%{largest.value}), and float16 ends at {LIMIT:.0f}: {', '.join(kept)}"
+        f"keep_fp32: auto keeps {len(patterns)} layers in float32: values reach"
+        f" {largest.greatest:.3g} (%{largest.value}), and float16 ends at {LIMIT:.0f}:"
+        f" {', '.join(patterns)}"
     )
 
 
@@ -158,17 +166,19 @@ def has_half(conversion: Conversion) -> bool:
 
 
 def spare(
-    conversion: Conversion, found: Sequence[Beyond], keep_fp32: Sequence[str] = ()
+    conversion: Conversion, values: Sequence[Beyond], keep_fp32: Sequence[str] = ()
 ) -> tuple[Conversion, tuple[str, ...]]:
     """(the conversion with the layers of the values in float32, the warning about them).
 
     Returns the same conversion and () if the network has no such layers. `keep_fp32` are the
     existing patterns of the conversion.
     """
-    kept = layers(conversion, found)
-    if not kept:
+    patterns = layers(conversion, values)
+    if not patterns:
         return conversion, ()
-    return convert_again(conversion, (*keep_fp32, *kept)), (report(found, kept),)
+    return convert_again(conversion, (*keep_fp32, *patterns)), (
+        report(values, patterns),
+    )
 
 
 def _before_alpha(value: Value) -> float:
@@ -192,12 +202,12 @@ def _factors(graph: Graph) -> Iterator[Beyond]:
         readers = tuple(value.debugName() for value in node.outputs())
         masks = _is_mask(node.output())
         for value in ir.inputs(node):
-            seen = Extent(integers=True)
+            extent = Extent(integers=True)
             constant = ir.constant(value)
             if isinstance(constant, int | float | torch.Tensor):
-                seen(torch.as_tensor(constant))
-            if seen.magnitude > LIMIT and not (masks and seen.greatest <= LIMIT):
-                yield Beyond(value.debugName(), readers, seen.magnitude)
+                extent(torch.as_tensor(constant))
+            if extent.magnitude > LIMIT and not (masks and extent.greatest <= LIMIT):
+                yield Beyond(value.debugName(), readers, extent.magnitude)
 
 
 def _is_integer(x: torch.Tensor) -> bool:
@@ -211,18 +221,17 @@ def _is_promoted(value: Value) -> bool:
 def _is_mask(value: Value) -> bool:
     """Whether all values that are computed from this value end in a softmax."""
     users = [use.user for use in value.uses()]
-    return bool(users) and all(
-        user.kind() in SOFTMAX
-        or (
-            user.kind() in MASKING
-            and user.outputsSize() == 1
-            and _is_mask(user.output())
-        )
-        for user in users
-    )
+    for user in users:
+        if user.kind() in SOFTMAX:
+            continue
+        if user.kind() not in MASKING or user.outputsSize() != 1:
+            return False
+        if not _is_mask(user.output()):
+            return False
+    return bool(users)
 
 
 def _readers(value: Value, names: dict[str, str]) -> tuple[str, ...]:
-    made = (output for use in value.uses() for output in use.user.outputs())
-    found = (names.get(output.debugName()) for output in made)
-    return tuple(dict.fromkeys(name for name in found if name))
+    outputs = (output for use in value.uses() for output in use.user.outputs())
+    known_names = (names.get(output.debugName()) for output in outputs)
+    return tuple(dict.fromkeys(name for name in known_names if name))

@@ -87,9 +87,10 @@ class Product:
     @property
     def weight(self) -> torch.Tensor | None:
         """The static operand that is not fake-quantized, or None."""
-        return next(
-            (one.weight for one in self.operands if one.weight is not None), None
-        )
+        for operand in self.operands:
+            if operand.weight is not None:
+                return operand.weight
+        return None
 
 
 def products(
@@ -99,11 +100,13 @@ def products(
     fake-quantized.
     """
     names = LayerNames(containers)
-    found = []
+    graph_products = []
     for node in ir.walk(graph):
         if node.kind() in PRODUCTS:
-            found.append(Product(node, names.stem(node), tuple(_operands(node))))
-    return found
+            graph_products.append(
+                Product(node, names.stem(node), tuple(_operands(node)))
+            )
+    return graph_products
 
 
 def _operands(node: Node) -> Any:
@@ -113,9 +116,9 @@ def _operands(node: Node) -> Any:
         weight = ir.constant(value)
         if value.node().kind() in FAKE:
             continue
-        if isinstance(weight, torch.Tensor):
-            yield Operand(
-                index, weight, channels(node, weight) if index == right else None
-            )
-        else:
+        if not isinstance(weight, torch.Tensor):
             yield Operand(index)
+        elif index == right:
+            yield Operand(index, weight, channels(node, weight))
+        else:
+            yield Operand(index, weight)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -144,8 +144,8 @@ class _Work:
         )
 
     def _left_alone(self, product: Product) -> str:
-        if named := self._named(product):
-            return named
+        if reason := self._named(product):
+            return reason
         if ir.in_fallback(product.node):
             return "it runs in torch"
         if not product.operands:
@@ -168,23 +168,23 @@ class _Work:
         for number, addition in zip(
             self._addition_numbers(), self.additions, strict=True
         ):
-            named = self._named(addition.product)
-            if named or not addition.pays(alone):
+            reason = self._named(addition.product)
+            if reason or not addition.pays(alone):
                 self.reasons.setdefault(
-                    number, named or "no product of 8 bits is next to it"
+                    number, reason or "no product of 8 bits is next to it"
                 )
 
     def _addition_numbers(self) -> range:
         """The indices of the residual additions, which follow those of the products."""
         return range(len(self.products), len(self.products) + len(self.additions))
 
-    def _wanted(self, graph: Graph) -> Iterable[tuple[int, Product]]:
-        found = products(graph)
-        joined = [one.product for one in additions(graph, found)]
-        numbered = enumerate([*found, *joined])
+    def _to_quantize(self, graph: Graph) -> list[tuple[int, Product]]:
+        """The products and residual additions of the graph to quantize, with their indices."""
+        multiplications = products(graph)
+        sums = [addition.product for addition in additions(graph, multiplications)]
         return [
             (number, product)
-            for number, product in numbered
+            for number, product in enumerate([*multiplications, *sums])
             if number not in self.reasons
         ]
 
@@ -193,24 +193,31 @@ class _Work:
         reason.
         """
         ranges: dict[tuple[int, int], Range] = self._observed(lambda key: Range())
-        for (number, _), seen in ranges.items():
-            if seen.problem:
-                self.reasons[number] = seen.problem
+        for (number, _), activation in ranges.items():
+            if activation.problem:
+                self.reasons[number] = activation.problem
         reach = self._reach(
-            {key: seen for key, seen in ranges.items() if key[0] not in self.reasons}
+            {
+                key: activation
+                for key, activation in ranges.items()
+                if key[0] not in self.reasons
+            }
         )
         scales = {
             key: nodes.scale_of(value, self.scheme.dtype)
             for key, value in reach.items()
         }
         for number, product in enumerate(self.products):
-            for operand in product.operands if number not in self.reasons else ():
-                if operand.weight is not None:
-                    if operand.weight.dtype not in FLOATS:
-                        self.reasons[number] = "its weight is not of floats"
-                    scales[number, operand.index] = nodes.weight_scale(
-                        operand.weight, operand.axis, self.scheme.dtype
-                    )
+            if number in self.reasons:
+                continue
+            for operand in product.operands:
+                if operand.weight is None:
+                    continue
+                if operand.weight.dtype not in FLOATS:
+                    self.reasons[number] = "its weight is not of floats"
+                scales[number, operand.index] = nodes.weight_scale(
+                    operand.weight, operand.axis, self.scheme.dtype
+                )
         return scales
 
     def _reach(
@@ -218,13 +225,15 @@ class _Work:
     ) -> dict[tuple[int, int], float]:
         """The largest magnitude of each activation that quantization represents."""
         if self.method == "max":
-            return {key: seen.greatest for key, seen in ranges.items()}
+            return {key: activation.greatest for key, activation in ranges.items()}
         histograms = self._observed(lambda key: Histogram(ranges[key].greatest))
         share = METHODS[self.method]
-        return {
-            k: h.greatest and h.greatest * share(h.counts, self.percentile)
-            for k, h in histograms.items()
-        }
+        reach = {}
+        for key, histogram in histograms.items():
+            reach[key] = histogram.greatest
+            if histogram.greatest:
+                reach[key] *= share(histogram.counts, self.percentile)
+        return reach
 
     def _observed(self, make: Any) -> dict[tuple[int, int], Any]:
         """Run the batches once with an observer at every activation. `make(key)` creates each
@@ -232,7 +241,7 @@ class _Work:
         """
         graph = self.lowered.graph.copy()
         observers: dict[tuple[int, int], Any] = {}
-        for number, product in self._wanted(graph):
+        for number, product in self._to_quantize(graph):
             for operand in product.operands:
                 if operand.weight is None:
                     observing.watch_input(
@@ -248,7 +257,7 @@ class _Work:
         """
         graph = self.lowered.graph.copy()
         observers: dict[int, Error] = {}
-        for number, product in self._wanted(graph):
+        for number, product in self._to_quantize(graph):
             twin = graph.createClone(product.node, lambda value: value)
             twin.insertAfter(product.node)
             self._round(graph, twin, number, product, scales)
@@ -259,7 +268,7 @@ class _Work:
 
     def insert(self, graph: Graph, scales: Scales) -> None:
         """Insert quantizing nodes before every product that is to be quantized."""
-        for number, product in list(self._wanted(graph)):
+        for number, product in self._to_quantize(graph):
             self._round(graph, product.node, number, product, scales)
 
     def _round(

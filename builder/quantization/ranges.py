@@ -23,8 +23,8 @@ def maximum(counts: Counts, percentile: float) -> float:
 def by_percentile(counts: Counts, percentile: float) -> float:
     """The magnitude that `percentile` percent of the elements do not exceed."""
     below = np.cumsum(counts)
-    wanted = below[-1] * percentile / 100
-    return float(np.searchsorted(below, wanted) + 1) / len(counts)
+    target = below[-1] * percentile / 100
+    return float(np.searchsorted(below, target) + 1) / len(counts)
 
 
 def entropy(counts: Counts, percentile: float) -> float:
@@ -53,10 +53,10 @@ def _divergence(counts: Counts, limit: int) -> float:
         return float("inf")
     p = true / true.sum()
     q = rounded / rounded.sum()
-    seen = p > 0
+    occupied = p > 0
     least = np.finfo(np.float64).tiny
-    ratio = p[seen] / np.maximum(q[seen], least)
-    return float(np.sum(p[seen] * np.log(ratio)))
+    ratio = p[occupied] / np.maximum(q[occupied], least)
+    return float(np.sum(p[occupied] * np.log(ratio)))
 
 
 METHODS: dict[str, Callable[[Counts, float], float]] = {

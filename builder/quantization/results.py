@@ -44,16 +44,15 @@ class Quantized:
         """The result as text: `8 bits in 20 of 21 products; least SQNR 31.2 dB in
         head/aten::linear_0`.
         """
-        done = [layer for layer in self.layers if layer.quantized]
-        measured = [layer for layer in done if layer.sqnr is not None]
+        quantized = [layer for layer in self.layers if layer.quantized]
+        measured = [layer for layer in quantized if layer.sqnr is not None]
         noisiest = min(measured, key=lambda layer: layer.sqnr or 0.0, default=None)
-        least = (
-            f"; least SQNR {noisiest.sqnr:.1f} dB in {noisiest.name}"
-            if noisiest
-            else ""
-        )
-        added = f" and {self.additions} residual additions" if self.additions else ""
-        return f"8 bits in {len(done)} of {len(self.layers)} products{added}{least}"
+        text = f"8 bits in {len(quantized)} of {len(self.layers)} products"
+        if self.additions:
+            text += f" and {self.additions} residual additions"
+        if noisiest:
+            text += f"; least SQNR {noisiest.sqnr:.1f} dB in {noisiest.name}"
+        return text
 
 
 def trained_scales(lowered: LoweredGraph) -> Quantized | None:

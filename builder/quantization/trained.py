@@ -24,11 +24,11 @@ def unfit(node: Node) -> str:
     does not.
     """
     left, right, _ = PRODUCTS[node.kind()]
-    reasons = (
-        _reason(node, node.inputsAt(index).node(), index == right)
-        for index in (left, right)
-    )
-    return next(filter(None, reasons), "")
+    for index in (left, right):
+        reason = _reason(node, node.inputsAt(index).node(), index == right)
+        if reason:
+            return reason
+    return ""
 
 
 def _reason(product: Node, fake: Node, second: bool) -> str:

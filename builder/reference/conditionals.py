@@ -17,81 +17,88 @@ from builder.reference.node import Node, Values
 # an input layer is treated like any other, and may be used by both branches
 FOLDED = ("CONDITION", "CONDITIONAL_OUTPUT")
 # the inputs of an output layer: the value if true, the value if false
-BRANCHES = (
-    0,
-    1,
-)
+BRANCHES = (0, 1)
 
 
 def fold(
-    steps: Sequence[Any], wanted: Sequence[ITensor], region: Callable[..., Any]
+    steps: Sequence[Any], targets: Sequence[ITensor], region: Callable[..., Any]
 ) -> list[Any]:
     """Replace every outermost conditional of the steps by one ConditionalStep. `region` plans its
     branches.
     """
-    units = [
-        Conditional(unit)
-        for unit in boundaries(step for step in steps if step.kind in FOLDED)
-    ]
-    if not units:
+    boundary_steps = [step for step in steps if step.kind in FOLDED]
+    conditionals = [Conditional(boundary) for boundary in boundaries(boundary_steps)]
+    if not conditionals:
         return list(steps)
-    folded = {node for unit in units for node in (*unit.outputs_, unit.condition)}
-    rest = [*(step for step in steps if step not in folded), *units]
-    readers = readers_of(rest)
-    maker = {tensor: step for step in rest for tensor in step.outputs}
-    kept = set(wanted)
+    folded = {
+        node
+        for conditional in conditionals
+        for node in (*conditional.outputs_, conditional.condition)
+    }
+    remaining = [*(step for step in steps if step not in folded), *conditionals]
+    readers = readers_of(remaining)
+    maker = {tensor: step for step in remaining for tensor in step.outputs}
+    protected = set(targets)
     branches = {
-        unit: [_exclusive(unit, branch, readers, maker, kept) for branch in BRANCHES]
-        for unit in units
+        conditional: [
+            _exclusive(conditional, branch, readers, maker, protected)
+            for branch in BRANCHES
+        ]
+        for conditional in conditionals
     }
     inner = {step for parts in branches.values() for part in parts for step in part}
-    outermost = [unit for unit in units if unit not in inner]
-    for unit in outermost:
-        unit.plan([_unfold(part, steps) for part in branches[unit]], region)
-    return [step for step in rest if step not in inner]
+    outermost = [
+        conditional for conditional in conditionals if conditional not in inner
+    ]
+    for conditional in outermost:
+        conditional.plan(
+            [_unfold(part, steps) for part in branches[conditional]], region
+        )
+    return [step for step in remaining if step not in inner]
 
 
 def _exclusive(
-    unit: Conditional,
+    conditional: Conditional,
     branch: int,
     readers: Any,
     maker: dict[ITensor, Node],
-    kept: set[ITensor],
+    protected: set[ITensor],
 ) -> list[Any]:
     """The steps that only this branch of the conditional needs, searched backwards from its
     outputs.
     """
-    feeds = set(unit.results(branch))
-    found: dict[Any, None] = {}
+    feeds = set(conditional.results(branch))
+    exclusive: dict[Any, None] = {}
     pending = [maker[tensor] for tensor in feeds if tensor in maker]
     while pending:
         step = pending.pop()
-        if step in found or not all(
-            _only_here(t, unit, feeds, branch, readers, found, kept)
-            for t in step.outputs
+        if step not in exclusive and all(
+            _only_here(
+                tensor, conditional, feeds, branch, readers, exclusive, protected
+            )
+            for tensor in step.outputs
         ):
-            continue
-        found[step] = None
-        pending.extend(maker[tensor] for tensor in step.inputs if tensor in maker)
-    return list(found)
+            exclusive[step] = None
+            pending.extend(maker[tensor] for tensor in step.inputs if tensor in maker)
+    return list(exclusive)
 
 
 def _only_here(
     tensor: ITensor,
-    unit: Conditional,
+    conditional: Conditional,
     feeds: set[ITensor],
     branch: int,
     readers: Any,
-    found: dict[Conditional | Node, None] | dict[Node, None],
-    kept: set[ITensor],
+    exclusive: dict[Conditional | Node, None] | dict[Node, None],
+    protected: set[ITensor],
 ) -> bool:
-    """Whether only found steps, or this branch of the conditional, read the tensor."""
-    if tensor in kept or tensor is unit.flag:
+    """Whether only exclusive steps, or this branch of the conditional, read the tensor."""
+    if tensor in protected or tensor is conditional.flag:
         return False
-    if tensor in unit.results(1 - branch):
+    if tensor in conditional.results(1 - branch):
         return False
     return all(
-        reader in found or (reader is unit and tensor in feeds)
+        reader in exclusive or (reader is conditional and tensor in feeds)
         for reader in readers[tensor]
     )
 
@@ -135,10 +142,12 @@ class Conditional:
         this step.
         """
         steps = [step for part in branches for step in part]
-        made = {tensor for step in steps for tensor in step.outputs} | {None}
-        read = [*self.inputs, *(tensor for step in steps for tensor in step.inputs)]
+        computed = {tensor for step in steps for tensor in step.outputs}
+        inputs = dict.fromkeys(self.inputs)
+        for step in steps:
+            inputs.update(dict.fromkeys(step.inputs))
         self.inputs = tuple(
-            dict.fromkeys(tensor for tensor in read if tensor not in made)
+            tensor for tensor in inputs if tensor is not None and tensor not in computed
         )
         self.regions = [
             region(list(part), self.results(branch))

@@ -39,12 +39,13 @@ def run(conversion_or_network: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
     network: INetworkDefinition = getattr(
         conversion_or_network, "network", conversion_or_network
     )
-    wanted = [network.get_output(i) for i in range(network.num_outputs)]
-    region = Region(read_layers(network), wanted)
+    outputs = [network.get_output(i) for i in range(network.num_outputs)]
+    region = Region(read_layers(network), outputs)
     values = _bind(network, inputs)
     region.evaluate(values)
     return [
-        values[tensor].clone(memory_format=torch.contiguous_format) for tensor in wanted
+        values[tensor].clone(memory_format=torch.contiguous_format)
+        for tensor in outputs
     ]
 
 
@@ -71,8 +72,8 @@ def inspect(
         if tensor.name in names
     }
     values = _bind(network, inputs)
-    wanted = [network.get_output(i) for i in range(network.num_outputs)]
-    region = Region(nodes, wanted, watched.values())
+    outputs = [network.get_output(i) for i in range(network.num_outputs)]
+    region = Region(nodes, outputs, watched.values())
     try:
         region.evaluate(values)
     except NetworkEvaluationError:

@@ -31,8 +31,8 @@ def fold(nodes: Sequence[Node], region: Callable[..., Any]) -> list[Any]:
     members = {id(unit): _members(unit, readers, unit_of) for unit in all_loops}
     outermost = []
     for unit in all_loops:
-        others = (other for other in all_loops if other is not unit)
-        if not any(unit[0] in members[id(other)] for other in others):
+        others = (loop for loop in all_loops if loop is not unit)
+        if not any(unit[0] in members[id(loop)] for loop in others):
             outermost.append(unit)
     inside = {node for unit in outermost for node in members[id(unit)]}
     steps = [
@@ -102,9 +102,13 @@ class LoopStep:
         }
         self.count = limits.get("COUNT")
         self.condition = limits.get("WHILE")
-        made = {tensor for node in members for tensor in node.outputs}
-        read = [t for node in members for t in node.inputs if t is not None]
-        self.inputs = tuple(dict.fromkeys(t for t in read if t not in made))
+        computed = {tensor for node in members for tensor in node.outputs}
+        inputs: dict[Any, None] = {}
+        for node in members:
+            inputs.update(dict.fromkeys(node.inputs))
+        self.inputs = tuple(
+            tensor for tensor in inputs if tensor is not None and tensor not in computed
+        )
         ends = self.by_kind["LOOP_OUTPUT"]
         self.outputs = tuple(tensor for node in ends for tensor in node.outputs)
         self.error: Callable[[str], NetworkEvaluationError] = boundary[0].error

@@ -58,7 +58,9 @@ class Node:
             raise
         except Exception as error:
             raise self.error(f"cannot be evaluated: {error}") from error
-        self.put(values, *(result if isinstance(result, tuple) else (result,)))
+        if not isinstance(result, tuple):
+            result = (result,)
+        self.put(values, *result)
 
     def put(self, values: Values, *results: Tensor) -> None:
         """Store the outputs in `values`.
@@ -73,9 +75,9 @@ class Node:
             zip(results, self.expected, strict=True)
         ):
             if value.dtype != dtype or not fits(value.shape, shape):
-                found = f"{value.dtype} {tuple(value.shape)}"
+                actual = f"{value.dtype} {tuple(value.shape)}"
                 raise self.error(
-                    f"output {i} is {found} here; TensorRT reports {dtype} {shape}"
+                    f"output {i} is {actual} here; TensorRT reports {dtype} {shape}"
                 )
         values.update(zip(self.outputs, results, strict=True))
 
@@ -83,17 +85,16 @@ class Node:
     def expected(self) -> tuple[tuple[torch.dtype, tuple[int, ...]], ...]:
         """TensorRT's dtype and shape (-1 for any length) of each output."""
         try:
-            known = tensorrt8.evaluation.output_dtype(self.kind)
+            fixed = tensorrt8.evaluation.output_dtype(self.kind)
             return tuple(
-                (known or torch_dtype(tensor.dtype), tuple(tensor.shape))
+                (fixed or torch_dtype(tensor.dtype), tuple(tensor.shape))
                 for tensor in self.outputs
             )
         except (KeyError, ValueError, RuntimeError) as error:
             # Without a GPU, TensorRT follows every error with one about CUDA. The message before it
             # has the cause.
-            message = next(
-                (m for m in reversed(MESSAGES) if "cudaError" not in m), str(error)
-            )
+            causes = [message for message in MESSAGES if "cudaError" not in message]
+            message = causes[-1] if causes else str(error)
             raise self.error(
                 f"TensorRT has no usable shape or dtype for an output: {message}"
             ) from error

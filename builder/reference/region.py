@@ -28,7 +28,7 @@ class Step(Protocol):
 
 
 class Region:
-    """The steps that the wanted tensors need, and the assertions. Other steps are dead code, which
+    """The steps that the target tensors need, and the assertions. Other steps are dead code, which
     TensorRT also removes.
 
     Tensors that are only `watched` are also computed and kept. They do not prevent a step from
@@ -38,40 +38,39 @@ class Region:
     def __init__(
         self,
         nodes: Sequence[Node],
-        wanted: Sequence[ITensor],
+        targets: Sequence[ITensor],
         watched: Iterable[Any] = (),
     ) -> None:
         steps: list[Step] = list(loops.fold(nodes, Region))
-        steps = conditionals.fold(steps, wanted, Region)
-        kept = {*wanted, *watched}
-        self.steps = ordered(steps, kept)
-        last_use = {
-            t: i
-            for i, step in enumerate(self.steps)
-            for t in (*step.outputs, *step.inputs)
-            if t not in kept
-        }
+        steps = conditionals.fold(steps, targets, Region)
+        protected = {*targets, *watched}
+        self.steps = ordered(steps, protected)
+        last_use = {}
+        for i, step in enumerate(self.steps):
+            for tensor in (*step.outputs, *step.inputs):
+                if tensor not in protected:
+                    last_use[tensor] = i
         self.dropped: list[list[Any]] = [[] for _ in self.steps]
         for tensor, i in last_use.items():
             self.dropped[i].append(tensor)
 
     def evaluate(self, values: Values) -> None:
-        """Compute the wanted tensors in `values`. Other values are removed after their last use."""
+        """Compute the target tensors in `values`. Other values are removed after their last use."""
         for step, dropped in zip(self.steps, self.dropped, strict=True):
             step.evaluate(values)
             for tensor in dropped:
                 values.pop(tensor, None)
 
 
-def ordered(steps: Sequence[Step], wanted: Iterable[ITensor]) -> list[Step]:
-    """The steps that compute the wanted tensors or have no output at all (assertions), in
+def ordered(steps: Sequence[Step], targets: Iterable[ITensor]) -> list[Step]:
+    """The steps that compute the target tensors or have no output at all (assertions), in
     dependency order.
 
     Raises NetworkEvaluationError if steps depend on each other.
     """
     maker = {tensor: step for step in steps for tensor in step.outputs}
-    needed = {id(maker[tensor]) for tensor in wanted if tensor in maker}
-    done: dict[Any, None] = {}
+    needed = {id(maker[tensor]) for tensor in targets if tensor in maker}
+    order: dict[Any, None] = {}
     for root in steps:
         if not step_is_root(root, needed):
             continue
@@ -80,11 +79,14 @@ def ordered(steps: Sequence[Step], wanted: Iterable[ITensor]) -> list[Step]:
         path = [root]
         on_path = {root}
         while path:
-            makers = [maker[tensor] for tensor in path[-1].inputs if tensor in maker]
-            waits_for = next((step for step in makers if step not in done), None)
-            if waits_for is None or path[-1] in done:
+            waits_for = None
+            for tensor in path[-1].inputs:
+                if tensor in maker and maker[tensor] not in order:
+                    waits_for = maker[tensor]
+                    break
+            if waits_for is None or path[-1] in order:
                 on_path.discard(path[-1])
-                done[path.pop()] = None
+                order[path.pop()] = None
             elif waits_for in on_path:
                 raise waits_for.error(
                     "the layer's value depends on itself, outside of any loop"
@@ -92,7 +94,7 @@ def ordered(steps: Sequence[Step], wanted: Iterable[ITensor]) -> list[Step]:
             else:
                 path.append(waits_for)
                 on_path.add(waits_for)
-    return list(done)
+    return list(order)
 
 
 def step_is_root(step: Step, needed: set[int]) -> bool:

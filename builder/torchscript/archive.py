@@ -35,13 +35,15 @@ def inspect(path: Path | str, *, check_sums: bool = True) -> ArchiveFacts:
 
 
 @contextmanager
-def opened(path: Path, wanted: str = "a TorchScript file") -> Iterator[zipfile.ZipFile]:
+def opened(
+    path: Path, expected: str = "a TorchScript file"
+) -> Iterator[zipfile.ZipFile]:
     """The open archive, inside a `with` block.
 
-    Raises ModelFileError if the file is not `wanted` or is incomplete, and for errors of its reader
-    inside the block.
+    Raises ModelFileError if the file is not `expected` or is incomplete, and for errors of its
+    reader inside the block.
     """
-    check_zip(path, wanted)
+    check_zip(path, expected)
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive
@@ -62,17 +64,17 @@ def _refuse(path: Path, message: str, fix: str | None = None) -> ModelFileError:
     return ModelFileError(f"{path.name} {message}", where=str(path), fix=fix)
 
 
-def check_zip(path: Path, wanted: str) -> None:
+def check_zip(path: Path, expected: str) -> None:
     """Raise ModelFileError if the file is not a zip file. The message has its actual kind instead
-    of `wanted`.
+    of `expected`.
     """
     if not path.exists():
         raise _refuse(path, "does not exist")
     if path.is_dir():
-        kind = (
-            " (a TensorFlow SavedModel)" if (path / "saved_model.pb").exists() else ""
-        )
-        raise _refuse(path, f"is a directory{kind}, not {wanted}")
+        kind = ""
+        if (path / "saved_model.pb").exists():
+            kind = " (a TensorFlow SavedModel)"
+        raise _refuse(path, f"is a directory{kind}, not {expected}")
     if not path.is_file():  # opening a pipe blocks until something writes to it
         raise _refuse(
             path,
@@ -88,7 +90,7 @@ def check_zip(path: Path, wanted: str) -> None:
         raise _refuse(path, "is empty", "copy, download or save it again")
     if not head.startswith(b"PK\x03\x04"):
         kind_of = kinds.of_bytes(head)
-        raise _refuse(path, f"is not {wanted} but {kind_of.name}", kind_of.fix)
+        raise _refuse(path, f"is not {expected} but {kind_of.name}", kind_of.fix)
 
 
 def _inspect(path: Path, archive: zipfile.ZipFile, check_sums: bool) -> ArchiveFacts:
@@ -98,12 +100,11 @@ def _inspect(path: Path, archive: zipfile.ZipFile, check_sums: bool) -> ArchiveF
     if check_sums and (broken := archive.testzip()):
         raise zipfile.BadZipFile(f"member {broken!r} does not match its checksum")
     names = _globals(path, archive, root)
-    if short := next(storages.problems(archive, root), None):
-        raise _refuse(path, f"is damaged: {short}", "copy, download or save it again")
+    class_names = {name for name in names if name.startswith(pickles.CLASSES)}
+    for problem in storages.problems(archive, root):
+        raise _refuse(path, f"is damaged: {problem}", "copy, download or save it again")
     weights = (f"{root}/data/", f"{root}/constants/")
-    classes = {
-        name.replace(" ", ".") for name in names if name.startswith(pickles.CLASSES)
-    }
+    classes = {name.replace(" ", ".") for name in class_names}
     return ArchiveFacts(
         path=path,
         root=root,
@@ -115,9 +116,7 @@ def _inspect(path: Path, archive: zipfile.ZipFile, check_sums: bool) -> ArchiveF
         ),
         members=len(members),
         classes=tuple(sorted(classes)),
-        globals=tuple(
-            sorted(names - {name for name in names if name.startswith(pickles.CLASSES)})
-        ),
+        globals=tuple(sorted(names - class_names)),
         examples=_examples(archive, f"{root}/traced_inputs.pkl"),
     )
 
@@ -141,11 +140,11 @@ def _root(path: Path, names: list[str]) -> str:
 
 
 def not_expected(
-    path: Path, names: list[str], wanted: str = "a TorchScript file"
+    path: Path, names: list[str], expected: str = "a TorchScript file"
 ) -> ModelFileError:
-    """The error for a zip file with these members, which is not `wanted`."""
+    """The error for a zip file with these members, which is not `expected`."""
     kind = kinds.of_members(names)
-    return _refuse(path, f"is not {wanted} but {kind.name}", kind.fix)
+    return _refuse(path, f"is not {expected} but {kind.name}", kind.fix)
 
 
 def check_sizes(path: Path, members: list[zipfile.ZipInfo]) -> None:
@@ -183,18 +182,16 @@ def _globals(path: Path, archive: zipfile.ZipFile, root: str) -> set[str]:
     Debug pickles (code/*.debug_pkl) are excluded: torch reads them with an unpickler that resolves
     no names.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     for member in archive.infolist():
-        if member.filename.endswith(".pkl") and not member.filename.startswith(
-            f"{root}/extra/"
-        ):
-            if member.file_size > MAX_PICKLE_BYTES:
-                raise _refuse(
-                    path,
-                    f"has a pickle {member.filename!r} of {member.file_size >> 20} MiB",
-                )
-            found.update(pickles.globals_of(archive.read(member)))
-    foreign = sorted(name for name in found if not pickles.is_torchscripts(name))
+        name = member.filename
+        if not name.endswith(".pkl") or name.startswith(f"{root}/extra/"):
+            continue
+        if member.file_size > MAX_PICKLE_BYTES:
+            mebibytes = member.file_size >> 20
+            raise _refuse(path, f"has a pickle {name!r} of {mebibytes} MiB")
+        names.update(pickles.globals_of(archive.read(member)))
+    foreign = sorted(name for name in names if not pickles.is_torchscripts(name))
     if foreign:
         words = ", ".join(name.replace(" ", ".") for name in foreign[:5])
         message = (
@@ -206,7 +203,7 @@ def _globals(path: Path, archive: zipfile.ZipFile, root: str) -> set[str]:
             message,
             "save the model again with torch.jit.save, from a source that you trust",
         )
-    return found
+    return names
 
 
 def _examples(

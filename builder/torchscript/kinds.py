@@ -102,12 +102,14 @@ NOT_ZIPS: tuple[Kind, ...] = (
 
 def of_bytes(head: bytes) -> Kind:
     """The kind of a file that is not a zip, by its first HEAD_BYTES."""
-    unknown = Kind(
+    for kind in NOT_ZIPS:
+        if kind.matches(head):
+            return kind
+    return Kind(
         "an unknown kind of file",
         "trt-build takes what torch.jit.save() wrote",
         lambda head: True,
     )
-    return next((kind for kind in NOT_ZIPS if kind.matches(head)), unknown)
 
 
 @dataclass(frozen=True)

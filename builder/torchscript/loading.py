@@ -98,9 +98,9 @@ def _no_such_part(
 ) -> ModelFileError:
     from builder.manifest import did_you_mean
 
-    known = [*dict(owner.named_children()), *methods(owner)]
+    parts = [*dict(owner.named_children()), *methods(owner)]
     parent = ".".join(steps[:index]) or "the file's module"
     message = f"{parent} has no submodule or method {steps[index]!r}"
     return ModelFileError(
-        message, where=str(path), fix=did_you_mean(steps[index], known)
+        message, where=str(path), fix=did_you_mean(steps[index], parts)
     )

@@ -24,12 +24,12 @@ def check_source(path: Path, *, custom: bool = False) -> None:
     name and line.
     """
     try:
-        found = findings(path, custom)
+        problems = findings(path, custom)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError) as error:
         raise ModelFileError(
             f"{path.name} cannot be read: {error}", where=str(path)
         ) from error
-    _refuse(path, list(map(str, found)))
+    _refuse(path, list(map(str, problems)))
 
 
 def check_graphs(
@@ -40,12 +40,12 @@ def check_graphs(
 
     Raises ModelFileError with each operator's name.
     """
-    found = [
+    problems = [
         f"{method}: {finding}"
         for method, graph in _graphs(module)
         for finding in graph_findings(graph, custom)
     ]
-    _refuse(path, list(dict.fromkeys(found)))
+    _refuse(path, list(dict.fromkeys(problems)))
 
 
 def _graphs(module: torch.jit.ScriptModule) -> Iterator[tuple[str, object]]:
@@ -67,20 +67,22 @@ def _graphs(module: torch.jit.ScriptModule) -> Iterator[tuple[str, object]]:
             yield f"{kind}.{name}", method.inlined_graph if inlined else method.graph
 
 
-def _refuse(path: Path, found: list[str]) -> None:
-    if found:
-        listed = found[:_MOST_LISTED] + (["..."] if len(found) > _MOST_LISTED else [])
-        lines = "\n".join(f"  {finding}" for finding in listed)
+def _refuse(path: Path, problems: list[str]) -> None:
+    if problems:
+        listed = problems[:_MOST_LISTED]
+        if len(problems) > _MOST_LISTED:
+            listed.append("...")
+        lines = "\n".join(f"  {problem}" for problem in listed)
         message = (
             f"{path.name} names operators that may have side effects outside"
             f" tensors:\n{lines}"
         )
-        raise ModelFileError(message, where=str(path), fix=_fix(found))
+        raise ModelFileError(message, where=str(path), fix=_fix(problems))
 
 
-def _fix(found: list[str]) -> str:
+def _fix(problems: list[str]) -> str:
     """The fix for these operators. torchvision provides its own."""
-    if all("torchvision::" in finding for finding in found):
+    if all("torchvision::" in problem for problem in problems):
         return (
             "install torchvision, write `import torchvision` in a .py file, and name that file"
             " under `libraries`"

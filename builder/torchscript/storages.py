@@ -63,7 +63,7 @@ class _Findings:
         offset: int,
         size: tuple[int, ...],
         stride: tuple[int, ...],
-        *rest: Any,
+        *ignored: Any,
     ) -> _Object:
         """Record a tensor whose last element is beyond its storage."""
         if isinstance(storage, _Storage):

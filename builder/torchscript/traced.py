@@ -26,11 +26,13 @@ class Example:
     shape: tuple[int, ...]
 
 
-def _tensor(dtype: str, offset: int, size: tuple[int, ...], *rest: object) -> Example:
+def _tensor(
+    dtype: str, offset: int, size: tuple[int, ...], *ignored: object
+) -> Example:
     return Example(dtype, tuple(size))
 
 
-def _itself(value: Any, *rest: object) -> Any:
+def _itself(value: Any, *ignored: object) -> Any:
     return value
 
 
@@ -59,8 +61,11 @@ def examples(data: bytes, method: str = "forward") -> tuple[Example | None, ...]
     nothing can be read.
     """
     try:
-        kept = _Descriptions(io.BytesIO(data)).load()[method]
-        return tuple(value if isinstance(value, Example) else None for value in kept)
+        arguments = _Descriptions(io.BytesIO(data)).load()[method]
+        return tuple(
+            argument if isinstance(argument, Example) else None
+            for argument in arguments
+        )
     # a file may hold any bytes here, and the examples are only hints
     except Exception:
         return ()

@@ -80,7 +80,7 @@ def test_scopes_are_checked_from_text() -> None:
 def test_line_is_parsed_once_into_outputs_and_inputs() -> None:
     lines = Lines()
     line = lines['  %a.1 : str, %b : int = aten::format(%c, "%d # = x") # m.py:3:1']
-    assert (line.made, line.read, line.kind, line.without_location) == (
+    assert (line.outputs, line.inputs, line.kind, line.without_location) == (
         ("%a.1", "%b"),
         ("%c",),
         "aten::format",

@@ -31,6 +31,7 @@ from builder.conversion.values import Scalar, Tensor
 from builder.conversion.walker import MISSING
 from builder.engine import ITensor, trt
 from builder.graph_types import Block, Node, Value
+from builder.lowering import ir
 
 ENDLESS = 2**31 - 1
 """The trip count of a `while` loop: int64's maximum in TorchScript, and an int32 that is never
@@ -47,7 +48,7 @@ def loop(
     *carried: Any,
 ) -> Any:
     """Unroll a loop with a static trip count and condition; else create an ILoop."""
-    body = next(iter(node.blocks()))
+    body = ir.first_block(node)
     if isinstance(condition, torch.Tensor):
         condition = bool(condition)
     if (

@@ -20,24 +20,24 @@ class Amount(NamedTuple):
     number: int
     names: Names
 
-    def over(self, other: Amount) -> Amount | None:
+    def over(self, divisor: Amount) -> Amount | None:
         """The quotient, or None if it is not such a product."""
-        if not other.number or self.number % other.number:
+        if not divisor.number or self.number % divisor.number:
             return None
-        if not other.names:
-            return Amount(self.number // other.number, self.names)
-        if without(other.names, self.names):
+        if not divisor.names:
+            return Amount(self.number // divisor.number, self.names)
+        if without(divisor.names, self.names):
             return None
-        return Amount(self.number // other.number, without(self.names, other.names))
+        return Amount(self.number // divisor.number, without(self.names, divisor.names))
 
 
 def without(names: Names, others: Names) -> Names:
     """The names that are not among the others, each as often as it counts more often."""
-    left = list(names)
+    remaining = list(names)
     for name in others:
-        if name in left:
-            left.remove(name)
-    return tuple(left)
+        if name in remaining:
+            remaining.remove(name)
+    return tuple(remaining)
 
 
 def amount(number: int) -> Amount:
@@ -53,10 +53,10 @@ def product(amounts: Sequence[Amount]) -> Amount:
     number = 1
     names = list[tuple[int, ...]]()
     count = 0
-    for one in amounts:
-        number *= one.number
-        if one.names:
-            names += one.names
+    for factor in amounts:
+        number *= factor.number
+        if factor.names:
+            names += factor.names
             count += 1
     return Amount(number, tuple(sorted(names) if count > 1 else names))
 
@@ -71,8 +71,8 @@ def named(value: Value, axis: int) -> Amount:
     return of_size(value.unique(), axis)
 
 
-def of_item(item: Any, read: Callable[[Any], Amount | None]) -> Amount | None:
-    """The product for a size in a list; None for a size to infer. `read` returns it for a
+def of_item(item: Any, size_of_node: Callable[[Any], Amount | None]) -> Amount | None:
+    """The product for a size in a list; None for a size to infer. `size_of_node` returns it for a
     node that reads a size of a tensor, and None for any other.
     """
     known = item
@@ -84,27 +84,27 @@ def of_item(item: Any, read: Callable[[Any], Amount | None]) -> Amount | None:
         return amount(known)
     node = item.node()
     if node.kind() == "aten::mul":
-        parts = [of_item(value, read) for value in node.inputs()]
+        parts = [of_item(value, size_of_node) for value in node.inputs()]
     else:
         parts = [None]
     known = [part for part in parts if part is not None]
     if len(known) == len(parts):
         return product(known)
-    return read(node) or of_size(item.unique())
+    return size_of_node(node) or of_size(item.unique())
 
 
 Shape = list[Amount]
 """The length of each axis."""
 
 
-def filled(shape: Shape, wanted: Sequence[Amount | None]) -> Shape | None:
+def filled(shape: Shape, requested: Sequence[Amount | None]) -> Shape | None:
     """The requested axes, with the inferred size filled in; None if it cannot be determined."""
-    if None not in wanted:
-        return [one for one in wanted if one is not None]
-    rest = product(shape).over(product([one or ONE for one in wanted]))
-    if rest is None or list(wanted).count(None) > 1:
+    if None not in requested:
+        return [size for size in requested if size is not None]
+    inferred = product(shape).over(product([size or ONE for size in requested]))
+    if inferred is None or list(requested).count(None) > 1:
         return None
-    return [one or rest for one in wanted]
+    return [size or inferred for size in requested]
 
 
 class CommonFactor(NamedTuple):
@@ -115,23 +115,23 @@ class CommonFactor(NamedTuple):
     length: Amount
 
 
-def alias(whole: Amount, made: Amount) -> dict[Any, Any]:
+def alias(whole: Amount, result: Amount) -> dict[Any, Any]:
     """Two names of one size, which follow from the equal number of elements before and after a
     reshape. None: all names already agree.
     """
-    gone = without(whole.names, made.names)
-    new = without(made.names, whole.names)
-    if len(gone) == len(new) == 1 and whole.number == made.number:
+    gone = without(whole.names, result.names)
+    new = without(result.names, whole.names)
+    if len(gone) == len(new) == 1 and whole.number == result.number:
         return {new[0]: gone[0]}
     return {}
 
 
-def renamed(one: Amount, names: Mapping[Any, Any]) -> Amount:
+def renamed(size: Amount, names: Mapping[Any, Any]) -> Amount:
     """The product with its symbolic sizes renamed."""
-    if not names or not one.names:
-        return one
+    if not names or not size.names:
+        return size
     return Amount(
-        one.number, tuple(sorted(names.get(name, name) for name in one.names))
+        size.number, tuple(sorted(names.get(name, name) for name in size.names))
     )
 
 
@@ -141,20 +141,22 @@ def common(
     """The common factors of the axes on both sides, from the first axis on; None if the axes of one
     side do not divide those of the other.
     """
-    found = list[CommonFactor]()
+    factors = list[CommonFactor]()
     lefts = list(before)
     rights = list(after)
     i = j = 0
     while i < len(lefts) and j < len(rights):
-        length = lefts[i] if rights[j].over(lefts[i]) else rights[j]
-        left = lefts[i].over(length)
-        right = rights[j].over(length)
-        if left is None or right is None:
+        length = rights[j]
+        if rights[j].over(lefts[i]):
+            length = lefts[i]
+        quotient_before = lefts[i].over(length)
+        quotient_after = rights[j].over(length)
+        if quotient_before is None or quotient_after is None:
             return None
-        found.append(CommonFactor(i, j, length))
-        lefts[i], rights[j] = left, right
-        i = i + (left == ONE)
-        j = j + (right == ONE)
+        factors.append(CommonFactor(i, j, length))
+        lefts[i], rights[j] = quotient_before, quotient_after
+        i = i + (quotient_before == ONE)
+        j = j + (quotient_after == ONE)
     if i == len(lefts) and j == len(rights):
-        return found
+        return factors
     return None

@@ -92,8 +92,12 @@ def _product(scores: Value, masks: int = 3) -> Any:
         ends = [list(block.outputs())[scores.offset()] for block in node.blocks()]
     else:
         ends = [node.inputsAt(at) for at in _MASKS.get(node.kind(), ())]
-    found = (_product(end, masks - 1) for end in ends if masks)
-    return next((product for product in found if product is not None), None)
+    if masks:
+        for end in ends:
+            product = _product(end, masks - 1)
+            if product is not None:
+                return product
+    return None
 
 
 def _scale_of_operand(operand: Value) -> Any:

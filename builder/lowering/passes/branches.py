@@ -49,8 +49,8 @@ def select_by_size(graph: Graph, context: Context) -> None:
     for node in bottom_up(graph):
         facts.learn(node)
         if _is_elementwise(node, facts):
-            given = node.inputsAt(0)
-            facts.know(node.output(), facts.dtype(given), facts.rank(given))
+            operand = node.inputsAt(0)
+            facts.know(node.output(), facts.dtype(operand), facts.rank(operand))
         if (
             node.kind() == "prim::If"
             and _on_sizes(node.inputsAt(0))
@@ -72,15 +72,15 @@ def _on_sizes(value: Value) -> bool:
         or value.type().kind() not in _NUMBERS
     ):
         return False
-    return all(_on_sizes(given) for given in node.inputs())
+    return all(_on_sizes(operand) for operand in node.inputs())
 
 
 def _rewrite(graph: Graph, node: Node, facts: Facts) -> None:
     """Replace the if, if both of its branches may be computed."""
     blocks = list(node.blocks())
     tensors = any(value.type().kind() == "TensorType" for value in node.outputs())
-    safe = all(_is_safe(inner, facts) for block in blocks for inner in block.nodes())
-    if not (tensors and safe):
+    nodes = [inner for block in blocks for inner in block.nodes()]
+    if not tensors or not all(_is_safe(inner, facts) for inner in nodes):
         return
     merge = _Merge(Emit(graph, node), node.inputsAt(0), facts)
     pairs = list(zip(*(block.outputs() for block in blocks), strict=True))
@@ -97,8 +97,8 @@ def _is_safe(node: Node, facts: Facts) -> bool:
         return False
     if kind == "prim::If":
         numbers = all(value.type().kind() in _NUMBERS for value in node.outputs())
-        inner = (one for block in node.blocks() for one in block.nodes())
-        return numbers and all(_is_safe(one, facts) for one in inner)
+        inner = (child for block in node.blocks() for child in block.nodes())
+        return numbers and all(_is_safe(child, facts) for child in inner)
     if kind in _DIVISIONS:
         return bool(ir.constant(node.inputsAt(1)))
     if _makes_tensor(node):
@@ -151,10 +151,11 @@ def _is_elementwise(node: Node, facts: Facts) -> bool:
         or node.inputsAt(0).type().kind() != "TensorType"
     ):
         return False
-    rest = list(node.inputs())[1:]
+    arguments = list(node.inputs())[1:]
     dtype = facts.dtype(node.inputsAt(0))
     plain = all(
-        value.type().kind() in (*_NUMBERS, "NoneType", "StringType") for value in rest
+        value.type().kind() in (*_NUMBERS, "NoneType", "StringType")
+        for value in arguments
     )
     return plain and dtype is not None and dtype.is_floating_point
 
@@ -235,10 +236,13 @@ class _Merge:
 
     def _values(self, value: Value) -> list[Value]:
         """The elements of a list as values."""
-        found = None
+        items = None
         if value.type().kind() == "ListType":
-            found = ir.list_items(value)
-        return [self.emit.constant(v) if isinstance(v, int) else v for v in found or ()]
+            items = ir.list_items(value)
+        return [
+            self.emit.constant(item) if isinstance(item, int) else item
+            for item in items or ()
+        ]
 
     def _guarded(
         self, path: Sequence[Node], root: Value, x: Value, *, condition: bool
@@ -246,18 +250,23 @@ class _Merge:
         """The calls of one branch with `x` as input instead of `root`. They return `x` itself if
         the condition is not `taken`.
         """
-        made = {root.debugName(): x}
+        replacements = {root.debugName(): x}
         for node in path:
             if _is_selection(node):
-                given = [made.get(value.debugName(), value) for value in node.inputs()]
-                x = self._call(node, given)
+                arguments = [
+                    replacements.get(value.debugName(), value)
+                    for value in node.inputs()
+                ]
+                x = self._call(node, arguments)
             else:
-                x = self._guard(node, made[node.inputsAt(0).debugName()], condition)
-            made[node.output().debugName()] = x
+                x = self._guard(
+                    node, replacements[node.inputsAt(0).debugName()], condition
+                )
+            replacements[node.output().debugName()] = x
         return x
 
     def _guard(self, node: Node, x: Value, condition: bool) -> Value:
-        rest = list(node.inputs())[1:]
+        arguments = list(node.inputs())[1:]
 
         def pick(value: Value, neutral: Value) -> Value:
             if condition:
@@ -265,7 +274,7 @@ class _Merge:
             return self.select(neutral, value)
 
         if node.kind() == "aten::slice":
-            dim, start, end, step = rest
+            dim, start, end, step = arguments
             size = self.emit.op("aten::size", x, dim, type=ir.INT)
             zero = self.emit.constant(0)
             begin = zero
@@ -275,24 +284,24 @@ class _Merge:
             return self._call(node, [x, dim, begin, stop, step])
         if node.kind() == "aten::constant_pad_nd":
             zero = self.emit.constant(0)
-            amounts = [pick(value, zero) for value in self._values(rest[0])]
-            return self._call(node, [x, self.emit.list(amounts, ir.INT), rest[1]])
-        made = self._call(node, [x, *rest])
+            amounts = [pick(value, zero) for value in self._values(arguments[0])]
+            return self._call(node, [x, self.emit.list(amounts, ir.INT), arguments[1]])
+        result = self._call(node, [x, *arguments])
         if condition:
-            return self._where(made, x)
-        return self._where(x, made)
+            return self._where(result, x)
+        return self._where(x, result)
 
     def _call(self, node: Node, arguments: Sequence[Value]) -> Value:
         """The node's operator on other arguments."""
-        made = ir.insert(
+        result = ir.insert(
             self.emit.graph, node.kind(), arguments, self.emit.at, origin=node
         ).output()
-        return self._known_as(node.output(), made)
+        return self._known_as(node.output(), result)
 
-    def _known_as(self, like: Value, made: Value) -> Value:
-        """`made`, noted with the dtype and rank of `like`."""
-        self.facts.know(made, self.facts.dtype(like), self.facts.rank(like))
-        return made
+    def _known_as(self, like: Value, result: Value) -> Value:
+        """`result`, noted with the dtype and rank of `like`."""
+        self.facts.know(result, self.facts.dtype(like), self.facts.rank(like))
+        return result
 
 
 def _path(value: Value, block: Block) -> tuple[dict[str, Any], list[Any]]:
@@ -305,9 +314,11 @@ def _path(value: Value, block: Block) -> tuple[dict[str, Any], list[Any]]:
         if _makes_tensor(node) and needed.pop(node.output().debugName(), None):
             path.insert(0, node)
             tensors = (
-                given for given in node.inputs() if given.type().kind() == "TensorType"
+                operand
+                for operand in node.inputs()
+                if operand.type().kind() == "TensorType"
             )
-            needed |= {given.debugName(): given for given in tensors}
+            needed |= {operand.debugName(): operand for operand in tensors}
     return needed, path
 
 
@@ -338,9 +349,9 @@ def _are_equal(yes: Value, no: Value) -> bool:
         return True
     if not (ir.is_constant(yes) and ir.is_constant(no)):
         return False
-    one = yes.toIValue()
-    other = no.toIValue()
-    return type(one) is type(other) and one == other
+    first = yes.toIValue()
+    second = no.toIValue()
+    return type(first) is type(second) and first == second
 
 
 def _is_open(end: Value) -> bool:

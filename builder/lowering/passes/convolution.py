@@ -51,13 +51,13 @@ _ARGUMENTS = 13  # the schema of `_convolution` that all convolutions are rewrit
 def _unbatched(graph: Graph, context: Context) -> set[int]:
     """The outputs of convolutions whose input has no batch axis."""
     facts = input_facts(graph, context)
-    found = set()
+    unbatched = set()
     for node in bottom_up(graph):
         axes = _PLAIN.get(node.kind()) or _TRANSPOSED.get(node.kind())
         if axes and facts.rank(node.inputsAt(0)) == axes + 1:
-            found.add(node.output().unique())
+            unbatched.add(node.output().unique())
         facts.learn(node)
-    return found
+    return unbatched
 
 
 def _rewrite(graph: Graph, node: Node, shared: ir.Constants) -> None:
@@ -74,10 +74,10 @@ def _rewrite(graph: Graph, node: Node, shared: ir.Constants) -> None:
         if axes is None:
             return
         if padding.type().kind() == "StringType":
-            known = _string_padding(emit, x, weight, padding, dilation, axes)
-            if known is None:
+            padded = _string_padding(emit, x, weight, padding, dilation, axes)
+            if padded is None:
                 return
-            x, padding = known
+            x, padding = padded
         core = [x, weight, bias, stride, padding, dilation]
         core += [shared(False), shared([0] * axes), groups]
     else:
@@ -136,6 +136,8 @@ def _string_padding(
         step * (size - 1) for step, size in zip(steps, kernel.shape[2:], strict=True)
     ]
     if any(total % 2 for total in totals):
-        extra = [side for total in reversed(totals) for side in (0, total % 2)]
+        extra = []
+        for total in reversed(totals):  # the last axis is first
+            extra += [0, total % 2]
         x = emit.op("aten::constant_pad_nd", x, extra, 0)
     return x, emit.constant([total // 2 for total in totals])

@@ -34,15 +34,15 @@ def _resolved(entry: Decomposition, arguments: list[Value]) -> Any:
     moved.
     """
     numbers = tuple(_number(arguments[index]) for index in entry.numbers)
-    known = [
+    constants = [
         (value.toIValue(),) if _is_simple_constant(value) else () for value in arguments
     ]
-    key = (entry.schema, numbers, repr(known))
+    key = (entry.schema, numbers, repr(constants))
     if key not in _RESOLVED:
         graph: Any = entry.graph(numbers).copy()
-        for value, constant in zip(list(graph.inputs()), known, strict=True):
+        for value, constant in zip(list(graph.inputs()), constants, strict=True):
             if constant:
-                top = next(iter(graph.nodes()), graph.return_node())
+                top = ir.first_node(graph)
                 value.replaceAllUsesWith(ir.insert_constant(graph, constant[0], top))
         ir.C._jit_pass_constant_propagation(graph)
         if len(_RESOLVED) >= _MOST:
@@ -85,14 +85,12 @@ def _holds(entry: Decomposition, node: Node) -> bool:
     """Whether the decomposition is valid for this node."""
     if entry.when is None:
         return True
-    arguments = (
-        value.toIValue() if ir.is_constant(value) else value
-        for value in ir.inputs(node)
-    )
-    return (
-        entry.when(SimpleNamespace(**dict(zip(entry.names, arguments, strict=True))))
-        is None
-    )
+    arguments = SimpleNamespace()
+    for name, value in zip(entry.names, ir.inputs(node), strict=True):
+        if ir.is_constant(value):
+            value = value.toIValue()
+        setattr(arguments, name, value)
+    return entry.when(arguments) is None
 
 
 def decompose(name: str, kinds: tuple[str, ...], doc: str) -> Pass:
@@ -101,8 +99,8 @@ def decompose(name: str, kinds: tuple[str, ...], doc: str) -> Pass:
     """
 
     def rewrite(graph: Graph, context: Context) -> None:
-        wanted = (kind for kind in kinds if kind not in context.keep)
-        for node in ir.nodes_of(graph, *context.present(*wanted)):
+        replaced = (kind for kind in kinds if kind not in context.keep)
+        for node in ir.nodes_of(graph, *context.present(*replaced)):
             entry = DECOMPOSITIONS.get(node.schema().partition("(")[0])
             if entry and not ir.stays(node) and _holds(entry, node):
                 expand(graph, node, entry)

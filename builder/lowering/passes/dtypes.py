@@ -73,7 +73,7 @@ _IN_PLACE = tuple(
 
 def _fold(graph: Graph, facts: Facts, context: Context) -> bool:
     """Replace every query with a known result. Returns whether there was one."""
-    found = False
+    is_changed = False
     changes = any(
         node.inputsAt(0).type().str() == "int[]"
         for node in ir.nodes_of(graph, *ir.CHANGES)
@@ -94,8 +94,8 @@ def _fold(graph: Graph, facts: Facts, context: Context) -> bool:
         else:
             facts.learn(node)
             continue
-        found = True
-    return found | (facts.ranked and _fold_sizes(graph, context))
+        is_changed = True
+    return is_changed | (facts.ranked and _fold_sizes(graph, context))
 
 
 def _is_copied(sizes: Node) -> bool:
@@ -134,8 +134,8 @@ def bottom_up(block: NodeList) -> Iterator[Node]:
 
 
 def _dtype(node: Node, facts: Facts) -> int | None:
-    known = facts.dtype(node.inputsAt(0))
-    return None if known is None else code_of(known)
+    dtype = facts.dtype(node.inputsAt(0))
+    return None if dtype is None else code_of(dtype)
 
 
 def _rank(node: Node, facts: Facts) -> int | None:
@@ -143,25 +143,25 @@ def _rank(node: Node, facts: Facts) -> int | None:
 
 
 def _is_floating(node: Node, facts: Facts) -> bool | None:
-    known = facts.dtype(node.inputsAt(0))
-    return None if known is None else known.is_floating_point
+    dtype = facts.dtype(node.inputsAt(0))
+    return None if dtype is None else dtype.is_floating_point
 
 
 def _is(node: Node, facts: Facts) -> bool | None:
     """`x is y` for tensors: the same value is the same tensor, two inputs of the graph are two.
     None is only None.
     """
-    one, other = ir.inputs(node)
-    kinds = {one.type().kind(), other.type().kind()}
+    first, second = ir.inputs(node)
+    kinds = {first.type().kind(), second.type().kind()}
     if "NoneType" in kinds and not kinds & _MAY_BE_NONE and len(kinds) > 1:
         return False
-    if one.type().kind() != "TensorType":
+    if first.type().kind() != "TensorType":
         return None
-    if other.type().kind() != "TensorType":
+    if second.type().kind() != "TensorType":
         return None
-    if one == other:
+    if first == second:
         return True
-    if all(_fresh(value) for value in (one, other)):
+    if all(_fresh(value) for value in (first, second)):
         return False
     return None
 
@@ -176,20 +176,20 @@ def _is_not(node: Node, facts: Facts) -> bool | None:
 
 def _fresh(value: Value) -> bool:
     kind = value.node().kind()
-    return (
-        kind == "prim::Param" and value.node().owningBlock().owningNode() is None
-    ) or kind in _NEW_OBJECTS
+    if kind == "prim::Param":
+        return value.node().owningBlock().owningNode() is None
+    return kind in _NEW_OBJECTS
 
 
 def _is_instance(node: Node, facts: Facts) -> bool | None:
     """Decide by the value's type. A value of a union type is a tensor or list after the function
     with the query is inlined.
     """
-    own = node.input().type()
+    type_of_value = node.input().type()
     queried = node.tys("types")
-    if any(own.isSubtypeOf(kind) for kind in queried):
+    if any(type_of_value.isSubtypeOf(kind) for kind in queried):
         return True
-    if any(kind.isSubtypeOf(own) for kind in queried):
+    if any(kind.isSubtypeOf(type_of_value) for kind in queried):
         return None
     return False
 
@@ -214,11 +214,10 @@ def _constant(node: Node, facts: Facts) -> Any:
 
 def _fold_sizes(graph: Graph, context: Context) -> bool:
     """Fold the sizes of static axes of the inputs."""
-    found = False
+    is_changed = False
     for value, spec in zip(graph.inputs(), context.specs, strict=False):
-        for node in [
-            use.user for use in value.uses() if use.user.kind() == "aten::size"
-        ]:
+        queries = [use.user for use in value.uses() if use.user.kind() == "aten::size"]
+        for node in queries:
             axis = None
             if node.inputsSize() == 2:
                 axis = ir.constant(node.inputsAt(1))
@@ -228,8 +227,8 @@ def _fold_sizes(graph: Graph, context: Context) -> bool:
                 and isinstance(spec.shape[axis], int)
             ):
                 ir.replace(node, [ir.insert_constant(graph, spec.shape[axis], node)])
-                found = True
-    return found
+                is_changed = True
+    return is_changed
 
 
 @lowering_pass("remove-casts", touches=("aten::to",))
@@ -245,11 +244,10 @@ def remove_casts(graph: Graph, context: Context) -> None:
 
 
 def _same(node: Node, facts: Facts) -> bool:
-    wanted = node.inputsAt(1)
-    if wanted.node().kind() == "prim::dtype" and wanted.node().inputsAt(
-        0
-    ) == node.inputsAt(0):
+    requested = node.inputsAt(1)
+    maker = requested.node()
+    if maker.kind() == "prim::dtype" and maker.inputsAt(0) == node.inputsAt(0):
         return True
-    number = ir.constant(wanted)
-    known = facts.dtype(node.inputsAt(0))
-    return known is not None and isinstance(number, int) and dtype_of(number) is known
+    number = ir.constant(requested)
+    dtype = facts.dtype(node.inputsAt(0))
+    return dtype is not None and isinstance(number, int) and dtype_of(number) is dtype

@@ -23,17 +23,17 @@ def mark_fallback(graph: Graph, context: Context) -> None:
     """
     if not context.fallback_modules:
         return
-    wanted = frozenset(context.fallback_modules)
+    names = frozenset(context.fallback_modules)
     for node in ir.walk(graph):
-        if belongs(node, wanted):
+        if belongs(node, names):
             ir.mark(node)
 
 
-def belongs(node: Node, wanted: frozenset[str]) -> bool:
+def belongs(node: Node, names: frozenset[str]) -> bool:
     """Whether a node was inlined from a module with one of these names, or from inside one."""
     path: list[str] = []
     for name, kind in _CALL.findall(node.getModuleHierarchy()):
         path.append(name)
-        if kind in wanted or ".".join(path) in wanted:
+        if kind in names or ".".join(path) in names:
             return True
     return False

@@ -40,17 +40,21 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
     """The elements of a list or dictionary of tensors that the graph writes to. Empty if the graph
     does not write to it; None if its possible elements are not known.
     """
-    own = value.type()
-    kind = own.kind()
-    inner = own.getElementType() if kind == "ListType" else own.getValueType()
+    container_type = value.type()
+    kind = container_type.kind()
+    inner = (
+        container_type.getElementType()
+        if kind == "ListType"
+        else container_type.getValueType()
+    )
     aliases = graph.alias_db()
     if not aliases.has_writers(value):
         return []
     writers = _writers(ir.walk(graph), aliases, value)
     once = _writers(_outside_loops(graph), aliases, value)
     builders = _builders(graph, aliases, value)
-    known = {node.kind() for node in writers} <= _KNOWN[kind]
-    if inner.kind() != "TensorType" or not known:
+    are_known = {node.kind() for node in writers} <= _KNOWN[kind]
+    if inner.kind() != "TensorType" or not are_known:
         if kind == "DictType":
             return by_keys(graph, value, end)
         return None
@@ -107,7 +111,7 @@ def by_keys(graph: Any, value: Any, end: Any) -> list[Element] | None:
     makers = [
         node
         for node in nodes
-        if any(str(made.type()) == kind for made in node.outputs())
+        if any(str(output.type()) == kind for output in node.outputs())
     ]
     builders = [node for node in makers if node.kind() == "prim::DictConstruct"]
     if not {node.kind() for node in makers} <= _PASSES_ON | {"prim::DictConstruct"}:
@@ -119,7 +123,11 @@ def by_keys(graph: Any, value: Any, end: Any) -> list[Element] | None:
     always = []
     if not _count(writers, _REMOVES):
         built = [_built(node) or () for node in builders]
-        always = [key for key in keys if all(key in one for one in built)]
+        always = [
+            key
+            for key in keys
+            if all(key in keys_of_builder for keys_of_builder in built)
+        ]
     return list(_Reader(graph, value, located(value), end).entries(keys, always))
 
 
@@ -195,10 +203,10 @@ class _Reader:
             if key in always:
                 yield part, self._read(name, self.end), None
             else:
-                given = self._emit(
+                is_present = self._emit(
                     "aten::__contains__", [self.value, name], ir.C.BoolType.get()
                 )
-                yield part, *self._guarded(name, given)
+                yield part, *self._guarded(name, is_present)
 
     def items(self, most: int, always: int) -> Iterator[Element]:
         """The first `most` elements of a list, which has at least `always`."""
@@ -208,33 +216,37 @@ class _Reader:
                 yield index, self._read(position, self.end), None
             else:
                 length = self._emit("aten::len", [self.value], ir.INT)
-                given = self._emit("aten::gt", [length, position], ir.C.BoolType.get())
-                yield index, *self._guarded(position, given)
+                is_present = self._emit(
+                    "aten::gt", [length, position], ir.C.BoolType.get()
+                )
+                yield index, *self._guarded(position, is_present)
 
-    def _emit(self, kind: str, given: list[Any], result: Any) -> Any:
+    def _emit(self, kind: str, arguments: list[Any], result: Any) -> Any:
         return ir.insert(
-            self.graph, kind, given, self.end, [result], self.origin
+            self.graph, kind, arguments, self.end, [result], self.origin
         ).output()
 
     def _read(self, key: Any, before: Any) -> Any:
-        read = ir.insert(
+        element = ir.insert(
             self.graph,
             "aten::__getitem__",
             [self.value, key],
             before,
             origin=self.origin,
         )
-        return read.output()
+        return element.output()
 
-    def _guarded(self, key: Any, given: Any) -> tuple[Any, Any]:
-        """The element where `given` is true, else an empty tensor; and `given` as a tensor."""
-        chosen = self.graph.create("prim::If", [given], 1)
+    def _guarded(self, key: Any, is_present: Any) -> tuple[Any, Any]:
+        """The element where `is_present` is true, else an empty tensor; and `is_present` as a
+        tensor.
+        """
+        chosen = self.graph.create("prim::If", [is_present], 1)
         chosen.insertBefore(self.end)
         ir.adopt(chosen, self.origin)
         then = chosen.addBlock()
-        other = chosen.addBlock()
+        otherwise = chosen.addBlock()
         then.registerOutput(self._read(key, then.returnNode()))
-        empty = ir.insert_constant(self.graph, torch.zeros(0), other.returnNode())
-        other.registerOutput(empty)
+        empty = ir.insert_constant(self.graph, torch.zeros(0), otherwise.returnNode())
+        otherwise.registerOutput(empty)
         chosen.output().setType(ir.TENSOR)
-        return chosen.output(), self._emit("prim::NumToTensor", [given], ir.TENSOR)
+        return chosen.output(), self._emit("prim::NumToTensor", [is_present], ir.TENSOR)

@@ -14,18 +14,17 @@ from builder.lowering.passes import Context, lowering_pass
 def _matrix(value: Value) -> torch.Tensor | None:
     """The constant matrix that a value is or transposes, as a view without a copy."""
     node = value.node()
-    if node.kind() == "aten::t" or (
-        node.kind() == "aten::transpose" and _last_two(node)
-    ):
+    is_transposed = node.kind() == "aten::transpose" and _last_two(node)
+    if node.kind() == "aten::t" or is_transposed:
         inner = _matrix(node.inputsAt(0))
         return inner.t() if inner is not None else None
-    known = ir.constant(value)
+    matrix = ir.constant(value)
     if (
-        isinstance(known, torch.Tensor)
-        and known.dim() == 2
-        and known.is_floating_point()
+        isinstance(matrix, torch.Tensor)
+        and matrix.dim() == 2
+        and matrix.is_floating_point()
     ):
-        return known
+        return matrix
     return None
 
 
@@ -41,11 +40,11 @@ def _bias(value: Value, matrix: torch.Tensor) -> bool:
     """Whether a value is a constant that can be the bias of a linear with this matrix. A sum
     accepts any dtype, a linear only that of its weight.
     """
-    known = ir.constant(value)
+    bias = ir.constant(value)
     return (
-        isinstance(known, torch.Tensor)
-        and tuple(known.shape) == (matrix.shape[1],)
-        and known.dtype == matrix.dtype
+        isinstance(bias, torch.Tensor)
+        and tuple(bias.shape) == (matrix.shape[1],)
+        and bias.dtype == matrix.dtype
     )
 
 
@@ -95,9 +94,13 @@ def _fuse_product(graph: Graph, node: Node, matrix: torch.Tensor) -> None:
         and add.inputsSize() == 3
         and ir.constant(add.inputsAt(2)) == 1
     ):
-        other = add.inputsAt(1 - uses[0].offset)
-        if uses[0].offset < 2 and _bias(other, matrix) and _without_casts(add, queries):
-            return _linear(graph, add, node.inputsAt(0), matrix, other)
+        addend = add.inputsAt(1 - uses[0].offset)
+        if (
+            uses[0].offset < 2
+            and _bias(addend, matrix)
+            and _without_casts(add, queries)
+        ):
+            return _linear(graph, add, node.inputsAt(0), matrix, addend)
     none = ir.insert_constant(graph, None, node)
     return _linear(graph, node, node.inputsAt(0), matrix, none)
 
@@ -134,7 +137,7 @@ def fuse_addmm_branches(graph: Graph, context: Context) -> None:
     for node in reversed(ir.nodes_of(graph, "prim::If")):
         sides = [_only_linear(block) for block in node.blocks()]
         if None not in sides and sides[0] == sides[1]:
-            ir.splice(node, next(iter(node.blocks())))
+            ir.splice(node, ir.first_block(node))
 
 
 def _only_linear(block: Block) -> tuple[Any, ...] | None:
@@ -156,9 +159,9 @@ def _only_linear(block: Block) -> tuple[Any, ...] | None:
 
 
 def _identity(value: Value) -> tuple[Any, ...]:
-    known = ir.constant(value)
-    if isinstance(known, torch.Tensor):
-        return (known.data_ptr(), *known.shape, *known.stride())
+    tensor = ir.constant(value)
+    if isinstance(tensor, torch.Tensor):
+        return (tensor.data_ptr(), *tensor.shape, *tensor.stride())
     return ("none",) if ir.is_none(value) else (value.unique(),)
 
 

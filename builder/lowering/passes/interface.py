@@ -78,8 +78,8 @@ def _take_as_tensor(graph: Graph, index: int) -> None:
     if kind.kind() == "OptionalType":
         kind = kind.getElementType()
     value.setType(ir.TENSOR)
-    if any(True for _ in value.uses()):
-        first = next(iter(graph.nodes()), graph.return_node())
+    if value.uses():
+        first = ir.first_node(graph)
         origin = _nearest(graph, value)
         cast = ir.insert(
             graph, _CASTS[kind.kind()], [value], first, [kind], origin=origin
@@ -90,9 +90,10 @@ def _take_as_tensor(graph: Graph, index: int) -> None:
 def _nearest(graph: Graph, value: Value) -> Node:
     """A user of the value with a source location; if there is none, any node that has one."""
     users = [use.user for use in value.uses()]
-    return next(
-        (node for node in (*users, *ir.walk(graph)) if node.sourceRange()), users[0]
-    )
+    for node in (*users, *ir.walk(graph)):
+        if node.sourceRange():
+            return node
+    return users[0]
 
 
 def checked(
@@ -104,23 +105,29 @@ def checked(
     types = {
         name: value.type() for name, value in zip(names, graph.inputs(), strict=False)
     }
-    problems = [_problem(name, value, types) for name, value in constants.items()]
-    if found := [problem for problem in problems if problem]:
-        raise LoweringError("; ".join(found), fix="correct `constants` in the manifest")
+    problems = []
+    for name, value in constants.items():
+        problem = _problem(name, value, types)
+        if problem:
+            problems.append(problem)
+    if problems:
+        raise LoweringError(
+            "; ".join(problems), fix="correct `constants` in the manifest"
+        )
     return {name: _as_type(value, types[name]) for name, value in constants.items()}
 
 
 def _problem(name: str, value: object, types: Mapping[str, Any]) -> str | None:
     """The problem of a constant, or None."""
     if name not in types:
-        known = ", ".join(types) or "none"
+        names = ", ".join(types) or "none"
         near = difflib.get_close_matches(name, types, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"its arguments: {known}"
+        hint = f"did you mean {near[0]!r}?" if near else f"its arguments: {names}"
         return f"constants names {name!r}, which is not an argument of forward ({hint})"
     kind = _of_optional(types[name])
     if value is None and kind is not types[name]:
         return None
-    if not any(_accepts(one, value) for one in _alternatives(kind)):
+    if not any(_accepts(alternative, value) for alternative in _alternatives(kind)):
         return f"constant {name}: {value!r} is not a value of type {types[name].annotation_str}"
     return None
 
@@ -184,8 +191,8 @@ _PYTHON: dict[str, Callable[[Any], bool]] = {
 
 def _bind(graph: Graph, index: int, default: object) -> None:
     value = list(graph.inputs())[index]
-    first = next(iter(graph.nodes()), graph.return_node())
-    if value.hasUses() if hasattr(value, "hasUses") else bool(value.uses()):
+    first = ir.first_node(graph)
+    if value.uses():
         value.replaceAllUsesWith(ir.insert_constant(graph, default, first))
     graph.eraseInput(index)
 
@@ -197,7 +204,7 @@ def _flatten_container(graph: Graph, index: int, part: Part) -> None:
     added = [graph.addInput(inner.name.replace(".", "_")) for _, inner in part.parts]
     for new, (key, _) in zip(added, part.parts, strict=True):
         new.setType(_element_type(part, key))
-    first = next(iter(graph.nodes()), graph.return_node())
+    first = ir.first_node(graph)
     packed = _construct(graph, part, added, first)
     value.replaceAllUsesWith(packed.output())
     new_inputs = range(count, count + len(added))
@@ -219,7 +226,8 @@ def _element_type(part: Part, key: str | int) -> Any:
 def _construct(graph: Graph, part: Part, values: list[Value], first: Node) -> Node:
     if part.form == DICT:
         keys = [ir.insert_constant(graph, key, first) for key, _ in part.parts]
-        values = [value for pair in zip(keys, values, strict=True) for value in pair]
+        pairs = zip(keys, values, strict=True)
+        values = [key_or_value for pair in pairs for key_or_value in pair]
     kind = {TUPLE: "prim::TupleConstruct", LIST: "prim::ListConstruct"}
     return ir.insert(
         graph, kind.get(part.form, "prim::DictConstruct"), values, first, [part.type]

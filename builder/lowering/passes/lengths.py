@@ -31,10 +31,10 @@ from builder.lowering.passes.widths import width
 class Lengths:
     """The shape of each value, as far as it is known. Query and update it in program order."""
 
-    def __init__(self, facts: Facts, known: Mapping[int, Sequence[Any]]) -> None:
-        """`known` maps input values to shapes. An axis that is not a number is unknown."""
+    def __init__(self, facts: Facts, input_shapes: Mapping[int, Sequence[Any]]) -> None:
+        """`input_shapes` maps input values to shapes. An axis that is not a number is unknown."""
         self._facts = facts
-        self._known = known
+        self._input_shapes = input_shapes
         self._shapes = dict[int, Shape | None]()
         self.guesses: dict[Any, Amount] = {}
         """For a size from broadcasting: the size of one operand. It differs only if that one is 1.
@@ -45,9 +45,9 @@ class Lengths:
         self._facts.learn(node)
         rule = _RULES.get(node.kind())
         if rule is not None and node.outputsSize() == 1 and not ir.in_fallback(node):
-            found = rule(self, node)
-            if found is not None:
-                self._shapes[node.output().unique()] = found
+            shape = rule(self, node)
+            if shape is not None:
+                self._shapes[node.output().unique()] = shape
 
     def shape(self, value: Value) -> Shape | None:
         """The shape of a value; None if its rank is not known."""
@@ -58,19 +58,20 @@ class Lengths:
     def _new_shape(self, value: Value) -> Shape | None:
         """A new symbolic size or the known number for each axis."""
         rank = self._facts.rank(value)
-        known = (
+        lengths = (
             weight_shape(value)
-            or self._known.get(value.unique())
+            or self._input_shapes.get(value.unique())
             or (None,) * (rank or 0)
         )
-        if rank is None or len(known) != rank:
+        if rank is None or len(lengths) != rank:
             return None
-        return [
-            amount(length)
-            if isinstance(length, int) and length >= 0
-            else named(value, axis)
-            for axis, length in enumerate(known)
-        ]
+        shape = []
+        for axis, length in enumerate(lengths):
+            if isinstance(length, int) and length >= 0:
+                shape.append(amount(length))
+            else:
+                shape.append(named(value, axis))
+        return shape
 
     def of(self, item: Value | int) -> Amount | None:
         """The product for a size in a list; None for a size to infer."""
@@ -89,37 +90,39 @@ class Lengths:
         return shape[axis]
 
     def common_factors(
-        self, shape: Shape, wanted: Sequence[Amount | None]
+        self, shape: Shape, requested: Sequence[Amount | None]
     ) -> list[CommonFactor] | None:
         """The common factors of a tensor's axes and of the axes after a reshape; None if not known.
         A requested size of None is inferred.
         """
-        made = filled(shape, wanted)
-        if made is None:
+        axes = filled(shape, requested)
+        if axes is None:
             return None
-        whole = product(made)
-        other = alias(product(shape), whole)
-        found = common(
-            [renamed(one, other) for one in shape],
-            [renamed(one, other) for one in made],
+        whole = product(axes)
+        aliases = alias(product(shape), whole)
+        factors = common(
+            [renamed(size, aliases) for size in shape],
+            [renamed(size, aliases) for size in axes],
         )
-        return found or common([self._guessed(one, whole.names) for one in shape], made)
+        return factors or common(
+            [self._guessed(size, whole.names) for size in shape], axes
+        )
 
-    def _guessed(self, one: Amount, wanted: Names, steps: int = 12) -> Amount:
+    def _guessed(self, size: Amount, requested: Names, steps: int = 12) -> Amount:
         """The requested shape with guesses for unnamed sizes. The guesses are correct for every
         valid input: a reshape keeps the number of elements, so that a size whose guess is 1 cannot
         be larger.
         """
-        found = [amount(one.number)]
-        for name in one.names:
+        factors = [amount(size.number)]
+        for name in size.names:
             guess = None
-            if steps and name not in wanted:
+            if steps and name not in requested:
                 guess = self.guesses.get(name)
-            own = of_size(*name)
-            found.append(
-                own if guess is None else self._guessed(guess, wanted, steps - 1)
-            )
-        return product(found)
+            if guess is None:
+                factors.append(of_size(*name))
+            else:
+                factors.append(self._guessed(guess, requested, steps - 1))
+        return product(factors)
 
 
 def _same(lengths: Lengths, node: Node) -> Shape | None:
@@ -127,18 +130,18 @@ def _same(lengths: Lengths, node: Node) -> Shape | None:
 
 
 def _layer(lengths: Lengths, node: Node) -> Shape | None:
-    read = lengths.shape(node.inputsAt(0))
-    wide = width(node.output())
-    if read is None or wide is None:
+    shape = lengths.shape(node.inputsAt(0))
+    last = width(node.output())
+    if shape is None or last is None:
         return None
-    return [*read[:-1], amount(wide)]
+    return [*shape[:-1], amount(last)]
 
 
 def _moved(lengths: Lengths, node: Node) -> Shape | None:
-    read = lengths.shape(node.inputsAt(0))
-    if read is None:
+    shape = lengths.shape(node.inputsAt(0))
+    if shape is None:
         return None
-    return moved(node, read)
+    return moved(node, shape)
 
 
 def _embedded(lengths: Lengths, node: Node) -> Shape | None:
@@ -155,57 +158,59 @@ def _as_other(lengths: Lengths, node: Node) -> Shape | None:
 
 
 def _reshaped(lengths: Lengths, node: Node) -> Shape | None:
-    read = lengths.shape(node.inputsAt(0))
+    shape = lengths.shape(node.inputsAt(0))
     items = ir.list_items(node.inputsAt(1))
     if items is None:
         return None
-    wanted = [lengths.of(item) for item in items]
-    axes = (None if read is None else filled(read, wanted)) or wanted
-    return [one or named(node.output(), axis) for axis, one in enumerate(axes)]
+    requested = [lengths.of(item) for item in items]
+    axes: Sequence[Amount | None] = requested
+    if shape is not None:
+        axes = filled(shape, requested) or requested
+    return [size or named(node.output(), axis) for axis, size in enumerate(axes)]
 
 
 def _unflattened(lengths: Lengths, node: Node) -> Shape | None:
-    read = lengths.shape(node.inputsAt(0))
+    shape = lengths.shape(node.inputsAt(0))
     items = ir.list_items(node.inputsAt(2))
     axis = None
-    if read is not None:
-        axis = axis_at(node, 1, len(read))
-    if read is None or items is None or axis is None:
+    if shape is not None:
+        axis = axis_at(node, 1, len(shape))
+    if shape is None or items is None or axis is None:
         return None
-    made = filled([read[axis]], [lengths.of(item) for item in items])
-    if made is None:
+    parts = filled([shape[axis]], [lengths.of(item) for item in items])
+    if parts is None:
         return None
-    return [*read[:axis], *made, *read[axis + 1 :]]
+    return [*shape[:axis], *parts, *shape[axis + 1 :]]
 
 
 def _unsqueezed(lengths: Lengths, node: Node) -> Shape | None:
-    read = lengths.shape(node.inputsAt(0))
+    shape = lengths.shape(node.inputsAt(0))
     axis = None
-    if read is not None:
-        axis = axis_at(node, 1, len(read) + 1)
-    if read is None or axis is None:
+    if shape is not None:
+        axis = axis_at(node, 1, len(shape) + 1)
+    if shape is None or axis is None:
         return None
-    return [*read[:axis], ONE, *read[axis:]]
+    return [*shape[:axis], ONE, *shape[axis:]]
 
 
 def _expanded(lengths: Lengths, node: Node) -> Shape | None:
-    read = lengths.shape(node.inputsAt(0))
+    shape = lengths.shape(node.inputsAt(0))
     items = ir.list_items(node.inputsAt(1))
-    if read is None or items is None or len(items) < len(read):
+    if shape is None or items is None or len(items) < len(shape):
         return None
-    kept = [ONE] * (len(items) - len(read)) + read
+    aligned = [ONE] * (len(items) - len(shape)) + shape
     return [
-        lengths.of(item) or length for item, length in zip(items, kept, strict=True)
+        lengths.of(item) or length for item, length in zip(items, aligned, strict=True)
     ]
 
 
 def _reduced(lengths: Lengths, node: Node) -> Shape | None:
-    read = lengths.shape(node.inputsAt(0))
+    shape = lengths.shape(node.inputsAt(0))
     axes = ir.int_list(node.inputsAt(1))
-    if not read or not axes or ir.constant(node.inputsAt(2)) is not True:
+    if not shape or not axes or ir.constant(node.inputsAt(2)) is not True:
         return None
-    gone = {axis % len(read) for axis in axes}
-    return [ONE if axis in gone else length for axis, length in enumerate(read)]
+    reduced = {axis % len(shape) for axis in axes}
+    return [ONE if axis in reduced else length for axis, length in enumerate(shape)]
 
 
 def _fitting(lengths: Lengths, node: Node) -> Shape | None:
@@ -214,20 +219,20 @@ def _fitting(lengths: Lengths, node: Node) -> Shape | None:
     # The condition of `where` is last: the selected values determine more of the sizes.
     if node.kind() == "aten::where":
         sides = sides[1:] + sides[:1]
-    known = [side for side in sides if side is not None]
-    if known and len(known) == len(tensors):
-        return _stretched(lengths, node, known)
+    shapes = [side for side in sides if side is not None]
+    if shapes and len(shapes) == len(tensors):
+        return _stretched(lengths, node, shapes)
     return None
 
 
 def _multiplied(lengths: Lengths, node: Node) -> Shape | None:
     first = int(node.kind() == "aten::baddbmm")  # whose first operand is the addend
-    one = lengths.shape(node.inputsAt(first))
-    other = lengths.shape(node.inputsAt(first + 1))
-    if one is None or other is None or min(len(one), len(other)) < 2:
+    left = lengths.shape(node.inputsAt(first))
+    right = lengths.shape(node.inputsAt(first + 1))
+    if left is None or right is None or min(len(left), len(right)) < 2:
         return None
-    batch = _stretched(lengths, node, [one[:-2], other[:-2]])
-    return [*batch, one[-2], other[-1]]
+    batch = _stretched(lengths, node, [left[:-2], right[:-2]])
+    return [*batch, left[-2], right[-1]]
 
 
 def _stretched(lengths: Lengths, node: Node, sides: Sequence[Shape]) -> Shape:
@@ -242,13 +247,15 @@ def _stretched(lengths: Lengths, node: Node, sides: Sequence[Shape]) -> Shape:
     ]
 
 
-def _fit(lengths: Lengths, own: Amount, column: Sequence[Amount]) -> Amount:
-    known = [length for length in column if length != ONE] or [ONE]
-    number = next((length for length in known if not length.names), None)
-    if number is not None or all(length == known[0] for length in known):
-        return number or known[0]
-    lengths.guesses[own.names[0]] = known[0]
-    return own
+def _fit(lengths: Lengths, unnamed: Amount, column: Sequence[Amount]) -> Amount:
+    candidates = [length for length in column if length != ONE] or [ONE]
+    for length in candidates:
+        if not length.names:
+            return length
+    if all(length == candidates[0] for length in candidates):
+        return candidates[0]
+    lengths.guesses[unnamed.names[0]] = candidates[0]
+    return unnamed
 
 
 Rule = Callable[[Lengths, Any], Shape | None]

@@ -41,16 +41,16 @@ def masks_to_where(graph: Graph, context: Context) -> None:
         if ir.in_fallback(node):
             continue
         if node.kind() == "aten::index":
-            found = _picks(node, facts)
+            selection = _picks(node, facts)
         elif node.kind() in _POINTWISE or (
             node.kind() == "aten::div" and node.inputsSize() == 2
         ):
-            found = _computed(graph, node, facts, picked)
+            selection = _computed(graph, node, facts, picked)
         else:
-            found = None
+            selection = None
             _rewrite_user(graph, node, facts, picked)
-        if found is not None:
-            picked[node.output().unique()] = found
+        if selection is not None:
+            picked[node.output().unique()] = selection
 
 
 def _mask(indices: Value, facts: Facts) -> Any | None:
@@ -101,11 +101,11 @@ def _rewrite_user(
     graph: Graph, node: Node, facts: Facts, picked: dict[int, Picked]
 ) -> None:
     """Rewrite a node that reads selected elements to read all elements, if possible."""
-    read = [value for value in node.inputs() if value.unique() in picked]
-    if len(read) != 1 or node.kind() not in _ENDS:
+    selections = [value for value in node.inputs() if value.unique() in picked]
+    if len(selections) != 1 or node.kind() not in _ENDS:
         return
     rewrite = _ENDS[node.kind()]
-    new = rewrite(Emit(graph, node), node, facts, picked[read[0].unique()])
+    new = rewrite(Emit(graph, node), node, facts, picked[selections[0].unique()])
     if new is not None:
         facts.know(new, facts.dtype(node.output()), facts.rank(node.output()))
         ir.replace(node, [new])

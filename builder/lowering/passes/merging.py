@@ -49,15 +49,13 @@ def pool_constants(graph: Graph, context: Context) -> None:
     top = next(iter(graph.nodes()), None)
     nodes = ir.nodes_of(graph, "prim::Constant")
     lines = (line for line in str(graph).splitlines() if " = prim::Constant" in line)
-    kept: dict[Any, Any] = {}
+    first_nodes: dict[Any, Any] = {}
     tensors = _Tensors()
     for node, (kind, value) in zip(nodes, map(_shown, lines), strict=True):
-        key = (
-            (kind, value)
-            if kind in _SHOWN
-            else tensors.key(node.output().toIValue(), node)
-        )
-        first = kept.setdefault(key, node)
+        key = (kind, value)
+        if kind not in _SHOWN:
+            key = tensors.key(node.output().toIValue(), node)
+        first = first_nodes.setdefault(key, node)
         if first is not node:
             node.output().replaceAllUsesWith(first.output())
             node.destroy()
@@ -85,12 +83,12 @@ class _Tensors:
         if not isinstance(value, torch.Tensor) or not _is_comparable(value):
             return node
         bucket = (value.dtype, value.shape, _ends(value))
-        known = self._buckets.setdefault(bucket, [])
-        for at, other in enumerate(known):
-            if _same_bytes(value, other):
+        tensors = self._buckets.setdefault(bucket, [])
+        for at, tensor in enumerate(tensors):
+            if _same_bytes(value, tensor):
                 return (*bucket, at)
-        known.append(value)
-        return (*bucket, len(known) - 1)
+        tensors.append(value)
+        return (*bucket, len(tensors) - 1)
 
 
 def _is_comparable(tensor: torch.Tensor) -> bool:
@@ -118,10 +116,10 @@ def _ends(tensor: torch.Tensor, most: int = 64) -> bytes:
     return b""
 
 
-def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if one.data_ptr() == other.data_ptr() or not one.numel():
+def _same_bytes(first: torch.Tensor, second: torch.Tensor) -> bool:
+    if first.data_ptr() == second.data_ptr() or not first.numel():
         return True
-    return torch.equal(_bytes_of(one), _bytes_of(other))
+    return torch.equal(_bytes_of(first), _bytes_of(second))
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -156,7 +154,7 @@ class _Line(NamedTuple):
 
     text: str
     kind: str = ""
-    made: str = ""
+    outputs: str = ""
     key: str = ""
 
 
@@ -164,18 +162,15 @@ def _parsed(line: str) -> _Line:
     match = _OPERATOR.match(line)
     if match is None:
         return _Line(line, "prim::" if "= " in line else "")
-    made, kind, arguments = match.groups()
-    return _Line(line, kind, made, "" if kind in _NEVER else kind + arguments)
+    outputs, kind, arguments = match.groups()
+    return _Line(line, kind, outputs, "" if kind in _NEVER else kind + arguments)
 
 
 def _merge(graph: Graph, lines: list[_Line]) -> None:
     """Replace each node by an equal earlier one in scope. Random operators are never equal."""
     nodes = list(ir.walk(graph))
-    returned = set(
-        _VALUE.findall(
-            next(line.text for line in reversed(lines) if "return" in line.text)
-        )
-    )
+    returns = [line.text for line in lines if "return" in line.text]
+    returned = set(_VALUE.findall(returns[-1]))
     for at, first in list(_equal(nodes, lines, returned)):
         ir.replace(nodes[at], ir.outputs(nodes[first]))
 
@@ -198,13 +193,17 @@ def _equal(
         else:
             key = line.key
         if line.kind.startswith("prim::"):
-            key += _VALUE.sub("", line.made)  # two empty lists of different types
-        first, made = seen.setdefault(key, (position, line.made))
+            key += _VALUE.sub("", line.outputs)  # two empty lists of different types
+        first, first_outputs = seen.setdefault(key, (position, line.outputs))
         if first == position:
             scopes[-1][1].append(key)
         elif not nodes[position].isNondeterministic():
             pairs = list(
-                zip(_VALUE.findall(line.made), _VALUE.findall(made), strict=True)
+                zip(
+                    _VALUE.findall(line.outputs),
+                    _VALUE.findall(first_outputs),
+                    strict=True,
+                )
             )
             if not any(returned.issuperset(pair) for pair in pairs):
                 renamed.update(pairs)

@@ -21,13 +21,13 @@ def moved(node: Node, axes: Sequence[Axis]) -> list[Axis] | None:
         if order is None:
             return None
         return [axes[axis] for axis in order]
-    one = axis_at(node, 1, len(axes))
-    other = axis_at(node, 2, len(axes))
-    if one is None or other is None:
+    first = axis_at(node, 1, len(axes))
+    second = axis_at(node, 2, len(axes))
+    if first is None or second is None:
         return None
-    found = list(axes)
-    found[one], found[other] = axes[other], axes[one]
-    return found
+    result = list(axes)
+    result[first], result[second] = axes[second], axes[first]
+    return result
 
 
 def axis_at(node: Node, at: int, rank: int) -> int | None:

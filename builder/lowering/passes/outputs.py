@@ -11,7 +11,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import Any
 
 import torch
@@ -59,7 +58,7 @@ def flatten_outputs(graph: Any, context: Context) -> None:
     end = graph.return_node()
     prefix = [""] if len(values) == 1 else [f"output_{i}" for i in range(len(values))]
     bounds = Bounds(context.max_lengths)
-    found = [
+    leaves = [
         (leaf_name or "output", leaf)
         for value, name in zip(values, prefix, strict=True)
         for leaf_name, leaf in _leaves(graph, value, name, end, bounds)
@@ -67,8 +66,8 @@ def flatten_outputs(graph: Any, context: Context) -> None:
     bounds.check()
     for _ in values:
         graph.eraseOutput(0)
-    flat = [(name, leaf) for name, leaf in found if not leaf.too_long]
-    too_long = {leaf.too_long: leaf.flag for _, leaf in found if leaf.too_long}
+    flat = [(name, leaf) for name, leaf in leaves if not leaf.too_long]
+    too_long = {leaf.too_long: leaf.flag for _, leaf in leaves if leaf.too_long}
     names = [name for name, _ in flat]
     flagged = {name: leaf for name, leaf in flat if leaf.flag is not None}
     hidden = (*(leaf.flag for leaf in flagged.values()), *too_long.values())
@@ -90,10 +89,12 @@ def flag_names(flagged: Any, used: Any, suffix: str = "is_present") -> dict[str,
     """A name for the flag of each output, that no other output has."""
     names: dict[str, str] = {}
     for name in flagged:
-        candidates = (f"{name}_{suffix}{number or ''}" for number in count())
-        names[name] = next(
-            one for one in candidates if one not in {*used, *names.values()}
-        )
+        candidate = f"{name}_{suffix}"
+        number = 0
+        while candidate in used or candidate in names.values():
+            number += 1
+            candidate = f"{name}_{suffix}{number}"
+        names[name] = candidate
     return names
 
 
@@ -116,8 +117,8 @@ class Bounds:
         for name in self.declared:
             if name not in self.lists:
                 near = difflib.get_close_matches(name, self.lists, 1)
-                known = ", ".join(self.lists) or "none"
-                hint = f"did you mean {near[0]!r}?" if near else f"its lists: {known}"
+                lists = ", ".join(self.lists) or "none"
+                hint = f"did you mean {near[0]!r}?" if near else f"its lists: {lists}"
                 raise LoweringError(
                     f"max_lengths names {name!r}, and forward returns no list of that name ({hint})"
                 )
@@ -139,9 +140,9 @@ def _leaves(
         yield from _bounded(graph, value, name, end, bounds, most)
     elif (
         kind in ("ListType", "DictType")
-        and (found := filled.elements(graph, value, end)) != []
+        and (elements := filled.elements(graph, value, end)) != []
     ):
-        yield from _filled(value, name, found)
+        yield from _filled(value, name, elements)
     elif _differs(value):
         yield from (_by_branch(graph, value, name, bounds) or {}).items()
     elif kind == "OptionalType":
@@ -206,13 +207,11 @@ def _differs(value: Any) -> bool:
     kind = value.type().kind()
     text = value.type().annotation_str
     if kind == "OptionalType":
-        return (
-            _may_be_none(value) or value.type().getElementType().kind() != "TensorType"
-        )
-    return kind in ("ListType", "DictType") or (
-        kind == "TupleType"
-        and any(word in text for word in ("Optional", "List", "Dict"))
-    )
+        element = value.type().getElementType().kind()
+        return element != "TensorType" or _may_be_none(value)
+    if kind == "TupleType":
+        return any(word in text for word in ("Optional", "List", "Dict"))
+    return kind in ("ListType", "DictType")
 
 
 def _bounded(
@@ -224,26 +223,28 @@ def _bounded(
     origin = located(value)
     inner = value.type().getElementType()
     where = source_line(origin)
-    own = name or "output"
+    list_name = name or "output"
     length = ir.insert(graph, "aten::len", [value], end, [ir.INT], origin).output()
     for index in range(most):
         node = _if_longer(graph, length, index, end, origin)
         then = next(node.blocks()).returnNode()
         position = ir.insert_constant(graph, index, then)
-        read = ir.insert(
+        element = ir.insert(
             graph, "aten::__getitem__", [value, position], then, [inner], origin
         )
         for path, leaf in list(
-            _leaves(graph, read.output(), join(name, index), then, bounds)
+            _leaves(graph, element.output(), join(name, index), then, bounds)
         ):
             merged = _merged(graph, node, [leaf, None])
-            group = f"{own}_*{(leaf.group or path).removeprefix(join(name, index))}"
+            group = (
+                f"{list_name}_*{(leaf.group or path).removeprefix(join(name, index))}"
+            )
             at = (index, *leaf.at)
             yield path, replace(merged, at=at, where=leaf.where or where, group=group)
     beyond = _longer(graph, length, most, end, origin)
     flag = _as_tensor(graph, beyond, end, origin)
     empty = _constant(graph, torch.zeros(0), end)
-    yield join(name, most), Leaf(empty, flag, where, (most,), own)
+    yield join(name, most), Leaf(empty, flag, where, (most,), list_name)
 
 
 def _longer(graph: Any, length: Any, index: int, before: Any, origin: Any) -> Any:
@@ -278,22 +279,24 @@ def _by_branch(graph: Any, value: Any, name: str, bounds: Bounds) -> Leaves | No
     sides: list[Leaves | None] = []
     blocks = list(node.blocks())
     for block in blocks:
-        given = _unpacked(graph, list(block.outputs())[value.offset()])
-        if given.node().kind() == "prim::Uninitialized":
+        returned = _unpacked(graph, list(block.outputs())[value.offset()])
+        if returned.node().kind() == "prim::Uninitialized":
             sides.append(None)
-        elif _differs(given):
-            sides.append(_by_branch(graph, given, name, bounds))
+        elif _differs(returned):
+            sides.append(_by_branch(graph, returned, name, bounds))
         else:
-            sides.append(dict(_leaves(graph, given, name, block.returnNode(), bounds)))
+            sides.append(
+                dict(_leaves(graph, returned, name, block.returnNode(), bounds))
+            )
     if all(side is None for side in sides):
         return None
-    known = {}
+    positions = {}
     for side in sides:
         for path, leaf in (side or {}).items():
-            known[path] = leaf.at
+            positions[path] = leaf.at
     return {
         path: _merged(graph, node, [_end(side, path) for side in sides])
-        for path in sorted(known, key=known.__getitem__)
+        for path in sorted(positions, key=positions.__getitem__)
     }
 
 
@@ -310,28 +313,26 @@ UNSET = "unset"
 def _merged(graph: Any, node: Any, ends: list[Leaf | str | None]) -> Leaf:
     """The leaf as an output of the if; the ends are those of its blocks."""
     blocks = list(node.blocks())
-    flagged = any(
-        end is None or (isinstance(end, Leaf) and end.flag is not None) for end in ends
-    )
+    leaves = [end for end in ends if isinstance(end, Leaf)]
+    flagged = None in ends or any(leaf.flag is not None for leaf in leaves)
     for block, end in zip(blocks, ends, strict=True):
         last = block.returnNode()
-        empty = (
-            None if isinstance(end, Leaf) else _constant(graph, torch.zeros(0), last)
-        )
-        block.registerOutput(end.value if isinstance(end, Leaf) else empty)
+        if isinstance(end, Leaf):
+            block.registerOutput(end.value)
+            flag = end.flag
+        else:
+            block.registerOutput(_constant(graph, torch.zeros(0), last))
+            flag = None
         if flagged:
-            flag = end.flag if isinstance(end, Leaf) else None
-            known = torch.tensor(isinstance(end, Leaf))
-            block.registerOutput(
-                _constant(graph, known, last) if flag is None else flag
-            )
+            if flag is None:
+                flag = _constant(graph, torch.tensor(isinstance(end, Leaf)), last)
+            block.registerOutput(flag)
     value = node.addOutput().setType(ir.TENSOR)
-    given = [end for end in ends if isinstance(end, Leaf)]
     if not flagged:
-        return Leaf(value, at=given[0].at)
+        return Leaf(value, at=leaves[0].at)
     flag = node.addOutput().setType(ir.TENSOR)
-    where = next((end.where for end in given if end.where), source_line(node))
-    first = given[0]
+    where = next((end.where for end in leaves if end.where), source_line(node))
+    first = leaves[0]
     return Leaf(value, flag, where, first.at, first.too_long, first.group)
 
 
@@ -358,16 +359,18 @@ def _of_optional(
     none = ir.insert_constant(graph, None, end)
     bool_type = ir.C.BoolType.get()
     origin = value.node()
-    known = ir.insert(graph, "aten::__isnot__", [value, none], end, [bool_type], origin)
-    chosen = graph.create("prim::If", [known.output()], 1)
+    is_present = ir.insert(
+        graph, "aten::__isnot__", [value, none], end, [bool_type], origin
+    )
+    chosen = graph.create("prim::If", [is_present.output()], 1)
     chosen.insertBefore(end)
     ir.adopt(chosen, origin)
     then = chosen.addBlock()
-    other = chosen.addBlock()
+    otherwise = chosen.addBlock()
     then.registerOutput(_as_type(graph, value, inner, then.returnNode()))
-    other.registerOutput(_constant(graph, torch.zeros(0), other.returnNode()))
+    otherwise.registerOutput(_constant(graph, torch.zeros(0), otherwise.returnNode()))
     chosen.output().setType(ir.TENSOR)
-    flag = _as_tensor(graph, known.output(), end, origin)
+    flag = _as_tensor(graph, is_present.output(), end, origin)
     yield name, Leaf(chosen.output(), flag, source_line(origin))
 
 
@@ -428,34 +431,34 @@ def _unpacked(graph: Any, value: Any) -> Any:
     if node.kind() not in ("prim::TupleUnpack", "prim::TupleIndex"):
         return value
     index = _index_in_tuple(value)
-    held = node.inputsAt(0)
+    container = node.inputsAt(0)
     if index is None:
         return value
-    if held.node().kind() == "prim::TupleConstruct":
-        return _unpacked(graph, held.node().inputsAt(index))
-    if held.node().kind() == "prim::If" and value.type().kind() != "TensorType":
-        return _projected(graph, held, index)
+    if container.node().kind() == "prim::TupleConstruct":
+        return _unpacked(graph, container.node().inputsAt(index))
+    if container.node().kind() == "prim::If" and value.type().kind() != "TensorType":
+        return _projected(graph, container, index)
     return value
 
 
-def _projected(graph: Any, held: Any, index: int) -> Any:
+def _projected(graph: Any, container: Any, index: int) -> Any:
     """The element of a tuple, as an output of the if whose branches return the tuple."""
-    node = held.node()
-    offset = held.offset()
-    kind = held.type().elements()[index]
+    node = container.node()
+    offset = container.offset()
+    kind = container.type().elements()[index]
     for block in node.blocks():
-        given = list(block.outputs())[offset]
+        returned = list(block.outputs())[offset]
         last = block.returnNode()
-        maker = given.node().kind()
+        maker = returned.node().kind()
         if maker == "prim::TupleConstruct":
-            element = given.node().inputsAt(index)
+            element = returned.node().inputsAt(index)
         elif maker == "prim::If":
-            element = _projected(graph, given, index)
+            element = _projected(graph, returned, index)
         elif maker == "prim::Uninitialized":
             element = ir.insert(graph, maker, (), last, [kind]).output()
         else:
-            types = list(given.type().elements())
-            unpacked = ir.insert(graph, "prim::TupleUnpack", [given], last, types)
+            types = list(returned.type().elements())
+            unpacked = ir.insert(graph, "prim::TupleUnpack", [returned], last, types)
             element = ir.outputs(unpacked)[index]
         block.registerOutput(element)
     return node.addOutput().setType(kind)
@@ -480,16 +483,16 @@ def _elements(graph: Any, value: Any, end: Any) -> list[Any]:
 
 
 def _filled(
-    value: Any, name: str, found: Sequence[filled.Element] | None
+    value: Any, name: str, elements: Sequence[filled.Element] | None
 ) -> Iterator[tuple[str, Leaf]]:
     """The leaves of a container's elements. Raises LoweringError where they are not known."""
-    if found is None:
+    if elements is None:
         raise _not_a_tensor(value, name)
-    for index, (part, element, flag) in enumerate(found):
+    for index, (part, tensor, flag) in enumerate(elements):
         where = ""
         if flag is not None:
             where = source_line(value.node())
-        yield join(name, part), Leaf(element, flag, where, (index,))
+        yield join(name, part), Leaf(tensor, flag, where, (index,))
 
 
 def _built(graph: Any, value: Any, end: Any) -> list[tuple[Any, Any]] | None:
@@ -497,9 +500,9 @@ def _built(graph: Any, value: Any, end: Any) -> list[tuple[Any, Any]] | None:
     known number of elements; None for any other.
     """
     node = value.node()
-    known = ir.constant(value)
-    if isinstance(known, list):
-        return list(enumerate(ir.insert_constants(graph, known, end)))
+    constant = ir.constant(value)
+    if isinstance(constant, list):
+        return list(enumerate(ir.insert_constants(graph, constant, end)))
     if node.kind() == "prim::ListConstruct":
         return list(enumerate(node.inputs()))
     if node.kind() == "prim::DictConstruct":

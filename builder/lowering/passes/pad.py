@@ -34,18 +34,15 @@ def _padded(emit: Emit, node: Node, pads: Value, mode: str | None) -> Any | None
     x = node.inputsAt(0)
     if mode == "constant":
         value = node.inputsAt(3)
-        return emit.op(
-            "aten::constant_pad_nd",
-            x,
-            pads,
-            emit.constant(0) if ir.is_none(value) else value,
-        )
+        if ir.is_none(value):
+            value = emit.constant(0)
+        return emit.op("aten::constant_pad_nd", x, pads, value)
     sides = ir.list_length(pads)
     if mode in _KINDS and sides is not None:
         return emit.op(_KINDS[mode].format(sides // 2), x, pads)
-    known = ir.int_list(pads)
-    if mode == "circular" and known is not None:
-        return _circular(emit, x, known)
+    amounts = ir.int_list(pads)
+    if mode == "circular" and amounts is not None:
+        return _circular(emit, x, amounts)
     return None
 
 
@@ -53,15 +50,15 @@ def _circular(emit: Emit, x: Value, pads: list[int]) -> Value:
     """Circular padding. The last axis is first in `pads`. A negative pad crops, and cropped
     elements are not wrapped around.
     """
-    for axis, (left, right) in enumerate(zip(pads[::2], pads[1::2], strict=True), 1):
-        if min(left, right) < 0:
-            end = right if right < 0 else None
-            x = emit.op("aten::slice", x, -axis, max(-left, 0), end, 1)
+    for axis, (before, after) in enumerate(zip(pads[::2], pads[1::2], strict=True), 1):
+        if min(before, after) < 0:
+            end = after if after < 0 else None
+            x = emit.op("aten::slice", x, -axis, max(-before, 0), end, 1)
         parts = [x]
-        if left > 0:
-            parts.insert(0, emit.op("aten::slice", x, -axis, -left, None, 1))
-        if right > 0:
-            parts.append(emit.op("aten::slice", x, -axis, 0, right, 1))
+        if before > 0:
+            parts.insert(0, emit.op("aten::slice", x, -axis, -before, None, 1))
+        if after > 0:
+            parts.append(emit.op("aten::slice", x, -axis, 0, after, 1))
         if len(parts) > 1:
             x = emit.op("aten::cat", emit.list(parts, ir.TENSOR), -axis)
     return x

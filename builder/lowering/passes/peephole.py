@@ -75,23 +75,25 @@ def _joined(node: Node) -> list[Any] | None:
     """
     items = ir.list_items(node.inputsAt(0)) or []
     axis = ir.constant(node.inputsAt(1))
-    found: list[Any] = []
+    joined: list[Any] = []
     for item in items:
         inner = item.node()
-        parts = (
-            ir.list_items(inner.inputsAt(0)) if inner.kind() == "aten::cat" else None
-        )
-        nested = (
+        parts = None
+        if inner.kind() == "aten::cat":
+            parts = ir.list_items(inner.inputsAt(0))
+        if (
             axis is not None
             and parts is not None
             and ir.constant(inner.inputsAt(1)) == axis
             and len(item.uses()) == 1
             and inner.owningBlock() == node.owningBlock()
             and not ir.in_fallback(inner)
-        )
-        found += parts if nested and parts is not None else [item]
-    if len(found) > len(items):
-        return found
+        ):
+            joined += parts
+        else:
+            joined.append(item)
+    if len(joined) > len(items):
+        return joined
     return None
 
 

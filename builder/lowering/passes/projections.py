@@ -36,12 +36,12 @@ def split_projections(graph: Graph, context: Context) -> None:
     if not candidates:
         return
     facts = input_facts(graph, context)
-    found = []
+    paths = []
     for node in bottom_up(graph):
         facts.learn(node)
         if node.kind() == "aten::linear" and node.output().unique() in candidates:
-            found += _paths(node, facts)
-    for path in found:
+            paths += _paths(node, facts)
+    for path in paths:
         for part in path.parts:
             part.value.replaceAllUsesWith(_separate_layer(graph, path, part))
 
@@ -105,10 +105,10 @@ def _paths(layer: Node, facts: Facts) -> list[Path]:
     value = layer.output()
     shaped = _only_user(layer.output(), _SHAPES)
     if shaped is not None:
-        made = _SHAPES[shaped.kind()](shaped, axes)
-        if made is None:
+        reshaped = _SHAPES[shaped.kind()](shaped, axes)
+        if reshaped is None:
             return []
-        axes = made
+        axes = reshaped
         value = shaped.output()
     order = axes
     while (node := _only_user(value, _MOVES)) is not None:
@@ -117,10 +117,10 @@ def _paths(layer: Node, facts: Facts) -> list[Path]:
             return []
         order = after
         value = node.output()
-    axis = _split_axis(value, order)
-    if axis is None or not any(_is_multiplied(part.value) for part in axis[1]):
+    split = _split_axis(value, order)
+    if split is None or not any(_is_multiplied(part.value) for part in split[1]):
         return []
-    return [Path(layer, shaped, axes, order, *axis)]
+    return [Path(layer, shaped, axes, order, *split)]
 
 
 def _only_user(value: Value, kinds: dict[str, Any]) -> Any:
@@ -152,8 +152,8 @@ def _reshaped(node: Node, axes: list[Axis]) -> list[Axis] | None:
     sizes = _listed(node.inputsAt(1)) or []
     before = len(axes) - 1
     if _keeps(node, before):
-        known = _filled(sizes[before:], axes[-1].size)
-        sizes = [*sizes[:before], *known]
+        last = _filled(sizes[before:], axes[-1].size)
+        sizes = [*sizes[:before], *last]
     for first in reversed(range(len(sizes))):
         factors = _factors(axes[-1], sizes[first:])
         if factors is not None:
@@ -165,19 +165,19 @@ def _keeps(node: Node, before: int) -> bool:
     """Whether the first axes after the reshape are those of the layer's input, except its last."""
     items = ir.list_items(node.inputsAt(1)) or []
     x = node.inputsAt(0).node().inputsAt(0)
-    own = [
+    are_sizes_of_input = [
         not isinstance(item, int) and _reads_size(item, x, axis)
         for axis, item in enumerate(items[:before])
     ]
-    return 0 < before == len(own) and all(own)
+    return 0 < before == len(are_sizes_of_input) and all(are_sizes_of_input)
 
 
 def _filled(sizes: list[int | None], whole: int) -> list[int | None]:
     """The sizes with the one unknown size computed, so that their product is `whole`."""
-    rest = math.prod(size for size in sizes if size is not None)
-    if not rest or sizes.count(None) != 1:
+    volume = math.prod(size for size in sizes if size is not None)
+    if not volume or sizes.count(None) != 1:
         return sizes
-    return [whole // rest if size is None else size for size in sizes]
+    return [whole // volume if size is None else size for size in sizes]
 
 
 def _reads_size(item: Value, x: Value, axis: int) -> bool:
@@ -200,19 +200,19 @@ def _listed(value: Value) -> list[int | None] | None:
     items = ir.list_items(value)
     if items is None:
         return None
-    known = [item if isinstance(item, int) else ir.constant(item) for item in items]
-    return [None if size == -1 else size for size in known]
+    numbers = [item if isinstance(item, int) else ir.constant(item) for item in items]
+    return [None if size == -1 else size for size in numbers]
 
 
 def _factors(axis: Axis, sizes: Sequence[int | None]) -> list[Axis] | None:
     """The axis as factors of these sizes; None if their product is not its size."""
-    known = [size for size in sizes if size]
-    if len(known) != len(sizes) or math.prod(known) != axis.size:
+    lengths = [size for size in sizes if size]
+    if len(lengths) != len(sizes) or math.prod(lengths) != axis.size:
         return None
     factors = []
-    for at, size in enumerate(known):
-        outer = math.prod(known[:at])
-        inner = math.prod(known[at + 1 :])
+    for at, size in enumerate(lengths):
+        outer = math.prod(lengths[:at])
+        inner = math.prod(lengths[at + 1 :])
         factors.append(Axis(outer, size, inner))
     return factors
 
@@ -257,10 +257,12 @@ def _split_axis(value: Value, axes: list[Axis]) -> tuple[Axis, tuple[Part, ...]]
     if axis is None or axes_found or axes[axis].size < 2:
         return None
     size = axes[axis].size
-    found = [_SPLITS[user.kind()][1](user, size) for user in users]
-    parts = tuple(part for one in found for part in one or ())
+    parts_of_users = [_SPLITS[user.kind()][1](user, size) for user in users]
+    parts = tuple(
+        part for parts_of_user in parts_of_users for part in parts_of_user or ()
+    )
     lengths = [part.length for part in parts]
-    if None in found or len(parts) < 2:
+    if None in parts_of_users or len(parts) < 2:
         return None
     if min(lengths) <= 0 or sum(lengths) > size:
         return None
@@ -279,8 +281,8 @@ def _sliced(node: Node, size: int) -> list[Part] | None:
     start = ir.constant(node.inputsAt(2))
     end = ir.constant(node.inputsAt(3))
     step = ir.constant(node.inputsAt(4))
-    known = ir.is_constant(node.inputsAt(2)) and ir.is_constant(node.inputsAt(3))
-    if step != 1 or not known:
+    are_known = ir.is_constant(node.inputsAt(2)) and ir.is_constant(node.inputsAt(3))
+    if step != 1 or not are_known:
         return None
     first, last, _ = slice(start, end).indices(size)
     return [Part(node.output(), first, last - first, False)]
@@ -298,8 +300,8 @@ def _unpacked(
         return None
     starts = [sum(lengths[:number]) for number in range(len(lengths))]
     return [
-        Part(*one, dropped)
-        for one in zip(unpack.outputs(), starts, lengths, strict=True)
+        Part(*part, dropped)
+        for part in zip(unpack.outputs(), starts, lengths, strict=True)
     ]
 
 
@@ -372,16 +374,16 @@ def _separate_layer(graph: Graph, path: Path, part: Part) -> Value:
     emit = Emit(graph, path.shaped or path.layer, path.layer)
     x, weight, bias = path.layer.inputs()
     rows = [
-        _rows(ir.constant(given), path.split_axis, part) for given in (weight, bias)
+        _rows(ir.constant(operand), path.split_axis, part) for operand in (weight, bias)
     ]
     value = emit.op("aten::linear", x, *map(emit.constant, rows))
-    gone = path.split_axis if part.dropped else None
-    axes = [axis for axis in path.axes if axis is not gone]
-    order = [axis for axis in path.order if axis is not gone]
+    dropped = path.split_axis if part.dropped else None
+    axes = [axis for axis in path.axes if axis is not dropped]
+    order = [axis for axis in path.order if axis is not dropped]
     value = _shaped(emit, path, part, value, axes)
-    wanted = [axes.index(axis) for axis in order if not _is_one(axis)]
-    if wanted != sorted(wanted):
-        value = emit.op("aten::permute", value, wanted)
+    permutation = [axes.index(axis) for axis in order if not _is_one(axis)]
+    if permutation != sorted(permutation):
+        value = emit.op("aten::permute", value, permutation)
     for position, axis in enumerate(order):
         if _is_one(axis):
             value = emit.op("aten::unsqueeze", value, position)
@@ -394,11 +396,11 @@ def _shaped(
     """The layer's output with these axes: unchanged, or after the reshape or unflatten."""
     factors = [axis for axis in axes if axis.size > 0]
     sizes = [part.length if axis is path.split_axis else axis.size for axis in factors]
-    if path.shaped is None or (
-        path.shaped.kind() == "aten::unflatten" and len(sizes) == 1
-    ):
+    if path.shaped is None:
         return value
     if path.shaped.kind() == "aten::unflatten":
+        if len(sizes) == 1:
+            return value
         return emit.op("aten::unflatten", value, axes.index(factors[0]), sizes)
     stated = ir.list_items(path.shaped.inputsAt(1)) or []
     leading = stated[: len(axes) - len(factors)]

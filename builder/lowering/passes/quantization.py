@@ -100,25 +100,25 @@ def _switched(
 
 def _flag(value: Value) -> bool | None:
     """Whether a flag is set; None if not known."""
-    known = ir.constant(value)
-    if isinstance(known, torch.Tensor) and known.numel():
-        return bool(known.reshape(-1)[0])
+    tensor = ir.constant(value)
+    if isinstance(tensor, torch.Tensor) and tensor.numel():
+        return bool(tensor.reshape(-1)[0])
     return None
 
 
 def _learned(graph: Graph, node: Node) -> None:
     """Round a learned zero point as torch does: half to even, clamped to the bounds."""
-    x, scale, zero_point, *rest = ir.inputs(node)[:-1]
-    known = ir.constant(zero_point)
-    low, high = (ir.constant(bound) for bound in rest[-2:])
+    x, scale, zero_point, *bounds = ir.inputs(node)[:-1]
+    tensor = ir.constant(zero_point)
+    low, high = (ir.constant(bound) for bound in bounds[-2:])
     if (
-        isinstance(known, torch.Tensor)
+        isinstance(tensor, torch.Tensor)
         and isinstance(low, int)
         and isinstance(high, int)
     ):
-        rounded = known.detach().round().clamp(low, high).to(torch.int32)
+        rounded = tensor.detach().round().clamp(low, high).to(torch.int32)
         whole = ir.insert_constant(graph, rounded, node)
-        _put(graph, node, _LEARNABLE[node.kind()], [x, scale, whole, *rest])
+        _put(graph, node, _LEARNABLE[node.kind()], [x, scale, whole, *bounds])
 
 
 def _with_numbers(graph: Graph, node: Node) -> None:

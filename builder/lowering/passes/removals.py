@@ -119,8 +119,10 @@ def unify_to(graph: Graph, context: Context) -> None:
         if schema:
             name = f"{schema.name}.{schema.overload_name}"
         if name == "aten::to.other":
-            other = ir.insert(graph, "prim::dtype", [node.inputsAt(1)], node, [ir.INT])
-            _cast(graph, shared, node, other.output())
+            dtype_of_other = ir.insert(
+                graph, "prim::dtype", [node.inputsAt(1)], node, [ir.INT]
+            )
+            _cast(graph, shared, node, dtype_of_other.output())
         elif name in _TO_DTYPE:
             at = _TO_DTYPE[name]
             dtype = None if at is None else node.inputsAt(at)

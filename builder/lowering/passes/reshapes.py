@@ -103,41 +103,46 @@ def _path(value: Value) -> _Path | None:
 
 def _merge(graph: Graph, node: Node) -> None:
     path = _path(node.inputsAt(0))
-    wanted = ir.list_items(node.inputsAt(1))
+    requested = ir.list_items(node.inputsAt(1))
     sizes = None
     if path is not None:
         sizes = ir.list_items(path.first.inputsAt(1))
-    if path is None or sizes is None or wanted is None:
+    if path is None or sizes is None or requested is None:
         return
-    made = sizes
+    axes = sizes
     if path.layer is not None:
-        made = [*sizes[:-1], width(path.layer.output())]
-    groups = _groups([made[axis] for axis in path.order], wanted)
+        axes = [*sizes[:-1], width(path.layer.output())]
+    groups = _groups([axes[axis] for axis in path.order], requested)
     if groups is None or all(len(group) == 1 for group in groups):
         return
-    of = dict(zip(path.order, groups, strict=True))
+    sizes_of_axis = dict(zip(path.order, groups, strict=True))
     if path.layer is not None:
         if len(groups[-1]) != 1:
             return
-        of[len(sizes) - 1] = [sizes[-1]]
+        sizes_of_axis[len(sizes) - 1] = [sizes[-1]]
     emit = Emit(graph, node)
     value = emit.op(
         "aten::reshape",
         path.first.inputsAt(0),
-        emit.ints([i for axis in sorted(of) for i in of[axis]]),
+        emit.ints([i for axis in sorted(sizes_of_axis) for i in sizes_of_axis[axis]]),
     )
-    ir.replace(node, [_arranged(emit, path, of, value)])
+    ir.replace(node, [_arranged(emit, path, sizes_of_axis, value)])
 
 
 def _arranged(
-    emit: Emit, path: _Path, of: dict[int, list[Value]], value: Value
+    emit: Emit, path: _Path, sizes_of_axis: dict[int, list[Value]], value: Value
 ) -> Value:
     """The nodes between the two reshapes, applied to the value that has all axes."""
     if path.layer is not None:
         return emit.op("aten::linear", value, *list(path.layer.inputs())[1:])
-    starts = {axis: sum(len(of[before]) for before in range(axis)) for axis in of}
+    starts = {
+        axis: sum(len(sizes_of_axis[before]) for before in range(axis))
+        for axis in sizes_of_axis
+    }
     order = [
-        starts[axis] + number for axis in path.order for number in range(len(of[axis]))
+        starts[axis] + number
+        for axis in path.order
+        for number in range(len(sizes_of_axis[axis]))
     ]
     if order == sorted(order):
         return value
@@ -145,35 +150,37 @@ def _arranged(
 
 
 def _groups(
-    sizes: Sequence[Value | int], wanted: Sequence[Value]
+    sizes: Sequence[Value | int], requested: Sequence[Value]
 ) -> list[list[Any]] | None:
     """The requested sizes that each axis is split into, by axis; None if they do not fit."""
-    found = []
+    groups = []
     at = 0
     for size in sizes:
-        group = _group(size, wanted[at:])
+        group = _group(size, requested[at:])
         if group is None:
             return None
         at += len(group)
-        found.append([size] if _amount(group[0]) is None else group)
-    return found if at == len(wanted) else None
+        if _amount(group[0]) is None:
+            group = [size]
+        groups.append(group)
+    return groups if at == len(requested) else None
 
 
-def _group(size: Value | int, wanted: Sequence[Value]) -> list[Any] | None:
+def _group(size: Value | int, requested: Sequence[Value]) -> list[Any] | None:
     """The leading requested sizes whose product is this one. An inferred size is the remaining
     factor.
     """
     whole = _amount(size)
-    if wanted and _amount(wanted[0]) is None:
-        return [wanted[0]]
-    known: list[Amount] = []
-    for count, item in enumerate(wanted, 1):
-        one = _amount(item)
-        if one is None or whole is None:
+    if requested and _amount(requested[0]) is None:
+        return [requested[0]]
+    factors: list[Amount] = []
+    for count, item in enumerate(requested, 1):
+        factor = _amount(item)
+        if factor is None or whole is None:
             return None
-        known.append(one)
-        if product(known) == whole:
-            return list(wanted[:count])
+        factors.append(factor)
+        if product(factors) == whole:
+            return list(requested[:count])
     return None
 
 
@@ -197,9 +204,9 @@ def _source(value: Value) -> tuple[int, int]:
     """A key that is equal for tensors of one shape: layers of one input and one width share it.
     The width is -1 if no layer computes the value.
     """
-    known = None
+    last = None
     if value.node().kind() == "aten::linear":
-        known = width(value)
-    if known is None:
+        last = width(value)
+    if last is None:
         return (value.unique(), -1)
-    return (value.node().inputsAt(0).unique(), known)
+    return (value.node().inputsAt(0).unique(), last)

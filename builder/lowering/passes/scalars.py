@@ -49,13 +49,13 @@ def fold_scalar_chains(graph: Graph, context: Context) -> None:
 
 def _direct(value: Value, node: Node) -> Any | None:
     """The number that a 0-d tensor was created from."""
-    made = value.node()
-    if made.kind() == "prim::NumToTensor" and made.inputsAt(0).type().kind() in (
+    maker = value.node()
+    if maker.kind() == "prim::NumToTensor" and maker.inputsAt(0).type().kind() in (
         "IntType",
         "FloatType",
         "BoolType",
     ):
-        return made.inputsAt(0)
+        return maker.inputsAt(0)
     return None
 
 
@@ -69,14 +69,14 @@ def _integer(graph: Graph, value: Value, at: Node) -> Any | None:
         and node.inputsAt(0).type().kind() == "IntType"
     ):
         return node.inputsAt(0)
-    known = ir.constant(value)
-    if isinstance(known, int) and not isinstance(known, bool):
+    constant = ir.constant(value)
+    if isinstance(constant, int) and not isinstance(constant, bool):
         # a number that a trace wrapped in a tensor reads as a number
-        return ir.insert_constant(graph, known, at)
-    if isinstance(known, torch.Tensor):
-        whole = known.dim() == 0 and known.dtype in (torch.int64, torch.int32)
+        return ir.insert_constant(graph, constant, at)
+    if isinstance(constant, torch.Tensor):
+        whole = constant.dim() == 0 and constant.dtype in (torch.int64, torch.int32)
         if whole:
-            return ir.insert_constant(graph, int(known), at)
+            return ir.insert_constant(graph, int(constant), at)
         return None
     return _arithmetic(graph, node)
 
@@ -106,16 +106,16 @@ def _as_type(graph: Graph, node: Node, number: Value) -> Value:
     """`number` with the type that the node returns: Int and Float convert, the others keep the
     type.
     """
-    wanted = node.output().type()
+    result_type = node.output().type()
     kind = number.type().kind()
-    if wanted.kind() == kind or wanted.kind() == "NumberType":
+    if result_type.kind() == kind or result_type.kind() == "NumberType":
         return number
     convert = {
         "IntType": "aten::Int",
         "FloatType": "aten::Float",
         "BoolType": "aten::Bool",
-    }[wanted.kind()]
-    return Emit(graph, node).op(convert, number, type=wanted)
+    }[result_type.kind()]
+    return Emit(graph, node).op(convert, number, type=result_type)
 
 
 @lowering_pass(
@@ -227,15 +227,15 @@ def _fold_second(graph: Graph, node: Node, sure: bool) -> None:
     """
     if not _second_is_constant(node) or node.inputsAt(0).type().kind() != "TensorType":
         return
-    known = node.inputsAt(1).toIValue()
+    second = node.inputsAt(1).toIValue()
     if (
         sure
-        and isinstance(known, torch.Tensor)
-        and known.dim() == 0
-        and not known.is_complex()
+        and isinstance(second, torch.Tensor)
+        and second.dim() == 0
+        and not second.is_complex()
     ):
-        known = known.item()
-    if sure and isinstance(known, bool):
-        known = int(known)
-    if not isinstance(known, torch.Tensor | bool):
-        node.replaceInput(1, ir.insert_constant(graph, known, node))
+        second = second.item()
+    if sure and isinstance(second, bool):
+        second = int(second)
+    if not isinstance(second, torch.Tensor | bool):
+        node.replaceInput(1, ir.insert_constant(graph, second, node))

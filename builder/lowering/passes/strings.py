@@ -23,11 +23,11 @@ def fold_string_lengths(graph: Graph, context: Context) -> None:
             and length.inputsAt(0).type().kind() == "StringType"
         )
         if is_length and ir.constant(node.inputsAt(1)) == 0:
-            known = _filled(length.inputsAt(0))
-            if isinstance(known, bool):
-                known = ir.insert_constant(graph, known, node)
-            if known is not None:
-                ir.replace(node, [known])
+            is_filled = _filled(length.inputsAt(0))
+            if isinstance(is_filled, bool):
+                is_filled = ir.insert_constant(graph, is_filled, node)
+            if is_filled is not None:
+                ir.replace(node, [is_filled])
 
 
 def _filled(value: Value) -> Any:
@@ -41,11 +41,11 @@ def _filled(value: Value) -> Any:
         return None
     if node.kind() != "prim::If":
         return None
-    one, other = (
+    if_true, if_false = (
         _filled(list(block.outputs())[value.offset()]) for block in node.blocks()
     )
-    if (one, other) == (True, False):
+    if (if_true, if_false) == (True, False):
         return node.inputsAt(0)
-    if isinstance(one, bool) and one is other:
-        return one
+    if isinstance(if_true, bool) and if_true is if_false:
+        return if_true
     return None

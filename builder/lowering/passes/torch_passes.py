@@ -126,11 +126,11 @@ def lower_tuples(graph: Graph, context: Context) -> None:
     A tuple in a container whose content is known only at run time has no known elements, and torch
     cannot lower it: a LoweringError names the line.
     """
-    found = _of_container(graph)
-    if found is not None:
+    problem = _of_container(graph)
+    if problem is not None:
         raise LoweringError(
-            found[1],
-            where=source_line(found[0]),
+            problem[1],
+            where=source_line(problem[0]),
             fix="use a constant index or key, or a loop with a fixed trip count",
         )
     C._jit_pass_lower_all_tuples(graph)

@@ -36,19 +36,19 @@ def sink_transposes(graph: Graph, context: Context) -> None:
         rule = None
         if not ir.in_fallback(node):
             rule = _RULES.get(node.kind())
-        made = (
-            None if rule is None else rule(_Emit(graph, node, lengths, constants), node)
-        )
-        if made is None:
+        result = None
+        if rule is not None:
+            result = rule(_Emit(graph, node, lengths, constants), node)
+        if result is None:
             lengths.learn(node)
         else:
-            ir.replace(node, [made])
+            ir.replace(node, [result])
 
 
 def _may_move(node: Node) -> bool:
     """Whether a rule may match a transpose and its neighbors, by their kinds."""
     beside = [node.inputsAt(0).node(), *(use.user for use in node.output().uses())]
-    return any(other.kind() in _RULES for other in beside)
+    return any(neighbor.kind() in _RULES for neighbor in beside)
 
 
 class _Emit(Emit):
@@ -61,9 +61,9 @@ class _Emit(Emit):
         self.lengths = lengths
 
     def op(self, kind: str, *args: object, type: Type | None = None) -> Value:
-        made = super().op(kind, *args, type=type)
-        self.lengths.learn(made.node())
-        return made
+        result = super().op(kind, *args, type=type)
+        self.lengths.learn(result.node())
+        return result
 
     def order(self, node: Node) -> list[int] | None:
         """The axis order of a transpose; None if it is not known, or for any other node."""
@@ -94,12 +94,12 @@ class _Emit(Emit):
             return self.permuted(
                 value.node().inputsAt(0), [before[axis] for axis in order]
             )
-        made = None
+        result = None
         if self.is_replaceable(value):
-            made = self.before_layer(value, order)
-        if made is None:
+            result = self.before_layer(value, order)
+        if result is None:
             return self.op("aten::permute", value, list(order))
-        return made
+        return result
 
     def before_layer(self, value: Value, order: Sequence[int]) -> Value | None:
         """The value permuted by permuting the input of its producer, if that input is a transpose;
@@ -114,14 +114,16 @@ class _Emit(Emit):
             or order[-1] != len(order) - 1
         ):
             return None
-        read = node.inputsAt(0)
-        joined = read.node().kind() == "aten::reshape" and self.is_replaceable(read)
-        made = None
+        operand = node.inputsAt(0)
+        joined = operand.node().kind() == "aten::reshape" and self.is_replaceable(
+            operand
+        )
+        permuted = None
         if joined:
-            made = self._before_join(read.node(), order)
-        if made is None:
+            permuted = self._before_join(operand.node(), order)
+        if permuted is None:
             return None
-        layer = self.op("aten::linear", made, *ir.inputs(node)[1:])
+        layer = self.op("aten::linear", permuted, *ir.inputs(node)[1:])
         # engine layers are named by the module, which is not that of the transpose
         ir.adopt(layer.node(), node)
         return layer
@@ -131,15 +133,15 @@ class _Emit(Emit):
         transpose is before it.
         """
         before = node.inputsAt(0).node()
-        found = None
+        factors = None
         if self.order(before) is not None:
-            found = self.common_factors(node)
-        if found is None:
+            factors = self.common_factors(node)
+        if factors is None:
             return None
-        if len({group.before for group in found}) != len(found):
+        if len({group.before for group in factors}) != len(factors):
             return None
         parts = [
-            [group.before for group in found if group.after == axis] for axis in order
+            [group.before for group in factors if group.after == axis] for axis in order
         ]
         items = ir.list_items(node.inputsAt(1)) or []
         value = self.permuted(
@@ -191,25 +193,25 @@ def _behind_reshape(emit: _Emit, node: Node) -> Value | None:
     """
     move = node.inputsAt(0).node()
     if move.kind() == "aten::reshape" and not ir.in_fallback(move):
-        made = emit.op("aten::reshape", move.inputsAt(0), node.inputsAt(1))
-        return _behind_reshape(emit, made.node()) or made
+        reshaped = emit.op("aten::reshape", move.inputsAt(0), node.inputsAt(1))
+        return _behind_reshape(emit, reshaped.node()) or reshaped
     order = emit.order(move)
-    found = None if order is None else emit.common_factors(node)
-    if (
-        order is None
-        or found is None
-        or len({group.before for group in found}) == len(found)
-    ):
+    if order is None:
         return None
-    joins = len({group.after for group in found}) < len(found)
+    factors = emit.common_factors(node)
+    if factors is None or len({group.before for group in factors}) == len(factors):
+        return None
+    joins = len({group.after for group in factors}) < len(factors)
     if joins and not _is_moved(node.output()):
         return None
-    indices = sorted(range(len(found)), key=lambda at: (order[found[at].before], at))
-    sizes = [_size(emit, node, order, found, at) for at in indices]
+    indices = sorted(
+        range(len(factors)), key=lambda at: (order[factors[at].before], at)
+    )
+    sizes = [_size(emit, node, order, factors, at) for at in indices]
     if None in sizes:
         return None
     value = emit.op("aten::reshape", move.inputsAt(0), emit.ints(sizes))
-    value = emit.permuted(value, [indices.index(at) for at in range(len(found))])
+    value = emit.permuted(value, [indices.index(at) for at in range(len(factors))])
     if joins:
         return emit.op("aten::reshape", value, node.inputsAt(1))
     return value
@@ -220,28 +222,28 @@ def _is_moved(value: Value) -> bool:
     users = [use.user for use in value.uses()]
     if len(users) != 1 or ir.in_fallback(users[0]):
         return False
-    return users[0].kind() in MOVES or (
-        users[0].kind() == "aten::linear" and _is_moved(users[0].output())
-    )
+    if users[0].kind() == "aten::linear":
+        return _is_moved(users[0].output())
+    return users[0].kind() in MOVES
 
 
 def _size(
     emit: _Emit,
     node: Node,
     order: Sequence[int],
-    found: Sequence[CommonFactor],
+    factors: Sequence[CommonFactor],
     at: int,
 ) -> Any:
     """The size of a factor as a list item, before the transpose; None if no value has that size."""
-    group = found[at]
+    group = factors[at]
     items = ir.list_items(node.inputsAt(1)) or []
     if not group.length.names:
         return group.length.number
-    if [other.after for other in found].count(group.after) == 1:
+    if [factor.after for factor in factors].count(group.after) == 1:
         item = items[group.after]
         if emit.lengths.of(item) is not None:
             return item
-    if [other.before for other in found].count(group.before) > 1:
+    if [factor.before for factor in factors].count(group.before) > 1:
         return None
     value, axis = source(
         node.inputsAt(0).node().inputsAt(0), order[group.before], len(order)
@@ -260,13 +262,15 @@ def _behind_unflatten(emit: _Emit, node: Node) -> Value | None:
         return None
     axis_before = order[axis]
     value = emit.op("aten::unflatten", move.inputsAt(0), axis_before, node.inputsAt(2))
-    starts = [
-        range(at, at + count)
-        if at == axis_before
-        else [at + (count - 1) * (at > axis_before)]
-        for at in order
-    ]
-    return emit.permuted(value, [at for start in starts for at in start])
+    new_order: list[int] = []
+    for at in order:
+        if at < axis_before:
+            new_order.append(at)
+        elif at == axis_before:
+            new_order += range(at, at + count)
+        else:
+            new_order.append(at + count - 1)
+    return emit.permuted(value, new_order)
 
 
 def _together(emit: _Emit, node: Node) -> Value | None:

@@ -38,22 +38,23 @@ def trip_count(node: Node, limit: int) -> int | None:
     """
     count = ir.constant(node.inputsAt(0))
     start = ir.constant(node.inputsAt(1))
-    goes_on = ir.constant(next(iter(next(iter(node.blocks())).outputs())))
+    goes_on = ir.constant(next(iter(ir.first_block(node).outputs())))
     if start is False:
         return 0
-    known = count is not None and start is True and goes_on is True
-    return max(count, 0) if known and count <= limit else None
+    if count is None or start is not True or goes_on is not True or count > limit:
+        return None
+    return max(int(count), 0)
 
 
 def _outermost(loops: list[Node]) -> list[Node]:
     """The loops that no other loop contains."""
-    return [node for node in loops if not any(_inside(node, other) for other in loops)]
+    return [node for node in loops if not any(_inside(node, loop) for loop in loops)]
 
 
-def _inside(node: Node, other: Node) -> bool:
+def _inside(node: Node, loop: Node) -> bool:
     block = node.owningBlock()
     while block.owningNode() is not None:
-        if block.owningNode() == other:
+        if block.owningNode() == loop:
             return True
         block = block.owningNode().owningBlock()
     return False
@@ -61,7 +62,7 @@ def _inside(node: Node, other: Node) -> bool:
 
 def unroll(graph: Graph, node: Node, count: int) -> None:
     """Replace a loop by one copy of its body for each iteration."""
-    body = next(iter(node.blocks()))
+    body = ir.first_block(node)
     counter, *params = body.inputs()
     carried = ir.inputs(node)[2:]
     for iteration in range(count):

@@ -27,13 +27,13 @@ def fold_widths(graph: Graph, context: Context) -> None:
         for node in ir.nodes_of(graph, "aten::size")
         if node.inputsSize() == 2 and not ir.in_fallback(node)
     )
-    known = {node.output().unique() for node in sizes if _determines(node)}
-    if not known:
+    determined = {node.output().unique() for node in sizes if _determines(node)}
+    if not determined:
         return
     facts = input_facts(graph, context)
     static = input_shapes(graph, context)
     for node in bottom_up(graph):
-        if node.kind() == "aten::size" and node.output().unique() in known:
+        if node.kind() == "aten::size" and node.output().unique() in determined:
             _fold(graph, node, facts.rank(node.inputsAt(0)), static)
         else:
             facts.learn(node)
@@ -51,14 +51,14 @@ def _fold(
     if axis is None or rank == 0 or (rank is None and axis != -1):
         return
     value = node.inputsAt(0)
-    known = None
+    last = None
     if axis in (-1, (rank or 0) - 1):
-        known = _width(node.inputsAt(0), node)
+        last = _width(node.inputsAt(0), node)
     if rank is not None:
         value, axis = source(value, axis % rank, rank)
-        if known is None and axis == rank - 1:
-            known = _width(value, node)
-    length = known
+        if last is None and axis == rank - 1:
+            last = _width(value, node)
+    length = last
     if value.unique() in static:
         length = static[value.unique()][axis]
     if isinstance(length, int) and length >= 0:
@@ -101,9 +101,9 @@ def _width(value: Value, at: Node) -> int | None:
     """The length of the last axis of an output of such a layer, or of an input that it reads
     whenever the node `at` runs. A branch that is not taken may have another width.
     """
-    made = width(value)
-    if made is not None:
-        return made
+    length_from_producer = width(value)
+    if length_from_producer is not None:
+        return length_from_producer
     around = _blocks_around(at)
     for use in value.uses():
         user = use.user
@@ -115,11 +115,11 @@ def _width(value: Value, at: Node) -> int | None:
 
 
 def _blocks_around(node: Node) -> list[Any]:
-    found = []
+    blocks = []
     while node is not None:
-        found.append(node.owningBlock())
-        node = found[-1].owningNode()
-    return found
+        blocks.append(node.owningBlock())
+        node = blocks[-1].owningNode()
+    return blocks
 
 
 def _of(weight: Value, axis: int) -> int | None:

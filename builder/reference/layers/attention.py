@@ -24,7 +24,7 @@ def attention(layer: ILayer, *operands: Tensor) -> Tensor:
     """
     options = layer.attention
     _only_padded(options)
-    given = {id(layer.get_input(i)): value for i, value in enumerate(operands)}
+    value_of = {id(layer.get_input(i)): value for i, value in enumerate(operands)}
     wide = [x.float() if x.dtype in REDUCED else x for x in operands[:3]]
     query, key, value = wide
     groups = query.shape[1] // key.shape[1]
@@ -33,7 +33,7 @@ def attention(layer: ILayer, *operands: Tensor) -> Tensor:
     scores = query @ key.mT
     allowed = _allowed(options, scores)
     if options.mask is not None:
-        mask = given[id(options.mask)]
+        mask = value_of[id(options.mask)]
         if mask.dtype == torch.bool:
             allowed = mask
         else:
@@ -98,7 +98,7 @@ def rotary_embedding(
     cos = cos.unsqueeze(1)
     sin = sin.unsqueeze(1)
     head = x[..., :turned]
-    rest = x[..., turned:]
+    unrotated = x[..., turned:]
     half = turned // 2
     if layer.interleaved:
         pairs = head.reshape(*head.shape[:-1], half, 2)
@@ -111,7 +111,7 @@ def rotary_embedding(
     rotated = torch.stack([x, y], dim=-1)
     if not layer.interleaved:
         rotated = rotated.mT
-    return torch.cat([rotated.flatten(-2), rest], dim=-1)
+    return torch.cat([rotated.flatten(-2), unrotated], dim=-1)
 
 
 @evaluates("KV_CACHE_UPDATE")

@@ -23,10 +23,10 @@ def window_padding(
     for i, (length, size, step) in enumerate(zip(lengths, window, stride, strict=True)):
         before, after = _pads(layer, mode, i, length, size, step)
         pads.append((before, after))
-        rest = (
-            (length + before + after - size) % step if mode.endswith("ROUND_UP") else 0
-        )
-        beyond.append((0, step - rest if rest else 0))
+        excess = 0
+        if mode.endswith("ROUND_UP"):
+            excess = -(length + before + after - size) % step
+        beyond.append((0, excess))
     return pads, beyond
 
 

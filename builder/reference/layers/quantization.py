@@ -19,15 +19,15 @@ def quantize(
     """x / scale, computed in float32, rounded to the nearest value of the output's dtype (ties to
     even), and saturated.
     """
-    known = tensorrt8.evaluation.output_dtype("QUANTIZE")
-    kind = "INT8" if known else layer.get_output(0).dtype.name
+    dtype = tensorrt8.evaluation.output_dtype("QUANTIZE")
+    kind = "INT8" if dtype else layer.get_output(0).dtype.name
     low, high = RANGES[kind]
     steps = x.float() / _spread(scale, x, layer.axis)
     if kind != "FP8":
         steps = steps.round()
     if zero is not None:
         steps = steps + _spread(zero, x, layer.axis)
-    return steps.clamp(low, high).to(known or output_dtype(layer))
+    return steps.clamp(low, high).to(dtype or output_dtype(layer))
 
 
 @evaluates("DEQUANTIZE")
@@ -51,9 +51,6 @@ def _spread(coefficients: Tensor, x: Tensor, axis: int) -> Tensor:
     if (wide.dim() == 1 and x.dim() > 1) or wide.dim() < x.dim():
         return along_axis(wide, axis % x.dim(), x.dim())
     for i, (blocks, length) in enumerate(zip(wide.shape, x.shape, strict=True)):
-        wide = (
-            wide
-            if blocks == length
-            else wide.repeat_interleave(length // blocks, dim=i)
-        )
+        if blocks != length:
+            wide = wide.repeat_interleave(length // blocks, dim=i)
     return wide

@@ -39,10 +39,10 @@ def _extreme(
     def reduce(x: Tensor, axes: Axes) -> Tensor:
         if _volume(x, axes):
             return best(x, axes, keepdim=True)
-        return x.new_full(
-            [1 if axis in axes else n for axis, n in enumerate(x.shape)],
-            of_nothing(x.dtype),
-        )
+        shape = list(x.shape)
+        for axis in axes:
+            shape[axis] = 1
+        return x.new_full(shape, of_nothing(x.dtype))
 
     return reduce
 

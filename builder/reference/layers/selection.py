@@ -76,17 +76,17 @@ def _candidates(scores: Tensor, threshold: float, limit: int) -> list[tuple[int,
 def _select(
     order: list[tuple[int, int]], corners: Tensor, limit: int, iou_limit: float
 ) -> list[tuple[int, int]]:
-    kept: list[tuple[int, int]] = []
+    selected: list[tuple[int, int]] = []
     by_class: dict[int, list[Tensor]] = {}
     for box, label in order:
         corner = corners[box] if corners.dim() == 2 else corners[box, label]
-        same = by_class.setdefault(label, [])
-        if len(same) < limit and all(
-            _iou(corner, other) <= iou_limit for other in same
+        same_class = by_class.setdefault(label, [])
+        if len(same_class) < limit and all(
+            _iou(corner, previous) <= iou_limit for previous in same_class
         ):
-            same.append(corner)
-            kept.append((box, label))
-    return kept
+            same_class.append(corner)
+            selected.append((box, label))
+    return selected
 
 
 def _iou(a: Tensor, b: Tensor) -> float:

@@ -22,7 +22,9 @@ def reverse_sequence(layer: ILayer, x: Tensor, lengths: Tensor) -> Tensor:
     lengths = lengths.long().reshape(-1, 1)
     index = torch.where(position < lengths, lengths - 1 - position, position)
     index = index if across < along else index.T
-    shape = [n if i in (along, across) else 1 for i, n in enumerate(x.shape)]
+    shape = [1] * x.dim()
+    shape[along] = x.shape[along]
+    shape[across] = x.shape[across]
     return x.gather(along, index.reshape(shape).expand(x.shape))
 
 

@@ -17,9 +17,9 @@ def shuffle(layer: ILayer, x: Tensor, dims: Tensor | None = None) -> Tensor:
     `reshape_dims`.
     """
     x = x.permute(tuple(layer.first_transpose)[: x.dim()])
-    wanted = dims.tolist() if dims is not None else reshape_dims(layer)
-    if wanted is not None:
-        x = x.reshape(resolve_dims(x, wanted, layer.zero_is_placeholder))
+    requested = dims.tolist() if dims is not None else reshape_dims(layer)
+    if requested is not None:
+        x = x.reshape(resolve_dims(x, requested, layer.zero_is_placeholder))
     return x.permute(tuple(layer.second_transpose)[: x.dim()])
 
 
@@ -34,18 +34,20 @@ def reshape_dims(layer: ILayer) -> list[int] | None:
         return None
 
 
-def resolve_dims(x: Tensor, wanted: list[int], zero_is_placeholder: bool) -> list[int]:
-    """`wanted` without placeholders. 0 copies x's length at the same index (unless it means 0), and
-    -1 is inferred.
+def resolve_dims(
+    x: Tensor, requested: list[int], zero_is_placeholder: bool
+) -> list[int]:
+    """`requested` without placeholders. 0 copies x's length at the same index (unless it means 0),
+    and -1 is inferred.
     """
-    dims = list(wanted)
+    dims = list(requested)
     if zero_is_placeholder:
         dims = [
-            x.shape[axis] if size == 0 else size for axis, size in enumerate(wanted)
+            x.shape[axis] if size == 0 else size for axis, size in enumerate(requested)
         ]
     if -1 in dims:
-        known = math.prod(size for size in dims if size != -1)
-        dims[dims.index(-1)] = x.numel() // known if known else 0
+        volume = math.prod(size for size in dims if size != -1)
+        dims[dims.index(-1)] = x.numel() // volume if volume else 0
     return dims
 
 

@@ -109,17 +109,19 @@ def _mark(empty: Tensor | None, outside: Tensor, axis: int, rank: int) -> Tensor
     """A mask of the coordinates that are out of bounds on any axis so far, broadcastable to the
     output.
     """
-    here = along_axis(outside, axis, rank)
+    mask = along_axis(outside, axis, rank)
     if empty is None:
-        return here
-    return empty | here
+        return mask
+    return empty | mask
 
 
 def _lengthen(x: Tensor, axis: int, count: int) -> Tensor:
     """An empty axis extended to `count` elements. FILL overwrites all of them; WRAP and the other
     modes have no elements to use.
     """
-    return x.new_zeros([count if i == axis else n for i, n in enumerate(x.shape)])
+    shape = list(x.shape)
+    shape[axis] = count
+    return x.new_zeros(shape)
 
 
 def _filled(x: Tensor, empty: Tensor, fill: Tensor | None) -> Tensor:

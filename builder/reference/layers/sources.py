@@ -53,9 +53,9 @@ def fill(
         )
     lengths = [int(n) for n in (layer.shape if shape is None else shape)]
     dtype = output_dtype(layer)
-    deltas = (torch.tensor([layer.beta]) if beta is None else beta.reshape(-1)).to(
-        dtype
-    )
+    if beta is None:
+        beta = torch.tensor([layer.beta])
+    deltas = beta.reshape(-1).to(dtype)
     first = torch.as_tensor(layer.alpha if alpha is None else alpha).to(dtype)
     value = first.reshape(()).expand(lengths)
     for axis, (length, delta) in enumerate(zip(lengths, deltas, strict=True)):

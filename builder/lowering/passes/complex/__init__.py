@@ -45,13 +45,12 @@ def _is_start(node: Node) -> bool:
 
 def _is_complex(constant: Value) -> bool:
     """Whether a constant is a complex number, or a tensor of them."""
-    if constant.type().kind() in ("TensorType", "ComplexType"):
-        known = ir.constant(constant)
-    else:
-        known = None
-    return isinstance(known, complex) or (
-        isinstance(known, torch.Tensor) and known.is_complex()
-    )
+    if constant.type().kind() not in ("TensorType", "ComplexType"):
+        return False
+    value = ir.constant(constant)
+    if isinstance(value, torch.Tensor):
+        return value.is_complex()
+    return isinstance(value, complex)
 
 
 class _Splitter:
@@ -78,15 +77,12 @@ class _Splitter:
             if node.kind() == "prim::Loop" and self._makes_complex(node, inner):
                 self.whole |= {value.unique() for value in inner.inputs()}
             self.block(inner)
-            made = (
-                list(inner.outputs())[-node.outputsSize() :]
-                if node.outputsSize()
-                else []
-            )
-            outputs = zip(node.outputs(), made, strict=True)
-            self.whole |= {
-                output.unique() for output, value in outputs if self._complex(value)
-            }
+            # The first output of a loop's body is its condition.
+            results = list(inner.outputs())
+            results = results[len(results) - node.outputsSize() :]
+            for output, value in zip(node.outputs(), results, strict=True):
+                if self._complex(value):
+                    self.whole.add(output.unique())
 
     def _makes_complex(self, loop: Node, body: Block) -> bool:
         return any(map(self._complex, loop.inputs())) or any(
@@ -112,22 +108,22 @@ class _Splitter:
         ):
             return
         if self._stays(node):
-            made = None
+            result = None
         else:
-            made = RULES[node.kind()](
+            result = RULES[node.kind()](
                 Emit(self.graph, node), node, *self._arguments(node)
             )
-        if made is None and node.kind() not in _REAL_RESULTS:
+        if result is None and node.kind() not in _REAL_RESULTS:
             self.whole |= {value.unique() for value in node.outputs()}
-        elif isinstance(made, Pair):
-            self.pairs[node.output().unique()] = made
-        elif isinstance(made, list):
+        elif isinstance(result, Pair):
+            self.pairs[node.output().unique()] = result
+        elif isinstance(result, list):
             self.pairs |= {
                 value.unique(): pair
-                for value, pair in zip(node.outputs(), made, strict=True)
+                for value, pair in zip(node.outputs(), result, strict=True)
             }
-        elif made is not None:
-            ir.replace(node, [made])
+        elif result is not None:
+            ir.replace(node, [result])
 
     def _stays(self, node: Node) -> bool:
         whole = any(value.unique() in self.whole for value in node.inputs())
@@ -149,11 +145,11 @@ def _constants(graph: Graph, value: Value) -> Pair:
     """The parts of a constant. A 0-d constant is a number, as in a trace: it does not change the
     dtype of the other operand.
     """
-    known = ir.constant(value)
-    if isinstance(known, torch.Tensor) and known.dim() == 0:
-        known = known.item()
-    parts = (known.real, known.imag)
-    if isinstance(known, torch.Tensor):
+    number = ir.constant(value)
+    if isinstance(number, torch.Tensor) and number.dim() == 0:
+        number = number.item()
+    parts = (number.real, number.imag)
+    if isinstance(number, torch.Tensor):
         parts = tuple(part.resolve_conj().resolve_neg().contiguous() for part in parts)
     return Pair(*(ir.insert_constant(graph, part, value.node()) for part in parts))
 

@@ -65,10 +65,10 @@ def _again(
         argument[part] if isinstance(argument, Pair) else argument
         for argument in arguments
     ]
-    kind = node.output().type()
-    return emit.op(
-        node.kind(), *values, type=ir.TENSOR if kind.kind() == "TensorType" else kind
-    )
+    result_type = node.output().type()
+    if result_type.kind() == "TensorType":
+        result_type = ir.TENSOR
+    return emit.op(node.kind(), *values, type=result_type)
 
 
 def _summed(emit: Emit, node: Node, *arguments: Pair | Value) -> Pair | None:
@@ -84,10 +84,10 @@ def _keeps(dtype: Pair | Value) -> bool:
 
 
 def _zeros(
-    emit: Emit, node: Node, like: Pair, dtype: Value, *rest: Value
+    emit: Emit, node: Node, like: Pair, dtype: Value, *options: Value
 ) -> Pair | None:
     if _keeps(dtype):
-        return _each(emit, node, like, dtype, *rest)
+        return _each(emit, node, like, dtype, *options)
     return None
 
 
@@ -112,7 +112,7 @@ def _unpacked(emit: Emit, node: Node, items: Pair) -> list[Pair]:
         ir.insert(emit.graph, node.kind(), [part], emit.at, types, emit.origin)
         for part in items
     ]
-    return [Pair(*both) for both in zip(*map(ir.outputs, parts), strict=True)]
+    return [Pair(*pair) for pair in zip(*map(ir.outputs, parts), strict=True)]
 
 
 def _where(emit: Emit, node: Node, condition: Value, *choices: Pair) -> Pair | None:
@@ -260,27 +260,25 @@ def _on_last_axis(emit: Emit, node: Node, a: Pair) -> Value:
     return emit.op("aten::stack", emit.list(list(a), ir.TENSOR), -1)
 
 
-def _cast(emit: Emit, node: Node, x: Any, dtype: Pair | Value, *rest: Value) -> Any:
+def _cast(emit: Emit, node: Node, x: Any, dtype: Pair | Value, *options: Value) -> Any:
     """Cast to a complex dtype: cast both parts to its real dtype. Cast of a complex tensor to a
     real dtype: the real part.
     """
     if isinstance(dtype, Pair):
+        x = _lifted(emit, x)
         return Pair(
-            *(
-                emit.op("aten::to", part, of, *rest)
-                for part, of in zip(_lifted(emit, x), dtype, strict=True)
-            )
+            emit.op("aten::to", x.re, dtype.re, *options),
+            emit.op("aten::to", x.im, dtype.im, *options),
         )
     number = ir.constant(dtype)
     if number in PART_DTYPES:
+        x = _lifted(emit, x)
         return Pair(
-            *(
-                emit.op("aten::to", part, PART_DTYPES[number], *rest)
-                for part in _lifted(emit, x)
-            )
+            emit.op("aten::to", x.re, PART_DTYPES[number], *options),
+            emit.op("aten::to", x.im, PART_DTYPES[number], *options),
         )
     if number is not None:
-        return emit.op("aten::to", x.re, dtype, *rest)
+        return emit.op("aten::to", x.re, dtype, *options)
     return None
 
 

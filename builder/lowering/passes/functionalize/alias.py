@@ -33,8 +33,8 @@ class Storage:
     def link(self, others: Iterable[Storage]) -> None:
         """Record that these storages may be the same memory."""
         family = self.linked or {self}
-        for other in others:
-            family |= other.linked or {other}
+        for storage in others:
+            family |= storage.linked or {storage}
         for member in family:
             member.linked = family
 
@@ -45,9 +45,9 @@ class Alias:
 
     `current` is its value as of `version` of its storage. `view` is the node that created it from
     `parent`, and `element` the index if `parent` is a list of views. `items` are the known elements
-    of a container, as values of the original graph; `held` are those that `current` was built from.
-    `born` orders aliases by age. `siblings` are the other elements of the same list of views, which
-    never overlap with this one.
+    of a container, as values of the original graph; `contents` identifies those that `current`
+    was built from. `born` orders aliases by age. `siblings` are the other elements of the same list
+    of views, which never overlap with this one.
     """
 
     current: Any
@@ -57,7 +57,7 @@ class Alias:
     element: int | None = None
     version: int = 0
     items: Items | None = None
-    held: tuple[int, ...] = ()
+    contents: tuple[int, ...] = ()
     born: int = 0
     siblings: Sequence[Alias] = ()
 
@@ -84,7 +84,7 @@ class Journal:
         items = None
         if alias.items is not None:
             items = alias.items.copy()
-        state = (alias.current, alias.version, items, alias.held)
+        state = (alias.current, alias.version, items, alias.contents)
         self._entries.append((alias, state, alias.storage, alias.storage.version))
 
     def mark(self) -> int:
@@ -101,5 +101,5 @@ class Journal:
         """
         while len(self._entries) > mark:
             alias, state, storage, version = self._entries.pop()
-            alias.current, alias.version, alias.items, alias.held = state
+            alias.current, alias.version, alias.items, alias.contents = state
             storage.version = version

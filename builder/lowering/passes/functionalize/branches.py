@@ -52,7 +52,7 @@ def branch(walk: Walk, node: Node) -> None:
         memory.journal.undo(mark)
     changed = dict.fromkeys([*finals[0], *finals[1]])
     # read all values before the first is joined
-    left = [
+    states = [
         [
             _state_after(memory, block, final, alias)
             for block, final in zip(node.blocks(), finals, strict=True)
@@ -60,10 +60,10 @@ def branch(walk: Walk, node: Node) -> None:
         for alias in changed
     ]
     memory.at = node
-    for alias, both in zip(changed, left, strict=True):
-        _join(memory, node, alias, both)
-    for output, one, other in zip(list(node.outputs()), *ends, strict=False):
-        _output(memory, output, one, other)
+    for alias, finals_of_alias in zip(changed, states, strict=True):
+        _join(memory, node, alias, finals_of_alias)
+    for output, if_true, if_false in zip(list(node.outputs()), *ends, strict=False):
+        _output(memory, output, if_true, if_false)
 
 
 def _end(memory: Memory, value: Value) -> End | None:
@@ -82,18 +82,18 @@ def _state_after(
         return finals[alias]
     mark = memory.journal.mark()
     memory.at = block.returnNode()
-    for other, final in finals.items():
-        if other.items is None or final.items is None:
-            memory.renew(other, final.value)
-            other.items = None
+    for changed, final in finals.items():
+        if changed.items is None or final.items is None:
+            memory.renew(changed, final.value)
+            changed.items = None
         else:
-            memory.journal.note(other)
-            other.current = final.value
-            other.items = final.items.copy()
-            other.held = (-1,)
-    left = _final(memory, alias)
+            memory.journal.note(changed)
+            changed.current = final.value
+            changed.items = final.items.copy()
+            changed.contents = (-1,)
+    state = _final(memory, alias)
     memory.journal.undo(mark)
-    return left
+    return state
 
 
 def _outlives(alias: Alias, age: int) -> bool:
@@ -118,21 +118,26 @@ def _values(items: Items) -> list[Value]:
 
 
 def _join(memory: Memory, node: Node, alias: Alias, finals: list[Final]) -> None:
-    one, other = finals
-    if one.items is None or other.items is None:
+    if_true, if_false = finals
+    if if_true.items is None or if_false.items is None:
         return _join_whole(memory, node, alias, finals)
-    keys = [
-        list(f.items) if isinstance(f.items, dict) else len(f.items or ())
-        for f in finals
-    ]
-    if keys[0] == keys[1]:
-        return _join_items(memory, node, alias, one, other)
+    if _form(if_true.items) == _form(if_false.items):
+        return _join_items(memory, node, alias, if_true, if_false)
     if isinstance(alias.items, dict):
-        what = "the branches of an if create different keys in a dictionary"
+        problem = "the branches of an if create different keys in a dictionary"
         raise cannot(
-            node, what, "create the same keys in both branches, to let TensorRT run it"
+            node,
+            problem,
+            "create the same keys in both branches, to let TensorRT run it",
         )
     return _join_whole(memory, node, alias, finals)
+
+
+def _form(items: Items) -> list[str] | int:
+    """The keys of a dictionary, or the number of elements of a list."""
+    if isinstance(items, dict):
+        return list(items)
+    return len(items)
 
 
 def _join_whole(memory: Memory, node: Node, alias: Alias, finals: list[Final]) -> None:
@@ -140,7 +145,7 @@ def _join_whole(memory: Memory, node: Node, alias: Alias, finals: list[Final]) -
     the if, and which may hold the elements of either branch.
     """
     if alias.items is not None:
-        held = [
+        elements = [
             item
             for final in finals
             for item in _values(final.items or [])
@@ -148,7 +153,7 @@ def _join_whole(memory: Memory, node: Node, alias: Alias, finals: list[Final]) -
         ]
         alias.storage.link(inner.storage for inner in memory.with_elements(alias))
         alias.storage.link(
-            storage for item in held for storage in memory.storages(item)
+            storage for item in elements for storage in memory.storages(item)
         )
         memory.journal.note(alias)
         alias.items = None
@@ -156,63 +161,62 @@ def _join_whole(memory: Memory, node: Node, alias: Alias, finals: list[Final]) -
 
 
 def _join_items(
-    memory: Memory, node: Node, alias: Alias, one: Final, other: Final
+    memory: Memory, node: Node, alias: Alias, if_true: Final, if_false: Final
 ) -> None:
     """Join containers with the same number of elements in both branches: each differing element
     becomes an output of the if.
     """
     joined = []
     pairs = zip(
-        _values(one.items or []),
-        _values(other.items or []),
-        one.values,
-        other.values,
+        _values(if_true.items or []),
+        _values(if_false.items or []),
+        if_true.values,
+        if_false.values,
         strict=True,
     )
-    for first, second, left, right in pairs:
+    for first, second, first_value, second_value in pairs:
         if first == second:
             joined.append(first)
             continue
-        output = _phi(node, left, right)
+        output = _phi(node, first_value, second_value)
         memory.linked(output, [v for v in (first, second) if holds(v)])
         joined.append(output)
-    items = (
-        dict(zip(one.items, joined, strict=True))
-        if isinstance(one.items, dict)
-        else joined
-    )
+    items: Items = joined
+    if isinstance(if_true.items, dict):
+        items = dict(zip(if_true.items, joined, strict=True))
     memory.journal.note(alias)
     alias.items = items
-    alias.held = (-1,)
+    alias.contents = (-1,)
 
 
-def _phi(node: Node, one: Value, other: Value) -> Value:
-    """A new output of an if: `one` from its first branch, `other` from its second."""
+def _phi(node: Node, if_true: Value, if_false: Value) -> Value:
+    """A new output of an if: `if_true` from its first branch, `if_false` from its second."""
     output = node.addOutput()
-    output.setType(
-        one.type() if one.type().str() == other.type().str() else torch_type(one, other)
-    )
-    for block, value in zip(node.blocks(), (one, other), strict=True):
+    if if_true.type().str() == if_false.type().str():
+        output.setType(if_true.type())
+    else:
+        output.setType(torch_type(if_true, if_false))
+    for block, value in zip(node.blocks(), (if_true, if_false), strict=True):
         block.registerOutput(value)
     return output
 
 
-def torch_type(one: Any, other: Any) -> Any:
+def torch_type(first: Any, second: Any) -> Any:
     """The type of either value: two tensors of different known shape are a tensor."""
-    tensor = next(
-        (v.type() for v in (one, other) if v.type().kind() != "TensorType"), None
-    )
-    if tensor is not None:
-        return tensor
+    for value in (first, second):
+        if value.type().kind() != "TensorType":
+            return value.type()
     return ir.TENSOR
 
 
-def _output(memory: Memory, output: Value, one: End | None, other: End | None) -> None:
-    if one is None or other is None:
+def _output(
+    memory: Memory, output: Value, if_true: End | None, if_false: End | None
+) -> None:
+    if if_true is None or if_false is None:
         return
-    if one.alias is other.alias:
-        return memory.same(output, one.alias)
+    if if_true.alias is if_false.alias:
+        return memory.same(output, if_true.alias)
     storage = Storage()
-    storage.link([*one.storages, *other.storages])
+    storage.link([*if_true.storages, *if_false.storages])
     memory.define(output, storage)
     return None

@@ -66,11 +66,9 @@ def _copy(memory: Memory, node: Node, box: Alias) -> bool:
 
 def _new_dict(memory: Memory, node: Node, items: dict[str, Value]) -> bool:
     """Replace the node's output by a new dictionary."""
-    pairs = [
-        value
-        for key, item in items.items()
-        for value in (memory.emit.constant(key), memory.read(item))
-    ]
+    pairs = []
+    for key, item in items.items():
+        pairs += [memory.emit.constant(key), memory.read(item)]
     fresh = ir.insert(
         memory.graph, "prim::DictConstruct", pairs, memory.at, [node.output().type()]
     ).output()
@@ -98,10 +96,10 @@ def _slice(memory: Memory, node: Node, box: Alias) -> bool:
 
 
 def _concatenate(memory: Memory, node: Node, box: Alias) -> bool:
-    other = memory.alias(node.inputsAt(1)).items
-    if not isinstance(box.items, list) or not isinstance(other, list):
+    added = memory.alias(node.inputsAt(1)).items
+    if not isinstance(box.items, list) or not isinstance(added, list):
         return False
-    return _new(memory, node, [*box.items, *other])
+    return _new(memory, node, [*box.items, *added])
 
 
 def _repeat(memory: Memory, node: Node, box: Alias) -> bool:
@@ -205,11 +203,11 @@ def _pairs(memory: Memory, node: Node, box: Alias) -> bool:
     for key, item in box.items.items():
         parts = [memory.emit.constant(key), item]
         values = [memory.read(part) for part in parts]
-        made = ir.insert(
+        new_tuple = ir.insert(
             memory.graph, "prim::TupleConstruct", values, memory.at, [pair]
         ).output()
-        memory.container(made, parts)
-        pairs.append(made)
+        memory.container(new_tuple, parts)
+        pairs.append(new_tuple)
     return _new(memory, node, pairs)
 
 
@@ -281,14 +279,14 @@ def _dict(items: dict[str, Value]) -> dict[Any, Any]:
     return items
 
 
-def _extend(items: list[Any], memory: Memory, other: Value) -> None:
-    more: Any = memory.alias(other).items
-    items.extend(more)
+def _extend(items: list[Any], memory: Memory, added: Value) -> None:
+    items_added: Any = memory.alias(added).items
+    items.extend(items_added)
 
 
 def _remove(items: list[Value], memory: Memory, value: Value) -> None:
-    known = [_key(item) for item in items]
-    del items[known.index(_key(value))]
+    keys = [_key(item) for item in items]
+    del items[keys.index(_key(value))]
 
 
 def _sort(items: list[Value], memory: Memory, reverse: Value) -> None:

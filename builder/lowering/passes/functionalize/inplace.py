@@ -74,9 +74,9 @@ def _changes_dtype(node: Node, name: str) -> bool:
     second_tensor = any(
         value.type().kind() == "TensorType" for value in ir.inputs(node)[1:]
     )
-    return name.strip("_") in _ALWAYS_CAST or (
-        second_tensor and name not in _NEVER_CAST
-    )
+    if name.strip("_") in _ALWAYS_CAST:
+        return True
+    return second_tensor and name not in _NEVER_CAST
 
 
 @lru_cache(maxsize=4096)
@@ -86,15 +86,15 @@ def functional_twin(schema_text: str) -> str | None:
     """
     schema = ir.parse_schema(schema_text)
     name = schema.name.removeprefix("aten::")
-    twin = (
-        f"aten::__{name[3:]}"
-        if name.startswith("__i")
-        else schema.name.removesuffix("_")
-    )
+    twin = schema.name.removesuffix("_")
+    if name.startswith("__i"):
+        twin = f"aten::__{name[3:]}"
     if twin == schema.name or not schema.name.startswith("aten::"):
         return None
-    for other in torch._C._jit_get_schemas_for_operator(twin):
-        same = [a.name for a in other.arguments] == [a.name for a in schema.arguments]
-        if same and other.overload_name == schema.overload_name:
+    for candidate in torch._C._jit_get_schemas_for_operator(twin):
+        same = [a.name for a in candidate.arguments] == [
+            a.name for a in schema.arguments
+        ]
+        if same and candidate.overload_name == schema.overload_name:
             return twin
     return None

@@ -35,33 +35,35 @@ def loop(walk: Walk, node: Node) -> None:
     groups = shared_between_iterations(node) if roots else []
     walk.refresh(node, ir.inputs(node))
     node = _with_carried(memory, node, [memory.now(root) for root in roots])
-    block, count = next(iter(node.blocks())), len(inits)
+    block, count = ir.first_block(node), len(inits)
     params, returns = list(block.inputs())[1:], list(block.outputs())[1:]
     same = [_same_object(*pair) for pair in zip(returns, params, strict=False)]
-    kept_as = []
-    for init, param, kept in zip(inits, params, same, strict=False):
-        _enter(memory, init, param, kept)
-        kept_as.append(init if kept else param)
-    _link(memory, groups, kept_as)
+    carried = []
+    for init, param, is_same in zip(inits, params, same, strict=False):
+        _enter(memory, init, param, is_same)
+        carried.append(init if is_same else param)
+    _link(memory, groups, carried)
     with memory.iteration():
         for root, param in zip(roots, params[count:], strict=True):
             memory.renew(root, param)
         returned = walk.block(block, block.returnNode())[1:]
-        left = [memory.storages(value) if holds(value) else [] for value in returned]
+        storages_after = [
+            memory.storages(value) if holds(value) else [] for value in returned
+        ]
         for root in roots:
             block.registerOutput(memory.now(root))
     memory.at = node
     outputs = ir.outputs(node)
     for root, output in zip(roots, outputs[count:], strict=True):
         memory.renew(root, output)
-    for init, param, kept, storages, output in zip(
-        inits, params, same, left, outputs, strict=False
+    for init, param, is_same, storages, output in zip(
+        inits, params, same, storages_after, outputs, strict=False
     ):
-        _leave(memory, init, param, kept, storages, output)
+        _leave(memory, init, param, is_same, storages, output)
 
 
-def _enter(memory: Memory, init: Value, param: Value, kept: bool) -> None:
-    if kept:
+def _enter(memory: Memory, init: Value, param: Value, is_same: bool) -> None:
+    if is_same:
         memory.same(param, memory.alias(init))
     elif holds(param):
         memory.linked(param, [init])
@@ -86,11 +88,11 @@ def _leave(
     memory: Memory,
     init: Value,
     param: Value,
-    kept: bool,
+    is_same: bool,
     storages: list[Storage],
     output: Value,
 ) -> None:
-    if kept:
+    if is_same:
         memory.same(output, memory.alias(init))
     elif holds(output):
         memory.alias(param).storage.link(storages)
@@ -116,22 +118,22 @@ def _written_roots(memory: Memory, node: Node) -> list[Alias]:
     targets = [inner.inputsAt(0) for inner in body if writes(inner)]
     if not targets:
         return []
-    found: dict[Alias, None] = {}
+    roots: dict[Alias, None] = {}
     stored = [
         value for inner in body if stores(inner) for value in ir.inputs(inner)[1:]
     ]
-    found_in = origins(targets, values_inside(node, body), list(filter(holds, stored)))
-    for value in found_in.outer.values():
+    written = origins(targets, values_inside(node, body), list(filter(holds, stored)))
+    for value in written.outer.values():
         for alias in memory.with_elements(memory.alias(value)):
-            found[_root(memory, node, alias)] = None
-    return list(found)
+            roots[_root(memory, node, alias)] = None
+    return list(roots)
 
 
 def _root(memory: Memory, node: Node, alias: Alias) -> Alias:
     """The alias that becomes loop-carried: a tensor's whole memory, or a list of unknown length."""
     if isinstance(alias.items, dict):
-        what = "a dictionary changes in a loop with an unknown trip count"
-        raise cannot(node, what, _FIX_OF_DICTIONARY)
+        problem = "a dictionary changes in a loop with an unknown trip count"
+        raise cannot(node, problem, _FIX_OF_DICTIONARY)
     if alias.items is not None and alias.current.type().kind() == "ListType":
         memory.forget_items(alias)
         return alias
@@ -142,7 +144,7 @@ def _with_carried(memory: Memory, node: Node, carried: list[Value]) -> Node:
     """A copy of the loop `node` that also carries these values; `node` itself if there are none."""
     if not carried:
         return node
-    old = next(iter(node.blocks()))
+    old = ir.first_block(node)
     new = memory.graph.create(
         "prim::Loop", [*node.inputs(), *carried], node.outputsSize() + len(carried)
     )

@@ -36,10 +36,10 @@ def _fix_of_constant(graph: Graph) -> str:
     return f"{DISABLE_OBSERVERS}, or {_FIX}" if quantized else _FIX
 
 
-def cannot(node: Node, what: str, fix: str = _FIX) -> InPlaceError:
+def cannot(node: Node, problem: str, fix: str = _FIX) -> InPlaceError:
     """The error for a write without a functional form."""
     return InPlaceError(
-        f"{node.kind()} writes in place and {what}", where=source_line(node), fix=fix
+        f"{node.kind()} writes in place and {problem}", where=source_line(node), fix=fix
     )
 
 
@@ -77,15 +77,15 @@ class Memory:
 
     def alias(self, value: Value) -> Alias:
         """The alias of a value; a new one shares no memory."""
-        found = self._aliases.get(value.unique())
-        if found is not None:
-            return found
+        alias = self._aliases.get(value.unique())
+        if alias is not None:
+            return alias
         items = self._constant_items(value)
         return self.define(
             value,
             Storage(constant=ir.is_constant(value)),
             items=items,
-            held=self._holding(items or []),
+            contents=self._contents(items or []),
         )
 
     def _constant_items(self, value: Value) -> Items | None:
@@ -95,14 +95,15 @@ class Memory:
             "DictType",
         ):
             return None
-        known = value.toIValue()
-        if isinstance(known, dict):
+        elements = value.toIValue()
+        if isinstance(elements, dict):
             return {
                 key: ir.insert_constant(self.graph, element, value.node())
-                for key, element in known.items()
+                for key, element in elements.items()
             }
         return [
-            ir.insert_constant(self.graph, element, value.node()) for element in known
+            ir.insert_constant(self.graph, element, value.node())
+            for element in elements
         ]
 
     def same(self, value: Value, alias: Alias) -> None:
@@ -110,7 +111,7 @@ class Memory:
         self._aliases[value.unique()] = alias
 
     def define(
-        self, value: Value, storage: Storage, parent: Alias | None = None, **rest: Any
+        self, value: Value, storage: Storage, parent: Alias | None = None, **fields: Any
     ) -> Alias:
         """Create an alias for `value` in `storage`."""
         alias = Alias(
@@ -119,7 +120,7 @@ class Memory:
             parent,
             version=storage.version,
             born=self.journal.tick(),
-            **rest,
+            **fields,
         )
         storage.root = storage.root or alias
         self._aliases[value.unique()] = alias
@@ -128,7 +129,7 @@ class Memory:
     def container(self, value: Value, items: Items) -> Alias:
         """A new list, tuple or dictionary with known elements."""
         return self.define(
-            value, Storage(built=True), items=items, held=self._holding(items)
+            value, Storage(built=True), items=items, contents=self._contents(items)
         )
 
     def known(self, value: Value) -> bool:
@@ -138,7 +139,7 @@ class Memory:
         """Record that `value` may share memory with any of `others`, values of the original graph,
         or with their elements. `built` is that of Storage.
         """
-        storages = [storage for other in others for storage in self.storages(other)]
+        storages = [storage for shared in others for storage in self.storages(shared)]
         self.linked_to(value, storages, built=built)
 
     def storages(self, value: Value) -> list[Storage]:
@@ -147,11 +148,14 @@ class Memory:
 
     def with_elements(self, alias: Alias) -> list[Alias]:
         """An alias, and the aliases of its known elements at every depth."""
-        items = (
-            alias.items.values() if isinstance(alias.items, dict) else alias.items or ()
-        )
-        inner = [self.alias(item) for item in items if holds(item)]
-        return [alias, *(found for item in inner for found in self.with_elements(item))]
+        items: Iterable[Any] = alias.items or ()
+        if isinstance(alias.items, dict):
+            items = alias.items.values()
+        aliases = [alias]
+        for item in items:
+            if holds(item):
+                aliases += self.with_elements(self.alias(item))
+        return aliases
 
     def linked_to(
         self, value: Value, storages: list[Storage], *, built: bool = False
@@ -174,8 +178,11 @@ class Memory:
 
     def read(self, value: Value) -> Value:
         """The current replacement for `value` of the original graph."""
-        found = self._aliases.get(value.unique())
-        return self.now(found) if found is not None else value
+        alias = self._aliases.get(value.unique())
+        current: Value = value
+        if alias is not None:
+            current = self.now(alias)
+        return current
 
     def now(self, alias: Alias) -> Any:
         """The current value of an alias, recomputed from its base if the base was written since."""
@@ -218,7 +225,7 @@ class Memory:
             kind, base, *ir.inputs(alias.view)[1:], type=alias.view.output().type()
         )
 
-    def _holding(self, items: Items) -> tuple[int, ...]:
+    def _contents(self, items: Items) -> tuple[int, ...]:
         values = items.values() if isinstance(items, dict) else items
         return tuple(self.read(value).unique() for value in values)
 
@@ -227,22 +234,20 @@ class Memory:
         changed.
         """
         assert alias.items is not None
-        held = self._holding(alias.items)
-        if held != alias.held:
+        contents = self._contents(alias.items)
+        if contents != alias.contents:
             current = self._construct(alias)
             self.journal.note(alias)
             alias.current = current
-            alias.held = held
+            alias.contents = contents
         return alias.current
 
     def _construct(self, alias: Alias) -> Value:
         kind_of = alias.current.type()
         if isinstance(alias.items, dict):
-            values = [
-                v
-                for key, item in alias.items.items()
-                for v in (self.emit.constant(key), self.read(item))
-            ]
+            values = []
+            for key, item in alias.items.items():
+                values += [self.emit.constant(key), self.read(item)]
             return ir.insert(
                 self.graph, "prim::DictConstruct", values, self.at, [kind_of]
             ).output()
@@ -257,16 +262,19 @@ class Memory:
     def write(self, alias: Alias, new: Value, node: Node) -> None:
         """Write `new` to `alias` and to its bases."""
         if alias.storage.constant:
-            what = "changes a constant of the model, which would stay changed for the next request"
-            raise cannot(node, what, _fix_of_constant(self.graph))
+            problem = (
+                "changes a constant of the model, which would stay changed for the next"
+                " request"
+            )
+            raise cannot(node, problem, _fix_of_constant(self.graph))
         emit = self.emit
         version = self.journal.tick()
         storage = alias.storage
         contents = [(alias, new)]
         contents += [
-            (other, other.current)
-            for other in alias.siblings
-            if other.version == storage.version
+            (sibling, sibling.current)
+            for sibling in alias.siblings
+            if sibling.version == storage.version
         ]
         while alias.parent is not None:
             alias, new = self._into_parent(emit, alias, new, node)
@@ -306,24 +314,24 @@ class Memory:
     def taint_containers(self, box: Alias, node: Node) -> None:
         """Mark containers that may be `box`, or may hold it, as unknown from here on."""
         linked = box.storage.linked - {box.storage} if box.storage.linked else ()
-        same = box.current.type().str()
-        found = []
-        for other in linked:
-            apart = box.storage.built and other.built
-            if other.root is None or not _may_be(other.root, same):
+        type_of_box = box.current.type().str()
+        containers = []
+        for storage in linked:
+            apart = box.storage.built and storage.built
+            if storage.root is None or not _may_be(storage.root, type_of_box):
                 continue
-            if apart and other.root.current.type().str() == same:
+            if apart and storage.root.current.type().str() == type_of_box:
                 continue  # two lists that only share elements; neither can hold the other
-            found.append(other)
-        self._taint(found, node)
+            containers.append(storage)
+        self._taint(containers, node)
 
     def _taint(self, storages: Iterable[Storage], node: Node) -> None:
-        for other in storages:
-            if any(other in around.reads for around in self._loops):
+        for storage in storages:
+            if any(storage in around.reads for around in self._loops):
                 raise cannot(
                     node, "a tensor that may share that memory is read in the same loop"
                 )
-            other.taint = node
+            storage.taint = node
 
     def renew(self, root: Alias, current: Value) -> None:
         """Set the whole memory of a root to `current`. Its views are recomputed when they are
@@ -344,8 +352,8 @@ class Memory:
 
     def rename(self, alias: Alias, inner: Alias) -> None:
         """Let the views of `alias` be views of `inner`, which replaces it in the storage."""
-        for other in self._aliases.values():
-            if other.parent is alias:
-                other.parent = inner
+        for view in self._aliases.values():
+            if view.parent is alias:
+                view.parent = inner
         if alias.storage.root is alias:
             alias.storage.root = inner

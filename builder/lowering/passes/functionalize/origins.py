@@ -27,7 +27,7 @@ class Origins:
 
 def body_of(loop: Node) -> list[Node]:
     """All nodes in the body of a loop, at every depth."""
-    return list(ir.walk(next(iter(loop.blocks()))))
+    return list(ir.walk(ir.first_block(loop)))
 
 
 def values_inside(loop: Node, body: Sequence[Node]) -> set[int]:
@@ -56,9 +56,9 @@ def origins(
     outer: dict[int, Any] = {}
     fresh = set[int]()
     seen = set[int]()
-    left = list(targets)
-    while left:
-        value = left.pop()
+    pending = list(targets)
+    while pending:
+        value = pending.pop()
         if value.unique() in seen:
             continue
         seen.add(value.unique())
@@ -66,9 +66,9 @@ def origins(
             outer[value.unique()] = value
             continue
         before = _sources(value)
-        left.extend(before)
+        pending.extend(before)
         if value.node().kind() not in _PASSED_ON and not all(map(_is_tensor, before)):
-            left.extend(stored)
+            pending.extend(stored)
         if not before and holds(value) and not ir.is_none(value):
             fresh.add(value.unique())
     return Origins(dict(sorted(outer.items())), frozenset(fresh))
@@ -93,7 +93,7 @@ def shared_between_iterations(loop: Node) -> list[Group]:
     body = body_of(loop)
     inside = values_inside(loop, body)
     groups = _Groups()
-    for index, param in enumerate(list(next(iter(loop.blocks())).inputs())[1:]):
+    for index, param in enumerate(list(ir.first_block(loop).inputs())[1:]):
         if holds(param):
             groups.join(origins([param], inside), index)
     for node in body:
@@ -111,14 +111,14 @@ class _Groups:
         self._carried: list[tuple[int, int]] = []
         self._outer: dict[int, Any] = {}
 
-    def join(self, found: Origins, carried: int | None = None) -> None:
+    def join(self, values: Origins, carried: int | None = None) -> None:
         """Put the found values and the loop-carried value at an index into one group."""
-        keys = sorted(found.keys)
+        keys = sorted(values.keys)
         if not keys:
             return
         for key in keys:
             self._parent[self._top(key)] = self._top(keys[0])
-        self._outer |= found.outer
+        self._outer |= values.outer
         if carried is not None:
             self._carried.append((keys[0], carried))
 

@@ -93,11 +93,9 @@ def sources(node: Node, values: list[Value]) -> list[Value]:
     ):
         return []
     boxes = any(output.type().kind() != "TensorType" for output in node.outputs())
-    return [
-        value
-        for value in values
-        if (holds(value) if boxes else _holds_tensor(value.type()))
-    ]
+    if boxes:
+        return [value for value in values if holds(value)]
+    return [value for value in values if _holds_tensor(value.type())]
 
 
 def _copies(node: Node) -> bool:

@@ -48,12 +48,12 @@ def put_range(
 
 def put_index(emit: Emit, base: Value, new: Value, dim: Value, index: Value) -> Value:
     """`base` with position `index` of `dim` replaced by `new`, which lacks that dimension."""
-    known = ir.constant(index)
-    if known is None:
+    position = ir.constant(index)
+    if position is None:
         return emit.op("aten::select_scatter", base, new, dim, index)
     end = None
-    if known != -1:
-        end = emit.constant(known + 1)
+    if position != -1:
+        end = emit.constant(position + 1)
     return put_range(emit, base, emit.op("aten::unsqueeze", new, dim), dim, index, end)
 
 
@@ -64,8 +64,8 @@ def _select(emit: Emit, node: Node, base: Value, new: Value) -> Value | None:
 def _slice(emit: Emit, node: Node, base: Value, new: Value) -> Value | None:
     _, dim, start, end, step = ir.inputs(node)
     bounds = [ir.constant(value) for value in (start, end)]
-    known = all(ir.is_constant(value) for value in (start, end, step))
-    if ir.constant(step) != 1 or not known or _may_be_empty(*bounds):
+    are_known = all(ir.is_constant(value) for value in (start, end, step))
+    if ir.constant(step) != 1 or not are_known or _may_be_empty(*bounds):
         return emit.op("aten::slice_scatter", base, new, dim, start, end, step)
     return put_range(emit, base, new, dim, start, end)
 
@@ -191,23 +191,18 @@ def _put_split(
     emit: Emit, node: Node, base: Value, new: Value, at: int
 ) -> Value | None:
     _, sizes, dim = ir.inputs(node)
-    each = ir.int_list(sizes)
+    lengths = ir.int_list(sizes)
     size = ir.constant(sizes)
     if isinstance(size, int):
-        return put_range(
-            emit,
-            base,
-            new,
-            dim,
-            emit.constant(at * size),
-            emit.constant((at + 1) * size),
-        )
-    if each is None:
+        start = emit.constant(at * size)
+        stop = emit.constant((at + 1) * size)
+        return put_range(emit, base, new, dim, start, stop)
+    if lengths is None:
         return None
     end = None
-    if at + 1 < len(each):
-        end = emit.constant(sum(each[: at + 1]))
-    return put_range(emit, base, new, dim, emit.constant(sum(each[:at])), end)
+    if at + 1 < len(lengths):
+        end = emit.constant(sum(lengths[: at + 1]))
+    return put_range(emit, base, new, dim, emit.constant(sum(lengths[:at])), end)
 
 
 def _put_chunk(
@@ -221,9 +216,9 @@ def _put_chunk(
     if count is None:
         return None
     rounded = emit.op("aten::add", size, count - 1, type=integer)
-    each = emit.op("aten::floordiv", rounded, count, type=integer)
-    start = emit.op("aten::mul", each, at, type=integer)
-    end = emit.op("aten::mul", each, at + 1, type=integer)
+    length = emit.op("aten::floordiv", rounded, count, type=integer)
+    start = emit.op("aten::mul", length, at, type=integer)
+    end = emit.op("aten::mul", length, at + 1, type=integer)
     return put_range(
         emit, base, new, dim, start if at else None, end if at + 1 < count else None
     )

@@ -102,15 +102,16 @@ class Walk:
         result = compute(*map(ir.constant, node.inputs()))
         if result is None:
             return False
-        known = self.memory.emit.constant(result)
-        self.memory.same(node.output(), self.memory.alias(known))
+        constant = self.memory.emit.constant(result)
+        self.memory.same(node.output(), self.memory.alias(constant))
         self.dead.append(node)
         return True
 
     def _branch(self, node: Node) -> None:
         condition = ir.constant(node.inputsAt(0))
         if isinstance(condition, bool):
-            block = list(node.blocks())[0 if condition else 1]
+            if_true, if_false = node.blocks()
+            block = if_true if condition else if_false
             return self._instead(node, lambda: ir.splice(node, block))
         self.refresh(node, ir.inputs(node))
         return self._inner(branch, node)
@@ -128,9 +129,9 @@ class Walk:
         end = ir.insert_constant(self.graph, None, node).node()
         end.moveAfter(node)
         replace()
-        for made in ir.between(before, end):
-            self.memory.at = made
-            self.node(made)
+        for added in ir.between(before, end):
+            self.memory.at = added
+            self.node(added)
         self.dead.append(end)
 
     def _inner(self, rewrite: Any, node: Node) -> None:
@@ -145,19 +146,18 @@ class Walk:
         if not values or values[0].type().kind() not in _BOXES:
             return False
         box = self.memory.alias(values[0])
-        known = box.items is not None and containers.READERS[kind](
+        is_resolved = box.items is not None and containers.READERS[kind](
             self.memory, node, box
         )
-        if known:
+        if is_resolved:
             self.dead.append(node)
-        return known
+        return is_resolved
 
     def _define(self, node: Node, kind: str, values: list[Value]) -> None:
         """Record the values with which the outputs of a node share memory."""
         memory = self.memory
-        if (
-            kind in VIEWS and values[0].type().kind() not in _BOXES
-        ) or kind in LISTS_OF_VIEWS:
+        is_view = kind in VIEWS and values[0].type().kind() not in _BOXES
+        if is_view or kind in LISTS_OF_VIEWS:
             parent = memory.alias(values[0])
             memory.define(node.output(), parent.storage, parent, view=node)
         elif (
@@ -194,7 +194,9 @@ class Walk:
             for i, o in enumerate(node.outputs(), at)
         ]
         for element in elements:
-            element.siblings = [other for other in elements if other is not element]
+            element.siblings = [
+                sibling for sibling in elements if sibling is not element
+            ]
 
     def _some_element(self, node: Node, holder: Alias) -> None:
         """An element of a list. Element i of unbind is a select; an element of another list may be
