@@ -18,12 +18,8 @@ def square(number: int, report: Any) -> int:
     return number * number
 
 
-def loaded(report: Any) -> tuple[int, bool, bool]:
-    return (
-        os.getpid(),
-        "torch" in sys.modules,
-        any(name in sys.modules for name in ("tensorrt", "tensorrt_rtx")),
-    )
+def loaded(report: Any) -> tuple[int, bool]:
+    return os.getpid(), "torch" in sys.modules
 
 
 def crash(number: int, report: Any) -> None:

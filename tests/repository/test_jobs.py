@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from builder import build_repository, processes
 from builder.engine import flavor
 from builder.repository import jobs
@@ -28,6 +30,27 @@ def modules_imported_by_a_build(model: Path, out: Path, report: Any) -> set[str]
         if name.partition(".")[0] in LIBRARIES
         and not name.startswith("builder.repository.")
     }
+
+
+@pytest.mark.parametrize(
+    ("installed", "has_gpu", "loads"),
+    [
+        (["tensorrt-rtx"], False, True),
+        (["tensorrt-rtx"], True, False),
+        (["tensorrt", "tensorrt-rtx"], False, False),
+        (["tensorrt"], True, False),
+        ([], False, False),
+    ],
+)
+def test_tensorrt_is_loaded_before_the_fork_only_without_a_choice_and_a_gpu(
+    installed: list[str],
+    has_gpu: bool,
+    loads: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flavor, "installed", lambda: installed)
+    monkeypatch.setattr(flavor, "has_gpu", lambda: has_gpu)
+    assert ("builder.engine.preloaded" in jobs.modules([])) == loads
 
 
 def test_build_in_a_worker_imports_nothing_more(tmp_path: Path) -> None:
