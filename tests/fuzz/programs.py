@@ -44,20 +44,16 @@ _START = (
 _END = "return a, b, c, r, ids"
 _HEAD = '''"""{note}"""
 
-import torch
+import torch  # noqa: F401
 from torch import Tensor
+
+from tests.fuzz.buffers import Buffers
 
 TRACED = {traced}
 EXPORTED = {exported}
 
 
-class Program(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        w = [[0, 1, 0, 0], [0.5, 0, 0, 0], [0, 0, 0, 1], [0, 0, -1, 0.25]]
-        self.register_buffer("w", torch.tensor(w))
-        self.register_buffer("scale", torch.tensor(0.5, dtype=torch.float64))
-
+class Program(Buffers):
     def forward(self, x: Tensor, y: Tensor, ids: Tensor):
 '''
 

@@ -1,19 +1,14 @@
 """Found by: --kind containers --seed 1700292."""
 
-import torch
 from torch import Tensor
+
+from tests.fuzz.buffers import Buffers
 
 TRACED = False
 EXPORTED = False
 
 
-class Program(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        w = [[0, 1, 0, 0], [0.5, 0, 0, 0], [0, 0, 0, 1], [0, 0, -1, 0.25]]
-        self.register_buffer("w", torch.tensor(w))
-        self.register_buffer("scale", torch.tensor(0.5, dtype=torch.float64))
-
+class Program(Buffers):
     def forward(self, x: Tensor, y: Tensor, ids: Tensor):
         a = x.clone()
         b = y.clone()
