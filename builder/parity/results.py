@@ -123,7 +123,7 @@ class ModelParity:
                 if output.spread is not None:
                     name = STEP.sub("", output.name)
                     spreads_by_output.setdefault(name, []).append(output.spread)
-        return {name: _together(spreads) for name, spreads in spreads_by_output.items()}
+        return {name: _merged(spreads) for name, spreads in spreads_by_output.items()}
 
     def percentile(self, percent: float) -> float | None:
         """The latency in milliseconds over all timed requests; None if none was timed."""
@@ -138,7 +138,7 @@ STEP = re.compile(r"@\d+$")
 """The suffix of an output's name in the result of a sequence: the number of its request."""
 
 
-def _together(spreads: Sequence[Spread]) -> dict[str, list[Any]]:
+def _merged(spreads: Sequence[Spread]) -> dict[str, list[Any]]:
     """The first pair of each spread, which has its worst element, before the others."""
     pairs = [
         list(zip(spread.expected, spread.answered, strict=True)) for spread in spreads

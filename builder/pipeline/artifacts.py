@@ -139,13 +139,13 @@ def outputs_of(model: SplitModel) -> tuple[IO, ...]:
         for name, spec in zip(segment.outputs, segment.output_specs, strict=True)
     }
     return tuple(
-        endpoint(known[name], name, model.goldens, _alike(partition, name))
+        endpoint(known[name], name, model.goldens, _at_same_position(partition, name))
         for name in partition.outputs
         if name not in hidden
     )
 
 
-def _alike(partition: Partition, name: str) -> Collection[str]:
+def _at_same_position(partition: Partition, name: str) -> Collection[str]:
     """The output and those that have the same position in the other elements of its list."""
     group = partition.groups.get(name)
     if group is None:
@@ -166,7 +166,7 @@ def unknown_outputs(model: SplitModel) -> dict[str, str]:
     unknown = {
         name: flag
         for name, flag in flags.items()
-        if recorded.isdisjoint(_alike(partition, name))
+        if recorded.isdisjoint(_at_same_position(partition, name))
     }
     hidden = len(unknown) + len(flags) + len(partition.too_long)
     if unknown and hidden == len(partition.outputs):

@@ -320,7 +320,7 @@ class _Partitioner:
         reasons = tuple(operator.reason for operator in reported)
         defects = dict.fromkeys([*self.defects, *parts.warnings])
         warnings = [
-            *_why(parts, reported),
+            *_torch_warnings(parts, reported),
             *_of_branches(inner),
             *(text for text in defects if not text.startswith(reasons)),
             *_followers(parts, len(in_torch) - len(reported)),
@@ -389,7 +389,9 @@ def made_by(node: Any) -> set[str]:
 _REWRITE = "rewrite that line with supported operators to let TensorRT run it (docs/operators.md)"
 
 
-def _why(parts: Partition, reported: Sequence[UnsupportedOperator]) -> Iterator[str]:
+def _torch_warnings(
+    parts: Partition, reported: Sequence[UnsupportedOperator]
+) -> Iterator[str]:
     """Warnings that name the nodes in torch and the fix."""
     if all(segment.kind != TENSORRT for segment in parts.segments):
         yield "served by PyTorch only: no TensorRT segment outweighs its transfer cost"

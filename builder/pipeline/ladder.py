@@ -89,7 +89,7 @@ def descend(
             if _fails_in_8_bits(failure, in_torch):
                 recorded = _in_half(recorded, error)
                 continue
-            wider = _without(failure, in_torch)
+            wider = _with_more_in_torch(failure, in_torch)
             if wider == in_torch:
                 break
             in_torch = wider
@@ -157,7 +157,9 @@ def _failure(error: Exception, spec: ModelSpec) -> TrtBuildError:
     return defect
 
 
-def _without(failure: stages.NetworkFailure, in_torch: KeptInTorch) -> KeptInTorch:
+def _with_more_in_torch(
+    failure: stages.NetworkFailure, in_torch: KeptInTorch
+) -> KeptInTorch:
     """The additional nodes that must stay in torch after this failure."""
     part = failure.network
     converted = failure.converted
@@ -170,7 +172,7 @@ def _without(failure: stages.NetworkFailure, in_torch: KeptInTorch) -> KeptInTor
         return replace(in_torch, branches=False, reasons=(*in_torch.reasons, reason))
     culprits = _culprits(failure, in_torch) or set(nodes)
     control = {index for index in culprits if any(True for _ in nodes[index].blocks())}
-    named = _named([nodes[index] for index in sorted(culprits)])
+    named = _described([nodes[index] for index in sorted(culprits)])
     reason = f"in torch: {named}: {_error_text(error)}"
     if culprits <= control:
         reason += (
@@ -208,7 +210,7 @@ def _nodes(part: Network, converted: Converted) -> Iterator[tuple[int, Node]]:
     yield from zip(segment.indices, segment.lowered.graph.nodes(), strict=True)
 
 
-def _named(nodes: list[Node]) -> str:
+def _described(nodes: list[Node]) -> str:
     """The first node, such as `prim::If at model.py:12: if x.size(1) > 5:`, and the number of
     others.
     """

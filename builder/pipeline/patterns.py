@@ -38,7 +38,7 @@ def unmatched(spec: ModelSpec, converted: Any) -> Iterator[str]:
         )
     )
     if missed := idle(spec.keep_fp32, names):
-        hints = [_meant(pattern, names) for pattern in missed]
+        hints = [_suggestion(pattern, names) for pattern in missed]
         near = next((hint for hint in hints if hint), "")
         yield (
             f"keep_fp32 names no layer of this model: {', '.join(missed)} ({near}`trt-build"
@@ -46,7 +46,7 @@ def unmatched(spec: ModelSpec, converted: Any) -> Iterator[str]:
         )
 
 
-def _meant(pattern: str, names: Sequence[str]) -> str:
+def _suggestion(pattern: str, names: Sequence[str]) -> str:
     """`did you mean 'layers.2.*'? ` where the layers of a module have a similar pattern."""
     from builder.manifest import did_you_mean
 

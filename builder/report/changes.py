@@ -48,12 +48,14 @@ def add(models: Sequence[dict[str, Any]], since: Mapping[str, Any]) -> list[str]
     for model in models:
         old = before.pop(model["name"], None)
         model["changes"] = (
-            [_change(NEW, None, None)] if old is None else list(_of(old, model))
+            [_change(NEW, None, None)] if old is None else list(_changes_of(old, model))
         )
     return sorted(before)
 
 
-def _of(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _changes_of(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
     for figure in PLAIN:
         if old.get(figure) != new[figure]:
             yield _change(figure, old.get(figure), new[figure])

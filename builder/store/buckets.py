@@ -74,7 +74,7 @@ class Mirror:
         self.path = self.copy / self.folder.name
         if writes:
             self._try_to_write()
-        self.marks = self._listed()
+        self.marks = self._marks_now()
         if not self.marks and not writes:
             raise UsageError(
                 f"there is nothing at {url}", fix="check the name of the folder"
@@ -106,7 +106,7 @@ class Mirror:
             ):
                 self.fs.rm_file(self._path(name))
         self.before = now
-        self.marks = self._listed()
+        self.marks = self._marks_now()
 
     def _write(self, names: Sequence[str]) -> None:
         """Write the files of one model, or revert all of them."""
@@ -181,7 +181,7 @@ class Mirror:
             )
 
     def _refuse_changes_of_others(self, models: Iterable[str]) -> None:
-        there = self._listed()
+        there = self._marks_now()
         chosen = set(models) - {"."}
         differs = {
             name
@@ -196,7 +196,7 @@ class Mirror:
                 fix="run the command again",
             )
 
-    def _listed(self) -> dict[str, str]:
+    def _marks_now(self) -> dict[str, str]:
         """A mark of each file's content, by its path relative to the folder's parent."""
         self.fs.invalidate_cache()
         results = self.folder.with_name(f"{self.folder.name}{RESULTS}")

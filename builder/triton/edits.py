@@ -47,7 +47,7 @@ def carry_over(former: Path, folder: Path) -> None:
     for field in pb.ModelConfig.DESCRIPTOR.fields:
         if field.name == "parameters":
             _parameters(old, by_hand, new)
-        elif _only(old, field) != _only(by_hand, field):
+        elif _with_only_field(old, field) != _with_only_field(by_hand, field):
             _field(field, old, by_hand, new, edited)
     file.write_text(config_text(new))
 
@@ -141,7 +141,7 @@ def wanted(folder: Path, spec: ModelSpec) -> dict[str, dict[str, Any]]:
     by_hand = _config_in(edited)
     entries: dict[str, dict[str, Any]] = {}
     for field in pb.ModelConfig.DESCRIPTOR.fields:
-        if _only(old, field) == _only(by_hand, field):
+        if _with_only_field(old, field) == _with_only_field(by_hand, field):
             continue
         if field.name in section.OWNED:
             raise _not_adoptable(edited, field.name, section.OWNED[field.name])
@@ -221,16 +221,16 @@ def _field(
     new: pb.ModelConfig,
     edited: Path,
 ) -> None:
-    if _only(old, field) != _only(new, field) and _only(by_hand, field) != _only(
+    if _with_only_field(old, field) != _with_only_field(
         new, field
-    ):
+    ) and _with_only_field(by_hand, field) != _with_only_field(new, field):
         raise PublishError(
             f"{field.name} was edited by hand, and the new config has another value, too",
             where=str(edited),
             fix="put it under `triton:` in the manifest, or pass --overwrite-edits",
         )
     new.ClearField(field.name)
-    new.MergeFrom(_only(by_hand, field))
+    new.MergeFrom(_with_only_field(by_hand, field))
 
 
 def _parameters(
@@ -246,7 +246,7 @@ def _parameters(
             new.parameters[key].CopyFrom(edited)
 
 
-def _only(message: pb.ModelConfig, field: FieldDescriptor) -> Any:
+def _with_only_field(message: pb.ModelConfig, field: FieldDescriptor) -> Any:
     """Return a message with only this field of `message`."""
     copy = pb.ModelConfig()
     copy.CopyFrom(message)

@@ -149,7 +149,7 @@ def _no_schedulers(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
         yield f"optimization must not be set for ensemble '{message.name}'"
 
 
-def _mapped(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
+def _mapping_problems(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
     for step in message.ensemble_scheduling.step:
         if not step.input_map:
             yield (
@@ -168,7 +168,7 @@ def _mapped(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
             yield f"ensemble step for model '{step.model_name}' does not map its input '{name}'"
 
 
-def _connected(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
+def _connection_problems(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
     """Check that every input is read and every output computed, and that no tensor is computed
     twice, unread, or read too early.
     """
@@ -204,7 +204,7 @@ def _batches(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
             )
 
 
-def _agreeing(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
+def _type_problems(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
     """Triton's 'inconsistent data type' and 'inconsistent shape': dims, or dims with the batch,
     must be equal except for -1.
     """
@@ -224,8 +224,8 @@ def _agreeing(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
                 f" inferred from model {owner.name}"
             )
         if not (
-            _fit(first_tensor.dims, tensor.dims)
-            or _fit(full_dims(first_owner, first_tensor), full_dims(owner, tensor))
+            _dims_fit(first_tensor.dims, tensor.dims)
+            or _dims_fit(full_dims(first_owner, first_tensor), full_dims(owner, tensor))
         ):
             yield (
                 f"in ensemble {message.name}, ensemble tensor {name}: inconsistent shape:"
@@ -234,7 +234,7 @@ def _agreeing(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
             )
 
 
-def _fit(left: Sequence[int], right: Sequence[int]) -> bool:
+def _dims_fit(left: Sequence[int], right: Sequence[int]) -> bool:
     return len(left) == len(right) and all(
         left_size == right_size or -1 in (left_size, right_size)
         for left_size, right_size in zip(left, right, strict=True)
@@ -262,8 +262,8 @@ Rule = Callable[[Any, Configs], Iterator[str]]
 RULES: tuple[Rule, ...] = (
     _names,
     _no_schedulers,
-    _mapped,
-    _connected,
+    _mapping_problems,
+    _connection_problems,
     _batches,
-    _agreeing,
+    _type_problems,
 )

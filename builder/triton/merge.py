@@ -70,7 +70,7 @@ def merge(repositories: Sequence[Path], out: Path) -> list[tuple[str, tuple[str,
         folders,
     ) in folders_by_model.items():  # everything is checked before anything is written
         with published.shaped(folders[0]):
-            ready[name] = _joined(folders), _joined_steps(folders)
+            ready[name] = _fitting_variants(folders), _fitting_steps(folders)
     return [
         line
         for name, (whole, steps) in ready.items()
@@ -117,7 +117,7 @@ def _steps(folder: Path) -> dict[str, Path]:
     }
 
 
-def _joined_steps(folders: Sequence[Path]) -> dict[str, list[Variant]]:
+def _fitting_steps(folders: Sequence[Path]) -> dict[str, list[Variant]]:
     """The variants of each step of the ensembles in `folders`; empty for other models."""
     steps_of_folders = [_steps(folder) for folder in folders]
     if any(list(steps) != list(steps_of_folders[0]) for steps in steps_of_folders):
@@ -128,12 +128,12 @@ def _joined_steps(folders: Sequence[Path]) -> dict[str, list[Variant]]:
             fix="build both from the same file, manifest and TensorRT",
         )
     return {
-        base: _joined([steps[base] for steps in steps_of_folders])
+        base: _fitting_variants([steps[base] for steps in steps_of_folders])
         for base in steps_of_folders[0]
     }
 
 
-def _joined(folders: Sequence[Path]) -> list[Variant]:
+def _fitting_variants(folders: Sequence[Path]) -> list[Variant]:
     variants = [_variant(folder) for folder in folders]
     for variant in variants[1:]:
         _must_fit(variants[0], variant)
