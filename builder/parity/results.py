@@ -140,11 +140,12 @@ STEP = re.compile(r"@\d+$")
 
 def _merged(spreads: Sequence[Spread]) -> dict[str, list[Any]]:
     """The first pair of each spread, which has its worst element, before the others."""
-    pairs = [
-        list(zip(spread.expected, spread.answered, strict=True)) for spread in spreads
-    ]
-    first = [pair for own_pairs in pairs for pair in own_pairs[:1]]
-    remaining = [pair for own_pairs in pairs for pair in own_pairs[1:]]
+    first: list[tuple[float, float]] = []
+    remaining: list[tuple[float, float]] = []
+    for spread in spreads:
+        pairs = list(zip(spread.expected, spread.answered, strict=True))
+        first += pairs[:1]
+        remaining += pairs[1:]
     space = max(MOST_PAIRS - len(first), 0)
     step = 0.0
     if space:

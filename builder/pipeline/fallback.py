@@ -304,7 +304,7 @@ class _Partitioner:
             if conversion is not None
             for text in conversion.warnings
         ]
-        in_torch = [
+        refused = [
             *(
                 operator
                 for operator in parts.refused
@@ -314,7 +314,7 @@ class _Partitioner:
         ]
         reported = [
             operator
-            for operator in in_torch
+            for operator in refused
             if operator.reason != partition.READS_OTHERS
         ]
         reasons = tuple(operator.reason for operator in reported)
@@ -323,7 +323,7 @@ class _Partitioner:
             *_torch_warnings(parts, reported),
             *_of_branches(inner),
             *(text for text in defects if not text.startswith(reasons)),
-            *_followers(parts, len(in_torch) - len(reported)),
+            *_followers(parts, len(refused) - len(reported)),
             *converted,
         ]
         return PartitionedConversion(
