@@ -306,18 +306,16 @@ def _files_of_segments(
     """Every segment's files; for torch segments with engines inside branches, those of their
     parts.
     """
-    segments = map(
-        segment_files, partitioned.partition.segments, partitioned.conversions, plans
+    segments = zip(
+        partitioned.partition.segments, partitioned.conversions, plans, strict=True
     )
-    return tuple(
-        replace(
-            files,
-            parts=_parts(
-                partitioned.parts.get(number, ()), branch_plans, (*location, number)
-            ),
-        )
-        for number, files in enumerate(segments)
-    )
+    all_files = []
+    for number, (segment, conversion, plan) in enumerate(segments):
+        parts = partitioned.parts.get(number, ())
+        part_files = _parts(parts, branch_plans, (*location, number))
+        files = segment_files(segment, conversion, plan)
+        all_files.append(replace(files, parts=part_files))
+    return tuple(all_files)
 
 
 def _parts(
@@ -334,15 +332,13 @@ def _parts(
             continue
         condition = part.branch.condition
         read = tuple(part.branch.values)
-        both = [
+        yes, no = (
             _side(side, plans, (*location, number, index))
             for index, side in enumerate(part.sides)
-        ]
+        )
         outputs = part.branch.outputs
         files.append(
-            BranchFiles(
-                saved(condition), condition.inputs, read, outputs, (both[0], both[1])
-            )
+            BranchFiles(saved(condition), condition.inputs, read, outputs, (yes, no))
         )
     return tuple(files)
 

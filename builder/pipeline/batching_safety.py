@@ -43,9 +43,9 @@ def decision_on_data(block: Any) -> str | None:
             return f"a branch on data decides once for {BATCH}"
         if node.kind() == "prim::Loop":
             (body,) = node.blocks()
-            if _of_data(next(iter(body.outputs()))) or any(
-                _of_data(node.inputsAt(index)) for index in (0, 1)
-            ):
+            continues = next(iter(body.outputs()))
+            most, begins = node.inputsAt(0), node.inputsAt(1)
+            if any(map(_of_data, (continues, most, begins))):
                 return f"a loop on data has one trip count for {BATCH}"
     return None
 
@@ -105,12 +105,12 @@ def one_for_all(graph: Any, numbers: Collection[str] = ()) -> str | None:
         tensors = {
             value.debugName() for value in node.outputs() if _holds_tensors(value)
         }
-        if any(
-            value.debugName() in of_batch for value in node.inputs()
-        ) or _reduces_all(node):
-            if tensors and node.kind() in DECIDES:
-                return f"{node.kind()} depends on a number from {BATCH}"
-            of_batch |= tensors
+        reads_number = any(value.debugName() in of_batch for value in node.inputs())
+        if not (reads_number or _reduces_all(node)):
+            continue
+        if tensors and node.kind() in DECIDES:
+            return f"{node.kind()} depends on a number from {BATCH}"
+        of_batch |= tensors
     return None
 
 

@@ -94,12 +94,10 @@ def convert_or_partition(
         return _as_written(lowered, spec)
     nodes_in_torch = kept_nodes(lowered)
     beyond = tuple(_unreadable_inputs(lowered, spec))
+    keeps_some = bool(wishes.ops or nodes_in_torch or beyond or earlier.reasons)
     if lowered.flags:
         defects = earlier.reasons
-    elif (
-        not (wishes.ops or nodes_in_torch or beyond or earlier.reasons)
-        or wishes.require_full
-    ):
+    elif wishes.require_full or not keeps_some:
         whole = _convert_whole(lowered, spec)
         if not isinstance(whole, tuple):
             return whole
@@ -305,13 +303,11 @@ class _Partitioner:
             for text in conversion.warnings
         ]
         refused = [
-            *(
-                operator
-                for operator in parts.refused
-                if self.by_manifest or operator.reason != partition.BY_MODULE
-            ),
-            *self.late,
+            operator
+            for operator in parts.refused
+            if self.by_manifest or operator.reason != partition.BY_MODULE
         ]
+        refused += self.late
         reported = [
             operator
             for operator in refused

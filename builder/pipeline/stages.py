@@ -613,10 +613,9 @@ def _inputs_of_networks(
         (number,): inputs_of_segment
         for number, inputs_of_segment in enumerate(recorded)
     }
-    return {
-        **by_location,
-        **(branches.record(partitioned, recorded, spec) if inner else {}),
-    }
+    if inner:
+        return {**by_location, **branches.record(partitioned, recorded, spec)}
+    return by_location
 
 
 def _batches(
