@@ -109,12 +109,12 @@ def _add_conversion(report: Report, converted: stages.Converted) -> None:
     """The number of layers, and of a partitioned model its segments."""
     report["warnings"] = list(converted.warnings)
     partitioned = converted.partitioned
-    whole = [
-        network.conversion
-        for network in converted.networks
-        if len(network.location) < 2
+    outside_branches = [
+        network for network in converted.networks if len(network.location) < 2
     ]
-    report["layers"] = sum(conversion.network.num_layers for conversion in whole)
+    report["layers"] = sum(
+        network.conversion.network.num_layers for network in outside_branches
+    )
     if partitioned is None:
         return
     refused = partitioned.partition.refused
