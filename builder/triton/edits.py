@@ -166,17 +166,19 @@ def _values(
     before = _as_data(old).get(name)
     after = _as_data(by_hand).get(name, [])
     if isinstance(after, dict):
-        for inner, (key, key_name) in KEYS.get(name, {}).items():
+        generated = before or {}
+        with_own_key = KEYS.get(name, {})
+        for inner, (key, key_name) in with_own_key.items():
             value = after.pop(inner, [])
-            if value != ((before or {}).get(inner) or []):
+            if value != (generated.get(inner) or []):
                 yield key, key_name, int(value) if isinstance(value, str) else value
         for inner, why in section.OWNED_WITHIN.get(name, {}).items():
-            if inner not in KEYS.get(name, {}) and after.pop(inner, None) != (
-                before or {}
-            ).get(inner):
+            if inner in with_own_key:
+                continue
+            if after.pop(inner, None) != generated.get(inner):
                 raise _not_adoptable(edited, f"{name}.{inner}", why)
         if name == "parameters":
-            after = _own_parameters(spec, before or {}, after)
+            after = _own_parameters(spec, generated, after)
     if name == "instance_group":
         usual = [group.get("profile") for group in before or ()]
         for group in after:
@@ -221,16 +223,16 @@ def _field(
     new: pb.ModelConfig,
     edited: Path,
 ) -> None:
-    if _with_only_field(old, field) != _with_only_field(
-        new, field
-    ) and _with_only_field(by_hand, field) != _with_only_field(new, field):
+    edited_value = _with_only_field(by_hand, field)
+    new_value = _with_only_field(new, field)
+    if _with_only_field(old, field) != new_value and edited_value != new_value:
         raise PublishError(
             f"{field.name} was edited by hand, and the new config has another value, too",
             where=str(edited),
             fix="put it under `triton:` in the manifest, or pass --overwrite-edits",
         )
     new.ClearField(field.name)
-    new.MergeFrom(_with_only_field(by_hand, field))
+    new.MergeFrom(edited_value)
 
 
 def _parameters(

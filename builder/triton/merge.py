@@ -65,10 +65,8 @@ def merge(repositories: Sequence[Path], out: Path) -> list[tuple[str, tuple[str,
         for folder in _models(repository):
             folders_by_model.setdefault(folder.name, []).append(folder)
     ready = {}
-    for (
-        name,
-        folders,
-    ) in folders_by_model.items():  # everything is checked before anything is written
+    # everything is checked before anything is written
+    for name, folders in folders_by_model.items():
         with published.shaped(folders[0]):
             ready[name] = _fitting_variants(folders), _fitting_steps(folders)
     return [
@@ -233,9 +231,8 @@ def _serves(folder: Path, facts: dict[str, Any]) -> str:
 def _must_fit(left: Variant, right: Variant) -> None:
     """Raise PublishError with the differences if the two cannot be served as one model."""
     where = f"{left.folder} and {right.folder}"
-    if not (left.plans and right.plans) and any(
-        _has_plan(variant) for variant in (left, right)
-    ):
+    triton_loads_both = left.plans and right.plans
+    if not triton_loads_both and (_has_plan(left) or _has_plan(right)):
         raise PublishError(
             f"model {left.folder.name!r} is in two repositories, and Triton does not load its"
             " plan itself",
