@@ -98,9 +98,8 @@ def _reasons(models: Sequence[ModelParity]) -> Iterator[str]:
     """Print why torch ran, once for all models with the same reason."""
     groups: dict[tuple[bool, str, str], list[str]] = defaultdict(list)
     for model in models:
-        if model.why and (
-            model.plan_not_executed or "plan" not in (model.answered_by or "")
-        ):
+        by_plan = "plan" in (model.answered_by or "")
+        if model.why and (model.plan_not_executed or not by_plan):
             groups[model.plan_not_executed, who(model), model.why].append(model.name)
     for (unexecuted, source, why), names in groups.items():
         plan = "plan not executed, " if unexecuted else ""

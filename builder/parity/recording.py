@@ -397,9 +397,9 @@ class _Recorder:
         """
         lows = {axis: max(span[0], 1) for axis, span in profile.items()}
         affordable = dict(sizes)
-        while self._costs_too_much(affordable) and any(
-            affordable[axis] > lows[axis] for axis in affordable
-        ):
+        while self._costs_too_much(affordable):
+            if all(affordable[axis] <= lows[axis] for axis in affordable):
+                break
             axis = max(affordable, key=lambda axis: affordable[axis] / lows[axis])
             affordable[axis] = max(affordable[axis] // 2, lows[axis])
         if affordable != sizes:
@@ -549,9 +549,8 @@ class _Recorder:
 
     def _at_endpoint(self, name: str, output: torch.Tensor) -> torch.Tensor:
         """An output in the endpoint's dtype."""
-        if self.spec.io != "fp16" or name in {
-            state.output for state in self.spec.state
-        }:
+        is_state = any(state.output == name for state in self.spec.state)
+        if self.spec.io != "fp16" or is_state:
             return output
         return narrow(output, name)
 

@@ -35,9 +35,8 @@ def decision_on_data(block: Any) -> str | None:
             and node.inputsAt(1).node().kind() != "aten::sort"
         ):
             return "packed rows must be sorted by length, and rows of different requests are not"
-        if node.kind() == "aten::_pad_packed_sequence" and _is_longest(
-            node.inputsAt(4)
-        ):
+        unpacks = node.kind() == "aten::_pad_packed_sequence"
+        if unpacks and _is_longest(node.inputsAt(4)):
             return f"the longest row determines the length of the output, for {BATCH}"
         if node.kind() == "prim::If" and _of_data(node.inputsAt(0)):
             return f"a branch on data decides once for {BATCH}"
@@ -69,9 +68,8 @@ def _of_data(value: Any) -> bool:
             continue
         visited.add(current.debugName())
         node = current.node()
-        if node.kind() in READS_DATA and any(
-            str(operand.type()) == "Tensor" for operand in node.inputs()
-        ):
+        types = [str(operand.type()) for operand in node.inputs()]
+        if node.kind() in READS_DATA and "Tensor" in types:
             return True
         stack += node.inputs()
         stack += [

@@ -252,9 +252,8 @@ class CompiledModule(torch.nn.Module):
     def _check(self, tensors: Sequence[torch.Tensor]) -> None:
         """Raise UsageError if a tensor does not fit its spec in any profile."""
         for spec, tensor in zip(self._specs, tensors, strict=True):
-            if str(tensor.dtype) != f"torch.{spec.dtype}" or tensor.dim() != len(
-                spec.shape
-            ):
+            same_dtype = str(tensor.dtype) == f"torch.{spec.dtype}"
+            if not same_dtype or tensor.dim() != len(spec.shape):
                 raise UsageError(
                     f"input {spec.name} is {tensor.dtype} of rank {tensor.dim()}; the module was"
                     f" compiled for torch.{spec.dtype} of {len(spec.shape)}"

@@ -500,9 +500,8 @@ def own_half(spec: ModelSpec) -> ModelSpec:
 
 def _bf16_of_float16(spec: ModelSpec) -> Iterator[str]:
     """A warning if the precision is a 16-bit format and the inputs have the other one."""
-    if spec.precision == "bf16" and any(
-        tensor.dtype == "float16" for tensor in spec.inputs
-    ):
+    dtypes = {tensor.dtype for tensor in spec.inputs}
+    if spec.precision == "bf16" and "float16" in dtypes:
         yield (
             "precision bf16 does not fit a float16 module, so it is built in fp16: write"
             " `precision: fp16`, or save module.float()"

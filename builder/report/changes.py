@@ -27,9 +27,7 @@ def read_old(file: Path) -> dict[str, Any]:
     """Read a report that `--format json` wrote. Raises UsageError if the file is none."""
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
-        if record["format"] != FORMAT or not all(
-            isinstance(model["name"], str) for model in record["models"]
-        ):
+        if not _is_report(record):
             raise ValueError("it has another format")
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise UsageError(
@@ -38,6 +36,12 @@ def read_old(file: Path) -> dict[str, Any]:
             fix="write one with trt-build report REPOSITORY --format json -o FILE",
         ) from error
     return dict(record)
+
+
+def _is_report(record: Any) -> bool:
+    if record["format"] != FORMAT:
+        return False
+    return all(isinstance(model["name"], str) for model in record["models"])
 
 
 def add(models: Sequence[dict[str, Any]], since: Mapping[str, Any]) -> list[str]:

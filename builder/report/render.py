@@ -145,12 +145,11 @@ def _fields(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
             yield from _fields(value, f"{name} ")
-        elif isinstance(value, list) and any(
-            isinstance(element, Mapping) for element in value
-        ):
-            yield name, f"{len(value)} in the JSON"
         elif isinstance(value, list):
-            yield name, ", ".join(map(formatting.number, value))
+            if any(isinstance(element, Mapping) for element in value):
+                yield name, f"{len(value)} in the JSON"
+            else:
+                yield name, ", ".join(map(formatting.number, value))
         elif value is not None and name not in _STAMPS:
             yield name, formatting.number(value)
 

@@ -138,11 +138,9 @@ class Mirror:
         """The folder of the model that a file belongs to; "." if it belongs to no model."""
         parents = list(PurePosixPath(name).parents)[:-1]  # without "."
         for parent in reversed(parents):
-            known = (f"{parent}/{CONFIG}", f"{parent}/{SIDECAR}")
-            if any(
-                (self.copy / file).is_file() or file in self.before for file in known
-            ):
-                return str(parent)
+            for file in (f"{parent}/{CONFIG}", f"{parent}/{SIDECAR}"):
+                if (self.copy / file).is_file() or file in self.before:
+                    return str(parent)
         return "."
 
     def _is_not_step(self, model: str) -> tuple[bool, str]:

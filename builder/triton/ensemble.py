@@ -223,10 +223,9 @@ def _type_problems(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
                 f" {types[0]} is inferred from model {first_owner.name} while {types[1]} is"
                 f" inferred from model {owner.name}"
             )
-        if not (
-            _dims_fit(first_tensor.dims, tensor.dims)
-            or _dims_fit(full_dims(first_owner, first_tensor), full_dims(owner, tensor))
-        ):
+        first_full = full_dims(first_owner, first_tensor)
+        dims_fit = _dims_fit(first_tensor.dims, tensor.dims)
+        if not (dims_fit or _dims_fit(first_full, full_dims(owner, tensor))):
             yield (
                 f"in ensemble {message.name}, ensemble tensor {name}: inconsistent shape:"
                 f" {list(first_tensor.dims)} is inferred from model {first_owner.name} while"
