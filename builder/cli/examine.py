@@ -109,11 +109,9 @@ def _add_conversion(report: Report, converted: stages.Converted) -> None:
     """The number of layers, and of a partitioned model its segments."""
     report["warnings"] = list(converted.warnings)
     partitioned = converted.partitioned
-    outside_branches = [
-        network for network in converted.networks if len(network.location) < 2
-    ]
+    outside_branches = [part for part in converted.networks if len(part.location) < 2]
     report["layers"] = sum(
-        network.conversion.network.num_layers for network in outside_branches
+        part.conversion.network.num_layers for part in outside_branches
     )
     if partitioned is None:
         return
