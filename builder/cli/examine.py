@@ -109,12 +109,10 @@ def _add_conversion(report: Report, converted: stages.Converted) -> None:
     """The number of layers, and of a partitioned model its segments."""
     report["warnings"] = list(converted.warnings)
     partitioned = converted.partitioned
-    whole = [
-        network.conversion
-        for network in converted.networks
-        if len(network.location) < 2
-    ]
-    report["layers"] = sum(conversion.network.num_layers for conversion in whole)
+    outside_branches = [part for part in converted.networks if len(part.location) < 2]
+    report["layers"] = sum(
+        part.conversion.network.num_layers for part in outside_branches
+    )
     if partitioned is None:
         return
     refused = partitioned.partition.refused

@@ -128,7 +128,7 @@ def _guesses(
         )
     lowered = lowered.named(lowered.distinct(lowered.inputs))
     if isinstance(loaded, frontends.ExportedModule):
-        return _stated(loaded, lowered)
+        return _of_exported(loaded, lowered)
     examples = {}
     if not module:
         recorded = torchscript.inspect(file, check_sums=False).examples
@@ -187,7 +187,7 @@ def _lowered(loaded: Any) -> tuple[LoweredGraph, dict[str, int]]:
             max_lengths[unbounded.name] = MAX_LENGTH
 
 
-def _stated(program: ExportedModule, lowered: LoweredGraph) -> Guessed:
+def _of_exported(program: ExportedModule, lowered: LoweredGraph) -> Guessed:
     """The inputs that an exported program states."""
     from builder.cli import guess_state
     from builder.manifest import axis_ranges

@@ -86,7 +86,7 @@ def _write_manifest(
     (guessed,) = _guessed([(file, module, libraries, plugins)], isolate)
     if isinstance(guessed, TrtBuildError):
         raise guessed
-    text = text_of(file.name, guessed, module, _beside(out, libraries))
+    text = text_of(file.name, guessed, module, _relative_libraries(out, libraries))
     _write(out, text)
     terminal.result(_data(out, guessed), lambda: _show(terminal, out, text))
 
@@ -115,7 +115,9 @@ def _folder(
         if isinstance(guessed, TrtBuildError):
             failed.append((model, guessed))
             continue
-        _write(out, text_of(model.name, guessed, None, _beside(out, libraries)))
+        _write(
+            out, text_of(model.name, guessed, None, _relative_libraries(out, libraries))
+        )
         written.append((out, guessed))
     manifests = [_data(out, guessed) for out, guessed in written]
     errors = [{"file": model, "error": describe(error)} for model, error in failed]
@@ -143,7 +145,7 @@ def _data(out: Path, guessed: Guessed) -> dict[str, Any]:
     }
 
 
-def _beside(out: Path, libraries: tuple[Path, ...]) -> list[str]:
+def _relative_libraries(out: Path, libraries: tuple[Path, ...]) -> list[str]:
     """The libraries as the manifest names them: relative to its folder."""
     import os
 

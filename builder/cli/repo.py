@@ -151,7 +151,7 @@ def repo_command(
         processes.require(settings["isolate"])
     options.note_unread(terminal, models)
     used = _used_flavor(terminal, settings["flavor"])
-    graphs = _beside(out, "graphs") if log_level == "graph" else None
+    graphs = _sibling(out, "graphs") if log_level == "graph" else None
     settings["options"] = build_options.take(settings)
     settings |= {"store": store, "inputs": options.parsed(inputs), "graphs": graphs}
     settings["edits"] = edits or "report"
@@ -176,7 +176,7 @@ def repo_command(
 def _write_sbom(out: Path) -> Path:
     from builder.triton import sbom
 
-    return sbom.write(_beside(out, "cdx.json"))
+    return sbom.write(_sibling(out, "cdx.json"))
 
 
 def _report(
@@ -228,7 +228,7 @@ def _used_flavor(terminal: Terminal, requested: str) -> dict[str, str | None]:
     return {"name": name, "version": version, "because": reason}
 
 
-def _beside(out: Path, suffix: str) -> Path:
+def _sibling(out: Path, suffix: str) -> Path:
     """`DIR.suffix`, beside the repository DIR."""
     whole = out.resolve()
     return whole.with_name(f"{whole.name}.{suffix}")

@@ -74,14 +74,14 @@ def summary(search: Search) -> str:
     """One line: the precision, how it was found, and the file that it is written to."""
     if search.error:
         return f"no precision was found: {search.error.message}"
-    unconverted = ""
+    in_float32 = ""
     if search.keep_fp32:
-        unconverted = f", in float32: {', '.join(search.keep_fp32)}"
+        in_float32 = f", in float32: {', '.join(search.keep_fp32)}"
     where = f"as {search.manifest} has it"
     if search.written:
         where = f"written into {search.manifest}"
     trials = counted(search.trials, "trial")
     return (
-        f"{search.precision}{unconverted} ({trials} by the {search.judge},"
+        f"{search.precision}{in_float32} ({trials} by the {search.judge},"
         f" {search.seconds:.1f} s; {where})"
     )

@@ -112,10 +112,10 @@ class Terminal:
     def _document(self, data: Any) -> None:
         import json
 
-        text = self._named(json.dumps(data, indent=2, default=str))
+        text = self._with_urls(json.dumps(data, indent=2, default=str))
         click.echo(text, file=self.out)
 
-    def _named(self, text: str) -> str:
+    def _with_urls(self, text: str) -> str:
         for path, name in self.names.items():
             text = text.replace(path, name)
         return text
@@ -124,7 +124,7 @@ class Terminal:
         self, text: str = "", *, color: str | None = None, bold: bool = False
     ) -> None:
         """Print one line of the result."""
-        styled = self._styled(printable(self._named(text)), sys.stdout, color, bold)
+        styled = self._styled(printable(self._with_urls(text)), sys.stdout, color, bold)
         click.echo(styled, color=may_color(sys.stdout))
 
     def styled(self, text: str) -> None:
@@ -133,7 +133,7 @@ class Terminal:
 
     def note(self, text: str) -> None:
         """Print a note to standard error."""
-        click.echo(printable(self._named(text)), err=True)
+        click.echo(printable(self._with_urls(text)), err=True)
 
     def note_if_any(self, text: str | None) -> None:
         """Print a note to standard error, if there is one."""
@@ -145,7 +145,7 @@ class Terminal:
         if self.as_json:
             with contextlib.suppress(OSError):  # standard output itself may have failed
                 self._document({"error": data})
-        head, _, following = printable(self._named(text)).partition("\n")
+        head, _, following = printable(self._with_urls(text)).partition("\n")
         prefix = self._styled("error:", sys.stderr, "red", True)
         click.echo(
             f"{prefix} {head}" + (f"\n{following}" if following else ""),
@@ -166,7 +166,9 @@ class Terminal:
         numbers: Sequence[str] = (),
     ) -> None:
         """Print a table. Columns in `numbers` are right-aligned."""
-        cells = [[printable(self._named(str(cell))) for cell in row] for row in rows]
+        cells = [
+            [printable(self._with_urls(str(cell))) for cell in row] for row in rows
+        ]
         if is_terminal(sys.stdout):
             self._rich_table(columns, cells, numbers)
         else:

@@ -320,7 +320,7 @@ def _recorder(
             "trials": trials,
         }
         _record(repository, entry)
-        changed = _differing(trial.configuration, trials[0]["configuration"])
+        changed = _changed_settings(trial.configuration, trials[0]["configuration"])
         figures = (
             f"{_figure(trial, 'req/s')} requests/s, p99 {_figure(trial, 'p99')} ms"
         )
@@ -354,7 +354,7 @@ def notes(tuned: Tuned, repository: Path) -> list[str]:
     return [
         f"{datetime.date.today().isoformat()} by trt-build tune, on {device}",
         f"goal: {tuned.goal}; {len(tuned.trials)} of {tuned.configurations} configurations tried",
-        f"chosen: {_differing(tuned.best, tuned.default)}",
+        f"chosen: {_changed_settings(tuned.best, tuned.default)}",
         f"{_change(tuned)}; requests: {', '.join(tuned.requests)}",
         f"all trials: {repository.name}.results/tune.json",
     ]
@@ -396,7 +396,7 @@ def show(terminal: Terminal, tuned: Tuned, written: bool, command: str) -> None:
     if tuned.torch_faster:
         terminal.line(f"{tuned.name}: {tuned.torch_faster}; --allow-torch chooses it")
     terminal.line(
-        f"{tuned.name}: {tuned.verdict}: {_differing(tuned.best, tuned.default)}"
+        f"{tuned.name}: {tuned.verdict}: {_changed_settings(tuned.best, tuned.default)}"
     )
     terminal.line(f"{tuned.name}: {_change(tuned)}")
     if written:
@@ -406,14 +406,14 @@ def show(terminal: Terminal, tuned: Tuned, written: bool, command: str) -> None:
 def _row(number: int, trial: Trial, default: Any) -> list[str]:
     return [
         str(number),
-        _differing(trial.configuration, default),
+        _changed_settings(trial.configuration, default),
         trial.proposed_by,
         *(_figure(trial, name) for name in COLUMNS[3:6]),
         _outcome(trial),
     ]
 
 
-def _differing(configuration: Any, default: Any) -> str:
+def _changed_settings(configuration: Any, default: Any) -> str:
     """The settings that differ from the default."""
     differing = {
         name: value

@@ -98,9 +98,8 @@ def _reasons(models: Sequence[ModelParity]) -> Iterator[str]:
     """Print why torch ran, once for all models with the same reason."""
     groups: dict[tuple[bool, str, str], list[str]] = defaultdict(list)
     for model in models:
-        if model.why and (
-            model.plan_not_executed or "plan" not in (model.answered_by or "")
-        ):
+        by_plan = "plan" in (model.answered_by or "")
+        if model.why and (model.plan_not_executed or not by_plan):
             groups[model.plan_not_executed, who(model), model.why].append(model.name)
     for (unexecuted, source, why), names in groups.items():
         plan = "plan not executed, " if unexecuted else ""
@@ -147,31 +146,24 @@ def _failures(models: Sequence[ModelParity]) -> Iterator[str]:
 
 def who(model: ModelParity) -> str:
     """`torch (cpu)`."""
-    return f"{model.answered_by or 'unknown'}{f' ({model.device})' if model.device else ''}"
+    name = model.answered_by or "unknown"
+    if model.device:
+        return f"{name} ({model.device})"
+    return name
 
 
 def row(result: GoldenResult) -> list[str]:
     """The row of the output with the largest error in one response."""
     outputs = result.comparison.outputs if result.comparison else ()
+    errors = [output.absolute for output in outputs if output.absolute is not None]
+    cosines = [output.cosine for output in outputs if output.cosine is not None]
     return [
         "ok" if result.passed else "FAILED",
         result.golden,
         result.protocol,
         percent(result.comparison.share if result.comparison else None),
-        number(
-            max(
-                (output.absolute for output in outputs if output.absolute is not None),
-                default=None,
-            ),
-            ".2e",
-        ),
-        number(
-            min(
-                (output.cosine for output in outputs if output.cosine is not None),
-                default=None,
-            ),
-            ".7f",
-        ),
+        number(max(errors, default=None), ".2e"),
+        number(min(cosines, default=None), ".7f"),
         number(result.median_ms, ".2f"),
         number(result.p95_ms, ".2f"),
     ]

@@ -229,7 +229,7 @@ class _Push:
     def _switched(self) -> Pushed:
         """Publish into the server's repository. If the model fails, restore the former one."""
         with candidate.former(self.folder) as former:
-            before = self._seen()
+            before = self._present_state()
             self.progress(self.name, "switch")
             promotion = history.promote(
                 self.source, self.target.repository, accept=self.accept
@@ -249,7 +249,7 @@ class _Push:
         if not former.exists and self.explicit:
             with contextlib.suppress(ServerError):
                 self.api.unload((self.name, *published.step_names(self.folder)))
-        before = self._seen()
+        before = self._present_state()
         former.restore()
         if not former.exists:
             return Pushed(self.name, FAILED, problems=problems)
@@ -263,7 +263,7 @@ class _Push:
         if not (problems := self._live_problems(None)):
             self._drop_former_steps()
             return Pushed(self.name, PUSHED)
-        before = self._seen()
+        before = self._present_state()
         rollback_problems = self._back_to_kept()
         if rollback_problems:
             return Pushed(self.name, FAILED, problems=problems + rollback_problems)
@@ -334,7 +334,7 @@ class _Push:
             or self._requests() < before.requests
         )
 
-    def _seen(self) -> _Seen | None:
+    def _present_state(self) -> _Seen | None:
         """The server's present state of the model. Its counters restart with each load."""
         if self.explicit or not self._is_live():
             return None

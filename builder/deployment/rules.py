@@ -116,9 +116,8 @@ def _tensorrt(model: Model, models: Models, server: ServerFacts) -> Iterator[str
     if (model.plan.get("options") or {}).get("version_compatible"):
         parts = 1
     known = server.release.tensorrt
-    if not any(
-        known_version[:parts] == plan_version[:parts] for known_version in known
-    ):
+    leading = {known_version[:parts] for known_version in known}
+    if plan_version[:parts] not in leading:
         server_versions = " or ".join(
             ".".join(map(str, known_version)) for known_version in known
         )
@@ -205,9 +204,9 @@ def _endpoints(model: Model, models: Models, server: ServerFacts) -> Iterator[st
             where = "the plan" if name in recorded else "config.pbtxt"
             yield f"only {where} has {side} {name!r}"
         for name in sorted(recorded.keys() & stated.keys()):
-            if problem := _differs(
-                recorded[name], stated[name], model.config.max_batch_size
-            ):
+            max_batch = model.config.max_batch_size
+            problem = _differs(recorded[name], stated[name], max_batch)
+            if problem:
                 yield f"{side} {name!r} {problem}"
 
 

@@ -129,14 +129,14 @@ def _alone_passes(values: Values, name: str) -> bool | None:
 
     precision = values.conversion.precision
     try:
-        sub, inputs = _alone(values, name)
+        sub, inputs = _run_alone(values, name)
         (expected,) = sub.run(*inputs)
     except Exception:  # the network's values may have shapes that the operator rejects
         return None
     return compare_value(name, values.outputs[name], expected, precision).passed
 
 
-def _alone(values: Values, name: str) -> tuple[LoweredGraph, list[torch.Tensor]]:
+def _run_alone(values: Values, name: str) -> tuple[LoweredGraph, list[torch.Tensor]]:
     """Run the node of the value on its inputs from the network."""
     from builder.partition import subgraph
 
@@ -158,7 +158,7 @@ def _exact(values: Values, name: str) -> tuple[float | None, float | None]:
 
     precision = values.conversion.precision
     try:
-        sub, inputs = _alone(values, name)
+        sub, inputs = _run_alone(values, name)
         (single,) = sub.run(*inputs)
         double = [
             tensor.double() if tensor.is_floating_point() else tensor

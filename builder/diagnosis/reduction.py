@@ -160,7 +160,7 @@ def network_differs(
         outputs = reference.run(conversion, inputs)
     except NetworkEvaluationError:
         return True
-    return _differ(outputs, _called(module, inputs), precision)
+    return _differ(outputs, _outputs_of(module, inputs), precision)
 
 
 def lowering_differs(
@@ -171,7 +171,7 @@ def lowering_differs(
 
     module = _loaded(data)
     outputs = lower(module, specs=specs).run(*(tensor.clone() for tensor in inputs))
-    return _differ(outputs, _called(module, inputs), "fp32")
+    return _differ(outputs, _outputs_of(module, inputs), "fp32")
 
 
 def _loaded(data: bytes) -> Any:
@@ -180,7 +180,7 @@ def _loaded(data: bytes) -> Any:
     return torch.jit.load(io.BytesIO(data)).eval()  # type: ignore[no-untyped-call]
 
 
-def _called(module: Any, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+def _outputs_of(module: Any, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     import torch
 
     with torch.no_grad(), torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
@@ -227,7 +227,7 @@ class _Search:
         while self.tries < TRIES:
             candidate = self.attempt(known, value)
             if candidate is not None:
-                return self._fewer(candidate, known, value)
+                return self._without_needless(candidate, known, value)
             wider = known - set(self._read(known, value))
             if wider == known:
                 break
@@ -245,7 +245,7 @@ class _Search:
         _, names = subgraph(self.lowered, known, [value])
         return tuple(name for name in names if name not in self.specs)
 
-    def _fewer(
+    def _without_needless(
         self, candidate: Candidate, known: Collection[str], value: str
     ) -> Candidate:
         """Remove each preceding node that the difference does not need."""

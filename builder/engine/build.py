@@ -52,7 +52,7 @@ def build(
     memory.check(conversion)
     started = time.monotonic()
     MESSAGES.clear()
-    with quiet(), _alone(), progress.building():
+    with quiet(), _build_lock(), progress.building():
         data = _compile(conversion, settings, options)
     facts = plan_facts(conversion, options, data, time.monotonic() - started)
     return Plan(data, facts)
@@ -74,7 +74,7 @@ def _compile(conversion: Conversion, settings: Any, options: BuildOptions) -> by
 
 
 @contextmanager
-def _alone() -> Any:
+def _build_lock() -> Any:
     """A lock with which one process of the machine at a time builds on a GPU: concurrent builds
     would disturb each other's tactic timings. RTX does not time tactics and takes no lock.
     """

@@ -143,13 +143,13 @@ def _weights(network: INetworkDefinition) -> Iterator[tuple[str, str, Any]]:
     """
     for layer in typed_layers(network):
         for role, attribute in ATTRIBUTES.items():
-            if _holds(layer, attribute):
+            if _holds_weights(layer, attribute):
                 weights = getattr(layer, attribute)
                 if weights.size:
                     yield layer.name, role, weights
 
 
-def _holds(layer: ILayer, attribute: str) -> bool:
+def _holds_weights(layer: ILayer, attribute: str) -> bool:
     """Whether the layer's attribute holds weights. IResizeLayer and others have attributes with the
     same names that hold no weights.
     """
@@ -172,7 +172,9 @@ def _attributes(layer: ILayer) -> dict[str, Any]:
         if isinstance(getattr(type(layer), name), property)
     )
     for name in names:
-        if name == "metadata" or (name in ATTRIBUTES.values() and _holds(layer, name)):
+        if name == "metadata" or (
+            name in ATTRIBUTES.values() and _holds_weights(layer, name)
+        ):
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)

@@ -123,9 +123,10 @@ class Engine:
 
     def _choose_profile(self, feed: dict[str, Any], allowed: Iterable[int]) -> None:
         for index in allowed:
-            if all(
+            fits = all(
                 self._fits(name, index, tensor.shape) for name, tensor in feed.items()
-            ):
+            )
+            if fits:
                 if index != self._runner.context.active_optimization_profile:
                     self._runner.set_profile(index)
                 return

@@ -129,13 +129,13 @@ def read(path: Path | str) -> Farm:
             fix = mistake.fix
             if farm_file.data is None:
                 fix = "see docs/farm.md"
-            text = _named(mistake.message)
+            text = _about_farm_file(mistake.message)
             mistakes.append(Mistake(mistake.file, mistake.line, text, fix))
         raise ManifestError(mistakes)
     return _farm(farm_file.data, str(path))
 
 
-def _named(message: str) -> str:
+def _about_farm_file(message: str) -> str:
     return message.replace("the manifest", "the farm file")
 
 

@@ -34,13 +34,13 @@ def combinations(specs: Sequence[ModelSpec], farm: Farm) -> list[Combination]:
         for index, name in enumerate(spec.targets):
             known_target(farm, name, loading.manifest_location(spec, "targets", index))
     return [
-        Combination(spec, target, _excluded(spec, target, farm))
+        Combination(spec, target, _exclusion(spec, target, farm))
         for spec in specs
         for target in farm.targets
     ]
 
 
-def _excluded(spec: ModelSpec, target: Target, farm: Farm) -> str:
+def _exclusion(spec: ModelSpec, target: Target, farm: Farm) -> str:
     if spec.targets and not set(target.names) & set(spec.targets):
         return "the manifest's targets do not name it"
     for rule in farm.exclude:

@@ -42,14 +42,14 @@ def _standing(publication: Publication, repository: Path) -> str:
         folders = [
             (repository / name, files) for name, files in publication.folders.items()
         ]
-        if not all(_same(folder, files, hashes) for folder, files in folders):
+        if not all(_is_same(folder, files, hashes) for folder, files in folders):
             return ""
         if edits.notes(repository / publication.name, hashes):
             return "edited"
         return "unchanged"
 
 
-def _same(folder: Path, files: Mapping[str, str], hashes: Hashes) -> bool:
+def _is_same(folder: Path, files: Mapping[str, str], hashes: Hashes) -> bool:
     sidecar = folder / SIDECAR
     if not sidecar.is_file():
         return False

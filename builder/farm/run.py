@@ -99,7 +99,7 @@ def build_on_farm(
         recordings = {task.name: task for task in first.values()}
         tasks = [*recordings.values(), *builds]
         _run(library, tasks, farm, out, progress or (lambda model, phase: None))
-    _remember(store, tasks)
+    _store_times(store, tasks)
     outcomes += [*failed, *(_outcome(task) for task in builds)]
     _publish(outcomes, folders, out, settings, require_all)
     return sorted(outcomes, key=lambda outcome: (outcome.model, outcome.target))
@@ -188,7 +188,7 @@ def _jobs(
             file,
             files,
             sources.everything(),
-            _sent(settings, target),
+            _job_settings(settings, target),
             _build(settings, target),
             rebuild,
             require_sandbox,
@@ -197,7 +197,7 @@ def _jobs(
     return jobs, failed
 
 
-def _sent(settings: Settings, target: Target) -> dict[str, Any]:
+def _job_settings(settings: Settings, target: Target) -> dict[str, Any]:
     """Return the settings of a job. The command line overrides the target, which overrides
     manifests.
     """
@@ -298,7 +298,7 @@ def _rebuilt(failure: Mapping[str, Any]) -> TrtBuildError:
     return error
 
 
-def _remember(store: str, tasks: Sequence[Task]) -> None:
+def _store_times(store: str, tasks: Sequence[Task]) -> None:
     """Store the build times, for the order of the next run."""
     history = Store(store)
     for task in tasks:

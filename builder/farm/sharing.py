@@ -47,11 +47,11 @@ def recordings(chosen: Chosen, farm: Farm, store: Folders) -> dict[str, Task]:
             )
     several = [group for group in groups.values() if len(group) > 1]
     with ThreadPoolExecutor(READERS) as pool, Hashes() as hashes:
-        is_wanted_of_each = list(
+        are_wanted = list(
             pool.map(lambda group: _is_wanted(group[0], store, hashes), several)
         )
     tasks: dict[str, Task] = {}
-    for group, is_wanted in zip(several, is_wanted_of_each, strict=True):
+    for group, is_wanted in zip(several, are_wanted, strict=True):
         if is_wanted:
             task = _task(group, farm)
             tasks |= {

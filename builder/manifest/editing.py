@@ -140,8 +140,8 @@ def _changed_within(
             return None
         return _set(text, root, key, after)
     for name, value in values.items():
-        root_now = _root(text)
-        node = _value_node(root_now, key) if root_now else None
+        new_root = _root(text)
+        node = _value_node(new_root, key) if new_root else None
         if not isinstance(node, yaml.MappingNode) or not node.value:
             return None
         text = _set(text, node, name, value)

@@ -234,7 +234,7 @@ def _too_short(error: Any, route: Route) -> Iterator[Finding]:
     yield route, f"{label(route)} is empty", None, False
 
 
-def _both(error: Any, route: Route) -> Iterator[Finding]:
+def _exclude_each_other(error: Any, route: Route) -> Iterator[Finding]:
     yield (
         ("profiles",),
         "'dims' and 'profiles' exclude each other",
@@ -254,5 +254,5 @@ _EXPLAIN: dict[str, Callable[[Any, Route], Iterator[Finding]]] = {
     "pattern": _wrong_pattern,
     "minItems": _too_short,
     "minLength": _too_short,
-    "not": _both,
+    "not": _exclude_each_other,
 }

@@ -43,9 +43,10 @@ def tensor_mistakes(spec: TensorSpec) -> Iterator[str]:
 
 def range_mistakes(sizes: Sequence[int]) -> Iterator[str]:
     """Each reason why (min, opt, max) is not 0 <= min <= opt <= max."""
-    if len(sizes) != 3 or any(
-        isinstance(size, bool) or not isinstance(size, int) for size in sizes
-    ):
+    are_whole = all(
+        isinstance(size, int) and not isinstance(size, bool) for size in sizes
+    )
+    if len(sizes) != 3 or not are_whole:
         yield f"a range is three whole numbers (min, opt, max), not {sizes!r}"
         return
     names = ("min", "opt", "max")

@@ -57,7 +57,7 @@ def compare_value(
     """Compare a value within a network, in which half may replace float32 and int32 may replace
     int64.
     """
-    if _alike(output.dtype, expected.dtype):
+    if _may_replace(output.dtype, expected.dtype):
         output = output.to(expected.dtype)
     arrays = {name: to_numpy(output)}, {name: to_numpy(expected)}
     return compare(*arrays, tolerance, precision=precision).outputs[0]
@@ -79,7 +79,7 @@ def first_difference(conversion: Conversion, inputs: Sequence[torch.Tensor]) -> 
     return "the outputs: all values before them are equal"
 
 
-def _alike(left: torch.dtype, right: torch.dtype) -> bool:
+def _may_replace(left: torch.dtype, right: torch.dtype) -> bool:
     """Whether one dtype may replace the other within a network: half for float32, int32 for
     int64.
     """

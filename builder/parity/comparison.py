@@ -200,12 +200,12 @@ def _extra(name: str, outputs: Arrays, expected: Arrays) -> str:
 def _twin(array: Array, candidates: Arrays, others: Arrays) -> str | None:
     """The first of `candidates` that `others` lacks and that has the array's shape and dtype."""
     for name, candidate in candidates.items():
-        if name not in others and _alike(candidate, array):
+        if name not in others and _same_kind(candidate, array):
             return name
     return None
 
 
-def _alike(left: Array, right: Array) -> bool:
+def _same_kind(left: Array, right: Array) -> bool:
     return left.dtype == right.dtype and left.shape == right.shape
 
 

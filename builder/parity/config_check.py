@@ -14,7 +14,7 @@ def differences(file: Any, server: Any) -> tuple[str, ...]:
     """Every field of the file with another value in the server. Fields that Triton adds (names,
     defaults) are ignored.
     """
-    return tuple(_differ(_as_dict(file), _as_dict(server), ""))
+    return tuple(_differences(_as_dict(file), _as_dict(server), ""))
 
 
 def _as_dict(message: Any) -> dict[str, Any]:
@@ -23,10 +23,10 @@ def _as_dict(message: Any) -> dict[str, Any]:
     return plain
 
 
-def _differ(file: Any, server: Any, where: str) -> Iterator[str]:
+def _differences(file: Any, server: Any, where: str) -> Iterator[str]:
     if isinstance(file, dict) and isinstance(server, dict):
         for key, value in file.items():
-            yield from _differ(
+            yield from _differences(
                 value, server.get(key), f"{where}.{key}" if where else key
             )
     elif (
@@ -35,7 +35,7 @@ def _differ(file: Any, server: Any, where: str) -> Iterator[str]:
         for index, (file_element, server_element) in enumerate(
             zip(file, server, strict=True)
         ):
-            yield from _differ(file_element, server_element, f"{where}[{index}]")
+            yield from _differences(file_element, server_element, f"{where}[{index}]")
     elif file != server and not _normalized(file, server, where):
         yield f"{where} is {file} in config.pbtxt, the server has {server}"
 

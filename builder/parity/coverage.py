@@ -139,7 +139,7 @@ class _Instrument:
     def _condition(self, node: Any) -> None:
         """Observe both branches, except those that only raise an exception."""
         yes, no = node.blocks()
-        self._want(
+        self._expect(
             node,
             "prim::If",
             [
@@ -155,7 +155,7 @@ class _Instrument:
         """Observe a while loop that data can end: at least one iteration."""
         if node.inputsAt(1).node().kind() == "prim::Constant":
             return
-        self._want(node, "prim::Loop", [_TRUE])
+        self._expect(node, "prim::Loop", [_TRUE])
         self._observe(node, "condition", node.inputsAt(1))
         self.count += 1
 
@@ -174,7 +174,7 @@ class _Instrument:
             return  # equality of two computed tensors is rarely intended
         if all(use.user.kind() == "aten::Bool" for use in node.output().uses()):
             return  # the condition is observed instead
-        self._want(node, node.kind(), (_TRUE, _FALSE))
+        self._expect(node, node.kind(), (_TRUE, _FALSE))
         self._observe(node, "elements", node.output(), after=True)
         self.count += 1
 
@@ -190,7 +190,7 @@ class _Instrument:
         self.coverage.constants.update(
             float(number) for number in numbers if math.isfinite(number)
         )
-        self._want(node, kind, sorted(outcomes))
+        self._expect(node, kind, sorted(outcomes))
         before = arguments[0]
         if node.kind().endswith("_"):
             copy = self.graph.create(
@@ -201,7 +201,7 @@ class _Instrument:
         self._observe(node, "bounds", before, node.output(), after=True)
         self.count += 1
 
-    def _want(self, node: Any, kind: str, outcomes: Collection[str]) -> None:
+    def _expect(self, node: Any, kind: str, outcomes: Collection[str]) -> None:
         location = source_location(node)
         self.coverage.reachable.update(
             Outcome(self.count, kind, location, which) for which in outcomes

@@ -265,11 +265,14 @@ class _Check:
         with self.tools.open(self.tools.build(marked, self.options)) as run:
             output = run(inputs)[0]
         return [
-            f"%{name}" in output and self._differs(name, output[f"%{name}"], value)
+            f"%{name}" in output
+            and self._value_differs(name, output[f"%{name}"], value)
             for name, value in truth.items()
         ]
 
-    def _differs(self, name: str, value: torch.Tensor, truth: torch.Tensor) -> bool:
+    def _value_differs(
+        self, name: str, value: torch.Tensor, truth: torch.Tensor
+    ) -> bool:
         from builder.parity.arrays import to_numpy
 
         comparison = compare(
@@ -295,7 +298,11 @@ def first_true(
     low = 0
     high = count - 1
     is_known = False
-    while tested := _between(low, high, most) if is_known else _with_last(high, most):
+    while (
+        tested := _indices_between(low, high, most)
+        if is_known
+        else _with_last(high, most)
+    ):
         answers = dict(zip(tested, are_true(tested), strict=True))
         first = next((at for at in tested if answers[at]), high if is_known else None)
         if first is None:
@@ -306,7 +313,7 @@ def first_true(
     return high
 
 
-def _between(low: int, high: int, most: int) -> list[int]:
+def _indices_between(low: int, high: int, most: int) -> list[int]:
     """At most `most` indices from `low` to `high`, which is not included, at even distances."""
     size = high - low
     if size <= most:
@@ -315,7 +322,7 @@ def _between(low: int, high: int, most: int) -> list[int]:
 
 
 def _with_last(last: int, most: int) -> list[int]:
-    return [*_between(0, last, most - 1), last]
+    return [*_indices_between(0, last, most - 1), last]
 
 
 def _fewer_sources(

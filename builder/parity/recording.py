@@ -232,12 +232,12 @@ class _Recorder:
     def all(self) -> Iterator[Golden]:
         """The default goldens and the user's, then those for unreached outcomes."""
         opt: Golden | None = None
-        for golden in self._usual():
+        for golden in self._of_profiles_and_user():
             opt = opt or golden
             self.search.note(golden)
             yield golden
         if opt is not None:
-            yield from self._without(opt)
+            yield from self._with_inputs_left_out(opt)
         if opt is not None and not self.spec.state:
             profile = {
                 **axis_ranges(self.spec.inputs),
@@ -245,7 +245,7 @@ class _Recorder:
             }
             yield from self.search.more(opt, inputs.sizes_of(profile)["opt"])
 
-    def _without(self, opt: Golden) -> Iterator[Golden]:
+    def _with_inputs_left_out(self, opt: Golden) -> Iterator[Golden]:
         """Goldens that leave out optional inputs. A line in `reduced` where the module's own
         default gives other outputs than the manifest's.
         """
@@ -259,7 +259,7 @@ class _Recorder:
             self.search.note(golden)
             yield golden
 
-    def _usual(self) -> Iterator[Golden]:
+    def _of_profiles_and_user(self) -> Iterator[Golden]:
         for index, profile in enumerate(self.spec.profiles or ({},)):
             merged = {**axis_ranges(self.spec.inputs), **profile}
             batches: list[Golden] = []
@@ -397,9 +397,9 @@ class _Recorder:
         """
         lows = {axis: max(span[0], 1) for axis, span in profile.items()}
         affordable = dict(sizes)
-        while self._costs_too_much(affordable) and any(
-            affordable[axis] > lows[axis] for axis in affordable
-        ):
+        while self._costs_too_much(affordable):
+            if all(affordable[axis] <= lows[axis] for axis in affordable):
+                break
             axis = max(affordable, key=lambda axis: affordable[axis] / lows[axis])
             affordable[axis] = max(affordable[axis] // 2, lows[axis])
         if affordable != sizes:
@@ -514,7 +514,7 @@ class _Recorder:
             )
         results = dict(zip(names, outputs, strict=True))
         present = {
-            output: self._sent(output, tensor)
+            output: self._at_endpoint(output, tensor)
             for output, tensor in results.items()
             if tensor is not None
         }
@@ -547,11 +547,10 @@ class _Recorder:
             return narrow(tensor)
         return tensor
 
-    def _sent(self, name: str, output: torch.Tensor) -> torch.Tensor:
+    def _at_endpoint(self, name: str, output: torch.Tensor) -> torch.Tensor:
         """An output in the endpoint's dtype."""
-        if self.spec.io != "fp16" or name in {
-            state.output for state in self.spec.state
-        }:
+        is_state = any(state.output == name for state in self.spec.state)
+        if self.spec.io != "fp16" or is_state:
             return output
         return narrow(output, name)
 

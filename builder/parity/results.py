@@ -123,7 +123,7 @@ class ModelParity:
                 if output.spread is not None:
                     name = STEP.sub("", output.name)
                     spreads_by_output.setdefault(name, []).append(output.spread)
-        return {name: _together(spreads) for name, spreads in spreads_by_output.items()}
+        return {name: _merged(spreads) for name, spreads in spreads_by_output.items()}
 
     def percentile(self, percent: float) -> float | None:
         """The latency in milliseconds over all timed requests; None if none was timed."""
@@ -138,13 +138,14 @@ STEP = re.compile(r"@\d+$")
 """The suffix of an output's name in the result of a sequence: the number of its request."""
 
 
-def _together(spreads: Sequence[Spread]) -> dict[str, list[Any]]:
+def _merged(spreads: Sequence[Spread]) -> dict[str, list[Any]]:
     """The first pair of each spread, which has its worst element, before the others."""
-    pairs = [
-        list(zip(spread.expected, spread.answered, strict=True)) for spread in spreads
-    ]
-    first = [pair for own_pairs in pairs for pair in own_pairs[:1]]
-    remaining = [pair for own_pairs in pairs for pair in own_pairs[1:]]
+    first: list[tuple[float, float]] = []
+    remaining: list[tuple[float, float]] = []
+    for spread in spreads:
+        pairs = list(zip(spread.expected, spread.answered, strict=True))
+        first += pairs[:1]
+        remaining += pairs[1:]
     space = max(MOST_PAIRS - len(first), 0)
     step = 0.0
     if space:

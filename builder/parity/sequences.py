@@ -202,9 +202,8 @@ def sequence_axis(spec: ModelSpec) -> str | None:
     """
     batch = shared_first_axis(spec.stateless_inputs)
     state_inputs = {state.input for state in spec.state}
-    if all(
-        batch in tensor.shape for tensor in spec.inputs if tensor.name in state_inputs
-    ):
+    states = [tensor for tensor in spec.inputs if tensor.name in state_inputs]
+    if all(batch in tensor.shape for tensor in states):
         return batch
     return None
 

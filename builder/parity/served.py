@@ -135,9 +135,8 @@ def read(folder: Path) -> PublishedModel:
     """The model in `folder`. Raises UsageError if one of its files is missing or invalid."""
     try:
         for name in ("config.pbtxt", SIDECAR):
-            if not (
-                folder / name
-            ).is_file():  # reading a pipe blocks until something writes to it
+            # reading a pipe blocks until something writes to it
+            if not (folder / name).is_file():
                 raise FileNotFoundError(f"{name} is missing, or no regular file")
         config = parse_config(
             (folder / "config.pbtxt").read_text(encoding="utf-8"),

@@ -182,7 +182,7 @@ class Regions:
         try:
             self._memory.register(self._client, name, handle, size)
         except InferenceServerException as error:
-            raise _closed(error) from error
+            raise _refused_region(error) from error
         return _Region(name, handle, array.nbytes)
 
     def _withdraw(self, name: str) -> None:
@@ -235,7 +235,7 @@ class Regions:
         return np.frombuffer(raw.tobytes(), dtype).reshape(tuple(shape))
 
 
-def _closed(error: InferenceServerException) -> InferenceServerException:
+def _refused_region(error: InferenceServerException) -> InferenceServerException:
     """The error for a refused region. If a server flag controls regions, the message names it."""
     text = str(error)
     if "restricted" not in text and "allow-client-shm" not in text:

@@ -94,7 +94,7 @@ def rebuilt(
     if form == "TupleType":
         return _tuple(kind, tensors, name, lists)
     if form == "ListType":
-        return _list(kind.getElementType(), tensors, name, lists)
+        return _rebuilt_list(kind.getElementType(), tensors, name, lists)
     if form == "DictType":
         return _dictionary(kind, tensors, name, lists)
     return None
@@ -116,9 +116,11 @@ def _tuple(kind: Any, tensors: Tensors, name: str, lists: Collection[str]) -> An
     return namedtuple(kind.annotation_str.rpartition(".")[2], fields)(*parts)
 
 
-def _list(inner: Any, tensors: Tensors, name: str, lists: Collection[str]) -> list[Any]:
+def _rebuilt_list(
+    inner: Any, tensors: Tensors, name: str, lists: Collection[str]
+) -> list[Any]:
     elements: list[Any] = []
-    while _below(tensors, join(name, len(elements))):
+    while _has_tensors(tensors, join(name, len(elements))):
         elements.append(rebuilt(inner, tensors, join(name, len(elements)), lists))
     return elements
 
@@ -140,6 +142,6 @@ def _dictionary(
     }
 
 
-def _below(tensors: Tensors, name: str) -> bool:
+def _has_tensors(tensors: Tensors, name: str) -> bool:
     """Whether a tensor has this name, or a name below it in the structure."""
     return any(contains(name, tensor_name) for tensor_name in tensors)

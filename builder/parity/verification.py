@@ -303,5 +303,5 @@ def _in_parallel(
             pool.map(lambda golden: _send_golden(client, name, model, golden, 0), sent)
         )
     for golden in small:
-        own_results = [result for result in results if result.golden == golden.name]
-        yield min(own_results, key=lambda result: result.passed)
+        golden_results = [result for result in results if result.golden == golden.name]
+        yield min(golden_results, key=lambda result: result.passed)

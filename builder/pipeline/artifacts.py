@@ -139,13 +139,13 @@ def outputs_of(model: SplitModel) -> tuple[IO, ...]:
         for name, spec in zip(segment.outputs, segment.output_specs, strict=True)
     }
     return tuple(
-        endpoint(known[name], name, model.goldens, _alike(partition, name))
+        endpoint(known[name], name, model.goldens, _at_same_position(partition, name))
         for name in partition.outputs
         if name not in hidden
     )
 
 
-def _alike(partition: Partition, name: str) -> Collection[str]:
+def _at_same_position(partition: Partition, name: str) -> Collection[str]:
     """The output and those that have the same position in the other elements of its list."""
     group = partition.groups.get(name)
     if group is None:
@@ -166,7 +166,7 @@ def unknown_outputs(model: SplitModel) -> dict[str, str]:
     unknown = {
         name: flag
         for name, flag in flags.items()
-        if recorded.isdisjoint(_alike(partition, name))
+        if recorded.isdisjoint(_at_same_position(partition, name))
     }
     hidden = len(unknown) + len(flags) + len(partition.too_long)
     if unknown and hidden == len(partition.outputs):
@@ -306,18 +306,16 @@ def _files_of_segments(
     """Every segment's files; for torch segments with engines inside branches, those of their
     parts.
     """
-    segments = map(
-        segment_files, partitioned.partition.segments, partitioned.conversions, plans
+    segments = zip(
+        partitioned.partition.segments, partitioned.conversions, plans, strict=True
     )
-    return tuple(
-        replace(
-            files,
-            parts=_parts(
-                partitioned.parts.get(number, ()), branch_plans, (*location, number)
-            ),
-        )
-        for number, files in enumerate(segments)
-    )
+    all_files = []
+    for number, (segment, conversion, plan) in enumerate(segments):
+        parts = partitioned.parts.get(number, ())
+        part_files = _parts(parts, branch_plans, (*location, number))
+        files = segment_files(segment, conversion, plan)
+        all_files.append(replace(files, parts=part_files))
+    return tuple(all_files)
 
 
 def _parts(
@@ -334,15 +332,13 @@ def _parts(
             continue
         condition = part.branch.condition
         read = tuple(part.branch.values)
-        both = [
+        yes, no = (
             _side(side, plans, (*location, number, index))
             for index, side in enumerate(part.sides)
-        ]
+        )
         outputs = part.branch.outputs
         files.append(
-            BranchFiles(
-                saved(condition), condition.inputs, read, outputs, (both[0], both[1])
-            )
+            BranchFiles(saved(condition), condition.inputs, read, outputs, (yes, no))
         )
     return tuple(files)
 

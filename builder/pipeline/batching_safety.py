@@ -35,17 +35,16 @@ def decision_on_data(block: Any) -> str | None:
             and node.inputsAt(1).node().kind() != "aten::sort"
         ):
             return "packed rows must be sorted by length, and rows of different requests are not"
-        if node.kind() == "aten::_pad_packed_sequence" and _is_longest(
-            node.inputsAt(4)
-        ):
+        unpacks = node.kind() == "aten::_pad_packed_sequence"
+        if unpacks and _is_longest(node.inputsAt(4)):
             return f"the longest row determines the length of the output, for {BATCH}"
         if node.kind() == "prim::If" and _of_data(node.inputsAt(0)):
             return f"a branch on data decides once for {BATCH}"
         if node.kind() == "prim::Loop":
             (body,) = node.blocks()
-            if _of_data(next(iter(body.outputs()))) or any(
-                _of_data(node.inputsAt(index)) for index in (0, 1)
-            ):
+            continues = next(iter(body.outputs()))
+            most, begins = node.inputsAt(0), node.inputsAt(1)
+            if any(map(_of_data, (continues, most, begins))):
                 return f"a loop on data has one trip count for {BATCH}"
     return None
 
@@ -69,9 +68,8 @@ def _of_data(value: Any) -> bool:
             continue
         visited.add(current.debugName())
         node = current.node()
-        if node.kind() in READS_DATA and any(
-            str(operand.type()) == "Tensor" for operand in node.inputs()
-        ):
+        types = [str(operand.type()) for operand in node.inputs()]
+        if node.kind() in READS_DATA and "Tensor" in types:
             return True
         stack += node.inputs()
         stack += [
@@ -105,12 +103,12 @@ def one_for_all(graph: Any, numbers: Collection[str] = ()) -> str | None:
         tensors = {
             value.debugName() for value in node.outputs() if _holds_tensors(value)
         }
-        if any(
-            value.debugName() in of_batch for value in node.inputs()
-        ) or _reduces_all(node):
-            if tensors and node.kind() in DECIDES:
-                return f"{node.kind()} depends on a number from {BATCH}"
-            of_batch |= tensors
+        reads_number = any(value.debugName() in of_batch for value in node.inputs())
+        if not (reads_number or _reduces_all(node)):
+            continue
+        if tensors and node.kind() in DECIDES:
+            return f"{node.kind()} depends on a number from {BATCH}"
+        of_batch |= tensors
     return None
 
 

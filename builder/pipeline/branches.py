@@ -129,12 +129,9 @@ def _is_worthwhile(partitioned: PartitionedConversion, spec: ModelSpec) -> bool:
     """
     from builder.partition import cost
 
-    if any(
-        isinstance(part, SplitBranch)
-        for inner_parts in partitioned.parts.values()
-        for part in inner_parts
-    ):
-        return True
+    for inner_parts in partitioned.parts.values():
+        if any(isinstance(part, SplitBranch) for part in inner_parts):
+            return True
     pairs = zip(partitioned.partition.segments, partitioned.conversions, strict=True)
     engines = [segment for segment, conversion in pairs if conversion is not None]
     if engines and spec.fallback.min_block_size == 1:

@@ -182,7 +182,7 @@ class CompiledModule(torch.nn.Module):
             return parity.rebuilt(self._result, results, lists=self._lists)
         tensors = iter(results.values())
         leaves = [
-            leaf if leaf is None else _like(leaf, next(tensors))
+            leaf if leaf is None else _in_form_of(leaf, next(tensors))
             for leaf in self._leaves
         ]
         return pytree.tree_unflatten(leaves, self._structure)
@@ -252,9 +252,8 @@ class CompiledModule(torch.nn.Module):
     def _check(self, tensors: Sequence[torch.Tensor]) -> None:
         """Raise UsageError if a tensor does not fit its spec in any profile."""
         for spec, tensor in zip(self._specs, tensors, strict=True):
-            if str(tensor.dtype) != f"torch.{spec.dtype}" or tensor.dim() != len(
-                spec.shape
-            ):
+            same_dtype = str(tensor.dtype) == f"torch.{spec.dtype}"
+            if not same_dtype or tensor.dim() != len(spec.shape):
                 raise UsageError(
                     f"input {spec.name} is {tensor.dtype} of rank {tensor.dim()}; the module was"
                     f" compiled for torch.{spec.dtype} of {len(spec.shape)}"
@@ -269,7 +268,7 @@ class CompiledModule(torch.nn.Module):
                     raise UsageError(
                         f"input {spec.name}: axis {axis} is {size}, not {expected}"
                     )
-        if not any(_holds(profile, sizes) for profile in self._profiles):
+        if not any(_includes(profile, sizes) for profile in self._profiles):
             listed = ", ".join(f"{name}={size}" for name, size in sizes.items())
             raise UsageError(
                 f"no profile includes the sizes {listed}",
@@ -371,7 +370,7 @@ def _structure(original: Any, recorded: stages.Recorded) -> tuple[list[Any], Any
     return leaves, structure
 
 
-def _like(leaf: Any, tensor: torch.Tensor) -> Any:
+def _in_form_of(leaf: Any, tensor: torch.Tensor) -> Any:
     """A leaf in the original's form: a tensor, or a number."""
     if isinstance(leaf, torch.Tensor):
         return tensor
@@ -411,7 +410,7 @@ def _holds_tensors(value: Any) -> bool:
     return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
 
 
-def _holds(profile: Mapping[str, Any], sizes: Mapping[str, int]) -> bool:
+def _includes(profile: Mapping[str, Any], sizes: Mapping[str, int]) -> bool:
     for name, size in sizes.items():
         least, _, most = profile[name]
         if not least <= size <= most:

@@ -94,12 +94,10 @@ def convert_or_partition(
         return _as_written(lowered, spec)
     nodes_in_torch = kept_nodes(lowered)
     beyond = tuple(_unreadable_inputs(lowered, spec))
+    keeps_some = bool(wishes.ops or nodes_in_torch or beyond or earlier.reasons)
     if lowered.flags:
         defects = earlier.reasons
-    elif (
-        not (wishes.ops or nodes_in_torch or beyond or earlier.reasons)
-        or wishes.require_full
-    ):
+    elif wishes.require_full or not keeps_some:
         whole = _convert_whole(lowered, spec)
         if not isinstance(whole, tuple):
             return whole
@@ -304,26 +302,24 @@ class _Partitioner:
             if conversion is not None
             for text in conversion.warnings
         ]
-        in_torch = [
-            *(
-                operator
-                for operator in parts.refused
-                if self.by_manifest or operator.reason != partition.BY_MODULE
-            ),
-            *self.late,
+        refused = [
+            operator
+            for operator in parts.refused
+            if self.by_manifest or operator.reason != partition.BY_MODULE
         ]
+        refused += self.late
         reported = [
             operator
-            for operator in in_torch
+            for operator in refused
             if operator.reason != partition.READS_OTHERS
         ]
         reasons = tuple(operator.reason for operator in reported)
         defects = dict.fromkeys([*self.defects, *parts.warnings])
         warnings = [
-            *_why(parts, reported),
+            *_torch_warnings(parts, reported),
             *_of_branches(inner),
             *(text for text in defects if not text.startswith(reasons)),
-            *_followers(parts, len(in_torch) - len(reported)),
+            *_followers(parts, len(refused) - len(reported)),
             *converted,
         ]
         return PartitionedConversion(
@@ -389,7 +385,9 @@ def made_by(node: Any) -> set[str]:
 _REWRITE = "rewrite that line with supported operators to let TensorRT run it (docs/operators.md)"
 
 
-def _why(parts: Partition, reported: Sequence[UnsupportedOperator]) -> Iterator[str]:
+def _torch_warnings(
+    parts: Partition, reported: Sequence[UnsupportedOperator]
+) -> Iterator[str]:
     """Warnings that name the nodes in torch and the fix."""
     if all(segment.kind != TENSORRT for segment in parts.segments):
         yield "served by PyTorch only: no TensorRT segment outweighs its transfer cost"

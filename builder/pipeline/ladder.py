@@ -1,10 +1,12 @@
-"""The steps after TensorRT or trt-build fails on a model: fewer nodes in TensorRT, then none. 1.
+"""The steps after TensorRT or trt-build fails on a model: fewer nodes in TensorRT, then none.
 
-The nodes that the error names, else the branches and loops of the failed network, else the whole
-network stay in torch, and the model is converted again. A network of 8 bits that TensorRT does not
-build is first built in fp16. 2. Torch serves the original module, with
-only the passes that flatten its interface. Each step is a warning with the node, its source line
-and the fix. With `fallback.require_full` nothing is retried.
+1. The nodes that the error names, else the branches and loops of the failed network, else the whole
+   network stay in torch, and the model is converted again. A network of 8 bits that TensorRT does
+   not build is first built in fp16.
+2. Torch serves the original module, with only the passes that flatten its interface.
+
+Each step is a warning with the node, its source line and the fix. With `fallback.require_full`
+nothing is retried.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ def descend(
             if _fails_in_8_bits(failure, in_torch):
                 recorded = _in_half(recorded, error)
                 continue
-            wider = _without(failure, in_torch)
+            wider = _with_more_in_torch(failure, in_torch)
             if wider == in_torch:
                 break
             in_torch = wider
@@ -157,7 +159,9 @@ def _failure(error: Exception, spec: ModelSpec) -> TrtBuildError:
     return defect
 
 
-def _without(failure: stages.NetworkFailure, in_torch: KeptInTorch) -> KeptInTorch:
+def _with_more_in_torch(
+    failure: stages.NetworkFailure, in_torch: KeptInTorch
+) -> KeptInTorch:
     """The additional nodes that must stay in torch after this failure."""
     part = failure.network
     converted = failure.converted
@@ -169,8 +173,8 @@ def _without(failure: stages.NetworkFailure, in_torch: KeptInTorch) -> KeptInTor
         )
         return replace(in_torch, branches=False, reasons=(*in_torch.reasons, reason))
     culprits = _culprits(failure, in_torch) or set(nodes)
-    control = {index for index in culprits if any(True for _ in nodes[index].blocks())}
-    named = _named([nodes[index] for index in sorted(culprits)])
+    control = {index for index in culprits if _has_blocks(nodes[index])}
+    named = _described([nodes[index] for index in sorted(culprits)])
     reason = f"in torch: {named}: {_error_text(error)}"
     if culprits <= control:
         reason += (
@@ -192,10 +196,16 @@ def _culprits(failure: stages.NetworkFailure, in_torch: KeptInTorch) -> set[int]
         re.findall(r"%([\w.]+)", unforeseen.as_defect(failure.error).where or "")
     )
     by_name = {index for index, node in nodes.items() if names & made_by(node)}
-    control = {
-        index for index, node in nodes.items() if any(True for _ in node.blocks())
-    }
-    return by_name - in_torch.nodes or control - in_torch.nodes
+    by_name -= in_torch.nodes
+    if by_name:
+        return by_name
+    control = {index for index, node in nodes.items() if _has_blocks(node)}
+    return control - in_torch.nodes
+
+
+def _has_blocks(node: Node) -> bool:
+    """Whether the node is a branch or a loop."""
+    return bool(list(node.blocks()))
 
 
 def _nodes(part: Network, converted: Converted) -> Iterator[tuple[int, Node]]:
@@ -208,7 +218,7 @@ def _nodes(part: Network, converted: Converted) -> Iterator[tuple[int, Node]]:
     yield from zip(segment.indices, segment.lowered.graph.nodes(), strict=True)
 
 
-def _named(nodes: list[Node]) -> str:
+def _described(nodes: list[Node]) -> str:
     """The first node, such as `prim::If at model.py:12: if x.size(1) > 5:`, and the number of
     others.
     """

@@ -47,7 +47,9 @@ def _confirmed(
         raise ParityError(f"Triton does not batch the model: {choice.reason}")
     padding = triton.padding.declared(artifact.spec, artifact.goldens)
     sizes = [padding.sizes(golden) for golden in artifact.goldens]
-    longest = {axis: max(of_golden[axis] for of_golden in sizes) for axis in sizes[0]}
+    longest = {
+        axis: max(golden_sizes[axis] for golden_sizes in sizes) for axis in sizes[0]
+    }
     shorter = [
         golden
         for golden in artifact.goldens

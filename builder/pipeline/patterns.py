@@ -30,15 +30,12 @@ def unmatched(spec: ModelSpec, converted: Any) -> Iterator[str]:
     """A warning for patterns of keep_fp32 that match no layer of the conversion. Most
     likely they are misspelled.
     """
+    conversions = getattr(converted, "conversions", (converted,))
     names = list(
-        layer_names(
-            conversion
-            for conversion in getattr(converted, "conversions", (converted,))
-            if conversion is not None
-        )
+        layer_names(conversion for conversion in conversions if conversion is not None)
     )
     if missed := idle(spec.keep_fp32, names):
-        hints = [_meant(pattern, names) for pattern in missed]
+        hints = [_suggestion(pattern, names) for pattern in missed]
         near = next((hint for hint in hints if hint), "")
         yield (
             f"keep_fp32 names no layer of this model: {', '.join(missed)} ({near}`trt-build"
@@ -46,7 +43,7 @@ def unmatched(spec: ModelSpec, converted: Any) -> Iterator[str]:
         )
 
 
-def _meant(pattern: str, names: Sequence[str]) -> str:
+def _suggestion(pattern: str, names: Sequence[str]) -> str:
     """`did you mean 'layers.2.*'? ` where the layers of a module have a similar pattern."""
     from builder.manifest import did_you_mean
 
@@ -74,14 +71,11 @@ def unknown_operators(spec: ModelSpec, lowered: LoweredGraph) -> Iterator[str]:
     from builder.lowering import ir
     from builder.manifest import did_you_mean
 
-    kinds = (
-        sorted({node.kind() for node in ir.walk(lowered.graph)})
-        if spec.fallback.ops
-        else []
-    )
+    if not spec.fallback.ops:
+        return
+    kinds = sorted({node.kind() for node in ir.walk(lowered.graph)})
     for pattern in idle(spec.fallback.ops, kinds):
-        meant = (
-            did_you_mean(pattern, kinds, otherwise_list=False)
-            or "`trt-build lower` shows the lowered graph"
-        )
+        meant = did_you_mean(pattern, kinds, otherwise_list=False)
+        if not meant:
+            meant = "`trt-build lower` shows the lowered graph"
         yield f"fallback.ops names no operator of the lowered graph: {pattern} ({meant})"

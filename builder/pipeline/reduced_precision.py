@@ -41,16 +41,19 @@ class Reduced:
         """
         if self.quantized is None:
             return ()
-        return (*_idle(self.spec, self.quantized), *_nothing(self.quantized))
+        return (
+            *_unmatched_skips(self.spec, self.quantized),
+            *_nothing_quantized(self.quantized),
+        )
 
 
-def _nothing(quantization: Quantized) -> Iterator[str]:
+def _nothing_quantized(quantization: Quantized) -> Iterator[str]:
     if not any(layer.quantized for layer in quantization.layers):
         reasons = dict.fromkeys(layer.reason for layer in quantization.layers)
         yield f"nothing is computed in 8 bits: {'; '.join(reasons) or 'it has no products'}"
 
 
-def _idle(spec: ModelSpec, quantization: Quantized) -> Iterator[str]:
+def _unmatched_skips(spec: ModelSpec, quantization: Quantized) -> Iterator[str]:
     skip = spec.calibration.skip if spec.calibration else ()
     if missed := patterns.idle(skip, [layer.name for layer in quantization.layers]):
         yield (

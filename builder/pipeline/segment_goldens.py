@@ -201,12 +201,12 @@ def check_reference(
             outputs, golden, spec.tolerance, precision=spec.precision
         )
         if not comparison.passed:
-            own_golden = replace(golden, outputs=outputs)
+            network_golden = replace(golden, outputs=outputs)
             nudged = network_outputs(
                 conversion, [_nudged(tensor) for tensor in tensors], golden
             )
             stable = parity.compare(
-                nudged, own_golden, spec.tolerance, precision=spec.precision
+                nudged, network_golden, spec.tolerance, precision=spec.precision
             )
             raise ParityError(
                 f"golden {golden.name}: {of} differs from the module:"

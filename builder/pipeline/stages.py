@@ -306,17 +306,17 @@ def record(lowered: Lowered, recordings: Recordings | None = None) -> Recorded:
         if recordings:
             recordings.keep(recording, lowered.outputs)
     warnings = (
-        *_relations(lowered),
-        *_renamed(lowered),
-        *_optional(lowered),
-        *_lists(lowered, recording.goldens),
-        *_of_named(lowered, recording).warnings_of(_branches(lowered.graph)),
+        *_relation_warnings(lowered),
+        *_renaming_warnings(lowered),
+        *_optional_warnings(lowered),
+        *_list_warnings(lowered, recording.goldens),
+        *_without_elements(lowered, recording).warnings_of(_branches(lowered.graph)),
         *(recordings.warnings if recordings else ()),
     )
     return Recorded(lowered, recording.goldens, warnings)
 
 
-def _renamed(lowered: Lowered) -> Iterator[str]:
+def _renaming_warnings(lowered: Lowered) -> Iterator[str]:
     """A warning for each output that has the name of an input."""
     if not lowered.spec.outputs:
         for name, served in zip(lowered.graph.results, lowered.outputs, strict=True):
@@ -327,7 +327,7 @@ def _renamed(lowered: Lowered) -> Iterator[str]:
                 )
 
 
-def _optional(lowered: Lowered) -> Iterator[str]:
+def _optional_warnings(lowered: Lowered) -> Iterator[str]:
     """A warning for outputs that may be None, and the consequences."""
     by_line: dict[str, list[str]] = {}
     for name, where in lowered.optional.items():
@@ -342,7 +342,7 @@ def _optional(lowered: Lowered) -> Iterator[str]:
         )
 
 
-def _lists(lowered: Lowered, goldens: Goldens) -> Iterator[str]:
+def _list_warnings(lowered: Lowered, goldens: Goldens) -> Iterator[str]:
     """A warning for each list whose length is not known, and what that costs."""
     from builder import parity
 
@@ -360,7 +360,7 @@ def _lists(lowered: Lowered, goldens: Goldens) -> Iterator[str]:
         )
 
 
-def _of_named(lowered: Lowered, recording: Recording) -> Recording:
+def _without_elements(lowered: Lowered, recording: Recording) -> Recording:
     """The recording without its notes on single elements of lists."""
     unseen = tuple(
         output for output in recording.unseen if output[0] not in lowered.groups
@@ -368,7 +368,7 @@ def _of_named(lowered: Lowered, recording: Recording) -> Recording:
     return replace(recording, unseen=unseen)
 
 
-def _relations(lowered: Lowered) -> Iterator[str]:
+def _relation_warnings(lowered: Lowered) -> Iterator[str]:
     """A warning for each size that an exported program computes from another, and for each guard
     that the ranges do not fulfill: the program refuses a request with other sizes, the server does
     not.
@@ -500,9 +500,8 @@ def own_half(spec: ModelSpec) -> ModelSpec:
 
 def _bf16_of_float16(spec: ModelSpec) -> Iterator[str]:
     """A warning if the precision is a 16-bit format and the inputs have the other one."""
-    if spec.precision == "bf16" and any(
-        tensor.dtype == "float16" for tensor in spec.inputs
-    ):
+    dtypes = {tensor.dtype for tensor in spec.inputs}
+    if spec.precision == "bf16" and "float16" in dtypes:
         yield (
             "precision bf16 does not fit a float16 module, so it is built in fp16: write"
             " `precision: fp16`, or save module.float()"
@@ -583,7 +582,10 @@ def _beyond_half(converted: Converted) -> dict[Location, list[Beyond]]:
         return beyond
     by_location = {part.location: part.goldens for part in converted.networks}
     data = ([golden] for golden in converted.prepared.data)
-    for goldens in (by_location, *(_on(converted, golden) for golden in data)):
+    for goldens in (
+        by_location,
+        *(_inputs_of_networks(converted, golden) for golden in data),
+    ):
         for part in converted.networks:
             batches = _batches(part.conversion, goldens.get(part.location, ()))
             beyond[part.location] += overflow.beyond_half(
@@ -592,7 +594,9 @@ def _beyond_half(converted: Converted) -> dict[Location, list[Beyond]]:
     return beyond
 
 
-def _on(converted: Converted, goldens: Sequence[Golden]) -> Mapping[Location, Goldens]:
+def _inputs_of_networks(
+    converted: Converted, goldens: Sequence[Golden]
+) -> Mapping[Location, Goldens]:
     """The inputs of each network, by its location, where the model's inputs are those of the
     goldens.
     """
@@ -608,10 +612,9 @@ def _on(converted: Converted, goldens: Sequence[Golden]) -> Mapping[Location, Go
         (number,): inputs_of_segment
         for number, inputs_of_segment in enumerate(recorded)
     }
-    return {
-        **by_location,
-        **(branches.record(partitioned, recorded, spec) if inner else {}),
-    }
+    if inner:
+        return {**by_location, **branches.record(partitioned, recorded, spec)}
+    return by_location
 
 
 def _batches(

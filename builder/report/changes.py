@@ -27,9 +27,7 @@ def read_old(file: Path) -> dict[str, Any]:
     """Read a report that `--format json` wrote. Raises UsageError if the file is none."""
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
-        if record["format"] != FORMAT or not all(
-            isinstance(model["name"], str) for model in record["models"]
-        ):
+        if not _is_report(record):
             raise ValueError("it has another format")
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise UsageError(
@@ -40,6 +38,12 @@ def read_old(file: Path) -> dict[str, Any]:
     return dict(record)
 
 
+def _is_report(record: Any) -> bool:
+    if record["format"] != FORMAT:
+        return False
+    return all(isinstance(model["name"], str) for model in record["models"])
+
+
 def add(models: Sequence[dict[str, Any]], since: Mapping[str, Any]) -> list[str]:
     """Set `changes` of each model by comparison with the earlier report. Returns the names of
     removed models.
@@ -48,12 +52,14 @@ def add(models: Sequence[dict[str, Any]], since: Mapping[str, Any]) -> list[str]
     for model in models:
         old = before.pop(model["name"], None)
         model["changes"] = (
-            [_change(NEW, None, None)] if old is None else list(_of(old, model))
+            [_change(NEW, None, None)] if old is None else list(_changes_of(old, model))
         )
     return sorted(before)
 
 
-def _of(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _changes_of(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
     for figure in PLAIN:
         if old.get(figure) != new[figure]:
             yield _change(figure, old.get(figure), new[figure])

@@ -55,7 +55,7 @@ def _html(report: Mapping[str, Any]) -> str:
     """Render one page that refers to no other file. Its policy allows only its own style and
     script.
     """
-    environment = _environment(autoescape=True, finalize=_shown)
+    environment = _environment(autoescape=True, finalize=_escaped)
     style = _part("style.css")
     script = _part("script.js")
     allowed = f"style-src {_sha256(style)}; script-src {_sha256(script)}"
@@ -125,7 +125,7 @@ def _context(report: Mapping[str, Any], figure: Figure) -> dict[str, Any]:
         "worst": WORST_GOLDENS,
         "most_rows": MOST_ROWS,
         "written": _value_text,
-        "listed": _listed,
+        "listed": _fields,
     }
 
 
@@ -137,20 +137,19 @@ def _figure(pointer: str, text: str, value: float | None) -> str:
     )
 
 
-def _listed(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _fields(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Return the fields of a record as text, including nested ones. A list of mappings becomes its
     length.
     """
     for key, value in record.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
-            yield from _listed(value, f"{name} ")
-        elif isinstance(value, list) and any(
-            isinstance(element, Mapping) for element in value
-        ):
-            yield name, f"{len(value)} in the JSON"
+            yield from _fields(value, f"{name} ")
         elif isinstance(value, list):
-            yield name, ", ".join(map(formatting.number, value))
+            if any(isinstance(element, Mapping) for element in value):
+                yield name, f"{len(value)} in the JSON"
+            else:
+                yield name, ", ".join(map(formatting.number, value))
         elif value is not None and name not in _STAMPS:
             yield name, formatting.number(value)
 
@@ -168,7 +167,7 @@ def _text_alone(pointer: str, text: str, value: float | None) -> str:
     return text
 
 
-def _shown(value: object) -> Any:
+def _escaped(value: object) -> Any:
     """Show control characters as escapes. Markup is not changed."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return printable(value)

@@ -81,7 +81,7 @@ def _report(
         "verdict": verdict,
         "because": reason,
         "request": model_request,
-        **_last(record, plan_store),
+        **_last_build(record, plan_store),
     }
 
 
@@ -96,11 +96,13 @@ def _published(folder: Path, plan_store: stores.Store | None) -> dict[str, Any]:
         "verdict": verdict,
         "because": None,
         "request": record.get("request", {}),
-        **_last(record, plan_store),
+        **_last_build(record, plan_store),
     }
 
 
-def _last(record: Mapping[str, Any], plan_store: stores.Store | None) -> dict[str, Any]:
+def _last_build(
+    record: Mapping[str, Any], plan_store: stores.Store | None
+) -> dict[str, Any]:
     plans = {
         label: _plan(plan, plan_store)
         for label, plan in (record.get("plans") or {}).items()

@@ -227,9 +227,7 @@ class _Trials:
             search.keep_fp32 = self.spec.keep_fp32
             return
         layers = list(
-            layer_names(
-                network.conversion for network in self._convert(self.spec).networks
-            )
+            layer_names(part.conversion for part in self._convert(self.spec).networks)
         )
         search.layers = len(layers)
         if still := self.problem(layers):
@@ -345,11 +343,7 @@ class _Trials:
 
 def _nodes(converted: Converted) -> int:
     """The number of top-level nodes that TensorRT would run."""
-    whole = [
-        network.conversion
-        for network in converted.networks
-        if len(network.location) < 2
-    ]
+    whole = [part.conversion for part in converted.networks if len(part.location) < 2]
     return sum(len(list(conversion.lowered.graph.nodes())) for conversion in whole)
 
 

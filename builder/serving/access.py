@@ -154,7 +154,7 @@ class Access:
 
     def _with_headers(self, client: Any) -> Any:
         if self.headers:
-            client.register_plugin(functools.partial(_add, dict(self.headers)))
+            client.register_plugin(functools.partial(_add_headers, dict(self.headers)))
         return client
 
 
@@ -189,7 +189,7 @@ def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-def _add(headers: Mapping[str, str], request: Any) -> None:
+def _add_headers(headers: Mapping[str, str], request: Any) -> None:
     """Add headers with lowercase names: gRPC requires them, and HTTP ignores case."""
     lowercase = {name.lower(): value for name, value in headers.items()}
     request.headers = {**(request.headers or {}), **lowercase}

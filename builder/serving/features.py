@@ -36,7 +36,7 @@ def stale(repository: Path) -> list[str]:
     """
     return [
         folder.name
-        for folder in _wanted(repository).cached
+        for folder in _features_of(repository).cached
         if not keeps_versions(folder)
     ]
 
@@ -49,7 +49,7 @@ def keeps_versions(folder: Path) -> bool:
 
 def container_flags(repository: Path, *, changes: bool) -> list[str]:
     """The flags for a server in a container. `changes`: it loads models while it runs."""
-    needed = _wanted(repository)
+    needed = _features_of(repository)
     is_stale = not all(keeps_versions(folder) for folder in needed.cached)
     flags = []
     if needed.cached and not (changes and is_stale):
@@ -64,7 +64,7 @@ def server_flags(
 ) -> list[str]:
     """The flags for a server on this machine. A `cache_mebibytes` of 0 is not a response cache."""
     flags = []
-    needed = _wanted(repository)
+    needed = _features_of(repository)
     if cache_mebibytes and needed.cached and installation.supports(CACHE_FLAG):
         flags.append(cache(cache_mebibytes))
         if installation.bundle:
@@ -85,7 +85,7 @@ class _Wanted(NamedTuple):
     """Whether instances of a model have a rate limiter."""
 
 
-def _wanted(repository: Path) -> _Wanted:
+def _features_of(repository: Path) -> _Wanted:
     configs = list(_configs(repository))
     groups = [group for _, config in configs for group in config.instance_group]
     return _Wanted(

@@ -97,9 +97,8 @@ def restrictions(
 def optional(installation: Installation, client_shared_memory: bool) -> Iterator[str]:
     """The flags that only some releases need and support."""
     for flag in optional_flags(client_shared_memory):
-        if installation.source == "path" and installation.supports(
-            flag.partition("=")[0]
-        ):
+        name, _, _ = flag.partition("=")
+        if installation.source == "path" and installation.supports(name):
             yield flag
 
 

@@ -463,7 +463,7 @@ def _launch(
     command: list[str], installation: Installation, log_path: Path
 ) -> subprocess.Popen[bytes]:
     environment = {**os.environ, **installation.environment}
-    with _opened(log_path) as log_file:
+    with _opened_log(log_path) as log_file:
         try:
             # In a new session, Ctrl-C reaches only this process, which then stops the server.
             return subprocess.Popen(
@@ -481,7 +481,7 @@ def _launch(
             ) from error
 
 
-def _opened(log_path: Path) -> BinaryIO:
+def _opened_log(log_path: Path) -> BinaryIO:
     try:
         return log_path.open("wb")
     except OSError as error:

@@ -74,7 +74,7 @@ class Mirror:
         self.path = self.copy / self.folder.name
         if writes:
             self._try_to_write()
-        self.marks = self._listed()
+        self.marks = self._marks_now()
         if not self.marks and not writes:
             raise UsageError(
                 f"there is nothing at {url}", fix="check the name of the folder"
@@ -106,7 +106,7 @@ class Mirror:
             ):
                 self.fs.rm_file(self._path(name))
         self.before = now
-        self.marks = self._listed()
+        self.marks = self._marks_now()
 
     def _write(self, names: Sequence[str]) -> None:
         """Write the files of one model, or revert all of them."""
@@ -138,11 +138,9 @@ class Mirror:
         """The folder of the model that a file belongs to; "." if it belongs to no model."""
         parents = list(PurePosixPath(name).parents)[:-1]  # without "."
         for parent in reversed(parents):
-            known = (f"{parent}/{CONFIG}", f"{parent}/{SIDECAR}")
-            if any(
-                (self.copy / file).is_file() or file in self.before for file in known
-            ):
-                return str(parent)
+            for file in (f"{parent}/{CONFIG}", f"{parent}/{SIDECAR}"):
+                if (self.copy / file).is_file() or file in self.before:
+                    return str(parent)
         return "."
 
     def _is_not_step(self, model: str) -> tuple[bool, str]:
@@ -181,7 +179,7 @@ class Mirror:
             )
 
     def _refuse_changes_of_others(self, models: Iterable[str]) -> None:
-        there = self._listed()
+        there = self._marks_now()
         chosen = set(models) - {"."}
         differs = {
             name
@@ -196,7 +194,7 @@ class Mirror:
                 fix="run the command again",
             )
 
-    def _listed(self) -> dict[str, str]:
+    def _marks_now(self) -> dict[str, str]:
         """A mark of each file's content, by its path relative to the folder's parent."""
         self.fs.invalidate_cache()
         results = self.folder.with_name(f"{self.folder.name}{RESULTS}")

@@ -98,17 +98,12 @@ def _spans_another(name: str, names: Sequence[str]) -> bool:
 
 
 def _change(name: str, old: object, new: object) -> str:
-    if all(
-        _is_hash(value) or (isinstance(value, list) and any(map(_is_hash, value)))
-        for value in (old, new)
-    ):
+    if _has_hash(old) and _has_hash(new):
         return f"{name} changed"
-    if (
-        isinstance(old, list)
-        and isinstance(new, list)
-        and any(len(json.dumps(value)) > _LONGEST for value in (old, new))
-    ):
-        return f"{name} {_members(old, new)}"
+    if isinstance(old, list) and isinstance(new, list):
+        length = max(len(json.dumps(old)), len(json.dumps(new)))
+        if length > _LONGEST:
+            return f"{name} {_members(old, new)}"
     return f"{name} {display_text(old)} -> {display_text(new)}"
 
 
@@ -119,6 +114,13 @@ def _members(old: list[str], new: list[str]) -> str:
     words = [f"+{display_text(item)}" for item in come]
     words += [f"-{display_text(item)}" for item in gone]
     return display_text(" ".join(words) or "reordered")
+
+
+def _has_hash(value: object) -> bool:
+    """Whether the value is a hash, or a list with one."""
+    if isinstance(value, list):
+        return any(map(_is_hash, value))
+    return _is_hash(value)
 
 
 def _is_hash(value: object) -> bool:

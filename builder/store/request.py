@@ -87,8 +87,8 @@ def goldens_key(name: str, parts: Mapping[str, Any]) -> str:
 
     Targets that differ in GPU, TensorRT or its options share the key.
     """
-    of_goldens = {part: value for part, value in parts.items() if part not in SERVED}
-    return digest({"goldens of": name, "request": of_goldens})
+    goldens_parts = {part: value for part, value in parts.items() if part not in SERVED}
+    return digest({"goldens of": name, "request": goldens_parts})
 
 
 def _states(spec: ModelSpec, hashes: Hashes) -> list[tuple[str, str, str | None]]:

@@ -29,7 +29,7 @@ def tidy(repository: Path) -> tuple[str, ...]:
         due = [
             path.parent
             for path in repository.glob(f"*/{published.SIDECAR}")
-            if _due(path.parent)
+            if _expired(path.parent)
         ]
         if due:
             with staging.staging(repository) as stage, staging.alone(repository):
@@ -75,11 +75,11 @@ def record(name: str, new_steps: Iterable[str], repository: Path, stage: Path) -
 
 def remove(folder: Path, stage: Path) -> None:
     """Move the steps of the model in `folder` whose grace period is over out of the repository."""
-    for step in _due(folder):
+    for step in _expired(folder):
         os.rename(folder.parent / step, stage / f"retired {step}")
 
 
-def _due(folder: Path) -> list[str]:
+def _expired(folder: Path) -> list[str]:
     retired = (published.sidecar(folder) or {}).get(RETIRED)
     if not isinstance(retired, dict):
         return []

@@ -227,11 +227,8 @@ def swap(new: Path, target: Path, old: Path) -> None:
             new.rename(target)
             return
         except OSError as error:
-            if error.errno not in (
-                errno.ENOTEMPTY,
-                errno.EEXIST,
-            ):
-                # another builder was faster
+            # another builder was faster
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
     if not exchange(new, target):
         replace(new, target, old)

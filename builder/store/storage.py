@@ -97,9 +97,10 @@ class Store:
         if record is None:
             return None
         shapes = {"key": str, "sha256": str, "parts": dict, "facts": dict}
-        if record.get("key") != key or not all(
+        is_shaped = all(
             isinstance(record.get(name), shape) for name, shape in shapes.items()
-        ):
+        )
+        if record.get("key") != key or not is_shaped:
             self._refused(path, "is not the record of this key")
             return None
         data = self._read(

@@ -99,11 +99,8 @@ class Timings:
             if record is None or data is None:
                 continue  # removed meanwhile, or not signed
             whole = hashlib.sha256(data).hexdigest()
-            if (record.get("kind"), record.get("sha256"), whole) == (
-                self.kind,
-                name,
-                name,
-            ):
+            is_of_kind = record.get("kind") == self.kind
+            if is_of_kind and record.get("sha256") == whole == name:
                 entries[name] = data
             else:
                 self.warnings.append(

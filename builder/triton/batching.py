@@ -151,7 +151,9 @@ def _reaches(artifact: ModelArtifact, axis: str) -> list[int]:
     reaches = []
     for required in other_axes:
         pairs = zip(profiles, other_axes, strict=True)
-        spans = [profile[axis] for profile, others in pairs if _holds(others, required)]
+        spans = [
+            profile[axis] for profile, others in pairs if _includes(others, required)
+        ]
         reaches.append(_reach(spans))
     return reaches
 
@@ -163,7 +165,7 @@ def _profiles(artifact: ModelArtifact) -> list[dict[str, Range]]:
     ]
 
 
-def _holds(spans: Mapping[str, Range], inner: Mapping[str, Range]) -> bool:
+def _includes(spans: Mapping[str, Range], inner: Mapping[str, Range]) -> bool:
     """Whether `spans` include every size of `inner`."""
     for name, (low, _, high) in inner.items():
         least, _, most = spans[name]
@@ -213,7 +215,7 @@ def moved(
             continue
         if moved_array is None:
             continue
-        if not _same(moved_array, np.roll(array, 1, 0)):
+        if not _nearly_equal(moved_array, np.roll(array, 1, 0)):
             return True
     return golden.outputs.keys() != rolled.outputs.keys()
 
@@ -228,7 +230,7 @@ def _mixing(goldens: tuple[Golden, ...]) -> str | None:
         if not row.name.endswith("-row") or batch is None:
             continue
         for name, array in row.outputs.items():
-            if not _same(array, batch.outputs[name][:1]):
+            if not _nearly_equal(array, batch.outputs[name][:1]):
                 return (
                     f"output {name!r} of a row depends on its batch's other rows (goldens"
                     f" {row.name}, {batch.name})"
@@ -251,7 +253,7 @@ def _rows(golden: Golden) -> int:
     )
 
 
-def _same(left: NDArray[Any], right: NDArray[Any]) -> bool:
+def _nearly_equal(left: NDArray[Any], right: NDArray[Any]) -> bool:
     if left.shape != right.shape:
         return False
     scale = float(np.nanmax(np.abs(right.astype(np.float64)), initial=0.0))

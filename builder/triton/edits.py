@@ -47,7 +47,7 @@ def carry_over(former: Path, folder: Path) -> None:
     for field in pb.ModelConfig.DESCRIPTOR.fields:
         if field.name == "parameters":
             _parameters(old, by_hand, new)
-        elif _only(old, field) != _only(by_hand, field):
+        elif _with_only_field(old, field) != _with_only_field(by_hand, field):
             _field(field, old, by_hand, new, edited)
     file.write_text(config_text(new))
 
@@ -141,7 +141,7 @@ def wanted(folder: Path, spec: ModelSpec) -> dict[str, dict[str, Any]]:
     by_hand = _config_in(edited)
     entries: dict[str, dict[str, Any]] = {}
     for field in pb.ModelConfig.DESCRIPTOR.fields:
-        if _only(old, field) == _only(by_hand, field):
+        if _with_only_field(old, field) == _with_only_field(by_hand, field):
             continue
         if field.name in section.OWNED:
             raise _not_adoptable(edited, field.name, section.OWNED[field.name])
@@ -166,17 +166,19 @@ def _values(
     before = _as_data(old).get(name)
     after = _as_data(by_hand).get(name, [])
     if isinstance(after, dict):
-        for inner, (key, key_name) in KEYS.get(name, {}).items():
+        generated = before or {}
+        with_own_key = KEYS.get(name, {})
+        for inner, (key, key_name) in with_own_key.items():
             value = after.pop(inner, [])
-            if value != ((before or {}).get(inner) or []):
+            if value != (generated.get(inner) or []):
                 yield key, key_name, int(value) if isinstance(value, str) else value
         for inner, why in section.OWNED_WITHIN.get(name, {}).items():
-            if inner not in KEYS.get(name, {}) and after.pop(inner, None) != (
-                before or {}
-            ).get(inner):
+            if inner in with_own_key:
+                continue
+            if after.pop(inner, None) != generated.get(inner):
                 raise _not_adoptable(edited, f"{name}.{inner}", why)
         if name == "parameters":
-            after = _own_parameters(spec, before or {}, after)
+            after = _own_parameters(spec, generated, after)
     if name == "instance_group":
         usual = [group.get("profile") for group in before or ()]
         for group in after:
@@ -221,16 +223,16 @@ def _field(
     new: pb.ModelConfig,
     edited: Path,
 ) -> None:
-    if _only(old, field) != _only(new, field) and _only(by_hand, field) != _only(
-        new, field
-    ):
+    edited_value = _with_only_field(by_hand, field)
+    new_value = _with_only_field(new, field)
+    if _with_only_field(old, field) != new_value and edited_value != new_value:
         raise PublishError(
             f"{field.name} was edited by hand, and the new config has another value, too",
             where=str(edited),
             fix="put it under `triton:` in the manifest, or pass --overwrite-edits",
         )
     new.ClearField(field.name)
-    new.MergeFrom(_only(by_hand, field))
+    new.MergeFrom(edited_value)
 
 
 def _parameters(
@@ -246,7 +248,7 @@ def _parameters(
             new.parameters[key].CopyFrom(edited)
 
 
-def _only(message: pb.ModelConfig, field: FieldDescriptor) -> Any:
+def _with_only_field(message: pb.ModelConfig, field: FieldDescriptor) -> Any:
     """Return a message with only this field of `message`."""
     copy = pb.ModelConfig()
     copy.CopyFrom(message)

@@ -149,7 +149,7 @@ def _no_schedulers(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
         yield f"optimization must not be set for ensemble '{message.name}'"
 
 
-def _mapped(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
+def _mapping_problems(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
     for step in message.ensemble_scheduling.step:
         if not step.input_map:
             yield (
@@ -168,7 +168,7 @@ def _mapped(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
             yield f"ensemble step for model '{step.model_name}' does not map its input '{name}'"
 
 
-def _connected(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
+def _connection_problems(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
     """Check that every input is read and every output computed, and that no tensor is computed
     twice, unread, or read too early.
     """
@@ -204,7 +204,7 @@ def _batches(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
             )
 
 
-def _agreeing(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
+def _type_problems(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
     """Triton's 'inconsistent data type' and 'inconsistent shape': dims, or dims with the batch,
     must be equal except for -1.
     """
@@ -223,10 +223,9 @@ def _agreeing(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
                 f" {types[0]} is inferred from model {first_owner.name} while {types[1]} is"
                 f" inferred from model {owner.name}"
             )
-        if not (
-            _fit(first_tensor.dims, tensor.dims)
-            or _fit(full_dims(first_owner, first_tensor), full_dims(owner, tensor))
-        ):
+        first_full = full_dims(first_owner, first_tensor)
+        dims_fit = _dims_fit(first_tensor.dims, tensor.dims)
+        if not (dims_fit or _dims_fit(first_full, full_dims(owner, tensor))):
             yield (
                 f"in ensemble {message.name}, ensemble tensor {name}: inconsistent shape:"
                 f" {list(first_tensor.dims)} is inferred from model {first_owner.name} while"
@@ -234,7 +233,7 @@ def _agreeing(message: pb.ModelConfig, steps: Configs) -> Iterator[str]:
             )
 
 
-def _fit(left: Sequence[int], right: Sequence[int]) -> bool:
+def _dims_fit(left: Sequence[int], right: Sequence[int]) -> bool:
     return len(left) == len(right) and all(
         left_size == right_size or -1 in (left_size, right_size)
         for left_size, right_size in zip(left, right, strict=True)
@@ -262,8 +261,8 @@ Rule = Callable[[Any, Configs], Iterator[str]]
 RULES: tuple[Rule, ...] = (
     _names,
     _no_schedulers,
-    _mapped,
-    _connected,
+    _mapping_problems,
+    _connection_problems,
     _batches,
-    _agreeing,
+    _type_problems,
 )

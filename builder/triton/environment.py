@@ -43,7 +43,7 @@ def write_env(repository: Path, path: Path | None = None) -> Path:
         built = [*profile_lines(facts), *image_lines(facts)]
     users_lines = _users(_lines(path))
     variables = [f"{REPOSITORY}=./{repository.resolve().name}", *built]
-    block = [BEGIN, *_without(variables, _variables(users_lines)), END]
+    block = [BEGIN, *_commented_out(variables, _variables(users_lines)), END]
     _replace(path.resolve(), "\n".join([*users_lines, *block]) + "\n")
     return path
 
@@ -144,7 +144,7 @@ def _variables(lines: Iterable[str]) -> set[str]:
     }
 
 
-def _without(lines: Iterable[str], names: set[str]) -> list[str]:
+def _commented_out(lines: Iterable[str], names: set[str]) -> list[str]:
     """The lines, with those that set one of `names` commented out."""
     result = []
     for line in lines:

@@ -66,7 +66,7 @@ def add(message: pb.ModelConfig, artifact: ModelArtifact, platform: str) -> None
     cuda = message.optimization.cuda
     cuda.graphs = True
     for size in sizes:
-        for dims in _usual(artifact, size):
+        for dims in _optimum_shapes(artifact, size):
             spec = cuda.graph_spec.add(batch_size=size)
             for name, lengths in dims:
                 spec.input[name].dim.extend(lengths)
@@ -111,7 +111,7 @@ def _check_version(version: str) -> None:
         )
 
 
-def _usual(
+def _optimum_shapes(
     artifact: ModelArtifact, size: int
 ) -> list[tuple[tuple[str, tuple[int, ...]], ...]]:
     """The optimum shapes, without the batch, of each profile that includes the batch size. Each

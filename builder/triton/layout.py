@@ -245,8 +245,9 @@ def _runtime(folder: Path) -> None:
     for source in (runtime, runtime / RUNTIME):
         to = folder if source is runtime else folder / RUNTIME
         to.mkdir(exist_ok=True)
-        for file in (entry for entry in source.iterdir() if entry.name.endswith(".py")):
-            (to / file.name).write_bytes(file.read_bytes())
+        for file in source.iterdir():
+            if file.name.endswith(".py"):
+                (to / file.name).write_bytes(file.read_bytes())
 
 
 def _libraries(spec: ModelSpec, folder: Path) -> list[str]:

@@ -65,12 +65,10 @@ def merge(repositories: Sequence[Path], out: Path) -> list[tuple[str, tuple[str,
         for folder in _models(repository):
             folders_by_model.setdefault(folder.name, []).append(folder)
     ready = {}
-    for (
-        name,
-        folders,
-    ) in folders_by_model.items():  # everything is checked before anything is written
+    # everything is checked before anything is written
+    for name, folders in folders_by_model.items():
         with published.shaped(folders[0]):
-            ready[name] = _joined(folders), _joined_steps(folders)
+            ready[name] = _fitting_variants(folders), _fitting_steps(folders)
     return [
         line
         for name, (whole, steps) in ready.items()
@@ -117,7 +115,7 @@ def _steps(folder: Path) -> dict[str, Path]:
     }
 
 
-def _joined_steps(folders: Sequence[Path]) -> dict[str, list[Variant]]:
+def _fitting_steps(folders: Sequence[Path]) -> dict[str, list[Variant]]:
     """The variants of each step of the ensembles in `folders`; empty for other models."""
     steps_of_folders = [_steps(folder) for folder in folders]
     if any(list(steps) != list(steps_of_folders[0]) for steps in steps_of_folders):
@@ -128,12 +126,12 @@ def _joined_steps(folders: Sequence[Path]) -> dict[str, list[Variant]]:
             fix="build both from the same file, manifest and TensorRT",
         )
     return {
-        base: _joined([steps[base] for steps in steps_of_folders])
+        base: _fitting_variants([steps[base] for steps in steps_of_folders])
         for base in steps_of_folders[0]
     }
 
 
-def _joined(folders: Sequence[Path]) -> list[Variant]:
+def _fitting_variants(folders: Sequence[Path]) -> list[Variant]:
     variants = [_variant(folder) for folder in folders]
     for variant in variants[1:]:
         _must_fit(variants[0], variant)
@@ -233,9 +231,8 @@ def _serves(folder: Path, facts: dict[str, Any]) -> str:
 def _must_fit(left: Variant, right: Variant) -> None:
     """Raise PublishError with the differences if the two cannot be served as one model."""
     where = f"{left.folder} and {right.folder}"
-    if not (left.plans and right.plans) and any(
-        _has_plan(variant) for variant in (left, right)
-    ):
+    triton_loads_both = left.plans and right.plans
+    if not triton_loads_both and (_has_plan(left) or _has_plan(right)):
         raise PublishError(
             f"model {left.folder.name!r} is in two repositories, and Triton does not load its"
             " plan itself",

@@ -141,7 +141,7 @@ def _plain_config(message: Any) -> Any:
     return message
 
 
-def _together(left: Version, right: Version) -> bool:
+def _can_serve_both(left: Version, right: Version) -> bool:
     """Whether Triton can serve both: a model has one config, one TensorRT, and one set of files
     beside its versions.
     """
@@ -189,7 +189,7 @@ def _complete(
     ]
     # requests without a version use the highest served number
     below = [version for version in kept_versions if version.number < current.number]
-    able = [version.number for version in below if _together(current, version)]
+    able = [version.number for version in below if _can_serve_both(current, version)]
     served = sorted([current.number, *able[: serve - 1]])
     record = {
         key: value

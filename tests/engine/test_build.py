@@ -24,7 +24,7 @@ from builder.engine import (
     memory,
     progress,
 )
-from builder.engine.build import _alone as alone
+from builder.engine.build import _build_lock as build_lock
 from builder.engine.build import _fix as fix_of
 from builder.engine.build import _reason as reason
 from builder.engine.flavor import trt
@@ -283,7 +283,7 @@ def test_unwritable_cache_folder_is_an_environment_problem(
         assert caches.CACHE_VARIABLE in str(caught.value.fix)
     with pytest.raises(EnvironmentProblem, match=str(folder)):
         config.timing_cache(BuildOptions())
-    with pytest.raises(EnvironmentProblem, match=str(folder)), alone():
+    with pytest.raises(EnvironmentProblem, match=str(folder)), build_lock():
         pass
 
 

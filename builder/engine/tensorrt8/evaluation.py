@@ -32,9 +32,10 @@ def operands(values: list[Tensor | None]) -> list[Tensor | None]:
     """The operands of a layer. In a weakly typed network, half operands are converted to float32 if
     another operand is float32.
     """
-    if capabilities.current().strongly_typed or not any(
-        value is not None and value.dtype == torch.float32 for value in values
-    ):
+    if capabilities.current().strongly_typed:
+        return values
+    dtypes = {value.dtype for value in values if value is not None}
+    if torch.float32 not in dtypes:
         return values
     return [
         value.float() if value is not None and value.dtype == torch.float16 else value

@@ -53,13 +53,15 @@ def _move(graph: Any, device: str) -> None:
     for node in _nodes(graph):
         if node.kind() == "prim::Constant" and str(node.output().type()) == "Device":
             node.s_("value", device)
-        elif node.kind().startswith("aten::") and not any(
-            str(value.type()) == "Tensor" for value in node.inputs()
-        ):
+        elif node.kind().startswith("aten::") and not _reads_tensor(node):
             index = _argument(node, "device")
             if index is not None and str(node.inputsAt(index).type()) == "NoneType":
                 graph.setInsertPoint(node)
                 node.replaceInput(index, graph.insertConstant(torch.device(device)))
+
+
+def _reads_tensor(node: Any) -> bool:
+    return any(str(value.type()) == "Tensor" for value in node.inputs())
 
 
 def _allow_tf32(graph: Any, tf32: bool) -> None:

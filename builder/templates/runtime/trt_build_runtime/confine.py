@@ -41,7 +41,7 @@ def confine(folder: Path) -> tuple[str, ...]:
     always_readable = [
         path for path in (folder, *_python()) if not _is_hidden(path, hidden)
     ]
-    mapped = list(_mapped())
+    mapped = list(_mapped_files())
     memory = [path for path in mapped if SHARED_MEMORY in path.parents]
     libraries = {
         path.parent if not _is_hidden(path.parent, hidden) else path for path in mapped
@@ -99,7 +99,7 @@ def _python() -> Iterator[Path]:
             yield Path(name).resolve()
 
 
-def _mapped() -> Iterator[Path]:
+def _mapped_files() -> Iterator[Path]:
     """The files that this process has mapped: its libraries, and memory that it shares with
     tritonserver.
     """

@@ -30,7 +30,7 @@ def check(folder: Path, version: str = "1") -> bool:
             for name, digest in earlier_files
             if name.startswith(f"{version}/")
         }
-    broken = sorted(_broken(folder, files))
+    broken = sorted(_changed_files(folder, files))
     if broken:
         raise RuntimeError(
             "trt-build: "
@@ -59,7 +59,7 @@ def _read(file: Path) -> Any:
     )
 
 
-def _broken(folder: Path, files: Any) -> Iterator[str]:
+def _changed_files(folder: Path, files: Any) -> Iterator[str]:
     for name, expected in files.items():
         if not name.startswith(NOT_LOADED) and _sha256(folder / name) != expected:
             yield name

@@ -18,7 +18,7 @@ class Padding:
         inputs = serving["inputs"]
         self.values = [stated["values"].get(declared["name"]) for declared in inputs]
         self.axes: list[dict[int, str]] = [
-            _named(declared) if value is not None else {}
+            _named_axes(declared) if value is not None else {}
             for declared, value in zip(inputs, self.values)
         ]
         crops = [
@@ -103,6 +103,6 @@ class Padding:
         return output
 
 
-def _named(declared: dict[str, Any]) -> dict[int, str]:
+def _named_axes(declared: dict[str, Any]) -> dict[int, str]:
     """The named axes of an input after the batch axis, by position."""
     return {axis: name for axis, name in enumerate(declared["axes"]) if axis and name}
