@@ -134,9 +134,9 @@ def _converted(
     beyond = chosen and precision.overflows(
         ctx, converter.operator, bound, torch.float16
     )
-    made = converter.signature.call(converter.build, ctx, node, vars(bound))
-    extension.check_results(made, node, converter.build)
-    results = _listed(made, node)
+    output = converter.signature.call(converter.build, ctx, node, vars(bound))
+    extension.check_results(output, node, converter.build)
+    results = _listed(output, node)
     if beyond or policy.constrains(converter.operator, name):
         precision.constrain(ctx.net, first, () if beyond else policy.spared(name))
     return results
@@ -144,8 +144,8 @@ def _converted(
 
 def fold_static(key: str, values: list[Any]) -> Any:
     """The operator's result on static values, computed by torch itself."""
-    namespace, _, rest = key.partition("::")
-    name, _, overload = rest.partition(".")
+    namespace, _, qualified = key.partition("::")
+    name, _, overload = qualified.partition(".")
     packet = getattr(getattr(torch.ops, namespace), name)
     with torch.no_grad():
         operator = getattr(packet, overload or "default")

@@ -264,14 +264,16 @@ def named_padding(
     """
     axes = kernel_axes(ctx, weight)
     dilation = filled(dilation, axes)
-    whole = [
-        d * (k - 1) if padding == "same" else 0
-        for d, k in zip(dilation, weight.shape[2:], strict=True)
-    ]
+    totals = [0] * axes
+    if padding == "same":
+        totals = [
+            step * (length - 1)
+            for step, length in zip(dilation, weight.shape[2:], strict=True)
+        ]
     return Window(
         filled(stride, axes),
-        [n // 2 for n in whole],
-        [n - n // 2 for n in whole],
+        [total // 2 for total in totals],
+        [total - total // 2 for total in totals],
         dilation,
         groups,
     )
@@ -386,9 +388,10 @@ def _lengthened(ctx: ConversionContext, weight: Tensor, missing: Sequence[int]) 
         raise Unconvertible(
             "output_padding greater than padding needs the weight at build time"
         )
-    return torch.nn.functional.pad(
-        weight, [n for count in reversed(missing) for n in (0, count)]
-    )
+    pads = []
+    for count in reversed(missing):  # the last axis is first
+        pads += [0, count]
+    return torch.nn.functional.pad(weight, pads)
 
 
 def _add(

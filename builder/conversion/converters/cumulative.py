@@ -73,7 +73,8 @@ def moved(
     if ctx.loops and not ctx.capabilities.takes("SLICE.FILL.IN_LOOP", x.dtype.name):
         return _picked(ctx, x, axis, count, fill)
     sizes = ctx.sizes(x)
-    starts = [-count if a == axis else 0 for a in range(len(sizes))]
+    starts = [0] * len(sizes)
+    starts[axis] = -count
     outside = ctx.constant(torch.tensor(fill, dtype=ctx.dtype(x)))
     return ctx.slice(x, starts, sizes, mode="FILL", fill=outside)
 
@@ -88,9 +89,9 @@ def _picked(
     """
     size = ctx.size(x, axis)
     behind = torch.arange(at_most(ctx, size) or 0) - count
-    stayed: Any = (behind >= 0).reshape(
-        [-1 if a == axis else 1 for a in range(ctx.rank(x))]
-    )
+    shape = [1] * ctx.rank(x)
+    shape[axis] = -1
+    stayed: Any = (behind >= 0).reshape(shape)
     source: Any = behind.clamp(min=0)
     if isinstance(size, DynamicScalar):
         stayed = sliced(ctx, ctx.constant(stayed), axis, 0, size)

@@ -128,13 +128,13 @@ def nan_to_num(
         return x
     limits = torch.finfo(dtype)
     result = choose(ctx, is_nan(ctx, x), nan or 0.0, x)
-    for infinity, given, default in (
+    for infinity, replacement, default in (
         (torch.inf, posinf, limits.max),
         (-torch.inf, neginf, limits.min),
     ):
-        result = choose(
-            ctx, equal(ctx, x, infinity), default if given is None else given, result
-        )
+        if replacement is None:
+            replacement = default
+        result = choose(ctx, equal(ctx, x, infinity), replacement, result)
     return result
 
 

@@ -129,16 +129,18 @@ def index_fill(
     axis = ctx.axis(x, dim)
     rank = ctx.rank(x)
     size = ctx.size(x, axis)
-    index = from_the_front(
-        ctx, index if ctx.rank(index) else ranked(ctx, index)[0], size
-    )
+    if not ctx.rank(index):
+        (index,) = ranked(ctx, index)
+    index = from_the_front(ctx, index, size)
+    shape: list[Size] = [1] * rank
+    shape[axis] = size
     if isinstance(index, torch.Tensor) and isinstance(size, int):
         mask: Any = torch.zeros(size, dtype=torch.bool).index_fill(0, index, True)
-        mask = mask.reshape([size if i == axis else 1 for i in range(rank)])
+        mask = mask.reshape(shape)
     else:
-        named = ctx.cast(matches(ctx, size, index, 0, 1), torch.int32)
-        mask = ctx.cast(reduce(ctx, "MAX", named, [1], False), torch.bool)
-        mask = ctx.reshape(mask, [size if i == axis else 1 for i in range(rank)])
+        is_filled = ctx.cast(matches(ctx, size, index, 0, 1), torch.int32)
+        mask = ctx.cast(reduce(ctx, "MAX", is_filled, [1], False), torch.bool)
+        mask = ctx.reshape(mask, shape)
     return ctx.copy_sizes(x, choose(ctx, mask, value, x, ctx.dtype(x)))
 
 

@@ -140,11 +140,11 @@ def col2im(
 
 
 def _crop_or_pad(
-    ctx: ConversionContext, wanted: Size, whole: Size, padding: int
+    ctx: ConversionContext, requested: Size, whole: Size, padding: int
 ) -> tuple[Size, Size]:
     """Crop the padding at the start; at the end, crop or pad to the requested size."""
     return -padding, ctx.arithmetic(
-        "sub", ctx.arithmetic("add", wanted, padding), whole
+        "sub", ctx.arithmetic("add", requested, padding), whole
     )
 
 
