@@ -247,14 +247,21 @@ def reduce(
     output = ctx.net.add_reduce(
         x, getattr(trt.ReduceOperation, operation), mask, keepdim
     ).get_output(0)
+    ctx.remember_dtype(output, ctx.dtype(x))
+    return ctx.set_sizes(output, reduced_sizes(ctx, x, axes, keepdim))
+
+
+def reduced_sizes(
+    ctx: ConversionContext, x: Tensor, axes: Sequence[int], keepdim: bool
+) -> list[Any]:
+    """The sizes of x after a reduction of these axes."""
     sizes: list[Any] = []
     for axis in range(ctx.rank(x)):
         if axis not in axes:
             sizes.append(ctx.expr(x, axis))
         elif keepdim:
             sizes.append(1)
-    ctx.remember_dtype(output, ctx.dtype(x))
-    return ctx.set_sizes(output, sizes)
+    return sizes
 
 
 def _of_nothing(

@@ -131,14 +131,16 @@ def _converted(
             raise Unconvertible(reason, FALLBACK_FIX)
     first = ctx.net.num_layers
     chosen = policy.leaves_to_tensorrt(converter.operator, name)
-    beyond = chosen and precision.overflows(
+    is_beyond_half = chosen and precision.overflows(
         ctx, converter.operator, bound, torch.float16
     )
     output = converter.signature.call(converter.build, ctx, node, vars(bound))
     extension.check_results(output, node, converter.build)
     results = _listed(output, node)
-    if beyond or policy.constrains(converter.operator, name):
-        precision.constrain(ctx.net, first, () if beyond else policy.spared(name))
+    if is_beyond_half or policy.constrains(converter.operator, name):
+        precision.constrain(
+            ctx.net, first, () if is_beyond_half else policy.spared(name)
+        )
     return results
 
 

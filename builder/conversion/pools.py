@@ -63,8 +63,8 @@ def output_length(ctx: ConversionContext, pool: Pool, axis: int, length: Size) -
     span = pool.reach(axis)
     step = pool.stride[axis]
     pad = pool.padding[axis]
-    more = step - 1 if pool.ceil else 0
-    travel = ctx.arithmetic("add", length, 2 * pad - span + more)
+    rounding = step - 1 if pool.ceil else 0
+    travel = ctx.arithmetic("add", length, 2 * pad - span + rounding)
     if step != 1:
         travel = ctx.arithmetic("floordiv", travel, step)
     count = ctx.arithmetic("add", travel, 1)

@@ -61,12 +61,12 @@ def binary(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
         return rule.python(a, b)
     if operation in ("min", "max"):
-        below = decided(ctx, "le", a, b)
-        above = decided(ctx, "ge", a, b)
-        if operation == "min" and (below or above):
-            return a if below else b
-        if operation == "max" and (below or above):
-            return a if above else b
+        is_at_most = decided(ctx, "le", a, b)
+        is_at_least = decided(ctx, "ge", a, b)
+        if operation == "min" and (is_at_most or is_at_least):
+            return a if is_at_most else b
+        if operation == "max" and (is_at_most or is_at_least):
+            return a if is_at_least else b
     expr = None
     if rule.symbolic:
         expr = rule.symbolic(expression(a), expression(b))

@@ -50,10 +50,10 @@ def repeat_interleave(
     if isinstance(size, int) and isinstance(repeats, int):
         return gathered(ctx, x, torch.arange(size).repeat_interleave(repeats), axis)
     sizes = ctx.sizes(x)
-    behind = axis + 1
-    sizes.insert(behind, repeats)
-    wide = ctx.expand(ctx.unsqueeze(x, [behind]), sizes)
-    return merged(ctx, wide, axis, behind)
+    position = axis + 1
+    sizes.insert(position, repeats)
+    wide = ctx.expand(ctx.unsqueeze(x, [position]), sizes)
+    return merged(ctx, wide, axis, position)
 
 
 def _interleaved_axis(

@@ -130,19 +130,19 @@ def _schema(axes: int) -> str:
     """The schema of `conv1d`, `conv2d` or `conv3d`."""
     ones = _SIZES[axes]
     zeros = _ZEROS[axes]
-    of = f"SymInt[{axes}]"
+    sizes = f"SymInt[{axes}]"
     return (
-        f"aten::conv{axes}d{_HEAD}{of} stride={ones}, {of} padding={zeros}, {of} dilation={ones}, "
-        "SymInt groups=1) -> Tensor"
+        f"aten::conv{axes}d{_HEAD}{sizes} stride={ones}, {sizes} padding={zeros}, {sizes}"
+        f" dilation={ones}, SymInt groups=1) -> Tensor"
     )
 
 
 def _padded_by_name(axes: int) -> str:
     """The schema of a convolution with padding="same" or "valid"."""
     ones = _SIZES[axes]
-    of = f"SymInt[{axes}]"
+    sizes = f"SymInt[{axes}]"
     return (
-        f'aten::conv{axes}d.padding{_HEAD}{of} stride={ones}, str padding="valid", {of}'
+        f'aten::conv{axes}d.padding{_HEAD}{sizes} stride={ones}, str padding="valid", {sizes}'
         f" dilation={ones}, SymInt groups=1) -> Tensor"
     )
 
@@ -151,11 +151,12 @@ def _transpose(axes: int) -> str:
     """The schema of `conv_transpose1d`, `conv_transpose2d` or `conv_transpose3d`."""
     ones = _SIZES[axes]
     zeros = _ZEROS[axes]
-    of = f"SymInt[{axes}]"
+    sizes = f"SymInt[{axes}]"
     overload = "" if axes == 1 else ".input"
     return (
-        f"aten::conv_transpose{axes}d{overload}{_HEAD}{of} stride={ones}, {of} padding={zeros}, "
-        f"{of} output_padding={zeros}, SymInt groups=1, {of} dilation={ones}) -> Tensor"
+        f"aten::conv_transpose{axes}d{overload}{_HEAD}{sizes} stride={ones}, {sizes}"
+        f" padding={zeros}, {sizes} output_padding={zeros}, SymInt groups=1, {sizes}"
+        f" dilation={ones}) -> Tensor"
     )
 
 

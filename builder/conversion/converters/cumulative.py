@@ -88,14 +88,14 @@ def _picked(
     ("remainder_last_tensor_map", Myelin's loop_unroll.cpp).
     """
     size = ctx.size(x, axis)
-    behind = torch.arange(at_most(ctx, size) or 0) - count
+    positions = torch.arange(at_most(ctx, size) or 0) - count
     shape = [1] * ctx.rank(x)
     shape[axis] = -1
-    stayed: Any = (behind >= 0).reshape(shape)
-    source: Any = behind.clamp(min=0)
+    is_inside: Any = (positions >= 0).reshape(shape)
+    source: Any = positions.clamp(min=0)
     if isinstance(size, DynamicScalar):
-        stayed = sliced(ctx, ctx.constant(stayed), axis, 0, size)
+        is_inside = sliced(ctx, ctx.constant(is_inside), axis, 0, size)
         source = sliced(ctx, ctx.constant(source), 0, 0, size)
     return ctx.copy_sizes(
-        x, choose(ctx, stayed, gathered(ctx, x, source, axis), fill, ctx.dtype(x))
+        x, choose(ctx, is_inside, gathered(ctx, x, source, axis), fill, ctx.dtype(x))
     )

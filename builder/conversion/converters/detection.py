@@ -196,9 +196,9 @@ def _sample_positions(
     steps = (torch.arange(count, dtype=torch.float32) + 0.5) / count
     offsets = combine(ctx, "PROD", extent, steps[None].to(ctx.dtype(rois)))
     at = combine(ctx, "SUM", start, offsets)
-    below = comparison(ctx, "LESS", True, at, -1.0)
-    above = comparison(ctx, "GREATER", True, at, length)
+    not_below = comparison(ctx, "LESS", True, at, -1.0)
+    not_above = comparison(ctx, "GREATER", True, at, length)
     last = ctx.arithmetic("max", ctx.arithmetic("sub", length, 1), 1)
     share = combine(ctx, "DIV", combine(ctx, "PROD", at, 2.0), last)
     grid = combine(ctx, "SUB", share, 1.0)
-    return grid, ctx.elementwise("AND", below, above)
+    return grid, ctx.elementwise("AND", not_below, not_above)

@@ -76,9 +76,9 @@ def diag_embed(
     start, _ = diagonal_span(ctx, side, side, offset)
     area = ctx.arithmetic("mul", side, side)
     filled = ctx.arithmetic("add", start, ctx.size(flat, len(lead)))
-    behind = ctx.arithmetic("sub", area, filled)
+    padding_after = ctx.arithmetic("sub", area, filled)
     square = ctx.reshape(
-        padded(ctx, flat, [start, behind], "constant"), [*lead, side, side]
+        padded(ctx, flat, [start, padding_after], "constant"), [*lead, side, side]
     )
     rank = len(lead) + 2
     return permuted(ctx, square, _inserted(rank, dim1 % rank, dim2 % rank))

@@ -75,29 +75,29 @@ def _put_masked(
     first = axes[0]
     mask = indices[first]
     rank = ctx.rank(mask)
-    behind = ctx.rank(x) - first - rank
-    wide = ctx.unsqueeze(mask, list(range(rank, rank + behind)))
-    leading = ctx.rank(values) - behind
+    trailing = ctx.rank(x) - first - rank
+    wide = ctx.unsqueeze(mask, list(range(rank, rank + trailing)))
+    leading = ctx.rank(values) - trailing
     if leading > 0 and values.shape[leading - 1] != 1:
         if first:
             raise Unconvertible(
                 "index_put with a computed mask after other axes supports only one value for all "
                 "positions"
             )
-        values = _nth_selected(ctx, mask, values, behind)
+        values = _nth_selected(ctx, mask, values, trailing)
     elif leading > 0 and first == 0:
         values = ctx.reshape(values, ctx.sizes(values)[leading:])
     return ctx.copy_sizes(x, choose(ctx, wide, values, x, ctx.dtype(x)))
 
 
 def _nth_selected(
-    ctx: ConversionContext, mask: ITensor, values: ITensor, behind: int
+    ctx: ConversionContext, mask: ITensor, values: ITensor, trailing: int
 ) -> ITensor:
     """values [selected, *behind] expanded to the mask's axes: position p gets the row (number
     selected before p).
     """
     row = ctx.reshape(count_before(ctx, mask), ctx.sizes(mask))
-    return gathered(ctx, ctx.at_rank(values, behind + 1), row, 0)
+    return gathered(ctx, ctx.at_rank(values, trailing + 1), row, 0)
 
 
 def count_before(ctx: ConversionContext, mask: ITensor) -> ITensor:
@@ -162,8 +162,12 @@ def _values_in_front(
         before = sum(axis < axes[0] for axis in others)
     sizes = [*other_sizes[:before], *picked, *other_sizes[before:]]
     values = ctx.expand(ctx.tensor(values, ctx.dtype(x)), sizes)
-    behind = before + len(picked)
-    order = [*range(before, behind), *range(before), *range(behind, len(sizes))]
+    end_of_picked = before + len(picked)
+    order = [
+        *range(before, end_of_picked),
+        *range(before),
+        *range(end_of_picked, len(sizes)),
+    ]
     return permuted(ctx, values, order)
 
 
@@ -176,10 +180,10 @@ def _rows_written(
 ) -> ITensor:
     if accumulate:
         flat = ctx.reshape(index, [-1])
-        behind = ctx.sizes(rows)[1:]
-        lined = ctx.reshape(values, [ctx.size(flat, 0), *behind])
-        column = ctx.reshape(flat, [ctx.size(flat, 0), *([1] * len(behind))])
-        return accumulated(ctx, rows, 0, column, lined, "sum")
+        row_sizes = ctx.sizes(rows)[1:]
+        flat_values = ctx.reshape(values, [ctx.size(flat, 0), *row_sizes])
+        column = ctx.reshape(flat, [ctx.size(flat, 0), *([1] * len(row_sizes))])
+        return accumulated(ctx, rows, 0, column, flat_values, "sum")
     positions = ctx.unsqueeze(index, [ctx.rank(index)])
     result = ctx.net.add_scatter(
         rows, positions, values, trt.ScatterMode.ND

@@ -107,8 +107,8 @@ def constant_like(ctx: ConversionContext, x: ITensor, value: bool) -> ITensor:
     """A bool tensor with the shape of an integer or bool tensor, filled with `answer`: x = x, or
     its negation.
     """
-    same = ctx.elementwise("EQUAL", x, x)
-    return same if value else ctx.unary("NOT", same)
+    is_itself = ctx.elementwise("EQUAL", x, x)
+    return is_itself if value else ctx.unary("NOT", is_itself)
 
 
 @converter(

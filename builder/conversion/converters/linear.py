@@ -9,7 +9,7 @@ import torch
 
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar
-from builder.conversion.layers import combine, computed_in
+from builder.conversion.layers import combine, computed_in, reduced_sizes
 from builder.conversion.registry import converter
 from builder.conversion.values import Scalar, Tensor
 from builder.engine import ITensor, trt
@@ -171,13 +171,7 @@ def total(
         return x
     mask = sum(1 << axis for axis in axes)
     result = ctx.net.add_reduce(x, trt.ReduceOperation.SUM, mask, keep).get_output(0)
-    exprs: list[Any] = []
-    for axis in range(ctx.rank(x)):
-        if axis not in axes:
-            exprs.append(ctx.expr(x, axis))
-        elif keep:
-            exprs.append(1)
-    return ctx.set_sizes(result, exprs)
+    return ctx.set_sizes(result, reduced_sizes(ctx, x, axes, keep))
 
 
 _ADDED = (

@@ -148,13 +148,13 @@ def spliced(
     ctx: ConversionContext, x: ITensor, src: ITensor, axis: int, start: Size, end: Size
 ) -> ITensor:
     """x with [start:end] of an axis replaced by src."""
-    behind = ctx.arithmetic("sub", ctx.size(x, axis), end)
+    length_after = ctx.arithmetic("sub", ctx.size(x, axis), end)
     before = []
     if start != 0:
         before = [sliced(ctx, x, axis, 0, start)]
     after = []
-    if behind != 0:
-        after = [sliced(ctx, x, axis, end, behind)]
+    if length_after != 0:
+        after = [sliced(ctx, x, axis, end, length_after)]
     parts = [*before, ctx.tensor(src, ctx.dtype(x)), *after]
     if len(parts) == 1:
         return parts[0]

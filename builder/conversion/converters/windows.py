@@ -131,9 +131,9 @@ def col2im(
     ]
     images = ctx.reshape(x, [*(lead or [1]), columns, *counts])
     whole = _placed(ctx, images, kernel_size, dilation, stride)
-    beside = _crop_or_pad(ctx, output_size[1], ctx.size(whole, 3), padding[1])
-    above = _crop_or_pad(ctx, output_size[0], ctx.size(whole, 2), padding[0])
-    result = padded(ctx, whole, [*beside, *above], "constant")
+    column_pads = _crop_or_pad(ctx, output_size[1], ctx.size(whole, 3), padding[1])
+    row_pads = _crop_or_pad(ctx, output_size[0], ctx.size(whole, 2), padding[0])
+    result = padded(ctx, whole, [*column_pads, *row_pads], "constant")
     if lead:
         return result
     return ctx.squeeze(result, [0])

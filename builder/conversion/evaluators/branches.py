@@ -106,10 +106,10 @@ def _decides_a_loop(node: Node) -> bool:
     """Whether a branch with one bool output (`a and b`) is in a loop."""
     if [str(v.type()) for v in node.outputs()] != ["bool"]:
         return False
-    around = node.owningBlock().owningNode()
-    while around is not None and around.kind() != "prim::Loop":
-        around = around.owningBlock().owningNode()
-    return around is not None
+    owner = node.owningBlock().owningNode()
+    while owner is not None and owner.kind() != "prim::Loop":
+        owner = owner.owningBlock().owningNode()
+    return owner is not None
 
 
 def _selected(

@@ -128,7 +128,7 @@ def _looped(
         )
     ]
     counter = _counter(ctx, layer, trip_count) if inputs[0].uses() else 0
-    going = _while(ctx, layer, condition, outputs[0])
+    while_condition = _while(ctx, layer, condition, outputs[0])
     ctx.loops += 1
     try:
         inside = [counter, *(item.inside for item in state)]
@@ -137,8 +137,8 @@ def _looped(
         ctx.loops -= 1
     if any(value is MISSING for value in (goes_on, *following)):
         return [MISSING] * node.outputsSize()
-    if going is not None:
-        going.set_input(1, as_flag(ctx, goes_on))
+    if while_condition is not None:
+        while_condition.set_input(1, as_flag(ctx, goes_on))
     for item, value in zip(state, following, strict=True):
         item.follow(value)
     return [item.last() for item in state]
@@ -199,8 +199,8 @@ def _carried(
     loop.
     """
     # the body sees only the elements of this iteration, so it must not read the list
-    alone = len(parameter.uses()) == len(output.uses()) == 1
-    adds = alone and output.node().kind() == "aten::add"
+    are_used_once = len(parameter.uses()) == len(output.uses()) == 1
+    adds = are_used_once and output.node().kind() == "aten::add"
     is_parameter = []
     if adds:
         is_parameter = [
@@ -226,9 +226,11 @@ def _joined_axis(parameter: Value, output: Value) -> int | None:
         or parts.inputsAt(0).debugName() != parameter.debugName()
     ):
         return None
-    alone = all(len(value.uses()) == 1 for value in (parameter, parts.output(), output))
+    are_used_once = all(
+        len(value.uses()) == 1 for value in (parameter, parts.output(), output)
+    )
     axis = output.node().inputsAt(1)
-    if alone and axis.node().kind() == "prim::Constant":
+    if are_used_once and axis.node().kind() == "prim::Constant":
         return int(axis.toIValue())
     return None
 

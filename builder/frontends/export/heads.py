@@ -193,8 +193,8 @@ def _is(node: Any, targets: Collection[Any]) -> bool:
 def _only_user(node: Node, targets: Collection[Any], *args: Any) -> Any:
     """The node's user, if it is the only one, of these operators, and has these arguments."""
     user: Any = next(iter(node.users), None)
-    fits = len(node.users) == 1 and _is(user, targets)
-    if fits and (not args or user.args[1:] == args):
+    is_only_user = len(node.users) == 1 and _is(user, targets)
+    if is_only_user and (not args or user.args[1:] == args):
         return user
     return None
 

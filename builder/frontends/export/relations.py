@@ -106,8 +106,10 @@ class Relations:
             return list(range(_NUMBERS))
         low = _solved(alone, symbol, {axis: span[0] for axis, span in spans.items()})
         high = _solved(alone, symbol, {axis: span[1] for axis, span in spans.items()})
-        tried = range(max(low, 0), min(high, low + _SAMPLES) + 1)
-        return [value for value in tried if _all_within(alone, {symbol: value}, spans)]
+        candidates = range(max(low, 0), min(high, low + _SAMPLES) + 1)
+        return [
+            value for value in candidates if _all_within(alone, {symbol: value}, spans)
+        ]
 
     def refusals(self, sizes: Sizes) -> list[str]:
         """Return why these sizes are invalid in one request: the violated relations and conditions.
@@ -204,9 +206,9 @@ class Relations:
         ]
         for value in _outward(requested):
             values = {symbol: value}
-            fits = axis is None or spans[axis][0] <= value <= spans[axis][1]
+            is_in_span = axis is None or spans[axis][0] <= value <= spans[axis][1]
             if (
-                fits
+                is_in_span
                 and _all_within(alone, values, spans)
                 and _all_hold(conditions, values)
             ):

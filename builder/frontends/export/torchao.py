@@ -225,8 +225,8 @@ def _source(item: Any) -> Any:
     """The node that computes a scale, before operators that only move its axes."""
     while _is_node(item) and item.op == "call_function":
         name = str(item.target).rpartition(".")[0]
-        same = name == "aten.to" and _dtype(item) == _dtype(item.args[0])
-        if name not in _SHAPES and not same:
+        keeps_dtype = name == "aten.to" and _dtype(item) == _dtype(item.args[0])
+        if name not in _SHAPES and not keeps_dtype:
             break
         item = item.args[0]
     return item

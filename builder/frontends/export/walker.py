@@ -290,10 +290,10 @@ class Walker:
         return None
 
     def _list(self, items: Sequence[Result], element: Any) -> Any:
-        plain = None
+        python_type = None
         if element is not None and items:
-            plain = _PLAIN_ELEMENTS.get(element.kind())
-        if plain is not None and all(type(item) is plain for item in items):
+            python_type = _PLAIN_ELEMENTS.get(element.kind())
+        if python_type is not None and all(type(item) is python_type for item in items):
             return self._constant(list(items))
         values = [self.value(item, element) for item in items]
         if element is None:
@@ -323,9 +323,9 @@ class Walker:
     def _create(self, kind: str, values: Sequence[Any], types: Sequence[Any]) -> Any:
         node = self.graph.create(kind, list(values), len(types))
         node.insertBefore(self._ends[-1])
-        if any(of is not TENSOR for of in types):
-            for output, of in zip(node.outputs(), types, strict=True):
-                output.setType(of)
+        if any(type_ is not TENSOR for type_ in types):
+            for output, type_ in zip(node.outputs(), types, strict=True):
+                output.setType(type_)
         self._describe(node)
         return node
 
@@ -688,8 +688,8 @@ class Walker:
             inner[-1].setType(value.type())
 
         def write() -> list[Result]:
-            again, carried_on = body(number, inner)
-            return [again, *carried_on]
+            goes_on, carried_on = body(number, inner)
+            return [goes_on, *carried_on]
 
         for output in self._within(block, write):
             block.registerOutput(output)
