@@ -151,23 +151,25 @@ def _reader(name: str, kind: str) -> Reader:
     Numbers that only have to fit the sizes of the tensors (`groups`, `kernel_size`) are replaced by
     numbers that fit all: neither dtype nor rank depends on them. Fractions are replaced, too.
     """
-    plain = kind
+    without_optional = kind
     if kind.startswith("Optional["):
-        plain = kind[len("Optional[") : -1]
-    if plain == "Device":
-        return _READERS[plain]  # also in place of None, which would be the CPU
+        without_optional = kind[len("Optional[") : -1]
+    if without_optional == "Device":
+        return _READERS[
+            without_optional
+        ]  # also in place of None, which would be the CPU
     if name == "bias":
         return _always(_NONE)  # it is added in place
     read: Reader
-    if plain == "List[int]" and name in _SIZES:
+    if without_optional == "List[int]" and name in _SIZES:
         read = _sizes
-    elif plain == "int" and name in _ONES | _ZEROS:
+    elif without_optional == "int" and name in _ONES | _ZEROS:
         read = _always(Constant(int, int(name in _ONES)))
-    elif plain == "List[int]" and name in _ONES | _ZEROS:
+    elif without_optional == "List[int]" and name in _ONES | _ZEROS:
         read = _filled(Constant(int, int(name in _ONES)))
     else:
-        read = _READERS.get(plain, _unread)
-    if plain != kind:
+        read = _READERS.get(without_optional, _unread)
+    if without_optional != kind:
         return _or_none(read)
     return read
 

@@ -80,13 +80,13 @@ def _flat(items: Iterable[Any]) -> list[Tensor]:
 
 
 def calls(
-    arguments: tuple[Any, ...], tried: Ranges, size: int
+    arguments: tuple[Any, ...], trials: Ranges, size: int
 ) -> Iterator[tuple[list[Any], bool]]:
     """The arguments of each call, and whether one of them has the largest rank that is tried.
     Raises LookupError if there are too many.
     """
     tensors = sum(isinstance(item, Tensor) for item in arguments)
-    options = [_options(argument, tried, size, tensors > 1) for argument in arguments]
+    options = [_options(argument, trials, size, tensors > 1) for argument in arguments]
     for chosen in _product(options):
         values = [value for value, _ in chosen]
         if tensors < 2 or any(isinstance(value, torch.Tensor) for value in values):
@@ -99,17 +99,17 @@ def _product(options: list[list[Candidate]]) -> Iterator[tuple[Candidate, ...]]:
     return itertools.product(*options)
 
 
-def _options(item: Any, tried: Ranges, size: int, numbers: bool) -> list[Candidate]:
+def _options(item: Any, trials: Ranges, size: int, numbers: bool) -> list[Candidate]:
     """The values to try for one argument."""
     if isinstance(item, Constant):
         return [(item.value, False)]
     if isinstance(item, Tensor):
-        return _tensors(item, tried, size, numbers)
+        return _tensors(item, trials, size, numbers)
     if isinstance(item, OneOf):
         return [(value, False) for value in item.values]
     if isinstance(item, Sizes):
         return [(sizes, False) for sizes in _sizes(item.length, size)]
-    inner = [_options(element, tried, size, False) for element in item]
+    inner = [_options(element, trials, size, False) for element in item]
     lists: list[Candidate] = []
     for chosen in _product(inner):
         values = [value for value, _ in chosen]
@@ -117,14 +117,14 @@ def _options(item: Any, tried: Ranges, size: int, numbers: bool) -> list[Candida
     return lists
 
 
-def _tensors(item: Tensor, tried: Ranges, size: int, numbers: bool) -> list[Candidate]:
+def _tensors(item: Tensor, trials: Ranges, size: int, numbers: bool) -> list[Candidate]:
     """Examples of a tensor. With `numbers`, one of rank 0 is also tried as a number: it has a lower
     priority in type promotion, and torch's executor treats some constants as numbers (see
     `builder.lowering.wrapped`).
     """
     examples: list[Candidate] = []
-    dtypes = tried.dtypes if item.dtype is None else (item.dtype,)
-    ranks = tried.ranks if item.rank is None else (item.rank,)
+    dtypes = trials.dtypes if item.dtype is None else (item.dtype,)
+    ranks = trials.ranks if item.rank is None else (item.rank,)
     for dtype, rank in itertools.product(dtypes, ranks):
         is_largest = item.rank is None and rank == max(ranks)
         examples.append((_example(dtype, rank, size), is_largest))

@@ -46,35 +46,35 @@ def facts_of(node: Node, fact: Callable[[Any], Fact]) -> tuple[Fact, ...]:
 
 @lru_cache(maxsize=4096)
 def _evaluated(operator: Operator, arguments: tuple[Any, ...]) -> tuple[Fact, ...]:
-    tried = candidates.ranges(arguments)
+    ranges = candidates.ranges(arguments)
     try:
-        facts = _facts(operator, arguments, tried)
+        facts = _facts(operator, arguments, ranges)
     except LookupError:  # too many calls
         return ()
-    if tried.has_all_ranks and operator.name not in BY_SIZES:
+    if ranges.has_all_ranks and operator.name not in BY_SIZES:
         return tuple(facts)
     return tuple((dtype, None) for dtype, _ in facts)
 
 
 def _facts(
-    operator: Operator, arguments: tuple[Any, ...], tried: candidates.Ranges
+    operator: Operator, arguments: tuple[Any, ...], ranges: candidates.Ranges
 ) -> list[Fact]:
     """The facts for examples of the first size with which a call is accepted. With unknown ranks,
     those of size 1 must agree: a rank may be rejected only for its number of elements.
     """
     first: list[Fact] = []
     for size in candidates.SIZES:
-        facts = _agreement(operator, arguments, tried, size)
+        facts = _agreement(operator, arguments, ranges, size)
         if facts and first:
             return [_common(*pair) for pair in zip(first, facts, strict=True)]
         first = first or facts
-        if first and (tried.are_ranks_known or size == 1):
+        if first and (ranges.are_ranks_known or size == 1):
             return first
     return first
 
 
 def _agreement(
-    operator: Operator, arguments: tuple[Any, ...], tried: candidates.Ranges, size: int
+    operator: Operator, arguments: tuple[Any, ...], ranges: candidates.Ranges, size: int
 ) -> list[Fact]:
     """The facts on which all accepted calls agree. Empty if no call is accepted. Raises LookupError
     if there are too many.
@@ -82,7 +82,7 @@ def _agreement(
     agreed: list[Fact] = []
     # Whether a call without a tensor of the largest rank was accepted.
     is_bounded = False
-    for values, is_largest in candidates.calls(arguments, tried, size):
+    for values, is_largest in candidates.calls(arguments, ranges, size):
         facts = _results(operator, values)
         if not facts:
             continue

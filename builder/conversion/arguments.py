@@ -22,14 +22,14 @@ def bind(
     static and is not.
     """
     arguments = converter.arguments
-    bound = {
-        name: None if value is None else _unwrap(ctx, converter, name, kind, value)
-        for (name, kind), value in zip(arguments, values, strict=False)
-    }
-    if len(values) < len(arguments):  # a node may omit arguments with a default
-        bound |= {
-            a.name: a.default_value for a in converter.schema.arguments[len(values) :]
-        }
+    bound = {}
+    for (name, kind), value in zip(arguments, values, strict=False):
+        bound[name] = value
+        if value is not None:
+            bound[name] = _unwrap(ctx, converter, name, kind, value)
+    # A node may omit arguments with a default.
+    for argument in converter.schema.arguments[len(values) :]:
+        bound[argument.name] = argument.default_value
     return SimpleNamespace(**bound)
 
 
@@ -49,9 +49,8 @@ def _unwrap(
 def _tensor(
     ctx: ConversionContext, converter: Converter, name: str, value: object
 ) -> Any:
-    if (isinstance(value, torch.Tensor) and name in converter.constants) or is_packed(
-        value
-    ):
+    is_constant = isinstance(value, torch.Tensor) and name in converter.constants
+    if is_constant or is_packed(value):
         return value
     return ctx.tensor(value)
 
@@ -72,16 +71,9 @@ def _number_or_list(ctx: ConversionContext, value: object) -> Any:
 def _static(what: str, value: object) -> Any:
     if isinstance(value, bool | int | float | str):
         return value
-    unknown = next(
-        (
-            v
-            for v in (value if isinstance(value, list) else [value])
-            if isinstance(v, DynamicScalar)
-        ),
-        None,
-    )
-    if unknown is not None:
-        raise dynamic_value(what, unknown)
+    for number in value if isinstance(value, list) else [value]:
+        if isinstance(number, DynamicScalar):
+            raise dynamic_value(what, number)
     return value
 
 
@@ -93,10 +85,8 @@ def dynamic_value(what: str, value: DynamicScalar) -> Unconvertible:
         return Unconvertible(
             f"{what} must be known at build time, but it is computed at run time"
         )
-    axes = (
-        ", ".join(sorted(str(symbol) for symbol in value.expr.free_symbols))
-        or "a computed value"
-    )
+    names = sorted(str(symbol) for symbol in value.expr.free_symbols)
+    axes = ", ".join(names) or "a computed value"
     return Unconvertible(
         f"{what} must be known at build time but depends on {axes}",
         f"give the dynamic axis ({axes}) one size in the manifest: min = opt = max",
@@ -112,9 +102,9 @@ def known_keys(keys: Iterable[object]) -> list[Any]:
     """The keys of a dictionary. Raises Unconvertible for a number that is known only at run time,
     since it may be equal to another key, and for a tensor.
     """
-    known = [static(key, "a key of a dictionary") for key in keys]
-    if not all(isinstance(key, bool | int | float | str) for key in known):
+    static_keys = [static(key, "a key of a dictionary") for key in keys]
+    if not all(isinstance(key, bool | int | float | str) for key in static_keys):
         raise Unconvertible(
             "a dictionary has tensors as keys", "use numbers or strings as keys"
         )
-    return known
+    return static_keys

@@ -47,17 +47,20 @@ class Arrangement(Lengths):
         if -1 not in [s for s in sizes if isinstance(s, int)]:
             return sizes
         at = sizes.index(-1)
-        own = self.sizes(tensor)
+        remaining = self.sizes(tensor)
         others = sizes[:at] + sizes[at + 1 :]
         # cancel factors on both sides, so that equal axes are recognized
         for size in list(others):
-            match = next((o for o in own if expression(o) == expression(size)), None)
-            if match is not None and match in own:
-                own.remove(match)
-                others.remove(size)
-        total = self.product(own)
-        rest = self.product(others)
-        sizes[at] = self.arithmetic("floordiv", total, rest) if rest != 0 else 0
+            for candidate in remaining:
+                if expression(candidate) == expression(size):
+                    remaining.remove(candidate)
+                    others.remove(size)
+                    break
+        total = self.product(remaining)
+        known_product = self.product(others)
+        sizes[at] = 0
+        if known_product != 0:
+            sizes[at] = self.arithmetic("floordiv", total, known_product)
         return sizes
 
     def _static_reshape(
@@ -208,26 +211,30 @@ class Arrangement(Lengths):
         first.
         """
         tensor = self.at_rank(tensor, len(sizes))
-        own = self.sizes(tensor)
-        target = [
-            o if isinstance(s, int) and s == -1 else s
-            for s, o in zip(sizes, own, strict=True)
-        ]
-        if all(
-            expression(o) == expression(t) for o, t in zip(own, target, strict=True)
-        ):
+        current = self.sizes(tensor)
+        target: list[Size] = []
+        is_expanded = False
+        for old, new in zip(current, sizes, strict=True):
+            if isinstance(new, int) and new == -1:
+                new = old
+            target.append(new)
+            is_expanded = is_expanded or expression(old) != expression(new)
+        if not is_expanded:
             return tensor
-        strides = [self._expand_stride(o, t) for o, t in zip(own, target, strict=True)]
+        strides = [
+            self._expand_stride(old, new)
+            for old, new in zip(current, target, strict=True)
+        ]
         return self.slice(tensor, [0] * len(target), target, strides)
 
-    def _expand_stride(self, own: Size, target: Size) -> Size:
+    def _expand_stride(self, current: Size, target: Size) -> Size:
         """0 if an axis of size 1 repeats, 1 if it stays; min(size - 1, 1) if the size is known only
         at run time.
         """
-        if isinstance(own, int):
-            return 0 if own == 1 else 1
-        if own.expr == expression(target):
+        if isinstance(current, int):
+            return 0 if current == 1 else 1
+        if current.expr == expression(target):
             return 1
-        less = self.arithmetic("sub", own, 1)
+        less = self.arithmetic("sub", current, 1)
         stride: Size = self.arithmetic("min", less, 1)
         return stride

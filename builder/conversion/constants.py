@@ -90,12 +90,12 @@ class Constants(Facts):
         """Convert an ITensor as `tensor.to(dtype)`: a cast layer, and wrap-around for the small
         integers.
         """
-        own = self.dtype(tensor)
-        if own == dtype:
+        source_dtype = self.dtype(tensor)
+        if source_dtype == dtype:
             return tensor
         carrier = dtypes.carrier(dtype)
         result = tensor
-        if own.is_floating_point and dtype == torch.bool:
+        if source_dtype.is_floating_point and dtype == torch.bool:
             result = self.elementwise("EQUAL", tensor, self.like_scalar(tensor, 0.0))
             result = self.net.add_unary(result, trt.UnaryOperation.NOT).get_output(0)
         elif dtypes.from_trt(tensor.dtype) != carrier:
@@ -107,11 +107,11 @@ class Constants(Facts):
             # another torch dtype on the same carrier
             result = self.net.add_identity(tensor).get_output(0)
         self.copy_sizes(tensor, result)
-        if dtype in (torch.uint8, torch.int8) and own != torch.bool:
+        if dtype in (torch.uint8, torch.int8) and source_dtype != torch.bool:
             result = self._wrap(result, dtype)
         self.facts(result).dtype = None
         self.remember_dtype(result, dtype)
-        if dtype == torch.float32 and own in (torch.float16, torch.bfloat16):
+        if dtype == torch.float32 and source_dtype in (torch.float16, torch.bfloat16):
             self.facts(result).wide_of = tensor
         return result
 

@@ -199,8 +199,8 @@ def named_inputs(
             ),
         )
     specs = tuple(
-        s if s.name else replace(s, name=n)
-        for s, n in zip(inputs, lowered.inputs, strict=True)
+        spec if spec.name else replace(spec, name=name)
+        for spec, name in zip(inputs, lowered.inputs, strict=True)
     )
     _all_different("inputs", [str(spec.name) for spec in specs])
     return specs
@@ -214,9 +214,9 @@ def _all_different(kind: str, names: Sequence[str]) -> None:
 
 
 def _output_names(
-    given: Sequence[str] | None, lowered: LoweredGraph, count: int
+    requested: Sequence[str] | None, lowered: LoweredGraph, count: int
 ) -> tuple[str, ...]:
-    names = tuple(given) if given else lowered.outputs
+    names = tuple(requested) if requested else lowered.outputs
     if len(names) != count:
         raise UsageError(
             f"the model has {count} outputs ({', '.join(lowered.outputs)}), {len(names)} are named"

@@ -128,9 +128,9 @@ def walked(
 
 
 def _is_float(value: Scalar) -> bool:
-    return isinstance(value, float) or (
-        isinstance(value, DynamicScalar) and value.dtype.is_floating_point
-    )
+    if isinstance(value, DynamicScalar):
+        return value.dtype.is_floating_point
+    return isinstance(value, float)
 
 
 for _entry in DECOMPOSITIONS.values():

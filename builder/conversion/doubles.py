@@ -72,14 +72,16 @@ def binary(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Doubles | None
     tables = [of(ctx, v) if isinstance(v, DynamicScalar) else v for v in (a, b)]
     if operation not in ARITHMETIC or any(t is None for t in tables):
         return None
-    known = [t for t in tables if isinstance(t, Doubles)]
-    if any(t.size.expr != known[0].size.expr for t in known):
+    dynamic = [t for t in tables if isinstance(t, Doubles)]
+    if any(t.size.expr != dynamic[0].size.expr for t in dynamic):
         return None
-    values = [
-        t.values if isinstance(t, Doubles) else torch.tensor(t, dtype=torch.float64)
-        for t in tables
-    ]
-    return replace(known[0], values=ARITHMETIC[operation](*values))
+    values = []
+    for table in tables:
+        if isinstance(table, Doubles):
+            values.append(table.values)
+        else:
+            values.append(torch.tensor(table, dtype=torch.float64))
+    return replace(dynamic[0], values=ARITHMETIC[operation](*values))
 
 
 def mapped(
@@ -113,7 +115,7 @@ def ratio_of(values: torch.Tensor, least: int) -> Fraction | None:
     """A small ratio p / q with values[n] = floor(n p / q) for all n from `least` on, or None."""
     last = len(values) - 1
     lengths = torch.arange(least, last + 1)
-    wanted = values[least:]
+    expected = values[least:]
     if last < 1:
         return None
     for numerator, denominator in (
@@ -121,6 +123,6 @@ def ratio_of(values: torch.Tensor, least: int) -> Fraction | None:
         (2 * int(values[last]) + 1, 2 * last),
     ):
         ratio = Fraction(numerator, denominator).limit_denominator(64)
-        if torch.equal(lengths * ratio.numerator // ratio.denominator, wanted):
+        if torch.equal(lengths * ratio.numerator // ratio.denominator, expected):
             return ratio
     return None

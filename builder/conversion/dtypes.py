@@ -114,11 +114,13 @@ def promote(*operands: Operand) -> torch.dtype:
         dtypes = [dtype for dtype, kind in operands if kind == category]
         if not dtypes:
             continue
-        here = dtypes[0]
+        common = dtypes[0]
         for dtype in dtypes[1:]:
-            here = torch.promote_types(here, dtype)
-        if result is None or _kind(here) > _kind(result):
-            result = _default(here) if category == "number" else here
+            common = torch.promote_types(common, dtype)
+        if result is None or _kind(common) > _kind(result):
+            result = common
+            if category == "number":
+                result = _default(common)
     assert result is not None
     if result == torch.float64:
         return torch.float32

@@ -55,15 +55,15 @@ def check_schema(schema: torch._C.FunctionSchema, key: str, function: Function) 
     not exist. An operator of another namespace is checked when it is converted.
     """
     kind, _, overload = key.partition(".")
-    known = torch._C._jit_get_schemas_for_operator(kind)
-    if not known and not _is_of_torch(kind):
+    overloads = torch._C._jit_get_schemas_for_operator(kind)
+    if not overloads and not _is_of_torch(kind):
         return
-    for found in known:
-        if found.overload_name == overload:
-            _compare(schema, found, function)
+    for overload_schema in overloads:
+        if overload_schema.overload_name == overload:
+            _compare(schema, overload_schema, function)
             return
     names = [
-        ".".join(filter(None, (s.name, s.overload_name))) for s in known
+        ".".join(filter(None, (s.name, s.overload_name))) for s in overloads
     ] or _close(kind)
     hint = f"; it has {', '.join(names)}" if names else ""
     raise ValueError(f"{location(function)}: torch has no operator {key}{hint}")
@@ -86,21 +86,21 @@ def check_parameters(key: str, function: Function, takes_node: bool) -> None:
     the operator does not exist.
     """
     kind, _, overload = key.partition(".")
-    known = torch._C._jit_get_schemas_for_operator(kind)
-    found = [schema for schema in known if schema.overload_name == overload]
-    if not found:
-        if (kind.startswith("prim::") and not overload) or not (
-            known or _is_of_torch(kind)
-        ):
-            return  # a node without a schema, or an operator of a library
+    overloads = torch._C._jit_get_schemas_for_operator(kind)
+    matching = [schema for schema in overloads if schema.overload_name == overload]
+    if not matching:
+        has_no_schema = kind.startswith("prim::") and not overload
+        is_of_a_library = not overloads and not _is_of_torch(kind)
+        if has_no_schema or is_of_a_library:
+            return
         raise ValueError(f"{location(function)}: torch has no operator {key}")
-    count = 1 + takes_node + len(found[0].arguments)
+    count = 1 + takes_node + len(matching[0].arguments)
     try:
         inspect.signature(function).bind(*range(count))
     except TypeError as mismatch:
         raise ValueError(
             f"{location(function)} is called with {count} arguments: ctx,"
-            f"{' node,' if takes_node else ''} and the values of {found[0]}"
+            f"{' node,' if takes_node else ''} and the values of {matching[0]}"
         ) from mismatch
 
 
@@ -149,11 +149,14 @@ def _frames(trace: TracebackType | None) -> Iterator[tuple[str, int]]:
 
 
 def _compare(
-    given: torch._C.FunctionSchema, known: torch._C.FunctionSchema, function: Function
+    schema: torch._C.FunctionSchema,
+    torch_schema: torch._C.FunctionSchema,
+    function: Function,
 ) -> None:
-    if _shape(given) != _shape(known):
+    if _shape(schema) != _shape(torch_schema):
         raise ValueError(
-            f"{location(function)}: the schema differs from torch's operator, which is {known}"
+            f"{location(function)}: the schema differs from torch's operator, which is"
+            f" {torch_schema}"
         )
 
 

@@ -61,17 +61,17 @@ class Extent:
 
 
 class Lengths(Extent):
-    """Row b has `lengths[b]` steps, at least one and at most `steps`. `given` is the model's tensor
-    of lengths.
+    """Row b has `lengths[b]` steps, at least one and at most `steps`. `model_lengths` is the
+    model's tensor of lengths.
     """
 
     ragged = True
 
     def __init__(
-        self, ctx: ConversionContext, given: Tensor, steps: Size, batch: Size
+        self, ctx: ConversionContext, model_lengths: Tensor, steps: Size, batch: Size
     ) -> None:
         self.ctx = ctx
-        self.given = given
+        self.model_lengths = model_lengths
         self.steps = steps
         self.batch = batch
 
@@ -82,7 +82,7 @@ class Lengths(Extent):
         """
         ctx = self.ctx
         dtype = dtypes.index_dtype()
-        lengths = ctx.unsqueeze(ctx.tensor(self.given, dtype), [0])
+        lengths = ctx.unsqueeze(ctx.tensor(self.model_lengths, dtype), [0])
         lengths = ctx.elementwise("MAX", lengths, _number(ctx, 1))
         return ctx.set_sizes(
             ctx.elementwise("MIN", lengths, _number(ctx, self.steps)), [1, self.batch]
@@ -93,8 +93,8 @@ class Lengths(Extent):
         """The largest length. Raises Unconvertible if it depends on data and this TensorRT does not
         support such sizes.
         """
-        if isinstance(self.given, torch.Tensor):
-            return int(self.given.max())
+        if isinstance(self.model_lengths, torch.Tensor):
+            return int(self.model_lengths.max())
         return self.ctx.size(self._time_steps, 0)
 
     @cached_property
@@ -150,9 +150,11 @@ class Lengths(Extent):
         """[2, batch]: the flat indices into [time * 2 * batch] of each row's last step in two
         directions.
         """
-        each = self.ctx.constant(torch.arange(2, dtype=dtypes.index_dtype())[:, None])
+        directions = self.ctx.constant(
+            torch.arange(2, dtype=dtypes.index_dtype())[:, None]
+        )
         doubled = self.ctx.elementwise("PROD", self._last, _number(self.ctx, 2))
-        return self._flat_indices(self.ctx.elementwise("SUM", doubled, each), 2)
+        return self._flat_indices(self.ctx.elementwise("SUM", doubled, directions), 2)
 
     def _flat_indices(self, step: ITensor, rows: Size) -> ITensor:
         """[rows, batch]: the flat indices into [time * batch] of these steps of each row."""

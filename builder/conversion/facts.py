@@ -116,7 +116,9 @@ class Facts:
         if isinstance(value, bool | int | float):
             return dtypes.TORCH_SCALARS[type(value)]
         facts = self._facts.get(value.name)
-        return (facts and facts.dtype) or dtypes.from_trt(value.dtype)
+        if facts is not None and facts.dtype is not None:
+            return facts.dtype
+        return dtypes.from_trt(value.dtype)
 
     def remember_dtype(self, tensor: ITensor, dtype: torch.dtype) -> None:
         """Record torch's dtype of a new tensor if its carrier is wider."""
@@ -146,9 +148,9 @@ class Facts:
         """Several axes, non-negative and sorted; all of them for None or an empty list."""
         if axes is None or axes == []:
             return list(range(self.rank(value)))
-        return sorted(
-            {self.axis(value, a) for a in ([axes] if isinstance(axes, int) else axes)}
-        )
+        if isinstance(axes, int):
+            axes = [axes]
+        return sorted({self.axis(value, axis) for axis in axes})
 
     def expr(self, tensor: Tensor, axis: int) -> sympy.Expr:
         """The symbolic length of an axis. An axis of unknown origin gets a new symbol."""

@@ -116,8 +116,10 @@ def reads_alone(node: Node) -> bool:
 
 def _static(ctx: ConversionContext, value: Value) -> torch.Tensor | None:
     """The value of the model, before the precision policy rounds it."""
-    known = ctx.values[value.debugName()]
-    return known if isinstance(known, torch.Tensor) else None
+    static = ctx.values[value.debugName()]
+    if isinstance(static, torch.Tensor):
+        return static
+    return None
 
 
 def _is_none(ctx: ConversionContext, value: Value) -> bool:

@@ -92,17 +92,15 @@ def half_as_float32(
         x: ITensor,
         /,
         *args: Parameters.args,
-        **named: Parameters.kwargs,
+        **kwargs: Parameters.kwargs,
     ) -> Result:
         x = floating(ctx, x)
         dtype = ctx.dtype(x)
         wide: Any = [accumulated(ctx, arg) if is_tensor(arg) else arg for arg in args]
-        result: Any = function(ctx, accumulated(ctx, x), *wide, **named)
-        several = isinstance(result, tuple)
-        narrow: Any = tuple(
-            ctx.cast(one, dtype) for one in (result if several else [result])
-        )
-        return cast(Result, narrow if several else narrow[0])
+        result: Any = function(ctx, accumulated(ctx, x), *wide, **kwargs)
+        if isinstance(result, tuple):
+            return cast(Result, tuple(ctx.cast(tensor, dtype) for tensor in result))
+        return cast(Result, ctx.cast(result, dtype))
 
     return computed
 
@@ -119,11 +117,14 @@ def arithmetic_dtype(
     if dtype not in HALVES or operation not in ("PROD", "DIV"):
         return computed_in(dtype)
     limits = torch.finfo(dtype)
-    numbers = [
-        abs(number) for value in values if (number := _number(value)) is not None
-    ]
-    wide = any(number > limits.max or 0 < number < limits.tiny for number in numbers)
-    return torch.float32 if wide else dtype
+    for value in values:
+        number = _number(value)
+        if number is None:
+            continue
+        size = abs(number)
+        if size > limits.max or 0 < size < limits.tiny:
+            return torch.float32
+    return dtype
 
 
 def _number(value: Operand) -> float | None:
@@ -246,13 +247,21 @@ def reduce(
     output = ctx.net.add_reduce(
         x, getattr(trt.ReduceOperation, operation), mask, keepdim
     ).get_output(0)
-    kept = [
-        ctx.expr(x, a) if a not in axes else 1
-        for a in range(ctx.rank(x))
-        if keepdim or a not in axes
-    ]
     ctx.remember_dtype(output, ctx.dtype(x))
-    return ctx.set_sizes(output, kept)
+    return ctx.set_sizes(output, reduced_sizes(ctx, x, axes, keepdim))
+
+
+def reduced_sizes(
+    ctx: ConversionContext, x: Tensor, axes: Sequence[int], keepdim: bool
+) -> list[Any]:
+    """The sizes of x after a reduction of these axes."""
+    sizes: list[Any] = []
+    for axis in range(ctx.rank(x)):
+        if axis not in axes:
+            sizes.append(ctx.expr(x, axis))
+        elif keepdim:
+            sizes.append(1)
+    return sizes
 
 
 def _of_nothing(
@@ -271,12 +280,13 @@ def _of_nothing(
         "MAX": limits.min,
         "MIN": limits.max,
     }[operation]
-    left = [
-        1 if a in axes else size
-        for a, size in enumerate(shape)
-        if keepdim or a not in axes
-    ]
-    return torch.full(left, neutral, dtype=dtype)
+    result_shape = []
+    for axis, size in enumerate(shape):
+        if axis not in axes:
+            result_shape.append(size)
+        elif keepdim:
+            result_shape.append(1)
+    return torch.full(result_shape, neutral, dtype=dtype)
 
 
 def expm1(ctx: ConversionContext, x: ITensor) -> ITensor:

@@ -58,8 +58,11 @@ class Lengths(Constants):
         return None
 
     def _input(self, name: str) -> ITensor:
-        inputs = (self.net.get_input(index) for index in range(self.net.num_inputs))
-        return next(tensor for tensor in inputs if tensor.name == name)
+        for index in range(self.net.num_inputs):
+            tensor = self.net.get_input(index)
+            if tensor.name == name:
+                return tensor
+        raise AssertionError(f"the network has no input {name}")
 
     def arithmetic(self, operation: str, a: Scalar, b: Scalar) -> Any:
         """Integer arithmetic on sizes, in Python if both are static."""

@@ -64,19 +64,16 @@ def agree(ctx: ConversionContext, a: Operand, b: Operand, what: str) -> None:
 
 def read_outside(block: Block) -> list[str]:
     """The names of the values that a block reads from outside, inner blocks included."""
-    own = {v.debugName() for v in block.inputs()}
+    inside = {v.debugName() for v in block.inputs()}
     names: dict[str, None] = {}
     for node in block.nodes():
-        read = [v.debugName() for v in node.inputs()] + [
-            n for inner in node.blocks() for n in read_outside(inner)
-        ]
-        names.update(dict.fromkeys(n for n in read if n not in own))
-        own |= {v.debugName() for v in node.outputs()}
-    names.update(
-        dict.fromkeys(
-            v.debugName() for v in block.outputs() if v.debugName() not in own
-        )
-    )
+        operands = [value.debugName() for value in node.inputs()]
+        for inner in node.blocks():
+            operands += read_outside(inner)
+        names.update(dict.fromkeys(name for name in operands if name not in inside))
+        inside |= {value.debugName() for value in node.outputs()}
+    results = [value.debugName() for value in block.outputs()]
+    names.update(dict.fromkeys(name for name in results if name not in inside))
     return list(names)
 
 

@@ -29,5 +29,5 @@ def data_dependent(
 def positions(ctx: ConversionContext, x: ITensor) -> ITensor:
     """[found, rank] int64: the indices of the nonzero elements, in row-major order."""
     # [rank, found], int32
-    found = ctx.net.add_non_zero(ctx.cast(x, torch.bool)).get_output(0)
-    return ctx.cast(ctx.permute(found, [1, 0]), torch.int64)
+    columns = ctx.net.add_non_zero(ctx.cast(x, torch.bool)).get_output(0)
+    return ctx.cast(ctx.permute(columns, [1, 0]), torch.int64)

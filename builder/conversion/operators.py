@@ -131,21 +131,23 @@ def _converted(
             raise Unconvertible(reason, FALLBACK_FIX)
     first = ctx.net.num_layers
     chosen = policy.leaves_to_tensorrt(converter.operator, name)
-    beyond = chosen and precision.overflows(
+    is_beyond_half = chosen and precision.overflows(
         ctx, converter.operator, bound, torch.float16
     )
-    made = converter.signature.call(converter.build, ctx, node, vars(bound))
-    extension.check_results(made, node, converter.build)
-    results = _listed(made, node)
-    if beyond or policy.constrains(converter.operator, name):
-        precision.constrain(ctx.net, first, () if beyond else policy.spared(name))
+    output = converter.signature.call(converter.build, ctx, node, vars(bound))
+    extension.check_results(output, node, converter.build)
+    results = _listed(output, node)
+    if is_beyond_half or policy.constrains(converter.operator, name):
+        precision.constrain(
+            ctx.net, first, () if is_beyond_half else policy.spared(name)
+        )
     return results
 
 
 def fold_static(key: str, values: list[Any]) -> Any:
     """The operator's result on static values, computed by torch itself."""
-    namespace, _, rest = key.partition("::")
-    name, _, overload = rest.partition(".")
+    namespace, _, qualified = key.partition("::")
+    name, _, overload = qualified.partition(".")
     packet = getattr(getattr(torch.ops, namespace), name)
     with torch.no_grad():
         operator = getattr(packet, overload or "default")

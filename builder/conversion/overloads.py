@@ -9,7 +9,7 @@ import torch
 NUMBERS = frozenset(["int", "float", "bool", "number"])
 
 
-def overloads(name: str, fits: Callable[[list[str]], bool]) -> list[str]:
+def overloads(name: str, matches: Callable[[list[str]], bool]) -> list[str]:
     """The keys of an operator's overloads with matching argument types (in TorchScript's notation).
 
     Complex numbers never match.
@@ -17,12 +17,11 @@ def overloads(name: str, fits: Callable[[list[str]], bool]) -> list[str]:
     keys = []
     for schema in torch._C._jit_get_schemas_for_operator(name):
         types = [str(argument.type) for argument in schema.arguments]
-        if "complex" not in " ".join(types) and fits(types):
-            keys.append(
-                f"{schema.name}.{schema.overload_name}"
-                if schema.overload_name
-                else str(schema.name)
-            )
+        if "complex" not in " ".join(types) and matches(types):
+            key = str(schema.name)
+            if schema.overload_name:
+                key = f"{key}.{schema.overload_name}"
+            keys.append(key)
     return keys
 
 

@@ -63,11 +63,11 @@ def output_length(ctx: ConversionContext, pool: Pool, axis: int, length: Size) -
     span = pool.reach(axis)
     step = pool.stride[axis]
     pad = pool.padding[axis]
-    more = step - 1 if pool.ceil else 0
-    rest = ctx.arithmetic("add", length, 2 * pad - span + more)
-    count = ctx.arithmetic(
-        "add", rest if step == 1 else ctx.arithmetic("floordiv", rest, step), 1
-    )
+    rounding = step - 1 if pool.ceil else 0
+    travel = ctx.arithmetic("add", length, 2 * pad - span + rounding)
+    if step != 1:
+        travel = ctx.arithmetic("floordiv", travel, step)
+    count = ctx.arithmetic("add", travel, 1)
     if not pool.ceil or pad + step <= span:
         # the last window then always starts within the input
         return count  # type: ignore[no-any-return]
@@ -101,10 +101,12 @@ def pooled(
     layer.stride_nd = trt.Dims(pool.stride)
     layer.pre_padding = trt.Dims(pool.padding)
     whole = counted == "window" and pool.ceil
-    after = [
-        p + (s - 1 if whole else 0)
-        for p, s in zip(pool.padding, pool.stride, strict=True)
-    ]
+    after = list(pool.padding)
+    if whole:
+        after = [
+            padding + stride - 1
+            for padding, stride in zip(pool.padding, pool.stride, strict=True)
+        ]
     layer.post_padding = trt.Dims(after)
     up = pool.ceil and not whole and not _all_dropped(pool, x)
     layer.padding_mode = getattr(
@@ -129,9 +131,9 @@ def _all_dropped(pool: Pool, x: ITensor) -> bool:
             return False
         padding = pool.padding[axis]
         stride = pool.stride[axis]
-        rest = length + 2 * padding - pool.window[axis]
-        down = rest // stride
-        up = -(-rest // stride)
+        travel = length + 2 * padding - pool.window[axis]
+        down = travel // stride
+        up = -(-travel // stride)
         if up != down and up * stride < length + padding:
             return False
     return True

@@ -259,10 +259,13 @@ def computed(
     dtype = policy.dtype(operator, name, arguments)
     if dtype is None or dtype != policy.half or operator not in REDUCED:
         return dtype
-    tensors = (value for value in vars(arguments).values() if is_tensor(value))
-    found = (ctx.facts(tensor).quantized for tensor in tensors)
-    fits = all(quantized.fits(one.scale, dtype) for one in found if one)
-    return dtype if fits else torch.float32
+    for value in vars(arguments).values():
+        if not is_tensor(value):
+            continue
+        source = ctx.facts(value).quantized
+        if source and not quantized.fits(source.scale, dtype):
+            return torch.float32
+    return dtype
 
 
 def apply(
@@ -285,10 +288,11 @@ def _cast(ctx: ConversionContext, value: object, dtype: torch.dtype, name: str) 
         return replace(value, padded=_cast(ctx, value.padded, dtype, name))
     if is_tensor(value) and ctx.dtype(value).is_floating_point:
         return _tensor(ctx, value, dtype)
-    if isinstance(value, float) or (isinstance(value, int) and name in OPERANDS):
-        # it becomes a constant of the tensors' dtype
-        narrow = _narrowed(ctx, torch.tensor(float(value)), dtype, name)
-        return value if narrow is None else narrow.item()
+    if _becomes_constant(value, name):
+        number: Any = value
+        narrow = _narrowed(ctx, torch.tensor(float(number)), dtype, name)
+        if narrow is not None:
+            return narrow.item()
     return value
 
 
@@ -299,26 +303,31 @@ def overflows(
     must stay in float32. The fill value of a mask is replaced by the largest `half`, because -3e38
     in float32 would be -inf in half. A warning names both cases.
     """
-    given = vars(arguments)
+    values = vars(arguments)
     if not any(
         is_tensor(value) and ctx.dtype(value).is_floating_point
-        for value in given.values()
+        for value in values.values()
     ):
         return False
-    found = False
-    for name, value in given.items():
-        number = isinstance(value, float) or (
-            isinstance(value, int) and name in OPERANDS
-        )
-        wide = torch.tensor(float(value)) if number else value
-        narrow = (
-            _narrowed(ctx, wide, half, name) if isinstance(wide, torch.Tensor) else None
-        )
-        if narrow is not None and number and operator == "masked_fill":
+    is_beyond = False
+    for name, value in values.items():
+        is_number = _becomes_constant(value, name)
+        wide = torch.tensor(float(value)) if is_number else value
+        if not isinstance(wide, torch.Tensor):
+            continue
+        narrow = _narrowed(ctx, wide, half, name)
+        if narrow is None:
+            continue
+        if is_number and operator == "masked_fill":
             setattr(arguments, name, narrow.item())
-        elif narrow is not None:
-            found = True
-    return found
+        else:
+            is_beyond = True
+    return is_beyond
+
+
+def _becomes_constant(value: object, name: str) -> bool:
+    """Whether the number becomes a constant of the tensors' dtype."""
+    return isinstance(value, float) or (isinstance(value, int) and name in OPERANDS)
 
 
 OPERANDS = ("other", "value")
@@ -337,10 +346,10 @@ def _tensor(ctx: ConversionContext, tensor: ITensor, dtype: torch.dtype) -> Any:
     narrow = ctx.facts(tensor).wide_of
     if narrow is not None and ctx.dtype(narrow) == dtype:
         return narrow
-    read = quantized.again(ctx, tensor, dtype)
-    if read is None:
+    dequantized = quantized.again(ctx, tensor, dtype)
+    if dequantized is None:
         return ctx.cast(tensor, dtype)
-    return read
+    return dequantized
 
 
 def _constant(

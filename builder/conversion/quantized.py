@@ -63,9 +63,13 @@ def quantize(
     """round(x / scale), ties to even, saturated, in the 8-bit dtype; x an ITensor or a static
     torch.Tensor.
     """
-    own = ctx.dtype(x) if not isinstance(x, torch.Tensor) else torch.float32
-    factor = ctx.constant(scale.to(own))
-    layer = ctx.net.add_quantize(ctx.tensor(x, own), factor, dtypes.to_trt(dtype))
+    source_dtype = torch.float32
+    if not isinstance(x, torch.Tensor):
+        source_dtype = ctx.dtype(x)
+    factor = ctx.constant(scale.to(source_dtype))
+    layer = ctx.net.add_quantize(
+        ctx.tensor(x, source_dtype), factor, dtypes.to_trt(dtype)
+    )
     if axis is not None:
         layer.axis = axis
     return Quantized(

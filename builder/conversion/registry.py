@@ -138,9 +138,16 @@ def converter(
             key = key_of(text)
             extension.claim(CONVERTERS, key, build, "a converter", override)
             schema = torch._C.parse_schema(text)
-            named = frozenset(constants), frozenset(dynamic)
             entry = Converter(
-                key, schema, build, predicates, *named, note, folds, frozenset(packed)
+                key,
+                schema,
+                build,
+                predicates,
+                frozenset(constants),
+                frozenset(dynamic),
+                note,
+                folds,
+                frozenset(packed),
             )
             _ = entry.signature  # raises if it does not fit
             if entry.is_users:
@@ -165,10 +172,10 @@ def converted_by(node: Node) -> str:
 def users_function(key: str) -> Callable[..., Any] | None:
     """The converter or evaluator of an operator, if it is defined outside trt-build."""
     entry = CONVERTERS.get(key)
-    functions = (entry.build if entry else None, EVALUATORS.get(key))
-    return next(
-        (found for found in functions if found and extension.is_users(found)), None
-    )
+    for function in (entry.build if entry else None, EVALUATORS.get(key)):
+        if function and extension.is_users(function):
+            return function
+    return None
 
 
 def plugin_functions() -> list[str]:

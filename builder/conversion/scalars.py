@@ -61,10 +61,12 @@ def binary(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
         return rule.python(a, b)
     if operation in ("min", "max"):
-        below = decided(ctx, "le", a, b)
-        above = decided(ctx, "ge", a, b)
-        if below or above:
-            return a if (below if operation == "min" else above) else b
+        is_at_most = decided(ctx, "le", a, b)
+        is_at_least = decided(ctx, "ge", a, b)
+        if operation == "min" and (is_at_most or is_at_least):
+            return a if is_at_most else b
+        if operation == "max" and (is_at_most or is_at_least):
+            return a if is_at_least else b
     expr = None
     if rule.symbolic:
         expr = rule.symbolic(expression(a), expression(b))
@@ -75,17 +77,18 @@ def binary(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
         if isinstance(same_as, DynamicScalar) and expr == value and integral:
             return same_as  # x + 0, x * 1
     dtype = torch.int64 if integral else torch.float32
-    left = vector(ctx, a, dtype)
-    right = vector(ctx, b, dtype)
+    first = vector(ctx, a, dtype)
+    second = vector(ctx, b, dtype)
     if operation == "floordiv" and dtype == torch.float32:
-        output = ctx.unary("FLOOR", ctx.elementwise("DIV", left, right))
+        output = ctx.unary("FLOOR", ctx.elementwise("DIV", first, second))
     else:
-        output = ctx.elementwise(rule.layer, left, right)
+        output = ctx.elementwise(rule.layer, first, second)
     exact = None
     if dtype.is_floating_point:
         exact = doubles.binary(ctx, operation, a, b)
-    known = expr if expr is not None else unknown(output)
-    return DynamicScalar(output, known, dtype, doubles=exact)
+    if expr is None:
+        expr = unknown(output)
+    return DynamicScalar(output, expr, dtype, doubles=exact)
 
 
 def truncated(ctx: Lengths, a: Scalar, b: Scalar) -> Any:
@@ -130,9 +133,9 @@ def compare(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
     python, layer, negate = COMPARISON[operation]
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
         return python(a, b)
-    known = decided(ctx, operation, a, b)
-    if known is not None:
-        return known
+    static = decided(ctx, operation, a, b)
+    if static is not None:
+        return static
     dtype = torch.int64 if _integral(ctx, a, b) else torch.float32
     output = ctx.elementwise(layer, *(vector(ctx, v, dtype) for v in (a, b)))
     if negate:

@@ -33,19 +33,19 @@ def from_data(ctx: Lengths, sizes: Sequence[Size]) -> bool:
         for size in sizes
         if isinstance(size, DynamicScalar) and not of_lengths(size)
     ]
-    seen = dict[str, Any]()
+    visited = dict[str, Any]()
     while tensors:
         tensor = tensors.pop()
-        if tensor is None or tensor.name in seen or ctx.facts(tensor).sized:
+        if tensor is None or tensor.name in visited or ctx.facts(tensor).sized:
             continue
-        seen[tensor.name] = ctx.facts(tensor)
+        visited[tensor.name] = ctx.facts(tensor)
         layer = ctx.maker(tensor)
         if layer is None or kind_of(layer) in _UNKNOWN:
             if layer is not None or not _could_decide(tensor):
                 return True
         elif kind_of(layer) != "SHAPE":
             tensors += [layer.get_input(index) for index in range(layer.num_inputs)]
-    for facts in seen.values():
+    for facts in visited.values():
         facts.sized = True
     return False
 

@@ -43,8 +43,8 @@ class Signature:
         values = [arguments[name] for name in self.positional]
         if not self.keywords:
             return function(*first, *values)
-        named = {parameter: arguments[name] for parameter, name in self.keywords}
-        return function(*first, *values, **named)
+        keywords = {parameter: arguments[name] for parameter, name in self.keywords}
+        return function(*first, *values, **keywords)
 
 
 def signature(
@@ -65,13 +65,13 @@ def signature(
         by_position = (
             parameter.kind is parameter.POSITIONAL_ONLY or parameter.name == "x"
         )
-        found = (
-            names[index : index + 1] if by_position else _named(parameter.name, names)
-        )
-        if found and not keywords and len(positional) == index:
-            positional += found
-        elif found:
-            keywords.append((parameter.name, found[0]))
+        matching = _named(parameter.name, names)
+        if by_position:
+            matching = names[index : index + 1]
+        if matching and not keywords and len(positional) == index:
+            positional += matching
+        elif matching:
+            keywords.append((parameter.name, matching[0]))
         elif parameter.default is parameter.empty:
             raise ValueError(
                 f"{_name(function)} takes `{parameter.name}`, but {key} has no such argument"

@@ -38,14 +38,14 @@ def propagate_sizes(ctx: ConversionContext, layer: Any) -> None:
 
 def _output(ctx: ConversionContext, layer: Any, output: ITensor) -> None:
     kind = kind_of(layer)
-    known = ctx.facts(output).exprs
+    exprs = ctx.facts(output).exprs
     if kind in SAME_SHAPE:
         axes = range(len(output.shape))
     elif kind in LEADING_AXIS:
         axes = range(1)
     elif kind in BROADCAST:
         for axis, length in enumerate(output.shape):
-            if length < 0 and axis not in known:
+            if length < 0 and axis not in exprs:
                 _broadcast(ctx, layer, output, axis)
         return
     elif kind in ("MATRIX_MULTIPLY", "REDUCE"):
@@ -55,8 +55,8 @@ def _output(ctx: ConversionContext, layer: Any, output: ITensor) -> None:
         return
     source = layer.get_input(0)
     for axis in axes:
-        if output.shape[axis] < 0 and axis not in known:
-            known[axis] = ctx.expr(source, axis)
+        if output.shape[axis] < 0 and axis not in exprs:
+            exprs[axis] = ctx.expr(source, axis)
 
 
 def _broadcast(ctx: ConversionContext, layer: Any, output: ITensor, axis: int) -> None:
@@ -81,14 +81,14 @@ def _same_rank_axes(ctx: ConversionContext, layer: Any, output: ITensor) -> None
     """Matrix products keep the batch axes; reductions with keepdim keep all axes that they do not
     reduce.
     """
-    known = ctx.facts(output).exprs
+    exprs = ctx.facts(output).exprs
     kind = kind_of(layer)
     source = layer.get_input(0)
     if kind == "REDUCE" and len(source.shape) == len(output.shape):
         for axis, length in enumerate(output.shape):
             if length < 0:
-                known.setdefault(axis, ctx.expr(source, axis))
+                exprs.setdefault(axis, ctx.expr(source, axis))
     elif kind == "MATRIX_MULTIPLY":
         for axis in range(len(output.shape) - 2):
-            if output.shape[axis] < 0 and axis not in known:
+            if output.shape[axis] < 0 and axis not in exprs:
                 _broadcast(ctx, layer, output, axis)

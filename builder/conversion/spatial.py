@@ -19,12 +19,12 @@ from builder.engine import ITensor
 
 def filled(values: Size | Sequence[Size], count: int) -> list[int]:
     """A size argument for `count` axes. In PyTorch one number applies to all."""
-    each: list[Any] = (
-        [values] if isinstance(values, int | DynamicScalar) else list(values)
-    )
-    if len(each) == 1:
-        return each * count
-    return each
+    if isinstance(values, int | DynamicScalar):
+        values = [values]
+    numbers: list[Any] = list(values)
+    if len(numbers) == 1:
+        return numbers * count
+    return numbers
 
 
 def as_image(
@@ -37,9 +37,12 @@ def as_image(
     """
     unbatched = ctx.rank(x) == axes + 1
     flat = axes == 1
-    added = ([0] if unbatched else []) + ([axes + 2] if flat else [])
-    removed = ([0] if unbatched else []) + ([axes + 2] if flat else [])
-    return ctx.unsqueeze(x, added), lambda y: ctx.squeeze(y, removed)
+    added = []
+    if unbatched:
+        added.append(0)
+    if flat:
+        added.append(axes + 2)
+    return ctx.unsqueeze(x, added), lambda y: ctx.squeeze(y, added)
 
 
 def with_unit(values: Sequence[int], unit: int) -> list[int]:
@@ -75,11 +78,11 @@ def windows(
     """The number of windows that fit in an axis, `padding` on both sides together: (I + P - K) / S
     + 1, rounded.
     """
-    rest = length + padding - window
+    travel = length + padding - window
     if stride == 1:
-        return rest + 1
+        return travel + 1
     rounded = sympy.ceiling if up else sympy.floor
-    return rounded(rest / stride) + 1
+    return rounded(travel / stride) + 1
 
 
 def iota(

@@ -116,9 +116,10 @@ class GraphWalker:
         other nodes.
         """
         for value in node.inputs():
-            known = self.value(value)
-            numbers = known if isinstance(known, list) else [known]
-            if any(isinstance(number, DynamicScalar) for number in numbers):
+            content = self.value(value)
+            if not isinstance(content, list):
+                content = [content]
+            if any(isinstance(number, DynamicScalar) for number in content):
                 self.ctx.values[value.debugName()] = MISSING
 
     def _defect(self, node: Node, defect: Exception) -> ConversionError:
@@ -144,9 +145,9 @@ class GraphWalker:
 
 def is_missing(value: object) -> bool:
     """Whether a value, or one in a list, is MISSING."""
-    return value is MISSING or (
-        isinstance(value, list) and any(is_missing(v) for v in value)
-    )
+    if isinstance(value, list):
+        return any(is_missing(element) for element in value)
+    return value is MISSING
 
 
 def output_name(node: Node) -> str:

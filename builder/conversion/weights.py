@@ -25,6 +25,6 @@ class Weights:
         if tensor is None:
             return trt.Weights()
         tensor = tensor.detach().contiguous()
-        handed, held = weights.over(tensor, dtypes.to_trt(tensor.dtype))
-        self.alive.append(held)
-        return handed
+        result, owner = weights.over(tensor, dtypes.to_trt(tensor.dtype))
+        self.alive.append(owner)
+        return result

@@ -36,11 +36,11 @@ def containers(module: Modules) -> Containers:
     outermost module is the empty string.
     """
     paths: dict[tuple[str, str, str], str] = {}
-    doubtful: set[tuple[str, str, str]] = set()
+    ambiguous: set[tuple[str, str, str]] = set()
     for key, path in _listed(module, "", ""):
         if paths.setdefault(key, path) != path:
-            doubtful.add(key)
-    return {key: path for key, path in paths.items() if key not in doubtful}
+            ambiguous.add(key)
+    return {key: path for key, path in paths.items() if key not in ambiguous}
 
 
 def _listed(

@@ -159,16 +159,16 @@ def _origin(value: Value, origins: dict[int, Value]) -> Value:
     """The value at the start of a chain of first inputs. `origins` caches the results, because
     chains share nodes.
     """
-    passed = []
+    chain = []
     while (
         value.unique() not in origins
         and value.node().kind() not in _JOINS
         and value.node().inputsSize()
     ):
-        passed.append(value.unique())
+        chain.append(value.unique())
         value = value.node().inputsAt(0)
     origin = origins.get(value.unique(), value)
-    origins.update(dict.fromkeys(passed, origin))
+    origins.update(dict.fromkeys(chain, origin))
     return origin
 
 

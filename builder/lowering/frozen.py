@@ -153,13 +153,13 @@ def _refuse_written(graph: Graph, containers: list[tuple[str, Value]]) -> None:
     for name, value in containers:
         is_written = aliases.has_writers(value)
         if is_written or _nests(value.type()):
-            near = [
+            aliasing = [
                 node
                 for node in writers
                 if aliases.may_contain_alias(node.inputsAt(0), value)
             ]
-            if is_written or near:
-                raise _keeps_state(name, (near or writers)[0])
+            if is_written or aliasing:
+                raise _keeps_state(name, (aliasing or writers)[0])
 
 
 def _is_container(kind: Type) -> bool:

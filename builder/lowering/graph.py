@@ -67,17 +67,17 @@ class LoweredGraph:
 
         A name that an input already has is changed: `x_out` for `x`.
         """
-        taken = {*used, *self.outputs}
+        all_names = {*used, *self.outputs}
         names = list[str]()
         for result in self.results:
             name = result
             if result in used:
                 name = f"{result}_out"
                 number = 1
-                while name in taken:
+                while name in all_names:
                     number += 1
                     name = f"{result}_out{number}"
-                taken.add(name)
+                all_names.add(name)
             names.append(name)
         return tuple(names)
 

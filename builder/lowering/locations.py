@@ -60,12 +60,12 @@ def source_location(node: Node) -> str:
     if exported := _EXPORTED.search(node.sourceRange()):
         return _described(frame, exported[1]) + inner
     if not _is_traced(node):
-        near = None
+        neighbor = None
         if model_frame is None or model_frame[0] == _BUILTIN:
-            near = _near(node)
+            neighbor = _near(node)
         described = _described(frames[0], text)
-        if near:
-            described += f", near {_described(near)}"
+        if neighbor:
+            described += f", near {_described(neighbor)}"
         return described
     if text:
         return f"{_described(frame)}, saved as: {text}{inner}"
@@ -80,18 +80,18 @@ def source_line(node: Node) -> str:
     that of the nearest producer or neighbor. Returns the node's kind if the file has no source.
     """
     module = _module(node)
-    within = module and f" in module {module}"
-    near = [
+    in_module = module and f" in module {module}"
+    nodes = [
         node,
         *(value.node() for value in reversed(list(node.inputs()))),
         node.prev(),
     ]
-    frames_nearby = [frames for frames in map(_frames, near) if frames]
+    frames_nearby = [frames for frames in map(_frames, nodes) if frames]
     frames_of_model = [frames for frames in frames_nearby if frames[0][0] != _BUILTIN]
     if frames_nearby:
         frames = (frames_of_model or frames_nearby)[0]
-        return _described(_model_frame(frames) or frames[0]) + within
-    return f"a node of kind {node.kind()}{within} (the file has no source for it)"
+        return _described(_model_frame(frames) or frames[0]) + in_module
+    return f"a node of kind {node.kind()}{in_module} (the file has no source for it)"
 
 
 def _module(node: Node) -> str:

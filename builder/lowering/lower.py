@@ -196,8 +196,8 @@ def _copy(graph: Graph, inputs: Sequence[Value]) -> None:
     """Let the graph read and write copies of these inputs."""
     first = ir.first_node(graph)
     for value in inputs:
-        copied = Emit(graph, first).op("aten::clone", value, None)
-        value.replaceAllUsesAfterNodeWith(copied.node(), copied)
+        copy = Emit(graph, first).op("aten::clone", value, None)
+        value.replaceAllUsesAfterNodeWith(copy.node(), copy)
 
 
 def _is_tensor(node: Node) -> bool:

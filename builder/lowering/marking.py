@@ -183,13 +183,13 @@ class _Marker:
             results = self.graph.insertGraph(
                 owner._get_method(node.s("name")).graph, ir.inputs(node)
             )
-        added = ir.between(before, node)
+        inlined = ir.between(before, node)
         if marked:
-            for top in added:
+            for top in inlined:
                 for child in (top, *_inside(top)):
                     ir.mark(child)
         ir.replace(node, results)
-        return added
+        return inlined
 
 
 def _class_name(owner: Any) -> str:

@@ -38,14 +38,14 @@ class Paranoid:
         """
         if len(list(graph.inputs())) != len(self._inputs):
             return  # the graph can be run only after its inputs are flattened
-        now = self._run(graph)
+        outputs = self._run(graph)
         before = self._last
-        self._last = now
+        self._last = outputs
         if before is None:
             return
         try:
             torch.testing.assert_close(
-                now, before, rtol=_RTOL, atol=_ATOL, equal_nan=True
+                outputs, before, rtol=_RTOL, atol=_ATOL, equal_nan=True
             )
         except AssertionError as error:
             raise LoweringError(

@@ -323,8 +323,10 @@ def _records(
         after = verify(graph, step, before)
         if paranoid is not None:
             paranoid.check(graph, step)
-        now = canonical(graph) if keep_text else ""
-        yield PassRecord(step.name, before.nodes, after.nodes, seconds, text, now)
+        text_after = canonical(graph) if keep_text else ""
+        yield PassRecord(
+            step.name, before.nodes, after.nodes, seconds, text, text_after
+        )
         before = after_pass[step.name] = after
     context.lines = context.kinds = None
 

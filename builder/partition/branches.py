@@ -124,11 +124,13 @@ def _stages(graph_view: View, chosen: Sequence[int]) -> list[int]:
     branches themselves.
     """
     rank = {index: number for number, index in enumerate(chosen, start=1)}
-    behind: list[int] = []
-    for index, above in enumerate(graph_view.parents):
-        behind.append(max([rank.get(index, 0), *(behind[parent] for parent in above)]))
+    stage_of_node: list[int] = []
+    for index, parents in enumerate(graph_view.parents):
+        stage_of_node.append(
+            max([rank.get(index, 0), *(stage_of_node[parent] for parent in parents)])
+        )
     return [
-        -1 if step.is_free or i in rank else behind[i]
+        -1 if step.is_free or i in rank else stage_of_node[i]
         for i, step in enumerate(graph_view.steps)
     ]
 

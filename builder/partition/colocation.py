@@ -19,20 +19,20 @@ def colocated(graph_view: View, kinds: Sequence[str]) -> list[str]:
     pairs = _pairs(graph_view)
     while pairs:
         segments = assign(kinds, graph_view.parents)
-        apart = [
+        separated = [
             (maker, reader)
             for maker, reader in pairs
             if segments[maker] != segments[reader]
         ]
-        if not apart:
+        if not separated:
             break
-        for maker, reader in apart:
-            later = [
+        for maker, reader in separated:
+            later_dependencies = [
                 index
                 for index in _with_dependencies(graph_view, reader)
                 if kinds[index] == TENSORRT and segments[index] > segments[maker]
             ]
-            for index in later or [maker]:
+            for index in later_dependencies or [maker]:
                 kinds[index] = TORCH
     return kinds
 
@@ -52,16 +52,16 @@ def _pairs(graph_view: View) -> list[tuple[int, int]]:
         for value in graph_view.steps[i].node.outputs()
         if not is_tensor(value)
     }
-    behind: list[set[int]] = []
-    for step, above in zip(graph_view.steps, graph_view.parents, strict=True):
+    makers_behind: list[set[int]] = []
+    for step, parents in zip(graph_view.steps, graph_view.parents, strict=True):
         direct = {
             graph_view.producer[name] for name in step.reads if name in list_names
         }
-        behind.append(
+        makers_behind.append(
             direct.union(
                 *(
-                    behind[parent]
-                    for parent in above
+                    makers_behind[parent]
+                    for parent in parents
                     if graph_view.steps[parent].is_free
                 )
             )
@@ -70,7 +70,7 @@ def _pairs(graph_view: View) -> list[tuple[int, int]]:
         (maker, reader)
         for reader, step in enumerate(graph_view.steps)
         if not step.is_free
-        for maker in sorted(behind[reader])
+        for maker in sorted(makers_behind[reader])
     ]
 
 

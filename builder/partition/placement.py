@@ -39,18 +39,20 @@ def final_kinds(
     """The kinds after all rules have moved nodes to torch. One rule can enable another, so they
     repeat until nothing changes. Every iteration except the last moves at least one node.
     """
-    before: list[str] = []
-    now = list(kinds)
-    while now != before:
-        before = now
-        now = merge_light_segments(now, graph_view.parents, [1.0] * len(now), least)
-        if least > 1:
-            now = _without_small_segments(graph_view, now, shapes)
-        now = _with_known_inputs(
-            graph_view, _beside_readers(graph_view, now, shapes), shapes
+    previous: list[str] = []
+    current = list(kinds)
+    while current != previous:
+        previous = current
+        current = merge_light_segments(
+            current, graph_view.parents, [1.0] * len(current), least
         )
-        now = colocated(graph_view, kept_whole(graph_view, now))
-    return now
+        if least > 1:
+            current = _without_small_segments(graph_view, current, shapes)
+        current = _with_known_inputs(
+            graph_view, _beside_readers(graph_view, current, shapes), shapes
+        )
+        current = colocated(graph_view, kept_whole(graph_view, current))
+    return current
 
 
 def _without_small_segments(

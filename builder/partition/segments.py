@@ -47,9 +47,9 @@ def _levels(
     must not precede.
     """
     levels: list[int] = []
-    for kind, above in zip(kinds, parents, strict=True):
+    for kind, parents_of_node in zip(kinds, parents, strict=True):
         even = odd = NOWHERE
-        for parent in above:
+        for parent in parents_of_node:
             parent_even, parent_odd = reached[parent]
             if parent_even > even:
                 even = parent_even

@@ -117,14 +117,14 @@ def infer_shapes(
     flops = JointEvaluation(interpreters).run(steps)
     runs = [_known_tensors(interpreter) for interpreter in interpreters]
     common = set.intersection(*(set(run) for run in runs))
-    known = {
+    tensors = {
         name: (runs[0][name].dtype, tuple(tuple(run[name].shape) for run in runs))
         for name in common
     }
     opened = {name: node.kind() for name, node in interpreters[0].sources.items()}
     bounds.check(ranges or {}, opened)
     at_opt = tuple(counts[1] for counts in flops)
-    return Shapes(tuple(points), known, tuple(profiles), at_opt, opened)
+    return Shapes(tuple(points), tensors, tuple(profiles), at_opt, opened)
 
 
 def probes(profiles: Sequence[Profile]) -> list[Sizes]:

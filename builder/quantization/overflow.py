@@ -128,9 +128,11 @@ def layers(conversion: Conversion, values: Iterable[Beyond]) -> tuple[str, ...]:
     """The layers of a network that compute or read the values, as patterns for keep_fp32, without
     duplicates.
     """
-    of = _layer_of_value(conversion)
+    layer_of_value = _layer_of_value(conversion)
     names = (name for value in values for name in (value.value, *value.readers))
-    layers = dict.fromkeys(of[name] for name in names if name in of)
+    layers = dict.fromkeys(
+        layer_of_value[name] for name in names if name in layer_of_value
+    )
     return tuple(glob.escape(layer) for layer in layers)
 
 

@@ -164,12 +164,12 @@ class _Work:
         """Record the reason for each residual addition that is not adjacent to a
         quantized product.
         """
-        alone = [number for number in self.reasons if number < len(self.products)]
+        unquantized = [number for number in self.reasons if number < len(self.products)]
         for number, addition in zip(
             self._addition_numbers(), self.additions, strict=True
         ):
             reason = self._named(addition.product)
-            if reason or not addition.pays(alone):
+            if reason or not addition.pays(unquantized):
                 self.reasons.setdefault(
                     number, reason or "no product of 8 bits is next to it"
                 )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from builder.engine import ITensor
-from builder.reference.loops import boundaries, readers_of
+from builder.reference.loops import boundaries, inputs_from_outside, readers_of
 from builder.reference.node import Node, Values
 
 # an input layer is treated like any other, and may be used by both branches
@@ -142,13 +142,7 @@ class Conditional:
         this step.
         """
         steps = [step for part in branches for step in part]
-        computed = {tensor for step in steps for tensor in step.outputs}
-        inputs = dict.fromkeys(self.inputs)
-        for step in steps:
-            inputs.update(dict.fromkeys(step.inputs))
-        self.inputs = tuple(
-            tensor for tensor in inputs if tensor is not None and tensor not in computed
-        )
+        self.inputs = inputs_from_outside(steps, self.inputs)
         self.regions = [
             region(list(part), self.results(branch))
             for branch, part in zip(BRANCHES, branches, strict=True)

@@ -85,6 +85,19 @@ def _members(
     return members
 
 
+def inputs_from_outside(
+    steps: Sequence[Any], first: Sequence[Any] = ()
+) -> tuple[Any, ...]:
+    """The tensors `first`, and those that the steps read, without those that the steps compute."""
+    computed = {tensor for step in steps for tensor in step.outputs}
+    inputs = dict.fromkeys(first)
+    for step in steps:
+        inputs.update(dict.fromkeys(step.inputs))
+    return tuple(
+        tensor for tensor in inputs if tensor is not None and tensor not in computed
+    )
+
+
 class LoopStep:
     """One loop: runs its body until the trip count is reached or the condition is false."""
 
@@ -102,13 +115,7 @@ class LoopStep:
         }
         self.count = limits.get("COUNT")
         self.condition = limits.get("WHILE")
-        computed = {tensor for node in members for tensor in node.outputs}
-        inputs: dict[Any, None] = {}
-        for node in members:
-            inputs.update(dict.fromkeys(node.inputs))
-        self.inputs = tuple(
-            tensor for tensor in inputs if tensor is not None and tensor not in computed
-        )
+        self.inputs = inputs_from_outside(members)
         ends = self.by_kind["LOOP_OUTPUT"]
         self.outputs = tuple(tensor for node in ends for tensor in node.outputs)
         self.error: Callable[[str], NetworkEvaluationError] = boundary[0].error

@@ -33,8 +33,8 @@ def as_module(owner: Any, method: str) -> Any:
     wrapper = torch.jit.script(holder)
     arguments = getattr(owner, method).schema.arguments[1:]
     parameters = ", ".join(["self", *map(_parameter, arguments)])
-    passed = ", ".join(argument.name for argument in arguments)
-    source = f"def forward({parameters}):\n    return self.{INNER}.{method}({passed})\n"
+    names = ", ".join(argument.name for argument in arguments)
+    source = f"def forward({parameters}):\n    return self.{INNER}.{method}({names})\n"
     try:
         wrapper.define(source)
     except RuntimeError as error:

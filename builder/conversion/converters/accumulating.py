@@ -81,13 +81,13 @@ def accumulated(
     neutral = _neutral(reduction, computed)
     inside = choose(ctx, mask, ctx.unsqueeze(src, [axis]), neutral, computed)
     ctx.set_sizes(inside, _mask_sizes(ctx, ctx.size(x, axis), src, axis))
-    found = reduce(ctx, REDUCTIONS[reduction][0], inside, [axis + 1], False)
-    found = _to_whole(ctx, found, x, neutral)
+    reduced = reduce(ctx, REDUCTIONS[reduction][0], inside, [axis + 1], False)
+    reduced = _to_whole(ctx, reduced, x, neutral)
     if include_self and reduction != "mean":
         count = None
     else:
         count = _count(ctx, mask, src, x, axis, computed)
-    result = _with_self(ctx, x, found, count, reduction, include_self)
+    result = _with_self(ctx, x, reduced, count, reduction, include_self)
     if computed != dtype:
         return ctx.cast(ctx.copy_sizes(x, result), dtype)
     return ctx.wrapped(alike(ctx, x, result), dtype)
@@ -109,17 +109,17 @@ def _neutral(reduction: str, dtype: torch.dtype) -> float | int:
 
 
 def _to_whole(
-    ctx: ConversionContext, found: ITensor, x: ITensor, neutral: float | int
+    ctx: ConversionContext, reduced: ITensor, x: ITensor, neutral: float | int
 ) -> ITensor:
     """Extend the result to the whole tensor. The index may cover only a part of the other axes; the
     rest does not change.
     """
     pads: list[Size] = []
-    for own, whole in zip(
-        reversed(ctx.sizes(found)), reversed(ctx.sizes(x)), strict=True
+    for length, target in zip(
+        reversed(ctx.sizes(reduced)), reversed(ctx.sizes(x)), strict=True
     ):
-        pads += [0, ctx.arithmetic("sub", whole, own)]
-    return padded(ctx, found, pads, "constant", neutral)
+        pads += [0, ctx.arithmetic("sub", target, length)]
+    return padded(ctx, reduced, pads, "constant", neutral)
 
 
 def _count(
@@ -139,24 +139,23 @@ def _count(
 def _with_self(
     ctx: ConversionContext,
     x: ITensor,
-    found: ITensor,
+    reduced: ITensor,
     count: Any,
     reduction: str,
     include_self: bool,
 ) -> ITensor:
     if include_self:
-        found = ctx.elementwise(REDUCTIONS[reduction][1], x, found)
+        reduced = ctx.elementwise(REDUCTIONS[reduction][1], x, reduced)
     if reduction == "mean":
-        divisor = ctx.elementwise(
-            "SUM" if include_self else "MAX", count, ctx.like_scalar(count, 1)
-        )
-        found = ctx.elementwise(
-            "DIV" if ctx.dtype(x).is_floating_point else "FLOOR_DIV", found, divisor
-        )
+        # The element itself counts, or no division by 0.
+        at_least_one = "SUM" if include_self else "MAX"
+        divisor = ctx.elementwise(at_least_one, count, ctx.like_scalar(count, 1))
+        division = "DIV" if ctx.dtype(x).is_floating_point else "FLOOR_DIV"
+        reduced = ctx.elementwise(division, reduced, divisor)
     if include_self:
-        return found
+        return reduced
     return choose(
-        ctx, less(ctx, ctx.like_scalar(count, 0), count), found, x, ctx.dtype(x)
+        ctx, less(ctx, ctx.like_scalar(count, 0), count), reduced, x, ctx.dtype(x)
     )
 
 

@@ -69,36 +69,36 @@ def _adaptive(
     computed one axis at a time.
     """
     first = ctx.rank(x) - axes
-    wanted = {
+    new_sizes = {
         axis: size
         for axis, size in enumerate(sizes, first)
         if not _keeps(ctx, x, axis, size)
     }
     ones = [
-        axis for axis, size in wanted.items() if isinstance(size, int) and size == 1
+        axis for axis, size in new_sizes.items() if isinstance(size, int) and size == 1
     ]
     x = reduce(ctx, "AVG" if kind == "AVERAGE" else "MAX", x, ones, True)
     even = {
         axis: size
-        for axis, size in wanted.items()
+        for axis, size in new_sizes.items()
         if axis not in ones and _is_even(x, axis, size)
     }
     if even:
         x = _equal_windows(ctx, x, axes, even, kind)
     pool_parts = _average_parts if kind == "AVERAGE" else _maximum_parts
-    for axis, size in wanted.items():
+    for axis, size in new_sizes.items():
         if axis not in ones and axis not in even:
             x = pool_parts(ctx, x, axis, size)
     return x
 
 
 def _keeps(ctx: ConversionContext, x: ITensor, axis: int, size: Size) -> bool:
-    own = ctx.size(x, axis)
-    if isinstance(own, int) and isinstance(size, int):
-        return own == size
-    if isinstance(own, int) or isinstance(size, int):
+    length = ctx.size(x, axis)
+    if isinstance(length, int) and isinstance(size, int):
+        return length == size
+    if isinstance(length, int) or isinstance(size, int):
         return False
-    return bool(own.expr == size.expr)
+    return bool(length.expr == size.expr)
 
 
 def _is_even(x: ITensor, axis: int, size: Size) -> bool:
@@ -181,8 +181,8 @@ def _maximum_parts(
         dtypes.reduction_identity(ctx.dtype(x), "MAX"),
         ctx.dtype(x),
     )
-    own = ctx.sizes(x)
-    ctx.set_sizes(masked, [*own[:axis], size, *own[axis:]])
+    lengths = ctx.sizes(x)
+    ctx.set_sizes(masked, [*lengths[:axis], size, *lengths[axis:]])
     return reduce(ctx, "MAX", masked, [axis + 1], False)
 
 

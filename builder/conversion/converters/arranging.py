@@ -28,12 +28,12 @@ def repeat(ctx: ConversionContext, x: ITensor, repeats: list[Size]) -> ITensor:
     x = ctx.at_rank(x, len(repeats))
     if all(r == 1 for r in repeats):
         return x
-    own = ctx.sizes(x)
+    lengths = ctx.sizes(x)
     sizes = [
         ctx.arithmetic("mul", size, times)
-        for size, times in zip(own, repeats, strict=True)
+        for size, times in zip(lengths, repeats, strict=True)
     ]
-    return ctx.slice(x, [0] * len(own), sizes, mode="WRAP")
+    return ctx.slice(x, [0] * len(lengths), sizes, mode="WRAP")
 
 
 @converter(
@@ -50,10 +50,10 @@ def repeat_interleave(
     if isinstance(size, int) and isinstance(repeats, int):
         return gathered(ctx, x, torch.arange(size).repeat_interleave(repeats), axis)
     sizes = ctx.sizes(x)
-    behind = axis + 1
-    sizes.insert(behind, repeats)
-    wide = ctx.expand(ctx.unsqueeze(x, [behind]), sizes)
-    return merged(ctx, wide, axis, behind)
+    position = axis + 1
+    sizes.insert(position, repeats)
+    wide = ctx.expand(ctx.unsqueeze(x, [position]), sizes)
+    return merged(ctx, wide, axis, position)
 
 
 def _interleaved_axis(
@@ -95,13 +95,12 @@ def flipped(ctx: ConversionContext, x: ITensor, axes: Sequence[int]) -> ITensor:
     if not axes:
         return x
     sizes = ctx.sizes(x)
-    starts = [
-        ctx.arithmetic("sub", s, 1) if axis in axes else 0
-        for axis, s in enumerate(sizes)
-    ]
-    return ctx.slice(
-        x, starts, sizes, [-1 if axis in axes else 1 for axis in range(len(sizes))]
-    )
+    starts: list[Size] = [0] * len(sizes)
+    strides = [1] * len(sizes)
+    for axis in sorted(axes):
+        starts[axis] = ctx.arithmetic("sub", sizes[axis], 1)
+        strides[axis] = -1
+    return ctx.slice(x, starts, sizes, strides)
 
 
 @converter("aten::flip(Tensor self, int[] dims) -> Tensor")
@@ -133,10 +132,9 @@ def roll(
     starts: list[Size] = [0] * len(sizes)
     for shift, axis in zip(shifts, (ctx.axis(x, d) for d in dims), strict=True):
         starts[axis] = ctx.arithmetic("sub", starts[axis], shift)
-    starts = [
-        s % n if isinstance(s, int) and isinstance(n, int) and n else s
-        for s, n in zip(starts, sizes, strict=True)
-    ]
+    for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        if isinstance(start, int) and isinstance(size, int) and size:
+            starts[axis] = start % size
     if all(start == 0 for start in starts):
         return x
     dynamic = any(isinstance(n, DynamicScalar) for n in sizes)
@@ -194,10 +192,11 @@ def _grid(
     vectors = [t if ctx.rank(t) else ctx.reshape(t, [1]) for t in tensors]
     lengths = dict(zip(axes, (ctx.size(v, 0) for v in vectors), strict=True))
     sizes = [lengths[axis] for axis in range(len(axes))]
-    return [
-        ctx.expand(ctx.unsqueeze(v, [a for a in range(len(axes)) if a != axis]), sizes)
-        for v, axis in zip(vectors, axes, strict=True)
-    ]
+    grid = []
+    for vector, axis in zip(vectors, axes, strict=True):
+        others = [other for other in range(len(axes)) if other != axis]
+        grid.append(ctx.expand(ctx.unsqueeze(vector, others), sizes))
+    return grid
 
 
 @converter("aten::cartesian_prod(Tensor[] tensors) -> Tensor")
@@ -273,8 +272,8 @@ def pixel_unshuffle(
 def channel_shuffle(ctx: ConversionContext, x: ITensor, groups: int) -> ITensor:
     """[N, g c, *] -> [N, c g, *]"""
     sizes = ctx.sizes(x)
-    batch, channels, *rest = sizes
-    split = [batch, groups, _divided(ctx, channels, groups), *rest]
+    batch, channels, *spatial = sizes
+    split = [batch, groups, _divided(ctx, channels, groups), *spatial]
     return _split_axes(ctx, x, split, [0, 2, 1, *range(3, len(split))], sizes)
 
 

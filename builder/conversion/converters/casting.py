@@ -33,16 +33,16 @@ def converted(
     """x.to(dtype), with a torch.dtype or TorchScript's code. Floats lose their fraction; float64 is
     narrowed with a warning.
     """
-    wanted = dtype_of_code(dtype)
-    if wanted is None:
+    target = dtype_of_code(dtype)
+    if target is None:
         return x
-    if wanted == torch.float64:
+    if target == torch.float64:
         if ctx.dtype(x) != torch.float32:
             ctx.warn("float64 is narrowed to float32; TensorRT has no float64")
-        wanted = torch.float32
-    if wanted not in SUPPORTED:
-        raise Unconvertible(f"TensorRT has no {name_of(wanted)}")
-    return ctx.cast(x, wanted)
+        target = torch.float32
+    if target not in SUPPORTED:
+        raise Unconvertible(f"TensorRT has no {name_of(target)}")
+    return ctx.cast(x, target)
 
 
 def in_dtype(
@@ -51,10 +51,10 @@ def in_dtype(
     """x in the dtype of an operator's argument, None for its own: cast before anything is
     computed.
     """
-    wanted = dtype_of_code(dtype)
-    if wanted is None:
+    target = dtype_of_code(dtype)
+    if target is None:
         return x
-    return ctx.cast(x, wanted)
+    return ctx.cast(x, target)
 
 
 _TAIL = "bool non_blocking=False, bool copy=False"

@@ -46,10 +46,13 @@ def weights_of(
     projections.
     """
     directions = 2 if bidirectional else 1
-    each = len(params) // (layers * directions)
-    groups = [list(params[i : i + each]) for i in range(0, len(params), each)]
-    made = [_weights_of(group, biases) for group in groups]
-    return [made[i : i + directions] for i in range(0, len(made), directions)]
+    tensors_per_direction = len(params) // (layers * directions)
+    groups = [
+        list(params[i : i + tensors_per_direction])
+        for i in range(0, len(params), tensors_per_direction)
+    ]
+    weights = [_weights_of(group, biases) for group in groups]
+    return [weights[i : i + directions] for i in range(0, len(weights), directions)]
 
 
 def _weights_of(group: list[Tensor], biases: bool) -> Weights:
@@ -66,18 +69,15 @@ def together(directions: list[Weights]) -> Weights | None:
         name: tuple(getattr(d, name) for d in directions)
         for name in vars(directions[0])
     }
-    if not all(
-        t is None or isinstance(t, torch.Tensor)
-        for pair in pairs.values()
-        for t in pair
-    ):
-        return None
-    joined: dict[str, Any] = {
-        name: None if pair[0] is None else torch.stack(pair)
-        for name, pair in pairs.items()
-    }
+    joined: dict[str, Any] = dict.fromkeys(pairs)
+    for name, pair in pairs.items():
+        if not all(t is None or isinstance(t, torch.Tensor) for t in pair):
+            return None
+        if pair[0] is not None:
+            joined[name] = torch.stack(pair)
     for name in ("w_ih", "b_ih"):
-        joined[name] = None if joined[name] is None else joined[name].flatten(0, 1)
+        if joined[name] is not None:
+            joined[name] = joined[name].flatten(0, 1)
     if joined["b_hh"] is not None:
         joined["b_hh"] = joined["b_hh"].unsqueeze(1)  # to add to [2, batch, gates]
     return Weights(**joined)

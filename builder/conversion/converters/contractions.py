@@ -63,11 +63,15 @@ def contract(
 
 
 def _summed(
-    ctx: ConversionContext, x: Tensor, other: Tensor, own: list[int], others: list[int]
+    ctx: ConversionContext,
+    x: Tensor,
+    other: Tensor,
+    axes_of_x: list[int],
+    others: list[int],
 ) -> Any:
     """If the other axis of a pair has size 1 it broadcasts: this axis is summed first."""
     axes = []
-    for axis, other_axis in zip(own, others, strict=True):
+    for axis, other_axis in zip(axes_of_x, others, strict=True):
         if other.shape[other_axis] == 1 and x.shape[axis] != 1:
             axes.append(axis)
     return total(ctx, x, axes, keep=True)
@@ -132,12 +136,12 @@ def linalg_cross(ctx: ConversionContext, x: Tensor, other: Tensor, dim: int) -> 
 def cross(ctx: ConversionContext, x: Tensor, other: Tensor, dim: int | None) -> Any:
     """As linalg.cross; without dim along the first axis of size 3"""
     if dim is None:
-        dim = next((i for i, n in enumerate(x.shape) if n == 3), None)
-    if dim is None:
-        raise Unconvertible(
-            "cross without dim needs an axis that is 3 at build time",
-            "pass dim to torch.cross",
-        )
+        if 3 not in tuple(x.shape):
+            raise Unconvertible(
+                "cross without dim needs an axis that is 3 at build time",
+                "pass dim to torch.cross",
+            )
+        dim = tuple(x.shape).index(3)
     return linalg_cross(ctx, x, other, dim)
 
 

@@ -130,19 +130,19 @@ def _schema(axes: int) -> str:
     """The schema of `conv1d`, `conv2d` or `conv3d`."""
     ones = _SIZES[axes]
     zeros = _ZEROS[axes]
-    of = f"SymInt[{axes}]"
+    sizes = f"SymInt[{axes}]"
     return (
-        f"aten::conv{axes}d{_HEAD}{of} stride={ones}, {of} padding={zeros}, {of} dilation={ones}, "
-        "SymInt groups=1) -> Tensor"
+        f"aten::conv{axes}d{_HEAD}{sizes} stride={ones}, {sizes} padding={zeros}, {sizes}"
+        f" dilation={ones}, SymInt groups=1) -> Tensor"
     )
 
 
 def _padded_by_name(axes: int) -> str:
     """The schema of a convolution with padding="same" or "valid"."""
     ones = _SIZES[axes]
-    of = f"SymInt[{axes}]"
+    sizes = f"SymInt[{axes}]"
     return (
-        f'aten::conv{axes}d.padding{_HEAD}{of} stride={ones}, str padding="valid", {of}'
+        f'aten::conv{axes}d.padding{_HEAD}{sizes} stride={ones}, str padding="valid", {sizes}'
         f" dilation={ones}, SymInt groups=1) -> Tensor"
     )
 
@@ -151,11 +151,12 @@ def _transpose(axes: int) -> str:
     """The schema of `conv_transpose1d`, `conv_transpose2d` or `conv_transpose3d`."""
     ones = _SIZES[axes]
     zeros = _ZEROS[axes]
-    of = f"SymInt[{axes}]"
+    sizes = f"SymInt[{axes}]"
     overload = "" if axes == 1 else ".input"
     return (
-        f"aten::conv_transpose{axes}d{overload}{_HEAD}{of} stride={ones}, {of} padding={zeros}, "
-        f"{of} output_padding={zeros}, SymInt groups=1, {of} dilation={ones}) -> Tensor"
+        f"aten::conv_transpose{axes}d{overload}{_HEAD}{sizes} stride={ones}, {sizes}"
+        f" padding={zeros}, {sizes} output_padding={zeros}, SymInt groups=1, {sizes}"
+        f" dilation={ones}) -> Tensor"
     )
 
 
@@ -264,14 +265,16 @@ def named_padding(
     """
     axes = kernel_axes(ctx, weight)
     dilation = filled(dilation, axes)
-    whole = [
-        d * (k - 1) if padding == "same" else 0
-        for d, k in zip(dilation, weight.shape[2:], strict=True)
-    ]
+    totals = [0] * axes
+    if padding == "same":
+        totals = [
+            step * (length - 1)
+            for step, length in zip(dilation, weight.shape[2:], strict=True)
+        ]
     return Window(
         filled(stride, axes),
-        [n // 2 for n in whole],
-        [n - n // 2 for n in whole],
+        [total // 2 for total in totals],
+        [total - total // 2 for total in totals],
         dilation,
         groups,
     )
@@ -386,9 +389,10 @@ def _lengthened(ctx: ConversionContext, weight: Tensor, missing: Sequence[int]) 
         raise Unconvertible(
             "output_padding greater than padding needs the weight at build time"
         )
-    return torch.nn.functional.pad(
-        weight, [n for count in reversed(missing) for n in (0, count)]
-    )
+    pads = []
+    for count in reversed(missing):  # the last axis is first
+        pads += [0, count]
+    return torch.nn.functional.pad(weight, pads)
 
 
 def _add(

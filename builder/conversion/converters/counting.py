@@ -37,8 +37,8 @@ def one_hot(ctx: ConversionContext, x: ITensor, num_classes: int) -> ITensor:
     numbers = torch.arange(num_classes, dtype=ctx.dtype(x)).reshape(
         [1] * rank + [num_classes]
     )
-    same = ctx.elementwise("EQUAL", column, ctx.constant(numbers))
-    return ctx.cast(ctx.set_sizes(same, [*ctx.sizes(x), num_classes]), torch.int64)
+    is_class = ctx.elementwise("EQUAL", column, ctx.constant(numbers))
+    return ctx.cast(ctx.set_sizes(is_class, [*ctx.sizes(x), num_classes]), torch.int64)
 
 
 def _search_positions(

@@ -73,7 +73,8 @@ def moved(
     if ctx.loops and not ctx.capabilities.takes("SLICE.FILL.IN_LOOP", x.dtype.name):
         return _picked(ctx, x, axis, count, fill)
     sizes = ctx.sizes(x)
-    starts = [-count if a == axis else 0 for a in range(len(sizes))]
+    starts = [0] * len(sizes)
+    starts[axis] = -count
     outside = ctx.constant(torch.tensor(fill, dtype=ctx.dtype(x)))
     return ctx.slice(x, starts, sizes, mode="FILL", fill=outside)
 
@@ -87,14 +88,14 @@ def _picked(
     ("remainder_last_tensor_map", Myelin's loop_unroll.cpp).
     """
     size = ctx.size(x, axis)
-    behind = torch.arange(at_most(ctx, size) or 0) - count
-    stayed: Any = (behind >= 0).reshape(
-        [-1 if a == axis else 1 for a in range(ctx.rank(x))]
-    )
-    source: Any = behind.clamp(min=0)
+    positions = torch.arange(at_most(ctx, size) or 0) - count
+    shape = [1] * ctx.rank(x)
+    shape[axis] = -1
+    is_inside: Any = (positions >= 0).reshape(shape)
+    source: Any = positions.clamp(min=0)
     if isinstance(size, DynamicScalar):
-        stayed = sliced(ctx, ctx.constant(stayed), axis, 0, size)
+        is_inside = sliced(ctx, ctx.constant(is_inside), axis, 0, size)
         source = sliced(ctx, ctx.constant(source), 0, 0, size)
     return ctx.copy_sizes(
-        x, choose(ctx, stayed, gathered(ctx, x, source, axis), fill, ctx.dtype(x))
+        x, choose(ctx, is_inside, gathered(ctx, x, source, axis), fill, ctx.dtype(x))
     )

@@ -29,8 +29,8 @@ def _too_many(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
     boxes = ctx.size(call.dets, 0)
     if isinstance(boxes, DynamicScalar):
         largest = {symbol: high for symbol, (_, high) in ctx.ranges().items()}
-        known = boxes.expr.free_symbols <= set(largest)
-        boxes = int(boxes.expr.subs(largest)) if known else 0
+        is_bounded = boxes.expr.free_symbols <= set(largest)
+        boxes = int(boxes.expr.subs(largest)) if is_bounded else 0
     if boxes > MOST_BOXES:
         return (
             f"INMSLayer supports at most {MOST_BOXES} boxes; the profiles allow {boxes}"
@@ -66,13 +66,13 @@ def nms(
     # the layer's default drops scores <= 0
     layer.set_input(4, ctx.constant(torch.tensor(torch.finfo(torch.float32).min)))
     rows = layer.get_output(0)
-    kept = ctx.net.add_gather(
+    indices = ctx.net.add_gather(
         rows, ctx.constant(torch.tensor(2, dtype=torch.int32)), 1
     ).get_output(0)
     ctx.set_sizes(
-        kept, [sympy.Symbol(f"{kept.name}[0]", integer=True, nonnegative=True)]
+        indices, [sympy.Symbol(f"{indices.name}[0]", integer=True, nonnegative=True)]
     )
-    return ctx.cast(kept, torch.int64)
+    return ctx.cast(indices, torch.int64)
 
 
 def _adaptive(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
@@ -196,9 +196,9 @@ def _sample_positions(
     steps = (torch.arange(count, dtype=torch.float32) + 0.5) / count
     offsets = combine(ctx, "PROD", extent, steps[None].to(ctx.dtype(rois)))
     at = combine(ctx, "SUM", start, offsets)
-    below = comparison(ctx, "LESS", True, at, -1.0)
-    above = comparison(ctx, "GREATER", True, at, length)
+    not_below = comparison(ctx, "LESS", True, at, -1.0)
+    not_above = comparison(ctx, "GREATER", True, at, length)
     last = ctx.arithmetic("max", ctx.arithmetic("sub", length, 1), 1)
     share = combine(ctx, "DIV", combine(ctx, "PROD", at, 2.0), last)
     grid = combine(ctx, "SUB", share, 1.0)
-    return grid, ctx.elementwise("AND", below, above)
+    return grid, ctx.elementwise("AND", not_below, not_above)

@@ -76,9 +76,9 @@ def diag_embed(
     start, _ = diagonal_span(ctx, side, side, offset)
     area = ctx.arithmetic("mul", side, side)
     filled = ctx.arithmetic("add", start, ctx.size(flat, len(lead)))
-    behind = ctx.arithmetic("sub", area, filled)
+    padding_after = ctx.arithmetic("sub", area, filled)
     square = ctx.reshape(
-        padded(ctx, flat, [start, behind], "constant"), [*lead, side, side]
+        padded(ctx, flat, [start, padding_after], "constant"), [*lead, side, side]
     )
     rank = len(lead) + 2
     return permuted(ctx, square, _inserted(rank, dim1 % rank, dim2 % rank))
@@ -136,8 +136,10 @@ def triu(ctx: ConversionContext, x: ITensor, diagonal: Size) -> ITensor:
 
 def _splat(ctx: ConversionContext, tensor: ITensor) -> ITensor:
     """The element of a constant-filled tensor; otherwise the tensor."""
-    one = ctx.facts(tensor).splat
-    return tensor if one is None else one
+    element = ctx.facts(tensor).splat
+    if element is None:
+        return tensor
+    return element
 
 
 def _selected(
@@ -182,10 +184,10 @@ def block_diag(ctx: ConversionContext, tensors: list[ITensor]) -> ITensor:
     for matrix in matrices:
         width = ctx.arithmetic("add", width, ctx.size(matrix, 1))
     rows = []
-    left = 0
+    before = 0
     for matrix in matrices:
-        own = ctx.size(matrix, 1)
-        right = ctx.arithmetic("sub", ctx.arithmetic("sub", width, left), own)
-        rows.append(padded(ctx, matrix, [left, right], "constant"))
-        left = ctx.arithmetic("add", left, own)
+        columns = ctx.size(matrix, 1)
+        after = ctx.arithmetic("sub", ctx.arithmetic("sub", width, before), columns)
+        rows.append(padded(ctx, matrix, [before, after], "constant"))
+        before = ctx.arithmetic("add", before, columns)
     return joined(ctx, rows, 0)

@@ -46,9 +46,13 @@ def as_long(
     """
     sizes: list[Any] = [-1] * ctx.rank(x)
     for axis in axes:
-        own = ctx.size(x, axis)
-        wanted = ctx.size(other, axis)
-        sizes[axis] = own if same(own, wanted) else ctx.arithmetic("max", own, wanted)
+        length = ctx.size(x, axis)
+        other_length = ctx.size(other, axis)
+        sizes[axis] = (
+            length
+            if same(length, other_length)
+            else ctx.arithmetic("max", length, other_length)
+        )
     return ctx.expand(x, sizes)
 
 

@@ -161,28 +161,30 @@ def floored(ctx: ConversionContext, x: Operand, other: Operand) -> tuple[Any, An
     """
     a, b = ctx.operands(x, other, dtype=torch.float32)
     quotient = ctx.elementwise("FLOOR_DIV", a, b)
-    found = exact_rest(ctx, a, quotient, b)
+    exact_remainder = exact_rest(ctx, a, quotient, b)
     if not isinstance(other, int | float) or math.isinf(other):
-        found = _past_infinity(ctx, a, b, found)
+        exact_remainder = _past_infinity(ctx, a, b, exact_remainder)
     over = less(
         ctx,
-        ctx.elementwise("PROD", ctx.unary("SIGN", found), ctx.unary("SIGN", b)),
+        ctx.elementwise(
+            "PROD", ctx.unary("SIGN", exact_remainder), ctx.unary("SIGN", b)
+        ),
         0.0,
     )
     smaller = ctx.elementwise("SUB", quotient, ctx.like_scalar(quotient, 1.0))
     return choose(ctx, over, smaller, quotient), choose(
-        ctx, over, ctx.elementwise("SUM", found, b), found
+        ctx, over, ctx.elementwise("SUM", exact_remainder, b), exact_remainder
     )
 
 
 def _past_infinity(
-    ctx: ConversionContext, a: ITensor, b: ITensor, found: ITensor
+    ctx: ConversionContext, a: ITensor, b: ITensor, exact_remainder: ITensor
 ) -> ITensor:
-    """The remainder `found`, and that of infinite divisors: a, or NaN where a is infinite."""
+    """The remainder, and that of infinite divisors: a, or NaN where a is infinite."""
     infinite = equal(ctx, ctx.unary("ABS", b), torch.inf)
     # NaN where a is infinite
     nothing = ctx.elementwise("PROD", a, ctx.like_scalar(a, 0.0))
-    return choose(ctx, infinite, ctx.elementwise("SUM", a, nothing), found)
+    return choose(ctx, infinite, ctx.elementwise("SUM", a, nothing), exact_remainder)
 
 
 def exact_rest(

@@ -30,8 +30,8 @@ class Equation:
 
 def parsed(equation: str, ranks: Sequence[int]) -> Equation:
     """The equation with expanded ellipses and an explicit right side. Source: torch.einsum."""
-    left, arrow, right = equation.replace(" ", "").partition("->")
-    terms = left.split(",")
+    inputs, arrow, output = equation.replace(" ", "").partition("->")
+    terms = inputs.split(",")
     used = {c for c in equation if c.isalpha()}
     spare = [c for c in string.ascii_letters if c not in used]
     pairs = list(zip(terms, ranks, strict=True))
@@ -41,8 +41,8 @@ def parsed(equation: str, ranks: Sequence[int]) -> Equation:
     if not arrow:
         letters = "".join(map(_letters, terms))
         once = sorted(c for c in set(letters) if letters.count(c) == 1)
-        right = "..." + "".join(once)
-    return Equation(full, right.replace("...", dots))
+        output = "..." + "".join(once)
+    return Equation(full, output.replace("...", dots))
 
 
 def _letters(term: str) -> str:
@@ -81,19 +81,22 @@ def _diagonal(ctx: ConversionContext, x: ITensor, term: str) -> Operand:
     and summed.
     """
     while len(set(term)) < len(term):
-        first = next(i for i, c in enumerate(term) if term.index(c) != i)
-        other = term.index(term[first])
-        length = x.shape[first]
+        repeated = [i for i, letter in enumerate(term) if term.index(letter) != i]
+        second = repeated[0]
+        first = term.index(term[second])
+        length = x.shape[second]
         if length < 0:
             raise Unconvertible(
-                f"einsum takes the diagonal of axis {first}, whose length is dynamic"
+                f"einsum takes the diagonal of axis {second}, whose length is dynamic"
             )
-        view = [length if i in (first, other) else 1 for i in range(len(term))]
-        on_diagonal = torch.eye(length, dtype=torch.bool).reshape(view)
+        shape = [1] * len(term)
+        shape[first] = length
+        shape[second] = length
+        on_diagonal = torch.eye(length, dtype=torch.bool).reshape(shape)
         zero = torch.zeros((), dtype=ctx.dtype(x))
         x = choose(ctx, ctx.constant(on_diagonal), x, zero)
-        x = reduce(ctx, "SUM", x, [first], False)
-        term = term[:first] + term[first + 1 :]
+        x = reduce(ctx, "SUM", x, [second], False)
+        term = term[:second] + term[second + 1 :]
     return x, term
 
 
@@ -106,7 +109,8 @@ def _lengths(operands: Sequence[Operand]) -> dict[str, int]:
             lengths[letter] = max(lengths.get(letter, -1), int(length))
             if length < 0:
                 dynamic.add(letter)
-    return {c: -1 if c in dynamic else n for c, n in lengths.items()}
+    lengths.update(dict.fromkeys(dynamic, -1))
+    return lengths
 
 
 def _without_units(
@@ -116,8 +120,8 @@ def _without_units(
     units = [
         axis for axis, c in enumerate(term) if x.shape[axis] == 1 and lengths[c] != 1
     ]
-    kept = "".join(c for axis, c in enumerate(term) if axis not in units)
-    return ctx.squeeze(x, units), kept
+    remaining = "".join(c for axis, c in enumerate(term) if axis not in units)
+    return ctx.squeeze(x, units), remaining
 
 
 def _contract(
@@ -128,14 +132,14 @@ def _contract(
     """
     if not ctx.dtype(operands[0][0]).is_floating_point:
         return _by_products(ctx, operands, result)
-    (x, term), *rest = operands
-    for i, (y, other) in enumerate(rest):
-        is_last = i == len(rest) - 1
-        later = result + "".join(t for _, t in rest[i + 1 :])
-        needed = "".join(c for c in dict.fromkeys(term + other) if c in later)
-        kept = result if is_last else needed
-        x = _pair(ctx, (x, term), (y, other), kept)
-        term = kept
+    (x, term), *others = operands
+    for i, (y, other_term) in enumerate(others):
+        is_last = i == len(others) - 1
+        later = result + "".join(t for _, t in others[i + 1 :])
+        needed = "".join(c for c in dict.fromkeys(term + other_term) if c in later)
+        output = result if is_last else needed
+        x = _pair(ctx, (x, term), (y, other_term), output)
+        term = output
     if term != result:
         return _layer(ctx, [(x, term)], result)
     return x
@@ -151,28 +155,33 @@ def _pair(ctx: ConversionContext, x: Operand, y: Operand, result: str) -> ITenso
             orders.append((first, second, letters))
     if not orders:
         return _layer(ctx, [x, y], result)
-    in_order = (order for order in orders if "".join(order[2]) == result)
-    first, second, (both, rows, columns) = next(in_order, orders[0])
+    in_order = [order for order in orders if "".join(order[2]) == result]
+    first, second, (batch, rows, columns) = (in_order or orders)[0]
     (summed,) = (c for c in first[1] if c not in result)
-    transposed = second[1] == both + columns + summed
-    a = _ordered(ctx, first, both + rows + summed)
-    b = second[0] if transposed else _ordered(ctx, second, both + summed + columns)
+    transposed = second[1] == batch + columns + summed
+    a = _ordered(ctx, first, batch + rows + summed)
+    b = second[0] if transposed else _ordered(ctx, second, batch + summed + columns)
     product = matmul(ctx, a, b, transpose_b=transposed)
-    return _ordered(ctx, (product, both + rows + columns), result)
+    return _ordered(ctx, (product, batch + rows + columns), result)
 
 
-def _as_product(term: str, other: str, result: str) -> tuple[str, str, str] | None:
+def _as_product(term: str, other_term: str, result: str) -> tuple[str, str, str] | None:
     """The letters of batch, rows and columns if the pair is a matrix product: a sum over one shared
     letter. Several row letters are batch axes that the second operand does not have.
     """
-    both = "".join(c for c in result if c in term and c in other)
-    rows = "".join(c for c in result if c in term and c not in both)
-    columns = "".join(c for c in result if c in other and c not in both)
-    summed = [c for c in term if c not in both + rows]
-    if len(summed) != 1 or summed != [c for c in other if c not in both + columns]:
+    batch = "".join(c for c in result if c in term and c in other_term)
+    rows = "".join(c for c in result if c in term and c not in batch)
+    columns = "".join(c for c in result if c in other_term and c not in batch)
+    summed = [c for c in term if c not in batch + rows]
+    if len(summed) != 1 or summed != [
+        c for c in other_term if c not in batch + columns
+    ]:
         return None
-    plain = len(columns) == 1 and (len(rows) == 1 or (rows and not both))
-    return (both, rows, columns) if plain else None
+    if len(columns) != 1 or not rows:
+        return None
+    if len(rows) > 1 and batch:
+        return None
+    return batch, rows, columns
 
 
 def _ordered(ctx: ConversionContext, operand: Operand, letters: str) -> ITensor:

@@ -175,13 +175,12 @@ def _lerp(
 ) -> ITensor:
     difference = combine(ctx, "SUB", end, x)
     if isinstance(weight, int | float):
-        base, operation, share = (
-            (x, "SUM", weight) if abs(weight) < 0.5 else (end, "SUB", 1 - weight)
-        )
-        return combine(ctx, operation, base, combine(ctx, "PROD", difference, share))
-    rest = combine(ctx, "SUB", ctx.like_scalar(weight, 1.0), weight)
+        if abs(weight) < 0.5:
+            return combine(ctx, "SUM", x, combine(ctx, "PROD", difference, weight))
+        return combine(ctx, "SUB", end, combine(ctx, "PROD", difference, 1 - weight))
+    complement = combine(ctx, "SUB", ctx.like_scalar(weight, 1.0), weight)
     from_start = combine(ctx, "SUM", x, combine(ctx, "PROD", difference, weight))
-    from_end = combine(ctx, "SUB", end, combine(ctx, "PROD", difference, rest))
+    from_end = combine(ctx, "SUB", end, combine(ctx, "PROD", difference, complement))
     return choose(ctx, less(ctx, ctx.unary("ABS", weight), 0.5), from_start, from_end)
 
 

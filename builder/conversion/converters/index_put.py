@@ -67,36 +67,37 @@ def _put_masked(
     """Write the values that a mask selects, in order. One value (or row) for all of them is a plain
     selection.
     """
-    if len([i for i in indices if i is not None]) > 1 or accumulate:
+    axes = [axis for axis, index in enumerate(indices) if index is not None]
+    if len(axes) > 1 or accumulate:
         raise Unconvertible(
             "index_put with a computed mask supports neither other indices nor accumulate=True"
         )
-    first = next(i for i, index in enumerate(indices) if index is not None)
+    first = axes[0]
     mask = indices[first]
     rank = ctx.rank(mask)
-    behind = ctx.rank(x) - first - rank
-    wide = ctx.unsqueeze(mask, list(range(rank, rank + behind)))
-    own = ctx.rank(values) - behind
-    if own > 0 and values.shape[own - 1] != 1:
+    trailing = ctx.rank(x) - first - rank
+    wide = ctx.unsqueeze(mask, list(range(rank, rank + trailing)))
+    leading = ctx.rank(values) - trailing
+    if leading > 0 and values.shape[leading - 1] != 1:
         if first:
             raise Unconvertible(
                 "index_put with a computed mask after other axes supports only one value for all "
                 "positions"
             )
-        values = _nth_selected(ctx, mask, values, behind)
-    elif own > 0 and first == 0:
-        values = ctx.reshape(values, ctx.sizes(values)[own:])
+        values = _nth_selected(ctx, mask, values, trailing)
+    elif leading > 0 and first == 0:
+        values = ctx.reshape(values, ctx.sizes(values)[leading:])
     return ctx.copy_sizes(x, choose(ctx, wide, values, x, ctx.dtype(x)))
 
 
 def _nth_selected(
-    ctx: ConversionContext, mask: ITensor, values: ITensor, behind: int
+    ctx: ConversionContext, mask: ITensor, values: ITensor, trailing: int
 ) -> ITensor:
     """values [selected, *behind] expanded to the mask's axes: position p gets the row (number
     selected before p).
     """
     row = ctx.reshape(count_before(ctx, mask), ctx.sizes(mask))
-    return gathered(ctx, ctx.at_rank(values, behind + 1), row, 0)
+    return gathered(ctx, ctx.at_rank(values, trailing + 1), row, 0)
 
 
 def count_before(ctx: ConversionContext, mask: ITensor) -> ITensor:
@@ -138,10 +139,10 @@ def _put_at(
         ctx, linear_index(ctx, [positions[a] for a in axes], sizes[: len(axes)])
     )
     values = _values_in_front(ctx, x, values, index, axes, others)
-    done = _rows_written(ctx, rows, index, values, accumulate)
+    written = _rows_written(ctx, rows, index, values, accumulate)
     if several:
-        done = ctx.reshape(done, sizes)
-    return permuted(ctx, done, [order.index(axis) for axis in range(len(order))])
+        written = ctx.reshape(written, sizes)
+    return permuted(ctx, written, [order.index(axis) for axis in range(len(order))])
 
 
 def _values_in_front(
@@ -154,15 +155,19 @@ def _values_in_front(
 ) -> ITensor:
     """values broadcast to the shape of x[indices], with the index's axes first."""
     picked = ctx.sizes(index)
-    rest = [ctx.size(x, a) for a in others]
+    other_sizes = [ctx.size(x, a) for a in others]
     adjacent = axes == list(range(axes[0], axes[-1] + 1))
     before = 0
     if adjacent:
         before = sum(axis < axes[0] for axis in others)
-    sizes = [*rest[:before], *picked, *rest[before:]]
+    sizes = [*other_sizes[:before], *picked, *other_sizes[before:]]
     values = ctx.expand(ctx.tensor(values, ctx.dtype(x)), sizes)
-    behind = before + len(picked)
-    order = [*range(before, behind), *range(before), *range(behind, len(sizes))]
+    end_of_picked = before + len(picked)
+    order = [
+        *range(before, end_of_picked),
+        *range(before),
+        *range(end_of_picked, len(sizes)),
+    ]
     return permuted(ctx, values, order)
 
 
@@ -175,10 +180,10 @@ def _rows_written(
 ) -> ITensor:
     if accumulate:
         flat = ctx.reshape(index, [-1])
-        behind = ctx.sizes(rows)[1:]
-        lined = ctx.reshape(values, [ctx.size(flat, 0), *behind])
-        column = ctx.reshape(flat, [ctx.size(flat, 0), *([1] * len(behind))])
-        return accumulated(ctx, rows, 0, column, lined, "sum")
+        row_sizes = ctx.sizes(rows)[1:]
+        flat_values = ctx.reshape(values, [ctx.size(flat, 0), *row_sizes])
+        column = ctx.reshape(flat, [ctx.size(flat, 0), *([1] * len(row_sizes))])
+        return accumulated(ctx, rows, 0, column, flat_values, "sum")
     positions = ctx.unsqueeze(index, [ctx.rank(index)])
     result = ctx.net.add_scatter(
         rows, positions, values, trt.ScatterMode.ND
@@ -236,8 +241,8 @@ def _one_position_written(
     loop. TensorRT cannot slice there, so elements are selected.
     """
     numbers = iota(ctx, ctx.size(x, axis))
-    here = comparison(ctx, "EQUAL", False, numbers, position)
-    column = along_axis(ctx, here, axis, ctx.rank(x))
+    is_position = comparison(ctx, "EQUAL", False, numbers, position)
+    column = along_axis(ctx, is_position, axis, ctx.rank(x))
     chosen = choose(ctx, column, src, x, ctx.dtype(x))
     return ctx.copy_sizes(x, chosen)
 
@@ -256,5 +261,7 @@ def diagonal_scatter(
     if scalars.decided(ctx, "eq", length, 0):
         return x
     flat = ctx.reshape(matrix, [*lead, ctx.arithmetic("mul", height, width)])
-    done = in_steps(ctx, flat, src, len(lead), start, ctx.arithmetic("add", width, 1))
-    return permuted(ctx, ctx.reshape(done, [*lead, height, width]), back)
+    written = in_steps(
+        ctx, flat, src, len(lead), start, ctx.arithmetic("add", width, 1)
+    )
+    return permuted(ctx, ctx.reshape(written, [*lead, height, width]), back)

@@ -110,12 +110,9 @@ def element_gathered(
     as in torch.
     """
     index = as_index(ctx, index)
-    sizes = [
-        own if i == axis else requested
-        for i, (own, requested) in enumerate(
-            zip(ctx.sizes(x), ctx.sizes(index), strict=True)
-        )
-    ]
+    lengths = ctx.sizes(x)
+    sizes = ctx.sizes(index)
+    sizes[axis] = lengths[axis]
     x = slice_to(ctx, x, sizes)
     layer = ctx.net.add_gather_v2(x, index, trt.GatherMode.ELEMENT)
     layer.axis = axis
@@ -145,24 +142,24 @@ def take_along_dim(
         return take(ctx, x, ctx.reshape(as_index(ctx, indices), [-1]))
     axis = ctx.axis(x, dim)
     index = as_index(ctx, from_the_front(ctx, indices, ctx.size(x, axis)))
-    own = ctx.sizes(x)
+    lengths = ctx.sizes(x)
     requested = ctx.sizes(index)
-    if own[axis] == requested[axis]:
-        both = broadcast_sizes(ctx, [x, index])
+    if lengths[axis] == requested[axis]:
+        common = broadcast_sizes(ctx, [x, index])
     else:
-        both = _other_axes(ctx, own, requested, axis)
-    before, after = both[:axis], both[axis + 1 :]
-    x = ctx.expand(x, [*before, own[axis], *after])
+        common = _other_axes(ctx, lengths, requested, axis)
+    before, after = common[:axis], common[axis + 1 :]
+    x = ctx.expand(x, [*before, lengths[axis], *after])
     index = ctx.expand(index, [*before, requested[axis], *after])
     return element_gathered(ctx, x, index, axis)
 
 
 def _other_axes(
-    ctx: ConversionContext, own: list[Size], requested: list[Size], axis: int
+    ctx: ConversionContext, lengths: list[Size], requested: list[Size], axis: int
 ) -> list[Size]:
     """The broadcast sizes of all axes except one."""
     result: list[Size] = []
-    for i, (a, b) in enumerate(zip(own, requested, strict=True)):
+    for i, (a, b) in enumerate(zip(lengths, requested, strict=True)):
         if i == axis or b == 1:
             result.append(a)
         elif a == 1 or isinstance(b, int):

@@ -37,8 +37,8 @@ def _cat(ctx: ConversionContext, tensors: list[Tensor], dim: int) -> ITensor:
     dtype = promote(*((ctx.dtype(t), "dimensioned") for t in tensors))
     full = [t for t in tensors if ctx.rank(t) == rank]
     axis = ctx.axis(full[0], dim)
-    kept = [t for t in full if t.shape[axis] != 0] or full[:1]
-    return joined(ctx, [ctx.tensor(t, dtype) for t in kept], axis)
+    nonempty = [t for t in full if t.shape[axis] != 0] or full[:1]
+    return joined(ctx, [ctx.tensor(t, dtype) for t in nonempty], axis)
 
 
 for _name in ("cat", "concat", "concatenate"):
@@ -65,12 +65,12 @@ def at_least(ctx: ConversionContext, x: Tensor, rank: int) -> Any:
     """torch.atleast_1d, _2d or _3d: leading axes of size 1; atleast_3d also appends one to tensors
     with one or two axes.
     """
-    own = ctx.rank(x)
-    if own >= rank:
+    current = ctx.rank(x)
+    if current >= rank:
         return x
-    axes = list(range(rank - own))
-    if rank == 3 and own:
-        axes = [0, 2] if own == 1 else [2]
+    axes = list(range(rank - current))
+    if rank == 3 and current:
+        axes = [0, 2] if current == 1 else [2]
     for axis in axes:
         x = new_axis(ctx, x, axis)
     return x

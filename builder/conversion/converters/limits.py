@@ -107,8 +107,8 @@ def constant_like(ctx: ConversionContext, x: ITensor, value: bool) -> ITensor:
     """A bool tensor with the shape of an integer or bool tensor, filled with `answer`: x = x, or
     its negation.
     """
-    same = ctx.elementwise("EQUAL", x, x)
-    return same if value else ctx.unary("NOT", same)
+    is_itself = ctx.elementwise("EQUAL", x, x)
+    return is_itself if value else ctx.unary("NOT", is_itself)
 
 
 @converter(
@@ -128,13 +128,13 @@ def nan_to_num(
         return x
     limits = torch.finfo(dtype)
     result = choose(ctx, is_nan(ctx, x), nan or 0.0, x)
-    for infinity, given, default in (
+    for infinity, replacement, default in (
         (torch.inf, posinf, limits.max),
         (-torch.inf, neginf, limits.min),
     ):
-        result = choose(
-            ctx, equal(ctx, x, infinity), default if given is None else given, result
-        )
+        if replacement is None:
+            replacement = default
+        result = choose(ctx, equal(ctx, x, infinity), replacement, result)
     return result
 
 

@@ -9,7 +9,7 @@ import torch
 
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar
-from builder.conversion.layers import combine, computed_in
+from builder.conversion.layers import combine, computed_in, reduced_sizes
 from builder.conversion.registry import converter
 from builder.conversion.values import Scalar, Tensor
 from builder.engine import ITensor, trt
@@ -117,10 +117,13 @@ def _note_matrix(
     exprs = ctx.facts(result).exprs
     rank = ctx.rank(result)
     column = {"NONE": -1, "TRANSPOSE": -2}.get(op_b.name)
-    wanted = [] if a_vector else [(a, -2)]
-    wanted += [] if column is None else [(b, column)]
-    for position, (source, axis) in enumerate(wanted):
-        target = rank - len(wanted) + position
+    sources = []
+    if not a_vector:
+        sources.append((a, -2))
+    if column is not None:
+        sources.append((b, column))
+    for position, (source, axis) in enumerate(sources):
+        target = rank - len(sources) + position
         if target >= 0 and result.shape[target] < 0:
             exprs[target] = ctx.expr(source, axis % ctx.rank(source))
     return result
@@ -133,23 +136,27 @@ def _integer_product(
     only floating-point matrices.
     """
     computed = computed_in(dtype)
-    left = ctx.tensor(a)
-    right = ctx.tensor(b)
+    rows = ctx.tensor(a)
+    columns = ctx.tensor(b)
     a_vector = ctx.rank(a) == 1
     b_vector = ctx.rank(b) == 1
     if transpose_b:
         rank = ctx.rank(b)
-        right = ctx.permute(right, [*range(rank - 2), rank - 1, rank - 2])
+        columns = ctx.permute(columns, [*range(rank - 2), rank - 1, rank - 2])
     if a_vector:
-        left = ctx.unsqueeze(left, [0])
+        rows = ctx.unsqueeze(rows, [0])
     if b_vector:
-        right = ctx.unsqueeze(right, [1])
-    left = ctx.unsqueeze(left, [ctx.rank(left)])
-    right = ctx.unsqueeze(right, [ctx.rank(right) - 2])
-    terms = ctx.elementwise("PROD", *ctx.operands(left, right, dtype=computed))
+        columns = ctx.unsqueeze(columns, [1])
+    rows = ctx.unsqueeze(rows, [ctx.rank(rows)])
+    columns = ctx.unsqueeze(columns, [ctx.rank(columns) - 2])
+    terms = ctx.elementwise("PROD", *ctx.operands(rows, columns, dtype=computed))
     axis = ctx.rank(terms) - 2
     result = total(ctx, terms, [axis])
-    dropped = ([axis - 1] if a_vector else []) + ([axis] if b_vector else [])
+    dropped = []
+    if a_vector:
+        dropped.append(axis - 1)
+    if b_vector:
+        dropped.append(axis)
     result = ctx.squeeze(result, dropped)
     if computed != dtype:
         return ctx.cast(result, dtype)
@@ -164,12 +171,7 @@ def total(
         return x
     mask = sum(1 << axis for axis in axes)
     result = ctx.net.add_reduce(x, trt.ReduceOperation.SUM, mask, keep).get_output(0)
-    exprs = [
-        1 if axis in axes else ctx.expr(x, axis)
-        for axis in range(ctx.rank(x))
-        if keep or axis not in axes
-    ]
-    return ctx.set_sizes(result, exprs)
+    return ctx.set_sizes(result, reduced_sizes(ctx, x, axes, keep))
 
 
 _ADDED = (

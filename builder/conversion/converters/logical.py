@@ -4,6 +4,8 @@ for them.
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import torch
 
 from builder.conversion import dtypes
@@ -26,6 +28,11 @@ def _register_logical(name: str, operation: str) -> None:
         return ctx.elementwise(operation, *ctx.broadcast(*truths))
 
 
+def _is_low_mask(value: Operand) -> TypeGuard[int]:
+    """Whether the value is a static number whose set bits are the lowest ones."""
+    return isinstance(value, int) and value >= 0 and value & (value + 1) == 0
+
+
 def _register_bitwise(name: str, operation: str) -> None:
     @converter(
         f"aten::bitwise_{name}.Tensor(Tensor self, Tensor other) -> Tensor",
@@ -40,14 +47,10 @@ def _register_bitwise(name: str, operation: str) -> None:
         a, b = ctx.operands(x, other, dtype=dtype)
         if dtype == torch.bool:
             return ctx.elementwise(operation, a, b)
-        mask = next((v for v in (x, other) if isinstance(v, int)), None)
-        if (
-            operation == "AND"
-            and mask is not None
-            and mask >= 0
-            and mask & (mask + 1) == 0
-        ):
-            return low_bits(ctx, b if mask is x else a, mask, dtype)
+        if operation == "AND" and _is_low_mask(x):
+            return low_bits(ctx, b, x, dtype)
+        if operation == "AND" and _is_low_mask(other):
+            return low_bits(ctx, a, other, dtype)
         return by_bits(ctx, operation, a, b, dtype)
 
 
@@ -92,11 +95,11 @@ def by_bits(
     """Split integers into an axis of bits, combine these, and sum them with their weights."""
     rank = ctx.rank(a)
     carrier = dtypes.carrier(dtype)
-    left = bits(ctx, ctx.unsqueeze(a, [rank]), carrier)
-    right = bits(ctx, ctx.unsqueeze(b, [rank]), carrier)
-    both = ctx.elementwise(operation, left, right)
+    bits_of_a = bits(ctx, ctx.unsqueeze(a, [rank]), carrier)
+    bits_of_b = bits(ctx, ctx.unsqueeze(b, [rank]), carrier)
+    combined = ctx.elementwise(operation, bits_of_a, bits_of_b)
     weights = ctx.constant(bit_weights(carrier).reshape([1] * rank + [-1]))
-    weighed = ctx.elementwise("PROD", ctx.cast(both, carrier), weights)
+    weighed = ctx.elementwise("PROD", ctx.cast(combined, carrier), weights)
     return ctx.wrapped(reduce(ctx, "SUM", weighed, [rank], False), dtype)
 
 
@@ -190,8 +193,8 @@ def shift_right(
         "MIN", positions, ctx.like_scalar(positions, torch.iinfo(carrier).bits - 2)
     )
     # 2^31 is not an int32: the last bit is shifted in a second step
-    rest = ctx.elementwise("SUB", positions, first)
-    for step in (first, rest):
+    remaining = ctx.elementwise("SUB", positions, first)
+    for step in (first, remaining):
         x = ctx.elementwise("FLOOR_DIV", x, powers(ctx, step, carrier))
     return ctx.wrapped(x, dtype)
 

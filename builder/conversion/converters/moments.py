@@ -233,7 +233,8 @@ def linalg_norm(
     if dim is None:
         axes = ctx.axes(x, None)
     else:
-        axes = [ctx.axis(x, d) for d in ([dim] if isinstance(dim, int) else dim)]
+        dims = [dim] if isinstance(dim, int) else dim
+        axes = [ctx.axis(x, axis) for axis in dims]
     if len(axes) == 1:
         return vector_norm(ctx, x, ord, axes, keepdim)
     return matrix_norm(ctx, x, ord, axes, keepdim)
@@ -303,12 +304,12 @@ def matrix_norm(
             f"the matrix norm of order {order} needs singular values, which TensorRT has no"
             " layer for"
         )
-    summed = axes[0] if abs(order) == 1 else axes[1]
-    other = axes[1] if abs(order) == 1 else axes[0]
+    rows, columns = axes
+    summed, compared = (rows, columns) if abs(order) == 1 else (columns, rows)
     sums = reduce(ctx, "SUM", ctx.unary("ABS", x), [summed], True)
-    result = reduce(ctx, "MAX" if order > 0 else "MIN", sums, [other], True)
+    result = reduce(ctx, "MAX" if order > 0 else "MIN", sums, [compared], True)
     # the maximum of no elements is -inf, the norm of no elements 0
-    if ctx.size(sums, other) == 0 and order > 0:
+    if ctx.size(sums, compared) == 0 and order > 0:
         result = combine(ctx, "MAX", result, 0.0)
     if keepdim:
         return result

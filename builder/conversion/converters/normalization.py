@@ -98,8 +98,8 @@ def by_running_statistics(
     eps: float,
 ) -> ITensor:
     """One scale and shift for each channel, computed in float64 if all operands are static."""
-    given = [t for t in (weight, bias, mean, variance) if t is not None]
-    if not all(isinstance(t, torch.Tensor) for t in given):
+    coefficients = [t for t in (weight, bias, mean, variance) if t is not None]
+    if not all(isinstance(t, torch.Tensor) for t in coefficients):
         deviation = ctx.unary("SQRT", combine(ctx, "SUM", ctx.tensor(variance), eps))
         centered = combine(ctx, "SUB", x, per_channel(ctx, mean, x, 1))
         normal = combine(ctx, "DIV", centered, per_channel(ctx, deviation, x, 1))
@@ -367,10 +367,10 @@ def rms_norm(
 def weight_norm(ctx: ConversionContext, v: Tensor, g: Tensor, dim: int) -> ITensor:
     """v g / |v|, the norm over every axis but `dim` (over all where dim is -1)"""
     v = ctx.tensor(v)
-    kept = None
+    axis_of_norms = None
     if dim != -1:
-        kept = ctx.axis(v, dim)
-    axes = [axis for axis in range(ctx.rank(v)) if axis != kept]
+        axis_of_norms = ctx.axis(v, dim)
+    axes = [axis for axis in range(ctx.rank(v)) if axis != axis_of_norms]
     wide = accumulated(ctx, v)
     norm = ctx.unary(
         "SQRT", reduce(ctx, "SUM", combine(ctx, "PROD", wide, wide), axes, True)

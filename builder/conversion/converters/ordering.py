@@ -72,8 +72,10 @@ def best(
     if axis < ctx.rank(x) - 4:  # "it must be one of the last four dimensions"
         order = [a for a in range(ctx.rank(x)) if a != axis] + [axis]
         back = [order.index(a) for a in range(ctx.rank(x))]
-        found = best(ctx, ctx.permute(x, order), k, ctx.rank(x) - 1, largest)
-        return ctx.permute(found[0], back), ctx.permute(found[1], back)
+        values, positions = best(
+            ctx, ctx.permute(x, order), k, ctx.rank(x) - 1, largest
+        )
+        return ctx.permute(values, back), ctx.permute(positions, back)
     if k == 0:  # some versions require k > 0
         none = sliced(ctx, x, axis, 0, 0)
         return none, ctx.cast(none, torch.int64)
@@ -83,7 +85,8 @@ def best(
     if ctx.capabilities.takes("TOPK", x.dtype.name):
         select = _layer
     values, positions = select(ctx, x, k, axis, largest)
-    sizes = [k if a == axis else size for a, size in enumerate(ctx.sizes(x))]
+    sizes = ctx.sizes(x)
+    sizes[axis] = k
     ctx.remember_dtype(values, computed_in(dtype))
     values = ctx.cast(ctx.set_sizes(values, sizes), dtype)
     return values, ctx.cast(ctx.set_sizes(positions, sizes), torch.int64)
@@ -127,16 +130,16 @@ def _ranks(ctx: ConversionContext, x: ITensor, axis: int, largest: bool) -> ITen
             "elements"
         )
     # [..., i, j, ...]
-    own = ctx.unsqueeze(x, [axis + 1])
-    other = ctx.unsqueeze(x, [axis])
+    elements = ctx.unsqueeze(x, [axis + 1])
+    others = ctx.unsqueeze(x, [axis])
     position = iota(ctx, length, torch.int32)
     i, j = (
         ctx.reshape(position, [length if a == index else 1 for a in range(last + 1)])
         for index in (axis, axis + 1)
     )
-    better = ctx.elementwise("GREATER" if largest else "LESS", other, own)
+    better = ctx.elementwise("GREATER" if largest else "LESS", others, elements)
     tied = ctx.elementwise(
-        "AND", ctx.elementwise("EQUAL", other, own), ctx.elementwise("LESS", j, i)
+        "AND", ctx.elementwise("EQUAL", others, elements), ctx.elementwise("LESS", j, i)
     )
     before = ctx.copy_sizes(better, ctx.elementwise("OR", better, tied))
     return ctx.copy_sizes(
@@ -223,8 +226,9 @@ def extreme(
     if rank == 0:
         return x, ctx.tensor(torch.tensor(0))
     if dim is None:
-        found = best(ctx, ctx.reshape(x, [-1]), 1, 0, largest)
-        return tuple(ctx.reshape(t, [1] * rank if keepdim else []) for t in found)
+        results = best(ctx, ctx.reshape(x, [-1]), 1, 0, largest)
+        shape = [1] * rank if keepdim else []
+        return tuple(ctx.reshape(result, shape) for result in results)
     axis = ctx.axis(x, dim)
     values, indices = best(ctx, x, 1, axis, largest)
     if keepdim:
@@ -290,5 +294,6 @@ def kth(
 def _last(ctx: ConversionContext, x: ITensor, k: int, axis: int) -> ITensor:
     sizes = ctx.sizes(x)
     sizes[axis] = 1
-    starts = [k - 1 if a == axis else 0 for a in range(len(sizes))]
+    starts = [0] * len(sizes)
+    starts[axis] = k - 1
     return ctx.slice(x, starts, sizes)

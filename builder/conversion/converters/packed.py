@@ -7,7 +7,6 @@ conversion/packing.py).
 
 from __future__ import annotations
 
-import functools
 from types import SimpleNamespace
 from typing import Any
 
@@ -96,7 +95,7 @@ def pad(
     )
     fill = ctx.constant(torch.tensor(padding_value).to(dtypes.from_trt(x.dtype)))
     x = extent.stretched(ctx, x, total_length, fill)
-    lengths = ctx.tensor(extent.given, torch.int64)
+    lengths = ctx.tensor(extent.model_lengths, torch.int64)
     return (ctx.permute(x, [1, 0, *range(2, rank)]) if batch_first else x), lengths
 
 
@@ -154,9 +153,9 @@ def pad_sequence(
     padding_side: str,
 ) -> ITensor:
     """The sequences [steps, ...] stacked, each padded with padding_value to the longest"""
-    longest = functools.reduce(
-        lambda a, b: ctx.arithmetic("max", a, b), (ctx.size(x, 0) for x in sequences)
-    )
+    longest = ctx.size(sequences[0], 0)
+    for x in sequences[1:]:
+        longest = ctx.arithmetic("max", longest, ctx.size(x, 0))
     fill = ctx.constant(
         torch.tensor(padding_value).to(dtypes.from_trt(sequences[0].dtype))
     )
@@ -170,9 +169,9 @@ def pad_sequence(
 def _lengthened(
     ctx: ConversionContext, x: ITensor, steps: Size, fill: ITensor, in_front: bool
 ) -> ITensor:
-    own, *others = ctx.sizes(x)
-    if same(own, steps):
+    length, *others = ctx.sizes(x)
+    if same(length, steps):
         return x
-    first = ctx.arithmetic("sub", own, steps) if in_front else 0
+    first = ctx.arithmetic("sub", length, steps) if in_front else 0
     starts = [first] + [0] * len(others)
     return ctx.slice(x, starts, [steps, *others], mode="FILL", fill=fill)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,8 +39,8 @@ def _of_padded(ctx: ConversionContext, x: ITensor, pool: Pool) -> ITensor:
     parts = pooled(
         ctx, ones, "AVERAGE", replace(pool, padding=[0] * len(sizes)), "window"
     )
-    kept = [1, 1, *ctx.sizes(means)[2:]]
-    parts = ctx.slice(parts, [0] * len(kept), kept)
+    sizes_of_means = [1, 1, *ctx.sizes(means)[2:]]
+    parts = ctx.slice(parts, [0] * len(sizes_of_means), sizes_of_means)
     return ctx.copy_sizes(means, ctx.elementwise("DIV", means, parts))
 
 
@@ -230,12 +231,8 @@ def _padded(
 
 
 def _taps(window: Sequence[int]) -> list[tuple[int, ...]]:
-    return [
-        tuple(int(i) for i in tap)
-        for tap in torch.cartesian_prod(*map(torch.arange, window)).reshape(
-            -1, len(window)
-        )
-    ]
+    """All positions in a window."""
+    return list(itertools.product(*map(range, window)))
 
 
 def _tap(

@@ -38,9 +38,9 @@ def power(ctx: ConversionContext, x: Operand, exponent: Operand) -> Any:
         x, int | float | DynamicScalar
     ):
         x = ctx.cast(ctx.tensor(x), dtype)
-        known = known_power(ctx, x, exponent)
-        if known is not None:
-            return known
+        result = known_power(ctx, x, exponent)
+        if result is not None:
+            return result
     if dtype.is_floating_point:
         return ctx.elementwise("POW", *ctx.operands(x, exponent, dtype=dtype))
     return integer_power(ctx, x, exponent, dtype)

@@ -233,28 +233,30 @@ def _pair(
     first, because a scale rounded to half moves values to other steps. For a scale beyond half, the
     products compute in float32.
     """
-    own = ctx.dtype(x)
+    dtype_of_x = ctx.dtype(x)
     computed = _computed(ctx, node, x)
     half = None
     if ctx.capabilities.half_scales:
         half = ctx.walker.backend.policy.half
-    if half and not all(quantized.fits(scale, wanted) for wanted in (own, computed)):
+    if half and not all(
+        quantized.fits(scale, candidate) for candidate in (dtype_of_x, computed)
+    ):
         ctx.warn(
             f"a scale of {_extreme(scale):.3g} is beyond {half}: quantized in float32"
         )
         half = None
         computed = torch.float32
-    if half and half in (own, computed):
+    if half and half in (dtype_of_x, computed):
         scale = scale.to(half).float()  # both layers must use the same grid
     elif not isinstance(x, torch.Tensor):
         x = ctx.cast(x, torch.float32)
-    found = quantized.dequantize(
+    result = quantized.dequantize(
         ctx, quantized.quantize(ctx, x, scale, axis, dtype), computed
     )
-    wide = computed == torch.float32 and own != torch.float32
+    wide = computed == torch.float32 and dtype_of_x != torch.float32
     if wide and not _only_products(node):
-        return ctx.cast(found, own)
-    return found
+        return ctx.cast(result, dtype_of_x)
+    return result
 
 
 def _only_products(node: Node) -> bool:

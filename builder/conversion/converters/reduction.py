@@ -64,12 +64,12 @@ def accumulated(
     """x in the requested dtype. By default integers and bools are summed as int64, as in
     PyTorch.
     """
-    wanted = dtype_of_code(dtype)
-    if wanted is None and not ctx.dtype(x).is_floating_point:
-        wanted = torch.int64
-    if wanted is None:
+    target = dtype_of_code(dtype)
+    if target is None and not ctx.dtype(x).is_floating_point:
+        target = torch.int64
+    if target is None:
         return x
-    return ctx.cast(x, wanted)
+    return ctx.cast(x, target)
 
 
 def axes_of(ctx: ConversionContext, x: ITensor, dim: Axes) -> list[int]:

@@ -68,12 +68,12 @@ def _register_by_size(name: str, method: Method, axes: int) -> None:
         dynamic=("output_size",),
     )
     def to_size(
-        ctx: ConversionContext, x: ITensor, output: Size | list[Size], *rest: Any
+        ctx: ConversionContext, x: ITensor, output: Size | list[Size], *options: Any
     ) -> ITensor:
-        chosen = method.aligned(rest[0]) if align else method
-        return resample(
-            ctx, x, chosen, filled(output, axes), rest[1:] if align else rest
-        )
+        if not align:
+            return resample(ctx, x, method, filled(output, axes), options)
+        aligned, *scales = options
+        return resample(ctx, x, method.aligned(aligned), filled(output, axes), scales)
 
 
 def _register_by_size_or_scale(name: str, method: Method, axes: int) -> None:
@@ -88,10 +88,12 @@ def _register_by_size_or_scale(name: str, method: Method, axes: int) -> None:
         ctx: ConversionContext,
         x: ITensor,
         output: list[Size] | None,
-        *rest: Any,
+        *options: Any,
     ) -> ITensor:
-        chosen = method.aligned(rest[0]) if align else method
-        scales = [None] * axes if rest[-1] is None else filled_floats(rest[-1], axes)
+        chosen = method.aligned(options[0]) if align else method
+        scales = (
+            [None] * axes if options[-1] is None else filled_floats(options[-1], axes)
+        )
         if output is not None:
             return resample(ctx, x, chosen, filled(output, axes), scales)
         sizes = [
@@ -103,10 +105,10 @@ def _register_by_size_or_scale(name: str, method: Method, axes: int) -> None:
 
 def filled_floats(values: Sequence[float], count: int) -> list[float | None]:
     """One factor for each axis; a single factor applies to all."""
-    each: list[float | None] = list(values)
-    if len(each) == 1:
-        return each * count
-    return each
+    factors: list[float | None] = list(values)
+    if len(factors) == 1:
+        return factors * count
+    return factors
 
 
 for _name, (_method, _axes) in OPERATORS.items():

@@ -13,6 +13,7 @@ from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext
 from builder.conversion.converters.cumulative import scanned
 from builder.conversion.decomposing import walked
+from builder.conversion.dynamic import Size
 from builder.conversion.layers import choose, equal, floating, is_nan
 from builder.conversion.registry import converter
 from builder.conversion.spatial import iota
@@ -28,22 +29,21 @@ def extremes(
     if ctx.rank(x) == 0:
         return x, ctx.tensor(torch.tensor(0))
     axis = ctx.axis(x, dim)
-    own = (
-        ctx.cast(x, torch.int32)
-        if not dtype.is_floating_point and dtype != torch.int64
-        else x
-    )
-    identity = dtypes.reduction_identity(ctx.dtype(own), operation)
+    comparable = x
+    if not dtype.is_floating_point and dtype != torch.int64:
+        comparable = ctx.cast(x, torch.int32)
+    identity = dtypes.reduction_identity(ctx.dtype(comparable), operation)
     best = scanned(
-        ctx, own, axis, identity, lambda a, b: ctx.elementwise(operation, a, b)
+        ctx, comparable, axis, identity, lambda a, b: ctx.elementwise(operation, a, b)
     )
-    shape = [ctx.size(x, axis) if a == axis else 1 for a in range(ctx.rank(x))]
+    shape: list[Size] = [1] * ctx.rank(x)
+    shape[axis] = ctx.size(x, axis)
     positions = ctx.reshape(iota(ctx, ctx.size(x, axis), torch.int32), shape)
-    reached = equal(ctx, own, best)
+    reached = equal(ctx, comparable, best)
     if dtype.is_floating_point:
-        reached = ctx.elementwise("OR", reached, is_nan(ctx, own))
-    here = ctx.copy_sizes(x, choose(ctx, reached, positions, 0, torch.int32))
-    last = scanned(ctx, here, axis, 0, lambda a, b: ctx.elementwise("MAX", a, b))
+        reached = ctx.elementwise("OR", reached, is_nan(ctx, comparable))
+    reached_at = ctx.copy_sizes(x, choose(ctx, reached, positions, 0, torch.int32))
+    last = scanned(ctx, reached_at, axis, 0, lambda a, b: ctx.elementwise("MAX", a, b))
     return ctx.cast(best, dtype), ctx.cast(last, torch.int64)
 
 

@@ -56,9 +56,9 @@ def affine_grid(
     """[x, y, (z,) 1] @ theta^T for every position of an image of `size`"""
     spatial = list(size)[2:]
     axes = len(spatial)
-    unknown = next((n for n in spatial if isinstance(n, DynamicScalar)), None)
-    if unknown is not None:
-        raise dynamic_value("the size of an affine grid", unknown)
+    for length in spatial:
+        if isinstance(length, DynamicScalar):
+            raise dynamic_value("the size of an affine grid", length)
     identity = torch.eye(axes, axes + 1)[None]
     sizes = [1, 1, *spatial]
     grid = torch.ops.aten.affine_grid_generator(identity, sizes, align_corners)

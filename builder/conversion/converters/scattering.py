@@ -129,16 +129,18 @@ def index_fill(
     axis = ctx.axis(x, dim)
     rank = ctx.rank(x)
     size = ctx.size(x, axis)
-    index = from_the_front(
-        ctx, index if ctx.rank(index) else ranked(ctx, index)[0], size
-    )
+    if not ctx.rank(index):
+        (index,) = ranked(ctx, index)
+    index = from_the_front(ctx, index, size)
+    shape: list[Size] = [1] * rank
+    shape[axis] = size
     if isinstance(index, torch.Tensor) and isinstance(size, int):
         mask: Any = torch.zeros(size, dtype=torch.bool).index_fill(0, index, True)
-        mask = mask.reshape([size if i == axis else 1 for i in range(rank)])
+        mask = mask.reshape(shape)
     else:
-        named = ctx.cast(matches(ctx, size, index, 0, 1), torch.int32)
-        mask = ctx.cast(reduce(ctx, "MAX", named, [1], False), torch.bool)
-        mask = ctx.reshape(mask, [size if i == axis else 1 for i in range(rank)])
+        is_filled = ctx.cast(matches(ctx, size, index, 0, 1), torch.int32)
+        mask = ctx.cast(reduce(ctx, "MAX", is_filled, [1], False), torch.bool)
+        mask = ctx.reshape(mask, shape)
     return ctx.copy_sizes(x, choose(ctx, mask, value, x, ctx.dtype(x)))
 
 
@@ -146,13 +148,13 @@ def spliced(
     ctx: ConversionContext, x: ITensor, src: ITensor, axis: int, start: Size, end: Size
 ) -> ITensor:
     """x with [start:end] of an axis replaced by src."""
-    behind = ctx.arithmetic("sub", ctx.size(x, axis), end)
+    length_after = ctx.arithmetic("sub", ctx.size(x, axis), end)
     before = []
     if start != 0:
         before = [sliced(ctx, x, axis, 0, start)]
     after = []
-    if behind != 0:
-        after = [sliced(ctx, x, axis, end, behind)]
+    if length_after != 0:
+        after = [sliced(ctx, x, axis, end, length_after)]
     parts = [*before, ctx.tensor(src, ctx.dtype(x)), *after]
     if len(parts) == 1:
         return parts[0]

@@ -49,7 +49,9 @@ def bound(
         value = position(ctx, value, size)
     if negative is not True:
         value = ctx.arithmetic("min", value, size)
-    return value if negative is False else ctx.arithmetic("max", value, 0)
+    if negative is not False:
+        value = ctx.arithmetic("max", value, 0)
+    return value
 
 
 def length_between(ctx: ConversionContext, start: Size, end: Size, step: Size) -> Size:

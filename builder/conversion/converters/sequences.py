@@ -44,9 +44,11 @@ def sequence(
     for layer, directions in enumerate(weights):
         outputs = []
         first = layer * len(directions)
-        if len(directions) == 2 and (both := together(directions)):
+        if len(directions) == 2 and (joint_weights := together(directions)):
             start = tuple(_rows(ctx, s, first, 2) for s in initial)
-            x, final = two_directions(ctx, kind, x, start, both, states, extent)
+            x, final = two_directions(
+                ctx, kind, x, start, joint_weights, states, extent
+            )
             finals.append(final)
             continue
         for reverse, weight in enumerate(directions):
@@ -86,8 +88,8 @@ def two_directions(
     inputs = ctx.concatenate([ctx.unsqueeze(half, [1]) for half in halves], 1)
     output, final = steps_of(ctx, cell, inputs, start, steps, False, states, extent)
     sizes = [steps, 1, batch, output.shape[-1]]
-    both = [extent.part(ctx, output, [i, 0, 0], sizes, bool(i)) for i in range(2)]
-    return ctx.concatenate(both, 2), final
+    outputs = [extent.part(ctx, output, [i, 0, 0], sizes, bool(i)) for i in range(2)]
+    return ctx.concatenate(outputs, 2), final
 
 
 def _rows(ctx: ConversionContext, x: Tensor, first: int, count: int) -> ITensor:
@@ -162,16 +164,23 @@ def steps_of(
     (empty without `states`).
     """
     at_ends = states and extent.ragged
-    kept = len(start) if at_ends else 1
+    state_parts = len(start) if at_ends else 1
     if isinstance(steps, int) and 0 < steps <= min(WRITTEN_OUT, ctx.unroll_limit):
-        courses, final = unrolled(ctx, cell, inputs, start, steps, reverse, kept)
+        courses, final = unrolled(ctx, cell, inputs, start, steps, reverse, state_parts)
     else:
         courses, final = looped(
-            ctx, cell, inputs, start, steps, reverse, kept, states and not at_ends
+            ctx,
+            cell,
+            inputs,
+            start,
+            steps,
+            reverse,
+            state_parts,
+            states and not at_ends,
         )
-    return courses[0], tuple(
-        extent.ends(ctx, course) for course in courses
-    ) if at_ends else final
+    if at_ends:
+        final = tuple(extent.ends(ctx, course) for course in courses)
+    return courses[0], final
 
 
 def unrolled(
@@ -181,19 +190,21 @@ def unrolled(
     state: State,
     steps: int,
     reverse: bool,
-    kept: int,
+    state_parts: int,
 ) -> tuple[list[Any], State]:
-    """Unrolled steps. Returns the first `kept` parts of the state after each step, and the last
-    state.
+    """Unrolled steps. Returns the first `state_parts` parts of the state after each step, and the
+    last state.
     """
-    after = []
-    for step in reversed(range(steps)) if reverse else range(steps):
+    order = list(range(steps))
+    if reverse:
+        order.reverse()
+    states = []
+    for step in order:
         state = cell.step(pick(ctx, inputs, step), state)
-        after.append(state[:kept])
-    return [
-        stack(ctx, course)
-        for course in zip(*(after[::-1] if reverse else after), strict=True)
-    ], state
+        states.append(state[:state_parts])
+    if reverse:
+        states.reverse()
+    return [stack(ctx, course) for course in zip(*states, strict=True)], state
 
 
 def looped(
@@ -203,12 +214,12 @@ def looped(
     start: State,
     steps: Size,
     reverse: bool,
-    kept: int,
+    state_parts: int,
     last: bool,
 ) -> tuple[list[Any], State]:
     """An ILoop with an iterator over the gates' inputs, recurrences for the state, and concatenated
-    outputs. Returns the first `kept` parts of the state after each step, and the last state (empty
-    without `last`).
+    outputs. Returns the first `state_parts` parts of the state after each step, and the last state
+    (empty without `last`).
     """
     loop = ctx.net.add_loop()
     count = scalar_tensor(ctx, steps)
@@ -222,10 +233,13 @@ def looped(
         recurrence.set_input(1, value)
     order = trt.LoopOutput.REVERSE if reverse else trt.LoopOutput.CONCATENATE
     courses = [
-        course(ctx, loop, value, order, count, steps) for value in following[:kept]
+        course(ctx, loop, value, order, count, steps)
+        for value in following[:state_parts]
     ]
+    if not last:
+        return courses, ()
     lasts = []
-    for first, inside in zip(start, state, strict=True) if last else ():
+    for first, inside in zip(start, state, strict=True):
         output = loop.add_loop_output(inside, trt.LoopOutput.LAST_VALUE, 0)
         lasts.append(ctx.copy_sizes(first, output.get_output(0)))
     return courses, tuple(lasts)

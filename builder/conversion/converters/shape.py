@@ -81,16 +81,16 @@ def unflatten(
     whole tensor.
     """
     axis = ctx.axis(x, dim)
-    own = ctx.sizes(x)
+    lengths = ctx.sizes(x)
     open_at = [
         i for i, size in enumerate(sizes) if isinstance(size, int) and size == -1
     ]
     if open_at:
-        rest: Size = 1
-        for size in (s for i, s in enumerate(sizes) if i != open_at[0]):
-            rest = ctx.arithmetic("mul", rest, size)
-        sizes[open_at[0]] = ctx.arithmetic("floordiv", own[axis], rest)
-    return reshaped(ctx, x, [*own[:axis], *sizes, *own[axis + 1 :]])
+        known_product: Size = 1
+        for size in [*sizes[: open_at[0]], *sizes[open_at[0] + 1 :]]:
+            known_product = ctx.arithmetic("mul", known_product, size)
+        sizes[open_at[0]] = ctx.arithmetic("floordiv", lengths[axis], known_product)
+    return reshaped(ctx, x, [*lengths[:axis], *sizes, *lengths[axis + 1 :]])
 
 
 def permuted(ctx: ConversionContext, x: ITensor, order: Sequence[int]) -> ITensor:
@@ -164,8 +164,13 @@ def movedim(
     pairs = zip(origins, targets, strict=True)
     moved = {ctx.axis(x, to): ctx.axis(x, origin) for origin, to in pairs}
     axes = range(ctx.rank(x))
-    others = iter(axis for axis in axes if axis not in moved.values())
-    order = [moved[axis] if axis in moved else next(others) for axis in axes]
+    others = [axis for axis in axes if axis not in moved.values()]
+    order = []
+    for axis in axes:
+        if axis in moved:
+            order.append(moved[axis])
+        else:
+            order.append(others.pop(0))
     return permuted(ctx, x, order)
 
 
@@ -201,7 +206,7 @@ def squeeze_dim(ctx: ConversionContext, x: ITensor, dim: int | list[int]) -> ITe
     if ctx.rank(x) == 0:
         return x
     dims = [dim] if isinstance(dim, int) else dim
-    axes = sorted({ctx.axis(x, one) for one in dims})
+    axes = sorted({ctx.axis(x, number) for number in dims})
     dynamic = [axis for axis in axes if x.shape[axis] < 0]
     unsure = [axis for axis in dynamic if _may_be_one(ctx, x, axis)]
     if unsure:
@@ -226,10 +231,10 @@ def unsqueeze(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
 )
 def expand(ctx: ConversionContext, x: ITensor, size: list[Size]) -> ITensor:
     """Axes of size 1 repeat up to `size`; -1 keeps an axis."""
-    for one in size:
-        if isinstance(one, DynamicScalar) and _falls_below_zero(ctx, one):
+    for length in size:
+        if isinstance(length, DynamicScalar) and _falls_below_zero(ctx, length):
             raise Unconvertible(
-                f"expand receives the size {one.expr}, which is -1 for some sizes of the inputs",
+                f"expand receives the size {length.expr}, which is -1 for some sizes of the inputs",
                 "use max(..., 1), in a scripted function, or narrow the axis in `dims`",
             )
     return ctx.expand(x, size)
@@ -265,10 +270,15 @@ def broadcast_sizes(ctx: ConversionContext, tensors: Sequence[ITensor]) -> list[
 
 
 def _broadcast(ctx: ConversionContext, a: Size, b: Size) -> Size:
-    if a == 1 or b == 1:
-        return b if a == 1 else a
-    fixed = next((s for s in (a, b) if isinstance(s, int)), None)
-    return ctx.arithmetic("max", a, b) if fixed is None else fixed
+    if a == 1:
+        return b
+    if b == 1:
+        return a
+    for size in (a, b):
+        if isinstance(size, int):
+            return size
+    larger: Size = ctx.arithmetic("max", a, b)
+    return larger
 
 
 @converter("aten::broadcast_tensors(Tensor[] tensors) -> Tensor[]")

@@ -14,11 +14,13 @@ from builder.engine import ITensor
 
 
 def _real(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
-    if call.return_complex is not False or (
-        call.window is not None and call.window.is_complex()
-    ):
+    if call.return_complex is not False:
         return REASONS["complex"]
-    return "its frames are aligned to the window" if call.align_to_window else None
+    if call.window is not None and call.window.is_complex():
+        return REASONS["complex"]
+    if call.align_to_window:
+        return "its frames are aligned to the window"
+    return None
 
 
 @converter(
@@ -75,8 +77,8 @@ def _waves(n_fft: int, bins: int) -> torch.Tensor:
 
 def _centered(window: torch.Tensor | None, length: int, n_fft: int) -> torch.Tensor:
     """The window (ones by default), padded with zeros to the length of a frame."""
-    known = (
-        torch.ones(length, dtype=torch.float64) if window is None else window.double()
-    )
+    values = torch.ones(length, dtype=torch.float64)
+    if window is not None:
+        values = window.double()
     before = (n_fft - length) // 2
-    return torch.nn.functional.pad(known, [before, n_fft - length - before])
+    return torch.nn.functional.pad(values, [before, n_fft - length - before])

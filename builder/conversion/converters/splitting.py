@@ -53,16 +53,16 @@ def _equal_parts(
     node: Node,
     x: ITensor,
     axis: int,
-    each: Size,
+    part_length: Size,
     expected: int | None = None,
 ) -> list[Size]:
-    """The lengths of parts of `each` values. For a dynamic axis, the number of parts is the number
-    that the model unpacks (or `expected`).
+    """The lengths of parts of `part_length` values. For a dynamic axis, the number of parts is the
+    number that the model unpacks (or `expected`).
     """
     size = ctx.size(x, axis)
-    if isinstance(size, int) and isinstance(each, int):
+    if isinstance(size, int) and isinstance(part_length, int):
         if size:
-            return [min(each, size - at) for at in range(0, size, each)]
+            return [min(part_length, size - at) for at in range(0, size, part_length)]
         return [0]
     count = _unpacked(node) or expected
     if count is None:
@@ -70,8 +70,8 @@ def _equal_parts(
         raise Unconvertible(
             "the size of the parts is dynamic, and so is the number of tensors"
         )
-    before = ctx.arithmetic("mul", each, count - 1)
-    return [*([each] * (count - 1)), ctx.arithmetic("sub", size, before)]
+    before = ctx.arithmetic("mul", part_length, count - 1)
+    return [*([part_length] * (count - 1)), ctx.arithmetic("sub", size, before)]
 
 
 def _unpacked(node: Node) -> int | None:
@@ -106,10 +106,10 @@ def chunk(
     """At most `chunks` parts of ceil(size / chunks) values each; the last has the remainder."""
     axis = ctx.axis(x, dim)
     rounded = ctx.arithmetic("add", ctx.size(x, axis), chunks - 1)
-    each = ctx.arithmetic("floordiv", rounded, chunks)
-    if each == 0:
+    part_length = ctx.arithmetic("floordiv", rounded, chunks)
+    if part_length == 0:
         return [x] * chunks
-    return split_at(ctx, x, axis, _equal_parts(ctx, node, x, axis, each, chunks))
+    return split_at(ctx, x, axis, _equal_parts(ctx, node, x, axis, part_length, chunks))
 
 
 @converter(
@@ -121,14 +121,14 @@ def tensor_split(
     """`sections` parts, the first size % sections of them one longer than the others."""
     axis = ctx.axis(x, dim)
     size = ctx.size(x, axis)
-    each = ctx.arithmetic("floordiv", size, sections)
+    shorter = ctx.arithmetic("floordiv", size, sections)
     longer = scalars.modulo(ctx, size, sections)
     lengths = []
     for index in range(sections):
         extra = ctx.arithmetic(
             "min", ctx.arithmetic("max", ctx.arithmetic("sub", longer, index), 0), 1
         )
-        lengths.append(ctx.arithmetic("add", each, extra))
+        lengths.append(ctx.arithmetic("add", shorter, extra))
     return split_at(ctx, x, axis, lengths)
 
 

@@ -121,9 +121,11 @@ def round_decimals(ctx: ConversionContext, x: ITensor, decimals: int) -> ITensor
     """round(x 10^decimals) / 10^decimals"""
     if not ctx.dtype(x).is_floating_point:
         return x
-    there, back = ("PROD", "DIV") if decimals >= 0 else ("DIV", "PROD")
+    scale, unscale = ("PROD", "DIV") if decimals >= 0 else ("DIV", "PROD")
     power = 10.0 ** abs(decimals)
-    return combine(ctx, back, ctx.unary("ROUND", combine(ctx, there, x, power)), power)
+    return combine(
+        ctx, unscale, ctx.unary("ROUND", combine(ctx, scale, x, power)), power
+    )
 
 
 @converter("aten::log1p(Tensor self) -> Tensor")

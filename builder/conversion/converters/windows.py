@@ -131,20 +131,20 @@ def col2im(
     ]
     images = ctx.reshape(x, [*(lead or [1]), columns, *counts])
     whole = _placed(ctx, images, kernel_size, dilation, stride)
-    beside = _crop_or_pad(ctx, output_size[1], ctx.size(whole, 3), padding[1])
-    above = _crop_or_pad(ctx, output_size[0], ctx.size(whole, 2), padding[0])
-    result = padded(ctx, whole, [*beside, *above], "constant")
+    column_pads = _crop_or_pad(ctx, output_size[1], ctx.size(whole, 3), padding[1])
+    row_pads = _crop_or_pad(ctx, output_size[0], ctx.size(whole, 2), padding[0])
+    result = padded(ctx, whole, [*column_pads, *row_pads], "constant")
     if lead:
         return result
     return ctx.squeeze(result, [0])
 
 
 def _crop_or_pad(
-    ctx: ConversionContext, wanted: Size, whole: Size, padding: int
+    ctx: ConversionContext, requested: Size, whole: Size, padding: int
 ) -> tuple[Size, Size]:
     """Crop the padding at the start; at the end, crop or pad to the requested size."""
     return -padding, ctx.arithmetic(
-        "sub", ctx.arithmetic("add", wanted, padding), whole
+        "sub", ctx.arithmetic("add", requested, padding), whole
     )
 
 

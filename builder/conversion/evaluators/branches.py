@@ -58,11 +58,11 @@ def branch(ctx: ConversionContext, node: Node, condition: Operand) -> Any:
 
 def _chooses_a_size(ctx: ConversionContext, node: Node) -> bool:
     """Whether a branch only selects numbers that depend on axis lengths."""
-    read = (
+    outside = (
         ctx.values.get(name) for block in node.blocks() for name in read_outside(block)
     )
     return _gives_numbers(node) and any(
-        isinstance(value, DynamicScalar) and of_lengths(value) for value in read
+        isinstance(value, DynamicScalar) and of_lengths(value) for value in outside
     )
 
 
@@ -85,19 +85,20 @@ def _gives_numbers(node: Node) -> bool:
 
 def _costly(node: Node) -> str | None:
     """The kind of a node in a branch that must not run unless its block is taken, or None."""
-    for inner in (n for block in node.blocks() for n in block.nodes()):
-        if inner.kind() == "prim::If":
-            found = _costly(inner) if _gives_numbers(inner) else inner.kind()
-        elif inner.kind() in DIVISIONS:
-            found = None
+    nodes = [inner for block in node.blocks() for inner in block.nodes()]
+    for inner in nodes:
+        kind = str(inner.kind())
+        if kind == "prim::If":
+            if not _gives_numbers(inner):
+                return kind
+            costly = _costly(inner)
+            if costly is not None:
+                return costly
+        elif kind in DIVISIONS:
             if not inner.inputsAt(1).toIValue():
-                found = inner.kind()
-        else:
-            found = None
-            if inner.kind() not in CHEAP:
-                found = inner.kind()
-        if found is not None:
-            return str(found)
+                return kind
+        elif kind not in CHEAP:
+            return kind
     return None
 
 
@@ -105,10 +106,10 @@ def _decides_a_loop(node: Node) -> bool:
     """Whether a branch with one bool output (`a and b`) is in a loop."""
     if [str(v.type()) for v in node.outputs()] != ["bool"]:
         return False
-    around = node.owningBlock().owningNode()
-    while around is not None and around.kind() != "prim::Loop":
-        around = around.owningBlock().owningNode()
-    return around is not None
+    owner = node.owningBlock().owningNode()
+    while owner is not None and owner.kind() != "prim::Loop":
+        owner = owner.owningBlock().owningNode()
+    return owner is not None
 
 
 def _selected(
@@ -150,17 +151,13 @@ def _conditional(
     conditional = ctx.net.add_if_conditional()
     conditional.set_condition(as_flag(ctx, condition))
     results = []
-    with _entering(
-        ctx,
-        [v for block in blocks for v in read_outside(block)],
-        _gate(ctx, conditional),
-    ):
+    outside = [name for block in blocks for name in read_outside(block)]
+    with _entering(ctx, outside, _gate(ctx, conditional)):
         for block in blocks:
             results.append(ctx.walker.walk(block))
     if any(value is MISSING for values in results for value in values):
-        return [
-            MISSING
-        ] * node.outputsSize()  # the operators inside are already reported
+        # The operators inside are already reported.
+        return [MISSING] * node.outputsSize()
     merged = zip(*results, node.outputs(), strict=True)
     return [
         _merge(ctx, conditional, yes, no, value.debugName())

@@ -34,14 +34,14 @@ def filled(
     if dtype == torch.float64:
         dtype = torch.float32
     if isinstance(value, DynamicScalar):
-        one = ctx.at_rank(ctx.tensor(value, dtype), len(sizes))
-        return ctx.expand(one, sizes)
+        element = ctx.at_rank(ctx.tensor(value, dtype), len(sizes))
+        return ctx.expand(element, sizes)
     if not any(isinstance(s, DynamicScalar) for s in sizes):
         return torch.tensor(value, dtype=dtype).expand([int(s) for s in sizes])  # type: ignore[arg-type]
-    one = ctx.constant(torch.full((1,) * len(sizes), value, dtype=dtype))
-    result = ctx.expand(one, sizes)
-    if result is not one:
-        ctx.facts(result).splat = one
+    element = ctx.constant(torch.full((1,) * len(sizes), value, dtype=dtype))
+    result = ctx.expand(element, sizes)
+    if result is not element:
+        ctx.facts(result).splat = element
     return result
 
 
@@ -184,10 +184,10 @@ def _arange(
     start = _number(ctx, start)
     end = _number(ctx, end)
     step = _number(ctx, step)
-    wanted = dtype_of_code(dtype) or _arange_dtype(ctx, start, end, step)
+    target = dtype_of_code(dtype) or _arange_dtype(ctx, start, end, step)
     if not any(isinstance(v, DynamicScalar) for v in (start, end, step)):
-        return torch.arange(start, end, step, dtype=wanted)
-    return counted(ctx, start, step, range_length(ctx, start, end, step), wanted)
+        return torch.arange(start, end, step, dtype=target)
+    return counted(ctx, start, step, range_length(ctx, start, end, step), target)
 
 
 def _arange_dtype(ctx: ConversionContext, *numbers: Scalar) -> torch.dtype:
@@ -241,30 +241,30 @@ def linspace(
     """`steps` values from start to end, both included"""
     start = _number(ctx, start)
     end = _number(ctx, end)
-    wanted = dtype_of_code(dtype) or torch.get_default_dtype()
+    target = dtype_of_code(dtype) or torch.get_default_dtype()
     if not any(isinstance(v, DynamicScalar) for v in (start, end, steps)):
-        return torch.linspace(start, end, steps, dtype=wanted)
-    if not wanted.is_floating_point:
+        return torch.linspace(start, end, steps, dtype=target)
+    if not target.is_floating_point:
         raise Unconvertible("linspace of integers over a dynamic range")
     gaps = ctx.arithmetic("max", ctx.arithmetic("sub", steps, 1), 1)
     step = scalars.binary(ctx, "truediv", scalars.binary(ctx, "sub", end, start), gaps)
-    return counted(ctx, start, step, steps, wanted)
+    return counted(ctx, start, step, steps, target)
 
 
 @evaluator("aten::eye", "aten::eye.m")
 def eye(ctx: ConversionContext, node: Node, *values: Any) -> Any:
     """Ones where row and column are equal."""
-    rows, *rest = values
-    columns, dtype, *_ = (
-        rest if node.schema().startswith("aten::eye.m(") else (rows, *rest)
-    )
-    wanted = dtype_of_code(dtype) or torch.get_default_dtype()
+    rows, *others = values
+    if not node.schema().startswith("aten::eye.m("):
+        others = [rows, *others]
+    columns, dtype, *_ = others
+    target = dtype_of_code(dtype) or torch.get_default_dtype()
     if not isinstance(rows, DynamicScalar) and not isinstance(columns, DynamicScalar):
-        return torch.eye(rows, columns, dtype=wanted)
+        return torch.eye(rows, columns, dtype=target)
     down = ctx.unsqueeze(indices(ctx, rows), [1])
     along = ctx.unsqueeze(indices(ctx, columns), [0])
-    same = ctx.elementwise("EQUAL", down, along)
-    return ctx.cast(ctx.set_sizes(same, [rows, columns]), wanted)
+    on_diagonal = ctx.elementwise("EQUAL", down, along)
+    return ctx.cast(ctx.set_sizes(on_diagonal, [rows, columns]), target)
 
 
 def indices(ctx: ConversionContext, count: Size) -> ITensor:
@@ -280,12 +280,12 @@ def tensor_of_list(
 ) -> Any:
     """The (nested) list as a tensor. Numbers that are known only at run time are concatenated."""
     flat, shape = _flattened(data)
-    wanted = dtype_of_code(dtype) or _list_dtype(ctx, flat)
+    target = dtype_of_code(dtype) or _list_dtype(ctx, flat)
     if not any(isinstance(v, DynamicScalar) for v in flat):
-        return torch.tensor(flat, dtype=wanted).reshape(shape)
-    vectors = [scalars.vector(ctx, v, wanted) for v in flat]
+        return torch.tensor(flat, dtype=target).reshape(shape)
+    vectors = [scalars.vector(ctx, v, target) for v in flat]
     joined = ctx.concatenate(vectors, 0) if len(vectors) > 1 else vectors[0]
-    result = ctx.cast(joined, wanted)
+    result = ctx.cast(joined, target)
     if len(shape) == 1:
         return result
     return ctx.reshape(result, shape)
@@ -300,21 +300,21 @@ def _flattened(data: Any) -> tuple[list[Any], list[int]]:
 
 
 def _list_dtype(ctx: ConversionContext, flat: list[Scalar]) -> torch.dtype:
-    known = {ctx.dtype(v) for v in flat}
-    if not known or any(d.is_floating_point for d in known):
+    element_dtypes = {ctx.dtype(v) for v in flat}
+    if not element_dtypes or any(d.is_floating_point for d in element_dtypes):
         return torch.get_default_dtype()
-    return torch.bool if known == {torch.bool} else torch.int64
+    return torch.bool if element_dtypes == {torch.bool} else torch.int64
 
 
 @evaluator("aten::as_tensor")
 def as_tensor(ctx: ConversionContext, data: Any, dtype: Any = None, *_: object) -> Any:
     """The tensor, cast if a dtype is requested."""
-    wanted = dtype_of_code(dtype)
-    if wanted is None:
+    target = dtype_of_code(dtype)
+    if target is None:
         return data
     if isinstance(data, torch.Tensor):
-        return data.to(wanted)
-    return ctx.tensor(data, wanted)
+        return data.to(target)
+    return ctx.tensor(data, target)
 
 
 def _register_indices(name: str) -> None:
@@ -324,14 +324,14 @@ def _register_indices(name: str) -> None:
         rows: Size,
         columns: Size,
         offset: Size = 0,
-        *rest: object,
+        *options: object,
     ) -> Any:
         if any(isinstance(v, DynamicScalar) for v in (rows, columns, offset)):
             raise Unconvertible(
                 f"{name}: the number of elements of a triangle of dynamic size is known only at "
                 "run time"
             )
-        dtype = dtype_of_code(rest[0] if rest else None) or torch.int64
+        dtype = dtype_of_code(options[0] if options else None) or torch.int64
         return getattr(torch, name)(rows, columns, offset, dtype=dtype)
 
 

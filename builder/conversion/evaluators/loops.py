@@ -90,12 +90,12 @@ def _depends_on_tensors(value: Value) -> bool:
         and node.inputsSize()
     ):
         return str(node.inputsAt(0).type()) == "Tensor"
-    read = list(node.inputs())
+    operands = list(node.inputs())
     if node.kind() == "prim::If":  # `a or b`
-        read += [list(block.outputs())[value.offset()] for block in node.blocks()]
+        operands += [list(block.outputs())[value.offset()] for block in node.blocks()]
     return any(
         _depends_on_tensors(v)
-        for v in read
+        for v in operands
         if v.node().kind() not in ("prim::Param", "prim::Loop")
     )
 
@@ -121,20 +121,24 @@ def _looped(
     _limit(ctx, layer, trip_count)
     inputs, outputs = list(body.inputs()), list(body.outputs())
     count = trip_count if _only_counts(condition, outputs[0]) else None
-    values = zip(carried, inputs[1:], outputs[1:], strict=True)
-    state = [_carried(ctx, layer, *one, count) for one in values]
+    state = [
+        _carried(ctx, layer, value, parameter, output, count)
+        for value, parameter, output in zip(
+            carried, inputs[1:], outputs[1:], strict=True
+        )
+    ]
     counter = _counter(ctx, layer, trip_count) if inputs[0].uses() else 0
-    going = _while(ctx, layer, condition, outputs[0])
+    while_condition = _while(ctx, layer, condition, outputs[0])
     ctx.loops += 1
     try:
-        inside = [counter, *(one.inside for one in state)]
+        inside = [counter, *(item.inside for item in state)]
         goes_on, *following = _iteration(ctx, body, inside)
     finally:
         ctx.loops -= 1
     if any(value is MISSING for value in (goes_on, *following)):
         return [MISSING] * node.outputsSize()
-    if going is not None:
-        going.set_input(1, as_flag(ctx, goes_on))
+    if while_condition is not None:
+        while_condition.set_input(1, as_flag(ctx, goes_on))
     for item, value in zip(state, following, strict=True):
         item.follow(value)
     return [item.last() for item in state]
@@ -173,10 +177,10 @@ def _while(
 def _counter(ctx: ConversionContext, layer: Any, trip_count: Size) -> DynamicScalar:
     """The iteration number, counted by a recurrence from 0 to less than the trip count."""
     zero = ctx.constant(torch.tensor([0]))
-    one = ctx.constant(torch.tensor([1]))
+    step = ctx.constant(torch.tensor([1]))
     recurrence = layer.add_recurrence(zero)
     number = recurrence.get_output(0)
-    recurrence.set_input(1, ctx.elementwise("SUM", number, one))
+    recurrence.set_input(1, ctx.elementwise("SUM", number, step))
     symbol = sympy.Symbol(number.name, integer=True, nonnegative=True)
     ctx.varying.add(symbol)
     ctx.counters[symbol] = expression(trip_count)
@@ -195,16 +199,15 @@ def _carried(
     loop.
     """
     # the body sees only the elements of this iteration, so it must not read the list
-    alone = len(parameter.uses()) == len(output.uses()) == 1
-    adds = alone and output.node().kind() == "aten::add"
+    are_used_once = len(parameter.uses()) == len(output.uses()) == 1
+    adds = are_used_once and output.node().kind() == "aten::add"
+    is_parameter = []
     if adds:
-        own = [
+        is_parameter = [
             part.debugName() == parameter.debugName() for part in output.node().inputs()
         ]
-    else:
-        own = []
-    if count is not None and isinstance(value, list) and any(own):
-        return _Growing(ctx, layer, value, count, at_the_end=own[0])
+    if count is not None and isinstance(value, list) and any(is_parameter):
+        return _Growing(ctx, layer, value, count, at_the_end=is_parameter[0])
     if count is not None and (axis := _joined_axis(parameter, output)) is not None:
         return _Lengthening(ctx, layer, value, count, axis)
     return _Carried(ctx, layer, value, parameter, output)
@@ -223,9 +226,11 @@ def _joined_axis(parameter: Value, output: Value) -> int | None:
         or parts.inputsAt(0).debugName() != parameter.debugName()
     ):
         return None
-    alone = all(len(value.uses()) == 1 for value in (parameter, parts.output(), output))
+    are_used_once = all(
+        len(value.uses()) == 1 for value in (parameter, parts.output(), output)
+    )
     axis = output.node().inputsAt(1)
-    if alone and axis.node().kind() == "prim::Constant":
+    if are_used_once and axis.node().kind() == "prim::Constant":
         return int(axis.toIValue())
     return None
 
@@ -369,13 +374,13 @@ class _Carried:
             return
         (following,) = widened(self.ctx, self._tensor(value))
         agree(self.ctx, self.start, following, f"the loop carries %{self.name}")
-        known = self.ctx.ranges().keys()
+        axes = self.ctx.ranges().keys()
         for axis in range(self.ctx.rank(self.start)):
             before = expression(self.ctx.expr(self.start, axis))
             after = expression(self.ctx.expr(following, axis))
             if (
                 sympy.expand(before - after) != 0
-                and before.free_symbols | after.free_symbols <= known
+                and before.free_symbols | after.free_symbols <= axes
             ):
                 raise Unconvertible(
                     f"axis {axis} of %{self.name} is {before} before an iteration of the loop and"

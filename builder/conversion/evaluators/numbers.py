@@ -84,14 +84,13 @@ def ascending(ctx: ConversionContext, values: list[Any]) -> list[Any]:
         raise Unconvertible(
             f"{len(values)} numbers that are computed at run time are sorted"
         )
-    found = list(values)
-    for end in range(len(found) - 1, 0, -1):
+    ordered = list(values)
+    for end in range(len(ordered) - 1, 0, -1):
         for index in range(end):
-            pair = found[index : index + 2]
-            found[index], found[index + 1] = (
-                scalars.binary(ctx, operation, *pair) for operation in ("min", "max")
-            )
-    return found
+            first, second = ordered[index], ordered[index + 1]
+            ordered[index] = scalars.binary(ctx, "min", first, second)
+            ordered[index + 1] = scalars.binary(ctx, "max", first, second)
+    return ordered
 
 
 @evaluator(*numeric("aten::__round_to_zero_floordiv"))
@@ -182,12 +181,9 @@ def _register_conversion(name: str, dtype: torch.dtype) -> None:
     @evaluator(*keys, *implicit)
     def number(ctx: ConversionContext, node: Node, value: Operand) -> Any:
         single = item(ctx, node, value)
-        plain = (
-            replace(single, zero_dim=False)
-            if isinstance(single, DynamicScalar)
-            else single
-        )
-        return scalars.convert(ctx, plain, dtype)
+        if isinstance(single, DynamicScalar):
+            single = replace(single, zero_dim=False)
+        return scalars.convert(ctx, single, dtype)
 
 
 for _name, _dtype in (
@@ -241,9 +237,11 @@ def _register_logic(
             return python(a, b)
         if any(ctx.dtype(v) != torch.bool for v in (a, b)):
             raise Unconvertible(f"{name} of a number that is computed at run time")
-        known, other = (b, a) if isinstance(a, DynamicScalar) else (a, b)
-        if not isinstance(known, DynamicScalar) and decisive is not None:
-            return known if known == decisive else other
+        static_operand, dynamic_operand = (
+            (b, a) if isinstance(a, DynamicScalar) else (a, b)
+        )
+        if not isinstance(static_operand, DynamicScalar) and decisive is not None:
+            return static_operand if static_operand == decisive else dynamic_operand
         output = ctx.elementwise(
             layer, *(scalars.vector(ctx, v, torch.bool) for v in (a, b))
         )
@@ -297,11 +295,11 @@ def unequal(ctx: ConversionContext, a: Any, b: Any) -> Any:
 @evaluator("aten::format")
 def format_text(ctx: ConversionContext, text: str, *values: object) -> str:
     """str.format; dynamic arguments are formatted as their type names."""
-    shown = [
+    arguments = [
         v if isinstance(v, str | int | float | bool | list) else type(v).__name__
         for v in values
     ]
-    return text.format(*shown)
+    return text.format(*arguments)
 
 
 @evaluator("aten::str")

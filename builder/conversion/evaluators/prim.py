@@ -73,12 +73,12 @@ def number_to_tensor(
     ctx: ConversionContext, value: Scalar, dtype: int | None = None, *_: bool | None
 ) -> Any:
     """A 0-d tensor of the number, with torch's dtype for it or the requested one."""
-    wanted = dtype_of_code(dtype)
+    target = dtype_of_code(dtype)
     if not isinstance(value, DynamicScalar):
-        return torch.tensor(value, dtype=wanted)
-    if wanted in (None, value.dtype):
+        return torch.tensor(value, dtype=target)
+    if target in (None, value.dtype):
         return replace(value, zero_dim=True)
-    return ctx.tensor(value, wanted)
+    return ctx.tensor(value, target)
 
 
 @evaluator("aten::scalar_tensor")

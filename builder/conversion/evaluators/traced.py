@@ -118,9 +118,9 @@ def to(
     *_: bool | None,
 ) -> Any:
     """The number in another dtype; int64 and float32 stay numbers."""
-    wanted = dtype_of_code(dtype) or value.dtype
-    if wanted == torch.float64:
-        wanted = torch.float32
-    if wanted in (torch.int64, torch.float32, torch.bool):
-        return _zero_dim(scalars.convert(ctx, value, wanted))
-    return ctx.tensor(value, wanted)
+    target = dtype_of_code(dtype) or value.dtype
+    if target == torch.float64:
+        target = torch.float32
+    if target in (torch.int64, torch.float32, torch.bool):
+        return _zero_dim(scalars.convert(ctx, value, target))
+    return ctx.tensor(value, target)

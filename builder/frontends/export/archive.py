@@ -104,13 +104,13 @@ def _inspect(path: Path, archive: zipfile.ZipFile, custom: bool) -> ProgramFacts
     )
     _check_version(facts)
     _check_members(path, archive, root)
-    found = list(dict.fromkeys(contents.problems(program, custom=custom)))
-    if found:
-        listed = "\n".join(f"  {problem}" for problem in found[:8])
+    problems = list(dict.fromkeys(contents.problems(program, custom=custom)))
+    if problems:
+        listed = "\n".join(f"  {problem}" for problem in problems[:8])
         raise _refuse(
             path,
             f"names objects that no exported program needs:\n{listed}",
-            _remedy(found),
+            _remedy(problems),
         )
     return facts
 
@@ -227,10 +227,10 @@ def _check_pickle(path: Path, archive: zipfile.ZipFile, member: str) -> None:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as inner:
             pickles = [name for name in inner.namelist() if name.endswith(".pkl")]
-            named = {
-                one
+            names = {
+                name_of_global
                 for name in pickles
-                for one in torchscript.globals_of(inner.read(name))
+                for name_of_global in torchscript.globals_of(inner.read(name))
             }
     except zipfile.BadZipFile as error:
         raise _refuse(
@@ -238,7 +238,7 @@ def _check_pickle(path: Path, archive: zipfile.ZipFile, member: str) -> None:
         ) from error
     foreign = sorted(
         name
-        for name in named
+        for name in names
         if not torchscript.is_torchscripts(name) and name not in _TORCH_SAVE
     )
     if foreign:

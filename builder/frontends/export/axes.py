@@ -38,7 +38,7 @@ class Axes:
         """`metas` are the fake tensors of the inputs by name."""
         self.metas = metas
         self._program = program
-        self._own: tuple[TensorSpec, ...] | None = None
+        self._specs: tuple[TensorSpec, ...] | None = None
         self.unresolved: tuple[str, ...] = ()
         """The conditions that the sizes of `specs` violate, because no sizes were found that
         satisfy them.
@@ -70,14 +70,14 @@ class Axes:
 
         The minimum, optimum and maximum sizes are each accepted by the program in one request.
         """
-        if self._own is None:
+        if self._specs is None:
             specs = self._stated()
             chosen = self._accepted(specs)
-            self._own = tuple(
+            self._specs = tuple(
                 replace(spec, dims={axis: chosen[axis] for axis in spec.dims})
                 for spec in specs
             )
-        return self._own
+        return self._specs
 
     def _stated(self) -> tuple[TensorSpec, ...]:
         """Like `specs`, but the ends of the ranges need not be valid in one request."""
@@ -111,12 +111,11 @@ class Axes:
         """
         sizes = [[expression_of(size) for size in shape] for _, shape in self._shapes()]
         names: list[Sequence[int | str]] = [spec.shape for spec in specs]
-        pairs = [
-            pair
-            for axes, expressions in zip(names, sizes, strict=True)
-            for pair in zip(axes, expressions, strict=True)
-            if not isinstance(pair[1], int)
-        ]
+        pairs = []
+        for axes, input_sizes in zip(names, sizes, strict=True):
+            for axis, size in zip(axes, input_sizes, strict=True):
+                if not isinstance(size, int):
+                    pairs.append((axis, size))
         fixed: dict[Any, Any] = {
             size: axis
             for axis, size in pairs
@@ -174,11 +173,11 @@ class Axes:
 
     def comment(self, axis: str) -> str:
         """The program's constraint of an axis of `specs`, as a comment."""
-        size = next(size for size, name in self.names.items() if name == axis)
-        low, high = self.bounds(size)
-        stated = f"the program allows {low} " + (
-            "and more" if high is None else f"to {high}"
-        )
+        sizes = [size for size, name in self.names.items() if name == axis]
+        low, high = self.bounds(sizes[0])
+        stated = f"the program allows {low} and more"
+        if high is not None:
+            stated = f"the program allows {low} to {high}"
         if self.unresolved:
             missing = "; ".join(self.unresolved[:_SHOWN])
             return (
@@ -211,12 +210,12 @@ class Axes:
                 where=where,
             )
         sizes: dict[str, int | str] = {}
-        for spec, own in zip(specs, self._stated(), strict=True):
-            shape = dict(self._shapes())[str(own.name)]
-            _check_type(spec, own, len(shape), where)
+        for spec, exported in zip(specs, self._stated(), strict=True):
+            shape = dict(self._shapes())[str(exported.name)]
+            _check_type(spec, exported, len(shape), where)
             for index, (axis, size) in enumerate(zip(spec.shape, shape, strict=True)):
-                which = f"input {own.name}, axis {index}"
-                self._check_axis(spec, which, axis, size, sizes, where)
+                description = f"input {exported.name}, axis {index}"
+                self._check_axis(spec, description, axis, size, sizes, where)
         self._check_relations(specs, where, guarded)
 
     def _check_relations(
@@ -228,8 +227,8 @@ class Axes:
             return
         dims = axis_ranges(specs)
         spans = {axis: (span[0], span[2]) for axis, span in dims.items()}
-        for which, kind in enumerate(("min", "opt", "max")):
-            sizes = {axis: span[which] for axis, span in dims.items()}
+        for index, kind in enumerate(("min", "opt", "max")):
+            sizes = {axis: span[index] for axis, span in dims.items()}
             refused = relations.refusals(sizes)
             if not refused:
                 continue
@@ -244,40 +243,43 @@ class Axes:
     def _check_axis(
         self,
         spec: TensorSpec,
-        which: str,
+        description: str,
         axis: int | str,
         size: Any,
         sizes: dict[str, int | str],
         where: str | None,
     ) -> None:
         low, _, high = (axis, axis, axis) if isinstance(axis, int) else spec.dims[axis]
-        given = f"{which} is {_shown(axis, low, high)} in the manifest"
+        in_manifest = f"{description} is {_shown(axis, low, high)} in the manifest"
         if not isinstance(size, torch.SymInt):
             if (low, high) != (size, size):
                 raise UsageError(
-                    f"{given}, and the program was exported for the size {size} only",
+                    f"{in_manifest}, and the program was exported for the size {size} only",
                     where=where,
                     fix=f"write {size}, or export the program again with a Dim for this axis",
                 )
             return
-        self._check_range(given, low, high, size, where)
+        self._check_range(in_manifest, low, high, size, where)
         if sizes.setdefault(str(size), axis) != axis:
             raise UsageError(
-                f"{which} is {axis} in the manifest and {sizes[str(size)]} elsewhere; in the"
+                f"{description} is {axis} in the manifest and {sizes[str(size)]} elsewhere; in the"
                 f" program both are the size {size}",
                 where=where,
                 fix="give both axes one name",
             )
 
     def _check_range(
-        self, given: str, low: int, high: int, size: Any, where: str | None
+        self, in_manifest: str, low: int, high: int, size: Any, where: str | None
     ) -> None:
         least, most = self.bounds(str(size))
         # torch also accepts 0 and 1 for a range that begins at 2, where it starts every range
-        if low < (0 if least == 2 else least) or (most is not None and high > most):
-            limit = f"{least} <= {size}" + (f" <= {most}" if most is not None else "")
+        accepted = 0 if least == 2 else least
+        if low < accepted or (most is not None and high > most):
+            limit = f"{least} <= {size}"
+            if most is not None:
+                limit += f" <= {most}"
             raise UsageError(
-                f"{given}, and the program's constraint is {limit}",
+                f"{in_manifest}, and the program's constraint is {limit}",
                 where=where,
                 fix="narrow the range in the manifest, or export the program again with a wider"
                 " Dim",
@@ -285,17 +287,18 @@ class Axes:
 
 
 def _check_type(
-    spec: TensorSpec, own: TensorSpec, rank: int, where: str | None
+    spec: TensorSpec, exported: TensorSpec, rank: int, where: str | None
 ) -> None:
-    """Check the dtype and the rank of a spec. `own` is the spec of the program."""
-    if spec.dtype != own.dtype:
+    """Check the dtype and the rank of a spec. `exported` is that of the program."""
+    if spec.dtype != exported.dtype:
         raise UsageError(
-            f"input {own.name} is {spec.dtype} in the manifest and {own.dtype} in the program",
+            f"input {exported.name} is {spec.dtype} in the manifest and {exported.dtype} in the"
+            " program",
             where=where,
         )
     if len(spec.shape) != rank:
         raise UsageError(
-            f"input {own.name} has {len(spec.shape)} axes in the manifest and {rank} in the"
+            f"input {exported.name} has {len(spec.shape)} axes in the manifest and {rank} in the"
             " program",
             where=where,
         )
@@ -315,8 +318,12 @@ def _axis_name(index: int, rank: int, used: Collection[str]) -> str:
     """A name for the axis at `index` of an input of this rank, unlike those in use."""
     usual = ("batch", *_NAMES.get(rank, ()))
     stem = usual[index] if index < len(usual) else f"axis_{index}"
-    later = (f"{stem}_{number}" for number in range(2, len(used) + 3))
-    return next(name for name in (stem, *later) if name not in used)
+    name = stem
+    number = 1
+    while name in used:
+        number += 1
+        name = f"{stem}_{number}"
+    return name
 
 
 def _bounds(span: Any) -> tuple[int, int | None]:

@@ -64,16 +64,19 @@ class Demands:
         """The symbols that an assertion equates with an expression of other symbols, such as
         `length*batch`.
         """
-        found: dict[Any, Any] = {}
-        for assertion in (one.subs({**fixed, **found}) for one in self.assertions):
+        sizes: dict[Any, Any] = {}
+        for expression in self.assertions:
+            assertion = expression.subs({**fixed, **sizes})
             if not assertion.is_Equality:
                 continue
             for symbol, size in (assertion.args, assertion.args[::-1]):
-                used = {one for known in found.values() for one in known.free_symbols}
+                used: set[Any] = set()
+                for other_size in sizes.values():
+                    used |= other_size.free_symbols
                 if symbol.is_Symbol and symbol not in size.free_symbols | used:
-                    found[symbol] = size
+                    sizes[symbol] = size
                     break
-        return found
+        return sizes
 
     def conditions(
         self,
@@ -86,27 +89,29 @@ class Demands:
         The inputs have axes with these names or fixed sizes, and these expressions. `fixed` maps
         symbols to a size or to an expression of other symbols.
         """
-        found = []
+        required = []
         for guard in self.guards:
-            shown = guard.shown(
-                [names[index][axis] for index, axis in guard.input_axes]
-            )
+            text = guard.shown([names[index][axis] for index, axis in guard.input_axes])
             expressions = [sizes[index][axis] for index, axis in guard.input_axes]
-            found.append(_guarded(shown, guard, expressions, fixed))
+            required.append(_guarded(text, guard, expressions, fixed))
         axes: dict[Any, int | str] = {}
-        known: set[Any] = set()
+        symbols: set[Any] = set()
         for input_names, input_sizes in zip(names, sizes, strict=False):
             for axis, size in zip(input_names, input_sizes, strict=False):
                 if getattr(size, "is_Symbol", False):
                     axes[size] = axis
             for size in input_sizes:
-                known |= getattr(size, "free_symbols", set())
-        found += [
+                symbols |= getattr(size, "free_symbols", set())
+        required += [
             _asserted(expression, axes, fixed)
             for expression in self.assertions
-            if expression.free_symbols <= known
+            if expression.free_symbols <= symbols
         ]
-        return [one for one in found if one.symbols or not one.holds({})]
+        return [
+            condition
+            for condition in required
+            if condition.symbols or not condition.holds({})
+        ]
 
 
 def _guarded(
@@ -115,12 +120,12 @@ def _guarded(
     expressions = [
         size if isinstance(size, int) else size.subs(fixed) for size in sizes
     ]
-    symbols = {
-        symbol for one in expressions for symbol in getattr(one, "free_symbols", ())
-    }
+    symbols: set[Any] = set()
+    for expression in expressions:
+        symbols |= getattr(expression, "free_symbols", set())
 
     def holds(values: Mapping[Any, int]) -> bool:
-        return guard.holds([_value(expression, values) for expression in expressions])
+        return guard.holds([_value(size, values) for size in expressions])
 
     return Condition(text, frozenset(symbols), holds)
 
@@ -158,36 +163,35 @@ def _guards_of(program: torch.export.ExportedProgram) -> list[Guard]:
     pattern = re.compile(
         "|".join(map(re.escape, sorted(sources, key=len, reverse=True)))
     )
-    found = (_guard(text, sources, pattern) for text in texts)
-    return [guard for guard in found if guard is not None]
+    guards = (_guard(text, sources, pattern) for text in texts)
+    return [guard for guard in guards if guard is not None]
 
 
 def _assertions_of(program: torch.export.ExportedProgram) -> list[Any]:
     """The conditions (sympy) that the program's graph asserts on its symbols, except those that
     always hold.
     """
-    found: dict[Any, None] = {}
+    conditions: dict[Any, None] = {}
     for node in program.graph.find_nodes(op="call_function", target=_ASSERTION):
-        value = (
-            node.args[0].meta.get("val")
-            if isinstance(node.args[0], torch.fx.Node)
-            else None
-        )
+        (condition, *_) = node.args
+        if not isinstance(condition, torch.fx.Node):
+            continue
+        value = condition.meta.get("val")
         if isinstance(value, torch.SymBool) and value.node.expr.free_symbols:
-            found[value.node.expr] = None
-    return list(found)
+            conditions[value.node.expr] = None
+    return list(conditions)
 
 
 def _sources(program: torch.export.ExportedProgram) -> Iterator[tuple[str, InputAxis]]:
     """The text of each input size in guards, with its position."""
     nodes = program.graph.find_nodes(op="placeholder")
     kinds = program.graph_signature.input_specs
-    given = [
+    user_inputs = [
         pair for pair in zip(nodes, kinds, strict=True) if pair[1].kind is _USER_INPUT
     ]
     index = 0
     for leaf, (path, (node, spec)) in enumerate(
-        zip(structure.input_paths(program), given, strict=True)
+        zip(structure.input_paths(program), user_inputs, strict=True)
     ):
         if isinstance(spec.arg, ConstantArgument):
             continue
@@ -208,11 +212,13 @@ def _guard(
     def number(match: re.Match[str]) -> str:
         return f"{{{input_axes.setdefault(sources[match[0]], len(input_axes))}}}"
 
-    written = pattern.sub(number, text.replace("\n", " ").strip())
-    if "L[" in written or not input_axes:
+    template = pattern.sub(number, text.replace("\n", " ").strip())
+    if "L[" in template or not input_axes:
         return None
     return Guard(
-        written, tuple(input_axes), _compiled(re.sub(r"\{(\d+)\}", r"size_\1", written))
+        template,
+        tuple(input_axes),
+        _compiled(re.sub(r"\{(\d+)\}", r"size_\1", template)),
     )
 
 

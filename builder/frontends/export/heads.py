@@ -67,28 +67,37 @@ class Heads:
         """
         stacked = _stacked(layer)
         parts = _parts(layer, stacked)
-        found = [_headed(part.node) for part in parts]
-        moves = [move for one in found if one is not None for move in one.moves]
-        results = [result for one in found if one is not None for result in one.results]
-        if not found or None in found:
+        heads: list[_Headed] = []
+        moves: list[Node] = []
+        results: list[Node] = []
+        for part in parts:
+            headed = _headed(part.node)
+            if headed is None:
+                return
+            heads.append(headed)
+            moves += headed.moves
+            results += headed.results
+        if not heads:
             return
         selects = [part.node for part in parts if part.node is not layer]
-        read = _read(layer)
+        source = _read(layer)
         first = None
-        if _swaps(read) and len(read.users) == 1:
-            first = read
-        own = [layer] if first is None else [layer, first]
-        if not self._claim(*own, *stacked, *selects, *moves, *results):
+        if _swaps(source) and len(source.users) == 1:
+            first = source
+        layer_and_move = [layer]
+        if first is not None:
+            layer_and_move.append(first)
+        if not self._claim(*layer_and_move, *stacked, *selects, *moves, *results):
             return
-        for part, one in zip(parts, found, strict=True):
-            for result in one.results if one is not None else ():
+        for part, headed in zip(parts, heads, strict=True):
+            for result in headed.results:
                 self.forms[result] = Form(
                     layer, (*part.slices, *_heads_of(result, first))
                 )
         self.skipped.update(stacked, selects, moves)
         if first is not None:
             self.forms[first] = Form(_read(first))
-            self.moved.update(own)
+            self.moved.update(layer_and_move)
 
     def _join(self, layer: Node) -> None:
         """Write `(batch, heads, time, width)` to `(time, batch, heads * width)` around a layer
@@ -103,7 +112,8 @@ class Heads:
         if list(move.args[1]) != [2, 0, 1, 3] or not _joins(move.args[0], rows, shaped):
             return
         back = _only_user(shaped, _TRANSPOSE)
-        back = back if _swaps(back) else None
+        if not _swaps(back):
+            back = None
         nodes = (rows, layer, shaped, move, back)
         if not self._claim(*(node for node in nodes if node is not None)):
             return
@@ -113,7 +123,8 @@ class Heads:
             leading = [time, batch]
             order = [2, 0, 1, 3]
         else:
-            leading, order = [batch, time], [0, 2, 1, 3]
+            leading = [batch, time]
+            order = [0, 2, 1, 3]
         permute = ("aten::permute", (order,))
         reshape = ("aten::reshape", ([*leading, heads * width],))
         self.forms[rows] = Form(move.args[0], (permute, reshape))
@@ -130,12 +141,12 @@ class Heads:
         nodes = list(_chain(mask, _RESHAPES))
         wide = _read(nodes[-1]) if nodes else mask
         if not _is(wide, (aten.expand.default,)) or any(
-            len(one.users) > 1 for one in nodes
+            len(item.users) > 1 for item in nodes
         ):
             return
         nodes = [*nodes, wide]
         source = wide.args[0]
-        ranks = {len(_shape(one)) for one in (mask, wide, source, attention)}
+        ranks = {len(_shape(item)) for item in (mask, wide, source, attention)}
         if (
             len(wide.users) > 1
             or ranks != {4}
@@ -182,8 +193,8 @@ def _is(node: Any, targets: Collection[Any]) -> bool:
 def _only_user(node: Node, targets: Collection[Any], *args: Any) -> Any:
     """The node's user, if it is the only one, of these operators, and has these arguments."""
     user: Any = next(iter(node.users), None)
-    fits = len(node.users) == 1 and _is(user, targets)
-    if fits and (not args or user.args[1:] == args):
+    is_only_user = len(node.users) == 1 and _is(user, targets)
+    if is_only_user and (not args or user.args[1:] == args):
         return user
     return None
 
@@ -232,18 +243,18 @@ def _stacked(layer: Node) -> list[Node]:
     if first is None or first.args[1] != -1 or len(_shape(layer)) != 3:
         return []
     sizes = first.args[2]
-    known = all(type(size) is int and size >= 1 for size in sizes)
-    if len(sizes) != 2 or not known:
+    are_static = all(type(size) is int and size >= 1 for size in sizes)
+    if len(sizes) != 2 or not are_static:
         return []
-    found = [first]
+    chain = [first]
     for target, *args in _STACKING:
-        found.append(_only_user(found[-1], (target,), *args))
-        if found[-1] is None:
+        chain.append(_only_user(chain[-1], (target,), *args))
+        if chain[-1] is None:
             return []
-    copied = _only_user(found[-1], _COPIES)
+    copied = _only_user(chain[-1], _COPIES)
     if copied is None:
-        return found
-    return [*found, copied]
+        return chain
+    return [*chain, copied]
 
 
 def _parts(layer: Node, stacked: Sequence[Node]) -> list[_Part]:
@@ -251,15 +262,15 @@ def _parts(layer: Node, stacked: Sequence[Node]) -> list[_Part]:
     if not stacked:
         return [_Part(layer)]
     _, size = _read(stacked[0], 2)
-    found = []
+    parts = []
     for user in stacked[-1].users:
         is_part = _is(user, (aten.select.int,)) and user.args[1] == 0
         index = _read(user, 2) if is_part else None
         if type(index) is not int or index < 0:
             return []
         start = index * size
-        found.append(_Part(user, (("aten::slice", (2, start, start + size, 1)),)))
-    return found
+        parts.append(_Part(user, (("aten::slice", (2, start, start + size, 1)),)))
+    return parts
 
 
 def _headed(part: Node) -> _Headed | None:
@@ -277,8 +288,8 @@ def _headed(part: Node) -> _Headed | None:
         _, heads, _, width = _shape(result)
         if type(whole) is not int or type(heads) is not int or heads * width != whole:
             return None
-        known = _equal(_shape(result), [batch, heads, time, width])
-        if not known:
+        is_expected = _equal(_shape(result), [batch, heads, time, width])
+        if not is_expected:
             return None
         if not _equal(_shape(joined)[::2], [time, width]):
             return None

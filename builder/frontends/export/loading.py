@@ -40,8 +40,8 @@ def load(path: Path, *, libraries: Sequence[Path] = ()) -> ExportedModule:
         torchscript.check_in_child(facts, libraries, load_here, ("torch", PRELOADED))
     except ModelFileError as error:
         error.fix = error.fix or _fix(error.message)
-        known = f", written by torch {facts.torch_version}, cannot be loaded:"
-        error.message = error.message.replace(" cannot be loaded:", known, 1)
+        with_version = f", written by torch {facts.torch_version}, cannot be loaded:"
+        error.message = error.message.replace(" cannot be loaded:", with_version, 1)
         raise
     torchscript.load_libraries(libraries)
     try:
@@ -85,8 +85,9 @@ def _load(path: str) -> Any:
             _ = loaded.call_spec  # raises if the program's own signature is missing
             return loaded
         except Exception as error:
-            if found := _UNREAD.match(str(error)):
-                raise RuntimeError(f"{_NOT_READ} {found[1]}") from error
+            unread = _UNREAD.match(str(error))
+            if unread:
+                raise RuntimeError(f"{_NOT_READ} {unread[1]}") from error
             # torch logs the reason and raises another error
             if warnings:
                 raise RuntimeError(warnings[-1]) from error
@@ -96,38 +97,36 @@ def _load(path: str) -> Any:
 def _text(path: Path) -> bytes:
     """The program's JSON, after the archive has passed inspection."""
     with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
-        return archive.read(
-            next(
-                name
-                for name in names
-                if name.endswith(("models/model.json", "program.json"))
-            )
-        )
+        programs = [
+            name
+            for name in archive.namelist()
+            if name.endswith(("models/model.json", "program.json"))
+        ]
+        return archive.read(programs[0])
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[list[str]]:
     """Collect the errors that torch.export.load logs, without printing them."""
-    found: list[str] = []
+    messages: list[str] = []
 
     class Collect(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if record.exc_info and record.exc_info[1]:
-                found.append(str(record.exc_info[1]))
+                messages.append(str(record.exc_info[1]))
 
     handler = Collect()
     loggers = [logging.getLogger(name) for name in ("torch.export", "torch._export")]
-    before = [(one.propagate, list(one.handlers)) for one in loggers]
-    for one in loggers:
-        one.propagate = False
-        one.handlers = [handler]
+    before = [(logger.propagate, list(logger.handlers)) for logger in loggers]
+    for logger in loggers:
+        logger.propagate = False
+        logger.handlers = [handler]
     try:
-        yield found
+        yield messages
     finally:
-        for one, (propagate, handlers) in zip(loggers, before, strict=True):
-            one.propagate = propagate
-            one.handlers = handlers
+        for logger, (propagate, handlers) in zip(loggers, before, strict=True):
+            logger.propagate = propagate
+            logger.handlers = handlers
 
 
 def _fix(reason: str) -> str:

@@ -100,17 +100,18 @@ class Writes:
         self.functional: dict[torch.fx.Node, Any] = {}
         self.remain = False
         new: set[torch.fx.Node] = set()
-        for node in (node for graph in graphs for node in graph.nodes):
+        nodes = [node for graph in graphs for node in graph.nodes]
+        for node in nodes:
             if not isinstance(node.target, torch._ops.OpOverload) or node in skipped:
                 continue
-            known = signature(node.target)
-            if known.written and _writes_new(node, known.name, new):
+            schema = signature(node.target)
+            if schema.written and _writes_new(node, schema.name, new):
                 self.functional[node] = FUNCTIONAL[node.target]
                 new.add(node)
-            elif known.written:
-                given = known.by_name(node.args, node.kwargs)
-                self.remain |= not leaves_input(known.name, node.args, given)
-            elif known.name in _NEW:
+            elif schema.written:
+                arguments = schema.by_name(node.args, node.kwargs)
+                self.remain |= not leaves_input(schema.name, node.args, arguments)
+            elif schema.name in _NEW:
                 new.add(node)
 
 
@@ -118,16 +119,16 @@ def _writes_new(node: torch.fx.Node, name: str, new: set[torch.fx.Node]) -> bool
     """Whether a call writes to a new tensor that only this call reads, and its functional variant
     has the same dtype and shape.
     """
-    written: Any = None
+    target: Any = None
     if node.args:
-        written = node.args[0]
-    if node.target not in FUNCTIONAL or written not in new or "out" in node.kwargs:
+        target = node.args[0]
+    if node.target not in FUNCTIONAL or target not in new or "out" in node.kwargs:
         return False
-    if len(written.users) > 1:
+    if len(target.users) > 1:
         return False
-    if sum(one is written for one in node.args) > 1:
+    if sum(argument is target for argument in node.args) > 1:
         return False
-    return name not in _COMPUTED or _common(node.meta.get("val"), written, node.args[1])
+    return name not in _COMPUTED or _common(node.meta.get("val"), target, node.args[1])
 
 
 def _common(result: Any, *operands: Any) -> bool:
@@ -141,19 +142,19 @@ def _common(result: Any, *operands: Any) -> bool:
     )
 
 
-def is_whole_slice(given: dict[str, Any]) -> bool:
+def is_whole_slice(arguments: dict[str, Any]) -> bool:
     """Whether a slice has a whole axis, with step 1."""
-    start = given.get("start")
-    end = given.get("end")
-    step = given.get("step", 1)
+    start = arguments.get("start")
+    end = arguments.get("end")
+    step = arguments.get("step", 1)
     first = start is None or is_number(start, 0)
     return first and (end is None or is_number(end, _END)) and is_number(step, 1)
 
 
-def leaves_input(name: str, args: Sequence[Any], given: dict[str, Any]) -> bool:
+def leaves_input(name: str, args: Sequence[Any], arguments: dict[str, Any]) -> bool:
     """Whether a call returns its first argument itself: dropout outside of training, or a slice of
     a whole axis.
     """
     if name in DROPOUTS:
-        return given.get("train") is False
-    return name == "aten.slice" and bool(args) and is_whole_slice(given)
+        return arguments.get("train") is False
+    return name == "aten.slice" and bool(args) and is_whole_slice(arguments)

@@ -44,21 +44,22 @@ class Origins:
         stacks = dict[Any, Stack]()
         texts = dict[str, str | None]()
         self._keys: dict[torch.fx.Node, tuple[Any, str]] = {}
-        for node in (node for graph in graphs for node in graph.nodes):
+        nodes = [node for graph in graphs for node in graph.nodes]
+        for node in nodes:
             entries, trace = self._keys[node] = _entries(node), _trace(node)
             if entries not in stacks:
                 stacks[entries] = _stack(entries)
             if trace not in texts:
                 texts[trace] = _range_text(trace)
-        self.script, named, self._inlined = _module_nodes(
+        self.script, module_nodes, self._inlined = _module_nodes(
             dict.fromkeys(stacks.values())
         )
         distinct = dict.fromkeys(text for text in texts.values() if text is not None)
-        if named and None in texts.values():
+        if module_nodes and None in texts.values():
             distinct[_NO_SOURCE] = None
         self._function, located = _location_nodes(list(distinct))
         self._modules = {
-            entries: named[stack[-1][0]]
+            entries: module_nodes[stack[-1][0]]
             for entries, stack in stacks.items()
             if len(stack) > 1
         }
@@ -83,7 +84,7 @@ def location(node: torch.fx.Node) -> str:
     frames = _frames(_trace(node))
     if not frames:
         return f"the node {node.name}"
-    path, line, _, code = next(filter(_is_own, frames), frames[0])
+    path, line, _, code = _own_frame(frames)
     if code:
         return f"{path}:{line}: {code}"
     return f"{path}:{line}"
@@ -96,19 +97,21 @@ def _entries(node: torch.fx.Node) -> tuple[tuple[Any, Any], ...]:
 
 
 def _trace(node: torch.fx.Node) -> str:
-    found = node.meta.get("stack_trace")
-    return found if isinstance(found, str) else ""
+    trace = node.meta.get("stack_trace")
+    if isinstance(trace, str):
+        return trace
+    return ""
 
 
 def _stack(entries: tuple[tuple[Any, Any], ...]) -> Stack:
-    found = []
+    stack = []
     for path, kind in entries:
         if "_empty_nn_module_stack" in str(path):
             return ()
         name = kind if isinstance(kind, str) else kind.__qualname__
         class_name = re.sub(r"\W", "_", name.rpartition(".")[2]) or "Module"
-        found.append((_CALLED_AGAIN.sub("", str(path)), class_name))
-    return tuple(found)
+        stack.append((_CALLED_AGAIN.sub("", str(path)), class_name))
+    return tuple(stack)
 
 
 Frame = tuple[str, str, str, str]
@@ -117,20 +120,30 @@ Frame = tuple[str, str, str, str]
 
 def _frames(trace: str) -> list[Frame]:
     """The frames of `stack_trace`, innermost first."""
-    found: list[Frame] = []
+    frames: list[Frame] = []
     for line in trace.splitlines():
         match = _FRAME.match(line)
         if match:
-            found.append((match["path"], match["line"], match["name"], ""))
-        elif found and not found[-1][3]:
-            found[-1] = (*found[-1][:3], line.strip())
+            frames.append((match["path"], match["line"], match["name"], ""))
+        elif frames and not frames[-1][3]:
+            frames[-1] = (*frames[-1][:3], line.strip())
     return [
-        frame for frame in reversed(found) if not frame[0].startswith("<eval_with_key>")
+        frame
+        for frame in reversed(frames)
+        if not frame[0].startswith("<eval_with_key>")
     ]
 
 
 def _is_own(frame: Frame) -> bool:
     return not _IN_TORCH.search(frame[0])
+
+
+def _own_frame(frames: list[Frame]) -> Frame:
+    """The innermost frame of the model's own code; the innermost of all if there is none."""
+    for frame in frames:
+        if _is_own(frame):
+            return frame
+    return frames[0]
 
 
 def _range_text(trace: str) -> str | None:
@@ -139,8 +152,8 @@ def _range_text(trace: str) -> str | None:
     if not frames:
         return None
     calls = "".join(f"{path}({line}): {name}\n" for path, line, name, _ in frames)
-    own = next(filter(_is_own, frames), frames[0])
-    return f"{calls}{CODE}{own[3]}\n"
+    _, _, _, code = _own_frame(frames)
+    return f"{calls}{CODE}{code}\n"
 
 
 def _location_nodes(texts: list[str]) -> tuple[Any, dict[str, Any]]:
@@ -154,8 +167,10 @@ def _location_nodes(texts: list[str]) -> tuple[Any, dict[str, Any]]:
     statements: list[views.Stmt] = []
     for text in texts:
         # the printed graph shows a statement's own file and line beside the text
-        path, _, rest = text.partition("(")
-        factory = views.SourceRangeFactory(text, path, int(rest.partition(")")[0]), 0)
+        path, _, after_path = text.partition("(")
+        factory = views.SourceRangeFactory(
+            text, path, int(after_path.partition(")")[0]), 0
+        )
         where = factory.make_raw_range(0, len(text))
         name = views.Ident(where, "x")
         call = views.Apply(
@@ -167,8 +182,8 @@ def _location_nodes(texts: list[str]) -> tuple[Any, dict[str, Any]]:
     declared = views.Decl(where, [views.Param(tensor, name, False)], None)
     definition = views.Def(views.Ident(where, _FUNCTION), declared, statements)
     compile_: Any = torch._C._jit_script_compile
-    known = {"Tensor": torch.Tensor}
-    function = compile_(f"__torch__.{_FUNCTION}", definition, known.get, {})
+    names = {"Tensor": torch.Tensor}
+    function = compile_(f"__torch__.{_FUNCTION}", definition, names.get, {})
     nodes = [node for node in function.graph.nodes() if node.kind() == "aten::neg"]
     return function, dict(zip(texts, nodes, strict=True))
 

@@ -65,11 +65,13 @@ class ExportedModule:
         """
         if self._module is None:
             self._module = self.program.module()
-        left = iter(tensors)
-        leaves = [
-            next(left) if leaf is TENSOR else _number(leaf, left)
-            for leaf in self._leaves
-        ]
+        remaining = iter(tensors)
+        leaves = []
+        for leaf in self._leaves:
+            if leaf is TENSOR:
+                leaves.append(next(remaining))
+            else:
+                leaves.append(_number(leaf, remaining))
         args, kwargs = pytree.tree_unflatten(leaves, self._in_spec)
         try:
             output = self._module(*args, **kwargs)
@@ -91,18 +93,18 @@ class ExportedModule:
             raise TypeError(
                 f"the program was exported for arguments of the structure {self._in_spec}"
             )
-        found = []
+        tensors = []
         for leaf, kind in zip(leaves, self._leaves, strict=True):
             if not isinstance(kind, _Constant):
-                found.append(
-                    leaf if isinstance(leaf, torch.Tensor) else torch.tensor(leaf)
-                )
+                if not isinstance(leaf, torch.Tensor):
+                    leaf = torch.tensor(leaf)
+                tensors.append(leaf)
             elif leaf != kind.value:
                 raise UsageError(
                     f"the program was exported with {kind.value!r}, this call has {leaf!r}",
                     fix="export it again with that value, or with a tensor instead",
                 )
-        return found
+        return tensors
 
     @property
     def result(self) -> tuple[list[Any], Any]:
@@ -114,16 +116,16 @@ class ExportedModule:
     @property
     def numbers(self) -> dict[str, Any]:
         """The numbers among the example arguments of the export, by input."""
-        given = self.program.example_inputs
-        leaves = [] if given is None else pytree.tree_leaves(given)
+        examples = self.program.example_inputs
+        leaves = [] if examples is None else pytree.tree_leaves(examples)
         kinds = [kind for kind in self._leaves if not isinstance(kind, _Constant)]
         values = [
             leaf
             for leaf, kind in zip(leaves, self._leaves, strict=False)
             if not isinstance(kind, _Constant)
         ]
-        found = zip(self.inputs, kinds, values, strict=False)
-        return {name: value for name, kind, value in found if kind is not TENSOR}
+        named_values = zip(self.inputs, kinds, values, strict=False)
+        return {name: value for name, kind, value in named_values if kind is not TENSOR}
 
     @property
     def _keywords(self) -> Sequence[str]:
@@ -152,7 +154,7 @@ class ExportedModule:
         walker = Walker(origins)
         metas: dict[str, Any] = {}
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-        given = self._arguments(placeholders, walker, metas)
+        arguments = self._arguments(placeholders, walker, metas)
         walker.skipped = _dead_writes(placeholders, signature.input_specs)
         writes = Writes(graphs, walker.skipped, signature_of)
         walker.functional = writes.functional
@@ -160,7 +162,7 @@ class ExportedModule:
         if not writes.remain:
             walker.heads = Heads(graphs, walker.skipped)
             walker.skipped |= walker.heads.skipped
-        results = self._results(walker.walk(module, given, {}))
+        results = self._results(walker.walk(module, arguments, {}))
         walker.finish([value for _, value in results])
         self.graph = walker.graph
         self.inputs = tuple(metas)
@@ -175,15 +177,15 @@ class ExportedModule:
     ) -> list[Any]:
         """The value of each placeholder. `metas` gets the example of each input by name."""
         names = iter(structure.input_names(self.program))
-        given: list[Any] = []
+        values: list[Any] = []
         specs = self.program.graph_signature.input_specs
         for node, spec in zip(placeholders, specs, strict=True):
             if spec.kind in _LIFTED:
                 # one value for all uses, so that each use sees a write to it
                 tensor = self._constant(str(spec.target))
-                given.append(walker.value(tensor) if node.users else tensor)
+                values.append(walker.value(tensor) if node.users else tensor)
             elif spec.kind is InputKind.USER_INPUT:
-                given.append(
+                values.append(
                     self._user_input(next(names), node, spec.arg, walker, metas)
                 )
             else:
@@ -191,11 +193,11 @@ class ExportedModule:
                     f"the program's input {node.name} is a {spec.kind.name.lower()}, and a graph"
                     " holds tensors only"
                 )
-        return given
+        return values
 
     def _results(self, outputs: Sequence[Any]) -> list[tuple[str, Any]]:
         """The name and value of each tensor that the program returns."""
-        wanted = [
+        user_outputs = [
             output
             for output, spec in zip(
                 outputs, self.program.graph_signature.output_specs, strict=True
@@ -203,22 +205,24 @@ class ExportedModule:
             if spec.kind is OutputKind.USER_OUTPUT
         ]
         labels = structure.output_names(structure.signature(self.program).out_spec)
-        found = [
-            pair for pair in zip(labels, wanted, strict=True) if pair[1] is not None
+        named_outputs = [
+            (label, output)
+            for label, output in zip(labels, user_outputs, strict=True)
+            if output is not None
         ]
-        if not found:
+        if not named_outputs:
             raise LoweringError(
                 "the program returns nothing",
                 fix="return a tensor, or a tuple, list or dictionary of them",
             )
-        return found
+        return named_outputs
 
     def _constant(self, target: str) -> torch.Tensor:
-        found = self.program.state_dict.get(target)
-        tensor: torch.Tensor = (
-            self.program.constants[target] if found is None else found
-        )
-        return tensor.detach()
+        weight = self.program.state_dict.get(target)
+        if weight is None:
+            weight = self.program.constants[target]
+        tensor: torch.Tensor = weight.detach()
+        return tensor
 
     def _user_input(
         self,
@@ -264,10 +268,10 @@ class _Constant:
         self.value = value
 
 
-def _number(leaf: Any, left: Iterator[torch.Tensor]) -> Any:
+def _number(leaf: Any, remaining: Iterator[torch.Tensor]) -> Any:
     if isinstance(leaf, _Constant):
         return leaf.value
-    return next(left).item()
+    return next(remaining).item()
 
 
 def _dead_writes(placeholders: list[Any], specs: list[Any]) -> set[torch.fx.Node]:
@@ -283,7 +287,7 @@ def _dead_writes(placeholders: list[Any], specs: list[Any]) -> set[torch.fx.Node
         if (
             writes
             and len(node.users) == len(writes)
-            and not any(one.users for one in writes)
+            and not any(write.users for write in writes)
         ):
             dead.update(writes)
         elif writes:
@@ -297,13 +301,15 @@ def _writes(user: torch.fx.Node, node: torch.fx.Node) -> bool:
     """Whether an operator writes to the tensor of this node."""
     if not isinstance(user.target, torch._ops.OpOverload):
         return False
-    written = signature_of(user.target).written
-    return any(arg is node and index in written for index, arg in enumerate(user.args))
+    positions = signature_of(user.target).written
+    return any(
+        arg is node and index in positions for index, arg in enumerate(user.args)
+    )
 
 
-def _keeps_state(what: str, where: str | None = None) -> LoweringError:
+def _keeps_state(problem: str, where: str | None = None) -> LoweringError:
     return LoweringError(
-        f"the program {what}; a served model has none",
+        f"the program {problem}; a served model has none",
         where=where,
         fix="take it as an argument and return its new value; `state` in the manifest lets the"
         " server keep it",
@@ -315,8 +321,8 @@ def _refuse_changes(program: torch.export.ExportedProgram) -> None:
     for spec in program.graph_signature.output_specs:
         if spec.kind is OutputKind.USER_OUTPUT:
             continue
-        what = {
+        problem = {
             OutputKind.BUFFER_MUTATION: f"keeps state in the buffer {spec.target!r}",
             OutputKind.USER_INPUT_MUTATION: f"writes to its argument {spec.target!r}",
         }.get(spec.kind, f"has an output of kind {spec.kind.name.lower()}")
-        raise _keeps_state(what)
+        raise _keeps_state(problem)

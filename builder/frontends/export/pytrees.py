@@ -36,11 +36,11 @@ def _contexts(tree: Any) -> Iterator[Any]:
 
 
 def _register(context: Any, fields: dict[str, Any]) -> None:
-    known: Any = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE
-    if not isinstance(context, str) or context in known or context not in fields:
+    registered: Any = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE
+    if not isinstance(context, str) or context in registered or context not in fields:
         return
     names = list(fields[context]["field_names"])
     if not all(name.isidentifier() for name in names):
         return
-    made: Any = collections.namedtuple(context.rpartition(".")[2], names)  # type: ignore[misc]
-    pytree._register_namedtuple(made, serialized_type_name=context)
+    named_tuple: Any = collections.namedtuple(context.rpartition(".")[2], names)  # type: ignore[misc]
+    pytree._register_namedtuple(named_tuple, serialized_type_name=context)

@@ -32,13 +32,10 @@ class Grid:
     high: int
 
     def same(self, other: Grid) -> bool:
-        numbers = (self.axis, self.low, self.high) == (
-            other.axis,
-            other.low,
-            other.high,
-        )
         return (
-            numbers
+            self.axis == other.axis
+            and self.low == other.low
+            and self.high == other.high
             and torch.equal(self.scale, other.scale)
             and torch.equal(self.zero_point, other.zero_point)
         )
@@ -55,7 +52,7 @@ class Quantized:
 
 
 def call(
-    walker: Walker, node: torch.fx.Node, name: str, given: Mapping[str, Any]
+    walker: Walker, node: torch.fx.Node, name: str, arguments: Mapping[str, Any]
 ) -> Any:
     """Return the value of a node of these operators: a Quantized for a quantize, the rounded value
     for a dequantize.
@@ -67,14 +64,14 @@ def call(
         raise walker.error(
             f"{NAMESPACE}::{name} computes scales from values", fix=_PAIRS
         )
-    grid = _grid(walker, given)
-    dtype = given["dtype"]
+    grid = _grid(walker, arguments)
+    dtype = arguments["dtype"]
     if dtype.is_floating_point:
         raise walker.error(
             f"{NAMESPACE}::{name} with {dtype} rounds to whole numbers before the cast",
             fix="quantize to int8 here, or export the float model and use `precision: fp8`",
         )
-    source = given["input"]
+    source = arguments["input"]
     if name.startswith("quantize"):
         (tensor, *_) = node.args
         meta = source
@@ -103,30 +100,34 @@ def _dequantized(walker: Walker, source: Any, grid: Grid, result: torch.dtype) -
     return _rounded(walker, _restored(stored, grid).to(result), grid)
 
 
-def _grid(walker: Walker, given: Mapping[str, Any]) -> Grid:
+def _grid(walker: Walker, arguments: Mapping[str, Any]) -> Grid:
     scale, zero = (
-        walker.constant_of(given.get(name, given.get(f"{name}s")))
+        walker.constant_of(arguments.get(name, arguments.get(f"{name}s")))
         for name in ("scale", "zero_point")
     )
-    axis = given.get("axis")
-    limits = [walker.constant_of(given[name]) for name in ("quant_min", "quant_max")]
+    axis = arguments.get("axis")
+    limits = [
+        walker.constant_of(arguments[name]) for name in ("quant_min", "quant_max")
+    ]
     if scale is None or None in limits or (zero is None and axis is None):
         raise walker.error("a scale or zero point is computed from values", fix=_PAIRS)
     scales = torch.as_tensor(scale, dtype=torch.float32).reshape(-1)
-    zeros = (
-        torch.zeros_like(scales) if zero is None else torch.as_tensor(zero).reshape(-1)
-    )
+    zeros = torch.zeros_like(scales)
+    if zero is not None:
+        zeros = torch.as_tensor(zero).reshape(-1)
     return Grid(scales, zeros.to(torch.int32), axis, int(limits[0]), int(limits[1]))
 
 
 def _restored(stored: torch.Tensor, grid: Grid) -> torch.Tensor:
     """The float tensor that these integers represent; its values are already on the grid."""
-    shape = [-1 if axis == grid.axis else 1 for axis in range(stored.dim())]
-    if grid.axis is None:
-        return (stored.int() - grid.zero_point).float() * grid.scale
-    return (stored.int() - grid.zero_point.reshape(shape)).float() * grid.scale.reshape(
-        shape
-    )
+    scale = grid.scale
+    zero_point = grid.zero_point
+    if grid.axis is not None:
+        shape = [1] * stored.dim()
+        shape[grid.axis] = -1
+        scale = scale.reshape(shape)
+        zero_point = zero_point.reshape(shape)
+    return (stored.int() - zero_point).float() * scale
 
 
 def _rounded(walker: Walker, value: Any, grid: Grid) -> Any:

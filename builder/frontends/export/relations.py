@@ -56,13 +56,13 @@ class Relations:
         """Return `rows = 2*batch` for each derived axis. A size that is not an axis has torch's
         name.
         """
-        found = []
+        texts = []
         for axis, size in self.derived.items():
             text = str(size)
             for symbol in size.free_symbols:
                 text = text.replace(str(symbol), self.axes.get(symbol, f"n_{symbol}"))
-            found.append(f"{axis} = {text}")
-        return found
+            texts.append(f"{axis} = {text}")
+        return texts
 
     def needed(self, spans: Spans) -> list[str]:
         """Return the requirements of a request with sizes within these spans.
@@ -71,13 +71,13 @@ class Relations:
         sizes.
         """
         samples = list(itertools.islice(self._samples(spans), _SAMPLES))
-        found = self.texts()
+        texts = self.texts()
         for condition in self.conditions:
-            kept = [values for values in samples if condition.holds(values)]
-            if len(kept) < len(samples):
-                found.append(condition.text)
-                samples = kept
-        return found
+            remaining = [values for values in samples if condition.holds(values)]
+            if len(remaining) < len(samples):
+                texts.append(condition.text)
+                samples = remaining
+        return texts
 
     def _samples(self, spans: Spans) -> Iterator[Values]:
         """Return symbol values with sizes within the spans: all values of a single symbol; the ends
@@ -106,8 +106,10 @@ class Relations:
             return list(range(_NUMBERS))
         low = _solved(alone, symbol, {axis: span[0] for axis, span in spans.items()})
         high = _solved(alone, symbol, {axis: span[1] for axis, span in spans.items()})
-        tried = range(max(low, 0), min(high, low + _SAMPLES) + 1)
-        return [value for value in tried if _all_within(alone, {symbol: value}, spans)]
+        candidates = range(max(low, 0), min(high, low + _SAMPLES) + 1)
+        return [
+            value for value in candidates if _all_within(alone, {symbol: value}, spans)
+        ]
 
     def refusals(self, sizes: Sizes) -> list[str]:
         """Return why these sizes are invalid in one request: the violated relations and conditions.
@@ -126,14 +128,18 @@ class Relations:
                     axis: size.subs(values) for axis, size in self.derived.items()
                 }
                 values[symbol] = _solved(_only_of(symbol, derived), symbol, sizes)
-        found = [
+        violated = [
             text
             for (axis, size), text in zip(
                 self.derived.items(), self.texts(), strict=True
             )
             if not _within(size, values, (sizes[axis], sizes[axis]))
         ]
-        return found or [one.text for one in self.conditions if not one.holds(values)]
+        return violated or [
+            condition.text
+            for condition in self.conditions
+            if not condition.holds(values)
+        ]
 
     def nearest(self, sizes: Sizes, spans: Spans) -> dict[str, int]:
         """Return the nearest sizes that the program allows, each within its span; the given ones if
@@ -142,13 +148,13 @@ class Relations:
         values = self._nearest(sizes, spans)
         if values is None:
             return dict(sizes)
-        found = {
+        free = {
             self.axes[symbol]: value
             for symbol, value in values.items()
             if symbol in self.axes
         }
         derived = {axis: int(size.subs(values)) for axis, size in self.derived.items()}
-        return {**sizes, **found, **derived}
+        return {**sizes, **free, **derived}
 
     def _nearest(self, sizes: Sizes, spans: Spans) -> dict[Any, int] | None:
         """The values of the symbols for the nearest sizes that the program allows."""
@@ -158,7 +164,9 @@ class Relations:
         lists = [
             _Candidates(self._candidates(symbol, sizes, spans)) for symbol in symbols
         ]
-        several = [one for one in self.conditions if len(one.symbols) > 1]
+        several = [
+            condition for condition in self.conditions if len(condition.symbols) > 1
+        ]
         joint = {
             axis: size
             for axis, size in self.derived.items()
@@ -191,18 +199,20 @@ class Relations:
         requested value, nearest first.
         """
         alone = self._alone(symbol)
-        own = self.axes.get(symbol)
-        wanted = sizes[own] if own else _solved(alone, symbol, sizes)
-        conditions = [one for one in self.conditions if one.symbols == {symbol}]
-        for value in _outward(wanted):
+        axis = self.axes.get(symbol)
+        requested = sizes[axis] if axis else _solved(alone, symbol, sizes)
+        conditions = [
+            condition for condition in self.conditions if condition.symbols == {symbol}
+        ]
+        for value in _outward(requested):
             values = {symbol: value}
-            fits = own is None or spans[own][0] <= value <= spans[own][1]
+            is_in_span = axis is None or spans[axis][0] <= value <= spans[axis][1]
             if (
-                fits
+                is_in_span
                 and _all_within(alone, values, spans)
                 and _all_hold(conditions, values)
             ):
-                yield value, abs(value - wanted)
+                yield value, abs(value - requested)
 
 
 class _Candidates:
@@ -221,23 +231,25 @@ class _Candidates:
         return None
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        found = map(self.get, itertools.count())
-        yield from itertools.takewhile(lambda one: one is not None, found)
+        index = 0
+        while (pair := self.get(index)) is not None:
+            yield pair
+            index += 1
 
 
 def _combinations(lists: Sequence[_Candidates]) -> Iterator[tuple[int, ...]]:
     """Yield combinations of one value of each list, in order of the sum of distances. After
     _COMBINATIONS, only one value is changed at a time.
     """
-    first = [one.get(0) for one in lists]
+    first = [candidates.get(0) for candidates in lists]
     start = [pair[0] for pair in first if pair is not None]
     if len(start) < len(lists):
         return
     yield from itertools.islice(_by_distance(lists), _COMBINATIONS)
     changed = heapq.merge(
         *(
-            [(away, index, value) for value, away in one]
-            for index, one in enumerate(lists)
+            [(away, index, value) for value, away in candidates]
+            for index, candidates in enumerate(lists)
         )
     )
     for _, index, value in changed:
@@ -250,14 +262,15 @@ def _by_distance(lists: Sequence[_Candidates]) -> Iterator[tuple[int, ...]]:
     while waiting:
         _, indices = heapq.heappop(waiting)
         chosen = zip(lists, indices, strict=True)
-        yield tuple(one.get(index)[0] for one, index in chosen)  # type: ignore[index]
+        yield tuple(candidates.get(index)[0] for candidates, index in chosen)  # type: ignore[index]
         for position in range(len(lists)):
-            later = (
-                *indices[:position],
-                indices[position] + 1,
-                *indices[position + 1 :],
-            )
-            pairs = [one.get(index) for one, index in zip(lists, later, strict=True)]
+            advanced = list(indices)
+            advanced[position] += 1
+            later = tuple(advanced)
+            pairs = [
+                candidates.get(index)
+                for candidates, index in zip(lists, later, strict=True)
+            ]
             if later not in seen and pairs[position] is not None:
                 seen.add(later)
                 heapq.heappush(waiting, (sum(pair[1] for pair in pairs if pair), later))
@@ -280,8 +293,8 @@ def _all_within(expressions: Mapping[str, Any], values: Values, spans: Spans) ->
 
 
 def _within(size: Any, values: Mapping[Any, int], span: tuple[int, int]) -> bool:
-    found = size.subs(values)
-    return bool(found.is_Integer) and span[0] <= int(found) <= span[1]
+    value = size.subs(values)
+    return bool(value.is_Integer) and span[0] <= int(value) <= span[1]
 
 
 def _solved(expressions: Mapping[str, Any], symbol: Any, sizes: Sizes) -> int:
@@ -307,10 +320,10 @@ def _spread(values: Sequence[int], most: int) -> list[int]:
     return [*values[:ends], *middle[:between], *values[-ends:]]
 
 
-def _outward(wanted: int) -> Iterator[int]:
-    """Yield integers from 0, nearest to `wanted` first, smaller ones before larger ones."""
-    yield wanted
+def _outward(center: int) -> Iterator[int]:
+    """Yield integers from 0, nearest to `center` first, smaller ones before larger ones."""
+    yield center
     for step in range(1, _TRIED):
-        if step <= wanted:
-            yield wanted - step
-        yield wanted + step
+        if step <= center:
+            yield center - step
+        yield center + step

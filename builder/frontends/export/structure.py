@@ -4,7 +4,6 @@ TorchScript models (`state_0`, `state.hidden`).
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,9 +23,10 @@ def signature(program: torch.export.ExportedProgram) -> Any:
 
     ExportedProgram.call_spec creates a class each time.
     """
-    return next(
-        entry.signature for entry in program.module_call_graph if entry.fqn == ""
-    )
+    for entry in program.module_call_graph:
+        if entry.fqn == "":
+            return entry.signature
+    raise LoweringError("the program does not describe its own arguments")
 
 
 def input_paths(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:
@@ -40,8 +40,8 @@ def input_paths(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:
     leaves = [object() for _ in range(spec.num_leaves)]
     args, kwargs = pytree.tree_unflatten(leaves, spec)
     names += [f"input_{index}" for index in range(len(names), len(args))]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    return [path for path, _ in pytree.tree_flatten_with_path(given)[0]]
+    arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+    return [path for path, _ in pytree.tree_flatten_with_path(arguments)[0]]
 
 
 def output_names(out_spec: Any) -> list[str]:
@@ -58,13 +58,15 @@ def _distinct(names: Iterable[str]) -> list[str]:
     """Make the names unique with a number suffix: `a_0` may be an argument and the first element of
     `a`.
     """
-    found: dict[str, None] = {}
+    distinct: dict[str, None] = {}
     for name in names:
-        later = (f"{name}_{number}" for number in itertools.count(2))
-        found[
-            next(one for one in itertools.chain([name], later) if one not in found)
-        ] = None
-    return list(found)
+        candidate = name
+        number = 1
+        while candidate in distinct:
+            number += 1
+            candidate = f"{name}_{number}"
+        distinct[candidate] = None
+    return list(distinct)
 
 
 def _joined(path: Sequence[Any]) -> str:

@@ -81,25 +81,27 @@ Waiting = Rounded | Product | NoZeroPoint
 
 def error_of(waiting: Waiting) -> LoweringError:
     """The error for a reader that requires a tensor of the graph."""
-    what = {
+    problems = {
         Rounded: "an activation that torchao has rounded is read by an operator other than reshape,"
         " a product with int8 weights, and dequantize_affine",
         Product: "a product of whole numbers is read before it is multiplied by both scales",
         NoZeroPoint: "zero points of torchao are read by an operator other than quantize_affine",
     }
-    return LoweringError(what[type(waiting)], where=location(waiting.node), fix=_PT2E)
+    return LoweringError(
+        problems[type(waiting)], where=location(waiting.node), fix=_PT2E
+    )
 
 
-def call(walker: Walker, node: Any, name: str, given: Mapping[str, Any]) -> Any:
+def call(walker: Walker, node: Any, name: str, arguments: Mapping[str, Any]) -> Any:
     """Return the value of a node of torchao's operators.
 
     Raises LoweringError for quantization that no layer supports.
     """
     if name == "choose_qparams_affine":
-        return _chosen(walker, node, given)
+        return _chosen(walker, node, arguments)
     if name == "quantize_affine":
-        return _quantized(walker, node, given)
-    rounded = given.get("input")
+        return _quantized(walker, node, arguments)
+    rounded = arguments.get("input")
     if (
         name == "dequantize_affine"
         and isinstance(rounded, Rounded)
@@ -119,12 +121,16 @@ def call(walker: Walker, node: Any, name: str, given: Mapping[str, Any]) -> Any:
 
 
 def _restored(walker: Walker, node: Any) -> torch.Tensor | None:
-    """The floats of constant weights; None if an argument depends on inputs."""
-    args = [tensor_of(walker, arg) if _is_node(arg) else arg for arg in node.args]
-    if any(
-        arg is None and _is_node(own) for arg, own in zip(args, node.args, strict=True)
-    ):
-        return None
+    """The result of a call on constants, such as the floats of constant weights; None if an
+    argument depends on inputs.
+    """
+    args = []
+    for arg in node.args:
+        if _is_node(arg):
+            arg = tensor_of(walker, arg)
+            if arg is None:
+                return None
+        args.append(arg)
     restored: torch.Tensor = node.target(*args, **node.kwargs)
     return restored
 
@@ -183,13 +189,13 @@ def _read_rounded(
 def _unshifted(walker: Walker, node: Any, product: Product) -> Product | None:
     """Subtract what the shift of the activations has added; None for another number."""
     added = product.weight.sum(0, keepdim=True, dtype=torch.int32) * product.shift
-    given = tensor_of(walker, node.args[1])
+    subtracted = tensor_of(walker, node.args[1])
     read_once = len(node.args[0].users) == 1 and not node.kwargs
     if (
         not product.shift
         or not read_once
-        or given is None
-        or not torch.equal(given, added)
+        or subtracted is None
+        or not torch.equal(subtracted, added)
     ):
         return None
     return replace(product, node=node, shift=0)
@@ -200,17 +206,11 @@ def tensor_of(walker: Walker, item: Any) -> torch.Tensor | None:
     if not _is_node(item):
         return item if isinstance(item, torch.Tensor) else None
     if item.op != "call_function":
-        found = walker.constant_of(walker.known.get(item))
-        return found if isinstance(found, torch.Tensor) else None
+        constant = walker.constant_of(walker.results.get(item))
+        return constant if isinstance(constant, torch.Tensor) else None
     if str(item.target).rpartition(".")[0] not in _FOLDED:
         return None
-    args = [tensor_of(walker, arg) if _is_node(arg) else arg for arg in item.args]
-    if any(
-        arg is None and _is_node(own) for arg, own in zip(args, item.args, strict=True)
-    ):
-        return None
-    result: torch.Tensor = item.target(*args, **item.kwargs)
-    return result
+    return _restored(walker, item)
 
 
 def _is_node(item: Any) -> bool:
@@ -225,53 +225,53 @@ def _source(item: Any) -> Any:
     """The node that computes a scale, before operators that only move its axes."""
     while _is_node(item) and item.op == "call_function":
         name = str(item.target).rpartition(".")[0]
-        same = name == "aten.to" and _dtype(item) == _dtype(item.args[0])
-        if name not in _SHAPES and not same:
+        keeps_dtype = name == "aten.to" and _dtype(item) == _dtype(item.args[0])
+        if name not in _SHAPES and not keeps_dtype:
             break
         item = item.args[0]
     return item
 
 
-def _check(walker: Walker, node: Any, given: Mapping[str, Any], dtype: str) -> None:
+def _check(walker: Walker, node: Any, arguments: Mapping[str, Any], dtype: str) -> None:
     """Raise LoweringError for grids other than int8 of float32 activations."""
     (tensor, *_) = node.args
     if not _is_node(tensor) or _dtype(tensor) != torch.float32:
         raise walker.error(
             "torchao rounds an activation that is not float32", fix=_PT2E
         )
-    if given[dtype] != torch.int8:
+    if arguments[dtype] != torch.int8:
         raise walker.error(
-            f"torchao rounds an activation to {given[dtype]}, not int8", fix=_PT2E
+            f"torchao rounds an activation to {arguments[dtype]}, not int8", fix=_PT2E
         )
 
 
-def _limits(given: Mapping[str, Any]) -> list[int]:
+def _limits(arguments: Mapping[str, Any]) -> list[int]:
     """The minimum and maximum integer."""
-    found = [given.get("quant_min"), given.get("quant_max")]
+    limits = [arguments.get("quant_min"), arguments.get("quant_max")]
     return [
         default if item is None else int(item)
-        for item, default in zip(found, (-128, 127), strict=True)
+        for item, default in zip(limits, (-128, 127), strict=True)
     ]
 
 
-def _chosen(walker: Walker, node: Any, given: Mapping[str, Any]) -> Any:
+def _chosen(walker: Walker, node: Any, arguments: Mapping[str, Any]) -> Any:
     """Emit the scales of each request: the maximum magnitude divided by half of the range."""
-    _check(walker, node, given, "target_dtype")
-    low, high = limits = _limits(given)
-    if given["mapping_type"] != "SYMMETRIC" or limits != [-128, 127]:
+    _check(walker, node, arguments, "target_dtype")
+    low, high = limits = _limits(arguments)
+    if arguments["mapping_type"] != "SYMMETRIC" or limits != [-128, 127]:
         raise walker.error(
             "torchao chooses scales that are not symmetric, or of another range than int8",
             fix=_PT2E,
         )
-    axes = _reduced(walker, node.args[0], given["block_size"])
-    if given.get("keepdim") is not True:
+    axes = _reduced(walker, node.args[0], arguments["block_size"])
+    if arguments.get("keepdim") is not True:
         raise walker.error(
             "torchao chooses scales without their axes (keepdim=False)", fix=_PT2E
         )
-    magnitude = walker.emit("aten::abs", [given["input"]])
+    magnitude = walker.emit("aten::abs", [arguments["input"]])
     greatest = walker.emit("aten::amax", [magnitude, axes, True])
     scale = walker.emit("aten::div", [greatest, (high - low) / 2])
-    least = given.get("eps")
+    least = arguments.get("eps")
     if least is None:
         least = torch.finfo(torch.float32).smallest_normal
     return walker.emit("aten::clamp_min", [scale, least]), NoZeroPoint(node)
@@ -297,12 +297,12 @@ def _refuse_zero_points(walker: Walker, value: Any) -> None:
         raise walker.error("torchao rounds an activation with zero points", fix=_PT2E)
 
 
-def _quantized(walker: Walker, node: Any, given: Mapping[str, Any]) -> Rounded:
-    _check(walker, node, given, "output_dtype")
-    value = given["input"]
-    scale = given["scale"]
-    limits = _limits(given)
-    if not isinstance(given.get("zero_point"), NoZeroPoint):
+def _quantized(walker: Walker, node: Any, arguments: Mapping[str, Any]) -> Rounded:
+    _check(walker, node, arguments, "output_dtype")
+    value = arguments["input"]
+    scale = arguments["scale"]
+    limits = _limits(arguments)
+    if not isinstance(arguments.get("zero_point"), NoZeroPoint):
         _refuse_zero_points(walker, node.args[3])
     constant = tensor_of(walker, node.args[2])
     source = _source(node.args[2])
@@ -335,10 +335,10 @@ def _scaled(walker: Walker, node: Any, product: Product) -> Any:
     """
     if product.shift:
         return None
-    left, right = node.args[:2]
-    factor = left
-    if walker.known.get(left) is product:
-        factor = right
+    first, second = node.args[:2]
+    factor = first
+    if walker.results.get(first) is product:
+        factor = second
     if not product.is_scaled and _source(factor) is product.rounded.scale:
         shape = factor.meta["val"].shape
         if len(shape) > 2 or (len(shape) > 0 and shape[-1] != 1):
@@ -364,11 +364,11 @@ def _layer(walker: Walker, product: Product) -> Any:
     scales = product.scales
     assert scales is not None
     weight = (product.weight.t().to(torch.float32) * scales[:, None]).contiguous()
-    given: Any = weight
+    rounded_weight: Any = weight
     if product.rounded.static and bool((scales > 0).all()):
         zeros = torch.zeros(len(scales), dtype=torch.int32)
-        given = walker.emit(
+        rounded_weight = walker.emit(
             "aten::fake_quantize_per_channel_affine",
             [weight, scales, zeros, 0, -128, 127],
         )
-    return walker.emit("aten::linear", [product.rounded.value, given, None])
+    return walker.emit("aten::linear", [product.rounded.value, rounded_weight, None])

@@ -56,11 +56,10 @@ def _blocks(
     for length, size in zip(x.shape, block_size, strict=True):
         whole += [length // size, size]
     inner = list(range(1, len(whole), 2))
-    return (
-        whole,
-        inner,
-        [1 if axis in inner else length for axis, length in enumerate(whole)],
-    )
+    reduced = list(whole)
+    for axis in inner:
+        reduced[axis] = 1
+    return whole, inner, reduced
 
 
 def _range(low: Any, high: Any) -> tuple[Any, Any]:

@@ -50,7 +50,7 @@ _NUMBER_KINDS = ("IntType", "FloatType", "BoolType", "NumberType")
 
 _DECOMPOSE = "export the program again with program.run_decompositions()"
 
-Known = Any
+Result = Any
 """The result of a node of the program while the graph is written: a value of the graph, a Python
 constant or a tuple of these, a submodule for `get_attr`.
 """
@@ -83,11 +83,11 @@ class Signature(NamedTuple):
     returns_list: bool
 
     def by_name(
-        self, args: Sequence[Known], named: dict[str, Known]
-    ) -> dict[str, Known]:
+        self, args: Sequence[Result], kwargs: dict[str, Result]
+    ) -> dict[str, Result]:
         """The arguments of a call by their names in the schema."""
         names = [argument.name for argument in self.arguments]
-        return dict(zip(names, args, strict=False)) | named
+        return dict(zip(names, args, strict=False)) | kwargs
 
 
 @functools.lru_cache(maxsize=4096)
@@ -95,28 +95,28 @@ def signature(target: Any) -> Signature:
     """The signature of an OpOverload."""
     schema = target._schema
     arguments = []
-    for given in schema.arguments:
-        kind = given.type
-        is_optional = given.type.kind() == "OptionalType"
+    for argument in schema.arguments:
+        kind = argument.type
+        is_optional = argument.type.kind() == "OptionalType"
         if is_optional:
             kind = kind.getElementType()
         form = kind.kind()
         element = kind.getElementType() if form == "ListType" else None
-        default = given.default_value if given.has_default_value() else None
-        arguments.append(Argument(given.name, default, is_optional, form, element))
+        default = argument.default_value if argument.has_default_value() else None
+        arguments.append(Argument(argument.name, default, is_optional, form, element))
     returns = tuple(returned.type for returned in schema.returns)
     name = str(target).rpartition(".")[0]
-    written = [
+    written_positions = [
         index
-        for index, given in enumerate(schema.arguments)
-        if given.alias_info is not None and given.alias_info.is_write
+        for index, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
     ]
     return Signature(
         name,
         schema.name,
         tuple(arguments),
         returns,
-        frozenset(written),
+        frozenset(written_positions),
         numbers.KINDS.get(target),
         any(returned.kind() == "ListType" for returned in returns),
     )
@@ -141,7 +141,7 @@ class Walker:
         """For each computed size expression: a tensor of the graph and its axis, and the number of
         nodes that read the tensor.
         """
-        self._rewrites: dict[str, Callable[[dict[str, Known]], Known]] = {
+        self._rewrites: dict[str, Callable[[dict[str, Result]], Result]] = {
             "aten._native_batch_norm_legit_no_training": self._batch_norm,
             "aten._to_copy": self._to_copy,
             "aten.lift_fresh_copy": self._clone,
@@ -150,7 +150,7 @@ class Walker:
         self._node: torch.fx.Node | None = None
         self._described: tuple[Any, ...] = ()
         """Nodes with the metadata of `_node`."""
-        self.known: dict[Any, Known] = {}
+        self.results: dict[Any, Result] = {}
         """The results of the nodes of the graph that is being written."""
         self._plain: dict[tuple[type, str], Any] = {}
         """Non-tensor constants outside of blocks, by type and text."""
@@ -169,62 +169,64 @@ class Walker:
     def walk(
         self,
         module: torch.fx.GraphModule,
-        given: Sequence[Known],
-        known: dict[Any, Known],
-    ) -> list[Known]:
-        """Write the nodes of a graph module whose placeholders are `given`. Returns its outputs.
+        arguments: Sequence[Result],
+        results: dict[Any, Result],
+    ) -> list[Result]:
+        """Write the nodes of a graph module whose placeholders are `arguments`. Returns its
+        outputs.
 
         Raises LoweringError for a node without a TorchScript operator.
         """
-        values = iter(given)
+        values = iter(arguments)
         if not self._computes_sizes:
             self._computes_sizes = any(map(_computes, module.graph.nodes))
         for node in module.graph.nodes:
             self._begin(node)
-            self.known = known
+            self.results = results
             if node.op == "output":
                 (returned,) = node.args
-                found = returned
+                outputs = returned
                 if not isinstance(returned, list | tuple):
-                    found = [returned]
-                return [self._resolved(item, known) for item in found]
+                    outputs = [returned]
+                return [self._resolved(item, results) for item in outputs]
             if node.op == "placeholder":
-                known[node] = next(values)
+                results[node] = next(values)
             elif node.op == "get_attr":
-                known[node] = _attribute(module, str(node.target))
+                results[node] = _attribute(module, str(node.target))
             elif node.op == "call_function":
-                known[node] = self._result(node, known)
+                results[node] = self._result(node, results)
             else:
                 raise self.error(
                     f"a node of kind {node.op} has no counterpart in TorchScript"
                 )
         return []
 
-    def _result(self, node: torch.fx.Node, known: dict[Any, Known]) -> Known:
+    def _result(self, node: torch.fx.Node, results: dict[Any, Result]) -> Result:
         """Write a call, in another form if there is one; None if the call is left out."""
         if node in self.skipped:
             return None
         form = self.heads.forms.get(node)
         if form is not None:
-            return self._formed(form, known)
-        result = self._call(node, known)
+            return self._formed(form, results)
+        result = self._call(node, results)
         if self._computes_sizes and node not in self.heads.moved:
             self._remember_sizes(node, result)
         return result
 
-    def _formed(self, form: Form, known: dict[Any, Known]) -> Known:
+    def _formed(self, form: Form, results: dict[Any, Result]) -> Result:
         """Write a node's result in another form."""
-        value = known[form.base]
+        value = results[form.base]
         for kind, args in form.steps:
-            given = [self._resolved(arg, known) for arg in args]
-            lists = [
-                self._list(arg, numbers.INT) if type(arg) is list else arg
-                for arg in given
-            ]
-            value = self.emit(kind, [value, *lists])
+            resolved = [self._resolved(arg, results) for arg in args]
+            values = [value]
+            for arg in resolved:
+                if type(arg) is list:
+                    arg = self._list(arg, numbers.INT)
+                values.append(arg)
+            value = self.emit(kind, values)
         return value
 
-    def finish(self, outputs: Sequence[Known]) -> None:
+    def finish(self, outputs: Sequence[Result]) -> None:
         """Set the outputs of the graph: tensors, and numbers converted to tensors."""
         for item in outputs:
             value = self.value(item)
@@ -243,7 +245,7 @@ class Walker:
             return outputs[0]
         return outputs
 
-    def value(self, item: Known, kind: Any = None) -> Any:
+    def value(self, item: Result, kind: Any = None) -> Any:
         """Return the graph value of an argument whose type in the schema is `kind`."""
         if kind is None:
             return self._value(item, "", None)
@@ -256,7 +258,7 @@ class Walker:
             item, form, kind.getElementType() if form == "ListType" else None
         )
 
-    def _value(self, item: Known, form: str, element: Any) -> Any:
+    def _value(self, item: Result, form: str, element: Any) -> Any:
         if isinstance(item, C.Value):
             if form == "FloatType" and item.type().kind() == "IntType":
                 return self.emit("aten::Float", [item], numbers.FLOAT)
@@ -279,7 +281,7 @@ class Walker:
             return self._constant(_MEMORY_FORMATS[item])
         return self._constant(item)
 
-    def constant_of(self, item: Known) -> Any:
+    def constant_of(self, item: Result) -> Any:
         """Return the constant number or tensor of a value; None if it is computed."""
         if not isinstance(item, C.Value):
             return item
@@ -287,13 +289,11 @@ class Walker:
             return item.toIValue()
         return None
 
-    def _list(self, items: Sequence[Known], element: Any) -> Any:
-        plain = (
-            _PLAIN_ELEMENTS.get(element.kind())
-            if element is not None and items
-            else None
-        )
-        if plain is not None and all(type(item) is plain for item in items):
+    def _list(self, items: Sequence[Result], element: Any) -> Any:
+        python_type = None
+        if element is not None and items:
+            python_type = _PLAIN_ELEMENTS.get(element.kind())
+        if python_type is not None and all(type(item) is python_type for item in items):
             return self._constant(list(items))
         values = [self.value(item, element) for item in items]
         if element is None:
@@ -305,8 +305,11 @@ class Walker:
             raise self.error(f"the size {item} is not computed in the graph")
         if isinstance(item, torch.Tensor):
             item = item.detach()
-        elif found := self._plain.get(key := (type(item), repr(item))):
-            return found
+        else:
+            key = (type(item), repr(item))
+            existing = self._plain.get(key)
+            if existing is not None:
+                return existing
         self.graph.setInsertPoint(self._ends[-1])
         try:
             value = self.graph.insertConstant(item)
@@ -320,9 +323,9 @@ class Walker:
     def _create(self, kind: str, values: Sequence[Any], types: Sequence[Any]) -> Any:
         node = self.graph.create(kind, list(values), len(types))
         node.insertBefore(self._ends[-1])
-        if any(of is not TENSOR for of in types):
-            for output, of in zip(node.outputs(), types, strict=True):
-                output.setType(of)
+        if any(type_ is not TENSOR for type_ in types):
+            for output, type_ in zip(node.outputs(), types, strict=True):
+                output.setType(type_)
         self._describe(node)
         return node
 
@@ -342,22 +345,24 @@ class Walker:
             where = location(self._node)
         return LoweringError(message, where=where, fix=fix)
 
-    def _resolved(self, item: Any, known: dict[Any, Known]) -> Known:
+    def _resolved(self, item: Any, results: dict[Any, Result]) -> Result:
         """Return an argument of a node, with the nodes in it replaced by their results."""
         if isinstance(item, torch.fx.Node):
-            return known[item]
+            return results[item]
         if isinstance(item, _SEQUENCES):
-            return [self._resolved(part, known) for part in item]
+            return [self._resolved(part, results) for part in item]
         return item
 
-    def _call(self, node: torch.fx.Node, known: dict[Any, Known]) -> Known:
+    def _call(self, node: torch.fx.Node, results: dict[Any, Result]) -> Result:
         target = self.functional.get(node, node.target)
-        args = [self._resolved(arg, known) for arg in node.args]
-        named = {name: self._resolved(arg, known) for name, arg in node.kwargs.items()}
+        args = [self._resolved(arg, results) for arg in node.args]
+        kwargs = {
+            name: self._resolved(arg, results) for name, arg in node.kwargs.items()
+        }
         if isinstance(target, torch._ops.OpOverload):
-            return self._overload(node, target, args, named)
+            return self._overload(node, target, args, kwargs)
         if isinstance(target, torch._ops.HigherOrderOperator):
-            return self._higher_order(target, args, named)
+            return self._higher_order(target, args, kwargs)
         if target in numbers.PYTHON_ASSERTIONS:
             return None
         if target is operator.getitem:
@@ -368,31 +373,31 @@ class Walker:
         self,
         node: torch.fx.Node,
         target: Any,
-        args: Sequence[Known],
-        named: dict[str, Known],
-    ) -> Known:
-        known = signature(target)
-        if known.name in numbers.ASSERTIONS:
+        args: Sequence[Result],
+        kwargs: dict[str, Result],
+    ) -> Result:
+        schema = signature(target)
+        if schema.name in numbers.ASSERTIONS:
             return None
-        if known.number:
-            return self.emit(known.number, args, numbers.type_of(node.meta["val"]))
-        if known.name in _SAME or (
-            not self.has_writes and known.name in memory.IDENTITIES
-        ):
+        if schema.number:
+            return self.emit(schema.number, args, numbers.type_of(node.meta["val"]))
+        if schema.name in _SAME:
             return args[0]
-        if known.name in ("aten.item", "aten._local_scalar_dense"):
+        if schema.name in memory.IDENTITIES and not self.has_writes:
+            return args[0]
+        if schema.name in ("aten.item", "aten._local_scalar_dense"):
             return self._item(args[0], numbers.type_of(node.meta["val"]))
-        namespace, _, name = known.name.partition(".")
+        namespace, _, name = schema.name.partition(".")
         if namespace == quantized.NAMESPACE:
-            return quantized.call(self, node, name, known.by_name(args, named))
+            return quantized.call(self, node, name, schema.by_name(args, kwargs))
         if namespace == torchao.NAMESPACE and name in TORCHAO:
             self._rounds = True
-            return torchao.call(self, node, name, known.by_name(args, named))
+            return torchao.call(self, node, name, schema.by_name(args, kwargs))
         if self._rounds and any(isinstance(arg, torchao.Waiting) for arg in args):
-            found = torchao.read(self, node, known.name, args)
-            if found is not None:
-                return found
-        return self._operator(node, target, known, args, named)
+            result = torchao.read(self, node, schema.name, args)
+            if result is not None:
+                return result
+        return self._operator(node, target, schema, args, kwargs)
 
     def _item(self, tensor: Any, kind: Any) -> Any:
         """Read the number of this type in a tensor of one element."""
@@ -403,12 +408,14 @@ class Walker:
         }
         return self.emit(cast[kind.kind()], [tensor], kind)
 
-    def _item_of(self, container: Known, index: Any) -> Known:
+    def _item_of(self, container: Result, index: Any) -> Result:
         if isinstance(container, list | tuple) and isinstance(index, int):
             return container[index]
         raise self.error("an element of this value cannot be read in TorchScript")
 
-    def _number(self, node: torch.fx.Node, target: Any, args: Sequence[Known]) -> Known:
+    def _number(
+        self, node: torch.fx.Node, target: Any, args: Sequence[Result]
+    ) -> Result:
         if not isinstance(node.meta.get("val"), _RESULTS):
             raise self.error(
                 f"the function {_named(target)} has no counterpart in TorchScript",
@@ -417,8 +424,8 @@ class Walker:
         if all(not isinstance(arg, C.Value | list | tuple) for arg in args):
             return target(*args)
         result = numbers.type_of(node.meta["val"])
-        if found := self._sized.get(_computed(node.meta["val"])):
-            return self.emit("aten::size", found[1], result)
+        if source := self._sized.get(_computed(node.meta["val"])):
+            return self.emit("aten::size", source[1], result)
         if target in (operator.pow, operator.rshift, operator.lshift, torch.sym_ite):
             return self._less_common(target, args, result)
         if target is getattr(torch, "sym_sum", None):
@@ -435,7 +442,7 @@ class Walker:
             )
         return self.emit(kind, args, result)
 
-    def _remember_sizes(self, node: torch.fx.Node, value: Known) -> None:
+    def _remember_sizes(self, node: torch.fx.Node, value: Result) -> None:
         """Record the computed sizes of a tensor: reading a size takes fewer layers than computing
         it.
 
@@ -457,7 +464,7 @@ class Walker:
             ):
                 self._sized[expression] = readers, (value, axis)
 
-    def _less_common(self, target: Any, args: Sequence[Known], result: Any) -> Any:
+    def _less_common(self, target: Any, args: Sequence[Result], result: Any) -> Any:
         if target is torch.sym_ite:
             condition, yes, no = args
             return self._if(condition, lambda: [yes], lambda: [no])[0]
@@ -474,38 +481,39 @@ class Walker:
         self,
         node: torch.fx.Node,
         target: Any,
-        known: Signature,
-        args: Sequence[Known],
-        named: dict[str, Known],
-    ) -> Known:
+        schema: Signature,
+        args: Sequence[Result],
+        kwargs: dict[str, Result],
+    ) -> Result:
         """Write a call with all arguments of its schema, including defaults."""
-        given = known.by_name(args, named)
-        _refuse_training(self, known.name, given)
-        if memory.leaves_input(known.name, args, given):
+        arguments = schema.by_name(args, kwargs)
+        _refuse_training(self, schema.name, arguments)
+        if memory.leaves_input(schema.name, args, arguments):
             return args[0]
-        if rewrite := self._rewrites.get(known.name):
-            return rewrite(given)
-        if known.name == masks.ATTENTION and not self.has_writes:
-            called = known.by_name(node.args, node.kwargs)
+        if rewrite := self._rewrites.get(schema.name):
+            return rewrite(arguments)
+        if schema.name == masks.ATTENTION and not self.has_writes:
+            called = schema.by_name(node.args, node.kwargs)
             if masks.is_without_effect(node, called.get("attn_mask")):
-                given["attn_mask"] = None
+                arguments["attn_mask"] = None
         values = [
-            self._argument(a, given.get(a.name, a.default)) for a in known.arguments
+            self._argument(a, arguments.get(a.name, a.default))
+            for a in schema.arguments
         ]
         meta = node.meta.get("val")
         reshapes = target in _VIEWS and not self.has_writes
-        kind = "aten::reshape" if reshapes else known.kind
+        kind = "aten::reshape" if reshapes else schema.kind
         if convolution := convolutions.arranged(kind, values, meta, self._constant):
             kind, values = convolutions.KIND, convolution
-        created = self._create(kind, values, known.returns)
+        created = self._create(kind, values, schema.returns)
         if created.schema() == _NO_SCHEMA:
-            self._find_schema(created, target, known)
-        return self._results(node, created, known)
+            self._find_schema(created, target, schema)
+        return self._results(node, created, schema)
 
-    def _results(self, node: torch.fx.Node, created: Any, known: Signature) -> Known:
+    def _results(self, node: torch.fx.Node, created: Any, schema: Signature) -> Result:
         """The output of the created node, a tuple of several outputs, or None without outputs."""
         outputs = list(created.outputs())
-        if known.returns_list:
+        if schema.returns_list:
             metas = _metas(node, len(outputs))
             pairs = zip(outputs, metas, strict=True)
             outputs = [self._unpacked(*pair) for pair in pairs]
@@ -513,18 +521,18 @@ class Walker:
             return outputs[0]
         return tuple(outputs) if outputs else None
 
-    def _argument(self, argument: Argument, item: Known) -> Any:
+    def _argument(self, argument: Argument, item: Result) -> Any:
         if item is None and argument.is_optional:
             return self._constant(None)
         return self._value(item, argument.form, argument.element)
 
-    def _find_schema(self, created: Any, target: Any, known: Signature) -> None:
+    def _find_schema(self, created: Any, target: Any, schema: Signature) -> None:
         """Convert numbers for tensor arguments to tensors, if the operator has no overload for
         numbers.
 
         torch finds the overload by the types of the values.
         """
-        pairs = zip(known.arguments, list(created.inputs()), strict=True)
+        pairs = zip(schema.arguments, list(created.inputs()), strict=True)
         for index, (argument, value) in enumerate(pairs):
             is_tensor = argument.form == "TensorType" and not argument.is_optional
             if is_tensor and value.type().kind() in _NUMBER_KINDS:
@@ -537,7 +545,7 @@ class Walker:
                 fix=_DECOMPOSE,
             )
 
-    def _unpacked(self, value: Any, meta: Any) -> Known:
+    def _unpacked(self, value: Any, meta: Any) -> Result:
         """Return a list of tensors as a tuple of values: the program defines its length."""
         if value.type().kind() != "ListType" or not isinstance(meta, list | tuple):
             return value
@@ -546,33 +554,36 @@ class Walker:
             self._create("prim::ListUnpack", [value], [element] * len(meta)).outputs()
         )
 
-    def _batch_norm(self, given: dict[str, Known]) -> tuple[Known, ...]:
+    def _batch_norm(self, arguments: dict[str, Result]) -> tuple[Result, ...]:
         """Write the form that `run_decompositions` produces. Its other results are used only in
         training.
         """
-        read = [
-            given[name]
+        tensors = [
+            arguments[name]
             for name in ("input", "weight", "bias", "running_mean", "running_var")
         ]
-        options = [False, given["momentum"], given["eps"], False]
-        return self.emit("aten::batch_norm", [*read, *options]), None, None
+        options = [False, arguments["momentum"], arguments["eps"], False]
+        return self.emit("aten::batch_norm", [*tensors, *options]), None, None
 
-    def _to_copy(self, given: dict[str, Known]) -> Any:
-        dtype = given.get("dtype")
+    def _to_copy(self, arguments: dict[str, Result]) -> Any:
+        dtype = arguments.get("dtype")
         if dtype is None:
-            return self.emit("aten::clone", [given["self"], given.get("memory_format")])
+            return self.emit(
+                "aten::clone", [arguments["self"], arguments.get("memory_format")]
+            )
         return self.emit(
-            "aten::to", [given["self"], dtype, False, True, given.get("memory_format")]
+            "aten::to",
+            [arguments["self"], dtype, False, True, arguments.get("memory_format")],
         )
 
-    def _clone(self, given: dict[str, Known]) -> Known:
-        return self.emit("aten::clone", [given["self"], None])
+    def _clone(self, arguments: dict[str, Result]) -> Result:
+        return self.emit("aten::clone", [arguments["self"], None])
 
     def _higher_order(
-        self, target: Any, args: Sequence[Known], named: dict[str, Known]
-    ) -> Known:
+        self, target: Any, args: Sequence[Result], kwargs: dict[str, Result]
+    ) -> Result:
         name = target.name() if callable(getattr(target, "name", None)) else str(target)
-        known: dict[str, Callable[..., Known]] = {
+        writers: dict[str, Callable[..., Result]] = {
             "cond": self._cond,
             "while_loop": self._while_loop,
             "scan": self._scan,
@@ -580,15 +591,15 @@ class Walker:
             "wrap_with_set_grad_enabled": self._with_grad_mode,
             "wrap_with_autocast": self._with_autocast,
         }
-        write = known.get(name)
+        write = writers.get(name)
         if write is None:
             raise self.error(
                 f"the higher-order operator {name} has no counterpart in TorchScript",
                 fix=_DECOMPOSE,
             )
-        return write(*args, **named)
+        return write(*args, **kwargs)
 
-    def _with_grad_mode(self, enabled: bool, body: Any, *operands: Known) -> Known:
+    def _with_grad_mode(self, enabled: bool, body: Any, *operands: Result) -> Result:
         return tuple(self._inline(body, operands))
 
     def _with_autocast(
@@ -598,8 +609,8 @@ class Walker:
         enabled: bool,
         cache_enabled: Any,
         body: Any,
-        *operands: Known,
-    ) -> Known:
+        *operands: Result,
+    ) -> Result:
         """Write a block with disabled autocast, as in rotary embeddings: it changes no dtype."""
         if enabled:
             raise self.error(
@@ -610,8 +621,8 @@ class Walker:
         return tuple(self._inline(body, operands))
 
     def _inline(
-        self, body: torch.fx.GraphModule, operands: Sequence[Known]
-    ) -> list[Known]:
+        self, body: torch.fx.GraphModule, operands: Sequence[Result]
+    ) -> list[Result]:
         """Write the nodes of a submodule here and return its outputs."""
         caller = self._node
         outputs = self.walk(body, operands, {})
@@ -619,8 +630,8 @@ class Walker:
         return outputs
 
     def _cond(
-        self, condition: Known, yes: Any, no: Any, operands: Sequence[Known] = ()
-    ) -> tuple[Known, ...]:
+        self, condition: Result, yes: Any, no: Any, operands: Sequence[Result] = ()
+    ) -> tuple[Result, ...]:
         if isinstance(condition, bool):
             return tuple(self._inline(yes if condition else no, operands))
         if condition.type().kind() == "TensorType":
@@ -634,19 +645,20 @@ class Walker:
     def _if(
         self,
         condition: Any,
-        yes: Callable[[], Sequence[Known]],
-        no: Callable[[], Sequence[Known]],
+        yes: Callable[[], Sequence[Result]],
+        no: Callable[[], Sequence[Result]],
     ) -> tuple[Any, ...]:
         node = self._create("prim::If", [self.value(condition)], [])
         for write in (yes, no):
             block = node.addBlock()
             for output in self._within(block, write):
                 block.registerOutput(output)
-        for value in next(iter(node.blocks())).outputs():
+        first, _ = node.blocks()
+        for value in first.outputs():
             node.addOutput().setType(value.type())
         return tuple(node.outputs())
 
-    def _within(self, block: Any, write: Callable[[], Sequence[Known]]) -> list[Any]:
+    def _within(self, block: Any, write: Callable[[], Sequence[Result]]) -> list[Any]:
         """Return the values that are emitted into a block."""
         self._ends.append(block.returnNode())
         values = [self.value(item) for item in write()]
@@ -657,8 +669,8 @@ class Walker:
         self,
         trip_count: Any,
         condition: Any,
-        carried: Sequence[Known],
-        body: Callable[[Any, list[Any]], tuple[Any, Sequence[Known]]],
+        carried: Sequence[Result],
+        body: Callable[[Any, list[Any]], tuple[Any, Sequence[Result]]],
     ) -> tuple[Any, ...]:
         """Write a Loop. `body` writes one iteration from its number and the loop-carried values,
         and returns the next condition and loop-carried values.
@@ -675,9 +687,9 @@ class Walker:
             inner.append(block.addInputToBlock())
             inner[-1].setType(value.type())
 
-        def write() -> list[Known]:
-            again, carried_on = body(number, inner)
-            return [again, *carried_on]
+        def write() -> list[Result]:
+            goes_on, carried_on = body(number, inner)
+            return [goes_on, *carried_on]
 
         for output in self._within(block, write):
             block.registerOutput(output)
@@ -689,16 +701,16 @@ class Walker:
         self,
         condition: Any,
         body: Any,
-        carried: Sequence[Known],
-        others: Sequence[Known] = (),
+        carried: Sequence[Result],
+        others: Sequence[Result] = (),
     ) -> tuple[Any, ...]:
-        def holds(values: Sequence[Known]) -> Any:
+        def holds(values: Sequence[Result]) -> Any:
             (output,) = self._inline(condition, [*values, *others])
             if isinstance(output, C.Value) and output.type().kind() == "TensorType":
                 return self.emit("aten::Bool", [output], numbers.BOOL)
             return output
 
-        def iteration(number: Any, values: list[Any]) -> tuple[Any, Sequence[Known]]:
+        def iteration(number: Any, values: list[Any]) -> tuple[Any, Sequence[Result]]:
             outputs = self._inline(body, [*values, *others])
             return holds(outputs), outputs
 
@@ -707,19 +719,21 @@ class Walker:
     def _scan(
         self,
         combine: Any,
-        init: Sequence[Known],
-        xs: Sequence[Known],
-        others: Sequence[Known] = (),
+        init: Sequence[Result],
+        xs: Sequence[Result],
+        others: Sequence[Result] = (),
     ) -> tuple[Any, ...]:
         """Write a scan: it carries `init`, and stacks the other results of `combine` along a new
         first axis.
         """
         count = len(init)
-        kept = _output_count(combine) - len(init)
+        stacked_count = _output_count(combine) - len(init)
         tensors = C.ListType(TENSOR)
-        lists = [self.emit("prim::ListConstruct", [], tensors) for _ in range(kept)]
+        lists = [
+            self.emit("prim::ListConstruct", [], tensors) for _ in range(stacked_count)
+        ]
 
-        def iteration(number: Any, values: list[Any]) -> tuple[Any, Sequence[Known]]:
+        def iteration(number: Any, values: list[Any]) -> tuple[Any, Sequence[Result]]:
             rows = [self.emit("aten::select", [x, 0, number]) for x in xs]
             outputs = self._inline(combine, [*values, *rows, *others])
             for stacked, item in zip(lists, outputs[count:], strict=True):
@@ -733,7 +747,9 @@ class Walker:
             *(self.emit("aten::stack", [stacked, 0]) for stacked in lists),
         )
 
-    def _map(self, body: Any, xs: Sequence[Known], others: Sequence[Known] = ()) -> Any:
+    def _map(
+        self, body: Any, xs: Sequence[Result], others: Sequence[Result] = ()
+    ) -> Any:
         return self._scan(body, (), xs, others)
 
 
@@ -742,7 +758,7 @@ def _named(target: Any) -> str:
 
 
 def _output_count(module: torch.fx.GraphModule) -> int:
-    (returned,) = next(iter(reversed(module.graph.nodes))).args
+    (returned,) = list(module.graph.nodes)[-1].args
     if isinstance(returned, list | tuple):
         return len(returned)
     return 1
@@ -771,10 +787,10 @@ def _metas(node: torch.fx.Node, count: int) -> Sequence[Any]:
 
 
 def _attribute(module: torch.nn.Module, path: str) -> Any:
-    found: Any = module
+    attribute: Any = module
     for name in path.split("."):
-        found = getattr(found, name)
-    return found
+        attribute = getattr(attribute, name)
+    return attribute
 
 
 _TRAINING = {
@@ -793,7 +809,7 @@ _TRAINING = {
 """The operator arguments that are true in training."""
 
 
-def _refuse_training(walker: Walker, name: str, given: dict[str, Known]) -> None:
+def _refuse_training(walker: Walker, name: str, arguments: dict[str, Result]) -> None:
     """Raise LoweringError for a program that was exported in training mode.
 
     A normalization without running statistics uses those of the batch in evaluation, too.
@@ -801,8 +817,10 @@ def _refuse_training(walker: Walker, name: str, given: dict[str, Known]) -> None
     argument = _TRAINING.get(name)
     if argument is None:
         return
-    without_statistics = "running_mean" in given and given["running_mean"] is None
-    if given.get(argument) is True and not without_statistics:
+    without_statistics = (
+        "running_mean" in arguments and arguments["running_mean"] is None
+    )
+    if arguments.get(argument) is True and not without_statistics:
         raise walker.error(
             f"the program was exported in training mode: {name} has {argument}=True",
             fix="call model.eval() before torch.export.export",

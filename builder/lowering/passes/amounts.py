@@ -75,21 +75,19 @@ def of_item(item: Any, size_of_node: Callable[[Any], Amount | None]) -> Amount |
     """The product for a size in a list; None for a size to infer. `size_of_node` returns it for a
     node that reads a size of a tensor, and None for any other.
     """
-    known = item
+    number = item
     if not isinstance(item, int):
-        known = ir.constant(item)
-    if known is not None:
-        if known == -1:
-            return None
-        return amount(known)
+        number = ir.constant(item)
+    if number == -1:
+        return None
+    if number is not None:
+        return amount(number)
     node = item.node()
     if node.kind() == "aten::mul":
-        parts = [of_item(value, size_of_node) for value in node.inputs()]
-    else:
-        parts = [None]
-    known = [part for part in parts if part is not None]
-    if len(known) == len(parts):
-        return product(known)
+        factors = [of_item(value, size_of_node) for value in node.inputs()]
+        known_factors = [factor for factor in factors if factor is not None]
+        if len(known_factors) == len(factors):
+            return product(known_factors)
     return size_of_node(node) or of_size(item.unique())
 
 
@@ -119,10 +117,10 @@ def alias(whole: Amount, result: Amount) -> dict[Any, Any]:
     """Two names of one size, which follow from the equal number of elements before and after a
     reshape. None: all names already agree.
     """
-    gone = without(whole.names, result.names)
+    removed = without(whole.names, result.names)
     new = without(result.names, whole.names)
-    if len(gone) == len(new) == 1 and whole.number == result.number:
-        return {new[0]: gone[0]}
+    if len(removed) == len(new) == 1 and whole.number == result.number:
+        return {new[0]: removed[0]}
     return {}
 
 

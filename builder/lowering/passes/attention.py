@@ -129,10 +129,10 @@ def _scale(scores: Value, masks: int = 3) -> Any:
     if scale is not None and _only_maker(scale.inputsAt(0), _PRODUCTS) is not None:
         return scale
     node = scores.node()
-    plain = node.kind() != "aten::add" or (
+    is_plain_sum = node.kind() != "aten::add" or (
         node.inputsSize() == 3 and ir.constant(node.inputsAt(2)) == 1
     )
-    if not masks or not plain or ir.in_fallback(node):
+    if not masks or not is_plain_sum or ir.in_fallback(node):
         return None
     for at in _MASKS.get(node.kind(), ()):
         scale = _scale(node.inputsAt(at), masks - 1)
@@ -146,8 +146,10 @@ def _only_maker(value: Value, kinds: tuple[str, ...]) -> Any:
     None. A rounded quotient does not count.
     """
     node = value.node()
-    fits = node.kind() in kinds and len(value.uses()) == 1 and node.inputsSize() == 2
-    return node if fits else None
+    is_only_maker = (
+        node.kind() in kinds and len(value.uses()) == 1 and node.inputsSize() == 2
+    )
+    return node if is_only_maker else None
 
 
 def _is_real(value: Value) -> bool:

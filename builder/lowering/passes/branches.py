@@ -153,11 +153,11 @@ def _is_elementwise(node: Node, facts: Facts) -> bool:
         return False
     arguments = list(node.inputs())[1:]
     dtype = facts.dtype(node.inputsAt(0))
-    plain = all(
+    are_numbers = all(
         value.type().kind() in (*_NUMBERS, "NoneType", "StringType")
         for value in arguments
     )
-    return plain and dtype is not None and dtype.is_floating_point
+    return are_numbers and dtype is not None and dtype.is_floating_point
 
 
 @dataclass

@@ -170,8 +170,10 @@ _MAY_BE_NONE = frozenset(["OptionalType", "UnionType", "AnyType"])
 
 
 def _is_not(node: Node, facts: Facts) -> bool | None:
-    same = _is(node, facts)
-    return None if same is None else not same
+    is_same = _is(node, facts)
+    if is_same is None:
+        return None
+    return not is_same
 
 
 def _fresh(value: Value) -> bool:

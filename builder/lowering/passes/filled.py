@@ -42,37 +42,38 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
     """
     container_type = value.type()
     kind = container_type.kind()
-    inner = (
-        container_type.getElementType()
-        if kind == "ListType"
-        else container_type.getValueType()
-    )
+    if kind == "ListType":
+        element_type = container_type.getElementType()
+    else:
+        element_type = container_type.getValueType()
     aliases = graph.alias_db()
     if not aliases.has_writers(value):
         return []
     writers = _writers(ir.walk(graph), aliases, value)
-    once = _writers(_outside_loops(graph), aliases, value)
+    writers_outside_loops = _writers(_outside_loops(graph), aliases, value)
     builders = _builders(graph, aliases, value)
     are_known = {node.kind() for node in writers} <= _KNOWN[kind]
-    if inner.kind() != "TensorType" or not are_known:
+    if element_type.kind() != "TensorType" or not are_known:
         if kind == "DictType":
             return by_keys(graph, value, end)
         return None
     reader = _Reader(graph, value, writers[0] if writers else located(value), end)
-    sure = _unconditional(graph, value)
-    always = _built(value.node()) or []
+    unconditional = _unconditional(graph, value)
+    certain = _built(value.node()) or []
     if kind == "DictType":
-        always += [ir.constant(node.inputsAt(1)) for node in sure]
-        keys = dict.fromkeys(always) | dict.fromkeys(_keys(writers, builders))
+        certain += [ir.constant(node.inputsAt(1)) for node in unconditional]
+        keys = dict.fromkeys(certain) | dict.fromkeys(_keys(writers, builders))
         if None in keys:
             return by_keys(graph, value, end)
-        return list(reader.entries(keys, always))
+        return list(reader.entries(keys, certain))
     appends = _count(writers, _ADDS_ONE)
-    if _count(once, _ADDS_ONE) < appends:
+    if _count(writers_outside_loops, _ADDS_ONE) < appends:
         return None
     most = max((len(_built(node) or []) for node in builders), default=0) + appends
-    least = len(always) + _count(sure, _ADDS_ONE)
-    return list(reader.items(most, 0 if _count(writers, _REMOVES) else least))
+    least = len(certain) + _count(unconditional, _ADDS_ONE)
+    if _count(writers, _REMOVES):
+        least = 0
+    return list(reader.items(most, least))
 
 
 def _writers(nodes: Iterable[Any], aliases: Any, value: Any) -> list[Any]:
@@ -120,15 +121,15 @@ def by_keys(graph: Any, value: Any, end: Any) -> list[Element] | None:
     keys = dict.fromkeys(_keys([n for n in writers if n.kind() in _SETS], builders))
     if None in keys or not keys:
         return None
-    always = []
+    certain = []
     if not _count(writers, _REMOVES):
         built = [_built(node) or () for node in builders]
-        always = [
+        certain = [
             key
             for key in keys
             if all(key in keys_of_builder for keys_of_builder in built)
         ]
-    return list(_Reader(graph, value, located(value), end).entries(keys, always))
+    return list(_Reader(graph, value, located(value), end).entries(keys, certain))
 
 
 def _writes_to(node: Any, kind: Any) -> bool:
@@ -195,12 +196,12 @@ class _Reader:
         self.origin = origin
         self.end = end
 
-    def entries(self, keys: Any, always: list[Any]) -> Iterator[Element]:
+    def entries(self, keys: Any, certain: list[Any]) -> Iterator[Element]:
         """The values of a dictionary at these keys."""
         for key in keys:
             part = key if type(key) is int and key >= 0 else str(key)
             name = ir.insert_constant(self.graph, key, self.end)
-            if key in always:
+            if key in certain:
                 yield part, self._read(name, self.end), None
             else:
                 is_present = self._emit(
@@ -208,11 +209,11 @@ class _Reader:
                 )
                 yield part, *self._guarded(name, is_present)
 
-    def items(self, most: int, always: int) -> Iterator[Element]:
-        """The first `most` elements of a list, which has at least `always`."""
+    def items(self, most: int, least: int) -> Iterator[Element]:
+        """The first `most` elements of a list, which has at least `least`."""
         for index in range(most):
             position = ir.insert_constant(self.graph, index, self.end)
-            if index < always:
+            if index < least:
                 yield index, self._read(position, self.end), None
             else:
                 length = self._emit("aten::len", [self.value], ir.INT)

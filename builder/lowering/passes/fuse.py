@@ -67,12 +67,17 @@ def fuse_linear(graph: Graph, context: Context) -> None:
     for node in ir.nodes_of(graph, "aten::addmm"):
         bias, x, weight, beta, alpha = ir.inputs(node)[:5]
         matrix = _matrix(weight)
-        plain = (
+        is_unscaled = (
             ir.constant(beta) == 1
             and ir.constant(alpha) == 1
             and node.inputsSize() == 5
         )
-        if plain and matrix is not None and _bias(bias, matrix) and not ir.stays(node):
+        if (
+            is_unscaled
+            and matrix is not None
+            and _bias(bias, matrix)
+            and not ir.stays(node)
+        ):
             _linear(graph, node, x, matrix, bias)
     for node in ir.nodes_of(graph, "aten::matmul", "aten::mm"):
         matrix = _matrix(node.inputsAt(1))
@@ -125,8 +130,8 @@ def _is_cast(node: Node, value: Value, queries: list[Node]) -> bool:
     if node.kind() != "aten::to" or node.inputsSize() != 5:
         return False
     source, dtype, _, copy, memory_format = ir.inputs(node)
-    same = dtype.node() in queries and source.unique() == value.unique()
-    return same and ir.constant(copy) is False and ir.is_none(memory_format)
+    is_of_value = dtype.node() in queries and source.unique() == value.unique()
+    return is_of_value and ir.constant(copy) is False and ir.is_none(memory_format)
 
 
 @lowering_pass("fuse-addmm-branches", touches=("prim::If",))

@@ -121,8 +121,8 @@ def _problem(name: str, value: object, types: Mapping[str, Any]) -> str | None:
     """The problem of a constant, or None."""
     if name not in types:
         names = ", ".join(types) or "none"
-        near = difflib.get_close_matches(name, types, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"its arguments: {names}"
+        similar = difflib.get_close_matches(name, types, 1)
+        hint = f"did you mean {similar[0]!r}?" if similar else f"its arguments: {names}"
         return f"constants names {name!r}, which is not an argument of forward ({hint})"
     kind = _of_optional(types[name])
     if value is None and kind is not types[name]:

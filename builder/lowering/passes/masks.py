@@ -56,8 +56,8 @@ def masks_to_where(graph: Graph, context: Context) -> None:
 def _mask(indices: Value, facts: Facts) -> Any | None:
     """The mask, if it is the only index in the list."""
     items = ir.list_items(indices) or []
-    alone = len(items) == 1 and isinstance(items[0], torch._C.Value)
-    if alone and facts.dtype(items[0]) == torch.bool and facts.rank(items[0]):
+    is_only_index = len(items) == 1 and isinstance(items[0], torch._C.Value)
+    if is_only_index and facts.dtype(items[0]) == torch.bool and facts.rank(items[0]):
         return items[0]
     return None
 

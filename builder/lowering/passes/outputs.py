@@ -77,11 +77,11 @@ def flatten_outputs(graph: Any, context: Context) -> None:
         # torch's tuple lowering fails on the containers of None
         ir.C._jit_pass_dce(graph)
     flags = flag_names(flagged, names)
-    beyond = flag_names(too_long, [*names, *flags.values()], TOO_LONG)
-    context.outputs[:] = [*names, *flags.values(), *beyond.values()]
+    length_flags = flag_names(too_long, [*names, *flags.values()], TOO_LONG)
+    context.outputs[:] = [*names, *flags.values(), *length_flags.values()]
     context.flags.update(flags)
     context.decided_at.update({name: leaf.where for name, leaf in flagged.items()})
-    context.too_long.update(beyond)
+    context.too_long.update(length_flags)
     context.groups.update({name: leaf.group for name, leaf in flat if leaf.group})
 
 
@@ -116,9 +116,13 @@ class Bounds:
         """Raise LoweringError for a declared name that no list has."""
         for name in self.declared:
             if name not in self.lists:
-                near = difflib.get_close_matches(name, self.lists, 1)
+                similar = difflib.get_close_matches(name, self.lists, 1)
                 lists = ", ".join(self.lists) or "none"
-                hint = f"did you mean {near[0]!r}?" if near else f"its lists: {lists}"
+                hint = (
+                    f"did you mean {similar[0]!r}?"
+                    if similar
+                    else f"its lists: {lists}"
+                )
                 raise LoweringError(
                     f"max_lengths names {name!r}, and forward returns no list of that name ({hint})"
                 )
@@ -241,8 +245,8 @@ def _bounded(
             )
             at = (index, *leaf.at)
             yield path, replace(merged, at=at, where=leaf.where or where, group=group)
-    beyond = _longer(graph, length, most, end, origin)
-    flag = _as_tensor(graph, beyond, end, origin)
+    is_longer = _longer(graph, length, most, end, origin)
+    flag = _as_tensor(graph, is_longer, end, origin)
     empty = _constant(graph, torch.zeros(0), end)
     yield join(name, most), Leaf(empty, flag, where, (most,), list_name)
 

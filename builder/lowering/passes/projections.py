@@ -361,10 +361,12 @@ def _is_multiplied(value: Value, steps: int = _FAR) -> bool:
     users = [use.user for use in value.uses()]
     if any(user.kind() in _PRODUCTS for user in users):
         return True
-    passed = []
+    passing_on = []
     if steps:
-        passed = [user for user in users if user.kind() in _PASSES_ON]
-    return any(_is_multiplied(v, steps - 1) for user in passed for v in user.outputs())
+        passing_on = [user for user in users if user.kind() in _PASSES_ON]
+    return any(
+        _is_multiplied(v, steps - 1) for user in passing_on for v in user.outputs()
+    )
 
 
 def _separate_layer(graph: Graph, path: Path, part: Part) -> Value:

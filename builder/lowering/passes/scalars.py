@@ -204,9 +204,11 @@ def fold_scalar_tensors(graph: Graph, context: Context) -> None:
         if kind in FLOAT_WITH_AXES and float_weights(node):
             certain.update(value.unique() for value in node.outputs())
         elif kind in _WITH_SCALAR and node.inputsSize() >= 2:
-            sure = node.inputsAt(0).unique() in certain
-            _fold_second(graph, node, sure)
-            certain.update(value.unique() for value in node.outputs() if sure)
+            is_float_with_axes = node.inputsAt(0).unique() in certain
+            _fold_second(graph, node, is_float_with_axes)
+            certain.update(
+                value.unique() for value in node.outputs() if is_float_with_axes
+            )
 
 
 def _second_is_constant(node: Node) -> bool:
@@ -221,7 +223,7 @@ def float_weights(node: Node) -> bool:
     return bool(floats) and all(floats)
 
 
-def _fold_second(graph: Graph, node: Node, sure: bool) -> None:
+def _fold_second(graph: Graph, node: Node, is_float_with_axes: bool) -> None:
     """A number that a trace wrapped in a tensor promotes like a number, so it can always be a
     number again, except a bool, which no operator accepts as a number.
     """
@@ -229,13 +231,13 @@ def _fold_second(graph: Graph, node: Node, sure: bool) -> None:
         return
     second = node.inputsAt(1).toIValue()
     if (
-        sure
+        is_float_with_axes
         and isinstance(second, torch.Tensor)
         and second.dim() == 0
         and not second.is_complex()
     ):
         second = second.item()
-    if sure and isinstance(second, bool):
+    if is_float_with_axes and isinstance(second, bool):
         second = int(second)
     if not isinstance(second, torch.Tensor | bool):
         node.replaceInput(1, ir.insert_constant(graph, second, node))

@@ -47,8 +47,8 @@ def sink_transposes(graph: Graph, context: Context) -> None:
 
 def _may_move(node: Node) -> bool:
     """Whether a rule may match a transpose and its neighbors, by their kinds."""
-    beside = [node.inputsAt(0).node(), *(use.user for use in node.output().uses())]
-    return any(neighbor.kind() in _RULES for neighbor in beside)
+    neighbors = [node.inputsAt(0).node(), *(use.user for use in node.output().uses())]
+    return any(neighbor.kind() in _RULES for neighbor in neighbors)
 
 
 class _Emit(Emit):
@@ -115,11 +115,11 @@ class _Emit(Emit):
         ):
             return None
         operand = node.inputsAt(0)
-        joined = operand.node().kind() == "aten::reshape" and self.is_replaceable(
+        follows_join = operand.node().kind() == "aten::reshape" and self.is_replaceable(
             operand
         )
         permuted = None
-        if joined:
+        if follows_join:
             permuted = self._before_join(operand.node(), order)
         if permuted is None:
             return None
@@ -165,8 +165,8 @@ class _Emit(Emit):
         user.
         """
         node = value.node()
-        alone = len(value.uses()) <= 1 and not ir.in_fallback(node)
-        return alone and node.owningBlock() == self.at.owningBlock()
+        has_one_reader = len(value.uses()) <= 1 and not ir.in_fallback(node)
+        return has_one_reader and node.owningBlock() == self.at.owningBlock()
 
 
 def _is_layer(node: Node) -> bool:

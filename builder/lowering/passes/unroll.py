@@ -66,21 +66,23 @@ def unroll(graph: Graph, node: Node, count: int) -> None:
     counter, *params = body.inputs()
     carried = ir.inputs(node)[2:]
     for iteration in range(count):
-        now = {counter.unique(): ir.insert_constant(graph, iteration, node)}
-        now |= {
+        values = {counter.unique(): ir.insert_constant(graph, iteration, node)}
+        values |= {
             param.unique(): value for param, value in zip(params, carried, strict=True)
         }
         for child in body.nodes():
             copy = graph.createClone(
-                child, lambda value, now=now: now.get(value.unique(), value)
+                child, lambda value, values=values: values.get(value.unique(), value)
             )
             copy.insertBefore(node)
             _locate(copy, child, node)
-            now |= {
+            values |= {
                 old.unique(): new
                 for old, new in zip(child.outputs(), copy.outputs(), strict=True)
             }
-        carried = [now.get(value.unique(), value) for value in list(body.outputs())[1:]]
+        carried = [
+            values.get(value.unique(), value) for value in list(body.outputs())[1:]
+        ]
     ir.replace(node, carried)
 
 

@@ -104,10 +104,10 @@ def _width(value: Value, at: Node) -> int | None:
     length_from_producer = width(value)
     if length_from_producer is not None:
         return length_from_producer
-    around = _blocks_around(at)
+    blocks = _blocks_around(at)
     for use in value.uses():
         user = use.user
-        if user.kind() in _READ and use.offset == 0 and user.owningBlock() in around:
+        if user.kind() in _READ and use.offset == 0 and user.owningBlock() in blocks:
             length = _READ[user.kind()](user)
             if length is not None:
                 return length

@@ -51,10 +51,10 @@ def convolution(
         bias,
         (layer.num_output_maps, x.shape[1] // layer.num_groups, *window),
     )
-    pads, beyond = window_padding(
+    pads, excess = window_padding(
         layer, list(x.shape[2:]), dilated(window, dilation), stride
     )
-    pads = [(a, b + extra) for (a, b), (_, extra) in zip(pads, beyond, strict=True)]
+    pads = [(a, b + extra) for (a, b), (_, extra) in zip(pads, excess, strict=True)]
     even = all(a == b for a, b in pads)
     if not even:
         x = functional.pad(x, torch_pads(pads))

@@ -77,9 +77,9 @@ def _gather_axis(
     if outside is None:
         return values
     before = [1] * (axis - batch)
-    behind = [1] * (data.dim() - axis - 1)
+    after = [1] * (data.dim() - axis - 1)
     outside = outside.reshape(
-        *outside.shape[:batch], *before, *outside.shape[batch:], *behind
+        *outside.shape[:batch], *before, *outside.shape[batch:], *after
     )
     return values.masked_fill(outside, 0)
 
@@ -101,12 +101,14 @@ def _gather_nd(
     ]
     outside: Tensor | None = None
     for i in range(indices.shape[-1]):
-        index, beyond = clamp_indices(
+        index, is_outside = clamp_indices(
             indices[..., i], data.shape[batch + i], static[batch + i]
         )
         positions.append(index)
-        if beyond is not None:
-            outside = beyond if outside is None else outside | beyond
+        if is_outside is not None:
+            if outside is not None:
+                is_outside = outside | is_outside
+            outside = is_outside
     values = (
         data[tuple(positions)]
         if positions
@@ -114,5 +116,5 @@ def _gather_nd(
     )
     if outside is None:
         return values
-    behind = [1] * (values.dim() - outside.dim())
-    return values.masked_fill(outside.reshape(*outside.shape, *behind), 0)
+    trailing = [1] * (values.dim() - outside.dim())
+    return values.masked_fill(outside.reshape(*outside.shape, *trailing), 0)

@@ -19,15 +19,15 @@ def window_padding(
     """
     mode = layer.padding_mode.name
     pads = []
-    beyond = []
+    excesses = []
     for i, (length, size, step) in enumerate(zip(lengths, window, stride, strict=True)):
         before, after = _pads(layer, mode, i, length, size, step)
         pads.append((before, after))
         excess = 0
         if mode.endswith("ROUND_UP"):
             excess = -(length + before + after - size) % step
-        beyond.append((0, excess))
-    return pads, beyond
+        excesses.append((0, excess))
+    return pads, excesses
 
 
 def _pads(

@@ -34,27 +34,27 @@ def pooling(layer: ILayer, x: Tensor) -> Tensor:
     """
     window = list(layer.window_size_nd)
     stride = list(layer.stride_nd)
-    pads, beyond = window_padding(layer, list(x.shape[2:]), window, stride)
+    pads, excess = window_padding(layer, list(x.shape[2:]), window, stride)
     kind = layer.type.name
     if kind == "MAX":
-        return _maximum(x, window, stride, pads, beyond)
+        return _maximum(x, window, stride, pads, excess)
     average = _average(
-        x, window, stride, pads, beyond, layer.average_count_excludes_padding
+        x, window, stride, pads, excess, layer.average_count_excludes_padding
     )
     if kind == "AVERAGE":
         return average
     blend: float = layer.blend_factor
-    return (1 - blend) * _maximum(x, window, stride, pads, beyond) + blend * average
+    return (1 - blend) * _maximum(x, window, stride, pads, excess) + blend * average
 
 
 def _maximum(
-    x: Tensor, window: list[int], stride: list[int], pads: Pads, beyond: Pads
+    x: Tensor, window: list[int], stride: list[int], pads: Pads, excess: Pads
 ) -> Tensor:
     """The maximum of each window. Padding has the lowest value, so it is never the maximum."""
     lowest = -torch.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
     padded = functional.pad(
         functional.pad(x, torch_pads(pads), value=lowest),
-        torch_pads(beyond),
+        torch_pads(excess),
         value=lowest,
     )
     result: Tensor = MAXIMUM[len(window)](padded, window, stride)
@@ -66,7 +66,7 @@ def _average(
     window: list[int],
     stride: list[int],
     pads: Pads,
-    beyond: Pads,
+    excess: Pads,
     excludes: bool,
 ) -> Tensor:
     """The average of each window, divided by its overlap with the input, or with the padded input.
@@ -75,7 +75,7 @@ def _average(
     inside = torch.ones(1, 1, *x.shape[2:])
     inside = functional.pad(inside, torch_pads(pads), value=0.0 if excludes else 1.0)
     total, count = (
-        _sum(functional.pad(t, torch_pads(beyond)), window, stride)
+        _sum(functional.pad(t, torch_pads(excess)), window, stride)
         for t in (functional.pad(x, torch_pads(pads)), inside)
     )
     return total / count

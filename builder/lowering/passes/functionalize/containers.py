@@ -69,10 +69,10 @@ def _new_dict(memory: Memory, node: Node, items: dict[str, Value]) -> bool:
     pairs = []
     for key, item in items.items():
         pairs += [memory.emit.constant(key), memory.read(item)]
-    fresh = ir.insert(
+    dictionary = ir.insert(
         memory.graph, "prim::DictConstruct", pairs, memory.at, [node.output().type()]
     ).output()
-    memory.same(node.output(), memory.container(fresh, items))
+    memory.same(node.output(), memory.container(dictionary, items))
     return True
 
 
@@ -183,8 +183,10 @@ def _get_or(memory: Memory, node: Node, box: Alias) -> bool:
     key, *default = ir.inputs(node)[1:]
     if not isinstance(box.items, dict) or not ir.is_constant(key):
         return False
-    missing = default[0] if default else memory.emit.constant(None)
-    memory.same(node.output(), memory.alias(box.items.get(key.toIValue(), missing)))
+    default_value = default[0] if default else memory.emit.constant(None)
+    memory.same(
+        node.output(), memory.alias(box.items.get(key.toIValue(), default_value))
+    )
     return True
 
 
@@ -211,9 +213,9 @@ def _pairs(memory: Memory, node: Node, box: Alias) -> bool:
     return _new(memory, node, pairs)
 
 
-def _views(of: Callable[[dict[Any, Any]], list[Any]]) -> Handler:
+def _views(view: Callable[[dict[Any, Any]], list[Any]]) -> Handler:
     def handler(memory: Memory, node: Node, box: Alias) -> bool:
-        return isinstance(box.items, dict) and _new(memory, node, of(box.items))
+        return isinstance(box.items, dict) and _new(memory, node, view(box.items))
 
     return handler
 

@@ -37,9 +37,9 @@ def loop(walk: Walk, node: Node) -> None:
     node = _with_carried(memory, node, [memory.now(root) for root in roots])
     block, count = ir.first_block(node), len(inits)
     params, returns = list(block.inputs())[1:], list(block.outputs())[1:]
-    same = [_same_object(*pair) for pair in zip(returns, params, strict=False)]
+    stay_same = [_same_object(*pair) for pair in zip(returns, params, strict=False)]
     carried = []
-    for init, param, is_same in zip(inits, params, same, strict=False):
+    for init, param, is_same in zip(inits, params, stay_same, strict=False):
         _enter(memory, init, param, is_same)
         carried.append(init if is_same else param)
     _link(memory, groups, carried)
@@ -57,7 +57,7 @@ def loop(walk: Walk, node: Node) -> None:
     for root, output in zip(roots, outputs[count:], strict=True):
         memory.renew(root, output)
     for init, param, is_same, storages, output in zip(
-        inits, params, same, storages_after, outputs, strict=False
+        inits, params, stay_same, storages_after, outputs, strict=False
     ):
         _leave(memory, init, param, is_same, storages, output)
 

@@ -191,9 +191,9 @@ class Memory:
             raise cannot(
                 storage.taint, "a tensor that may share that memory is read afterwards"
             )
-        for around in self._loops:
-            if storage.root is not None and storage.root.born < around.start:
-                around.reads.add(storage)
+        for loop in self._loops:
+            if storage.root is not None and storage.root.born < loop.start:
+                loop.reads.add(storage)
         if alias.items is not None:
             return self._rebuilt(alias)
         if alias.version != storage.version:
@@ -317,17 +317,17 @@ class Memory:
         type_of_box = box.current.type().str()
         containers = []
         for storage in linked:
-            apart = box.storage.built and storage.built
+            are_distinct = box.storage.built and storage.built
             if storage.root is None or not _may_be(storage.root, type_of_box):
                 continue
-            if apart and storage.root.current.type().str() == type_of_box:
+            if are_distinct and storage.root.current.type().str() == type_of_box:
                 continue  # two lists that only share elements; neither can hold the other
             containers.append(storage)
         self._taint(containers, node)
 
     def _taint(self, storages: Iterable[Storage], node: Node) -> None:
         for storage in storages:
-            if any(storage in around.reads for around in self._loops):
+            if any(storage in loop.reads for loop in self._loops):
                 raise cannot(
                     node, "a tensor that may share that memory is read in the same loop"
                 )

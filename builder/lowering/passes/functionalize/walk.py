@@ -60,9 +60,9 @@ class Walk:
     def refresh(self, node: Node, values: list[Value]) -> None:
         """Replace a node's inputs by their current content."""
         for index, value in enumerate(values):
-            now = self.memory.read(value)
-            if now != value:
-                node.replaceInput(index, now)
+            current = self.memory.read(value)
+            if current != value:
+                node.replaceInput(index, current)
 
     def node(self, node: Node) -> None:
         kind = node.kind()
