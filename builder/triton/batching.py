@@ -212,7 +212,7 @@ def moved(
             continue
         if other is None:
             continue
-        if not _same(other, np.roll(array, 1, 0)):
+        if not same_rows(other, np.roll(array, 1, 0)):
             return True
     return golden.outputs.keys() != rolled.outputs.keys()
 
@@ -230,7 +230,7 @@ def _mixing(goldens: tuple[Golden, ...]) -> str | None:
         if not row.name.endswith("-row") or batch is None:
             continue
         for name, array in row.outputs.items():
-            if not _same(array, batch.outputs[name][:1]):
+            if not same_rows(array, batch.outputs[name][:1]):
                 return (
                     f"output {name!r} of a row depends on its batch's other rows (goldens"
                     f" {row.name}, {batch.name})"
@@ -244,7 +244,8 @@ def _rows(golden: Golden) -> int:
     )
 
 
-def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+def same_rows(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Whether two answers to the same rows are equal, apart from the rounding of other kernels."""
     if one.shape != other.shape:
         return False
     scale = float(np.nanmax(np.abs(other.astype(np.float64)), initial=0.0))
