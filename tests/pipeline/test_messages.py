@@ -204,3 +204,21 @@ def test_plugin_error_is_reported_with_its_line() -> None:
         builder.decomposition("acme::swish(Tensor x, float beta=1.0) -> Tensor")(
             lambda x, b: x
         )
+
+
+class FromColumns(nn.Module):
+    def forward(self, x: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        return x.gather(1, columns[:, None])
+
+
+def test_ids_are_zero_if_an_axis_has_one_element(tmp_path: Path) -> None:
+    manifest = (
+        "inputs:\n  - {name: x, dtype: float32, shape: [batch, n]}\n"
+        "  - {name: columns, dtype: int64, shape: [batch]}\n"
+        "dims: {batch: {min: 1, opt: 2, max: 4}, n: {min: 1, opt: 4, max: 8}}\n"
+    )
+    file = saved(tmp_path, torch.jit.script(FromColumns()), manifest)
+    goldens = checked(file, tmp_path / "out").artifact.goldens
+    least = next(golden for golden in goldens if golden.name == "p0-min")
+    assert not least.inputs["columns"].any()
+    assert any(golden.inputs["columns"].any() for golden in goldens)
