@@ -13,15 +13,6 @@ from typing import Any
 
 from builder.lowering import ir
 
-READS_DATA = frozenset(
-    f"aten::{name}"
-    for name in """
-        Bool Int Float item is_nonzero equal allclose _local_scalar_dense ScalarImplicit IntImplicit
-        FloatImplicit tolist
-    """.split()
-)
-"""Operators that read a number from a tensor's data."""
-
 BATCH = (
     "the whole batch, so that requests in one batch could change each other's outputs"
 )
@@ -39,12 +30,12 @@ def decision_on_data(block: Any) -> str | None:
             node.inputsAt(4)
         ):
             return f"the longest row determines the length of the output, for {BATCH}"
-        if node.kind() == "prim::If" and _of_data(node.inputsAt(0)):
+        if node.kind() == "prim::If" and ir.is_of_data(node.inputsAt(0)):
             return f"a branch on data decides once for {BATCH}"
         if node.kind() == "prim::Loop":
             (body,) = node.blocks()
-            if _of_data(next(iter(body.outputs()))) or any(
-                _of_data(node.inputsAt(i)) for i in (0, 1)
+            if ir.is_of_data(next(iter(body.outputs()))) or any(
+                ir.is_of_data(node.inputsAt(i)) for i in (0, 1)
             ):
                 return f"a loop on data has one trip count for {BATCH}"
     return None
@@ -57,25 +48,6 @@ def _is_longest(length: Any) -> bool:
         node.kind() == "aten::size"
         and node.inputsAt(0).node().kind() == "aten::_pack_padded_sequence"
     )
-
-
-def _of_data(value: Any) -> bool:
-    """Whether a number comes from a tensor's data."""
-    stack = [value]
-    seen = set()
-    while stack:
-        current = stack.pop()
-        if current.debugName() in seen or str(current.type()) == "Tensor":
-            continue
-        seen.add(current.debugName())
-        node = current.node()
-        if node.kind() in READS_DATA and any(
-            str(v.type()) == "Tensor" for v in node.inputs()
-        ):
-            return True
-        stack += node.inputs()
-        stack += [v for inner in ir.blocks_of(node) for v in inner.outputs()]
-    return False
 
 
 REDUCTIONS = frozenset(

@@ -333,6 +333,7 @@ def record(lowered: Lowered, kept: Recordings | None = None) -> Recorded:
         *_renamed(lowered),
         *_optional(lowered),
         *_lists(lowered, found.goldens),
+        *_unchecked(lowered),
         *_of_named(lowered, found).warnings_of(_branches(lowered.graph)),
         *(kept.warnings if kept else ()),
     )
@@ -361,6 +362,16 @@ def _optional(lowered: Lowered) -> Iterator[str]:
             f"output{'s' * (len(names) > 1)} {', '.join(names)} may be None, decided by {where}. A "
             "response leaves out an output that is None, and Triton does not batch requests. "
             "Return a tensor on every path to allow one engine and batching"
+        )
+
+
+def _unchecked(lowered: Lowered) -> Iterator[str]:
+    """A warning for each condition on values for which only the original module raises."""
+    for where in lowered.graph.unchecked:
+        yield (
+            "forward raises on a condition on values, which the served model does not check:"
+            f" {where}. It answers such a request; check requests in the client, or return the"
+            " condition as an output"
         )
 
 

@@ -211,6 +211,25 @@ def test_plugin_error_is_reported_with_its_line() -> None:
         )
 
 
+def test_condition_that_forward_refuses_is_named(tmp_path: Path) -> None:
+    found = checked(saved(tmp_path, torch.jit.script(Positive()), X), tmp_path / "out")
+    (warning,) = [text for text in found.warnings if "does not check" in text]
+    assert 'assert bool(x.sum() > 0), "positive only"' in warning
+
+
+class CheckedShape(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.dim() == 2, "two axes"
+        if x.size(1) != 4:
+            raise ValueError("four columns")
+        return x * 2
+
+
+def test_condition_on_sizes_has_no_warning(tmp_path: Path) -> None:
+    script = torch.jit.script(CheckedShape())
+    assert not checked(saved(tmp_path, script, X), tmp_path / "out").warnings
+
+
 class Difference(nn.Module):
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x - y
