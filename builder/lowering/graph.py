@@ -55,6 +55,10 @@ class LoweredGraph:
     """By the name of an output in such a list, the group of those that have the same position in
     its elements (`boxes_*`): their dtypes and ranks are assumed to be the same.
     """
+    unchecked: tuple[str, ...] = field(default=(), compare=False)
+    """The source lines of conditions on the values of inputs for which forward raises, and the
+    graph does not.
+    """
 
     @property
     def results(self) -> tuple[str, ...]:

@@ -299,3 +299,32 @@ def split_uninitialized(graph: Graph) -> None:
                 for value in node.outputs()
             ]
             replace(node, alone)
+
+
+READS_DATA = frozenset(
+    f"aten::{name}"
+    for name in """
+        Bool Int Float item is_nonzero equal allclose _local_scalar_dense ScalarImplicit IntImplicit
+        FloatImplicit tolist
+    """.split()
+)
+"""Operators that read a number from a tensor's data."""
+
+
+def is_of_data(value: Value) -> bool:
+    """Whether a number comes from a tensor's data."""
+    stack = [value]
+    seen = set()
+    while stack:
+        current = stack.pop()
+        if current.debugName() in seen or str(current.type()) == "Tensor":
+            continue
+        seen.add(current.debugName())
+        node = current.node()
+        if node.kind() in READS_DATA and any(
+            str(v.type()) == "Tensor" for v in node.inputs()
+        ):
+            return True
+        stack += node.inputs()
+        stack += [v for inner in blocks_of(node) for v in inner.outputs()]
+    return False

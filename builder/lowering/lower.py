@@ -104,6 +104,7 @@ def _lowered(
         decided_at=context.decided_at,
         too_long=context.too_long,
         groups=context.groups,
+        unchecked=tuple(dict.fromkeys(context.unchecked)),
         containers=_lists(module_or_graph),
     )
 

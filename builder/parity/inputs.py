@@ -18,7 +18,7 @@ import torch
 
 from builder.manifest import ModelSpec, Profile, TensorSpec
 
-ID_LIMITS = (1000, 256, 64, 16, 4, 2)
+ID_LIMITS = (1000, 256, 64, 16, 4, 2, 1)
 """Exclusive upper bounds for int32 and int64 inputs, tried in this order."""
 TRUE_SHARES = (0.25, 0.9)
 """The share of True in a bool input: a padding mask with few, a validity mask with many."""

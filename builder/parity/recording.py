@@ -452,8 +452,10 @@ class _Recorder:
                     failure = error
                 continue
             if is_finite(golden):
-                # The accepted style is tried first next time.
-                self.styles.insert(0, self.styles.pop(position % len(self.styles)))
+                # The accepted style is tried first next time. Ids that are all zero are for axes
+                # of one element, and other goldens may have more.
+                if style.ids > 1:
+                    self.styles.insert(0, self.styles.pop(position % len(self.styles)))
                 return golden
             fallback = fallback or golden
         if fallback is None:

@@ -13,15 +13,6 @@ from typing import Any
 
 from builder.lowering import ir
 
-READS_DATA = frozenset(
-    f"aten::{name}"
-    for name in """
-        Bool Int Float item is_nonzero equal allclose _local_scalar_dense ScalarImplicit IntImplicit
-        FloatImplicit tolist
-    """.split()
-)
-"""Operators that read a number from a tensor's data."""
-
 BATCH = (
     "the whole batch, so that requests in one batch could change each other's outputs"
 )
@@ -38,13 +29,13 @@ def decision_on_data(block: Any) -> str | None:
         unpacks = node.kind() == "aten::_pad_packed_sequence"
         if unpacks and _is_longest(node.inputsAt(4)):
             return f"the longest row determines the length of the output, for {BATCH}"
-        if node.kind() == "prim::If" and _of_data(node.inputsAt(0)):
+        if node.kind() == "prim::If" and ir.is_of_data(node.inputsAt(0)):
             return f"a branch on data decides once for {BATCH}"
         if node.kind() == "prim::Loop":
             (body,) = node.blocks()
             continues = next(iter(body.outputs()))
             most, begins = node.inputsAt(0), node.inputsAt(1)
-            if any(map(_of_data, (continues, most, begins))):
+            if any(map(ir.is_of_data, (continues, most, begins))):
                 return f"a loop on data has one trip count for {BATCH}"
     return None
 
@@ -56,26 +47,6 @@ def _is_longest(length: Any) -> bool:
         node.kind() == "aten::size"
         and node.inputsAt(0).node().kind() == "aten::_pack_padded_sequence"
     )
-
-
-def _of_data(value: Any) -> bool:
-    """Whether a number comes from a tensor's data."""
-    stack = [value]
-    visited = set()
-    while stack:
-        current = stack.pop()
-        if current.debugName() in visited or str(current.type()) == "Tensor":
-            continue
-        visited.add(current.debugName())
-        node = current.node()
-        types = [str(operand.type()) for operand in node.inputs()]
-        if node.kind() in READS_DATA and "Tensor" in types:
-            return True
-        stack += node.inputs()
-        stack += [
-            operand for inner in ir.blocks_of(node) for operand in inner.outputs()
-        ]
-    return False
 
 
 REDUCTIONS = frozenset(

@@ -37,7 +37,7 @@ def ensemble(
 
     model = narrowed.at_boundaries(model, serve_as)
     steps = [_step(model, number, serve_as) for number in range(len(model.segments))]
-    steps = _batched(
+    steps = batched(
         steps,
         model.spec.batching,
         {axis for profile in model.spec.profiles for axis in profile},
@@ -154,7 +154,7 @@ def _torch_step(model: SplitModel, number: int, spec: ModelSpec) -> ModelArtifac
     )
 
 
-def _batched(
+def batched(
     steps: list[ModelArtifact], settings: Batching, axes: Collection[str]
 ) -> list[ModelArtifact]:
     """The steps with the manifest's batching settings, if each can batch along one of the model's

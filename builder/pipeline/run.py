@@ -9,7 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.pipeline import execution, faster, ladder, padding, stages, warmup
+from builder.pipeline import (
+    execution,
+    faster,
+    independence,
+    ladder,
+    padding,
+    stages,
+    warmup,
+)
 from builder.pipeline.fallback import KeptInTorch
 from builder.pipeline.order import Order, Progress, options_of
 from builder.pipeline.stages import Checked, Published, Recorded, Stage
@@ -163,19 +171,22 @@ def _attempt(
     clock.reached(built)
     checked = stages.assemble(built, order)
     with clock.phase("execute"):
-        return _executed(checked, has_plans=has_plans)
+        return _executed(checked, order, has_plans=has_plans)
 
 
-def _executed(checked: Checked, *, has_plans: bool) -> Checked:
-    """Run the files that will be published: on the goldens, on padded goldens and on the warm-up
-    requests. What fails of the last two is left out with a warning.
+def _executed(checked: Checked, order: Order, *, has_plans: bool) -> Checked:
+    """Run the files that will be published: on the goldens, on rows that no golden has, on padded
+    goldens and on the warm-up requests. What fails of the last two is left out with a warning.
     """
     from builder.parity import plan_check
 
     files = execution.LoadedFiles()
     compared = execution.check_artifact(checked.artifact, files)
     on_gpu = has_plans and plan_check.possible()
-    artifact, unused = padding.confirm(checked.artifact, files, engines=on_gpu)
+    artifact = checked.artifact
+    if not order.ended:
+        artifact = independence.confirm(artifact, files)
+    artifact, unused = padding.confirm(artifact, files, engines=on_gpu)
     artifact, failed = warmup.confirm(artifact, files, engines=on_gpu)
     warnings = (*checked.warnings, *unused, *failed)
     return replace(checked, artifact=artifact, parity=compared, warnings=warnings)

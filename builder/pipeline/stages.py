@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from builder.errors import InPlaceError, TrtBuildError
-from builder.manifest import ModelSpec, axis_ranges
+from builder.errors import InPlaceError, TrtBuildError, UsageError
+from builder.manifest import ModelSpec, axis_ranges, manifest_location
 from builder.pipeline import (
     branches,
     calibration,
@@ -256,6 +256,7 @@ def lower(
         if spec.fallback.require_full:
             raise
         return lower_as_written(loaded, reason)
+    _check_inputs(spec, graph)
     return Lowered(spec, module, graph)
 
 
@@ -275,7 +276,29 @@ def lower_as_written(loaded: Loaded, reason: TrtBuildError) -> Lowered:
         max_lengths=spec.max_lengths,
         specs=spec.inputs,
     )
+    _check_inputs(spec, graph)
     return Lowered(spec, module, graph)
+
+
+def _check_inputs(spec: ModelSpec, graph: LoweredGraph) -> None:
+    """Raise UsageError if the manifest has another number of inputs than forward, or forward's
+    names in another order: inputs are passed by position.
+    """
+    names = [tensor.name for tensor in spec.inputs]
+    known = list(graph.inputs)
+    reordered = names != known and sorted(map(str, names)) == sorted(known)
+    if len(names) == len(known) and not reordered:
+        return
+    specified = ", ".join(name or "unnamed" for name in names)
+    raise UsageError(
+        f"the model takes the inputs {', '.join(known)} in this order, and the inputs"
+        f" {specified} are specified",
+        where=manifest_location(spec, "inputs"),
+        fix=(
+            "specify one input for each tensor of forward, in its order; an Optional argument is "
+            "an input if its name is specified"
+        ),
+    )
 
 
 def _example(loaded: Loaded) -> tuple[torch.Tensor, ...]:
@@ -310,6 +333,7 @@ def record(lowered: Lowered, recordings: Recordings | None = None) -> Recorded:
         *_renaming_warnings(lowered),
         *_optional_warnings(lowered),
         *_list_warnings(lowered, recording.goldens),
+        *_unchecked_warnings(lowered),
         *_without_elements(lowered, recording).warnings_of(_branches(lowered.graph)),
         *(recordings.warnings if recordings else ()),
     )
@@ -339,6 +363,16 @@ def _optional_warnings(lowered: Lowered) -> Iterator[str]:
             f"{noun} {', '.join(names)} may be None, decided by {where}. A "
             "response leaves out an output that is None, and Triton does not batch requests. "
             "Return a tensor on every path to allow one engine and batching"
+        )
+
+
+def _unchecked_warnings(lowered: Lowered) -> Iterator[str]:
+    """A warning for each condition on values for which only the original module raises."""
+    for where in lowered.graph.unchecked:
+        yield (
+            "forward raises on a condition on values, which the served model does not check:"
+            f" {where}. It answers such a request; check requests in the client, or return the"
+            " condition as an output"
         )
 
 

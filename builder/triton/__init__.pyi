@@ -21,6 +21,7 @@ from .artifact import SegmentFiles as SegmentFiles
 from .batching import ROLLED as ROLLED
 from .batching import lost_batches as lost_batches
 from .batching import moved as moved
+from .batching import same_rows as same_rows
 from .config import config as config
 from .config import config_text as config_text
 from .config import parse_config as parse_config

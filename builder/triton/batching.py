@@ -215,7 +215,7 @@ def moved(
             continue
         if moved_array is None:
             continue
-        if not _nearly_equal(moved_array, np.roll(array, 1, 0)):
+        if not same_rows(moved_array, np.roll(array, 1, 0)):
             return True
     return golden.outputs.keys() != rolled.outputs.keys()
 
@@ -230,7 +230,7 @@ def _mixing(goldens: tuple[Golden, ...]) -> str | None:
         if not row.name.endswith("-row") or batch is None:
             continue
         for name, array in row.outputs.items():
-            if not _nearly_equal(array, batch.outputs[name][:1]):
+            if not same_rows(array, batch.outputs[name][:1]):
                 return (
                     f"output {name!r} of a row depends on its batch's other rows (goldens"
                     f" {row.name}, {batch.name})"
@@ -253,7 +253,8 @@ def _rows(golden: Golden) -> int:
     )
 
 
-def _nearly_equal(left: NDArray[Any], right: NDArray[Any]) -> bool:
+def same_rows(left: NDArray[Any], right: NDArray[Any]) -> bool:
+    """Whether two answers to the same rows are equal, apart from the rounding of other kernels."""
     if left.shape != right.shape:
         return False
     scale = float(np.nanmax(np.abs(right.astype(np.float64)), initial=0.0))

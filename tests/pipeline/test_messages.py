@@ -12,7 +12,12 @@ from torch import nn
 
 import builder
 from builder.cli import main
-from builder.errors import InPlaceError, ModelFileError, UnboundedListError
+from builder.errors import (
+    InPlaceError,
+    ModelFileError,
+    UnboundedListError,
+    UsageError,
+)
 from builder.lowering import ir
 from builder.manifest import TensorSpec
 from builder.parity import served
@@ -204,3 +209,76 @@ def test_plugin_error_is_reported_with_its_line() -> None:
         builder.decomposition("acme::swish(Tensor x, float beta=1.0) -> Tensor")(
             lambda x, b: x
         )
+
+
+def test_condition_that_forward_refuses_is_named(tmp_path: Path) -> None:
+    found = checked(saved(tmp_path, torch.jit.script(Positive()), X), tmp_path / "out")
+    (warning,) = [text for text in found.warnings if "does not check" in text]
+    assert 'assert bool(x.sum() > 0), "positive only"' in warning
+
+
+class CheckedShape(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.dim() == 2, "two axes"
+        if x.size(1) != 4:
+            raise ValueError("four columns")
+        return x * 2
+
+
+def test_condition_on_sizes_has_no_warning(tmp_path: Path) -> None:
+    script = torch.jit.script(CheckedShape())
+    assert not checked(saved(tmp_path, script, X), tmp_path / "out").warnings
+
+
+class Difference(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x - y
+
+
+@pytest.mark.parametrize("names", [("y", "x"), ("x",), ("x", "y", "z")])
+def test_inputs_unlike_those_of_forward_are_refused(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    listed = ", ".join(
+        f"{{name: {n}, dtype: float32, shape: [batch, 4]}}" for n in names
+    )
+    file = saved(
+        tmp_path,
+        torch.jit.script(Difference()),
+        f"inputs: [{listed}]\ndims: {{batch: {{min: 1, opt: 2, max: 4}}}}\n",
+    )
+    with pytest.raises(
+        UsageError, match="takes the inputs x, y in this order"
+    ) as error:
+        checked(file, tmp_path / "out")
+    assert "model.yaml:1" in str(error.value)
+    assert f"the inputs {', '.join(names)} are specified" in str(error.value)
+
+
+def test_inputs_may_have_names_of_their_own(tmp_path: Path) -> None:
+    manifest = X.replace("}]", "}, {name: x, dtype: float32, shape: [batch, 4]}]", 1)
+    file = saved(
+        tmp_path,
+        torch.jit.script(Difference()),
+        manifest.replace("{name: x", "{name: left", 1),
+    )
+    found = checked(file, tmp_path / "out")
+    assert [one.name for one in found.artifact.inputs] == ["left", "x"]
+
+
+class FromColumns(nn.Module):
+    def forward(self, x: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        return x.gather(1, columns[:, None])
+
+
+def test_ids_are_zero_if_an_axis_has_one_element(tmp_path: Path) -> None:
+    manifest = (
+        "inputs:\n  - {name: x, dtype: float32, shape: [batch, n]}\n"
+        "  - {name: columns, dtype: int64, shape: [batch]}\n"
+        "dims: {batch: {min: 1, opt: 2, max: 4}, n: {min: 1, opt: 4, max: 8}}\n"
+    )
+    file = saved(tmp_path, torch.jit.script(FromColumns()), manifest)
+    goldens = checked(file, tmp_path / "out").artifact.goldens
+    least = next(golden for golden in goldens if golden.name == "p0-min")
+    assert not least.inputs["columns"].any()
+    assert any(golden.inputs["columns"].any() for golden in goldens)

@@ -26,7 +26,8 @@ class Context:
     output names while the interface is flattened, `flags` the flag of each output that may be None
     and `decided_at` the source line that decides it; `max_lengths` has the largest length of lists
     among the outputs, by name, `too_long` collects the output that is true where such a list is
-    longer, and `groups` the outputs that are elements of one; `lines` are those of the graph's text
+    longer, and `groups` the outputs that are elements of one; `unchecked` collects the source lines
+    of conditions on data for which forward raises; `lines` are those of the graph's text
     before a pass and `kinds` counts its nodes, while passes run one after the other.
     """
 
@@ -42,6 +43,7 @@ class Context:
     max_lengths: Mapping[str, int] = field(default_factory=dict)
     too_long: dict[str, str] = field(default_factory=dict)
     groups: dict[str, str] = field(default_factory=dict)
+    unchecked: list[str] = field(default_factory=list)
     specs: Sequence[Any] = ()
     precision: Callable[[Any], None] | None = None
     lines: Sequence[Line] | None = None

@@ -1,0 +1,185 @@
+"""Run a model's files with rows that no golden has, before Triton may batch its requests.
+
+A batch joins the requests of several clients. Goldens have ordinary values, so they do not show a
+bound that only a large value exceeds, or how far a NaN reaches. Here the other rows of a batch are
+NaN, infinite, large, zero or equal to the golden's row. If its answer changes, requests are not
+batched.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from builder.errors import TrtBuildError
+from builder.pipeline.execution import LoadedFiles, Runner
+
+if TYPE_CHECKING:
+    import torch
+
+    from builder.triton import EnsembleArtifact, ModelArtifact
+
+    Tensors = dict[str, torch.Tensor]
+
+MAX_SECONDS = 30.0
+"""No further kind of rows is tried after this time. Each kind runs the model once or twice."""
+_LARGE = 1e4
+"""The factor of large values. Most are finite in float16."""
+_ROUNDING = 2.0**-22
+"""The relative change of a row that shows whether its answer is stable."""
+
+
+def confirm(
+    artifact: ModelArtifact | EnsembleArtifact, files: LoadedFiles
+) -> ModelArtifact | EnsembleArtifact:
+    """The artifact with the reason not to batch it (`mixes`), if a row's answer depends on the
+    other rows. Each step of an ensemble is tested. `batching: {enabled: true}` in the manifest
+    leaves out the test.
+    """
+    from builder import triton
+    from builder.pipeline import ensembles
+
+    if artifact.spec.batching.enabled:
+        return artifact
+    if not isinstance(artifact, triton.EnsembleArtifact):
+        return _confirmed(artifact, files)
+    steps = [_confirmed(step, files) for step in artifact.steps]
+    axes = {axis for profile in artifact.profiles for axis in profile}
+    batched = ensembles.batched(steps, artifact.spec.batching, axes)
+    return replace(artifact, steps=tuple(batched))
+
+
+def _confirmed(artifact: ModelArtifact, files: LoadedFiles) -> ModelArtifact:
+    from builder import triton
+
+    most = triton.batching.choose(artifact).max_batch_size
+    if most < 2:
+        return artifact
+    return replace(artifact, mixes=_dependence(artifact, Runner(artifact, files), most))
+
+
+def _dependence(artifact: ModelArtifact, run: Runner, most: int) -> str | None:
+    """Why the answer to a row depends on the rows beside it, or None."""
+    from builder.parity import to_torch
+
+    first = artifact.goldens[0].inputs.items()
+    row = {name: to_torch(array)[:1] for name, array in first}
+    alone = run(row)
+    with_nan = not _calls_libraries(run)
+    started = time.monotonic()
+    for kind, other in _others(artifact, row, with_nan=with_nan):
+        for before, after in ((1, 1),) if most > 2 else ((1, 0), (0, 1)):
+            try:
+                of_other = run(other)
+                joined = run(_joined(other, row, before, after))
+            except (RuntimeError, IndexError, TrtBuildError):
+                continue  # of a batch that fails, the runtime runs each request by itself
+            expected = _joined(of_other, alone, before, after)
+            name = _different(joined, expected, slice(before, before + 1))
+            if name is None and _is_stable(run, other, of_other):
+                name = _different(joined, expected, slice(None))
+            if name is not None:
+                return (
+                    f"output {name!r} of a row depends on its batch's other rows, if these are"
+                    f" {kind}"
+                )
+        if time.monotonic() - started > MAX_SECONDS:
+            break
+    return None
+
+
+def _different(answer: Tensors, expected: Tensors, rows: slice) -> str | None:
+    """The first output that differs in these rows."""
+    from builder.parity import to_numpy
+    from builder.triton import same_rows
+
+    for name, tensor in expected.items():
+        if len(answer[name]) != len(tensor) or not same_rows(
+            to_numpy(answer[name][rows]), to_numpy(tensor[rows])
+        ):
+            return name
+    return None
+
+
+def _is_stable(run: Runner, row: Tensors, answer: Tensors) -> bool:
+    """Whether rounding of the inputs does not change the answer. Large values may amplify it."""
+    nudged = {
+        name: tensor * (1 + _ROUNDING) if tensor.is_floating_point() else tensor
+        for name, tensor in row.items()
+    }
+    return _different(run(nudged), answer, slice(None)) is None
+
+
+def _calls_libraries(run: Runner) -> bool:
+    """Whether the files call operators of a library, which may crash on NaN."""
+    from builder.lowering import ir
+
+    graphs: list[Any] = [module.inlined_graph for module in run.files.modules.values()]
+    return any(
+        not node.kind().startswith(("aten::", "prim::", "quantized::"))
+        for graph in graphs
+        for node in ir.walk(graph)
+    )
+
+
+def _joined(other: Tensors, row: Tensors, before: int, after: int) -> Tensors:
+    """The row between `before` and `after` copies of another."""
+    import torch
+
+    return {
+        name: torch.cat([other[name]] * before + [tensor] + [other[name]] * after)
+        for name, tensor in row.items()
+    }
+
+
+def _others(
+    artifact: ModelArtifact, row: Tensors, *, with_nan: bool
+) -> Iterator[tuple[str, Tensors]]:
+    """Rows to be run beside `row`, each with a description. Integers stay between those of the
+    goldens, because larger ones may be sizes or trip counts. Without `with_nan` all values are
+    finite.
+    """
+    import torch
+
+    spans = {name: _span(artifact, name) for name in row}
+
+    def filled(value: float, number: int, truth: bool) -> Tensors:
+        return {
+            name: torch.full_like(tensor, value)
+            if tensor.is_floating_point()
+            else torch.full_like(tensor, truth)
+            if tensor.dtype == torch.bool
+            else torch.full_like(tensor, spans[name][number])
+            for name, tensor in row.items()
+        }
+
+    def floats(
+        change: Callable[[torch.Tensor], torch.Tensor], other: Tensors
+    ) -> Tensors:
+        return {
+            name: change(tensor) if tensor.is_floating_point() else other[name]
+            for name, tensor in row.items()
+        }
+
+    least, greatest = filled(0, 0, truth=False), filled(0, 1, truth=True)
+    yield "equal to it", row
+    yield "large", floats(lambda t: t.abs() * _LARGE, greatest)
+    yield "large and negative", floats(lambda t: t.abs() * -_LARGE, least)
+    yield "zero", least
+    if with_nan:
+        for kind, value in (("NaN", math.nan), ("infinite", math.inf)):
+            yield kind, floats(partial(torch.full_like, fill_value=value), row)
+
+
+def _span(artifact: ModelArtifact, name: str) -> tuple[Any, Any]:
+    """The least and the greatest value of an input in the goldens."""
+    arrays: list[NDArray[Any]] = [golden.inputs[name] for golden in artifact.goldens]
+    filled = [array for array in arrays if array.size]
+    least = min((array.min() for array in filled), default=0)
+    return least, max((array.max() for array in filled), default=0)

@@ -1,0 +1,116 @@
+"""Requests are joined only if no row changes another's answer, also for values of no golden."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from builder import manifest, pipeline
+from builder.pipeline import Order
+from builder.triton import EnsembleArtifact, batching
+from tests.pipeline import models
+
+
+class LimitOfAll(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x / torch.clamp(x.abs().max(), min=100.0)
+
+
+class ThresholdOfAll(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.where(x.view(-1).max(dim=0)[0] > 100, x * 2, x)
+
+
+class NanInAny(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        bad = torch.isnan(x).sum(0).sum(0) > 0
+        return torch.where(bad, torch.zeros_like(x), x)
+
+
+class GreatestSoFar(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cummax(torch.clamp(x, min=50.0), 0)[0]
+
+
+class LeastOfLarge(nn.Module):
+    """Only a large row's own answer changes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.clamp(x.amin(0), min=100.0)
+
+
+class WithoutRepeats(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        equal = (x[:, None] == x[None]).all(-1)
+        return torch.where(
+            torch.tril(equal, -1).any(1)[:, None], torch.zeros_like(x), x
+        )
+
+
+class Independent(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - x.mean(1, keepdim=True)).sin().cumsum(1).softmax(1)
+
+
+class InSteps(nn.Module):
+    """An ensemble of three steps; the last one depends on the whole batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.fft.rfft((x.exp() * 2).relu() + 1).abs()
+        z = y.relu() * 2 + 1
+        return z / torch.clamp(z.amax(0), min=1e4)
+
+
+MIXING = (
+    LimitOfAll,
+    ThresholdOfAll,
+    NanInAny,
+    GreatestSoFar,
+    LeastOfLarge,
+    WithoutRepeats,
+)
+
+
+def built(folder: Path, module: nn.Module, more: str = "", **options: str) -> object:
+    source = models.save(folder / "models", module, more)
+    (spec,) = manifest.load(source / "m.pt")
+    order = Order(spec, folder / "out", **options)
+    return pipeline.check(order, pipeline.Clock("m", lambda *_: None)).artifact
+
+
+@pytest.mark.parametrize("most", [2, 4])
+@pytest.mark.parametrize("module", MIXING)
+def test_rows_that_mix_are_not_joined(
+    tmp_path: Path, module: type[nn.Module], most: int
+) -> None:
+    source = models.save(tmp_path / "models", module())
+    text = (source / "m.yaml").read_text().replace("max: 4", f"max: {most}")
+    (source / "m.yaml").write_text(text)
+    (spec,) = manifest.load(source / "m.pt")
+    found = pipeline.check(
+        Order(spec, tmp_path / "out"), pipeline.Clock("m", lambda *_: None)
+    )
+    choice = batching.choose(found.artifact)
+    assert choice.max_batch_size == 0
+    assert "depends on its batch's other rows, if these are" in choice.reason
+
+
+def test_independent_rows_are_joined(tmp_path: Path) -> None:
+    assert batching.choose(built(tmp_path, Independent())).max_batch_size == 4
+
+
+def test_manifest_may_demand_joined_requests(tmp_path: Path) -> None:
+    artifact = built(tmp_path, LimitOfAll(), "batching: {enabled: true}\n")
+    assert batching.choose(artifact).max_batch_size == 4
+
+
+def test_step_of_an_ensemble_that_mixes_rows_is_not_batched(tmp_path: Path) -> None:
+    artifact = built(
+        tmp_path, InSteps(), "fallback: {min_block_size: 1}\n", layout="ensemble"
+    )
+    assert isinstance(artifact, EnsembleArtifact)
+    sizes = [batching.choose(step).max_batch_size for step in artifact.steps]
+    assert sizes[-1] == 0 < sizes[0]
