@@ -10,8 +10,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from builder.conversion import (
     CONVERTERS,
     EVALUATORS,
@@ -28,6 +26,7 @@ from builder.conversion import (
     key_of_node,
     operators,
     refusals,
+    unreadable,
 )
 from builder.engine import new_network
 from builder.errors import ConversionError, UnsupportedOperator
@@ -180,7 +179,7 @@ class TrialBackend(operators.Operators):
         data.
         """
         found = self.shapes.spec(name, f"placeholder_{name}_{self.ctx.net.num_inputs}")
-        if found is None or found[0].dtype == "float64":
+        if found is None or unreadable(found[0]):
             return MISSING
         spec, own = found
         key = None if own or "int" in spec.dtype else (spec.dtype, spec.shape)
@@ -210,9 +209,8 @@ def support(
     _, network, messages = new_network()
     ctx = ConversionContext(network, profiles, messages)
     for value, spec in zip(lowered.graph.inputs(), specs, strict=True):
-        unsupported_dtype = getattr(torch, spec.dtype) == torch.float64
         ctx.values[value.debugName()] = (
-            MISSING if unsupported_dtype else add_input(ctx, spec)
+            MISSING if unreadable(spec) else add_input(ctx, spec)
         )
     trial = TrialBackend(ctx, shapes, ops, kept)
     trial.run(view.steps(lowered.graph) if steps is None else steps)
