@@ -9,6 +9,7 @@ from .convert import add_input as add_input
 from .convert import convert as convert
 from .convert import convert_again as convert_again
 from .convert import named_inputs as named_inputs
+from .convert import unreadable as unreadable
 from .decomposing import decomposition as decomposition
 from .evaluators.prim import dtype_of_code as dtype_of_code
 from .facts import is_tensor as is_tensor

@@ -17,7 +17,7 @@ from builder.conversion.naming import LayerNames
 from builder.conversion.network import NetworkBackend
 from builder.conversion.precision import SCHEMES, Policy, policy, quantizes
 from builder.conversion.unconvertible import Unconvertible
-from builder.conversion.walker import MISSING, GraphWalker
+from builder.conversion.walker import MISSING, MOST_AXES, GraphWalker
 from builder.conversion.weights import Weights
 from builder.dtypes import dtype_of
 from builder.engine import ITensor, new_network, tensorrt8
@@ -225,14 +225,23 @@ def _output_names(
     return names
 
 
+def unreadable(spec: TensorSpec) -> str | None:
+    """Why TensorRT has no tensor of this dtype or rank, or None."""
+    if spec.dtype == "float64":
+        return "TensorRT has no float64"
+    if len(spec.shape) > MOST_AXES:
+        return f"TensorRT has no tensor of more than {MOST_AXES} axes"
+    return None
+
+
 def add_input(ctx: ConversionContext, spec: TensorSpec) -> ITensor:
     """Add a network input with named dynamic axes. An axis whose range is one size is static."""
     dtype = getattr(torch, spec.dtype)
-    if dtype == torch.float64:
-        raise UsageError(
-            f"input {spec.name}: TensorRT has no float64",
-            fix="declare float32, and cast in the model if it needs more",
-        )
+    if reason := unreadable(spec):
+        fix = "declare float32, and cast in the model if it needs more"
+        if dtype != torch.float64:
+            fix = "join axes, and divide them in the model"
+        raise UsageError(f"input {spec.name}: {reason}", fix=fix)
     shape = [
         axis if isinstance(axis, int) else _fixed(ctx, axis) for axis in spec.shape
     ]

@@ -15,6 +15,10 @@ from builder.graph_types import Block, Graph, Node, Value
 from builder.lowering import source_location
 
 MISSING = object()
+MOST_AXES = 8
+"""The number of axes that a TensorRT tensor may have."""
+_TOO_MANY_AXES = f"Max expected length is {MOST_AXES}"
+"""Part of the error of TensorRT's Dims."""
 """The value of an output of a refused node. Nodes that read it are also refused."""
 
 
@@ -108,6 +112,10 @@ class GraphWalker:
         except (Unconvertible, UnsupportedOperators):
             raise
         except Exception as defect:
+            if isinstance(defect, ValueError) and _TOO_MANY_AXES in str(defect):
+                raise Unconvertible(
+                    f"it makes a tensor of more than {MOST_AXES} axes, which TensorRT lacks"
+                ) from defect
             raise self._defect(node, defect) from defect
         return results
 

@@ -10,8 +10,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from builder.conversion import (
     CONVERTERS,
     EVALUATORS,
@@ -28,6 +26,7 @@ from builder.conversion import (
     key_of_node,
     operators,
     refusals,
+    unreadable,
 )
 from builder.engine import new_network
 from builder.errors import ConversionError, UnsupportedOperator
@@ -184,11 +183,9 @@ class TrialBackend(operators.Operators):
         data.
         """
         result = self.shapes.spec(name, f"placeholder_{name}_{self.ctx.net.num_inputs}")
-        if result is None:
+        if result is None or unreadable(result[0]):
             return MISSING
         spec, new_ranges = result
-        if spec.dtype == "float64":
-            return MISSING
         key = None if new_ranges or "int" in spec.dtype else (spec.dtype, spec.shape)
         if key in self.placeholders:
             return self.placeholders[key]
@@ -216,9 +213,8 @@ def support(
     _, network, messages = new_network()
     ctx = ConversionContext(network, profiles, messages)
     for value, spec in zip(lowered.graph.inputs(), specs, strict=True):
-        unsupported_dtype = getattr(torch, spec.dtype) == torch.float64
         ctx.values[value.debugName()] = (
-            MISSING if unsupported_dtype else add_input(ctx, spec)
+            MISSING if unreadable(spec) else add_input(ctx, spec)
         )
     trial = TrialBackend(ctx, shapes, ops, kept)
     trial.run(view.steps(lowered.graph) if steps is None else steps)

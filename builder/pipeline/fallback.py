@@ -167,11 +167,12 @@ def _as_written(lowered: LoweredGraph, spec: ModelSpec) -> PartitionedConversion
 
 def _unreadable_inputs(lowered: LoweredGraph, spec: ModelSpec) -> Iterator[str]:
     """Warnings for inputs that no engine can read."""
+    from builder import conversion
+
     for name, tensor in zip(lowered.inputs, spec.inputs, strict=False):
-        if tensor.dtype == "float64":
+        if reason := conversion.unreadable(tensor):
             yield (
-                f"input {tensor.name or name}: TensorRT has no float64, so the nodes that read it "
-                "stay in torch"
+                f"input {tensor.name or name}: {reason}, so the nodes that read it stay in torch"
             )
 
 

@@ -82,8 +82,10 @@ def _dependence(artifact: ModelArtifact, run: Runner, most: int) -> str | None:
                 continue  # of a batch that fails, the runtime runs each request by itself
             expected = _joined(of_other, alone, before, after)
             name = _different(joined, expected, slice(before, before + 1))
-            if name is None and _is_stable(run, other, of_other):
+            if name is None:
                 name = _different(joined, expected, slice(None))
+                if name is not None and not _is_stable(run, other, of_other):
+                    name = None
             if name is not None:
                 return (
                     f"output {name!r} of a row depends on its batch's other rows, if these are"

@@ -229,6 +229,21 @@ CASES = {
         7,
         "must be at most 9007199",
     ),
+    "more memory than can be counted": (
+        GOOD + "limits: {memory_mib: 1" + "0" * 20 + "}\n",
+        7,
+        "limits.memory_mib must be at most 1073741824",
+    ),
+    "a stage of centuries": (
+        GOOD + "limits: {stage_seconds: 1" + "0" * 20 + "}\n",
+        7,
+        "limits.stage_seconds must be at most 31536000",
+    ),
+    "more versions than can be counted": (
+        GOOD + "versions: {keep: 99999999999}\n",
+        7,
+        "versions.keep must be at most 2147483647",
+    ),
     "a name longer than file names with it may be": (
         GOOD.replace("image", "i" * 201),
         2,
