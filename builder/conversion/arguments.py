@@ -71,7 +71,8 @@ def _number_or_list(ctx: ConversionContext, value: object) -> Any:
 def _static(what: str, value: object) -> Any:
     if isinstance(value, bool | int | float | str):
         return value
-    for number in value if isinstance(value, list) else [value]:
+    numbers = value if isinstance(value, list) else [value]
+    for number in numbers:
         if isinstance(number, DynamicScalar):
             raise dynamic_value(what, number)
     return value

@@ -120,11 +120,9 @@ class Constants(Facts):
         documents for .to().
         """
         low = torch.iinfo(dtype).min
-        shifted = (
-            self.elementwise("SUB", tensor, self.like_scalar(tensor, low))
-            if low
-            else tensor
-        )
+        shifted = tensor
+        if low:
+            shifted = self.elementwise("SUB", tensor, self.like_scalar(tensor, low))
         quotient = self.elementwise("FLOOR_DIV", shifted, self.like_scalar(tensor, 256))
         base = self.elementwise("PROD", quotient, self.like_scalar(tensor, 256))
         result = self.elementwise("SUB", tensor, base)

@@ -39,11 +39,9 @@ def gathered(ctx: ConversionContext, x: ITensor, index: Tensor, axis: int) -> IT
 def as_index(ctx: ConversionContext, index: Tensor) -> ITensor:
     """An index tensor as an ITensor of int32 or int64. Masks (uint8 and bool) are not allowed."""
     if isinstance(index, torch.Tensor):
-        return ctx.constant(
-            index
-            if index.dtype in (torch.int32, torch.int64)
-            else index.to(torch.int64)
-        )
+        if index.dtype not in (torch.int32, torch.int64):
+            index = index.to(torch.int64)
+        return ctx.constant(index)
     if ctx.dtype(index) in (torch.int32, torch.int64):
         return index
     return ctx.cast(index, torch.int64)

@@ -43,12 +43,12 @@ def as_flag(ctx: ConversionContext, condition: Operand) -> ITensor:
 def widened(ctx: ConversionContext, *tensors: ITensor) -> list[ITensor]:
     """The tensors, cast to float32 if the precision policy made them half."""
     half = ctx.policy_half
-    return [
-        ctx.cast(tensor, torch.float32)
-        if half and ctx.dtype(tensor) == half
-        else tensor
-        for tensor in tensors
-    ]
+    wide = []
+    for tensor in tensors:
+        if half and ctx.dtype(tensor) == half:
+            tensor = ctx.cast(tensor, torch.float32)
+        wide.append(tensor)
+    return wide
 
 
 def agree(ctx: ConversionContext, a: Operand, b: Operand, what: str) -> None:

@@ -232,7 +232,8 @@ def constrain(net: Any, first: int, spared: tuple[str, ...]) -> None:
 def _dtypes(arguments: SimpleNamespace, half: torch.dtype) -> Any:
     """For each computed tensor argument, whether it is already half."""
     for value in vars(arguments).values():
-        for item in value if isinstance(value, list) else [value]:
+        items = value if isinstance(value, list) else [value]
+        for item in items:
             tensor = item.padded if isinstance(item, Rows) else item
             if is_tensor(tensor):
                 yield _is(tensor, half)

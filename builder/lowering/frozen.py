@@ -203,13 +203,13 @@ def _constant(graph: Graph, node: Node, attribute: object) -> Value:
         )
         return container.output()
     try:
-        nested = (
+        before = node
+        if (
             isinstance(attribute, torch.Tensor)
             and node.owningBlock().owningNode() is not None
-        )
-        return ir.insert_constant(
-            graph, attribute, next(iter(graph.nodes())) if nested else node, origin=node
-        )
+        ):
+            before = ir.first_node(graph)
+        return ir.insert_constant(graph, attribute, before, origin=node)
     except (RuntimeError, TypeError) as error:
         raise LoweringError(
             f"attribute {node.s('name')!r} holds a {kind.str()}, which cannot be a constant",

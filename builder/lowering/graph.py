@@ -204,7 +204,8 @@ def _tensors(value: object) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple | dict):
-        for item in value.values() if isinstance(value, dict) else value:
+        items = value.values() if isinstance(value, dict) else value
+        for item in items:
             yield from _tensors(item)
 
 
@@ -267,12 +268,11 @@ def in_double(lowered: LoweredGraph) -> LoweredGraph:
         value = node.output().toIValue()
         if not any(tensor.is_floating_point() for tensor in _tensors(value)):
             continue
-        weights = [
-            ir.insert_constant(
-                graph, tensor.double() if tensor.is_floating_point() else tensor, node
-            )
-            for tensor in _tensors(value)
-        ]
+        weights = []
+        for tensor in _tensors(value):
+            if tensor.is_floating_point():
+                tensor = tensor.double()
+            weights.append(ir.insert_constant(graph, tensor, node))
         if isinstance(value, list):
             kind = ir.C.ListType(ir.TENSOR)
             weights = [
@@ -282,11 +282,12 @@ def in_double(lowered: LoweredGraph) -> LoweredGraph:
             node.output().replaceAllUsesWith(weights[0])
     for node in ir.walk(graph):
         schema = ir.schema(node)
-        for index, argument in enumerate(schema.arguments if schema else ()):
-            if (
-                argument.name == "dtype"
-                and ir.constant(node.inputsAt(index)) in _FLOATS
-            ):
+        if schema is None:
+            continue
+        for index, argument in enumerate(schema.arguments):
+            if argument.name != "dtype":
+                continue
+            if ir.constant(node.inputsAt(index)) in _FLOATS:
                 node.replaceInput(index, ir.insert_constant(graph, _DOUBLE, node))
     return replace(lowered, graph=graph)
 

@@ -56,12 +56,13 @@ _TENSOR = re.compile(
 
 def _types(values: Any) -> tuple[str, ...]:
     """The types without tensor shapes, also inside tuples: a pass may add or remove a shape."""
-    return tuple(
-        "Tensor"
-        if v.type().kind() == "TensorType"
-        else _TENSOR.sub("Tensor", v.type().str())
-        for v in values
-    )
+    types = []
+    for value in values:
+        if value.type().kind() == "TensorType":
+            types.append("Tensor")
+        else:
+            types.append(_TENSOR.sub("Tensor", value.type().str()))
+    return tuple(types)
 
 
 def _same_types(before: Types, after: Types) -> bool:

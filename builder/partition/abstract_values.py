@@ -111,8 +111,6 @@ def with_known_sizes(value: object) -> Any:
             # a result computed from one element does not have two
             torch._check(size >= 2)  # type: ignore[no-untyped-call]
     with _disable_current_modes():
-        return (
-            value
-            if unknown
-            else torch.empty(value.shape, dtype=value.dtype, device="meta")
-        )
+        if unknown:
+            return value
+        return torch.empty(value.shape, dtype=value.dtype, device="meta")

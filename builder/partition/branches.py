@@ -129,10 +129,10 @@ def _stages(graph_view: View, chosen: Sequence[int]) -> list[int]:
         stage_of_node.append(
             max([rank.get(index, 0), *(stage_of_node[parent] for parent in parents)])
         )
-    return [
-        -1 if step.is_free or i in rank else stage_of_node[i]
-        for i, step in enumerate(graph_view.steps)
-    ]
+    for index, step in enumerate(graph_view.steps):
+        if step.is_free or index in rank:
+            stage_of_node[index] = -1
+    return stage_of_node
 
 
 def _torch(

@@ -162,11 +162,9 @@ def _lines(segment: Segment) -> list[str]:
         ]
     counts = Counter(node.kind() for node in nodes).most_common()
     lines = [f"{count:5d} x {kind}" for kind, count in counts[:MOST_LINES]]
-    return lines + (
-        [f"      and {len(counts) - MOST_LINES} operators more"]
-        if len(counts) > MOST_LINES
-        else []
-    )
+    if len(counts) > MOST_LINES:
+        lines.append(f"      and {len(counts) - MOST_LINES} operators more")
+    return lines
 
 
 def _arrows(

@@ -42,11 +42,9 @@ class Repeats:
             if name not in signatures:
                 signatures[name] = _signature(self.ctx, self.ctx.values[name])
         signature = (step.key, *map(signatures.__getitem__, step.inputs))
-        return (
-            (None, None)
-            if None in signature
-            else (signature, self.known.get(signature))
-        )
+        if None in signature:
+            return None, None
+        return signature, self.known.get(signature)
 
     def remember(self, signature: object, step: Step) -> None:
         """Record a converted node: its outputs are the placeholders for later nodes with the same
@@ -84,11 +82,9 @@ def _signature(ctx: ConversionContext, value: object) -> Any:
         if None in inner:
             return None
         return (list, *inner)
-    return (
-        (type(value), value)
-        if isinstance(value, bool | int | float | str | None)
-        else None
-    )
+    if isinstance(value, bool | int | float | str | None):
+        return type(value), value
+    return None
 
 
 def _constant(value: torch.Tensor) -> Any:

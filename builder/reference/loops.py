@@ -172,11 +172,9 @@ class LoopStep:
         for node in self.by_kind["ITERATOR"]:
             source = frame[node.inputs[0]]
             axis = node.layer.axis
-            index = (
-                iteration
-                if not node.layer.reverse or limit is None
-                else limit - 1 - iteration
-            )
+            index = iteration
+            if node.layer.reverse and limit is not None:
+                index = limit - 1 - iteration
             if index >= source.shape[axis]:
                 raise node.error(
                     f"iteration {iteration} reads index {index} of an axis of {source.shape[axis]}"

@@ -25,7 +25,7 @@ from builder.conversion.converters.scattering import (
     scattered,
     unranked,
 )
-from builder.conversion.dynamic import Size, bounds, expression
+from builder.conversion.dynamic import Size, bounds
 from builder.conversion.evaluators.creation import filled
 from builder.conversion.layers import (
     alike,
@@ -178,12 +178,7 @@ def _affordable(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
 
 def _greatest(ctx: ConversionContext, x: Tensor, axis: int) -> int:
     """The maximum length of an axis over the profiles; 1 if unknown."""
-    span = bounds(
-        ctx.expr(x, axis)
-        if not isinstance(x, torch.Tensor)
-        else expression(x.shape[axis]),
-        ctx.ranges(),
-    )
+    span = bounds(ctx.expr(x, axis), ctx.ranges())
     if span is not None and isfinite(span[1]):
         return int(span[1])
     return 1

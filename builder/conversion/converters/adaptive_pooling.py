@@ -110,10 +110,9 @@ def _equal_windows(
     ctx: ConversionContext, x: ITensor, axes: int, even: Any, kind: str
 ) -> Any:
     first = ctx.rank(x) - axes
-    pooled_axes = range(first, first + axes)
-    window = [
-        x.shape[axis] // even[axis] if axis in even else 1 for axis in pooled_axes
-    ]
+    window = [1] * axes
+    for axis, size in even.items():
+        window[axis - first] = x.shape[axis] // size
     image, undo = as_image(ctx, x, axes)
     return undo(pooled(ctx, image, kind, Pool.of(axes, window, [], 0, 1, False)))
 

@@ -187,11 +187,9 @@ class LSTM(Cell):
         g = activate(self.ctx, self.gate_slice(gates, 2), "TANH")
         c = self.ctx.elementwise("SUM", self.product(f, c), self.product(i, g))
         h = self.product(o, activate(self.ctx, c, "TANH"))
-        return (
-            h
-            if self.weights.w_hr is None
-            else matmul(self.ctx, h, self.weights.w_hr, transpose_b=True)
-        ), c
+        if self.weights.w_hr is not None:
+            h = matmul(self.ctx, h, self.weights.w_hr, transpose_b=True)
+        return h, c
 
 
 class GRU(Cell):

@@ -48,11 +48,9 @@ def as_long(
     for axis in axes:
         length = ctx.size(x, axis)
         other_length = ctx.size(other, axis)
-        sizes[axis] = (
-            length
-            if same(length, other_length)
-            else ctx.arithmetic("max", length, other_length)
-        )
+        sizes[axis] = length
+        if not same(length, other_length):
+            sizes[axis] = ctx.arithmetic("max", length, other_length)
     return ctx.expand(x, sizes)
 
 

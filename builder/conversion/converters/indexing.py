@@ -251,11 +251,9 @@ def linear_index(
     result: Any = None
     for position, size in zip(indexers, sizes, strict=True):
         position = from_the_front(ctx, position, size)
-        result = (
-            position
-            if result is None
-            else _plus(ctx, _times(ctx, result, size), position)
-        )
+        if result is not None:
+            position = _plus(ctx, _times(ctx, result, size), position)
+        result = position
     return result
 
 

@@ -112,7 +112,9 @@ for _name, _rank, _axis in (
 @converter("aten::column_stack(Tensor[] tensors) -> Tensor", constants=("tensors",))
 def column_stack(ctx: ConversionContext, tensors: list[Tensor]) -> ITensor:
     """Concatenate columns; vectors and numbers become columns."""
-    columns = [
-        t if ctx.rank(t) > 1 else new_axis(ctx, at_least(ctx, t, 1), 1) for t in tensors
-    ]
+    columns = []
+    for tensor in tensors:
+        if ctx.rank(tensor) <= 1:
+            tensor = new_axis(ctx, at_least(ctx, tensor, 1), 1)
+        columns.append(tensor)
     return joined(ctx, columns, 1)

@@ -133,10 +133,9 @@ def _ranks(ctx: ConversionContext, x: ITensor, axis: int, largest: bool) -> ITen
     elements = ctx.unsqueeze(x, [axis + 1])
     others = ctx.unsqueeze(x, [axis])
     position = iota(ctx, length, torch.int32)
-    i, j = (
-        ctx.reshape(position, [length if a == index else 1 for a in range(last + 1)])
-        for index in (axis, axis + 1)
-    )
+    ones: list[Size] = [1] * last
+    i = ctx.reshape(position, [*ones[:axis], length, *ones[axis:]])
+    j = ctx.reshape(position, [*ones[: axis + 1], length, *ones[axis + 1 :]])
     better = ctx.elementwise("GREATER" if largest else "LESS", others, elements)
     tied = ctx.elementwise(
         "AND", ctx.elementwise("EQUAL", others, elements), ctx.elementwise("LESS", j, i)

@@ -58,11 +58,9 @@ def _cropped_or_padded(
     if all(isinstance(p, int) and p <= 0 for p in pad):
         return ctx.slice(x, starts, sizes)
     filled = mode == "constant" and value != 0
-    fill = (
-        ctx.constant(torch.tensor(value).to(dtypes.from_trt(x.dtype)))
-        if filled
-        else None
-    )
+    fill = None
+    if filled:
+        fill = ctx.constant(torch.tensor(value).to(dtypes.from_trt(x.dtype)))
     return ctx.slice(x, starts, sizes, mode=MODES[mode], fill=fill)
 
 

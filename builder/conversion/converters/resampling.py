@@ -150,9 +150,12 @@ def resample(
     layer; the others are computed one by one.
     """
     first = ctx.rank(x) - len(sizes)
-    factors = [
-        None if s is None or s <= 0 or method.align else float(s) for s in scales
-    ]
+    factors: list[float | None] = []
+    for scale in scales:
+        if scale is None or scale <= 0 or method.align:
+            factors.append(None)
+        else:
+            factors.append(float(scale))
     plain: dict[int, Size] = {}
     for i, (size, factor) in enumerate(zip(sizes, factors, strict=True)):
         axis = first + i

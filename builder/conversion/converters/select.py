@@ -32,7 +32,9 @@ def sliced(
         return x
     starts: list[Size] = [0] * len(sizes)
     strides: list[Size] = [1] * len(sizes)
-    starts[axis], strides[axis], sizes[axis] = start, step, length
+    starts[axis] = start
+    strides[axis] = step
+    sizes[axis] = length
     return ctx.slice(x, starts, sizes, strides)
 
 

@@ -154,11 +154,9 @@ def counted(
     """start, start + step, ... of a dynamic count: one IFillLayer."""
     ctx.keep_steady(count)
     carrier = dtypes.carrier(dtype)
-    computed = (
-        carrier
-        if carrier in (torch.float32, torch.int32, torch.int64)
-        else torch.float32
-    )
+    computed = torch.float32
+    if carrier in (torch.int32, torch.int64):
+        computed = carrier
     if ctx.loops and not ctx.capabilities.takes(
         "FILL.IN_LOOP", dtypes.to_trt(computed).name
     ):

@@ -215,11 +215,9 @@ def _carried(
 
 def _joined_axis(parameter: Value, output: Value) -> int | None:
     """The axis along which each iteration appends to a tensor without other users, or None."""
-    parts = (
-        output.node().inputsAt(0).node()
-        if output.node().kind() == "aten::cat"
-        else None
-    )
+    parts = None
+    if output.node().kind() == "aten::cat":
+        parts = output.node().inputsAt(0).node()
     if (
         parts is None
         or parts.kind() != "prim::ListConstruct"
@@ -343,11 +341,8 @@ class _Carried:
         (self.start,) = widened(ctx, self._tensor(value))
         self.recurrence = layer.add_recurrence(self.start)
         self.inside = self._value(alike(ctx, self.start, self.recurrence.get_output(0)))
-        ctx.varying |= (
-            self.inside.expr.free_symbols
-            if isinstance(self.inside, DynamicScalar)
-            else set()
-        )
+        if isinstance(self.inside, DynamicScalar):
+            ctx.varying |= self.inside.expr.free_symbols
 
     def _is_number(self) -> bool:
         return isinstance(self.value, DynamicScalar | bool | int | float)

@@ -295,10 +295,12 @@ def unequal(ctx: ConversionContext, a: Any, b: Any) -> Any:
 @evaluator("aten::format")
 def format_text(ctx: ConversionContext, text: str, *values: object) -> str:
     """str.format; dynamic arguments are formatted as their type names."""
-    arguments = [
-        v if isinstance(v, str | int | float | bool | list) else type(v).__name__
-        for v in values
-    ]
+    arguments = []
+    for value in values:
+        if isinstance(value, str | int | float | bool | list):
+            arguments.append(value)
+        else:
+            arguments.append(type(value).__name__)
     return text.format(*arguments)
 
 

@@ -123,11 +123,10 @@ class Axes:
         }
         if guarded:
             fixed |= self._demands.equalities(fixed)
-        expressions = {
-            axis: size.subs(fixed) if fixed else size
-            for axis, size in pairs
-            if isinstance(axis, str)
-        }
+        expressions = {}
+        for axis, size in pairs:
+            if isinstance(axis, str):
+                expressions[axis] = size.subs(fixed) if fixed else size
         if not guarded:
             return Relations(expressions)
         for index, (name, meta) in enumerate(self.metas.items()):

@@ -199,8 +199,9 @@ def _sources(program: torch.export.ExportedProgram) -> Iterator[tuple[str, Input
         for source in (f"L{pytree.keystr(path)}", f"L['flat_args'][{leaf}]"):
             if isinstance(meta, torch.SymInt):
                 yield source, (index, 0)
-            for axis in range(meta.dim() if isinstance(meta, torch.Tensor) else 0):
-                yield f"{source}.size()[{axis}]", (index, axis)
+            if isinstance(meta, torch.Tensor):
+                for axis in range(meta.dim()):
+                    yield f"{source}.size()[{axis}]", (index, axis)
         index += 1
 
 

@@ -39,8 +39,9 @@ def resolve_environment(graph: Graph, context: Context) -> None:
     for node in ir.nodes_of(graph, *context.present(*_VALUES)):
         ir.replace(node, [ir.insert_constant(graph, _VALUES[node.kind()], node)])
     queries = ir.nodes_of(graph, *context.present("aten::is_complex"))
-    for node in queries if queries and not makes_complex(graph) else ():
-        ir.replace(node, [ir.insert_constant(graph, False, node)])
+    if queries and not makes_complex(graph):
+        for node in queries:
+            ir.replace(node, [ir.insert_constant(graph, False, node)])
     for node in ir.nodes_of(graph, *context.present("prim::device")):
         ir.replace(node, [ir.insert_constant(graph, ir.CPU, node)])
     for node in ir.nodes_of(graph, "prim::Constant"):

@@ -151,11 +151,9 @@ def _writes(node: Any) -> bool:
     if node.inputsAt(0).type().kind() not in _KNOWN:
         return False
     schema = ir.schema(node)
-    info = (
-        schema.arguments[0].alias_info
-        if schema is not None and schema.arguments
-        else None
-    )
+    info = None
+    if schema is not None and schema.arguments:
+        info = schema.arguments[0].alias_info
     return info is not None and info.is_write
 
 

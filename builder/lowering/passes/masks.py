@@ -91,9 +91,11 @@ def _computed(
     ]
     if any(facts.rank(value) != 0 for value in others):
         return None
-    values = [
-        picked[v.unique()].whole if v.unique() in picked else v for v in node.inputs()
-    ]
+    values = []
+    for value in node.inputs():
+        if value.unique() in picked:
+            value = picked[value.unique()].whole
+        values.append(value)
     return Picked(mask, Emit(graph, node).op(node.kind(), *values), rank)
 
 

@@ -118,11 +118,9 @@ class Bounds:
             if name not in self.lists:
                 similar = difflib.get_close_matches(name, self.lists, 1)
                 lists = ", ".join(self.lists) or "none"
-                hint = (
-                    f"did you mean {similar[0]!r}?"
-                    if similar
-                    else f"its lists: {lists}"
-                )
+                hint = f"its lists: {lists}"
+                if similar:
+                    hint = f"did you mean {similar[0]!r}?"
                 raise LoweringError(
                     f"max_lengths names {name!r}, and forward returns no list of that name ({hint})"
                 )
@@ -231,7 +229,7 @@ def _bounded(
     length = ir.insert(graph, "aten::len", [value], end, [ir.INT], origin).output()
     for index in range(most):
         node = _if_longer(graph, length, index, end, origin)
-        then = next(node.blocks()).returnNode()
+        then = ir.first_block(node).returnNode()
         position = ir.insert_constant(graph, index, then)
         element = ir.insert(
             graph, "aten::__getitem__", [value, position], then, [inner], origin
@@ -335,8 +333,9 @@ def _merged(graph: Any, node: Any, ends: list[Leaf | str | None]) -> Leaf:
     if not flagged:
         return Leaf(value, at=leaves[0].at)
     flag = node.addOutput().setType(ir.TENSOR)
-    where = next((end.where for end in leaves if end.where), source_line(node))
     first = leaves[0]
+    places = [leaf.where for leaf in leaves if leaf.where]
+    where = places[0] if places else source_line(node)
     return Leaf(value, flag, where, first.at, first.too_long, first.group)
 
 

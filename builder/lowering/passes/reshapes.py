@@ -26,14 +26,9 @@ def merge_reshapes(graph: Graph, context: Context) -> None:
     for node in ir.nodes_of(graph, "aten::size"):
         length = _length(node)
         if length is not None:
-            ir.replace(
-                node,
-                [
-                    ir.insert_constant(graph, length, node)
-                    if isinstance(length, int)
-                    else length
-                ],
-            )
+            if isinstance(length, int):
+                length = ir.insert_constant(graph, length, node)
+            ir.replace(node, [length])
     for node in ir.nodes_of(graph, "aten::reshape"):
         if not ir.in_fallback(node):
             _merge(graph, node)
@@ -80,11 +75,9 @@ def _path(value: Value) -> _Path | None:
         and not ir.in_fallback(node)
     ):
         first = node.inputsAt(0).node()
-        sizes = (
-            ir.list_items(first.inputsAt(1))
-            if first.kind() == "aten::reshape"
-            else None
-        )
+        sizes = None
+        if first.kind() == "aten::reshape":
+            sizes = ir.list_items(first.inputsAt(1))
         if sizes is None:
             return None
         return _Path(first, list(range(len(sizes))), node)

@@ -105,6 +105,8 @@ def _weights(
         kernel = weights_tensor(layer.kernel, shape)
     if bias is None:
         bias = weights_tensor(layer.bias)
-    return None if kernel is None else kernel.to(
-        x.dtype
-    ), None if bias is None else bias.to(x.dtype)
+    if kernel is not None:
+        kernel = kernel.to(x.dtype)
+    if bias is not None:
+        bias = bias.to(x.dtype)
+    return kernel, bias

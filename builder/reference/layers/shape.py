@@ -42,9 +42,9 @@ def resolve_dims(
     """
     dims = list(requested)
     if zero_is_placeholder:
-        dims = [
-            x.shape[axis] if size == 0 else size for axis, size in enumerate(requested)
-        ]
+        for axis, size in enumerate(requested):
+            if size == 0:
+                dims[axis] = x.shape[axis]
     if -1 in dims:
         volume = math.prod(size for size in dims if size != -1)
         dims[dims.index(-1)] = x.numel() // volume if volume else 0

@@ -36,7 +36,9 @@ class End:
 
 def branch(walk: Walk, node: Node) -> None:
     """Rewrite both branches of an if from the same memory state, and join their results."""
-    memory, ends, finals = walk.memory, [], []
+    memory = walk.memory
+    ends = []
+    finals = []
     age = memory.journal.tick()
     for block in node.blocks():
         mark = memory.journal.mark()

@@ -34,11 +34,11 @@ def _get(memory: Memory, node: Node, box: Alias) -> bool:
     """`list[i]`, `tuple[i]`, `dict[key]`."""
     key = ir.constant(node.inputsAt(1))
     items = box.items or []
-    if key is None or (
-        key not in items
-        if isinstance(items, dict)
-        else not -len(items) <= key < len(items)
-    ):
+    if key is None:
+        return False
+    if isinstance(items, dict) and key not in items:
+        return False
+    if not isinstance(items, dict) and not -len(items) <= key < len(items):
         return False
     memory.same(node.output(), memory.alias(items[key]))
     return True
@@ -124,11 +124,9 @@ def _contains(memory: Memory, node: Node, box: Alias) -> bool:
 def _constants(memory: Memory, items: list[Value]) -> list[Any] | None:
     """The Python values of elements; None if one is not known."""
     values = [memory.read(item) for item in items]
-    return (
-        [value.toIValue() for value in values]
-        if all(map(ir.is_constant, values))
-        else None
-    )
+    if not all(map(ir.is_constant, values)):
+        return None
+    return [value.toIValue() for value in values]
 
 
 def _extreme(best: Callable[[list[Any]], Any]) -> Handler:

@@ -63,11 +63,9 @@ def result(emit: Emit, node: Node, old: Value) -> Any | None:
     if twin is None:
         return None
     new = emit.op(twin, *node.inputs())
-    return (
-        cast_like(emit, new, old)
-        if _changes_dtype(node, twin.removeprefix("aten::"))
-        else new
-    )
+    if _changes_dtype(node, twin.removeprefix("aten::")):
+        return cast_like(emit, new, old)
+    return new
 
 
 def _changes_dtype(node: Node, name: str) -> bool:

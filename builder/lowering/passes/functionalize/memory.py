@@ -252,11 +252,9 @@ class Memory:
                 self.graph, "prim::DictConstruct", values, self.at, [kind_of]
             ).output()
         values = [self.read(item) for item in alias.items or ()]
-        kind = (
-            "prim::TupleConstruct"
-            if kind_of.kind() == "TupleType"
-            else "prim::ListConstruct"
-        )
+        kind = "prim::ListConstruct"
+        if kind_of.kind() == "TupleType":
+            kind = "prim::TupleConstruct"
         return ir.insert(self.graph, kind, values, self.at, [kind_of]).output()
 
     def write(self, alias: Alias, new: Value, node: Node) -> None:

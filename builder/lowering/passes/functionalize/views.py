@@ -39,11 +39,9 @@ def put_range(
     if not at_end:
         after = [emit.op("aten::slice", base, dim, end, None, 1)]
     parts = [*before, new, *after]
-    return (
-        new
-        if len(parts) == 1
-        else emit.op("aten::cat", emit.list(parts, ir.TENSOR), dim)
-    )
+    if len(parts) == 1:
+        return new
+    return emit.op("aten::cat", emit.list(parts, ir.TENSOR), dim)
 
 
 def put_index(emit: Emit, base: Value, new: Value, dim: Value, index: Value) -> Value:
