@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
@@ -21,6 +23,11 @@ from builder.lowering.passes.decompose import expand
 from builder.lowering.passes.outputs import TOO_LONG, flag_names
 from builder.lowering.trace import PassRecord
 from builder.lowering.wrapped import keep_constants_tensors
+
+_UNSERVED = re.compile(r"[^A-Za-z0-9_.:-]")
+"""Characters that no tensor of an endpoint has in its name."""
+_LONGEST = 200
+"""The length of a name that file names with it leave room for."""
 
 
 @dataclass(frozen=True)
@@ -67,20 +74,24 @@ class LoweredGraph:
         return self.outputs[: len(self.outputs) - flags]
 
     def distinct(self, used: Collection[str]) -> tuple[str, ...]:
-        """The names of the `results`.
+        """The names of the `results`, each different and one that Triton and TensorRT accept.
 
-        A name that an input already has is changed: `x_out` for `x`.
+        A name that an input already has is changed: `x_out` for `x`. So are other characters than
+        letters, digits and `_.:-`, as in keys of a dictionary, and a name that an earlier result
+        has: `my_key2`.
         """
         known = {*used, *self.outputs}
         names = list[str]()
-        for name in self.results:
-            if name in used:
-                others = (
-                    f"{name}_out{number}" for number in ("", *range(2, len(known) + 3))
-                )
-                name = next(other for other in others if other not in known)
-                known.add(name)
-            names.append(name)
+        for result in self.results:
+            name = _UNSERVED.sub("_", result)[:_LONGEST]
+            if name == "_":
+                name = "output"
+            base = f"{name}_out" if name in used else name
+            if base in names or (base != result and base in known):
+                numbered = (f"{base}{number}" for number in count(2))
+                base = next(other for other in numbered if other not in known)
+            known.add(base)
+            names.append(base)
         return tuple(names)
 
     def named(self, names: Sequence[str]) -> LoweredGraph:

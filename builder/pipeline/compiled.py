@@ -173,12 +173,12 @@ class CompiledModule(torch.nn.Module):
         with torch.no_grad():
             outputs = self._runner(values)
         named = zip(self._results, self._outputs, strict=True)
-        found = {
-            path: outputs[name].to(device) for path, name in named if name in outputs
-        }
+        found = [
+            (path, outputs[name].to(device)) for path, name in named if name in outputs
+        ]
         if self._result is not None:
-            return parity.rebuilt(self._result, found, lists=self._lists)
-        tensors = iter(found.values())
+            return parity.rebuilt(self._result, dict(found), lists=self._lists)
+        tensors = (tensor for _, tensor in found)
         leaves = [
             leaf if leaf is None else _like(leaf, next(tensors))
             for leaf in self._leaves
