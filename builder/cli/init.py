@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -184,7 +185,7 @@ def max_lengths(guessed: dict[str, int]) -> str:
     if not guessed:
         return ""
     source = _comment("? how many elements each of these lists of outputs can have")
-    listed = ", ".join(f"{name}: {length}" for name, length in guessed.items())
+    listed = ", ".join(f"{_text(name)}: {length}" for name, length in guessed.items())
     return f"max_lengths: {{{listed}}}{source}\n"
 
 
@@ -208,12 +209,12 @@ def manifest(
     lines = [HEAD.format(name=name) + part + "inputs:"]
     for guess in inputs:
         shape = ", ".join(map(str, guess.shape))
-        lines.append(f"  - name: {guess.name}")
+        lines.append(f"  - name: {_text(guess.name)}")
         lines.append(f"    dtype: {guess.dtype}{_comment(guess.dtype_from)}")
         lines.append(f"    shape: [{shape}]{_comment(guess.shape_from)}")
     lines += _dims(inputs, dims or {})
     if outputs:
-        lines.append(f"outputs: [{', '.join(outputs)}]")
+        lines.append(f"outputs: [{', '.join(map(_text, outputs))}]")
     if libraries:
         lines.append(f"libraries: {json.dumps(libraries)}")
     return "\n".join(lines) + "\n"
@@ -239,8 +240,17 @@ def state(pairs: list[tuple[str, str]]) -> str:
         return ""
     head = "# ? Uncomment to keep this state on the server (docs/state.md):\n"
     return f"{head}# state:\n" + "".join(
-        f"#   - {{input: {name}, output: {output}}}\n" for name, output in pairs
+        f"#   - {{input: {_text(name)}, output: {_text(output)}}}\n"
+        for name, output in pairs
     )
+
+
+def _text(name: str) -> str:
+    """The name in YAML, in quotes if it would be a number or another value without them."""
+    plain = re.fullmatch(r"[A-Za-z_][\w.-]*", name, re.ASCII)
+    if plain and name.lower() not in ("true", "false", "null"):
+        return name
+    return json.dumps(name)
 
 
 def _comment(source: str) -> str:

@@ -101,8 +101,8 @@ def network_here(
     source = stages.lower(stages.load(spec))
     spec, lowered, _ = state.batch_first(spec, source.graph, source.outputs, ())
     if draws:
-        return _drawn(lowered, spec)
-    network = fallback.to_network(lowered, spec, spec.outputs).network
+        return _drawn(lowered, spec, source.outputs)
+    network = fallback.to_network(lowered, spec, source.outputs).network
     return {
         "name": spec.name,
         "inputs": [_tensor(network.get_input(i)) for i in range(network.num_inputs)],
@@ -113,12 +113,12 @@ def network_here(
     }
 
 
-def _drawn(lowered: Any, spec: ModelSpec) -> dict[str, Any]:
+def _drawn(lowered: Any, spec: ModelSpec, names: Sequence[str]) -> dict[str, Any]:
     """The SVG of the model's segments. A model without torch segments is one segment."""
     from builder import partition
     from builder.pipeline import fallback
 
-    lowered = lowered.named(spec.outputs or lowered.results)
+    lowered = lowered.named(names)
     parts = partition.split(
         lowered,
         spec.inputs,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
@@ -21,6 +23,11 @@ from builder.lowering.passes.decompose import expand
 from builder.lowering.passes.outputs import TOO_LONG, flag_names
 from builder.lowering.trace import PassRecord
 from builder.lowering.wrapped import keep_constants_tensors
+
+_UNSERVED = re.compile(r"[^A-Za-z0-9_.:-]")
+"""Characters that no tensor of an endpoint has in its name."""
+_LONGEST = 200
+"""The length of a name that file names with it leave room for."""
 
 
 @dataclass(frozen=True)
@@ -67,21 +74,27 @@ class LoweredGraph:
         return self.outputs[: len(self.outputs) - flags]
 
     def distinct(self, used: Collection[str]) -> tuple[str, ...]:
-        """The names of the `results`.
+        """The names of the `results`, each different and one that Triton and TensorRT accept.
 
-        A name that an input already has is changed: `x_out` for `x`.
+        A name that an input already has is changed: `x_out` for `x`. So are other characters than
+        letters, digits and `_.:-`, as in keys of a dictionary, and a name that an earlier result
+        has: `my_key2`.
         """
         all_names = {*used, *self.outputs}
         names = list[str]()
         for result in self.results:
-            name = result
-            if result in used:
-                name = f"{result}_out"
-                number = 1
-                while name in all_names:
-                    number += 1
-                    name = f"{result}_out{number}"
-                all_names.add(name)
+            base = _UNSERVED.sub("_", result)[:_LONGEST]
+            if base == "_":
+                base = "output"
+            if base in used:
+                base = f"{base}_out"
+            name = base
+            if base in names or (base != result and base in all_names):
+                numbered = (f"{base}{number}" for number in count(2))
+                name = next(
+                    candidate for candidate in numbered if candidate not in all_names
+                )
+            all_names.add(name)
             names.append(name)
         return tuple(names)
 

@@ -173,14 +173,14 @@ class CompiledModule(torch.nn.Module):
         with torch.no_grad():
             outputs = self._runner(values)
         paths_and_names = zip(self._results, self._outputs, strict=True)
-        results = {
-            path: outputs[name].to(device)
+        results = [
+            (path, outputs[name].to(device))
             for path, name in paths_and_names
             if name in outputs
-        }
+        ]
         if self._result is not None:
-            return parity.rebuilt(self._result, results, lists=self._lists)
-        tensors = iter(results.values())
+            return parity.rebuilt(self._result, dict(results), lists=self._lists)
+        tensors = (tensor for _, tensor in results)
         leaves = [
             leaf if leaf is None else _in_form_of(leaf, next(tensors))
             for leaf in self._leaves

@@ -341,14 +341,23 @@ def record(lowered: Lowered, recordings: Recordings | None = None) -> Recorded:
 
 
 def _renaming_warnings(lowered: Lowered) -> Iterator[str]:
-    """A warning for each output that has the name of an input."""
-    if not lowered.spec.outputs:
-        for name, served in zip(lowered.graph.results, lowered.outputs, strict=True):
-            if name != served:
-                yield (
-                    f"output {name!r} has the name of an input, so it is served as {served!r};"
-                    " set another name with `outputs` in the manifest"
-                )
+    """A warning for each output that is served with another name than the module's."""
+    if lowered.spec.outputs:
+        return
+    input_names = {
+        *(tensor.name for tensor in lowered.spec.inputs),
+        *lowered.graph.inputs,
+    }
+    for name, served in zip(lowered.graph.results, lowered.outputs, strict=True):
+        if name == served:
+            continue
+        reason = "a name that no endpoint has, or that another output has"
+        if name in input_names:
+            reason = "the name of an input"
+        yield (
+            f"output {name!r} has {reason}, so it is served as {served!r}; set another name with"
+            " `outputs` in the manifest"
+        )
 
 
 def _optional_warnings(lowered: Lowered) -> Iterator[str]:
