@@ -134,5 +134,7 @@ class Lengths(Constants):
         self.remember_dtype(result, self.dtype(tensors[0]))
         exprs = self.exprs(tensors[0])
         if exprs:
-            exprs[axis] = sum((self.expr(t, axis) for t in tensors[1:]), exprs[axis])
+            exprs[axis] = sum(
+                (self.expr(tensor, axis) for tensor in tensors[1:]), exprs[axis]
+            )
         return self.set_sizes(result, exprs)

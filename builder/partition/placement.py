@@ -66,7 +66,7 @@ def _without_small_segments(
         inputs_of(graph_view, closure(graph_view, indices)) for _, indices in segments
     ]
     crossing_names = {name for names in inputs for name in names} | {
-        v.debugName() for v in graph_view.graph.outputs()
+        value.debugName() for value in graph_view.graph.outputs()
     }
     for (kind, indices), segment_inputs in list(zip(segments, inputs, strict=True))[
         1:-1

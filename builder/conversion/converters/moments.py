@@ -267,7 +267,7 @@ def linalg_matrix_norm(
 ) -> ITensor:
     """The largest or smallest sum of absolute values of a row (inf) or column (1)"""
     return matrix_norm(
-        ctx, in_dtype(ctx, x, dtype), ord, [ctx.axis(x, d) for d in dim], keepdim
+        ctx, in_dtype(ctx, x, dtype), ord, [ctx.axis(x, axis) for axis in dim], keepdim
     )
 
 

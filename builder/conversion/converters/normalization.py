@@ -98,8 +98,10 @@ def by_running_statistics(
     eps: float,
 ) -> ITensor:
     """One scale and shift for each channel, computed in float64 if all operands are static."""
-    coefficients = [t for t in (weight, bias, mean, variance) if t is not None]
-    if not all(isinstance(t, torch.Tensor) for t in coefficients):
+    coefficients = [
+        tensor for tensor in (weight, bias, mean, variance) if tensor is not None
+    ]
+    if not all(isinstance(tensor, torch.Tensor) for tensor in coefficients):
         deviation = ctx.unary("SQRT", combine(ctx, "SUM", ctx.tensor(variance), eps))
         centered = combine(ctx, "SUB", x, per_channel(ctx, mean, x, 1))
         normal = combine(ctx, "DIV", centered, per_channel(ctx, deviation, x, 1))
@@ -119,7 +121,9 @@ def scaled(
         shape = [-1] + [1] * (rank - 2)
         product = combine(ctx, "PROD", x, scale.to(dtype).reshape(shape))
         return combine(ctx, "SUM", product, shift.to(dtype).reshape(shape))
-    weights = [ctx.weights.of(t.to(dtype).contiguous()) for t in (shift, scale)]
+    weights = [
+        ctx.weights.of(tensor.to(dtype).contiguous()) for tensor in (shift, scale)
+    ]
     layer = ctx.net.add_scale_nd(
         x, trt.ScaleMode.CHANNEL, *weights, trt.Weights(weights[0].dtype), 1
     )
@@ -194,8 +198,8 @@ def normalized(
     shape of the axes.
     """
     rank = ctx.rank(x)
-    coefficients = [coefficient(ctx, t, x, at) for t in (weight, bias)]
-    if any(t is None for t in coefficients) or rank < 2:
+    coefficients = [coefficient(ctx, tensor, x, at) for tensor in (weight, bias)]
+    if any(tensor is None for tensor in coefficients) or rank < 2:
         result = standardized(ctx, x, axes, eps)[0]
         for operation, t in (("PROD", weight), ("SUM", bias)):
             if t is not None:
@@ -319,8 +323,8 @@ def group_norm(
         )
     split = ctx.reshape(x, [ctx.size(x, 0), num_groups, -1])
     unit = [
-        ctx.constant(t(1, num_groups, 1, dtype=ctx.dtype(x)))
-        for t in (torch.ones, torch.zeros)
+        ctx.constant(filled(1, num_groups, 1, dtype=ctx.dtype(x)))
+        for filled in (torch.ones, torch.zeros)
     ]
     result = ctx.reshape(
         normalization_layer(ctx, split, unit[0], unit[1], [2], eps), ctx.sizes(x)

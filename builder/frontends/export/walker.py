@@ -323,9 +323,9 @@ class Walker:
     def _create(self, kind: str, values: Sequence[Any], types: Sequence[Any]) -> Any:
         node = self.graph.create(kind, list(values), len(types))
         node.insertBefore(self._ends[-1])
-        if any(type_ is not TENSOR for type_ in types):
-            for output, type_ in zip(node.outputs(), types, strict=True):
-                output.setType(type_)
+        if any(result_type is not TENSOR for result_type in types):
+            for output, result_type in zip(node.outputs(), types, strict=True):
+                output.setType(result_type)
         self._describe(node)
         return node
 
@@ -497,8 +497,8 @@ class Walker:
             if masks.is_without_effect(node, called.get("attn_mask")):
                 arguments["attn_mask"] = None
         values = [
-            self._argument(a, arguments.get(a.name, a.default))
-            for a in schema.arguments
+            self._argument(argument, arguments.get(argument.name, argument.default))
+            for argument in schema.arguments
         ]
         meta = node.meta.get("val")
         reshapes = target in _VIEWS and not self.has_writes

@@ -365,7 +365,9 @@ def _is_multiplied(value: Value, steps: int = _FAR) -> bool:
     if steps:
         passing_on = [user for user in users if user.kind() in _PASSES_ON]
     return any(
-        _is_multiplied(v, steps - 1) for user in passing_on for v in user.outputs()
+        _is_multiplied(value, steps - 1)
+        for user in passing_on
+        for value in user.outputs()
     )
 
 
