@@ -50,8 +50,11 @@ def of(ctx: Lengths, number: DynamicScalar) -> Doubles | None:
     """The table of a float, or of a length; None for 0-d tensors (which are float32 in torch, too)
     and unknown lengths.
     """
-    if number.zero_dim or number.doubles is not None:
-        return None if number.zero_dim else number.doubles
+    if number.zero_dim:
+        return None
+    table: Doubles | None = number.doubles
+    if table is not None:
+        return table
     if number.dtype == torch.int64:
         return of_length(ctx, number)
     return None

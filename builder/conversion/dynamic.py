@@ -167,11 +167,15 @@ def _relaxed(
     floors = [term for term in expr.as_coefficients_dict() if term.func is sympy.floor]
     if not floors:
         return None
-    ends = []
+    spans = []
     for upper in (False, True):
         swaps = {}
         for term in floors:
             lowered = (expr.coeff(term) > 0) != upper
             swaps[term] = term.args[0] - 1 if lowered else term.args[0]
-        ends.append(_interval(sympy.expand(expr.xreplace(swaps)), ranges))
-    return None if None in ends else (ends[0][0], ends[1][1])  # type: ignore[index]
+        span = _interval(sympy.expand(expr.xreplace(swaps)), ranges)
+        if span is None:
+            return None
+        spans.append(span)
+    (low, _), (_, high) = spans
+    return low, high

@@ -149,14 +149,14 @@ def decided(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> bool | None:
     """A comparison that the axes' ranges determine for every shape of the profiles, else None. Adds
     no layers.
     """
+    python, _, _ = COMPARISON[operation]
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
-        return COMPARISON[operation][0](a, b)
+        return python(a, b)
     if not _integral(ctx, a, b):
         return None
     span = _span(ctx, expression(a) - expression(b))
     if span is None:
         return None
-    python = COMPARISON[operation][0]
     low, high = span
     if operation in ("eq", "ne"):
         if low == high:
@@ -186,7 +186,9 @@ def _span(ctx: Lengths, difference: sympy.Expr) -> Any:
         return bounds(difference, ctx.ranges())
     least = bounds(sympy.expand(low), ctx.ranges())
     most = bounds(sympy.expand(high), ctx.ranges())
-    return least and most and (least[0], most[1])
+    if least is None or most is None:
+        return None
+    return least[0], most[1]
 
 
 def vector(ctx: Lengths, value: Scalar, dtype: torch.dtype) -> ITensor:

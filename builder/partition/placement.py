@@ -30,7 +30,10 @@ def members(graph_view: View, kinds: Sequence[str]) -> Members:
     for index, number in enumerate(assign(kinds, graph_view.parents)):
         if number != NOWHERE:
             groups.setdefault(number, []).append(index)
-    return [(kinds[groups[number][0]], groups[number]) for number in sorted(groups)]
+    segments = []
+    for _, indices in sorted(groups.items()):
+        segments.append((kinds[indices[0]], indices))
+    return segments
 
 
 def final_kinds(

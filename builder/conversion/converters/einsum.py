@@ -160,16 +160,22 @@ def _pair(ctx: ConversionContext, x: Operand, y: Operand, result: str) -> ITenso
     """
     orders = []
     for first, second in ((x, y), (y, x)):
-        if letters := _as_product(first[1], second[1], result):
+        _, term = first
+        _, other_term = second
+        letters = _as_product(term, other_term, result)
+        if letters:
             orders.append((first, second, letters))
     if not orders:
         return _layer(ctx, [x, y], result)
     in_order = [order for order in orders if "".join(order[2]) == result]
     first, second, (batch, rows, columns) = (in_order or orders)[0]
-    (summed,) = (letter for letter in first[1] if letter not in result)
-    transposed = second[1] == batch + columns + summed
+    _, term = first
+    b, other_term = second
+    (summed,) = (letter for letter in term if letter not in result)
+    transposed = other_term == batch + columns + summed
     a = _ordered(ctx, first, batch + rows + summed)
-    b = second[0] if transposed else _ordered(ctx, second, batch + summed + columns)
+    if not transposed:
+        b = _ordered(ctx, second, batch + summed + columns)
     product = matmul(ctx, a, b, transpose_b=transposed)
     return _ordered(ctx, (product, batch + rows + columns), result)
 

@@ -198,16 +198,17 @@ def normalized(
     shape of the axes.
     """
     rank = ctx.rank(x)
-    coefficients = [coefficient(ctx, tensor, x, at) for tensor in (weight, bias)]
-    if any(tensor is None for tensor in coefficients) or rank < 2:
-        result = standardized(ctx, x, axes, eps)[0]
+    scale = coefficient(ctx, weight, x, at)
+    shift = coefficient(ctx, bias, x, at)
+    if scale is None or shift is None or rank < 2:
+        result, _, _ = standardized(ctx, x, axes, eps)
         for operation, t in (("PROD", weight), ("SUM", bias)):
             if t is not None:
                 if at >= 0:
                     t = per_channel(ctx, t, x, at)
                 result = combine(ctx, operation, result, t)
         return result
-    return normalization_layer(ctx, x, coefficients[0], coefficients[1], axes, eps)
+    return normalization_layer(ctx, x, scale, shift, axes, eps)
 
 
 def coefficient(ctx: ConversionContext, t: Coefficient, x: ITensor, at: int) -> Any:
@@ -322,12 +323,10 @@ def group_norm(
             f"{channels} channels do not divide into {num_groups} groups"
         )
     split = ctx.reshape(x, [ctx.size(x, 0), num_groups, -1])
-    unit = [
-        ctx.constant(filled(1, num_groups, 1, dtype=ctx.dtype(x)))
-        for filled in (torch.ones, torch.zeros)
-    ]
+    ones = ctx.constant(torch.ones(1, num_groups, 1, dtype=ctx.dtype(x)))
+    zeros = ctx.constant(torch.zeros(1, num_groups, 1, dtype=ctx.dtype(x)))
     result = ctx.reshape(
-        normalization_layer(ctx, split, unit[0], unit[1], [2], eps), ctx.sizes(x)
+        normalization_layer(ctx, split, ones, zeros, [2], eps), ctx.sizes(x)
     )
     return affine(ctx, result, weight, bias)
 

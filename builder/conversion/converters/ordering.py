@@ -108,10 +108,10 @@ def _of_integers(
     if k == 1:
         values = reduce(ctx, "MAX" if largest else "MIN", x, [axis], True)
         key = ctx.elementwise("EQUAL", x, values)
-        return values, _layer(ctx, ctx.cast(key, torch.float32), 1, axis, True)[1]
-    positions = _layer(
-        ctx, ctx.cast(_ranks(ctx, x, axis, largest), torch.float32), k, axis, False
-    )[1]
+        _, positions = _layer(ctx, ctx.cast(key, torch.float32), 1, axis, True)
+        return values, positions
+    ranks = ctx.cast(_ranks(ctx, x, axis, largest), torch.float32)
+    _, positions = _layer(ctx, ranks, k, axis, False)
     layer = ctx.net.add_gather_v2(x, positions, trt.GatherMode.ELEMENT)
     layer.axis = axis
     return layer.get_output(0), positions

@@ -424,8 +424,10 @@ class Walker:
         if all(not isinstance(arg, C.Value | list | tuple) for arg in args):
             return target(*args)
         result = numbers.type_of(node.meta["val"])
-        if source := self._sized.get(_computed(node.meta["val"])):
-            return self.emit("aten::size", source[1], result)
+        sized = self._sized.get(_computed(node.meta["val"]))
+        if sized is not None:
+            _, tensor_and_axis = sized
+            return self.emit("aten::size", tensor_and_axis, result)
         if target in (operator.pow, operator.rshift, operator.lshift, torch.sym_ite):
             return self._less_common(target, args, result)
         if target is getattr(torch, "sym_sum", None):
@@ -458,10 +460,12 @@ class Walker:
             expression = None
             if type(size) is not int:
                 expression = _computed(size)
-            if (
-                expression is not None
-                and readers >= self._sized.get(expression, (0,))[0]
-            ):
+            if expression is None:
+                continue
+            previous_readers = 0
+            if expression in self._sized:
+                previous_readers, _ = self._sized[expression]
+            if readers >= previous_readers:
                 self._sized[expression] = readers, (value, axis)
 
     def _less_common(self, target: Any, args: Sequence[Result], result: Any) -> Any:
