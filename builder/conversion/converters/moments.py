@@ -67,18 +67,10 @@ def _register(name: str, returns: str) -> None:
     ) -> Any:
         return results(ctx, x, dim, int(unbiased), keepdim)
 
-    @converter(
+    converter(
         f"aten::{name}.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool"
         f" keepdim=False) -> {returns}"
-    )
-    def corrected(
-        ctx: ConversionContext,
-        x: ITensor,
-        dim: Axes,
-        correction: Number | None,
-        keepdim: bool,
-    ) -> Any:
-        return results(ctx, x, dim, correction, keepdim)
+    )(results)
 
 
 for _name, _returns in RESULTS.items():
