@@ -39,7 +39,10 @@ def _unwrap(
     if kind == "tensor":
         return _tensor(ctx, converter, name, value)
     if kind == "tensors":
-        return [v if v is None else _tensor(ctx, converter, name, v) for v in value]
+        return [
+            element if element is None else _tensor(ctx, converter, name, element)
+            for element in value
+        ]
     number = _number_or_list(ctx, value)
     if kind == "dynamic":
         return number
@@ -60,7 +63,7 @@ def _number_or_list(ctx: ConversionContext, value: object) -> Any:
     implicitly.
     """
     if isinstance(value, list | tuple):
-        return [_number_or_list(ctx, v) for v in value]
+        return [_number_or_list(ctx, element) for element in value]
     if isinstance(value, torch.Tensor):
         return value.item()
     if is_tensor(value):

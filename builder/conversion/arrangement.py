@@ -31,7 +31,9 @@ class Arrangement(Lengths):
             layer.zero_is_placeholder = False
         else:
             layer.reshape_dims = trt.Dims(static)
-            layer.zero_is_placeholder = any(isinstance(s, DynamicScalar) for s in sizes)
+            layer.zero_is_placeholder = any(
+                isinstance(size, DynamicScalar) for size in sizes
+            )
         return self._reshaped(layer, tensor, sizes)
 
     def _reshaped(
@@ -44,7 +46,7 @@ class Arrangement(Lengths):
         return self.set_sizes(result, sizes)
 
     def _without_minus_one(self, tensor: ITensor, sizes: list[Size]) -> list[Size]:
-        if -1 not in [s for s in sizes if isinstance(s, int)]:
+        if -1 not in [size for size in sizes if isinstance(size, int)]:
             return sizes
         at = sizes.index(-1)
         remaining = self.sizes(tensor)
@@ -71,7 +73,7 @@ class Arrangement(Lengths):
         """
         dims: list[int] = []
         open_axes = 0
-        has_dynamic = any(isinstance(s, DynamicScalar) for s in sizes)
+        has_dynamic = any(isinstance(size, DynamicScalar) for size in sizes)
         for axis, size in enumerate(sizes):
             if isinstance(size, int):
                 if size == 0 and has_dynamic:
@@ -85,7 +87,7 @@ class Arrangement(Lengths):
         copied = dims.count(0) if has_dynamic else 0
         takes = self.capabilities.takes("SHUFFLE.COPIED_AXIS", tensor.dtype.name)
         if copied and self.facts(tensor).reshaped and not takes:
-            dims = [d or -1 for d in dims]
+            dims = [dim or -1 for dim in dims]
             open_axes = open_axes + copied
         return dims if open_axes <= 1 else None
 
@@ -98,7 +100,9 @@ class Arrangement(Lengths):
 
     def squeeze(self, tensor: ITensor, axes: Sequence[int]) -> ITensor:
         """The tensor without these axes, each of size 1."""
-        sizes = [e for axis, e in enumerate(self.exprs(tensor)) if axis not in axes]
+        sizes = [
+            expr for axis, expr in enumerate(self.exprs(tensor)) if axis not in axes
+        ]
         return self._rearranged(tensor, sizes, "add_squeeze", axes)
 
     def _rearranged(
@@ -106,13 +110,13 @@ class Arrangement(Lengths):
     ) -> ITensor:
         if not axes:
             return tensor
-        dynamic = sum(not e.is_Integer for e in exprs)
+        dynamic = sum(not expr.is_Integer for expr in exprs)
         # TensorRT fuses a shuffle of static dims best. It infers one dynamic axis, unless another
         # axis is empty.
         if not dynamic or (dynamic == 1 and 0 not in exprs):
             layer = self.net.add_shuffle(tensor)
             layer.reshape_dims = trt.Dims(
-                [int(e) if e.is_Integer else -1 for e in exprs]
+                [int(expr) if expr.is_Integer else -1 for expr in exprs]
             )
             layer.zero_is_placeholder = False
         elif self.capabilities.has_layer(method):
@@ -133,7 +137,7 @@ class Arrangement(Lengths):
         sizes = self.sizes(tensor)
         if not insert:
             return self.shape_tensor(
-                [s for axis, s in enumerate(sizes) if axis not in axes]
+                [size for axis, size in enumerate(sizes) if axis not in axes]
             )
         for axis in sorted(axes):
             sizes.insert(axis, 1)
@@ -199,10 +203,13 @@ class Arrangement(Lengths):
         dynamic.
         """
         self.keep_steady(*itertools.chain(*ranges))
-        static = [[v if isinstance(v, int) else 0 for v in values] for values in ranges]
-        layer = self.net.add_slice(tensor, *(trt.Dims(v) for v in static))
+        static = [
+            [value if isinstance(value, int) else 0 for value in values]
+            for values in ranges
+        ]
+        layer = self.net.add_slice(tensor, *(trt.Dims(value) for value in static))
         for index, values in enumerate(ranges, start=1):
-            if any(isinstance(v, DynamicScalar) for v in values):
+            if any(isinstance(value, DynamicScalar) for value in values):
                 layer.set_input(index, self.shape_tensor(values))
         return layer
 

@@ -43,7 +43,7 @@ class ConversionContext(Arrangement):
         return value if dtype is None else self.cast(value, dtype)
 
     def _stack(self, values: Sequence[Any], dtype: torch.dtype | None) -> Any:
-        if not any(isinstance(v, DynamicScalar) for v in values):
+        if not any(isinstance(value, DynamicScalar) for value in values):
             return torch.tensor(list(values), dtype=dtype)
         return self.together(list(values))
 
@@ -69,8 +69,8 @@ class ConversionContext(Arrangement):
         """The tensors as ITensors of one rank: lower ranks get leading axes of size 1, as PyTorch
         broadcasts.
         """
-        rank = max((self.rank(t) for t in tensors), default=0)
-        return [self._operand(t, self.dtype(t), rank) for t in tensors]
+        rank = max((self.rank(tensor) for tensor in tensors), default=0)
+        return [self._operand(tensor, self.dtype(tensor), rank) for tensor in tensors]
 
     def operands(
         self, *values: Operand, dtype: torch.dtype | None = None
@@ -79,8 +79,8 @@ class ConversionContext(Arrangement):
         `dtype`).
         """
         dtype = dtype or self.promoted(*values)
-        rank = max(self.rank(v) for v in values)
-        return [self._operand(v, dtype, rank) for v in values]
+        rank = max(self.rank(value) for value in values)
+        return [self._operand(value, dtype, rank) for value in values]
 
     def _operand(self, value: Operand, dtype: torch.dtype, rank: int) -> ITensor:
         """Cast and reshape static values before they become constants, without layers."""
@@ -102,7 +102,9 @@ class ConversionContext(Arrangement):
 
     def promoted(self, *values: Operand) -> torch.dtype:
         """PyTorch's result dtype of an operation on these tensors and numbers."""
-        return dtypes.promote(*((self.dtype(v), self._category(v)) for v in values))
+        return dtypes.promote(
+            *((self.dtype(value), self._category(value)) for value in values)
+        )
 
     def _category(self, value: Operand) -> str:
         if isinstance(value, DynamicScalar):

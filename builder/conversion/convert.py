@@ -290,11 +290,11 @@ def _has_dtype(graph: Graph, specs: Sequence[TensorSpec], dtype: torch.dtype) ->
         if _is_tensor(node)
     )
     inputs = (
-        v
-        for v, spec in zip(graph.inputs(), specs, strict=True)
+        value
+        for value, spec in zip(graph.inputs(), specs, strict=True)
         if getattr(torch, spec.dtype) == dtype
     )
-    return any(w.dtype == dtype for w in weights) or any(
+    return any(weight.dtype == dtype for weight in weights) or any(
         not _only_widened(value) for value in inputs
     )
 

@@ -112,7 +112,9 @@ def walked(
 ) -> Any:
     """The results of the decomposition for these values."""
     numbers = (values[index] for index in entry.numbers)
-    graph: Any = entry.graph(tuple("float" if _is_float(v) else "int" for v in numbers))
+    graph: Any = entry.graph(
+        tuple("float" if _is_float(value) else "int" for value in numbers)
+    )
     saved = ctx.values
     node = ctx.node
     walker = ctx.walker

@@ -50,8 +50,11 @@ def of(ctx: Lengths, number: DynamicScalar) -> Doubles | None:
     """The table of a float, or of a length; None for 0-d tensors (which are float32 in torch, too)
     and unknown lengths.
     """
-    if number.zero_dim or number.doubles is not None:
-        return None if number.zero_dim else number.doubles
+    if number.zero_dim:
+        return None
+    table: Doubles | None = number.doubles
+    if table is not None:
+        return table
     if number.dtype == torch.int64:
         return of_length(ctx, number)
     return None
@@ -69,11 +72,14 @@ def of_length(ctx: Lengths, length: DynamicScalar) -> Doubles | None:
 
 def binary(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Doubles | None:
     """`a operation b`, if one is a static number or both depend on the same length."""
-    tables = [of(ctx, v) if isinstance(v, DynamicScalar) else v for v in (a, b)]
-    if operation not in ARITHMETIC or any(t is None for t in tables):
+    tables = [
+        of(ctx, value) if isinstance(value, DynamicScalar) else value
+        for value in (a, b)
+    ]
+    if operation not in ARITHMETIC or any(table is None for table in tables):
         return None
-    dynamic = [t for t in tables if isinstance(t, Doubles)]
-    if any(t.size.expr != dynamic[0].size.expr for t in dynamic):
+    dynamic = [table for table in tables if isinstance(table, Doubles)]
+    if any(table.size.expr != dynamic[0].size.expr for table in dynamic):
         return None
     values = []
     for table in tables:

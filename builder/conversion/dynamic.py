@@ -83,12 +83,14 @@ def _bounds(
 ) -> Span | None:
     ranges = dict(items)
     spans = [
-        s for s in (_interval(expr, ranges), _relaxed(expr, ranges)) if s is not None
+        span
+        for span in (_interval(expr, ranges), _relaxed(expr, ranges))
+        if span is not None
     ]
     if not spans:
         return None
-    low = max(s[0] for s in spans)
-    high = min(s[1] for s in spans)
+    low = max(span[0] for span in spans)
+    high = min(span[1] for span in spans)
     if (low, high) == (-_INFINITY, _INFINITY):
         return None
     return (low, high)
@@ -132,16 +134,27 @@ def _times(a: Any, b: int) -> Any:
 
 
 def _floor(spans: Sequence[Any]) -> Span:
-    low, high = (v if abs(v) == _INFINITY else floor(v) for v in spans[0])
+    low, high = (
+        value if abs(value) == _INFINITY else floor(value) for value in spans[0]
+    )
     return low, high
 
 
 _COMBINE: dict[Any, Callable[[Sequence[Any]], Span]] = {
-    sympy.Add: lambda spans: (sum(s[0] for s in spans), sum(s[1] for s in spans)),
+    sympy.Add: lambda spans: (
+        sum(span[0] for span in spans),
+        sum(span[1] for span in spans),
+    ),
     sympy.Mul: _product,
     sympy.floor: _floor,
-    sympy.Min: lambda spans: (min(s[0] for s in spans), min(s[1] for s in spans)),
-    sympy.Max: lambda spans: (max(s[0] for s in spans), max(s[1] for s in spans)),
+    sympy.Min: lambda spans: (
+        min(span[0] for span in spans),
+        min(span[1] for span in spans),
+    ),
+    sympy.Max: lambda spans: (
+        max(span[0] for span in spans),
+        max(span[1] for span in spans),
+    ),
 }
 
 
@@ -154,11 +167,15 @@ def _relaxed(
     floors = [term for term in expr.as_coefficients_dict() if term.func is sympy.floor]
     if not floors:
         return None
-    ends = []
+    spans = []
     for upper in (False, True):
         swaps = {}
         for term in floors:
             lowered = (expr.coeff(term) > 0) != upper
             swaps[term] = term.args[0] - 1 if lowered else term.args[0]
-        ends.append(_interval(sympy.expand(expr.xreplace(swaps)), ranges))
-    return None if None in ends else (ends[0][0], ends[1][1])  # type: ignore[index]
+        span = _interval(sympy.expand(expr.xreplace(swaps)), ranges)
+        if span is None:
+            return None
+        spans.append(span)
+    (low, _), (_, high) = spans
+    return low, high

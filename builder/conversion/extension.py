@@ -63,7 +63,8 @@ def check_schema(schema: torch._C.FunctionSchema, key: str, function: Function) 
             _compare(schema, overload_schema, function)
             return
     names = [
-        ".".join(filter(None, (s.name, s.overload_name))) for s in overloads
+        ".".join(filter(None, (overload_schema.name, overload_schema.overload_name)))
+        for overload_schema in overloads
     ] or _close(kind)
     hint = f"; it has {', '.join(names)}" if names else ""
     raise ValueError(f"{location(function)}: torch has no operator {key}{hint}")
@@ -163,7 +164,13 @@ def _compare(
 def _shape(schema: torch._C.FunctionSchema) -> tuple[Any, ...]:
     """The parts of a schema that must be equal. SymInt counts as int."""
     arguments = [
-        (a.name, _type(a), a.has_default_value(), _default(a)) for a in schema.arguments
+        (
+            argument.name,
+            _type(argument),
+            argument.has_default_value(),
+            _default(argument),
+        )
+        for argument in schema.arguments
     ]
     return arguments, [_type(returned) for returned in schema.returns]
 

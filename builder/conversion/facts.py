@@ -189,8 +189,8 @@ class Facts:
         for profile in self.profiles:
             for name, (low, _, high) in profile.items():
                 symbol = axis_symbol(name)
-                old = spans.get(symbol, (low, high))
-                spans[symbol] = (min(low, old[0]), max(high, old[1]))
+                least, most = spans.get(symbol, (low, high))
+                spans[symbol] = (min(low, least), max(high, most))
         return spans
 
 

@@ -89,9 +89,9 @@ def taps(
         weights = [1 - t, t]
     else:
         offsets = (-1, 0, 1, 2)
-        weights = [_cubic((t - o).abs()) for o in offsets]
+        weights = [_cubic((t - offset).abs()) for offset in offsets]
     first = floor.long()
-    return [(first + o).clamp(min=0) for o in offsets], weights
+    return [(first + offset).clamp(min=0) for offset in offsets], weights
 
 
 def _cubic(x: torch.Tensor, a: float = -0.75) -> torch.Tensor:

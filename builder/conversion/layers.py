@@ -191,11 +191,11 @@ def choose(
 ) -> ITensor:
     """a where the bool condition is true, else b; in their promoted dtype, or `dtype`."""
     dtype = dtype or ctx.promoted(a, b)
-    rank = max(ctx.rank(v) for v in (condition, a, b))
+    rank = max(ctx.rank(value) for value in (condition, a, b))
     a, b = ctx.operands(a, b, dtype=dtype)
     condition, a, b = (
-        ctx.at_rank(v, rank)
-        for v in (ctx.cast(ctx.tensor(condition), torch.bool), a, b)
+        ctx.at_rank(value, rank)
+        for value in (ctx.cast(ctx.tensor(condition), torch.bool), a, b)
     )
     result = ctx.net.add_select(condition, a, b).get_output(0)
     ctx.remember_dtype(result, dtype)

@@ -39,7 +39,8 @@ class Lengths(Constants):
         source = self._input_axis(self.expr(tensor, axis))
         if source is not None and source != (tensor.name, axis):
             # one shape layer for all tensors of a batch
-            size = self.size(self._input(source[0]), source[1])
+            input_name, input_axis = source
+            size = self.size(self._input(input_name), input_axis)
             assert isinstance(size, DynamicScalar)
             return size
         facts = self.facts(tensor)
@@ -134,5 +135,7 @@ class Lengths(Constants):
         self.remember_dtype(result, self.dtype(tensors[0]))
         exprs = self.exprs(tensors[0])
         if exprs:
-            exprs[axis] = sum((self.expr(t, axis) for t in tensors[1:]), exprs[axis])
+            exprs[axis] = sum(
+                (self.expr(tensor, axis) for tensor in tensors[1:]), exprs[axis]
+            )
         return self.set_sizes(result, exprs)

@@ -64,7 +64,7 @@ def agree(ctx: ConversionContext, a: Operand, b: Operand, what: str) -> None:
 
 def read_outside(block: Block) -> list[str]:
     """The names of the values that a block reads from outside, inner blocks included."""
-    inside = {v.debugName() for v in block.inputs()}
+    inside = {value.debugName() for value in block.inputs()}
     names: dict[str, None] = {}
     for node in block.nodes():
         operands = [value.debugName() for value in node.inputs()]

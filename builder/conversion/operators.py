@@ -151,7 +151,11 @@ def fold_static(key: str, values: list[Any]) -> Any:
     packet = getattr(getattr(torch.ops, namespace), name)
     with torch.no_grad():
         operator = getattr(packet, overload or "default")
-        keyword_only = [a.name for a in operator._schema.arguments if a.kwarg_only]
+        keyword_only = [
+            argument.name
+            for argument in operator._schema.arguments
+            if argument.kwarg_only
+        ]
         split = len(values) - len(keyword_only)
         return operator(
             *values[:split], **dict(zip(keyword_only, values[split:], strict=True))
@@ -165,7 +169,9 @@ def _takes_packed(key: str, values: list[Any]) -> bool:
     converter = CONVERTERS[key]
     arguments = zip(converter.arguments, values, strict=False)
     return all(
-        name in converter.packed for (name, _), v in arguments if packing.is_packed(v)
+        name in converter.packed
+        for (name, _), value in arguments
+        if packing.is_packed(value)
     )
 
 
@@ -174,7 +180,7 @@ def _listed(result: Any, node: Node) -> list[Any]:
     if node.outputsSize() == 1:
         return [_output(result)]
     if node.outputsSize():
-        return [_output(r) for r in result]
+        return [_output(element) for element in result]
     return []
 
 
@@ -185,23 +191,27 @@ def _output(result: object) -> Any:
 
 
 def _all_static(values: list[Any]) -> bool:
-    return all(_static(v) for v in values)
+    return all(_static(value) for value in values)
 
 
 def _static(value: object) -> bool:
     if isinstance(value, list | tuple):
-        return all(_static(v) for v in value)
+        return all(_static(element) for element in value)
     return not (isinstance(value, DynamicScalar | packing.Packed) or is_tensor(value))
 
 
 def _any_tensor(values: list[Any]) -> bool:
-    return any(is_tensor(v) or isinstance(v, torch.Tensor) for v in values)
+    return any(is_tensor(value) or isinstance(value, torch.Tensor) for value in values)
 
 
 def _traced_scalars(values: list[Any]) -> bool:
     """Whether every tensor is a 0-d number and at least one is known only at run time: arithmetic
     on traced sizes.
     """
-    tensors = [v for v in values if is_tensor(v) or isinstance(v, torch.Tensor)]
-    zero_dim = all(isinstance(v, torch.Tensor) and v.dim() == 0 for v in tensors)
-    return zero_dim and any(isinstance(v, DynamicScalar) for v in values)
+    tensors = [
+        value for value in values if is_tensor(value) or isinstance(value, torch.Tensor)
+    ]
+    zero_dim = all(
+        isinstance(value, torch.Tensor) and value.dim() == 0 for value in tensors
+    )
+    return zero_dim and any(isinstance(value, DynamicScalar) for value in values)

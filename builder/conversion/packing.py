@@ -89,10 +89,16 @@ def _go_together(ctx: ConversionContext, node: Node, values: list[Any]) -> bool:
     """Whether the node's other inputs have the same packing, or are the same for every row."""
     first = values[0]
     rank = ctx.rank(first.padded) - 1
-    others = [v for v in values[1:] if hasattr(v, "shape")]
-    if any(v.lengths is not first.lengths for v in values if isinstance(v, Rows)):
+    others = [value for value in values[1:] if hasattr(value, "shape")]
+    if any(
+        value.lengths is not first.lengths
+        for value in values
+        if isinstance(value, Rows)
+    ):
         return False
-    return node.kind() == "aten::linear" or all(ctx.rank(v) < rank for v in others)
+    return node.kind() == "aten::linear" or all(
+        ctx.rank(value) < rank for value in others
+    )
 
 
 def _size(ctx: ConversionContext, value: Packed, axis: int) -> Any:

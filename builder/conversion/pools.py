@@ -81,9 +81,9 @@ def output_length(ctx: ConversionContext, pool: Pool, axis: int, length: Size) -
 
 def _may_drop(pool: Pool) -> list[int]:
     return [
-        a
-        for a, n in enumerate(pool.window)
-        if pool.ceil and pool.padding[a] + pool.stride[a] > pool.reach(a)
+        axis
+        for axis, length in enumerate(pool.window)
+        if pool.ceil and pool.padding[axis] + pool.stride[axis] > pool.reach(axis)
     ]
 
 
@@ -146,7 +146,8 @@ def _without_dropped(
     padding.
     """
     lengths = {
-        a + 2: output_length(ctx, pool, a, ctx.size(x, a + 2)) for a in _may_drop(pool)
+        axis + 2: output_length(ctx, pool, axis, ctx.size(x, axis + 2))
+        for axis in _may_drop(pool)
     }
     if all(y.shape[axis] == size for axis, size in lengths.items()):
         return y

@@ -277,7 +277,9 @@ def apply(
     """
     for name, value in vars(arguments).items():
         if isinstance(value, list):
-            setattr(arguments, name, [_cast(ctx, v, dtype, name) for v in value])
+            setattr(
+                arguments, name, [_cast(ctx, element, dtype, name) for element in value]
+            )
         else:
             setattr(arguments, name, _cast(ctx, value, dtype, name))
 
@@ -370,7 +372,9 @@ def _narrowed(
     """The constant in `dtype`, with a warning, if finite values exceed its range; else None."""
     if not value.is_floating_point() or not value.numel():
         return None
-    low, high = (v.item() for v in value.aminmax())  # no copies of large weights
+    low, high = (
+        bound.item() for bound in value.aminmax()
+    )  # no copies of large weights
     most = max(-low, high)
     if most <= torch.finfo(dtype).max or not bool(
         (torch.isinf(value.to(dtype)) & torch.isfinite(value)).any()

@@ -55,7 +55,9 @@ class Converter:
     def signature(self) -> Signature:
         """The arguments that `build` takes."""
         return signature(
-            self.build, tuple(a.name for a in self.schema.arguments), self.key
+            self.build,
+            tuple(argument.name for argument in self.schema.arguments),
+            self.key,
         )
 
     @property
@@ -68,7 +70,9 @@ class Converter:
         """Each argument's name, and the type of its value: `tensor`, `tensors`, `dynamic` or
         `static`.
         """
-        return tuple((a.name, self._kind(a)) for a in self.schema.arguments)
+        return tuple(
+            (argument.name, self._kind(argument)) for argument in self.schema.arguments
+        )
 
     def _kind(self, argument: Argument | torch._C.Argument) -> str:
         kind = str(argument.type).replace("Optional[", "").rstrip("]")

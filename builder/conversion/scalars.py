@@ -95,7 +95,7 @@ def truncated(ctx: Lengths, a: Scalar, b: Scalar) -> Any:
     """C's a / b, rounded toward zero as in TensorRT's integer division; the floor if neither is
     negative.
     """
-    if all(decided(ctx, "ge", v, 0) for v in (a, b)):
+    if all(decided(ctx, "ge", value, 0) for value in (a, b)):
         return binary(ctx, "floordiv", a, b)
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
         quotient = abs(a) // abs(b)
@@ -106,7 +106,9 @@ def truncated(ctx: Lengths, a: Scalar, b: Scalar) -> Any:
         return convert(
             ctx, convert(ctx, binary(ctx, "truediv", a, b), torch.int64), torch.float32
         )
-    output = ctx.elementwise("DIV", *(vector(ctx, v, torch.int64) for v in (a, b)))
+    output = ctx.elementwise(
+        "DIV", *(vector(ctx, value, torch.int64) for value in (a, b))
+    )
     return DynamicScalar(output, unknown(output))
 
 
@@ -137,7 +139,7 @@ def compare(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
     if static is not None:
         return static
     dtype = torch.int64 if _integral(ctx, a, b) else torch.float32
-    output = ctx.elementwise(layer, *(vector(ctx, v, dtype) for v in (a, b)))
+    output = ctx.elementwise(layer, *(vector(ctx, value, dtype) for value in (a, b)))
     if negate:
         output = ctx.unary("NOT", output)
     return DynamicScalar(output, unknown(output), torch.bool)
@@ -147,14 +149,14 @@ def decided(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> bool | None:
     """A comparison that the axes' ranges determine for every shape of the profiles, else None. Adds
     no layers.
     """
+    python, _, _ = COMPARISON[operation]
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
-        return COMPARISON[operation][0](a, b)
+        return python(a, b)
     if not _integral(ctx, a, b):
         return None
     span = _span(ctx, expression(a) - expression(b))
     if span is None:
         return None
-    python = COMPARISON[operation][0]
     low, high = span
     if operation in ("eq", "ne"):
         if low == high:
@@ -184,7 +186,9 @@ def _span(ctx: Lengths, difference: sympy.Expr) -> Any:
         return bounds(difference, ctx.ranges())
     least = bounds(sympy.expand(low), ctx.ranges())
     most = bounds(sympy.expand(high), ctx.ranges())
-    return least and most and (least[0], most[1])
+    if least is None or most is None:
+        return None
+    return least[0], most[1]
 
 
 def vector(ctx: Lengths, value: Scalar, dtype: torch.dtype) -> ITensor:
@@ -217,7 +221,7 @@ def convert(ctx: Lengths, value: Scalar, dtype: torch.dtype) -> Any:
 
 
 def _integral(ctx: Lengths, *values: Scalar) -> bool:
-    return not any(ctx.dtype(v).is_floating_point for v in values)
+    return not any(ctx.dtype(value).is_floating_point for value in values)
 
 
 def unknown(output: ITensor) -> sympy.Expr:

@@ -130,9 +130,10 @@ def _written_constants(graph: Graph, kinds: Collection[str]) -> list[Value]:
             origin = _origin(node.inputsAt(0), origins)
             if _joined(origin.node()):
                 return [
-                    n.output()
-                    for n in graph.nodes()
-                    if n.kind() == "prim::Constant" and _is_tensor(n.output())
+                    constant.output()
+                    for constant in graph.nodes()
+                    if constant.kind() == "prim::Constant"
+                    and _is_tensor(constant.output())
                 ]
             if ir.is_constant(origin) and _is_tensor(origin):
                 written[origin.unique()] = origin

@@ -278,8 +278,12 @@ def _start_module(
             fix="return a tensor, or a tuple, list or dictionary of them",
         )
     arguments = schema.arguments[1:]
-    defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
-    return graph, [a.name for a in arguments], defaults
+    defaults = {
+        argument.name: argument.default_value
+        for argument in arguments
+        if argument.has_default_value()
+    }
+    return graph, [argument.name for argument in arguments], defaults
 
 
 def _start_exported(

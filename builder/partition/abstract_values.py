@@ -25,7 +25,7 @@ def signature(value: object) -> Any:
 def is_unknown(value: object) -> bool:
     """Whether a size in the value depends on data."""
     if isinstance(value, list | tuple):
-        return any(is_unknown(v) for v in value)
+        return any(is_unknown(element) for element in value)
     return isinstance(value, FakeTensor | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
@@ -69,7 +69,7 @@ def has_data(value: object) -> bool:
 def without_data(value: object) -> Any:
     """The value with its tensors moved to meta; fake tensors are not changed."""
     if isinstance(value, list):
-        return [without_data(v) for v in value]
+        return [without_data(element) for element in value]
     if isinstance(value, torch.Tensor) and value.is_meta:
         return value
     if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
@@ -80,7 +80,7 @@ def without_data(value: object) -> Any:
 def fake(value: object) -> Any:
     """The value with its tensors converted by the active fake tensor mode."""
     if isinstance(value, list):
-        return [fake(v) for v in value]
+        return [fake(element) for element in value]
     if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
         return torch.empty(value.shape, dtype=value.dtype)
     return value
@@ -102,7 +102,7 @@ def with_known_sizes(value: object) -> Any:
     the result's shape.
     """
     if isinstance(value, list | tuple):
-        return [with_known_sizes(v) for v in value]
+        return [with_known_sizes(element) for element in value]
     if not isinstance(value, FakeTensor):
         return value
     unknown = [size for size in value.shape if isinstance(size, torch.SymInt)]

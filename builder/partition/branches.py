@@ -58,8 +58,8 @@ def _view(graph: Graph) -> View:
     return View(
         graph,
         [
-            replace(s, is_free=s.is_free or takes_axis(s.node, inputs))
-            for s in view(graph).steps
+            replace(step, is_free=step.is_free or takes_axis(step.node, inputs))
+            for step in view(graph).steps
         ],
     )
 

@@ -140,7 +140,7 @@ class ShapeInterpreter(operators.Operators):
             return False
         try:
             results, self.flops = self.memory.call(
-                step.key, len(step.outputs), [without_data(v) for v in values]
+                step.key, len(step.outputs), [without_data(value) for value in values]
             )
         except Exception:
             return False
@@ -161,11 +161,11 @@ class ShapeInterpreter(operators.Operators):
             if is_unknown(values) and key in _IN_PYTHON:
                 return self._with_unknowns(node, values)
             if key in EVALUATORS and key not in CONVERTERS:
-                return self._static(node, [without_data(v) for v in values])
+                return self._static(node, [without_data(value) for value in values])
             if is_unknown(values):
                 return self._with_unknowns(node, values)
             results, flops = self.memory.call(
-                key, node.outputsSize(), [without_data(v) for v in values]
+                key, node.outputsSize(), [without_data(value) for value in values]
             )
             self.flops += flops
             return results
@@ -185,7 +185,7 @@ class ShapeInterpreter(operators.Operators):
             outputs = rule(
                 values, functools.partial(_NUMBERS["IntType"], self.unknowns.shape_env)
             )
-            results = [with_known_sizes(r) for r in outputs]
+            results = [with_known_sizes(output) for output in outputs]
         if key == packed.PAD:
             return self._ranged(node, results)
         return results
@@ -249,7 +249,7 @@ class ShapeInterpreter(operators.Operators):
         """The outputs of a data-dependent branch: the shapes that both blocks share."""
         yes, no = (self.walker.walk(block) for block in node.blocks())
         return self._or_numbers(
-            node, [common(a, b) for a, b in zip(yes, no, strict=True)]
+            node, [common(first, second) for first, second in zip(yes, no, strict=True)]
         )
 
     def _or_numbers(self, node: Node, results: list[Any]) -> list[Any]:
@@ -293,18 +293,20 @@ class ShapeInterpreter(operators.Operators):
         """
         while True:
             after = [
-                common(a, b)
-                for a, b in zip(
+                common(first, second)
+                for first, second in zip(
                     carried, self._trip(body, [MISSING, *carried])[1:], strict=True
                 )
             ]
-            if [v is MISSING for v in after] == [v is MISSING for v in carried]:
+            if [value is MISSING for value in after] == [
+                value is MISSING for value in carried
+            ]:
                 return after
             carried = after
 
     def _trip(self, body: Block, inputs: list[Any]) -> list[Any]:
         self.ctx.values.update(
-            zip((v.debugName() for v in body.inputs()), inputs, strict=True)
+            zip((value.debugName() for value in body.inputs()), inputs, strict=True)
         )
         return self.walker.walk(body)
 

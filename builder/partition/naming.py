@@ -24,12 +24,14 @@ class TensorNames(dict[str, str]):
 
     def __init__(self, lowered: LoweredGraph) -> None:
         super().__init__(
-            (v.debugName(), n)
-            for v, n in zip(lowered.graph.inputs(), lowered.inputs, strict=True)
+            (value.debugName(), name)
+            for value, name in zip(lowered.graph.inputs(), lowered.inputs, strict=True)
         )
         self.update(
-            (v.debugName(), n)
-            for v, n in zip(lowered.graph.outputs(), lowered.outputs, strict=True)
+            (value.debugName(), name)
+            for value, name in zip(
+                lowered.graph.outputs(), lowered.outputs, strict=True
+            )
         )
         self.used = set(self.values())
         self.containers = lowered.containers

@@ -30,7 +30,10 @@ def members(graph_view: View, kinds: Sequence[str]) -> Members:
     for index, number in enumerate(assign(kinds, graph_view.parents)):
         if number != NOWHERE:
             groups.setdefault(number, []).append(index)
-    return [(kinds[groups[number][0]], groups[number]) for number in sorted(groups)]
+    segments = []
+    for _, indices in sorted(groups.items()):
+        segments.append((kinds[indices[0]], indices))
+    return segments
 
 
 def final_kinds(
@@ -66,7 +69,7 @@ def _without_small_segments(
         inputs_of(graph_view, closure(graph_view, indices)) for _, indices in segments
     ]
     crossing_names = {name for names in inputs for name in names} | {
-        v.debugName() for v in graph_view.graph.outputs()
+        value.debugName() for value in graph_view.graph.outputs()
     }
     for (kind, indices), segment_inputs in list(zip(segments, inputs, strict=True))[
         1:-1

@@ -55,10 +55,10 @@ class Repeats:
             *(self._symbols(self.ctx.values[name]) for name in step.inputs)
         )
         if all(
-            is_tensor(r)
-            and not _is_whole(self.ctx, r)
-            and self._symbols(r) <= input_symbols
-            for r in results
+            is_tensor(result)
+            and not _is_whole(self.ctx, result)
+            and self._symbols(result) <= input_symbols
+            for result in results
         ):
             self.known[signature] = results
 
@@ -66,7 +66,7 @@ class Repeats:
         if isinstance(value, list):
             return set().union(*map(self._symbols, value))
         if is_tensor(value):
-            return set().union(*(e.free_symbols for e in _exprs(self.ctx, value)))
+            return set().union(*(expr.free_symbols for expr in _exprs(self.ctx, value)))
         return set()
 
 
@@ -78,7 +78,7 @@ def _signature(ctx: ConversionContext, value: object) -> Any:
         whole = (tuple(value.shape), value.dtype, ctx.dtype(value), *_exprs(ctx, value))
         return None if facts.scalar is not None else whole
     if isinstance(value, list):
-        inner = [_signature(ctx, v) for v in value]
+        inner = [_signature(ctx, element) for element in value]
         if None in inner:
             return None
         return (list, *inner)

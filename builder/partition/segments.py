@@ -109,4 +109,5 @@ def _light(
     for segment, kind, weight in zip(segments, kinds, weights, strict=True):
         if kind == TENSORRT:
             total[segment] = total.get(segment, 0.0) + weight
-    return sorted((s for s in total if total[s] < least), key=lambda s: (total[s], s))
+    light = [segment for segment in total if total[segment] < least]
+    return sorted(light, key=lambda segment: (total[segment], segment))

@@ -76,9 +76,12 @@ class Shapes:
         if len(set(sizes)) == 1:
             return sizes[0]
         names = [
-            n
-            for n in self.probes[0]
-            if all(probe[n] == s for probe, s in zip(self.probes, sizes, strict=True))
+            name
+            for name in self.probes[0]
+            if all(
+                probe[name] == size
+                for probe, size in zip(self.probes, sizes, strict=True)
+            )
         ]
         if len(names) == 1:
             return names[0]
@@ -139,8 +142,8 @@ def probes(profiles: Sequence[Profile]) -> list[Sizes]:
         for step in (1, 2):
             points.append(
                 {
-                    n: _inside(span, step * k)
-                    for k, (n, span) in enumerate(profile.items(), start=1)
+                    name: _inside(span, step * k)
+                    for k, (name, span) in enumerate(profile.items(), start=1)
                 }
             )
     return points
@@ -178,7 +181,7 @@ def _known_tensors(interpreter: ShapeInterpreter) -> dict[str, torch.Tensor]:
     """The tensors of all values whose shapes do not depend on data."""
     values = interpreter.ctx.values.items()
     return {
-        name: v
-        for name, v in values
-        if isinstance(v, torch.Tensor) and not isinstance(v, FakeTensor)
+        name: value
+        for name, value in values
+        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor)
     }

@@ -76,11 +76,14 @@ class Partition:
         """`3 segments: TensorRT 96.4 % of the flops, 2 transitions, 1.2 MB each at opt` (on
         average).
         """
-        total = sum(s.flops for s in self.segments) or 1
-        share = 100 * sum(s.flops for s in self.segments if s.kind == TENSORRT) / total
+        engines = [segment for segment in self.segments if segment.kind == TENSORRT]
+        total = sum(segment.flops for segment in self.segments) or 1
+        share = 100 * sum(segment.flops for segment in engines) / total
         count = len(self.segments)
         crossing = (
-            sum(s.crossing_bytes for s in self.segments) / 1e6 / max(count - 1, 1)
+            sum(segment.crossing_bytes for segment in self.segments)
+            / 1e6
+            / max(count - 1, 1)
         )
         return (
             f"{count} segment{'s' if count != 1 else ''}: TensorRT {share:.1f} % of the flops,"
@@ -231,8 +234,8 @@ class _Boundary:
         inputs = [inputs_of(self.graph_view, indices) for indices in closures]
         self.crossing.update(name for names in inputs for name in names)
         return tuple(
-            self._segment(*group, c, i)
-            for group, c, i in zip(groups, closures, inputs, strict=True)
+            self._segment(*group, indices, names)
+            for group, indices, names in zip(groups, closures, inputs, strict=True)
         )
 
     def _segment(
@@ -247,7 +250,9 @@ class _Boundary:
         sides = [[self._is_bare(name) for name in names] for names in (inputs, outputs)]
         front, back = with_axis(lowered.graph, *sides)
         positions = [self.positions[index] for index in indices]
-        crossing = [n for n in inputs if self.names[n] not in self.model_inputs]
+        crossing = [
+            name for name in inputs if self.names[name] not in self.model_inputs
+        ]
         return Segment(
             kind,
             lowered,

@@ -118,7 +118,11 @@ def block_reads(block: Block) -> Iterator[str]:
     for node in block.nodes():
         yield from (name for name in reads(node) if name not in inside)
         inside.update(value.debugName() for value in node.outputs())
-    yield from (v.debugName() for v in block.outputs() if v.debugName() not in inside)
+    yield from (
+        value.debugName()
+        for value in block.outputs()
+        if value.debugName() not in inside
+    )
 
 
 def is_free(node: Node) -> bool:

@@ -60,7 +60,8 @@ def _wrong_axis(product: Node, fake: Node, second: bool) -> str:
         return CHANNELS
     channels = None
     if second:
-        channels = PRODUCTS[product.kind()][2](product, weight)
+        _, _, channels_of = PRODUCTS[product.kind()]
+        channels = channels_of(product, weight)
     if axis is not None and axis % weight.dim() == channels:
         return ""
     return AXIS

@@ -106,8 +106,8 @@ def in_float32(evaluator: Evaluator) -> Evaluator:
         if x.dtype not in REDUCED:
             return evaluator(layer, x, *others)
         widened = [
-            t.float() if t is not None and t.dtype in REDUCED else t
-            for t in (x, *others)
+            tensor.float() if tensor is not None and tensor.dtype in REDUCED else tensor
+            for tensor in (x, *others)
         ]
         return evaluator(layer, *widened).to(x.dtype)
 

@@ -36,7 +36,7 @@ def fold(nodes: Sequence[Node], region: Callable[..., Any]) -> list[Any]:
             outermost.append(unit)
     inside = {node for unit in outermost for node in members[id(unit)]}
     steps = [
-        LoopStep(unit, [n for n in nodes if n in members[id(unit)]], region)
+        LoopStep(unit, [node for node in nodes if node in members[id(unit)]], region)
         for unit in outermost
     ]
     return [node for node in nodes if node not in inside] + steps
@@ -217,7 +217,7 @@ class LoopStep:
         for iterator in self.by_kind["ITERATOR"]:
             source = frame[iterator.inputs[0]]
             axis = iterator.layer.axis
-            shape = [n for i, n in enumerate(source.shape) if i != axis]
+            shape = [size for i, size in enumerate(source.shape) if i != axis]
             iterator.put(frame, source.new_zeros(shape))
         self.body.evaluate(frame)
         return frame[node.inputs[0]]

@@ -103,5 +103,6 @@ class Node:
 def fits(lengths: Sequence[int], shape: Sequence[int]) -> bool:
     """Whether actual lengths match a shape with wildcards (-1)."""
     return len(lengths) == len(shape) and all(
-        n in (-1, m) for m, n in zip(lengths, shape, strict=True)
+        expected in (-1, length)
+        for length, expected in zip(lengths, shape, strict=True)
     )

@@ -112,7 +112,9 @@ def _inspect(path: Path, archive: zipfile.ZipFile, check_sums: bool) -> ArchiveF
         file_bytes=path.stat().st_size,
         unpacked_bytes=sum(member.file_size for member in members),
         weight_bytes=sum(
-            m.file_size for m in members if m.filename.startswith(weights)
+            member.file_size
+            for member in members
+            if member.filename.startswith(weights)
         ),
         members=len(members),
         classes=tuple(sorted(classes)),
@@ -126,7 +128,7 @@ def _root(path: Path, names: list[str]) -> str:
     folders = {name.partition("/")[0] for name in names}
     root = min(folders, default="")
     whole = all(f"{root}/{part}" in names for part in REQUIRED) and any(
-        n.startswith(f"{root}/code/") for n in names
+        name.startswith(f"{root}/code/") for name in names
     )
     whole = whole and any(f"{root}/{part}" in names for part in VERSIONS)
     if len(folders) != 1 or not whole:

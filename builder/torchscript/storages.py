@@ -87,7 +87,9 @@ def _reach(offset: int, size: Sequence[int], stride: Sequence[int]) -> int | Non
     if 0 in size:
         return 0
     return (
-        offset + 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+        offset
+        + 1
+        + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
     )
 
 

@@ -41,16 +41,16 @@ from builder.conversion.values import Scalar, Tensor
 from builder.engine import ITensor
 
 REDUCTIONS = {
-    "sum": ("SUM", "SUM"),
-    "add": ("SUM", "SUM"),
-    "prod": ("PROD", "PROD"),
-    "multiply": ("PROD", "PROD"),
-    "amax": ("MAX", "MAX"),
-    "amin": ("MIN", "MIN"),
-    "mean": ("SUM", "SUM"),
+    "sum": "SUM",
+    "add": "SUM",
+    "prod": "PROD",
+    "multiply": "PROD",
+    "amax": "MAX",
+    "amin": "MIN",
+    "mean": "SUM",
 }
-"""torch's name -> ReduceOperation, and the ElementWiseOperation that combines with the previous
-value.
+"""torch's name -> ReduceOperation, also the name of the ElementWiseOperation that combines with the
+previous value.
 """
 
 
@@ -81,7 +81,7 @@ def accumulated(
     neutral = _neutral(reduction, computed)
     inside = choose(ctx, mask, ctx.unsqueeze(src, [axis]), neutral, computed)
     ctx.set_sizes(inside, _mask_sizes(ctx, ctx.size(x, axis), src, axis))
-    reduced = reduce(ctx, REDUCTIONS[reduction][0], inside, [axis + 1], False)
+    reduced = reduce(ctx, REDUCTIONS[reduction], inside, [axis + 1], False)
     reduced = _to_whole(ctx, reduced, x, neutral)
     if include_self and reduction != "mean":
         count = None
@@ -102,7 +102,7 @@ def _mask_sizes(
 
 def _neutral(reduction: str, dtype: torch.dtype) -> float | int:
     """The neutral element of the reduction."""
-    operation = REDUCTIONS[reduction][0]
+    operation = REDUCTIONS[reduction]
     if operation in ("MAX", "MIN"):
         return dtypes.reduction_identity(dtype, operation)
     return 1 if operation == "PROD" else 0
@@ -145,7 +145,7 @@ def _with_self(
     include_self: bool,
 ) -> ITensor:
     if include_self:
-        reduced = ctx.elementwise(REDUCTIONS[reduction][1], x, reduced)
+        reduced = ctx.elementwise(REDUCTIONS[reduction], x, reduced)
     if reduction == "mean":
         # The element itself counts, or no division by 0.
         at_least_one = "SUM" if include_self else "MAX"

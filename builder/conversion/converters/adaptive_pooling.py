@@ -220,7 +220,7 @@ def _gathered_maximum(
     """Every part's elements, gathered by their flat positions [outputs, longest]; TopK returns
     value and index.
     """
-    lengths = [int(n) for n in x.shape[first:]]
+    lengths = [int(length) for length in x.shape[first:]]
     flat = torch.zeros(1, 1, dtype=torch.int64)
     for length, (starts, ends) in zip(lengths, parts, strict=True):
         index = _positions(starts, ends)

@@ -26,7 +26,7 @@ from builder.graph_types import Node
 def repeat(ctx: ConversionContext, x: ITensor, repeats: list[Size]) -> ITensor:
     """The tensor repeated `repeats` times along each axis: one slice that wraps around."""
     x = ctx.at_rank(x, len(repeats))
-    if all(r == 1 for r in repeats):
+    if all(times == 1 for times in repeats):
         return x
     lengths = ctx.sizes(x)
     sizes = [
@@ -137,7 +137,7 @@ def roll(
             starts[axis] = start % size
     if all(start == 0 for start in starts):
         return x
-    dynamic = any(isinstance(n, DynamicScalar) for n in sizes)
+    dynamic = any(isinstance(size, DynamicScalar) for size in sizes)
     if dynamic and not ctx.capabilities.takes("SLICE.WRAP.DYNAMIC", x.dtype.name):
         return _rolled(ctx, x, starts)
     return ctx.slice(x, starts, sizes, mode="WRAP")
@@ -160,7 +160,7 @@ def _rolled(ctx: ConversionContext, x: ITensor, starts: list[Size]) -> ITensor:
 @converter("aten::rot90(Tensor self, int k=1, int[] dims=[0, 1]) -> Tensor")
 def rot90(ctx: ConversionContext, x: ITensor, k: int, dims: list[int]) -> ITensor:
     """A quarter turn from the first of the axes toward the second, k times"""
-    first, second = (ctx.axis(x, d) for d in dims)
+    first, second = (ctx.axis(x, dim) for dim in dims)
     k %= 4
     if k % 2 == 0:
         return flipped(ctx, x, [first, second] if k else [])
@@ -189,8 +189,10 @@ def meshgrid_indexing(
 def _grid(
     ctx: ConversionContext, tensors: list[ITensor], axes: list[int]
 ) -> list[ITensor]:
-    vectors = [t if ctx.rank(t) else ctx.reshape(t, [1]) for t in tensors]
-    lengths = dict(zip(axes, (ctx.size(v, 0) for v in vectors), strict=True))
+    vectors = [
+        tensor if ctx.rank(tensor) else ctx.reshape(tensor, [1]) for tensor in tensors
+    ]
+    lengths = dict(zip(axes, (ctx.size(value, 0) for value in vectors), strict=True))
     sizes = [lengths[axis] for axis in range(len(axes))]
     grid = []
     for vector, axis in zip(vectors, axes, strict=True):

@@ -66,12 +66,14 @@ def _weights_of(group: list[Tensor], biases: bool) -> Weights:
 def together(directions: list[Weights]) -> Weights | None:
     """The weights of both directions of a layer as one; None if some are known only at run time."""
     pairs = {
-        name: tuple(getattr(d, name) for d in directions)
+        name: tuple(getattr(direction, name) for direction in directions)
         for name in vars(directions[0])
     }
     joined: dict[str, Any] = dict.fromkeys(pairs)
     for name, pair in pairs.items():
-        if not all(t is None or isinstance(t, torch.Tensor) for t in pair):
+        if not all(
+            weight is None or isinstance(weight, torch.Tensor) for weight in pair
+        ):
             return None
         if pair[0] is not None:
             joined[name] = torch.stack(pair)

@@ -161,8 +161,8 @@ def kron(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
     x = ctx.at_rank(ctx.tensor(x), rank)
     other = ctx.at_rank(ctx.tensor(other), rank)
     sizes = [
-        ctx.arithmetic("mul", m, n)
-        for m, n in zip(ctx.sizes(x), ctx.sizes(other), strict=True)
+        ctx.arithmetic("mul", length, other_length)
+        for length, other_length in zip(ctx.sizes(x), ctx.sizes(other), strict=True)
     ]
     outside = ctx.unsqueeze(x, [2 * i + 1 for i in range(rank)])
     inside = ctx.unsqueeze(other, [2 * i for i in range(rank)])

@@ -341,7 +341,7 @@ def _transposed(
     """Transposed convolution. Output padding reduces the cropping at the end; any excess is added
     as zeros at the end of the kernel, which append empty rows.
     """
-    if any(d > 1 for d in window.dilation) and (
+    if any(step > 1 for step in window.dilation) and (
         isinstance(weight, torch.Tensor) or max(window.stride) > 1
     ):
         weight, window = _spread(weight, window)
@@ -374,10 +374,11 @@ def _spread(weight: Tensor, window: Window) -> tuple[Any, Window]:
             " build time"
         )
     lengths = [
-        d * (k - 1) + 1 for d, k in zip(window.dilation, weight.shape[2:], strict=True)
+        step * (k - 1) + 1
+        for step, k in zip(window.dilation, weight.shape[2:], strict=True)
     ]
     spread = weight.new_zeros(*weight.shape[:2], *lengths)
-    holes = tuple(slice(None, None, d) for d in (1, 1, *window.dilation))
+    holes = tuple(slice(None, None, step) for step in (1, 1, *window.dilation))
     spread[holes] = weight
     return spread, replace(window, dilation=[1] * len(lengths))
 

@@ -179,7 +179,7 @@ def combinations(
 @converter("aten::block_diag(Tensor[] tensors) -> Tensor")
 def block_diag(ctx: ConversionContext, tensors: list[ITensor]) -> ITensor:
     """A block-diagonal matrix of the inputs; vectors are rows"""
-    matrices = [at_least(ctx, t, 2) for t in tensors]
+    matrices = [at_least(ctx, tensor, 2) for tensor in tensors]
     width: Size = 0
     for matrix in matrices:
         width = ctx.arithmetic("add", width, ctx.size(matrix, 1))

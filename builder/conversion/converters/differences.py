@@ -27,7 +27,9 @@ def diff(
     """x[1:] - x[:-1] along an axis, n times; for bools, whether they differ"""
     axis = ctx.axis(x, dim)
     if n:
-        x = joined(ctx, [t for t in (prepend, x, append) if t is not None], axis)
+        x = joined(
+            ctx, [tensor for tensor in (prepend, x, append) if tensor is not None], axis
+        )
     for _ in range(n):
         less = ctx.arithmetic("max", ctx.arithmetic("sub", ctx.size(x, axis), 1), 0)
         x = _difference(

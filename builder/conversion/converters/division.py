@@ -100,7 +100,7 @@ def fmod(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
         return remainder_of(ctx, x, other, truncated_quotient(ctx, x, other))
     a, b = ctx.operands(x, rounded(other, dtype), dtype=torch.float32)
     # the remainder of the absolute values, with the sign of self
-    sizes = [ctx.unary("ABS", t) for t in (a, b)]
+    sizes = [ctx.unary("ABS", operand) for operand in (a, b)]
     return ctx.cast(
         ctx.elementwise("PROD", floored(ctx, *sizes)[1], ctx.unary("SIGN", a)), dtype
     )

@@ -32,15 +32,15 @@ def parsed(equation: str, ranks: Sequence[int]) -> Equation:
     """The equation with expanded ellipses and an explicit right side. Source: torch.einsum."""
     inputs, arrow, output = equation.replace(" ", "").partition("->")
     terms = inputs.split(",")
-    used = {c for c in equation if c.isalpha()}
-    spare = [c for c in string.ascii_letters if c not in used]
+    used = {letter for letter in equation if letter.isalpha()}
+    spare = [letter for letter in string.ascii_letters if letter not in used]
     pairs = list(zip(terms, ranks, strict=True))
     hidden = [rank - len(_letters(term)) for term, rank in pairs if "..." in term]
     dots = "".join(spare[: max(hidden, default=0)])
     full = [_written_out(term, rank, dots) for term, rank in pairs]
     if not arrow:
         letters = "".join(map(_letters, terms))
-        once = sorted(c for c in set(letters) if letters.count(c) == 1)
+        once = sorted(letter for letter in set(letters) if letters.count(letter) == 1)
         output = "..." + "".join(once)
     return Equation(full, output.replace("...", dots))
 
@@ -61,16 +61,21 @@ def _written_out(term: str, rank: int, dots: str) -> str:
 )
 def einsum(ctx: ConversionContext, equation: str, tensors: list[ITensor]) -> ITensor:
     """Products summed over the axes that are not in the result; the path changes only the order"""
-    form = parsed(equation, [ctx.rank(t) for t in tensors])
+    form = parsed(equation, [ctx.rank(tensor) for tensor in tensors])
     operands = [
-        _diagonal(ctx, t, term) for t, term in zip(tensors, form.terms, strict=True)
+        _diagonal(ctx, tensor, term)
+        for tensor, term in zip(tensors, form.terms, strict=True)
     ]
     lengths = _lengths(operands)
-    operands = [_without_units(ctx, t, term, lengths) for t, term in operands]
-    missing = [c for c in form.result if not any(c in term for _, term in operands)]
-    result = "".join(c for c in form.result if c not in missing)
+    operands = [_without_units(ctx, tensor, term, lengths) for tensor, term in operands]
+    missing = [
+        letter
+        for letter in form.result
+        if not any(letter in term for _, term in operands)
+    ]
+    result = "".join(letter for letter in form.result if letter not in missing)
     output = _contract(ctx, operands, result)
-    return ctx.unsqueeze(output, [form.result.index(c) for c in missing])
+    return ctx.unsqueeze(output, [form.result.index(letter) for letter in missing])
 
 
 Operand = tuple[ITensor, str]
@@ -118,9 +123,11 @@ def _without_units(
 ) -> Operand:
     """Remove axes of size 1 whose letter is longer elsewhere; they broadcast."""
     units = [
-        axis for axis, c in enumerate(term) if x.shape[axis] == 1 and lengths[c] != 1
+        axis
+        for axis, letter in enumerate(term)
+        if x.shape[axis] == 1 and lengths[letter] != 1
     ]
-    remaining = "".join(c for axis, c in enumerate(term) if axis not in units)
+    remaining = "".join(letter for axis, letter in enumerate(term) if axis not in units)
     return ctx.squeeze(x, units), remaining
 
 
@@ -135,8 +142,10 @@ def _contract(
     (x, term), *others = operands
     for i, (y, other_term) in enumerate(others):
         is_last = i == len(others) - 1
-        later = result + "".join(t for _, t in others[i + 1 :])
-        needed = "".join(c for c in dict.fromkeys(term + other_term) if c in later)
+        later = result + "".join(other for _, other in others[i + 1 :])
+        needed = "".join(
+            letter for letter in dict.fromkeys(term + other_term) if letter in later
+        )
         output = result if is_last else needed
         x = _pair(ctx, (x, term), (y, other_term), output)
         term = output
@@ -151,16 +160,22 @@ def _pair(ctx: ConversionContext, x: Operand, y: Operand, result: str) -> ITenso
     """
     orders = []
     for first, second in ((x, y), (y, x)):
-        if letters := _as_product(first[1], second[1], result):
+        _, term = first
+        _, other_term = second
+        letters = _as_product(term, other_term, result)
+        if letters:
             orders.append((first, second, letters))
     if not orders:
         return _layer(ctx, [x, y], result)
     in_order = [order for order in orders if "".join(order[2]) == result]
     first, second, (batch, rows, columns) = (in_order or orders)[0]
-    (summed,) = (c for c in first[1] if c not in result)
-    transposed = second[1] == batch + columns + summed
+    _, term = first
+    b, other_term = second
+    (summed,) = (letter for letter in term if letter not in result)
+    transposed = other_term == batch + columns + summed
     a = _ordered(ctx, first, batch + rows + summed)
-    b = second[0] if transposed else _ordered(ctx, second, batch + summed + columns)
+    if not transposed:
+        b = _ordered(ctx, second, batch + summed + columns)
     product = matmul(ctx, a, b, transpose_b=transposed)
     return _ordered(ctx, (product, batch + rows + columns), result)
 
@@ -169,12 +184,18 @@ def _as_product(term: str, other_term: str, result: str) -> tuple[str, str, str]
     """The letters of batch, rows and columns if the pair is a matrix product: a sum over one shared
     letter. Several row letters are batch axes that the second operand does not have.
     """
-    batch = "".join(c for c in result if c in term and c in other_term)
-    rows = "".join(c for c in result if c in term and c not in batch)
-    columns = "".join(c for c in result if c in other_term and c not in batch)
-    summed = [c for c in term if c not in batch + rows]
+    batch = "".join(
+        letter for letter in result if letter in term and letter in other_term
+    )
+    rows = "".join(
+        letter for letter in result if letter in term and letter not in batch
+    )
+    columns = "".join(
+        letter for letter in result if letter in other_term and letter not in batch
+    )
+    summed = [letter for letter in term if letter not in batch + rows]
     if len(summed) != 1 or summed != [
-        c for c in other_term if c not in batch + columns
+        letter for letter in other_term if letter not in batch + columns
     ]:
         return None
     if len(columns) != 1 or not rows:
@@ -186,7 +207,7 @@ def _as_product(term: str, other_term: str, result: str) -> tuple[str, str, str]
 
 def _ordered(ctx: ConversionContext, operand: Operand, letters: str) -> ITensor:
     x, term = operand
-    return permuted(ctx, x, [term.index(c) for c in letters])
+    return permuted(ctx, x, [term.index(letter) for letter in letters])
 
 
 def _layer(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> ITensor:
@@ -208,12 +229,14 @@ def _layer(ctx: ConversionContext, operands: Sequence[Operand], result: str) -> 
 def _by_products(
     ctx: ConversionContext, operands: Sequence[Operand], result: str
 ) -> ITensor:
-    summed = dict.fromkeys(c for _, term in operands for c in term if c not in result)
+    summed = dict.fromkeys(
+        letter for _, term in operands for letter in term if letter not in result
+    )
     letters = result + "".join(summed)
     views = []
     for x, term in operands:
         x = _ordered(ctx, (x, term), "".join(sorted(term, key=letters.index)))
-        absent = [i for i, c in enumerate(letters) if c not in term]
+        absent = [i for i, letter in enumerate(letters) if letter not in term]
         views.append(ctx.unsqueeze(x, absent))
     product = views[0]
     for view in views[1:]:

@@ -136,7 +136,7 @@ def _put_at(
     if several:
         rows = ctx.reshape(front, [volume, *sizes[len(axes) :]])
     index = as_index(
-        ctx, linear_index(ctx, [positions[a] for a in axes], sizes[: len(axes)])
+        ctx, linear_index(ctx, [positions[axis] for axis in axes], sizes[: len(axes)])
     )
     values = _values_in_front(ctx, x, values, index, axes, others)
     written = _rows_written(ctx, rows, index, values, accumulate)
@@ -155,7 +155,7 @@ def _values_in_front(
 ) -> ITensor:
     """values broadcast to the shape of x[indices], with the index's axes first."""
     picked = ctx.sizes(index)
-    other_sizes = [ctx.size(x, a) for a in others]
+    other_sizes = [ctx.size(x, axis) for axis in others]
     adjacent = axes == list(range(axes[0], axes[-1] + 1))
     before = 0
     if adjacent:

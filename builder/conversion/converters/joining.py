@@ -19,9 +19,12 @@ def joined(ctx: ConversionContext, tensors: Sequence[Tensor], axis: int) -> ITen
     unchanged.
     """
     dtype = promote(
-        *((ctx.dtype(t), "dimensioned" if ctx.rank(t) else "zero-dim") for t in tensors)
+        *(
+            (ctx.dtype(tensor), "dimensioned" if ctx.rank(tensor) else "zero-dim")
+            for tensor in tensors
+        )
     )
-    parts = [ctx.tensor(t, dtype) for t in tensors]
+    parts = [ctx.tensor(tensor, dtype) for tensor in tensors]
     if len(parts) == 1:
         return parts[0]
     return ctx.concatenate(parts, axis)
@@ -31,14 +34,14 @@ def _cat(ctx: ConversionContext, tensors: list[Tensor], dim: int) -> ITensor:
     """The concatenated tensors; an empty vector may occur among tensors of any rank, and takes part
     in promotion.
     """
-    rank = max(ctx.rank(t) for t in tensors)
+    rank = max(ctx.rank(tensor) for tensor in tensors)
     if rank == 0:
         raise Unconvertible("zero-dimensional tensors cannot be concatenated")
-    dtype = promote(*((ctx.dtype(t), "dimensioned") for t in tensors))
-    full = [t for t in tensors if ctx.rank(t) == rank]
+    dtype = promote(*((ctx.dtype(tensor), "dimensioned") for tensor in tensors))
+    full = [tensor for tensor in tensors if ctx.rank(tensor) == rank]
     axis = ctx.axis(full[0], dim)
-    nonempty = [t for t in full if t.shape[axis] != 0] or full[:1]
-    return joined(ctx, [ctx.tensor(t, dtype) for t in nonempty], axis)
+    nonempty = [tensor for tensor in full if tensor.shape[axis] != 0] or full[:1]
+    return joined(ctx, [ctx.tensor(tensor, dtype) for tensor in nonempty], axis)
 
 
 for _name in ("cat", "concat", "concatenate"):
@@ -51,7 +54,7 @@ for _name in ("cat", "concat", "concatenate"):
 def stack(ctx: ConversionContext, tensors: list[Tensor], dim: int) -> ITensor:
     """The tensors along a new axis."""
     axis = dim % (ctx.rank(tensors[0]) + 1)
-    return joined(ctx, [new_axis(ctx, t, axis) for t in tensors], axis)
+    return joined(ctx, [new_axis(ctx, tensor, axis) for tensor in tensors], axis)
 
 
 def new_axis(ctx: ConversionContext, x: Tensor, axis: int) -> Any:
@@ -85,7 +88,7 @@ def _register_atleast(rank: int) -> None:
     @converter(f"aten::atleast_{rank}d.Sequence(Tensor[] tensors) -> Tensor[]")
     def several(ctx: ConversionContext, tensors: list[ITensor]) -> list[ITensor]:
         """Axes of size 1 up to this rank, of each tensor"""
-        return [at_least(ctx, t, rank) for t in tensors]
+        return [at_least(ctx, tensor, rank) for tensor in tensors]
 
 
 for _rank in (1, 2, 3):
@@ -96,7 +99,7 @@ def _register_stack(name: str, rank: int, axis: int) -> None:
     @converter(f"aten::{name}(Tensor[] tensors) -> Tensor", constants=("tensors",))
     def stacked(ctx: ConversionContext, tensors: list[Tensor]) -> ITensor:
         """The concatenated tensors, after atleast_1d, _2d or _3d"""
-        parts = [at_least(ctx, t, rank) for t in tensors]
+        parts = [at_least(ctx, tensor, rank) for tensor in tensors]
         return joined(ctx, parts, 0 if ctx.rank(parts[0]) == 1 else axis)
 
 

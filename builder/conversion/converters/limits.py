@@ -28,12 +28,12 @@ def clamp(
     """min(max(x, low), high), in the dtype that all promote to: integers with fractional limits
     become floats
     """
-    limits = [v for v in (min, max) if v is not None]
+    limits = [value for value in (min, max) if value is not None]
     dtype = ctx.promoted(x, *limits)
     if (
         dtype.is_floating_point
         and len(limits) == 2
-        and all(isinstance(v, int | float) for v in limits)
+        and all(isinstance(value, int | float) for value in limits)
     ):
         return clip(ctx, ctx.cast(ctx.tensor(x), dtype), min, max)
     for operation, limit in (("MAX", min), ("MIN", max)):

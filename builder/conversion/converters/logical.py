@@ -24,7 +24,7 @@ def _register_logical(name: str, operation: str) -> None:
         constants=("self", "other"),
     )
     def logical(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
-        truths = (ctx.cast(ctx.tensor(v), torch.bool) for v in (x, other))
+        truths = (ctx.cast(ctx.tensor(value), torch.bool) for value in (x, other))
         return ctx.elementwise(operation, *ctx.broadcast(*truths))
 
 

@@ -67,18 +67,10 @@ def _register(name: str, returns: str) -> None:
     ) -> Any:
         return results(ctx, x, dim, int(unbiased), keepdim)
 
-    @converter(
+    converter(
         f"aten::{name}.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool"
         f" keepdim=False) -> {returns}"
-    )
-    def corrected(
-        ctx: ConversionContext,
-        x: ITensor,
-        dim: Axes,
-        correction: Number | None,
-        keepdim: bool,
-    ) -> Any:
-        return results(ctx, x, dim, correction, keepdim)
+    )(results)
 
 
 for _name, _returns in RESULTS.items():
@@ -267,7 +259,7 @@ def linalg_matrix_norm(
 ) -> ITensor:
     """The largest or smallest sum of absolute values of a row (inf) or column (1)"""
     return matrix_norm(
-        ctx, in_dtype(ctx, x, dtype), ord, [ctx.axis(x, d) for d in dim], keepdim
+        ctx, in_dtype(ctx, x, dtype), ord, [ctx.axis(x, axis) for axis in dim], keepdim
     )
 
 

@@ -98,8 +98,10 @@ def by_running_statistics(
     eps: float,
 ) -> ITensor:
     """One scale and shift for each channel, computed in float64 if all operands are static."""
-    coefficients = [t for t in (weight, bias, mean, variance) if t is not None]
-    if not all(isinstance(t, torch.Tensor) for t in coefficients):
+    coefficients = [
+        tensor for tensor in (weight, bias, mean, variance) if tensor is not None
+    ]
+    if not all(isinstance(tensor, torch.Tensor) for tensor in coefficients):
         deviation = ctx.unary("SQRT", combine(ctx, "SUM", ctx.tensor(variance), eps))
         centered = combine(ctx, "SUB", x, per_channel(ctx, mean, x, 1))
         normal = combine(ctx, "DIV", centered, per_channel(ctx, deviation, x, 1))
@@ -119,7 +121,9 @@ def scaled(
         shape = [-1] + [1] * (rank - 2)
         product = combine(ctx, "PROD", x, scale.to(dtype).reshape(shape))
         return combine(ctx, "SUM", product, shift.to(dtype).reshape(shape))
-    weights = [ctx.weights.of(t.to(dtype).contiguous()) for t in (shift, scale)]
+    weights = [
+        ctx.weights.of(tensor.to(dtype).contiguous()) for tensor in (shift, scale)
+    ]
     layer = ctx.net.add_scale_nd(
         x, trt.ScaleMode.CHANNEL, *weights, trt.Weights(weights[0].dtype), 1
     )
@@ -194,16 +198,17 @@ def normalized(
     shape of the axes.
     """
     rank = ctx.rank(x)
-    coefficients = [coefficient(ctx, t, x, at) for t in (weight, bias)]
-    if any(t is None for t in coefficients) or rank < 2:
-        result = standardized(ctx, x, axes, eps)[0]
+    scale = coefficient(ctx, weight, x, at)
+    shift = coefficient(ctx, bias, x, at)
+    if scale is None or shift is None or rank < 2:
+        result, _, _ = standardized(ctx, x, axes, eps)
         for operation, t in (("PROD", weight), ("SUM", bias)):
             if t is not None:
                 if at >= 0:
                     t = per_channel(ctx, t, x, at)
                 result = combine(ctx, operation, result, t)
         return result
-    return normalization_layer(ctx, x, coefficients[0], coefficients[1], axes, eps)
+    return normalization_layer(ctx, x, scale, shift, axes, eps)
 
 
 def coefficient(ctx: ConversionContext, t: Coefficient, x: ITensor, at: int) -> Any:
@@ -318,12 +323,10 @@ def group_norm(
             f"{channels} channels do not divide into {num_groups} groups"
         )
     split = ctx.reshape(x, [ctx.size(x, 0), num_groups, -1])
-    unit = [
-        ctx.constant(t(1, num_groups, 1, dtype=ctx.dtype(x)))
-        for t in (torch.ones, torch.zeros)
-    ]
+    ones = ctx.constant(torch.ones(1, num_groups, 1, dtype=ctx.dtype(x)))
+    zeros = ctx.constant(torch.zeros(1, num_groups, 1, dtype=ctx.dtype(x)))
     result = ctx.reshape(
-        normalization_layer(ctx, split, unit[0], unit[1], [2], eps), ctx.sizes(x)
+        normalization_layer(ctx, split, ones, zeros, [2], eps), ctx.sizes(x)
     )
     return affine(ctx, result, weight, bias)
 

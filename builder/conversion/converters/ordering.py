@@ -70,8 +70,8 @@ def best(
         axes = list(range(2 - ctx.rank(x)))
         return ctx.squeeze(values, axes), ctx.squeeze(positions, axes)
     if axis < ctx.rank(x) - 4:  # "it must be one of the last four dimensions"
-        order = [a for a in range(ctx.rank(x)) if a != axis] + [axis]
-        back = [order.index(a) for a in range(ctx.rank(x))]
+        order = [other for other in range(ctx.rank(x)) if other != axis] + [axis]
+        back = [order.index(other) for other in range(ctx.rank(x))]
         values, positions = best(
             ctx, ctx.permute(x, order), k, ctx.rank(x) - 1, largest
         )
@@ -108,10 +108,10 @@ def _of_integers(
     if k == 1:
         values = reduce(ctx, "MAX" if largest else "MIN", x, [axis], True)
         key = ctx.elementwise("EQUAL", x, values)
-        return values, _layer(ctx, ctx.cast(key, torch.float32), 1, axis, True)[1]
-    positions = _layer(
-        ctx, ctx.cast(_ranks(ctx, x, axis, largest), torch.float32), k, axis, False
-    )[1]
+        _, positions = _layer(ctx, ctx.cast(key, torch.float32), 1, axis, True)
+        return values, positions
+    ranks = ctx.cast(_ranks(ctx, x, axis, largest), torch.float32)
+    _, positions = _layer(ctx, ranks, k, axis, False)
     layer = ctx.net.add_gather_v2(x, positions, trt.GatherMode.ELEMENT)
     layer.axis = axis
     return layer.get_output(0), positions
@@ -285,8 +285,10 @@ def kth(
     if ctx.rank(x) == 0:
         return x, ctx.tensor(torch.tensor(0))
     axis = ctx.axis(x, dim)
-    last = [_last(ctx, t, k, axis) for t in best(ctx, x, k, axis, False)]
-    first, second = last if keepdim else [ctx.squeeze(t, [axis]) for t in last]
+    last = [_last(ctx, tensor, k, axis) for tensor in best(ctx, x, k, axis, False)]
+    first, second = (
+        last if keepdim else [ctx.squeeze(tensor, [axis]) for tensor in last]
+    )
     return first, second
 
 

@@ -161,9 +161,10 @@ def pad_sequence(
     )
     axis = 0 if batch_first else 1
     padded = (
-        _lengthened(ctx, x, longest, fill, padding_side == "left") for x in sequences
+        _lengthened(ctx, item, longest, fill, padding_side == "left")
+        for item in sequences
     )
-    return ctx.concatenate([ctx.unsqueeze(x, [axis]) for x in padded], axis)
+    return ctx.concatenate([ctx.unsqueeze(item, [axis]) for item in padded], axis)
 
 
 def _lengthened(

@@ -32,7 +32,7 @@ def padded(
     """torch.nn.functional.pad: `pad` is (before, after) of the last axis, then of the one before
     it; negative values crop.
     """
-    if all(p == 0 for p in pad):
+    if all(amount == 0 for amount in pad):
         return x
     sizes = ctx.sizes(x)
     starts: list[Size] = [0] * len(sizes)
@@ -55,7 +55,7 @@ def _cropped_or_padded(
     mode: str,
     value: float,
 ) -> ITensor:
-    if all(isinstance(p, int) and p <= 0 for p in pad):
+    if all(isinstance(amount, int) and amount <= 0 for amount in pad):
         return ctx.slice(x, starts, sizes)
     filled = mode == "constant" and value != 0
     fill = None

@@ -31,8 +31,8 @@ def _of_padded(ctx: ConversionContext, x: ITensor, pool: Pool) -> ITensor:
     """
     means = pooled(ctx, x, "AVERAGE", pool, "window")
     sizes = [
-        ctx.arithmetic("add", ctx.size(x, a + 2), 2 * pad)
-        for a, pad in enumerate(pool.padding)
+        ctx.arithmetic("add", ctx.size(x, axis + 2), 2 * pad)
+        for axis, pad in enumerate(pool.padding)
     ]
     one = ctx.constant(torch.ones([1] * ctx.rank(x), dtype=ctx.dtype(x)))
     ones = ctx.expand(one, [1, 1, *sizes])
@@ -147,11 +147,11 @@ def _register_maximum_with_indices(axes: int) -> None:
         pool = Pool.of(axes, kernel_size, stride, padding, dilation, ceil_mode)
         if not node.outputsAt(1).uses():
             return undo(_maximum(ctx, image, pool)), None
-        return tuple(undo(t) for t in _tapped(ctx, image, pool, indices=True))
+        return tuple(undo(tensor) for tensor in _tapped(ctx, image, pool, indices=True))
 
 
 def _maximum(ctx: ConversionContext, x: ITensor, pool: Pool) -> Any:
-    if ctx.dtype(x).is_floating_point and all(d == 1 for d in pool.dilation):
+    if ctx.dtype(x).is_floating_point and all(step == 1 for step in pool.dilation):
         return pooled(ctx, x, "MAX", pool)
     return _tapped(ctx, x, pool, indices=False)[0]
 
@@ -165,7 +165,8 @@ def _tapped(
     Used for dilation, integers and indices, which IPoolingLayer does not support.
     """
     lengths = [
-        output_length(ctx, pool, a, ctx.size(x, a + 2)) for a in range(len(pool.window))
+        output_length(ctx, pool, axis, ctx.size(x, axis + 2))
+        for axis in range(len(pool.window))
     ]
     padded = _padded(
         ctx, x, pool, lengths, dtypes.reduction_identity(ctx.dtype(x), "MAX")

@@ -90,8 +90,10 @@ def per_channel(
     view = _view(ctx, x, axis)
     if is_unknown(scale) or is_unknown(zero_point):
         scale, zero_point = (
-            ctx.reshape(ctx.tensor(t), [t.shape[0] if n < 0 else n for n in view])
-            for t in (scale, zero_point)
+            ctx.reshape(
+                ctx.tensor(tensor), [tensor.shape[0] if n < 0 else n for n in view]
+            )
+            for tensor in (scale, zero_point)
         )
         return _rounded_by_tensors(ctx, x, scale, zero_point, quant_min, quant_max)
     if isinstance(x, torch.Tensor):

@@ -80,11 +80,11 @@ def single(
     unbatched = ctx.rank(x) == 1
     if unbatched:
         x = ctx.unsqueeze(x, [0])
-        state = tuple(ctx.unsqueeze(s, [0]) for s in state)
+        state = tuple(ctx.unsqueeze(part, [0]) for part in state)
     cell = kind(ctx, Weights(*weights), ctx.size(x, 0))
     state = cell.step(cell.project(x), state)
     if unbatched:
-        return tuple(ctx.squeeze(s, [0]) for s in state)
+        return tuple(ctx.squeeze(part, [0]) for part in state)
     return state
 
 

@@ -228,8 +228,8 @@ def _whole_scales(
         sympy.cancel(expression(size) / ctx.expr(x, axis))
         for axis, size in enumerate(sizes)
     ]
-    if all(r.is_Integer for r in ratios):
-        return [float(r) for r in ratios]
+    if all(ratio.is_Integer for ratio in ratios):
+        return [float(ratio) for ratio in ratios]
     return None
 
 

@@ -33,7 +33,10 @@ def scattered(
 
 def ranked(ctx: ConversionContext, *values: Tensor) -> list[Any]:
     """0-d tensors as vectors of one element."""
-    return [v if ctx.rank(v) else ctx.reshape(ctx.tensor(v), [1]) for v in values]
+    return [
+        value if ctx.rank(value) else ctx.reshape(ctx.tensor(value), [1])
+        for value in values
+    ]
 
 
 def unranked(ctx: ConversionContext, x: ITensor, result: ITensor) -> ITensor:
@@ -91,7 +94,7 @@ def along_axis(ctx: ConversionContext, index: Tensor, axis: int, rank: int) -> A
     shape: list[Size] = [1] * rank
     shape[axis] = ctx.size(index, 0) if ctx.rank(index) else 1
     if isinstance(index, torch.Tensor):
-        return index.reshape([int(s) for s in shape])  # type: ignore[arg-type]
+        return index.reshape([int(size) for size in shape])  # type: ignore[arg-type]
     return ctx.reshape(index, shape)
 
 
@@ -166,7 +169,7 @@ def in_steps(
 ) -> ITensor:
     """x with src written to start, start + step, ... of an axis."""
     count = ctx.size(src, axis)
-    if not any(isinstance(v, DynamicScalar) for v in (start, step, count)):
+    if not any(isinstance(value, DynamicScalar) for value in (start, step, count)):
         positions: Any = torch.arange(count) * step + start  # type: ignore[arg-type,operator]
     else:
         positions = counted(ctx, start, step, count, torch.int64)

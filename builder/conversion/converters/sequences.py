@@ -45,19 +45,19 @@ def sequence(
         outputs = []
         first = layer * len(directions)
         if len(directions) == 2 and (joint_weights := together(directions)):
-            start = tuple(_rows(ctx, s, first, 2) for s in initial)
+            start = tuple(_rows(ctx, part, first, 2) for part in initial)
             x, final = two_directions(
                 ctx, kind, x, start, joint_weights, states, extent
             )
             finals.append(final)
             continue
         for reverse, weight in enumerate(directions):
-            start = tuple(pick(ctx, s, first + reverse) for s in initial)
+            start = tuple(pick(ctx, part, first + reverse) for part in initial)
             output, final = direction(
                 ctx, kind, x, start, weight, bool(reverse), states, extent
             )
             outputs.append(output)
-            finals.append(tuple(ctx.unsqueeze(s, [0]) for s in final))
+            finals.append(tuple(ctx.unsqueeze(part, [0]) for part in final))
         x = outputs[0] if len(outputs) == 1 else ctx.concatenate(outputs, 2)
     x = ctx.permute(x, [1, 0, 2]) if batch_first else x
     if not states:
@@ -224,9 +224,11 @@ def looped(
     loop = ctx.net.add_loop()
     count = scalar_tensor(ctx, steps)
     loop.add_trip_limit(count, trt.TripLimit.COUNT)
-    recurrences = [loop.add_recurrence(s) for s in start]
+    recurrences = [loop.add_recurrence(part) for part in start]
     pairs = zip(start, recurrences, strict=True)
-    state = tuple(ctx.copy_sizes(s, r.get_output(0)) for s, r in pairs)
+    state = tuple(
+        ctx.copy_sizes(part, recurrence.get_output(0)) for part, recurrence in pairs
+    )
     item = loop.add_iterator(inputs, 0, reverse).get_output(0)
     following = cell.step(ctx.set_sizes(item, ctx.exprs(inputs)[1:]), state)
     for recurrence, value in zip(recurrences, following, strict=True):

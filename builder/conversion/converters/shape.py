@@ -261,7 +261,7 @@ def expand_as(ctx: ConversionContext, x: ITensor, other: Tensor) -> ITensor:
 
 def broadcast_sizes(ctx: ConversionContext, tensors: Sequence[ITensor]) -> list[Size]:
     """The broadcast sizes of the tensors: for each axis the size that is not 1, or the largest."""
-    rank = max(ctx.rank(t) for t in tensors)
+    rank = max(ctx.rank(tensor) for tensor in tensors)
     result: list[Size] = [1] * rank
     for tensor in tensors:
         for axis, size in enumerate(ctx.sizes(tensor), start=rank - ctx.rank(tensor)):
@@ -285,7 +285,7 @@ def _broadcast(ctx: ConversionContext, a: Size, b: Size) -> Size:
 def broadcast_tensors(ctx: ConversionContext, tensors: list[ITensor]) -> list[ITensor]:
     """Each tensor expanded to the sizes that all broadcast to."""
     sizes = broadcast_sizes(ctx, tensors)
-    return [ctx.expand(t, sizes) for t in tensors]
+    return [ctx.expand(tensor, sizes) for tensor in tensors]
 
 
 def _unchanged(ctx: ConversionContext, x: ITensor) -> ITensor:

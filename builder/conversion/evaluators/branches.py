@@ -80,7 +80,7 @@ DIVISIONS = frozenset(("aten::floordiv", "aten::remainder"))
 
 def _gives_numbers(node: Node) -> bool:
     """Whether a branch only selects numbers (`a and b`, `n if n > 3 else 3`)."""
-    return {str(v.type()) for v in node.outputs()} <= {"int", "bool"}
+    return {str(value.type()) for value in node.outputs()} <= {"int", "bool"}
 
 
 def _costly(node: Node) -> str | None:
@@ -104,7 +104,7 @@ def _costly(node: Node) -> str | None:
 
 def _decides_a_loop(node: Node) -> bool:
     """Whether a branch with one bool output (`a and b`) is in a loop."""
-    if [str(v.type()) for v in node.outputs()] != ["bool"]:
+    if [str(value.type()) for value in node.outputs()] != ["bool"]:
         return False
     owner = node.owningBlock().owningNode()
     while owner is not None and owner.kind() != "prim::Loop":
@@ -181,11 +181,13 @@ def _merge(
     """The output layer of two values of one dtype and rank; equal static values stay static."""
     if not is_unknown(yes) and not is_unknown(no) and _same(yes, no):
         return yes
-    if any(v is None or isinstance(v, _UNMERGED) for v in (yes, no)):
+    if any(value is None or isinstance(value, _UNMERGED) for value in (yes, no)):
         raise Unconvertible(
             f"the branch decides what %{name} is at run time, and it is not a tensor or a number"
         )
-    numbers = [isinstance(v, DynamicScalar | bool | int | float) for v in (yes, no)]
+    numbers = [
+        isinstance(value, DynamicScalar | bool | int | float) for value in (yes, no)
+    ]
     if all(numbers):
         return _merge_numbers(ctx, conditional, yes, no)
     yes = ctx.tensor(yes)
@@ -221,7 +223,7 @@ def _merge_numbers(
     ctx: ConversionContext, conditional: Any, yes: Scalar, no: Scalar
 ) -> DynamicScalar:
     dtype = torch.promote_types(ctx.dtype(yes), ctx.dtype(no))
-    pair = (_owned(ctx, vector(ctx, v, dtype)) for v in (yes, no))
+    pair = (_owned(ctx, vector(ctx, value, dtype)) for value in (yes, no))
     output = conditional.add_output(*pair).get_output(0)
     return DynamicScalar(output, sympy.Symbol(output.name), dtype)
 
@@ -238,7 +240,7 @@ def _entering(
 
     def inside(value: object) -> Any:
         if isinstance(value, list):
-            return [inside(v) for v in value]
+            return [inside(element) for element in value]
         if isinstance(value, TensorList):
             return TensorList(
                 inside(value.front), inside(value.rows), inside(value.count)

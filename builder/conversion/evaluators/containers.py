@@ -135,7 +135,8 @@ def slice_list(
 ) -> Any:
     """values[start:end:step]"""
     bounds = (
-        None if v is None else static(v, "a slice bound") for v in (start, end, step)
+        None if value is None else static(value, "a slice bound")
+        for value in (start, end, step)
     )
     return values[slice(*bounds)]
 
@@ -159,8 +160,8 @@ def equal_lists(ctx: ConversionContext, a: list[Any], b: list[Any]) -> Any:
     if len(a) != len(b):
         return False
     return all(
-        static(scalars.compare(ctx, "eq", x, y), "a comparison")
-        for x, y in zip(a, b, strict=True)
+        static(scalars.compare(ctx, "eq", first, second), "a comparison")
+        for first, second in zip(a, b, strict=True)
     )
 
 

@@ -36,8 +36,8 @@ def filled(
     if isinstance(value, DynamicScalar):
         element = ctx.at_rank(ctx.tensor(value, dtype), len(sizes))
         return ctx.expand(element, sizes)
-    if not any(isinstance(s, DynamicScalar) for s in sizes):
-        return torch.tensor(value, dtype=dtype).expand([int(s) for s in sizes])  # type: ignore[arg-type]
+    if not any(isinstance(size, DynamicScalar) for size in sizes):
+        return torch.tensor(value, dtype=dtype).expand([int(size) for size in sizes])  # type: ignore[arg-type]
     element = ctx.constant(torch.full((1,) * len(sizes), value, dtype=dtype))
     result = ctx.expand(element, sizes)
     if result is not element:
@@ -183,13 +183,13 @@ def _arange(
     end = _number(ctx, end)
     step = _number(ctx, step)
     target = dtype_of_code(dtype) or _arange_dtype(ctx, start, end, step)
-    if not any(isinstance(v, DynamicScalar) for v in (start, end, step)):
+    if not any(isinstance(value, DynamicScalar) for value in (start, end, step)):
         return torch.arange(start, end, step, dtype=target)
     return counted(ctx, start, step, range_length(ctx, start, end, step), target)
 
 
 def _arange_dtype(ctx: ConversionContext, *numbers: Scalar) -> torch.dtype:
-    floating = any(ctx.dtype(n).is_floating_point for n in numbers)
+    floating = any(ctx.dtype(number).is_floating_point for number in numbers)
     return torch.get_default_dtype() if floating else torch.int64
 
 
@@ -240,7 +240,7 @@ def linspace(
     start = _number(ctx, start)
     end = _number(ctx, end)
     target = dtype_of_code(dtype) or torch.get_default_dtype()
-    if not any(isinstance(v, DynamicScalar) for v in (start, end, steps)):
+    if not any(isinstance(value, DynamicScalar) for value in (start, end, steps)):
         return torch.linspace(start, end, steps, dtype=target)
     if not target.is_floating_point:
         raise Unconvertible("linspace of integers over a dynamic range")
@@ -279,9 +279,9 @@ def tensor_of_list(
     """The (nested) list as a tensor. Numbers that are known only at run time are concatenated."""
     flat, shape = _flattened(data)
     target = dtype_of_code(dtype) or _list_dtype(ctx, flat)
-    if not any(isinstance(v, DynamicScalar) for v in flat):
+    if not any(isinstance(value, DynamicScalar) for value in flat):
         return torch.tensor(flat, dtype=target).reshape(shape)
-    vectors = [scalars.vector(ctx, v, target) for v in flat]
+    vectors = [scalars.vector(ctx, value, target) for value in flat]
     joined = ctx.concatenate(vectors, 0) if len(vectors) > 1 else vectors[0]
     result = ctx.cast(joined, target)
     if len(shape) == 1:
@@ -298,8 +298,8 @@ def _flattened(data: Any) -> tuple[list[Any], list[int]]:
 
 
 def _list_dtype(ctx: ConversionContext, flat: list[Scalar]) -> torch.dtype:
-    element_dtypes = {ctx.dtype(v) for v in flat}
-    if not element_dtypes or any(d.is_floating_point for d in element_dtypes):
+    element_dtypes = {ctx.dtype(value) for value in flat}
+    if not element_dtypes or any(dtype.is_floating_point for dtype in element_dtypes):
         return torch.get_default_dtype()
     return torch.bool if element_dtypes == {torch.bool} else torch.int64
 
@@ -324,7 +324,7 @@ def _register_indices(name: str) -> None:
         offset: Size = 0,
         *options: object,
     ) -> Any:
-        if any(isinstance(v, DynamicScalar) for v in (rows, columns, offset)):
+        if any(isinstance(value, DynamicScalar) for value in (rows, columns, offset)):
             raise Unconvertible(
                 f"{name}: the number of elements of a triangle of dynamic size is known only at "
                 "run time"

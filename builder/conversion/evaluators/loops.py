@@ -94,15 +94,17 @@ def _depends_on_tensors(value: Value) -> bool:
     if node.kind() == "prim::If":  # `a or b`
         operands += [list(block.outputs())[value.offset()] for block in node.blocks()]
     return any(
-        _depends_on_tensors(v)
-        for v in operands
-        if v.node().kind() not in ("prim::Param", "prim::Loop")
+        _depends_on_tensors(value)
+        for value in operands
+        if value.node().kind() not in ("prim::Param", "prim::Loop")
     )
 
 
 def _iteration(ctx: ConversionContext, body: Block, inputs: list[Any]) -> list[Any]:
     """The outputs of the body (condition first) for the iteration number and the carried values."""
-    ctx.values.update(zip((v.debugName() for v in body.inputs()), inputs, strict=True))
+    ctx.values.update(
+        zip((value.debugName() for value in body.inputs()), inputs, strict=True)
+    )
     values: list[Any] = ctx.walker.walk(body)
     return values
 

@@ -78,7 +78,7 @@ def is_same_size(ctx: ConversionContext, a: Any, b: Any) -> bool:
     if ctx.rank(a) != ctx.rank(b):
         return False
     pairs = zip(ctx.sizes(a), ctx.sizes(b), strict=True)
-    return all(same(x, y) for x, y in pairs)
+    return all(same(first, second) for first, second in pairs)
 
 
 @evaluator("prim::dtype")

@@ -125,7 +125,9 @@ def power(ctx: ConversionContext, node: Node, a: Scalar, b: Scalar) -> Any:
             result = scalars.binary(ctx, "mul", result, a)
     else:
         result = scalars.binary(
-            ctx, "pow", *(scalars.convert(ctx, v, torch.float32) for v in (a, b))
+            ctx,
+            "pow",
+            *(scalars.convert(ctx, value, torch.float32) for value in (a, b)),
         )
     if kind == "int":
         return result
@@ -235,7 +237,7 @@ def _register_logic(
     def logic(ctx: ConversionContext, a: Scalar, b: Scalar) -> Any:
         if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
             return python(a, b)
-        if any(ctx.dtype(v) != torch.bool for v in (a, b)):
+        if any(ctx.dtype(value) != torch.bool for value in (a, b)):
             raise Unconvertible(f"{name} of a number that is computed at run time")
         static_operand, dynamic_operand = (
             (b, a) if isinstance(a, DynamicScalar) else (a, b)
@@ -243,7 +245,7 @@ def _register_logic(
         if not isinstance(static_operand, DynamicScalar) and decisive is not None:
             return static_operand if static_operand == decisive else dynamic_operand
         output = ctx.elementwise(
-            layer, *(scalars.vector(ctx, v, torch.bool) for v in (a, b))
+            layer, *(scalars.vector(ctx, value, torch.bool) for value in (a, b))
         )
         return DynamicScalar(output, scalars.unknown(output), torch.bool)
 
@@ -318,7 +320,7 @@ def silent(ctx: ConversionContext, *_: object) -> None:
 @evaluator("aten::__range_length")
 def range_length(ctx: ConversionContext, low: Any, high: Any, step: Any) -> Any:
     """The number of elements of range(low, high, step)."""
-    if not any(isinstance(v, DynamicScalar) for v in (low, high, step)):
+    if not any(isinstance(value, DynamicScalar) for value in (low, high, step)):
         return len(range(low, high, step))
     if not isinstance(step, int) or step == 0:
         raise Unconvertible("a range of dynamic length needs a static step")

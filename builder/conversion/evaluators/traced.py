@@ -57,7 +57,7 @@ def _zero_dim(value: DynamicScalar) -> Any:
 def _register(key: str, compute: Callable[..., Any]) -> None:
     @evaluator(f"aten::{key}")
     def evaluate(ctx: ConversionContext, *values: object) -> Any:
-        return _zero_dim(compute(ctx, *(_number(v) for v in values)))
+        return _zero_dim(compute(ctx, *(_number(value) for value in values)))
 
 
 def _scaled(

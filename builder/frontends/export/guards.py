@@ -187,7 +187,9 @@ def _sources(program: torch.export.ExportedProgram) -> Iterator[tuple[str, Input
     nodes = program.graph.find_nodes(op="placeholder")
     kinds = program.graph_signature.input_specs
     user_inputs = [
-        pair for pair in zip(nodes, kinds, strict=True) if pair[1].kind is _USER_INPUT
+        (node, spec)
+        for node, spec in zip(nodes, kinds, strict=True)
+        if spec.kind is _USER_INPUT
     ]
     index = 0
     for leaf, (path, (node, spec)) in enumerate(

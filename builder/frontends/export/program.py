@@ -147,7 +147,9 @@ class ExportedModule:
         module = self.program.graph_module
         signature = self.program.graph_signature
         graphs = [
-            m.graph for m in module.modules() if isinstance(m, torch.fx.GraphModule)
+            submodule.graph
+            for submodule in module.modules()
+            if isinstance(submodule, torch.fx.GraphModule)
         ]
         origins = Origins(graphs)
         self.script = origins.script

@@ -323,9 +323,9 @@ class Walker:
     def _create(self, kind: str, values: Sequence[Any], types: Sequence[Any]) -> Any:
         node = self.graph.create(kind, list(values), len(types))
         node.insertBefore(self._ends[-1])
-        if any(type_ is not TENSOR for type_ in types):
-            for output, type_ in zip(node.outputs(), types, strict=True):
-                output.setType(type_)
+        if any(result_type is not TENSOR for result_type in types):
+            for output, result_type in zip(node.outputs(), types, strict=True):
+                output.setType(result_type)
         self._describe(node)
         return node
 
@@ -424,8 +424,10 @@ class Walker:
         if all(not isinstance(arg, C.Value | list | tuple) for arg in args):
             return target(*args)
         result = numbers.type_of(node.meta["val"])
-        if source := self._sized.get(_computed(node.meta["val"])):
-            return self.emit("aten::size", source[1], result)
+        sized = self._sized.get(_computed(node.meta["val"]))
+        if sized is not None:
+            _, tensor_and_axis = sized
+            return self.emit("aten::size", tensor_and_axis, result)
         if target in (operator.pow, operator.rshift, operator.lshift, torch.sym_ite):
             return self._less_common(target, args, result)
         if target is getattr(torch, "sym_sum", None):
@@ -458,10 +460,12 @@ class Walker:
             expression = None
             if type(size) is not int:
                 expression = _computed(size)
-            if (
-                expression is not None
-                and readers >= self._sized.get(expression, (0,))[0]
-            ):
+            if expression is None:
+                continue
+            previous_readers = 0
+            if expression in self._sized:
+                previous_readers, _ = self._sized[expression]
+            if readers >= previous_readers:
                 self._sized[expression] = readers, (value, axis)
 
     def _less_common(self, target: Any, args: Sequence[Result], result: Any) -> Any:
@@ -497,8 +501,8 @@ class Walker:
             if masks.is_without_effect(node, called.get("attn_mask")):
                 arguments["attn_mask"] = None
         values = [
-            self._argument(a, arguments.get(a.name, a.default))
-            for a in schema.arguments
+            self._argument(argument, arguments.get(argument.name, argument.default))
+            for argument in schema.arguments
         ]
         meta = node.meta.get("val")
         reshapes = target in _VIEWS and not self.has_writes

@@ -94,7 +94,7 @@ def _emit(
     if node.kind() == "aten::_convolution":
         flags = args[9:12]
     else:
-        flags = [shared(v) for v in (False, False, True)]
+        flags = [shared(value) for value in (False, False, True)]
     ir.replace(
         node,
         ir.outputs(

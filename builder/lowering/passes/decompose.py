@@ -75,7 +75,7 @@ def expand(graph: Graph, node: Node, entry: Decomposition) -> None:
             "prim::TupleUnpack",
             results,
             node,
-            [v.type() for v in node.outputs()],
+            [value.type() for value in node.outputs()],
         )
         results = ir.outputs(unpacked)
     ir.replace(node, results)

@@ -118,7 +118,9 @@ def by_keys(graph: Any, value: Any, end: Any) -> list[Element] | None:
     if not {node.kind() for node in makers} <= _PASSES_ON | {"prim::DictConstruct"}:
         return None
     writers = [node for node in nodes if _writes_to(node, value.type())]
-    keys = dict.fromkeys(_keys([n for n in writers if n.kind() in _SETS], builders))
+    keys = dict.fromkeys(
+        _keys([writer for writer in writers if writer.kind() in _SETS], builders)
+    )
     if None in keys or not keys:
         return None
     certain = []

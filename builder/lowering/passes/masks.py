@@ -85,9 +85,9 @@ def _computed(
     if any(part.mask != mask or part.rank != rank for part in parts):
         return None
     others = [
-        v
-        for v in node.inputs()
-        if v.unique() not in picked and v.type().kind() == "TensorType"
+        value
+        for value in node.inputs()
+        if value.unique() not in picked and value.type().kind() == "TensorType"
     ]
     if any(facts.rank(value) != 0 for value in others):
         return None

@@ -118,9 +118,12 @@ def _paths(layer: Node, facts: Facts) -> list[Path]:
         order = after
         value = node.output()
     split = _split_axis(value, order)
-    if split is None or not any(_is_multiplied(part.value) for part in split[1]):
+    if split is None:
         return []
-    return [Path(layer, shaped, axes, order, *split)]
+    split_axis, parts = split
+    if not any(_is_multiplied(part.value) for part in parts):
+        return []
+    return [Path(layer, shaped, axes, order, split_axis, parts)]
 
 
 def _only_user(value: Value, kinds: dict[str, Any]) -> Any:
@@ -252,21 +255,27 @@ def _split_axis(value: Value, axes: list[Axis]) -> tuple[Axis, tuple[Part, ...]]
         user.kind() not in _SPLITS or ir.in_fallback(user) for user in users
     ):
         return None
-    axes_found = {axis_at(user, _SPLITS[user.kind()][0], len(axes)) for user in users}
-    axis = axes_found.pop()
-    if axis is None or axes_found or axes[axis].size < 2:
+    split_axes = set()
+    for user in users:
+        axis_input, _ = _SPLITS[user.kind()]
+        split_axes.add(axis_at(user, axis_input, len(axes)))
+    axis = split_axes.pop()
+    if axis is None or split_axes or axes[axis].size < 2:
         return None
     size = axes[axis].size
-    parts_of_users = [_SPLITS[user.kind()][1](user, size) for user in users]
-    parts = tuple(
-        part for parts_of_user in parts_of_users for part in parts_of_user or ()
-    )
-    lengths = [part.length for part in parts]
-    if None in parts_of_users or len(parts) < 2:
+    parts: list[Part] = []
+    for user in users:
+        _, parts_of = _SPLITS[user.kind()]
+        parts_of_user = parts_of(user, size)
+        if parts_of_user is None:
+            return None
+        parts += parts_of_user
+    if len(parts) < 2:
         return None
+    lengths = [part.length for part in parts]
     if min(lengths) <= 0 or sum(lengths) > size:
         return None
-    return axes[axis], parts
+    return axes[axis], tuple(parts)
 
 
 def _selected(node: Node, size: int) -> list[Part] | None:
@@ -365,7 +374,9 @@ def _is_multiplied(value: Value, steps: int = _FAR) -> bool:
     if steps:
         passing_on = [user for user in users if user.kind() in _PASSES_ON]
     return any(
-        _is_multiplied(v, steps - 1) for user in passing_on for v in user.outputs()
+        _is_multiplied(value, steps - 1)
+        for user in passing_on
+        for value in user.outputs()
     )
 
 

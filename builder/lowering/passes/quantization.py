@@ -126,7 +126,9 @@ def _with_numbers(graph: Graph, node: Node) -> None:
     scale = ir.constant(node.inputsAt(1))
     zero_point = ir.constant(node.inputsAt(2))
     tensors = [
-        v for v in (scale, zero_point) if isinstance(v, torch.Tensor) and v.numel() == 1
+        value
+        for value in (scale, zero_point)
+        if isinstance(value, torch.Tensor) and value.numel() == 1
     ]
     if len(tensors) == 2:
         node.replaceInput(1, ir.insert_constant(graph, float(scale), node))

@@ -219,7 +219,11 @@ def _second_is_constant(node: Node) -> bool:
 
 def float_weights(node: Node) -> bool:
     weights = [ir.constant(value) for value in node.inputs()]
-    floats = [w.is_floating_point() for w in weights if isinstance(w, torch.Tensor)]
+    floats = [
+        weight.is_floating_point()
+        for weight in weights
+        if isinstance(weight, torch.Tensor)
+    ]
     return bool(floats) and all(floats)
 
 

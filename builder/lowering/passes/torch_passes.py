@@ -126,11 +126,12 @@ def lower_tuples(graph: Graph, context: Context) -> None:
     A tuple in a container whose content is known only at run time has no known elements, and torch
     cannot lower it: a LoweringError names the line.
     """
-    problem = _of_container(graph)
-    if problem is not None:
+    in_container = _of_container(graph)
+    if in_container is not None:
+        node, problem = in_container
         raise LoweringError(
-            problem[1],
-            where=source_line(problem[0]),
+            problem,
+            where=source_line(node),
             fix="use a constant index or key, or a loop with a fixed trip count",
         )
     C._jit_pass_lower_all_tuples(graph)

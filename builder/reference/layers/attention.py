@@ -25,7 +25,10 @@ def attention(layer: ILayer, *operands: Tensor) -> Tensor:
     options = layer.attention
     _only_padded(options)
     value_of = {id(layer.get_input(i)): value for i, value in enumerate(operands)}
-    wide = [x.float() if x.dtype in REDUCED else x for x in operands[:3]]
+    wide = [
+        operand.float() if operand.dtype in REDUCED else operand
+        for operand in operands[:3]
+    ]
     query, key, value = wide
     groups = query.shape[1] // key.shape[1]
     key = key.repeat_interleave(groups, dim=1)

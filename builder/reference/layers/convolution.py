@@ -54,11 +54,14 @@ def convolution(
     pads, excess = window_padding(
         layer, list(x.shape[2:]), dilated(window, dilation), stride
     )
-    pads = [(a, b + extra) for (a, b), (_, extra) in zip(pads, excess, strict=True)]
-    even = all(a == b for a, b in pads)
+    pads = [
+        (before, after + extra)
+        for (before, after), (_, extra) in zip(pads, excess, strict=True)
+    ]
+    even = all(before == after for before, after in pads)
     if not even:
         x = functional.pad(x, torch_pads(pads))
-    padding = [a for a, _ in pads] if even else 0
+    padding = [before for before, _ in pads] if even else 0
     result: Tensor = CONVOLUTIONS[len(window)](
         x, kernel, bias, stride, padding, dilation, layer.num_groups
     )

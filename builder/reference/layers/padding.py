@@ -69,4 +69,4 @@ def dilated(window: list[int], dilation: list[int]) -> list[int]:
 
 def torch_pads(pads: Pads) -> list[int]:
     """The padding for torch.nn.functional.pad, which takes the last axis first."""
-    return [n for pair in reversed(pads) for n in pair]
+    return [amount for pair in reversed(pads) for amount in pair]

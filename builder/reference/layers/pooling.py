@@ -75,8 +75,8 @@ def _average(
     inside = torch.ones(1, 1, *x.shape[2:])
     inside = functional.pad(inside, torch_pads(pads), value=0.0 if excludes else 1.0)
     total, count = (
-        _sum(functional.pad(t, torch_pads(excess)), window, stride)
-        for t in (functional.pad(x, torch_pads(pads)), inside)
+        _sum(functional.pad(tensor, torch_pads(excess)), window, stride)
+        for tensor in (functional.pad(x, torch_pads(pads)), inside)
     )
     return total / count
 

@@ -84,7 +84,9 @@ def reduce(layer: ILayer, x: Tensor) -> Tensor:
     reduced = REDUCTIONS[layer.op.name](x, axes).to(x.dtype)
     if layer.keep_dims or layer.op.name == "NONE":
         return reduced
-    return reduced.reshape([n for axis, n in enumerate(x.shape) if axis not in axes])
+    return reduced.reshape(
+        [size for axis, size in enumerate(x.shape) if axis not in axes]
+    )
 
 
 @evaluates("SOFTMAX")

@@ -53,12 +53,13 @@ def resize(layer: ILayer, x: Tensor, shape: Tensor | None = None) -> Tensor:
 
 def _lengths(layer: ILayer, x: Tensor, shape: Tensor | None) -> list[int]:
     if shape is not None:
-        return [int(n) for n in shape]
+        return [int(length) for length in shape]
     lengths = _shape(layer)  # read first, because TensorRT warns about unset scales
     if lengths is not None and len(lengths) == x.dim():
         return lengths
     return [
-        math.floor(n * scale) for n, scale in zip(x.shape, layer.scales, strict=True)
+        math.floor(length * scale)
+        for length, scale in zip(x.shape, layer.scales, strict=True)
     ]
 
 

@@ -70,7 +70,7 @@ def squeeze(layer: ILayer, x: Tensor, axes: Tensor | None = None) -> Tensor:
         raise ValueError(
             f"axes {sorted(removed)} of {tuple(x.shape)} are not all of length 1"
         )
-    return x.reshape([n for axis, n in enumerate(x.shape) if axis not in removed])
+    return x.reshape([size for axis, size in enumerate(x.shape) if axis not in removed])
 
 
 @evaluates("UNSQUEEZE")

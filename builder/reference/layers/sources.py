@@ -51,7 +51,7 @@ def fill(
         raise ValueError(
             f"a fill of {layer.operation.name} is random: there is no reference for it"
         )
-    lengths = [int(n) for n in (layer.shape if shape is None else shape)]
+    lengths = [int(length) for length in (layer.shape if shape is None else shape)]
     dtype = output_dtype(layer)
     if beta is None:
         beta = torch.tensor([layer.beta])

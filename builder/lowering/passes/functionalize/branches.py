@@ -181,7 +181,7 @@ def _join_items(
             joined.append(first)
             continue
         output = _phi(node, first_value, second_value)
-        memory.linked(output, [v for v in (first, second) if holds(v)])
+        memory.linked(output, [value for value in (first, second) if holds(value)])
         joined.append(output)
     items: Items = joined
     if isinstance(if_true.items, dict):

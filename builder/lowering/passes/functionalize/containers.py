@@ -167,12 +167,13 @@ def _to_dict(memory: Memory, node: Node, box: Alias) -> bool:
     pairs = [memory.alias(item).items for item in box.items or ()]
     items = {}
     for pair in pairs:
-        key = (
-            memory.read(pair[0]) if isinstance(pair, list) and len(pair) == 2 else None
-        )
-        if pair is None or key is None or not ir.is_constant(key):
+        if not isinstance(pair, list) or len(pair) != 2:
             return False
-        items[key.toIValue()] = pair[1]
+        key, value = pair
+        key = memory.read(key)
+        if not ir.is_constant(key):
+            return False
+        items[key.toIValue()] = value
     return _new_dict(memory, node, items)
 
 

@@ -90,8 +90,8 @@ def functional_twin(schema_text: str) -> str | None:
     if twin == schema.name or not schema.name.startswith("aten::"):
         return None
     for candidate in torch._C._jit_get_schemas_for_operator(twin):
-        are_arguments_equal = [a.name for a in candidate.arguments] == [
-            a.name for a in schema.arguments
+        are_arguments_equal = [argument.name for argument in candidate.arguments] == [
+            argument.name for argument in schema.arguments
         ]
         if are_arguments_equal and candidate.overload_name == schema.overload_name:
             return twin

@@ -61,8 +61,8 @@ def _written_arguments(schema_text: str) -> list[int]:
     arguments = ir.parse_schema(schema_text).arguments
     return [
         i
-        for i, a in enumerate(arguments)
-        if a.alias_info is not None and a.alias_info.is_write
+        for i, argument in enumerate(arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
     ]
 
 

@@ -96,7 +96,8 @@ class Walk:
     def _counted(self, node: Node, compute: Callable[..., Any]) -> bool:
         """Evaluate an operator whose arguments are all known."""
         if not all(
-            ir.is_constant(v) and v.type().kind() in KNOWABLE for v in node.inputs()
+            ir.is_constant(value) and value.type().kind() in KNOWABLE
+            for value in node.inputs()
         ):
             return False
         result = compute(*map(ir.constant, node.inputs()))
@@ -190,8 +191,8 @@ class Walk:
         if at is None or at < 0:
             return self._some_element(node, holder)
         elements = [
-            memory.define(o, holder.storage, holder, element=i)
-            for i, o in enumerate(node.outputs(), at)
+            memory.define(output, holder.storage, holder, element=i)
+            for i, output in enumerate(node.outputs(), at)
         ]
         for element in elements:
             element.siblings = [
