@@ -221,35 +221,24 @@ def _slots(job: Job, module: ModuleType) -> Iterator[list[list[list[_Request]]]]
     """Return the requests of each slot. They are the same for all slots if requests contain the
     tensors. With shared memory, each slot has separate regions.
     """
-    batches = max(
-        (rows(golden, 1) for sequence in job.sequences for golden in sequence),
-        default=1,
-    )
-
-    def request(golden: Golden, regions: shared_memory.Regions | None) -> _Request:
-        if regions is None:
-            return _Request(
-                tensors(module, golden), None, min(rows(golden, 1), batches)
-            )
-        return _Request(
-            regions.inputs(module), regions.outputs(module), rows(golden, 1)
-        )
-
     if job.memory == shared_memory.BODY:
-        yield [
-            [
-                [request(golden, None) for golden in sequence]
-                for sequence in job.sequences
-            ]
-        ]
+
+        def in_body(golden: Golden) -> _Request:
+            return _Request(tensors(module, golden), None, rows(golden, 1))
+
+        yield [[[in_body(golden) for golden in sequence] for sequence in job.sequences]]
         return
     sync = job.access.client(job.protocol, job.url)
     with contextlib.ExitStack() as stack:
         stack.callback(sync.close)
 
         def in_memory(golden: Golden) -> _Request:
-            regions = shared_memory.Regions(job.memory, sync, golden)
-            return request(golden, stack.enter_context(regions))
+            regions = stack.enter_context(
+                shared_memory.Regions(job.memory, sync, golden)
+            )
+            return _Request(
+                regions.inputs(module), regions.outputs(module), rows(golden, 1)
+            )
 
         slots = []
         for number in range(job.load.concurrency or SHARED_SLOTS):

@@ -81,23 +81,13 @@ def build_on_farm(
     chosen = matrix.combinations(settings.specs(models, without), farm)
     _prepare(out, farm)
     outcomes = _not_built(chosen, without, farm)
-    included = [combination for combination in chosen if not combination.because]
     folders = Folders(store)
     with cluster.connected(farm) as library:
         if connected is not None:
             connected(cluster.dashboard(library))
-        jobs, failed = _jobs(
-            included, folders, store, settings, rebuild, require_sandbox
-        )
-        ready = [
-            (combination, jobs[_name(combination)])
-            for combination in included
-            if _name(combination) in jobs
-        ]
-        first = sharing.recordings(ready, farm, folders)
-        builds = _tasks(ready, farm, store, first)
-        recordings = {task.name: task for task in first.values()}
-        tasks = [*recordings.values(), *builds]
+        template = _Template(store, settings, rebuild, require_sandbox)
+        ready, failed = _jobs(chosen, folders, template)
+        tasks, builds = _tasks(ready, farm, folders)
         _run(library, tasks, farm, out, progress or (lambda model, phase: None))
     _store_times(store, tasks)
     outcomes += [*failed, *(_outcome(task) for task in builds)]
@@ -159,41 +149,56 @@ def _name(combination: Combination) -> str:
     return matrix.history_name(combination.spec.name, combination.target.name)
 
 
+@dataclass(frozen=True)
+class _Template:
+    """What all jobs of a run have in common."""
+
+    store: str
+    settings: Settings
+    rebuild: bool
+    require_sandbox: bool
+
+    def job(
+        self, combination: Combination, file: str, files: Mapping[str, str]
+    ) -> job.Job:
+        """The job for one model and target, with the uploaded model file and files."""
+        target = combination.target
+        return job.Job(
+            combination.spec.name,
+            target.name,
+            self.store,
+            file,
+            files,
+            sources.everything(),
+            _job_settings(self.settings, target),
+            _build(self.settings, target),
+            self.rebuild,
+            self.require_sandbox,
+            verify=target.verify,
+        )
+
+
 def _jobs(
-    combinations: Sequence[Combination],
-    folders: Folders,
-    store: str,
-    settings: Settings,
-    rebuild: bool,
-    require_sandbox: bool,
-) -> tuple[dict[str, job.Job], list[Outcome]]:
-    """Upload the models and return the jobs by task name, and the outcomes of unreadable models."""
-    jobs: dict[str, job.Job] = {}
+    combinations: Sequence[Combination], folders: Folders, template: _Template
+) -> tuple[list[tuple[Combination, job.Job]], list[Outcome]]:
+    """Upload the models and return each combination to be built with its job, and the outcomes of
+    unreadable models.
+    """
+    jobs: list[tuple[Combination, job.Job]] = []
     failed: list[Outcome] = []
     uploaded: dict[str, tuple[str, dict[str, str]]] = {}
     for combination in combinations:
-        spec, target = combination.spec, combination.target
+        if combination.because:
+            continue
+        spec = combination.spec
         try:
             if spec.name not in uploaded:
                 uploaded[spec.name] = job.upload(spec, folders)
         except OSError as error:
             defect = unforeseen.as_defect(error)
-            failed.append(Outcome(spec.name, target.name, error=defect))
+            failed.append(Outcome(spec.name, combination.target.name, error=defect))
             continue
-        file, files = uploaded[spec.name]
-        jobs[_name(combination)] = job.Job(
-            spec.name,
-            target.name,
-            store,
-            file,
-            files,
-            sources.everything(),
-            _job_settings(settings, target),
-            _build(settings, target),
-            rebuild,
-            require_sandbox,
-            verify=target.verify,
-        )
+        jobs.append((combination, template.job(combination, *uploaded[spec.name])))
     return jobs, failed
 
 
@@ -215,6 +220,18 @@ def _build(settings: Settings, target: Target) -> dict[str, Any]:
 
 
 def _tasks(
+    chosen: sharing.Chosen, farm: Farm, folders: Folders
+) -> tuple[list[Task], list[Task]]:
+    """Return all tasks, and the builds among them. The others record goldens for several builds,
+    which wait for them.
+    """
+    first = sharing.recordings(chosen, farm, folders)
+    recordings = {task.name: task for task in first.values()}
+    builds = _builds(chosen, farm, folders.store.url, first)
+    return [*recordings.values(), *builds], builds
+
+
+def _builds(
     chosen: sharing.Chosen, farm: Farm, store: str, first: Mapping[str, Task]
 ) -> list[Task]:
     """Return the builds in their start order. Each waits for the task in `first` with its name."""

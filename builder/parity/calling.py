@@ -47,12 +47,7 @@ def arguments(
     remaining = iter(tensors)
     input_names = [spec.name for spec in specs if spec.name]
     values = {}
-    fixed = dict(constants)
-    fixed |= {
-        parameter.name: parameter.default_value
-        for parameter in schema.arguments[1:]
-        if parameter.has_default_value()
-    }
+    fixed = {**constants, **_defaults(schema)}
     try:
         for argument in schema.arguments[1:]:
             name = argument.name
@@ -66,6 +61,14 @@ def arguments(
     if any(True for _ in remaining):
         return None
     return {**values, **constants}
+
+
+def _defaults(schema: Any) -> dict[str, Any]:
+    return {
+        argument.name: argument.default_value
+        for argument in schema.arguments[1:]
+        if argument.has_default_value()
+    }
 
 
 def positional(

@@ -65,6 +65,22 @@ def variants(
         yield golden, omitted, values
 
 
+def _gives(
+    module: Any, values: Mapping[str, Any], golden: Golden, spec: ModelSpec
+) -> bool:
+    """Whether forward gives the golden's outputs for the arguments `values`."""
+    try:
+        with torch.no_grad():
+            results = [to_numpy(tensor) for _, tensor in leaves(module(**values))]
+        pairs = zip(golden.outputs.items(), results, strict=True)
+        outputs = {
+            output: array.astype(stated.dtype) for (output, stated), array in pairs
+        }
+        return compare(outputs, golden, spec.tolerance, precision="fp32").passed
+    except (RuntimeError, IndexError, torch.jit.Error, TrtBuildError, ValueError):
+        return False
+
+
 def other_default(module: Any, spec: ModelSpec, golden: Golden) -> str | None:
     """A warning if the module's forward has its own default for the omitted input of the golden,
     and gives other outputs with it.
@@ -83,17 +99,7 @@ def other_default(module: Any, spec: ModelSpec, golden: Golden) -> str | None:
     if name not in values or argument is None or not argument.has_default_value():
         return None
     del values[name]
-    try:
-        with torch.no_grad():
-            results = [to_numpy(tensor) for _, tensor in leaves(module(**values))]
-        pairs = zip(golden.outputs.items(), results, strict=True)
-        outputs = {
-            output: array.astype(stated.dtype) for (output, stated), array in pairs
-        }
-        same = compare(outputs, golden, spec.tolerance, precision="fp32").passed
-    except (RuntimeError, IndexError, torch.jit.Error, TrtBuildError, ValueError):
-        same = False
-    if same:
+    if _gives(module, values, golden, spec):
         return None
     return (
         f"input {name!r} has default {spec.defaults[name]!r} in the manifest, and forward's own"

@@ -214,13 +214,10 @@ class _Check:
         """The first layer whose value differs. Each trial builds the network with MARKS additional
         outputs at even distances.
         """
-        from builder.parity.arrays import to_torch
-
         golden = self.wrong
         if golden is None:
             return None
-        inputs = [to_torch(golden.inputs[str(spec.name)]) for spec in conversion.inputs]
-        truth = conversion.lowered.values(*inputs)
+        truth = _values(conversion, golden)
         values_of_layers = [
             (layer, name)
             for layer, name in named_values(conversion.network)
@@ -229,10 +226,8 @@ class _Check:
         patterns = (*self.spec.keep_fp32, *map(glob.escape, float32_layers))
 
         def are_wrong(indices: Sequence[int]) -> list[bool]:
-            values = {
-                values_of_layers[at][1]: truth[values_of_layers[at][1]]
-                for at in indices
-            }
+            names = [values_of_layers[at][1] for at in indices]
+            values = {name: truth[name] for name in names}
             self.report(
                 f"search of the first wrong value among {len(values_of_layers)}"
             )
@@ -282,6 +277,14 @@ class _Check:
             precision=self.spec.precision,
         )
         return not comparison.passed
+
+
+def _values(conversion: Conversion, golden: Golden) -> Tensors:
+    """The values of the lowered graph, by name, with the golden's inputs."""
+    from builder.parity.arrays import to_torch
+
+    inputs = [to_torch(golden.inputs[str(spec.name)]) for spec in conversion.inputs]
+    return conversion.lowered.values(*inputs)
 
 
 def first_true(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from builder.errors import ModelFileError, TrtBuildError, UsageError
 from builder.frontends import ExportedModule
@@ -508,6 +509,10 @@ class _Recorder:
                     outputs = _corrected(
                         outputs, self._outputs(name, self.unoptimized, tensors)
                     )
+        return Golden(name, arrays, self._answers(outputs))
+
+    def _answers(self, outputs: Outputs) -> dict[str, NDArray[Any]]:
+        """The outputs that are not None, by name, as the endpoint returns them."""
         names = self.names or _names(len(outputs))
         if len(names) != len(outputs):
             raise UsageError(
@@ -520,8 +525,7 @@ class _Recorder:
             for output, tensor in results.items()
             if tensor is not None
         }
-        answers = {output: to_numpy(tensor) for output, tensor in present.items()}
-        return Golden(name, arrays, answers)
+        return {output: to_numpy(tensor) for output, tensor in present.items()}
 
     def _outputs(
         self, golden: str, module: Module, tensors: Sequence[torch.Tensor]

@@ -63,6 +63,22 @@ def user_inputs(
         )
 
 
+def _requests(spec: ModelSpec, arrays: Arrays) -> list[Arrays]:
+    """The arrays of each request of a sequence. Raises UsageError if their numbers differ."""
+    counts = {array.shape[:1] for array in arrays.values()}
+    if len(counts) != 1 or counts <= {(), (0,)}:
+        shapes = {name: list(array.shape) for name, array in arrays.items()}
+        raise UsageError(
+            "the arrays of a sequence must have the same number of requests as first axis: "
+            f"{shapes}",
+            where=str(spec.goldens),
+        )
+    return [
+        {name: array[at] for name, array in arrays.items()}
+        for at in range(*counts.pop())
+    ]
+
+
 def user_sequences(
     spec: ModelSpec,
 ) -> Iterator[tuple[str, list[dict[str, torch.Tensor]]]]:
@@ -74,18 +90,7 @@ def user_sequences(
     for number, arrays in sorted(_sets(spec).items()):
         if not _is_sequence(spec, arrays):
             continue
-        counts = {array.shape[:1] for array in arrays.values()}
-        if len(counts) != 1 or counts <= {(), (0,)}:
-            shapes = {name: list(array.shape) for name, array in arrays.items()}
-            raise UsageError(
-                "the arrays of a sequence must have the same number of requests as first axis: "
-                f"{shapes}",
-                where=str(spec.goldens),
-            )
-        requests = [
-            {name: array[at] for name, array in arrays.items()}
-            for at in range(*counts.pop())
-        ]
+        requests = _requests(spec, arrays)
         for request in requests:
             _check(spec, spec.stateless_inputs, request)
         yield (

@@ -57,15 +57,12 @@ def compile(
     Raises UsageError, LoweringError and ParityError for a module that cannot be compiled.
     """
     script = _readable(module)
-    if isinstance(script, ExportedModule):
-        inputs = script.axes.chosen(inputs)
-    elif inputs is None:
-        raise UsageError("compile needs `inputs`, one TensorSpec for each")
+    specs = _specs(script, inputs)
     spec = ModelSpec(
         "module",
         Path("module"),
-        tuple(inputs),
-        profiles=(merged_profile(inputs),),
+        tuple(specs),
+        profiles=(merged_profile(specs),),
         precision=precision,
         fallback=fallback or Fallback(),
         tolerance=tolerance or Tolerance(),
@@ -74,9 +71,26 @@ def compile(
         constants=dict(constants or {}),
         max_lengths=dict(max_lengths or {}),
     )
-    order = Order(
-        spec, Path("module"), layout="fused", options=options or BuildOptions()
-    )
+    return _compiled(script, spec, options or BuildOptions())
+
+
+def _specs(
+    script: torch.jit.ScriptModule | ExportedModule, inputs: Sequence[TensorSpec] | None
+) -> Sequence[TensorSpec]:
+    if isinstance(script, ExportedModule):
+        return script.axes.chosen(inputs)
+    if inputs is None:
+        raise UsageError("compile needs `inputs`, one TensorSpec for each")
+    return inputs
+
+
+def _compiled(
+    script: torch.jit.ScriptModule | ExportedModule,
+    spec: ModelSpec,
+    options: BuildOptions,
+) -> CompiledModule:
+    """The module, compared with the original. Logs its warnings."""
+    order = Order(spec, Path("module"), layout="fused", options=options)
     run.select_environment(order)
     recorded = _recorded(spec, script)
     runner, warnings = _runner(recorded, order)
@@ -139,11 +153,10 @@ class CompiledModule(torch.nn.Module):
         self._outputs = recorded.lowered.outputs
         self._lists = tuple(graph.too_long)
         self._constants = dict(spec.constants)
-        self._program: ExportedModule | None = None
+        self._program = original if isinstance(original, ExportedModule) else None
         self._result: Any = None
         """The type of forward's result if a part of it may be None."""
         if isinstance(original, ExportedModule):
-            self._program = original
             self._arguments = []
             self._leaves, self._structure = original.result
             return

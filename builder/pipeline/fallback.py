@@ -104,13 +104,9 @@ def convert_or_partition(
         defects = whole
     else:
         defects = (*earlier.reasons, *beyond)
-    reads = _list_reads(lowered)
-    # each branch that reads an element would contain the loop that makes the list
-    without = replace(
-        earlier, nodes=earlier.nodes | reads, branches=earlier.branches and not reads
-    )
+    kept = _with_list_reads(earlier, lowered)
     return _Partitioner(
-        lowered, spec, nodes_in_torch, list(defects), earlier=without
+        lowered, spec, nodes_in_torch, list(defects), earlier=kept
     ).run()
 
 
@@ -128,6 +124,14 @@ def _convert_whole(
         if isinstance(error, UnsupportedOperators):
             return ()
         return (str(error),)
+
+
+def _with_list_reads(kept: KeptInTorch, lowered: LoweredGraph) -> KeptInTorch:
+    """Also keep the nodes of `_list_reads` in torch."""
+    reads = _list_reads(lowered)
+    # each branch that reads an element would contain the loop that makes the list
+    engines_inside = kept.branches and not reads
+    return replace(kept, nodes=kept.nodes | reads, branches=engines_inside)
 
 
 def _list_reads(lowered: LoweredGraph) -> frozenset[int]:
@@ -303,12 +307,7 @@ class _Partitioner:
             if conversion is not None
             for text in conversion.warnings
         ]
-        refused = [
-            operator
-            for operator in parts.refused
-            if self.by_manifest or operator.reason != partition.BY_MODULE
-        ]
-        refused += self.late
+        refused = self._refused(parts)
         reported = [
             operator
             for operator in refused
@@ -326,6 +325,17 @@ class _Partitioner:
         return PartitionedConversion(
             parts, tuple(conversions), tuple(warnings), inner, tuple(reported)
         )
+
+    def _refused(self, parts: Partition) -> list[UnsupportedOperator]:
+        """The operators in torch, including those that a conversion refused later."""
+        from builder import partition
+
+        refused = [
+            operator
+            for operator in parts.refused
+            if self.by_manifest or operator.reason != partition.BY_MODULE
+        ]
+        return refused + self.late
 
     def _with_engines_inside(
         self, parts: Partition

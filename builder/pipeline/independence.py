@@ -140,6 +140,16 @@ def _joined(other: Tensors, row: Tensors, before: int, after: int) -> Tensors:
     }
 
 
+def _changed_floats(
+    row: Tensors, change: Callable[[torch.Tensor], torch.Tensor], other: Tensors
+) -> Tensors:
+    """The row with changed floating-point tensors, and all others of `other`."""
+    return {
+        name: change(tensor) if tensor.is_floating_point() else other[name]
+        for name, tensor in row.items()
+    }
+
+
 def _others(
     artifact: ModelArtifact, row: Tensors, *, with_nan: bool
 ) -> Iterator[tuple[str, Tensors]]:
@@ -161,14 +171,7 @@ def _others(
             for name, tensor in row.items()
         }
 
-    def floats(
-        change: Callable[[torch.Tensor], torch.Tensor], other: Tensors
-    ) -> Tensors:
-        return {
-            name: change(tensor) if tensor.is_floating_point() else other[name]
-            for name, tensor in row.items()
-        }
-
+    floats = partial(_changed_floats, row)
     least, greatest = filled(0, 0, truth=False), filled(0, 1, truth=True)
     yield "equal to it", row
     yield "large", floats(lambda t: t.abs() * _LARGE, greatest)

@@ -162,16 +162,23 @@ def _attempt(
     with clock.phase("build"):
         built = stages.build(converted, compile)
     if has_plans:
-        with clock.phase("run plans"):
-            built = stages.check_plans(
-                built,
-                options_of(order),
-                lambda step: clock.progress(clock.name, f"run plans: {step}"),
-            )
+        built = _with_correct_plans(built, order, clock)
     clock.reached(built)
     checked = stages.assemble(built, order)
     with clock.phase("execute"):
         return _executed(checked, order, has_plans=has_plans)
+
+
+def _with_correct_plans(
+    built: stages.Built, order: Order, clock: Clock
+) -> stages.Built:
+    """What was built after every plan was run. Incorrect plans are built again."""
+    with clock.phase("run plans"):
+        return stages.check_plans(
+            built,
+            options_of(order),
+            lambda step: clock.progress(clock.name, f"run plans: {step}"),
+        )
 
 
 def _executed(checked: Checked, order: Order, *, has_plans: bool) -> Checked:

@@ -482,9 +482,8 @@ def convert(
     if not isinstance(converted, fallback.PartitionedConversion):
         whole = Network((), converted, prepared.goldens)
         return Converted(prepared, converted, (whole,), (), warnings)
-    goldens = prepared.goldens
     recorded = segment_goldens.record(
-        converted.partition, goldens, spec, compares=compares
+        converted.partition, prepared.goldens, spec, compares=compares
     )
     try:
         networks = tuple(_networks(converted, recorded, spec, layout))
@@ -495,12 +494,17 @@ def convert(
         reason = "branches stay in torch as a whole: one leaves a value unset"
         without = replace(in_torch, branches=False, reasons=(*in_torch.reasons, reason))
         return convert(prepared, layout, without, compares=compares)
-    warnings += tuple(
+    warnings += _without_goldens(networks)
+    return Converted(prepared, converted, networks, recorded, warnings)
+
+
+def _without_goldens(networks: Sequence[Network]) -> tuple[str, ...]:
+    """Warnings for the networks that no golden reached."""
+    return tuple(
         f"no golden could run {part.label}: add one (goldens: ...)"
         for part in networks
         if not part.goldens
     )
-    return Converted(prepared, converted, networks, recorded, warnings)
 
 
 def _conversion_warnings(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,19 @@ if TYPE_CHECKING:
     from builder.store import Plans
 FINISHED = "finished"
 """Prefix of the phase that `progress` receives when a model is finished."""
+
+
+@dataclass(frozen=True)
+class _Execution:
+    """How orders are executed: `jobs` at a time (0: as many as the machine allows), each in a
+    separate process with `isolate`. With `kept_artifacts`, checked artifacts are kept and used
+    again.
+    """
+
+    progress: Progress
+    jobs: int
+    isolate: bool
+    kept_artifacts: KeptArtifacts | None = None
 
 
 def build_repository(
@@ -60,9 +73,7 @@ def build_repository(
     folder = Path(graphs) if graphs is not None else None
     rebuild = rebuild or folder is not None
     orders = chosen.orders(specs, Path(out), rebuild=rebuild, graphs=folder)
-    results = _results(
-        orders, chosen, progress or _silent, jobs, isolate, kept_artifacts=None
-    )
+    results = _results(orders, chosen, _Execution(progress or _silent, jobs, isolate))
     if chosen.sign:
         _sign_unchanged(results, Path(out), Path(chosen.sign))
     _note_missing(orders, results, models, out)
@@ -104,22 +115,18 @@ def build_variant(
     build_repository, which also documents the errors.
     """
     orders = settings.orders([spec], Path(out))
-    (result,) = _results(orders, settings, _silent, 1, isolate, kept_artifacts)
+    execution = _Execution(_silent, 1, isolate, kept_artifacts)
+    (result,) = _results(orders, settings, execution)
     if kept_artifacts is not None:
         kept_artifacts.digests.update(result.kept)
     return result
 
 
 def _results(
-    orders: Sequence[Order],
-    chosen: Settings,
-    progress: Progress,
-    jobs: int,
-    isolate: bool,
-    kept_artifacts: KeptArtifacts | None,
+    orders: Sequence[Order], chosen: Settings, execution: _Execution
 ) -> list[ModelResult]:
     """The result of each order. Unchanged models are not built."""
-    from builder.repository import preflight, request
+    from builder.repository import request
     from builder.store import Hashes, signing, tidy
     from builder.triton import signatures
 
@@ -132,20 +139,27 @@ def _results(
             request.unless_unchanged(order, hashes) for order in orders
         ]
     to_build = [item for item in orders_or_results if isinstance(item, Order)]
-    if to_build:
-        preflight.check(to_build[0].out)
-    for order in to_build:
+    _check(to_build)
+    with signatures.signing_with(Path(chosen.sign) if chosen.sign else None):
+        built = iter(_perform_all(to_build, execution))
+        return [
+            next(built) if isinstance(item, Order) else item
+            for item in orders_or_results
+        ]
+
+
+def _check(orders: Sequence[Order]) -> None:
+    """Raise the errors that must be raised before anything is built."""
+    from builder.repository import preflight
+
+    if orders:
+        preflight.check(orders[0].out)
+    for order in orders:
         if order.spec.triton:
             # imports protobuf, which an unchanged model does not need
             from builder.triton import section
 
             section.parsed(order.spec)
-    with signatures.signing_with(Path(chosen.sign) if chosen.sign else None):
-        built = iter(_perform_all(to_build, progress, jobs, isolate, kept_artifacts))
-        return [
-            next(built) if isinstance(item, Order) else item
-            for item in orders_or_results
-        ]
 
 
 def _sign_unchanged(results: Sequence[ModelResult], out: Path, key: Path) -> None:
@@ -169,36 +183,27 @@ def _sign_unchanged(results: Sequence[ModelResult], out: Path, key: Path) -> Non
         signatures.sign_missing(out, key, whole)
 
 
-def _perform_all(
-    orders: Sequence[Order],
-    progress: Progress,
-    jobs: int,
-    isolate: bool,
-    kept_artifacts: KeptArtifacts | None,
-) -> list[ModelResult]:
-    """The results of the orders, each built in a separate process unless `isolate` is False."""
+def _perform_all(orders: Sequence[Order], execution: _Execution) -> list[ModelResult]:
+    """The results of the orders."""
     if not orders:
         return []
-    if not isolate:
-        return [perform(order, kept_artifacts, progress) for order in orders]
-    results = _in_workers(
-        orders, progress, jobs or slots.default_jobs(), kept_artifacts
-    )
+    if not execution.isolate:
+        return [
+            perform(order, execution.kept_artifacts, execution.progress)
+            for order in orders
+        ]
+    results = _in_workers(orders, execution)
     again = slots.crashed(orders, [result.error for result in results])
-    built = _perform_all([*again.values()], progress, jobs, isolate, kept_artifacts)
+    built = _perform_all([*again.values()], execution)
     for index, result in zip(again, built, strict=True):
         results[index] = result
     return results
 
 
-def _in_workers(
-    orders: Sequence[Order],
-    progress: Progress,
-    jobs: int,
-    kept_artifacts: KeptArtifacts | None,
-) -> list[ModelResult]:
+def _in_workers(orders: Sequence[Order], execution: _Execution) -> list[ModelResult]:
     from builder.store import staging
 
+    jobs = execution.jobs or slots.default_jobs()
     threads = 0
     if jobs > 1:
         threads = max(1, (os.cpu_count() or 1) // jobs)
@@ -207,8 +212,7 @@ def _in_workers(
         tasks = [
             _task(
                 replace(order, threads=threads, stage=stage),
-                kept_artifacts,
-                progress,
+                execution,
                 count,
                 len(orders),
             )
@@ -225,11 +229,7 @@ def _in_workers(
 
 
 def _task(
-    order: Order,
-    kept_artifacts: KeptArtifacts | None,
-    progress: Progress,
-    count: Iterator[int],
-    total: int,
+    order: Order, execution: _Execution, count: Iterator[int], total: int
 ) -> processes.Task[ModelResult]:
     from builder.store import signing
     from builder.triton import signatures
@@ -238,6 +238,7 @@ def _task(
     sandbox = slots.sandbox(order)
     hidden = (*sandbox.hidden, *signatures.secrets())
     writable = sandbox.writable
+    progress, kept_artifacts = execution.progress, execution.kept_artifacts
     if kept_artifacts is not None:
         writable = (*writable, kept_artifacts.writable())
 
@@ -309,10 +310,7 @@ def _publish(
 
     # before publication, because another process may publish right after it
     def record(folder: Path) -> None:
-        plan_records = plans.records.values()
-        result.state = "built"
-        if plan_records and all(plan.found for plan in plan_records):
-            result.state = "reused"
+        result.state = _state(plans)
         result.warnings += tuple(plans.warnings)
         recorded.update(_recorded(order, folder, plans.record(), result))
 
@@ -327,6 +325,12 @@ def _publish(
             published.checked.artifact, plans.record(), result, warnings
         )
         result.kept = kept_artifacts.write(order.request, checked)
+
+
+def _state(plans: Plans) -> str:
+    """`reused` if every plan was found in the store, else `built`."""
+    records = plans.records.values()
+    return "reused" if records and all(plan.found for plan in records) else "built"
 
 
 def _publish_kept(

@@ -117,10 +117,6 @@ def ensemble_sidecar(
         tensor.name: by_config(pb.DataType.Name(tensor.data_type)).name
         for tensor in (*message.input, *message.output)
     }
-    without = [name for name, step in steps.items() if not step.max_batch_size]
-    reason = "every step batches"
-    if without:
-        reason = f"not every step batches: {', '.join(without)}"
     return {
         **_common(artifact.spec, message),
         "serve_as": "ensemble",
@@ -129,12 +125,23 @@ def ensemble_sidecar(
             _io(io, dtypes[io.name], served[io.name]) for io in artifact.outputs
         ],
         "profiles": [_spans(ranges) for ranges in whole.ranges()],
-        "batching": {"max_batch_size": message.max_batch_size, "reason": reason},
+        "batching": {
+            "max_batch_size": message.max_batch_size,
+            "reason": _batching_of_steps(steps),
+        },
         "versions": versions(facts),
         "notes": dict(artifact.notes),
         published.STEPS: list(steps),
         "files": dict(hashes),
     }
+
+
+def _batching_of_steps(steps: Mapping[str, pb.ModelConfig]) -> str:
+    """Why the ensemble batches or not."""
+    without = [name for name, step in steps.items() if not step.max_batch_size]
+    if without:
+        return f"not every step batches: {', '.join(without)}"
+    return "every step batches"
 
 
 def _without_files(artifact: EnsembleArtifact) -> ModelArtifact:
@@ -148,11 +155,32 @@ def sidecar(
 ) -> dict[str, Any]:
     """The content of trt-build.json: the facts for verify, and the provenance."""
     served = message.parameters["trt_build.serve_as"].string_value
-    module_types = module_dtypes(artifact)
     wire_dtypes = served_dtypes(artifact, served)
     return {
         **_common(artifact.spec, message),
         "serve_as": served,
+        **_endpoint(artifact, wire_dtypes),
+        "state": sequences.described(artifact, wire_dtypes, message.max_batch_size),
+        "profiles": [_spans(ranges) for ranges in artifact.ranges()],
+        "batching": {
+            "max_batch_size": message.max_batch_size,
+            "reason": batching.choose(artifact).reason,
+        },
+        "versions": versions(artifact.plan_facts),
+        "notes": dict(artifact.notes),
+        "segments": [segment.kind for segment in artifact.segments],
+        "step_of": artifact.step_of,
+        "internal": artifact.step_of is not None,
+        "files": dict(hashes),
+    }
+
+
+def _endpoint(
+    artifact: ModelArtifact, wire_dtypes: Mapping[str, str]
+) -> dict[str, Any]:
+    """The inputs and outputs that clients see."""
+    module_types = module_dtypes(artifact)
+    return {
         "inputs": [
             {
                 **_io(io, module_types[io.name], wire_dtypes[io.name]),
@@ -167,18 +195,6 @@ def sidecar(
             }
             for io in artifact.client_outputs()
         ],
-        "state": sequences.described(artifact, wire_dtypes, message.max_batch_size),
-        "profiles": [_spans(ranges) for ranges in artifact.ranges()],
-        "batching": {
-            "max_batch_size": message.max_batch_size,
-            "reason": batching.choose(artifact).reason,
-        },
-        "versions": versions(artifact.plan_facts),
-        "notes": dict(artifact.notes),
-        "segments": [segment.kind for segment in artifact.segments],
-        "step_of": artifact.step_of,
-        "internal": artifact.step_of is not None,
-        "files": dict(hashes),
     }
 
 

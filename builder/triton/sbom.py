@@ -51,11 +51,7 @@ def _bom() -> Bom:
         type=ComponentType.APPLICATION,
         bom_ref="trt-build",
     )
-    distributions = {
-        _canonical(distribution.name): distribution
-        for distribution in metadata.distributions()
-    }
-    distributions.pop("trt-build", None)
+    distributions = _distributions()
     components = {
         name: _component(name, distribution)
         for name, distribution in sorted(distributions.items())
@@ -74,6 +70,16 @@ def _bom() -> Bom:
         )
     bom.register_dependency(trt_build, components.values())
     return bom
+
+
+def _distributions() -> dict[str, metadata.Distribution]:
+    """The other packages of this environment, by canonical name."""
+    distributions = {
+        _canonical(distribution.name): distribution
+        for distribution in metadata.distributions()
+    }
+    distributions.pop("trt-build", None)
+    return distributions
 
 
 def _component(name: str, distribution: metadata.Distribution) -> Component:

@@ -435,9 +435,6 @@ class _Run:
         confirmed: Sequence[Trial],
     ) -> Tuned:
         verdict, best, before, after = self._judged(trials, finalists, confirmed)
-        gain = None
-        if before is not None and after is not None:
-            gain = self.goal.gain(abs(before), abs(after))
         return Tuned(
             name=self.spec.name,
             goal=str(self.goal),
@@ -448,7 +445,7 @@ class _Run:
             changes=changes(self.spec, self.space.default, best),
             before=None if before is None else abs(before),
             after=None if after is None else abs(after),
-            gain=gain,
+            gain=self._gain(before, after),
             trials=tuple(trials),
             confirmed=tuple(confirmed),
             fixed=self.space.fixed,
@@ -460,6 +457,11 @@ class _Run:
             seconds=round(time.monotonic() - self.began, 1),
         )
 
+    def _gain(self, before: float | None, after: float | None) -> float | None:
+        if before is None or after is None:
+            return None
+        return self.goal.gain(abs(before), abs(after))
+
     def _judged(
         self,
         trials: Sequence[Trial],
@@ -469,28 +471,9 @@ class _Run:
         """The verdict, the recommended configuration, and the scores of the default and of that
         one.
         """
-        scores = {
-            key(configuration): [
-                trial.score
-                for trial in confirmed
-                if key(trial.configuration) == key(configuration)
-            ]
-            for configuration in finalists
-        }
+        scores = _scores(finalists, confirmed)
         before = _mean(scores[key(self.space.default)])
-        rated = [
-            (configuration, _mean(scores[key(configuration)]))
-            for configuration in finalists[1:]
-        ]
-        best, after = max(
-            (
-                (configuration, mean)
-                for configuration, mean in rated
-                if mean is not None
-            ),
-            key=lambda pair: pair[1],
-            default=(self.space.default, before),
-        )
+        best, after = _best(finalists[1:], scores) or (self.space.default, before)
         if before is None and trials[0].score is not None and not confirmed:
             before = after = trials[0].score
         unknown = any(
@@ -552,6 +535,36 @@ class _Run:
         if gain < SMALLEST_GAIN:
             return None
         return f"torch is {gain:.2f} times as good as the plan, with {_text(torch.configuration)}"
+
+
+def _scores(
+    finalists: Sequence[Configuration], confirmed: Sequence[Trial]
+) -> dict[Any, list[float | None]]:
+    """The scores of each finalist's confirmations, by its key."""
+    return {
+        key(configuration): [
+            trial.score
+            for trial in confirmed
+            if key(trial.configuration) == key(configuration)
+        ]
+        for configuration in finalists
+    }
+
+
+def _best(
+    configurations: Sequence[Configuration],
+    scores: Mapping[Any, Sequence[float | None]],
+) -> tuple[Configuration, float] | None:
+    """The configuration with the highest mean score, and that score."""
+    means = (
+        (configuration, _mean(scores[key(configuration)]))
+        for configuration in configurations
+    )
+    return max(
+        ((configuration, mean) for configuration, mean in means if mean is not None),
+        key=lambda pair: pair[1],
+        default=None,
+    )
 
 
 def _facts(model: PublishedModel, result: ModelResult) -> Facts:
