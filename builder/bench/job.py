@@ -111,17 +111,7 @@ def _from_file(model: PublishedModel, file: Path) -> list[Golden]:
     """Read one request from arrays with the inputs' names, or several from `<n>/<input>`."""
     input_names = {tensor.name for tensor in model.config.input}
     required = {tensor.name for tensor in model.config.input if not tensor.optional}
-    try:
-        with np.load(file, allow_pickle=False) as read:
-            arrays: dict[str, Any] = {name: read[name] for name in read.files}
-    except (OSError, ValueError, EOFError) as error:
-        raise UsageError(
-            f"the requests cannot be read: {error}", where=str(file)
-        ) from error
-    sets: dict[str, dict[str, Any]] = {}
-    for key, array in arrays.items():
-        number, _, name = key.rpartition("/")
-        sets.setdefault(number, {})[name] = array
+    sets = _read(file)
     wrong = [
         number
         for number, inputs in sets.items()
@@ -141,6 +131,22 @@ def _from_file(model: PublishedModel, file: Path) -> list[Golden]:
         Golden(f"{file.stem}-{name}", inputs, {}) for name, inputs in sets.items()
     ]
     return [model.wire(golden) for golden in goldens]
+
+
+def _read(file: Path) -> dict[str, dict[str, Any]]:
+    """The arrays of each request, by its number (empty if the file has one request) and name."""
+    try:
+        with np.load(file, allow_pickle=False) as read:
+            arrays: dict[str, Any] = {name: read[name] for name in read.files}
+    except (OSError, ValueError, EOFError) as error:
+        raise UsageError(
+            f"the requests cannot be read: {error}", where=str(file)
+        ) from error
+    sets: dict[str, dict[str, Any]] = {}
+    for key, array in arrays.items():
+        number, _, name = key.rpartition("/")
+        sets.setdefault(number, {})[name] = array
+    return sets
 
 
 def rows(golden: Golden, max_batch_size: int) -> int:

@@ -131,9 +131,7 @@ def summarize(samples: Sequence[Samples], seconds: float) -> dict[str, Any]:
     estimates = _estimates(
         latency[is_steady], window[is_steady] - first, WINDOWS - first
     )
-    delay = 0.0
-    if is_steady.any():
-        delay = np.percentile((sent - intended)[is_steady], 99) * 1e3
+    delays = (sent - intended)[is_steady]
     return {
         "warm_up_seconds": first * width,
         "steady": steady,
@@ -144,7 +142,7 @@ def summarize(samples: Sequence[Samples], seconds: float) -> dict[str, Any]:
         "rows_per_second": float(rows[finished].sum()) / span,
         "latency_ms": estimates,
         "mean_ms": float(latency[is_steady].mean()) if is_steady.any() else 0.0,
-        "send_delay_ms": float(delay),
+        "send_delay_ms": float(np.percentile(delays, 99) * 1e3) if delays.size else 0.0,
     }
 
 

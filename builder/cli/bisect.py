@@ -73,15 +73,8 @@ def bisect_command(
     orders = _orders(target, files, settings, isolate)
     if record and files is None:
         raise UsageError("--record requires a repository", fix="remove --record")
-    with terminal.progress() as progress:
-        results = [_bisected(order, reduce_to, isolate, progress) for order in orders]
-    results_by_name = dict(
-        zip((order.spec.name for order in orders), results, strict=True)
-    )
-    for name, result in results_by_name.items():
-        if isinstance(result, TrtBuildError) and result.traceback:
-            terminal.trace(name, result.traceback)
-    code = agreed(_code(result) for result in results if _code(result))
+    results_by_name = _results(terminal, orders, reduce_to, isolate)
+    code = agreed(filter(None, map(_code, results_by_name.values())))
     data = {
         "passed": code == 0,
         "models": [_data(*item) for item in results_by_name.items()],
@@ -123,6 +116,21 @@ def _orders(
     return [
         ladder.order_of(target, name, source) for name in ladder.models_of(target, only)
     ]
+
+
+def _results(
+    terminal: Terminal, orders: Sequence[Order], reduce_to: Path | None, isolate: bool
+) -> dict[str, Result]:
+    """The results by model. Prints the tracebacks of errors."""
+    with terminal.progress() as progress:
+        results = {
+            order.spec.name: _bisected(order, reduce_to, isolate, progress)
+            for order in orders
+        }
+    for name, result in results.items():
+        if isinstance(result, TrtBuildError) and result.traceback:
+            terminal.trace(name, result.traceback)
+    return results
 
 
 def _bisected(

@@ -103,32 +103,36 @@ def show(terminal: Terminal, reports: list[dict[str, Any]], with_config: bool) -
     terminal.table(columns, [_row(report) for report in reports], numbers=columns[2:])
     passed = sum(not report["error"] for report in reports)
     for report in reports:
-        for warning in report.get("warnings", ()):
-            terminal.line(f"{report['name']}: warning: {warning}")
-        if report["error"]:
-            terminal.line(
-                f"\n{report['name']}: {_error_text(report['error'])}", color="red"
-            )
-            continue
-        for state in report.get("state", ()):
-            who = "the server" if state["kept"] == "implicit" else "the client"
-            shape = ", ".join(map(str, state["shape"]))
-            terminal.line(
-                f"{report['name']}: state {state['input']} <- {state['output']} [{shape}], kept by"
-                f" {who}"
-            )
-        if report.get("quantized"):
-            show_quantized(terminal, report["name"], report["quantized"])
-        if report.get("fallback"):
-            _show_segments(terminal, report)
-        if with_config or terminal.verbose:
-            terminal.line(f"\n{report['name']}/config.pbtxt", bold=True)
-            terminal.line(report["config"].rstrip())
+        _show_report(terminal, report, with_config)
     if any(not report.get("compiled", True) for report in reports):
         terminal.line(
             "not compiled: TensorRT can still reject a network when repo builds it"
         )
     terminal.line(f"{passed} of {len(reports)} models can be built")
+
+
+def _show_report(terminal: Terminal, report: dict[str, Any], with_config: bool) -> None:
+    for warning in report.get("warnings", ()):
+        terminal.line(f"{report['name']}: warning: {warning}")
+    if report["error"]:
+        terminal.line(
+            f"\n{report['name']}: {_error_text(report['error'])}", color="red"
+        )
+        return
+    for state in report.get("state", ()):
+        who = "the server" if state["kept"] == "implicit" else "the client"
+        shape = ", ".join(map(str, state["shape"]))
+        terminal.line(
+            f"{report['name']}: state {state['input']} <- {state['output']} [{shape}], kept by"
+            f" {who}"
+        )
+    if report.get("quantized"):
+        show_quantized(terminal, report["name"], report["quantized"])
+    if report.get("fallback"):
+        _show_segments(terminal, report)
+    if with_config or terminal.verbose:
+        terminal.line(f"\n{report['name']}/config.pbtxt", bold=True)
+        terminal.line(report["config"].rstrip())
 
 
 def show_quantized(terminal: Terminal, name: str, quantization: dict[str, Any]) -> None:

@@ -109,6 +109,22 @@ def _folder(
     with terminal.progress() as progress:
         progress(str(folder), f"read {len(models)} files")
         guesses = _guessed(requests, isolate)
+    written, failed = _write_all(models, guesses, libraries)
+    manifests = [_data(out, guessed) for out, guessed in written]
+    errors = [{"file": model, "error": describe(error)} for model, error in failed]
+    data = {"manifests": manifests, "failed": errors}
+    terminal.result(data, lambda: _show_folder(terminal, folder, written, failed))
+    return agreed(error.exit_code for _, error in failed)
+
+
+def _write_all(
+    models: list[Path],
+    guesses: list[Guessed | TrtBuildError],
+    libraries: tuple[Path, ...],
+) -> tuple[list[tuple[Path, Guessed]], list[tuple[Path, TrtBuildError]]]:
+    """Write the manifests. Returns those that were written, and the models that were not read with
+    the reason.
+    """
     written = []
     failed = []
     for model, guessed in zip(models, guesses, strict=True):
@@ -120,11 +136,7 @@ def _folder(
             out, text_of(model.name, guessed, None, _relative_libraries(out, libraries))
         )
         written.append((out, guessed))
-    manifests = [_data(out, guessed) for out, guessed in written]
-    errors = [{"file": model, "error": describe(error)} for model, error in failed]
-    data = {"manifests": manifests, "failed": errors}
-    terminal.result(data, lambda: _show_folder(terminal, folder, written, failed))
-    return agreed(error.exit_code for _, error in failed)
+    return written, failed
 
 
 def _models(folder: Path, force: bool) -> list[Path]:

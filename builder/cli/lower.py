@@ -65,14 +65,10 @@ def lower_command(
     file: Path,
     module: str | None,
     trace: bool,
-    diff_passes: tuple[str, ...],
-    stop_after: str | None,
-    precision: str | None,
     unroll_limit: int | None,
-    out: Path | None,
     libraries: tuple[Path, ...],
-    plugins: tuple[str, ...],
     isolate: bool,
+    **settings: Any,
 ) -> None:
     """Lower the model FILE and print its graph.
 
@@ -86,18 +82,16 @@ def lower_command(
     request = LowerOptions(
         file,
         module or manifest.get("module"),
-        diff_passes,
-        stop_after,
-        precision,
-        unroll_limit,
-        out,
-        _colored(),
-        libraries,
-        plugins,
-        manifest.get("max_lengths", {}),
+        unroll_limit=unroll_limit,
+        colored=_colored(),
+        libraries=libraries,
+        max_lengths=manifest.get("max_lengths", {}),
+        **settings,
     )
     result = _lowered(request, manifest.get("limits", {}), isolate)
-    terminal.result(result.data, lambda: _show(terminal, result, trace, diff_passes))
+    terminal.result(
+        result.data, lambda: _show(terminal, result, trace, request.diff_passes)
+    )
 
 
 @dataclass(frozen=True)

@@ -45,23 +45,16 @@ def promote_command(
     The models are published one by one, each atomically. The command ends at the first model that
     is refused.
     """
-    from builder import store
     from builder.report import records
-    from builder.repository import preflight
     from builder.triton import history, signatures
 
     folders = history.models(source, only)
-    _refuse_nested(source, target)
-    preflight.check(target)
-    store.tidy(target)
+    _prepare(source, target)
     with signatures.signing_with(sign):
         promotions = _promoted(folders, target, accept_incompatible)
     names = [folder.name for folder in folders]
     terminal.note_if_any(records.carry(source, target, names))
-    signed = [
-        target / folder.name for folder in folders if signatures.is_signed(folder)
-    ]
-    options.note_unsigned(terminal, signed)
+    _note_unsigned(terminal, folders, target)
     if write_env:
         options.write_env_file(terminal, target)
     options.note_incompatible(terminal, promotions)
@@ -71,6 +64,28 @@ def promote_command(
         "models": [asdict(promotion) for promotion in promotions],
     }
     terminal.result(data, lambda: show(terminal, promotions))
+
+
+def _prepare(source: Path, target: Path) -> None:
+    """Check that models can be published into `target`, and remove what interrupted commands left
+    there.
+    """
+    from builder import store
+    from builder.repository import preflight
+
+    _refuse_nested(source, target)
+    preflight.check(target)
+    store.tidy(target)
+
+
+def _note_unsigned(terminal: Terminal, folders: Sequence[Path], target: Path) -> None:
+    """Report the models that are signed in FROM and not signed in TO."""
+    from builder.triton import signatures
+
+    signed = [
+        target / folder.name for folder in folders if signatures.is_signed(folder)
+    ]
+    options.note_unsigned(terminal, signed)
 
 
 def _promoted(

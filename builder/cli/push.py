@@ -76,15 +76,13 @@ def push_command(
 
     target = _target(to or repository, url, settings)
     quiet_interrupts()
-    deployment.check_local(repository, target, only)
-    _refuse_unfit(repository, target, only)
+    _prepare(repository, target, only)
     with signatures.signing_with(sign), terminal.progress() as progress:
         pushes = deployment.push(
             repository, target, only, accept=accept_incompatible, progress=progress
         )
     served = target.repository
-    if served != repository:
-        _carry_figures(terminal, repository, served, pushes)
+    _carry_figures(terminal, repository, served, pushes)
     options.note_incompatible(terminal, pushes)
     live = all(push.live for push in pushes)
     models = [{**asdict(push), "live": push.live} for push in pushes]
@@ -96,10 +94,12 @@ def push_command(
 def _carry_figures(
     terminal: Terminal, repository: Path, served: Path, pushes: list[Pushed]
 ) -> None:
+    """Copy the recorded figures of the pushed models to the repository that is served."""
     from builder.report import records
 
-    pushed = [push.name for push in pushes if push.live]
-    terminal.note_if_any(records.carry(repository, served, pushed))
+    if served != repository:
+        pushed = [push.name for push in pushes if push.live]
+        terminal.note_if_any(records.carry(repository, served, pushed))
 
 
 def _target(served: Path, url: str | None, settings: dict[str, Any]) -> Target:
@@ -130,6 +130,14 @@ def _with_control_token(access: Access, file: Path | None) -> Access:
     return replace(
         access, headers={**access.headers, CONTROL_HEADER: options.token_in(file)}
     )
+
+
+def _prepare(repository: Path, target: Target, only: tuple[str, ...]) -> None:
+    """Repair what interrupted commands left, and check that the server can serve the models."""
+    from builder import deployment
+
+    deployment.check_local(repository, target, only)
+    _refuse_unfit(repository, target, only)
 
 
 def _refuse_unfit(repository: Path, target: Target, only: tuple[str, ...]) -> None:

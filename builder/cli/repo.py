@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,12 +122,8 @@ def repo_command(
     /,
     models: Path,
     out: Path,
-    inputs: tuple[str, ...],
-    store: str | None,
     log_level: str,
-    search_precision: bool,
     require_sandbox: bool,
-    edits: str | None,
     sbom: bool,
     record: bool,
     farm_file: str | None,
@@ -140,7 +137,6 @@ def repo_command(
     """
     from builder import processes
 
-    terminal: Terminal = context.obj
     if farm_file is not None:
         from builder.cli import repo_farm
 
@@ -149,25 +145,48 @@ def repo_command(
         raise click.UsageError("--require-all is for --farm", context)
     if require_sandbox:
         processes.require(settings["isolate"])
+    wanted = Wanted(log_level == "graph", sbom, record)
+    return _run(context.obj, models, out, settings, wanted)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is written beside the repository: the graphs of each pass, a bill of materials, and the
+    results for a report.
+    """
+
+    graphs: bool
+    sbom: bool
+    record: bool
+
+
+def _run(
+    terminal: Terminal,
+    models: Path,
+    out: Path,
+    settings: dict[str, Any],
+    wanted: Wanted,
+) -> int:
+    """Build the models and show the results. Returns the exit code."""
     options.note_unread(terminal, models)
     used = _used_flavor(terminal, settings["flavor"])
-    graphs = _sibling(out, "graphs") if log_level == "graph" else None
-    settings["options"] = build_options.take(settings)
-    settings |= {"store": store, "inputs": options.parsed(inputs), "graphs": graphs}
-    settings["edits"] = edits or "report"
+    search_precision = settings.pop("search_precision")
+    graphs = _sibling(out, "graphs") if wanted.graphs else None
+    settings |= {
+        "options": build_options.take(settings),
+        "inputs": options.parsed(settings["inputs"]),
+        "edits": settings["edits"] or "report",
+        "graphs": graphs,
+    }
     results, searches = _built(terminal, models, out, settings, search_precision)
     if settings["write_env"] and any(result.ok for result in results):
         options.note_env(terminal, out.resolve().parent / ".env")
-    for result in results:
-        terminal.trace(result.name, result.error.traceback if result.error else "")
     code = exit_code(results)
     data = {"repository": out, "ok": code == 0, "flavor": used}
     data["models"] = [as_dict(result) for result in results]
     if search_precision:
         data["search"] = [as_dict(model_search) for model_search in searches]
-    if sbom:
-        data["sbom"] = _write_sbom(out)
-    _report(terminal, out, results, data, record)
+    _report(terminal, out, results, data, wanted)
     if graphs is not None:
         terminal.note(f"the graphs, pass by pass, are in {graphs}")
     return code
@@ -184,16 +203,20 @@ def _report(
     out: Path,
     results: list[ModelResult],
     data: dict[str, Any],
-    record: bool,
+    wanted: Wanted,
 ) -> None:
-    """Show the results and the findings of preflight, which are added to `data`. With `record`,
-    keep the data beside the repository.
+    """Show the results and the findings of preflight, which are added to `data`. Write the bill of
+    materials and keep the data beside the repository, if wanted.
     """
     from builder.cli.doctor import note_preflight
 
+    for result in results:
+        terminal.trace(result.name, result.error.traceback if result.error else "")
+    if wanted.sbom:
+        data["sbom"] = _write_sbom(out)
     unfit = _preflight(out, results)
     data["preflight"] = [vars(finding) for finding in unfit]
-    terminal.note_if_any(_update_records(out, data, results, record))
+    terminal.note_if_any(_update_records(out, data, results, wanted.record))
     terminal.result(data, lambda: show(terminal, results, out))
     note_preflight(terminal, unfit)
 

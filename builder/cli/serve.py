@@ -136,8 +136,7 @@ def serve_command(
     """
     from builder import serving
 
-    requested = [settings[key] for key in PORTS]
-    chosen: Any = ports(*requested) | _changes(settings, address)
+    chosen: Any = ports(*(settings[key] for key in PORTS)) | _changes(settings, address)
     if require_signature:
         _check_signatures(repository, require_signature, settings)
     _report_foreign(terminal, repository)

@@ -96,10 +96,6 @@ def verify_command(
     terminal: Terminal,
     /,
     repository: Path,
-    url: str | None,
-    grpc_url: str | None,
-    serve: bool,
-    engine: bool,
     require: str | None,
     signature: Path | None,
     record: bool,
@@ -120,33 +116,22 @@ def verify_command(
     The error is the largest over all elements, relative to its tolerance. Latencies are in
     milliseconds, over all timed requests. --verbose shows every response.
     """
-    from builder.cli import ladder as ladders
-
     if (files or plugins) and not ladder:
         raise click.UsageError("--models and --plugin require --ladder")
-    server_options = ServerOptions(url, grpc_url, serve, engine)
-    server_options.check(settings["shared_memory"])
-    source = ladders.source(files, plugins, isolate, engine=engine) if ladder else None
+    server_options = ServerOptions.take(settings)
+    source = _source(ladder, files, plugins, isolate, server_options.engine)
     names = list(settings.pop("only")) or None
-    unsigned = _unsigned(repository, signature, names, serve)
+    unsigned = _unsigned(repository, signature, names, server_options.serve)
     quiet_interrupts()
     models: list[ModelParity] = []
-    if engine or server_options.has_endpoint or not ladder:
+    if server_options.engine or server_options.has_endpoint or source is None:
         models = _compared(terminal, repository, server_options, names, settings)
     if require == "plan":
         models = [_by_plan_or_failed(model) for model in models]
     models = [_failed_where(model, unsigned) for model in models]
-    climbed: Sequence[Ladder] | None = None
-    if source is not None:
-        with terminal.progress() as progress:
-            climbed = ladders.climb_all(repository, names, source, models, progress)
+    climbed = _climbed(terminal, repository, names, source, models)
     verified = Verified(models, unsigned, climbed)
-    for name in verified.only_unsigned:
-        terminal.note(f"FAILED {name}: signature: {unsigned[name]}")
-    data = {"repository": repository, **verified.as_dict(signature)}
-    if record:
-        _record(repository, data, models)
-    terminal.result(data, lambda: _show(terminal, models, climbed or (), source))
+    _report(terminal, repository, verified, signature, record, source)
     return 0 if verified.passed else 3
 
 
@@ -195,6 +180,14 @@ class ServerOptions:
     serve: bool
     engine: bool
 
+    @classmethod
+    def take(cls, settings: dict[str, Any]) -> ServerOptions:
+        """Take these options out of the command's settings. Raises UsageError."""
+        names = ("url", "grpc_url", "serve", "engine")
+        taken = cls(**{name: settings.pop(name) for name in names})
+        taken.check(settings["shared_memory"])
+        return taken
+
     @property
     def has_endpoint(self) -> bool:
         """Whether a server is used."""
@@ -210,6 +203,37 @@ class ServerOptions:
             raise click.UsageError(
                 "--engine uses no server: remove --serve, --url, --grpc-url and --shared-memory"
             )
+
+
+def _source(
+    ladder: bool,
+    files: Path | None,
+    plugins: tuple[str, ...],
+    isolate: bool,
+    engine: bool,
+) -> Source | None:
+    """The source for --ladder, None without it. Raises UsageError."""
+    from builder.cli import ladder as ladders
+
+    if not ladder:
+        return None
+    return ladders.source(files, plugins, isolate, engine=engine)
+
+
+def _climbed(
+    terminal: Terminal,
+    repository: Path,
+    names: Sequence[str] | None,
+    source: Source | None,
+    models: Sequence[ModelParity],
+) -> Sequence[Ladder] | None:
+    """The ladders of the models of `names`, or of all; None without --ladder."""
+    from builder.cli import ladder as ladders
+
+    if source is None:
+        return None
+    with terminal.progress() as progress:
+        return ladders.climb_all(repository, names, source, models, progress)
 
 
 def _compared(
@@ -239,6 +263,25 @@ def _compared(
             return parity.verify(
                 repository, http, grpc, names, **settings, progress=progress
             )
+
+
+def _report(
+    terminal: Terminal,
+    repository: Path,
+    verified: Verified,
+    signature: Path | None,
+    record: bool,
+    source: Source | None,
+) -> None:
+    """Show the results, and record them if requested."""
+    for name in verified.only_unsigned:
+        terminal.note(f"FAILED {name}: signature: {verified.unsigned[name]}")
+    data = {"repository": repository, **verified.as_dict(signature)}
+    if record:
+        _record(repository, data, verified.models)
+    terminal.result(
+        data, lambda: _show(terminal, verified.models, verified.climbed or (), source)
+    )
 
 
 def _record(

@@ -204,10 +204,7 @@ def workload(repository: Path, settings: Settings) -> Workload:
     gpus = _gpus(models, plans) if settings.gpus is None else settings.gpus
     # an instance group without a list of GPUs has its instances on every GPU
     copies = max(1, gpus)
-    shared = max(
-        COMPOSE_SHM_BYTES,
-        _rounded(copies * sum(model.shared_memory for model in models)),
-    )
+    shared = _shared_memory(models, copies)
     server = replace(_server(image, plans), shm_bytes=shared)
     require_fit(repository, server)
     stubs = copies * sum(model.instances for model in models if model.is_python)
@@ -276,6 +273,12 @@ def _gpus(models: list[Model], plans: bool) -> int:
     if plans:
         return max(listed, default=0) + 1
     return 0
+
+
+def _shared_memory(models: list[Model], copies: int) -> int:
+    """Return the size of /dev/shm for `copies` instances of each group."""
+    needed = copies * sum(model.shared_memory for model in models)
+    return max(COMPOSE_SHM_BYTES, _rounded(needed))
 
 
 def _memory(models: list[Model], gpus: int, shared: int) -> int:

@@ -270,24 +270,12 @@ def compared_segment(
 ) -> Iterator[Compared]:
     """Compare the segment with the whole graph, on the whole graph's values."""
     from builder import parity
-    from builder.parity import to_numpy, to_torch
+    from builder.parity import to_numpy
     from builder.pipeline import segment_goldens
 
-    spec, whole = converted.prepared.spec, partition.whole
-    assert whole is not None
-    names = {
-        name: partition.values[name] for name in (*segment.inputs, *segment.outputs)
-    }
+    spec = converted.prepared.spec
     for golden in converted.prepared.goldens:
-        inputs = [to_torch(golden.inputs[name]) for name in partition.inputs]
-        input_names = (value.debugName() for value in whole.graph.inputs())
-        known = dict(zip(input_names, inputs, strict=True))
-        known |= whole.values(*inputs, names=set(names.values()))
-        # a tensor without axes has one axis at the boundary of a segment
-        shaped = {
-            name: _with_axis(known[value], name, partition)
-            for name, value in names.items()
-        }
+        shaped = _boundary(segment, partition, golden)
         results = segment.lowered.run(*(shaped[name] for name in segment.inputs))
         outputs = {
             name: to_numpy(tensor)
@@ -299,6 +287,27 @@ def compared_segment(
             golden.name,
             parity.compare(outputs, truth, spec.tolerance, precision=precision),
         )
+
+
+def _boundary(
+    segment: Segment, partition: Partition, golden: Golden
+) -> dict[str, torch.Tensor]:
+    """The whole graph's values of the segment's inputs and outputs, by name."""
+    from builder.parity import to_torch
+
+    whole = partition.whole
+    assert whole is not None
+    names = {
+        name: partition.values[name] for name in (*segment.inputs, *segment.outputs)
+    }
+    inputs = [to_torch(golden.inputs[name]) for name in partition.inputs]
+    input_names = (value.debugName() for value in whole.graph.inputs())
+    known = dict(zip(input_names, inputs, strict=True))
+    known |= whole.values(*inputs, names=set(names.values()))
+    # a tensor without axes has one axis at the boundary of a segment
+    return {
+        name: _with_axis(known[value], name, partition) for name, value in names.items()
+    }
 
 
 def _with_axis(tensor: torch.Tensor, name: str, partition: Partition) -> torch.Tensor:

@@ -221,6 +221,22 @@ def _check_target(
     if not name.replace("-", "").replace("_", "").isalnum() or not name.isascii():
         fix = "letters, digits, - and _: it is the name of a folder"
         farm_file.add(route, f"{name!r} cannot be the name of a target", fix, key=True)
+    _check_precisions(farm_file, name, fields)
+    if is_local and fields.get("resources"):
+        message = "a cluster of this machine alone has no custom resources"
+        fix = "remove them, or start Ray with --resources"
+        farm_file.add((*route, "resources"), message, fix)
+    if "image" in fields and not IMAGE.fullmatch(fields["image"]):
+        message = f"{schema.label((*route, 'image'))}: {fields['image']!r} is not a container image"
+        fix = "such as registry.example.com/trt-build:1.0"
+        farm_file.add((*route, "image"), message, fix)
+    _check_build(farm_file, (*route, "build"), fields.get("build", {}))
+
+
+def _check_precisions(
+    farm_file: document.Document, name: str, fields: Mapping[str, Any]
+) -> None:
+    route = ("targets", name)
     written: list[tuple[document.Route, str]] = []
     if "precision" in fields:
         written.append(((*route, "precision"), fields["precision"]))
@@ -234,15 +250,6 @@ def _check_target(
     if "precision" in fields and several:
         message = f"{name!r} has both precision and precisions"
         farm_file.add((*route, "precisions"), message, "leave one of them out")
-    if is_local and fields.get("resources"):
-        message = "a cluster of this machine alone has no custom resources"
-        fix = "remove them, or start Ray with --resources"
-        farm_file.add((*route, "resources"), message, fix)
-    if "image" in fields and not IMAGE.fullmatch(fields["image"]):
-        message = f"{schema.label((*route, 'image'))}: {fields['image']!r} is not a container image"
-        fix = "such as registry.example.com/trt-build:1.0"
-        farm_file.add((*route, "image"), message, fix)
-    _check_build(farm_file, (*route, "build"), fields.get("build", {}))
 
 
 def _check_build(

@@ -158,7 +158,7 @@ class _Template:
     rebuild: bool
     require_sandbox: bool
 
-    def job(
+    def job_for(
         self, combination: Combination, file: str, files: Mapping[str, str]
     ) -> job.Job:
         """The job for one model and target, with the uploaded model file and files."""
@@ -198,7 +198,7 @@ def _jobs(
             defect = unforeseen.as_defect(error)
             failed.append(Outcome(spec.name, combination.target.name, error=defect))
             continue
-        jobs.append((combination, template.job(combination, *uploaded[spec.name])))
+        jobs.append((combination, template.job_for(combination, *uploaded[spec.name])))
     return jobs, failed
 
 

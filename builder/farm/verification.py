@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +67,7 @@ def verified(
                 where=failure.where,
                 fix=failure.fix,
             ) from failure
-    problems = [problem for model in models for problem in _problems(model)]
-    if problems:
-        more = ""
-        if len(problems) > 1:
-            more = f" (and {len(problems) - 1} more)"
-        raise ParityError(
-            f"tritonserver's answer is wrong: {problems[0]}{more}",
-            fix="`trt-build verify REPOSITORY --serve --ladder` on such a machine shows where",
-        )
+    _require_correct(models)
     shares = [model.share for model in models if model.share is not None]
     return {
         "by": "tritonserver",
@@ -85,6 +77,18 @@ def verified(
         ),
         "share_of_tolerance": max(shares, default=None),
     }
+
+
+def _require_correct(models: Sequence[ModelParity]) -> None:
+    problems = [problem for model in models for problem in _problems(model)]
+    if problems:
+        more = ""
+        if len(problems) > 1:
+            more = f" (and {len(problems) - 1} more)"
+        raise ParityError(
+            f"tritonserver's answer is wrong: {problems[0]}{more}",
+            fix="`trt-build verify REPOSITORY --serve --ladder` on such a machine shows where",
+        )
 
 
 def _problems(model: ModelParity) -> Iterator[str]:

@@ -236,17 +236,14 @@ def from_data(files: folder.ModelFiles, data: Mapping[str, Any]) -> ModelSpec:
         limits=Limits(**data.get("limits", {})),
         versions=Versions(**data.get("versions", {})),
         sequences=Sequences(**data.get("sequences", {})),
-        calibration=(
-            _calibration(data["calibration"], folder_of_manifest)
-            if "calibration" in data
-            else None
-        ),
         **_values(data, folder_of_manifest),
     )
 
 
 def _values(data: Mapping[str, Any], folder_of_manifest: Path) -> dict[str, Any]:
-    """The fields of a spec whose value is that of the manifest, or a list or path of it."""
+    """The fields of a spec for optional keys: the value of the manifest, or a list or path of it,
+    or the calibration.
+    """
     values = {key: data[key] for key in _PLAIN if key in data}
     for key in ("outputs", "targets"):
         if key in data:
@@ -257,6 +254,8 @@ def _values(data: Mapping[str, Any], folder_of_manifest: Path) -> dict[str, Any]
             names = [names]
         values["keep_fp32"] = tuple(pattern for pattern in names if pattern != AUTO)
         values["keep_fp32_auto"] = AUTO in names
+    if "calibration" in data:
+        values["calibration"] = _calibration(data["calibration"], folder_of_manifest)
     if "goldens" in data:
         values["goldens"] = folder_of_manifest / data["goldens"]
     if "libraries" in data:

@@ -227,16 +227,19 @@ def _segments(graph: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
             else:
                 _detour(drawing, names, begin, end, lanes)
                 lanes += 1
-    left_out = len(graph) - len(segments)
-    engines = sum(segment["kind"] == "tensorrt" for segment in graph)
-    more = f" {left_out} are left out." if left_out else ""
-    words = (
-        f"{engines} segments of TensorRT, {len(graph) - engines} of torch, in the order in which"
-        f" they run.{more}"
-    )
+    words = _segment_counts(graph, len(graph) - len(segments))
     legend = (("tensorrt", "TensorRT"), ("torch", "torch"))
     height = top[-1] + _BOX + 2.0
     yield Chart("Segments", words, height, tuple(drawing.shapes), legend)
+
+
+def _segment_counts(graph: Sequence[Mapping[str, Any]], left_out: int) -> str:
+    engines = sum(segment["kind"] == "tensorrt" for segment in graph)
+    more = f" {left_out} are left out." if left_out else ""
+    return (
+        f"{engines} segments of TensorRT, {len(graph) - engines} of torch, in the order in which"
+        f" they run.{more}"
+    )
 
 
 def _sources(
@@ -464,27 +467,17 @@ def _latency(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
     if not known:
         return
     rates = [level["throughput"]["value"] for level in levels]
-    highs = [
+    top = max(
         interval[name]["high"]
         for interval in intervals
         for name in known
         if name in interval
-    ]
-    top = max(highs)
+    )
     plane = _Plane((0.0, 0.0), (max(rates) * 1.08 or 1.0, top * 1.05 or 1.0), 220.0)
     drawing = _Drawing()
     plane.draw(drawing, "requests/s", "↑ ms")
     for color, name in zip(COLORS, known, strict=False):
-        spots = {
-            index: (plane.x(rates[index]), plane.y(level["latency_ms"][name]["value"]))
-            for index, level in enumerate(levels)
-            if name in level["latency_ms"]
-        }
-        line = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in spots.values())
-        drawing.add("path", d=line, class_=f"line {color}")
-        for index, spot in spots.items():
-            pointer = f"{at}/{index}/latency_ms/{name}/value"
-            _latency_point(drawing, plane, levels[index], name, spot, color, pointer)
+        _latency_line(drawing, plane, levels, name, color, at)
     _name_loads(drawing, plane, levels, known[0])
     legend = tuple(zip(COLORS, known, strict=False))
     words = f"Latency against throughput over {bench['protocol']}, with 95 % intervals."
@@ -501,6 +494,30 @@ def _name_loads(
             y = plane.y(interval["value"]) + 14.0
             x = plane.x(level["throughput"]["value"])
             drawing.text(x, min(y, 186.0), level["load"], "middle")
+
+
+def _latency_line(
+    drawing: _Drawing,
+    plane: _Plane,
+    levels: Sequence[Mapping[str, Any]],
+    name: str,
+    color: str,
+    at: str,
+) -> None:
+    """Draw a percentile of all loads. `at` is the path of the loads in the report."""
+    spots = {
+        index: (
+            plane.x(level["throughput"]["value"]),
+            plane.y(level["latency_ms"][name]["value"]),
+        )
+        for index, level in enumerate(levels)
+        if name in level["latency_ms"]
+    }
+    line = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in spots.values())
+    drawing.add("path", d=line, class_=f"line {color}")
+    for index, spot in spots.items():
+        pointer = f"{at}/{index}/latency_ms/{name}/value"
+        _latency_point(drawing, plane, levels[index], name, spot, color, pointer)
 
 
 def _latency_point(
@@ -531,14 +548,19 @@ def _latency_point(
     )
 
 
+def _busiest(levels: Sequence[Mapping[str, Any]]) -> int:
+    """The index of the load with the most requests/s."""
+    return max(
+        range(len(levels)), key=lambda number: levels[number]["throughput"]["value"]
+    )
+
+
 def _batches(bench: Mapping[str, Any], at: str) -> Iterator[Chart]:
     """Plot the number of executions by batch size at the highest load."""
     levels = bench["levels"]
     if not levels:
         return
-    index = max(
-        range(len(levels)), key=lambda number: levels[number]["throughput"]["value"]
-    )
+    index = _busiest(levels)
     sizes = (levels[index].get("server") or {}).get("batch_sizes") or {}
     if not sizes:
         return

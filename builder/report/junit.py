@@ -60,6 +60,15 @@ def _write(suite: ElementTree.Element, model: str, case: Case) -> None:
         ElementTree.SubElement(element, "skipped", {"message": _text(why)})
 
 
+def _files(model: Mapping[str, Any]) -> Case:
+    damaged = [entry["damaged"] for entry in model["history"] if entry["damaged"]]
+    wrong = "\n".join(
+        [*model["unreadable"], *(f"{name} is damaged" for name in damaged)]
+    )
+    unpublished = None if model["is_published"] else "not published"
+    return "files", 0.0, wrong or None, unpublished
+
+
 def _cases(model: Mapping[str, Any]) -> Iterator[Case]:
     build = model["build"]
     verify = model["verify"]
@@ -67,12 +76,7 @@ def _cases(model: Mapping[str, Any]) -> Iterator[Case]:
     failed = build is not None and not build.get("ok")
     problem = error.get("message", "") if failed else None
     yield "build", model["build_seconds"] or 0.0, problem, None
-    damaged = [entry["damaged"] for entry in model["history"] if entry["damaged"]]
-    wrong = "\n".join(
-        [*model["unreadable"], *(f"{name} is damaged" for name in damaged)]
-    )
-    unpublished = None if model["is_published"] else "not published"
-    yield "files", 0.0, wrong or None, unpublished
+    yield _files(model)
     if verify is None or not verify["current"]:
         why = "no verify --record" if verify is None else "another version was verified"
         yield "verify", 0.0, None, why

@@ -28,10 +28,7 @@ class SegmentsExecutor:
         self.graphs = graphs(facts)
         self.device, self.why = _device(args)
         self.tf32 = tf32(facts)
-        self.stream = None
-        if self.device != "cpu":
-            torch.cuda.set_device(self.device)
-            self.stream = torch.cuda.Stream(self.device)
+        self.stream = _stream(self.device)
         serving = facts["serving"]
         inputs = [tensor["name"] for tensor in serving["inputs"]]
         outputs = [tensor["name"] for tensor in serving["outputs"]]
@@ -224,3 +221,11 @@ def _device(args: dict[str, str]) -> tuple[str, str]:
     if args["model_instance_kind"] == "CPU":
         return "cpu", "the instance is of KIND_CPU"
     return f"cuda:{args['model_instance_device_id']}", "a GPU"
+
+
+def _stream(device: str) -> torch.cuda.Stream | None:
+    """A new stream of the GPU, which becomes the current device; None for the CPU."""
+    if device == "cpu":
+        return None
+    torch.cuda.set_device(device)
+    return torch.cuda.Stream(device)
