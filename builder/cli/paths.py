@@ -7,7 +7,9 @@ result is shown, and messages name the URL.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -34,7 +36,20 @@ class NamedPath(click.Path):
         """The value as click.Path converts it."""
         if value == "":
             self.fail("the path is empty", param, ctx)
+        if isinstance(value, str):
+            value = _without_missing_parts(value)
         return super().convert(value, param, ctx)
+
+
+def _without_missing_parts(path: str) -> str:
+    """The path without `missing/..`, which a process that may write in the path's folder alone
+    could not create. Other `..` stay, because they may follow a link.
+    """
+    parts = Path(path).parts
+    ups = (number for number, part in enumerate(parts) if part == "..")
+    if any(not os.path.lexists(Path(*parts[:number])) for number in ups):
+        return os.path.normpath(path)
+    return path
 
 
 class PathOrUrl(NamedPath):

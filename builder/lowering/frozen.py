@@ -202,6 +202,11 @@ def _constant(graph: Graph, node: Node, attribute: object) -> Value:
             [kind],
         )
         return container.output()
+    layer = _PACKED.get(kind.str())
+    if layer == "linear" or (
+        layer and not getattr(torch.ops.quantized, f"{layer}_transpose")(attribute)
+    ):
+        return _packed(graph, layer, attribute, node)
     try:
         before = node
         if (
@@ -214,7 +219,56 @@ def _constant(graph: Graph, node: Node, attribute: object) -> Value:
         raise LoweringError(
             f"attribute {node.s('name')!r} holds a {kind.str()}, which cannot be a constant",
             where=source_line(node),
+            fix="save the module without that object, for example before it was quantized",
         ) from error
+
+
+_PACKED = {
+    f"__torch__.torch.classes.quantized.{layer}PackedParamsBase": layer.lower()
+    for layer in ("Linear", "Conv2d", "Conv3d")
+}
+"""By the type of weights that torch.ao.quantization packed for the CPU: the layer's name in the
+operators that pack and unpack them.
+"""
+
+
+def _packed(graph: Graph, layer: str, packed: Any, node: Node) -> Value:
+    """Nodes that pack a layer's weights and bias again, because no constant holds them packed."""
+    operators = torch.ops.quantized
+
+    def constant(value: object) -> Value:
+        return ir.insert_constant(graph, value, node, origin=node)
+
+    def of_layer(name: str) -> Any:
+        return getattr(operators, f"{layer}_{name}")(packed)
+
+    kinds = [node.output().type()]
+    weight, bias = of_layer("unpack")
+    if not weight.is_quantized:  # rounded to float16
+        operands = [constant(weight), constant(bias)]
+        return ir.insert(
+            graph, f"quantized::{layer}_prepack_fp16", operands, node, kinds
+        ).output()
+    kind = "aten::_make_per_tensor_quantized_tensor"
+    parts: list[Any]
+    if weight.qscheme() == torch.per_tensor_affine:
+        parts = [weight.int_repr(), weight.q_scale(), weight.q_zero_point()]
+    else:
+        kind = "aten::_make_per_channel_quantized_tensor"
+        parts = [
+            weight.int_repr(),
+            weight.q_per_channel_scales(),
+            weight.q_per_channel_zero_points(),
+            weight.q_per_channel_axis(),
+        ]
+    quantized = ir.insert(graph, kind, map(constant, parts), node).output()
+    operands = [quantized, constant(bias)]
+    if layer != "linear":
+        names = ("stride", "padding", "dilation", "groups")
+        operands += [constant(of_layer(name)) for name in names]
+    return ir.insert(
+        graph, f"quantized::{layer}_prepack", operands, node, kinds
+    ).output()
 
 
 def _items(container: Any) -> list[Any]:

@@ -330,7 +330,8 @@ class _Recorder:
             instead = f"golden {name} has {divisible} instead"
         self.reduced.append(
             f"the original module fails at {dict(sizes)} ({reason}), so requests of such sizes fail"
-            f" too; {instead}; declare sizes that the module accepts"
+            " too, or are answered although the module raises; "
+            f"{instead}; declare sizes that the module accepts"
         )
         return golden
 

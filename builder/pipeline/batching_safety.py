@@ -8,6 +8,7 @@ also be missed, if the recorded rows are in order of decreasing length.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -16,10 +17,14 @@ from builder.lowering import ir
 BATCH = (
     "the whole batch, so that requests in one batch could change each other's outputs"
 )
+_DYNAMIC = re.compile(r"quantized::\w+_dynamic")
+"""Operators that quantize their input with a scale of its greatest value."""
 
 
 def decision_on_data(block: Any) -> str | None:
-    """The reason if a data-dependent branch or loop decides once for a whole batch, or None."""
+    """The reason if a data-dependent branch or loop, or the scale of a quantized tensor, is one for
+    a whole batch, or None.
+    """
     for node in ir.walk(block):
         if (
             node.kind() == "aten::_pack_padded_sequence"
@@ -29,6 +34,8 @@ def decision_on_data(block: Any) -> str | None:
         unpacks = node.kind() == "aten::_pad_packed_sequence"
         if unpacks and _is_longest(node.inputsAt(4)):
             return f"the longest row determines the length of the output, for {BATCH}"
+        if _DYNAMIC.fullmatch(node.kind()):
+            return f"{node.kind()} quantizes with one scale for {BATCH}"
         if node.kind() == "prim::If" and ir.is_of_data(node.inputsAt(0)):
             return f"a branch on data decides once for {BATCH}"
         if node.kind() == "prim::Loop":

@@ -58,6 +58,10 @@ def why_not(step: ModelArtifact, lowered: LoweredGraph) -> str | None:
             f"{rounded[0]} would round its operands to TF32 there, and the precision is"
             f" {step.spec.precision}"
         )
+    nodes = ir.walk(lowered.graph)
+    packed = next((n.kind() for n in nodes if n.kind().startswith("quantized::")), None)
+    if packed:
+        return f"{packed} runs on the CPU only, and the backend may run it on a GPU"
     maker = _maker(lowered.graph)
     if maker:
         return (

@@ -69,3 +69,22 @@ def test_empty_path_is_a_usage_error(
     monkeypatch.chdir(small.parent)
     done = run(*words)
     assert done.exit_code == 2 and "the path is empty" in done.stderr
+
+
+def test_output_folder_may_go_up_from_a_folder_that_does_not_exist(
+    small: Path, run: Callable[..., Result], tmp_path: Path
+) -> None:
+    done = run("repo", str(small), "--out", str(tmp_path / "a" / "no" / ".." / "r é"))
+    assert done.exit_code == 0, done.stderr
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["r é"]
+
+
+def test_path_that_goes_up_from_a_link_follows_it(
+    small: Path, run: Callable[..., Result], tmp_path: Path
+) -> None:
+    inner = tmp_path / "far" / "inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(inner)
+    done = run("repo", str(small), "--out", str(tmp_path / "link" / ".." / "r"))
+    assert done.exit_code == 0, done.stderr
+    assert (tmp_path / "far" / "r").is_dir()

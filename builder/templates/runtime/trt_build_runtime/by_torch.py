@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ class TorchExecutor:
         self.stream = None
         # custom libraries are loaded before; torch refuses any other unknown namespace
         operator_safety.check(path, custom=True)
-        self.module = torch.jit.load(str(path), map_location=device).eval()
-        if device != "cpu":
+        self.runs_on = "cpu" if _is_packed(path) else device
+        self.module = torch.jit.load(str(path), map_location=self.runs_on).eval()
+        if self.runs_on != "cpu":
             _move(self.module.graph, device)
             _allow_tf32(self.module.graph, tf32)
 
@@ -39,10 +41,17 @@ class TorchExecutor:
         shape.
         """
         with torch.inference_mode(), torch.jit.optimized_execution(False):
-            outputs = self.module(*(tensor.to(self.device) for tensor in tensors))
+            outputs = self.module(*(tensor.to(self.runs_on) for tensor in tensors))
         if isinstance(outputs, torch.Tensor):
-            return [outputs]
-        return list(outputs)
+            outputs = [outputs]
+        return [tensor.to(self.device) for tensor in outputs]
+
+
+def _is_packed(path: Path) -> bool:
+    """Whether the file computes with quantized weights, for which torch has CPU operators only."""
+    with zipfile.ZipFile(path) as archive:
+        sources = (name for name in archive.namelist() if name.endswith(".py"))
+        return any(b"ops.quantized." in archive.read(name) for name in sources)
 
 
 def _move(graph: Any, device: str) -> None:
