@@ -27,38 +27,29 @@ def fold(
     branches.
     """
     boundary_steps = [step for step in steps if step.kind in FOLDED]
-    conditionals = [Conditional(boundary) for boundary in boundaries(boundary_steps)]
-    if not conditionals:
+    units = [Conditional(boundary) for boundary in boundaries(boundary_steps)]
+    if not units:
         return list(steps)
-    folded = {
-        node
-        for conditional in conditionals
-        for node in (*conditional.outputs_, conditional.condition)
-    }
-    remaining = [*(step for step in steps if step not in folded), *conditionals]
+    folded = {node for unit in units for node in (*unit.outputs_, unit.condition)}
+    remaining = [*(step for step in steps if step not in folded), *units]
     readers = readers_of(remaining)
     maker = {tensor: step for step in remaining for tensor in step.outputs}
     protected = set(targets)
     branches = {
-        conditional: [
-            _exclusive(conditional, branch, readers, maker, protected)
-            for branch in BRANCHES
+        unit: [
+            _exclusive(unit, branch, readers, maker, protected) for branch in BRANCHES
         ]
-        for conditional in conditionals
+        for unit in units
     }
     inner = {step for parts in branches.values() for part in parts for step in part}
-    outermost = [
-        conditional for conditional in conditionals if conditional not in inner
-    ]
-    for conditional in outermost:
-        conditional.plan(
-            [_unfold(part, steps) for part in branches[conditional]], region
-        )
+    outermost = [unit for unit in units if unit not in inner]
+    for unit in outermost:
+        unit.plan([_unfold(part, steps) for part in branches[unit]], region)
     return [step for step in remaining if step not in inner]
 
 
 def _exclusive(
-    conditional: Conditional,
+    unit: Conditional,
     branch: int,
     readers: Any,
     maker: dict[ITensor, Node],
@@ -67,15 +58,13 @@ def _exclusive(
     """The steps that only this branch of the conditional needs, searched backwards from its
     outputs.
     """
-    feeds = set(conditional.results(branch))
+    feeds = set(unit.results(branch))
     exclusive: dict[Any, None] = {}
     pending = [maker[tensor] for tensor in feeds if tensor in maker]
     while pending:
         step = pending.pop()
         if step not in exclusive and all(
-            _only_here(
-                tensor, conditional, feeds, branch, readers, exclusive, protected
-            )
+            _only_here(tensor, unit, feeds, branch, readers, exclusive, protected)
             for tensor in step.outputs
         ):
             exclusive[step] = None
@@ -85,7 +74,7 @@ def _exclusive(
 
 def _only_here(
     tensor: ITensor,
-    conditional: Conditional,
+    unit: Conditional,
     feeds: set[ITensor],
     branch: int,
     readers: Any,
@@ -93,12 +82,12 @@ def _only_here(
     protected: set[ITensor],
 ) -> bool:
     """Whether only exclusive steps, or this branch of the conditional, read the tensor."""
-    if tensor in protected or tensor is conditional.flag:
+    if tensor in protected or tensor is unit.flag:
         return False
-    if tensor in conditional.results(1 - branch):
+    if tensor in unit.results(1 - branch):
         return False
     return all(
-        reader in exclusive or (reader is conditional and tensor in feeds)
+        reader in exclusive or (reader is unit and tensor in feeds)
         for reader in readers[tensor]
     )
 
