@@ -32,7 +32,7 @@ class JointEvaluation:
 
     def __init__(self, interpreters: Sequence[ShapeInterpreter]) -> None:
         self.interpreters = interpreters
-        self.made: dict[tuple[Any, ...], NodeResult] = {}
+        self.results_by_key: dict[tuple[Any, ...], NodeResult] = {}
         self.numbers: dict[str, int | None] = {}
         """The key of every value: equal for values with equal shapes at every probe, None if one is
         unknown.
@@ -52,7 +52,7 @@ class JointEvaluation:
             key = self._key(step)
         previous = None
         if key is not None:
-            previous = self.made.get(key)
+            previous = self.results_by_key.get(key)
         if previous is None:
             return self._execute(step, key)
         for interpreter, results in zip(
@@ -97,7 +97,7 @@ class JointEvaluation:
             results = [
                 [i.ctx.values[name] for name in step.outputs] for i in self.interpreters
             ]
-            self.made[key] = NodeResult(
+            self.results_by_key[key] = NodeResult(
                 results, [self._number(name) for name in step.outputs], flops
             )
         return flops

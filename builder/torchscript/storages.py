@@ -96,13 +96,13 @@ def _reach(offset: int, size: Sequence[int], stride: Sequence[int]) -> int | Non
 class _Placeholders(pickle.Unpickler):
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
-        self.found = _Findings()
+        self.findings = _Findings()
 
     def find_class(self, module_name: str, global_name: str) -> Any:
         if module_name == "torch" and global_name.endswith("Storage"):
             return global_name
         if global_name in ("_rebuild_tensor_v2", "_rebuild_qtensor"):
-            return self.found.tensor
+            return self.findings.tensor
         if (module_name, global_name) == ("collections", "OrderedDict"):
             return collections.OrderedDict
         return _Object
@@ -112,7 +112,7 @@ class _Placeholders(pickle.Unpickler):
         if not isinstance(count, int) or count < 0 or not isinstance(key, str):
             raise pickle.UnpicklingError(f"a storage {key!r} of {count!r} elements")
         storage = _Storage(key, ITEM_BYTES.get(str(kind), 1), count)
-        self.found.storages.append(storage)
+        self.findings.storages.append(storage)
         return storage
 
 
@@ -135,8 +135,8 @@ def _problems(data: bytes, folder: str, sizes: Mapping[str, int]) -> Iterator[st
     except Exception as error:  # a pickle may hold any bytes
         yield f"the pickle {folder}.pkl cannot be read: {error}"
         return
-    yield from reader.found.problems
-    for storage in dict.fromkeys(reader.found.storages):
+    yield from reader.findings.problems
+    for storage in dict.fromkeys(reader.findings.storages):
         member = f"{folder}/{storage.key}"
         needed = storage.count * storage.item_bytes
         if member not in sizes:
