@@ -182,7 +182,7 @@ def _keeps_state(name: str, node: Node) -> LoweringError:
     )
 
 
-def _constant(graph: Graph, node: Node, attribute: object) -> Value:
+def _constant(graph: Graph, node: Node, attribute: Any) -> Value:
     """A value of the graph for an attribute: a constant, or a list or dictionary of constants.
 
     Tensor constants are never inside a branch: they must be in scope even if only a branch writes
@@ -207,6 +207,8 @@ def _constant(graph: Graph, node: Node, attribute: object) -> Value:
         layer and not getattr(torch.ops.quantized, f"{layer}_transpose")(attribute)
     ):
         return _packed(graph, layer, attribute, node)
+    if kind.str() == _CELL and attribute.__getstate__()[0][0] in _CELLS:
+        return _packed_cell(graph, attribute, node)
     try:
         before = node
         if (
@@ -232,6 +234,31 @@ operators that pack and unpack them.
 """
 
 
+_CELL = "__torch__.torch.classes.rnn.CellParamsBase"
+"""The type of the packed weights of one layer of an LSTM or GRU, or of a recurrent cell."""
+_CELLS = {
+    "quantized_dynamic": "quantized::make_quantized_cell_params_dynamic",
+    "quantized_fp16": "quantized::make_quantized_cell_params_fp16",
+}
+"""The operators that pack such weights, by the name in the state of the object."""
+
+
+def _packed_cell(graph: Graph, cell: Any, node: Node) -> Value:
+    """Nodes that pack the weights of a recurrent cell again.
+
+    The state of the object is that of torch's `CellParamsBase.__getstate__`
+    (aten/src/ATen/native/RNN.cpp): a name, tensors, floats, integers and packed linear layers.
+    """
+    (name, biases, _, flags, layers), _ = cell.__getstate__()
+    operands = [_packed(graph, "linear", layer, node) for layer in layers]
+    operands += [ir.insert_constant(graph, bias, node, origin=node) for bias in biases]
+    if name == "quantized_dynamic":
+        reduce_range = bool(flags[0])
+        operands.append(ir.insert_constant(graph, reduce_range, node, origin=node))
+    kinds = [node.output().type()]
+    return ir.insert(graph, _CELLS[name], operands, node, kinds).output()
+
+
 def _packed(graph: Graph, layer: str, packed: Any, node: Node) -> Value:
     """Nodes that pack a layer's weights and bias again, because no constant holds them packed."""
     operators = torch.ops.quantized
@@ -242,7 +269,8 @@ def _packed(graph: Graph, layer: str, packed: Any, node: Node) -> Value:
     def of_layer(name: str) -> Any:
         return getattr(operators, f"{layer}_{name}")(packed)
 
-    kinds = [node.output().type()]
+    prepack = getattr(operators, f"{layer}_prepack").default
+    kinds = [prepack._schema.returns[0].type]
     weight, bias = of_layer("unpack")
     if not weight.is_quantized:  # rounded to float16
         operands = [constant(weight), constant(bias)]

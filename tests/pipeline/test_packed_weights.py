@@ -11,7 +11,6 @@ import torch.ao.quantization as quantization
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from builder.errors import LoweringError
 from builder.pipeline import libtorch
 from builder.templates.runtime.trt_build_runtime.by_torch import TorchExecutor
 from builder.triton import batching
@@ -70,6 +69,31 @@ def traced() -> torch.jit.ScriptModule:
     return torch.jit.trace(static(), torch.randn(2, 3, 16, 16))
 
 
+class Recurrent(nn.Module):
+    """Layers and a cell. The output depends on both directions, the state and the order."""
+
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__()
+        self.layers = kind(8, 4, num_layers=2, bidirectional=True, batch_first=True)
+        self.cell = nn.GRUCell(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = torch.stack((x, x.flip(-1), x * 2), 1)
+        return self.cell(self.layers(steps)[0][:, -1])
+
+
+def recurrent(
+    kind: type[nn.Module], dtype: torch.dtype
+) -> Callable[[], torch.jit.ScriptModule]:
+    def make() -> torch.jit.ScriptModule:
+        torch.manual_seed(0)
+        module = Recurrent(kind).eval()
+        quantized = quantization.quantize_dynamic(module, {kind, nn.GRUCell}, dtype)
+        return torch.jit.trace(quantized, torch.randn(2, 8))
+
+    return make
+
+
 CASES = {
     "int8": (dynamic(quantization.default_dynamic_qconfig), ROWS, 0),
     "by channel": (
@@ -78,6 +102,9 @@ CASES = {
         0,
     ),
     "float16": (dynamic(quantization.float16_dynamic_qconfig), ROWS, 4),
+    "LSTM": (recurrent(nn.LSTM, torch.qint8), ROWS, 0),
+    "GRU": (recurrent(nn.GRU, torch.qint8), ROWS, 0),
+    "LSTM in float16": (recurrent(nn.LSTM, torch.float16), ROWS, 0),
     "static": (static, IMAGES, 4),
     "traced": (traced, IMAGES, 4),
 }
@@ -121,24 +148,3 @@ def test_packed_weights_stay_on_the_cpu_of_a_server_with_a_gpu(tmp_path: Path) -
     (output,) = executor.run([torch.randn(2, 3, 16, 16)])
     assert output.shape == (2, 4)
     assert output.device.type == "meta"
-
-
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.LSTM(8, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x[None])[0][0]
-
-
-def test_packed_lstm_is_refused_with_a_fix(tmp_path: Path) -> None:
-    module = quantization.quantize_dynamic(Recurrent().eval(), {nn.LSTM})
-    file = saved(
-        tmp_path,
-        torch.jit.trace(module, torch.randn(2, 8)),
-        "inputs: [{name: x, dtype: float32, shape: [2, 8]}]\n",
-    )
-    with pytest.raises(LoweringError, match="cannot be a constant") as error:
-        checked(file, tmp_path / "out")
-    assert "before it was quantized" in str(error.value)
