@@ -192,16 +192,7 @@ def _constant(graph: Graph, node: Node, attribute: Any) -> Value:
     if isinstance(attribute, list | dict) and any(
         isinstance(item, torch.Tensor) for item in _items(attribute)
     ):
-        pairs = isinstance(attribute, dict)
-        values = [ir.insert_constant(graph, item, node) for item in _items(attribute)]
-        container = ir.insert(
-            graph,
-            "prim::DictConstruct" if pairs else "prim::ListConstruct",
-            values,
-            node,
-            [kind],
-        )
-        return container.output()
+        return _container(graph, node, attribute)
     layer = _PACKED.get(kind.str())
     if layer == "linear" or (
         layer and not getattr(torch.ops.quantized, f"{layer}_transpose")(attribute)
@@ -223,6 +214,17 @@ def _constant(graph: Graph, node: Node, attribute: Any) -> Value:
             where=source_line(node),
             fix="save the module without that object, for example before it was quantized",
         ) from error
+
+
+def _container(
+    graph: Graph, node: Node, attribute: list[Any] | dict[Any, Any]
+) -> Value:
+    """A list or dictionary of constants."""
+    kind = "prim::ListConstruct"
+    if isinstance(attribute, dict):
+        kind = "prim::DictConstruct"
+    values = [ir.insert_constant(graph, item, node) for item in _items(attribute)]
+    return ir.insert(graph, kind, values, node, [node.output().type()]).output()
 
 
 _PACKED = {
@@ -277,19 +279,8 @@ def _packed(graph: Graph, layer: str, packed: Any, node: Node) -> Value:
         return ir.insert(
             graph, f"quantized::{layer}_prepack_fp16", operands, node, kinds
         ).output()
-    kind = "aten::_make_per_tensor_quantized_tensor"
-    parts: list[Any]
-    if weight.qscheme() == torch.per_tensor_affine:
-        parts = [weight.int_repr(), weight.q_scale(), weight.q_zero_point()]
-    else:
-        kind = "aten::_make_per_channel_quantized_tensor"
-        parts = [
-            weight.int_repr(),
-            weight.q_per_channel_scales(),
-            weight.q_per_channel_zero_points(),
-            weight.q_per_channel_axis(),
-        ]
-    quantized = ir.insert(graph, kind, map(constant, parts), node).output()
+    kind, arguments = _maker(weight)
+    quantized = ir.insert(graph, kind, map(constant, arguments), node).output()
     operands = [quantized, constant(bias)]
     if layer != "linear":
         names = ("stride", "padding", "dilation", "groups")
@@ -297,6 +288,22 @@ def _packed(graph: Graph, layer: str, packed: Any, node: Node) -> Value:
     return ir.insert(
         graph, f"quantized::{layer}_prepack", operands, node, kinds
     ).output()
+
+
+def _maker(weight: torch.Tensor) -> tuple[str, list[Any]]:
+    """The operator that makes a quantized tensor, and its arguments for this one."""
+    if weight.qscheme() == torch.per_tensor_affine:
+        return "aten::_make_per_tensor_quantized_tensor", [
+            weight.int_repr(),
+            weight.q_scale(),
+            weight.q_zero_point(),
+        ]
+    return "aten::_make_per_channel_quantized_tensor", [
+        weight.int_repr(),
+        weight.q_per_channel_scales(),
+        weight.q_per_channel_zero_points(),
+        weight.q_per_channel_axis(),
+    ]
 
 
 def _items(container: Any) -> list[Any]:

@@ -309,14 +309,12 @@ def _records(
     for step in passes:
         context.lines = before.lines
         context.kinds = before.kinds
-        # Skip a pass if the graph has not changed since it last ran.
-        if after_pass.get(step.name) is before or not step.applies(
-            before.kinds, context
-        ):
-            text = canonical(graph) if keep_text else ""
+        text = canonical(graph) if keep_text else ""
+        # whether the graph has not changed since the pass last ran
+        is_unchanged = after_pass.get(step.name) is before
+        if is_unchanged or not step.applies(before.kinds, context):
             yield PassRecord(step.name, before.nodes, before.nodes, 0.0, text, text)
             continue
-        text = canonical(graph) if keep_text else ""
         start = time.perf_counter()
         _run(step, graph, context)
         seconds = time.perf_counter() - start

@@ -52,26 +52,29 @@ def _pairs(graph_view: View) -> list[tuple[int, int]]:
         for value in graph_view.steps[i].node.outputs()
         if not is_tensor(value)
     }
-    makers_behind: list[set[int]] = []
-    for step, parents in zip(graph_view.steps, graph_view.parents, strict=True):
-        direct = {
-            graph_view.producer[name] for name in step.reads if name in list_names
-        }
-        makers_behind.append(
-            direct.union(
-                *(
-                    makers_behind[parent]
-                    for parent in parents
-                    if graph_view.steps[parent].is_free
-                )
-            )
-        )
+    makers_behind = _makers_behind(graph_view, list_names)
     return [
         (maker, reader)
         for reader, step in enumerate(graph_view.steps)
         if not step.is_free
         for maker in sorted(makers_behind[reader])
     ]
+
+
+def _makers_behind(graph_view: View, list_names: set[str]) -> list[set[int]]:
+    """For each step, the producers of the lists that it reads, directly or through free nodes."""
+    makers_behind: list[set[int]] = []
+    for step, parents in zip(graph_view.steps, graph_view.parents, strict=True):
+        direct = {
+            graph_view.producer[name] for name in step.reads if name in list_names
+        }
+        free_parents = [
+            parent for parent in parents if graph_view.steps[parent].is_free
+        ]
+        makers_behind.append(
+            direct.union(*(makers_behind[parent] for parent in free_parents))
+        )
+    return makers_behind
 
 
 def _with_dependencies(graph_view: View, index: int) -> set[int]:

@@ -122,10 +122,20 @@ def split(
         )
         kinds = _kinds(graph_view, trial, shapes, fallback)
     inputs = tuple(str(spec.name) for spec in specs)
-    boundary = _Boundary(
-        graph_view, replace(lowered, inputs=inputs), shapes, profiles, positions
-    )
-    segments = boundary.segments(members(graph_view, kinds))
+    boundary = _Boundary(graph_view, replace(lowered, inputs=inputs), shapes, positions)
+    return _partition(lowered, inputs, boundary, trial, kinds)
+
+
+def _partition(
+    lowered: LoweredGraph,
+    inputs: tuple[str, ...],
+    boundary: _Boundary,
+    trial: Support,
+    kinds: Sequence[str],
+) -> Partition:
+    """Form segments of the steps with these kinds."""
+    shapes = boundary.shapes
+    segments = boundary.segments(members(boundary.graph_view, kinds))
     unbounded = tuple(
         (kind, tensor_name(name))
         for name, kind in shapes.open.items()
@@ -208,12 +218,11 @@ class _Boundary:
         graph_view: View,
         lowered: LoweredGraph,
         shapes: Shapes,
-        profiles: Sequence[Profile],
         positions: Sequence[int],
     ) -> None:
         self.graph_view = graph_view
         self.shapes = shapes
-        self.profiles = tuple(profiles)
+        self.profiles = shapes.profiles
         self.flops = shapes.flops
         self.positions = positions
         self.names = TensorNames(lowered)

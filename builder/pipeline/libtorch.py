@@ -48,14 +48,10 @@ def why_not(step: ModelArtifact, lowered: LoweredGraph) -> str | None:
     loose = sorted({io.dtype for io in (*step.inputs, *step.outputs)} - TYPES)
     if loose:
         return f"the backend has no {', '.join(loose)}"
-    rounded = [
-        node.kind()
-        for node in ir.nodes_of(lowered.graph, *BY_CUDNN)
-        if not _has_tf32_argument(node)
-    ]
-    if rounded and step.spec.precision != "tf32":
+    rounding = _rounding(lowered.graph)
+    if rounding and step.spec.precision != "tf32":
         return (
-            f"{rounded[0]} would round its operands to TF32 there, and the precision is"
+            f"{rounding} would round its operands to TF32 there, and the precision is"
             f" {step.spec.precision}"
         )
     nodes = ir.walk(lowered.graph)
@@ -73,6 +69,16 @@ def why_not(step: ModelArtifact, lowered: LoweredGraph) -> str | None:
 def _has_tf32_argument(node: Any) -> bool:
     """Whether the call itself has an argument for TF32."""
     return bool(node.kind() == "aten::_convolution" and node.inputsSize() > ALLOW_TF32)
+
+
+def _rounding(graph: Any) -> str | None:
+    """The first operator that cuDNN computes in TF32, without an argument that decides it."""
+    from builder.lowering import ir
+
+    for node in ir.nodes_of(graph, *BY_CUDNN):
+        if not _has_tf32_argument(node):
+            return str(node.kind())
+    return None
 
 
 def _maker(block: Any) -> str | None:

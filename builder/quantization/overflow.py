@@ -95,12 +95,7 @@ def beyond_half(
     torch are ignored, because no precision can represent them.
     """
     graph = lowered.graph.copy()
-    # a copy renumbers its values, in the same order
-    original_names = [value.debugName() for value in observing.values(lowered.graph)]
-    names = {
-        value.debugName(): name
-        for value, name in zip(observing.values(graph), original_names, strict=True)
-    }
+    names = _original_names(lowered.graph, graph)
     values = [
         value
         for value in observing.values(graph)
@@ -122,6 +117,13 @@ def beyond_half(
         if extent.magnitude * factor > LIMIT:
             beyond.append(Beyond(name, readers, extent.magnitude * factor))
     return (*beyond, *_factors(lowered.graph))
+
+
+def _original_names(original: Graph, copy: Graph) -> dict[str, str]:
+    """The name in the original graph of each value of a copy, by its name in the copy."""
+    # a copy renumbers its values, in the same order
+    pairs = zip(observing.values(copy), observing.values(original), strict=True)
+    return {value.debugName(): source.debugName() for value, source in pairs}
 
 
 def layers(conversion: Conversion, values: Iterable[Beyond]) -> tuple[str, ...]:

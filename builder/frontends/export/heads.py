@@ -67,19 +67,12 @@ class Heads:
         """
         stacked = _stacked(layer)
         parts = _parts(layer, stacked)
-        heads: list[_Headed] = []
-        moves: list[Node] = []
-        results: list[Node] = []
-        for part in parts:
-            headed = _headed(part.node)
-            if headed is None:
-                return
-            heads.append(headed)
-            moves += headed.moves
-            results += headed.results
+        heads = _all_headed(parts)
         if not heads:
             return
         selects = [part.node for part in parts if part.node is not layer]
+        moves = [node for headed in heads for node in headed.moves]
+        results = [node for headed in heads for node in headed.results]
         source = _read(layer)
         first = None
         if _swaps(source) and len(source.users) == 1:
@@ -117,17 +110,8 @@ class Heads:
         nodes = (rows, layer, shaped, move, back)
         if not self._claim(*(node for node in nodes if node is not None)):
             return
-        time, batch, _ = shaped.args[1]
-        _, heads, _, width = _shape(move.args[0])
-        if back is None:
-            leading = [time, batch]
-            order = [2, 0, 1, 3]
-        else:
-            leading = [batch, time]
-            order = [0, 2, 1, 3]
-        permute = ("aten::permute", (order,))
-        reshape = ("aten::reshape", ([*leading, heads * width],))
-        self.forms[rows] = Form(move.args[0], (permute, reshape))
+        heads = move.args[0]
+        self.forms[rows] = Form(heads, _joined(heads, shaped, back))
         self.forms[shaped] = Form(layer)
         self.skipped.add(move)
         self.moved.update((rows, layer))
@@ -273,6 +257,17 @@ def _parts(layer: Node, stacked: Sequence[Node]) -> list[_Part]:
     return parts
 
 
+def _all_headed(parts: Sequence[_Part]) -> list[_Headed]:
+    """The nodes behind each part; none if a part has no heads."""
+    heads = []
+    for part in parts:
+        headed = _headed(part.node)
+        if headed is None:
+            return []
+        heads.append(headed)
+    return heads
+
+
 def _headed(part: Node) -> _Headed | None:
     """The nodes behind `(time, batch, heads * width)` up to `(batch, heads, time, width)`."""
     joined = _only_user(part, _RESHAPES)
@@ -308,6 +303,23 @@ def _heads_of(result: Node, swapped: Any) -> tuple[tuple[str, tuple[Any, ...]], 
         leading = [batch, time]
         order = [0, 2, 1, 3]
     return ("aten::reshape", ([*leading, heads, width],)), ("aten::permute", (order,))
+
+
+def _joined(
+    heads: Node, shaped: Node, swapped: Any
+) -> tuple[tuple[str, tuple[Any, ...]], ...]:
+    """The operators that join heads to the axes of `shaped`. The first axis is the batch if that is
+    read `swapped`.
+    """
+    time, batch, _ = _read(shaped, 1)
+    _, count, _, width = _shape(heads)
+    if swapped is None:
+        leading = [time, batch]
+        order = [2, 0, 1, 3]
+    else:
+        leading = [batch, time]
+        order = [0, 2, 1, 3]
+    return ("aten::permute", (order,)), ("aten::reshape", ([*leading, count * width],))
 
 
 def _joins(heads: Any, rows: Node, shaped: Any) -> bool:

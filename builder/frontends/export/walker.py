@@ -496,10 +496,8 @@ class Walker:
             return args[0]
         if rewrite := self._rewrites.get(schema.name):
             return rewrite(arguments)
-        if schema.name == masks.ATTENTION and not self.has_writes:
-            called = schema.by_name(node.args, node.kwargs)
-            if masks.is_without_effect(node, called.get("attn_mask")):
-                arguments["attn_mask"] = None
+        if schema.name == masks.ATTENTION and self._ignores_mask(node, schema):
+            arguments["attn_mask"] = None
         values = [
             self._argument(argument, arguments.get(argument.name, argument.default))
             for argument in schema.arguments
@@ -513,6 +511,13 @@ class Walker:
         if created.schema() == _NO_SCHEMA:
             self._find_schema(created, target, schema)
         return self._results(node, created, schema)
+
+    def _ignores_mask(self, node: torch.fx.Node, schema: Signature) -> bool:
+        """Whether a call of attention has a mask that does not change its result."""
+        if self.has_writes:
+            return False
+        called = schema.by_name(node.args, node.kwargs)
+        return masks.is_without_effect(node, called.get("attn_mask"))
 
     def _results(self, node: torch.fx.Node, created: Any, schema: Signature) -> Result:
         """The output of the created node, a tuple of several outputs, or None without outputs."""

@@ -40,17 +40,15 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
     """The elements of a list or dictionary of tensors that the graph writes to. Empty if the graph
     does not write to it; None if its possible elements are not known.
     """
-    container_type = value.type()
-    kind = container_type.kind()
+    kind = value.type().kind()
     if kind == "ListType":
-        element_type = container_type.getElementType()
+        element_type = value.type().getElementType()
     else:
-        element_type = container_type.getValueType()
+        element_type = value.type().getValueType()
     aliases = graph.alias_db()
     if not aliases.has_writers(value):
         return []
     writers = _writers(ir.walk(graph), aliases, value)
-    writers_outside_loops = _writers(_outside_loops(graph), aliases, value)
     builders = _builders(graph, aliases, value)
     are_known = {node.kind() for node in writers} <= _KNOWN[kind]
     if element_type.kind() != "TensorType" or not are_known:
@@ -58,22 +56,31 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
             return by_keys(graph, value, end)
         return None
     reader = _Reader(graph, value, writers[0] if writers else located(value), end)
-    unconditional = _unconditional(graph, value)
-    certain = _built(value.node()) or []
     if kind == "DictType":
-        certain += [ir.constant(node.inputsAt(1)) for node in unconditional]
+        certain = _built(value.node()) or []
+        certain += [
+            ir.constant(node.inputsAt(1)) for node in _unconditional(graph, value)
+        ]
         keys = dict.fromkeys(certain) | dict.fromkeys(_keys(writers, builders))
         if None in keys:
             return by_keys(graph, value, end)
         return list(reader.entries(keys, certain))
-    appends = _count(writers, _ADDS_ONE)
-    if _count(writers_outside_loops, _ADDS_ONE) < appends:
+    writers_outside_loops = _writers(_outside_loops(graph), aliases, value)
+    if _count(writers_outside_loops, _ADDS_ONE) < _count(writers, _ADDS_ONE):
         return None
-    most = max((len(_built(node) or []) for node in builders), default=0) + appends
-    least = len(certain) + _count(unconditional, _ADDS_ONE)
+    return list(reader.items(*_lengths(graph, value, writers, builders)))
+
+
+def _lengths(
+    graph: Any, value: Any, writers: list[Any], builders: list[Any]
+) -> tuple[int, int]:
+    """The greatest and the least length of a list that no loop extends."""
+    longest_built = max((len(_built(node) or []) for node in builders), default=0)
+    most = longest_built + _count(writers, _ADDS_ONE)
     if _count(writers, _REMOVES):
-        least = 0
-    return list(reader.items(most, least))
+        return most, 0
+    built = _built(value.node()) or []
+    return most, len(built) + _count(_unconditional(graph, value), _ADDS_ONE)
 
 
 def _writers(nodes: Iterable[Any], aliases: Any, value: Any) -> list[Any]:

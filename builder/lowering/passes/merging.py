@@ -188,12 +188,7 @@ def _equal(
         _leave(line.text, scopes, seen)
         if not line.key:
             continue
-        if renamed:
-            key = _VALUE.sub(lambda name: renamed.get(name[0], name[0]), line.key)
-        else:
-            key = line.key
-        if line.kind.startswith("prim::"):
-            key += _VALUE.sub("", line.outputs)  # two empty lists of different types
+        key = _key(line, renamed)
         first, first_outputs = seen.setdefault(key, (position, line.outputs))
         if first == position:
             scopes[-1][1].append(key)
@@ -208,6 +203,16 @@ def _equal(
             if not any(returned.issuperset(pair) for pair in pairs):
                 renamed.update(pairs)
                 yield position, first
+
+
+def _key(line: _Line, renamed: dict[str, str]) -> str:
+    """The line's key after its operands were renamed, with the types of the results of a prim."""
+    key = line.key
+    if renamed:
+        key = _VALUE.sub(lambda name: renamed.get(name[0], name[0]), key)
+    if line.kind.startswith("prim::"):
+        key += _VALUE.sub("", line.outputs)  # two empty lists of different types
+    return key
 
 
 def _leave(

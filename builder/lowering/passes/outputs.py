@@ -365,16 +365,23 @@ def _of_optional(
     is_present = ir.insert(
         graph, "aten::__isnot__", [value, none], end, [bool_type], origin
     )
-    chosen = graph.create("prim::If", [is_present.output()], 1)
+    tensor = _or_empty(graph, value, is_present.output(), end)
+    flag = _as_tensor(graph, is_present.output(), end, origin)
+    yield name, Leaf(tensor, flag, source_line(origin))
+
+
+def _or_empty(graph: Any, value: Any, is_present: Any, end: Any) -> Any:
+    """The tensor of an Optional where it is present, else an empty tensor."""
+    chosen = graph.create("prim::If", [is_present], 1)
     chosen.insertBefore(end)
-    ir.adopt(chosen, origin)
+    ir.adopt(chosen, value.node())
     then = chosen.addBlock()
     otherwise = chosen.addBlock()
+    inner = value.type().getElementType()
     then.registerOutput(_as_type(graph, value, inner, then.returnNode()))
     otherwise.registerOutput(_constant(graph, torch.zeros(0), otherwise.returnNode()))
     chosen.output().setType(ir.TENSOR)
-    flag = _as_tensor(graph, is_present.output(), end, origin)
-    yield name, Leaf(chosen.output(), flag, source_line(origin))
+    return chosen.output()
 
 
 def _is_open(value: Any) -> bool:

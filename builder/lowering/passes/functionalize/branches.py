@@ -44,13 +44,10 @@ def branch(walk: Walk, node: Node) -> None:
         mark = memory.journal.mark()
         returned = walk.block(block, block.returnNode())
         ends.append([_end(memory, value) for value in returned])
-        finals.append(
-            {
-                alias: _final(memory, alias)
-                for alias in memory.journal.changed(mark)
-                if _outlives(alias, age)
-            }
-        )
+        outliving = [
+            alias for alias in memory.journal.changed(mark) if _outlives(alias, age)
+        ]
+        finals.append({alias: _final(memory, alias) for alias in outliving})
         memory.journal.undo(mark)
     changed = dict.fromkeys([*finals[0], *finals[1]])
     # read all values before the first is joined

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from builder.graph_types import Node, Value
+from builder.graph_types import Block, Node, Value
 from builder.lowering import ir
 from builder.lowering.passes.functionalize.alias import Alias, Storage
 from builder.lowering.passes.functionalize.memory import Memory, cannot
@@ -43,15 +43,7 @@ def loop(walk: Walk, node: Node) -> None:
         _enter(memory, init, param, is_same)
         carried.append(init if is_same else param)
     _link(memory, groups, carried)
-    with memory.iteration():
-        for root, param in zip(roots, params[count:], strict=True):
-            memory.renew(root, param)
-        returned = walk.block(block, block.returnNode())[1:]
-        storages_after = [
-            memory.storages(value) if holds(value) else [] for value in returned
-        ]
-        for root in roots:
-            block.registerOutput(memory.now(root))
+    storages_after = _iterate(walk, block, roots, params[count:])
     memory.at = node
     outputs = ir.outputs(node)
     for root, output in zip(roots, outputs[count:], strict=True):
@@ -60,6 +52,25 @@ def loop(walk: Walk, node: Node) -> None:
         inits, params, stay_same, storages_after, outputs, strict=False
     ):
         _leave(memory, init, param, is_same, storages, output)
+
+
+def _iterate(
+    walk: Walk, block: Block, roots: list[Alias], params: list[Value]
+) -> list[list[Storage]]:
+    """Rewrite the body of a loop, which receives the memory of the roots as `params` and returns it
+    last. Returns the storages of the body's other results.
+    """
+    memory = walk.memory
+    with memory.iteration():
+        for root, param in zip(roots, params, strict=True):
+            memory.renew(root, param)
+        returned = walk.block(block, block.returnNode())[1:]
+        storages = [
+            memory.storages(value) if holds(value) else [] for value in returned
+        ]
+        for root in roots:
+            block.registerOutput(memory.now(root))
+    return storages
 
 
 def _enter(memory: Memory, init: Value, param: Value, is_same: bool) -> None:
