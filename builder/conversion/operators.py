@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -125,10 +126,7 @@ def _converted(
     dtype = precision.computed(ctx, policy, converter.operator, name, bound)
     if dtype is not None:
         precision.apply(ctx, bound, dtype)
-    for predicate in converter.when:
-        reason = predicate(ctx, bound)
-        if reason:
-            raise Unconvertible(reason, FALLBACK_FIX)
+    _check_supported(ctx, converter, bound)
     first = ctx.net.num_layers
     chosen = policy.leaves_to_tensorrt(converter.operator, name)
     is_beyond_half = chosen and precision.overflows(
@@ -142,6 +140,16 @@ def _converted(
             ctx.net, first, () if is_beyond_half else policy.spared(name)
         )
     return results
+
+
+def _check_supported(
+    ctx: ConversionContext, converter: Converter, bound: SimpleNamespace
+) -> None:
+    """Raise Unconvertible with the first reason against these arguments."""
+    for predicate in converter.when:
+        reason = predicate(ctx, bound)
+        if reason:
+            raise Unconvertible(reason, FALLBACK_FIX)
 
 
 def fold_static(key: str, values: list[Any]) -> Any:

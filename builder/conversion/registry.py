@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -136,31 +136,35 @@ def converter(
     schema.
     """
 
+    entry_of = partial(
+        Converter,
+        when=when if isinstance(when, tuple) else (when,),
+        constants=frozenset(constants),
+        dynamic=frozenset(dynamic),
+        note=note,
+        folds=folds,
+        packed=frozenset(packed),
+    )
+
     def register(build: Callable[..., Any]) -> Callable[..., Any]:
-        predicates = when if isinstance(when, tuple) else (when,)
         for text in schemas:
             key = key_of(text)
             extension.claim(CONVERTERS, key, build, "a converter", override)
-            schema = torch._C.parse_schema(text)
-            entry = Converter(
-                key,
-                schema,
-                build,
-                predicates,
-                frozenset(constants),
-                frozenset(dynamic),
-                note,
-                folds,
-                frozenset(packed),
-            )
-            _ = entry.signature  # raises if it does not fit
-            if entry.is_users:
-                extension.check_schema(schema, key, build)
-                ir.CONVERTED_WHOLE.add(key)
-            CONVERTERS[key] = entry
+            _add(entry_of(key, torch._C.parse_schema(text), build))
         return build
 
     return register
+
+
+def _add(entry: Converter) -> None:
+    """Add a converter to the table. Raises ValueError if it does not fit its schema, or a user's
+    schema is not that of torch's operator.
+    """
+    _ = entry.signature  # raises if it does not fit
+    if entry.is_users:
+        extension.check_schema(entry.schema, entry.key, entry.build)
+        ir.CONVERTED_WHOLE.add(entry.key)
+    CONVERTERS[entry.key] = entry
 
 
 def converted_by(node: Node) -> str:

@@ -61,12 +61,9 @@ def binary(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
     if not isinstance(a, DynamicScalar) and not isinstance(b, DynamicScalar):
         return rule.python(a, b)
     if operation in ("min", "max"):
-        is_at_most = decided(ctx, "le", a, b)
-        is_at_least = decided(ctx, "ge", a, b)
-        if operation == "min" and (is_at_most or is_at_least):
-            return a if is_at_most else b
-        if operation == "max" and (is_at_most or is_at_least):
-            return a if is_at_least else b
+        extreme = _decided_extreme(ctx, operation, a, b)
+        if extreme is not None:
+            return extreme
     expr = None
     if rule.symbolic:
         expr = rule.symbolic(expression(a), expression(b))
@@ -77,18 +74,35 @@ def binary(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
         if isinstance(same_as, DynamicScalar) and expr == value and integral:
             return same_as  # x + 0, x * 1
     dtype = torch.int64 if integral else torch.float32
-    first = vector(ctx, a, dtype)
-    second = vector(ctx, b, dtype)
-    if operation == "floordiv" and dtype == torch.float32:
-        output = ctx.unary("FLOOR", ctx.elementwise("DIV", first, second))
-    else:
-        output = ctx.elementwise(rule.layer, first, second)
+    output = _computed(ctx, operation, a, b, dtype)
     exact = None
     if dtype.is_floating_point:
         exact = doubles.binary(ctx, operation, a, b)
     if expr is None:
         expr = unknown(output)
     return DynamicScalar(output, expr, dtype, doubles=exact)
+
+
+def _decided_extreme(ctx: Lengths, operation: str, a: Scalar, b: Scalar) -> Any:
+    """The one of a and b that is the `min` or `max` for every shape of the profiles, else None."""
+    is_at_most = decided(ctx, "le", a, b)
+    is_at_least = decided(ctx, "ge", a, b)
+    if not is_at_most and not is_at_least:
+        return None
+    if operation == "min":
+        return a if is_at_most else b
+    return a if is_at_least else b
+
+
+def _computed(
+    ctx: Lengths, operation: str, a: Scalar, b: Scalar, dtype: torch.dtype
+) -> ITensor:
+    """`a operation b` as computed by the network in this dtype."""
+    first = vector(ctx, a, dtype)
+    second = vector(ctx, b, dtype)
+    if operation == "floordiv" and dtype == torch.float32:
+        return ctx.unary("FLOOR", ctx.elementwise("DIV", first, second))
+    return ctx.elementwise(ARITHMETIC[operation].layer, first, second)
 
 
 def truncated(ctx: Lengths, a: Scalar, b: Scalar) -> Any:

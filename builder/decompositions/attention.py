@@ -21,6 +21,21 @@ def without_dropout(arguments: SimpleNamespace) -> str | None:
     )
 
 
+def masked(scores: Tensor, mask: Tensor) -> Tensor:
+    # a bool mask is true for the keys to keep; another mask is added
+    if mask.dtype == torch.bool:
+        scores = torch.masked_fill(scores, torch.logical_not(mask), -math.inf)
+    else:
+        scores = scores + mask
+    return scores
+
+
+def softmax_or_zeros(scores: Tensor) -> Tensor:
+    # the softmax of a row of -inf would be NaN
+    empty = torch.amax(scores, [-1], True) == -math.inf
+    return torch.masked_fill(torch.softmax(scores, -1), empty, 0.0)
+
+
 @decomposition(
     "aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor?"
     " attn_mask=None, float dropout_p=0., bool is_causal=False, *, float? scale=None, bool"
@@ -54,13 +69,7 @@ def scaled_dot_product_attention(
         columns = torch.arange(key.size(-2), device="cpu").unsqueeze(0)
         scores = torch.masked_fill(scores, rows < columns, -math.inf)
     if attn_mask is not None:
-        if attn_mask.dtype == torch.bool:
-            scores = torch.masked_fill(scores, torch.logical_not(attn_mask), -math.inf)
-        else:
-            scores = scores + attn_mask
-        # the softmax of a row of -inf would be NaN
-        empty = torch.amax(scores, [-1], True) == -math.inf
-        weights = torch.masked_fill(torch.softmax(scores, -1), empty, 0.0)
+        weights = softmax_or_zeros(masked(scores, attn_mask))
     else:
         weights = torch.softmax(scores, -1)
     return torch.matmul(weights, v)
@@ -68,6 +77,23 @@ def scaled_dot_product_attention(
 
 def heads(x: Tensor, num_heads: int) -> Tensor:
     return x.reshape([x.size(0), x.size(1), num_heads, -1]).transpose(1, 2)
+
+
+def projected(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    embed_dim: int,
+    num_heads: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    # the rows of `weight` and `bias` are those for the query, the key, and the value
+    d = embed_dim
+    q = heads(torch.ops.aten.linear(query, weight[:d], bias[:d]), num_heads)
+    k = heads(torch.ops.aten.linear(key, weight[d : 2 * d], bias[d : 2 * d]), num_heads)
+    v = heads(torch.ops.aten.linear(value, weight[2 * d :], bias[2 * d :]), num_heads)
+    return q, k, v
 
 
 def attend(q: Tensor, k: Tensor, mask: Tensor | None, mask_type: int | None) -> Tensor:
@@ -110,14 +136,7 @@ def native_multi_head_attention(
     mask_type: int | None,
 ) -> tuple[Tensor, Tensor]:
     """The fused attention of nn.MultiheadAttention in evaluation mode"""
-    d = embed_dim
-    q = heads(torch.ops.aten.linear(query, qkv_weight[:d], qkv_bias[:d]), num_head)
-    k = heads(
-        torch.ops.aten.linear(key, qkv_weight[d : 2 * d], qkv_bias[d : 2 * d]), num_head
-    )
-    v = heads(
-        torch.ops.aten.linear(value, qkv_weight[2 * d :], qkv_bias[2 * d :]), num_head
-    )
+    q, k, v = projected(query, key, value, qkv_weight, qkv_bias, embed_dim, num_head)
     weights = attend(q, k, mask, mask_type)
     result = torch.ops.aten.linear(merged(weights, v), proj_weight, proj_bias)
     if need_weights:
@@ -128,6 +147,31 @@ def native_multi_head_attention(
     else:
         shown = torch.zeros([0], device="cpu")
     return result, shown
+
+
+def normalized_if(
+    condition: bool, x: Tensor, width: int, weight: Tensor, bias: Tensor, eps: float
+) -> Tensor:
+    if condition:
+        x = torch.layer_norm(x, [width], weight, bias, eps)
+    return x
+
+
+def mlp(
+    x: Tensor,
+    weight_1: Tensor,
+    bias_1: Tensor,
+    weight_2: Tensor,
+    bias_2: Tensor,
+    use_gelu: bool,
+) -> Tensor:
+    x = torch.ops.aten.linear(x, weight_1, bias_1)
+    if use_gelu:
+        x = torch.ops.aten.gelu(x)
+    else:
+        x = torch.relu(x)
+    x = torch.ops.aten.linear(x, weight_2, bias_2)
+    return x
 
 
 @decomposition(
@@ -160,30 +204,11 @@ def transformer_encoder_layer(
     mask_type: int | None,
 ) -> Tensor:
     """The fused layer of nn.TransformerEncoder in evaluation mode"""
-    d = embed_dim
-    x = src
-    if norm_first:
-        x = torch.layer_norm(src, [d], norm_weight_1, norm_bias_1, eps)
-    q = heads(torch.ops.aten.linear(x, qkv_weight[:d], qkv_bias[:d]), num_heads)
-    k = heads(
-        torch.ops.aten.linear(x, qkv_weight[d : 2 * d], qkv_bias[d : 2 * d]), num_heads
-    )
-    v = heads(
-        torch.ops.aten.linear(x, qkv_weight[2 * d :], qkv_bias[2 * d :]), num_heads
-    )
+    x = normalized_if(norm_first, src, embed_dim, norm_weight_1, norm_bias_1, eps)
+    q, k, v = projected(x, x, x, qkv_weight, qkv_bias, embed_dim, num_heads)
     weights = attend(q, k, mask, mask_type)
     x = src + torch.ops.aten.linear(merged(weights, v), proj_weight, proj_bias)
-    if not norm_first:
-        x = torch.layer_norm(x, [d], norm_weight_1, norm_bias_1, eps)
-    y = x
-    if norm_first:
-        y = torch.layer_norm(x, [d], norm_weight_2, norm_bias_2, eps)
-    y = torch.ops.aten.linear(y, ffn_weight_1, ffn_bias_1)
-    if use_gelu:
-        y = torch.ops.aten.gelu(y)
-    else:
-        y = torch.relu(y)
-    x = x + torch.ops.aten.linear(y, ffn_weight_2, ffn_bias_2)
-    if not norm_first:
-        x = torch.layer_norm(x, [d], norm_weight_2, norm_bias_2, eps)
-    return x
+    x = normalized_if(not norm_first, x, embed_dim, norm_weight_1, norm_bias_1, eps)
+    y = normalized_if(norm_first, x, embed_dim, norm_weight_2, norm_bias_2, eps)
+    x = x + mlp(y, ffn_weight_1, ffn_bias_1, ffn_weight_2, ffn_bias_2, use_gelu)
+    return normalized_if(not norm_first, x, embed_dim, norm_weight_2, norm_bias_2, eps)

@@ -168,9 +168,8 @@ def _tapped(
         output_length(ctx, pool, axis, ctx.size(x, axis + 2))
         for axis in range(len(pool.window))
     ]
-    padded = _padded(
-        ctx, x, pool, lengths, dtypes.reduction_identity(ctx.dtype(x), "MAX")
-    )
+    identity = dtypes.reduction_identity(ctx.dtype(x), "MAX")
+    padded = _padded(ctx, x, pool, lengths, identity)
     positions: Any = (
         _padded(ctx, _flat_positions(ctx, x), pool, lengths, 0) if indices else None
     )

@@ -237,9 +237,7 @@ def _pair(
     """
     dtype_of_x = ctx.dtype(x)
     computed = _computed(ctx, node, x)
-    half = None
-    if ctx.capabilities.half_scales:
-        half = ctx.walker.backend.policy.half
+    half = _policy_half(ctx)
     if half and not all(
         quantized.fits(scale, candidate) for candidate in (dtype_of_x, computed)
     ):
@@ -267,10 +265,16 @@ def _only_products(node: Node) -> bool:
 
 def _computed(ctx: ConversionContext, node: Node, x: Tensor) -> torch.dtype:
     """The policy's half dtype if only products use the result; else the dtype of x."""
-    half = None
-    if ctx.capabilities.half_scales:
-        half = ctx.walker.backend.policy.half
+    half = _policy_half(ctx)
     return half if half and _only_products(node) else ctx.dtype(x)
+
+
+def _policy_half(ctx: ConversionContext) -> torch.dtype | None:
+    """The policy's half dtype, if half tensors can be quantized directly."""
+    if not ctx.capabilities.half_scales:
+        return None
+    half: torch.dtype | None = ctx.walker.backend.policy.half
+    return half
 
 
 def _extreme(scale: torch.Tensor) -> float:

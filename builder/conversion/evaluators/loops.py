@@ -109,6 +109,17 @@ def _iteration(ctx: ConversionContext, body: Block, inputs: list[Any]) -> list[A
     return values
 
 
+def _iteration_in_engine(
+    ctx: ConversionContext, body: Block, inputs: list[Any]
+) -> list[Any]:
+    """The outputs of `_iteration` inside an ILoop."""
+    ctx.loops += 1
+    try:
+        return _iteration(ctx, body, inputs)
+    finally:
+        ctx.loops -= 1
+
+
 def _looped(
     ctx: ConversionContext,
     node: Node,
@@ -131,12 +142,8 @@ def _looped(
     ]
     counter = _counter(ctx, layer, trip_count) if inputs[0].uses() else 0
     while_condition = _while(ctx, layer, condition, outputs[0])
-    ctx.loops += 1
-    try:
-        inside = [counter, *(item.inside for item in state)]
-        goes_on, *following = _iteration(ctx, body, inside)
-    finally:
-        ctx.loops -= 1
+    inside = [counter, *(item.inside for item in state)]
+    goes_on, *following = _iteration_in_engine(ctx, body, inside)
     if any(value is MISSING for value in (goes_on, *following)):
         return [MISSING] * node.outputsSize()
     if while_condition is not None:
