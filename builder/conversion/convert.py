@@ -50,6 +50,17 @@ class Conversion:
     """The network's tensors by the name of their graph value."""
 
 
+@dataclass(frozen=True)
+class _Source:
+    """What is converted: a graph, lowered for the precision, with the specs of its inputs."""
+
+    lowered: LoweredGraph
+    specs: tuple[TensorSpec, ...]
+    profiles: tuple[Profile, ...]
+    precision: str
+    rules: Policy
+
+
 def convert(
     module_or_graph: Any,
     inputs: Sequence[TensorSpec] | None = None,
@@ -78,30 +89,8 @@ def convert(
         _check_quantized(precision, lowered)
     lowered = for_precision(lowered, bool(rules.half), specs)
     profiles = tuple(profiles) if profiles is not None else (axis_ranges(specs),)
-    trt_builder, network, messages = new_network()
-    ctx = ConversionContext(network, profiles, messages)
-    ctx.unroll_limit = unroll_limit
-    results = _walked(ctx, lowered, specs, rules)
-    names = _output_names(output_names, lowered, len(results))
-    marked = [
-        _mark_output(ctx, result, name)
-        for result, name in zip(results, names, strict=True)
-    ]
-    if not rules.half:
-        tensorrt8.pin(network)
-    return Conversion(
-        network,
-        trt_builder,
-        lowered,
-        specs,
-        names,
-        tuple(marked),
-        profiles,
-        precision,
-        ctx.weights,
-        tuple(ctx.warnings),
-        {name: value for name, value in ctx.values.items() if is_tensor(value)},
-    )
+    source = _Source(lowered, specs, profiles, precision, rules)
+    return _conversion(source, output_names, unroll_limit)
 
 
 def _lowered(
@@ -142,21 +131,47 @@ def _check_quantized(precision: str, lowered: LoweredGraph) -> None:
         )
 
 
-def _walked(
-    ctx: ConversionContext,
-    lowered: LoweredGraph,
-    specs: Sequence[TensorSpec],
-    rules: Policy,
-) -> list[Any]:
+def _conversion(
+    source: _Source, output_names: Sequence[str] | None, unroll_limit: int
+) -> Conversion:
+    """Create the network, with outputs that are marked and named."""
+    trt_builder, network, messages = new_network()
+    ctx = ConversionContext(network, source.profiles, messages)
+    ctx.unroll_limit = unroll_limit
+    results = _walked(ctx, source)
+    names = _output_names(output_names, source.lowered, len(results))
+    marked = [
+        _mark_output(ctx, result, name)
+        for result, name in zip(results, names, strict=True)
+    ]
+    if not source.rules.half:
+        tensorrt8.pin(network)
+    return Conversion(
+        network,
+        trt_builder,
+        source.lowered,
+        source.specs,
+        names,
+        tuple(marked),
+        source.profiles,
+        source.precision,
+        ctx.weights,
+        tuple(ctx.warnings),
+        {name: value for name, value in ctx.values.items() if is_tensor(value)},
+    )
+
+
+def _walked(ctx: ConversionContext, source: _Source) -> list[Any]:
     """Convert every node and return the values of the graph's outputs. Raises UnsupportedOperators
     with all refused nodes.
     """
-    graph = lowered.graph
-    if rules.half and not _has_dtype(graph, specs, rules.half):
+    graph = source.lowered.graph
+    rules = source.rules
+    if rules.half and not _has_dtype(graph, source.specs, rules.half):
         ctx.policy_half = rules.half
-    for value, spec in zip(graph.inputs(), specs, strict=True):
+    for value, spec in zip(graph.inputs(), source.specs, strict=True):
         ctx.values[value.debugName()] = add_input(ctx, spec)
-    backend = NetworkBackend(ctx, rules, LayerNames(lowered.containers))
+    backend = NetworkBackend(ctx, rules, LayerNames(source.lowered.containers))
     results = GraphWalker(ctx, backend).walk(graph)
     outputs = list(zip(graph.outputs(), results, strict=True))
     for value, result in outputs:

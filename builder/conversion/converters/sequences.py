@@ -8,6 +8,7 @@ computed together: the sequence of the second is reversed, and the products are 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,6 +27,16 @@ both directions over 64 steps is 3,949 layers and compiles in 19 s, as a loop 12
 """
 
 
+@dataclass(frozen=True)
+class Options:
+    """What all layers of a sequence have in common."""
+
+    cell: type[Cell]
+    states: bool
+    """Whether the final states are computed."""
+    extent: Extent
+
+
 def sequence(
     ctx: ConversionContext,
     kind: type[Cell],
@@ -39,45 +50,57 @@ def sequence(
     """(output, final states...) of stacked layers; x is [time, batch, features], or batch first.
     Without `states` the final states are None. The output after the `extent` of a row is undefined.
     """
+    options = Options(kind, states, extent)
     x = ctx.permute(x, [1, 0, 2]) if batch_first else x
     finals: list[State] = []
     for layer, directions in enumerate(weights):
-        outputs = []
         first = layer * len(directions)
-        if len(directions) == 2 and (joint_weights := together(directions)):
-            start = tuple(_rows(ctx, part, first, 2) for part in initial)
-            x, final = two_directions(
-                ctx, kind, x, start, joint_weights, states, extent
-            )
-            finals.append(final)
-            continue
-        for reverse, weight in enumerate(directions):
-            start = tuple(pick(ctx, part, first + reverse) for part in initial)
-            output, final = direction(
-                ctx, kind, x, start, weight, bool(reverse), states, extent
-            )
-            outputs.append(output)
-            finals.append(tuple(ctx.unsqueeze(part, [0]) for part in final))
-        x = outputs[0] if len(outputs) == 1 else ctx.concatenate(outputs, 2)
+        x, finals_of_layer = _layer(ctx, options, x, initial, first, directions)
+        finals.extend(finals_of_layer)
     x = ctx.permute(x, [1, 0, 2]) if batch_first else x
     if not states:
         return x, *[None] * len(initial)
     return x, *(_joined(ctx, parts) for parts in zip(*finals, strict=True))
 
 
+def _layer(
+    ctx: ConversionContext,
+    options: Options,
+    x: ITensor,
+    initial: State,
+    first: int,
+    directions: list[Weights],
+) -> tuple[ITensor, list[State]]:
+    """One layer: its output, and the final states of its directions with a first axis for them. Its
+    initial states are those from index `first` of `initial` on.
+    """
+    if len(directions) == 2 and (joint_weights := together(directions)):
+        start = tuple(_rows(ctx, part, first, 2) for part in initial)
+        output, final = two_directions(ctx, options, x, start, joint_weights)
+        return output, [final]
+    outputs: list[ITensor] = []
+    finals: list[State] = []
+    for reverse, weight in enumerate(directions):
+        start = tuple(pick(ctx, part, first + reverse) for part in initial)
+        output, final = direction(ctx, options, x, start, weight, bool(reverse))
+        outputs.append(output)
+        finals.append(tuple(ctx.unsqueeze(part, [0]) for part in final))
+    output = outputs[0] if len(outputs) == 1 else ctx.concatenate(outputs, 2)
+    return output, finals
+
+
 def two_directions(
     ctx: ConversionContext,
-    kind: type[Cell],
+    options: Options,
     x: ITensor,
     start: State,
     weights: Weights,
-    states: bool,
-    extent: Extent,
 ) -> tuple[Any, State]:
     """Both directions of a layer: [time, batch, 2 * width] and the final states [2, batch,
     width].
     """
-    cell = kind(ctx, weights, ctx.size(x, 1))
+    extent = options.extent
+    cell = options.cell(ctx, weights, ctx.size(x, 1))
     steps = ctx.size(x, 0)
     batch = ctx.size(x, 1)
     gates = cell.project(x)
@@ -86,7 +109,7 @@ def two_directions(
         extent.part(ctx, gates, [0, i * weights.gate], sizes, bool(i)) for i in range(2)
     ]
     inputs = ctx.concatenate([ctx.unsqueeze(half, [1]) for half in halves], 1)
-    output, final = steps_of(ctx, cell, inputs, start, steps, False, states, extent)
+    output, final = steps_of(ctx, options, cell, inputs, start, steps, False)
     sizes = [steps, 1, batch, output.shape[-1]]
     outputs = [extent.part(ctx, output, [i, 0, 0], sizes, bool(i)) for i in range(2)]
     return ctx.concatenate(outputs, 2), final
@@ -130,39 +153,37 @@ def stack(ctx: ConversionContext, parts: Sequence[ITensor]) -> ITensor:
 
 def direction(
     ctx: ConversionContext,
-    kind: type[Cell],
+    options: Options,
     x: ITensor,
     start: State,
     weights: Weights,
     reverse: bool,
-    states: bool,
-    extent: Extent,
 ) -> tuple[Any, State]:
     """One direction of one layer: [time, batch, width] and the final state."""
-    cell = kind(ctx, weights, ctx.size(x, 1))
+    extent = options.extent
+    cell = options.cell(ctx, weights, ctx.size(x, 1))
     inputs = cell.project(x)
     steps = ctx.size(x, 0)
     if not (reverse and extent.ragged):
-        return steps_of(ctx, cell, inputs, start, steps, reverse, states, extent)
-    output, final = steps_of(
-        ctx, cell, extent.turned(ctx, inputs), start, steps, False, states, extent
-    )
+        return steps_of(ctx, options, cell, inputs, start, steps, reverse)
+    turned = extent.turned(ctx, inputs)
+    output, final = steps_of(ctx, options, cell, turned, start, steps, False)
     return extent.turned(ctx, output), final
 
 
 def steps_of(
     ctx: ConversionContext,
+    options: Options,
     cell: Cell,
     inputs: ITensor,
     start: State,
     steps: Size,
     reverse: bool,
-    states: bool,
-    extent: Extent,
 ) -> tuple[Any, State]:
     """All steps over `inputs` [time, ...]. Returns the state h after each step, and the final state
-    (empty without `states`).
+    (empty without `options.states`).
     """
+    states, extent = options.states, options.extent
     at_ends = states and extent.ragged
     state_parts = len(start) if at_ends else 1
     if isinstance(steps, int) and 0 < steps <= min(WRITTEN_OUT, ctx.unroll_limit):
@@ -238,13 +259,18 @@ def looped(
         course(ctx, loop, value, order, count, steps)
         for value in following[:state_parts]
     ]
-    if not last:
-        return courses, ()
+    return courses, _last_values(ctx, loop, start, state) if last else ()
+
+
+def _last_values(
+    ctx: ConversionContext, loop: Any, start: State, state: State
+) -> State:
+    """The state after the loop; `start` is the state before it, and `state` the one inside."""
     lasts = []
     for first, inside in zip(start, state, strict=True):
         output = loop.add_loop_output(inside, trt.LoopOutput.LAST_VALUE, 0)
         lasts.append(ctx.copy_sizes(first, output.get_output(0)))
-    return courses, tuple(lasts)
+    return tuple(lasts)
 
 
 def course(
