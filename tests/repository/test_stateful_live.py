@@ -293,7 +293,10 @@ def test_one_wrong_output_fails_the_sequence(served: Served, tmp_path: Path) -> 
 
 
 RUNTIME_CHANGES = {
-    "state is lost": ('self._copy(outputs, s["output"])', 'self.start[s["input"]]'),
+    "state is lost": (
+        'self._copy(outputs, state["output"])',
+        'self.start[state["input"]]',
+    ),
     "state is not reset": (
         "SEQUENCE_START:",
         "SEQUENCE_START and request.correlation_id() not in self.sequences:",
