@@ -155,9 +155,8 @@ def _reader(name: str, kind: str) -> Reader:
     if kind.startswith("Optional["):
         without_optional = kind[len("Optional[") : -1]
     if without_optional == "Device":
-        return _READERS[
-            without_optional
-        ]  # also in place of None, which would be the CPU
+        # also in place of None, which would be the CPU
+        return _READERS["Device"]
     if name == "bias":
         return _always(_NONE)  # it is added in place
     read: Reader

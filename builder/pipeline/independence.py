@@ -68,31 +68,53 @@ def _dependence(artifact: ModelArtifact, run: Runner, most: int) -> str | None:
     """Why the answer to a row depends on the rows beside it, or None."""
     from builder.parity import to_torch
 
-    first = artifact.goldens[0].inputs.items()
-    row = {name: to_torch(array)[:1] for name, array in first}
+    golden_inputs = artifact.goldens[0].inputs
+    row = {name: to_torch(array)[:1] for name, array in golden_inputs.items()}
     alone = run(row)
     with_nan = not _calls_libraries(run)
+    positions = ((1, 1),) if most > 2 else ((1, 0), (0, 1))
     started = time.monotonic()
     for kind, other in _others(artifact, row, with_nan=with_nan):
-        for before, after in ((1, 1),) if most > 2 else ((1, 0), (0, 1)):
-            try:
-                of_other = run(other)
-                joined = run(_joined(other, row, before, after))
-            except (RuntimeError, IndexError, TrtBuildError):
-                continue  # of a batch that fails, the runtime runs each request by itself
-            expected = _joined(of_other, alone, before, after)
-            name = _different(joined, expected, slice(before, before + 1))
-            if name is None:
-                name = _different(joined, expected, slice(None))
-                if name is not None and not _is_stable(run, other, of_other):
-                    name = None
-            if name is not None:
-                return (
-                    f"output {name!r} of a row depends on its batch's other rows, if these are"
-                    f" {kind}"
-                )
+        name = _dependent_output(run, row, alone, other, positions)
+        if name is not None:
+            return (
+                f"output {name!r} of a row depends on its batch's other rows, if these are"
+                f" {kind}"
+            )
         if time.monotonic() - started > MAX_SECONDS:
             break
+    return None
+
+
+def _dependent_output(
+    run: Runner,
+    row: Tensors,
+    alone: Tensors,
+    other: Tensors,
+    positions: tuple[tuple[int, int], ...],
+) -> str | None:
+    """The first output that changes if `row` and `other` are one batch, or None. `alone` is the
+    answer to the row. `positions` are the numbers of other rows before and after it.
+
+    A batch that fails does not count: the runtime then runs each request by itself.
+    """
+    failures = (RuntimeError, IndexError, TrtBuildError)
+    try:
+        of_other = run(other)
+    except failures:
+        return None
+    for before, after in positions:
+        try:
+            joined = run(_joined(other, row, before, after))
+        except failures:
+            continue
+        expected = _joined(of_other, alone, before, after)
+        name = _different(joined, expected, slice(before, before + 1))
+        if name is not None:
+            return name
+        name = _different(joined, expected, slice(None))
+        if name is not None and _is_stable(run, other, of_other):
+            return name
     return None
 
 
@@ -161,18 +183,20 @@ def _others(
 
     spans = {name: _span(artifact, name) for name in row}
 
-    def filled(value: float, number: int, truth: bool) -> Tensors:
-        return {
-            name: torch.full_like(tensor, value)
-            if tensor.is_floating_point()
-            else torch.full_like(tensor, truth)
-            if tensor.dtype == torch.bool
-            else torch.full_like(tensor, spans[name][number])
-            for name, tensor in row.items()
-        }
+    def bounds(position: int, truth: bool) -> Tensors:
+        """Zeros, integers at one end of the goldens' span, and booleans of one truth."""
+        tensors = {}
+        for name, tensor in row.items():
+            value = spans[name][position]
+            if tensor.is_floating_point():
+                value = 0.0
+            elif tensor.dtype == torch.bool:
+                value = truth
+            tensors[name] = torch.full_like(tensor, value)
+        return tensors
 
     floats = partial(_changed_floats, row)
-    least, greatest = filled(0, 0, truth=False), filled(0, 1, truth=True)
+    least, greatest = bounds(0, truth=False), bounds(1, truth=True)
     yield "equal to it", row
     yield "large", floats(lambda t: t.abs() * _LARGE, greatest)
     yield "large and negative", floats(lambda t: t.abs() * -_LARGE, least)

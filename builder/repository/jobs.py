@@ -52,10 +52,10 @@ def modules(files: Iterable[Path]) -> tuple[str, ...]:
     """MODULES, and the modules that loading these model files needs. TensorRT and Polygraphy are
     included if no worker can choose another flavor.
     """
-    found = (*MODULES, *frontends.preloaded(files))
+    needed = (*MODULES, *frontends.preloaded(files))
     if flavor.is_only_rtx():
-        return (*found, "builder.engine.preloaded")
-    return found
+        return (*needed, "builder.engine.preloaded")
+    return needed
 
 
 def default_jobs() -> int:

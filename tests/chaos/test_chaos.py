@@ -307,7 +307,7 @@ def test_overloaded_server_gives_correct_results(
     monkeypatch.setattr(limit, "MOST", 8)
     monkeypatch.setattr(limit, "RAMP_SECONDS", 2.0)
     monkeypatch.setattr(limit, "SAMPLE_SECONDS", 1.0)
-    counts = limit.run(tmp_path, 0.2)
+    counts = limit.run(tmp_path, 0.4)
     assert (counts.failed, counts.wrong, counts.leaked_models, counts.missing) == (
         0,
         0,
@@ -318,5 +318,5 @@ def test_overloaded_server_gives_correct_results(
         counts.requests > 0
         and counts.busy > 0
         and counts.ramp
-        and len(counts.server_mib) >= 3  # a busy machine takes samples more slowly
+        and len(counts.server_mib) > 5
     )

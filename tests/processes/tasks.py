@@ -18,8 +18,12 @@ def square(number: int, report: Any) -> int:
     return number * number
 
 
-def loaded(report: Any) -> tuple[int, bool]:
-    return os.getpid(), "torch" in sys.modules
+def loaded(report: Any) -> tuple[int, bool, bool]:
+    return (
+        os.getpid(),
+        "torch" in sys.modules,
+        any(name in sys.modules for name in ("tensorrt", "tensorrt_rtx")),
+    )
 
 
 def crash(number: int, report: Any) -> None:

@@ -24,7 +24,7 @@ from builder.errors import (
     UnsupportedOperators,
     UsageError,
 )
-from builder.processes import fork_server
+from builder.processes import fork_server, pool
 from tests.processes import tasks
 
 
@@ -47,12 +47,21 @@ def test_results_keep_order_and_reports_are_passed_on() -> None:
     assert processes.run([]) == []
 
 
-def test_each_task_has_its_own_process_with_the_modules_imported() -> None:
-    pids, torch = zip(
-        *processes.run([task("loaded")] * 3, modules=["torch"]), strict=True
-    )
+def test_each_task_has_its_own_process_without_tensorrt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a fork server of its own: another test may have loaded TensorRT in the shared one."""
+    own_server = fork_server.ForkServer()
+    monkeypatch.setattr(pool, "connect", own_server.connect)
+    try:
+        pids, torch, tensorrt = zip(
+            *processes.run([task("loaded")] * 3, modules=["torch"]), strict=True
+        )
+    finally:
+        own_server.close()
     assert len({os.getpid(), *pids}) == 4
     assert torch == (True,) * 3
+    assert tensorrt == (False,) * 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
@@ -244,7 +253,7 @@ def test_starting_fork_server_ignores_ctrl_c() -> None:
 def test_modules_are_imported_before_the_fork() -> None:
     modules = ["torch", "no.such.module"]
     assert processes.run([task("square", 2)], modules=modules) == [4]
-    ((_, torch),) = processes.run([task("loaded")], modules=modules)
+    ((_, torch, _),) = processes.run([task("loaded")], modules=modules)
     assert torch
 
 

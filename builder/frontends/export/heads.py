@@ -296,12 +296,8 @@ def _heads_of(result: Node, swapped: Any) -> tuple[tuple[str, tuple[Any, ...]], 
     layer reads its input `swapped`.
     """
     batch, heads, time, width = _read(result, 1)
-    if swapped is None:
-        leading = [time, batch]
-        order = [1, 2, 0, 3]
-    else:
-        leading = [batch, time]
-        order = [0, 2, 1, 3]
+    leading = _leading(time, batch, swapped)
+    order = [1, 2, 0, 3] if swapped is None else [0, 2, 1, 3]
     return ("aten::reshape", ([*leading, heads, width],)), ("aten::permute", (order,))
 
 
@@ -313,13 +309,14 @@ def _joined(
     """
     time, batch, _ = _read(shaped, 1)
     _, count, _, width = _shape(heads)
-    if swapped is None:
-        leading = [time, batch]
-        order = [2, 0, 1, 3]
-    else:
-        leading = [batch, time]
-        order = [0, 2, 1, 3]
+    leading = _leading(time, batch, swapped)
+    order = [2, 0, 1, 3] if swapped is None else [0, 2, 1, 3]
     return ("aten::permute", (order,)), ("aten::reshape", ([*leading, count * width],))
+
+
+def _leading(time: Any, batch: Any, swapped: Any) -> list[Any]:
+    """The first two axes of a layer's rows. The batch is first if they are read `swapped`."""
+    return [time, batch] if swapped is None else [batch, time]
 
 
 def _joins(heads: Any, rows: Node, shaped: Any) -> bool:
