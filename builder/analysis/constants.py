@@ -46,11 +46,11 @@ def int_list(value: Value) -> list[int] | None:
     node = value.node()
     if (
         node.kind() != "prim::ListConstruct"
-        or not all(is_constant(value) for value in node.inputs())
+        or not all(is_constant(item) for item in node.inputs())
         or _is_changed(value)
     ):
         return None
-    return [node_input.toIValue() for node_input in value.node().inputs()]
+    return [item.toIValue() for item in node.inputs()]
 
 
 def list_items(value: Value) -> list[Any] | None:

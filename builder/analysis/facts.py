@@ -104,12 +104,8 @@ class Facts:
     def _join(self, node: Node) -> None:
         ends = [list(block.outputs()) for block in node.blocks()]
         for output, if_true, if_false in zip(node.outputs(), *ends, strict=True):
-            dtype, rank = self._fact(if_true)
-            if dtype != self.dtype(if_false):
-                dtype = None
-            if rank != self.rank(if_false):
-                rank = None
-            self.know(output, dtype, rank)
+            fact = kernels.common(self._fact(if_true), self._fact(if_false))
+            self.know(output, *fact)
 
     def _joined_rank(self, node: Node) -> Rank:
         """The rank of an input of rank 2 or more. All inputs have this rank, except empty tensors

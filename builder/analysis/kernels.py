@@ -66,7 +66,7 @@ def _facts(
     for size in candidates.SIZES:
         facts = _agreement(operator, arguments, ranges, size)
         if facts and first:
-            return [_common(*pair) for pair in zip(first, facts, strict=True)]
+            return [common(*pair) for pair in zip(first, facts, strict=True)]
         first = first or facts
         if first and (ranges.are_ranks_known or size == 1):
             return first
@@ -87,7 +87,7 @@ def _agreement(
         if not facts:
             continue
         is_bounded = is_bounded or not is_largest
-        agreed = [_common(*pair) for pair in zip(agreed or facts, facts, strict=True)]
+        agreed = [common(*pair) for pair in zip(agreed or facts, facts, strict=True)]
         if not any(dtype is not None or rank is not None for dtype, rank in agreed):
             break
     # An operator that needs this many axes may accept larger ranks, which were not tried.
@@ -96,7 +96,7 @@ def _agreement(
     return [(dtype, None) for dtype, _ in agreed]
 
 
-def _common(first: Fact, second: Fact) -> Fact:
+def common(first: Fact, second: Fact) -> Fact:
     """What two facts agree on."""
     dtype, rank = first
     other_dtype, other_rank = second

@@ -125,22 +125,22 @@ def _number(statistics: Mapping[str, Any], part: str, kind: str) -> int:
 def _sum(all_counts: list[Counts]) -> Counts:
     if len(all_counts) == 1:
         return all_counts[0]
-    sizes = {size for counts in all_counts for size in counts.batches}
+    sizes = {size for version in all_counts for size in version.batches}
     return Counts(
-        sum(counts.success for counts in all_counts),
-        sum(counts.failed for counts in all_counts),
-        sum(counts.executions for counts in all_counts),
-        sum(counts.rows for counts in all_counts),
+        sum(version.success for version in all_counts),
+        sum(version.failed for version in all_counts),
+        sum(version.executions for version in all_counts),
+        sum(version.rows for version in all_counts),
         {
-            part: sum(counts.seconds.get(part, 0.0) for counts in all_counts)
+            part: sum(version.seconds.get(part, 0.0) for version in all_counts)
             for part in PARTS
         },
         {
-            size: sum(counts.batches.get(size, 0) for counts in all_counts)
+            size: sum(version.batches.get(size, 0) for version in all_counts)
             for size in sizes
         },
         {
-            size: sum(counts.batch_seconds.get(size, 0.0) for counts in all_counts)
+            size: sum(version.batch_seconds.get(size, 0.0) for version in all_counts)
             for size in sizes
         },
     )

@@ -55,7 +55,7 @@ def check_command(
     isolate: bool,
     build: bool,
     store: str | None,
-    **build_settings: Any,
+    **arguments: Any,
 ) -> int:
     """Load, lower, convert and compile every model of MODELS. Report unsupported operators,
     unsupported builder options, and the Triton config.
@@ -66,9 +66,9 @@ def check_command(
     from builder.cli.isolated import examine_all
     from builder.repository import Settings
 
-    chosen = build_options.take(build_settings)
+    chosen = build_options.take(arguments)
     settings = Settings(
-        options=chosen, inputs=options.parsed(inputs), store=store, **build_settings
+        options=chosen, inputs=options.parsed(inputs), store=store, **arguments
     )
     without: dict[str, ManifestError] = {}
     options.note_unread(terminal, models)

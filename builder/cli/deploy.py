@@ -31,6 +31,7 @@ OF_THE_BASE = (
 _SIZE = re.compile(r"([1-9][0-9]{0,6})(Mi|Gi)")
 
 UNITS: Mapping[str, int] = {"Mi": 1 << 20, "Gi": 1 << 30}
+"""The bytes of each unit that --memory accepts."""
 
 
 @click.command(

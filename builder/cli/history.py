@@ -61,9 +61,7 @@ def history_command(
     data = []
     rows = []
     for name, entries in entries_by_model.items():
-        measured = [
-            (version, bench[name].get(version.identity, [])) for version in entries
-        ]
+        measured = [(entry, bench[name].get(entry.identity, [])) for entry in entries]
         versions = [{**asdict(entry), "bench": figures} for entry, figures in measured]
         data.append({"name": name, "versions": versions})
         rows += [row(name, entry, figures) for entry, figures in measured]

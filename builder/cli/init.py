@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from builder import files
 from builder.cli import options
 from builder.cli.command import Command, describe
 from builder.cli.terminal import Terminal
@@ -197,7 +196,9 @@ def max_lengths(guessed: dict[str, int]) -> str:
     if not guessed:
         return ""
     source = _comment("? how many elements each of these lists of outputs can have")
-    listed = ", ".join(f"{_text(name)}: {length}" for name, length in guessed.items())
+    listed = ", ".join(
+        f"{_yaml_name(name)}: {length}" for name, length in guessed.items()
+    )
     return f"max_lengths: {{{listed}}}{source}\n"
 
 
@@ -221,12 +222,12 @@ def manifest(
     lines = [HEAD.format(name=name) + part + "inputs:"]
     for guess in inputs:
         shape = ", ".join(map(str, guess.shape))
-        lines.append(f"  - name: {_text(guess.name)}")
+        lines.append(f"  - name: {_yaml_name(guess.name)}")
         lines.append(f"    dtype: {guess.dtype}{_comment(guess.dtype_from)}")
         lines.append(f"    shape: [{shape}]{_comment(guess.shape_from)}")
     lines += _dims(inputs, dims or {})
     if outputs:
-        lines.append(f"outputs: [{', '.join(map(_text, outputs))}]")
+        lines.append(f"outputs: [{', '.join(map(_yaml_name, outputs))}]")
     if libraries:
         lines.append(f"libraries: {json.dumps(libraries)}")
     return "\n".join(lines) + "\n"
@@ -252,12 +253,12 @@ def state(pairs: list[tuple[str, str]]) -> str:
         return ""
     head = "# ? Uncomment to keep this state on the server (docs/state.md):\n"
     return f"{head}# state:\n" + "".join(
-        f"#   - {{input: {_text(name)}, output: {_text(output)}}}\n"
+        f"#   - {{input: {_yaml_name(name)}, output: {_yaml_name(output)}}}\n"
         for name, output in pairs
     )
 
 
-def _text(name: str) -> str:
+def _yaml_name(name: str) -> str:
     """The name in YAML, in quotes if it would be a number or another value without them."""
     plain = re.fullmatch(r"[A-Za-z_][\w.-]*", name, re.ASCII)
     if plain and name.lower() not in ("true", "false", "null"):
@@ -273,6 +274,8 @@ def _write(out: Path, text: str) -> None:
     """Write the file atomically."""
     if not out.parent.is_dir():
         raise EnvironmentProblem(f"there is no folder {out.parent}")
+    from builder import files
+
     files.write_text(out, text)
 
 

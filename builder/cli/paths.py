@@ -45,11 +45,17 @@ def _without_missing_parts(path: str) -> str:
     """The path without `missing/..`, which a process that may write in the path's folder alone
     could not create. Other `..` stay, because they may follow a link.
     """
+    remaining: list[str] = []
     parts = Path(path).parts
-    ups = (number for number, part in enumerate(parts) if part == "..")
-    if any(not os.path.lexists(Path(*parts[:number])) for number in ups):
-        return os.path.normpath(path)
-    return path
+    for part in parts:
+        goes_up = part == ".." and remaining and remaining[-1] != ".."
+        if goes_up and not os.path.lexists(Path(*remaining)):
+            remaining.pop()
+        else:
+            remaining.append(part)
+    if len(remaining) == len(parts):
+        return path
+    return str(Path(*remaining))
 
 
 class PathOrUrl(NamedPath):

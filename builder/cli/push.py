@@ -95,11 +95,12 @@ def _carry_figures(
     terminal: Terminal, repository: Path, served: Path, pushes: list[Pushed]
 ) -> None:
     """Copy the recorded figures of the pushed models to the repository that is served."""
+    if served == repository:
+        return
     from builder.report import records
 
-    if served != repository:
-        pushed = [push.name for push in pushes if push.live]
-        terminal.note_if_any(records.carry(repository, served, pushed))
+    pushed = [push.name for push in pushes if push.live]
+    terminal.note_if_any(records.carry(repository, served, pushed))
 
 
 def _target(served: Path, url: str | None, settings: dict[str, Any]) -> Target:

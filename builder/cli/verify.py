@@ -213,10 +213,10 @@ def _source(
     engine: bool,
 ) -> Source | None:
     """The source for --ladder, None without it. Raises UsageError."""
-    from builder.cli import ladder as ladders
-
     if not ladder:
         return None
+    from builder.cli import ladder as ladders
+
     return ladders.source(files, plugins, isolate, engine=engine)
 
 
@@ -228,10 +228,10 @@ def _climbed(
     models: Sequence[ModelParity],
 ) -> Sequence[Ladder] | None:
     """The ladders of the models of `names`, or of all; None without --ladder."""
-    from builder.cli import ladder as ladders
-
     if source is None:
         return None
+    from builder.cli import ladder as ladders
+
     with terminal.progress() as progress:
         return ladders.climb_all(repository, names, source, models, progress)
 

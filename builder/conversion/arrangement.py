@@ -207,7 +207,7 @@ class Arrangement(Lengths):
             [value if isinstance(value, int) else 0 for value in values]
             for values in ranges
         ]
-        layer = self.net.add_slice(tensor, *(trt.Dims(value) for value in static))
+        layer = self.net.add_slice(tensor, *(trt.Dims(values) for values in static))
         for index, values in enumerate(ranges, start=1):
             if any(isinstance(value, DynamicScalar) for value in values):
                 layer.set_input(index, self.shape_tensor(values))

@@ -354,9 +354,8 @@ def _mark_output(ctx: ConversionContext, result: object, name: str) -> torch.dty
     endpoint = dtypes.endpoint(dtype, "OUTPUT")
     if dtypes.from_trt(tensor.dtype) != endpoint:
         tensor = ctx.net.add_cast(tensor, dtypes.to_trt(endpoint)).get_output(0)
-    else:
-        if _is_used(ctx, tensor):
-            tensor = ctx.net.add_identity(tensor).get_output(0)
+    elif _is_used(ctx, tensor):
+        tensor = ctx.net.add_identity(tensor).get_output(0)
     ctx.rename(tensor, name)
     ctx.net.mark_output(tensor)
     tensorrt8.set_output_dtype(tensor, dtypes.to_trt(endpoint))

@@ -372,9 +372,8 @@ def _narrowed(
     """The constant in `dtype`, with a warning, if finite values exceed its range; else None."""
     if not value.is_floating_point() or not value.numel():
         return None
-    low, high = (
-        bound.item() for bound in value.aminmax()
-    )  # no copies of large weights
+    # aminmax makes no copies of large weights
+    low, high = (bound.item() for bound in value.aminmax())
     most = max(-low, high)
     if most <= torch.finfo(dtype).max or not bool(
         (torch.isinf(value.to(dtype)) & torch.isfinite(value)).any()

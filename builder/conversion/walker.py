@@ -15,11 +15,11 @@ from builder.graph_types import Block, Graph, Node, Value
 from builder.lowering import source_location
 
 MISSING = object()
+"""The value of an output of a refused node. Nodes that read it are also refused."""
 MOST_AXES = 8
 """The number of axes that a TensorRT tensor may have."""
 _TOO_MANY_AXES = f"Max expected length is {MOST_AXES}"
 """Part of the error of TensorRT's Dims."""
-"""The value of an output of a refused node. Nodes that read it are also refused."""
 
 
 class MissingInput(Unconvertible):

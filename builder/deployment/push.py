@@ -284,7 +284,7 @@ class _Push:
             )
         return ()
 
-    def _live_problems(self, before: _Seen | None) -> tuple[str, ...]:
+    def _live_problems(self, before: _ServerState | None) -> tuple[str, ...]:
         try:
             self._load(self.folder, before)
             return self._problems(self.name)
@@ -295,7 +295,7 @@ class _Push:
         if self.explicit:
             self.api.unload(self.api.former_steps(self.folder), drain=self.target.drain)
 
-    def _load(self, folder: Path, before: _Seen | None = None) -> None:
+    def _load(self, folder: Path, before: _ServerState | None = None) -> None:
         """Wait until the model in `folder` is ready on the server. Raises ServerError."""
         if self.explicit:
             self.api.load(folder)
@@ -317,7 +317,7 @@ class _Push:
             fix="start it with trt-build serve --watch, and name its repository with --to",
         )
 
-    def _has(self, folder: Path, before: _Seen | None) -> bool:
+    def _has(self, folder: Path, before: _ServerState | None) -> bool:
         """Whether the server has loaded `folder`, and no longer has the state `before`."""
         client = self.api.client
         name = folder.name
@@ -334,7 +334,7 @@ class _Push:
             or self._requests() < before.requests
         )
 
-    def _present_state(self) -> _Seen | None:
+    def _present_state(self) -> _ServerState | None:
         """The server's present state of the model. Its counters restart with each load."""
         if self.explicit or not self._is_live():
             return None
@@ -344,7 +344,7 @@ class _Push:
         served = json_format.ParseDict(
             client.get_model_config(self.name), pb.ModelConfig()
         )
-        return _Seen(served, self._requests())
+        return _ServerState(served, self._requests())
 
     def _requests(self) -> int:
         statistics = self.api.client.get_inference_statistics(self.name)["model_stats"]
@@ -352,7 +352,7 @@ class _Push:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _ServerState:
     config: Any
     requests: int
 

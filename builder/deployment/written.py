@@ -68,9 +68,9 @@ def _text(path: Path) -> str | None:
 
 def _earlier_files(folder: Path) -> dict[str, bool]:
     """The files of an earlier run by name, and whether each was edited since."""
-    edited_by_name = {}
     if not folder.is_dir():
         return {}
+    edited_by_name = {}
     for path in sorted(folder.iterdir()):
         text = _text(path) or ""
         if head := _FIRST_LINE.match(text):

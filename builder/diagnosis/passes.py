@@ -130,7 +130,7 @@ def culprit_of(
     fault: FaultyPass, inputs: Sequence[torch.Tensor]
 ) -> tuple[Culprit, str] | None:
     """Return the node as it was before the pass, with the pass as its function, and the name of its
-    value in `found.before`.
+    value in `fault.before`.
 
     None if there was no graph before, or no node can be identified.
     """

@@ -272,6 +272,14 @@ def _check_build(
     farm_file.mistakes += inner.mistakes
 
 
+def _lines_below(
+    route: document.Route, lines: Mapping[document.Route, int]
+) -> dict[document.Route, int]:
+    """The lines of the keys inside the section at `route`, by their route in the section."""
+    depth = len(route)
+    return {key[depth:]: line for key, line in lines.items() if key[:depth] == route}
+
+
 def known_target(farm: Farm, name: str, where: str) -> Target:
     """Return the first target with this name. Raises UsageError at the location `where`."""
     for target in farm.targets:
@@ -280,11 +288,3 @@ def known_target(farm: Farm, name: str, where: str) -> Target:
     names = [target.name for target in farm.targets]
     fix = did_you_mean(name, names)
     raise UsageError(f"the farm has no target {name!r}", where=where, fix=fix)
-
-
-def _lines_below(
-    route: document.Route, lines: Mapping[document.Route, int]
-) -> dict[document.Route, int]:
-    """The lines of the keys inside the section at `route`, by their route in the section."""
-    depth = len(route)
-    return {key[depth:]: line for key, line in lines.items() if key[:depth] == route}

@@ -235,7 +235,7 @@ def _builds(
     chosen: sharing.Chosen, farm: Farm, store: str, first: Mapping[str, Task]
 ) -> list[Task]:
     """Return the builds in their start order. Each waits for the task in `first` with its name."""
-    jobs = {_name(combination): built_job for combination, built_job in chosen}
+    jobs = {_name(combination): build_job for combination, build_job in chosen}
     seconds = matrix.seconds_before(
         store, [_name(combination) for combination, _ in chosen]
     )

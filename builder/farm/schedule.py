@@ -242,8 +242,7 @@ def _no_node(task: Task, seconds: float) -> Event:
 
 def _defect(error: Exception) -> Event:
     words = str(error).strip()
-    missing = "No module named" in words
-    if missing:
+    if "No module named" in words:
         return {
             "kind": "EnvironmentProblem",
             "exit_code": EnvironmentProblem.exit_code,

@@ -198,8 +198,10 @@ def _constant(graph: Graph, node: Node, attribute: Any) -> Value:
         layer and not getattr(torch.ops.quantized, f"{layer}_transpose")(attribute)
     ):
         return _packed(graph, layer, attribute, node)
-    if kind.str() == _CELL and attribute.__getstate__()[0][0] in _CELLS:
-        return _packed_cell(graph, attribute, node)
+    if kind.str() == _CELL:
+        state, _ = attribute.__getstate__()
+        if state[0] in _CELLS:
+            return _packed_cell(graph, state, node)
     try:
         before = node
         if (
@@ -245,20 +247,20 @@ _CELLS = {
 """The operators that pack such weights, by the name in the state of the object."""
 
 
-def _packed_cell(graph: Graph, cell: Any, node: Node) -> Value:
+def _packed_cell(graph: Graph, state: Any, node: Node) -> Value:
     """Nodes that pack the weights of a recurrent cell again.
 
     The state of the object is that of torch's `CellParamsBase.__getstate__`
     (aten/src/ATen/native/RNN.cpp): a name, tensors, floats, integers and packed linear layers.
     """
-    (name, biases, _, flags, layers), _ = cell.__getstate__()
+    name, biases, _, flags, layers = state
     operands = [_packed(graph, "linear", layer, node) for layer in layers]
     operands += [ir.insert_constant(graph, bias, node, origin=node) for bias in biases]
     if name == "quantized_dynamic":
         reduce_range = bool(flags[0])
         operands.append(ir.insert_constant(graph, reduce_range, node, origin=node))
-    kinds = [node.output().type()]
-    return ir.insert(graph, _CELLS[name], operands, node, kinds).output()
+    types = [node.output().type()]
+    return ir.insert(graph, _CELLS[name], operands, node, types).output()
 
 
 def _packed(graph: Graph, layer: str, packed: Any, node: Node) -> Value:
@@ -272,12 +274,12 @@ def _packed(graph: Graph, layer: str, packed: Any, node: Node) -> Value:
         return getattr(operators, f"{layer}_{name}")(packed)
 
     prepack = getattr(operators, f"{layer}_prepack").default
-    kinds = [prepack._schema.returns[0].type]
+    types = [prepack._schema.returns[0].type]
     weight, bias = of_layer("unpack")
     if not weight.is_quantized:  # rounded to float16
         operands = [constant(weight), constant(bias)]
         return ir.insert(
-            graph, f"quantized::{layer}_prepack_fp16", operands, node, kinds
+            graph, f"quantized::{layer}_prepack_fp16", operands, node, types
         ).output()
     kind, arguments = _maker(weight)
     quantized = ir.insert(graph, kind, map(constant, arguments), node).output()
@@ -286,7 +288,7 @@ def _packed(graph: Graph, layer: str, packed: Any, node: Node) -> Value:
         names = ("stride", "padding", "dilation", "groups")
         operands += [constant(of_layer(name)) for name in names]
     return ir.insert(
-        graph, f"quantized::{layer}_prepack", operands, node, kinds
+        graph, f"quantized::{layer}_prepack", operands, node, types
     ).output()
 
 

@@ -27,7 +27,7 @@ from builder.lowering.wrapped import keep_constants_tensors
 _UNSERVED = re.compile(r"[^A-Za-z0-9_.:-]")
 """Characters that no tensor of an endpoint has in its name."""
 _LONGEST = 200
-"""The length of a name that file names with it leave room for."""
+"""The greatest length of a name, so that names of files that contain it are not too long."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class LoweredGraph:
 
         A name that an input already has is changed: `x_out` for `x`. So are other characters than
         letters, digits and `_.:-`, as in keys of a dictionary, and a name that an earlier result
-        has: `my_key2`.
+        has: `my_key2`. A long name is cut, and `_` alone becomes `output`.
         """
         all_names = {*used, *self.outputs}
         names = list[str]()

@@ -310,7 +310,7 @@ def _records(
         context.lines = before.lines
         context.kinds = before.kinds
         text = canonical(graph) if keep_text else ""
-        # whether the graph has not changed since the pass last ran
+        # A pass is skipped if the graph has not changed since it last ran.
         is_unchanged = after_pass.get(step.name) is before
         if is_unchanged or not step.applies(before.kinds, context):
             yield PassRecord(step.name, before.nodes, before.nodes, 0.0, text, text)

@@ -244,8 +244,8 @@ class _Check:
     def _layer_of_output(
         self, conversion: Conversion, float32_layers: Sequence[str]
     ) -> str | None:
-        """The first layer of an output that is not kept yet. If no inner value differs, one of
-        these layers must be wrong.
+        """The first layer of an output that is not in float32 yet. If no inner value differs, one
+        of these layers must be wrong.
         """
         layers = output_layers(conversion.network)
         return next((layer for layer in layers if layer not in float32_layers), None)

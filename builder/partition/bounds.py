@@ -24,10 +24,10 @@ def axes(
     steps: Sequence[Step], ranges: Mapping[str, Range], profiles: Sequence[Profile]
 ) -> dict[str, Axis]:
     """The data-dependent axis of each value. All data-dependent sizes of one node are one axis."""
-    axis_of_value: dict[str, Axis] = {}
-    used_names = {name for profile in profiles for name in profile}
     if not ranges:
         return {}
+    axis_of_value: dict[str, Axis] = {}
+    used_names = {name for profile in profiles for name in profile}
     for step in steps:
         key = _key_of(step, ranges)
         if key is not None and not step.is_free:

@@ -217,7 +217,7 @@ def _draw_box(root: ElementTree.Element, box: Box) -> None:
     ElementTree.SubElement(
         root,
         "rect",
-        {k: str(value) for k, value in attributes.items()},
+        {name: str(value) for name, value in attributes.items()},
         fill=fill,
         stroke=stroke,
     )

@@ -88,9 +88,8 @@ def subgraph(
     graph_view = view(lowered.graph)
     indices = _between(graph_view, inputs, outputs)
     names = inputs_of(graph_view, indices)
-    return extract(graph_view, indices, names, outputs, TensorNames(lowered)), tuple(
-        names
-    )
+    part = extract(graph_view, indices, names, outputs, TensorNames(lowered))
+    return part, tuple(names)
 
 
 def values_between(

@@ -298,9 +298,9 @@ class ShapeInterpreter(operators.Operators):
                     carried, self._trip(body, [MISSING, *carried])[1:], strict=True
                 )
             ]
-            if [value is MISSING for value in after] == [
-                value is MISSING for value in carried
-            ]:
+            missing_before = [value is MISSING for value in carried]
+            missing_after = [value is MISSING for value in after]
+            if missing_after == missing_before:
                 return after
             carried = after
 

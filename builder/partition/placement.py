@@ -71,9 +71,8 @@ def _without_small_segments(
     crossing_names = {name for names in inputs for name in names} | {
         value.debugName() for value in graph_view.graph.outputs()
     }
-    for (kind, indices), segment_inputs in list(zip(segments, inputs, strict=True))[
-        1:-1
-    ]:
+    inner = list(zip(segments, inputs, strict=True))[1:-1]
+    for (kind, indices), segment_inputs in inner:
         outputs = (
             name
             for index in indices

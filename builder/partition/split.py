@@ -19,6 +19,7 @@ from builder.partition.segments import FREE, NOWHERE, TENSORRT, TORCH
 from builder.partition.shapes import Shapes, infer_shapes
 from builder.partition.support import Support, support
 from builder.partition.view import Step, View, view
+from builder.printable import counted
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,8 @@ class Partition:
             / max(count - 1, 1)
         )
         return (
-            f"{count} segment{'s' if count != 1 else ''}: TensorRT {share:.1f} % of the flops,"
-            f" {count - 1} transition{'s' if count != 2 else ''}, {crossing:.3g}"
+            f"{counted(count, 'segment')}: TensorRT {share:.1f} % of the flops,"
+            f" {counted(count - 1, 'transition')}, {crossing:.3g}"
             f" MB{' each' if count > 2 else ''} at opt"
         )
 

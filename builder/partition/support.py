@@ -179,8 +179,8 @@ class TrialBackend(operators.Operators):
         return [self._placeholder(value.debugName()) for value in node.outputs()]
 
     def _placeholder(self, name: str) -> Any:
-        """A network input with the value's inferred shape, or MISSING if the shape depends on
-        data.
+        """A network input with the value's inferred shape, or MISSING if the shape depends on data
+        or TensorRT has no such tensor.
         """
         result = self.shapes.spec(name, f"placeholder_{name}_{self.ctx.net.num_inputs}")
         if result is None or unreadable(result[0]):

@@ -186,6 +186,7 @@ class CompiledModule(torch.nn.Module):
         with torch.no_grad():
             outputs = self._runner(values)
         paths_and_names = zip(self._results, self._outputs, strict=True)
+        # pairs, because several results may have the same path
         results = [
             (path, outputs[name].to(device))
             for path, name in paths_and_names

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     Tensors = dict[str, torch.Tensor]
 
 MAX_SECONDS = 30.0
-"""No further kind of rows is tried after this time. Each kind runs the model once or twice."""
+"""No further kind of rows is tried after this time. Each kind runs the model two to five times."""
 _LARGE = 1e4
 """The factor of large values. Most are finite in float16."""
+_FAILURES = (RuntimeError, IndexError, TrtBuildError)
+"""What a run of unusual rows may raise."""
 _ROUNDING = 2.0**-22
 """The relative change of a row that shows whether its answer is stable."""
 
@@ -43,13 +45,21 @@ def confirm(
     leaves out the test.
     """
     from builder import triton
+    from builder.manifest import Batching
     from builder.pipeline import ensembles
 
     if artifact.spec.batching.enabled:
         return artifact
     if not isinstance(artifact, triton.EnsembleArtifact):
         return _confirmed(artifact, files)
-    steps = [_confirmed(step, files) for step in artifact.steps]
+    steps = []
+    for step in artifact.steps:
+        confirmed = _confirmed(step, files)
+        if confirmed.mixes:
+            # With `preferred`, choosing a batch size for it would raise UsageError.
+            unbatched = replace(confirmed.spec, batching=Batching(enabled=False))
+            confirmed = replace(confirmed, spec=unbatched)
+        steps.append(confirmed)
     axes = {axis for profile in artifact.profiles for axis in profile}
     batched = ensembles.batched(steps, artifact.spec.batching, axes)
     return replace(artifact, steps=tuple(batched))
@@ -70,7 +80,10 @@ def _dependence(artifact: ModelArtifact, run: Runner, most: int) -> str | None:
 
     golden_inputs = artifact.goldens[0].inputs
     row = {name: to_torch(array)[:1] for name, array in golden_inputs.items()}
-    alone = run(row)
+    try:
+        alone = run(row)
+    except _FAILURES:
+        return None
     with_nan = not _calls_libraries(run)
     positions = ((1, 1),) if most > 2 else ((1, 0), (0, 1))
     started = time.monotonic()
@@ -98,15 +111,14 @@ def _dependent_output(
 
     A batch that fails does not count: the runtime then runs each request by itself.
     """
-    failures = (RuntimeError, IndexError, TrtBuildError)
     try:
         of_other = run(other)
-    except failures:
+    except _FAILURES:
         return None
     for before, after in positions:
         try:
             joined = run(_joined(other, row, before, after))
-        except failures:
+        except _FAILURES:
             continue
         expected = _joined(of_other, alone, before, after)
         name = _different(joined, expected, slice(before, before + 1))
@@ -137,7 +149,11 @@ def _is_stable(run: Runner, row: Tensors, answer: Tensors) -> bool:
         name: tensor * (1 + _ROUNDING) if tensor.is_floating_point() else tensor
         for name, tensor in row.items()
     }
-    return _different(run(nudged), answer, slice(None)) is None
+    try:
+        nudged_answer = run(nudged)
+    except _FAILURES:
+        return False
+    return _different(nudged_answer, answer, slice(None)) is None
 
 
 def _calls_libraries(run: Runner) -> bool:

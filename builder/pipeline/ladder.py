@@ -141,7 +141,7 @@ def _original(recorded: Recorded, error: TrtBuildError) -> Recorded:
         source.spec.precision if source.spec.precision in precisions.FULL else "fp32"
     )
     known = dict(zip(source.graph.results, source.outputs, strict=True))
-    names = source.outputs
+    names = source.outputs  # by position: results may have the same name
     if lowered.graph.results != source.graph.results:
         names = tuple(known.get(name, name) for name in lowered.graph.results)
     spec = replace(source.spec, precision=precision, outputs=names)

@@ -55,9 +55,10 @@ def why_not(step: ModelArtifact, lowered: LoweredGraph) -> str | None:
             f" {step.spec.precision}"
         )
     nodes = ir.walk(lowered.graph)
-    packed = next((n.kind() for n in nodes if n.kind().startswith("quantized::")), None)
-    if packed:
-        return f"{packed} runs on the CPU only, and the backend may run it on a GPU"
+    kinds = (node.kind() for node in nodes)
+    quantized = next((kind for kind in kinds if kind.startswith("quantized::")), None)
+    if quantized:
+        return f"{quantized} runs on the CPU only, and the backend may run it on a GPU"
     maker = _maker(lowered.graph)
     if maker:
         return (

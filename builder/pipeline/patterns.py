@@ -35,7 +35,7 @@ def unmatched(spec: ModelSpec, converted: Any) -> Iterator[str]:
         layer_names(conversion for conversion in conversions if conversion is not None)
     )
     if missed := idle(spec.keep_fp32, names):
-        hints = [_suggestion(pattern, names) for pattern in missed]
+        hints = (_suggestion(pattern, names) for pattern in missed)
         near = next((hint for hint in hints if hint), "")
         yield (
             f"keep_fp32 names no layer of this model: {', '.join(missed)} ({near}`trt-build"

@@ -126,12 +126,13 @@ def _raise_unless(
 ) -> None:
     if comparison.passed:
         return
-    fix = _defect()
     if random:
         fix = (
             f"{random} is random, so outputs cannot be compared: pass the random numbers as an"
             " input"
         )
+    else:
+        fix = _defect()
     raise ParityError(
         f"{message}: {'; '.join(comparison.problems)}", where=where, fix=fix
     )

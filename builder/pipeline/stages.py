@@ -494,11 +494,11 @@ def convert(
         reason = "branches stay in torch as a whole: one leaves a value unset"
         without = replace(in_torch, branches=False, reasons=(*in_torch.reasons, reason))
         return convert(prepared, layout, without, compares=compares)
-    warnings += _without_goldens(networks)
+    warnings += _missing_golden_warnings(networks)
     return Converted(prepared, converted, networks, recorded, warnings)
 
 
-def _without_goldens(networks: Sequence[Network]) -> tuple[str, ...]:
+def _missing_golden_warnings(networks: Sequence[Network]) -> tuple[str, ...]:
     """Warnings for the networks that no golden reached."""
     return tuple(
         f"no golden could run {part.label}: add one (goldens: ...)"

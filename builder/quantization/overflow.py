@@ -180,9 +180,8 @@ def spare(
     patterns = layers(conversion, values)
     if not patterns:
         return conversion, ()
-    return convert_again(conversion, (*keep_fp32, *patterns)), (
-        report(values, patterns),
-    )
+    converted = convert_again(conversion, (*keep_fp32, *patterns))
+    return converted, (report(values, patterns),)
 
 
 def _before_alpha(value: Value) -> float:

@@ -211,7 +211,7 @@ def _segments(graph: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
     segments = graph[:MOST_SEGMENTS]
     drawing = _Drawing()
     lanes = 0
-    sources = {
+    makers = {
         name: number
         for number, segment in enumerate(segments)
         for name in segment["outputs"]
@@ -219,7 +219,7 @@ def _segments(graph: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
     top = [number * (_BOX + _GAP) for number in range(len(segments))]
     for number, segment in enumerate(segments):
         _segment_box(drawing, segment, top[number])
-        for source, names in _sources(segment, number, sources):
+        for source, names in _sources(segment, number, makers):
             begin = top[source] + _BOX
             end = top[number]
             if source == number - 1:
@@ -227,13 +227,13 @@ def _segments(graph: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
             else:
                 _detour(drawing, names, begin, end, lanes)
                 lanes += 1
-    words = _segment_counts(graph, len(graph) - len(segments))
+    words = _segment_words(graph, len(graph) - len(segments))
     legend = (("tensorrt", "TensorRT"), ("torch", "torch"))
     height = top[-1] + _BOX + 2.0
     yield Chart("Segments", words, height, tuple(drawing.shapes), legend)
 
 
-def _segment_counts(graph: Sequence[Mapping[str, Any]], left_out: int) -> str:
+def _segment_words(graph: Sequence[Mapping[str, Any]], left_out: int) -> str:
     engines = sum(segment["kind"] == "tensorrt" for segment in graph)
     more = f" {left_out} are left out." if left_out else ""
     return (

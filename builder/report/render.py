@@ -55,7 +55,7 @@ def _html(report: Mapping[str, Any]) -> str:
     """Render one page that refers to no other file. Its policy allows only its own style and
     script.
     """
-    environment = _environment(autoescape=True, finalize=_escaped)
+    environment = _environment(autoescape=True, finalize=_without_controls)
     style = _part("style.css")
     script = _part("script.js")
     allowed = f"style-src {_sha256(style)}; script-src {_sha256(script)}"
@@ -167,7 +167,7 @@ def _text_alone(pointer: str, text: str, value: float | None) -> str:
     return text
 
 
-def _escaped(value: object) -> Any:
+def _without_controls(value: object) -> Any:
     """Show control characters as escapes. Markup is not changed."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return printable(value)

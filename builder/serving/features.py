@@ -75,7 +75,7 @@ def server_flags(
     return flags
 
 
-class _Wanted(NamedTuple):
+class _Features(NamedTuple):
     """What the configs of a repository ask of the server."""
 
     cached: list[Path]
@@ -85,10 +85,10 @@ class _Wanted(NamedTuple):
     """Whether instances of a model have a rate limiter."""
 
 
-def _features_of(repository: Path) -> _Wanted:
+def _features_of(repository: Path) -> _Features:
     configs = list(_configs(repository))
     groups = [group for _, config in configs for group in config.instance_group]
-    return _Wanted(
+    return _Features(
         [folder for folder, config in configs if config.response_cache.enable],
         any(group.HasField("rate_limiter") for group in groups),
     )

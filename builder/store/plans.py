@@ -163,8 +163,8 @@ class Plans:
         the reason.
         """
         return {
-            label: {**vars(plan), "parts": dict(plan.parts)}
-            for label, plan in self.records.items()
+            label: {**vars(record), "parts": dict(record.parts)}
+            for label, record in self.records.items()
         }
 
     def remember(

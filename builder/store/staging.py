@@ -227,7 +227,7 @@ def swap(new: Path, target: Path, old: Path) -> None:
             new.rename(target)
             return
         except OSError as error:
-            # another builder was faster
+            # with these two, another builder was faster
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
     if not exchange(new, target):

@@ -225,9 +225,10 @@ def _mixing(goldens: tuple[Golden, ...]) -> str | None:
     for row in goldens:
         if row.name.endswith(ROLLED):
             return f"a row's answer depends on its position in the batch (golden {row.name})"
-        name = row.name.removesuffix("-row")
-        batch = _batch_of(name, whole)
-        if not row.name.endswith("-row") or batch is None:
+        if not row.name.endswith("-row"):
+            continue
+        batch = _batch_of(row.name.removesuffix("-row"), whole)
+        if batch is None:
             continue
         for name, array in row.outputs.items():
             if not same_rows(array, batch.outputs[name][:1]):

@@ -88,3 +88,15 @@ def test_path_that_goes_up_from_a_link_follows_it(
     done = run("repo", str(small), "--out", str(tmp_path / "link" / ".." / "r"))
     assert done.exit_code == 0, done.stderr
     assert (tmp_path / "far" / "r").is_dir()
+
+
+def test_link_is_followed_before_a_missing_folder(
+    small: Path, run: Callable[..., Result], tmp_path: Path
+) -> None:
+    inner = tmp_path / "far" / "inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(inner)
+    out = tmp_path / "link" / ".." / "no" / ".." / "r"
+    done = run("repo", str(small), "--out", str(out))
+    assert done.exit_code == 0, done.stderr
+    assert (tmp_path / "far" / "r").is_dir()

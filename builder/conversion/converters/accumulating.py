@@ -147,9 +147,9 @@ def _with_self(
     if include_self:
         reduced = ctx.elementwise(REDUCTIONS[reduction], x, reduced)
     if reduction == "mean":
-        # The element itself counts, or no division by 0.
-        at_least_one = "SUM" if include_self else "MAX"
-        divisor = ctx.elementwise(at_least_one, count, ctx.like_scalar(count, 1))
+        # count + 1 if the element itself counts, else max(count, 1) to avoid a division by 0
+        operation = "SUM" if include_self else "MAX"
+        divisor = ctx.elementwise(operation, count, ctx.like_scalar(count, 1))
         division = "DIV" if ctx.dtype(x).is_floating_point else "FLOOR_DIV"
         reduced = ctx.elementwise(division, reduced, divisor)
     if include_self:

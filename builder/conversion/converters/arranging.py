@@ -192,7 +192,7 @@ def _grid(
     vectors = [
         tensor if ctx.rank(tensor) else ctx.reshape(tensor, [1]) for tensor in tensors
     ]
-    lengths = dict(zip(axes, (ctx.size(value, 0) for value in vectors), strict=True))
+    lengths = dict(zip(axes, (ctx.size(vector, 0) for vector in vectors), strict=True))
     sizes = [lengths[axis] for axis in range(len(axes))]
     grid = []
     for vector, axis in zip(vectors, axes, strict=True):

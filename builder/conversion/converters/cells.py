@@ -69,12 +69,13 @@ def together(directions: list[Weights]) -> Weights | None:
         name: tuple(getattr(direction, name) for direction in directions)
         for name in vars(directions[0])
     }
-    joined: dict[str, Any] = dict.fromkeys(pairs)
-    for name, pair in pairs.items():
+    for pair in pairs.values():
         if not all(
             weight is None or isinstance(weight, torch.Tensor) for weight in pair
         ):
             return None
+    joined: dict[str, Any] = dict.fromkeys(pairs)
+    for name, pair in pairs.items():
         if pair[0] is not None:
             joined[name] = torch.stack(pair)
     for name in ("w_ih", "b_ih"):

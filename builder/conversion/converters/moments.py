@@ -67,10 +67,18 @@ def _register(name: str, returns: str) -> None:
     ) -> Any:
         return results(ctx, x, dim, int(unbiased), keepdim)
 
-    converter(
+    @converter(
         f"aten::{name}.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool"
         f" keepdim=False) -> {returns}"
-    )(results)
+    )
+    def corrected(
+        ctx: ConversionContext,
+        x: ITensor,
+        dim: Axes,
+        correction: Number | None,
+        keepdim: bool,
+    ) -> Any:
+        return results(ctx, x, dim, correction, keepdim)
 
 
 for _name, _returns in RESULTS.items():

@@ -154,8 +154,8 @@ def pad_sequence(
 ) -> ITensor:
     """The sequences [steps, ...] stacked, each padded with padding_value to the longest"""
     longest = ctx.size(sequences[0], 0)
-    for x in sequences[1:]:
-        longest = ctx.arithmetic("max", longest, ctx.size(x, 0))
+    for item in sequences[1:]:
+        longest = ctx.arithmetic("max", longest, ctx.size(item, 0))
     fill = ctx.constant(
         torch.tensor(padding_value).to(dtypes.from_trt(sequences[0].dtype))
     )

@@ -43,7 +43,7 @@ def split_at(
 def split(
     ctx: ConversionContext, node: Node, x: ITensor, split_size: Size, dim: int
 ) -> list[ITensor]:
-    """Parts of `each` values; the last has the remainder."""
+    """Parts of `split_size` values; the last has the remainder."""
     axis = ctx.axis(x, dim)
     return split_at(ctx, x, axis, _equal_parts(ctx, node, x, axis, split_size))
 

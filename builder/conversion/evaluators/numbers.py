@@ -239,11 +239,9 @@ def _register_logic(
             return python(a, b)
         if any(ctx.dtype(value) != torch.bool for value in (a, b)):
             raise Unconvertible(f"{name} of a number that is computed at run time")
-        static_operand, dynamic_operand = (
-            (b, a) if isinstance(a, DynamicScalar) else (a, b)
-        )
-        if not isinstance(static_operand, DynamicScalar) and decisive is not None:
-            return static_operand if static_operand == decisive else dynamic_operand
+        for operand, other in ((a, b), (b, a)):
+            if not isinstance(operand, DynamicScalar) and decisive is not None:
+                return operand if operand == decisive else other
         output = ctx.elementwise(
             layer, *(scalars.vector(ctx, value, torch.bool) for value in (a, b))
         )

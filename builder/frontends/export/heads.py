@@ -283,8 +283,7 @@ def _headed(part: Node) -> _Headed | None:
         _, heads, _, width = _shape(result)
         if type(whole) is not int or type(heads) is not int or heads * width != whole:
             return None
-        is_expected = _equal(_shape(result), [batch, heads, time, width])
-        if not is_expected:
+        if not _equal(_shape(result), [batch, heads, time, width]):
             return None
         if not _equal(_shape(joined)[::2], [time, width]):
             return None

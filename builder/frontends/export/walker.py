@@ -736,7 +736,7 @@ class Walker:
         first axis.
         """
         count = len(init)
-        stacked_count = _output_count(combine) - len(init)
+        stacked_count = _output_count(combine) - count
         tensors = C.ListType(TENSOR)
         lists = [
             self.emit("prim::ListConstruct", [], tensors) for _ in range(stacked_count)

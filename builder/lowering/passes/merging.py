@@ -169,8 +169,8 @@ def _parsed(line: str) -> _Line:
 def _merge(graph: Graph, lines: list[_Line]) -> None:
     """Replace each node by an equal earlier one in scope. Random operators are never equal."""
     nodes = list(ir.walk(graph))
-    returns = [line.text for line in lines if "return" in line.text]
-    returned = set(_VALUE.findall(returns[-1]))
+    last = next(line.text for line in reversed(lines) if "return" in line.text)
+    returned = set(_VALUE.findall(last))
     for at, first in list(_equal(nodes, lines, returned)):
         ir.replace(nodes[at], ir.outputs(nodes[first]))
 

@@ -26,6 +26,7 @@ class TorchExecutor:
         self.stream = None
         # custom libraries are loaded before; torch refuses any other unknown namespace
         operator_safety.check(path, custom=True)
+        # the outputs are returned on `device` in either case
         self.runs_on = "cpu" if _is_packed(path) else device
         self.module = torch.jit.load(str(path), map_location=self.runs_on).eval()
         if self.runs_on != "cpu":
@@ -44,13 +45,15 @@ class TorchExecutor:
             outputs = self.module(*(tensor.to(self.runs_on) for tensor in tensors))
         if isinstance(outputs, torch.Tensor):
             outputs = [outputs]
+        if self.runs_on == self.device:
+            return list(outputs)
         return [tensor.to(self.device) for tensor in outputs]
 
 
 def _is_packed(path: Path) -> bool:
     """Whether the file computes with quantized weights, for which torch has CPU operators only."""
     with zipfile.ZipFile(path) as archive:
-        sources = (name for name in archive.namelist() if name.endswith(".py"))
+        sources = filter(operator_safety.is_code, archive.namelist())
         return any(b"ops.quantized." in archive.read(name) for name in sources)
 
 

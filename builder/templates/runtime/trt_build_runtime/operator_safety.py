@@ -144,12 +144,13 @@ def findings(path: Path | str, custom: bool = False) -> list[Finding]:
                 Finding("archive", str(path), 0, "", "two members have one name")
             )
         for name in members:
-            if _is_code(name):
+            if is_code(name):
                 refused += source_findings(name, archive.read(name), custom)
     return refused
 
 
-def _is_code(member: str) -> bool:
+def is_code(member: str) -> bool:
+    """Whether torch reads the archive's member as source code."""
     parts = member.casefold().split("/")
     return parts[-1].endswith(".py") and parts[1:2] != ["extra"]
 
