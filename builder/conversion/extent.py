@@ -42,14 +42,14 @@ class Extent:
         are all sizes (with or without an axis of size 1 before batch). With `back`, each row is
         reversed.
         """
-        first = 0
-        if back:
-            first = ctx.arithmetic("sub", sizes[0], 1)
-        strides = [-1 if back else 1] + [1] * len(start)
-        slice_ = ctx.slice(x, [first, *start], sizes, strides)
-        if len(sizes) == 3:
-            return slice_
-        return ctx.squeeze(slice_, [1])
+        first, step = 0, 1
+        if back and not self.ragged:
+            first, step = ctx.arithmetic("sub", sizes[0], 1), -1
+        steps = [step] + [1] * len(start)
+        slice_ = ctx.slice(x, [first, *start], sizes, steps)
+        if len(sizes) > 3:
+            slice_ = ctx.squeeze(slice_, [1])
+        return self.turned(ctx, slice_) if back and self.ragged else slice_
 
     def turned(self, ctx: ConversionContext, x: Any) -> Any:
         """x [time, batch, width] with each row reversed in time."""
@@ -168,19 +168,6 @@ class Lengths(Extent):
             ),
             [rows, self.batch],
         )
-
-    def part(
-        self,
-        ctx: ConversionContext,
-        x: ITensor,
-        start: Sequence[Size],
-        sizes: Sequence[Size],
-        back: bool,
-    ) -> ITensor:
-        slice_ = super().part(ctx, x, start, sizes, False)
-        if back:
-            return self.turned(ctx, slice_)
-        return slice_
 
     def turned(self, ctx: ConversionContext, x: ITensor) -> ITensor:
         return _rows_at(ctx, x, self._from_the_end)

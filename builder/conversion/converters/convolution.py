@@ -4,7 +4,7 @@ quantization, a tensor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -121,47 +121,29 @@ def general(
     return convolve(ctx, x, weight, bias, window)
 
 
-_SIZES = {1: "[1]", 2: "[1, 1]", 3: "[1, 1, 1]"}
-_ZEROS = {1: "[0]", 2: "[0, 0]", 3: "[0, 0, 0]"}
-_HEAD = "(Tensor input, Tensor weight, Tensor? bias=None, "
+_HEAD = "(Tensor input, Tensor weight, Tensor? bias=None, {sizes} stride={ones}, "
 
 
-def _schema(axes: int) -> str:
-    """The schema of `conv1d`, `conv2d` or `conv3d`."""
-    ones = _SIZES[axes]
-    zeros = _ZEROS[axes]
-    sizes = f"SymInt[{axes}]"
-    return (
-        f"aten::conv{axes}d{_HEAD}{sizes} stride={ones}, {sizes} padding={zeros}, {sizes}"
-        f" dilation={ones}, SymInt groups=1) -> Tensor"
-    )
-
-
-def _padded_by_name(axes: int) -> str:
-    """The schema of a convolution with padding="same" or "valid"."""
-    ones = _SIZES[axes]
-    sizes = f"SymInt[{axes}]"
-    return (
-        f'aten::conv{axes}d.padding{_HEAD}{sizes} stride={ones}, str padding="valid", {sizes}'
-        f" dilation={ones}, SymInt groups=1) -> Tensor"
-    )
-
-
-def _transpose(axes: int) -> str:
-    """The schema of `conv_transpose1d`, `conv_transpose2d` or `conv_transpose3d`."""
-    ones = _SIZES[axes]
-    zeros = _ZEROS[axes]
-    sizes = f"SymInt[{axes}]"
-    overload = "" if axes == 1 else ".input"
-    return (
-        f"aten::conv_transpose{axes}d{overload}{_HEAD}{sizes} stride={ones}, {sizes}"
-        f" padding={zeros}, {sizes} output_padding={zeros}, SymInt groups=1, {sizes}"
-        f" dilation={ones}) -> Tensor"
-    )
+def _schemas(name: str, arguments: str) -> Iterator[str]:
+    """The schemas of a convolution of one, two and three axes. `.input` is the overload of the
+    transposed ones with several.
+    """
+    for axes in (1, 2, 3):
+        schema = f"aten::{name}{_HEAD}{arguments}) -> Tensor"
+        yield schema.format(
+            axes=axes,
+            input="" if axes == 1 else ".input",
+            sizes=f"SymInt[{axes}]",
+            ones=[1] * axes,
+            zeros=[0] * axes,
+        )
 
 
 @converter(
-    *map(_schema, _SIZES),
+    *_schemas(
+        "conv{axes}d",
+        "{sizes} padding={zeros}, {sizes} dilation={ones}, SymInt groups=1",
+    ),
     "aten::thnn_conv2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias=None,"
     " SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0]) -> Tensor",
     "aten::slow_conv3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias=None, "
@@ -185,7 +167,10 @@ def plain(
 
 
 @converter(
-    *map(_padded_by_name, _SIZES),
+    *_schemas(
+        "conv{axes}d.padding",
+        'str padding="valid", {sizes} dilation={ones}, SymInt groups=1',
+    ),
     "aten::_convolution_mode(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, str"
     " padding, SymInt[] dilation, SymInt groups) -> Tensor",
     constants=("weight", "bias"),
@@ -206,7 +191,15 @@ def padded_by_name(
     return convolve(ctx, x, weight, bias, window)
 
 
-@converter(*map(_transpose, _SIZES), constants=("weight", "bias"), when=floats)
+@converter(
+    *_schemas(
+        "conv_transpose{axes}d{input}",
+        "{sizes} padding={zeros}, {sizes} output_padding={zeros}, SymInt groups=1,"
+        " {sizes} dilation={ones}",
+    ),
+    constants=("weight", "bias"),
+    when=floats,
+)
 def transposed(
     ctx: ConversionContext,
     x: ITensor,

@@ -58,51 +58,31 @@ def _scaled(
     return ctx.elementwise("PROD", *ctx.operands(x, alpha, dtype=dtype))
 
 
-def _linear(
-    ctx: ConversionContext, operation: str, x: Tensor, other: Operand, alpha: Scalar
-) -> ITensor:
-    dtype = ctx.promoted(x, other)
-    computed = computed_in(dtype)
-    scaled = _scaled(ctx, other, alpha, computed)
-    result = ctx.elementwise(operation, *ctx.operands(x, scaled, dtype=computed))
-    return to_result_dtype(ctx, result, computed, dtype)
-
-
-@converter(
-    "aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor",
-    "aten::add.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor",
-    constants=("self", "other"),
-    dynamic=("other", "alpha"),
-)
-def add(ctx: ConversionContext, x: Tensor, other: Operand, alpha: Scalar) -> ITensor:
-    """self + alpha * other"""
-    return _linear(ctx, "SUM", x, other, alpha)
-
-
-@converter(
-    "aten::sub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor",
-    "aten::sub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor",
-    constants=("self", "other"),
-    dynamic=("other", "alpha"),
-)
-def sub(ctx: ConversionContext, x: Tensor, other: Operand, alpha: Scalar) -> ITensor:
-    """self - alpha * other"""
-    return _linear(ctx, "SUB", x, other, alpha)
-
-
-@converter(
-    "aten::rsub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor",
-    "aten::rsub.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor",
-    constants=("self", "other"),
-    dynamic=("other", "alpha"),
-)
-def rsub(ctx: ConversionContext, x: Tensor, other: Operand, alpha: Scalar) -> ITensor:
-    """other - alpha * self"""
-    dtype = ctx.promoted(x, other)
-    scaled = _scaled(ctx, x, alpha, dtype)
-    return ctx.wrapped(
-        ctx.elementwise("SUB", *ctx.operands(other, scaled, dtype=dtype)), dtype
+def _register_linear(name: str, operation: str, formula: str) -> None:
+    @converter(
+        f"aten::{name}.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor",
+        f"aten::{name}.Scalar(Tensor self, Scalar other, Scalar alpha=1) -> Tensor",
+        constants=("self", "other"),
+        dynamic=("other", "alpha"),
     )
+    def linear(
+        ctx: ConversionContext, x: Tensor, other: Operand, alpha: Scalar
+    ) -> ITensor:
+        dtype = ctx.promoted(x, other)
+        computed = computed_in(dtype)
+        first, second = (other, x) if name == "rsub" else (x, other)
+        scaled = _scaled(ctx, second, alpha, computed)
+        result = ctx.elementwise(
+            operation, *ctx.operands(first, scaled, dtype=computed)
+        )
+        return to_result_dtype(ctx, result, computed, dtype)
+
+    linear.__doc__ = formula
+
+
+_register_linear("add", "SUM", "self + alpha * other")
+_register_linear("sub", "SUB", "self - alpha * other")
+_register_linear("rsub", "SUB", "other - alpha * self")
 
 
 def _register_comparison(name: str, operation: str, negate: bool) -> None:

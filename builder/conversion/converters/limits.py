@@ -43,26 +43,21 @@ def clamp(
     return x
 
 
-@converter(
-    "aten::clamp_min(Tensor self, Scalar min) -> Tensor",
-    "aten::clamp_min.Tensor(Tensor self, Tensor min) -> Tensor",
-    constants=("self", "min"),
-    dynamic=("min",),
-)
-def clamp_min(ctx: ConversionContext, x: Tensor, min: Operand) -> ITensor:
-    """max(x, low)"""
-    return combine(ctx, "MAX", x, min)
+def _register_limit(name: str, operation: str, formula: str) -> None:
+    @converter(
+        f"aten::clamp_{name}(Tensor self, Scalar {name}) -> Tensor",
+        f"aten::clamp_{name}.Tensor(Tensor self, Tensor {name}) -> Tensor",
+        constants=("self", name),
+        dynamic=(name,),
+    )
+    def clamped(ctx: ConversionContext, x: Tensor, limit: Operand, /) -> ITensor:
+        return combine(ctx, operation, x, limit)
+
+    clamped.__doc__ = formula
 
 
-@converter(
-    "aten::clamp_max(Tensor self, Scalar max) -> Tensor",
-    "aten::clamp_max.Tensor(Tensor self, Tensor max) -> Tensor",
-    constants=("self", "max"),
-    dynamic=("max",),
-)
-def clamp_max(ctx: ConversionContext, x: Tensor, max: Operand) -> ITensor:
-    """min(x, high)"""
-    return combine(ctx, "MIN", x, max)
+_register_limit("min", "MAX", "max(x, low)")
+_register_limit("max", "MIN", "min(x, high)")
 
 
 @converter("aten::isfinite(Tensor self) -> Tensor")

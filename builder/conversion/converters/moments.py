@@ -31,9 +31,13 @@ RESULTS = {
 }
 
 
-def _computation(name: str) -> Callable[..., Any]:
+def _register_corrected(name: str, returns: str) -> Callable[..., Any]:
+    @converter(
+        f"aten::{name}.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool"
+        f" keepdim=False) -> {returns}"
+    )
     @half_as_float32
-    def results(
+    def corrected(
         ctx: ConversionContext,
         x: ITensor,
         dim: Axes,
@@ -48,15 +52,15 @@ def _computation(name: str) -> Callable[..., Any]:
             return (spread, mean)
         return spread
 
-    return results
+    return corrected
 
 
 def _register(name: str, returns: str) -> None:
-    results = _computation(name)
+    corrected = _register_corrected(name, returns)
 
     @converter(f"aten::{name}(Tensor self, bool unbiased=True) -> {returns}")
     def of_all(ctx: ConversionContext, x: ITensor, unbiased: bool) -> Any:
-        return results(ctx, x, None, int(unbiased), False)
+        return corrected(ctx, x, None, int(unbiased), False)
 
     @converter(
         f"aten::{name}.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) ->"
@@ -65,20 +69,7 @@ def _register(name: str, returns: str) -> None:
     def by_axes(
         ctx: ConversionContext, x: ITensor, dim: Axes, unbiased: bool, keepdim: bool
     ) -> Any:
-        return results(ctx, x, dim, int(unbiased), keepdim)
-
-    @converter(
-        f"aten::{name}.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool"
-        f" keepdim=False) -> {returns}"
-    )
-    def corrected(
-        ctx: ConversionContext,
-        x: ITensor,
-        dim: Axes,
-        correction: Number | None,
-        keepdim: bool,
-    ) -> Any:
-        return results(ctx, x, dim, correction, keepdim)
+        return corrected(ctx, x, dim, int(unbiased), keepdim)
 
 
 for _name, _returns in RESULTS.items():

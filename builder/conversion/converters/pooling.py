@@ -113,19 +113,10 @@ def _maximum_arguments(axes: int) -> str:
 
 def _register_maximum(axes: int) -> None:
     @converter(f"aten::max_pool{axes}d{_maximum_arguments(axes)} -> Tensor")
-    def maximum(
-        ctx: ConversionContext,
-        x: ITensor,
-        kernel_size: PerAxis,
-        stride: PerAxis,
-        padding: PerAxis,
-        dilation: PerAxis,
-        ceil_mode: bool,
-    ) -> Any:
+    def maximum(ctx: ConversionContext, x: ITensor, *settings: Any) -> Any:
         """The maximum of each window; padding is -inf"""
         image, undo = as_image(ctx, x, axes)
-        pool = Pool.of(axes, kernel_size, stride, padding, dilation, ceil_mode)
-        return undo(_maximum(ctx, image, pool))
+        return undo(_maximum(ctx, image, Pool.of(axes, *settings)))
 
 
 def _register_maximum_with_indices(axes: int) -> None:
@@ -133,18 +124,11 @@ def _register_maximum_with_indices(axes: int) -> None:
         f"aten::max_pool{axes}d_with_indices{_maximum_arguments(axes)} -> (Tensor, Tensor)"
     )
     def with_indices(
-        ctx: ConversionContext,
-        node: Node,
-        x: ITensor,
-        kernel_size: PerAxis,
-        stride: PerAxis,
-        padding: PerAxis,
-        dilation: PerAxis,
-        ceil_mode: bool,
+        ctx: ConversionContext, node: Node, x: ITensor, *settings: Any
     ) -> Any:
         """The maxima and, if used, their positions in the flattened input"""
         image, undo = as_image(ctx, x, axes)
-        pool = Pool.of(axes, kernel_size, stride, padding, dilation, ceil_mode)
+        pool = Pool.of(axes, *settings)
         if not node.outputsAt(1).uses():
             return undo(_maximum(ctx, image, pool)), None
         return tuple(undo(tensor) for tensor in _tapped(ctx, image, pool, indices=True))
