@@ -32,8 +32,9 @@ REPUBLISH = "publish it again: trt-build repo"
 Models = Mapping[str, Model]
 ModelCheck = Callable[[Model, Models, ServerFacts], Iterator[str]]
 """A check that yields the problems of one model."""
-ServerCheck = Callable[[Path, Models, ServerFacts], Iterator[tuple[str, str]]]
-"""A check that yields pairs of a subject and its problem."""
+Problems = Iterator[tuple[str, str]]
+"""Pairs of a subject and its problem."""
+ServerCheck = Callable[[Path, Models, ServerFacts], Problems]
 Check = TypeVar("Check", ModelCheck, ServerCheck)
 
 
@@ -54,7 +55,7 @@ SERVER_RULES: list[Rule[ServerCheck]] = []
 
 
 def _rule(
-    rules: list[Rule[Check]], number: str, fix: str, severity: str = ERROR
+    rules: list[Rule[Check]], number: str, fix: str, severity: str
 ) -> Callable[[Check], Check]:
     """Register the decorated check in `rules`."""
 
@@ -65,7 +66,19 @@ def _rule(
     return add
 
 
-@_rule(MODEL_RULES, DAMAGED, REPUBLISH)
+def _model_rule(
+    number: str, fix: str, severity: str = ERROR
+) -> Callable[[ModelCheck], ModelCheck]:
+    return _rule(MODEL_RULES, number, fix, severity)
+
+
+def _server_rule(
+    number: str, fix: str, severity: str = ERROR
+) -> Callable[[ServerCheck], ServerCheck]:
+    return _rule(SERVER_RULES, number, fix, severity)
+
+
+@_model_rule(DAMAGED, REPUBLISH)
 def _damaged(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     recorded = {
         name: digest
@@ -77,31 +90,28 @@ def _damaged(model: Model, models: Models, server: ServerFacts) -> Iterator[str]
         yield f"{name} {state}"
 
 
-@_rule(MODEL_RULES, "P03", "move it out of the model's folder")
+@_model_rule("P03", "move it out of the model's folder")
 def _foreign(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     for number in versions.foreign(model.folder):
         yield f"Triton would serve {number}/, which trt-build did not write"
 
 
-@_rule(MODEL_RULES, "P04", "serve with NVIDIA's image, or build with --serve-as python")
+@_model_rule("P04", "serve with NVIDIA's image, or build with --serve-as python")
 def _backend(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     needed = model.config.backend
     if needed and server.backends is not None and needed not in server.backends:
         yield f"{server.name} has no backend {needed!r}"
 
 
-@_rule(
-    MODEL_RULES,
-    "P05",
-    "build with --serve-as python, or with --flavor tensorrt on a GPU host",
+@_model_rule(
+    "P05", "build with --serve-as python, or with --flavor tensorrt on a GPU host"
 )
 def _flavor(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     if model.runs_plan and published.flavor_of(model.plan) == "tensorrt-rtx":
         yield "its plan is of TensorRT for RTX, which Triton's TensorRT backend does not load"
 
 
-@_rule(
-    MODEL_RULES,
+@_model_rule(
     "P06",
     "build with the server's TensorRT, or serve with the image that repo --write-env names",
 )
@@ -127,18 +137,14 @@ def _tensorrt(model: Model, models: Models, server: ServerFacts) -> Iterator[str
         )
 
 
-@_rule(
-    MODEL_RULES, "P07", "serve on a host with a GPU, or build with --serve-as python"
-)
+@_model_rule("P07", "serve on a host with a GPU, or build with --serve-as python")
 def _no_gpu(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     if model.runs_plan and server.capabilities == ():
         yield f"Triton's TensorRT backend needs a GPU, and {server.name} has none"
 
 
-@_rule(
-    MODEL_RULES,
-    "P07",
-    "build it on such a GPU, and join the repositories with trt-build merge",
+@_model_rule(
+    "P07", "build it on such a GPU, and join the repositories with trt-build merge"
 )
 def _other_gpu(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     if not model.runs_plan:
@@ -153,7 +159,7 @@ def _other_gpu(model: Model, models: Models, server: ServerFacts) -> Iterator[st
             )
 
 
-@_rule(MODEL_RULES, "P08", "update the NVIDIA driver, or use an older release")
+@_model_rule("P08", "update the NVIDIA driver, or use an older release")
 def _driver(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     release = server.release
     if not (model.runs_plan and server.cuda and release and release.cuda):
@@ -162,10 +168,8 @@ def _driver(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
         yield f"{server.name} has CUDA {release.cuda}, and the driver supports {server.cuda}"
 
 
-@_rule(
-    MODEL_RULES,
-    "P09",
-    "lower max_batch_size in config.pbtxt, or build with a larger maximum",
+@_model_rule(
+    "P09", "lower max_batch_size in config.pbtxt, or build with a larger maximum"
 )
 def _batch(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     size = model.config.max_batch_size
@@ -179,10 +183,8 @@ def _batch(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
         yield f"max_batch_size is {size}, and no profile takes more than {max(reached)} rows"
 
 
-@_rule(
-    MODEL_RULES,
-    "P10",
-    "correct instance_group in config.pbtxt, or build with that profile",
+@_model_rule(
+    "P10", "correct instance_group in config.pbtxt, or build with that profile"
 )
 def _profiles(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     count = len(model.profiles)
@@ -192,7 +194,7 @@ def _profiles(model: Model, models: Models, server: ServerFacts) -> Iterator[str
                 yield f"an instance group names profile {index}, and the plan has {count}"
 
 
-@_rule(MODEL_RULES, "P11", "correct config.pbtxt")
+@_model_rule("P11", "correct config.pbtxt")
 def _endpoints(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     """Compare the config's inputs and outputs with those of the plan."""
     for side in ("input", "output"):
@@ -230,8 +232,7 @@ def _differs(
     return f"has dims {dims} in config.pbtxt, and the plan has {shape}"
 
 
-@_rule(
-    MODEL_RULES,
+@_model_rule(
     "P20",
     "rename the folder back; for another name, rename the model file and run trt-build repo",
 )
@@ -241,7 +242,7 @@ def _name(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
         yield f"its config.pbtxt names it {stated!r}, and Triton refuses a folder of another name"
 
 
-@_rule(MODEL_RULES, "P12", REPUBLISH)
+@_model_rule("P12", REPUBLISH)
 def _wiring(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     missing = [name for name in model.steps if name not in models]
     for name in missing:
@@ -256,15 +257,10 @@ def _wiring(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
                 yield line.strip()
 
 
-@_rule(
-    SERVER_RULES,
-    "P13",
-    "free disk space, or remove old versions with trt-build prune",
-    WARNING,
+@_server_rule(
+    "P13", "free disk space, or remove old versions with trt-build prune", WARNING
 )
-def _disk(
-    repository: Path, models: Models, server: ServerFacts
-) -> Iterator[tuple[str, str]]:
+def _disk(repository: Path, models: Models, server: ServerFacts) -> Problems:
     """Check disk space: a publication writes the new model beside the former one."""
     largest = max((folder_bytes(model.folder) for model in models.values()), default=0)
     free = shutil.disk_usage(repository).free
@@ -275,14 +271,8 @@ def _disk(
         )
 
 
-@_rule(
-    SERVER_RULES,
-    "P14",
-    "fewer instances, fewer models for each server, or a larger GPU",
-)
-def _gpu_memory(
-    repository: Path, models: Models, server: ServerFacts
-) -> Iterator[tuple[str, str]]:
+@_server_rule("P14", "fewer instances, fewer models for each server, or a larger GPU")
+def _gpu_memory(repository: Path, models: Models, server: ServerFacts) -> Problems:
     """Check GPU memory: at least the plans' bytes for each instance. Activations need more."""
     needed = sum(
         model.instances * model.plan_bytes
@@ -305,12 +295,8 @@ def _may_use_gpu(model: Model) -> bool:
     return any(group.kind != pb.ModelInstanceGroup.KIND_CPU for group in groups)
 
 
-@_rule(
-    SERVER_RULES, "P15", "a larger SHM_SIZE (docker run --shm-size), or fewer instances"
-)
-def _shared_memory(
-    repository: Path, models: Models, server: ServerFacts
-) -> Iterator[tuple[str, str]]:
+@_server_rule("P15", "a larger SHM_SIZE (docker run --shm-size), or fewer instances")
+def _shared_memory(repository: Path, models: Models, server: ServerFacts) -> Problems:
     """Check shared memory: the Python backend moves every tensor through it."""
     needed = sum(model.shared_memory for model in models.values())
     if server.shm_bytes is not None and needed > server.shm_bytes:
@@ -321,14 +307,12 @@ def _shared_memory(
         )
 
 
-@_rule(
-    SERVER_RULES,
-    "P16",
-    "start it with --allow-client-shm=true, where all clients are trusted",
+@_server_rule(
+    "P16", "start it with --allow-client-shm=true, where all clients are trusted"
 )
 def _client_shared_memory(
     repository: Path, models: Models, server: ServerFacts
-) -> Iterator[tuple[str, str]]:
+) -> Problems:
     release = server.release
     if server.client_shared_memory and release and release.tag >= CLIENT_SHM_RELEASE:
         yield (
@@ -337,12 +321,8 @@ def _client_shared_memory(
         )
 
 
-@_rule(
-    SERVER_RULES, "P17", "choose another port, or stop the program that has it", WARNING
-)
-def _ports(
-    repository: Path, models: Models, server: ServerFacts
-) -> Iterator[tuple[str, str]]:
+@_server_rule("P17", "choose another port, or stop the program that has it", WARNING)
+def _ports(repository: Path, models: Models, server: ServerFacts) -> Problems:
     for flag, port in server.ports.items():
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -362,15 +342,12 @@ def advisories() -> dict[str, Any]:
     return table
 
 
-@_rule(
-    SERVER_RULES,
+@_server_rule(
     "P18",
     "use that release or a newer one; until then only trusted clients (docs/security.md)",
     WARNING,
 )
-def _vulnerabilities(
-    repository: Path, models: Models, server: ServerFacts
-) -> Iterator[tuple[str, str]]:
+def _vulnerabilities(repository: Path, models: Models, server: ServerFacts) -> Problems:
     release = server.release
     if release is None:
         return
@@ -389,15 +366,10 @@ def _vulnerabilities(
         )
 
 
-@_rule(
-    SERVER_RULES,
-    "P19",
-    "an image made of this one, with torch installed for its Python",
-    WARNING,
+@_server_rule(
+    "P19", "an image made of this one, with torch installed for its Python", WARNING
 )
-def _torch(
-    repository: Path, models: Models, server: ServerFacts
-) -> Iterator[tuple[str, str]]:
+def _torch(repository: Path, models: Models, server: ServerFacts) -> Problems:
     python = sorted(name for name, model in models.items() if model.is_python)
     if python and server.torch is False:
         names = ", ".join(map(repr, python))
@@ -407,10 +379,8 @@ def _torch(
         )
 
 
-@_rule(SERVER_RULES, "P23", "make the resource global in all models, or in none")
-def _resource_kinds(
-    repository: Path, models: Models, server: ServerFacts
-) -> Iterator[tuple[str, str]]:
+@_server_rule("P23", "make the resource global in all models, or in none")
+def _resource_kinds(repository: Path, models: Models, server: ServerFacts) -> Problems:
     """Check the rate limiter's resources: Triton loads no model that sees one otherwise than the
     models before it.
     """
@@ -433,7 +403,7 @@ FIELD_RELEASES = {"model_metrics": "24.11"}
 """The first release that can read a field of the config."""
 
 
-@_rule(MODEL_RULES, "P22", "use a newer release, or remove the field from the manifest")
+@_model_rule("P22", "use a newer release, or remove the field from the manifest")
 def _newer_fields(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     for field, tag in FIELD_RELEASES.items():
         is_set = (
@@ -444,15 +414,14 @@ def _newer_fields(model: Model, models: Models, server: ServerFacts) -> Iterator
             yield f"{server.name} cannot read {field} of config.pbtxt, which is from {tag} on"
 
 
-@_rule(MODEL_RULES, "P24", "correct config.pbtxt")
+@_model_rule("P24", "correct config.pbtxt")
 def _refused_values(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     for field, broken in section.refused(model.config).items():
         for text in broken:
             yield f"{field} of config.pbtxt: {text}"
 
 
-@_rule(
-    MODEL_RULES,
+@_model_rule(
     "P21",
     "write versions: {keep: 1} in the manifest, so that each publication has its own number",
     WARNING,
