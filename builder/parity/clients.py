@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractContextManager,
     ExitStack,
@@ -14,7 +15,7 @@ from contextlib import (
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from google.protobuf import json_format
@@ -59,14 +60,23 @@ class SequencePosition:
         }
 
 
-class Client(Protocol):
+class Client(ABC):
     """One protocol to one server. Every call finishes within its timeout, or raises
     InferenceServerException.
     """
 
+    _library: ModuleType
+    _client: Any
+    _limits: Mapping[str, float] = {}
+    """The arguments of each call that limit its time."""
+    _connect: Callable[[], Any] | None = None
+    """Opens another connection, where one cannot be used after an interrupt."""
+
     def ready(self, model: str) -> bool:
         """Whether the server reports the model as ready."""
+        return bool(self._client.is_model_ready(model, **self._limits))
 
+    @abstractmethod
     def config(self, model: str) -> Any:
         """The model's ModelConfig from the server."""
 
@@ -83,6 +93,14 @@ class Client(Protocol):
         With `regions`, the tensors of one golden are in shared memory. With `position`, the request
         has that position in a sequence.
         """
+        options = _request(self._library, inputs, regions, position)
+        result = self._client.infer(
+            model, parameters=parameters, **self._limits, **options
+        )
+        return self._response(result, regions)
+
+    @abstractmethod
+    def _response(self, result: Any, regions: Regions | None) -> Response: ...
 
     def regions(
         self, kind: str, golden: Golden
@@ -90,38 +108,32 @@ class Client(Protocol):
         """The golden's tensors in shared memory of this kind ("none": in the requests), inside a
         `with` block.
         """
+        if kind == BODY:
+            return nullcontext()
+        return Regions(kind, self._client, golden, self._connect)
 
     def close(self) -> None:
         """Close the connection, because a stopping server waits for open ones."""
+        self._client.close()
 
 
-class HttpClient:
+class HttpClient(Client):
     """KServe v2 over HTTP."""
+
+    _library = triton_http
 
     def __init__(self, url: str, timeout: float, access: Access = PLAIN) -> None:
         self._connect = partial(
             access.http, url, connection_timeout=timeout, network_timeout=timeout
         )
-        self._client: Any = self._connect()
-
-    def ready(self, model: str) -> bool:
-        return bool(self._client.is_model_ready(model))
+        self._client = self._connect()
 
     def config(self, model: str) -> Any:
         return json_format.ParseDict(
             self._client.get_model_config(model), pb.ModelConfig()
         )
 
-    def infer(
-        self,
-        model: str,
-        inputs: Arrays,
-        parameters: Parameters | None = None,
-        regions: Regions | None = None,
-        position: SequencePosition | None = None,
-    ) -> Response:
-        options = _request(triton_http, inputs, regions, position)
-        result = self._client.infer(model, parameters=parameters, **options)
+    def _response(self, result: Any, regions: Regions | None) -> Response:
         response = result.get_response()
         outputs = {
             output["name"]: _array(
@@ -131,42 +143,20 @@ class HttpClient:
         }
         return Response(outputs, dict(response.get("parameters", {})))
 
-    def regions(
-        self, kind: str, golden: Golden
-    ) -> AbstractContextManager[Regions | None]:
-        if kind == BODY:
-            return nullcontext()
-        return Regions(kind, self._client, golden, self._connect)
 
-    def close(self) -> None:
-        self._client.close()
-
-
-class GrpcClient:
+class GrpcClient(Client):
     """KServe v2 over gRPC; may be used from several threads."""
 
-    def __init__(self, url: str, timeout: float, access: Access = PLAIN) -> None:
-        self._client: Any = access.grpc(url)
-        self._timeout = timeout
+    _library = triton_grpc
 
-    def ready(self, model: str) -> bool:
-        return bool(self._client.is_model_ready(model, client_timeout=self._timeout))
+    def __init__(self, url: str, timeout: float, access: Access = PLAIN) -> None:
+        self._client = access.grpc(url)
+        self._limits = {"client_timeout": timeout}
 
     def config(self, model: str) -> Any:
-        return self._client.get_model_config(model, client_timeout=self._timeout).config
+        return self._client.get_model_config(model, **self._limits).config
 
-    def infer(
-        self,
-        model: str,
-        inputs: Arrays,
-        parameters: Parameters | None = None,
-        regions: Regions | None = None,
-        position: SequencePosition | None = None,
-    ) -> Response:
-        options = _request(triton_grpc, inputs, regions, position)
-        result = self._client.infer(
-            model, parameters=parameters, client_timeout=self._timeout, **options
-        )
+    def _response(self, result: Any, regions: Regions | None) -> Response:
         response = result.get_response()
         outputs = {
             output.name: _array(
@@ -179,16 +169,6 @@ class GrpcClient:
             for key, value in response.parameters.items()
         }
         return Response(outputs, settings)
-
-    def regions(
-        self, kind: str, golden: Golden
-    ) -> AbstractContextManager[Regions | None]:
-        if kind == BODY:
-            return nullcontext()
-        return Regions(kind, self._client, golden)
-
-    def close(self) -> None:
-        self._client.close()
 
 
 @contextmanager

@@ -76,23 +76,18 @@ def verify(
                 progress(name, f"verify ({number} of {len(chosen)})")
             extra_goldens = (extra or {}).get(name, ())
             folder = repository / name
-            results.append(
-                _model_or_problem(folder, clients, repeat, extra_goldens, shared_memory)
+            check = partial(
+                _model, folder, clients, repeat, extra_goldens, shared_memory
             )
+            results.append(_checked(folder, check))
         return results
 
 
-def _model_or_problem(
-    folder: Path,
-    clients: Mapping[str, Client],
-    repeat: int,
-    extra: Sequence[Golden],
-    memories: Sequence[str],
-) -> ModelParity:
-    """The result of a model, or of a folder that cannot be read."""
+def _checked(folder: Path, check: Callable[[], ModelParity]) -> ModelParity:
+    """The result of a model's check, or of a folder that cannot be read."""
     try:
         with shaped(folder):
-            return _model(folder, clients, repeat, extra, memories)
+            return check()
     except UsageError as error:  # the folder cannot be read
         problems = (str(error),)
         return ModelParity(folder.name, "unknown", None, None, None, (), problems)
