@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +50,11 @@ class PublishedModel:
             for state in self.sidecar.get("state", ())
             for side in ("input", "output")
         }
-        inputs = {
-            name: array
-            for name, array in golden.inputs.items()
-            if name not in state_names
-        }
-        outputs = {
-            name: array
-            for name, array in golden.outputs.items()
-            if name not in state_names
-        }
-        return replace(golden, inputs=inputs, outputs=outputs)
+        return golden.changed(
+            lambda arrays: {
+                name: array for name, array in arrays.items() if name not in state_names
+            }
+        )
 
     def wire(self, golden: Golden) -> Golden:
         """The golden in the endpoint's form: served dtypes, shape [1] for 0-d tensors, at most

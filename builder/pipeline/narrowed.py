@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from builder.pipeline.artifacts import SplitModel
@@ -97,7 +98,8 @@ def _narrowed(
         specs=_specs(segment.inputs, segment.specs, served),
         output_specs=_specs(segment.outputs, segment.output_specs, served),
     )
-    return cast_segment, tuple(_golden(golden, served) for golden in goldens)
+    converted = partial(_converted, served=served)
+    return cast_segment, tuple(golden.changed(converted) for golden in goldens)
 
 
 def _specs(
@@ -109,12 +111,6 @@ def _specs(
             spec = replace(spec, dtype=served[name])
         narrowed.append(spec)
     return tuple(narrowed)
-
-
-def _golden(golden: Golden, served: Mapping[str, str]) -> Golden:
-    inputs = _converted(golden.inputs, served)
-    outputs = _converted(golden.outputs, served)
-    return replace(golden, inputs=inputs, outputs=outputs)
 
 
 def _converted(

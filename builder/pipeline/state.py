@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import UsageError
@@ -100,7 +101,7 @@ def batch_first(
     return (
         replace(spec, inputs=tuple(_first(tensor, moved) for tensor in spec.inputs)),
         axes.first(lowered, inputs, outputs),
-        tuple(_golden(golden, tensors) for golden in goldens),
+        tuple(golden.changed(partial(_all_moved, moved=tensors)) for golden in goldens),
     )
 
 
@@ -122,12 +123,6 @@ def _first(tensor: TensorSpec, moved: Mapping[str, int]) -> TensorSpec:
     shape = list(tensor.shape)
     size = shape.pop(moved.get(str(tensor.name), 0))
     return replace(tensor, shape=(size, *shape))
-
-
-def _golden(golden: Golden, moved: Mapping[str, int]) -> Golden:
-    inputs = _all_moved(golden.inputs, moved)
-    outputs = _all_moved(golden.outputs, moved)
-    return replace(golden, inputs=inputs, outputs=outputs)
 
 
 def _all_moved(

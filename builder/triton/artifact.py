@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from builder.manifest import ModelSpec, Profile
 if TYPE_CHECKING:
     from builder.triton.padding import Padding
 
+Arrays = Mapping[str, NDArray[Any]]
 Shape = tuple[int, ...]
 Ranges = dict[str, tuple[Shape, Shape, Shape]]
 """The minimum, optimum and maximum shape of every input in one optimization profile."""
@@ -39,10 +40,14 @@ class Golden:
     """
 
     name: str
-    inputs: Mapping[str, NDArray[Any]]
-    outputs: Mapping[str, NDArray[Any]]
+    inputs: Arrays
+    outputs: Arrays
     omitted: tuple[str, ...] = ()
     """Optional inputs that the request leaves out. `inputs` has their defaults."""
+
+    def changed(self, change: Callable[[Arrays], Arrays]) -> Golden:
+        """The golden with `change` applied to its inputs and to its outputs."""
+        return replace(self, inputs=change(self.inputs), outputs=change(self.outputs))
 
 
 @dataclass(frozen=True)
