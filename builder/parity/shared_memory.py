@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -157,12 +157,7 @@ class Regions:
         for name, array in self._golden.outputs.items():
             self._outputs[name] = self._open(stack, array)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._give_back(kind)
 
     def _give_back(self, kind: type[BaseException] | None) -> None:

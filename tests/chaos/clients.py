@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import threading
-from types import TracebackType
 
 from builder.serving import Server
 from tests.chaos.asking import Window
@@ -52,12 +51,7 @@ class Clients:
             reader.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self.processes:
             if process.stdin is not None:
                 process.stdin.close()
