@@ -18,7 +18,6 @@ import argparse
 import functools
 import gc
 import io
-import json
 import statistics
 import time
 import warnings
@@ -28,7 +27,7 @@ from typing import Any
 import torch
 
 import builder
-from benchmarks import sizes
+from benchmarks import records, sizes
 from benchmarks.networks import NETWORKS, Chain, Network
 from builder.engine.flavor import trt
 from builder.engine.network import logger, new_network
@@ -165,11 +164,7 @@ def main() -> None:
         else (compare(name, runs, clock) for name in names)
     )
     for row in rows:
-        shown = (
-            f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
-            for key, value in row.items()
-        )
-        print(json.dumps(row) if options.json else "  ".join(shown), flush=True)
+        records.show(row, options.json, 4)
 
 
 if __name__ == "__main__":

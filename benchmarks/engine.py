@@ -19,15 +19,13 @@ from __future__ import annotations
 
 import argparse
 import ast
-import gc
 import hashlib
 import importlib
 import json
 import sys
 import time
-import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -249,25 +247,16 @@ def work(jobs: list[fleet.Job], options: argparse.Namespace) -> int:
     roads.warm_up()
     for assignment in options.set:
         change(assignment)
-    host, code = {**_host(), "settings": _settings(options)}, 0
-    for name, precision in fleet.taken(jobs, options.claims, options.until):
-        begun = time.monotonic()
-        try:
-            left = [
-                b
-                for b in BATCHES
-                if options.again or not _stands(host, name, precision, b)
-            ]
-            for row in rows(name, precision, options, left) if left else ():
-                records.append(records.ENGINES, [row])
-                print(json.dumps(row), flush=True)
-        except Exception:
-            code = fleet.FAILED
-            print(f"{name} {precision} failed:\n{traceback.format_exc()}", flush=True)
-        print(f"{name} {precision}: {time.monotonic() - begun:.0f} s", flush=True)
-        gc.collect()
-        torch.cuda.empty_cache()
-    return code
+    host = {**_host(), "settings": _settings(options)}
+
+    def remaining(name: str, precision: str) -> Iterable[records.Row]:
+        left = [
+            b for b in BATCHES if options.again or not _stands(host, name, precision, b)
+        ]
+        return rows(name, precision, options, left) if left else ()
+
+    taken = fleet.taken(jobs, options.claims, options.until)
+    return fleet.measured(taken, remaining, records.ENGINES)
 
 
 def _stands(host: records.Row, name: str, precision: str, batch: int) -> bool:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+from benchmarks import records
 
 Job = tuple[str, str]
 """A network and a precision."""
@@ -28,6 +33,30 @@ def taken(jobs: Iterable[Job], claims: Path | None, deadline: float) -> Iterator
             return
         if claims is None or _claim(claims / "-".join(job)):
             yield job
+
+
+def measured(
+    jobs: Iterable[Job], rows: Callable[[str, str], Iterable[records.Row]], file: Path
+) -> int:
+    """Append the rows of each job to `file` and print them as they are measured. The exit code
+    reports whether a job failed.
+    """
+    import torch
+
+    code = 0
+    for job in jobs:
+        begun = time.monotonic()
+        try:
+            for row in rows(*job):
+                records.append(file, [row])
+                print(json.dumps(row), flush=True)
+        except Exception:
+            code = FAILED
+            print(f"{' '.join(job)} failed:\n{traceback.format_exc()}", flush=True)
+        print(f"{' '.join(job)}: {time.monotonic() - begun:.0f} s", flush=True)
+        gc.collect()
+        torch.cuda.empty_cache()
+    return code
 
 
 def _claim(path: Path) -> bool:

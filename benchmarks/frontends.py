@@ -18,12 +18,10 @@ network begins after the budget. A GPU and full TensorRT are required.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import sys
 import tempfile
 import time
-import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -202,22 +200,13 @@ def main(arguments: Sequence[str]) -> int:
     given = parse(arguments)
     warnings.simplefilter("ignore")
     roads.warm_up()
-    code = 0
     jobs = [(name, given.precision) for name in given.networks]
-    for name, precision in fleet.taken(jobs, None, time.time() + given.budget):
-        begun = time.monotonic()
-        try:
-            level = given.optimization_level
-            for row in rows(name, precision, level, given.batches, given.rebuild):
-                records.append(RESULTS, [row])
-                print(json.dumps(row), flush=True)
-        except Exception:
-            code = fleet.FAILED
-            print(f"{name} {precision} failed:\n{traceback.format_exc()}", flush=True)
-        print(f"{name} {precision}: {time.monotonic() - begun:.0f} s", flush=True)
-        gc.collect()
-        torch.cuda.empty_cache()
-    return code
+    settings = (given.optimization_level, given.batches, given.rebuild)
+    return fleet.measured(
+        fleet.taken(jobs, None, time.time() + given.budget),
+        lambda name, precision: rows(name, precision, *settings),
+        RESULTS,
+    )
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 import builder
+from benchmarks import records
 
 BATCH = {"batch": (1, 2, 4)}
 MAPPED_FROM = 65536
@@ -211,11 +212,7 @@ def main() -> None:
         row = (measure if options.here else apart)(
             name, options.megabytes, options.precision
         )
-        shown = (
-            f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}"
-            for key, value in row.items()
-        )
-        print(json.dumps(row) if options.json else "  ".join(shown), flush=True)
+        records.show(row, options.json, 3)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,15 @@ KEY = (
 """The fields that two rows of the same measurement share."""
 
 
+def show(row: Row, as_json: bool, digits: int) -> None:
+    """Print a row as JSON, or as names and values with rounded numbers."""
+    shown = (
+        f"{key} {value:.{digits}g}" if isinstance(value, float) else f"{key} {value}"
+        for key, value in row.items()
+    )
+    print(json.dumps(row) if as_json else "  ".join(shown), flush=True)
+
+
 def append(path: Path, rows: Iterable[Row]) -> None:
     """Append to `path`, and to the file of the same name in $OUT if that is set."""
     from filelock import FileLock

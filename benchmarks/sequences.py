@@ -74,14 +74,13 @@ def _rows(
     client: GrpcClient, model: PublishedModel, spec: ModelSpec, args: argparse.Namespace
 ) -> list[tuple[int, list[float], float]]:
     golden = next(golden for golden in model.goldens if golden.name == "sequence-0.000")
-    play = _implicit if model.keeps_state else _explicit
     rows = []
     for streams in (1, args.streams):
-        play(client, spec, golden.inputs, 1, 10)
+        _play(client, spec, golden.inputs, 1, 10)
         with ThreadPoolExecutor(streams) as pool:
             began = time.perf_counter()
             several = pool.map(
-                lambda n: play(client, spec, golden.inputs, n, args.chunks),
+                lambda n: _play(client, spec, golden.inputs, n, args.chunks),
                 range(2, streams + 2),
             )
             times = [one for times in several for one in times]
@@ -90,41 +89,27 @@ def _rows(
     return rows
 
 
-def _implicit(
+def _play(
     client: GrpcClient,
     spec: ModelSpec,
     inputs: Mapping[str, Any],
     sequence: int,
     count: int,
 ) -> list[float]:
-    sent = {
-        str(tensor.name): inputs[str(tensor.name)] for tensor in spec.stateless_inputs
-    }
+    """The seconds of each chunk of a stream. The client sends the state that the server does not
+    keep.
+    """
+    kept = {state.input for state in spec.server_state}
+    sent, position = {name: inputs[name] for name in inputs if name not in kept}, None
     times = []
     for at in range(count):
+        if kept:
+            position = SequencePosition(sequence, at == 0, at == count - 1)
         began = time.perf_counter()
-        client.infer(
-            spec.name,
-            sent,
-            position=SequencePosition(sequence, at == 0, at == count - 1),
-        )
+        made = client.infer(spec.name, sent, position=position).outputs
         times.append(time.perf_counter() - began)
-    return times
-
-
-def _explicit(
-    client: GrpcClient,
-    spec: ModelSpec,
-    inputs: Mapping[str, Any],
-    sequence: int,
-    count: int,
-) -> list[float]:
-    sent, times = dict(inputs), []
-    for _ in range(count):
-        began = time.perf_counter()
-        made = client.infer(spec.name, sent).outputs
-        times.append(time.perf_counter() - began)
-        sent |= {state.input: made[state.output] for state in spec.state}
+        if not kept:
+            sent |= {state.input: made[state.output] for state in spec.state}
     return times
 
 
