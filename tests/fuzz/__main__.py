@@ -68,15 +68,15 @@ def _count(counts: Counter[str], candidate: Program, outcome: Outcome) -> None:
 def _keep(candidate: Program, outcome: Outcome, folder: Path) -> Path:
     """Minimize a failing program, and write it to a file that later test runs include."""
     folder.mkdir(parents=True, exist_ok=True)
-    file, note = folder / f"{candidate.kind}_{candidate.seed}.py", _note(candidate)
-    file.write_text(candidate.source(note))  # in case the run ends during minimization
+    file, note = folder / f"{candidate.kind}_{candidate.seed}.txt", _note(candidate)
+    file.write_text(candidate.text(note))  # in case the run ends during minimization
     message = "\n    ".join(outcome.reason.splitlines()[:12])
     print(f"{outcome.verdict}: {file}\n    {message}", flush=True)
     kind_of_failure = _failure(outcome)
     small = minimized(
         candidate, lambda smaller: _failure(_outcome(smaller)) == kind_of_failure
     )
-    file.write_text(small.source(note))
+    file.write_text(small.text(note))
     return file
 
 

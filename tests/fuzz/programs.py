@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.fuzz import statements as st
 
@@ -70,6 +71,12 @@ class Program:
     traced: bool
     exported: bool = False
 
+    def text(self, note: str) -> str:
+        """Return the content of a file that `source_of` reads."""
+        method = "traced" if self.traced else "scripted"
+        lines = (note, "exported" if self.exported else method, *self.lines)
+        return "\n".join(lines) + "\n"
+
     def source(self, note: str = "") -> str:
         """Return a Python file with a module `Program`."""
         note = (
@@ -79,6 +86,15 @@ class Program:
         body = "\n".join(f"        {line}" for line in self.lines)
         head = _HEAD.format(note=note, traced=self.traced, exported=self.exported)
         return head + body + "\n"
+
+
+def source_of(file: Path) -> str:
+    """Return the Python file of a saved program: its note, how torch exports it, its lines."""
+    note, method, *lines = file.read_text().splitlines()
+    saved = Program(
+        file.stem, 0, tuple(lines), method == "traced", method == "exported"
+    )
+    return saved.source(note)
 
 
 def program(kind: str, seed: int, length: int = 9) -> Program:

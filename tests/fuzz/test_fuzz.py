@@ -13,7 +13,7 @@ from builder.lowering.passes.functionalize import inplace
 from tests.fuzz.__main__ import FOUND, fuzz, main
 from tests.fuzz.checking import Outcome, check
 from tests.fuzz.minimize import minimized
-from tests.fuzz.programs import KINDS, Program, program
+from tests.fuzz.programs import KINDS, Program, program, source_of
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -22,9 +22,11 @@ def test_short_run_has_no_findings(kind: str, tmp_path: Path) -> None:
     assert counts["programs"] == 3 and not kept
 
 
-@pytest.mark.parametrize("file", sorted(FOUND.glob("*.py")), ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", sorted(FOUND.glob("*.txt")), ids=lambda file: file.stem
+)
 def test_earlier_findings_are_fixed(file: Path) -> None:
-    outcome = check(file.read_text(), file.stem)
+    outcome = check(source_of(file), file.stem)
     assert outcome.verdict in ("equal", "refused"), outcome.reason
 
 
@@ -46,7 +48,7 @@ def test_inserted_fault_is_found_minimized_and_saved(
     monkeypatch.setattr("tests.fuzz.__main__.program", lambda kind, seed: generated)
     arguments = ["--kind", "inplace", "--programs", "1", "--seconds", "99"]
     assert main([*arguments, "--keep", str(tmp_path)]) == 1
-    source = (tmp_path / "inplace_7.py").read_text()
+    source = (tmp_path / "inplace_7.txt").read_text()
     assert "a.fill_(2)" in source and "y + 1" not in source and "for t" not in source
     assert "lowered graph, output 0" in capsys.readouterr().out
 
