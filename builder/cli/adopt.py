@@ -7,20 +7,15 @@ from pathlib import Path
 import click
 
 from builder.cli import options
-from builder.cli.command import Command
+from builder.cli.command import command
 from builder.cli.terminal import Terminal
 
 
-@click.command(
-    "adopt",
-    cls=Command,
-    short_help="Write edits of a published config into the manifest.",
-)
+@command("adopt", "Write edits of a published config into the manifest.")
 @click.argument("repository", type=options.PATH)
 @click.argument("model")
-@click.option(
+@options.path(
     "--models",
-    type=options.PATH,
     required=True,
     metavar="MODELS",
     help="The source of the model: a folder, a model file or a manifest.",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from builder.cli import options
-from builder.cli.command import Command
+from builder.cli.command import command
 from builder.cli.terminal import Progress, Terminal
 
 if TYPE_CHECKING:
@@ -80,13 +80,11 @@ class Limit(click.ParamType[tuple[float, float]]):
         return float(match[1]), float(match[2]) * (1e3 if match[3] == "s" else 1.0)
 
 
-@click.command(
-    "bench", cls=Command, short_help="Measure throughput and latency under load."
-)
+@command("bench", "Measure throughput and latency under load.")
 @click.argument("repository", type=options.PATH)
 @options.endpoint
 @options.access
-@click.option("--serve", is_flag=True, help="Start a tritonserver for the benchmark.")
+@options.flag("--serve", help="Start a tritonserver for the benchmark.")
 @options.only
 @click.option(
     "--concurrency",
@@ -109,7 +107,6 @@ class Limit(click.ParamType[tuple[float, float]]):
     type=click.Choice(("grpc", "http")),
     multiple=True,
     default=("grpc",),
-    show_default=True,
     help="The client's protocol. Repeatable.",
 )
 @click.option(
@@ -118,41 +115,22 @@ class Limit(click.ParamType[tuple[float, float]]):
     type=click.Choice(("none", "system", "cuda")),
     multiple=True,
     default=("none",),
-    show_default=True,
     help="How tensors are passed. Repeatable.",
 )
 @options.goldens
 @options.requests
-@click.option(
-    "--seconds",
-    type=options.SECONDS,
-    default=5.0,
-    show_default=True,
-    help="Duration of each level, including its warm-up.",
+@options.seconds(
+    "--seconds", 5.0, help="Duration of each level, including its warm-up."
 )
 @click.option(
     "--processes",
     type=click.IntRange(0),
     default=0,
-    show_default=True,
     help="Client processes. 0 adds processes while they limit the result, up to half of the cores.",
 )
-@click.option(
-    "--timeout",
-    type=options.SECONDS,
-    default=60.0,
-    show_default=True,
-    help="Seconds until a request counts as an error.",
-)
-@click.option(
-    "--baseline", type=options.PATH, metavar="FILE", help="Write the results here."
-)
-@click.option(
-    "--compare",
-    type=options.PATH,
-    metavar="FILE",
-    help="Compare with what --baseline wrote.",
-)
+@options.seconds("--timeout", 60.0, help="Seconds until a request counts as an error.")
+@options.path("--baseline", help="Write the results here.")
+@options.path("--compare", help="Compare with what --baseline wrote.")
 @options.record
 @click.pass_obj
 def bench_command(terminal: Terminal, /, repository: Path, **settings: Any) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from builder.cli import options
-from builder.cli.command import Command, describe
+from builder.cli.command import command, describe
 from builder.cli.repo import agreed
 from builder.cli.terminal import Progress, Terminal
 from builder.errors import EnvironmentProblem, ParityError, TrtBuildError, UsageError
@@ -24,28 +24,22 @@ if TYPE_CHECKING:
     Result = Bisection | TrtBuildError
 
 
-@click.command(
-    "bisect",
-    cls=Command,
-    short_help="Name the first node that differs from the original module.",
-)
+@command("bisect", "Name the first node that differs from the original module.")
 @click.argument("target", type=options.PATH, metavar="MODELS_OR_REPOSITORY")
 @options.only
 @options.inputs
 @options.sample
 @options.precision
 @options.flavor
-@click.option(
+@options.path(
     "--models",
     "files",
-    type=options.PATH,
     metavar="MODELS",
     help="The source of the repository's models: a folder or a model file.",
 )
-@click.option(
+@options.path(
     "--reduce",
     "reduce_to",
-    type=options.PATH,
     metavar="DIR",
     help="Write the smallest failing TorchScript file, its inputs and a test into DIR/<model>.",
 )

@@ -102,14 +102,12 @@ _OPTIONS = (
         type=click.Choice(("ampere_plus", "same_compute_capability")),
         help="Build plans that other GPUs can run.",
     ),
-    click.option(
+    options.path(
         "--timing-cache",
-        type=options.PATH,
-        metavar="FILE",
         help="Timing cache file. [default: one for each GPU and TensorRT version]",
     ),
     *(
-        click.option(f"--{name.replace('_', '-')}", name, is_flag=True, help=text)
+        options.flag(f"--{name.replace('_', '-')}", name, help=text)
         for name, text in FLAGS.items()
     ),
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from builder.cli import build_options, options
-from builder.cli.command import Command, describe
+from builder.cli.command import command, describe
 from builder.cli.repo import agreed
 from builder.cli.terminal import Terminal
 
@@ -16,11 +16,7 @@ if TYPE_CHECKING:
     from builder.errors import ManifestError
 
 
-@click.command(
-    "check",
-    cls=Command,
-    short_help="Run all steps of `repo` except publication, and report the result.",
-)
+@command("check", "Run all steps of `repo` except publication, and report the result.")
 @options.models_options
 @options.layout
 @options.torch_steps
@@ -33,9 +29,8 @@ if TYPE_CHECKING:
     default=True,
     help="Compile the networks if TensorRT for RTX is used. [default: --build]",
 )
-@click.option(
+@options.flag(
     "--paranoid",
-    is_flag=True,
     help="Run the graph after each pass and the network on seeded inputs, and compare.",
 )
 @click.option(

@@ -8,7 +8,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TextIO
@@ -44,6 +44,9 @@ class Command(click.Command):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        for option in self.params:
+            if isinstance(option, click.Option) and option.show_default is None:
+                option.show_default = not option.is_flag
         for names, text in FLAGS:
             self.params.append(click.Option([*names], is_flag=True, help=text))
 
@@ -87,6 +90,11 @@ class Command(click.Command):
             code = report(terminal, error)
             _discard_unwritable(terminal)
             return code
+
+
+def command(name: str, short_help: str) -> Callable[..., Command]:
+    """Decorates the function of a command."""
+    return click.command(name, cls=Command, short_help=short_help)
 
 
 def _interrupted(terminal: Terminal, *, terminated: bool) -> int:

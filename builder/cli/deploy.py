@@ -11,7 +11,7 @@ import click
 
 from builder.choices import PLATFORMS
 from builder.cli import options
-from builder.cli.command import Command
+from builder.cli.command import command
 from builder.cli.terminal import Terminal
 from builder.errors import UsageError
 from builder.report import size
@@ -34,17 +34,13 @@ UNITS: Mapping[str, int] = {"Mi": 1 << 20, "Gi": 1 << 30}
 """The bytes of each unit that --memory accepts."""
 
 
-@click.command(
-    "deploy", cls=Command, short_help="Write manifests for Kubernetes or KServe."
-)
+@command("deploy", "Write manifests for Kubernetes or KServe.")
 @click.argument("platform", type=click.Choice(PLATFORMS))
 @click.argument("repository", type=options.PATH)
-@click.option(
+@options.path(
     "--out",
     "-o",
-    type=options.PATH,
     default="deploy",
-    show_default=True,
     metavar="DIR",
     help="The manifests are written to DIR/kubernetes or DIR/kserve.",
 )
@@ -78,9 +74,7 @@ UNITS: Mapping[str, int] = {"Mi": 1 << 20, "Gi": 1 << 30}
     metavar="SIZE",
     help="Memory of each replica, such as 8Gi. [default: an estimate]",
 )
-@click.option(
-    "--replicas", type=COUNT, default=2, show_default=True, help="The fewest servers."
-)
+@click.option("--replicas", type=COUNT, default=2, help="The fewest servers.")
 @click.option(
     "--max-replicas",
     type=COUNT,
@@ -120,14 +114,10 @@ UNITS: Mapping[str, int] = {"Mi": 1 << 20, "Gi": 1 << 30}
     metavar="KEY=VALUE",
     help="Use only nodes with this label. Repeatable.",
 )
-@click.option(
-    "--allow-client-shm",
-    is_flag=True,
-    help="Let containers of the same pod register shared memory.",
+@options.flag(
+    "--allow-client-shm", help="Let containers of the same pod register shared memory."
 )
-@click.option(
-    "--overwrite", is_flag=True, help="Replace files that were edited by hand."
-)
+@options.flag("--overwrite", help="Replace files that were edited by hand.")
 @click.pass_obj
 def deploy_command(
     terminal: Terminal,

@@ -13,7 +13,7 @@ import click
 
 from builder import __version__
 from builder.cli import options
-from builder.cli.command import Command
+from builder.cli.command import command
 from builder.cli.terminal import Terminal
 from builder.errors import EnvironmentProblem
 from builder.printable import counted
@@ -46,10 +46,8 @@ class Finding:
     essential: bool = False
 
 
-@click.command(
-    "doctor",
-    cls=Command,
-    short_help="Check this machine, or check whether a server can load a repository.",
+@command(
+    "doctor", "Check this machine, or check whether a server can load a repository."
 )
 @click.argument("repository", type=options.PATH, required=False)
 @click.option(
@@ -66,16 +64,13 @@ class Finding:
     metavar="BYTES",
     help="The container's /dev/shm, with --image. [default: 1 GiB, as in docker-compose.yml]",
 )
-@click.option(
-    "--shared-memory",
-    is_flag=True,
-    help="Also check what clients need to use shared memory.",
+@options.flag(
+    "--shared-memory", help="Also check what clients need to use shared memory."
 )
 @click.option(
     "--port",
     type=int,
     default=8000,
-    show_default=True,
     help="HTTP port. gRPC and metrics use the next two.",
 )
 @click.pass_obj

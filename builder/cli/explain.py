@@ -10,26 +10,20 @@ from typing import Any
 import click
 
 from builder.cli import build_options, options
-from builder.cli.command import Command
+from builder.cli.command import command
 from builder.cli.terminal import Terminal
 
 
-@click.command(
-    "explain",
-    cls=Command,
-    short_help="Show why a model would or would not be built again.",
-)
+@command("explain", "Show why a model would or would not be built again.")
 @build_options.request_options
-@click.option(
+@options.path(
     "--out",
-    type=options.PATH,
     metavar="DIR",
     help="The model repository to compare with. [default: compare with the store]",
 )
-@click.option(
+@options.flag(
     "--all",
     "everything",
-    is_flag=True,
     help="Show all parts of the request and of each plan's key, not only the changes.",
 )
 @click.pass_obj

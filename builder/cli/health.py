@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from builder.cli import options
-from builder.cli.command import Command
+from builder.cli.command import command
 from builder.cli.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -21,23 +21,13 @@ WRONG = 3
 UNHEALTHY = 4
 
 
-@click.command(
-    "health",
-    cls=Command,
-    short_help="Check that each model of a running server responds correctly.",
-)
+@command("health", "Check that each model of a running server responds correctly.")
 @click.argument("repository", type=options.PATH)
 @options.url
 @options.grpc_url
 @options.access
 @options.only
-@click.option(
-    "--timeout",
-    type=options.SECONDS,
-    default=10.0,
-    show_default=True,
-    help="Seconds to wait for a response.",
-)
+@options.seconds("--timeout", 10.0, help="Seconds to wait for a response.")
 @click.pass_obj
 def health_command(
     terminal: Terminal,

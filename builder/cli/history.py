@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from builder.cli import options
-from builder.cli.command import Command
+from builder.cli.command import command
 from builder.cli.terminal import Terminal
 from builder.errors import UsageError
 
@@ -33,9 +33,7 @@ DIGITS = 12
 """Number of shown digits of a source file's SHA-256."""
 
 
-@click.command(
-    "history", cls=Command, short_help="Show the versions of published models."
-)
+@command("history", "Show the versions of published models.")
 @click.argument("repository", type=options.PATH_OR_URL)
 @options.only
 @click.pass_obj

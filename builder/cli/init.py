@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from builder.cli import options
-from builder.cli.command import Command, describe
+from builder.cli.command import command, describe
 from builder.cli.terminal import Terminal
 from builder.errors import EnvironmentProblem, TrtBuildError, UsageError
 from builder.printable import counted
@@ -28,21 +28,14 @@ HEAD = """\
 """
 
 
-@click.command(
-    "init", cls=Command, short_help="Write manifests from the graphs of model files."
-)
+@command("init", "Write manifests from the graphs of model files.")
 @click.argument("file", type=options.PATH)
 @click.option(
     "--module",
     help="A submodule or method of the file, such as encoder.0 or forward_features.",
 )
-@click.option(
-    "--out",
-    type=options.PATH,
-    metavar="FILE",
-    help="Output file. [default: beside the model]",
-)
-@click.option("--force", is_flag=True, help="Replace an existing manifest.")
+@options.path("--out", help="Output file. [default: beside the model]")
+@options.flag("--force", help="Replace an existing manifest.")
 @options.libraries
 @options.plugins
 @options.confinement

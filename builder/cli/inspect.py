@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from builder.cli import options
-from builder.cli.command import Command
+from builder.cli.command import command
 from builder.cli.terminal import Terminal
 from builder.errors import UsageError
 from builder.report import size
@@ -24,23 +24,14 @@ PLAN_FACTS = "plan.json"
 SIDECAR = "trt-build.json"
 
 
-@click.command(
-    "inspect",
-    cls=Command,
-    short_help="Print a network's layers, a plan's facts, or a repository.",
-)
+@command("inspect", "Print a network's layers, a plan's facts, or a repository.")
 @click.argument("target", type=options.PATH)
 @options.inputs
 @options.sample
 @options.precision
 @options.flavor
 @options.plugins
-@click.option(
-    "--graph",
-    type=options.PATH,
-    metavar="SVG",
-    help="Draw the segments of a model file.",
-)
+@options.path("--graph", metavar="SVG", help="Draw the segments of a model file.")
 @options.confinement
 @click.pass_obj
 def inspect_command(terminal: Terminal, /, target: Path, **settings: Any) -> None:

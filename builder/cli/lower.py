@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from builder.cli import options
-from builder.cli.command import Command
+from builder.cli.command import command
 from builder.cli.terminal import Terminal, may_color
 from builder.precisions import PRECISIONS
 
@@ -20,16 +20,14 @@ if TYPE_CHECKING:
     from builder.lowering import LoweredGraph
 
 
-@click.command("lower", cls=Command, short_help="Print a model's graph after any pass.")
+@command("lower", "Print a model's graph after any pass.")
 @click.argument("file", type=options.PATH)
 @click.option(
     "--module",
     help="A submodule or method of the file. [default: that of the manifest]",
 )
-@click.option(
-    "--trace",
-    is_flag=True,
-    help="Show the nodes before and after each pass, and its time.",
+@options.flag(
+    "--trace", help="Show the nodes before and after each pass, and its time."
 )
 @click.option(
     "--show",
@@ -49,9 +47,8 @@ if TYPE_CHECKING:
     type=click.IntRange(0),
     help="Unroll loops with a known trip count up to this.",
 )
-@click.option(
+@options.path(
     "--out",
-    type=options.PATH,
     metavar="DIR",
     help="Write the graph after each pass and lowered.pt to this folder.",
 )

@@ -7,21 +7,16 @@ from pathlib import Path
 import click
 
 from builder.cli import options
-from builder.cli.command import Command
+from builder.cli.command import command
 from builder.cli.terminal import Terminal
 
 
-@click.command(
-    "merge",
-    cls=Command,
-    short_help="Join repositories that were built on different GPUs.",
-)
+@command("merge", "Join repositories that were built on different GPUs.")
 @click.argument(
     "repositories", type=options.PATH, nargs=-1, required=True, metavar="REPOSITORY..."
 )
-@click.option(
+@options.path(
     "--out",
-    type=options.PATH,
     required=True,
     metavar="DIR",
     help="The merged repository. Created if missing.",

@@ -25,7 +25,23 @@ PATH_OR_URL = paths.PathOrUrl(path_type=Path)
 """A path or URL that the command reads from."""
 CHANGED_PATH_OR_URL = paths.PathOrUrl(path_type=Path, writes=True)
 """A path or URL that the command may write to."""
-SECONDS = click.FloatRange(0, min_open=True)
+
+
+def flag(*names: str, help: str) -> Decorator:
+    """An option without a value."""
+    return click.option(*names, is_flag=True, help=help)
+
+
+def seconds(name: str, default: float, *, help: str) -> Decorator:
+    """An option for a duration."""
+    return click.option(
+        name, type=click.FloatRange(0, min_open=True), default=default, help=help
+    )
+
+
+def path(*names: str, help: str, metavar: str = "FILE", **settings: Any) -> Decorator:
+    """An option for a local path."""
+    return click.option(*names, type=PATH, metavar=metavar, help=help, **settings)
 
 
 def models_options(function: Any) -> Any:
@@ -55,23 +71,20 @@ goldens = click.option(
     metavar="NAME",
     help="Send only goldens of these names.",
 )
-requests = click.option(
+requests = path(
     "--requests",
     "file",
-    type=PATH,
     metavar="NPZ",
     help="Send these arrays instead of the goldens. Keys are input names, or `<n>/<name>` for "
     "several requests.",
 )
-sample = click.option(
+sample = path(
     "--sample",
-    type=PATH,
     metavar="NPZ",
     help="Arrays for the inputs of a model without a manifest.",
 )
-sign = click.option(
+sign = path(
     "--sign",
-    type=PATH,
     metavar="PRIVATE_KEY",
     help="Sign the published models with this elliptic-curve key (PEM).",
 )
@@ -86,14 +99,12 @@ flavor = click.option(
     "flavor",
     type=click.Choice(("auto", *FLAVORS)),
     default="auto",
-    show_default=True,
     help="Which TensorRT.",
 )
 serve_as = click.option(
     "--serve-as",
     type=click.Choice(SERVE_AS),
     default="auto",
-    show_default=True,
     help="Triton runs the plan itself, or the Python runtime runs it.",
 )
 plugins = click.option(
@@ -106,17 +117,14 @@ plugins = click.option(
         "It is imported first."
     ),
 )
-libraries = click.option(
+libraries = path(
     "--library",
     "libraries",
-    type=PATH,
     multiple=True,
-    metavar="FILE",
     help="A .py or .so file with the model's custom operators (`libraries` in a manifest).",
 )
-require_sandbox = click.option(
+require_sandbox = flag(
     "--require-sandbox",
-    is_flag=True,
     help="Fail if this machine has no sandbox for models (see trt-build doctor).",
 )
 isolate = click.option(
@@ -144,7 +152,6 @@ layout = click.option(
     "--layout",
     type=click.Choice(LAYOUTS),
     default="auto",
-    show_default=True,
     help=(
         "How to serve a model with torch segments: all segments in one process (fused), or a "
         "Triton ensemble."
@@ -154,7 +161,6 @@ torch_steps = click.option(
     "--torch-steps",
     type=click.Choice(TORCH_STEPS),
     default="auto",
-    show_default=True,
     help=(
         "Backend of an ensemble's torch steps: the Python runtime, or Triton's PyTorch (libtorch) "
         "backend."
@@ -168,9 +174,8 @@ state = click.option(
         "Overrides the manifests."
     ),
 )
-accept_incompatible = click.option(
+accept_incompatible = flag(
     "--accept-incompatible",
-    is_flag=True,
     help="Replace a published model even if the new one is incompatible with its clients.",
 )
 url = click.option(
@@ -189,19 +194,13 @@ metrics_url = click.option(
     help="The address of its metrics, for GPU metrics.",
 )
 _ACCESS: tuple[Decorator, ...] = (
-    click.option(
+    path(
         "--tls-ca",
-        type=PATH,
         metavar="PEM",
         help="CA certificates for the server's certificate. [default: those of the system]",
     ),
-    click.option(
-        "--tls-cert",
-        type=PATH,
-        metavar="PEM",
-        help="The client's certificate, for mutual TLS.",
-    ),
-    click.option("--tls-key", type=PATH, metavar="PEM", help="The key of --tls-cert."),
+    path("--tls-cert", metavar="PEM", help="The client's certificate, for mutual TLS."),
+    path("--tls-key", metavar="PEM", help="The key of --tls-cert."),
     click.option(
         "--header",
         "headers",
@@ -209,19 +208,14 @@ _ACCESS: tuple[Decorator, ...] = (
         metavar="NAME=VALUE",
         help="Send this header (HTTP) or metadata (gRPC) with each request. Repeatable.",
     ),
-    click.option(
-        "--token-file",
-        type=PATH,
-        metavar="FILE",
-        help="Send `Authorization: Bearer` with the token in this file.",
+    path(
+        "--token-file", help="Send `Authorization: Bearer` with the token in this file."
     ),
 )
 
 
-control_token = click.option(
+control_token = path(
     "--control-token-file",
-    type=PATH,
-    metavar="FILE",
     help="The token that the server requires to load models (serve --explicit).",
 )
 
@@ -291,10 +285,8 @@ def token_in(file: Path) -> str:
     return token
 
 
-record = click.option(
-    "--record",
-    is_flag=True,
-    help="Keep the results in REPOSITORY.results for trt-build report.",
+record = flag(
+    "--record", help="Keep the results in REPOSITORY.results for trt-build report."
 )
 
 
@@ -303,9 +295,8 @@ def endpoint(function: Any) -> Any:
     return url(grpc_url(metrics_url(function)))
 
 
-write_env = click.option(
+write_env = flag(
     "--write-env",
-    is_flag=True,
     help="Write the variables of docker-compose.yml to a block in the .env beside the repository.",
 )
 _MODELS: tuple[Decorator, ...] = (
@@ -330,9 +321,7 @@ def store(function: Any) -> Any:
         metavar="URL",
         help="The store of built plans: a folder or a URL (s3://, gs://).",
     )
-    none = click.option(
-        "--no-store", is_flag=True, help="Neither read from nor write to the store."
-    )
+    none = flag("--no-store", help="Neither read from nor write to the store.")
 
     @functools.wraps(function)
     def command(

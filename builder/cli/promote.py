@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from builder.cli import options
-from builder.cli.command import Command
+from builder.cli.command import command
 from builder.cli.terminal import Terminal
 from builder.errors import UsageError
 
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from builder.triton import history
 
 
-@click.command(
-    "promote", cls=Command, short_help="Copy published models into another repository."
-)
+@command("promote", "Copy published models into another repository.")
 @click.argument("source", type=options.PATH_OR_URL, metavar="FROM")
 @click.argument("target", type=options.CHANGED_PATH_OR_URL, metavar="TO")
 @options.only

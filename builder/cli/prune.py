@@ -7,13 +7,11 @@ from pathlib import Path
 import click
 
 from builder.cli import options
-from builder.cli.command import Command
+from builder.cli.command import command
 from builder.cli.terminal import Terminal
 
 
-@click.command(
-    "prune", cls=Command, short_help="Remove old versions of published models."
-)
+@command("prune", "Remove old versions of published models.")
 @click.argument("repository", type=options.CHANGED_PATH_OR_URL)
 @click.option(
     "--keep",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from builder.cli import options
-from builder.cli.command import Command
+from builder.cli.command import command
 from builder.cli.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -17,35 +17,27 @@ if TYPE_CHECKING:
     from builder.serving import Access
 
 
-@click.command(
-    "push",
-    cls=Command,
-    short_help="Load models into a running server, verified at the endpoint.",
-)
+@command("push", "Load models into a running server, verified at the endpoint.")
 @click.argument("repository", type=options.PATH)
 @options.url
 @options.grpc_url
 @options.access
 @options.control_token
-@click.option(
+@options.path(
     "--to",
-    type=options.PATH,
     metavar="SERVED",
     help="The repository that the server reads. [default: REPOSITORY]",
 )
 @options.only
-@click.option(
+@options.seconds(
     "--timeout",
-    type=options.SECONDS,
-    default=180.0,
-    show_default=True,
+    180.0,
     help="Seconds to wait until a model is loaded, and for each response.",
 )
 @click.option(
     "--drain",
     type=click.FloatRange(0),
     default=10.0,
-    show_default=True,
     help="Seconds until the old steps of an ensemble are unloaded.",
 )
 @options.accept_incompatible

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from builder.cli import build_options, options, search
-from builder.cli.command import Command, describe
+from builder.cli.command import command, describe
 from builder.cli.terminal import Terminal
 from builder.report import percent, size
 
@@ -34,25 +34,21 @@ COLUMNS = (
 )
 
 
-@click.command(
-    "repo",
-    cls=Command,
-    short_help="Build a Triton model repository from a folder of models.",
-)
+@command("repo", "Build a Triton model repository from a folder of models.")
 @build_options.request_options
 @options.require_sandbox
 @click.option(
     "--log-level",
     type=click.Choice(["info", "graph"]),
     default="info",
+    show_default=False,
     help=(
         "graph: write each model's graph before and after every pass to DIR.graphs beside the "
         "repository."
     ),
 )
-@click.option(
+@options.flag(
     "--search-precision",
-    is_flag=True,
     help=(
         "First find the cheapest precision within the tolerance of each model, and write it into "
         "the manifests."
@@ -74,19 +70,17 @@ COLUMNS = (
 @options.write_env
 @options.record
 @options.sign
-@click.option(
+@options.flag(
     "--sbom",
-    is_flag=True,
     help="Write the packages of this environment to DIR.cdx.json beside the repository "
     "(CycloneDX).",
 )
-@click.option(
-    "--rebuild", is_flag=True, help="Build every model again, even if unchanged."
-)
+@options.flag("--rebuild", help="Build every model again, even if unchanged.")
 @click.option(
     "--jobs",
     type=click.IntRange(0),
     default=0,
+    show_default=False,
     help="Models built in parallel. 0: as many as the machine allows.",
 )
 @click.option(
@@ -111,9 +105,8 @@ COLUMNS = (
         "cluster on this machine."
     ),
 )
-@click.option(
+@options.flag(
     "--require-all",
-    is_flag=True,
     help="With --farm: publish nothing unless every model is built for every target.",
 )
 @click.pass_context

@@ -7,30 +7,21 @@ from pathlib import Path
 import click
 
 from builder.cli import options
-from builder.cli.command import Command
+from builder.cli.command import command
 from builder.cli.terminal import Terminal
 
 
-@click.command(
-    "report", cls=Command, short_help="Write a page of evidence for a repository."
-)
+@command("report", "Write a page of evidence for a repository.")
 @click.argument("repository", type=options.PATH)
-@click.option(
-    "--out",
-    "-o",
-    type=options.PATH,
-    metavar="FILE",
-    help="Output file. [default: standard output]",
-)
+@options.path("--out", "-o", help="Output file. [default: standard output]")
 @click.option(
     "--format",
     "form",
     type=click.Choice(("html", "json", "junit", "markdown")),
     help="[default: by the suffix of FILE, else html]",
 )
-@click.option(
+@options.path(
     "--since",
-    type=options.PATH,
     metavar="OLD.json",
     help="Show the changes since this report, written with --format json.",
 )

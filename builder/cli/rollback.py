@@ -7,13 +7,11 @@ from pathlib import Path
 import click
 
 from builder.cli import options
-from builder.cli.command import Command
+from builder.cli.command import command
 from builder.cli.terminal import Terminal
 
 
-@click.command(
-    "rollback", cls=Command, short_help="Serve an earlier version of a model again."
-)
+@command("rollback", "Serve an earlier version of a model again.")
 @click.argument("repository", type=options.CHANGED_PATH_OR_URL)
 @click.argument("model")
 @click.option(

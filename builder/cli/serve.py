@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from builder.cli import options
-from builder.cli.command import Command
+from builder.cli.command import command
 from builder.cli.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ SERVE_CHECKS = (
 """Preflight findings that the server itself reports less clearly, or only at the first request."""
 
 
-@click.command(
-    "serve", cls=Command, short_help="Serve a model repository with tritonserver."
-)
+@command("serve", "Serve a model repository with tritonserver.")
 @click.argument("repository", type=options.PATH)
 @click.option(
     "--port",
@@ -59,63 +57,47 @@ SERVE_CHECKS = (
 @click.option(
     "--address",
     default="127.0.0.1",
-    show_default=True,
     help="Address to listen on. 0.0.0.0: all interfaces.",
 )
 @click.option(
     "--log-verbose",
     type=int,
     default=0,
-    show_default=True,
     help="tritonserver's own verbosity.",
 )
 @click.option("--log-file", type=options.PATH, help="Keep tritonserver's log here.")
-@click.option(
-    "--timeout",
-    type=options.SECONDS,
-    default=180.0,
-    show_default=True,
-    help="Seconds to wait until all models are ready.",
-)
-@click.option(
+@options.seconds("--timeout", 180.0, help="Seconds to wait until all models are ready.")
+@options.flag(
     "--watch",
-    is_flag=True,
     help="Load models that are published while the server runs, also by push (Triton's poll mode).",
 )
 @click.option(
     "--poll-seconds",
     type=click.IntRange(1),
     default=2,
-    show_default=True,
     help="Seconds between two polls of the repository, with --watch.",
 )
-@click.option(
+@options.flag(
     "--explicit",
-    is_flag=True,
     help="Let clients load and unload models (Triton's explicit mode), as `trt-build push` does.",
 )
 @options.control_token
-@click.option(
+@options.flag(
     "--exit-on-error",
-    is_flag=True,
     help="Serve nothing if one model fails to load. By default the other models are served.",
 )
-@click.option(
-    "--allow-client-shm",
-    is_flag=True,
-    help="Let clients register shared memory on this host.",
+@options.flag(
+    "--allow-client-shm", help="Let clients register shared memory on this host."
 )
 @click.option(
     "--response-cache",
     type=click.IntRange(0),
     default=64,
-    show_default=True,
     metavar="MIB",
     help="Size of the cache for models with `triton: {response_cache: {enable: true}}`. 0: none.",
 )
-@click.option(
+@options.path(
     "--require-signature",
-    type=options.PATH,
     metavar="PUBLIC_KEY",
     help="Start only if each model has a valid signature of this key.",
 )

@@ -7,17 +7,14 @@ from pathlib import Path
 import click
 
 from builder.cli import options
-from builder.cli.command import Command
+from builder.cli.command import command
 from builder.cli.terminal import Terminal
 
 
-@click.command(
-    "sign", cls=Command, short_help="Sign published models with a private key."
-)
+@command("sign", "Sign published models with a private key.")
 @click.argument("repository", type=options.PATH)
-@click.option(
+@options.path(
     "--key",
-    type=options.PATH,
     required=True,
     metavar="PRIVATE_KEY",
     help="An elliptic-curve key in PEM form.",

@@ -11,7 +11,7 @@ import click
 
 from builder.cli import options
 from builder.cli.bench import Limit, Numbers
-from builder.cli.command import Command, describe
+from builder.cli.command import command, describe
 from builder.cli.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -44,15 +44,10 @@ class Names(click.ParamType[tuple[str, ...]]):
         return names
 
 
-@click.command(
-    "tune",
-    cls=Command,
-    short_help="Find the configuration that serves best under load.",
-)
+@command("tune", "Find the configuration that serves best under load.")
 @click.argument("repository", type=options.PATH)
-@click.option(
+@options.path(
     "--models",
-    type=options.PATH,
     required=True,
     metavar="MODELS",
     help="The source of REPOSITORY: the folder with the models and their manifests.",
@@ -77,14 +72,11 @@ class Names(click.ParamType[tuple[str, ...]]):
     "--trials",
     type=click.IntRange(1),
     default=20,
-    show_default=True,
     help="Maximum number of configurations to measure.",
 )
-@click.option(
+@options.seconds(
     "--seconds",
-    type=options.SECONDS,
-    default=3.0,
-    show_default=True,
+    3.0,
     help="Duration of each load level. It is longer if a percentile needs more requests.",
 )
 @click.option("--instances", type=Numbers(), help="Instance counts to try.")
@@ -115,14 +107,11 @@ class Names(click.ParamType[tuple[str, ...]]):
     help="Layouts of partitioned models to try.",
 )
 @click.option("--runtimes", type=Names("plan", "torch"), help="Runtimes to try.")
-@click.option(
-    "--allow-torch", is_flag=True, help="Choose torch if it is faster than the plan."
-)
+@options.flag("--allow-torch", help="Choose torch if it is faster than the plan.")
 @click.option(
     "--protocol",
     type=click.Choice(("grpc", "http")),
     default="grpc",
-    show_default=True,
     help="The client's protocol.",
 )
 @click.option(
@@ -130,12 +119,11 @@ class Names(click.ParamType[tuple[str, ...]]):
     "memory",
     type=click.Choice(("none", "system", "cuda")),
     default="none",
-    show_default=True,
     help="How tensors are passed.",
 )
 @options.goldens
 @options.requests
-@click.option("--dry-run", is_flag=True, help="Write no manifest.")
+@options.flag("--dry-run", help="Write no manifest.")
 @options.flavor
 @options.serve_as
 @options.store

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from builder.cli import options, verdicts
-from builder.cli.command import Command
+from builder.cli.command import command
 from builder.cli.serve import report_crash
 from builder.cli.terminal import Progress, Terminal
 
@@ -21,31 +21,20 @@ if TYPE_CHECKING:
     from builder.parity import ModelParity
 
 
-@click.command(
-    "verify",
-    cls=Command,
-    short_help="Compare a running server with the goldens of its repository.",
-)
+@command("verify", "Compare a running server with the goldens of its repository.")
 @click.argument("repository", type=options.PATH_OR_URL)
 @options.url
 @options.grpc_url
 @options.access
-@click.option(
-    "--serve",
-    is_flag=True,
-    help="Start tritonserver on free ports, and stop it afterwards.",
+@options.flag(
+    "--serve", help="Start tritonserver on free ports, and stop it afterwards."
 )
-@click.option(
-    "--engine",
-    is_flag=True,
-    help="Run the plans on this machine's GPU, without a server.",
-)
+@options.flag("--engine", help="Run the plans on this machine's GPU, without a server.")
 @options.only
 @click.option(
     "--repeat",
     type=click.IntRange(0),
     default=5,
-    show_default=True,
     help="Timed requests for each golden.",
 )
 @click.option(
@@ -53,38 +42,28 @@ if TYPE_CHECKING:
     type=click.Choice(("none", "system", "cuda")),
     multiple=True,
     default=("none",),
-    show_default=True,
     help=(
         "How tensors are passed: in the requests, or in shared memory of this host. Repeatable."
     ),
 )
-@click.option(
-    "--timeout",
-    type=options.SECONDS,
-    default=60.0,
-    show_default=True,
-    help="Seconds to wait for a response.",
-)
+@options.seconds("--timeout", 60.0, help="Seconds to wait for a response.")
 @click.option(
     "--require",
     type=click.Choice(("plan",)),
     help="Fail for each model that torch ran instead of a plan.",
 )
-@click.option(
+@options.path(
     "--signature",
-    type=options.PATH,
     metavar="PUBLIC_KEY",
     help="Fail for each model without a valid signature of this key.",
 )
-@click.option(
+@options.flag(
     "--ladder",
-    is_flag=True,
     help="Compare every step from the original module to the endpoint; needs --models.",
 )
-@click.option(
+@options.path(
     "--models",
     "files",
-    type=options.PATH,
     metavar="MODELS",
     help="The source of the models for --ladder: a folder or a model file.",
 )
