@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from builder.conversion.registry import CONVERTERS, EVALUATORS
+from tests.cli.conftest import python
 
 STUB = """from . import other as other
 from .build import Plan as Plan
@@ -99,9 +100,7 @@ def test_any_conversion_file_registers_all_converters() -> None:
     """In a separate process: it imports one file, as a worker or a plugin may."""
     code = "from builder.conversion.registry import CONVERTERS, EVALUATORS\n"
     code += "print(len(CONVERTERS), len(EVALUATORS))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    done = python(code)
     converters, evaluators = map(int, done.stdout.split())
     assert (converters, evaluators) == (len(CONVERTERS), len(EVALUATORS))
     assert converters > 600 and evaluators > 400

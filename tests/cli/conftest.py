@@ -22,13 +22,19 @@ PROGRAM = [
     "from builder.cli import main; main(prog_name='trt-build')",
 ]
 
-MANIFEST = """\
+
+def manifest_of(width: int, opt: int = 2, largest: int = 8) -> str:
+    """The manifest of a model from x [batch, width] to y."""
+    return f"""\
 inputs:
-  - {name: x, dtype: float32, shape: [batch, 4]}
+  - {{name: x, dtype: float32, shape: [batch, {width}]}}
 dims:
-  batch: {min: 1, opt: 2, max: 8}
+  batch: {{min: 1, opt: {opt}, max: {largest}}}
 outputs: [y]
 """
+
+
+MANIFEST = manifest_of(4)
 
 
 class Small(torch.nn.Module):
@@ -56,21 +62,24 @@ def save(module: torch.nn.Module, path: Path, manifest: str | None = MANIFEST) -
     return path
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
+def save_small(parent: Path) -> Path:
     """A models folder with one small model, `small`."""
-    folder = tmp_path / "models"
+    folder = parent / "models"
     folder.mkdir()
     save(Small(), folder / "small.pt")
     return folder
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    return save_small(tmp_path)
 
 
 @pytest.fixture(scope="session")
 def published_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with `small`, built once for all tests. `published` is a copy for one test."""
     folder = tmp_path_factory.mktemp("published")
-    (folder / "models").mkdir()
-    save(Small(), folder / "models" / "small.pt")
+    save_small(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRT_BUILD_CACHE", str(folder / "cache"))
         arguments = [
@@ -106,6 +115,17 @@ def run() -> Callable[..., Result]:
 
 def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    """Run code in another interpreter, which must end without an error."""
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
 
 
 def start(*arguments: object, **more: str) -> subprocess.Popen[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from tests.cli.conftest import Small, save
+from tests.cli.conftest import save_small
 
 Run = Callable[..., Result]
 
@@ -83,9 +83,7 @@ def test_adopt_moves_edits_to_the_manifest_and_keeps_its_comments(
 def test_added_file_makes_the_model_edited(
     published: Path, run: Run, tmp_path: Path
 ) -> None:
-    models = tmp_path / "models"
-    models.mkdir()
-    save(Small(), models / "small.pt")
+    models = save_small(tmp_path)
     assert "small  unchanged" in run("repo", models, "--out", published).stdout
     (published / "small" / "1" / "notes.txt").write_text("")
     found = run("repo", models, "--out", published)
@@ -106,9 +104,7 @@ def test_added_file_makes_the_model_edited(
 def test_edit_without_a_manifest_key_is_refused(
     published: Path, tmp_path: Path, run: Run, old: str, new: str, words: str
 ) -> None:
-    models = tmp_path / "models"
-    models.mkdir()
-    save(Small(), models / "small.pt")
+    models = save_small(tmp_path)
     before = (models / "small.yaml").read_text()
     config = published / "small" / "config.pbtxt"
     config.write_text(config.read_text().replace(old, new))

@@ -12,7 +12,7 @@ import pytest
 from click.testing import Result
 
 from builder.cli import COMMANDS, main
-from tests.cli.conftest import PROGRAM, environment
+from tests.cli.conftest import PROGRAM, environment, python
 
 HEAVY = {
     "torch",
@@ -39,13 +39,7 @@ def imported(*arguments: str) -> set[str]:
         f" main\nmain({list(arguments)!r}, standalone_mode=False)\nprint('\\n' +"
         " json.dumps(sorted({name.partition('.')[0] for name in set(sys.modules) - bare})))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = python(code)
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -63,13 +57,7 @@ def test_help_imports_only_click_and_builder(arguments: list[str]) -> None:
 
 def test_import_of_builder_imports_no_heavy_package() -> None:
     code = "import sys, builder, json; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = python(code)
     assert not {name.partition(".")[0] for name in json.loads(done.stdout)} & HEAVY
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from builder.cli.terminal import Terminal
 from builder.printable import counted
-from tests.cli.conftest import PROGRAM, environment
+from tests.cli.conftest import PROGRAM, environment, python
 
 Shell = Callable[[str], subprocess.CompletedProcess[str]]
 SCRIPT = """
@@ -54,13 +54,7 @@ def terminal_output(**more: str) -> str:
 
 
 def test_pipe_gets_plain_lines() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = python(SCRIPT)
     assert done.stdout == "model   ms\nnet      1\n[red]x  22\ndone\n"
     assert done.stderr == "net: lower\nnet: [bold]build\n"
 

@@ -19,6 +19,7 @@ from builder.parity import verify
 from builder.parity.clients import Client, GrpcClient, HttpClient, SequencePosition
 from builder.serving import Server, serve
 from tests.examples.test_export import EXAMPLES, export
+from tests.parity.asserting import assert_passed
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -98,7 +99,7 @@ def stream(client: Client, samples: torch.Tensor) -> Iterator[float]:
 
 def test_all_goldens_pass(repository: Path, server: Server) -> None:
     (parity,) = verify(repository, server.http_url, server.grpc_url)
-    assert parity.passed, [result.problems for result in parity.results]
+    assert_passed(parity)
     assert {f"user-{voice}" for voice in range(3)} <= {
         result.golden for result in parity.results
     }

@@ -29,7 +29,7 @@ from builder.farm import (
     sharing,
 )
 from builder.repository import Settings, build_repository
-from tests.cli.conftest import MANIFEST, Small, save
+from tests.cli.conftest import MANIFEST, save_small
 from tests.farm.conftest import TARGETS, Nodes
 
 pytestmark = pytest.mark.slow
@@ -106,9 +106,7 @@ def by_name(outcomes: Sequence[Outcome], model: str) -> list[Outcome]:
 def test_farm_with_lost_nodes_publishes_the_same_models(
     nodes: Nodes, tmp_path: Path
 ) -> None:
-    models, out = tmp_path / "models", tmp_path / "out"
-    models.mkdir()
-    save(Small(), models / "small.pt")
+    models, out = save_small(tmp_path), tmp_path / "out"
     (models / "bad.pt").write_bytes(b"no model")
     (models / "bad.yaml").write_text(f"{MANIFEST}targets: [ada]\n")
     settings = Settings(store=tmp_path / "store")
@@ -162,9 +160,7 @@ def test_goldens_are_recorded_once_for_all_targets(
     ada, *others = FARM.targets
     farm = replace(FARM, targets=(replace(ada, verify="server"), *others))
     monkeypatch.setattr(sharing, "LEAST_BYTES", 0)
-    models, out, store = tmp_path / "models", tmp_path / "out", tmp_path / "store"
-    models.mkdir()
-    save(Small(), models / "small.pt")
+    models, out, store = save_small(tmp_path), tmp_path / "out", tmp_path / "store"
     (models / "bad.pt").write_bytes(b"no model")
     (models / "bad.yaml").write_text(MANIFEST)
     found = build_on_farm(models, out, farm, Settings(store=store))

@@ -6,8 +6,6 @@ import io
 import json
 import os
 import pickle
-import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +17,7 @@ import torch
 from builder import frontends, torchscript
 from builder.errors import LoweringError, ModelFileError
 from builder.frontends.export import archive
+from tests.cli.conftest import python
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -283,9 +282,7 @@ def test_modules_that_load_programs_are_preloaded() -> None:
         "late = {'torch._export.serde.serialize', 'torch.export.pt2_archive._package'} - before;"
         "print(sorted(late))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    done = python(code)
     assert done.stdout.strip() == "[]"
 
 

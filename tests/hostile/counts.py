@@ -20,6 +20,8 @@ HANG_SECONDS = 60
 EXECUTED = "executed"
 """The file that a payload creates if its code runs."""
 SECRET = "a secret that must not be copied"
+UNEXPECTED: tuple[Any, ...] = (None, True, -1, 2**63, 1e308, "", "x" * 5000, "\x00")
+"""Values that hardly any field expects."""
 
 REASONS = ("error:", '"problem', '"message"', '"damaged"')
 """The output of a command that refuses contains one of these."""

@@ -16,30 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from tests.hostile.counts import SECRET
+from tests.hostile.counts import SECRET, UNEXPECTED
 from tests.hostile.manifests import Executes
 
 VALUES: tuple[Any, ...] = (
-    *(
-        None,
-        True,
-        -1,
-        2**63,
-        1e308,
-        "",
-        "x" * 5000,
-        "\x00",
-        "../../secret.txt",
-        "/etc/passwd",
-    ),
-    *(
-        [],
-        {},
-        [[]],
-        {"a": {"a": {}}},
-        ["../../secret.txt"],
-        {"9.0": "../../../secret.txt"},
-    ),
+    *UNEXPECTED,
+    "../../secret.txt",
+    "/etc/passwd",
+    *([], {}, [[]], {"a": {"a": {}}}),
+    ["../../secret.txt"],
+    {"9.0": "../../../secret.txt"},
 )
 FOREIGN_NAMES = (
     "../../secret.txt",

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import builder
 from builder.lowering import LoweredGraph
+from tests.lowering.asserting import assert_equal_outputs
 from tests.torchscript.saving import saved
 
 WIDTH, HEADS = 12, 3
@@ -101,13 +102,7 @@ def lowered(module: nn.Module, *inputs: Tensor, **settings: object) -> LoweredGr
     ]
     found = builder.lower(traced, specs=specs, **settings)
     for case in (inputs, [torch.randn(3, 7, x.size(2), dtype=x.dtype) for x in inputs]):
-        expected = module(*case)
-        for output, expected_output in zip(
-            found.run(*case),
-            expected if isinstance(expected, tuple) else [expected],
-            strict=True,
-        ):
-            torch.testing.assert_close(output, expected_output, rtol=2e-6, atol=2e-6)
+        assert_equal_outputs(found, module, case)
     return found
 
 

@@ -26,6 +26,7 @@ from builder.lowering.passes.amounts import (
     product,
     renamed,
 )
+from tests.lowering.asserting import assert_equal_outputs
 from tests.torchscript.saving import saved
 
 WIDTH, HEADS = 12, 3
@@ -85,13 +86,7 @@ def lowered(
         saved(exported) if load else exported, specs=specs, **settings
     )
     for case in cases:
-        expected = module(*case)
-        for output, expected_output in zip(
-            found.run(*case),
-            expected if isinstance(expected, tuple) else [expected],
-            strict=True,
-        ):
-            torch.testing.assert_close(output, expected_output, rtol=2e-6, atol=2e-6)
+        assert_equal_outputs(found, module, case)
     return found
 
 

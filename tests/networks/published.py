@@ -184,6 +184,20 @@ TOKENS: tuple[Any, ...] = (
 )
 
 
+TWO_LAYERS = {
+    "num_hidden_layers": 2,
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_attention_heads": 8,
+    "vocab_size": 1000,
+}
+
+
+def _causal(model: str, config: str, **settings: int) -> Network:
+    make = partial(Causal, model, config, **settings)
+    return Network(make, *TOKENS, unscriptable=CONFIGURED)
+
+
 class Whisper(nn.Module):
     """The encoder alone."""
 
@@ -223,11 +237,7 @@ NETWORKS: dict[str, Network] = {
     "GhostNet": _vision("ghostnet", *FREE),
     "BERT-base": _text("BertModel", "BertConfig", {}),
     "DistilBERT": _text("DistilBertModel", "DistilBertConfig", {}),
-    "GPT-2 (one step)": Network(
-        partial(Causal, "GPT2LMHeadModel", "GPT2Config"),
-        *TOKENS,
-        unscriptable=CONFIGURED,
-    ),
+    "GPT-2 (one step)": _causal("GPT2LMHeadModel", "GPT2Config"),
     "T5 encoder": _text(
         "T5EncoderModel", "T5Config", {"d_model": 512, "num_layers": 6}
     ),
@@ -240,35 +250,10 @@ NETWORKS: dict[str, Network] = {
         ({"n": 1}, {"n": 2}, {"n": 2}),
         unscriptable=CONFIGURED,
     ),
-    "Llama (2 layers)": Network(
-        partial(
-            Causal,
-            "LlamaModel",
-            "LlamaConfig",
-            num_hidden_layers=2,
-            hidden_size=512,
-            intermediate_size=1024,
-            num_attention_heads=8,
-            num_key_value_heads=2,
-            vocab_size=1000,
-        ),
-        *TOKENS,
-        unscriptable=CONFIGURED,
+    "Llama (2 layers)": _causal(
+        "LlamaModel", "LlamaConfig", num_key_value_heads=2, **TWO_LAYERS
     ),
-    "GPT-NeoX (2 layers)": Network(
-        partial(
-            Causal,
-            "GPTNeoXModel",
-            "GPTNeoXConfig",
-            num_hidden_layers=2,
-            hidden_size=512,
-            intermediate_size=1024,
-            num_attention_heads=8,
-            vocab_size=1000,
-        ),
-        *TOKENS,
-        unscriptable=CONFIGURED,
-    ),
+    "GPT-NeoX (2 layers)": _causal("GPTNeoXModel", "GPTNeoXConfig", **TWO_LAYERS),
     "ALBERT-base": _text(
         "AlbertModel",
         "AlbertConfig",

@@ -20,6 +20,7 @@ from builder.errors import EngineError, EnvironmentProblem, UsageError
 from builder.parity import verify_engines
 from builder.parity.engines import Opened, Planned, Tensors, by_runtime
 from builder.triton import Golden, goldens, publish
+from tests.parity.asserting import TWO_PROFILES, assert_passed
 from tests.triton.artifacts import Affine, artifact, scorer, tensor
 
 PROFILES = ({"batch": (1, 1, 1)}, {"batch": (2, 4, 8)})
@@ -77,15 +78,9 @@ def test_each_golden_runs_in_the_profile_that_it_was_recorded_for(
 ) -> None:
     opener = TorchOpener()
     (parity,) = verify_engines(repository, repeat=0, open_plan=opener)
-    assert parity.passed, (parity.problems, [r.problems for r in parity.results])
+    assert_passed(parity)
     assert (parity.name, parity.answered_by) == ("scorer", "plan")
-    assert {r.golden for r in parity.results} == {
-        "p0-opt",
-        "p1-opt",
-        "p1-min",
-        "p1-max",
-        "p1-odd",
-    }
+    assert {r.golden for r in parity.results} == TWO_PROFILES
     assert {r.protocol for r in parity.results} == {"engine"}
     assert set(opener.calls) == {(0, 1), (1, 4), (1, 2), (1, 8), (1, 5)}
     assert (opener.opened, opener.closed) == (1, 1)
@@ -113,7 +108,7 @@ def test_only_integers_narrowed_by_tensorrt_are_widened(
     repository: Path,
 ) -> None:
     (parity,) = verify_engines(repository, repeat=0, open_plan=TorchOpener(narrow=True))
-    assert parity.passed, [r.problems for r in parity.results]
+    assert_passed(parity)
 
     class Half(TorchOpener):
         def _typed(self, value: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ from builder.parity import verify_engines
 from builder.repository import build_repository
 from builder.store import SIDECAR
 from builder.torchscript import sha256
+from tests.parity.asserting import TWO_PROFILES, assert_passed
 
 pytestmark = pytest.mark.gpu
 
@@ -60,14 +61,8 @@ def repository(
 
 def test_every_golden_passes_on_the_engine(repository: Path) -> None:
     (parity,) = verify_engines(repository)
-    assert parity.passed, (parity.problems, [r.problems for r in parity.results])
-    assert {r.golden for r in parity.results} == {
-        "p0-opt",
-        "p1-opt",
-        "p1-min",
-        "p1-max",
-        "p1-odd",
-    }
+    assert_passed(parity)
+    assert {r.golden for r in parity.results} == TWO_PROFILES
     assert all(r.median_ms for r in parity.results)
 
 

@@ -13,6 +13,7 @@ import pytest
 from builder.engine import BuildOptions
 from builder.parity import verify_engines
 from builder.repository import build_repository
+from tests.parity.asserting import assert_passed
 
 pytestmark = pytest.mark.gpu
 
@@ -58,8 +59,5 @@ def test_example_is_within_the_tolerance_of_its_precision(
     )
     assert result.ok, result.error
     (parity,) = verify_engines(tmp_path / "repository", repeat=0)
-    assert parity.passed, (
-        parity.problems,
-        [(r.golden, r.error, r.problems) for r in parity.results if not r.passed],
-    )
+    assert_passed(parity)
     assert parity.results and "plan" in str(parity.answered_by)

@@ -26,6 +26,7 @@ from builder.errors import EnvironmentProblem, UsageError
 from builder.parity import ModelParity, verify
 from builder.parity.clients import GrpcClient, HttpClient
 from builder.triton import Golden, goldens
+from tests.parity.asserting import assert_passed
 from tests.parity.conftest import Endpoint
 from tests.triton.artifacts import Scorer
 
@@ -38,11 +39,7 @@ def test_every_model_passes_every_golden_over_both_protocols(
     results = verify(endpoint.repository, endpoint.http_url, endpoint.grpc_url)
     assert {r.name for r in results} == set(endpoint.artifacts)
     for parity in results:
-        assert parity.passed, (
-            parity.name,
-            parity.problems,
-            [r.problems for r in parity.results],
-        )
+        assert_passed(parity)
         assert {"http", "grpc"} <= {r.protocol for r in parity.results}
         count = len(endpoint.artifacts[parity.name].goldens)
         assert sum(r.protocol == "http" for r in parity.results) == count
@@ -79,7 +76,7 @@ def test_batched_models_get_concurrent_requests(endpoint: Endpoint) -> None:
 def test_golden_has_at_most_max_batch_size_rows(endpoint: Endpoint) -> None:
     """A profile allows eight rows of a short sequence, but max_batch_size is two."""
     (parity,) = verify(endpoint.repository, endpoint.http_url, None, ["lengths"])
-    assert parity.passed, [r.problems for r in parity.results]
+    assert_passed(parity)
     assert "p0-max" in {r.golden for r in parity.results}
 
 
@@ -420,11 +417,7 @@ def test_every_golden_passes_through_system_shared_memory(
         shared_memory=["system"],
     )
     for parity in results:
-        assert parity.passed, (
-            parity.name,
-            parity.problems,
-            [r.problems for r in parity.results],
-        )
+        assert_passed(parity)
         assert {r.protocol for r in parity.results} == {"http system", "grpc system"}
         assert len(parity.results) == 2 * len(endpoint.artifacts[parity.name].goldens)
     assert registered(endpoint) == [] and not region_files()

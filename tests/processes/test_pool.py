@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -25,6 +23,7 @@ from builder.errors import (
     UsageError,
 )
 from builder.processes import fork_server, pool
+from tests.cli.conftest import python
 from tests.processes import tasks
 
 
@@ -158,9 +157,7 @@ def test_stop_at_any_time_prints_no_traceback(stop: str) -> None:
         "try:\n    processes.run(tasks, 3, modules=['torch'])\n"
         "except KeyboardInterrupt:\n    print('stopped')\n"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    ended = python(code)
     assert (
         ended.stdout.splitlines()[-1] == "stopped" and "not stopped" not in ended.stdout
     )
@@ -223,9 +220,7 @@ def test_processes_imports_no_heavy_modules() -> None:
         "import sys, builder.processes; print([n for n in ('torch', 'numpy', 'tensorrt_rtx')"
         " if n in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    done = python(code)
     assert done.stdout == "[]\n"
 
 
@@ -294,9 +289,7 @@ def test_output_of_tasks_does_not_reach_standard_output() -> None:
         "processes.run([processes.Task(functools.partial(tasks.print_text, 'task output'))])\n"
         "print('answer')\n"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    ended = python(code)
     assert ended.stdout == "answer\n"
     assert "task output" in ended.stderr
 

@@ -53,8 +53,8 @@ def naive_convolution(x, w, bias, stride, dilation, groups, mode, pre, post):
     return out.astype(np.float32)
 
 
+SETTINGS = "shape, kernel, stride, dilation, groups, pre, post"
 CONVOLUTIONS = [
-    # x, kernel, stride, dilation, groups, pre, post
     ((1, 2, 5, 6), (3, 2, 3, 2), (2, 1), (1, 2), 1, (1, 0), (0, 2)),
     ((2, 4, 4, 5), (4, 1, 2, 3), (1, 3), (2, 1), 4, (2, 1), (1, 1)),
     ((1, 4, 7, 3), (2, 2, 1, 1), (3, 2), (1, 1), 2, (0, 0), (0, 0)),
@@ -63,9 +63,7 @@ CONVOLUTIONS = [
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    ("shape", "kernel", "stride", "dilation", "groups", "pre", "post"), CONVOLUTIONS
-)
+@pytest.mark.parametrize(SETTINGS, CONVOLUTIONS)
 def test_convolution(mode, shape, kernel, stride, dilation, groups, pre, post):
     x, w, bias = (
         RANDOM.standard_normal(s).astype(np.float32)
@@ -156,9 +154,7 @@ DECONVOLUTIONS = [
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(
-    ("shape", "kernel", "stride", "dilation", "groups", "pre", "post"), DECONVOLUTIONS
-)
+@pytest.mark.parametrize(SETTINGS, DECONVOLUTIONS)
 def test_deconvolution(mode, shape, kernel, stride, dilation, groups, pre, post):
     maps = kernel[1] * groups
     x, w, bias = (

@@ -26,17 +26,21 @@ def step(repository: Path, name: str) -> Path:
     return found
 
 
+def convolutions(stride: int = 1) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=stride, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, padding=1),
+        nn.ReLU(),
+    )
+
+
 class SalientCnn(nn.Module):
     """A CNN with a data-dependent operator in the middle: distinct large activations set a gain."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(8, 8, 3, padding=1),
-            nn.ReLU(),
-        )
+        self.stem = convolutions()
         self.head = nn.Sequential(
             nn.Conv2d(8, 8, 3, padding=1),
             nn.ReLU(),
@@ -55,12 +59,7 @@ class Detector(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.features = nn.Sequential(
-            nn.Conv2d(3, 8, 3, stride=2, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(8, 8, 3, padding=1),
-            nn.ReLU(),
-        )
+        self.features = convolutions(stride=2)
         self.boxes, self.scores = nn.Conv2d(8, 4, 1), nn.Conv2d(8, 1, 1)
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -196,12 +195,7 @@ class Regions(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.features = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(8, 8, 3, padding=1),
-            nn.ReLU(),
-        )
+        self.features = convolutions()
         self.classifier = nn.Sequential(
             nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 5)
         )

@@ -14,6 +14,7 @@ from builder.parity.clients import GrpcClient, describe
 from builder.parity.served import read
 from builder.repository import ModelResult, build_repository
 from builder.serving import Server, find, judging, serve
+from tests.parity.asserting import assert_passed
 from tests.repository import networks
 
 pytestmark = [pytest.mark.gpu, pytest.mark.live]
@@ -69,11 +70,7 @@ def test_every_plan_runs_on_the_gpu(served: Served) -> None:
         name: str(r.error or "") for name, r in served.built.items()
     } == dict.fromkeys(MODELS, "")
     for name, parity in served.verified.items():
-        assert parity.passed, (
-            name,
-            parity.problems,
-            [r.problems for r in parity.results if not r.passed],
-        )
+        assert_passed(parity)
         expected = (
             "plan" if ".tensorrt" in name else "torch" if ".torch" in name else "plan"
         )

@@ -13,6 +13,7 @@ from builder.engine import flavor
 from builder.parity import ModelParity, verify
 from builder.repository import ModelResult, build_repository
 from builder.serving import serve
+from tests.parity.asserting import assert_passed
 from tests.repository import networks
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
@@ -65,11 +66,7 @@ def test_every_model_is_built_in_segments(served: Served) -> None:
 
 def test_every_model_and_step_matches_the_module(served: Served) -> None:
     for parity in served.verified.values():
-        assert parity.passed, (
-            parity.name,
-            parity.problems,
-            [r.problems for r in parity.results if not r.passed],
-        )
+        assert_passed(parity)
         assert {"http", "grpc"} <= {result.protocol for result in parity.results}
         assert parity.answered_by in _expected_executors(served.layout), (
             parity.name,

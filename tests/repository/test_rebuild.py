@@ -17,7 +17,15 @@ import torch
 from builder import build_repository, processes
 from builder.repository import ModelResult, jobs
 from builder.repository.build import perform
-from tests.cli.conftest import MANIFEST, PROGRAM, ROOT, Small, environment, save
+from tests.cli.conftest import (
+    MANIFEST,
+    PROGRAM,
+    ROOT,
+    Small,
+    environment,
+    save,
+    save_small,
+)
 
 CRASH = """
 import os, signal
@@ -38,10 +46,7 @@ class Tanh(Small):
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    folder = tmp_path / "models"
-    folder.mkdir()
-    save(Small(), folder / "small.pt")
-    return folder
+    return save_small(tmp_path)
 
 
 @pytest.fixture

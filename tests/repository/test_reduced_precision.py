@@ -21,15 +21,9 @@ from builder.parity import record
 from builder.parity.user_inputs import sets
 from builder.pipeline import calibration
 from builder.repository import ModelResult
-from tests.cli.conftest import save
+from tests.cli.conftest import manifest_of, save
 
-MANIFEST = """\
-inputs:
-  - {name: x, dtype: float32, shape: [batch, 8]}
-dims:
-  batch: {min: 1, opt: 4, max: 8}
-outputs: [y]
-"""
+MANIFEST = manifest_of(8, opt=4)
 
 
 class TwoLayers(nn.Module):

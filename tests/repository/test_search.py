@@ -27,19 +27,14 @@ from builder.repository.precision_search import (
 )
 from builder.repository.quickxplain import minimal
 from builder.triton import Golden
+from tests.cli.conftest import manifest_of
+from tests.parity.asserting import assert_passed
 
 ENGINE = "tensorrt" in flavor.installed() and flavor.has_gpu()
 by_reference = pytest.mark.skipif(
     ENGINE, reason="the engine checks the precisions here"
 )
-MANIFEST = """\
-# from the vendor
-inputs:
-  - {name: x, dtype: float32, shape: [batch, 16]}
-dims:
-  batch: {min: 1, opt: 2, max: 4}
-outputs: [y]
-"""
+MANIFEST = "# from the vendor\n" + manifest_of(16, largest=4)
 
 
 class Overflowing(torch.nn.Module):
@@ -292,7 +287,7 @@ def test_search_on_a_gpu_checks_with_the_engine(tmp_path: Path) -> None:
     (result,) = build_repository(models, tmp_path / "out", options=quick, isolate=False)
     assert result.ok, result.error
     (parity,) = verify_engines(tmp_path / "out", repeat=0)
-    assert parity.passed, [r.problems for r in parity.results]
+    assert_passed(parity)
 
 
 def test_uneditable_manifest_is_rejected_before_the_search(

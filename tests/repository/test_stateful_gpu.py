@@ -10,6 +10,7 @@ from builder.engine import BuildOptions
 from builder.parity import verify
 from builder.repository import build_repository
 from builder.serving import serve
+from tests.parity.asserting import assert_passed
 from tests.repository import stateful as models
 
 pytestmark = [pytest.mark.gpu, pytest.mark.live, pytest.mark.slow]
@@ -35,11 +36,7 @@ def test_plans_match_the_module_in_a_loop(tmp_path: Path, precision: str) -> Non
             repository, server.http_url, server.grpc_url, shared_memory=("none", "cuda")
         )
     for parity in found:
-        assert parity.passed, (
-            parity.name,
-            parity.problems,
-            [r.problems for r in parity.results if not r.passed],
-        )
+        assert_passed(parity)
         assert (
             parity.answered_by in ("plan", "plan+torch") and parity.device == "cuda:0"
         ), parity.why

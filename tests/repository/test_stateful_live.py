@@ -22,6 +22,7 @@ from builder.parity.health import health
 from builder.repository import build_repository
 from builder.serving import serve
 from builder.triton import goldens
+from tests.parity.asserting import assert_passed
 from tests.repository import stateful as models
 from tests.triton.artifacts import reseal
 
@@ -86,11 +87,7 @@ def test_served_sequences_match_the_module_in_a_loop(served: Served) -> None:
     for parity in verify(
         served.repository, served.http_url, served.grpc_url, shared_memory=memories
     ):
-        assert parity.passed, (
-            parity.name,
-            parity.problems,
-            [r.problems for r in parity.results if not r.passed],
-        )
+        assert_passed(parity)
         requested = {(result.golden, result.protocol) for result in parity.results}
         assert {
             (f"sequence-{n}", protocol)

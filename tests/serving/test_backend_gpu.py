@@ -17,6 +17,8 @@ from builder.repository import build_repository
 from builder.serving import serve
 from builder.serving.installation import find
 from builder.triton import merge
+from tests.cli.conftest import manifest_of
+from tests.parity.asserting import assert_passed
 from tests.parity.test_examples_gpu import TOLERANCES
 from tests.repository import networks
 from tests.repository import stateful as sequence_models
@@ -35,12 +37,10 @@ profiles:
   - {batch: {min: 1, opt: 4, max: 8}}
 outputs: [y]
 """
-SECTION = """\
-inputs:
-  - {name: x, dtype: float32, shape: [batch, 16]}
-dims:
-  batch: {min: 1, opt: 4, max: 8}
-outputs: [y]
+PLAIN = manifest_of(16, opt=4)
+SECTION = (
+    PLAIN
+    + """\
 versions: {keep: 2, serve: 2}
 triton:
   instance_group:
@@ -51,7 +51,8 @@ triton:
   response_cache: {enable: true}
   metric_tags: {team: search}
 """
-GRAPHS = SECTION.partition("versions:")[0] + "batching: {graphs: [1, 4]}\n"
+)
+GRAPHS = PLAIN + "batching: {graphs: [1, 4]}\n"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -87,8 +88,7 @@ def verify_served(repository: Path, **options: object) -> list[ModelParity]:
     ) as server:
         found = verify(repository, server.http_url, server.grpc_url, **options)
     for parity in found:
-        wrong = [result.problems for result in parity.results if not result.passed]
-        assert parity.passed, (parity.name, parity.problems, wrong)
+        assert_passed(parity)
     return found
 
 

@@ -17,6 +17,7 @@ from builder.lowering import lower
 from builder.parity import verify
 from builder.serving import Server, serve
 from builder.triton import ModelArtifact, publish
+from tests.parity.asserting import TWO_PROFILES, assert_passed
 from tests.serving import fakes
 from tests.triton.artifacts import artifact, tensor
 
@@ -99,19 +100,9 @@ def test_plan_runs_in_every_profile_over_both_protocols(
     repository: Path, server: Server
 ) -> None:
     (parity,) = verify(repository, server.http_url, server.grpc_url, ["squares"])
-    assert parity.passed, (
-        parity.problems,
-        [r.problems for r in parity.results],
-        parity.why,
-    )
+    assert_passed(parity)
     assert (parity.answered_by, parity.device) == ("plan", "cuda:0"), parity.why
-    assert {r.golden for r in parity.results} >= {
-        "p0-opt",
-        "p1-opt",
-        "p1-min",
-        "p1-max",
-        "p1-odd",
-    }
+    assert {r.golden for r in parity.results} >= TWO_PROFILES
     assert any(r.protocol == "grpc x16" for r in parity.results)
 
 

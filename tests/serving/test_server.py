@@ -27,6 +27,7 @@ from builder.serving import Server, serve
 from builder.serving.installation import find
 from builder.serving.server import _plain_path
 from builder.triton import publish
+from tests.parity.asserting import assert_passed
 from tests.triton.artifacts import reseal, scorer
 
 pytestmark = pytest.mark.live
@@ -208,7 +209,7 @@ def test_failed_models_do_not_stop_the_others(
         assert "no_such_module" in reasons["syntax"] and "FP32" in reasons["config"]
         assert "failed to run warmup sample 'p0-opt'" in reasons["first"]
         (parity,) = verify(repository, server.http_url, None, ["scorer"], repeat=0)
-        assert parity.passed, parity.problems
+        assert_passed(parity)
     assert remaining_files() == set()
 
 

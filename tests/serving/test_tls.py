@@ -208,56 +208,23 @@ def test_invalid_tls_options_are_usage_errors(
 ) -> None:
     with pytest.raises(UsageError, match="needs its key"):
         Access(certificate=tmp_path / "client.pem").check()
-    missing = run(
-        "health",
-        valid_repository,
-        "--url",
-        "https://localhost:1",
-        "--tls-ca",
-        tmp_path / "none",
-    )
-    assert missing.exit_code == 2 and "is not a file" in missing.output
-    (tmp_path / "text").write_text("no certificate")
-    for url in (
-        ("--url", "https://localhost:1"),
-        ("--grpc-url", "grpcs://localhost:1"),
-    ):
-        text = run(
-            "health",
-            valid_repository,
-            "--url",
-            "localhost:1",
-            *url,
-            "--tls-ca",
-            tmp_path / "text",
-        )
-        assert text.exit_code == 2 and "has no certificates in PEM" in text.output, (
-            text.output
-        )
-    header = run(
-        "health", valid_repository, "--url", "localhost:1", "--header", "no-value"
-    )
-    assert header.exit_code == 2 and "NAME=VALUE" in header.output
-    (tmp_path / "token").touch()
-    token = run(
-        "health",
-        valid_repository,
-        "--url",
-        "localhost:1",
-        "--token-file",
-        tmp_path / "token",
-    )
-    assert token.exit_code == 2 and "is empty" in token.output
-    (tmp_path / "token").write_text("one\ntwo\n")
-    token = run(
-        "health",
-        valid_repository,
-        "--url",
-        "localhost:1",
-        "--token-file",
-        tmp_path / "token",
-    )
-    assert token.exit_code == 2 and "more than a token" in token.output
+    http = ("--url", "https://localhost:1")
+    token, text = tmp_path / "token", tmp_path / "text"
+
+    def refusal(*words: object) -> str:
+        result = run("health", valid_repository, "--url", "localhost:1", *words)
+        assert result.exit_code == 2, result.output
+        return result.output
+
+    assert "is not a file" in refusal(*http, "--tls-ca", tmp_path / "none")
+    text.write_text("no certificate")
+    for url in (http, ("--grpc-url", "grpcs://localhost:1")):
+        assert "has no certificates in PEM" in refusal(*url, "--tls-ca", text)
+    assert "NAME=VALUE" in refusal("--header", "no-value")
+    token.touch()
+    assert "is empty" in refusal("--token-file", token)
+    token.write_text("one\ntwo\n")
+    assert "more than a token" in refusal("--token-file", token)
 
 
 def test_unusable_client_key_is_a_usage_error(

@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -318,16 +318,22 @@ def sections(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server,
         yield server, repository
 
 
+@contextmanager
+def connected(server: Server) -> Iterator[tuple[control.Control, GrpcClient]]:
+    with (
+        control.connected(server.http_url, PLAIN, 60, server.grpc_url) as api,
+        closing(GrpcClient(server.grpc_url, 30)) as client,
+    ):
+        yield api, client
+
+
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_generated_section_is_served(
     sections: tuple[Server, Path], part: int
 ) -> None:
     server, repository = sections
     x = np.ones((2, 2), "float32")
-    with (
-        control.connected(server.http_url, PLAIN, 60, server.grpc_url) as api,
-        closing(GrpcClient(server.grpc_url, 30)) as client,
-    ):
+    with connected(server) as (api, client):
         for seed in range(part, SECTIONS, PARTS):
             name = f"net{seed}"
             api.load(repository / name)
@@ -345,10 +351,7 @@ def test_sections_of_ensembles_are_served(
 ) -> None:
     server, repository = sections
     x = np.ones((2, 2), "float32")
-    with (
-        control.connected(server.http_url, PLAIN, 60, server.grpc_url) as api,
-        closing(GrpcClient(server.grpc_url, 30)) as client,
-    ):
+    with connected(server) as (api, client):
         for seed in range(0, SECTIONS, ENSEMBLES):
             folder = repository / f"pair{seed}"
             api.load(folder)

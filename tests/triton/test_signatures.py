@@ -198,11 +198,9 @@ def test_the_worker_that_publishes_has_its_model_signed_by_its_caller(
 ) -> None:
     """An isolated build, whose worker cannot read the key; then an unchanged one, and an edit."""
     from builder import build_repository
-    from tests.cli.conftest import Small, save
+    from tests.cli.conftest import save_small
 
-    models, out = tmp_path / "models", tmp_path / "out"
-    models.mkdir()
-    save(Small(), models / "small.pt")
+    models, out = save_small(tmp_path), tmp_path / "out"
     (result,) = build_repository(models, out)
     assert result.ok and set(signatures.problems(out, keys / "own.pub")) == {"small"}
     (result,) = build_repository(models, out, sign=keys / "own.key")
