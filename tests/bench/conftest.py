@@ -13,6 +13,7 @@ from builder.bench.measure import Endpoint
 from builder.serving import serve
 from builder.triton import publish
 from tests.repository import stateful as models
+from tests.serving.ports import FREE
 from tests.triton.artifacts import artifact, scorer, tensor
 
 
@@ -56,7 +57,5 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def endpoint(repository: Path) -> Iterator[Endpoint]:
-    with serve(
-        repository, http_port=0, grpc_port=0, metrics_port=0, client_shared_memory=True
-    ) as server:
+    with serve(repository, **FREE, client_shared_memory=True) as server:
         yield Endpoint(server.http_url, server.grpc_url, server.metrics_url)

@@ -33,6 +33,7 @@ from builder.triton import (
 )
 from builder.triton import publish as publish_single
 from builder.triton.config import parse_config
+from tests.serving.ports import FREE
 from tests.triton.artifacts import Lower, Raise, artifact, lowered, pair, tensor
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -340,7 +341,7 @@ def _unnamed(repository: Path) -> set[str]:
 def _answers(repository: Path, generation: int) -> bool:
     """Whether a tritonserver that starts on this state returns correct outputs."""
     x = np.arange(4, dtype="float32").reshape(2, 2)
-    with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
+    with serve(repository, **FREE) as server:
         client = HttpClient(server.http_url, 60)
         outputs = client.infer(NAME, {"x": x}).outputs
         client.close()

@@ -19,6 +19,7 @@ from tests.chaos.asking import MODELS, Window
 from tests.chaos.clients import EACH, Clients
 from tests.chaos.counts import ServedCounts
 from tests.chaos.pushing import publish_generation
+from tests.serving.ports import FREE
 
 GAIN = 1.05
 """Below this factor of responses with twice the clients, the limit is reached."""
@@ -54,9 +55,7 @@ def run(folder: Path, minutes: float, out: Path | None = None) -> Counts:
     counts, served = Counts(minutes=minutes), folder / "served"
     for model in MODELS:
         publish_generation(model, 1, served)
-    with serve(
-        served, http_port=0, grpc_port=0, metrics_port=0, ready_timeout=240
-    ) as server:
+    with serve(served, **FREE, ready_timeout=240) as server:
         counts.clients = _limit(server, counts)
         total, began = Window(), time.monotonic()
         before = _processor_seconds(server)

@@ -29,6 +29,7 @@ from tests.chaos import (
     reload,
     streams,
 )
+from tests.serving.ports import FREE
 
 
 def test_page_is_current() -> None:
@@ -249,9 +250,7 @@ def test_interrupted_stream_keeps_its_results(tmp_path: Path) -> None:
 def test_leaked_model_is_found_with_its_process(tmp_path: Path) -> None:
     """A former step that was not unloaded, as on the GPU host of docs/reliability.md."""
     made = pushing.publish_generation("pair", 1, tmp_path / "served")
-    with serve(
-        made.parent, http_port=0, grpc_port=0, metrics_port=0, explicit=True
-    ) as server:
+    with serve(made.parent, **FREE, explicit=True) as server:
         control.update(server.http_url, made)
         assert not census.take(server, made.parent, "explicit").leaked_models
         former = published.step_names(made)

@@ -18,21 +18,18 @@ from tests.repository.test_search import Overflowing, by_reference, save
 Run = Callable[..., Result]
 
 
+def search(models: Path) -> tuple[object, ...]:
+    """The command for models in a folder, into `out` beside it."""
+    out = models.parent / "out"
+    return ("repo", models, "--out", out, "--search-precision", "--no-isolate")
+
+
 @by_reference
 def test_precision_search_writes_the_manifest_and_builds(
     tmp_path: Path, run: Run
 ) -> None:
     models = save(tmp_path / "models", Overflowing())
-    result = run(
-        "repo",
-        models,
-        "--out",
-        tmp_path / "out",
-        "--search-precision",
-        "--no-isolate",
-        "--no-store",
-        "--json",
-    )
+    result = run(*search(models), "--no-store", "--json")
     data = json.loads(result.stdout)
     assert result.exit_code == 0 and data["ok"]
     (found,) = data["search"]
@@ -54,16 +51,7 @@ def test_precision_search_writes_the_manifest_and_builds(
 def test_model_with_failed_search_is_not_built(tmp_path: Path, run: Run) -> None:
     """The manifest's float32 would pass, but it was not requested. Other models are built."""
     models = save(tmp_path / "models", Overflowing(scale=1.0))
-    words = [
-        "repo",
-        models,
-        "--out",
-        tmp_path / "out",
-        "--search-precision",
-        "--precision",
-        "int8",
-        "--no-isolate",
-    ]
+    words = (*search(models), "--precision", "int8")
     result = run(*words)
     assert (
         result.exit_code == 2
@@ -83,15 +71,7 @@ def test_model_with_failed_search_is_not_built(tmp_path: Path, run: Run) -> None
 def test_search_without_a_manifest_is_a_usage_error(tmp_path: Path, run: Run) -> None:
     models = save(tmp_path / "models", Overflowing())
     (models / "net.yaml").unlink()
-    words = [
-        "repo",
-        models,
-        "--out",
-        tmp_path / "out",
-        "--search-precision",
-        "--no-isolate",
-    ]
-    result = run(*words, "--input", "x:float32:batch(1,2,4)x16")
+    result = run(*search(models), "--input", "x:float32:batch(1,2,4)x16")
     assert result.exit_code == 2 and "replace them" in result.stderr
     assert not (tmp_path / "out").exists()
 

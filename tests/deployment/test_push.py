@@ -34,11 +34,10 @@ from builder.serving.stubs import Stubs
 from builder.store import retired
 from builder.triton import publish, publish_ensemble
 from tests.chaos.pushing import spoil
+from tests.serving.ports import FREE
 from tests.triton.artifacts import Raise, artifact, pair, reseal, tensor
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
-
-FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 
 
 def repository_of(folder: Path, generation: int) -> Path:

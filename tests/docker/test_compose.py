@@ -17,6 +17,7 @@ import yaml
 from builder.cli.health import health_command
 from builder.serving import features
 from builder.triton import environment
+from tests.serving.ports import FREE
 
 from .conftest import composes, run
 
@@ -164,9 +165,8 @@ def test_server_has_the_monitored_metrics(tmp_path: Path) -> None:
     from tests.triton.artifacts import scorer
 
     publish(scorer(), tmp_path / "repository")
-    free: Any = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 0)
     with (
-        serve(tmp_path / "repository", **free) as server,
+        serve(tmp_path / "repository", **FREE) as server,
         urllib.request.urlopen(
             f"http://{server.metrics_url}/metrics", timeout=10
         ) as response,

@@ -25,6 +25,7 @@ from builder.parity.clients import HttpClient
 from builder.serving import Server, find, serve
 from builder.triton import publish
 from tests.docker.test_compose import MONITORING, expressions
+from tests.serving.ports import FREE
 from tests.triton.artifacts import scorer
 
 pytestmark = [
@@ -79,9 +80,8 @@ def test_alerts_fire_as_expected(folder: Path) -> None:
 @pytest.mark.live
 def test_prometheus_evaluates_every_expression(folder: Path) -> None:
     publish(scorer(), folder / "repository")
-    free: Any = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 0)
     with (
-        serve(folder / "repository", **free) as server,
+        serve(folder / "repository", **FREE) as server,
         prometheus(folder, server.metrics_url) as url,
     ):
         send_requests(server, SCRAPES_SECONDS)

@@ -19,6 +19,7 @@ from builder.serving import serve
 from builder.torchscript import load
 from builder.triton import Golden
 from tests.examples.test_export import export
+from tests.serving.ports import FREE
 
 SIZES = {
     "residual_cnn": [
@@ -68,9 +69,7 @@ def test_examples_pass_at_sizes_not_in_goldens(models: Path, tmp_path: Path) -> 
     for spec in specs:
         outputs = _output_names(tmp_path / "repository" / spec.name)
         extra[spec.name] = [golden(spec, outputs, number) for number in range(2)]
-    with serve(
-        tmp_path / "repository", http_port=0, grpc_port=0, metrics_port=0
-    ) as server:
+    with serve(tmp_path / "repository", **FREE) as server:
         parities = verify(
             tmp_path / "repository",
             server.http_url,

@@ -20,6 +20,7 @@ from builder.parity.clients import Client, GrpcClient, HttpClient, SequencePosit
 from builder.serving import Server, serve
 from tests.examples.test_export import EXAMPLES, export
 from tests.parity.asserting import assert_passed
+from tests.serving.ports import FREE
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -46,7 +47,7 @@ def repository(models: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def server(repository: Path) -> Iterator[Server]:
-    with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as running:
+    with serve(repository, **FREE) as running:
         yield running
 
 

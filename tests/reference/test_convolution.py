@@ -53,6 +53,13 @@ def naive_convolution(x, w, bias, stride, dilation, groups, mode, pre, post):
     return out.astype(np.float32)
 
 
+def with_window(layer, stride, dilation, groups, pre, post, mode):
+    layer.stride_nd, layer.dilation_nd, layer.num_groups = stride, dilation, groups
+    layer.pre_padding, layer.post_padding = pre, post
+    layer.padding_mode = getattr(trt.PaddingMode, mode)
+    return layer
+
+
 SETTINGS = "shape, kernel, stride, dilation, groups, pre, post"
 CONVOLUTIONS = [
     ((1, 2, 5, 6), (3, 2, 3, 2), (2, 1), (1, 2), 1, (1, 0), (0, 2)),
@@ -74,13 +81,7 @@ def test_convolution(mode, shape, kernel, stride, dilation, groups, pre, post):
         layer = net.add_convolution_nd(
             t, kernel[0], kernel[2:], weights(w), weights(bias)
         )
-        layer.stride_nd, layer.dilation_nd, layer.num_groups = stride, dilation, groups
-        layer.pre_padding, layer.post_padding, layer.padding_mode = (
-            pre,
-            post,
-            getattr(trt.PaddingMode, mode),
-        )
-        return layer
+        return with_window(layer, stride, dilation, groups, pre, post, mode)
 
     expected = naive_convolution(x, w, bias, stride, dilation, groups, mode, pre, post)
     closely(evaluate(build, torch.from_numpy(x)), expected, rtol=1e-5, atol=1e-5)
@@ -163,13 +164,7 @@ def test_deconvolution(mode, shape, kernel, stride, dilation, groups, pre, post)
 
     def build(net, t):
         layer = net.add_deconvolution_nd(t, maps, kernel[2:], weights(w), weights(bias))
-        layer.stride_nd, layer.dilation_nd, layer.num_groups = stride, dilation, groups
-        layer.pre_padding, layer.post_padding, layer.padding_mode = (
-            pre,
-            post,
-            getattr(trt.PaddingMode, mode),
-        )
-        return layer
+        return with_window(layer, stride, dilation, groups, pre, post, mode)
 
     expected = naive_deconvolution(
         x, w, bias, stride, dilation, groups, mode, pre, post

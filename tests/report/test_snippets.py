@@ -16,6 +16,7 @@ from builder.report import gather
 from builder.serving import serve
 from builder.triton import publish
 from tests.repository import stateful
+from tests.serving.ports import FREE
 from tests.triton.artifacts import artifact, scorer, tensor
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
@@ -57,8 +58,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl")
 def test_snippets_run_against_a_server(repository: Path) -> None:
-    free = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-    with serve(repository, **free) as server:
+    with serve(repository, **FREE) as server:
         for model in gather(repository)["models"]:
             outputs = [one["name"] for one in model["outputs"]]
             code = model["snippets"]["python"].replace(

@@ -13,6 +13,7 @@ from tritonclient import grpc, http
 from builder.parity import verify
 from builder.repository import build_repository
 from builder.serving import Server, serve
+from tests.serving.ports import FREE
 
 CLIENTS = {"http": http, "grpc": grpc}
 Served = tuple[Path, Path, Server]
@@ -23,7 +24,7 @@ def serve_models(folder: Path) -> Iterator[Served]:
     """Build the models in `folder`/models, and serve them until the generator is closed."""
     results = build_repository(folder / "models", folder / "out")
     assert {one.name: str(one.error) for one in results if not one.ok} == {}
-    with serve(folder / "out", http_port=0, grpc_port=0, metrics_port=0) as server:
+    with serve(folder / "out", **FREE) as server:
         yield folder / "models", folder / "out", server
 
 

@@ -22,10 +22,11 @@ from builder.errors import ManifestError, PublishError, UsageError
 from builder.manifest import load
 from builder.parity import verify
 from builder.parity.served import read as served_model
-from builder.repository import ModelResult, build_repository
+from builder.repository import build_repository
 from builder.serving import Server
 from builder.triton import check, config, goldens, parse_config
 from tests.repository import test_padding
+from tests.repository.conftest import Built, build_all
 from tests.serving import fakes
 from tests.triton.artifacts import artifact, tensor
 
@@ -111,17 +112,11 @@ def write(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def built(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Path, dict[str, ModelResult]]:
-    folder = tmp_path_factory.mktemp("defaults")
-    results = build_repository(write(folder / "models"), folder / "repository")
-    return folder / "repository", {result.name: result for result in results}
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build_all(tmp_path_factory.mktemp("defaults"), write)
 
 
-def test_config_marks_optional_inputs(
-    built: tuple[Path, dict[str, ModelResult]],
-) -> None:
+def test_config_marks_optional_inputs(built: Built) -> None:
     repository, results = built
     assert all(result.ok for result in results.values())
     for name in results:
@@ -136,9 +131,7 @@ def test_config_marks_optional_inputs(
     assert stated == {"x": None, "mask": True, "gain": [1.5, -2]}
 
 
-def test_goldens_omit_each_optional_input(
-    built: tuple[Path, dict[str, ModelResult]],
-) -> None:
+def test_goldens_omit_each_optional_input(built: Built) -> None:
     recorded = {one.name: one for one in goldens.load(built[0] / "masked/goldens")}
     omitted = {name: one.omitted for name, one in recorded.items() if one.omitted}
     assert omitted == {
@@ -155,9 +148,7 @@ def test_goldens_omit_each_optional_input(
     np.testing.assert_array_equal(golden.outputs["output"], expected.numpy())
 
 
-def test_default_that_differs_from_forward_is_a_warning(
-    built: tuple[Path, dict[str, ModelResult]],
-) -> None:
+def test_default_that_differs_from_forward_is_a_warning(built: Built) -> None:
     warned = {
         name: [text for text in result.warnings if "forward's own" in text]
         for name, result in built[1].items()
@@ -193,9 +184,7 @@ def served(folder: Path, batch: int) -> tuple[Any, list[tuple[int, ...]]]:
     return runtime, runs
 
 
-def test_requests_with_and_without_the_input_are_one_batch(
-    built: tuple[Path, dict[str, ModelResult]],
-) -> None:
+def test_requests_with_and_without_the_input_are_one_batch(built: Built) -> None:
     repository, _ = built
     runtime, runs = served(repository / "masked", 16)
     module = torch.jit.load(str(repository.parent / "models/masked.pt"))
@@ -263,9 +252,7 @@ def test_exported_program_may_have_an_optional_input(tmp_path: Path) -> None:
     )
 
 
-def test_defaults_need_the_python_runtime(
-    built: tuple[Path, dict[str, ModelResult]], tmp_path: Path
-) -> None:
+def test_defaults_need_the_python_runtime(built: Built, tmp_path: Path) -> None:
     models = built[0].parent / "models"
     inputs = (tensor("x", "float32", "batch", 2), tensor("bias", "float32", "batch", 2))
     plan = artifact(
@@ -350,9 +337,7 @@ def test_user_goldens_may_omit_an_optional_input(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["user-0"].outputs["output"], x / 2 + 1)
 
 
-def test_bench_accepts_requests_without_the_input(
-    built: tuple[Path, dict[str, ModelResult]], tmp_path: Path
-) -> None:
+def test_bench_accepts_requests_without_the_input(built: Built, tmp_path: Path) -> None:
     model, file = served_model(built[0] / "masked"), tmp_path / "requests.npz"
     x = np.zeros((2, 5), "float32")
     np.savez(file, **{"0/x": x, "1/x": x, "1/mask": x > 0})
@@ -379,9 +364,7 @@ def test_optional_input_needs_a_default() -> None:
 
 @pytest.mark.live
 @pytest.mark.slow
-def test_verify_sends_requests_without_the_input(
-    built: tuple[Path, dict[str, ModelResult]], server: Server
-) -> None:
+def test_verify_sends_requests_without_the_input(built: Built, server: Server) -> None:
     found = verify(built[0], server.http_url, server.grpc_url, repeat=0)
     assert {model.name: model.passed for model in found} == dict.fromkeys(MODELS, True)
     sent = {
@@ -393,7 +376,7 @@ def test_verify_sends_requests_without_the_input(
 @pytest.mark.live
 @pytest.mark.slow
 def test_server_accepts_requests_with_and_without_the_input(
-    built: tuple[Path, dict[str, ModelResult]], server: Server
+    built: Built, server: Server
 ) -> None:
     module = torch.jit.load(str(built[0].parent / "models/masked.pt"))
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from builder.parity import verify
 from builder.repository import build_repository
 from builder.serving import serve
+from tests.serving.ports import FREE
 
 
 class Convolutions(nn.Module):
@@ -118,7 +119,7 @@ def test_served_outputs_match_the_module(with_operator: Path, tmp_path: Path) ->
         )
         assert result.ok, result.error
         assert name != "bumped" or result.segments == ("torch",)
-    with serve(tmp_path / "out", http_port=0, grpc_port=0, metrics_port=0) as server:
+    with serve(tmp_path / "out", **FREE) as server:
         parities = verify(tmp_path / "out", server.http_url, server.grpc_url)
     failed = {p.name: [r.problems for r in p.results if not r.passed] for p in parities}
     assert all(parity.passed for parity in parities), failed

@@ -15,9 +15,9 @@ from tritonclient.utils import InferenceServerException
 
 from builder.errors import ManifestError
 from builder.manifest import load
-from builder.repository import ModelResult, build_repository
 from builder.serving import Server
 from builder.triton import parse_config
+from tests.repository.conftest import Built, build_all
 from tests.serving import fakes
 
 MANIFEST = """\
@@ -80,18 +80,11 @@ def write(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def built(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Path, dict[str, ModelResult]]:
-    folder = tmp_path_factory.mktemp("padding")
-    repository = folder / "repository"
-    results = build_repository(write(folder / "models"), repository)
-    return repository, {result.name: result for result in results}
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return build_all(tmp_path_factory.mktemp("padding"), write)
 
 
-def test_padding_is_used_where_the_goldens_confirm_it(
-    built: tuple[Path, dict[str, ModelResult]],
-) -> None:
+def test_padding_is_used_where_the_goldens_confirm_it(built: Built) -> None:
     repository, results = built
     assert all(result.ok for result in results.values())
     unused = {
@@ -133,7 +126,7 @@ def requests(seed: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def test_runtime_batches_requests_and_rejects_only_invalid_ones(
-    built: tuple[Path, dict[str, ModelResult]], monkeypatch: pytest.MonkeyPatch
+    built: Built, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository, _ = built
     model, _ = fakes.runtime()
@@ -211,7 +204,7 @@ def test_invalid_pad_is_reported(
 @pytest.mark.live
 @pytest.mark.slow
 def test_server_batches_requests_of_different_lengths(
-    built: tuple[Path, dict[str, ModelResult]], server: Server
+    built: Built, server: Server
 ) -> None:
     module = torch.jit.load(str(built[0].parent / "models" / "encoder.pt"))
 

@@ -16,6 +16,7 @@ from builder.repository import ModelResult, build_repository
 from builder.serving import Server, find, judging, serve
 from tests.parity.asserting import assert_passed
 from tests.repository import networks
+from tests.serving.ports import FREE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.live]
 
@@ -55,7 +56,7 @@ def served(
         options=QUICK,
         store=models.parent / "store",
     )
-    with serve(folder / "out", http_port=0, grpc_port=0, metrics_port=0) as server:
+    with serve(folder / "out", **FREE) as server:
         found = verify(folder / "out", server.http_url, server.grpc_url, repeat=0)
         yield Served(
             folder / "out",

@@ -15,6 +15,7 @@ from builder.repository import ModelResult, build_repository
 from builder.serving import serve
 from tests.parity.asserting import assert_passed
 from tests.repository import networks
+from tests.serving.ports import FREE
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -49,7 +50,7 @@ def served(
         result.name: result
         for result in build_repository(models, repository, layout=request.param)
     }
-    with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
+    with serve(repository, **FREE) as server:
         found = verify(repository, server.http_url, server.grpc_url, repeat=0)
     yield Served(
         request.param, repository, built, {parity.name: parity for parity in found}

@@ -24,11 +24,14 @@ from builder.serving import serve
 from builder.triton import goldens
 from tests.parity.asserting import assert_passed
 from tests.repository import stateful as models
+from tests.serving.ports import FREE
 from tests.triton.artifacts import reseal
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 IDS = itertools.count(1)
+TOO_LONG = np.zeros((1, 9, 6), np.float32)
+"""A chunk that the recognizer refuses."""
 PROTOCOLS = (
     "http",
     "grpc",
@@ -55,9 +58,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     assert all(result.ok for result in results), [
         str(result.error) for result in results
     ]
-    with serve(
-        repository, http_port=0, grpc_port=0, metrics_port=0, client_shared_memory=True
-    ) as server:
+    with serve(repository, **FREE, client_shared_memory=True) as server:
         yield Served(folder, repository, server.http_url, server.grpc_url)
 
 
@@ -167,32 +168,19 @@ def test_failed_request_leaves_the_state_unchanged(
             atol=1e-5,
         )
         if number < 2:
+            position = SequencePosition(sequence, False, False)
             with pytest.raises(InferenceServerException, match=r"\[1, 9, 6\]"):
-                infer_y(
-                    client,
-                    "recognizer",
-                    SequencePosition(sequence, False, False),
-                    x=np.zeros((1, 9, 6), np.float32),
-                )
+                infer_y(client, "recognizer", position, x=TOO_LONG)
 
 
 def test_failed_start_discards_the_sequence(client: Client) -> None:
-    sequence, wrong = next(IDS), np.zeros((1, 9, 6), np.float32)
-    infer_y(
-        client,
-        "recognizer",
-        SequencePosition(sequence, True, False),
-        x=np.ones((1, 2, 6), np.float32),
-    )
+    sequence, x = next(IDS), np.ones((1, 2, 6), np.float32)
+    start = SequencePosition(sequence, True, False)
+    infer_y(client, "recognizer", start, x=x)
     with pytest.raises(InferenceServerException, match=r"\[1, 9, 6\]"):
-        infer_y(client, "recognizer", SequencePosition(sequence, True, False), x=wrong)
+        infer_y(client, "recognizer", start, x=TOO_LONG)
     with pytest.raises(InferenceServerException, match="its start failed"):
-        infer_y(
-            client,
-            "recognizer",
-            SequencePosition(sequence, False, True),
-            x=np.ones((1, 2, 6), np.float32),
-        )
+        infer_y(client, "recognizer", SequencePosition(sequence, False, True), x=x)
 
 
 def test_sequences_beyond_the_maximum_wait_and_complete(served: Served) -> None:
@@ -226,9 +214,7 @@ def test_client_passes_explicit_state_between_requests(
     ]
     with serve(
         tmp_path / "repository",
-        http_port=0,
-        grpc_port=0,
-        metrics_port=0,
+        **FREE,
         client_shared_memory=True,
     ) as server:
         for parity in verify(
@@ -316,9 +302,7 @@ def test_verify_fails_for_wrong_state_handling(
     reseal(tmp_path / "repository" / "filter")
     with serve(
         tmp_path / "repository",
-        http_port=0,
-        grpc_port=0,
-        metrics_port=0,
+        **FREE,
         client_shared_memory=True,
     ) as server:
         (parity,) = verify(tmp_path / "repository", server.http_url, server.grpc_url)

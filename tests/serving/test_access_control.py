@@ -14,13 +14,14 @@ from tritonclient.utils import InferenceServerException
 
 from builder.parity import verify
 from builder.serving import Server, serve
+from tests.serving.ports import FREE
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def server(valid_repository: Path) -> Iterator[Server]:
-    with serve(valid_repository, http_port=0, grpc_port=0, metrics_port=0) as running:
+    with serve(valid_repository, **FREE) as running:
         yield running
 
 

@@ -12,6 +12,7 @@ from tritonclient import http as triton_http
 
 from builder import processes
 from builder.serving import serve
+from tests.serving.ports import FREE
 
 pytestmark = [
     pytest.mark.live,
@@ -98,7 +99,7 @@ def test_confined_model_can_only_read_its_folder(
     memory.write_text("secret")
     try:
         with (
-            serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server,
+            serve(repository, **FREE) as server,
             triton_http.InferenceServerClient(server.http_url) as client,
         ):
             found = {name: completed_actions(client, name) for name in ("net", "free")}
@@ -118,5 +119,5 @@ def completed_actions(client: triton_http.InferenceServerClient, name: str) -> s
 
 
 def test_published_model_is_confined(valid_repository: Path) -> None:
-    with serve(valid_repository, http_port=0, grpc_port=0, metrics_port=0) as server:
+    with serve(valid_repository, **FREE) as server:
         assert "confined by landlock, seccomp" in server.log()

@@ -17,11 +17,10 @@ from builder.serving import Server, serve
 from builder.serving.stubs import Stubs
 from builder.store import published
 from builder.triton import publish, publish_ensemble
+from tests.serving.ports import FREE
 from tests.triton.artifacts import pair, scorer
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
-
-FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 
 
 def health(repository: Path, server: Server, *more: object) -> Result:

@@ -17,8 +17,8 @@ import pytest
 from builder.errors import ServerError
 from builder.serving import scratch, serve
 from builder.serving.stubs import Stubs
+from tests.serving.ports import FREE
 
-FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 SERVE = """
 import sys, time
 from pathlib import Path

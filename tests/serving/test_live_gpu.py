@@ -21,6 +21,7 @@ from builder.repository import build_repository
 from builder.serving import Server, serve
 from builder.triton import Golden
 from tests.parity.asserting import TWO_PROFILES, assert_passed
+from tests.serving.ports import FREE
 from tests.triton.artifacts import reseal
 
 pytestmark = [pytest.mark.gpu, pytest.mark.live]
@@ -101,9 +102,7 @@ def server(repository: Path, log: Path) -> Iterator[Server]:
         patch.setenv("TRT_BUILD_TEST_LOG", str(log))
         with serve(
             repository,
-            http_port=0,
-            grpc_port=0,
-            metrics_port=0,
+            **FREE,
             client_shared_memory=True,
         ) as running:
             yield running

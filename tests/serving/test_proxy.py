@@ -17,6 +17,7 @@ from tritonclient import http as triton_http
 
 from builder.serving import Server, serve
 from builder.serving.ports import resolve
+from tests.serving.ports import FREE
 
 CONFIG = Path(__file__).parents[2] / "docker" / "nginx.conf"
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
@@ -33,7 +34,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def server(valid_repository: Path) -> Iterator[Server]:
-    with serve(valid_repository, http_port=0, grpc_port=0, metrics_port=0) as running:
+    with serve(valid_repository, **FREE) as running:
         yield running
 
 

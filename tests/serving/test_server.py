@@ -28,11 +28,10 @@ from builder.serving.installation import find
 from builder.serving.server import _plain_path
 from builder.triton import publish
 from tests.parity.asserting import assert_passed
+from tests.serving.ports import FREE
 from tests.triton.artifacts import reseal, scorer
 
 pytestmark = pytest.mark.live
-
-FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 
 
 EXISTING_FILES: set[str] = set()

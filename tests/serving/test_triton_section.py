@@ -27,11 +27,11 @@ from builder.parity.clients import GrpcClient
 from builder.serving import PLAIN, Server, control, features, serve
 from builder.triton import history, publish, publish_ensemble
 from builder.triton.artifact import ModelArtifact
+from tests.serving.ports import FREE
 from tests.triton.artifacts import Affine, Raise, artifact, pair, reseal, tensor
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
-FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 SECONDS = 1.0
 """The time that the slow model takes."""
 

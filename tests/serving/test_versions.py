@@ -18,11 +18,11 @@ from builder.parity import verify
 from builder.serving import Server, serve
 from builder.triton import history, publish
 from builder.triton.artifact import ModelArtifact
+from tests.serving.ports import FREE
 from tests.triton.artifacts import Raise, artifact, tensor
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
-FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 Send = Callable[..., Any]
 
 

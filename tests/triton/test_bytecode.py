@@ -9,9 +9,8 @@ import pytest
 
 from builder.serving import control, serve
 from builder.triton import candidate, history, publish, publish_ensemble
+from tests.serving.ports import FREE
 from tests.triton.artifacts import Raise, artifact, pair, tensor
-
-FREE = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 
 
 def blocks_pycache(model: Path) -> bool:

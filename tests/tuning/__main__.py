@@ -28,6 +28,7 @@ from builder.tuning import Goal, Trial, TuneOptions, Values, search
 from builder.tuning.search import Measure
 from builder.tuning.space import Configuration, key
 from builder.tuning.tune import _Run
+from tests.serving.ports import FREE
 from tests.tuning import network
 
 OUT = Path(__file__).with_name("measured.json")
@@ -99,9 +100,8 @@ def measure_model(spec: manifest.ModelSpec, options: TuneOptions) -> dict[str, A
         folder.mkdir()
         run = _Run(spec, options, Settings(), folder, None, None)
         run.prepare()
-        free = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
         run.connect(
-            stack, stack.enter_context(serving.serve(folder, explicit=True, **free))
+            stack, stack.enter_context(serving.serve(folder, explicit=True, **FREE))
         )
         default = run._measure(run.space.default, "default")
         proposed = run._proposed(default)
