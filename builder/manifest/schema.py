@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from builder.manifest.document import Document, Route
 from builder.manifest.suggest import did_you_mean, nearest
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
 SCHEMA_PATH = Path(__file__).with_name("model.schema.json")
 """The JSON Schema (draft 2020-12) of a manifest, for editors."""
-
-Finding = tuple[Route, str, str | None, bool]
-"""Path, message, fix, and whether to report the line of the key instead of the value."""
 
 _NOUNS = {
     "array": "a list",
@@ -37,6 +34,15 @@ _PYTHON_NOUNS = {
     list: "array",
     dict: "object",
 }
+
+
+class Finding(NamedTuple):
+    """A mistake at a path. `key` reports the line of the key instead of the value."""
+
+    route: Route
+    message: str
+    fix: str | None = None
+    key: bool = False
 
 
 @functools.cache
@@ -73,7 +79,7 @@ def explain(error: ValidationError) -> Iterator[Finding]:
     route = tuple(error.absolute_path)
     explainer = _EXPLAIN.get(str(error.validator))
     if explainer is None:
-        yield route, f"{label(route)}: {error.message}", None, False
+        yield Finding(route, f"{label(route)}: {error.message}")
     else:
         yield from explainer(error, route)
 
@@ -109,7 +115,8 @@ def _unknown_keys(error: Any, route: Route) -> Iterator[Finding]:
                 or near
                 or f"one of {', '.join(known)}"
             )
-            yield (*route, key), f"unknown key {label((*route, key))!r}", fix, True
+            at = (*route, key)
+            yield Finding(at, f"unknown key {label(at)!r}", fix, key=True)
 
 
 def _belongs(key: str, route: Route, properties: dict[str, Any]) -> str | None:
@@ -127,7 +134,7 @@ def _missing_keys(error: Any, route: Route) -> Iterator[Finding]:
     key = next(
         key for key in error.validator_value if error.message.startswith(repr(key))
     )
-    yield route, f"{label(route)} has no {key!r}", None, False
+    yield Finding(route, f"{label(route)} has no {key!r}")
 
 
 def _wrong_type(error: Any, route: Route) -> Iterator[Finding]:
@@ -140,30 +147,22 @@ def _wrong_type(error: Any, route: Route) -> Iterator[Finding]:
         fix = "remove the quotes"
     else:
         fix = None
-    yield (
-        route,
-        f"{label(route)} must be {nouns}, not {described(error.instance)}",
-        fix,
-        False,
+    yield Finding(
+        route, f"{label(route)} must be {nouns}, not {described(error.instance)}", fix
     )
 
 
 def _not_in_enum(error: Any, route: Route) -> Iterator[Finding]:
     if not isinstance(error.instance, str):
         one_of = ", ".join(map(str, error.validator_value))
-        yield (
+        yield Finding(
             route,
             f"{label(route)} must be one of {one_of}, not {described(error.instance)}",
-            None,
-            False,
         )
         return
     fix = did_you_mean(error.instance, map(str, error.validator_value))
-    yield (
-        route,
-        f"{label(route)}: {described(error.instance)} is not a known value",
-        fix,
-        False,
+    yield Finding(
+        route, f"{label(route)}: {described(error.instance)} is not a known value", fix
     )
 
 
@@ -173,41 +172,32 @@ def _too_small(error: Any, route: Route) -> Iterator[Finding]:
         fix = "name the axis and write its range in 'dims'"
     else:
         fix = None
-    yield (
+    yield Finding(
         route,
         f"{label(route)} must be at least {error.validator_value}, not {error.instance}",
         fix,
-        False,
     )
 
 
 def _too_big(error: Any, route: Route) -> Iterator[Finding]:
-    yield (
+    yield Finding(
         route,
         f"{label(route)} must be at most {error.validator_value}, not {error.instance}",
-        None,
-        False,
     )
 
 
 def _too_long(error: Any, route: Route) -> Iterator[Finding]:
     limit = error.validator_value
     length = len(error.instance)
-    yield (
-        route,
-        f"{label(route)} must have at most {limit} characters, not {length}",
-        None,
-        False,
+    yield Finding(
+        route, f"{label(route)} must have at most {limit} characters, not {length}"
     )
 
 
 def _wrong_pattern(error: Any, route: Route) -> Iterator[Finding]:
     problem, fix = _pattern_problem(str(error.validator_value), route)
-    yield (
-        route,
-        f"{label(route)}{problem.format(value=repr(error.instance))}",
-        fix,
-        False,
+    yield Finding(
+        route, f"{label(route)}{problem.format(value=repr(error.instance))}", fix
     )
 
 
@@ -231,15 +221,12 @@ def _pattern_problem(pattern: str, route: Route) -> tuple[str, str | None]:
 
 
 def _too_short(error: Any, route: Route) -> Iterator[Finding]:
-    yield route, f"{label(route)} is empty", None, False
+    yield Finding(route, f"{label(route)} is empty")
 
 
 def _exclude_each_other(error: Any, route: Route) -> Iterator[Finding]:
-    yield (
-        ("profiles",),
-        "'dims' and 'profiles' exclude each other",
-        "remove 'dims'",
-        True,
+    yield Finding(
+        ("profiles",), "'dims' and 'profiles' exclude each other", "remove 'dims'", True
     )
 
 
