@@ -142,6 +142,7 @@ def _run(
 ) -> _Run:
     with shaped(folder):
         model = served.read(folder)
+        progress = progress or (lambda subject, phase: None)
         return _Run(model, endpoint, protocol, memory, options, progress)
 
 
@@ -159,27 +160,22 @@ def _without_steps(repository: Path) -> list[str]:
     return [name for name in models if name not in steps]
 
 
+@dataclass(eq=False)
 class _Run:
     """Measures the levels of one model over one protocol."""
 
-    def __init__(
-        self,
-        model: PublishedModel,
-        endpoint: Endpoint,
-        protocol: str,
-        memory: str,
-        options: Options,
-        progress: Progress | None,
-    ) -> None:
-        self.model = model
-        self.endpoint = endpoint
-        self.protocol = protocol
-        self.memory = memory
-        self.options = options
-        self.progress = progress or (lambda subject, phase: None)
-        self.url = endpoint.url(protocol)
+    model: PublishedModel
+    endpoint: Endpoint
+    protocol: str
+    memory: str
+    options: Options
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        options = self.options
+        self.url = self.endpoint.url(self.protocol)
         self.sequences = options.sequences or requests(
-            model, options.file, options.goldens
+            self.model, options.file, options.goldens
         )
         self.processes = options.processes or 1
         self.most = options.processes or max(1, (os.cpu_count() or 1) // 2)

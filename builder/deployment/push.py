@@ -115,26 +115,21 @@ def _silent(subject: str, phase: str) -> None:
     pass
 
 
+@dataclass(eq=False)
 class _Push:
     """The push of one model to one server."""
 
-    def __init__(
-        self,
-        source: Path,
-        target: Target,
-        api: control.Control,
-        explicit: bool,
-        accept: bool,
-        progress: Progress,
-    ) -> None:
-        self.source = source
-        self.target = target
-        self.api = api
-        self.explicit = explicit
-        self.accept = accept
-        self.name, self.folder = source.name, target.repository / source.name
-        self.in_place = source.resolve() == self.folder.resolve()
-        self.progress = progress
+    source: Path
+    target: Target
+    api: control.Control
+    explicit: bool
+    accept: bool
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        self.name = self.source.name
+        self.folder = self.target.repository / self.name
+        self.in_place = self.source.resolve() == self.folder.resolve()
 
     def run(self) -> Pushed:
         begin = time.monotonic()

@@ -101,13 +101,11 @@ def climb(
     return tuple(_Climb(order, published, Clock(order.spec.name, report)).steps())
 
 
+@dataclass(eq=False)
 class _Climb:
-    def __init__(
-        self, order: Order, published: served.PublishedModel | None, clock: Clock
-    ) -> None:
-        self.order = order
-        self.published = published
-        self.clock = clock
+    order: Order
+    published: served.PublishedModel | None
+    clock: Clock
 
     def steps(self) -> Iterator[Step]:
         """Yield each step as soon as it is compared. Steps after one that raised are left out."""

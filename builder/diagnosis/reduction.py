@@ -199,26 +199,19 @@ def _differ(
     return not all(compare_value("value", *pair, precision).passed for pair in pairs)
 
 
+@dataclass(eq=False)
 class _Search:
     """Tries parts of a graph around one node: first the node alone, then more and more of the
     preceding nodes, then fewer of those again.
     """
 
-    def __init__(
-        self,
-        lowered: LoweredGraph,
-        truth: Mapping[str, torch.Tensor],
-        specs: Mapping[str, TensorSpec],
-        profiles: Sequence[Any],
-        fails: Fails,
-    ) -> None:
-        self.lowered = lowered
-        self.truth = truth
-        self.specs = specs
-        self.fails = fails
-        self.profiles = profiles
-        self.tries = 0
-        self.note = ""
+    lowered: LoweredGraph
+    truth: Mapping[str, torch.Tensor]
+    specs: Mapping[str, TensorSpec]
+    profiles: Sequence[Any]
+    fails: Fails
+    tries: int = 0
+    note: str = ""
 
     def smallest(self, value: str) -> Candidate | None:
         """The smallest part that fails; None, with a `note`, if none of the tried parts does."""

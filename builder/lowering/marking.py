@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -133,20 +134,15 @@ def _one_by_one(graph: Graph, module: Any, requested: frozenset[str]) -> None:
     _mark_between_fences(graph)
 
 
+@dataclass(eq=False)
 class _Marker:
     """Walks a graph that grows during the walk. `owners` maps each module value to its path and
     module.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        owners: dict[int, tuple[str, Any]],
-        requested: frozenset[str],
-    ) -> None:
-        self.graph = graph
-        self.owners = owners
-        self.requested = requested
+    graph: Graph
+    owners: dict[int, tuple[str, Any]]
+    requested: frozenset[str]
 
     def block(self, nodes: list[Node]) -> None:
         for node in nodes:

@@ -7,6 +7,7 @@ outcome, all outputs are finite, and rounding of the input does not change them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,21 +48,17 @@ elements by one factor is invisible in networks that are linear in scale.
 Record = Callable[[str, Sequence[torch.Tensor]], Golden]
 
 
+@dataclass(eq=False)
 class GoldenSearch:
     """Which outcomes of a module the recorded goldens reach, and goldens for the others."""
 
-    def __init__(
-        self,
-        module: Any,
-        spec: ModelSpec,
-        record: Record,
-        optional: Collection[str] = (),
-    ) -> None:
-        self.module = module
-        self.spec = spec
-        self.record = record
-        self.optional = optional
-        self.coverage = Coverage(module)
+    module: Any
+    spec: ModelSpec
+    record: Record
+    optional: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        self.coverage = Coverage(self.module)
         self.present: set[tuple[str, bool]] = set()
         """(output, whether it is a tensor) of the goldens, where outputs may be None."""
 

@@ -16,7 +16,7 @@ import glob
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,23 +111,16 @@ def check(
     )
 
 
+@dataclass(eq=False)
 class _Check:
-    def __init__(
-        self,
-        goldens: Sequence[Golden],
-        spec: ModelSpec,
-        options: BuildOptions,
-        tools: Tools,
-        report: Callable[[str], None],
-    ) -> None:
-        self.goldens = goldens
-        self.spec = spec
-        self.options = options
-        self.tools = tools
-        self.report = report
-        self.steps: list[str] = []
-        self.wrong: Golden | None = None
-        self.first: str | None = None
+    goldens: Sequence[Golden]
+    spec: ModelSpec
+    options: BuildOptions
+    tools: Tools
+    report: Callable[[str], None]
+    steps: list[str] = field(default_factory=list)
+    wrong: Golden | None = None
+    first: str | None = None
 
     def step(self, text: str) -> None:
         """Record and report a step."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -89,28 +89,23 @@ def _scheme(precision: str, method: str, batches: Batches) -> Scheme:
     return SCHEMES[precision]
 
 
+@dataclass(eq=False)
 class _Work:
     """Calibration runs. Each uses a copy of the graph, in which the products have the
     same indices.
     """
 
-    def __init__(
-        self,
-        lowered: LoweredGraph,
-        batches: Batches,
-        scheme: Scheme,
-        method: str,
-        percentile: float,
-        skip: tuple[str, ...],
-    ) -> None:
-        self.lowered = lowered
-        self.batches = batches
-        self.scheme = scheme
-        self.method = method
-        self.percentile = percentile
-        self.skip = skip
-        self.products = products(lowered.graph, lowered.containers)
-        self.additions = additions(lowered.graph, self.products, lowered.containers)
+    lowered: LoweredGraph
+    batches: Batches
+    scheme: Scheme
+    method: str
+    percentile: float
+    skip: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        graph, containers = self.lowered.graph, self.lowered.containers
+        self.products = products(graph, containers)
+        self.additions = additions(graph, self.products, containers)
         self.reasons = {
             number: reason
             for number, product in enumerate(self.products)
