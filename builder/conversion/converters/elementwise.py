@@ -164,30 +164,25 @@ def _lerp(
     return choose(ctx, less(ctx, ctx.unary("ABS", weight), 0.5), from_start, from_end)
 
 
-@converter(
-    "aten::addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor",
-    constants=("self", "tensor1", "tensor2"),
-)
-def addcmul(
-    ctx: ConversionContext, x: Tensor, tensor1: Tensor, tensor2: Tensor, value: float
-) -> ITensor:
-    """self + value tensor1 tensor2"""
-    return _plus(ctx, x, combine(ctx, "PROD", tensor1, tensor2), value)
-
-
-@converter(
-    "aten::addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor",
-    constants=("self", "tensor1", "tensor2"),
-)
-def addcdiv(
-    ctx: ConversionContext, x: Tensor, tensor1: Tensor, tensor2: Tensor, value: float
-) -> ITensor:
-    """self + value tensor1 / tensor2"""
-    return _plus(ctx, x, combine(ctx, "DIV", tensor1, tensor2), value)
-
-
-def _plus(ctx: ConversionContext, x: Tensor, term: ITensor, value: float) -> ITensor:
-    """x + value term"""
-    return combine(
-        ctx, "SUM", x, term if value == 1 else combine(ctx, "PROD", term, value)
+def _register_combination(name: str, operation: str, formula: str) -> None:
+    @converter(
+        f"aten::{name}(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor",
+        constants=("self", "tensor1", "tensor2"),
     )
+    def combined(
+        ctx: ConversionContext,
+        x: Tensor,
+        tensor1: Tensor,
+        tensor2: Tensor,
+        value: float,
+    ) -> ITensor:
+        term = combine(ctx, operation, tensor1, tensor2)
+        return combine(
+            ctx, "SUM", x, term if value == 1 else combine(ctx, "PROD", term, value)
+        )
+
+    combined.__doc__ = formula
+
+
+_register_combination("addcmul", "PROD", "self + value tensor1 tensor2")
+_register_combination("addcdiv", "DIV", "self + value tensor1 / tensor2")

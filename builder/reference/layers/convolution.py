@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,16 +15,8 @@ from builder.reference.layers.padding import (
 )
 from builder.reference.registry import evaluates
 
-CONVOLUTIONS: dict[int, Any] = {
-    1: functional.conv1d,
-    2: functional.conv2d,
-    3: functional.conv3d,
-}
-TRANSPOSED: dict[int, Any] = {
-    1: functional.conv_transpose1d,
-    2: functional.conv_transpose2d,
-    3: functional.conv_transpose3d,
-}
+CONVOLUTIONS = {axes: getattr(functional, f"conv{axes}d") for axes in (1, 2, 3)}
+TRANSPOSED = {axes: getattr(functional, f"conv_transpose{axes}d") for axes in (1, 2, 3)}
 
 
 def _window(layer: ILayer) -> tuple[list[int], list[int], list[int]]:

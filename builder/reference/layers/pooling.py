@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -13,16 +11,8 @@ from builder.reference.dtypes import in_float32
 from builder.reference.layers.padding import Pads, torch_pads, window_padding
 from builder.reference.registry import evaluates
 
-MAXIMUM: dict[int, Any] = {
-    1: functional.max_pool1d,
-    2: functional.max_pool2d,
-    3: functional.max_pool3d,
-}
-AVERAGE: dict[int, Any] = {
-    1: functional.avg_pool1d,
-    2: functional.avg_pool2d,
-    3: functional.avg_pool3d,
-}
+MAXIMUM = {axes: getattr(functional, f"max_pool{axes}d") for axes in (1, 2, 3)}
+AVERAGE = {axes: getattr(functional, f"avg_pool{axes}d") for axes in (1, 2, 3)}
 
 
 @evaluates("POOLING")
