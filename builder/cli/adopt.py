@@ -20,7 +20,6 @@ from builder.cli.terminal import Terminal
     metavar="MODELS",
     help="The source of the model: a folder, a model file or a manifest.",
 )
-@click.pass_obj
 def adopt_command(
     terminal: Terminal, /, repository: Path, model: str, models: Path
 ) -> None:

@@ -132,7 +132,6 @@ class Limit(click.ParamType[tuple[float, float]]):
 @options.path("--baseline", help="Write the results here.")
 @options.path("--compare", help="Compare with what --baseline wrote.")
 @options.record
-@click.pass_obj
 def bench_command(terminal: Terminal, /, repository: Path, **settings: Any) -> int:
     """Put load on each model of REPOSITORY at a running server. Report throughput, latency and the
     server's time for each request. Latencies are in milliseconds. In an open loop they count from

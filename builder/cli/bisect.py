@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 @options.plugins
 @options.confinement
 @options.record
-@click.pass_obj
 def bisect_command(
     terminal: Terminal,
     /,

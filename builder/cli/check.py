@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     default=False,
     help="Show the generated config.pbtxt.",
 )
-@click.pass_obj
 def check_command(
     terminal: Terminal,
     /,

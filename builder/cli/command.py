@@ -38,8 +38,8 @@ FLAGS = (
 
 
 class Command(click.Command):
-    """A command whose function takes a Terminal first (`@click.pass_obj`) and returns the exit
-    code, or None for 0.
+    """A command whose function takes a Terminal first (see `command`) and returns the exit code, or
+    None for 0.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -92,9 +92,10 @@ class Command(click.Command):
             return code
 
 
-def command(name: str, short_help: str) -> Callable[..., Command]:
-    """Decorates the function of a command."""
-    return click.command(name, cls=Command, short_help=short_help)
+def command(name: str, short_help: str) -> Callable[[Callable[..., Any]], Command]:
+    """Decorates the function of a command, which takes a Terminal first."""
+    make = click.command(name, cls=Command, short_help=short_help)
+    return lambda function: make(click.pass_obj(function))
 
 
 def _interrupted(terminal: Terminal, *, terminated: bool) -> int:

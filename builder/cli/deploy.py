@@ -118,7 +118,6 @@ UNITS: Mapping[str, int] = {"Mi": 1 << 20, "Gi": 1 << 30}
     "--allow-client-shm", help="Let containers of the same pod register shared memory."
 )
 @options.flag("--overwrite", help="Replace files that were edited by hand.")
-@click.pass_obj
 def deploy_command(
     terminal: Terminal,
     /,

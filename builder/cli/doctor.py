@@ -73,7 +73,6 @@ class Finding:
     default=8000,
     help="HTTP port. gRPC and metrics use the next two.",
 )
-@click.pass_obj
 def doctor_command(
     terminal: Terminal, /, repository: Path | None, only: tuple[str, ...], **server: Any
 ) -> int:

@@ -7,8 +7,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import click
-
 from builder.cli import build_options, options
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
@@ -26,7 +24,6 @@ from builder.cli.terminal import Terminal
     "everything",
     help="Show all parts of the request and of each plan's key, not only the changes.",
 )
-@click.pass_obj
 def explain_command(
     terminal: Terminal,
     /,

@@ -28,7 +28,6 @@ UNHEALTHY = 4
 @options.access
 @options.only
 @options.seconds("--timeout", 10.0, help="Seconds to wait for a response.")
-@click.pass_obj
 def health_command(
     terminal: Terminal,
     /,

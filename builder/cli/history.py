@@ -36,7 +36,6 @@ DIGITS = 12
 @command("history", "Show the versions of published models.")
 @click.argument("repository", type=options.PATH_OR_URL)
 @options.only
-@click.pass_obj
 def history_command(
     terminal: Terminal, /, repository: Path, only: tuple[str, ...]
 ) -> int:

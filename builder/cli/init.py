@@ -39,7 +39,6 @@ HEAD = """\
 @options.libraries
 @options.plugins
 @options.confinement
-@click.pass_obj
 def init_command(
     terminal: Terminal,
     /,

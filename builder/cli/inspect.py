@@ -33,7 +33,6 @@ SIDECAR = "trt-build.json"
 @options.plugins
 @options.path("--graph", metavar="SVG", help="Draw the segments of a model file.")
 @options.confinement
-@click.pass_obj
 def inspect_command(terminal: Terminal, /, target: Path, **settings: Any) -> None:
     """Describe TARGET.
 

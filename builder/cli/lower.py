@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 @options.libraries
 @options.plugins
 @options.confinement
-@click.pass_obj
 def lower_command(
     terminal: Terminal,
     /,

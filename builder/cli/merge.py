@@ -23,7 +23,6 @@ from builder.cli.terminal import Terminal
 )
 @options.write_env
 @options.sign
-@click.pass_obj
 def merge_command(
     terminal: Terminal,
     /,

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 @options.accept_incompatible
 @options.sign
 @options.write_env
-@click.pass_obj
 def promote_command(
     terminal: Terminal,
     /,

@@ -22,7 +22,6 @@ from builder.cli.terminal import Terminal
 )
 @options.only
 @options.sign
-@click.pass_obj
 def prune_command(
     terminal: Terminal,
     /,

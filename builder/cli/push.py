@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 )
 @options.accept_incompatible
 @options.sign
-@click.pass_obj
 def push_command(
     terminal: Terminal,
     /,

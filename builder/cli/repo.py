@@ -109,9 +109,8 @@ COLUMNS = (
     "--require-all",
     help="With --farm: publish nothing unless every model is built for every target.",
 )
-@click.pass_context
 def repo_command(
-    context: click.Context,
+    terminal: Terminal,
     /,
     models: Path,
     out: Path,
@@ -130,6 +129,7 @@ def repo_command(
     """
     from builder import processes
 
+    context = click.get_current_context()
     if farm_file is not None:
         from builder.cli import repo_farm
 
@@ -139,7 +139,7 @@ def repo_command(
     if require_sandbox:
         processes.require(settings["isolate"])
     wanted = Wanted(log_level == "graph", sbom, record)
-    return _run(context.obj, models, out, settings, wanted)
+    return _run(terminal, models, out, settings, wanted)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ from builder.cli.terminal import Terminal
     help="Show the changes since this report, written with --format json.",
 )
 @options.only
-@click.pass_obj
 def report_command(
     terminal: Terminal,
     /,

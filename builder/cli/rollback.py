@@ -23,7 +23,6 @@ from builder.cli.terminal import Terminal
 @options.accept_incompatible
 @options.sign
 @options.write_env
-@click.pass_obj
 def rollback_command(
     terminal: Terminal,
     /,

@@ -101,7 +101,6 @@ SERVE_CHECKS = (
     metavar="PUBLIC_KEY",
     help="Start only if each model has a valid signature of this key.",
 )
-@click.pass_obj
 def serve_command(
     terminal: Terminal,
     /,

@@ -20,7 +20,6 @@ from builder.cli.terminal import Terminal
     help="An elliptic-curve key in PEM form.",
 )
 @options.only
-@click.pass_obj
 def sign_command(
     terminal: Terminal, /, repository: Path, key: Path, only: tuple[str, ...]
 ) -> None:

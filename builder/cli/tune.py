@@ -128,7 +128,6 @@ class Names(click.ParamType[tuple[str, ...]]):
 @options.serve_as
 @options.store
 @options.plugins
-@click.pass_obj
 def tune_command(
     terminal: Terminal,
     /,

@@ -70,7 +70,6 @@ if TYPE_CHECKING:
 @options.plugins
 @options.confinement
 @options.record
-@click.pass_obj
 def verify_command(
     terminal: Terminal,
     /,
