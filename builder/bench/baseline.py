@@ -47,7 +47,7 @@ def read(file: Path) -> dict[str, Any]:
             for model in models
             for level in model["levels"]
         ]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise UsageError(
             f"not a file that trt-build bench wrote: {error}",
             where=str(file),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +152,8 @@ def test_real_changes_are_better_or_worse() -> None:
     assert found[0].share == pytest.approx(0.5)
 
 
-def test_invalid_baseline_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "b.json").write_text(json.dumps({"models": [{"levels": [{}]}]}))
+@pytest.mark.parametrize("text", ['{"models": [{"levels": [{}]}]}', "[" * 100000])
+def test_invalid_baseline_file_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "b.json").write_text(text)
     with pytest.raises(UsageError, match="not a file that trt-build bench wrote"):
         baseline.read(tmp_path / "b.json")
