@@ -9,20 +9,12 @@ from typing import Any
 import sympy
 import torch
 
+from builder.conversion import nested
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, of_lengths
 from builder.conversion.facts import is_tensor
 from builder.conversion.layers import alike
 from builder.conversion.lists import TensorList
-from builder.conversion.nested import (
-    agree,
-    as_flag,
-    is_unknown,
-    one_or_all,
-    read_outside,
-    values_outside,
-    widened,
-)
 from builder.conversion.packing import Packed
 from builder.conversion.registry import evaluator
 from builder.conversion.scalars import unknown, vector
@@ -38,11 +30,11 @@ def branch(ctx: ConversionContext, node: Node, condition: Operand) -> Any:
     if isinstance(condition, torch.Tensor):
         condition = bool(condition)
     blocks = list(node.blocks())
-    if not is_unknown(condition):
-        return one_or_all(ctx.walker.walk(blocks[0 if condition else 1]))
+    if not nested.is_unknown(condition):
+        return nested.one_or_all(ctx.walker.walk(blocks[0 if condition else 1]))
     costly = _costly(node) if _gives_numbers(node) else node.kind()
     if costly is None:
-        return one_or_all(_selected(ctx, node, condition, blocks))
+        return nested.one_or_all(_selected(ctx, node, condition, blocks))
     if _decides_a_loop(node) and not ctx.capabilities.takes(
         "CONDITIONAL.IN_LOOP", "BOOL"
     ):
@@ -53,13 +45,15 @@ def branch(ctx: ConversionContext, node: Node, condition: Operand) -> Any:
         raise Unconvertible(
             tensorrt8.BRANCH_OF_SIZES.format(costly), tensorrt8.NEWER_OR_BOTH
         )
-    return one_or_all(_conditional(ctx, node, condition, blocks))
+    return nested.one_or_all(_conditional(ctx, node, condition, blocks))
 
 
 def _chooses_a_size(ctx: ConversionContext, node: Node) -> bool:
     """Whether a branch only selects numbers that depend on axis lengths."""
     outside = (
-        ctx.values.get(name) for block in node.blocks() for name in read_outside(block)
+        ctx.values.get(name)
+        for block in node.blocks()
+        for name in nested.read_outside(block)
     )
     return _gives_numbers(node) and any(
         isinstance(value, DynamicScalar) and of_lengths(value) for value in outside
@@ -125,9 +119,9 @@ def _selected(
 
 
 def _choice(ctx: ConversionContext, condition: Operand, yes: Scalar, no: Scalar) -> Any:
-    if not is_unknown(yes) and not is_unknown(no) and _same(yes, no):
+    if not nested.is_unknown(yes) and not nested.is_unknown(no) and _same(yes, no):
         return yes
-    flag = ctx.reshape(as_flag(ctx, condition), [1])
+    flag = ctx.reshape(nested.as_flag(ctx, condition), [1])
     dtype = torch.promote_types(ctx.dtype(yes), ctx.dtype(no))
     a = vector(ctx, yes, dtype)
     b = vector(ctx, no, dtype)
@@ -149,9 +143,9 @@ def _conditional(
     layers.
     """
     conditional = ctx.net.add_if_conditional()
-    conditional.set_condition(as_flag(ctx, condition))
+    conditional.set_condition(nested.as_flag(ctx, condition))
     results = []
-    outside = [name for block in blocks for name in read_outside(block)]
+    outside = [name for block in blocks for name in nested.read_outside(block)]
     with _entering(ctx, outside, _gate(ctx, conditional)):
         for block in blocks:
             results.append(ctx.walker.walk(block))
@@ -179,7 +173,7 @@ def _merge(
     ctx: ConversionContext, conditional: Any, yes: Any, no: Any, name: str
 ) -> Any:
     """The output layer of two values of one dtype and rank; equal static values stay static."""
-    if not is_unknown(yes) and not is_unknown(no) and _same(yes, no):
+    if not nested.is_unknown(yes) and not nested.is_unknown(no) and _same(yes, no):
         return yes
     if any(value is None or isinstance(value, _UNMERGED) for value in (yes, no)):
         raise Unconvertible(
@@ -193,8 +187,8 @@ def _merge(
     yes = ctx.tensor(yes)
     no = ctx.tensor(no)
     if ctx.dtype(yes) != ctx.dtype(no):
-        yes, no = widened(ctx, yes, no)
-    agree(ctx, yes, no, f"the blocks of the branch give %{name}")
+        yes, no = nested.widened(ctx, yes, no)
+    nested.agree(ctx, yes, no, f"the blocks of the branch give %{name}")
     output = conditional.add_output(_owned(ctx, yes), _owned(ctx, no)).get_output(0)
     ctx.remember_dtype(output, ctx.dtype(yes))
     for axis in range(ctx.rank(yes)):
@@ -235,7 +229,7 @@ def _entering(
     """Inside the block, every tensor among the named values is replaced by `enter(tensor)`,
     including lists and sizes.
     """
-    outside = values_outside(ctx, names)
+    outside = nested.values_outside(ctx, names)
     entered: dict[str, Any] = {}
 
     def inside(value: object) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import sympy
 import torch
 
+from builder.conversion import nested
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.arranging import flipped
 from builder.conversion.converters.sequences import course, scalar_tensor
@@ -16,15 +17,6 @@ from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.facts import is_tensor
 from builder.conversion.layers import alike, computed_in
 from builder.conversion.lists import TensorList, cat
-from builder.conversion.nested import (
-    agree,
-    as_flag,
-    is_unknown,
-    one_or_all,
-    read_outside,
-    values_outside,
-    widened,
-)
 from builder.conversion.packing import Packed
 from builder.conversion.registry import evaluator
 from builder.conversion.values import Scalar, Tensor
@@ -52,11 +44,11 @@ def loop(
     if isinstance(condition, torch.Tensor):
         condition = bool(condition)
     if (
-        is_unknown(trip_count)
-        or is_unknown(condition)
+        nested.is_unknown(trip_count)
+        or nested.is_unknown(condition)
         or (condition and _long(ctx, trip_count, body))
     ):
-        return one_or_all(
+        return nested.one_or_all(
             _looped(ctx, node, body, trip_count, condition, list(carried))
         )
     values = list(carried)
@@ -64,13 +56,13 @@ def loop(
     while condition and iteration < trip_count:
         condition, *values = _iteration(ctx, body, [iteration, *values])
         if condition is MISSING:
-            return one_or_all([MISSING] * len(values))
-        if is_unknown(condition):
+            return nested.one_or_all([MISSING] * len(values))
+        if nested.is_unknown(condition):
             raise Unconvertible(
                 "the loop's condition becomes unknown after some iterations"
             )
         iteration += 1
-    return one_or_all(values)
+    return nested.one_or_all(values)
 
 
 def _long(ctx: ConversionContext, trip_count: Any, body: Block) -> bool:
@@ -129,7 +121,7 @@ def _looped(
     carried: list[Any],
 ) -> list[Any]:
     """An ILoop; the iteration number and each carried value that changes are recurrences."""
-    values_outside(ctx, read_outside(body))
+    nested.values_outside(ctx, nested.read_outside(body))
     layer = ctx.net.add_loop()
     _limit(ctx, layer, trip_count)
     inputs, outputs = list(body.inputs()), list(body.outputs())
@@ -147,7 +139,7 @@ def _looped(
     if any(value is MISSING for value in (goes_on, *following)):
         return [MISSING] * node.outputsSize()
     if while_condition is not None:
-        while_condition.set_input(1, as_flag(ctx, goes_on))
+        while_condition.set_input(1, nested.as_flag(ctx, goes_on))
     for item, value in zip(state, following, strict=True):
         item.follow(value)
     return [item.last() for item in state]
@@ -177,7 +169,7 @@ def _while(
     if isinstance(condition, bool):
         flag = ctx.constant(torch.tensor(condition))
     else:
-        flag = as_flag(ctx, condition)
+        flag = nested.as_flag(ctx, condition)
     recurrence = layer.add_recurrence(flag)
     layer.add_trip_limit(recurrence.get_output(0), trt.TripLimit.WHILE)
     return recurrence
@@ -347,7 +339,7 @@ class _Carried:
                 f"the loop-carried value %{self.name} is not a tensor or a number"
             )
         # its value after an iteration may have either dtype
-        (self.start,) = widened(ctx, self._tensor(value))
+        (self.start,) = nested.widened(ctx, self._tensor(value))
         self.recurrence = layer.add_recurrence(self.start)
         self.inside = self._value(alike(ctx, self.start, self.recurrence.get_output(0)))
         if isinstance(self.inside, DynamicScalar):
@@ -376,8 +368,8 @@ class _Carried:
         """
         if self.recurrence is None:
             return
-        (following,) = widened(self.ctx, self._tensor(value))
-        agree(self.ctx, self.start, following, f"the loop carries %{self.name}")
+        (following,) = nested.widened(self.ctx, self._tensor(value))
+        nested.agree(self.ctx, self.start, following, f"the loop carries %{self.name}")
         axes = self.ctx.ranges().keys()
         for axis in range(self.ctx.rank(self.start)):
             before = expression(self.ctx.expr(self.start, axis))
