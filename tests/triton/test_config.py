@@ -94,24 +94,21 @@ def test_max_batch_size_is_covered_by_profiles_from_one(
     assert config(model).max_batch_size == expected
 
 
-def test_max_batch_size_is_covered_for_every_length() -> None:
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        ([((1, 4, 8), (1, 8, 16)), ((1, 1, 2), (17, 32, 64))], 2),
+        ([((1, 1, 1), (1, 8, 16)), ((1, 4, 8), (1, 16, 64))], 8),
+    ],
+    ids=["every length", "wider lengths cover narrower ones"],
+)
+def test_max_batch_size_is_covered_for_every_length(
+    spans: list[tuple[tuple[int, int, int], ...]], expected: int
+) -> None:
     spec = tensor("x", "float32", "batch", "length", length=(1, 8, 64))
-    profiles = [
-        {"batch": (1, 4, 8), "length": (1, 8, 16)},
-        {"batch": (1, 1, 2), "length": (17, 32, 64)},
-    ]
+    profiles = [{"batch": batch, "length": length} for batch, length in spans]
     model = artifact(Affine(), (spec,), ("y",), profiles=profiles, dynamic=(0, 1))
-    assert config(model).max_batch_size == 2
-
-
-def test_profile_of_wider_lengths_covers_narrower_lengths() -> None:
-    spec = tensor("x", "float32", "batch", "length", length=(1, 8, 64))
-    profiles = [
-        {"batch": (1, 1, 1), "length": (1, 8, 16)},
-        {"batch": (1, 4, 8), "length": (1, 16, 64)},
-    ]
-    model = artifact(Affine(), (spec,), ("y",), profiles=profiles, dynamic=(0, 1))
-    assert config(model).max_batch_size == 8
+    assert config(model).max_batch_size == expected
 
 
 BY_LENGTH = ((1, 8, 16), (17, 32, 64))

@@ -60,6 +60,12 @@ def config_of(folder: Path) -> Any:
     return parse_config((folder / "config.pbtxt").read_text(), "merged")
 
 
+def assert_refused(repositories: list[Path], out: Path, match: str) -> None:
+    with pytest.raises(PublishError, match=match):
+        merge(repositories, out)
+    assert not out.exists()
+
+
 def test_merged_model_selects_the_plan_by_gpu(
     built: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -210,9 +216,9 @@ def test_merge_skips_pycache_and_reports_a_full_disk(
 def test_merge_of_different_models_writes_nothing(
     built: Callable[..., Path], tmp_path: Path, more: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(PublishError, match=words):
-        merge([built("a", "8.0"), built("b", "9.0", **more)], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    assert_refused(
+        [built("a", "8.0"), built("b", "9.0", **more)], tmp_path / "out", words
+    )
 
 
 def test_plans_of_the_python_runtime_are_not_merged(
@@ -286,9 +292,9 @@ def test_ensemble_config_without_steps_is_refused(tmp_path: Path) -> None:
     message.ensemble_scheduling.ClearField("step")
     (repository / "whole" / "config.pbtxt").write_text(config_text(message))
     reseal(repository / "whole")
-    with pytest.raises(PublishError, match="does not have the steps of its record"):
-        merge([repository], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    assert_refused(
+        [repository], tmp_path / "out", "does not have the steps of its record"
+    )
 
 
 def test_model_without_record_is_refused(
@@ -297,9 +303,7 @@ def test_model_without_record_is_refused(
     repository = built("a", "8.0")
     shutil.copytree(repository / "scorer", repository / "other")
     (repository / "other" / published.SIDECAR).unlink()
-    with pytest.raises(PublishError, match="'other' has no trt-build"):
-        merge([repository], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    assert_refused([repository], tmp_path / "out", "'other' has no trt-build")
 
 
 def test_plan_without_compute_capability_is_refused(
@@ -326,9 +330,9 @@ def test_plan_path_outside_version_folder_is_refused(
     message.cc_model_filenames["8.0"] = name
     (folder / "config.pbtxt").write_text(config_text(message))
     reseal(folder)
-    with pytest.raises(PublishError, match="no file of its version folder"):
-        merge([tmp_path / "both"], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    assert_refused(
+        [tmp_path / "both"], tmp_path / "out", "no file of its version folder"
+    )
 
 
 @pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
@@ -381,11 +385,8 @@ def test_damaged_plan_is_refused(
     one, other = built("a", "8.0"), built("b", "9.0")
     plan = next(other.glob("*/1/model.plan"))
     plan.write_bytes(plan.read_bytes()[:3]) if harm == "truncate" else plan.unlink()
-    with pytest.raises(
-        PublishError, match="is damaged" if harm == "truncate" else "is missing"
-    ):
-        merge([one, other], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    match = "is damaged" if harm == "truncate" else "is missing"
+    assert_refused([one, other], tmp_path / "out", match)
 
 
 def test_folder_without_models_is_usage_error(tmp_path: Path) -> None:
