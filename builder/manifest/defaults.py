@@ -31,7 +31,7 @@ def are_values(document: Document) -> None:
         for at, value in _elements(route, default):
             if not isinstance(value, bool | int | float):
                 continue
-            problem = _not_a_value(value, dtype)
+            problem = not_a_value(value, dtype)
             if problem:
                 document.add(at, f"{label(at)}: {problem}", None)
 
@@ -88,7 +88,7 @@ def _check_length(
         )
 
 
-def _not_a_value(value: bool | int | float, dtype: str) -> str | None:
+def not_a_value(value: bool | int | float, dtype: str) -> str | None:
     """Why the value cannot be an element of this dtype, or None."""
     if dtype == "bool":
         if isinstance(value, bool):

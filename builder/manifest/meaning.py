@@ -286,7 +286,7 @@ def _check_padded(
                 "remove it from 'pad', or name the axis in the input's shape",
                 key=True,
             )
-        elif why := _not_a_value(value, str(inputs[name].get("dtype"))):
+        elif why := _not_padding(value, str(inputs[name].get("dtype"))):
             document.add(("pad", name), f"pad.{name}: {why}", None)
 
 
@@ -295,26 +295,13 @@ def _lengths(item: dict[str, Any]) -> set[str]:
     return {axis for axis in _list(item.get("shape"))[1:] if isinstance(axis, str)}
 
 
-def _not_a_value(value: object, dtype: str) -> str | None:
-    """Why a number cannot be an element of this dtype."""
-    if dtype == "bool":
-        if isinstance(value, bool):
-            return None
-        return f"{value!r} is not true or false"
-    if isinstance(value, bool):
-        return f"{value!r} is not a number"
-    if not isinstance(value, int | float) or dtype.startswith(("float", "bfloat")):
+def _not_padding(value: object, dtype: str) -> str | None:
+    """Why a number cannot pad an input of this dtype. Infinity can pad floats."""
+    if not isinstance(value, int | float):
         return None
-    if value != value or value in (float("inf"), float("-inf")) or value != int(value):
-        return f"{value!r} is not an integer, as input dtype {dtype} requires"
-    bits = int(dtype.lstrip("uint"))
-    low = 0
-    if not dtype.startswith("u"):
-        low = -(1 << bits - 1)
-    high = (1 << bits) - 1 if dtype.startswith("u") else (1 << bits - 1) - 1
-    if low <= value <= high:
+    if isinstance(value, float) and dtype in defaults.LARGEST:
         return None
-    return f"{value!r} is beyond the range of {dtype}"
+    return defaults.not_a_value(value, dtype)
 
 
 def _goldens_exist(document: Document, folder: Path) -> None:
