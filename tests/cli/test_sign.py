@@ -34,21 +34,15 @@ def _error(result: Result, code: int) -> str:
 def test_serve_refuses_unsigned_and_changed_models(
     published: Path, run: Run, keys: Path
 ) -> None:
-    required = (
-        "serve",
-        published,
-        "--port",
-        "0",
-        "--require-signature",
-        keys / "sign.pub",
-    )
+    public = keys / "sign.pub"
+    required = ("serve", published, "--port", "0", "--require-signature", public)
     text = _error(run(*required), 2)
     assert "small: it has no trt-build.sig" in text and "trt-build sign" in text
     assert (
         run("sign", published, "--key", keys / "sign.key").stdout == "signed: small\n"
     )
     assert "nothing" in run("sign", published, "--key", keys / "sign.key").stdout
-    signatures.require(published, keys / "sign.pub")
+    signatures.require(published, public)
     (published / "small" / "1" / "extra").write_text("")
     assert "small: added 1/extra" in _error(run(*required), 2)
 
@@ -75,14 +69,8 @@ def test_invalid_key_or_model_name_is_a_usage_error(
 def test_verify_fails_for_an_unsigned_folder(
     published: Path, run: Run, keys: Path
 ) -> None:
-    arguments = (
-        "verify",
-        published,
-        "--serve",
-        "--signature",
-        keys / "sign.pub",
-        "--json",
-    )
+    public = keys / "sign.pub"
+    arguments = ("verify", published, "--serve", "--signature", public, "--json")
     run("sign", published, "--key", keys / "sign.key")
     assert run(*arguments).exit_code == 0
     assert run(*arguments).exit_code == 0, (

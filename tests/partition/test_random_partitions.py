@@ -31,11 +31,19 @@ UNARY = ("aten::relu({})", "aten::neg({})", "aten::abs({})", "aten::clone({}, %n
 BINARY = ("aten::add({}, {}, %one)", "aten::mul({}, {})", "aten::maximum({}, {})")
 
 
-def check_examples(
-    examples: int, check: Callable[..., None], *more: st.SearchStrategy[Any]
-) -> None:
-    """Check `examples` programs, with a value of each of `more`."""
-    settings(max_examples=examples, deadline=None)(given(programs(), *more)(check))()
+def on_programs(
+    *more: st.SearchStrategy[Any],
+) -> Callable[[Callable[..., None]], Callable[[int], None]]:
+    """Decorates a test of one random program, with a value of each of `more`."""
+
+    def decorate(check: Callable[..., None]) -> Callable[[int], None]:
+        def test(examples: int) -> None:
+            limited = settings(max_examples=examples, deadline=None)
+            limited(given(programs(), *more)(check))()
+
+        return EXAMPLES(test)
+
+    return decorate
 
 
 @st.composite
@@ -90,12 +98,8 @@ def run(parts: Partition, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]
     return [values[name] for name in parts.outputs]
 
 
-@EXAMPLES
-def test_segments_match_the_whole_graph(examples: int) -> None:
-    check_examples(examples, segments_match_the_whole_graph, st.integers(1, 3))
-
-
-def segments_match_the_whole_graph(
+@on_programs(st.integers(1, 3))
+def test_segments_match_the_whole_graph(
     program: tuple[LoweredGraph, set[int]], least: int
 ) -> None:
     lowered, kept = program
@@ -107,12 +111,8 @@ def segments_match_the_whole_graph(
         torch.testing.assert_close(got, expected, rtol=0, atol=0)
 
 
-@EXAMPLES
-def test_kept_nodes_are_in_no_engine_and_boundaries_have_specs(examples: int) -> None:
-    check_examples(examples, kept_nodes_are_in_no_engine_and_boundaries_have_specs)
-
-
-def kept_nodes_are_in_no_engine_and_boundaries_have_specs(
+@on_programs()
+def test_kept_nodes_are_in_no_engine_and_boundaries_have_specs(
     program: tuple[LoweredGraph, set[int]],
 ) -> None:
     lowered, kept = program
@@ -139,12 +139,8 @@ def kept_nodes_are_in_no_engine_and_boundaries_have_specs(
             ]
 
 
-@EXAMPLES
-def test_repeated_nodes_have_the_same_support_as_converted_ones(examples: int) -> None:
-    check_examples(examples, repeated_nodes_have_the_same_support_as_converted_ones)
-
-
-def repeated_nodes_have_the_same_support_as_converted_ones(
+@on_programs()
+def test_repeated_nodes_have_the_same_support_as_converted_ones(
     program: tuple[LoweredGraph, set[int]],
 ) -> None:
     lowered, kept = program
