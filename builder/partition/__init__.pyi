@@ -1,6 +1,5 @@
 from . import cost as cost
 from .branches import Branch as Branch
-from .branches import Part as Part
 from .branches import branches as branches
 from .branches import take_apart as take_apart
 from .drawing import svg as svg

@@ -4,15 +4,17 @@ writes.
 
 from __future__ import annotations
 
+import hashlib
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from builder.errors import ModelFileError
 from builder.torchscript import kinds, pickles, storages, traced
-from builder.torchscript.facts import ArchiveFacts
+from builder.torchscript.traced import Example
 
 REQUIRED = ("data.pkl", "constants.pkl")
 # the first since archive version 10, for example in a file with gelu
@@ -21,6 +23,27 @@ VERSIONS = (".data/version", "version")
 MAX_COMPRESSED_MEMBERS_UNPACK_TO = 512 << 20
 MAX_PICKLE_BYTES = 128 << 20
 MAX_MEMBERS = 1_000_000
+
+
+@dataclass(frozen=True)
+class ArchiveFacts:
+    """An inspected archive: sizes in bytes, counts, and the classes and globals that its pickles
+    name.
+
+    `examples` are the inputs of torch.jit.trace, None for one that is not a tensor; empty for a
+    scripted module.
+    """
+
+    path: Path
+    root: str
+    format_version: int
+    file_bytes: int
+    unpacked_bytes: int
+    weight_bytes: int
+    members: int
+    classes: tuple[str, ...]
+    globals: tuple[str, ...]
+    examples: tuple[Example | None, ...]
 
 
 def inspect(path: Path | str, *, check_sums: bool = True) -> ArchiveFacts:
@@ -223,3 +246,12 @@ def _version(path: Path, archive: zipfile.ZipFile, root: str) -> int:
     if not text.isdigit():
         raise _refuse(path, f"has an archive version {text!r} that is not a number")
     return int(text)
+
+
+def sha256(path: Path) -> str:
+    """The file's SHA-256 in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from builder import processes
 from builder.errors import ModelFileError, UsageError
 from builder.torchscript import plugins
-from builder.torchscript.facts import sha256
+from builder.torchscript.archive import sha256
 
 MEMORY_BESIDE_WEIGHTS = 2 << 30
 SECONDS = 60

@@ -13,8 +13,9 @@ from builder.parity import ModelParity, verify
 from builder.parity.clients import GrpcClient, describe
 from builder.parity.served import read
 from builder.repository import ModelResult, build_repository
-from builder.serving import Server, find, judging, serve
+from builder.serving import Server, find, serve
 from tests.repository import networks
+from tests.serving.judge import judging
 
 pytestmark = [pytest.mark.gpu, pytest.mark.live]
 
