@@ -30,9 +30,15 @@ from builder.lowering import (
 from builder.quantization import nodes, observing, trained
 from builder.quantization.additions import additions
 from builder.quantization.products import Product, products
-from builder.quantization.ranges import METHODS
 from builder.quantization.results import COMPUTED, OWN, Layer, Quantized
-from builder.quantization.statistics import FLOATS, NOT_FINITE, Error, Histogram, Range
+from builder.quantization.statistics import (
+    FLOATS,
+    METHODS,
+    NOT_FINITE,
+    Error,
+    Histogram,
+    Range,
+)
 
 Batches = Sequence[Sequence[torch.Tensor]]
 Scales = Mapping[tuple[int, int], Any]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from builder.errors import ModelFileError
 from builder.torchscript import operators, trial
 from builder.torchscript.archive import inspect
-from builder.torchscript.libraries import load_libraries
+from builder.torchscript.plugins import load_libraries
 
 if TYPE_CHECKING:
     import torch

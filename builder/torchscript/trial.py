@@ -136,8 +136,6 @@ def error_of(
     """The text of the error that `load` raises in this child process; empty if it raises none."""
     import torch
 
-    from builder.torchscript.libraries import load_libraries
-
     sys.dont_write_bytecode = True  # this process may write no file
     _silence()
     torch.set_num_threads(1)
@@ -145,7 +143,7 @@ def error_of(
         with contextlib.suppress(UsageError):
             plugins.load([name])
     try:
-        load_libraries(map(Path, libraries))
+        plugins.load_libraries(map(Path, libraries))
         load()
     except MemoryError:
         return "not enough memory"

@@ -22,8 +22,8 @@ from builder.lowering import ir, lower
 from builder.parity import compare
 from builder.quantization import quantize
 from builder.quantization.products import FAKE
-from builder.quantization.ranges import METHODS
 from builder.quantization.results import COMPUTED
+from builder.quantization.statistics import METHODS
 from examples.networks import ResidualCNN, TransformerEncoder, with_trained_statistics
 from tests.conversion import old
 
