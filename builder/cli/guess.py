@@ -188,7 +188,6 @@ def _lowered(loaded: Any) -> tuple[LoweredGraph, dict[str, int]]:
 
 
 def _of_exported(program: ExportedModule, lowered: LoweredGraph) -> Guessed:
-    """The inputs that an exported program states."""
     from builder.cli import guess_state
     from builder.manifest import axis_ranges
 

@@ -213,7 +213,6 @@ def present(
 
 
 def _tensors(value: object) -> Iterator[torch.Tensor]:
-    """The tensors that a constant holds."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple | dict):

@@ -88,7 +88,6 @@ def _count(graph: Graph) -> int:
 
 
 def _reshaped(graph: Graph, value: Value, shape: list[int], before: Node) -> Value:
-    """Insert a reshape of the value before a node."""
     # torch does not print an empty list as a constant
     lengths = [ir.insert_constant(graph, length, before) for length in shape]
     sizes = ir.insert(

@@ -27,22 +27,14 @@ MAX_MEMBERS = 1_000_000
 
 @dataclass(frozen=True)
 class ArchiveFacts:
-    """An inspected archive: sizes in bytes, counts, and the classes and globals that its pickles
-    name.
+    """An inspected archive.
 
     `examples` are the inputs of torch.jit.trace, None for one that is not a tensor; empty for a
     scripted module.
     """
 
     path: Path
-    root: str
-    format_version: int
-    file_bytes: int
     unpacked_bytes: int
-    weight_bytes: int
-    members: int
-    classes: tuple[str, ...]
-    globals: tuple[str, ...]
     examples: tuple[Example | None, ...]
 
 
@@ -122,27 +114,14 @@ def _inspect(path: Path, archive: zipfile.ZipFile, check_sums: bool) -> ArchiveF
     check_sizes(path, members)
     if check_sums and (broken := archive.testzip()):
         raise zipfile.BadZipFile(f"member {broken!r} does not match its checksum")
-    names = _globals(path, archive, root)
-    class_names = {name for name in names if name.startswith(pickles.CLASSES)}
+    _check_globals(path, archive, root)
     for problem in storages.problems(archive, root):
         raise _refuse(path, f"is damaged: {problem}", "copy, download or save it again")
-    weights = (f"{root}/data/", f"{root}/constants/")
-    classes = {name.replace(" ", ".") for name in class_names}
+    _check_version(path, archive, root)
     return ArchiveFacts(
-        path=path,
-        root=root,
-        format_version=_version(path, archive, root),
-        file_bytes=path.stat().st_size,
-        unpacked_bytes=sum(member.file_size for member in members),
-        weight_bytes=sum(
-            member.file_size
-            for member in members
-            if member.filename.startswith(weights)
-        ),
-        members=len(members),
-        classes=tuple(sorted(classes)),
-        globals=tuple(sorted(names - class_names)),
-        examples=_examples(archive, f"{root}/traced_inputs.pkl"),
+        path,
+        sum(member.file_size for member in members),
+        _examples(archive, f"{root}/traced_inputs.pkl"),
     )
 
 
@@ -201,8 +180,8 @@ def check_sizes(path: Path, members: list[zipfile.ZipInfo]) -> None:
             )
 
 
-def _globals(path: Path, archive: zipfile.ZipFile, root: str) -> set[str]:
-    """Every global in the pickles, all of them TorchScript's own.
+def _check_globals(path: Path, archive: zipfile.ZipFile, root: str) -> None:
+    """Raise an error for pickles with globals that are not TorchScript's own.
 
     Debug pickles (code/*.debug_pkl) are excluded: torch reads them with an unpickler that resolves
     no names.
@@ -228,7 +207,6 @@ def _globals(path: Path, archive: zipfile.ZipFile, root: str) -> set[str]:
             message,
             "save the model again with torch.jit.save, from a source that you trust",
         )
-    return names
 
 
 def _examples(
@@ -239,13 +217,12 @@ def _examples(
     return ()
 
 
-def _version(path: Path, archive: zipfile.ZipFile, root: str) -> int:
+def _check_version(path: Path, archive: zipfile.ZipFile, root: str) -> None:
     members = [f"{root}/{part}" for part in VERSIONS]
     member = next(name for name in members if name in archive.namelist())
     text = archive.read(member)[:32].decode("ascii", "replace").strip()
     if not text.isdigit():
         raise _refuse(path, f"has an archive version {text!r} that is not a number")
-    return int(text)
 
 
 def sha256(path: Path) -> str:

@@ -540,7 +540,6 @@ class _Run:
 def _scores(
     finalists: Sequence[Configuration], confirmed: Sequence[Trial]
 ) -> dict[Any, list[float | None]]:
-    """The scores of each finalist's confirmations, by its key."""
     return {
         key(configuration): [
             trial.score
