@@ -30,10 +30,12 @@ UNREADABLE, DAMAGED = "P01", "P02"
 REPUBLISH = "publish it again: trt-build repo"
 
 Models = Mapping[str, Model]
-ModelCheck = Callable[[Model, Models, ServerFacts], Iterator[str]]
-"""A check that yields the problems of one model."""
-ServerCheck = Callable[[Path, Models, ServerFacts], Iterator[tuple[str, str]]]
-"""A check that yields pairs of a subject and its problem."""
+Problems = Iterator[str]
+"""The problems of one model."""
+Found = Iterator[tuple[str, str]]
+"""Pairs of a subject and its problem."""
+ModelCheck = Callable[[Model, Models, ServerFacts], Problems]
+ServerCheck = Callable[[Path, Models, ServerFacts], Found]
 Check = TypeVar("Check", ModelCheck, ServerCheck)
 
 
@@ -66,7 +68,7 @@ def _rule(
 
 
 @_rule(MODEL_RULES, DAMAGED, REPUBLISH)
-def _damaged(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+def _damaged(model: Model, models: Models, server: ServerFacts) -> Problems:
     recorded = {
         name: digest
         for name, digest in (model.record.get("files") or {}).items()
@@ -78,13 +80,13 @@ def _damaged(model: Model, models: Models, server: ServerFacts) -> Iterator[str]
 
 
 @_rule(MODEL_RULES, "P03", "move it out of the model's folder")
-def _foreign(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+def _foreign(model: Model, models: Models, server: ServerFacts) -> Problems:
     for number in versions.foreign(model.folder):
         yield f"Triton would serve {number}/, which trt-build did not write"
 
 
 @_rule(MODEL_RULES, "P04", "serve with NVIDIA's image, or build with --serve-as python")
-def _backend(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+def _backend(model: Model, models: Models, server: ServerFacts) -> Problems:
     needed = model.config.backend
     if needed and server.backends is not None and needed not in server.backends:
         yield f"{server.name} has no backend {needed!r}"
@@ -95,7 +97,7 @@ def _backend(model: Model, models: Models, server: ServerFacts) -> Iterator[str]
     "P05",
     "build with --serve-as python, or with --flavor tensorrt on a GPU host",
 )
-def _flavor(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+def _flavor(model: Model, models: Models, server: ServerFacts) -> Problems:
     if model.runs_plan and published.flavor_of(model.plan) == "tensorrt-rtx":
         yield "its plan is of TensorRT for RTX, which Triton's TensorRT backend does not load"
 
@@ -105,7 +107,7 @@ def _flavor(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     "P06",
     "build with the server's TensorRT, or serve with the image that repo --write-env names",
 )
-def _tensorrt(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+def _tensorrt(model: Model, models: Models, server: ServerFacts) -> Problems:
     version = str(model.plan.get("tensorrt") or "")
     if not (model.runs_plan and version and server.release and server.release.tensorrt):
         return
@@ -130,7 +132,7 @@ def _tensorrt(model: Model, models: Models, server: ServerFacts) -> Iterator[str
 @_rule(
     MODEL_RULES, "P07", "serve on a host with a GPU, or build with --serve-as python"
 )
-def _no_gpu(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+def _no_gpu(model: Model, models: Models, server: ServerFacts) -> Problems:
     if model.runs_plan and server.capabilities == ():
         yield f"Triton's TensorRT backend needs a GPU, and {server.name} has none"
 
@@ -140,7 +142,7 @@ def _no_gpu(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     "P07",
     "build it on such a GPU, and join the repositories with trt-build merge",
 )
-def _other_gpu(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+def _other_gpu(model: Model, models: Models, server: ServerFacts) -> Problems:
     if not model.runs_plan:
         return
     ampere = (model.plan.get("options") or {}).get("hardware_compatible") == AMPERE_PLUS
@@ -154,7 +156,7 @@ def _other_gpu(model: Model, models: Models, server: ServerFacts) -> Iterator[st
 
 
 @_rule(MODEL_RULES, "P08", "update the NVIDIA driver, or use an older release")
-def _driver(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+def _driver(model: Model, models: Models, server: ServerFacts) -> Problems:
     release = server.release
     if not (model.runs_plan and server.cuda and release and release.cuda):
         return
@@ -167,7 +169,7 @@ def _driver(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     "P09",
     "lower max_batch_size in config.pbtxt, or build with a larger maximum",
 )
-def _batch(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+def _batch(model: Model, models: Models, server: ServerFacts) -> Problems:
     size = model.config.max_batch_size
     reached = [
         shapes["max"][0]
@@ -184,7 +186,7 @@ def _batch(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     "P10",
     "correct instance_group in config.pbtxt, or build with that profile",
 )
-def _profiles(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+def _profiles(model: Model, models: Models, server: ServerFacts) -> Problems:
     count = len(model.profiles)
     for group in model.config.instance_group:
         for index in group.profile:
@@ -193,7 +195,7 @@ def _profiles(model: Model, models: Models, server: ServerFacts) -> Iterator[str
 
 
 @_rule(MODEL_RULES, "P11", "correct config.pbtxt")
-def _endpoints(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+def _endpoints(model: Model, models: Models, server: ServerFacts) -> Problems:
     """Compare the config's inputs and outputs with those of the plan."""
     for side in ("input", "output"):
         recorded = {
@@ -235,14 +237,14 @@ def _differs(
     "P20",
     "rename the folder back; for another name, rename the model file and run trt-build repo",
 )
-def _name(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+def _name(model: Model, models: Models, server: ServerFacts) -> Problems:
     stated = model.config.name
     if stated and stated != model.folder.name:
         yield f"its config.pbtxt names it {stated!r}, and Triton refuses a folder of another name"
 
 
 @_rule(MODEL_RULES, "P12", REPUBLISH)
-def _wiring(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+def _wiring(model: Model, models: Models, server: ServerFacts) -> Problems:
     missing = [name for name in model.steps if name not in models]
     for name in missing:
         yield f"its step {name!r} is not in the repository"
@@ -262,9 +264,7 @@ def _wiring(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
     "free disk space, or remove old versions with trt-build prune",
     WARNING,
 )
-def _disk(
-    repository: Path, models: Models, server: ServerFacts
-) -> Iterator[tuple[str, str]]:
+def _disk(repository: Path, models: Models, server: ServerFacts) -> Found:
     """Check disk space: a publication writes the new model beside the former one."""
     largest = max((folder_bytes(model.folder) for model in models.values()), default=0)
     free = shutil.disk_usage(repository).free
@@ -280,9 +280,7 @@ def _disk(
     "P14",
     "fewer instances, fewer models for each server, or a larger GPU",
 )
-def _gpu_memory(
-    repository: Path, models: Models, server: ServerFacts
-) -> Iterator[tuple[str, str]]:
+def _gpu_memory(repository: Path, models: Models, server: ServerFacts) -> Found:
     """Check GPU memory: at least the plans' bytes for each instance. Activations need more."""
     needed = sum(
         model.instances * model.plan_bytes
@@ -308,9 +306,7 @@ def _may_use_gpu(model: Model) -> bool:
 @_rule(
     SERVER_RULES, "P15", "a larger SHM_SIZE (docker run --shm-size), or fewer instances"
 )
-def _shared_memory(
-    repository: Path, models: Models, server: ServerFacts
-) -> Iterator[tuple[str, str]]:
+def _shared_memory(repository: Path, models: Models, server: ServerFacts) -> Found:
     """Check shared memory: the Python backend moves every tensor through it."""
     needed = sum(model.shared_memory for model in models.values())
     if server.shm_bytes is not None and needed > server.shm_bytes:
@@ -328,7 +324,7 @@ def _shared_memory(
 )
 def _client_shared_memory(
     repository: Path, models: Models, server: ServerFacts
-) -> Iterator[tuple[str, str]]:
+) -> Found:
     release = server.release
     if server.client_shared_memory and release and release.tag >= CLIENT_SHM_RELEASE:
         yield (
@@ -340,9 +336,7 @@ def _client_shared_memory(
 @_rule(
     SERVER_RULES, "P17", "choose another port, or stop the program that has it", WARNING
 )
-def _ports(
-    repository: Path, models: Models, server: ServerFacts
-) -> Iterator[tuple[str, str]]:
+def _ports(repository: Path, models: Models, server: ServerFacts) -> Found:
     for flag, port in server.ports.items():
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -368,9 +362,7 @@ def advisories() -> dict[str, Any]:
     "use that release or a newer one; until then only trusted clients (docs/security.md)",
     WARNING,
 )
-def _vulnerabilities(
-    repository: Path, models: Models, server: ServerFacts
-) -> Iterator[tuple[str, str]]:
+def _vulnerabilities(repository: Path, models: Models, server: ServerFacts) -> Found:
     release = server.release
     if release is None:
         return
@@ -395,9 +387,7 @@ def _vulnerabilities(
     "an image made of this one, with torch installed for its Python",
     WARNING,
 )
-def _torch(
-    repository: Path, models: Models, server: ServerFacts
-) -> Iterator[tuple[str, str]]:
+def _torch(repository: Path, models: Models, server: ServerFacts) -> Found:
     python = sorted(name for name, model in models.items() if model.is_python)
     if python and server.torch is False:
         names = ", ".join(map(repr, python))
@@ -408,9 +398,7 @@ def _torch(
 
 
 @_rule(SERVER_RULES, "P23", "make the resource global in all models, or in none")
-def _resource_kinds(
-    repository: Path, models: Models, server: ServerFacts
-) -> Iterator[tuple[str, str]]:
+def _resource_kinds(repository: Path, models: Models, server: ServerFacts) -> Found:
     """Check the rate limiter's resources: Triton loads no model that sees one otherwise than the
     models before it.
     """
@@ -434,7 +422,7 @@ FIELD_RELEASES = {"model_metrics": "24.11"}
 
 
 @_rule(MODEL_RULES, "P22", "use a newer release, or remove the field from the manifest")
-def _newer_fields(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+def _newer_fields(model: Model, models: Models, server: ServerFacts) -> Problems:
     for field, tag in FIELD_RELEASES.items():
         is_set = (
             field in model.config.DESCRIPTOR.fields_by_name
@@ -445,7 +433,7 @@ def _newer_fields(model: Model, models: Models, server: ServerFacts) -> Iterator
 
 
 @_rule(MODEL_RULES, "P24", "correct config.pbtxt")
-def _refused_values(model: Model, models: Models, server: ServerFacts) -> Iterator[str]:
+def _refused_values(model: Model, models: Models, server: ServerFacts) -> Problems:
     for field, broken in section.refused(model.config).items():
         for text in broken:
             yield f"{field} of config.pbtxt: {text}"
@@ -457,9 +445,7 @@ def _refused_values(model: Model, models: Models, server: ServerFacts) -> Iterat
     "write versions: {keep: 1} in the manifest, so that each publication has its own number",
     WARNING,
 )
-def _stale_responses(
-    model: Model, models: Models, server: ServerFacts
-) -> Iterator[str]:
+def _stale_responses(model: Model, models: Models, server: ServerFacts) -> Problems:
     if model.config.response_cache.enable and not features.keeps_versions(model.folder):
         yield (
             "its version number does not change with its content: after an update, the response"

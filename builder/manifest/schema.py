@@ -73,7 +73,7 @@ def explain(error: ValidationError) -> Iterator[Finding]:
     route = tuple(error.absolute_path)
     explainer = _EXPLAIN.get(str(error.validator))
     if explainer is None:
-        yield route, f"{label(route)}: {error.message}", None, False
+        yield _finding(route, f": {error.message}")
     else:
         yield from explainer(error, route)
 
@@ -84,6 +84,11 @@ def label(route: Route) -> str:
         f"[{step}]" if isinstance(step, int) else f".{step}" for step in route
     )
     return text.removeprefix(".") or "the manifest"
+
+
+def _finding(route: Route, problem: str, fix: str | None = None) -> Finding:
+    """A finding about the value at the route: `problem` continues its label."""
+    return route, f"{label(route)}{problem}", fix, False
 
 
 def described(value: object) -> str:
@@ -127,88 +132,52 @@ def _missing_keys(error: Any, route: Route) -> Iterator[Finding]:
     key = next(
         key for key in error.validator_value if error.message.startswith(repr(key))
     )
-    yield route, f"{label(route)} has no {key!r}", None, False
+    yield _finding(route, f" has no {key!r}")
 
 
 def _wrong_type(error: Any, route: Route) -> Iterator[Finding]:
-    if isinstance(error.validator_value, list):
-        kinds = error.validator_value
-    else:
-        kinds = [error.validator_value]
+    kinds = error.validator_value
+    if not isinstance(kinds, list):
+        kinds = [kinds]
     nouns = " or ".join(_NOUNS[str(kind)] for kind in kinds)
+    fix = None
     if isinstance(error.instance, str) and error.instance.lstrip("-").isdigit():
         fix = "remove the quotes"
-    else:
-        fix = None
-    yield (
-        route,
-        f"{label(route)} must be {nouns}, not {described(error.instance)}",
-        fix,
-        False,
-    )
+    yield _finding(route, f" must be {nouns}, not {described(error.instance)}", fix)
 
 
 def _not_in_enum(error: Any, route: Route) -> Iterator[Finding]:
-    if not isinstance(error.instance, str):
-        one_of = ", ".join(map(str, error.validator_value))
-        yield (
-            route,
-            f"{label(route)} must be one of {one_of}, not {described(error.instance)}",
-            None,
-            False,
-        )
-        return
-    fix = did_you_mean(error.instance, map(str, error.validator_value))
-    yield (
-        route,
-        f"{label(route)}: {described(error.instance)} is not a known value",
-        fix,
-        False,
-    )
+    known = list(map(str, error.validator_value))
+    value = described(error.instance)
+    if isinstance(error.instance, str):
+        fix = did_you_mean(error.instance, known)
+        yield _finding(route, f": {value} is not a known value", fix)
+    else:
+        yield _finding(route, f" must be one of {', '.join(known)}, not {value}")
 
 
 def _too_small(error: Any, route: Route) -> Iterator[Finding]:
-    in_shape = len(route) > 1 and route[-2] == "shape"
-    if in_shape and error.instance == -1:
+    fix = None
+    if route[-2:-1] == ("shape",) and error.instance == -1:
         fix = "name the axis and write its range in 'dims'"
-    else:
-        fix = None
-    yield (
-        route,
-        f"{label(route)} must be at least {error.validator_value}, not {error.instance}",
-        fix,
-        False,
-    )
+    least = error.validator_value
+    yield _finding(route, f" must be at least {least}, not {error.instance}", fix)
 
 
 def _too_big(error: Any, route: Route) -> Iterator[Finding]:
-    yield (
-        route,
-        f"{label(route)} must be at most {error.validator_value}, not {error.instance}",
-        None,
-        False,
-    )
+    most = error.validator_value
+    yield _finding(route, f" must be at most {most}, not {error.instance}")
 
 
 def _too_long(error: Any, route: Route) -> Iterator[Finding]:
-    limit = error.validator_value
+    most = error.validator_value
     length = len(error.instance)
-    yield (
-        route,
-        f"{label(route)} must have at most {limit} characters, not {length}",
-        None,
-        False,
-    )
+    yield _finding(route, f" must have at most {most} characters, not {length}")
 
 
 def _wrong_pattern(error: Any, route: Route) -> Iterator[Finding]:
     problem, fix = _pattern_problem(str(error.validator_value), route)
-    yield (
-        route,
-        f"{label(route)}{problem.format(value=repr(error.instance))}",
-        fix,
-        False,
-    )
+    yield _finding(route, problem.format(value=repr(error.instance)), fix)
 
 
 def _pattern_problem(pattern: str, route: Route) -> tuple[str, str | None]:
@@ -231,16 +200,12 @@ def _pattern_problem(pattern: str, route: Route) -> tuple[str, str | None]:
 
 
 def _too_short(error: Any, route: Route) -> Iterator[Finding]:
-    yield route, f"{label(route)} is empty", None, False
+    yield _finding(route, " is empty")
 
 
 def _exclude_each_other(error: Any, route: Route) -> Iterator[Finding]:
-    yield (
-        ("profiles",),
-        "'dims' and 'profiles' exclude each other",
-        "remove 'dims'",
-        True,
-    )
+    message = "'dims' and 'profiles' exclude each other"
+    yield ("profiles",), message, "remove 'dims'", True
 
 
 _EXPLAIN: dict[str, Callable[[Any, Route], Iterator[Finding]]] = {

@@ -119,10 +119,6 @@ class Tuned:
     host: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        return asdict(self)
-
 
 def tune(
     spec: ModelSpec,
