@@ -26,6 +26,7 @@ from builder.engine import ITensor
 PLAIN: dict[str, tuple[str, float | None, float | None]] = {
     "tanh(Tensor self) -> Tensor": ("TANH", None, None),
     "sigmoid(Tensor self) -> Tensor": ("SIGMOID", None, None),
+    "special_expit(Tensor self) -> Tensor": ("SIGMOID", None, None),
     "selu(Tensor self) -> Tensor": (
         "SELU",
         1.6732632423543772848170429916717,
@@ -282,7 +283,10 @@ def glu(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
     return combine(ctx, "PROD", first, activate(ctx, second, "SIGMOID"))
 
 
-@converter("aten::softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor")
+@converter(
+    "aten::softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor",
+    "aten::special_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor",
+)
 def softmax(ctx: ConversionContext, x: ITensor, dim: int, dtype: int | None) -> ITensor:
     """exp(x) / sum(exp(x)) along an axis"""
     return softmax_layer(ctx, in_dtype(ctx, x, dtype), dim)
