@@ -57,33 +57,21 @@ def relu(ctx: ConversionContext, x: ITensor) -> ITensor:
     return combine(ctx, "MAX", x, 0)
 
 
-@converter(
-    "aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor",
-)
-def hardtanh(
-    ctx: ConversionContext, x: ITensor, min_val: float, max_val: float
-) -> ITensor:
-    """x within [min_val, max_val]"""
-    return clip(ctx, x, min_val, max_val)
-
-
 @converter("aten::relu6(Tensor self) -> Tensor")
 def relu6(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x within [0, 6]"""
     return clip(ctx, x, 0, 6)
 
 
-def clip(ctx: ConversionContext, x: ITensor, low: Any, high: Any) -> ITensor:
-    """One CLIP; for integers, which it does not support, MAX and MIN. The upper limit wins over the
-    lower.
+@converter("aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor")
+def clip(ctx: ConversionContext, x: ITensor, low: Any, high: Any, /) -> ITensor:
+    """x within [low, high]: one CLIP; for integers, which it does not support, MAX and MIN. The
+    upper limit wins over the lower.
     """
     if ctx.dtype(x).is_floating_point and low <= high:
         return activate(ctx, x, "CLIP", low, high)
-    dtype = ctx.dtype(x)
-    if not dtype.is_floating_point:
-        low = int(low)
-    if not dtype.is_floating_point:
-        high = int(high)
+    if not ctx.dtype(x).is_floating_point:
+        low, high = int(low), int(high)
     return combine(ctx, "MIN", combine(ctx, "MAX", x, low), high)
 
 
@@ -194,7 +182,8 @@ _COMPOSED_GELU: dict[str, Callable[[ConversionContext, Any], Any]] = {
 }
 
 
-def softplus_of(
+@converter("aten::softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor")
+def softplus(
     ctx: ConversionContext, x: ITensor, beta: float, threshold: float
 ) -> ITensor:
     """log(1 + exp(beta x)) / beta; x itself where beta x > threshold, where exp might overflow"""
@@ -207,20 +196,10 @@ def softplus_of(
     )
 
 
-@converter("aten::softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor")
-def softplus(
-    ctx: ConversionContext, x: ITensor, beta: float, threshold: float
-) -> ITensor:
-    """log(1 + exp(beta x)) / beta"""
-    return softplus_of(ctx, x, beta, threshold)
-
-
 @converter("aten::mish(Tensor self) -> Tensor")
 def mish(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x tanh(softplus(x))"""
-    return combine(
-        ctx, "PROD", x, activate(ctx, softplus_of(ctx, x, 1.0, 20.0), "TANH")
-    )
+    return combine(ctx, "PROD", x, activate(ctx, softplus(ctx, x, 1.0, 20.0), "TANH"))
 
 
 @converter("aten::log_sigmoid(Tensor self) -> Tensor")
