@@ -120,7 +120,7 @@ def _options(item: Any, trials: Ranges, size: int, numbers: bool) -> list[Candid
 def _tensors(item: Tensor, trials: Ranges, size: int, numbers: bool) -> list[Candidate]:
     """Examples of a tensor. With `numbers`, one of rank 0 is also tried as a number: it has a lower
     priority in type promotion, and torch's executor treats some constants as numbers (see
-    `builder.lowering.wrapped`).
+    `builder.lowering.executor`).
     """
     examples: list[Candidate] = []
     dtypes = trials.dtypes if item.dtype is None else (item.dtype,)

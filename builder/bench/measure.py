@@ -112,7 +112,7 @@ def bench(
 
 @contextlib.contextmanager
 def session(
-    folder: Path, endpoint: Endpoint, options: Options, progress: Progress | None = None
+    folder: Path, endpoint: Endpoint, options: Options
 ) -> Iterator[Callable[[Load, float], LevelResult]]:
     """Return a function that measures the published model in `folder` at a load for some seconds.
 
@@ -120,7 +120,7 @@ def session(
     not answer, and the errors of `bench`.
     """
     run = _run(
-        folder, endpoint, options.protocols[0], options.memories[0], options, progress
+        folder, endpoint, options.protocols[0], options.memories[0], options, None
     )
     with _statistics_client(run.protocol, run.url, endpoint.access) as client:
         try:
@@ -324,7 +324,7 @@ class _Run:
             return holds_limit
 
         high = max((level.throughput.value for level in levels), default=0.0) or 100.0
-        best = search_rate(holds, high, SEARCH_STEPS, SEARCH_PRECISION)
+        best = search_rate(holds, high)
         return Limit(name, most, best, tuple(trials))
 
 
@@ -350,21 +350,17 @@ def long_enough(
     return level
 
 
-def search_rate(
-    holds: Callable[[float], bool], start: float, steps: int, precision: float
-) -> float | None:
-    """Return the highest sustained rate with the relative `precision`; None if none was found in
-    `steps` trials. `start` is the first rate.
-    """
+def search_rate(holds: Callable[[float], bool], start: float) -> float | None:
+    """Return the highest sustained rate; None if none was found. `start` is the first rate."""
     low = 0.0
     high = float("inf")
     rate = start
-    for _ in range(steps):
+    for _ in range(SEARCH_STEPS):
         if holds(rate):
             low = rate
         else:
             high = rate
-        if low and high - low <= precision * low:
+        if low and high - low <= SEARCH_PRECISION * low:
             break
         rate = low * 1.5 if high == float("inf") else (low + high) / 2
     return low or None

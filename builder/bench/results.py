@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -74,10 +74,6 @@ class LevelResult:
     gpus: dict[str, dict[str, float]] = field(default_factory=dict)
     counts_agree: bool = True
 
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Limit:
@@ -104,10 +100,6 @@ class ModelBench:
     levels: tuple[LevelResult, ...]
     limit: Limit | None = None
     problem: str | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        return asdict(self)
 
 
 def summarize(samples: Sequence[Samples], seconds: float) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,11 +159,11 @@ def bench_command(terminal: Terminal, /, repository: Path, **settings: Any) -> i
         benches = measure.bench(
             repository, endpoint, list(settings["only"]) or None, chosen, progress
         )
-    models = [bench.as_dict() for bench in benches]
+    models = [asdict(bench) for bench in benches]
     changes = baseline.compare(before["models"], models) if before else []
     data = {"repository": repository, "host": _host(), "models": models}
     if before:
-        data["compared"] = [change.as_dict() for change in changes]
+        data["compared"] = [asdict(change) for change in changes]
     _record(data, settings["baseline"], repository, settings["record"])
     terminal.result(data, lambda: show(terminal, benches, changes))
     if any(bench.problem for bench in benches):

@@ -66,7 +66,6 @@ def _compiler(order: Order, clock: pipeline.Clock) -> stages.Compile:
 
 
 def _add(report: Report, stage: stages.Stage) -> None:
-    """Add the facts of a stage."""
     from builder.pipeline import reduced_precision
 
     if isinstance(stage, stages.Lowered):

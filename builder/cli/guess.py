@@ -156,9 +156,11 @@ def _inputs(lowered: LoweredGraph, examples: Mapping[str, Example]) -> list[Gues
         if name in examples:
             return _of_example(name, examples[name], batch)
         if name in hidden:
-            return _of_recurrent(name, hidden[name])
+            why = "as the recurrent layer needs it"
+            return Guess(name, "float32", hidden[name], "", why)
         if name in lengths:
-            return _of_lengths(name)
+            why = "the length of each packed row"
+            return Guess(name, "int64", ("batch",), "", why)
         return _of_uses(name, value)
 
     pairs = zip(lowered.inputs, lowered.graph.inputs(), strict=True)
@@ -188,7 +190,6 @@ def _lowered(loaded: Any) -> tuple[LoweredGraph, dict[str, int]]:
 
 
 def _of_exported(program: ExportedModule, lowered: LoweredGraph) -> Guessed:
-    """The inputs that an exported program states."""
     from builder.cli import guess_state
     from builder.manifest import axis_ranges
 
@@ -263,14 +264,6 @@ def _of_example(name: str, example: Example, batch: int | None) -> Guess:
         "",
         f"? traced with {list(example.shape)}; name the axes that vary",
     )
-
-
-def _of_recurrent(name: str, shape: tuple[Axis, ...]) -> Guess:
-    return Guess(name, "float32", shape, "", "as the recurrent layer needs it")
-
-
-def _of_lengths(name: str) -> Guess:
-    return Guess(name, "int64", ("batch",), "", "the length of each packed row")
 
 
 def _of_uses(name: str, value: Any) -> Guess:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -201,7 +202,7 @@ def _result(
     written = bool(tuned.changes) and manifest is not None
     if written:
         written = _write_to_manifest(manifest, tuned, repository)
-    entry = {**tuned.as_dict(), "error": None, "written": written}
+    entry = {**asdict(tuned), "error": None, "written": written}
     _record(repository, entry)
     if not terminal.as_json:
         show(terminal, tuned, written, f"trt-build repo {models} --out {repository}")

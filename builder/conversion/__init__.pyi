@@ -16,8 +16,8 @@ from .facts import is_tensor as is_tensor
 from .folding import channel_scale as channel_scale
 from .folding import reads_alone as reads_alone
 from .folding import scaled_weight as scaled_weight
-from .naming import LayerNames as LayerNames
-from .naming import module_scope as module_scope
+from .network import LayerNames as LayerNames
+from .network import module_scope as module_scope
 from .operators import FALLBACK_FIX as FALLBACK_FIX
 from .operators import fold_static as fold_static
 from .packing import BY_ROW as BY_ROW

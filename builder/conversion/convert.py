@@ -13,8 +13,7 @@ from builder.conversion import converters, decomposing, dtypes, evaluators, pack
 from builder.conversion.context import ConversionContext, axis_symbol
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.facts import is_tensor
-from builder.conversion.naming import LayerNames
-from builder.conversion.network import NetworkBackend
+from builder.conversion.network import LayerNames, NetworkBackend
 from builder.conversion.precision import SCHEMES, Policy, policy, quantizes
 from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.walker import MISSING, MOST_AXES, GraphWalker

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from builder.conversion import extension, operators
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
-from builder.conversion.naming import LayerNames
+from builder.conversion.network import LayerNames
 from builder.conversion.registry import CONVERTERS, Predicate, converter, key_of
 from builder.conversion.values import Operand, Scalar
 from builder.conversion.walker import GraphWalker, Refusal

@@ -1,22 +1,22 @@
-"""The backend that builds a network. It names layers and tensors, and collects all operators that
-cannot be converted.
+"""The backend that builds a network. It names layers and tensors, from the model's modules, and
+collects all operators that cannot be converted.
 """
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 from builder.conversion import operators, refusals
 from builder.conversion.context import ConversionContext
 from builder.conversion.facts import is_tensor
-from builder.conversion.naming import LayerNames
 from builder.conversion.precision import Policy
 from builder.conversion.registry import CONVERTERS, EVALUATORS, NO_SCHEMA, key_of_node
 from builder.conversion.sizes import propagate_sizes
 from builder.conversion.walker import MISSING, MissingInput, Refusal, output_name
 from builder.errors import ConversionError, UnsupportedOperator
 from builder.graph_types import Node
-from builder.lowering import source_location
+from builder.lowering import Containers, path_of, source_location
 
 MOST_METADATA = 4000
 """Maximum number of characters: TensorRT silently drops metadata of 4096 or more, and a trace's
@@ -94,3 +94,43 @@ class NetworkBackend(operators.Operators):
             if output.name.startswith("(Unnamed"):
                 self.ctx.rename(output, f"{name}:{index}")
         layer.name = name
+
+
+def module_scope(node: Node, containers: Containers) -> str:
+    """The module of the node, such as `encoder.layers.3.self_attn`; empty if unknown.
+
+    A trace in memory has the whole path. For a script or a file, torch keeps the name of each
+    called module, and `containers` has the lists that contain them. A module that was frozen and
+    saved has neither.
+    """
+    innermost = node.scopeName().rsplit("/", 1)[-1].rsplit("::", 1)[-1]
+    if innermost:
+        return innermost.removeprefix("__module").removeprefix(".")
+    return path_of(node.getModuleHierarchy(), containers)
+
+
+class LayerNames:
+    """Unique layer names `scope/kind_k`; k counts within the scope and kind, and a node's further
+    layers get .1, .2.
+    """
+
+    def __init__(self, containers: Containers = MappingProxyType({})) -> None:
+        self._count: dict[str, int] = {}
+        self._containers = containers
+
+    def peek(self, node: Node) -> str:
+        """The future name of the node's first layer."""
+        stem = self._stem(node)
+        return f"{stem}_{self._count.get(stem, -1) + 1}"
+
+    def stem(self, node: Node) -> str:
+        """The name of the node's first layer; the next node of its kind gets the next number."""
+        stem = self._stem(node)
+        count = self._count[stem] = self._count.get(stem, -1) + 1
+        return f"{stem}_{count}"
+
+    def _stem(self, node: Node) -> str:
+        module = module_scope(node, self._containers)
+        if module:
+            return f"{module}/{node.kind()}"
+        return str(node.kind())

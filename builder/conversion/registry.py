@@ -168,7 +168,7 @@ def _add(entry: Converter) -> None:
 
 
 def converted_by(node: Node) -> str:
-    """`softmax (builder/conversion/converters/softmax.py:20)`: the converter of the node, else its
+    """`relu (builder/conversion/converters/activation.py:20)`: the converter of the node, else its
     evaluator; empty without one.
     """
     key = key_of_node(node)

@@ -8,8 +8,11 @@
 
 Every composite operator is defined here once, in the file of its family. Lowering replaces the
 operators that a pass of `builder/lowering/passes/decompose.py` names. All others stay one node in
-the lowered graph, and conversion walks their decomposition.
+the lowered graph, and conversion walks their decomposition. Importing this package fills the table.
 """
+
+import importlib
+import pkgutil
 
 from builder.decompositions.registry import (
     DECOMPOSITIONS,
@@ -19,39 +22,7 @@ from builder.decompositions.registry import (
     decomposition,
 )
 
-# isort: split
-# Importing a family fills the table.
-from builder.decompositions import (
-    activation,
-    attention,
-    embedding,
-    indexing,
-    linalg,
-    losses,
-    normalization,
-    pointwise,
-    pooling,
-    shape,
-    special,
-    statistics,
-)
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = [
-    "DECOMPOSITIONS",
-    "Condition",
-    "Decomposition",
-    "Number",
-    "activation",
-    "attention",
-    "decomposition",
-    "embedding",
-    "indexing",
-    "linalg",
-    "losses",
-    "normalization",
-    "pointwise",
-    "pooling",
-    "shape",
-    "special",
-    "statistics",
-]
+__all__ = ["DECOMPOSITIONS", "Condition", "Decomposition", "Number", "decomposition"]

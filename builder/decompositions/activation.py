@@ -17,7 +17,8 @@ def silu(self: Tensor) -> Tensor:
 
 
 @decomposition(
-    "aten::log_softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor"
+    "aten::log_softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor",
+    "aten::special_log_softmax(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor",
 )
 def log_softmax(self: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
     """x - m - log(sum(exp(x - m))), m the maximum: finite where softmax underflows to 0"""
@@ -45,19 +46,3 @@ def safe_softmax(self: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
     """softmax; 0 along an axis that is all -inf"""
     hidden = torch.amax(self, [dim], True) == -math.inf
     return torch.masked_fill(torch.softmax(self, dim, dtype), hidden, 0.0)
-
-
-@decomposition(
-    "aten::special_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor"
-)
-def special_softmax(self: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
-    """softmax"""
-    return torch.softmax(self, dim, dtype)
-
-
-@decomposition(
-    "aten::special_log_softmax(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor"
-)
-def special_log_softmax(self: Tensor, dim: int, dtype: torch.dtype | None) -> Tensor:
-    """log_softmax"""
-    return torch.log_softmax(self, dim, dtype)

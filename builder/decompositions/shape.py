@@ -1,4 +1,4 @@
-"""Shapes: views as reshapes, tiles as repeats, sums to a shape."""
+"""Shapes: views as reshapes, tiles as repeats, sums to a shape, writes to a part."""
 
 from __future__ import annotations
 
@@ -45,3 +45,17 @@ def sum_to_size(self: Tensor, size: list[int]) -> Tensor:
         if size[i] == 1:
             x = torch.sum(x, [i], True)
     return x
+
+
+@decomposition(
+    "aten::select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor"
+)
+def select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """self with self.select(dim, index) replaced by src"""
+    # Selected, not concatenated: the lengths of the parts would change within a loop, and TensorRT
+    # supports only static ones there.
+    size = self.size(dim)
+    positions = torch.arange(size, device="cpu")
+    here = torch.logical_or(positions == index, positions == index + size)
+    new = src.unsqueeze(dim).transpose(dim, -1)
+    return torch.where(here, new, self.transpose(dim, -1)).transpose(dim, -1)

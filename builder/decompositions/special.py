@@ -101,29 +101,3 @@ def special_entr(self: Tensor) -> Tensor:
 def special_ndtr(self: Tensor) -> Tensor:
     """the normal distribution function, erfc(-self / sqrt(2)) / 2"""
     return 0.5 * torch.erfc(self * -0.7071067811865476)
-
-
-@decomposition("aten::special_expit(Tensor self) -> Tensor")
-def special_expit(self: Tensor) -> Tensor:
-    """sigmoid"""
-    return torch.sigmoid(self)
-
-
-@decomposition("aten::special_logit(Tensor self, float? eps=None) -> Tensor")
-def special_logit(self: Tensor, eps: float | None) -> Tensor:
-    """logit"""
-    return torch.logit(self, eps)
-
-
-@decomposition("aten::special_log1p(Tensor self) -> Tensor")
-def special_log1p(self: Tensor) -> Tensor:
-    """log1p"""
-    return torch.log1p(self)
-
-
-@decomposition(
-    "aten::special_logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor"
-)
-def special_logsumexp(self: Tensor, dim: list[int], keepdim: bool) -> Tensor:
-    """logsumexp"""
-    return torch.logsumexp(self, dim, keepdim)

@@ -104,7 +104,6 @@ def _scraped() -> dict[str, str]:
 
 
 def _server(work: Workload) -> Document:
-    """The container of tritonserver."""
     server = container(work, "tritonserver", MODELS, PORTS)
     server["ports"] = [
         {"name": name, "containerPort": number, "protocol": "TCP"}

@@ -103,12 +103,12 @@ def of_image(image: str, shm_bytes: int = COMPOSE_SHM_BYTES) -> ServerFacts:
     )
 
 
-def of_endpoint(url: str, access: Access, timeout: float = 10.0) -> ServerFacts:
+def of_endpoint(url: str, access: Access) -> ServerFacts:
     """The server at `url` (host:port of HTTP), identified by its reported version.
 
     Raises EnvironmentProblem if nothing answers.
     """
-    client = access.http(url, connection_timeout=timeout, network_timeout=timeout)
+    client = access.http(url, connection_timeout=10.0, network_timeout=10.0)
     try:
         version = str(client.get_server_metadata().get("version"))
     except (InferenceServerException, OSError) as error:

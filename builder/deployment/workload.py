@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from builder.deployment.fitness import require_fit
 from builder.deployment.models import Model, folder_bytes, readable
+from builder.deployment.preflight import require_fit
 from builder.deployment.server_facts import (
     BUNDLED_RELEASE,
     COMPOSE_SHM_BYTES,

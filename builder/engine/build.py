@@ -14,7 +14,7 @@ from builder.engine.flavor import trt
 from builder.engine.interfaces import ITensor
 from builder.engine.network import MESSAGES
 from builder.engine.options import BuildOptions
-from builder.engine.tensorrt8 import messages
+from builder.engine.tensorrt8 import refused
 from builder.errors import EngineError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _reason(refusal: Exception) -> str:
     reports = [
         message
         for message in MESSAGES
-        if not any(words in message for words in messages.HARMLESS)
+        if not any(words in message for words in refused.HARMLESS)
     ]
     words = "; ".join(reports[-3:]) or str(refusal)
     return f"TensorRT could not build the network: {words}"
@@ -120,7 +120,7 @@ limit fails.
 
 
 def _fix(reason: str, options: BuildOptions) -> str:
-    if messages.UNCOMPILED.search(reason):
+    if refused.UNCOMPILED.search(reason):
         return (
             "give a size that varies one value (min = max), or build with another version of"
             " TensorRT"

@@ -9,7 +9,7 @@ import torch
 from builder.engine import capabilities
 from builder.engine.flavor import trt
 from builder.engine.interfaces import DataType
-from builder.engine.tensorrt8 import weights as tensorrt8
+from builder.engine.tensorrt8 import network as tensorrt8
 
 
 def over(tensor: torch.Tensor, dtype: DataType) -> tuple[Any, Any]:
@@ -17,5 +17,5 @@ def over(tensor: torch.Tensor, dtype: DataType) -> tuple[Any, Any]:
     is its trt.DataType.
     """
     if not capabilities.current().strongly_typed:
-        return tensorrt8.over(tensor, dtype)
+        return tensorrt8.weights(tensor, dtype)
     return trt.Weights(dtype, tensor.data_ptr(), tensor.numel()), tensor

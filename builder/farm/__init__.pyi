@@ -1,11 +1,6 @@
 from . import board as board
 from . import cluster as cluster
-from . import remote as remote
-from . import schedule as schedule
-from . import sharing as sharing
-from .config import LOCAL as LOCAL
 from .config import Farm as Farm
-from .config import Retries as Retries
 from .config import Target as Target
 from .config import read as read
 from .journal import folder_of as folder_of

@@ -58,9 +58,7 @@ def verified(
     """
     with _few_variables():
         try:
-            models = verify_served(
-                repository, installation=server, repeat=0, progress=progress
-            )
+            models = verify_served(repository, installation=server, progress=progress)
         except ServerError as failure:
             raise ParityError(
                 f"tritonserver does not serve what was built: {failure.message}",

@@ -1,4 +1,3 @@
-from . import axes as axes
 from . import endpoints as endpoints
 from . import ir as ir
 from .arguments import DICT as DICT

@@ -17,12 +17,12 @@ import torch
 from builder.errors import LoweringError
 from builder.graph_types import Graph, Node, Type, Value
 from builder.lowering import ir
+from builder.lowering.executor import constants_to_numbers
 from builder.lowering.folding import propagate_constants
 from builder.lowering.locations import source_line
 from builder.lowering.marking import inline_and_mark
 from builder.lowering.regions import make_plain
 from builder.lowering.steps import FREEZE, LOWER_GRAPH, Steps
-from builder.lowering.wrapped import constants_to_numbers
 
 
 @contextmanager

@@ -18,11 +18,11 @@ from builder.errors import EngineError
 from builder.graph_types import Graph, Value
 from builder.lowering import fp8, ir
 from builder.lowering.containers import Containers
+from builder.lowering.executor import keep_constants_tensors
 from builder.lowering.paranoid import execute_graph, packed
 from builder.lowering.passes.decompose import expand
 from builder.lowering.passes.outputs import TOO_LONG, flag_names
 from builder.lowering.trace import PassRecord
-from builder.lowering.wrapped import keep_constants_tensors
 
 _UNSERVED = re.compile(r"[^A-Za-z0-9_.:-]")
 """Characters that no tensor of an endpoint has in its name."""
@@ -213,7 +213,6 @@ def present(
 
 
 def _tensors(value: object) -> Iterator[torch.Tensor]:
-    """The tensors that a constant holds."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple | dict):

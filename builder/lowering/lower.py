@@ -14,6 +14,7 @@ from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.containers import Containers, containers
 from builder.lowering.emit import Emit
+from builder.lowering.executor import constants_to_numbers
 from builder.lowering.frozen import frozen_graph
 from builder.lowering.graph import LoweredGraph
 from builder.lowering.marking import mark_by_record
@@ -27,7 +28,6 @@ from builder.lowering.pipeline import passes_for, run_passes
 from builder.lowering.regions import make_plain
 from builder.lowering.steps import LOWER_GRAPH, Steps
 from builder.lowering.trace import PassRecord
-from builder.lowering.wrapped import constants_to_numbers
 
 if TYPE_CHECKING:
     from builder.manifest import TensorSpec

@@ -10,7 +10,7 @@ import torch
 from builder.errors import LoweringError
 from builder.graph_types import Graph
 from builder.lowering import ir
-from builder.lowering.interpreting import keep_returned
+from builder.lowering.executor import keep_returned
 from builder.lowering.passes import Pass
 
 if TYPE_CHECKING:

@@ -35,10 +35,10 @@ from builder.lowering.passes.decompose import (
 )
 from builder.lowering.passes.dtypes import fold_known_facts, remove_casts
 from builder.lowering.passes.environment import (
+    fold_string_lengths,
     refuse_nested_tensors,
     resolve_environment,
 )
-from builder.lowering.passes.exceptions import eliminate_exceptions
 from builder.lowering.passes.fallback import mark_fallback
 from builder.lowering.passes.functionalize import functionalize
 from builder.lowering.passes.fuse import (
@@ -59,6 +59,7 @@ from builder.lowering.passes.precision import precision
 from builder.lowering.passes.projections import split_projections
 from builder.lowering.passes.quantization import unify_fake_quantize
 from builder.lowering.passes.removals import (
+    eliminate_exceptions,
     remove_clone,
     remove_contiguous,
     remove_detach,
@@ -74,7 +75,6 @@ from builder.lowering.passes.scalars import (
     fold_scalar_tensors,
     fold_sizes,
 )
-from builder.lowering.passes.strings import fold_string_lengths
 from builder.lowering.passes.transposes import sink_transposes
 from builder.lowering.passes.unroll import resolve_static_ifs, unroll_loops
 from builder.lowering.passes.widths import fold_widths

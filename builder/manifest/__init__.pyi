@@ -9,7 +9,6 @@ from .folder import find_models as find_models
 from .folder import unread as unread
 from .inputs import merged_profile as merged_profile
 from .inputs import parse_input as parse_input
-from .inputs import specs_from_sample as specs_from_sample
 from .loading import load as load
 from .loading import manifest_location as manifest_location
 from .loading import variant as variant
@@ -22,7 +21,6 @@ from .spec import Limits as Limits
 from .spec import ModelSpec as ModelSpec
 from .spec import Profile as Profile
 from .spec import Range as Range
-from .spec import Sequences as Sequences
 from .spec import State as State
 from .spec import TensorSpec as TensorSpec
 from .spec import Tolerance as Tolerance

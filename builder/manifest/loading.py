@@ -298,7 +298,6 @@ def _profiles(data: Mapping[str, Any]) -> tuple[Profile, ...]:
 
 
 def _batch_sizes(data: Mapping[str, Any], dims: Profile) -> tuple[int, ...]:
-    """The sizes of `batch_sizes` in ascending order."""
     written = data.get("batch_sizes", ())
     sizes = written
     if written == AUTO:

@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from builder.manifest.document import Document, Route
 from builder.manifest.suggest import did_you_mean, nearest
@@ -16,6 +16,16 @@ if TYPE_CHECKING:
 
 SCHEMA_PATH = Path(__file__).with_name("model.schema.json")
 """The JSON Schema (draft 2020-12) of a manifest, for editors."""
+
+
+class Finding(NamedTuple):
+    """A mistake at a path. `key` reports the line of the key instead of the value."""
+
+    route: Route
+    message: str
+    fix: str | None = None
+    key: bool = False
+
 
 _NOUNS = {
     "array": "a list",
@@ -34,15 +44,6 @@ _PYTHON_NOUNS = {
     list: "array",
     dict: "object",
 }
-
-
-class Finding(NamedTuple):
-    """A mistake at a path. `key` reports the line of the key instead of the value."""
-
-    route: Route
-    message: str
-    fix: str | None = None
-    key: bool = False
 
 
 @functools.cache
@@ -79,7 +80,7 @@ def explain(error: ValidationError) -> Iterator[Finding]:
     route = tuple(error.absolute_path)
     explainer = _EXPLAIN.get(str(error.validator))
     if explainer is None:
-        yield Finding(route, f"{label(route)}: {error.message}")
+        yield _finding(route, f": {error.message}")
     else:
         yield from explainer(error, route)
 
@@ -90,6 +91,11 @@ def label(route: Route) -> str:
         f"[{step}]" if isinstance(step, int) else f".{step}" for step in route
     )
     return text.removeprefix(".") or "the manifest"
+
+
+def _finding(route: Route, problem: str, fix: str | None = None) -> Finding:
+    """A finding about the value at the route: `problem` continues its label."""
+    return Finding(route, f"{label(route)}{problem}", fix)
 
 
 def described(value: object) -> str:
@@ -115,8 +121,9 @@ def _unknown_keys(error: Any, route: Route) -> Iterator[Finding]:
                 or near
                 or f"one of {', '.join(known)}"
             )
-            at = (*route, key)
-            yield Finding(at, f"unknown key {label(at)!r}", fix, key=True)
+            yield Finding(
+                (*route, key), f"unknown key {label((*route, key))!r}", fix, key=True
+            )
 
 
 def _belongs(key: str, route: Route, properties: dict[str, Any]) -> str | None:
@@ -134,71 +141,52 @@ def _missing_keys(error: Any, route: Route) -> Iterator[Finding]:
     key = next(
         key for key in error.validator_value if error.message.startswith(repr(key))
     )
-    yield Finding(route, f"{label(route)} has no {key!r}")
+    yield _finding(route, f" has no {key!r}")
 
 
 def _wrong_type(error: Any, route: Route) -> Iterator[Finding]:
-    if isinstance(error.validator_value, list):
-        kinds = error.validator_value
-    else:
-        kinds = [error.validator_value]
+    kinds = error.validator_value
+    if not isinstance(kinds, list):
+        kinds = [kinds]
     nouns = " or ".join(_NOUNS[str(kind)] for kind in kinds)
+    fix = None
     if isinstance(error.instance, str) and error.instance.lstrip("-").isdigit():
         fix = "remove the quotes"
-    else:
-        fix = None
-    yield Finding(
-        route, f"{label(route)} must be {nouns}, not {described(error.instance)}", fix
-    )
+    yield _finding(route, f" must be {nouns}, not {described(error.instance)}", fix)
 
 
 def _not_in_enum(error: Any, route: Route) -> Iterator[Finding]:
-    if not isinstance(error.instance, str):
-        one_of = ", ".join(map(str, error.validator_value))
-        yield Finding(
-            route,
-            f"{label(route)} must be one of {one_of}, not {described(error.instance)}",
-        )
-        return
-    fix = did_you_mean(error.instance, map(str, error.validator_value))
-    yield Finding(
-        route, f"{label(route)}: {described(error.instance)} is not a known value", fix
-    )
+    known = list(map(str, error.validator_value))
+    value = described(error.instance)
+    if isinstance(error.instance, str):
+        fix = did_you_mean(error.instance, known)
+        yield _finding(route, f": {value} is not a known value", fix)
+    else:
+        yield _finding(route, f" must be one of {', '.join(known)}, not {value}")
 
 
 def _too_small(error: Any, route: Route) -> Iterator[Finding]:
-    in_shape = len(route) > 1 and route[-2] == "shape"
-    if in_shape and error.instance == -1:
+    fix = None
+    if route[-2:-1] == ("shape",) and error.instance == -1:
         fix = "name the axis and write its range in 'dims'"
-    else:
-        fix = None
-    yield Finding(
-        route,
-        f"{label(route)} must be at least {error.validator_value}, not {error.instance}",
-        fix,
-    )
+    least = error.validator_value
+    yield _finding(route, f" must be at least {least}, not {error.instance}", fix)
 
 
 def _too_big(error: Any, route: Route) -> Iterator[Finding]:
-    yield Finding(
-        route,
-        f"{label(route)} must be at most {error.validator_value}, not {error.instance}",
-    )
+    most = error.validator_value
+    yield _finding(route, f" must be at most {most}, not {error.instance}")
 
 
 def _too_long(error: Any, route: Route) -> Iterator[Finding]:
-    limit = error.validator_value
+    most = error.validator_value
     length = len(error.instance)
-    yield Finding(
-        route, f"{label(route)} must have at most {limit} characters, not {length}"
-    )
+    yield _finding(route, f" must have at most {most} characters, not {length}")
 
 
 def _wrong_pattern(error: Any, route: Route) -> Iterator[Finding]:
     problem, fix = _pattern_problem(str(error.validator_value), route)
-    yield Finding(
-        route, f"{label(route)}{problem.format(value=repr(error.instance))}", fix
-    )
+    yield _finding(route, problem.format(value=repr(error.instance)), fix)
 
 
 def _pattern_problem(pattern: str, route: Route) -> tuple[str, str | None]:
@@ -221,13 +209,12 @@ def _pattern_problem(pattern: str, route: Route) -> tuple[str, str | None]:
 
 
 def _too_short(error: Any, route: Route) -> Iterator[Finding]:
-    yield Finding(route, f"{label(route)} is empty")
+    yield _finding(route, " is empty")
 
 
 def _exclude_each_other(error: Any, route: Route) -> Iterator[Finding]:
-    yield Finding(
-        ("profiles",), "'dims' and 'profiles' exclude each other", "remove 'dims'", True
-    )
+    message = "'dims' and 'profiles' exclude each other"
+    yield Finding(("profiles",), message, "remove 'dims'", True)
 
 
 _EXPLAIN: dict[str, Callable[[Any, Route], Iterator[Finding]]] = {

@@ -1,5 +1,4 @@
 from . import config_check as config_check
-from . import inputs as inputs
 from . import plan_check as plan_check
 from . import served as served
 from . import shared_memory as shared_memory

@@ -216,7 +216,9 @@ def _values(
     dtype = known.name if known else ""
     rtol, atol = limits(want, dtype, tolerance, precision)
     if not want.size:
-        return _of_empty(name, rtol, atol)
+        return OutputComparison(
+            name, None, 0.0, None, 0.0, None, 1.0, rtol, atol, share=0.0
+        )
     error, magnitude = _error(got, want)
     allowed = atol + rtol * magnitude
     passes = error <= allowed
@@ -238,12 +240,6 @@ def _values(
         noise,
         float(shares.max()),
         _spread(got, want, shares),
-    )
-
-
-def _of_empty(name: str, rtol: float, atol: float) -> OutputComparison:
-    return OutputComparison(
-        name, None, 0.0, None, 0.0, None, 1.0, rtol, atol, share=0.0
     )
 
 

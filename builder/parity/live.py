@@ -51,10 +51,9 @@ def verify_served(
     repository: Path,
     *,
     installation: Installation | None,
-    repeat: int,
     progress: Callable[[str, str], None] | None,
 ) -> list[ModelParity]:
-    """As `verify`, with a tritonserver that runs during the call."""
+    """As `verify` without timed requests, with a tritonserver that runs during the call."""
     if progress:
         progress("tritonserver", "start")
     with serving_models(repository, installation=installation) as server:
@@ -62,6 +61,6 @@ def verify_served(
             repository,
             server.http_url,
             server.grpc_url,
-            repeat=repeat,
+            repeat=0,
             progress=progress,
         )

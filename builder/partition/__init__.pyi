@@ -1,6 +1,6 @@
 from . import cost as cost
+from .boundary import with_axis as with_axis
 from .branches import Branch as Branch
-from .branches import Part as Part
 from .branches import branches as branches
 from .branches import take_apart as take_apart
 from .drawing import svg as svg
@@ -8,7 +8,6 @@ from .extract import computing_nodes as computing_nodes
 from .extract import subgraph as subgraph
 from .extract import values_behind as values_behind
 from .extract import values_between as values_between
-from .scalars import with_axis as with_axis
 from .shapes import infer_shapes as infer_shapes
 from .split import Partition as Partition
 from .split import Segment as Segment

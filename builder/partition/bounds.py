@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from builder.errors import UsageError
 from builder.manifest import Profile, Range, did_you_mean
-from builder.partition.naming import tensor_name
+from builder.partition.boundary import tensor_name
 from builder.partition.view import Step
 
 

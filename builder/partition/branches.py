@@ -14,9 +14,8 @@ import torch
 
 from builder.graph_types import Block, Graph, Value
 from builder.lowering import LoweredGraph, ir
+from builder.partition.boundary import TensorNames, takes_axis
 from builder.partition.extract import begin, closure, extract, inputs_of
-from builder.partition.naming import TensorNames
-from builder.partition.scalars import takes_axis
 from builder.partition.view import Step, View, block_reads, is_tensor, view
 
 

@@ -78,7 +78,6 @@ def _makers_behind(graph_view: View, list_names: set[str]) -> list[set[int]]:
 
 
 def _with_dependencies(graph_view: View, index: int) -> set[int]:
-    """The node and all of its dependencies."""
     indices = {index}
     stack = [index]
     while stack:

@@ -10,7 +10,7 @@ import torch
 
 from builder.graph_types import Graph, Value
 from builder.lowering import LoweredGraph, ir
-from builder.partition.naming import TensorNames
+from builder.partition.boundary import TensorNames
 from builder.partition.view import View, is_free, view
 
 

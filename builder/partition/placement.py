@@ -46,9 +46,7 @@ def final_kinds(
     current = list(kinds)
     while current != previous:
         previous = current
-        current = merge_light_segments(
-            current, graph_view.parents, [1.0] * len(current), least
-        )
+        current = merge_light_segments(current, graph_view.parents, least)
         if least > 1:
             current = _without_small_segments(graph_view, current, shapes)
         current = _with_known_inputs(

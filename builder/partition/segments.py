@@ -7,6 +7,7 @@ graph.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 TENSORRT, TORCH, FREE = "tensorrt", "torch", "free"
@@ -74,12 +75,9 @@ are merged at once.
 
 
 def merge_light_segments(
-    kinds: Sequence[str],
-    parents: Sequence[Sequence[int]],
-    weights: Sequence[float],
-    least: float,
+    kinds: Sequence[str], parents: Sequence[Sequence[int]], least: int
 ) -> list[str]:
-    """The kinds after every TensorRT segment with a weight below `least` is merged into its torch
+    """The kinds after every TensorRT segment of fewer than `least` nodes is merged into its torch
     neighbors, lighter ones first.
 
     Merging one segment can join its neighbors, so segments are computed again until none is too
@@ -87,7 +85,7 @@ def merge_light_segments(
     """
     kinds = list(kinds)
     iteration = 0
-    while light := _light(segments := assign(kinds, parents), kinds, weights, least):
+    while light := _light(segments := assign(kinds, parents), kinds, least):
         iteration += 1
         chosen = set(light)
         if iteration < ROUNDS:
@@ -98,16 +96,9 @@ def merge_light_segments(
     return kinds
 
 
-def _light(
-    segments: Sequence[int],
-    kinds: Sequence[str],
-    weights: Sequence[float],
-    least: float,
-) -> list[int]:
-    """The TensorRT segments whose weight is too low, lightest first."""
-    total: dict[int, float] = {}
-    for segment, kind, weight in zip(segments, kinds, weights, strict=True):
-        if kind == TENSORRT:
-            total[segment] = total.get(segment, 0.0) + weight
-    light = [segment for segment in total if total[segment] < least]
-    return sorted(light, key=lambda segment: (total[segment], segment))
+def _light(segments: Sequence[int], kinds: Sequence[str], least: int) -> list[int]:
+    """The TensorRT segments of too few nodes, lightest first."""
+    pairs = zip(segments, kinds, strict=True)
+    counts = Counter(segment for segment, kind in pairs if kind == TENSORRT)
+    light = [segment for segment in counts if counts[segment] < least]
+    return sorted(light, key=lambda segment: (counts[segment], segment))

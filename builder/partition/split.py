@@ -10,11 +10,10 @@ from builder.errors import TrtBuildError, UnsupportedOperator, UnsupportedOperat
 from builder.lowering import LoweredGraph
 from builder.manifest import Fallback, Profile, Range, TensorSpec
 from builder.partition import cost
+from builder.partition.boundary import TensorNames, tensor_name, with_axis
 from builder.partition.extract import closure, extract, inputs_of, with_own_outputs
-from builder.partition.naming import TensorNames, tensor_name
 from builder.partition.numbers import numbers_to_tensors
 from builder.partition.placement import final_kinds, members
-from builder.partition.scalars import with_axis
 from builder.partition.segments import FREE, NOWHERE, TENSORRT, TORCH
 from builder.partition.shapes import Shapes, infer_shapes
 from builder.partition.support import Support, support

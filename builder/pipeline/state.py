@@ -84,7 +84,7 @@ def batch_first(
     """The model with the batch axis first in every state that the server keeps. `names` are the
     output names.
     """
-    from builder.lowering import axes
+    from builder.lowering import endpoints
 
     moved = state_axes(spec)
     if not moved:
@@ -100,7 +100,7 @@ def batch_first(
     tensors = moved | {partners[name]: axis for name, axis in moved.items()}
     return (
         replace(spec, inputs=tuple(_first(tensor, moved) for tensor in spec.inputs)),
-        axes.first(lowered, inputs, outputs),
+        endpoints.axes_first(lowered, inputs, outputs),
         tuple(golden.changed(partial(_all_moved, moved=tensors)) for golden in goldens),
     )
 

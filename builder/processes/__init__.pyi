@@ -1,4 +1,3 @@
-from .fork_server import close as close
 from .limits import Limits as Limits
 from .pool import Crashed as Crashed
 from .pool import Report as Report

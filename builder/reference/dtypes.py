@@ -1,4 +1,4 @@
-"""TensorRT's dtypes as torch dtypes, and weights as tensors."""
+"""TensorRT's dtypes as torch dtypes, weights as tensors, and vectors along one axis."""
 
 from __future__ import annotations
 
@@ -112,3 +112,10 @@ def in_float32(evaluator: Evaluator) -> Evaluator:
         return evaluator(layer, *widened).to(x.dtype)
 
     return wide
+
+
+def along_axis(vector: Tensor, axis: int, rank: int) -> Tensor:
+    """The vector with `rank` axes, all of size 1 except `axis`."""
+    shape = [1] * rank
+    shape[axis] = -1
+    return vector.reshape(shape)

@@ -12,8 +12,7 @@ import builder.reference.layers  # noqa: F401  (registers the evaluations)
 from builder.engine import INetworkDefinition, ITensor
 from builder.errors import NetworkEvaluationError
 from builder.reference.dtypes import torch_dtype
-from builder.reference.network import read_layers
-from builder.reference.node import Values, fits
+from builder.reference.node import Values, fits, read_layers
 from builder.reference.region import Region
 
 # A TensorRT without int64 and plain int8 has int32 at the endpoint; none has a float64 input.

@@ -1,4 +1,4 @@
-"""A layer of a network, read back and ready for evaluation."""
+"""The layers of a network, read back and ready for evaluation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from builder.engine import MESSAGES, tensorrt8
+from builder.engine import (
+    MESSAGES,
+    ILayer,
+    INetworkDefinition,
+    layer_type,
+    tensorrt8,
+    typed_layers,
+)
 from builder.errors import NetworkEvaluationError, TrtBuildError
 from builder.reference.dtypes import torch_dtype
 from builder.reference.registry import EVALUATORS
@@ -106,3 +113,14 @@ def fits(lengths: Sequence[int], shape: Sequence[int]) -> bool:
         expected in (-1, length)
         for length, expected in zip(lengths, shape, strict=True)
     )
+
+
+def read_layers(network: INetworkDefinition) -> list[Node]:
+    """Every layer of the network, in the network's order."""
+    return [_read(layer) for layer in typed_layers(network)]
+
+
+def _read(layer: ILayer) -> Node:
+    inputs = tuple(layer.get_input(i) for i in range(layer.num_inputs))
+    outputs = tuple(layer.get_output(i) for i in range(layer.num_outputs))
+    return Node(layer, layer_type(layer), inputs, outputs)

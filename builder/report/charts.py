@@ -272,7 +272,6 @@ def _segment_box(drawing: _Drawing, segment: Mapping[str, Any], top: float) -> N
 
 
 def _arrow(drawing: _Drawing, names: Sequence[str], begin: float, end: float) -> None:
-    """Draw an arrow from a box to the next one."""
     middle = _LEFT + 40.0
     path = f"M{middle:.1f} {begin:.1f}V{end:.1f}m-4 -6l4 6l4 -6"
     drawing.add("path", "", ", ".join(names), d=path, class_="edge")

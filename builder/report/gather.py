@@ -326,7 +326,6 @@ def _judged(facts: Facts) -> Facts:
 
 
 def _problems(facts: Facts) -> Any:
-    """Return all problems of the model as text."""
     yield from facts["unreadable"]
     build = facts["build"]
     verify = facts["verify"]

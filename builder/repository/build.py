@@ -184,7 +184,6 @@ def _sign_unchanged(results: Sequence[ModelResult], out: Path, key: Path) -> Non
 
 
 def _perform_all(orders: Sequence[Order], execution: _Execution) -> list[ModelResult]:
-    """The results of the orders."""
     if not orders:
         return []
     if not execution.isolate:

@@ -17,7 +17,7 @@ MODULES = (
     "builder.conversion",
     "builder.engine.tensorrt8.evaluation",
     "builder.engine.tensorrt8.network",
-    "builder.lowering.axes",
+    "builder.lowering.endpoints",
     "builder.partition.branches",
     "builder.partition.drawing",
     "builder.triton.edits",

@@ -3,12 +3,9 @@ from . import features as features
 from . import flags as flags
 from .access import PLAIN as PLAIN
 from .access import Access as Access
-from .access import parsed as parsed
 from .flags import CONTROL_HEADER as CONTROL_HEADER
 from .installation import Installation as Installation
 from .installation import find as find
 from .installation import server_version as server_version
-from .judge import Judge as Judge
-from .judge import judging as judging
 from .server import Server as Server
 from .server import serve as serve

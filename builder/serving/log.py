@@ -131,9 +131,9 @@ def fatal(text: str) -> str | None:
     return next((_tidy(match["reason"]) for match in matches if match), None)
 
 
-def tail(text: str, lines: int = 15) -> str:
-    """The last lines of the log."""
-    return "\n".join(text.splitlines()[-lines:])
+def tail(text: str) -> str:
+    """The last 15 lines of the log."""
+    return "\n".join(text.splitlines()[-15:])
 
 
 def _models(pattern: re.Pattern[str], text: str) -> list[str]:

@@ -148,7 +148,6 @@ class Mirror:
         return retired.step_of(self.copy / model) is None, model
 
     def _is_of_version(self, name: str) -> bool:
-        """Whether a file is in a version folder."""
         return PurePosixPath(name).relative_to(self._model_of(name)).parts[0].isdigit()
 
     def _keep_first(self) -> None:

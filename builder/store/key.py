@@ -69,11 +69,6 @@ def _shared(level: str, gpu: Mapping[str, str]) -> dict[str, str]:
     return {"architecture": gpu["architecture"]}
 
 
-def key(parts: Mapping[str, Any]) -> str:
-    """The key, 64 hexadecimal digits."""
-    return digest(parts)
-
-
 def structure(parts: Mapping[str, Any], network: INetworkDefinition) -> str:
     """A hash that is equal for networks that only differ in weights, 64 hexadecimal digits.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from builder.engine import BuildOptions, Plan, config, refit, timing
 from builder.errors import EngineError, TrtBuildError
 from builder.store import key as keys
+from builder.store.canonical import digest
 from builder.store.differences import because
 from builder.store.request import machine
 from builder.store.storage import Entry, Store
@@ -70,7 +71,7 @@ class Plans:
         the result of `compile`. A new plan is stored.
         """
         parts = keys.parts(conversion, options)
-        key = keys.key(parts)
+        key = digest(parts)
         entry: Entry | None = None
         if not self.rebuild:
             entry = self._guarded("read", lambda store: store.get(key))

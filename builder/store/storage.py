@@ -93,7 +93,7 @@ class Store:
     def get(self, key: str) -> Entry | None:
         """The entry of this key; None if there is none, or it is damaged."""
         path = self.entry_path("plans", key[:2], key, "record.json")
-        record = self._signed(path)
+        record = self.read_record(path)
         if record is None:
             return None
         shapes = {"key": str, "sha256": str, "parts": dict, "facts": dict}
@@ -103,7 +103,7 @@ class Store:
         if record.get("key") != key or not is_shaped:
             self._refused(path, "is not the record of this key")
             return None
-        data = self._read(
+        data = self.read(
             self.entry_path("plans", key[:2], key, f"{record['sha256']}.plan")
         )
         if data is None or hashlib.sha256(data).hexdigest() != record["sha256"]:
@@ -114,28 +114,26 @@ class Store:
     def put(self, key: str, parts: Mapping[str, Any], plan: Plan) -> None:
         """Store a plan under its key: the data, then the record."""
         sha256 = hashlib.sha256(plan.data).hexdigest()
-        self._write(self.entry_path("plans", key[:2], key, f"{sha256}.plan"), plan.data)
+        self.write(self.entry_path("plans", key[:2], key, f"{sha256}.plan"), plan.data)
         record = {"key": key, "sha256": sha256, "parts": parts, "facts": plan.facts}
-        self._write(
-            self.entry_path("plans", key[:2], key, "record.json"), _sign(record)
-        )
+        self.write_record(self.entry_path("plans", key[:2], key, "record.json"), record)
 
     def last(self, name: str) -> dict[str, Any] | None:
         """The last record that any builder stored with `remember` for a model of this name; None
         without one.
         """
-        return self._signed(self.entry_path("models", f"{name}.json"))
+        return self.read_record(self.entry_path("models", f"{name}.json"))
 
     def remember(self, name: str, record: Mapping[str, Any]) -> None:
         """Store the record of what was built under this name."""
-        self._write(self.entry_path("models", f"{name}.json"), _sign(record))
+        self.write_record(self.entry_path("models", f"{name}.json"), record)
 
     def base(self, structure: str) -> dict[str, Any] | None:
         """The plan that `remember_base` stored last for this structure: its `key`, and the digests
         of its `weights`.
         """
         path = self.entry_path("structures", f"{structure}.json")
-        record = self._signed(path)
+        record = self.read_record(path)
         if record is not None and not (
             isinstance(record.get("key"), str)
             and isinstance(record.get("weights"), dict)
@@ -146,7 +144,7 @@ class Store:
 
     def remember_base(self, structure: str, base: Mapping[str, Any]) -> None:
         """Record which plan has this structure and can be refitted."""
-        self._write(self.entry_path("structures", f"{structure}.json"), _sign(base))
+        self.write_record(self.entry_path("structures", f"{structure}.json"), base)
 
     def entry_path(self, *parts: str) -> str:
         """The path of an entry on the store's file system."""
@@ -186,21 +184,6 @@ class Store:
 
     def read(self, path: str) -> bytes | None:
         """The bytes of a file; None if there is none."""
-        return self._read(path)
-
-    def write(self, path: str, data: bytes) -> None:
-        """Write a file. It is visible only when complete."""
-        self._write(path, data)
-
-    def read_record(self, path: str) -> dict[str, Any] | None:
-        """The JSON object in a file; None if there is none that this builder's key signed."""
-        return self._signed(path)
-
-    def write_record(self, path: str, record: Mapping[str, Any]) -> None:
-        """Write a JSON object with its signature."""
-        self._write(path, _sign(record))
-
-    def _read(self, path: str) -> bytes | None:
         try:
             return bytes(self.fs.cat_file(path))
         except FileNotFoundError:
@@ -209,32 +192,13 @@ class Store:
             self._refused(path, "is a folder")
             return None
 
-    def _write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file. It is visible only when complete."""
         self._placed(path, lambda staged: self.fs.pipe_file(staged, data))
 
-    def _placed(self, path: str, write: Callable[[str], object]) -> None:
-        """Let `write` write the file: first under another name, if a partial file would
-        be visible.
-        """
-        if not self._moves:  # an object store has no folders
-            write(path)
-            return
-        self.fs.makedirs(posixpath.dirname(path), exist_ok=True)
-        if self.fs.isdir(path):
-            # else the file would be moved into the folder
-            self.fs.rm(path, recursive=True)
-        staged = f"{path}.{uuid.uuid4().hex}.tmp"
-        try:
-            write(staged)
-            self.fs.mv(staged, path)
-        except BaseException:
-            if self.fs.exists(staged):
-                self.fs.rm_file(staged)
-            raise
-
-    def _signed(self, path: str) -> dict[str, Any] | None:
-        """The record in the file; None if there is none that this builder's key signed."""
-        data = self._read(path)
+    def read_record(self, path: str) -> dict[str, Any] | None:
+        """The JSON object in a file; None if there is none that this builder's key signed."""
+        data = self.read(path)
         if data is None:
             return None
         try:
@@ -257,12 +221,32 @@ class Store:
             return None
         return read
 
+    def write_record(self, path: str, record: Mapping[str, Any]) -> None:
+        """Write a JSON object with its signature."""
+        content = normalized(record)
+        signature = signing.sign(text(content))
+        signed = {**content, "format": FORMAT, "signature": signature}
+        self.write(path, text(signed).encode())
+
+    def _placed(self, path: str, write: Callable[[str], object]) -> None:
+        """Let `write` write the file: first under another name, if a partial file would
+        be visible.
+        """
+        if not self._moves:  # an object store has no folders
+            write(path)
+            return
+        self.fs.makedirs(posixpath.dirname(path), exist_ok=True)
+        if self.fs.isdir(path):
+            # else the file would be moved into the folder
+            self.fs.rm(path, recursive=True)
+        staged = f"{path}.{uuid.uuid4().hex}.tmp"
+        try:
+            write(staged)
+            self.fs.mv(staged, path)
+        except BaseException:
+            if self.fs.exists(staged):
+                self.fs.rm_file(staged)
+            raise
+
     def _refused(self, path: str, why: str) -> None:
         self.warnings.append(f"{path} in the store {why}: it is not used")
-
-
-def _sign(record: Mapping[str, Any]) -> bytes:
-    content = normalized(record)
-    return text(
-        {**content, "format": FORMAT, "signature": signing.sign(text(content))}
-    ).encode()

@@ -3,11 +3,11 @@ from .archive import check_sizes as check_sizes
 from .archive import inspect as inspect
 from .archive import not_expected as not_expected
 from .archive import opened as opened
-from .facts import sha256 as sha256
-from .libraries import load_libraries as load_libraries
+from .archive import sha256 as sha256
 from .loading import load as load
 from .pickles import globals_of as globals_of
 from .pickles import is_torchscripts as is_torchscripts
+from .plugins import load_libraries as load_libraries
 from .traced import Example as Example
 from .trial import check_in_child as check_in_child
 from .trial import error_of as error_of

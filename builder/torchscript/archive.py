@@ -4,15 +4,17 @@ writes.
 
 from __future__ import annotations
 
+import hashlib
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from builder.errors import ModelFileError
 from builder.torchscript import kinds, pickles, storages, traced
-from builder.torchscript.facts import ArchiveFacts
+from builder.torchscript.traced import Example
 
 REQUIRED = ("data.pkl", "constants.pkl")
 # the first since archive version 10, for example in a file with gelu
@@ -21,6 +23,19 @@ VERSIONS = (".data/version", "version")
 MAX_COMPRESSED_MEMBERS_UNPACK_TO = 512 << 20
 MAX_PICKLE_BYTES = 128 << 20
 MAX_MEMBERS = 1_000_000
+
+
+@dataclass(frozen=True)
+class ArchiveFacts:
+    """An inspected archive.
+
+    `examples` are the inputs of torch.jit.trace, None for one that is not a tensor; empty for a
+    scripted module.
+    """
+
+    path: Path
+    unpacked_bytes: int
+    examples: tuple[Example | None, ...]
 
 
 def inspect(path: Path | str, *, check_sums: bool = True) -> ArchiveFacts:
@@ -99,27 +114,14 @@ def _inspect(path: Path, archive: zipfile.ZipFile, check_sums: bool) -> ArchiveF
     check_sizes(path, members)
     if check_sums and (broken := archive.testzip()):
         raise zipfile.BadZipFile(f"member {broken!r} does not match its checksum")
-    names = _globals(path, archive, root)
-    class_names = {name for name in names if name.startswith(pickles.CLASSES)}
+    _check_globals(path, archive, root)
     for problem in storages.problems(archive, root):
         raise _refuse(path, f"is damaged: {problem}", "copy, download or save it again")
-    weights = (f"{root}/data/", f"{root}/constants/")
-    classes = {name.replace(" ", ".") for name in class_names}
+    _check_version(path, archive, root)
     return ArchiveFacts(
-        path=path,
-        root=root,
-        format_version=_version(path, archive, root),
-        file_bytes=path.stat().st_size,
-        unpacked_bytes=sum(member.file_size for member in members),
-        weight_bytes=sum(
-            member.file_size
-            for member in members
-            if member.filename.startswith(weights)
-        ),
-        members=len(members),
-        classes=tuple(sorted(classes)),
-        globals=tuple(sorted(names - class_names)),
-        examples=_examples(archive, f"{root}/traced_inputs.pkl"),
+        path,
+        sum(member.file_size for member in members),
+        _examples(archive, f"{root}/traced_inputs.pkl"),
     )
 
 
@@ -178,8 +180,8 @@ def check_sizes(path: Path, members: list[zipfile.ZipInfo]) -> None:
             )
 
 
-def _globals(path: Path, archive: zipfile.ZipFile, root: str) -> set[str]:
-    """Every global in the pickles, all of them TorchScript's own.
+def _check_globals(path: Path, archive: zipfile.ZipFile, root: str) -> None:
+    """Raise an error for pickles with globals that are not TorchScript's own.
 
     Debug pickles (code/*.debug_pkl) are excluded: torch reads them with an unpickler that resolves
     no names.
@@ -205,7 +207,6 @@ def _globals(path: Path, archive: zipfile.ZipFile, root: str) -> set[str]:
             message,
             "save the model again with torch.jit.save, from a source that you trust",
         )
-    return names
 
 
 def _examples(
@@ -216,10 +217,18 @@ def _examples(
     return ()
 
 
-def _version(path: Path, archive: zipfile.ZipFile, root: str) -> int:
+def _check_version(path: Path, archive: zipfile.ZipFile, root: str) -> None:
     members = [f"{root}/{part}" for part in VERSIONS]
     member = next(name for name in members if name in archive.namelist())
     text = archive.read(member)[:32].decode("ascii", "replace").strip()
     if not text.isdigit():
         raise _refuse(path, f"has an archive version {text!r} that is not a number")
-    return int(text)
+
+
+def sha256(path: Path) -> str:
+    """The file's SHA-256 in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()

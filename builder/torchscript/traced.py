@@ -56,12 +56,12 @@ class _Descriptions(pickle.Unpickler):
         return pid[1]
 
 
-def examples(data: bytes, method: str = "forward") -> tuple[Example | None, ...]:
-    """One Example for each argument of the method, None for one that is not a tensor. Empty if
+def examples(data: bytes) -> tuple[Example | None, ...]:
+    """One Example for each argument of forward, None for one that is not a tensor. Empty if
     nothing can be read.
     """
     try:
-        arguments = _Descriptions(io.BytesIO(data)).load()[method]
+        arguments = _Descriptions(io.BytesIO(data)).load()["forward"]
         return tuple(
             argument if isinstance(argument, Example) else None
             for argument in arguments

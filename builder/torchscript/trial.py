@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from builder import processes
 from builder.errors import ModelFileError, UsageError
 from builder.torchscript import plugins
-from builder.torchscript.facts import sha256
+from builder.torchscript.archive import sha256
 
 MEMORY_BESIDE_WEIGHTS = 2 << 30
 SECONDS = 60
@@ -136,8 +136,6 @@ def error_of(
     """The text of the error that `load` raises in this child process; empty if it raises none."""
     import torch
 
-    from builder.torchscript.libraries import load_libraries
-
     sys.dont_write_bytecode = True  # this process may write no file
     _silence()
     torch.set_num_threads(1)
@@ -145,7 +143,7 @@ def error_of(
         with contextlib.suppress(UsageError):
             plugins.load([name])
     try:
-        load_libraries(map(Path, libraries))
+        plugins.load_libraries(map(Path, libraries))
         load()
     except MemoryError:
         return "not enough memory"

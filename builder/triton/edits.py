@@ -249,7 +249,6 @@ def _parameters(
 
 
 def _with_only_field(message: pb.ModelConfig, field: FieldDescriptor) -> Any:
-    """Return a message with only this field of `message`."""
     copy = pb.ModelConfig()
     copy.CopyFrom(message)
     for present, _ in message.ListFields():

@@ -29,15 +29,15 @@ _CONFIDENCE = {
 }
 
 
-def write_env(repository: Path, path: Path | None = None) -> Path:
-    """Write the variables of docker-compose.yml to a block in `path` (.env beside the repository).
+def write_env(repository: Path) -> Path:
+    """Write the variables of docker-compose.yml to a block in the .env beside the repository.
 
     The block sets COMPOSE_PROFILES (gpu if Triton's TensorRT backend runs the plans, else cpu),
     MODEL_REPOSITORY and TRITON_IMAGE, with the reasons as comments. Lines outside the block stay,
     and variables that they set are omitted from it. The file keeps its mode, and a link its target.
     Raises PublishError if two versions of TensorRT built the plans, or the file is not text.
     """
-    path = path or repository.resolve().parent / ".env"
+    path = repository.resolve().parent / ".env"
     with published.shaped(repository):
         facts = plan_facts(repository)
         built = [*profile_lines(facts), *image_lines(facts)]

@@ -162,7 +162,6 @@ def _can_serve_both(left: Version, right: Version) -> bool:
 
 
 def _renumber(folder: Path, number: int) -> None:
-    """Renumber the only version in `folder`."""
     record = published.read(folder / SIDECAR)
     old = published.number_of(record)
     if old != number:

@@ -1,9 +1,5 @@
-from . import queueing as queueing
 from .goal import Goal as Goal
 from .search import Trial as Trial
-from .search import search as search
-from .space import Dimension as Dimension
-from .space import Space as Space
 from .space import Values as Values
 from .tune import UNMET as UNMET
 from .tune import Tuned as Tuned

@@ -119,10 +119,6 @@ class Tuned:
     host: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        return asdict(self)
-
 
 def tune(
     spec: ModelSpec,
@@ -540,7 +536,6 @@ class _Run:
 def _scores(
     finalists: Sequence[Configuration], confirmed: Sequence[Trial]
 ) -> dict[Any, list[float | None]]:
-    """The scores of each finalist's confirmations, by its key."""
     return {
         key(configuration): [
             trial.score

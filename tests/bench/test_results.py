@@ -12,7 +12,7 @@ from tritonclient.utils import InferenceServerException
 
 from builder.bench import baseline, client, results
 from builder.bench.job import Load, Samples
-from builder.bench.measure import search_rate
+from builder.bench.measure import SEARCH_STEPS, search_rate
 from builder.errors import UsageError
 
 SECONDS = 10.0
@@ -96,13 +96,13 @@ def test_highest_rate_is_found_within_the_precision(capacity: float) -> None:
         tried.append(rate)
         return rate <= capacity
 
-    found = search_rate(meets_limit, 400.0, 16, 0.05)
+    found = search_rate(meets_limit, 400.0)
     assert found is not None and 0.94 * capacity <= found <= capacity
-    assert len(tried) <= 16
+    assert len(tried) <= SEARCH_STEPS
 
 
 def test_no_rate_is_found_if_every_rate_fails() -> None:
-    assert search_rate(lambda rate: False, 100.0, 5, 0.05) is None
+    assert search_rate(lambda rate: False, 100.0) is None
 
 
 def test_shares_of_a_load_sum_to_the_load() -> None:

@@ -15,7 +15,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from builder.engine import flavor
-from builder.reference.network import read_layers
+from builder.reference.node import read_layers
 
 COMPILED: set[Any] = set()
 """The features of the networks that this process has compiled."""

@@ -232,7 +232,7 @@ WANTS: dict[str, Callable[[Any], bool]] = {
 
 def refused(network: Any) -> list[str]:
     """What 8.6 would not take of a network's layers, by REFUSED and WANTS."""
-    from builder.reference.network import read_layers
+    from builder.reference.node import read_layers
 
     found = []
     for node in read_layers(network):

@@ -18,7 +18,7 @@ from builder.engine import capabilities, flavor
 from builder.engine.capabilities import Capabilities
 from builder.errors import UnsupportedOperators, UsageError
 from builder.reference.layers.shape import reshape_dims
-from builder.reference.network import read_layers
+from builder.reference.node import read_layers
 from tests.conversion import old
 from tests.conversion.harness import check, convert
 

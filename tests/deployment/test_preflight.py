@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from builder.cli import main
-from builder.deployment import ServerFacts, expected_server, of_image, preflight, rules
-from builder.deployment.server_facts import BUNDLED_RELEASE
+from builder.deployment import expected_server, of_image, preflight, rules
+from builder.deployment.server_facts import BUNDLED_RELEASE, ServerFacts
 from builder.store import published
 from builder.triton import publish, publish_ensemble, releases
 from tests.triton.artifacts import (

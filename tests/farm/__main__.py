@@ -57,7 +57,8 @@ def kills(models: int, count: int, nodes: int, seed: int) -> dict[str, Any]:
     """Build while processes and nodes are killed, and compare with builds on one machine. A second
     run builds nothing.
     """
-    from builder.farm import Farm, Retries, Target, build_on_farm
+    from builder.farm import Farm, Target, build_on_farm
+    from builder.farm.config import Retries
     from builder.repository import Settings
 
     root = Path(tempfile.mkdtemp(prefix="farm-kills-"))
@@ -286,7 +287,8 @@ def timed(
     """The wall time of `count` tasks on the cluster that is connected."""
     import ray
 
-    from builder.farm import Retries, schedule
+    from builder.farm import schedule
+    from builder.farm.config import Retries
 
     options = {"num_cpus": 1, "max_retries": 0, "num_returns": "streaming"}
     tasks = [

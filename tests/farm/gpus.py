@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from benchmarks.networks import Bert, Bottleneck, Network, ids, image, normalized
 from builder import TensorSpec
-from builder.farm import Farm, Outcome, Retries, Target, build_on_farm
+from builder.farm import Farm, Outcome, Target, build_on_farm
+from builder.farm.config import Retries
 from builder.repository import Settings
 
 STORE_BYTES = 80 << 20

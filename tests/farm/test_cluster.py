@@ -20,7 +20,6 @@ from builder.engine import BuildOptions, parse_capabilities
 from builder.farm import (
     Farm,
     Outcome,
-    Retries,
     Target,
     board,
     build_on_farm,
@@ -28,6 +27,7 @@ from builder.farm import (
     schedule,
     sharing,
 )
+from builder.farm.config import Retries
 from builder.repository import Settings, build_repository
 from tests.cli.conftest import MANIFEST, save_small
 from tests.farm.conftest import TARGETS, Nodes

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from builder.cli import main
 from builder.errors import ManifestError, UsageError
-from builder.farm import LOCAL, Retries, build_on_farm, cluster, matrix, read
-from builder.farm.config import Farm, Target
+from builder.farm import build_on_farm, cluster, matrix, read
+from builder.farm.config import LOCAL, Farm, Retries, Target
 from builder.manifest import load
 from builder.repository import Settings
 from tests.cli.conftest import MANIFEST, Small, save

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from builder.cli.live import MOST_ROWS, Running
+from builder.cli.repo_farm import MOST_ROWS, Running
 
 
 def visible_rows(running: Running) -> list[list[str]]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import builder
-from builder.conversion.naming import module_scope
+from builder.conversion.network import module_scope
 from builder.lowering import ir
 from tests.torchscript.saving import saved
 

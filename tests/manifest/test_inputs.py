@@ -8,7 +8,8 @@ import numpy
 import pytest
 
 from builder.errors import UsageError
-from builder.manifest import TensorSpec, merged_profile, parse_input, specs_from_sample
+from builder.manifest import TensorSpec, merged_profile, parse_input
+from builder.manifest.inputs import specs_from_sample
 
 
 @pytest.mark.parametrize(

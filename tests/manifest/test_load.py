@@ -16,14 +16,13 @@ from builder.manifest import (
     Batching,
     Fallback,
     ModelSpec,
-    Sequences,
     State,
     TensorSpec,
     Tolerance,
     load,
     manifest_location,
 )
-from builder.manifest.spec import Runtime
+from builder.manifest.spec import Runtime, Sequences
 
 MANIFEST = """\
 inputs:

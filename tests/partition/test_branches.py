@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 import builder
 from builder.lowering import LoweredGraph
-from builder.partition import Branch, Part, branches, take_apart
+from builder.partition import Branch, branches, take_apart
+from builder.partition.branches import Part
 from builder.partition.extract import with_own_outputs
 
 

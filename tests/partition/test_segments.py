@@ -117,7 +117,7 @@ def test_independent_branches_share_segments() -> None:
 @given(graphs(), st.integers(1, 6))
 def test_merging_leaves_no_light_tensorrt_segment(graph: Graph, least: int) -> None:
     kinds, parents = graph
-    merged = merge_light_segments(kinds, parents, [1.0] * len(kinds), least)
+    merged = merge_light_segments(kinds, parents, least)
     segments = assign(merged, parents)
     assert all(
         segments.count(s) >= least

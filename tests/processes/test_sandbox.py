@@ -15,7 +15,7 @@ import pytest
 
 from builder import processes
 from builder.errors import EnvironmentProblem, UsageError
-from builder.processes import sandbox
+from builder.processes import fork_server, sandbox
 
 pytestmark = pytest.mark.skipif(
     bool(processes.missing()), reason="this machine has no Landlock or seccomp"
@@ -203,7 +203,7 @@ def secrets_of_the_environment(report: Any) -> list[str]:
 
 def test_worker_environment_has_no_store_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRT_BUILD_STORE_KEY", "a key of many characters")
-    processes.close()  # the next fork server is started with the key in this environment
+    fork_server.close()  # the next fork server is started with the key in this environment
     assert not any(
         "many characters" in text for text in confined("secrets_of_the_environment")
     )

@@ -11,7 +11,7 @@ from builder.conversion.precision import SCHEMES
 from builder.engine import fp8
 from builder.manifest.spec import Calibration
 from builder.precisions import PRECISIONS
-from builder.quantization import METHODS
+from builder.quantization.statistics import METHODS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "precision.md").read_text(encoding="utf-8")
 

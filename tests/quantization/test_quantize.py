@@ -20,9 +20,10 @@ from builder.engine.tensorrt8.config import flags
 from builder.errors import UsageError
 from builder.lowering import ir, lower
 from builder.parity import compare
-from builder.quantization import METHODS, quantize
+from builder.quantization import quantize
 from builder.quantization.products import FAKE
 from builder.quantization.results import COMPUTED
+from builder.quantization.statistics import METHODS
 from examples.networks import ResidualCNN, TransformerEncoder, with_trained_statistics
 from tests.conversion import old
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from builder.quantization.ranges import BINS, METHODS
-from builder.quantization.statistics import Error, Histogram, Range
+from builder.quantization.statistics import BINS, METHODS, Error, Histogram, Range
 
 
 def counts(values: torch.Tensor) -> np.ndarray:

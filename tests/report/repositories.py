@@ -49,9 +49,7 @@ def write(folder: Path) -> Path:
     bench = [
         ModelBench(name, "grpc", "none", ("p0-min",), levels) for name in NAMES[:2]
     ]
-    records.keep(
-        repository, records.BENCH, {"models": [one.as_dict() for one in bench]}
-    )
+    records.keep(repository, records.BENCH, {"models": [asdict(one) for one in bench]})
     node = {"operator": "aten::relu", "location": "model.py:7", "function": "relu"}
     differs = {
         "name": "wrong",

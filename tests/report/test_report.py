@@ -22,6 +22,7 @@ from builder.cli import main
 from builder.parity import Comparison
 from builder.parity.served import read
 from builder.report.formatting import KINDS, pointed
+from builder.report.render import FORMATS
 from tests.report import repositories
 from tests.report.repositories import HOSTILE, NAMES
 
@@ -256,7 +257,7 @@ def test_damaged_models_do_not_affect_others(repository: Path, tmp_path: Path) -
     assert model(facts, "checked")["problems"] == ["version 1 is damaged: 1/lowered.pt"]
     assert model(facts, "unchecked")["status"] == "failed"
     assert facts["others"] == ["other"]
-    for form in report.FORMATS:
+    for form in FORMATS:
         assert report.render(facts, form)
 
 

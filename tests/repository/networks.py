@@ -12,7 +12,7 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from builder.torchscript.libraries import load_libraries
+from builder.torchscript.plugins import load_libraries
 
 
 def base(name: str) -> str:

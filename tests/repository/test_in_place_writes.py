@@ -82,7 +82,7 @@ def with_operator(models: Path) -> Path:
     """Two copies of the model above, and `bumped`, whose custom operator writes to its input and
     returns nothing.
     """
-    from builder.torchscript.libraries import load_libraries
+    from builder.torchscript.plugins import load_libraries
 
     (models / "bump.py").write_text(OPERATOR)
     load_libraries([models / "bump.py"])

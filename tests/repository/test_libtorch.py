@@ -22,10 +22,10 @@ from builder.parity.served import PublishedModel, read
 from builder.partition import cost
 from builder.pipeline import libtorch
 from builder.repository import ModelResult, build_repository
-from builder.serving import judging
 from builder.triton import IO
 from tests.conversion import old
 from tests.repository import networks
+from tests.serving.judge import judging
 from tests.triton.artifacts import artifact, tensor
 
 MODELS = ["gated", "crossings", "salient", "watermarked"]

@@ -13,9 +13,10 @@ from builder.parity import ModelParity, verify
 from builder.parity.clients import GrpcClient, describe
 from builder.parity.served import read
 from builder.repository import ModelResult, build_repository
-from builder.serving import Server, find, judging, serve
+from builder.serving import Server, find, serve
 from tests.parity.asserting import assert_passed
 from tests.repository import networks
+from tests.serving.judge import judging
 from tests.serving.ports import FREE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.live]

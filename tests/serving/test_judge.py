@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from builder.manifest.spec import Batching, Sequences, State
-from builder.serving import Judge, judging
 from builder.triton import ModelArtifact, config, config_text
+from tests.serving.judge import Judge, judging
 from tests.triton.artifacts import TENSORRT, Affine, artifact, cell, scorer, tensor
 
 pytestmark = pytest.mark.live

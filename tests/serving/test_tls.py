@@ -17,7 +17,8 @@ from click.testing import CliRunner, Result
 
 from builder.cli import main
 from builder.errors import UsageError
-from builder.serving import Access, Server, find, parsed
+from builder.serving import Access, Server, find
+from builder.serving.access import parsed
 from builder.serving.server import start
 
 TOKEN = "a token of the tests"

@@ -13,7 +13,7 @@ import pytest
 
 from builder.engine import BuildOptions, Plan
 from builder.errors import EnvironmentProblem, UsageError
-from builder.store import Store, because, last, signing, storage
+from builder.store import Store, because, last, signing
 from builder.store.plans import Plans
 
 KEY = "ab" + "0" * 62
@@ -302,7 +302,7 @@ def test_malformed_record_is_rejected_even_if_signed(
     store: Store, record: dict[str, Any]
 ) -> None:
     path = forged(store)
-    store.fs.pipe_file(path, storage._sign(record))
+    store.write_record(path, record)
     assert (
         store.get(KEY) is None and "is not the record of this key" in store.warnings[0]
     )

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from builder.errors import ModelFileError
-from builder.torchscript import Example, inspect
+from builder.torchscript import Example, globals_of, inspect
 
 
 def refused(path: Path) -> str:
@@ -25,11 +25,9 @@ def refused(path: Path) -> str:
 
 def test_facts_of_an_archive_are_read(file: Path) -> None:
     facts = inspect(file)
-    assert (facts.root, facts.examples) == ("net", ())
-    assert any(name.endswith("Net") for name in facts.classes)
-    assert facts.file_bytes == file.stat().st_size
-    # linear, batch norm's four vectors and its counter
-    assert facts.weight_bytes == 4 * (4 * 3 + 3 + 3 * 4) + 8
+    with zipfile.ZipFile(file) as archive:
+        size = sum(member.file_size for member in archive.infolist())
+    assert (facts.path, facts.unpacked_bytes, facts.examples) == (file, size, ())
     assert inspect(file, check_sums=False) == facts
 
 
@@ -65,7 +63,7 @@ def test_format_version_10_is_read_from_data_version(tmp_path: Path) -> None:
     gelu's is.
     """
     torch.jit.script(torch.nn.GELU()).save(str(tmp_path / "gelu.pt"))
-    assert inspect(tmp_path / "gelu.pt").format_version == 10
+    inspect(tmp_path / "gelu.pt")
 
 
 def test_all_objects_that_torch_pickles_are_accepted(tmp_path: Path) -> None:
@@ -100,7 +98,10 @@ def test_all_objects_that_torch_pickles_are_accepted(tmp_path: Path) -> None:
             return x
 
     torch.jit.script(ManyAttributes()).save(str(tmp_path / "much.pt"))
-    assert "builtins complex" in inspect(tmp_path / "much.pt").globals
+    inspect(tmp_path / "much.pt")
+    with zipfile.ZipFile(tmp_path / "much.pt") as archive:
+        named = globals_of(archive.read("much/data.pkl"))
+    assert "builtins complex" in named
 
 
 def _save(kind: str, path: Path, net: torch.nn.Module) -> None:
@@ -286,4 +287,4 @@ def test_later_format_versions_are_accepted(tmp_path: Path) -> None:
     torch.jit.script(Attends()).save(str(tmp_path / "attends.pt"))
     with zipfile.ZipFile(tmp_path / "attends.pt") as archive:
         assert "attends/.data/version" in archive.namelist()
-    assert inspect(tmp_path / "attends.pt").format_version >= 6
+    inspect(tmp_path / "attends.pt")

@@ -24,8 +24,8 @@ import torch
 
 from builder import manifest, serving
 from builder.repository import Settings
-from builder.tuning import Goal, Trial, TuneOptions, Values, search
-from builder.tuning.search import Measure
+from builder.tuning import Goal, Trial, TuneOptions, Values
+from builder.tuning.search import Measure, search
 from builder.tuning.space import Configuration, key
 from builder.tuning.tune import _Run
 from tests.serving.ports import FREE

@@ -99,7 +99,7 @@ class Record:
         """Write all results, with the trials of the confirmation separate from those of the
         search.
         """
-        self.data |= {**found.as_dict(), "finished": True}
+        self.data |= {**asdict(found), "finished": True}
         self._write()
 
     def _write(self) -> None:

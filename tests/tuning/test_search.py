@@ -13,8 +13,17 @@ import pytest
 
 from builder import manifest
 from builder.manifest import editing
-from builder.tuning import Dimension, Trial, Values, queueing, search
-from builder.tuning.space import Configuration, Facts, Space, changes, key, space
+from builder.tuning import Trial, Values, queueing
+from builder.tuning.search import search
+from builder.tuning.space import (
+    Configuration,
+    Dimension,
+    Facts,
+    Space,
+    changes,
+    key,
+    space,
+)
 
 MANIFEST = """\
 # a model

@@ -13,8 +13,8 @@ from builder import manifest
 from builder.bench import LevelResult, Load
 from builder.cli.tune import _change
 from builder.repository import Settings
-from builder.tuning import Goal, Space, Tuned, TuneOptions
-from builder.tuning.space import Configuration, Dimension
+from builder.tuning import Goal, Tuned, TuneOptions
+from builder.tuning.space import Configuration, Dimension, Space
 from builder.tuning.tune import BETTER, SAME, UNMET, _Run
 from tests.report.repositories import level
 

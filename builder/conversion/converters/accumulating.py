@@ -101,7 +101,6 @@ def _mask_sizes(
 
 
 def _neutral(reduction: str, dtype: torch.dtype) -> float | int:
-    """The neutral element of the reduction."""
     operation = REDUCTIONS[reduction]
     if operation in ("MAX", "MIN"):
         return dtypes.reduction_identity(dtype, operation)

@@ -1,4 +1,4 @@
-"""Activations: one IActivationLayer if TensorRT has it, else a few element-wise layers."""
+"""Activations, softmax included: one layer if TensorRT has it, else a few element-wise layers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext
+from builder.conversion.converters.casting import in_dtype
 from builder.conversion.layers import (
     activate,
     choose,
@@ -25,6 +26,7 @@ from builder.engine import ITensor
 PLAIN: dict[str, tuple[str, float | None, float | None]] = {
     "tanh(Tensor self) -> Tensor": ("TANH", None, None),
     "sigmoid(Tensor self) -> Tensor": ("SIGMOID", None, None),
+    "special_expit(Tensor self) -> Tensor": ("SIGMOID", None, None),
     "selu(Tensor self) -> Tensor": (
         "SELU",
         1.6732632423543772848170429916717,
@@ -55,33 +57,21 @@ def relu(ctx: ConversionContext, x: ITensor) -> ITensor:
     return combine(ctx, "MAX", x, 0)
 
 
-@converter(
-    "aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor",
-)
-def hardtanh(
-    ctx: ConversionContext, x: ITensor, min_val: float, max_val: float
-) -> ITensor:
-    """x within [min_val, max_val]"""
-    return clip(ctx, x, min_val, max_val)
-
-
 @converter("aten::relu6(Tensor self) -> Tensor")
 def relu6(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x within [0, 6]"""
     return clip(ctx, x, 0, 6)
 
 
-def clip(ctx: ConversionContext, x: ITensor, low: Any, high: Any) -> ITensor:
-    """One CLIP; for integers, which it does not support, MAX and MIN. The upper limit wins over the
-    lower.
+@converter("aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor")
+def clip(ctx: ConversionContext, x: ITensor, low: Any, high: Any, /) -> ITensor:
+    """x within [low, high]: one CLIP; for integers, which it does not support, MAX and MIN. The
+    upper limit wins over the lower.
     """
     if ctx.dtype(x).is_floating_point and low <= high:
         return activate(ctx, x, "CLIP", low, high)
-    dtype = ctx.dtype(x)
-    if not dtype.is_floating_point:
-        low = int(low)
-    if not dtype.is_floating_point:
-        high = int(high)
+    if not ctx.dtype(x).is_floating_point:
+        low, high = int(low), int(high)
     return combine(ctx, "MIN", combine(ctx, "MAX", x, low), high)
 
 
@@ -192,7 +182,8 @@ _COMPOSED_GELU: dict[str, Callable[[ConversionContext, Any], Any]] = {
 }
 
 
-def softplus_of(
+@converter("aten::softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor")
+def softplus(
     ctx: ConversionContext, x: ITensor, beta: float, threshold: float
 ) -> ITensor:
     """log(1 + exp(beta x)) / beta; x itself where beta x > threshold, where exp might overflow"""
@@ -205,20 +196,10 @@ def softplus_of(
     )
 
 
-@converter("aten::softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor")
-def softplus(
-    ctx: ConversionContext, x: ITensor, beta: float, threshold: float
-) -> ITensor:
-    """log(1 + exp(beta x)) / beta"""
-    return softplus_of(ctx, x, beta, threshold)
-
-
 @converter("aten::mish(Tensor self) -> Tensor")
 def mish(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x tanh(softplus(x))"""
-    return combine(
-        ctx, "PROD", x, activate(ctx, softplus_of(ctx, x, 1.0, 20.0), "TANH")
-    )
+    return combine(ctx, "PROD", x, activate(ctx, softplus(ctx, x, 1.0, 20.0), "TANH"))
 
 
 @converter("aten::log_sigmoid(Tensor self) -> Tensor")
@@ -279,3 +260,35 @@ def glu(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
     starts[axis] = sizes[axis]
     second = ctx.slice(x, starts, sizes)
     return combine(ctx, "PROD", first, activate(ctx, second, "SIGMOID"))
+
+
+@converter(
+    "aten::softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor",
+    "aten::special_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor",
+)
+def softmax(ctx: ConversionContext, x: ITensor, dim: int, dtype: int | None) -> ITensor:
+    """exp(x) / sum(exp(x)) along an axis"""
+    return softmax_layer(ctx, in_dtype(ctx, x, dtype), dim)
+
+
+@converter("aten::_softmax(Tensor self, int dim, bool half_to_float) -> Tensor")
+def half_softmax(
+    ctx: ConversionContext, x: ITensor, dim: int, half_to_float: bool
+) -> Any:
+    """softmax, with a float32 result for half if requested"""
+    return softmax_layer(
+        ctx, in_dtype(ctx, x, torch.float32 if half_to_float else None), dim
+    )
+
+
+def softmax_layer(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
+    """One ISoftMaxLayer. It requires two axes, so a vector becomes a matrix of one row."""
+    rank = ctx.rank(x)
+    axis = ctx.axis(x, dim)
+    wide = ctx.at_rank(x, 2)
+    layer = ctx.net.add_softmax(wide)
+    layer.axes = 1 << (axis + ctx.rank(wide) - max(rank, 1))
+    result = ctx.copy_sizes(wide, layer.get_output(0))
+    if rank < 2:
+        return ctx.squeeze(result, list(range(2 - rank)))
+    return result

@@ -58,37 +58,25 @@ def in_dtype(
 
 
 _TAIL = "bool non_blocking=False, bool copy=False"
-
-
-def _register_to(formula: str, *schemas: str) -> None:
-    @converter(*schemas)
-    def to(ctx: ConversionContext, x: ITensor, dtype: int | None) -> ITensor:
-        return converted(ctx, x, dtype)
-
-    to.__doc__ = formula
-
-
 _FACTORY = "ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None"
-_register_to(
-    "self.to(dtype)",
+
+
+@converter(
     f"aten::to.dtype(Tensor(a) self, ScalarType dtype, {_TAIL}, MemoryFormat? memory_format=None)"
     " -> Tensor(a)",
     f"aten::to.prim_dtype(Tensor(a) self, int? dtype=None, {_TAIL}) -> Tensor(b|a)",
-)
-_register_to(
-    "self.to(device, dtype)",
     f"aten::to.device(Tensor(a) self, Device device, ScalarType dtype, {_TAIL}, "
     "MemoryFormat? memory_format=None) -> Tensor(a)",
     f"aten::to.prim_Device(Tensor(a) self, Device? device, int? dtype=None, {_TAIL}) ->"
     " Tensor(b|a)",
-)
-_register_to(
-    "self.to(dtype, ...)",
     f"aten::to.dtype_layout(Tensor(a) self, *, {_FACTORY}, {_TAIL}, MemoryFormat?"
     " memory_format=None) -> Tensor(a)",
     f"aten::_to_copy(Tensor self, *, {_FACTORY}, bool non_blocking=False, MemoryFormat?"
     " memory_format=None) -> Tensor",
 )
+def to_dtype(ctx: ConversionContext, x: ITensor, dtype: int | None) -> ITensor:
+    """self.to(dtype, ...)"""
+    return converted(ctx, x, dtype)
 
 
 @converter(

@@ -1,4 +1,7 @@
-"""Running sums and products along an axis."""
+"""Running sums, products and extremes along an axis, and differences between neighbors.
+
+TensorRT has a layer for sums only. The others are scans in doubling steps.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,18 @@ from typing import Any
 
 import torch
 
+from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.converters.joining import joined
 from builder.conversion.converters.ordering import at_most
 from builder.conversion.converters.reduction import accumulated
 from builder.conversion.converters.select import sliced
-from builder.conversion.dynamic import DynamicScalar
-from builder.conversion.layers import choose, gathered
+from builder.conversion.decomposing import walked
+from builder.conversion.dynamic import DynamicScalar, Size
+from builder.conversion.layers import choose, combine, equal, floating, gathered, is_nan
 from builder.conversion.registry import converter
+from builder.conversion.spatial import iota
+from builder.decompositions import DECOMPOSITIONS
 from builder.engine import ITensor, trt
 
 Combine = Callable[[Any, Any], Any]
@@ -98,4 +106,92 @@ def _picked(
         source = sliced(ctx, ctx.constant(source), 0, 0, size)
     return ctx.copy_sizes(
         x, choose(ctx, is_inside, gathered(ctx, x, source, axis), fill, ctx.dtype(x))
+    )
+
+
+@converter(
+    "aten::diff(Tensor self, int n=1, int dim=-1, Tensor? prepend=None, Tensor? append=None) ->"
+    " Tensor"
+)
+def diff(
+    ctx: ConversionContext,
+    x: ITensor,
+    n: int,
+    dim: int,
+    prepend: ITensor | None,
+    append: ITensor | None,
+) -> ITensor:
+    """x[1:] - x[:-1] along an axis, n times; for bools, whether they differ"""
+    axis = ctx.axis(x, dim)
+    if n:
+        x = joined(
+            ctx, [tensor for tensor in (prepend, x, append) if tensor is not None], axis
+        )
+    for _ in range(n):
+        less = ctx.arithmetic("max", ctx.arithmetic("sub", ctx.size(x, axis), 1), 0)
+        x = _difference(
+            ctx, sliced(ctx, x, axis, 1, less), sliced(ctx, x, axis, 0, less)
+        )
+    return x
+
+
+def _difference(ctx: ConversionContext, later: ITensor, earlier: ITensor) -> ITensor:
+    if ctx.dtype(later) == torch.bool:
+        return ctx.copy_sizes(later, ctx.elementwise("XOR", later, earlier))
+    return ctx.copy_sizes(later, combine(ctx, "SUB", later, earlier))
+
+
+def extremes(
+    ctx: ConversionContext, x: ITensor, dim: int, operation: str
+) -> tuple[Any, Any]:
+    """The cumulative maximum or minimum, and its last index. From the first NaN on it is NaN."""
+    dtype = ctx.dtype(x)
+    if ctx.rank(x) == 0:
+        return x, ctx.tensor(torch.tensor(0))
+    axis = ctx.axis(x, dim)
+    comparable = x
+    if not dtype.is_floating_point and dtype != torch.int64:
+        comparable = ctx.cast(x, torch.int32)
+    identity = dtypes.reduction_identity(ctx.dtype(comparable), operation)
+    best = scanned(
+        ctx, comparable, axis, identity, lambda a, b: ctx.elementwise(operation, a, b)
+    )
+    shape: list[Size] = [1] * ctx.rank(x)
+    shape[axis] = ctx.size(x, axis)
+    positions = ctx.reshape(iota(ctx, ctx.size(x, axis), torch.int32), shape)
+    reached = equal(ctx, comparable, best)
+    if dtype.is_floating_point:
+        reached = ctx.elementwise("OR", reached, is_nan(ctx, comparable))
+    reached_at = ctx.copy_sizes(x, choose(ctx, reached, positions, 0, torch.int32))
+    last = scanned(ctx, reached_at, axis, 0, lambda a, b: ctx.elementwise("MAX", a, b))
+    return ctx.cast(best, dtype), ctx.cast(last, torch.int64)
+
+
+@converter("aten::cummax(Tensor self, int dim) -> (Tensor values, Tensor indices)")
+def cummax(ctx: ConversionContext, x: ITensor, dim: int) -> Any:
+    """The cumulative maximum along an axis, and its last index"""
+    return extremes(ctx, x, dim, "MAX")
+
+
+@converter("aten::cummin(Tensor self, int dim) -> (Tensor values, Tensor indices)")
+def cummin(ctx: ConversionContext, x: ITensor, dim: int) -> Any:
+    """The cumulative minimum along an axis, and its last index"""
+    return extremes(ctx, x, dim, "MIN")
+
+
+SUM_OF_EXPONENTIALS = DECOMPOSITIONS["aten::logaddexp"]
+
+
+@converter("aten::logcumsumexp(Tensor self, int dim) -> Tensor")
+def logcumsumexp(ctx: ConversionContext, x: ITensor, dim: int) -> ITensor:
+    """log of the sum of exp of all elements up to each, in doubling steps of logaddexp"""
+    x = floating(ctx, x)
+    if ctx.rank(x) == 0:
+        return x
+    return scanned(
+        ctx,
+        x,
+        ctx.axis(x, dim),
+        -math.inf,
+        lambda a, b: walked(ctx, SUM_OF_EXPONENTIALS, (a, b)),
     )

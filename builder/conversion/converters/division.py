@@ -33,13 +33,8 @@ NOTE_REMAINDER = (
     constants=("self", "other"),
     dynamic=("other",),
 )
-def divide(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
-    """self / other; integers are divided in float32"""
-    return true_quotient(ctx, x, other)
-
-
 def true_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
-    """x / other in the dtype that they promote to, float32 for integers."""
+    """self / other in the dtype that they promote to, float32 for integers"""
     dtype = ctx.promoted(x, other)
     if not dtype.is_floating_point:
         dtype = torch.float32

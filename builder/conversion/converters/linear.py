@@ -200,7 +200,7 @@ def _register_added(schema: str) -> None:
         alpha: Scalar,
     ) -> Any:
         """beta * self + alpha * (a @ b); a beta of 0 ignores self, NaN or not"""
-        result = outer_product(ctx, a, b) if name == "addr" else matmul(ctx, a, b)
+        result = outer(ctx, a, b) if name == "addr" else matmul(ctx, a, b)
         if name == "addbmm":
             result = total(ctx, result, [0])
         result = scaled(ctx, result, alpha)
@@ -218,12 +218,7 @@ for _schema in _ADDED:
     "aten::ger(Tensor self, Tensor vec2) -> Tensor",
     constants=("self", "vec2"),
 )
-def outer(ctx: ConversionContext, x: Tensor, vec2: Tensor) -> ITensor:
+def outer(ctx: ConversionContext, a: Tensor, b: Tensor, /) -> ITensor:
     """self[:, None] * vec2[None, :], promoted"""
-    return outer_product(ctx, x, vec2)
-
-
-def outer_product(ctx: ConversionContext, a: Tensor, b: Tensor) -> ITensor:
-    """The matrix of all products of two vectors."""
     column = a.unsqueeze(1) if isinstance(a, torch.Tensor) else ctx.unsqueeze(a, [1])
     return combine(ctx, "PROD", column, b)

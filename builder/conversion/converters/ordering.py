@@ -273,23 +273,15 @@ for _name, _largest in (("max", True), ("min", False)):
 )
 def kthvalue(
     ctx: ConversionContext, x: ITensor, k: int, dim: int, keepdim: bool
-) -> Any:
-    """The k-th smallest along an axis, and its index"""
-    return kth(ctx, x, k, dim, keepdim)
-
-
-def kth(
-    ctx: ConversionContext, x: ITensor, k: int, dim: int, keepdim: bool
 ) -> tuple[Any, ...]:
-    """The k-th smallest: the last of the k smallest."""
+    """The k-th smallest along an axis, and its index: the last of the k smallest"""
     if ctx.rank(x) == 0:
         return x, ctx.tensor(torch.tensor(0))
     axis = ctx.axis(x, dim)
     last = [_last(ctx, tensor, k, axis) for tensor in best(ctx, x, k, axis, False)]
-    first, second = (
-        last if keepdim else [ctx.squeeze(tensor, [axis]) for tensor in last]
-    )
-    return first, second
+    if keepdim:
+        return tuple(last)
+    return tuple(ctx.squeeze(tensor, [axis]) for tensor in last)
 
 
 def _last(ctx: ConversionContext, x: ITensor, k: int, axis: int) -> ITensor:

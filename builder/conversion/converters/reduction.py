@@ -172,7 +172,10 @@ def count_nonzero(ctx: ConversionContext, x: ITensor, dim: Axes) -> ITensor:
     return over(ctx, "SUM", ctx.cast(ctx.cast(x, torch.bool), torch.int64), dim, False)
 
 
-@converter("aten::logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor")
+@converter(
+    "aten::logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor",
+    "aten::special_logsumexp(Tensor self, int[1] dim, bool keepdim=False) -> Tensor",
+)
 def logsumexp(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> ITensor:
     """m + log(sum(exp(x - m))), m the maximum, so that exp cannot overflow; an infinite m counts as
     0, because inf - inf is NaN

@@ -15,8 +15,15 @@ from builder.conversion.values import Tensor
 from builder.engine import ITensor
 
 
-def reshaped(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> ITensor:
-    """x with these sizes (one may be -1); x itself if they are known to be equal."""
+@converter(
+    "aten::reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)",
+    "aten::_reshape_alias(Tensor(a) self, SymInt[] size, SymInt[] stride) -> Tensor(a)",
+    dynamic=("size", "shape", "stride"),
+)
+def reshaped(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size], /) -> ITensor:
+    """The same values in row-major order, with other sizes (one may be -1); x itself if they are
+    known to be equal.
+    """
     if has_sizes(ctx, x, sizes):
         return x
     return ctx.reshape(x, list(sizes))
@@ -25,16 +32,6 @@ def reshaped(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> ITens
 def has_sizes(ctx: ConversionContext, x: ITensor, sizes: Sequence[Size]) -> bool:
     """Whether all axes of x are known to have these sizes."""
     return ctx.exprs(x) == [expression(size) for size in sizes]
-
-
-@converter(
-    "aten::reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)",
-    "aten::_reshape_alias(Tensor(a) self, SymInt[] size, SymInt[] stride) -> Tensor(a)",
-    dynamic=("size", "shape", "stride"),
-)
-def view(ctx: ConversionContext, x: ITensor, sizes: list[Size], /) -> ITensor:
-    """The same values in row-major order, with other sizes."""
-    return reshaped(ctx, x, sizes)
 
 
 @converter(

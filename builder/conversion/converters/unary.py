@@ -128,7 +128,9 @@ def round_decimals(ctx: ConversionContext, x: ITensor, decimals: int) -> ITensor
     )
 
 
-@converter("aten::log1p(Tensor self) -> Tensor")
+@converter(
+    "aten::log1p(Tensor self) -> Tensor", "aten::special_log1p(Tensor self) -> Tensor"
+)
 def log_of_one_plus(ctx: ConversionContext, x: ITensor) -> ITensor:
     """log(1 + x), accurate for small x"""
     return log1p(ctx, floating(ctx, x))
@@ -166,7 +168,10 @@ def sinc(ctx: ConversionContext, x: ITensor) -> ITensor:
     return choose(ctx, less(ctx, ctx.unary("ABS", angle), 0.1), near, far)
 
 
-@converter("aten::logit(Tensor self, float? eps=None) -> Tensor")
+@converter(
+    "aten::logit(Tensor self, float? eps=None) -> Tensor",
+    "aten::special_logit(Tensor self, float? eps=None) -> Tensor",
+)
 def logit(ctx: ConversionContext, x: ITensor, eps: float | None) -> Any:
     """log(z / (1 - z)), z = x within [eps, 1 - eps]"""
     x = floating(ctx, x)

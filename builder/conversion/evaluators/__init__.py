@@ -1,25 +1,9 @@
 """Static nodes: evaluated while the network is built; with DynamicScalars they become arithmetic on
-shape tensors.
+shape tensors. Importing this package fills the registry.
 """
 
-from builder.conversion.evaluators import (
-    branches,
-    containers,
-    creation,
-    loops,
-    metadata,
-    numbers,
-    prim,
-    traced,
-)
+import importlib
+import pkgutil
 
-__all__ = [
-    "branches",
-    "containers",
-    "creation",
-    "loops",
-    "metadata",
-    "numbers",
-    "prim",
-    "traced",
-]
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

@@ -2,13 +2,11 @@
 for it ends.
 
 - `refused`: layers and dtypes that its builder refuses or computes incorrectly, with trt-build's
-  messages.
+  messages, and messages of its builder in error logs.
 - `network`: a wrapper of INetworkDefinition that keeps dtypes, and takes the newer methods'
-  arguments.
+  arguments; weights from an array, because it takes no address.
 - `config`: the builder flags by which it chooses precisions.
-- `weights`: weights from an array, because it takes no address.
 - `evaluation`: the dtypes that its layers report, for the reference.
-- `messages`: messages of its builder in error logs.
 
 Everything here was observed with 8.6.0 on an H100. No other module names the version: converters
 check `ctx.capabilities`.

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from builder.engine import capabilities
 from builder.engine.flavor import trt
 from builder.engine.interfaces import DataType, ILayer, INetworkDefinition, ITensor
@@ -169,3 +171,14 @@ def _declare(layer: ILayer) -> None:
     if kind not in UNCOMPUTED:
         layer.precision = trt.DataType.HALF
     layer.set_output_type(0, trt.DataType.HALF)
+
+
+def weights(tensor: torch.Tensor, dtype: DataType) -> tuple[Any, Any]:
+    """(trt.Weights, an object that must stay alive as long) from a contiguous tensor's memory.
+    They are made of an array, because this version takes no address.
+    """
+    if not tensor.numel():
+        # it must not have an address, but numpy's empty array has one
+        return trt.Weights(dtype), None
+    array = tensor.numpy()
+    return trt.Weights(array), array

@@ -6,6 +6,8 @@ Observed on an H100 with the messages of 8.6.0's builder or network. Converters 
 
 from __future__ import annotations
 
+import re
+
 WHOLE = frozenset({"INT32"})
 TRUTHS = frozenset({"BOOL"})
 REALS = frozenset({"FLOAT", "HALF"})
@@ -61,3 +63,17 @@ BRANCH_OF_SIZES = (
 NEWER_OR_FIXED = "TensorRT 10 or newer, or give the loop a fixed trip count"
 """The fix if the body of a loop is refused."""
 NEWER_OR_BOTH = "TensorRT 10 or newer, or compute both numbers and choose one of them"
+
+
+HARMLESS = (
+    "myelinCache.h::deserializeFromBuffer",
+    "The timing cache will not be used!",
+)
+"""Messages about every timing cache that 8.5 and 8.6 wrote themselves, even if the
+build succeeds.
+"""
+
+UNCOMPILED = re.compile(r"any implementation for node \{ForeignNode")
+"""Myelin, which compiles the layers between two names as one, failed. Observed with GPT-NeoX, whose
+attention and feed-forward layers are parallel. With a single sequence length it builds.
+"""

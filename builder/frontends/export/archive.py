@@ -61,13 +61,12 @@ _TORCH_SAVE = frozenset(
 
 @dataclass(frozen=True)
 class ProgramFacts:
-    """The facts of an inspected archive: sizes in bytes, the torch version that wrote it, and the
-    format version.
+    """The facts of an inspected archive: its size, the torch version that wrote it, and the format
+    version.
     """
 
     path: Path
     unpacked_bytes: int
-    file_bytes: int
     torch_version: str
     schema_version: str
 
@@ -98,7 +97,6 @@ def _inspect(path: Path, archive: zipfile.ZipFile, custom: bool) -> ProgramFacts
     facts = ProgramFacts(
         path=path,
         unpacked_bytes=sum(member.file_size for member in members),
-        file_bytes=path.stat().st_size,
         torch_version=str(program.get("torch_version", "<=2.4")),
         schema_version=_version(program.get("schema_version")),
     )

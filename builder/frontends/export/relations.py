@@ -101,7 +101,7 @@ class Relations:
         if symbol in self.axes:
             low, high = spans[self.axes[symbol]]
             return list(range(low, min(high, low + _SAMPLES) + 1))
-        alone = self._alone(symbol)
+        alone = _only_of(symbol, self.derived)
         if not alone:
             return list(range(_NUMBERS))
         low = _solved(alone, symbol, {axis: span[0] for axis, span in spans.items()})
@@ -188,17 +188,13 @@ class Relations:
         )
         return sorted(used, key=str)
 
-    def _alone(self, symbol: Any) -> dict[str, Any]:
-        """The derived axes that depend only on this symbol."""
-        return _only_of(symbol, self.derived)
-
     def _candidates(
         self, symbol: Any, sizes: Sizes, spans: Spans
     ) -> Iterator[tuple[int, int]]:
         """The values of a symbol that all conditions on it alone allow, with the distance to the
         requested value, nearest first.
         """
-        alone = self._alone(symbol)
+        alone = _only_of(symbol, self.derived)
         axis = self.axes.get(symbol)
         requested = sizes[axis] if axis else _solved(alone, symbol, sizes)
         conditions = [
@@ -277,6 +273,7 @@ def _by_distance(lists: Sequence[_Candidates]) -> Iterator[tuple[int, ...]]:
 
 
 def _only_of(symbol: Any, expressions: Mapping[str, Any]) -> dict[str, Any]:
+    """The axes whose size depends only on this symbol."""
     return {
         axis: size
         for axis, size in expressions.items()

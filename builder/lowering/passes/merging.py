@@ -105,10 +105,10 @@ def _is_comparable(tensor: torch.Tensor) -> bool:
     )
 
 
-def _ends(tensor: torch.Tensor, most: int = 64) -> bytes:
+def _ends(tensor: torch.Tensor) -> bytes:
     count = tensor.numel() * tensor.element_size()
     start = tensor.data_ptr()
-    size = min(count, most)
+    size = min(count, 64)
     if count:
         return ctypes.string_at(start, size) + ctypes.string_at(
             start + count - size, size

@@ -212,7 +212,6 @@ def fold_scalar_tensors(graph: Graph, context: Context) -> None:
 
 
 def _second_is_constant(node: Node) -> bool:
-    """Whether the second operand is a constant."""
     second = node.inputsAt(1)
     return bool(ir.is_constant(second) and second.type().kind() == "TensorType")
 

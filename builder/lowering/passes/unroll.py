@@ -47,7 +47,6 @@ def trip_count(node: Node, limit: int) -> int | None:
 
 
 def _outermost(loops: list[Node]) -> list[Node]:
-    """The loops that no other loop contains."""
     return [node for node in loops if not any(_inside(node, loop) for loop in loops)]
 
 

@@ -1,45 +1,7 @@
-"""The evaluations, by family; importing this package registers all of them."""
+"""The evaluations, one file for each family. Importing this package registers all of them."""
 
-from __future__ import annotations
+import importlib
+import pkgutil
 
-from builder.reference.layers import (
-    activation,
-    attention,
-    convolution,
-    elementwise,
-    gather,
-    matrix,
-    normalization,
-    pooling,
-    quantization,
-    reduce,
-    sampling,
-    scatter,
-    selection,
-    sequence,
-    shape,
-    slice,
-    sources,
-    unary,
-)
-
-__all__ = [
-    "activation",
-    "attention",
-    "convolution",
-    "elementwise",
-    "gather",
-    "matrix",
-    "normalization",
-    "pooling",
-    "quantization",
-    "reduce",
-    "sampling",
-    "scatter",
-    "selection",
-    "sequence",
-    "shape",
-    "slice",
-    "sources",
-    "unary",
-]
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

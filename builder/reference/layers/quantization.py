@@ -5,8 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from builder.engine import ILayer, tensorrt8
-from builder.reference.axes import along_axis
-from builder.reference.dtypes import output_dtype
+from builder.reference.dtypes import along_axis, output_dtype
 from builder.reference.registry import evaluates
 
 RANGES = {"INT8": (-128, 127), "INT4": (-8, 7), "FP8": (-448, 448)}

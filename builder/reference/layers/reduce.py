@@ -1,4 +1,4 @@
-"""IReduceLayer, ISoftMaxLayer and ITopKLayer."""
+"""Layers along axes: reductions, softmax, top-k, reversal, cumulative sums and padding."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from builder.engine import ILayer
-from builder.reference.dtypes import axes_of, in_float32, output_dtype
+from builder.reference.dtypes import REDUCED, axes_of, in_float32, output_dtype
 from builder.reference.registry import evaluates
 
 Axes = tuple[int, ...]
@@ -123,3 +124,45 @@ def topk(layer: ILayer, x: Tensor, k: Tensor | None = None) -> tuple[Tensor, Ten
     return values.narrow(axis, 0, count), positions.narrow(axis, 0, count).to(
         output_dtype(layer, 1)
     )
+
+
+@evaluates("REVERSE_SEQUENCE")
+def reverse_sequence(layer: ILayer, x: Tensor, lengths: Tensor) -> Tensor:
+    """Reverse the first lengths[i] elements along `sequence_axis` of each slice along
+    `batch_axis`.
+    """
+    along = layer.sequence_axis
+    across = layer.batch_axis
+    position = torch.arange(x.shape[along]).reshape(1, -1)
+    lengths = lengths.long().reshape(-1, 1)
+    index = torch.where(position < lengths, lengths - 1 - position, position)
+    index = index if across < along else index.T
+    shape = [1] * x.dim()
+    shape[along] = x.shape[along]
+    shape[across] = x.shape[across]
+    return x.gather(along, index.reshape(shape).expand(x.shape))
+
+
+@evaluates("CUMULATIVE")
+def cumulative(layer: ILayer, x: Tensor, axis: Tensor) -> Tensor:
+    """Cumulative sums of x along the axis, including or excluding each element itself, from the
+    start or from the end.
+    """
+    along = int(axis) % x.dim()
+    wide = x.float() if x.dtype in REDUCED else x
+    ordered = wide.flip(along) if layer.reverse else wide
+    sums = ordered.cumsum(along, dtype=wide.dtype)
+    if layer.exclusive:
+        sums = torch.cat(
+            [torch.zeros_like(sums.narrow(along, 0, min(1, sums.shape[along]))), sums],
+            along,
+        )
+        sums = sums.narrow(along, 0, x.shape[along])
+    return (sums.flip(along) if layer.reverse else sums).to(x.dtype)
+
+
+@evaluates("PADDING")
+def padding(layer: ILayer, x: Tensor) -> Tensor:
+    """Zero padding of the last two axes. A negative amount trims."""
+    (top, left), (bottom, right) = layer.pre_padding_nd, layer.post_padding_nd
+    return functional.pad(x, (left, right, top, bottom))

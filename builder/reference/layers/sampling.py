@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from builder.engine import ILayer
-from builder.reference.axes import along_axis
-from builder.reference.dtypes import in_float32
+from builder.reference.dtypes import along_axis, in_float32
 from builder.reference.registry import evaluates
 
 # (index in the output, input's length, output's length) -> position in the input

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from builder.engine import ILayer
-from builder.reference.axes import along_axis
+from builder.reference.dtypes import along_axis
 from builder.reference.registry import evaluates
 
 

@@ -6,8 +6,12 @@ import torch
 from torch import Tensor
 
 from builder.engine import ILayer
-from builder.reference.axes import along_axis
-from builder.reference.dtypes import output_dtype, torch_dtype, weights_tensor
+from builder.reference.dtypes import (
+    along_axis,
+    output_dtype,
+    torch_dtype,
+    weights_tensor,
+)
 from builder.reference.registry import evaluates
 
 

@@ -1,13 +1,56 @@
-"""0-d boundary tensors, which are transferred with shape [1]: Triton has no 0-d tensors, and its
-TensorRT backend cannot reshape for an engine.
+"""Boundary tensors: their names, and the shape [1] of 0-d ones.
+
+Triton has no 0-d tensors, and its TensorRT backend cannot reshape for an engine.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 
 from builder.graph_types import Graph, Node, Value
-from builder.lowering import ir
+from builder.lowering import LoweredGraph, ir
+
+
+def tensor_name(value: str) -> str:
+    """A value's debug name as a tensor name that is valid in Triton and file systems: `x.3` is
+    `x_3`, `17` is `t17`.
+    """
+    name = re.sub(r"[^A-Za-z0-9_]", "_", value)
+    if name[0].isdigit():
+        return f"t{name}"
+    return name
+
+
+class TensorNames(dict[str, str]):
+    """Tensor names by debug name: those of the model for its inputs and outputs, else unique names
+    from the values, assigned on first use. `containers` name the layers of segments.
+    """
+
+    def __init__(self, lowered: LoweredGraph) -> None:
+        super().__init__(
+            (value.debugName(), name)
+            for value, name in zip(lowered.graph.inputs(), lowered.inputs, strict=True)
+        )
+        self.update(
+            (value.debugName(), name)
+            for value, name in zip(
+                lowered.graph.outputs(), lowered.outputs, strict=True
+            )
+        )
+        self.used = set(self.values())
+        self.containers = lowered.containers
+
+    def __missing__(self, value: str) -> str:
+        stem = tensor_name(value)
+        name = stem
+        count = 1
+        while name in self.used:
+            count += 1
+            name = f"{stem}_{count}"
+        self.used.add(name)
+        self[value] = name
+        return name
 
 
 def with_axis(
@@ -45,7 +88,6 @@ def _count(graph: Graph) -> int:
 
 
 def _reshaped(graph: Graph, value: Value, shape: list[int], before: Node) -> Value:
-    """Insert a reshape of the value before a node."""
     # torch does not print an empty list as a constant
     lengths = [ir.insert_constant(graph, length, before) for length in shape]
     sizes = ir.insert(

@@ -19,8 +19,7 @@ from tritonclient import http as triton_http
 from tritonclient.utils import InferenceServerException
 
 from builder.errors import ServerError
-from builder.serving import log
-from builder.serving.server import Server, serve
+from builder.serving import Server, log, serve
 from builder.triton import parse_config
 
 ACCEPTED = "unable to find backend library for backend"
