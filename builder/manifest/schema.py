@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from builder.manifest.document import Document, Route
 from builder.manifest.suggest import did_you_mean, nearest
