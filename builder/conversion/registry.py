@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -30,6 +30,7 @@ from builder.graph_types import Argument, Node
 from builder.lowering import ir
 
 Predicate = Callable[[Any, SimpleNamespace], "str | None"]
+Build = TypeVar("Build", bound=Callable[..., Any])
 """(context, the bound arguments by name) -> None if the converter supports them, else the
 reason.
 """
@@ -127,7 +128,7 @@ def converter(
     note: str = "",
     folds: bool = True,
     override: bool = False,
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Callable[[Build], Build]:
     """Register a function `(ctx, *arguments) -> ITensor | ILayer | tuple` for the schemas.
 
     `note` is printed in docs/operators.md. `override` replaces an existing converter. Lowering does
@@ -146,7 +147,7 @@ def converter(
         packed=frozenset(packed),
     )
 
-    def register(build: Callable[..., Any]) -> Callable[..., Any]:
+    def register(build: Build) -> Build:
         for text in schemas:
             key = key_of(text)
             extension.claim(CONVERTERS, key, build, "a converter", override)
