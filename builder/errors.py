@@ -26,6 +26,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from builder.printable import counted
+
 
 class TrtBuildError(Exception):
     """Base class: a message, `where` it happened, the `fix`, and the `exit_code` of the process."""
@@ -123,9 +125,8 @@ class UnsupportedOperators(ModelError):
 
     def __init__(self, operators: Sequence[UnsupportedOperator]) -> None:
         self.operators = tuple(operators)
-        count = len(self.operators)
-        noun = "node" if count == 1 else "nodes"
-        head = f"{count} {noun} cannot be converted to TensorRT:"
+        nodes = counted(len(self.operators), "node")
+        head = f"{nodes} cannot be converted to TensorRT:"
         super().__init__("\n".join([head, *self._groups()]))
 
     def _groups(self) -> list[str]:
