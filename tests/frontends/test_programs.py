@@ -34,6 +34,16 @@ def test_input_and_output_names_follow_the_structure(
     assert lowered.outputs == ("whole", "halves")
 
 
+def test_inputs_have_names_that_endpoints_accept() -> None:
+    class Keys(torch.nn.Module):
+        def forward(self, x: dict[str, torch.Tensor]) -> torch.Tensor:
+            return x["größe"] + x["gr__e"]
+
+    x = {"größe": torch.ones(2), "gr__e": torch.ones(2)}
+    program = torch.export.export(Keys(), (x,))
+    assert ExportedModule(program).inputs == ("x.gr__e", "x.gr__e_2")
+
+
 def test_nodes_have_module_path_and_source_location(
     small: torch.export.ExportedProgram,
 ) -> None:

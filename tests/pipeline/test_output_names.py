@@ -30,6 +30,8 @@ class Keys(nn.Module):
             "1": x + 7,
             "true": x + 8,
             "-2": x + 9,
+            ".x": x + 10,
+            "a:b": x + 11,
         }
 
 
@@ -39,7 +41,7 @@ class SamePaths(nn.Module):
 
 
 NAMES = {
-    Keys: "my_key2 my_key gr__e output output2 output3 x_out 1 true -2".split(),
+    Keys: "my_key2 my_key gr__e output output2 output3 x_out 1 true -2 _x a_b".split(),
     SamePaths: ["a.b.c", "a.b.c2"],
 }
 
@@ -55,7 +57,7 @@ def test_outputs_with_any_keys_are_served(
     for number, output in enumerate(outputs_of(found.artifact, [x])):
         torch.testing.assert_close(output, x + number)
     renamed = [text for text in found.warnings if "served as" in text]
-    assert len(renamed) == {Keys: 5, SamePaths: 1}[module]
+    assert len(renamed) == {Keys: 7, SamePaths: 1}[module]
 
 
 @pytest.mark.parametrize("module", NAMES)
