@@ -244,7 +244,7 @@ def _bounded(
             yield path, replace(merged, at=at, where=leaf.where or where, group=group)
     is_longer = _longer(graph, length, most, end, origin)
     flag = _as_tensor(graph, is_longer, end, origin)
-    empty = _constant(graph, torch.zeros(0), end)
+    empty = ir.insert_constant(graph, torch.zeros(0), end)
     yield join(name, most), Leaf(empty, flag, where, (most,), list_name)
 
 
@@ -322,11 +322,13 @@ def _merged(graph: Any, node: Any, ends: list[Leaf | str | None]) -> Leaf:
             block.registerOutput(end.value)
             flag = end.flag
         else:
-            block.registerOutput(_constant(graph, torch.zeros(0), last))
+            block.registerOutput(ir.insert_constant(graph, torch.zeros(0), last))
             flag = None
         if flagged:
             if flag is None:
-                flag = _constant(graph, torch.tensor(isinstance(end, Leaf)), last)
+                flag = ir.insert_constant(
+                    graph, torch.tensor(isinstance(end, Leaf)), last
+                )
             block.registerOutput(flag)
     value = node.addOutput().setType(ir.TENSOR)
     if not flagged:
@@ -336,10 +338,6 @@ def _merged(graph: Any, node: Any, ends: list[Leaf | str | None]) -> Leaf:
     places = [leaf.where for leaf in leaves if leaf.where]
     where = places[0] if places else source_line(node)
     return Leaf(value, flag, where, first.at, first.too_long, first.group)
-
-
-def _constant(graph: Any, value: Any, before: Any) -> Any:
-    return ir.insert_constant(graph, value, before)
 
 
 def _of_optional(
@@ -364,23 +362,15 @@ def _of_optional(
     is_present = ir.insert(
         graph, "aten::__isnot__", [value, none], end, [bool_type], origin
     )
-    tensor = _or_empty(graph, value, is_present.output(), end)
+    tensor = filled.tensor_or_empty(
+        graph,
+        is_present.output(),
+        end,
+        origin,
+        lambda before: _as_type(graph, value, inner, before),
+    )
     flag = _as_tensor(graph, is_present.output(), end, origin)
     yield name, Leaf(tensor, flag, source_line(origin))
-
-
-def _or_empty(graph: Any, value: Any, is_present: Any, end: Any) -> Any:
-    """The tensor of an Optional where it is present, else an empty tensor."""
-    chosen = graph.create("prim::If", [is_present], 1)
-    chosen.insertBefore(end)
-    ir.adopt(chosen, value.node())
-    then = chosen.addBlock()
-    otherwise = chosen.addBlock()
-    inner = value.type().getElementType()
-    then.registerOutput(_as_type(graph, value, inner, then.returnNode()))
-    otherwise.registerOutput(_constant(graph, torch.zeros(0), otherwise.returnNode()))
-    chosen.output().setType(ir.TENSOR)
-    return chosen.output()
 
 
 def _is_open(value: Any) -> bool:
