@@ -95,6 +95,9 @@ def _lowered(
     module_or_graph: Any, graph: Graph, context: Context, trace: tuple[PassRecord, ...]
 ) -> LoweredGraph:
     """The graph with what the passes left in the context."""
+    unchecked = context.unchecked
+    if isinstance(module_or_graph, ExportedModule):
+        unchecked = [*module_or_graph.unchecked, *unchecked]
     return LoweredGraph(
         graph,
         tuple(context.inputs),
@@ -104,7 +107,7 @@ def _lowered(
         decided_at=context.decided_at,
         too_long=context.too_long,
         groups=context.groups,
-        unchecked=tuple(dict.fromkeys(context.unchecked)),
+        unchecked=tuple(dict.fromkeys(unchecked)),
         containers=_lists(module_or_graph),
     )
 

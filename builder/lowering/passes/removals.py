@@ -75,7 +75,6 @@ _REFINEMENTS = (
 )
 _ASSERTIONS = (
     "aten::_assert_tensor_metadata",
-    "aten::_assert_async",
     "prim::profile_ivalue",
 )
 
