@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,6 +113,13 @@ CASES = {
 }
 
 
+def packing_operators(file: bytes) -> list[bytes]:
+    """The operators in the code of a TorchScript file that would pack weights in each request."""
+    with zipfile.ZipFile(io.BytesIO(file)) as archive:
+        code = [archive.read(name) for name in archive.namelist() if ".py" in name]
+    return re.findall(rb"quantized\.\w*(?:prepack|make_quantized)\w*", b"".join(code))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_packed_weights_are_served(tmp_path: Path, name: str) -> None:
     """Dynamic scales are those of the whole batch, so requests are not joined."""
@@ -129,6 +139,8 @@ def test_packed_weights_are_served(tmp_path: Path, name: str) -> None:
         torch.testing.assert_close(output, expected)
     assert batching.choose(found.artifact).max_batch_size == most
     assert any("packed for the CPU" in text for text in found.warnings)
+    for segment in found.artifact.segments:
+        assert not packing_operators(segment.lowered)
 
 
 def test_packed_weights_stay_on_the_cpu_of_a_server_with_a_gpu(tmp_path: Path) -> None:
