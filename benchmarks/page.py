@@ -83,10 +83,10 @@ def _engines(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _grouped(rows: Iterable[Row], *names: str) -> dict[tuple[str, ...], list[Row]]:
-    found: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in rows:
-        found[tuple(str(row[name]) for name in names)].append(row)
-    return found
+        groups[tuple(str(row[name]) for name in names)].append(row)
+    return groups
 
 
 def _provenance(rows: Sequence[Row]) -> str:
@@ -117,7 +117,8 @@ def _summary(rows: Sequence[Row]) -> Iterator[str]:
             for key in ("ours_by_onnx", "ours_by_onnx_graph")
         }
         means = [
-            f"{geometric_mean(found):.3f}" if found else "" for found in ratios.values()
+            f"{geometric_mean(values):.3f}" if values else ""
+            for values in ratios.values()
         ]
         above = sum(ratio > LIMIT for ratio in ratios["ours_by_onnx"])
         lines.append([name[0], str(len(part)), *means, str(above)])
@@ -235,9 +236,9 @@ def _builds(rows: Sequence[Row], warm: Mapping[tuple[str, str], Row]) -> Iterato
         "warm",
         "warm / cold",
     ]
-    found = {(row["network"], row["precision"]): row for row in rows}
+    by_network = {(row["network"], row["precision"]): row for row in rows}
     yield from table(
-        head, (_build(*key, row, warm.get(key, {})) for key, row in found.items())
+        head, (_build(*key, row, warm.get(key, {})) for key, row in by_network.items())
     )
 
 

@@ -122,9 +122,9 @@ def _explicit(
     sent, times = dict(inputs), []
     for _ in range(count):
         began = time.perf_counter()
-        made = client.infer(spec.name, sent).outputs
+        outputs = client.infer(spec.name, sent).outputs
         times.append(time.perf_counter() - began)
-        sent |= {state.input: made[state.output] for state in spec.state}
+        sent |= {state.input: outputs[state.output] for state in spec.state}
     return times
 
 

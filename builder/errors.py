@@ -137,9 +137,9 @@ class UnsupportedOperators(ModelError):
                 (operator.schema, operator.reason, operator.fix), []
             ).append(operator.where)
         paragraphs = []
-        for (schema, reason, fix), places in groups.items():
+        for (schema, reason, fix), locations in groups.items():
             lines = [f"  {schema}"]
-            lines += [f"    where: {place}" for place in places]
+            lines += [f"    where: {location}" for location in locations]
             lines += [f"    why:   {reason}", f"    fix:   {fix}"]
             paragraphs.append("\n".join(lines))
         return paragraphs

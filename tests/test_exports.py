@@ -90,18 +90,20 @@ for stub in sorted(root.rglob("__init__.pyi")):
         getattr(package, name)
     print(package.__name__)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "builder.engine.tensorrt8" in done.stdout.split()
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True
+    )
+    assert process.returncode == 0, process.stderr
+    assert "builder.engine.tensorrt8" in process.stdout.split()
 
 
 def test_any_conversion_file_registers_all_converters() -> None:
     """In a separate process: it imports one file, as a worker or a plugin may."""
     code = "from builder.conversion.registry import CONVERTERS, EVALUATORS\n"
     code += "print(len(CONVERTERS), len(EVALUATORS))"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    converters, evaluators = map(int, done.stdout.split())
+    converters, evaluators = map(int, process.stdout.split())
     assert (converters, evaluators) == (len(CONVERTERS), len(EVALUATORS))
     assert converters > 600 and evaluators > 400

@@ -39,14 +39,14 @@ def imported(*arguments: str) -> set[str]:
         f" main\nmain({list(arguments)!r}, standalone_mode=False)\nprint('\\n' +"
         " json.dumps(sorted({name.partition('.')[0] for name in set(sys.modules) - bare})))"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code],
         env=environment(),
         capture_output=True,
         text=True,
         check=True,
     )
-    return set(json.loads(done.stdout.splitlines()[-1]))
+    return set(json.loads(process.stdout.splitlines()[-1]))
 
 
 @pytest.mark.parametrize(
@@ -63,14 +63,14 @@ def test_help_imports_only_click_and_builder(arguments: list[str]) -> None:
 
 def test_import_of_builder_imports_no_heavy_package() -> None:
     code = "import sys, builder, json; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code],
         env=environment(),
         capture_output=True,
         text=True,
         check=True,
     )
-    assert not {name.partition(".")[0] for name in json.loads(done.stdout)} & HEAVY
+    assert not {name.partition(".")[0] for name in json.loads(process.stdout)} & HEAVY
 
 
 def test_help_takes_at_most_200_ms_more_than_the_interpreter() -> None:

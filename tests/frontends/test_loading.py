@@ -283,10 +283,10 @@ def test_modules_that_load_programs_are_preloaded() -> None:
         "late = {'torch._export.serde.serialize', 'torch.export.pt2_archive._package'} - before;"
         "print(sorted(late))"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "[]"
+    assert process.stdout.strip() == "[]"
 
 
 class Named(torch.nn.Module):

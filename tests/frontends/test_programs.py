@@ -145,9 +145,9 @@ def test_graphs_have_the_results_of_the_program(
         for one, other in zip(expected, found, strict=True):
             torch.testing.assert_close(torch.as_tensor(one), other)
     conversion = builder.convert(program)
-    given = torch.randn(5, 6)
-    outputs = builder.reference.run(conversion, [given])
-    for one, other in zip(module(given.clone()), outputs, strict=True):
+    sample = torch.randn(5, 6)
+    outputs = builder.reference.run(conversion, [sample])
+    for one, other in zip(module(sample.clone()), outputs, strict=True):
         torch.testing.assert_close(torch.as_tensor(one), other, check_dtype=False)
 
 

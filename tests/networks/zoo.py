@@ -241,19 +241,19 @@ def _apart(name: str, mode: str, timeout: float, *options: str) -> dict[str, Any
     ]
     failed = _head(name, mode)
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, timeout=timeout
         )
     except subprocess.TimeoutExpired:
         return failed | {"result": f"not done within {timeout:g} s"}
-    if done.returncode:
+    if process.returncode:
         return failed | {
             "result": (
-                f"ended with {done.returncode}:"
-                f" {(done.stderr.strip().splitlines() or [''])[-1][:200]}"
+                f"ended with {process.returncode}:"
+                f" {(process.stderr.strip().splitlines() or [''])[-1][:200]}"
             )
         }
-    row: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    row: dict[str, Any] = json.loads(process.stdout.strip().splitlines()[-1])
     return row
 
 

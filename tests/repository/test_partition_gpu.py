@@ -55,12 +55,12 @@ def served(
         store=models.parent / "store",
     )
     with serve(folder / "out", http_port=0, grpc_port=0, metrics_port=0) as server:
-        found = verify(folder / "out", server.http_url, server.grpc_url, repeat=0)
+        result = verify(folder / "out", server.http_url, server.grpc_url, repeat=0)
         yield Served(
             folder / "out",
             server,
             {r.name: r for r in results},
-            {p.name: p for p in found},
+            {p.name: p for p in result},
         )
 
 

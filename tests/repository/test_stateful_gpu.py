@@ -31,10 +31,10 @@ def test_plans_match_the_module_in_a_loop(tmp_path: Path, precision: str) -> Non
     with serve(
         repository, http_port=0, grpc_port=0, metrics_port=0, client_shared_memory=True
     ) as server:
-        found = verify(
+        outcome = verify(
             repository, server.http_url, server.grpc_url, shared_memory=("none", "cuda")
         )
-    for parity in found:
+    for parity in outcome:
         assert parity.passed, (
             parity.name,
             parity.problems,

@@ -85,11 +85,11 @@ def verify_served(repository: Path, **options: object) -> list[ModelParity]:
     with serve(
         repository, http_port=0, grpc_port=0, metrics_port=0, client_shared_memory=True
     ) as server:
-        found = verify(repository, server.http_url, server.grpc_url, **options)
-    for parity in found:
+        results = verify(repository, server.http_url, server.grpc_url, **options)
+    for parity in results:
         wrong = [result.problems for result in parity.results if not result.passed]
         assert parity.passed, (parity.name, parity.problems, wrong)
-    return found
+    return results
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -120,11 +120,13 @@ def test_profiles_and_triton_section_are_served(
     with serve(
         repository, http_port=0, grpc_port=0, metrics_port=0, client_shared_memory=True
     ) as server:
-        found = verify(repository, server.http_url, server.grpc_url)
+        results = verify(repository, server.http_url, server.grpc_url)
         url = f"http://{server.http_url}/v2/models/section/config"
         with urllib.request.urlopen(url, timeout=10) as response:
             config = json.load(response)
-    assert all(parity.passed for parity in found), [parity.problems for parity in found]
+    assert all(parity.passed for parity in results), [
+        parity.problems for parity in results
+    ]
     (group,) = config["instance_group"]
     assert group["count"] == 2 and group["rate_limiter"]["priority"] == 2
     assert [int(one) for one in config["version_policy"]["specific"]["versions"]] == [1]

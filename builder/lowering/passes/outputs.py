@@ -335,8 +335,8 @@ def _merged(graph: Any, node: Any, ends: list[Leaf | str | None]) -> Leaf:
         return Leaf(value, at=leaves[0].at)
     flag = node.addOutput().setType(ir.TENSOR)
     first = leaves[0]
-    places = [leaf.where for leaf in leaves if leaf.where]
-    where = places[0] if places else source_line(node)
+    locations = [leaf.where for leaf in leaves if leaf.where]
+    where = locations[0] if locations else source_line(node)
     return Leaf(value, flag, where, first.at, first.too_long, first.group)
 
 
