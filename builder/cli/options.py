@@ -29,7 +29,7 @@ SECONDS = click.FloatRange(0, min_open=True)
 
 
 def models_options(function: Any) -> Any:
-    """MODELS and the options that change what is read from it."""
+    """Add MODELS and the options that select or describe its models."""
     for decorate in reversed(_MODELS):
         function = decorate(function)
     return function

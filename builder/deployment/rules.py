@@ -392,7 +392,7 @@ def _vulnerabilities(
 @_rule(
     SERVER_RULES,
     "P19",
-    "an image made of this one, with torch installed for its Python",
+    "an image that is built from this one, with torch installed for its Python",
     WARNING,
 )
 def _torch(

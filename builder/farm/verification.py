@@ -65,7 +65,7 @@ def verified(
             )
         except ServerError as failure:
             raise ParityError(
-                f"tritonserver does not serve what was built: {failure.message}",
+                f"tritonserver does not serve the built model: {failure.message}",
                 where=failure.where,
                 fix=failure.fix,
             ) from failure

@@ -101,8 +101,8 @@ class LoweredGraph:
         )
 
     def named_outputs(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What the graph returned, by name: without the flags, and without what they deny. Raises
-        EngineError where a list is longer than declared.
+        """The tensors that the graph returned, by name, without flags and without outputs that are
+        None. Raises EngineError if a list is longer than declared.
         """
         return present(
             dict(zip(self.outputs, tensors, strict=True)), self.flags, self.too_long

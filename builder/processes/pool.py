@@ -119,10 +119,10 @@ def run(
     """The results of the tasks in order, with `jobs` tasks at a time. A crashed task has a Crashed,
     and a task with a stage that took too long a TimedOut.
 
-    Task slots use the `environments` in turn, which are set before anything is loaded. This pins a
-    worker to its GPU. `modules` are imported once, in the process that all workers are forked from.
-    An exception in a task is raised here after the other tasks were stopped; Ctrl-C is handled
-    likewise. A worker that does not stop within `grace` seconds is killed.
+    Task slots use the `environments` cyclically. These are set before anything is loaded, which
+    pins a worker to its GPU. `modules` are imported once, in the process that all workers are
+    forked from. An exception in a task is raised here after the other tasks were stopped; Ctrl-C is
+    handled likewise. A worker that does not stop within `grace` seconds is killed.
     """
     pool = _Pool(tasks, max(jobs, 1), environments, modules, grace)
     try:

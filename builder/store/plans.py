@@ -170,7 +170,7 @@ class Plans:
     def remember(
         self, name: str, request: Mapping[str, Any], result: Mapping[str, Any]
     ) -> None:
-        """Record in the store what was built under this name, so that the next build elsewhere can
+        """Record the build under this name in the store, so that the next build on any machine can
         report its reason.
         """
         record = {"request": request, "plans": self.record(), "result": result}

@@ -68,7 +68,7 @@ class _Unreachable:
 
 
 class Store:
-    """Plans by key. `warnings` lists what was found and not used.
+    """Plans by key. `warnings` lists unusable entries.
 
     Raises UsageError if the URL is invalid, and EnvironmentProblem if the package of its protocol
     is missing.
@@ -127,7 +127,7 @@ class Store:
         return self._signed(self.entry_path("models", f"{name}.json"))
 
     def remember(self, name: str, record: Mapping[str, Any]) -> None:
-        """Store the record of what was built under this name."""
+        """Store the record of the last build under this name."""
         self._write(self.entry_path("models", f"{name}.json"), _sign(record))
 
     def base(self, structure: str) -> dict[str, Any] | None:
