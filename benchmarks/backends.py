@@ -43,12 +43,12 @@ def published(
 ) -> dict[str, tuple[Path, bytes, Any]]:
     """Publish the network. Returns the model's folder, the plan, and the goldens by runtime."""
     options = engine.BuildOptions(optimization_level=level)
-    found = {}
+    by_runtime = {}
     for runtime in RUNTIMES:
         home = folder / runtime
         home.mkdir(parents=True, exist_ok=True)
         store = folder / "store"
-        found[runtime] = serving.published(
+        by_runtime[runtime] = serving.published(
             name,
             "fp16",
             options,
@@ -57,7 +57,7 @@ def published(
             serve_as=runtime,
             batch=batch,
         )
-    return found
+    return by_runtime
 
 
 def answer_together(url: str, model: str, golden: Any) -> None:
@@ -116,8 +116,8 @@ def rows(
     name: str, folder: Path, level: int | None, fixed: int | None
 ) -> Iterator[dict[str, Any]]:
     """Yield one row for each runtime: memory by number of instances, and times by batch size."""
-    every = published(name, folder, level, fixed)
-    for runtime, (model, plan, goldens) in every.items():
+    by_runtime = published(name, folder, level, fixed)
+    for runtime, (model, plan, goldens) in by_runtime.items():
         row: dict[str, Any] = {"network": name, "runtime": runtime}
         if fixed is None:
             chosen = {n: serving.golden_of(goldens, n) for n in serving.GOLDENS}

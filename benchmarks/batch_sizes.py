@@ -25,7 +25,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import plans, records, roads, timed
+from benchmarks import pipelines, plans, records, timed
 from benchmarks.networks import NETWORKS, Network
 from benchmarks.plans import Task
 
@@ -66,7 +66,7 @@ def ours(name: str, precision: str, level: int, cache: Path, static: bool) -> by
     network = NETWORKS[name]
     cache.parent.mkdir(parents=True, exist_ok=True)
     conversion = builder.convert(
-        roads.trace(network),
+        pipelines.trace(network),
         [network.spec],
         precision=precision,
         profiles=profiles(network, static),
@@ -80,12 +80,12 @@ def ours(name: str, precision: str, level: int, cache: Path, static: bool) -> by
 def onnx(name: str, precision: str, level: int, cache: Path) -> bytes:
     """Return the plan of the ONNX parser's network, with the static profiles.
 
-    Raises `roads.Refused` if TensorRT does not build it.
+    Raises `pipelines.Refused` if TensorRT does not build it.
     """
     cache.parent.mkdir(parents=True, exist_ok=True)
-    path = roads.export(cache.parent, name)
+    path = pipelines.export(cache.parent, name)
     network = NETWORKS[name]
-    plan, _ = roads.onnx(
+    plan, _ = pipelines.onnx(
         path, network, precision, level, cache, profiles(network, static=True)
     )
     return plan
@@ -110,15 +110,15 @@ def chains(
     """
     home = folder_of(folder, name, precision, level)
 
-    def cache(way: str) -> Path:
-        return home / way / "timing.cache" if apart else home / "timing.cache"
+    def cache(kind: str) -> Path:
+        return home / kind / "timing.cache" if apart else home / "timing.cache"
 
-    ways: dict[str, Callable[[], bytes]] = {
+    builds: dict[str, Callable[[], bytes]] = {
         "one": partial(ours, name, precision, level, cache("one"), static=False),
         "static": partial(ours, name, precision, level, cache("static"), static=True),
         "onnx": partial(onnx, name, precision, level, cache("onnx")),
     }
-    tasks = [Task(home / f"{way}.plan", ways[way]) for way in engines]
+    tasks = [Task(home / f"{kind}.plan", builds[kind]) for kind in engines]
     return plans.chained(tasks, apart)
 
 
@@ -127,7 +127,9 @@ def rows(name: str, folder: Path, precision: str, level: int) -> Iterator[record
     network = NETWORKS[name]
     home = folder_of(folder, name, precision, level)
     files = {
-        way: home / f"{way}.plan" for way in ENGINES if (home / f"{way}.plan").exists()
+        kind: home / f"{kind}.plan"
+        for kind in ENGINES
+        if (home / f"{kind}.plan").exists()
     }
     if not files:
         return
@@ -137,20 +139,20 @@ def rows(name: str, folder: Path, precision: str, level: int) -> Iterator[record
     for index, batch in enumerate(SIZES):
         x = network.sample(batch).cuda()
         engines = {
-            way: timed.Engine(path.read_bytes(), 0 if way == "one" else index)
-            for way, path in files.items()
+            kind: timed.Engine(path.read_bytes(), 0 if kind == "one" else index)
+            for kind, path in files.items()
         }
-        given = x if network.high else x.to(next(module.parameters()).dtype)
+        sample = x if network.high else x.to(next(module.parameters()).dtype)
         torch_ways = {
-            "eager": lambda _, x=given: timed.eager(module)(x),
-            "torchscript": lambda _, x=given: timed.torchscript(module, x)(x),
+            "eager": lambda _, x=sample: timed.eager(module)(x),
+            "torchscript": lambda _, x=sample: timed.torchscript(module, x)(x),
         }
         plain, failed = timed.medians(
-            {**{way: engine.bound for way, engine in engines.items()}, **torch_ways},
+            {**{kind: engine.bound for kind, engine in engines.items()}, **torch_ways},
             [x],
         )
         graphs, refused = timed.medians(
-            {way: e.graph for way, e in engines.items()}, [x]
+            {kind: e.graph for kind, e in engines.items()}, [x]
         )
         yield {
             "network": name,
@@ -186,13 +188,13 @@ def main() -> int:
     warnings.simplefilter("ignore")
     levels = {**dict.fromkeys(args.only, DEFAULT_LEVEL), **plans.levels(args)}
     if args.stage != "time":
-        every: list[list[Task]] = []
+        tasks_of_all: list[list[Task]] = []
         for name in args.only:
             is_apart = name in args.apart
-            every += chains(
+            tasks_of_all += chains(
                 name, args.plans, args.precision, levels[name], args.engines, is_apart
             )
-        plans.build_all(every, args)
+        plans.build_all(tasks_of_all, args)
     if args.stage == "build":
         return 0
     count = 0

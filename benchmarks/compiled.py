@@ -49,14 +49,14 @@ def row(
         "compile": timed.compiled(module),
         **{f"compile, {mode}": timed.compiled(module, mode) for mode in modes},
     }
-    found, failed = timed.medians(contenders, sets)
+    medians, failed = timed.medians(contenders, sets)
     return {
         "network": name,
         "precision": precision,
         "batch": batch,
         "settings": "",
         **records.host(),
-        "milliseconds": found,
+        "milliseconds": medians,
         "failed": failed,
     }
 

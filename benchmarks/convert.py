@@ -3,7 +3,7 @@ TensorRT's ONNX parser.
 
     python benchmarks/convert.py [--only resnet50] [--runs 5] [--linear] [--clock cpu] [--json]
 
-Both roads take the same traced file, loaded for each run (which is not counted), to an
+Both pipelines take the same traced file, loaded for each run (which is not counted), to an
 INetworkDefinition of the same flavor, alternately and in this process, after one warm-up; the
 ratio is that of the medians. --clock cpu counts what the process itself took, for a machine that
 others use as well (with OMP_NUM_THREADS=1: several threads would count several times). ONNX's
@@ -64,10 +64,10 @@ def onnx_road(traced: Any, network: Network, sample: torch.Tensor) -> Any:
         dynamic_axes=axes,
         opset_version=17,
     )
-    made = new_network()
-    parser = trt.OnnxParser(made[1], logger())
+    onnx_network = new_network()
+    parser = trt.OnnxParser(onnx_network[1], logger())
     assert parser.parse(buffer.getvalue()), parser.get_error(0).desc()
-    return made, parser
+    return onnx_network, parser
 
 
 def file_of(network: Network) -> bytes:
@@ -126,14 +126,14 @@ def linear(runs: int, clock: str) -> list[dict[str, Any]]:
         Network(lambda depth=depth: Chain(depth), NETWORKS["chain_4000"].spec)
         for depth in depths
     ]
-    roads = [
+    pipelines = [
         functools.partial(
             ours, torch.jit.trace(n.module(), n.sample(2), check_trace=False), n
         )
         for n in networks
     ]
     medians = sizes.medians(
-        [functools.partial(seconds, pipeline, clock) for pipeline in roads],
+        [functools.partial(seconds, pipeline, clock) for pipeline in pipelines],
         depths,
         runs,
     )

@@ -228,10 +228,10 @@ def configure(
     warm_up_sizes = sizes if warm_up and sizes is not None else ()
     for size in warm_up_sizes:
         request = config.model_warmup.add(name=f"batch-{size}", batch_size=size)
-        given = request.inputs["x"]
-        given.data_type = model_config_pb2.TYPE_FP32
-        given.dims.extend(row)
-        given.random_data = True
+        warm_up_input = request.inputs["x"]
+        warm_up_input.data_type = model_config_pb2.TYPE_FP32
+        warm_up_input.dims.extend(row)
+        warm_up_input.random_data = True
     if sizes is not None:
         config.optimization.cuda.graphs = True
         config.optimization.cuda.output_copy_stream = copy_stream
@@ -316,16 +316,16 @@ def many(folder: Path, case: str) -> Iterator[dict[str, Any]]:
         for clients in sorted({1, max(len(models), settings.get("instances", 1))}):
             targets = list(models.items()) * (clients if len(models) == 1 else 1)
             with ThreadPoolExecutor(clients) as pool:
-                found = list(
+                counts_by_target = list(
                     pool.map(partial(_wrong_answers, server.grpc_url), targets)
                 )
-            by_model = zip(targets, found, strict=True)
+            by_model = zip(targets, counts_by_target, strict=True)
             yield {
                 "part": "Triton, models together",
                 "case": case,
                 "clients": clients,
                 "answers": {size: 6 * len(targets) for size in SIZES},
-                "wrong": dict(sum(found, Counter())),
+                "wrong": dict(sum(counts_by_target, Counter())),
                 "by_model": [
                     f"{name}: {dict(counts)}" for (name, _), counts in by_model
                 ],
@@ -413,8 +413,8 @@ def main() -> int:
             and (not copy_stream or spec in ("1", "1,4"))
         ]
         with ThreadPoolExecutor(args.jobs) as pool:
-            for found in pool.map(lambda case: _rows(Path(folder), *case), cases):
-                for row in found:
+            for case_rows in pool.map(lambda case: _rows(Path(folder), *case), cases):
+                for row in case_rows:
                     note(row)
         for case in TOGETHER:
             for row in _rows_of_many(Path(folder), case):

@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import fleet, records, roads, timed
+from benchmarks import fleet, pipelines, records, timed
 from benchmarks.networks import NETWORKS, Network
 
 BATCHES, INPUT_SETS = (1, 8, 32), 3
@@ -55,21 +55,21 @@ def rows(
 ) -> Iterator[records.Row]:
     """Yield one row for each batch size of `left`."""
     network = NETWORKS[name]
-    path = roads.export(options.onnx, name)
+    path = pipelines.export(options.onnx, name)
     cache = timing_cache(name, precision, options)
     cache.parent.mkdir(parents=True, exist_ok=True)
-    made = {"ours": roads.ours(network, precision, options.level, cache)}
+    plans = {"ours": pipelines.ours(network, precision, options.level, cache)}
     refused = {}
     try:
-        made["onnx"] = roads.onnx(path, network, precision, options.level, cache)
+        plans["onnx"] = pipelines.onnx(path, network, precision, options.level, cache)
     except (
-        roads.Refused
+        pipelines.Refused
     ) as refusal:  # TensorRT 8.6 cannot build an engine of its own parser's LSTM
         refused["onnx"] = str(refusal)
-    facts = {pipeline: built for pipeline, (_, built) in made.items()}
+    facts = {pipeline: built for pipeline, (_, built) in plans.items()}
     if precision in options.warm and "cold_s" in facts["ours"]:
         facts["ours"].update(_warm(network, precision, options, cache))
-    engines = {pipeline: timed.Engine(plan) for pipeline, (plan, _) in made.items()}
+    engines = {pipeline: timed.Engine(plan) for pipeline, (plan, _) in plans.items()}
     for pipeline, engine in engines.items():
         facts[pipeline]["engine_layers"] = engine.engine.num_layers
     modules = _modules(network, precision)
@@ -123,7 +123,7 @@ def _write_layers(
 def _warm(
     network: Network, precision: str, options: argparse.Namespace, cache: Path
 ) -> dict[str, Any]:
-    _, built = roads.ours(network, precision, options.level, cache)
+    _, built = pipelines.ours(network, precision, options.level, cache)
     return {"warm_s": built["warm_s"], "convert_again_s": built["convert_s"]}
 
 
@@ -160,11 +160,11 @@ def _measured(
         "torchscript": timed.torchscript(module, sets[0]),
         **({"compile": timed.compiled(module)} if with_compile else {}),
     }
-    found, failed = timed.medians(contenders, sets)
+    medians, failed = timed.medians(contenders, sets)
     # separate: a failed capture may leave the context unusable
     graphs, refused = _graphs(engines, sets)
-    found, failed = {**found, **graphs}, {**failed, **refused}
-    return {"milliseconds": found, "failed": failed, **_ratios(found), **error}
+    medians, failed = {**medians, **graphs}, {**failed, **refused}
+    return {"milliseconds": medians, "failed": failed, **_ratios(medians), **error}
 
 
 def _graphs(
@@ -186,16 +186,16 @@ def set_tf32(allowed: bool) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
 
 
-def _ratios(found: dict[str, float]) -> dict[str, float]:
+def _ratios(medians: dict[str, float]) -> dict[str, float]:
     pairs = {
         "ours_by_onnx": ("ours", "onnx"),
         "ours_by_onnx_graph": ("ours_graph", "onnx_graph"),
         "eager_by_ours": ("eager", "ours"),
     }
     return {
-        name: found[a] / found[b]
+        name: medians[a] / medians[b]
         for name, (a, b) in pairs.items()
-        if a in found and b in found
+        if a in medians and b in medians
     }
 
 
@@ -244,7 +244,7 @@ def work(jobs: list[fleet.Job], options: argparse.Namespace) -> int:
     failed.
     """
     warnings.simplefilter("ignore")
-    roads.warm_up()
+    pipelines.warm_up()
     for assignment in options.set:
         change(assignment)
     host = {**_host(), "settings": _settings(options)}
@@ -263,12 +263,12 @@ def _stands(host: records.Row, name: str, precision: str, batch: int) -> bool:
     wanted = records.key(
         {**host, "network": name, "precision": precision, "batch": batch}
     )
-    found = (
+    comparable = (
         row
         for row in records.read(records.ENGINES)
         if row.get("method") == records.METHOD
     )
-    return any(records.key(row) == wanted for row in found)
+    return any(records.key(row) == wanted for row in comparable)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -354,7 +354,7 @@ def main(arguments: list[str]) -> int:
     ]
     if options.export:
         for name in names:
-            roads.export(options.onnx, name)
+            pipelines.export(options.onnx, name)
         return 0
     from builder.engine import gpu
 

@@ -23,7 +23,7 @@ FAILED = 3
 RESTARTS = 6
 
 
-def taken(jobs: Iterable[Job], claims: Path | None, deadline: float) -> Iterator[Job]:
+def claimed(jobs: Iterable[Job], claims: Path | None, deadline: float) -> Iterator[Job]:
     """Yield, in order, the jobs that this process takes first. None begins after `deadline`
     (time.time()).
     """

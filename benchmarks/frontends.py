@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import fleet, records, roads, timed
+from benchmarks import fleet, pipelines, records, timed
 from benchmarks.engine import PRECISIONS, set_tf32
 from benchmarks.networks import NETWORKS, Network
 
@@ -83,9 +83,9 @@ def rows(
     """Yield one row for each batch size. Raises the errors of conversion and TensorRT."""
     network = NETWORKS[name]
     plans, facts = _plans(network, precision, level, rebuild)
-    engines = {way: timed.Engine(data) for way, data in plans.items()}
-    for way, engine in engines.items():
-        facts[way]["engine_layers"] = engine.engine.num_layers
+    engines = {kind: timed.Engine(data) for kind, data in plans.items()}
+    for kind, engine in engines.items():
+        facts[kind]["engine_layers"] = engine.engine.num_layers
     engines["repeat"] = timed.Engine(plans["script"])
     from builder.engine.flavor import trt
 
@@ -109,16 +109,16 @@ def _plans(
     network: Network, precision: str, level: int | None, rebuild: bool
 ) -> tuple[dict[str, bytes], dict[str, dict[str, Any]]]:
     """Build the plans by kind of build, with facts of each."""
-    traced = roads.trace(network)
+    traced = pipelines.trace(network)
     sources = {"script": traced, "export": export(network)}
     if rebuild:
         sources["rebuilt"] = traced
     plans, facts = {}, {}
     with tempfile.TemporaryDirectory() as folder:
-        for way, source in sources.items():
+        for kind, source in sources.items():
             cache = Path(folder, "timing.cache")
-            plans[way], facts[way] = plan(source, network, precision, level, cache)
-            print(f"built {way}: {json.dumps(facts[way])}", flush=True)
+            plans[kind], facts[kind] = plan(source, network, precision, level, cache)
+            print(f"built {kind}: {json.dumps(facts[kind])}", flush=True)
     return plans, facts
 
 
@@ -126,12 +126,12 @@ def measured(engines: Mapping[str, Any], x: torch.Tensor) -> dict[str, Any]:
     """Return the median milliseconds of each engine and of each as a CUDA graph, and their
     ratios.
     """
-    found, failed = timed.medians(
-        {way: engine.bound for way, engine in engines.items()}, [x]
+    medians, failed = timed.medians(
+        {kind: engine.bound for kind, engine in engines.items()}, [x]
     )
     # separate: a failed capture may leave the context unusable
     graphs: dict[str, timed.Make] = {
-        way: engine.graph for way, engine in engines.items()
+        kind: engine.graph for kind, engine in engines.items()
     }
     try:
         captured, refused = timed.medians(graphs, [x])
@@ -141,30 +141,32 @@ def measured(engines: Mapping[str, Any], x: torch.Tensor) -> dict[str, Any]:
             dict.fromkeys(graphs, str(refusal).partition("\n")[0][:200]),
         )
     return {
-        **_named(found, ""),
+        **_named(medians, ""),
         **_named(captured, "_graph"),
-        "failed": {**failed, **{f"{way}_graph": why for way, why in refused.items()}},
+        "failed": {**failed, **{f"{kind}_graph": why for kind, why in refused.items()}},
     }
 
 
-def _named(found: Mapping[str, float], suffix: str) -> dict[str, float]:
+def _named(medians: Mapping[str, float], suffix: str) -> dict[str, float]:
     """Return the columns of the row; a ratio only if both times exist."""
     row = {
-        f"ours_{way}{suffix}_ms": found[way]
-        for way in ("script", "export")
-        if way in found
+        f"ours_{kind}{suffix}_ms": medians[kind]
+        for kind in ("script", "export")
+        if kind in medians
     }
     names = {"export": "ratio", "repeat": "repeat_ratio", "rebuilt": "rebuilt_ratio"}
-    if "script" in found:
-        for way, name in names.items():
-            if way in found:
-                row[f"{name}{suffix}"] = found[way] / found["script"]
+    if "script" in medians:
+        for kind, name in names.items():
+            if kind in medians:
+                row[f"{name}{suffix}"] = medians[kind] / medians["script"]
     return row
 
 
 def _difference(engines: Mapping[str, Any], x: torch.Tensor) -> float:
     """The largest difference of both outputs, relative to the largest value."""
-    script, exported = (engines[way](x).float().clone() for way in ("script", "export"))
+    script, exported = (
+        engines[kind](x).float().clone() for kind in ("script", "export")
+    )
     return float((script - exported).abs().max() / script.abs().max())
 
 
@@ -197,13 +199,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str]) -> int:
     """Print each row as it is measured. Returns 0 unless a network failed."""
-    given = parse(arguments)
+    args = parse(arguments)
     warnings.simplefilter("ignore")
-    roads.warm_up()
-    jobs = [(name, given.precision) for name in given.networks]
-    settings = (given.optimization_level, given.batches, given.rebuild)
+    pipelines.warm_up()
+    jobs = [(name, args.precision) for name in args.networks]
+    settings = (args.optimization_level, args.batches, args.rebuild)
     return fleet.measured(
-        fleet.taken(jobs, None, time.time() + given.budget),
+        fleet.taken(jobs, None, time.time() + args.budget),
         lambda name, precision: rows(name, precision, *settings),
         RESULTS,
     )

@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import plans, records, roads, timed
+from benchmarks import pipelines, plans, records, timed
 from benchmarks.networks import NETWORKS
 from benchmarks.plans import Task
 
@@ -52,24 +52,24 @@ def plan(name: str, variant: str, level: int | None, cache: Path) -> bytes:
     cache.parent.mkdir(parents=True, exist_ok=True)
     precision, _, changed = variant.partition(", ")
     defining: Any = importlib.import_module(quantize.__module__)
-    lowered = lower(roads.trace(network), specs=[network.spec])
+    lowered = lower(pipelines.trace(network), specs=[network.spec])
     facts: dict[str, Any] = {}
     graph: Any = lowered
     if precision != "fp16":
         batches = [
             [network.sample(8).roll(shift, dims=-1)] for shift in range(CALIBRATION)
         ]
-        found = defining.additions
+        original_additions = defining.additions
         if changed == "float residuals":
             defining.additions = lambda *_: []
         skip = FIRST if changed == "half stem" else ()
         try:
             quantized = quantize(lowered, batches, precision, skip=skip)
         finally:
-            defining.additions = found
-        done = [layer.quantized for layer in quantized.layers]
+            defining.additions = original_additions
+        is_quantized = [layer.quantized for layer in quantized.layers]
         facts = {
-            "products": f"{sum(done)} of {len(done)}",
+            "products": f"{sum(is_quantized)} of {len(is_quantized)}",
             "additions": quantized.additions,
         }
         graph = quantized.lowered
@@ -138,12 +138,12 @@ def rows(home: Path, name: str, variants: Sequence[str]) -> Iterator[dict[str, A
 def _slowest(
     engines: dict[str, timed.Engine], x: torch.Tensor
 ) -> dict[str, dict[str, float]]:
-    found = {}
+    slowest = {}
     for variant, engine in engines.items():
-        every = list(engine.layers(x).items())
-        found[variant] = {name: round(spent, 4) for name, spent in every[:SLOWEST]}
-        found[variant]["total"] = round(sum(spent for _, spent in every), 4)
-    return found
+        layers = list(engine.layers(x).items())
+        slowest[variant] = {name: round(spent, 4) for name, spent in layers[:SLOWEST]}
+        slowest[variant]["total"] = round(sum(spent for _, spent in layers), 4)
+    return slowest
 
 
 def _sqnr(output: torch.Tensor, truth: torch.Tensor) -> float:
@@ -181,11 +181,11 @@ def main() -> int:
     levels = plans.levels(args)
     homes = {name: args.plans / f"{name}-{levels.get(name)}" for name in args.only}
     if args.stage != "time":
-        every: list[list[Task]] = []
+        tasks: list[list[Task]] = []
         for name, home in homes.items():
             level = levels.get(name)
-            every += chains(home, name, variants, level, name in args.apart)
-        plans.build_all(every, args)
+            tasks += chains(home, name, variants, level, name in args.apart)
+        plans.build_all(tasks, args)
     if args.stage == "build":
         return 0
     count = 0

@@ -53,7 +53,7 @@ def of_compile(name: str, batch: int, args: argparse.Namespace) -> dict[str, Any
     return {"milliseconds": medians, "failed": failed, "kernels": kernels}
 
 
-WAYS: dict[str, Callable[[str, int, argparse.Namespace], dict[str, Any]]] = {
+MEASUREMENTS: dict[str, Callable[[str, int, argparse.Namespace], dict[str, Any]]] = {
     "engine": of_engine,
     "compile": of_compile,
 }
@@ -63,13 +63,13 @@ def rows(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield a row for each network and batch size."""
     for name in args.only:
         for batch in args.batch:
-            found = WAYS[args.way](name, batch, args)
-            kernels = list(found.pop("kernels").items())
+            measured = MEASUREMENTS[args.way](name, batch, args)
+            kernels = list(measured.pop("kernels").items())
             yield {
                 "network": name,
                 "precision": "fp16",
                 "batch": batch,
-                **found,
+                **measured,
                 "kernel_ms": round(sum(spent for _, (_, spent) in kernels), 4),
                 "kernels": [
                     [kernel, round(count, 2), round(spent, 4)]
@@ -82,7 +82,7 @@ def rows(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def main() -> int:
     """Write one JSON line for each row, and print its slowest kernels."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("way", choices=list(WAYS))
+    parser.add_argument("way", choices=list(MEASUREMENTS))
     parser.add_argument("--only", nargs="+", choices=list(NETWORKS), required=True)
     parser.add_argument("--batch", nargs="+", type=int, default=[8, 32], choices=SIZES)
     parser.add_argument("--plans", type=Path, default=Path(FOLDER))

@@ -106,13 +106,13 @@ def synthetic(kind: str, nodes: int) -> tuple[Any, list[torch.Tensor]]:
 
 def measure(kind: str, rounds: int) -> list[dict[str, Any]]:
     """Return the median seconds of a run and the microseconds per input node, for each size."""
-    made = [synthetic(kind, nodes) for nodes in SIZES]
+    graphs = [synthetic(kind, nodes) for nodes in SIZES]
     medians = sizes.medians(
-        [functools.partial(_timed, *one) for one in made], SIZES, rounds
+        [functools.partial(_timed, *one) for one in graphs], SIZES, rounds
     )
     return [
         _row(kind, graph, params, seconds)
-        for (graph, params), seconds in zip(made, medians, strict=True)
+        for (graph, params), seconds in zip(graphs, medians, strict=True)
     ]
 
 

@@ -185,7 +185,7 @@ def apart(name: str, megabytes: float, precision: str = "fp32") -> dict[str, Any
     command += ["--precision", precision]
     root = Path(__file__).resolve().parents[1]
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(MAPPED_FROM)}
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         cwd=root,
         env=environment,
@@ -193,7 +193,7 @@ def apart(name: str, megabytes: float, precision: str = "fp32") -> dict[str, Any
         text=True,
         check=True,
     )
-    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    row: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
     return row
 
 

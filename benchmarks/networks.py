@@ -207,8 +207,8 @@ class MobileNetV3(nn.Module):
         super().__init__()
         self.stem = normalized(3, 16, 3, 2)
         blocks, channels = [], 16
-        for inner, outputs, *rest in self.BLOCKS:
-            blocks.append(MobileBlock(channels, inner, outputs, *rest))
+        for inner, outputs, *settings in self.BLOCKS:
+            blocks.append(MobileBlock(channels, inner, outputs, *settings))
             channels = outputs
         self.blocks, self.top = nn.Sequential(*blocks), normalized(channels, 960, 1)
         self.hidden, self.head = nn.Linear(960, 1280), nn.Linear(1280, 1000)
@@ -311,15 +311,18 @@ class Bert(nn.Module):
 
     def __init__(self, layers: int = 12, width: int = 768, heads: int = 12) -> None:
         super().__init__()
-        self.words, self.places = nn.Embedding(30522, width), nn.Embedding(512, width)
+        self.words, self.positions = (
+            nn.Embedding(30522, width),
+            nn.Embedding(512, width),
+        )
         self.norm = nn.LayerNorm(width)
         self.blocks = nn.Sequential(
             *(Block(width, heads, False, self.ATTENTION) for _ in range(layers))
         )
 
     def forward(self, ids: Tensor) -> Tensor:
-        places = torch.arange(ids.size(1), device=ids.device)
-        return self.blocks(self.norm(self.words(ids) + self.places(places)))
+        positions = torch.arange(ids.size(1), device=ids.device)
+        return self.blocks(self.norm(self.words(ids) + self.positions(positions)))
 
 
 class VisionTransformer(nn.Module):
@@ -330,7 +333,7 @@ class VisionTransformer(nn.Module):
     def __init__(self, layers: int = 12, width: int = 768, heads: int = 12) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, width, 16, 16)
-        self.cls, self.places = (
+        self.cls, self.positions = (
             nn.Parameter(torch.randn(1, 1, width)),
             nn.Parameter(torch.randn(1, 197, width)),
         )
@@ -341,7 +344,7 @@ class VisionTransformer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.patches(x).flatten(2).transpose(1, 2)
-        y = torch.cat([self.cls.expand(y.size(0), -1, -1), y], dim=1) + self.places
+        y = torch.cat([self.cls.expand(y.size(0), -1, -1), y], dim=1) + self.positions
         return self.head(self.norm(self.blocks(y))[:, 0])
 
 
@@ -389,12 +392,12 @@ class UNet(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        kept = [self.down[0](x)]
+        skipped = [self.down[0](x)]
         for part in self.down[1:]:
-            kept.append(part(F.max_pool2d(kept[-1], 2)))
-        y = kept.pop()
+            skipped.append(part(F.max_pool2d(skipped[-1], 2)))
+        y = skipped.pop()
         for up, join in zip(reversed(self.up), reversed(self.join), strict=True):
-            y = join(torch.cat([kept.pop(), up(y)], dim=1))
+            y = join(torch.cat([skipped.pop(), up(y)], dim=1))
         return self.last(y)
 
 

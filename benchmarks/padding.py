@@ -48,8 +48,8 @@ class Encoder(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Tokens (batch, length) to (batch, 256)."""
         hidden = self.layers(self.table(ids), src_key_padding_mask=~mask)
-        kept = mask[:, :, None].to(hidden.dtype)
-        return torch.sum(hidden * kept, 1) / kept.sum(1).clamp(min=1.0)
+        weights = mask[:, :, None].to(hidden.dtype)
+        return torch.sum(hidden * weights, 1) / weights.sum(1).clamp(min=1.0)
 
 
 def write(folder: Path) -> None:
@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--concurrency", type=int, default=16)
-    given = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder)
@@ -92,8 +92,8 @@ def main() -> None:
                 raise SystemExit(f"{result.name}: {result.error or result.warnings}")
         rates: dict[str, list[float]] = {name: [] for name in NAMES}
         options = bench.Options(
-            loads=[bench.Load(given.concurrency)],
-            seconds=given.seconds,
+            loads=[bench.Load(args.concurrency)],
+            seconds=args.seconds,
             goldens=[f"user-{number}" for number in range(REQUESTS)],
         )
         with serve(
@@ -102,12 +102,12 @@ def main() -> None:
             endpoint = bench.Endpoint(
                 server.http_url, server.grpc_url, server.metrics_url
             )
-            for _ in range(given.rounds):
+            for _ in range(args.rounds):
                 for name in NAMES:
-                    (found,) = bench.bench(
+                    (result,) = bench.bench(
                         folder / "repository", endpoint, [name], options
                     )
-                    rates[name].append(found.levels[0].throughput.value)
+                    rates[name].append(result.levels[0].throughput.value)
                     print(f"{name}: {rates[name][-1]:.0f} requests/s", flush=True)
     medians = [statistics.median(rates[name]) for name in NAMES]
     print(f"padded / plain: {medians[0] / medians[1]:.2f}")

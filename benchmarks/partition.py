@@ -77,17 +77,17 @@ ALL = {"min_block_size": 1}
 """Keeps every engine, however small, because the layouts are compared and not the rule that merges
 small segments.
 """
-WAYS = {
+LAYOUTS = {
     "torch alone": ("auto", {"ops": ["aten::*"]}),
     "fused": ("fused", ALL),
     "ensemble": ("ensemble", ALL),
 }
 
 
-def publish(folder: Path, case: str, way: str, store: Path) -> tuple[Path, int]:
+def publish(folder: Path, case: str, name: str, store: Path) -> tuple[Path, int]:
     """Publish one case in one layout. Returns the repository, and the number of segments."""
     channels, splits, size = CASES[case]
-    layout, fallback = WAYS[way]
+    layout, fallback = LAYOUTS[name]
     folder.mkdir(parents=True)
     torch.manual_seed(0)
     torch.jit.script(Spectral(channels, splits).eval()).save(str(folder / "m.pt"))
@@ -178,14 +178,14 @@ def rows(cases: list[str], requests: int, budget: float) -> Iterator[dict[str, A
             if time.monotonic() - begin > budget:
                 print(f"{case}: left out, the budget of {budget:g} s is spent")
                 continue
-            for way in WAYS:
-                folder = Path(scratch, case.replace(" ", "_"), way.replace(" ", "_"))
+            for name in LAYOUTS:
+                folder = Path(scratch, case.replace(" ", "_"), name.replace(" ", "_"))
                 repository, segments = publish(
-                    folder, case, way, Path(scratch, "store")
+                    folder, case, name, Path(scratch, "store")
                 )
                 yield {
                     "case": case,
-                    "way": way,
+                    "way": name,
                     "segments": segments,
                     **measure(repository, requests),
                     **host(),
@@ -199,13 +199,13 @@ def table(results: Path = RESULTS) -> str:
         where = row["gpu"] or f"CPU, {row['cores']} cores"
         newest[where, row["case"], row["way"]] = row
     lines = [
-        "| where | model | segments | " + " | ".join(WAYS) + " | measured |",
-        "|---" * (4 + len(WAYS)) + "|",
+        "| where | model | segments | " + " | ".join(LAYOUTS) + " | measured |",
+        "|---" * (4 + len(LAYOUTS)) + "|",
     ]
     for where, case in dict.fromkeys(key[:2] for key in newest):
-        found = [newest.get((where, case, way)) for way in WAYS]
-        last = next(row for row in reversed(found) if row)
-        medians = [f"{row['median_ms']:.2f}" if row else "" for row in found]
+        case_rows = [newest.get((where, case, name)) for name in LAYOUTS]
+        last = next(row for row in reversed(case_rows) if row)
+        medians = [f"{row['median_ms']:.2f}" if row else "" for row in case_rows]
         versions = f"{last['date']}, {last['flavor']} {last['tensorrt']}, torch {last['torch']}"
         lines.append(
             f"| {where} | {case} | {last['segments']} | {' | '.join(medians)} | {versions} |"
@@ -234,9 +234,9 @@ def linear_table(results: Path = LINEAR) -> str:
 
 def page(text: str) -> str:
     """Return the page with its two tables from the results. The tables are between markers."""
-    for mark, made in (("partition", table()), ("partition_linear", linear_table())):
+    for mark, content in (("partition", table()), ("partition_linear", linear_table())):
         begin, end = f"<!-- {mark}.jsonl -->\n", f"<!-- end of {mark}.jsonl -->"
-        text = tables.between(text, begin, end, f"{made}\n")
+        text = tables.between(text, begin, end, f"{content}\n")
     return text
 
 

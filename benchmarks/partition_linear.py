@@ -47,7 +47,7 @@ RESULTS = records.RESULTS / "partition_linear.jsonl"
 
 def graph(nodes: int, kind: str = "chain") -> LoweredGraph:
     """Create a lowered graph of about this many nodes."""
-    chains, every, sizes = GRAPHS[kind]
+    chains, interval, sizes = GRAPHS[kind]
     lines = [
         "graph(%x : Tensor, %w : Tensor):",
         "  %one : int = prim::Constant[value=1]()",
@@ -63,7 +63,7 @@ def graph(nodes: int, kind: str = "chain") -> LoweredGraph:
     values, size = ["x"] * chains, "n"
     for index in range(nodes // (4 if sizes else 2)):
         value = values[index % chains]
-        if index // chains % every == every - 1:
+        if index // chains % interval == interval - 1:
             lines.append(
                 f"  %f{index} : Tensor = aten::fft_rfft(%{value}, %none, %last, %none)"
             )

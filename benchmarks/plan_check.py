@@ -87,26 +87,26 @@ def rows(models: Path, builds: int, jobs: int, level: int) -> Iterator[Row]:
     """Yield the rows of each build when it ends."""
     build = partial(build_once, models, level=level)
     with get_context("spawn").Pool(jobs, maxtasksperchild=1) as pool:
-        for found in pool.imap_unordered(build, range(builds)):
-            yield from found
+        for build_rows in pool.imap_unordered(build, range(builds)):
+            yield from build_rows
 
 
-def summary(found: list[Row]) -> str:
+def summary(results: list[Row]) -> str:
     """Return the counts, and the median share of `run plans` in the time of `build`."""
     replaced = [
-        row for row in found if any(WRONG in warning for warning in row["warnings"])
+        row for row in results if any(WRONG in warning for warning in row["warnings"])
     ]
     shares = [
         row["seconds"]["run plans"] / row["seconds"]["build"]
-        for row in found
+        for row in results
         if row not in replaced and row["seconds"].get("build")
     ]
     cost = f"{100 * statistics.median(shares):.1f} %" if shares else "not measured"
     return (
-        f"{len(found)} builds: {sum(row['plan_right'] is True for row in found)} published as a"
-        f" right plan, {sum(row['plan_right'] is False for row in found)} as a wrong plan,"
-        f" {sum(row['published'] and row['plan_right'] is None for row in found)} in another"
-        f" layout, {sum(not row['published'] for row in found)} not published;"
+        f"{len(results)} builds: {sum(row['plan_right'] is True for row in results)} published as a"
+        f" right plan, {sum(row['plan_right'] is False for row in results)} as a wrong plan,"
+        f" {sum(row['published'] and row['plan_right'] is None for row in results)} in another"
+        f" layout, {sum(not row['published'] for row in results)} not published;"
         f" {len(replaced)} first plans were wrong; the check takes {cost} of a build (median)"
     )
 
@@ -129,13 +129,13 @@ def main() -> int:
     if not plan_check.possible():
         print("a GPU and full TensorRT are required", file=sys.stderr)
         return 2
-    found = []
+    results = []
     with args.out.open("a") as out:
         for row in rows(args.models, args.builds, args.jobs, args.level):
-            found.append(row)
+            results.append(row)
             out.write(json.dumps(row) + "\n")
             out.flush()
-    print(summary(found))
+    print(summary(results))
     return 0
 
 

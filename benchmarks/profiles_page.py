@@ -57,11 +57,11 @@ def _key(row: Row) -> tuple[str, str, int]:
 
 def _merged(rows: Iterable[Row]) -> dict[tuple[str, str, int], Row]:
     """The newest time of each mode, for each network, precision and batch size."""
-    found: dict[tuple[str, str, int], Row] = {}
+    newest: dict[tuple[str, str, int], Row] = {}
     for row in rows:
-        before = found.get(_key(row), {}).get("milliseconds", {})
-        found[_key(row)] = {**row, "milliseconds": {**before, **row["milliseconds"]}}
-    return found
+        before = newest.get(_key(row), {}).get("milliseconds", {})
+        newest[_key(row)] = {**row, "milliseconds": {**before, **row["milliseconds"]}}
+    return newest
 
 
 def _compiled(row: Row | None) -> Times:
@@ -77,32 +77,34 @@ def ratios(row: Row, compiled: Row | None) -> dict[str, float]:
     """
     graphs, plain, beside = row["graphs"], row["milliseconds"], _compiled(compiled)
     static = graphs.get("static")
-    found = {
-        way: static / graphs[way] for way in ("one", "onnx") if static and way in graphs
+    by_kind = {
+        kind: static / graphs[kind]
+        for kind in ("one", "onnx")
+        if static and kind in graphs
     }
     mode = "static" if static else "one"
     pairs = [(plain, "compile"), (graphs, "compile, max-autotune")]
-    against = [times[mode] / beside[way] for times, way in pairs if way in beside]
-    return {**found, **({"compile": max(against)} if against else {})}
+    against = [times[mode] / beside[kind] for times, kind in pairs if kind in beside]
+    return {**by_kind, **({"compile": max(against)} if against else {})}
 
 
 def _summary(
     rows: Sequence[Row], beside: Mapping[tuple[str, str, int], Row]
 ) -> Iterator[str]:
-    found = [(row, ratios(row, beside.get(_key(row)))) for row in rows]
+    compared = [(row, ratios(row, beside.get(_key(row)))) for row in rows]
     names = {
         "one": "static / one profile",
         "onnx": "static / ONNX with the same profiles",
         "compile": "ours / torch.compile",
     }
-    for way, title in names.items():
-        values = [one[way] for _, one in found if way in one]
+    for kind, title in names.items():
+        values = [one[kind] for _, one in compared if kind in one]
         if values:
-            slower = [row for row, one in found if one.get(way, 0.0) > 1.0]
+            slower = [row for row, one in compared if one.get(kind, 0.0) > 1.0]
             above = [f"{row['network']} batch {row['batch']}" for row in slower]
             more = (
                 f"; above 1.00: {', '.join(above) or 'none'}"
-                if way == "compile"
+                if kind == "compile"
                 else ""
             )
             mean = geometric_mean(values)
@@ -113,10 +115,10 @@ def _summary(
 def _cells(row: Row, compiled: Row | None) -> list[str]:
     plain, graphs, beside = row["milliseconds"], row["graphs"], _compiled(compiled)
     times = [
-        plain.get(way) for way in ("one", "static", "onnx", "eager", "torchscript")
+        plain.get(kind) for kind in ("one", "static", "onnx", "eager", "torchscript")
     ]
     times.append(beside.get("compile"))
-    times += [graphs.get(way) for way in ("one", "static", "onnx")]
+    times += [graphs.get(kind) for kind in ("one", "static", "onnx")]
     times.append(beside.get("compile, max-autotune"))
     shown = ratios(row, compiled)
     return [
@@ -125,15 +127,17 @@ def _cells(row: Row, compiled: Row | None) -> list[str]:
         str(row["batch"]),
         *("" if value is None else f"{value:.3f}" for value in times),
         *(
-            f"{shown[way]:.3f}" if way in shown else ""
-            for way in ("one", "onnx", "compile")
+            f"{shown[kind]:.3f}" if kind in shown else ""
+            for kind in ("one", "onnx", "compile")
         ),
     ]
 
 
 def _failures(rows: Sequence[Row]) -> Iterator[str]:
     reasons = {
-        (row["network"], way, why) for row in rows for way, why in row["failed"].items()
+        (row["network"], kind, why)
+        for row in rows
+        for kind, why in row["failed"].items()
     }
-    for network, way, why in sorted(reasons):
-        yield f"\n`{network}` has no time of `{way}` because of: {why}."
+    for network, kind, why in sorted(reasons):
+        yield f"\n`{network}` has no time of `{kind}` because of: {why}."

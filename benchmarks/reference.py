@@ -41,12 +41,12 @@ def measure(runs: int) -> dict[str, float]:
     network = NETWORKS["resnet50"]
     x = network.sample(1)
     model = torch.jit.trace(network.module(), x, check_trace=False)
-    made = builder.convert(model, [network.spec])
+    conversion = builder.convert(model, [network.spec])
     with torch.no_grad():
         expected = model(x)
-        (output,) = reference.run(made, [x])
+        (output,) = reference.run(conversion, [x])
         pairs = [
-            (seconds(lambda: model(x)), seconds(lambda: reference.run(made, [x])))
+            (seconds(lambda: model(x)), seconds(lambda: reference.run(conversion, [x])))
             for _ in range(runs)
         ]
     by_torch, by_reference = (
@@ -58,7 +58,7 @@ def measure(runs: int) -> dict[str, float]:
         "reference": by_reference,
         "ratio": by_reference / by_torch,
         "difference": error,
-        "layers": made.network.num_layers,
+        "layers": conversion.network.num_layers,
         "threads": torch.get_num_threads(),
     }
 

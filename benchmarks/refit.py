@@ -97,10 +97,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     for name in args.only:
-        found = row(name, args.precision, args.level)
-        print(json.dumps(found), flush=True)
+        measured = row(name, args.precision, args.level)
+        print(json.dumps(measured), flush=True)
         with args.out.open("a") as out:
-            out.write(json.dumps(found) + "\n")
+            out.write(json.dumps(measured) + "\n")
     return 0
 
 

@@ -4,8 +4,8 @@
     python -m benchmarks.serving --network resnet50 --concurrent
 
 Each network is built once. Its plan is kept in DIR/store, so an interrupted run continues. It is
-published for the Python runtime in the settings of SETTINGS, served, and verified in each way in
-which tensors can travel. Then rounds of three kinds of calls alternate: the engine alone in this
+published for the Python runtime in the settings of SETTINGS, served, and verified with each kind of
+memory that tensors can be passed in. Then rounds of three calls alternate: the engine alone in this
 process, requests to the server, and requests to a model without computation that has tensors of
 the same sizes. The row has medians over the rounds, in milliseconds:
 
@@ -85,15 +85,15 @@ def published(
     With `batch`, all sizes of the plan are fixed, and Triton does not batch.
     """
     network = NETWORKS[name]
-    given = network.spec if batch is None else fixed(network.spec, batch)
+    spec = network.spec if batch is None else fixed(network.spec, batch)
     traced = torch.jit.trace(network.module(), network.sample(2), check_trace=False)
     path = folder / f"{name}.pt"
     traced.save(str(path))
     spec = ModelSpec(
         name,
         path,
-        (given,),
-        (given.dims,),
+        (spec,),
+        (spec.dims,),
         outputs=("y",),
         precision=precision,
     )
@@ -158,11 +158,11 @@ def served(
 
     def measured() -> dict[str, float]:
         describe(triton_client, model, golden.inputs)
-        found = one_round(client, model, tensors)
+        times = one_round(client, model, tensors)
         times = json.loads(describe(triton_client, model, golden.inputs)["times"])
         own = {name: times[name] / times["calls"] / 1e6 for name in ("execute", "run")}
         return {
-            **found,
+            **times,
             **own,
             "floor": one_round(client, floor, tensors)["compute_infer"],
         }
@@ -209,13 +209,13 @@ def in_turns(contenders: Sequence[Measure]) -> dict[str, float]:
 
 def rows(
     name: str,
-    made: Any,
+    model_files: Any,
     settings: Sequence[str],
     batches: Sequence[int],
     is_measured: IsMeasured,
 ) -> Iterator[dict[str, Any]]:
-    """Yield one row for each batch size, way and setting."""
-    folder, plan, goldens = made
+    """Yield one row for each batch size, memory and setting."""
+    folder, plan, goldens = model_files
     gpu = torch.cuda.is_available()
     variants = {
         setting: models.variant(folder, setting, runtime=SETTINGS[setting])
@@ -230,12 +230,16 @@ def rows(
         **FREE,
     ) as server:
         for setting, model in variants.items():
-            ways = _ways(folder.parent, server.grpc_url, model, WAYS[setting], gpu)
-            for batch, way in ((batch, way) for batch in batches for way in ways):
+            memories = _verified(
+                folder.parent, server.grpc_url, model, MEMORIES[setting], gpu
+            )
+            for batch, memory in (
+                (batch, memory) for batch in batches for memory in memories
+            ):
                 about = {
                     "network": name,
                     "batch": batch,
-                    "way": way,
+                    "way": memory,
                     "setting": setting,
                 }
                 if not is_measured(about):
@@ -244,19 +248,19 @@ def rows(
                         model,
                         floor,
                         golden_of(goldens, batch),
-                        way,
+                        memory,
                         plan if gpu else None,
                     )
-                    yield {**about, "answered_by": ways[way], **times}
+                    yield {**about, "answered_by": memories[memory], **times}
 
 
 FREE: dict[str, Any] = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-WAYS = {
+MEMORIES = {
     "default": (BODY, "system", "cuda"),
     "plain": ("system", "cuda"),
     "mapped": ("cuda",),
 }
-"""The ways in which tensors travel in each setting."""
+"""The memories in which tensors travel in each setting."""
 
 
 def golden_of(goldens: tuple[Any, ...], batch: int) -> Any:
@@ -265,12 +269,14 @@ def golden_of(goldens: tuple[Any, ...], batch: int) -> Any:
 
 
 def _timed(
-    url: str, model: str, floor: str, golden: Any, way: str, plan: bytes | None
+    url: str, model: str, floor: str, golden: Any, memory: str, plan: bytes | None
 ) -> dict[str, float]:
     with ExitStack() as stack:
         client = grpc.InferenceServerClient(url)
         regions = (
-            stack.enter_context(Regions(way, client, golden)) if way != BODY else None
+            stack.enter_context(Regions(memory, client, golden))
+            if memory != BODY
+            else None
         )
         contenders = [served(url, model, floor, golden, regions)]
         if plan is not None:
@@ -279,31 +285,31 @@ def _timed(
         return in_turns(contenders)
 
 
-def _ways(
+def _verified(
     repository: Path, url: str, model: str, wanted: Sequence[str], gpu: bool
 ) -> dict[str, Any]:
-    """Yield the ways that pass verify, each with the library that ran. A way that fails is not
-    timed, and the reason is printed.
+    """Return the kinds of memory with which verify passes, each with the library that ran. The
+    others are not timed, and the reason is printed.
     """
-    found = {}
-    for way in [way for way in wanted if gpu or way != "cuda"]:
+    answered_by = {}
+    for memory in [memory for memory in wanted if gpu or memory != "cuda"]:
         (verified,) = parity.verify(
-            repository, None, url, [model], repeat=0, shared_memory=[way]
+            repository, None, url, [model], repeat=0, shared_memory=[memory]
         )
         if verified.passed:
-            found[way] = verified.answered_by
+            answered_by[memory] = verified.answered_by
         else:
             problems = [text for result in verified.results for text in result.problems]
             print(
-                f"{model} {way}: not timed: {verified.problems} {problems[:2]} {verified.why}",
+                f"{model} {memory}: not timed: {verified.problems} {problems[:2]} {verified.why}",
                 flush=True,
             )
-    return found
+    return answered_by
 
 
 def concurrent(
     name: str,
-    made: Any,
+    model_files: Any,
     settings: Sequence[str],
     batches: Sequence[int],
     is_measured: IsMeasured,
@@ -311,7 +317,7 @@ def concurrent(
     """Measure the requests per second of several clients with several instances, and the calls per
     second of the engine alone.
     """
-    folder, plan, goldens = made
+    folder, plan, goldens = model_files
     gpu = torch.cuda.is_available()
     variants = {
         s: models.variant(
@@ -327,25 +333,31 @@ def concurrent(
         **FREE,
     ) as server:
         for setting, model in variants.items():
-            ways = _ways(
+            memories = _verified(
                 folder.parent,
                 server.grpc_url,
                 model,
                 ("cuda",) if gpu else ("system",),
                 gpu,
             )
-            for batch, way in ((batch, way) for batch in batches for way in ways):
+            for batch, memory in (
+                (batch, memory) for batch in batches for memory in memories
+            ):
                 about = {
                     "network": name,
                     "batch": batch,
-                    "way": way,
+                    "way": memory,
                     "setting": setting,
                     "clients": CLIENTS,
                 }
                 if not is_measured(about):
                     golden = golden_of(goldens, batch)
-                    row = {**about, "instances": INSTANCES, "answered_by": ways[way]}
-                    row["requests_s"] = _rate(server.grpc_url, model, golden, way)
+                    row = {
+                        **about,
+                        "instances": INSTANCES,
+                        "answered_by": memories[memory],
+                    }
+                    row["requests_s"] = _rate(server.grpc_url, model, golden, memory)
                     if gpu:
                         (x,) = (
                             torch.from_numpy(array).cuda()
@@ -356,12 +368,16 @@ def concurrent(
                     yield row
 
 
-def _rate(url: str, model: str, golden: Any, way: str) -> float:
+def _rate(url: str, model: str, golden: Any, memory: str) -> float:
     """Requests per second of CLIENTS threads, each with separate regions, after a warm-up."""
 
     def ask(until: float) -> int:
         client = grpc.InferenceServerClient(url)
-        with Regions(way, client, golden) if way != BODY else nullcontext() as regions:
+        with (
+            Regions(memory, client, golden)
+            if memory != BODY
+            else nullcontext() as regions
+        ):
             tensors, count = tensors_of(golden, regions), 0
             for _ in range(WARM_UP):
                 client.infer(model, **tensors)
@@ -399,12 +415,12 @@ def wanted(
     for setting, batch in (
         (setting, batch) for setting in settings for batch in batches
     ):
-        for way in ("cuda",) if several else WAYS[setting]:
+        for memory in ("cuda",) if several else MEMORIES[setting]:
             more = {"clients": CLIENTS} if several else {}
             yield {
                 "network": name,
                 "batch": batch,
-                "way": way,
+                "way": memory,
                 "setting": setting,
                 **more,
             }
@@ -449,10 +465,10 @@ def _network(name: str, args: argparse.Namespace, gpu: bool) -> None:
         print(f"{name}: measured before (--again)")
         return
     options = engine.BuildOptions(optimization_level=args.optimization_level)
-    made = published(name, args.precision, options, args.folder)
+    model_files = published(name, args.precision, options, args.folder)
     print(f"{name}: published after {time.monotonic() - started:.1f} s", flush=True)
     measure = concurrent if args.concurrent else rows
-    for row in measure(name, made, settings, batches, is_measured):
+    for row in measure(name, model_files, settings, batches, is_measured):
         record = {
             **row,
             "precision": args.precision,

@@ -17,11 +17,11 @@ def medians(
     minimum of many short runs would not be comparable with the minimum of few long ones.
     """
     counts = [max(sizes) // size for size in sizes]
-    found = [
+    rounds_of_times = [
         [
             sum(run() for _ in range(count)) / count
             for run, count in zip(runs, counts, strict=True)
         ]
         for _ in range(rounds)
     ]
-    return [statistics.median(times) for times in zip(*found, strict=True)]
+    return [statistics.median(times) for times in zip(*rounds_of_times, strict=True)]

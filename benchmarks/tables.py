@@ -24,5 +24,5 @@ def table(
 
 def between(text: str, begin: str, end: str, content: str) -> str:
     """The text with new content between two markers."""
-    head, _, rest = text.partition(begin)
-    return f"{head}{begin}\n{content}\n{end}{rest.partition(end)[2]}"
+    head, _, after = text.partition(begin)
+    return f"{head}{begin}\n{content}\n{end}{after.partition(end)[2]}"

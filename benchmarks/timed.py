@@ -91,13 +91,13 @@ def torchscript(module: torch.nn.Module, example: torch.Tensor) -> Make:
     """Trace and freeze the module, as for TorchScript on a GPU."""
 
     def make(x: torch.Tensor) -> Call:
-        if not made:
-            made.append(
+        if not compiled_once:
+            compiled_once.append(
                 torch.jit.freeze(torch.jit.trace(module, example, check_trace=False))
             )
-        return lambda: made[0](x)
+        return lambda: compiled_once[0](x)
 
-    made: list[Any] = []
+    compiled_once: list[Any] = []
     return make
 
 
@@ -111,11 +111,11 @@ def compiled(module: torch.nn.Module, mode: str | None = None) -> Make:
         import triton
 
         assert triton
-        if not made:
-            made.append(torch.compile(module, dynamic=False, mode=mode))
-        return lambda: made[0](x)
+        if not compiled_once:
+            compiled_once.append(torch.compile(module, dynamic=False, mode=mode))
+        return lambda: compiled_once[0](x)
 
-    made: list[Any] = []
+    compiled_once: list[Any] = []
     return make
 
 
@@ -134,11 +134,11 @@ def kernels(call: Call, count: int = 20) -> dict[str, list[float]]:
         for _ in range(count):
             call()
         torch.cuda.synchronize()
-    found = {
+    by_kernel = {
         e.key: [e.count / count, e.self_device_time_total / count / 1000]
         for e in profiled.key_averages()
     }
-    return dict(sorted(found.items(), key=lambda item: -item[1][1]))
+    return dict(sorted(by_kernel.items(), key=lambda item: -item[1][1]))
 
 
 class Engine:

@@ -22,7 +22,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.networks import NETWORKS
-from builder.conversion.precision import HALF, KEPT, REDUCED
+from builder.conversion.precision import ALWAYS_FLOAT32, HALF, REDUCED
 from builder.parity.tolerances import default_tolerance
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
@@ -58,7 +58,7 @@ class Rounded(TorchDispatchMode):
         if product:
             arguments = [self._tree(argument) for argument in arguments]
         result = operator(*arguments, **(named or {}))
-        stays = self.precision == "tf32" or name in KEPT or name in MOVES
+        stays = self.precision == "tf32" or name in ALWAYS_FLOAT32 or name in MOVES
         return result if stays else self._tree(result)
 
     def _tree(self, value: Any) -> Any:

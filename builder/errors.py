@@ -26,6 +26,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from builder.printable import counted
+
 
 class TrtBuildError(Exception):
     """Base class: a message, `where` it happened, the `fix`, and the `exit_code` of the process."""
@@ -123,9 +125,8 @@ class UnsupportedOperators(ModelError):
 
     def __init__(self, operators: Sequence[UnsupportedOperator]) -> None:
         self.operators = tuple(operators)
-        count = len(self.operators)
-        noun = "node" if count == 1 else "nodes"
-        head = f"{count} {noun} cannot be converted to TensorRT:"
+        nodes = counted(len(self.operators), "node")
+        head = f"{nodes} cannot be converted to TensorRT:"
         super().__init__("\n".join([head, *self._groups()]))
 
     def _groups(self) -> list[str]:
@@ -136,9 +137,9 @@ class UnsupportedOperators(ModelError):
                 (operator.schema, operator.reason, operator.fix), []
             ).append(operator.where)
         paragraphs = []
-        for (schema, reason, fix), places in groups.items():
+        for (schema, reason, fix), locations in groups.items():
             lines = [f"  {schema}"]
-            lines += [f"    where: {place}" for place in places]
+            lines += [f"    where: {location}" for location in locations]
             lines += [f"    why:   {reason}", f"    fix:   {fix}"]
             paragraphs.append("\n".join(lines))
         return paragraphs

@@ -16,7 +16,7 @@ class Precision(NamedTuple):
     quantized: str | None = None
     """The 8-bit dtype to which the operands of products are rounded."""
 
-    rest: str | None = None
+    unquantized: str | None = None
     """The precision of everything that is not rounded to 8 bits; None if nothing is rounded."""
 
     least_sqnr: float | None = None
@@ -39,10 +39,14 @@ TABLE = (
     Precision("tf32"),
     Precision("fp16", half="float16", aliases=("float16", "half")),
     Precision("bf16", half="bfloat16", aliases=("bfloat16",)),
-    Precision("int8", quantized="int8", rest="fp16"),
-    Precision("fp8", quantized="float8_e4m3fn", rest="fp32"),
+    Precision("int8", quantized="int8", unquantized="fp16"),
+    Precision("fp8", quantized="float8_e4m3fn", unquantized="fp32"),
     Precision(
-        "mixed", quantized="int8", rest="fp16", least_sqnr=30.0, weights_only=True
+        "mixed",
+        quantized="int8",
+        unquantized="fp16",
+        least_sqnr=30.0,
+        weights_only=True,
     ),
 )
 

@@ -69,9 +69,9 @@ column shows how many matched torch, how many were refused with a reason, and ho
 """
 
 
-def first_line(thing: Any) -> str:
+def first_line(documented: Any) -> str:
     """The first paragraph of a docstring as one line, without its full stop."""
-    return first_paragraph(thing.__doc__ or "").rstrip(".")
+    return first_paragraph(documented.__doc__ or "").rstrip(".")
 
 
 def first_paragraph(text: str) -> str:
@@ -249,8 +249,8 @@ def _counts(result: Any) -> str:
 def run_samples() -> None:
     """Run torch's operator database and keep its verdicts."""
     opinfo: Any = import_module("tests.conversion.opinfo")
-    kept = {r.name: _counts(r) for r in opinfo.table()}
-    STORE.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+    verdicts = {r.name: _counts(r) for r in opinfo.table()}
+    STORE.write_text(json.dumps(verdicts, indent=1, sort_keys=True) + "\n")
 
 
 def performance() -> str:

@@ -35,11 +35,11 @@ def paragraphs(text: str) -> list[str]:
 def sentences(text: str) -> list[str]:
     """The sentences of a page, links by their text alone and code as one word."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
-    found = []
+    parts = []
     for paragraph in paragraphs(text):
         plain = re.sub(r"`[^`]*`", "code", paragraph)
-        found += re.split(r"(?<=[.!?])[)*\"]*\s+(?=[A-Z*(\"]|code)", plain)
-    return [sentence for sentence in found if re.search(r"\w", sentence)]
+        parts += re.split(r"(?<=[.!?])[)*\"]*\s+(?=[A-Z*(\"]|code)", plain)
+    return [sentence for sentence in parts if re.search(r"\w", sentence)]
 
 
 def measure(pages: list[Path]) -> list[int]:

@@ -91,9 +91,11 @@ for stub in sorted(root.rglob("__init__.pyi")):
         getattr(package, name)
     print(package.__name__)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "builder.engine.tensorrt8" in done.stdout.split()
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True
+    )
+    assert process.returncode == 0, process.stderr
+    assert "builder.engine.tensorrt8" in process.stdout.split()
 
 
 def test_any_conversion_file_registers_all_converters() -> None:

@@ -1,8 +1,8 @@
 """Inference of dtypes and ranks from the graph, and from the description of its inputs if there is
 one.
 
-torch's meta kernels answer for the operators (`kernels`). The rules below are for what torch has no
-meta kernel for.
+torch's meta kernels infer the results of most operators (`kernels`). The rules below are for
+operators without a meta kernel.
 """
 
 from __future__ import annotations

@@ -75,14 +75,21 @@ def _changes(before: Levels, after: Levels) -> Iterator[Change]:
         if key not in before:
             continue
         name, protocol, memory, load = key
-        way = protocol if memory == "none" else f"{protocol} {memory}"
+        transport = protocol if memory == "none" else f"{protocol} {memory}"
         for figure, (old, new) in _pairs(before[key], level).items():
             share = 0.0
             if old["value"]:
                 share = new["value"] / old["value"] - 1
             verdict = _verdict(figure, old, new, share)
             yield Change(
-                name, way, load, figure, old["value"], new["value"], share, verdict
+                name,
+                transport,
+                load,
+                figure,
+                old["value"],
+                new["value"],
+                share,
+                verdict,
             )
 
 

@@ -54,16 +54,16 @@ class _Clock:
 
     intended: list[float] = field(default_factory=list)
     sent: list[float] = field(default_factory=list)
-    done: list[float] = field(default_factory=list)
+    completed: list[float] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
     example: dict[str, str] = field(default_factory=dict)
     dropped: int = 0
 
-    def add(self, intended: float, sent: float, done: float, count: int) -> None:
+    def add(self, intended: float, sent: float, completed: float, count: int) -> None:
         self.intended.append(intended)
         self.sent.append(sent)
-        self.done.append(done)
+        self.completed.append(completed)
         self.rows.append(count)
 
     def failed(self, error: BaseException) -> None:
@@ -262,7 +262,7 @@ async def _run(job: Job, slots: Sequence[Sequence[Sequence[_Request]]]) -> Sampl
     return Samples(
         _floats(clock.intended),
         _floats(clock.sent),
-        _floats(clock.done),
+        _floats(clock.completed),
         np.asarray(clock.rows, np.int64),
         dict(clock.errors),
         clock.example,

@@ -64,13 +64,14 @@ class Job:
 class Samples:
     """The measurements of one client process.
 
-    For each request, the `intended` send time, the `sent` time and the `done` time, in seconds.
-    `errors` by kind. `late` are requests that were not sent because too many were in flight.
+    `intended` and `sent` are the times at which each request was to be sent and was sent,
+    `completed` the time of its response, in seconds. `errors` are counted by kind. `dropped`
+    counts requests that were not sent because too many were in flight.
     """
 
     intended: NDArray[np.float64]
     sent: NDArray[np.float64]
-    done: NDArray[np.float64]
+    completed: NDArray[np.float64]
     rows: NDArray[np.int64]
     errors: dict[str, int]
     example: dict[str, str]

@@ -245,7 +245,7 @@ class _Run:
             before.update({name: statistics.counts(client, name) for name in watched})
 
         samples = processes.run(job, self.processes, begin)
-        completed = sum(process_samples.done.size for process_samples in samples)
+        completed = sum(process_samples.completed.size for process_samples in samples)
         counted = self._settled_counts(client, before[self.model.name], completed)
         steps = {
             name: statistics.counts(client, name).since(before[name]).as_dict()

@@ -109,7 +109,9 @@ def summarize(samples: Sequence[Samples], seconds: float) -> dict[str, Any]:
     """
     intended = np.concatenate([process_samples.intended for process_samples in samples])
     sent = np.concatenate([process_samples.sent for process_samples in samples])
-    completed = np.concatenate([process_samples.done for process_samples in samples])
+    completed = np.concatenate(
+        [process_samples.completed for process_samples in samples]
+    )
     rows = np.concatenate([process_samples.rows for process_samples in samples])
     latency = (completed - intended) * 1e3
     begin = float(intended.min()) if intended.size else 0.0

@@ -121,7 +121,7 @@ def build_options(function: Any) -> Any:
 
 
 def request_options(function: Any) -> Any:
-    """Add MODELS and the options that decide what is built, from which store and plugins."""
+    """Add MODELS and the options of the request, the store and the plugins."""
     decorators = (
         options.models_options,
         options.layout,

@@ -24,8 +24,8 @@ Report = dict[str, Any]
 def examine(
     order: Order, progress: Progress, *, paranoid: bool = False, build: bool = False
 ) -> Report:
-    """The report on one model. `error` has the reason if it ended early. Raises only what affects
-    every model (EnvironmentProblem, BrokenPipeError).
+    """The report on one model. `error` has the reason if it ended early. Raises only errors that
+    affect every model (EnvironmentProblem, BrokenPipeError).
 
     With `build`, every network is compiled if TensorRT needs no GPU for it (`compiled`), because
     only its builder can show that a network is accepted. The plans are kept in the order's store.

@@ -53,7 +53,7 @@ def status_command(terminal: Terminal, /, farm_file: str) -> None:
 @click.pass_obj
 def cancel_command(terminal: Terminal, /, farm_file: str) -> None:
     """Cancel every run of `trt-build repo --farm` on the cluster of FARM.yaml. Such a run publishes
-    nothing and ends with exit code 130; what it has built stays in the store.
+    nothing and ends with exit code 130. Built plans stay in the store.
     """
     from builder.farm import board, cluster
 

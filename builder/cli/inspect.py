@@ -114,7 +114,7 @@ def _drawn(lowered: Any, spec: ModelSpec, names: Sequence[str]) -> dict[str, Any
         spec.inputs,
         spec.profiles,
         spec.fallback,
-        kept=fallback.kept_nodes(lowered),
+        in_torch=fallback.kept_nodes(lowered),
     )
     return {"svg": partition.svg(parts), "summary": parts.summary()}
 

@@ -45,7 +45,7 @@ def path(*names: str, help: str, metavar: str = "FILE", **settings: Any) -> Deco
 
 
 def models_options(function: Any) -> Any:
-    """MODELS and the options that change what is read from it."""
+    """Add MODELS and the options that select or describe its models."""
     for decorate in reversed(_MODELS):
         function = decorate(function)
     return function

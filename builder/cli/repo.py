@@ -257,8 +257,8 @@ def _built(
     settings: dict[str, Any],
     search_precision: bool,
 ) -> tuple[list[ModelResult], list[Search]]:
-    """The results by name, and what the search for precisions found. A model whose search failed
-    is not built.
+    """The results by name, and those of the search for precisions. A model whose search failed is
+    not built.
     """
     from builder.repository import build_repository
 

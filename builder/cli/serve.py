@@ -185,7 +185,7 @@ def _changes(settings: dict[str, Any], address: str) -> dict[str, Any]:
 
 
 def _cache_size(terminal: Terminal, repository: Path, settings: dict[str, Any]) -> int:
-    """The size of the response cache in MiB; 0 where it would answer for replaced models."""
+    """The size of the response cache in MiB; 0 if it would return responses of replaced models."""
     from builder.serving import features
 
     changes = settings["watch"] or settings["explicit"]

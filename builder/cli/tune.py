@@ -196,9 +196,7 @@ def _result(
     repository: Path,
     models: Path,
 ) -> dict[str, Any]:
-    """Write, keep and show what was found of one model. Without a `manifest` nothing is written
-    there.
-    """
+    """Write one model's result into its manifest, if `manifest` is given. Record and show it."""
     written = bool(tuned.changes) and manifest is not None
     if written:
         written = _write_to_manifest(manifest, tuned, repository)

@@ -162,9 +162,9 @@ class ServerOptions:
     def take(cls, settings: dict[str, Any]) -> ServerOptions:
         """Take these options out of the command's settings. Raises UsageError."""
         names = ("url", "grpc_url", "serve", "engine")
-        taken = cls(**{name: settings.pop(name) for name in names})
-        taken.check(settings["shared_memory"])
-        return taken
+        server_options = cls(**{name: settings.pop(name) for name in names})
+        server_options.check(settings["shared_memory"])
+        return server_options
 
     @property
     def has_endpoint(self) -> bool:

@@ -71,35 +71,35 @@ def _number_or_list(ctx: ConversionContext, value: object) -> Any:
     return value
 
 
-def _static(what: str, value: object) -> Any:
+def _static(subject: str, value: object) -> Any:
     if isinstance(value, bool | int | float | str):
         return value
     numbers = value if isinstance(value, list) else [value]
     for number in numbers:
         if isinstance(number, DynamicScalar):
-            raise dynamic_value(what, number)
+            raise dynamic_value(subject, number)
     return value
 
 
-def dynamic_value(what: str, value: DynamicScalar) -> Unconvertible:
+def dynamic_value(subject: str, value: DynamicScalar) -> Unconvertible:
     """The refusal for a value that must be static. It names the axes that the value depends on, if
     it depends only on axes.
     """
     if not of_lengths(value):
         return Unconvertible(
-            f"{what} must be known at build time, but it is computed at run time"
+            f"{subject} must be known at build time, but it is computed at run time"
         )
     names = sorted(str(symbol) for symbol in value.expr.free_symbols)
     axes = ", ".join(names) or "a computed value"
     return Unconvertible(
-        f"{what} must be known at build time but depends on {axes}",
+        f"{subject} must be known at build time but depends on {axes}",
         f"give the dynamic axis ({axes}) one size in the manifest: min = opt = max",
     )
 
 
-def static(value: object, what: str) -> Any:
+def static(value: object, subject: str) -> Any:
     """The value. Raises Unconvertible if it is known only at run time."""
-    return _static(what, value)
+    return _static(subject, value)
 
 
 def known_keys(keys: Iterable[object]) -> list[Any]:

@@ -68,11 +68,12 @@ _INFINITY = float("inf")
 def bounds(
     expr: sympy.Expr, ranges: Mapping[sympy.Symbol, tuple[int, int]]
 ) -> Span | None:
-    """Between which values an expression lies for all sizes in the ranges; None where that is not
+    """The minimum and maximum of an expression over all sizes in the ranges; None if they are not
     known.
 
-    Interval arithmetic, and once more with each floor(e) as a value of its own between e - 1 and e,
-    which keeps what the terms of `n - n // 2` share; the narrower ends count.
+    Computed by interval arithmetic, once directly and once with each floor(e) as a variable between
+    e - 1 and e, which preserves that the terms of `n - n // 2` depend on each other. The tighter
+    bounds are returned.
     """
     return _bounds(expr, frozenset(ranges.items()))
 

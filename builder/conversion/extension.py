@@ -42,12 +42,12 @@ def location(function: Function) -> str:
 
 
 def claim(
-    table: Mapping[str, Any], key: str, function: Function, what: str, override: bool
+    table: Mapping[str, Any], key: str, function: Function, kind: str, override: bool
 ) -> None:
     """Raise ValueError if the table has an entry for the key, unless the new one replaces it."""
     if key in table and not override:
         hint = "; override=True replaces it" if is_users(function) else ""
-        raise ValueError(f"{location(function)}: {key} has {what} already{hint}")
+        raise ValueError(f"{location(function)}: {key} has {kind} already{hint}")
 
 
 def check_schema(schema: torch._C.FunctionSchema, key: str, function: Function) -> None:
@@ -190,5 +190,5 @@ def _is_of_torch(kind: str) -> bool:
 
 
 def _close(kind: str) -> list[str]:
-    every = {schema.name for schema in torch._C._jit_get_all_schemas()}
-    return difflib.get_close_matches(kind, every, 3)
+    names = {schema.name for schema in torch._C._jit_get_all_schemas()}
+    return difflib.get_close_matches(kind, names, 3)

@@ -51,15 +51,15 @@ def widened(ctx: ConversionContext, *tensors: ITensor) -> list[ITensor]:
     return wide
 
 
-def agree(ctx: ConversionContext, a: Operand, b: Operand, what: str) -> None:
+def agree(ctx: ConversionContext, a: Operand, b: Operand, subject: str) -> None:
     """Refuses tensors of different dtype or rank."""
     if ctx.dtype(a) != ctx.dtype(b):
         raise Unconvertible(
-            f"{what} of two dtypes, {ctx.dtype(a)} and {ctx.dtype(b)}",
+            f"{subject} of two dtypes, {ctx.dtype(a)} and {ctx.dtype(b)}",
             "cast both to one dtype",
         )
     if ctx.rank(a) != ctx.rank(b):
-        raise Unconvertible(f"{what} of two ranks, {ctx.rank(a)} and {ctx.rank(b)}")
+        raise Unconvertible(f"{subject} of two ranks, {ctx.rank(a)} and {ctx.rank(b)}")
 
 
 def read_outside(block: Block) -> list[str]:

@@ -64,10 +64,10 @@ def output_length(ctx: ConversionContext, pool: Pool, axis: int, length: Size) -
     step = pool.stride[axis]
     pad = pool.padding[axis]
     rounding = step - 1 if pool.ceil else 0
-    travel = ctx.arithmetic("add", length, 2 * pad - span + rounding)
+    last_start = ctx.arithmetic("add", length, 2 * pad - span + rounding)
     if step != 1:
-        travel = ctx.arithmetic("floordiv", travel, step)
-    count = ctx.arithmetic("add", travel, 1)
+        last_start = ctx.arithmetic("floordiv", last_start, step)
+    count = ctx.arithmetic("add", last_start, 1)
     if not pool.ceil or pad + step <= span:
         # the last window then always starts within the input
         return count  # type: ignore[no-any-return]
@@ -131,9 +131,9 @@ def _all_dropped(pool: Pool, x: ITensor) -> bool:
             return False
         padding = pool.padding[axis]
         stride = pool.stride[axis]
-        travel = length + 2 * padding - pool.window[axis]
-        down = travel // stride
-        up = -(-travel // stride)
+        last_start = length + 2 * padding - pool.window[axis]
+        down = last_start // stride
+        up = -(-last_start // stride)
         if up != down and up * stride < length + padding:
             return False
     return True

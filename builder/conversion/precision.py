@@ -39,12 +39,12 @@ HALF: dict[str, torch.dtype] = {
 @dataclass(frozen=True)
 class Scheme:
     """An 8-bit precision: the operands of products are quantized to `dtype`, and everything else
-    computes in `rest`. A product whose quantization has an SQNR below `least_sqnr` dB also computes
-    in `rest`, and with `weights_only` so does a product of two computed tensors.
+    computes in the precision `unquantized`. A product whose quantization has an SQNR below
+    `least_sqnr` dB also does, and with `weights_only` so does a product of two computed tensors.
     """
 
     dtype: torch.dtype
-    rest: str
+    unquantized: str
     least_sqnr: float | None = None
     weights_only: bool = False
 
@@ -52,12 +52,12 @@ class Scheme:
 SCHEMES = {
     entry.name: Scheme(
         getattr(torch, entry.quantized),
-        entry.rest,
+        entry.unquantized,
         entry.least_sqnr,
         entry.weights_only,
     )
     for entry in TABLE
-    if entry.quantized and entry.rest
+    if entry.quantized and entry.unquantized
 }
 
 REDUCED = frozenset(
@@ -71,7 +71,7 @@ TensorRT also uses kernels that accumulate in half, if they are faster (`f16f16_
 docs/parity.md).
 """
 
-KEPT = frozenset(
+ALWAYS_FLOAT32 = frozenset(
     "softmax _softmax log_softmax _log_softmax layer_norm native_layer_norm group_norm"
     " instance_norm rms_norm sum mean prod cumsum cumprod logsumexp var std var_mean std_mean norm"
     " linalg_vector_norm frobenius_norm dist cdist cosine_similarity exp exp2 expm1 log log2 log10"
@@ -82,7 +82,7 @@ KEPT = frozenset(
 float32.
 """
 
-SELF_KEPT = ("NORMALIZATION", "SOFTMAX")
+FLOAT32_INSIDE = ("NORMALIZATION", "SOFTMAX")
 """Layer types that TensorRT computes in float32 for any input and output dtype
 (INormalizationLayer's compute_precision is FLOAT by default; softmax sums in float32). For a weakly
 typed TensorRT, constraining their inputs and outputs to float32 would only prevent attention
@@ -145,10 +145,10 @@ class Policy:
         """The layer types that `constrain` does not change; none if the user requested float32 by
         name.
         """
-        return () if self._named(name) else SELF_KEPT
+        return () if self._named(name) else FLOAT32_INSIDE
 
     def _in_float32(self, operator: str, name: str) -> bool:
-        return operator in KEPT or self._named(name)
+        return operator in ALWAYS_FLOAT32 or self._named(name)
 
     def _named(self, name: str) -> bool:
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.keep_fp32)
@@ -167,7 +167,7 @@ def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
             f"precision {precision!r}: {reason}",
             fix="use precision: int8 or mixed, or another --flavor",
         )
-    computed = rest(precision)
+    computed = unquantized(precision)
     if computed in FULL:
         return Policy()
     if computed in HALF:
@@ -181,15 +181,15 @@ def policy(precision: str, keep_fp32: tuple[str, ...] = ()) -> Policy:
     )
 
 
-def rest(precision: str) -> str:
+def unquantized(precision: str) -> str:
     """The precision of all values that are not quantized, such as `fp16` for `mixed`."""
     scheme = SCHEMES.get(precision)
-    return scheme.rest if scheme else precision
+    return scheme.unquantized if scheme else precision
 
 
 def reduces(precision: str) -> bool:
     """Whether the precision uses float16 or bfloat16."""
-    return rest(precision) in HALF
+    return unquantized(precision) in HALF
 
 
 def _half(precision: str, dtype: torch.dtype) -> torch.dtype:

@@ -78,11 +78,11 @@ def windows(
     """The number of windows that fit in an axis, `padding` on both sides together: (I + P - K) / S
     + 1, rounded.
     """
-    travel = length + padding - window
+    last_start = length + padding - window
     if stride == 1:
-        return travel + 1
+        return last_start + 1
     rounded = sympy.ceiling if up else sympy.floor
-    return rounded(travel / stride) + 1
+    return rounded(last_start / stride) + 1
 
 
 def iota(

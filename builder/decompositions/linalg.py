@@ -73,12 +73,12 @@ def matrix_power(self: Tensor, n: int) -> Tensor:
     result = torch.eye(self.size(-1), dtype=self.dtype)
     result = result.expand(self.size())
     square = self
-    rest = n
+    exponent = n
     for i in range(16):
-        if rest > 0:
-            if rest % 2 == 1:
+        if exponent > 0:
+            if exponent % 2 == 1:
                 result = torch.matmul(result, square)
-            rest = rest // 2
-            if rest > 0:
+            exponent = exponent // 2
+            if exponent > 0:
                 square = torch.matmul(square, square)
     return result

@@ -273,13 +273,13 @@ def nll_loss(
     axis = 0
     if self.dim() > 1:
         axis = 1
-    kept = target != ignore_index
-    labels = torch.where(kept, target, torch.zeros_like(target))
+    is_counted = target != ignore_index
+    labels = torch.where(is_counted, target, torch.zeros_like(target))
     loss = -torch.gather(self, axis, labels.unsqueeze(axis)).squeeze(axis)
-    factor = kept.to(self.dtype)
+    factor = is_counted.to(self.dtype)
     if weight is not None:
         factor = factor * weights_of_labels(weight, labels)
-    loss = torch.where(kept, loss * factor, torch.zeros_like(loss))
+    loss = torch.where(is_counted, loss * factor, torch.zeros_like(loss))
     return weighted(loss, factor, reduction)
 
 
@@ -316,15 +316,15 @@ def entropy_spread_over_classes(
     axis: int,
 ) -> Tensor:
     # the label smoothing term: all classes have equal weight
-    kept = target != ignore_index
+    is_counted = target != ignore_index
     terms = logarithms
-    factor = kept.to(logarithms.dtype)
+    factor = is_counted.to(logarithms.dtype)
     if weight is not None:
         terms = terms * weights_along(weight, logarithms, axis)
-        labels = torch.where(kept, target, torch.zeros_like(target))
+        labels = torch.where(is_counted, target, torch.zeros_like(target))
         factor = factor * weights_of_labels(weight, labels)
     spread = -torch.sum(terms, [axis])
-    spread = torch.where(kept, spread, torch.zeros_like(spread))
+    spread = torch.where(is_counted, spread, torch.zeros_like(spread))
     return weighted(spread, factor, reduction)
 
 

@@ -87,10 +87,10 @@ def isin(
     elements: Tensor, test_elements: Tensor, assume_unique: bool, invert: bool
 ) -> Tensor:
     """whether each element is among the others, every pair compared"""
-    found = torch.any(elements.unsqueeze(-1) == test_elements.reshape([-1]), -1)
+    is_member = torch.any(elements.unsqueeze(-1) == test_elements.reshape([-1]), -1)
     if invert:
-        found = torch.logical_not(found)
-    return found
+        is_member = torch.logical_not(is_member)
+    return is_member
 
 
 @decomposition(
@@ -101,10 +101,10 @@ def isin_number(
     elements: Tensor, test_element: Number, assume_unique: bool, invert: bool
 ) -> Tensor:
     """whether each element is the number"""
-    found = elements == test_element
+    is_member = elements == test_element
     if invert:
-        found = torch.logical_not(found)
-    return found
+        is_member = torch.logical_not(is_member)
+    return is_member
 
 
 @decomposition(

@@ -77,16 +77,16 @@ def logaddexp(self: Tensor, other: Tensor) -> Tensor:
     difference
     """
     larger = torch.maximum(self, other)
-    rest = torch.log1p(torch.exp(-torch.abs(self - other)))
-    return torch.where(self == other, larger + LOG_2, larger + rest)
+    correction = torch.log1p(torch.exp(-torch.abs(self - other)))
+    return torch.where(self == other, larger + LOG_2, larger + correction)
 
 
 @decomposition("aten::logaddexp2(Tensor self, Tensor other) -> Tensor")
 def logaddexp2(self: Tensor, other: Tensor) -> Tensor:
     """the same to the base 2"""
     larger = torch.maximum(self, other)
-    rest = torch.log1p(torch.exp2(-torch.abs(self - other))) * LOG2_E
-    return torch.where(self == other, larger + 1.0, larger + rest)
+    correction = torch.log1p(torch.exp2(-torch.abs(self - other))) * LOG2_E
+    return torch.where(self == other, larger + 1.0, larger + correction)
 
 
 @decomposition("aten::special_entr(Tensor self) -> Tensor")

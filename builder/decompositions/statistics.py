@@ -173,10 +173,10 @@ def rounded(positions: Tensor, interpolation: str) -> Tensor:
 
 
 def fraction(positions: Tensor, interpolation: str) -> Tensor:
-    rest = positions - torch.floor(positions)
+    weight = positions - torch.floor(positions)
     if interpolation == "midpoint":
-        rest = torch.where(rest > 0, torch.full_like(rest, 0.5), rest)
-    return rest
+        weight = torch.where(weight > 0, torch.full_like(weight, 0.5), weight)
+    return weight
 
 
 def arranged(
@@ -207,8 +207,8 @@ def quantiles(
     positions = rounded(q.reshape([-1]) * (x.size(axis) - 1), interpolation)
     low = torch.index_select(ordered, axis, torch.floor(positions).to(torch.long))
     high = torch.index_select(ordered, axis, torch.ceil(positions).to(torch.long))
-    rest = fraction(positions, interpolation).reshape(along(x, axis))
-    result = nan_if_any(torch.lerp(low, high, rest.expand_as(low)), x, axis)
+    weight = fraction(positions, interpolation).reshape(along(x, axis))
+    result = nan_if_any(torch.lerp(low, high, weight.expand_as(low)), x, axis)
     return arranged(result, self, axis, dim, keepdim)
 
 

@@ -238,7 +238,7 @@ def _image(repository: Path, requested: str | None) -> tuple[bool, str]:
         return True, requested
     if compose_image is None and requested is None:
         raise UsageError(
-            f"{repository} has no plan for NVIDIA's image, so `trt-build serve` runs in our own",
+            f"{repository} has no plan for NVIDIA's image, so it needs an image with trt-build",
             fix=OWN_IMAGE,
         )
     if compose_image is None and NVIDIA in str(requested):

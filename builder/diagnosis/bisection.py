@@ -237,19 +237,19 @@ def _problem(
     """
     from builder import parity
 
-    every = set(range(len(conversion.outputs)))
+    all_indices = set(range(len(conversion.outputs)))
     try:
         outputs = segment_goldens.network_outputs(conversion, tensors, golden)
     except EnvironmentProblem:
         raise
     except TrtBuildError as error:
-        return " ".join(str(error).split()), every
+        return " ".join(str(error).split()), all_indices
     compared = parity.compare(outputs, golden, spec.tolerance, precision=spec.precision)
     if compared.passed:
         return None, set()
     bad = {output.name for output in compared.outputs if not output.passed}
     failed = {index for index, name in enumerate(conversion.outputs) if name in bad}
-    return compared.problems[0], failed or every
+    return compared.problems[0], failed or all_indices
 
 
 def _wrong_graph(

@@ -130,7 +130,7 @@ def _not_built(
 def _store_url(settings: Settings, farm: Farm) -> str:
     if not settings.store:
         raise UsageError(
-            "a farm needs a store: results travel through it",
+            "a farm needs a store, through which results are passed",
             fix="`store:` in the farm file, or --store URL",
         )
     store = str(settings.store)

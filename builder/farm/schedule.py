@@ -236,7 +236,7 @@ def _no_node(task: Task, seconds: float) -> Event:
         "kind": "EnvironmentProblem",
         "exit_code": EnvironmentProblem.exit_code,
         "message": f"no node of the cluster has {demand}, for {seconds:g} s",
-        "fix": "add such a node, or change what the target takes in the farm file",
+        "fix": "add such a node, or reduce the target's resources in the farm file",
     }
 
 

@@ -17,7 +17,9 @@ from builder.store import signing
 
 AUTO, SERVER, PLAN = "auto", "server", "plan"
 """The values of a target's `verify` (docs/farm.md)."""
-KEPT = {*PASSED, "PYTHONPATH", "PYTHONHOME", "OMP_NUM_THREADS"} - {signing.KEY_VARIABLE}
+PASSED_TO_SERVER = {*PASSED, "PYTHONPATH", "PYTHONHOME", "OMP_NUM_THREADS"} - {
+    signing.KEY_VARIABLE
+}
 """Variables that the build's server receives: no credentials, and not the store's key."""
 
 
@@ -61,7 +63,7 @@ def verified(
             models = verify_served(repository, installation=server, progress=progress)
         except ServerError as failure:
             raise ParityError(
-                f"tritonserver does not serve what was built: {failure.message}",
+                f"tritonserver does not serve the built model: {failure.message}",
                 where=failure.where,
                 fix=failure.fix,
             ) from failure
@@ -105,7 +107,9 @@ def _problems(model: ModelParity) -> Iterator[str]:
 def _few_variables() -> Iterator[None]:
     """Return the environment without variables that the server must not have."""
     environment = {
-        name: value for name, value in os.environ.items() if name not in KEPT
+        name: value
+        for name, value in os.environ.items()
+        if name not in PASSED_TO_SERVER
     }
     for name in environment:
         del os.environ[name]

@@ -9,7 +9,6 @@ from .arguments import Part as Part
 from .arguments import contains as contains
 from .arguments import describe as describe
 from .arguments import field_names as field_names
-from .arguments import join as join
 from .containers import Containers as Containers
 from .containers import path_of as path_of
 from .fp8 import FP8_KIND as FP8_KIND

@@ -14,6 +14,7 @@ from typing import Any
 
 from builder.errors import LoweringError
 from builder.graph_types import Type
+from builder.names import join
 
 TENSOR = "tensor"
 NUMBER = "number"
@@ -159,15 +160,6 @@ def _possible_keys(suffix: str, value: Type) -> Iterator[str]:
         while match := _INDEX.search(suffix):
             suffix = suffix[: match.start()]
             yield suffix
-
-
-def join(prefix: str, part: str | int) -> str:
-    """`encoder_out` + `hidden` is `encoder_out.hidden`; `boxes` + 0 is `boxes_0`; a bare index is
-    `output_0`.
-    """
-    if isinstance(part, int):
-        return f"{prefix or 'output'}_{part}"
-    return f"{prefix}.{part}" if prefix else part
 
 
 def contains(name: str, candidate: str) -> bool:

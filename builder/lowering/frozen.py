@@ -264,7 +264,9 @@ def _packed_cell(graph: Graph, state: Any, node: Node) -> Value:
 
 
 def _packed(graph: Graph, layer: str, packed: Any, node: Node) -> Value:
-    """Nodes that pack a layer's weights and bias again, because no constant holds them packed."""
+    """Nodes that pack a layer's weights and bias again, because Python cannot insert packed weights
+    as a constant. Constant propagation replaces the nodes by such constants, so no request packs.
+    """
     operators = torch.ops.quantized
 
     def constant(value: object) -> Value:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO
@@ -23,11 +21,7 @@ from builder.lowering.paranoid import execute_graph, packed
 from builder.lowering.passes.decompose import expand
 from builder.lowering.passes.outputs import TOO_LONG, flag_names
 from builder.lowering.trace import PassRecord
-
-_UNSERVED = re.compile(r"[^A-Za-z0-9_.:-]")
-"""Characters that no tensor of an endpoint has in its name."""
-_LONGEST = 200
-"""The greatest length of a name, so that names of files that contain it are not too long."""
+from builder.names import served_name, unique_name
 
 
 @dataclass(frozen=True)
@@ -76,24 +70,18 @@ class LoweredGraph:
     def distinct(self, used: Collection[str]) -> tuple[str, ...]:
         """The names of the `results`, each different and one that Triton and TensorRT accept.
 
-        A name that an input already has is changed: `x_out` for `x`. So are other characters than
-        letters, digits and `_.:-`, as in keys of a dictionary, and a name that an earlier result
-        has: `my_key2`. A long name is cut, and `_` alone becomes `output`.
+        A name that an input already has is changed: `x_out` for `x`. So are a name that no endpoint
+        accepts (`served_name`), and one that an earlier result has: `my_key2`.
         """
         all_names = {*used, *self.outputs}
         names = list[str]()
         for result in self.results:
-            base = _UNSERVED.sub("_", result)[:_LONGEST]
-            if base == "_":
-                base = "output"
-            if base in used:
-                base = f"{base}_out"
-            name = base
-            if base in names or (base != result and base in all_names):
-                numbered = (f"{base}{number}" for number in count(2))
-                name = next(
-                    candidate for candidate in numbered if candidate not in all_names
-                )
+            name = served_name(result)
+            if name in used:
+                name = f"{name}_out"
+            if name in names or (name != result and name in all_names):
+                # without `_`: `my_key_2` is also the third element of a list
+                name = unique_name(name, all_names, separator="")
             all_names.add(name)
             names.append(name)
         return tuple(names)
@@ -113,8 +101,8 @@ class LoweredGraph:
         )
 
     def named_outputs(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What the graph returned, by name: without the flags, and without what they deny. Raises
-        EngineError where a list is longer than declared.
+        """The tensors that the graph returned, by name, without flags and without outputs that are
+        None. Raises EngineError if a list is longer than declared.
         """
         return present(
             dict(zip(self.outputs, tensors, strict=True)), self.flags, self.too_long

@@ -23,6 +23,7 @@ from builder.graph_types import NodeList as NodeList
 from builder.graph_types import Schema as Schema
 from builder.graph_types import Type as Type
 from builder.graph_types import Value as Value
+from builder.names import unique_name
 
 C: Any = torch._C  # without types: torch's stubs are incomplete
 TENSOR: Type = C.TensorType.get()
@@ -80,15 +81,12 @@ def first_block(node: Node) -> Block:
 
 
 def unique_names(values: Iterable[Value]) -> list[str]:
-    """A name for each value: `x` for `%x.1`, and `x_1` if another value has that name."""
+    """A name for each value: `x` for `%x.1`, and `x_2` if another value has that name."""
     stems = [value.debugName().split(".")[0] or "input" for value in values]
     names: list[str] = []
-    for stem in stems:
-        name = stem
-        number = 0
-        while name in names or (number and name in stems):
-            number += 1
-            name = f"{stem}_{number}"
+    for name in stems:
+        if name in names:
+            name = unique_name(name, {*names, *stems})
         names.append(name)
     return names
 

@@ -94,7 +94,10 @@ def lower(
 def _lowered(
     module_or_graph: Any, graph: Graph, context: Context, trace: tuple[PassRecord, ...]
 ) -> LoweredGraph:
-    """The graph with what the passes left in the context."""
+    """The graph with the results that the passes stored in the context."""
+    unchecked = context.unchecked
+    if isinstance(module_or_graph, ExportedModule):
+        unchecked = [*module_or_graph.unchecked, *unchecked]
     return LoweredGraph(
         graph,
         tuple(context.inputs),
@@ -104,7 +107,7 @@ def _lowered(
         decided_at=context.decided_at,
         too_long=context.too_long,
         groups=context.groups,
-        unchecked=tuple(dict.fromkeys(context.unchecked)),
+        unchecked=tuple(dict.fromkeys(unchecked)),
         containers=_lists(module_or_graph),
     )
 
@@ -169,9 +172,9 @@ def as_written(
     max_lengths: Mapping[str, int] | None = None,
     specs: Any = (),
 ) -> LoweredGraph:
-    """The module's graph with its writes in place, for torch alone to run whole; what a request
-    brings is copied before it is written. Raises `reason` where a constant of the model is written,
-    and LoweringError where its interface cannot be determined.
+    """The module's graph with its in-place writes, which only torch can run, and as a whole. Inputs
+    are copied before they are written. Raises `reason` if the graph writes a constant of the model,
+    and LoweringError if its interface cannot be determined.
     """
     steps = Steps()
     graph, names, defaults = _start(

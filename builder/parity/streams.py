@@ -99,12 +99,12 @@ class _Player:
     error: str | None = None
 
     def whole(self) -> GoldenResult:
-        while not self.done:
+        while not self.finished:
             self.next()
         return self.result()
 
     @property
-    def done(self) -> bool:
+    def finished(self) -> bool:
         return self.error is not None or len(self.outputs) == len(self.stream.requests)
 
     def next(self) -> None:
@@ -170,7 +170,7 @@ def _restarted(
     )
     unfinished.next()
     while (
-        not unfinished.done
+        not unfinished.finished
         and len(unfinished.outputs) < len(unfinished.stream.requests) - 1
     ):
         unfinished.next()
@@ -187,9 +187,9 @@ def _interleaved(
     ]
     for position in itertools.count(1):
         for player in players[:position]:
-            if not player.done:
+            if not player.finished:
                 player.next()
-        if position >= len(players) and all(player.done for player in players):
+        if position >= len(players) and all(player.finished for player in players):
             break
     return (player.result() for player in players)
 

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from builder.errors import ModelFileError
-from builder.lowering import contains, field_names, join
+from builder.lowering import contains, field_names
+from builder.names import join
 
 Tensors = Mapping[str, torch.Tensor]
 

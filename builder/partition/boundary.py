@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 
 from builder.graph_types import Graph, Node, Value
 from builder.lowering import LoweredGraph, ir
+from builder.names import unique_name
 
 
 def tensor_name(value: str) -> str:
@@ -42,12 +43,7 @@ class TensorNames(dict[str, str]):
         self.containers = lowered.containers
 
     def __missing__(self, value: str) -> str:
-        stem = tensor_name(value)
-        name = stem
-        count = 1
-        while name in self.used:
-            count += 1
-            name = f"{stem}_{count}"
+        name = unique_name(tensor_name(value), self.used)
         self.used.add(name)
         self[value] = name
         return name

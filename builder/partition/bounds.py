@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from builder.errors import UsageError
 from builder.manifest import Profile, Range, did_you_mean
+from builder.names import unique_name
 from builder.partition.boundary import tensor_name
 from builder.partition.view import Step
 
@@ -31,9 +32,7 @@ def axes(
     for step in steps:
         key = _key_of(step, ranges)
         if key is not None and not step.is_free:
-            name = f"{tensor_name(step.outputs[0])}_size"
-            while name in used_names:
-                name += "_"
+            name = unique_name(f"{tensor_name(step.outputs[0])}_size", used_names)
             used_names.add(name)
             axis_of_value.update(dict.fromkeys(step.outputs, Axis(name, ranges[key])))
     return axis_of_value

@@ -98,18 +98,18 @@ def split(
     profiles: Sequence[Profile],
     fallback: Fallback = Fallback(),  # noqa: B008
     *,
-    kept: Collection[int] = (),
+    in_torch: Collection[int] = (),
 ) -> Partition:
     """Assign each node to TensorRT or torch, and form as few segments as the graph allows.
 
-    `kept` are indices of nodes that must stay in torch (modules in the manifest's `fallback`). A
-    graph with in-place writes (`as_written`) is one torch segment. Raises UnsupportedOperators if
+    `in_torch` are indices of nodes that must stay in torch (modules in the manifest's `fallback`).
+    A graph with in-place writes (`as_written`) is one torch segment. Raises UnsupportedOperators if
     `fallback.require_full` requires one engine and a node cannot be converted.
     """
     whole = bool(lowered.as_written)
     lowered, specs = with_own_outputs(lowered), named_inputs(specs, lowered)
     positions = numbers_to_tensors(lowered.graph)
-    kept = _moved(kept, positions)
+    in_torch = _moved(in_torch, positions)
     graph_view = view(lowered.graph)
     shapes = _infer(lowered, specs, profiles, graph_view, fallback, by_torch=whole)
     profiles, steps = shapes.profiles, graph_view.steps
@@ -118,7 +118,13 @@ def split(
         kinds = [TORCH] * len(steps)
     else:
         trial = support(
-            lowered, specs, profiles, shapes, ops=fallback.ops, kept=kept, steps=steps
+            lowered,
+            specs,
+            profiles,
+            shapes,
+            ops=fallback.ops,
+            in_torch=in_torch,
+            steps=steps,
         )
         kinds = _kinds(graph_view, trial, shapes, fallback)
     inputs = tuple(str(spec.name) for spec in specs)
@@ -167,14 +173,14 @@ def _kinds(
     return final_kinds(graph_view, kinds, shapes, fallback.min_block_size)
 
 
-def _moved(kept: Collection[int], positions: Sequence[int]) -> set[int]:
-    """The indices of the kept nodes in the graph that `numbers_to_tensors` rewrote. If several
-    nodes have one former position, the first.
+def _moved(in_torch: Collection[int], positions: Sequence[int]) -> set[int]:
+    """The indices of the nodes `in_torch` in the graph that `numbers_to_tensors` rewrote. If
+    several nodes have one former position, the first.
     """
     indices = set()
     previous = None
     for index, position in enumerate(positions):
-        if position in kept and position != previous:
+        if position in in_torch and position != previous:
             indices.add(index)
         previous = position
     return indices

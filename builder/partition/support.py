@@ -72,7 +72,7 @@ class TrialBackend(operators.Operators):
         ctx: ConversionContext,
         shapes: Shapes,
         ops: Collection[str],
-        kept: Collection[int],
+        in_torch: Collection[int],
     ) -> None:
         super().__init__(ctx, Policy())
         self.walker = GraphWalker(ctx, self)
@@ -84,7 +84,7 @@ class TrialBackend(operators.Operators):
         ctx.profiles = self.profiles
         self.shapes = shapes
         self.ops = ops
-        self.kept = kept
+        self.in_torch = in_torch
         self.refused: dict[int, UnsupportedOperator] = {}
         self.defects: list[str] = []
         self.position = 0
@@ -121,13 +121,13 @@ class TrialBackend(operators.Operators):
             self.repeats.remember(signature, step)
 
     def _is_kept(self, kind: str) -> bool:
-        return self.position in self.kept or any(
+        return self.position in self.in_torch or any(
             fnmatch.fnmatchcase(kind, pattern) for pattern in self.ops
         )
 
     def evaluate(self, node: Node, values: list[Any]) -> list[Any] | None:
         """As in conversion, except for nodes that the manifest keeps in torch."""
-        if self.position in self.kept:
+        if self.position in self.in_torch:
             raise Unconvertible(BY_MODULE)
         if any(fnmatch.fnmatchcase(node.kind(), pattern) for pattern in self.ops):
             raise Unconvertible("the manifest keeps it in torch (fallback: ops)")
@@ -204,11 +204,11 @@ def support(
     shapes: Shapes,
     *,
     ops: Collection[str] = (),
-    kept: Collection[int] = (),
+    in_torch: Collection[int] = (),
     steps: Sequence[Step] | None = None,
 ) -> Support:
     """Try every node (`steps`, if already read). `ops` are patterns of node kinds that stay in
-    torch, and `kept` the indices of such nodes.
+    torch, and `in_torch` the indices of such nodes.
     """
     _, network, messages = new_network()
     ctx = ConversionContext(network, profiles, messages)
@@ -216,6 +216,6 @@ def support(
         ctx.values[value.debugName()] = (
             MISSING if unreadable(spec) else add_input(ctx, spec)
         )
-    trial = TrialBackend(ctx, shapes, ops, kept)
+    trial = TrialBackend(ctx, shapes, ops, in_torch)
     trial.run(view.steps(lowered.graph) if steps is None else steps)
     return Support(trial.refused, tuple(trial.defects))

@@ -203,7 +203,7 @@ def endpoint(
     if len(ranks) != 1 or known is None:
         fix = "return a tensor of one rank and of a dtype that Triton supports"
         if len(alike) > 1:
-            fix += ", or reduce max_lengths to what the goldens have"
+            fix += ", or reduce max_lengths to the longest list of the goldens"
         raise PublishError(
             f"output {name!r} has no fixed rank or dtype: {recorded[0].dtype}, ranks "
             f"{sorted(ranks)}",

@@ -51,14 +51,14 @@ def parts(
     if not ifs:
         return ()
     shapes = infer_shapes(segment.lowered, segment.specs, segment.profiles)
-    pieces: list[LoweredGraph | SplitBranch] = []
+    parts: list[LoweredGraph | SplitBranch] = []
     for part in partition.take_apart(segment.lowered, ifs):
         if isinstance(part, partition.Branch):
-            pieces.append(_split(part, shapes, spec, partitioner))
+            parts.append(_split(part, shapes, spec, partitioner))
         else:
-            pieces.append(part)
-    if any(isinstance(part, SplitBranch) for part in pieces):
-        return tuple(pieces)
+            parts.append(part)
+    if any(isinstance(part, SplitBranch) for part in parts):
+        return tuple(parts)
     return ()
 
 

@@ -314,7 +314,7 @@ _ARGUMENTS = (
     ),
     (" in the manifest", ""),
 )
-"""Words of errors and warnings, and what they are in a call."""
+"""Parts of errors and warnings about manifests, and their wording for a call of `compile`."""
 _REQUIRED = object()
 
 

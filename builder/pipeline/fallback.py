@@ -104,9 +104,9 @@ def convert_or_partition(
         defects = whole
     else:
         defects = (*earlier.reasons, *beyond)
-    kept = _with_list_reads(earlier, lowered)
+    in_torch = _with_list_reads(earlier, lowered)
     return _Partitioner(
-        lowered, spec, nodes_in_torch, list(defects), earlier=kept
+        lowered, spec, nodes_in_torch, list(defects), earlier=in_torch
     ).run()
 
 
@@ -126,12 +126,12 @@ def _convert_whole(
         return (str(error),)
 
 
-def _with_list_reads(kept: KeptInTorch, lowered: LoweredGraph) -> KeptInTorch:
+def _with_list_reads(in_torch: KeptInTorch, lowered: LoweredGraph) -> KeptInTorch:
     """Also keep the nodes of `_list_reads` in torch."""
     reads = _list_reads(lowered)
     # each branch that reads an element would contain the loop that makes the list
-    engines_inside = kept.branches and not reads
-    return replace(kept, nodes=kept.nodes | reads, branches=engines_inside)
+    engines_inside = in_torch.branches and not reads
+    return replace(in_torch, nodes=in_torch.nodes | reads, branches=engines_inside)
 
 
 def _list_reads(lowered: LoweredGraph) -> frozenset[int]:
@@ -233,7 +233,7 @@ class _Partitioner:
                 self.spec.inputs,
                 self.spec.profiles,
                 self.spec.fallback,
-                kept=self.in_torch,
+                in_torch=self.in_torch,
             )
             partitioned = self._convert_all(parts, whole=rounds_left < 2)
             if partitioned is not None:

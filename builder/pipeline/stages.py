@@ -386,7 +386,7 @@ def _unchecked_warnings(lowered: Lowered) -> Iterator[str]:
 
 
 def _list_warnings(lowered: Lowered, goldens: Goldens) -> Iterator[str]:
-    """A warning for each list whose length is not known, and what that costs."""
+    """A warning for each list whose length is not known, with the consequences."""
     from builder import parity
 
     paths = dict(zip(lowered.outputs, lowered.graph.results, strict=True))

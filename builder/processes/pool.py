@@ -44,7 +44,7 @@ class Task(Generic[Result]):
     `sandbox`: confines the worker before it imports the function; None: no confinement.
     `handlers`: the functions of this process that the worker may call, by name. They must be safe
     for an untrusted worker.
-    `done`: called with the result when the task has ended.
+    `on_result`: called with the result when the task has ended.
     """
 
     target: Callable[[Report], Result]
@@ -53,7 +53,7 @@ class Task(Generic[Result]):
     limits: Limits = UNLIMITED
     sandbox: Sandbox | None = None
     handlers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    done: Callable[[Any], None] = _ignore
+    on_result: Callable[[Any], None] = _ignore
 
     def call(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
         """The function's name as "module:function", and all its arguments except the last."""
@@ -119,10 +119,10 @@ def run(
     """The results of the tasks in order, with `jobs` tasks at a time. A crashed task has a Crashed,
     and a task with a stage that took too long a TimedOut.
 
-    Task slots use the `environments` in turn, which are set before anything is loaded. This pins a
-    worker to its GPU. `modules` are imported once, in the process that all workers are forked from.
-    An exception in a task is raised here after the other tasks were stopped; Ctrl-C is handled
-    likewise. A worker that does not stop within `grace` seconds is killed.
+    Task slots use the `environments` cyclically. These are set before anything is loaded, which
+    pins a worker to its GPU. `modules` are imported once, in the process that all workers are
+    forked from. An exception in a task is raised here after the other tasks were stopped; Ctrl-C is
+    handled likewise. A worker that does not stop within `grace` seconds is killed.
     """
     pool = _Pool(tasks, max(jobs, 1), environments, modules, grace)
     try:
@@ -179,7 +179,7 @@ class _Pool:
                 ended = self._read(ready)
                 if ended:
                     results[ended.number] = _outcome(ended)
-                    ended.task.done(results[ended.number])
+                    ended.task.on_result(results[ended.number])
             self._end_late()
 
     def _until_next_deadline(self) -> float | None:
@@ -272,7 +272,9 @@ class _Pool:
 
     def _read_silently(self, connection: Connection) -> None:
         running = self.active[connection]
-        running.task = replace(running.task, report=_ignore, handlers={}, done=_ignore)
+        running.task = replace(
+            running.task, report=_ignore, handlers={}, on_result=_ignore
+        )
         self._read(connection)
 
 

@@ -166,7 +166,9 @@ def report(values: Sequence[Beyond], patterns: Sequence[str]) -> str:
 
 def has_half(conversion: Conversion) -> bool:
     """Whether the precision of the conversion has float16."""
-    return precision.HALF.get(precision.rest(conversion.precision)) == torch.float16
+    return (
+        precision.HALF.get(precision.unquantized(conversion.precision)) == torch.float16
+    )
 
 
 def spare(

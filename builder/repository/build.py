@@ -241,7 +241,7 @@ def _task(
     if kept_artifacts is not None:
         writable = (*writable, kept_artifacts.writable())
 
-    def done(result: Any) -> None:
+    def report_result(result: Any) -> None:
         words = _outcome(result)
         progress(order.spec.name, f"{FINISHED}: {words} ({next(count)} of {total})")
 
@@ -252,7 +252,7 @@ def _task(
         limits=slots.limits(order.spec.limits),
         sandbox=replace(sandbox, hidden=hidden, writable=writable),
         handlers={**signing.HANDLERS, **signatures.handlers(order.stage)},
-        done=done,
+        on_result=report_result,
     )
 
 
@@ -329,7 +329,7 @@ def _publish(
 def _state(plans: Plans) -> str:
     """`reused` if every plan was found in the store, else `built`."""
     records = plans.records.values()
-    return "reused" if records and all(plan.found for plan in records) else "built"
+    return "reused" if records and all(plan.reused for plan in records) else "built"
 
 
 def _publish_kept(

@@ -29,7 +29,7 @@ def cache(mebibytes: int = CACHE_MIB) -> str:
 
 
 def stale(repository: Path) -> list[str]:
-    """The models that the response cache would answer for after they were replaced.
+    """The models whose old responses the response cache would return after a publication.
 
     Triton finds a response by the model's name, its version number and the inputs. A model without
     `versions` in its manifest has version 1 after each publication.

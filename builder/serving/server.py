@@ -444,7 +444,7 @@ def _plain_path(path: Path, folder: Path) -> Path:
 def _launch_guarded(
     command: list[str], installation: Installation, log_path: Path, folder: Path
 ) -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]:
-    """The server's process, and the one that ends it if this process dies."""
+    """The server's process, and the guardian that kills it if this process dies."""
     process = _launch(command, installation, log_path)
     try:
         return process, _guard(process.pid, folder)

@@ -2,7 +2,7 @@
 found.
 
 There are two keys (docs/store.md). A request is known without torch and decides whether a published
-model is what a build would publish. A plan's key is known after conversion and decides whether
+model is current. A plan's key is known after conversion and decides whether
 TensorRT has to run (`builder.store.plans`).
 """
 

@@ -25,8 +25,8 @@ def changes(
     old = dict(flattened(before))
     new = dict(flattened(after))
     # None is never a leaf
-    every = dict.fromkeys([*old, *new])
-    names = [name for name in every if old.get(name) != new.get(name)]
+    all_names = dict.fromkeys([*old, *new])
+    names = [name for name in all_names if old.get(name) != new.get(name)]
     primary = [
         name
         for name in names

@@ -26,13 +26,13 @@ Compile = Callable[[], Plan]
 
 @dataclass(frozen=True)
 class PlanRecord:
-    """One plan: its `key` and `parts`, whether it was `found` in the store, and otherwise the
+    """One plan: its `key` and `parts`, whether it was `reused` from the store, and otherwise the
     reason for the build.
     """
 
     key: str
     parts: Mapping[str, Any]
-    found: bool
+    reused: bool
     because: str
 
 
@@ -171,7 +171,7 @@ class Plans:
     def remember(
         self, name: str, request: Mapping[str, Any], result: Mapping[str, Any]
     ) -> None:
-        """Record in the store what was built under this name, so that the next build elsewhere can
+        """Record the build under this name in the store, so that the next build on any machine can
         report its reason.
         """
         record = {"request": request, "plans": self.record(), "result": result}

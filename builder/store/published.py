@@ -345,8 +345,7 @@ def record(
 
 
 def stale(folder: Path, request: Mapping[str, Any], hashes: Hashes) -> str | None:
-    """The reason why the model in `folder` is not what the `request` would publish; None if
-    it is.
+    """The reason why the model in `folder` is not current for the `request`; None if it is.
 
     Every file of the model, and of the steps of an ensemble, must be as it was written.
     """

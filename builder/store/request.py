@@ -1,4 +1,4 @@
-"""The request of a model, known without torch: the key of what is published.
+"""The request of a model, known without torch: the key of the published model.
 
 It includes more than a plan's key, because it also decides goldens, config and runtime. It is also
 coarser: it has one version of all of trt-build's code, and the file's bytes instead of its graph.

@@ -68,7 +68,7 @@ class _Unreachable:
 
 
 class Store:
-    """Plans by key. `warnings` lists what was found and not used.
+    """Plans by key. `warnings` lists unusable entries.
 
     Raises UsageError if the URL is invalid, and EnvironmentProblem if the package of its protocol
     is missing.

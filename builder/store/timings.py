@@ -32,7 +32,7 @@ def kind(machine: Mapping[str, object]) -> str:
 
 
 class Timings:
-    """The timing caches of one kind of machine in a store. `warnings` lists what was not used.
+    """The timing caches of one kind of machine in a store. `warnings` lists unusable entries.
 
     Raises the errors of the store's file system.
     """

@@ -107,7 +107,7 @@ def of_bytes(head: bytes) -> Kind:
             return kind
     return Kind(
         "an unknown kind of file",
-        "trt-build takes what torch.jit.save() wrote",
+        "trt-build reads files of torch.jit.save()",
         lambda head: True,
     )
 
@@ -151,6 +151,6 @@ def of_members(names: Iterable[str]) -> ZipKind:
             return kind
     return ZipKind(
         "a zip, but not a TorchScript archive",
-        "trt-build takes what torch.jit.save() wrote",
+        "trt-build reads files of torch.jit.save()",
         (),
     )

@@ -13,12 +13,12 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.errors import PublishError
+from builder.names import TENSOR_NAME
 from builder.triton import batching, sequences
 from builder.triton.artifact import ModelArtifact
 from builder.triton.dtypes import by_config
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-TENSOR_NAME = re.compile(r"[A-Za-z0-9_.:-]+")
 
 
 def validate(config: pb.ModelConfig, artifact: ModelArtifact) -> None:

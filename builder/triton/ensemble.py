@@ -14,9 +14,10 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 import builder
 from builder.errors import PublishError, UsageError
+from builder.names import TENSOR_NAME
 from builder.triton import section
 from builder.triton.artifact import EnsembleArtifact
-from builder.triton.check import MODEL_NAME, TENSOR_NAME
+from builder.triton.check import MODEL_NAME
 from builder.triton.config import sha256, template
 
 Configs = Mapping[str, Any]

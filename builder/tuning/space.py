@@ -137,11 +137,11 @@ def space(
         default_value = default.get(name)
         if values and default_value is not None:
             values = (*values, default_value)
-        every = tuple(dict.fromkeys(values))
-        if len(every) > 1:
-            if all(isinstance(value, int) for value in every):
-                every = tuple(sorted(every))
-            dimensions.append(Dimension(name, every))
+        choices = tuple(dict.fromkeys(values))
+        if len(choices) > 1:
+            if all(isinstance(value, int) for value in choices):
+                choices = tuple(sorted(choices))
+            dimensions.append(Dimension(name, choices))
     return Space(default, tuple(dimensions), fixed)
 
 

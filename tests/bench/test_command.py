@@ -23,8 +23,8 @@ def test_client_counts_equal_server_counts(tmp_path: Path) -> None:
     (model,) = json.loads(result.stdout)["models"]
     (level,) = model["levels"]
     assert level["requests"] == level["server"]["success"] > 0 and level["counts_agree"]
-    kept = json.loads((tmp_path / "repository.results" / "bench.json").read_text())
-    (entry,) = kept["models"]
+    report = json.loads((tmp_path / "repository.results" / "bench.json").read_text())
+    (entry,) = report["models"]
     assert {name: entry[name] for name in model} == model
 
 

@@ -31,9 +31,9 @@ def measure_level(
     **more: object,
 ) -> LevelResult:
     options = Options(loads=[load], protocols=[protocol], seconds=1.0, **more)  # type: ignore[arg-type]
-    (found,) = bench(repository, endpoint, [model], options)
-    assert found.problem is None
-    (level,) = found.levels
+    (result,) = bench(repository, endpoint, [model], options)
+    assert result.problem is None
+    (level,) = result.levels
     return level
 
 
@@ -79,8 +79,10 @@ def test_errors_are_counted_by_kind(
         bench(repository, endpoint, ["scorer"], Options(file=tmp_path / "r.npz"))
     wrong = {"x": np.zeros((2, 9), np.float32), "ids": np.zeros((2, 9), np.int64)}
     np.savez(tmp_path / "r.npz", **wrong)
-    (found,) = bench(repository, endpoint, ["scorer"], Options(file=tmp_path / "r.npz"))
-    assert found.problem is not None and "no request was answered" in found.problem
+    (result,) = bench(
+        repository, endpoint, ["scorer"], Options(file=tmp_path / "r.npz")
+    )
+    assert result.problem is not None and "no request was answered" in result.problem
 
 
 def test_requests_with_several_sizes_are_read_from_a_file(
@@ -143,10 +145,10 @@ def test_high_latency_limit_is_met_at_some_rate(
 ) -> None:
     """A trial is extended if it has too few requests for the percentile."""
     options = Options(loads=[Load(1)], seconds=0.5, limit=(percentile, 1000.0))
-    (found,) = bench(repository, endpoint, ["scorer"], options)
-    assert found.limit is not None and found.limit.rate is not None
-    assert found.limit.trials[0]["rate"] == pytest.approx(
-        found.levels[0].throughput.value
+    (result,) = bench(repository, endpoint, ["scorer"], options)
+    assert result.limit is not None and result.limit.rate is not None
+    assert result.limit.trials[0]["rate"] == pytest.approx(
+        result.levels[0].throughput.value
     )
 
 
@@ -161,9 +163,9 @@ def test_throughput_agrees_with_perf_analyzer(
         options = Options(
             loads=[Load(concurrency)], goldens=["p0-opt"], seconds=4.0, processes=1
         )
-        (found,) = bench(repository, endpoint, ["paused"], options)
+        (result,) = bench(repository, endpoint, ["paused"], options)
         reference = _perf_analyzer(str(endpoint.grpc), repository, concurrency)
-        ratios.append(found.levels[0].throughput.value / reference)
+        ratios.append(result.levels[0].throughput.value / reference)
     assert statistics.median(ratios) == pytest.approx(1.0, abs=0.05), ratios
 
 
@@ -174,11 +176,13 @@ def _perf_analyzer(url: str, repository: Path, concurrency: int) -> float:
     model = ["perf_analyzer", "-m", "paused", "-u", url, "-i", "grpc", "-b", str(rows)]
     load = ["--concurrency-range", str(concurrency), "--measurement-interval", "3000"]
     load += ["-s", "30", "-r", "20"]
-    done = subprocess.run(
+    process = subprocess.run(
         [*model, *load],
         capture_output=True,
         text=True,
         check=True,
     )
-    (rate,) = re.findall(r"Client:.*?Throughput: ([\d.]+) infer/sec", done.stdout, re.S)
+    (rate,) = re.findall(
+        r"Client:.*?Throughput: ([\d.]+) infer/sec", process.stdout, re.S
+    )
     return float(rate) / rows

@@ -37,15 +37,15 @@ def samples(latency: np.ndarray[Any, Any], late: float = 0.0) -> Samples:
 def test_warm_up_is_excluded_and_the_rest_is_steady() -> None:
     latency = np.full(4000, 0.010) + np.random.default_rng(0).normal(0, 0.0005, 4000)
     latency[:600] += 0.05  # the first 1.5 s
-    found = results.summarize([samples(latency)], SECONDS)
-    assert found["warm_up_seconds"] == 1.5 and found["steady"]
-    assert found["latency_ms"]["p99"].value < 12
-    assert found["throughput"].value == pytest.approx(400, rel=0.02)
+    summary = results.summarize([samples(latency)], SECONDS)
+    assert summary["warm_up_seconds"] == 1.5 and summary["steady"]
+    assert summary["latency_ms"]["p99"].value < 12
+    assert summary["throughput"].value == pytest.approx(400, rel=0.02)
 
 
 def test_growing_latency_is_not_steady() -> None:
-    found = results.summarize([samples(np.linspace(0.001, 1.0, 4000))], SECONDS)
-    assert not found["steady"]
+    summary = results.summarize([samples(np.linspace(0.001, 1.0, 4000))], SECONDS)
+    assert not summary["steady"]
 
 
 def test_percentiles_need_enough_requests() -> None:
@@ -65,16 +65,16 @@ def test_intervals_contain_the_true_percentile() -> None:
     random = np.random.default_rng(1)
     true, hits = np.log(10) * 5, 0
     for _ in range(40):
-        found = results.summarize([samples(random.exponential(0.005, 4000))], SECONDS)
-        p90 = found["latency_ms"]["p90"]
+        summary = results.summarize([samples(random.exponential(0.005, 4000))], SECONDS)
+        p90 = summary["latency_ms"]["p90"]
         hits += p90.low <= true <= p90.high
     assert hits >= 33
 
 
 def test_latency_is_measured_from_the_intended_time() -> None:
-    found = results.summarize([samples(np.full(1000, 0.25), late=0.2)], SECONDS)
-    assert found["latency_ms"]["p50"].value == pytest.approx(250)
-    assert found["send_delay_ms"] == pytest.approx(200)
+    summary = results.summarize([samples(np.full(1000, 0.25), late=0.2)], SECONDS)
+    assert summary["latency_ms"]["p50"].value == pytest.approx(250)
+    assert summary["send_delay_ms"] == pytest.approx(200)
     assert (
         results.client_limit(0.1, 1, 200.0, 250.0, 4)
         == "requests were sent up to 200.0 ms late"
@@ -137,19 +137,22 @@ def document(
 
 
 def test_changes_within_noise_are_no_difference() -> None:
-    found = baseline.compare(document(100, 10), document(103, 9.8))
-    assert [change.verdict for change in found] == ["no difference", "no difference"]
+    comparison = baseline.compare(document(100, 10), document(103, 9.8))
+    assert [change.verdict for change in comparison] == [
+        "no difference",
+        "no difference",
+    ]
     noisy = baseline.compare(document(100, 10, 0.2), document(130, 7, 0.2))
     assert {change.verdict for change in noisy} == {"no difference"}
 
 
 def test_real_changes_are_better_or_worse() -> None:
-    found = baseline.compare(document(100, 10), document(150, 20))
-    assert {change.figure: change.verdict for change in found} == {
+    comparison = baseline.compare(document(100, 10), document(150, 20))
+    assert {change.figure: change.verdict for change in comparison} == {
         "throughput": "better",
         "p99": "worse",
     }
-    assert found[0].share == pytest.approx(0.5)
+    assert comparison[0].share == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("text", ['{"models": [{"levels": [{}]}]}', "[" * 100000])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import engine, fleet, layers, page, profiles_page, records, roads
+from benchmarks import engine, fleet, layers, page, pipelines, profiles_page, records
 from benchmarks.networks import NETWORKS
 from builder.engine import capabilities
 
@@ -47,7 +47,7 @@ def test_crash_fails_only_its_job(tmp_path: Path) -> None:
 def test_no_job_starts_after_the_deadline(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert list(fleet.taken([("unet", "fp16")], tmp_path, time.time() - 1)) == []
+    assert list(fleet.claimed([("unet", "fp16")], tmp_path, time.time() - 1)) == []
     assert "out of budget before unet fp16" in capsys.readouterr().out
 
 
@@ -147,7 +147,9 @@ def test_fp16_is_measured_first_for_every_network() -> None:
 def test_network_has_no_more_layers_than_onnx_parser(name: str, tmp_path: Path) -> None:
     pytest.importorskip("onnx")
     own = layers.count(layers.ours(name, "fp32").network).total()
-    assert own <= layers.count(layers.theirs(roads.export(tmp_path, name))[1]).total()
+    assert (
+        own <= layers.count(layers.theirs(pipelines.export(tmp_path, name))[1]).total()
+    )
 
 
 def test_mobilenet_has_the_published_parameter_count() -> None:
@@ -335,8 +337,8 @@ def test_existing_serving_rows_are_not_measured_again(
     reason="8.6 takes half where a flag lets it",
 )
 def test_float32_onnx_export_is_refused_for_fp16(tmp_path: Path) -> None:
-    with pytest.raises(roads.Refused, match="the exported file is float32"):
-        roads.onnx(
+    with pytest.raises(pipelines.Refused, match="the exported file is float32"):
+        pipelines.onnx(
             tmp_path / "unread.onnx", NETWORKS["unet"], "fp16", None, tmp_path / "cache"
         )
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import builder
-from benchmarks import fleet, frontends, records, roads, timed
+from benchmarks import fleet, frontends, pipelines, records, timed
 from benchmarks.networks import NETWORKS, Chain, Network
 
 SPEC = builder.TensorSpec(
@@ -56,7 +56,7 @@ def without_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(frontends, "RESULTS", tmp_path / "frontends.jsonl")
     monkeypatch.setattr(timed, "Engine", _Engine)
     monkeypatch.setattr(timed, "medians", _medians)
-    monkeypatch.setattr(roads, "warm_up", lambda: None)
+    monkeypatch.setattr(pipelines, "warm_up", lambda: None)
     monkeypatch.setattr(records, "host", lambda: {"gpu": "none"})
     monkeypatch.setattr(torch.Tensor, "cuda", lambda self: self)
     monkeypatch.setitem(NETWORKS, "lstm", SMALL)
@@ -119,9 +119,9 @@ def test_failing_network_loses_only_its_rows(
 def test_default_networks_have_a_dynamic_batch(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    given = frontends.parse([])
-    assert given.networks == list(frontends.DEFAULT) and len(given.networks) == 5
-    for name in given.networks:
+    args = frontends.parse([])
+    assert args.networks == list(frontends.DEFAULT) and len(args.networks) == 5
+    for name in args.networks:
         assert max(frontends.BATCHES) <= NETWORKS[name].spec.dims["batch"][2]
     with pytest.raises(SystemExit):
         frontends.parse(["--networks", "no_such"])

@@ -16,7 +16,7 @@ from benchmarks import fleet
 def main(folder: Path, claims: Path, until: float) -> None:
     """Do the jobs that are in jobs.txt."""
     jobs = [(name, "fp16") for name in (folder / "jobs.txt").read_text().split()]
-    for name, _ in fleet.taken(jobs, claims, until):
+    for name, _ in fleet.claimed(jobs, claims, until):
         if name == "crash":
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.05)

@@ -52,19 +52,23 @@ def take(
     """Compare after unloading has finished, or after at most `wait` seconds."""
     began = time.monotonic()
     while True:
-        found = compare(wanted(repository, mode), *_held(server))
+        comparison = compare(wanted(repository, mode), *_held(server))
         waited = time.monotonic() - began
         if (
-            not (found.leaked_models or found.leaked_processes or found.missing)
+            not (
+                comparison.leaked_models
+                or comparison.leaked_processes
+                or comparison.missing
+            )
             or waited > wait
         ):
             break
         time.sleep(0.25)
-    found.settled_seconds = round(waited, 1)
-    for pid in [] if not found.leaked_processes else children(server.process.pid):
-        found.details.append(_details(pid))
-    _weigh(server.process.pid, found)
-    return found
+    comparison.settled_seconds = round(waited, 1)
+    for pid in [] if not comparison.leaked_processes else children(server.process.pid):
+        comparison.details.append(_details(pid))
+    _weigh(server.process.pid, comparison)
+    return comparison
 
 
 def wanted(repository: Path, mode: str) -> dict[str, int]:
@@ -94,14 +98,14 @@ def compare(
     wanted: dict[str, int], models: Counter[str], stubs: Counter[str]
 ) -> Census:
     """Compare with the `models` that the server has not unloaded, and their processes (`stubs`)."""
-    found = Census()
-    found.leaked_models = sorted(name for name in models if name not in wanted)
-    found.missing = sorted(name for name in wanted if name not in models)
+    counts = Census()
+    counts.leaked_models = sorted(name for name in models if name not in wanted)
+    counts.missing = sorted(name for name in wanted if name not in models)
     surplus = stubs - Counter(wanted)
-    found.leaked_processes = sorted(surplus.elements())
+    counts.leaked_processes = sorted(surplus.elements())
     lacking = Counter(wanted) - stubs
-    found.missing += [f"a process of {name}" for name in sorted(lacking.elements())]
-    return found
+    counts.missing += [f"a process of {name}" for name in sorted(lacking.elements())]
+    return counts
 
 
 def _models(repository: Path) -> list[Path]:

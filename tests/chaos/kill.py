@@ -191,14 +191,14 @@ def run(
 
 def _state(repository: Path) -> str:
     """A digest of all names and contents in the repository, without VARYING."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(repository.rglob("*")):
         name = path.relative_to(repository)
         data = VARYING.sub(b"", path.read_bytes()) if path.is_file() else b""
-        found.update(
+        digest.update(
             f"{name} {path.is_symlink()} {hashlib.sha256(data).hexdigest()}".encode()
         )
-    return found.hexdigest()
+    return digest.hexdigest()
 
 
 def _points(folder: Path, chosen: Change, exchange: bool) -> int:
@@ -296,9 +296,9 @@ def _judge(
 def _repair(repository: Path, chosen: Change, counts: Counts) -> None:
     """Perform the next run: it repairs the repository, then makes the requested change."""
     tidy(repository)
-    found = _generation(repository)
-    whole = found is not None and not _staged(repository)
-    if found != chosen.new:
+    generation = _generation(repository)
+    whole = generation is not None and not _staged(repository)
+    if generation != chosen.new:
         chosen.make(repository)
     done = _generation(repository) == chosen.new and not _staged(repository)
     counts.not_repaired += not (whole and done)

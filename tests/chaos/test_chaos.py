@@ -98,14 +98,14 @@ def test_memory_is_compared_at_equal_process_counts() -> None:
     held = [4, 6, 6, 8, 10, 8, 6, 4, 6, 8, 12, 12, 10, 12, 12, 10]
     flat_memory = [10 + 0.6 * count for count in held]
     assert flat.growth(flat_memory) != 1.0
-    found = flat.trend(flat_memory, held)
-    assert found and flat.growth(found.level) == 1.0
-    assert found.per_sample == pytest.approx(0, abs=1e-9)
-    found = flat.trend([one + 0.5 * n for n, one in enumerate(flat_memory)], held)
+    trend = flat.trend(flat_memory, held)
+    assert trend and flat.growth(trend.level) == 1.0
+    assert trend.per_sample == pytest.approx(0, abs=1e-9)
+    trend = flat.trend([one + 0.5 * n for n, one in enumerate(flat_memory)], held)
     assert (
-        found
-        and found.per_sample == pytest.approx(0.5)
-        and not flat.is_flat(flat.growth(found.level))
+        trend
+        and trend.per_sample == pytest.approx(0.5)
+        and not flat.is_flat(flat.growth(trend.level))
     )
     alike = flat.trend([10 + 0.5 * n for n in range(16)], [4] * 16)
     assert (
@@ -201,20 +201,20 @@ def test_unreferenced_models_and_processes_are_leaks() -> None:
     named = {"pair": 0, "pair.0.torch.a": 1}
     models = Counter(["pair", "pair.0.torch.a", "pair.0.torch.b"])
     stubs = Counter(["pair.0.torch.a", "pair.0.torch.a", "pair.0.torch.b"])
-    found = census.compare(named, models, stubs)
-    assert found.leaked_models == ["pair.0.torch.b"]
+    differences = census.compare(named, models, stubs)
+    assert differences.leaked_models == ["pair.0.torch.b"]
     assert (
-        found.leaked_processes == ["pair.0.torch.a", "pair.0.torch.b"]
-        and not found.missing
+        differences.leaked_processes == ["pair.0.torch.a", "pair.0.torch.b"]
+        and not differences.missing
     )
-    found = census.compare(named, Counter(["pair"]), Counter())
-    assert found.missing == ["pair.0.torch.a", "a process of pair.0.torch.a"]
-    assert not found.leaked_models and not found.leaked_processes
+    differences = census.compare(named, Counter(["pair"]), Counter())
+    assert differences.missing == ["pair.0.torch.a", "a process of pair.0.torch.a"]
+    assert not differences.leaked_models and not differences.leaked_processes
 
 
 def test_record_of_a_leaked_process_is_json() -> None:
-    found = census.Census(details=[census._details(os.getpid())])
-    (details,) = json.loads(json.dumps(found.as_dict()))["details"]
+    counts = census.Census(details=[census._details(os.getpid())])
+    (details,) = json.loads(json.dumps(counts.as_dict()))["details"]
     assert sum(details["threads"].values()) >= 1
 
 
@@ -257,13 +257,13 @@ def test_leaked_model_is_found_with_its_process(tmp_path: Path) -> None:
         pushing.publish_generation("pair", 2, made.parent)
         with control.connected(server.http_url, PLAIN, 60) as api:
             api.load(made)
-            found = census.take(server, made.parent, "explicit", wait=0)
-            assert found.leaked_models == found.leaked_processes == sorted(former)
-            assert {one["pid"] for one in found.details} and not found.missing
+            counts = census.take(server, made.parent, "explicit", wait=0)
+            assert counts.leaked_models == counts.leaked_processes == sorted(former)
+            assert {one["pid"] for one in counts.details} and not counts.missing
             api.unload(api.former_steps(made))
-        found = census.take(server, made.parent, "explicit")
-        assert not found.leaked_models and not found.leaked_processes
-        assert found.processes == 3 and found.server_mib > 0
+        counts = census.take(server, made.parent, "explicit")
+        assert not counts.leaked_models and not counts.leaked_processes
+        assert counts.processes == 3 and counts.server_mib > 0
 
 
 @pytest.mark.slow
@@ -290,10 +290,10 @@ def test_reloading_a_small_model_leaks_little_memory(
 @pytest.mark.timeout(600)
 def test_results_of_streams_are_summed_by_mode(tmp_path: Path) -> None:
     words = ["--pushes=1", "--clients=2", "--pause=0.1"]
-    found = streams.run(tmp_path, 2, words, 120)
-    assert set(found) == {"poll", "explicit"}
-    assert all(counts.pushes == 1 and not counts.bad for counts in found.values()), (
-        found
+    results = streams.run(tmp_path, 2, words, 120)
+    assert set(results) == {"poll", "explicit"}
+    assert all(counts.pushes == 1 and not counts.bad for counts in results.values()), (
+        results
     )
 
 

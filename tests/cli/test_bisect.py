@@ -52,10 +52,10 @@ def test_correct_model_passes_and_names_no_node(
     document = json.loads(result.stdout)
     (model,) = document["models"]
     assert document["passed"] and model["passed"] and model["node"] is None
-    kept = json.loads(
+    report = json.loads(
         published.with_name("repository.results").joinpath("bisect.json").read_text()
     )
-    assert model.items() <= kept["models"][0].items()
+    assert model.items() <= report["models"][0].items()
     assert model["goldens"] == 5 and model["networks"] == 1
 
 

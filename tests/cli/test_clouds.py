@@ -135,25 +135,25 @@ def test_models_store_and_repository_in_cloud_storage_work(
         write(tmp_path / "models", factor)
         cloud.upload(tmp_path / "models")
         words = [] if number == 1 else ["--no-isolate"]  # it is faster
-        done = run("repo", source, "--out", out, "--store", store, *words)
-        assert done.exit_code == 0, done.output
-        assert f"1 models in {out}" in done.stdout
-        shown += done.output
+        result = run("repo", source, "--out", out, "--store", store, *words)
+        assert result.exit_code == 0, result.output
+        assert f"1 models in {out}" in result.stdout
+        shown += result.output
         assert f"versions: {number}" in cloud.objects()["out/net/config.pbtxt"].decode()
     assert states(run, out) == [(2, "current"), (1, "kept")]  # type: ignore[arg-type]
     before = cloud.objects()
-    done = run("repo", source, "--out", out, "--store", store)
-    assert "unchanged" in done.stdout and cloud.objects() == before
-    done = run("rollback", out, "net")
-    assert "version 1 is served, and was 2" in done.stdout
+    result = run("repo", source, "--out", out, "--store", store)
+    assert "unchanged" in result.stdout and cloud.objects() == before
+    result = run("rollback", out, "net")
+    assert "version 1 is served, and was 2" in result.stdout
     assert run("prune", out, "--keep", 1).exit_code == 0
     assert not any(name.startswith("out/net/2/") for name in cloud.objects())
-    done = run("promote", out, f"{cloud.root}/live")
-    kept = cloud.objects()
-    assert done.exit_code == 0 and "live/net/config.pbtxt" in kept
-    assert any(name.startswith("store/plans/") for name in kept)
+    result = run("promote", out, f"{cloud.root}/live")
+    stored = cloud.objects()
+    assert result.exit_code == 0 and "live/net/config.pbtxt" in stored
+    assert any(name.startswith("store/plans/") for name in stored)
     assert KEY not in shown and not [
-        path for path, data in kept.items() if KEY.encode() in data
+        path for path, data in stored.items() if KEY.encode() in data
     ]
 
 
@@ -169,17 +169,17 @@ def test_farm_builds_in_cloud_storage(tmp_path: Path, cloud: Cloud) -> None:
     }
     (tmp_path / "farm.yaml").write_text(json.dumps(connection))
     words = ["repo", f"{cloud.root}/in", "--out", f"{cloud.root}/out"]
-    done = subprocess.run(
+    process = subprocess.run(
         [*PROGRAM, *words, "--farm", str(tmp_path / "farm.yaml"), "--json"],
         env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
         capture_output=True,
         text=True,
         cwd=tmp_path,
     )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["results"][0]["published"] == "published"
+    assert process.returncode == 0, process.stderr
+    assert json.loads(process.stdout)["results"][0]["published"] == "published"
     written = cloud.objects()
     assert {"out/ada/net/config.pbtxt", "out.farm/events.jsonl"} <= set(written)
     assert any(name.startswith("store/published/") for name in written)
-    for text in (done.stdout, done.stderr, *map(str, written.values())):
+    for text in (process.stdout, process.stderr, *map(str, written.values())):
         assert KEY not in text

@@ -29,8 +29,8 @@ def test_rebuild_keeps_or_overwrites_edits_only_on_request(
         and "would overwrite changes made by hand" in refused.stderr
     )
     assert "count: 2" in config.read_text()
-    kept = run("repo", small, "--out", out, "--precision", "fp16", "--keep-edits")
-    assert kept.exit_code == 0, kept.stderr
+    result = run("repo", small, "--out", out, "--precision", "fp16", "--keep-edits")
+    assert result.exit_code == 0, result.stderr
     assert "count: 2" in config.read_text() and "fp16" in config.read_text()
     dropped = run(
         "repo", small, "--out", out, "--precision", "fp16", "--overwrite-edits"

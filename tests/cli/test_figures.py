@@ -114,8 +114,8 @@ def test_push_copies_results_of_the_models(
     monkeypatch.setattr(deployment, "push", fake_push)
     monkeypatch.setattr(deployment, "check_local", lambda *_: [])
     monkeypatch.setattr(push, "_refuse_unfit", lambda *_: None)
-    done = run("push", repository, "--to", live, "--url", "localhost:1")
-    assert done.exit_code == 0, done.output
+    result = run("push", repository, "--to", live, "--url", "localhost:1")
+    assert result.exit_code == 0, result.output
     assert rates(run, live) == {1: [300.0]}
     assert records.path(repository, records.BENCH).is_file()
 
@@ -124,8 +124,8 @@ def test_results_of_removed_versions_are_removed(run: Run, repository: Path) -> 
     record_rate(repository, 5.0, "another")
     assert run("prune", repository, "--keep", 2).exit_code == 0
     assert rates(run, repository) == {3: [300.0], 2: [200.0]}
-    kept = records.models(repository, records.BENCH)
-    assert len(kept["scorer"]) == 2 and len(kept["another"]) == 1
+    models = records.models(repository, records.BENCH)
+    assert len(models["scorer"]) == 2 and len(models["another"]) == 1
     publish(net(4), repository)
     record_rate(repository, 400.0)
     publish(net(5), repository)
@@ -153,8 +153,8 @@ def test_promote_and_prune_work_with_unreadable_results(
         ("promote", repository, tmp_path / "live"),
         ("prune", repository, "--keep", 1),
     ):
-        done = run(*words)
-        assert done.exit_code == 0 and "bench.json" in done.stderr, done.output
+        result = run(*words)
+        assert result.exit_code == 0 and "bench.json" in result.stderr, result.output
     assert [entry.number for entry in history.history(repository / "scorer")] == [3]
     shown = run("history", repository)
     assert shown.exit_code == 0 and "no figures are shown" in shown.stderr
@@ -200,8 +200,10 @@ def test_bucket_keeps_results_beside_the_repository(repository: Path) -> None:
 @pytest.mark.slow
 def test_history_shows_results_of_bench(run: Run, tmp_path: Path) -> None:
     publish(net(1), tmp_path / "repository")
-    done = run("bench", tmp_path / "repository", "--serve", "--record", "--seconds", 2)
-    assert done.exit_code == 0, done.output
+    result = run(
+        "bench", tmp_path / "repository", "--serve", "--record", "--seconds", 2
+    )
+    assert result.exit_code == 0, result.output
     (record,) = json.loads(run("history", tmp_path / "repository", "--json").stdout)[
         "models"
     ]

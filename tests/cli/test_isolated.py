@@ -58,7 +58,7 @@ def write_crashing_model(folder: Path) -> None:
 def test_crash_and_endless_forward_fail_only_their_models(small: Path) -> None:
     write_crashing_model(small)
     save(Endless(), small / "endless.pt", MANIFEST + "limits: {stage_seconds: 4}\n")
-    done = subprocess.run(
+    process = subprocess.run(
         [*PROGRAM, "check", "--json", "--paranoid", str(small)],
         capture_output=True,
         text=True,
@@ -66,8 +66,8 @@ def test_crash_and_endless_forward_fail_only_their_models(small: Path) -> None:
         timeout=300,
         check=False,
     )
-    models = {model["name"]: model for model in json.loads(done.stdout)["models"]}
-    assert done.returncode == 1
+    models = {model["name"]: model for model in json.loads(process.stdout)["models"]}
+    assert process.returncode == 1
     assert models["small"]["error"] is None
     assert "SIGSEGV" in models["crashes"]["error"]["message"]
     assert "took more than 4 s" in models["endless"]["error"]["message"]

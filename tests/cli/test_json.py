@@ -40,16 +40,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("how", [("--isolate",), ("--no-isolate",)])
 def test_output_of_a_model_goes_to_stderr(models: Path, how: tuple[str, ...]) -> None:
     command = [sys.executable, "-c", "from builder.cli import main; main()", "check"]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, str(models), "--json", *how],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert json.loads(done.stdout)["ok"]
-    assert "a model's line" in done.stderr
+    assert json.loads(process.stdout)["ok"]
+    assert "a model's line" in process.stderr
     if how == ("--isolate",):
-        assert "\\x1b[31m\\x07" in done.stderr and "\x1b" not in done.stderr
+        assert "\\x1b[31m\\x07" in process.stderr and "\x1b" not in process.stderr
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,9 @@ def test_refused_url_exits_with_2_and_hides_its_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(small.parent)
-    done = run(*words)
-    assert done.exit_code == 2, done.output
-    assert message in done.stderr and "hunter22" not in done.output
+    result = run(*words)
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr and "hunter22" not in result.output
     assert not (small.parent / "out").exists()
 
 
@@ -53,9 +53,9 @@ def test_folder_of_a_published_model_is_refused_as_repository(
     model.mkdir(parents=True)
     (model / "config.pbtxt").write_text('name: "net"\n')
     for folder in (model, model / "1"):
-        done = run("repo", small, "--out", folder)
-        assert done.exit_code == 2, done.output
-        assert "is in the published model net" in done.stderr
+        result = run("repo", small, "--out", folder)
+        assert result.exit_code == 2, result.output
+        assert "is in the published model net" in result.stderr
     assert [path.name for path in model.iterdir()] == ["config.pbtxt"]
 
 
@@ -67,15 +67,15 @@ def test_empty_path_is_a_usage_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(small.parent)
-    done = run(*words)
-    assert done.exit_code == 2 and "the path is empty" in done.stderr
+    result = run(*words)
+    assert result.exit_code == 2 and "the path is empty" in result.stderr
 
 
 def test_output_folder_may_go_up_from_a_folder_that_does_not_exist(
     small: Path, run: Callable[..., Result], tmp_path: Path
 ) -> None:
-    done = run("repo", str(small), "--out", str(tmp_path / "a" / "no" / ".." / "r é"))
-    assert done.exit_code == 0, done.stderr
+    result = run("repo", str(small), "--out", str(tmp_path / "a" / "no" / ".." / "r é"))
+    assert result.exit_code == 0, result.stderr
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["r é"]
 
 
@@ -85,8 +85,8 @@ def test_path_that_goes_up_from_a_link_follows_it(
     inner = tmp_path / "far" / "inner"
     inner.mkdir(parents=True)
     (tmp_path / "link").symlink_to(inner)
-    done = run("repo", str(small), "--out", str(tmp_path / "link" / ".." / "r"))
-    assert done.exit_code == 0, done.stderr
+    result = run("repo", str(small), "--out", str(tmp_path / "link" / ".." / "r"))
+    assert result.exit_code == 0, result.stderr
     assert (tmp_path / "far" / "r").is_dir()
 
 
@@ -97,6 +97,6 @@ def test_link_is_followed_before_a_missing_folder(
     inner.mkdir(parents=True)
     (tmp_path / "link").symlink_to(inner)
     out = tmp_path / "link" / ".." / "no" / ".." / "r"
-    done = run("repo", str(small), "--out", str(out))
-    assert done.exit_code == 0, done.stderr
+    result = run("repo", str(small), "--out", str(out))
+    assert result.exit_code == 0, result.stderr
     assert (tmp_path / "far" / "r").is_dir()

@@ -92,12 +92,13 @@ def test_models_store_and_repository_in_buckets_work(
         upload(tmp_path / "models")
         s3.writes.clear()
         words = [] if number == 1 else ["--no-isolate"]  # it is faster
-        done = run("repo", MODELS, "--out", OUT, "--store", STORE, *words)
-        assert done.exit_code == 0, done.output
+        result = run("repo", MODELS, "--out", OUT, "--store", STORE, *words)
+        assert result.exit_code == 0, result.output
         assert (
-            "1 models in s3://models/out" in done.stdout and "mirror" not in done.output
+            "1 models in s3://models/out" in result.stdout
+            and "mirror" not in result.output
         )
-        shown += done.output
+        shown += result.output
         check_order(s3.writes)
         assert served_version() == number
         into = {
@@ -108,11 +109,11 @@ def test_models_store_and_repository_in_buckets_work(
         assert into == {str(number)}
     assert states(run, OUT) == [(2, "current"), (1, "kept")]  # type: ignore[arg-type]
     s3.writes.clear()
-    done = run("repo", MODELS, "--out", OUT, "--store", STORE)
-    assert "unchanged" in done.stdout
+    result = run("repo", MODELS, "--out", OUT, "--store", STORE)
+    assert "unchanged" in result.stdout
     assert not [path for _, path in s3.writes if "/out/" in path]
-    done = run("rollback", OUT, "net")
-    assert "version 1 is served, and was 2" in done.stdout and served_version() == 1
+    result = run("rollback", OUT, "net")
+    assert "version 1 is served, and was 2" in result.stdout and served_version() == 1
     s3.writes.clear()
     assert run("prune", OUT, "--keep", 1).exit_code == 0 and served_version() == 1
     methods = [method for method, path in s3.writes if "/out/net/" in path]
@@ -120,13 +121,13 @@ def test_models_store_and_repository_in_buckets_work(
         methods
     )
     assert not any(path.startswith("models/out/net/2/") for path in objects())
-    done = run("promote", OUT, "s3://models/live")
-    assert done.exit_code == 0 and "models/live/net/config.pbtxt" in objects()
-    kept = objects()
-    assert any(path.startswith("models/store/plans/") for path in kept)
+    result = run("promote", OUT, "s3://models/live")
+    assert result.exit_code == 0 and "models/live/net/config.pbtxt" in objects()
+    stored = objects()
+    assert any(path.startswith("models/store/plans/") for path in stored)
     for secret in SECRET.values():
         assert secret not in shown
-        assert not [path for path, data in kept.items() if secret.encode() in data]
+        assert not [path for path, data in stored.items() if secret.encode() in data]
 
 
 FARM = """\
@@ -163,15 +164,15 @@ def test_farm_builds_in_a_bucket_and_writes_no_secret(
         "--json",
     ]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [*PROGRAM, *words],
             env=environment,
             capture_output=True,
             text=True,
             cwd=tmp_path,
         )
-        assert done.returncode == 0, done.stderr
-        record = json.loads(done.stdout)
+        assert process.returncode == 0, process.stderr
+        record = json.loads(process.stdout)
         assert record["results"][0]["published"] == "published"
         assert record["repository"] == OUT
         assert record["events"] == "s3://models/out.farm/events.jsonl"
@@ -187,7 +188,7 @@ def test_farm_builds_in_a_bucket_and_writes_no_secret(
             if path.is_file()
         }
         assert any(path.endswith("raylet.out") for path in logs)
-        shown = {"output": f"{done.stdout}{done.stderr}".encode()}
+        shown = {"output": f"{process.stdout}{process.stderr}".encode()}
         for secret in SECRET.values():
             holders = [
                 n
@@ -207,19 +208,23 @@ def test_failed_publication_leaves_the_bucket_unchanged(
     assert run(*words).exit_code == 0
     before = objects()
     write(tmp_path / "models", 2.0, "")
-    done = run(*words, "--json")
-    assert done.exit_code == 2
-    assert "versions: {keep: 2}" in json.loads(done.stdout)["error"]["fix"]
+    result = run(*words, "--json")
+    assert result.exit_code == 2
+    assert "versions: {keep: 2}" in json.loads(result.stdout)["error"]["fix"]
     assert objects() == before
     write(tmp_path / "models", 2.0)
     s3.refused = "net/config.pbtxt"  # the last file: all others are removed again
-    done = run(*words)
-    assert done.exit_code == 4 and "s3://models/out could not be written" in done.stderr
+    result = run(*words)
+    assert (
+        result.exit_code == 4
+        and "s3://models/out could not be written" in result.stderr
+    )
     assert objects() == before
     s3.refused = ""
     assert run(*words).exit_code == 0
     assert states(run, OUT) == [(2, "current"), (1, "kept")]  # type: ignore[arg-type]
-    done = run("repo", tmp_path / "models", "--out", "s3://missing/out")
+    result = run("repo", tmp_path / "models", "--out", "s3://missing/out")
     assert (
-        done.exit_code == 4 and "s3://missing/out could not be written" in done.stderr
+        result.exit_code == 4
+        and "s3://missing/out could not be written" in result.stderr
     )

@@ -105,20 +105,23 @@ def _run(line: str, **more: str) -> subprocess.CompletedProcess[str]:
 
 def test_closed_pipe_ends_the_command_without_a_message(shell: Shell) -> None:
     """The exit code is that of SIGPIPE; 1 would mean a failed model."""
-    done = shell("doctor | true")
-    assert (done.returncode, done.stderr) == (141, "")
+    process = shell("doctor | true")
+    assert (process.returncode, process.stderr) == (141, "")
 
 
 @pytest.mark.parametrize("line", ["doctor >&-", "doctor 2>&-", "doctor >&- 2>&-"])
 def test_command_works_with_closed_streams(shell: Shell, line: str) -> None:
-    done = shell(line)
-    assert (done.returncode, done.stderr) == (0, "")
+    process = shell(line)
+    assert (process.returncode, process.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("line", ["doctor >/dev/full", "doctor --json >/dev/full"])
 def test_full_disk_exits_with_4(shell: Shell, line: str) -> None:
-    done = shell(line)
-    assert (done.returncode, done.stderr) == (4, "error: No space left on device\n")
+    process = shell(line)
+    assert (process.returncode, process.stderr) == (
+        4,
+        "error: No space left on device\n",
+    )
 
 
 def test_counts_have_their_noun() -> None:

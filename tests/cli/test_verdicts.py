@@ -68,8 +68,8 @@ def test_share_is_the_largest_ratio_of_error_to_tolerance() -> None:
     """The first element has the smallest tolerance, so its error has the largest ratio."""
     allowed = 1e-4 * float(np.sqrt(np.mean(EXPECTED.astype(float) ** 2))) + 1e-4 * 1.0
     outputs = EXPECTED + np.array([allowed / 2, 0, 0], np.float32)
-    found = compare({"y": outputs}, {"y": EXPECTED})
-    assert found.share == pytest.approx(0.5, rel=1e-3) and found.passed
+    comparison = compare({"y": outputs}, {"y": EXPECTED})
+    assert comparison.share == pytest.approx(0.5, rel=1e-3) and comparison.passed
     whole = compare({"y": np.array([1, 2])}, {"y": np.array([1, 3])})
     assert whole.share == float("inf")
     assert (

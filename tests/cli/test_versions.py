@@ -46,8 +46,8 @@ def test_versions_are_added_rolled_back_pruned_and_promoted(
     models, out, live = tmp_path / "models", tmp_path / "out", tmp_path / "live"
     for factor in (1.0, 2.0):
         write(models, factor)
-        done = run("repo", models, "--out", out)
-        assert done.exit_code == 0, done.output
+        result = run("repo", models, "--out", out)
+        assert result.exit_code == 0, result.output
     assert states(run, out) == [(2, "current"), (1, "kept")]
     record = json.loads(run("history", out, "--json").stdout)["models"][0]["versions"][
         0
@@ -87,10 +87,11 @@ def test_versions_are_added_rolled_back_pruned_and_promoted(
 
 def add(number: int, repository: Path) -> None:
     """Publish the model `scorer`, whose content depends on the number."""
-    made = scorer(serve_as="python")
-    spec = replace(made.spec, versions=Versions(keep=3))
+    recording = scorer(serve_as="python")
+    spec = replace(recording.spec, versions=Versions(keep=3))
     publish(
-        replace(made, spec=spec, lowered=made.lowered + bytes([number])), repository
+        replace(recording, spec=spec, lowered=recording.lowered + bytes([number])),
+        repository,
     )
 
 
@@ -126,8 +127,8 @@ def test_command_repairs_the_repository_after_a_killed_process(
         for word in CHANGES[command]
     ]
     with staging.staging(repository) as live:
-        done = run(command, *words)
-        assert done.exit_code == 0, done.output
+        result = run(command, *words)
+        assert result.exit_code == 0, result.output
         assert not left.exists() and live.exists()
     expected = {
         "rollback": [2, 3, 1],
@@ -145,9 +146,10 @@ def test_rollback_to_the_served_version_changes_nothing(
     repository: Path, run: Run
 ) -> None:
     before = (repository / "scorer").stat().st_ino
-    done = run("rollback", repository, "scorer", "--to", 3)
+    result = run("rollback", repository, "scorer", "--to", 3)
     assert (
-        done.exit_code == 0 and "version 3 is already served, unchanged" in done.stdout
+        result.exit_code == 0
+        and "version 3 is already served, unchanged" in result.stdout
     )
     record = json.loads(
         run("rollback", repository, "scorer", "--to", 3, "--json").stdout
@@ -182,9 +184,10 @@ def test_rollback_to_the_served_version_changes_nothing(
 def test_missing_repository_is_reported_with_its_path(
     words: list[str], tmp_path: Path, run: Run
 ) -> None:
-    done = run(*(word.format(no=tmp_path / "nowhere") for word in words))
+    result = run(*(word.format(no=tmp_path / "nowhere") for word in words))
     assert (
-        done.exit_code == 2 and f"{tmp_path / 'nowhere'} does not exist" in done.stderr
+        result.exit_code == 2
+        and f"{tmp_path / 'nowhere'} does not exist" in result.stderr
     )
     assert not (tmp_path / "nowhere").exists()
 

@@ -95,12 +95,14 @@ def test_bands_of_a_scripted_spectrum() -> None:
 
 
 def test_a_spectrum_stays_in_float32() -> None:
-    made = builder.convert(
+    conversion = builder.convert(
         torch.jit.script(Mel()),
         [builder.TensorSpec("float32", (2, 400))],
         precision="fp16",
     )
-    layers = [made.network.get_layer(i) for i in range(made.network.num_layers)]
+    layers = [
+        conversion.network.get_layer(i) for i in range(conversion.network.num_layers)
+    ]
     (wave,) = [layer for layer in layers if layer.type.name == "CONVOLUTION"]
     assert wave.get_output(0).dtype.name == "FLOAT"
 

@@ -68,15 +68,15 @@ def _command(line: str, folder: Path) -> str:
     words = line.split()
     start = [python, "-c", main] if words[0] == "trt-build" else [python]
     more = ["--no-store"] if words[1] == "repo" else []
-    done = subprocess.run(
+    process = subprocess.run(
         [*start, *words[1:], *more],
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=300,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout + process.stderr
 
 
 SPEC = builder.TensorSpec("float32", ("n", 4), dims={"n": (1, 2, 3)})

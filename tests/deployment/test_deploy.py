@@ -145,12 +145,12 @@ def test_manifests_are_valid_consistent_and_reproducible(
     repositories: dict[str, Path], tmp_path: Path, platform: str, kind: str, choice: str
 ) -> None:
     image = [] if KINDS[kind][1] else ["--image", CUSTOM_IMAGE]
-    done = run(
+    result = run(
         platform, repositories[kind], tmp_path, *image, *CHOICES[choice], "--json"
     )
-    assert done.exit_code == 0, done.output
+    assert result.exit_code == 0, result.output
     folder = tmp_path / platform
-    assert set(json.loads(done.stdout)["changed"]) == {
+    assert set(json.loads(result.stdout)["changed"]) == {
         path.name for path in folder.iterdir()
     }
     objects = read_objects(folder)
@@ -223,7 +223,7 @@ def test_manifests_have_the_facts_of_the_repository(
     repositories: dict[str, Path], tmp_path: Path
 ) -> None:
     """The image fits the plans' TensorRT, and the autoscaler has one full batch per instance."""
-    done = run(
+    result = run(
         "kubernetes", repositories["plans, Python models and an ensemble"], tmp_path
     )
     objects = read_objects(tmp_path / "kubernetes")
@@ -233,8 +233,8 @@ def test_manifests_have_the_facts_of_the_repository(
     metric = objects["HorizontalPodAutoscaler"]["spec"]["metrics"][0]["pods"]
     assert metric["target"]["averageValue"] == "8"
     assert (
-        "NVIDIA's image has none" in done.stderr
-        and "compute capability 9.0" in done.stderr
+        "NVIDIA's image has none" in result.stderr
+        and "compute capability 9.0" in result.stderr
     )
     run(
         "kubernetes",
@@ -493,10 +493,10 @@ INVALID_OPTIONS = {
 def test_values_invalid_for_kubernetes_are_refused(
     repositories: dict[str, Path], tmp_path: Path, fault: str
 ) -> None:
-    done = run(
+    result = run(
         "kubernetes", repositories["plans"], tmp_path / "out", *INVALID_OPTIONS[fault]
     )
-    assert done.exit_code == 2 and "fix:" in done.stderr, done.output
+    assert result.exit_code == 2 and "fix:" in result.stderr, result.output
     assert not (tmp_path / "out").exists()
 
 
@@ -504,17 +504,19 @@ def test_kserve_refuses_options_for_kubernetes(
     repositories: dict[str, Path], tmp_path: Path
 ) -> None:
     for words in (["--pending", 3], ["--storage-secret", "a"], ["--max-replicas", 9]):
-        done = run("kserve", repositories["plans"], tmp_path, *words)
-        assert done.exit_code == 2 and f"{words[0]} is for kubernetes" in done.stderr
+        result = run("kserve", repositories["plans"], tmp_path, *words)
+        assert (
+            result.exit_code == 2 and f"{words[0]} is for kubernetes" in result.stderr
+        )
 
 
 def test_unservable_repository_has_no_manifests(
     repositories: dict[str, Path], tmp_path: Path
 ) -> None:
     def refused(repository: Path, *words: str) -> tuple[int, str]:
-        done = run("kubernetes", repository, tmp_path / "out", *words)
+        result = run("kubernetes", repository, tmp_path / "out", *words)
         assert not (tmp_path / "out").exists()
-        return done.exit_code, done.stderr
+        return result.exit_code, result.stderr
 
     damaged = shutil.copytree(repositories["plans"], tmp_path / "damaged")
     (damaged / "planned" / "1" / "model.plan").write_bytes(b"another plan")
@@ -585,8 +587,8 @@ def test_unwritable_folder_is_an_environment_problem(
     repositories: dict[str, Path], tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    done = run("kubernetes", repositories["plans"], tmp_path / "file")
-    assert done.exit_code == 4 and "cannot write the manifests" in done.stderr
+    result = run("kubernetes", repositories["plans"], tmp_path / "file")
+    assert result.exit_code == 4 and "cannot write the manifests" in result.stderr
 
 
 INSERTED_MISTAKES = {
@@ -650,9 +652,11 @@ def test_password_in_the_url_is_not_printed(
     repositories: dict[str, Path], tmp_path: Path
 ) -> None:
     url = "s3://key:hunter2@bucket/repo"
-    done = run("kubernetes", repositories["plans"], tmp_path / "out", "--storage", url)
+    result = run(
+        "kubernetes", repositories["plans"], tmp_path / "out", "--storage", url
+    )
     assert (
-        done.exit_code == 2
-        and "a password" in done.output
-        and "hunter2" not in done.output
+        result.exit_code == 2
+        and "a password" in result.output
+        and "hunter2" not in result.output
     )

@@ -171,9 +171,10 @@ INSERTED: dict[str, tuple[str, Callable[[Path], None], dict[str, Any]]] = {
 def test_invalid_json_is_reported(clean: Path, tmp_path: Path) -> None:
     repository = shutil.copytree(clean, tmp_path / "repository")
     edit(repository / "planned" / "1" / "plan.json", "^", "{")
-    (found,) = preflight(repository, HOST)
+    (findings,) = preflight(repository, HOST)
     assert (
-        found.number == "P01" and "planned/1/plan.json is not JSON: " in found.message
+        findings.number == "P01"
+        and "planned/1/plan.json is not JSON: " in findings.message
     )
 
 
@@ -186,9 +187,9 @@ def test_inserted_fault_is_found(clean: Path, tmp_path: Path, fault: str) -> Non
     number, insert, changed = INSERTED[fault]
     repository = shutil.copytree(clean, tmp_path / "repository")
     insert(repository)
-    found = preflight(repository, replace(HOST, **changed))
-    assert {one.number for one in found} == {number}, found
-    assert all(one.message and one.fix and one.subject for one in found)
+    findings = preflight(repository, replace(HOST, **changed))
+    assert {one.number for one in findings} == {number}, findings
+    assert all(one.message and one.fix and one.subject for one in findings)
 
 
 def test_config_field_of_a_newer_release_is_found(clean: Path, tmp_path: Path) -> None:
@@ -207,8 +208,8 @@ def test_disk_space_and_ports_are_checked(
     )  # type: ignore[attr-defined]
     with socket.create_server(("127.0.0.1", 0)) as server:
         ports = {"--http-port": server.getsockname()[1]}
-        found = preflight(clean, replace(HOST, ports=ports))
-    assert [one.number for one in found] == ["P13", "P17"]
+        findings = preflight(clean, replace(HOST, ports=ports))
+    assert [one.number for one in findings] == ["P13", "P17"]
 
 
 def test_only_selected_models_are_checked(clean: Path, tmp_path: Path) -> None:

@@ -198,8 +198,8 @@ def test_new_model_that_fails_to_load_is_removed(tmp_path: Path) -> None:
         repository_of(tmp_path / "served", 1)
         model = artifact(Raise(7), inputs, ("y",), name="net", serve_as="python")
         publish(model, served)
-        done = run(served, server, served, "--only", "net")
-        assert done.exit_code == 0, done.output
+        result = run(served, server, served, "--only", "net")
+        assert result.exit_code == 0, result.output
         with contextlib.closing(HttpClient(server.http_url, 30)) as client:
             assert infer_one(client, "net") == 7
         index = triton_http.InferenceServerClient(
@@ -268,8 +268,8 @@ def test_loading_models_needs_the_control_token(tmp_path: Path) -> None:
         with contextlib.closing(GrpcClient(server.grpc_url, 30)) as client:
             assert infer_one(client, "net") == 1
             token = ["--control-token-file", tmp_path / "token"]
-            done = run(source, server, served, "--only", "net", *token)
-            assert done.exit_code == 0, done.output
+            result = run(source, server, served, "--only", "net", *token)
+            assert result.exit_code == 0, result.output
             assert infer_one(client, "net") == 2
         token = Access(headers={CONTROL_HEADER: "secret"})
         with control.connected(server.http_url, token, 30, server.grpc_url) as api:
@@ -332,8 +332,8 @@ def test_push_cleans_up_after_a_killed_push(tmp_path: Path) -> None:
             pushing.wait()
             time.sleep(1)
             assert candidates < names(served)
-            done = run(source, server, served)
-            assert done.exit_code == 0, done.output
+            result = run(source, server, served)
+            assert result.exit_code == 0, result.output
             time.sleep(1)
         assert not clients.errors and clients.results == {1, 2}
         assert not {name for name in names(served) if "candidate" in name}

@@ -38,7 +38,7 @@ def _runs(command: Sequence[str]) -> bool:
 
 def run(command: Sequence[str], **environment: str) -> str:
     """The standard output of a command. A failure has its standard error."""
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         cwd=ROOT,
         env={**os.environ, **environment},
@@ -46,10 +46,10 @@ def run(command: Sequence[str], **environment: str) -> str:
         capture_output=True,
         check=False,
     )
-    assert done.returncode == 0, (
-        f"{' '.join(command)}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    assert process.returncode == 0, (
+        f"{' '.join(command)}\n{process.stdout[-4000:]}\n{process.stderr[-4000:]}"
     )
-    return done.stdout
+    return process.stdout
 
 
 @dataclass(frozen=True)

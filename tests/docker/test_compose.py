@@ -219,10 +219,10 @@ def triton_flags(
         for word in GPU["command"]
     ]
     environment = {"PATH": f"{folder}:/usr/bin:/bin"}
-    done = subprocess.run(
+    process = subprocess.run(
         program, env=environment, capture_output=True, text=True, check=True
     )
-    return done.stdout.splitlines()
+    return process.stdout.splitlines()
 
 
 def test_gpu_profile_uses_only_supported_flags(tmp_path: Path) -> None:
@@ -231,10 +231,10 @@ def test_gpu_profile_uses_only_supported_flags(tmp_path: Path) -> None:
     installation = find()
     command = [str(installation.executable), "--help"]
     environment = {**os.environ, **installation.environment}
-    done = subprocess.run(
+    process = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False
     )
-    flags = triton_flags(tmp_path, done.stdout + done.stderr)
+    flags = triton_flags(tmp_path, process.stdout + process.stderr)
     assert f"--model-repository={GPU['volumes'][0].split(':')[-2]}" in flags
     assert [
         flag for flag in flags if not installation.supports(flag.partition("=")[0])
@@ -351,8 +351,8 @@ def test_compose_serves_the_repository_written_by_repo(
     repository = tmp_path / "other_name"
     repository.mkdir()
     environment.write_env(repository)
-    done = subprocess.run(
+    process = subprocess.run(
         [*compose, "config"], cwd=tmp_path, text=True, capture_output=True, check=True
     )
-    services = yaml.safe_load(done.stdout)["services"]
+    services = yaml.safe_load(process.stdout)["services"]
     assert f"{tmp_path}/other_name:/models" in str(services["triton-cpu"]["volumes"])

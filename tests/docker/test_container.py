@@ -31,9 +31,9 @@ def test_all_goldens_pass_over_both_protocols(container: Container) -> None:
         *urls,
         "--json",
     ]
-    done = subprocess.run(program, text=True, capture_output=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    models = {model["name"]: model for model in json.loads(done.stdout)["models"]}
+    process = subprocess.run(program, text=True, capture_output=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
+    models = {model["name"]: model for model in json.loads(process.stdout)["models"]}
     assert sorted(models) == sorted(MODELS)
     for model in models.values():
         assert model["answered_by"] == "torch"

@@ -43,10 +43,10 @@ START_SECONDS = 60.0
 
 
 def promtool(*words: object) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         ["promtool", *map(str, words)], capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 @pytest.fixture

@@ -42,24 +42,24 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_capabilities_of_a_weakly_typed_library(loaded: Any) -> None:
-    found = loaded(
+    result = loaded(
         library("8.6.0", ("EXPLICIT_BATCH",), ("FLOAT", "INT32", "FP8"), add_topk=None)
     )
-    assert (found.version, found.release) == ((8, 6, 0), "8.6.0")
-    assert not (found.strongly_typed or found.has_int64 or found.half_scales)
-    assert not found.has_fp8, "the dtype is there, and no network that quantizes to it"
-    assert not found.takes("TOPK", "INT32") and found.takes("TOPK", "FLOAT")
-    assert found.has_layer("add_topk") and not found.has_layer("add_cumulative")
-    assert found.has_operation("UNARY", "NEG") and not found.has_operation(
+    assert (result.version, result.release) == ((8, 6, 0), "8.6.0")
+    assert not (result.strongly_typed or result.has_int64 or result.half_scales)
+    assert not result.has_fp8, "the dtype is there, and no network that quantizes to it"
+    assert not result.takes("TOPK", "INT32") and result.takes("TOPK", "FLOAT")
+    assert result.has_layer("add_topk") and not result.has_layer("add_cumulative")
+    assert result.has_operation("UNARY", "NEG") and not result.has_operation(
         "UNARY", "ISNAN"
     )
 
 
 def test_capabilities_of_a_strongly_typed_library(loaded: Any) -> None:
-    found = loaded(library("10.9.0.34", ("STRONGLY_TYPED",), ("INT64", "FP8")))
-    assert found.version == (10, 9, 0, 34)
-    assert found.strongly_typed and found.has_int64 and found.has_fp8
-    assert found.takes("TOPK", "INT32") and found.refused == {}
+    result = loaded(library("10.9.0.34", ("STRONGLY_TYPED",), ("INT64", "FP8")))
+    assert result.version == (10, 9, 0, 34)
+    assert result.strongly_typed and result.has_int64 and result.has_fp8
+    assert result.takes("TOPK", "INT32") and result.refused == {}
 
 
 def test_capabilities_are_probed_once_per_library(loaded: Any) -> None:

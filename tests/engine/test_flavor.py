@@ -83,11 +83,11 @@ def test_repo_reports_flavor_and_reason(tmp_path: Path) -> None:
         "--no-isolate",
         "--no-store",
     ]
-    done = CliRunner().invoke(main, requested)
-    used = json.loads(done.stdout)["flavor"]
+    result = CliRunner().invoke(main, requested)
+    used = json.loads(result.stdout)["flavor"]
     assert used == {
         "name": flavor.resolve(),
         "version": flavor.load().__version__,
         "because": flavor.because(),
     }
-    assert f"{used['name']} {used['version']}: {used['because']}" in done.stderr
+    assert f"{used['name']} {used['version']}: {used['because']}" in result.stderr

@@ -160,15 +160,15 @@ def check(file: Path) -> str:
     from builder import frontends
     from builder.errors import TrtBuildError
 
-    kept = torch.load(file.with_suffix(".answers"))
+    tensors = torch.load(file.with_suffix(".answers"))
     try:
         module = frontends.load(file)
         assert isinstance(module, frontends.ExportedModule)
         conversion = builder.convert(module.program)
     except TrtBuildError as error:
         return f"refused: {error.message}"
-    inputs = module.flat(kept["arguments"], {})
-    compare(builder.reference.run(conversion, inputs), kept["answers"])
+    inputs = module.flat(tensors["arguments"], {})
+    compare(builder.reference.run(conversion, inputs), tensors["answers"])
     inputs = [
         torch.cat([tensor, tensor.flip(0)]) if tensor.dim() else tensor
         for tensor in inputs

@@ -69,9 +69,9 @@ def _loaded(name: str, example: Any, file: Path) -> Row:
         lowered = builder.lower(module, specs=specs)
         for args in filter(None, [example.example_args, example.extra_args]):
             kwargs = example.example_kwargs
-            given = module.flat(args, kwargs)
+            flat = module.flat(args, kwargs)
             wanted = _flat(example.model(*_copied(args), **kwargs))
-            _compare(lowered.run(*_copied(given)), wanted)
+            _compare(lowered.run(*_copied(flat)), wanted)
         conversion = builder.convert(module, specs)
     except builder.UnsupportedOperators as error:
         return Row(name, "torch", error.operators[0].reason)
@@ -79,11 +79,11 @@ def _loaded(name: str, example: Any, file: Path) -> Row:
         return Row(name, "torch", _short(error))
     except TrtBuildError as error:
         return Row(name, "refused", _short(error))
-    given = module.flat(example.example_args, example.example_kwargs)
+    flat = module.flat(example.example_args, example.example_kwargs)
     wanted = _flat(
         example.model(*_copied(example.example_args), **example.example_kwargs)
     )
-    outputs = builder.reference.run(conversion, given)
+    outputs = builder.reference.run(conversion, flat)
     _compare(outputs, [tensor.to(carried(tensor.dtype)) for tensor in wanted])
     return Row(name, "converted")
 

@@ -128,10 +128,12 @@ def test_farm_with_lost_nodes_publishes_the_same_models(
         event["task"].rpartition("@")[2] for event in log if event["event"] == "lost"
     ]
     assert set(lost) == set(TARGETS)
-    found = build_on_farm(models, out, FARM, settings)
-    states = {(outcome.state, outcome.published) for outcome in by_name(found, "small")}
+    results = build_on_farm(models, out, FARM, settings)
+    states = {
+        (outcome.state, outcome.published) for outcome in by_name(results, "small")
+    }
     assert states == {("found", "published")}
-    ada, ampere = by_name(found, "bad")
+    ada, ampere = by_name(results, "bad")
     assert not ada.ok and ada.error is not None and ada.error.exit_code == 1
     assert ampere.state == "excluded"
     for target, capability in TARGETS.items():
@@ -163,16 +165,16 @@ def test_goldens_are_recorded_once_for_all_targets(
     models, out, store = save_small(tmp_path), tmp_path / "out", tmp_path / "store"
     (models / "bad.pt").write_bytes(b"no model")
     (models / "bad.yaml").write_text(MANIFEST)
-    found = build_on_farm(models, out, farm, Settings(store=store))
+    results = build_on_farm(models, out, farm, Settings(store=store))
     assert {
-        (outcome.state, outcome.published) for outcome in by_name(found, "small")
+        (outcome.state, outcome.published) for outcome in by_name(results, "small")
     } == {("built", "published")}
     facts = {
         outcome.target: dict(outcome.result or {}).get("verified")
-        for outcome in by_name(found, "small")
+        for outcome in by_name(results, "small")
     }
     assert facts["ampere"] is None and facts["ada"]["by"] == "tritonserver"
-    for outcome in by_name(found, "bad"):
+    for outcome in by_name(results, "bad"):
         assert (
             not outcome.ok
             and outcome.error is not None

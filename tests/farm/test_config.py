@@ -136,8 +136,12 @@ def test_container_needs_a_store_at_a_url(tmp_path: Path, models: Path) -> None:
 
 
 def test_excluded_combinations_have_reasons(tmp_path: Path, models: Path) -> None:
-    found = matrix.combinations(load(models), read(farm_file(tmp_path, COMPLETE)))
-    assert [(item.spec.name, item.target.name, item.because) for item in found] == [
+    combinations = matrix.combinations(
+        load(models), read(farm_file(tmp_path, COMPLETE))
+    )
+    assert [
+        (item.spec.name, item.target.name, item.because) for item in combinations
+    ] == [
         ("llm_a", "h100", ""),
         ("llm_a", "ada", "it does not fit"),
         ("net", "h100", ""),
@@ -159,8 +163,10 @@ def test_each_precision_becomes_a_target(tmp_path: Path, models: Path) -> None:
         ("h100-fp16", "fp16", 1),
         ("l4", None, 0),
     ]
-    found = matrix.combinations(load(models), farm)  # net has targets: [h100]
-    built = [(item.spec.name, item.target.name) for item in found if not item.because]
+    combinations = matrix.combinations(load(models), farm)  # net has targets: [h100]
+    built = [
+        (item.spec.name, item.target.name) for item in combinations if not item.because
+    ]
     assert built == [("llm_a", "h100-fp32"), ("net", "h100-fp32"), ("net", "h100-fp16")]
 
 
@@ -176,8 +182,10 @@ def test_dashboard_address_becomes_a_url() -> None:
 
 
 def test_unknown_and_long_builds_start_first(tmp_path: Path, models: Path) -> None:
-    found = matrix.combinations(load(models), read(farm_file(tmp_path, COMPLETE)))
-    ordered = matrix.longest_first(found, [1.0, None, 5.0, None])
+    combinations = matrix.combinations(
+        load(models), read(farm_file(tmp_path, COMPLETE))
+    )
+    ordered = matrix.longest_first(combinations, [1.0, None, 5.0, None])
     assert [seconds for _, seconds in ordered] == [None, None, 5.0, 1.0]
     assert Retries().max == 3
 

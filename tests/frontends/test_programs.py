@@ -34,6 +34,41 @@ def test_input_and_output_names_follow_the_structure(
     assert lowered.outputs == ("whole", "halves")
 
 
+def test_inputs_have_names_that_endpoints_accept() -> None:
+    class Keys(torch.nn.Module):
+        def forward(self, x: dict[str, torch.Tensor]) -> torch.Tensor:
+            return x["größe"] + x["gr__e"]
+
+    x = {"größe": torch.ones(2), "gr__e": torch.ones(2)}
+    program = torch.export.export(Keys(), (x,))
+    assert ExportedModule(program).inputs == ("x.gr__e", "x.gr__e_2")
+
+
+class Asserts(torch.nn.Module):
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        torch._assert_async((x > -10).all(), "too small")
+        length = n.item()
+        torch._check(length <= 2)
+        torch._check(x.shape[0] > 1)
+        positive = x[x > 0]
+        return positive.to(torch.float64).sum() + x[:, :length]
+
+
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_assertions_on_values_are_noted_with_their_lines(decomposed: bool) -> None:
+    arguments = (torch.ones(4, 4), torch.tensor(2))
+    program = torch.export.export(
+        Asserts(), arguments, dynamic_shapes=({0: Dim("batch", min=2)}, None)
+    )
+    if decomposed:
+        program = program.run_decompositions()
+    lines = [where.split(": ", 1)[1] for where in builder.lower(program).unchecked]
+    assert lines == [
+        'torch._assert_async((x > -10).all(), "too small")',
+        "length = n.item()",
+    ]
+
+
 def test_nodes_have_module_path_and_source_location(
     small: torch.export.ExportedProgram,
 ) -> None:
@@ -110,9 +145,9 @@ def test_graphs_have_the_results_of_the_program(
         for one, other in zip(expected, found, strict=True):
             torch.testing.assert_close(torch.as_tensor(one), other)
     conversion = builder.convert(program)
-    given = torch.randn(5, 6)
-    outputs = builder.reference.run(conversion, [given])
-    for one, other in zip(module(given.clone()), outputs, strict=True):
+    sample = torch.randn(5, 6)
+    outputs = builder.reference.run(conversion, [sample])
+    for one, other in zip(module(sample.clone()), outputs, strict=True):
         torch.testing.assert_close(torch.as_tensor(one), other, check_dtype=False)
 
 

@@ -37,18 +37,18 @@ CIS = torch.polar(
 def lowered(source: Any, *inputs: Tensor) -> LoweredGraph:
     """The lowered module or function; its outputs must match."""
     specs = [builder.TensorSpec("float32", tuple(x.shape)) for x in inputs]
-    found = builder.lower(
+    result = builder.lower(
         source.graph if isinstance(source, torch.jit.ScriptFunction) else source,
         specs=specs,
     )
     expected = source(*inputs)
     for output, expected_output in zip(
-        found.run(*inputs),
+        result.run(*inputs),
         expected if isinstance(expected, tuple) else (expected,),
         strict=True,
     ):
         torch.testing.assert_close(output, expected_output, rtol=1e-5, atol=1e-6)
-    return found
+    return result
 
 
 def complex_values(graph: Any) -> list[str]:
@@ -270,10 +270,10 @@ class InsideBranchAndLoop(nn.Module):
 
 @pytest.mark.parametrize("n", [0, 3])
 def test_complex_values_inside_a_branch_become_real_pairs(n: int) -> None:
-    found = lowered(
+    lowered_graph = lowered(
         torch.jit.script(InsideBranchAndLoop()), sample(3, 2), torch.tensor([float(n)])
     )
-    (branch,) = ir.nodes_of(found.graph, "prim::If")
+    (branch,) = ir.nodes_of(lowered_graph.graph, "prim::If")
     assert all(complex_values(block) == [] for block in branch.blocks())
 
 
@@ -287,10 +287,10 @@ class RotaryPlusOne(nn.Module):
 
 
 def test_fallback_module_keeps_complex_values() -> None:
-    found = builder.lower(
+    result = builder.lower(
         torch.jit.script(RotaryPlusOne()), fallback_modules=("Rotary",)
     )
-    assert "aten::view_as_complex" in complex_values(found.graph)
+    assert "aten::view_as_complex" in complex_values(result.graph)
 
 
 def magnitude_if_complex(x: Tensor) -> Tensor:

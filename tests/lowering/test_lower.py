@@ -254,6 +254,21 @@ def test_output_that_may_be_none_has_a_flag() -> None:
     assert torch.equal(lowered.named_outputs(lowered.run(short))["output_1"], short + 1)
 
 
+def test_assertion_on_values_is_noted() -> None:
+    """torch removes such a node when it scripts a function, but not from a graph."""
+    graph = torch._C.parse_ir("""
+    graph(%x : Tensor):
+      %zero : int = prim::Constant[value=0]()
+      %size : int = aten::size(%x, %zero)
+      %positive : Tensor = aten::gt(%x, %zero)
+      %all : Tensor = aten::all(%positive)
+      aten::_assert_async(%all)
+      aten::sym_constrain_range(%size)
+      return (%positive)
+    """)
+    assert len(builder.lower(graph).unchecked) == 1
+
+
 class ReturnsStrides(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -92,18 +92,18 @@ def cases(*rows: int) -> list[Tensor]:
 def lowered(function: Callable[..., Any], **settings: Any) -> LoweredGraph:
     """The lowered function; its outputs must match, also where a mask selects no element."""
     script = torch.jit.script(function)
-    found = builder.lower(script.graph, **settings)
+    result = builder.lower(script.graph, **settings)
     for x in cases(1, 3, 8):
         expected = script(x)
         for output, expected_output in zip(
-            found.run(x),
+            result.run(x),
             expected if isinstance(expected, tuple) else (expected,),
             strict=True,
         ):
             torch.testing.assert_close(
                 output, expected_output, rtol=1e-6, atol=1e-6, equal_nan=True
             )
-    return found
+    return result
 
 
 ELEMENTWISE = [
@@ -124,8 +124,8 @@ ELEMENTWISE = [
 def test_masked_elementwise_updates_are_computed_for_all_elements(
     function: Callable[..., Any],
 ) -> None:
-    found = lowered(function, specs=[SPEC])
-    assert ir.nodes_of(found.graph, *INDEXING) == []
+    lowered_graph = lowered(function, specs=[SPEC])
+    assert ir.nodes_of(lowered_graph.graph, *INDEXING) == []
 
 
 def returned(x: Tensor) -> Tensor:

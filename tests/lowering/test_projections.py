@@ -100,10 +100,10 @@ def lowered(module: nn.Module, *inputs: Tensor, **settings: object) -> LoweredGr
     specs = [
         builder.TensorSpec(dtype, ("n", "t", x.size(2)), dims=dims) for x in inputs
     ]
-    found = builder.lower(traced, specs=specs, **settings)
+    result = builder.lower(traced, specs=specs, **settings)
     for case in (inputs, [torch.randn(3, 7, x.size(2), dtype=x.dtype) for x in inputs]):
-        assert_equal_outputs(found, module, case)
-    return found
+        assert_equal_outputs(result, module, case)
+    return result
 
 
 def kinds(found: LoweredGraph) -> Counter[str]:
@@ -115,14 +115,14 @@ def kinds(found: LoweredGraph) -> Counter[str]:
 def test_each_part_of_packed_projection_gets_its_own_layer(
     split: str, bias: bool
 ) -> None:
-    found = kinds(lowered(Packed(SPLITS[split], bias), torch.randn(2, 4, WIDTH)))
-    assert found["linear"] == (2 if split == "two of three" else 3)
+    node_kinds = kinds(lowered(Packed(SPLITS[split], bias), torch.randn(2, 4, WIDTH)))
+    assert node_kinds["linear"] == (2 if split == "two of three" else 3)
     assert not any(
-        found[kind]
+        node_kinds[kind]
         for kind in ("chunk", "split", "select", "slice", "unbind", "unsqueeze")
         if split != "split with sizes"
     )
-    assert not found["split_with_sizes"] and not found["split"]
+    assert not node_kinds["split_with_sizes"] and not node_kinds["split"]
 
 
 class WithPositions(Packed):
@@ -205,8 +205,10 @@ def test_projection_in_fallback_module_is_not_split() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.attention(x * 2)
 
-    found = lowered(Model(), torch.randn(2, 4, WIDTH), fallback_modules=("attention",))
-    assert kinds(found)["linear"] == 1
+    lowered_graph = lowered(
+        Model(), torch.randn(2, 4, WIDTH), fallback_modules=("attention",)
+    )
+    assert kinds(lowered_graph)["linear"] == 1
 
 
 class MultiHead(nn.Module):
@@ -231,10 +233,12 @@ def test_multi_head_attention_computes_products_of_four_axes(
 ) -> None:
     tensors = [torch.randn(2, 4, WIDTH) for _ in range(inputs)]
     with torch.enable_grad():
-        found = lowered(MultiHead(batch_first=batch_first, bias=inputs == 1), *tensors)
-    assert kinds(found)["linear"] == 4 and kinds(found)["reshape"] == 4
+        lowered_graph = lowered(
+            MultiHead(batch_first=batch_first, bias=inputs == 1), *tensors
+        )
+    assert kinds(lowered_graph)["linear"] == 4 and kinds(lowered_graph)["reshape"] == 4
     for node in (
-        node for node in found.graph.nodes() if node.kind() == "aten::reshape"
+        node for node in lowered_graph.graph.nodes() if node.kind() == "aten::reshape"
     ):
         producer, reader = (
             node.inputsAt(0).node().kind(),
@@ -255,10 +259,10 @@ def test_projection_of_unknown_rank_is_not_split() -> None:
 
 
 def test_split_weights_keep_their_dtype() -> None:
-    found = lowered(Packed(stacked).double(), torch.randn(2, 4, WIDTH).double())
+    lowered_graph = lowered(Packed(stacked).double(), torch.randn(2, 4, WIDTH).double())
     weights = [
         node.inputsAt(1).toIValue()
-        for node in found.graph.nodes()
+        for node in lowered_graph.graph.nodes()
         if node.kind() == "aten::linear"
     ]
     assert [tuple(w.shape) for w in weights] == [(WIDTH, WIDTH)] * 3 and {

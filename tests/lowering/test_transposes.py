@@ -82,12 +82,12 @@ def lowered(
         )
         for one, dtype in zip(axes, dtypes, strict=True)
     ]
-    found = builder.lower(
+    result = builder.lower(
         saved(exported) if load else exported, specs=specs, **settings
     )
     for case in cases:
-        assert_equal_outputs(found, module, case)
-    return found
+        assert_equal_outputs(result, module, case)
+    return result
 
 
 def moves(found: LoweredGraph) -> list[Any]:
@@ -207,8 +207,8 @@ BATCH_FIRST: dict[str, tuple[Attention, Sequence[Axes], int]] = {
 @pytest.mark.parametrize("name", BATCH_FIRST)
 def test_attention_becomes_batch_first_form(name: str) -> None:
     module, axes, masks = BATCH_FIRST[name]
-    found = lowered(module, *axes, masks=masks)
-    assert batch_first(found), found.graph
+    lowered_graph = lowered(module, *axes, masks=masks)
+    assert batch_first(lowered_graph), lowered_graph.graph
 
 
 OTHER_FORMS: dict[str, tuple[Attention, Sequence[Axes], int]] = {
@@ -242,13 +242,13 @@ def test_no_layer_reads_a_transposed_value(name: str) -> None:
 def test_attention_with_weights_equals_the_batch_first_form(name: str) -> None:
     """Its products join batch and heads in one axis: a reshape reads each permute."""
     module, axes, masks = OTHER_FORMS[name]
-    found = lowered(module, *axes, masks=masks)
+    lowered_graph = lowered(module, *axes, masks=masks)
     orders = [
         ir.int_list(node.inputsAt(1))
-        for node in moves(found)
+        for node in moves(lowered_graph)
         if node.kind() == "aten::permute"
     ]
-    assert orders == [[0, 2, 1, 3]] * 4 and len(moves(found)) == 5
+    assert orders == [[0, 2, 1, 3]] * 4 and len(moves(lowered_graph)) == 5
 
 
 def test_layers_of_unbatched_attention_read_no_transposed_value() -> None:
@@ -290,9 +290,11 @@ def test_layers_of_consecutive_attentions_read_no_transposed_value(
     unknown, both of its branches stayed in the graph, with the transposes of the one that never
     runs.
     """
-    found = lowered(TwoAttentions(), X, script=script)
-    assert not layers_with_moved_input(found) and len(moves(found)) == 10
-    assert not ir.nodes_of(found.graph, "prim::If", "prim::dtype")
+    lowered_graph = lowered(TwoAttentions(), X, script=script)
+    assert (
+        not layers_with_moved_input(lowered_graph) and len(moves(lowered_graph)) == 10
+    )
+    assert not ir.nodes_of(lowered_graph.graph, "prim::If", "prim::dtype")
 
 
 @pytest.mark.parametrize("script", [True, False])
@@ -305,10 +307,10 @@ def test_layers_of_transformer_read_no_transposed_value(script: bool) -> None:
 def test_time_first_encoder_stays_unchanged() -> None:
     """It transposes no input of a layer."""
     torch.manual_seed(0)
-    found = lowered(nn.TransformerEncoderLayer(WIDTH, HEADS, 16), X)
+    lowered_graph = lowered(nn.TransformerEncoderLayer(WIDTH, HEADS, 16), X)
     assert (
-        not layers_with_moved_input(found)
-        and len(ir.nodes_of(found.graph, "aten::linear")) == 6
+        not layers_with_moved_input(lowered_graph)
+        and len(ir.nodes_of(lowered_graph.graph, "aten::linear")) == 6
     )
 
 
@@ -374,18 +376,18 @@ REMOVED: dict[str, Callable[[Any, Tensor], Any]] = {
 
 @pytest.mark.parametrize("name", REMOVED)
 def test_opposite_transposes_cancel(name: str) -> None:
-    found = lowered(Layer(REMOVED[name]), X)
-    assert not moves(found), found.graph
+    lowered_graph = lowered(Layer(REMOVED[name]), X)
+    assert not moves(lowered_graph), lowered_graph.graph
 
 
 def test_single_dynamic_size_is_inferred() -> None:
-    found = lowered(
+    lowered_graph = lowered(
         Layer(
             lambda f, x: f(x.transpose(0, 1)).reshape(-1, 1, 3, 4).permute(1, 0, 2, 3)
         ),
         (1, "t", WIDTH),
     )
-    assert not moves(found), found.graph
+    assert not moves(lowered_graph), lowered_graph.graph
 
 
 def test_reduction_of_a_scalar_is_supported() -> None:
@@ -405,10 +407,10 @@ def test_sizes_of_transposed_values_stay_correct() -> None:
 
 def test_layer_keeps_its_module_scope() -> None:
     """Also if a transpose outside of the layer replaces it. A saved trace has no module scopes."""
-    found = lowered(Layer(REMOVED["heads joined"]), X, load=False)
-    assert [node.scopeName() for node in ir.nodes_of(found.graph, "aten::linear")] == [
-        "__module.linear"
-    ]
+    lowered_graph = lowered(Layer(REMOVED["heads joined"]), X, load=False)
+    assert [
+        node.scopeName() for node in ir.nodes_of(lowered_graph.graph, "aten::linear")
+    ] == ["__module.linear"]
 
 
 def test_transpose_with_several_readers_is_removed_from_layers() -> None:
@@ -417,13 +419,18 @@ def test_transpose_with_several_readers_is_removed_from_layers() -> None:
         z = f(y)
         return z + y, z.transpose(0, 1), f(torch.relu(y))
 
-    found = lowered(Layer(around), X)
-    assert kinds(found)["linear"] == 2 and len(layers_with_moved_input(found)) == 0
+    lowered_graph = lowered(Layer(around), X)
+    assert (
+        kinds(lowered_graph)["linear"] == 2
+        and len(layers_with_moved_input(lowered_graph)) == 0
+    )
 
 
 def test_transpose_of_last_axis_stays() -> None:
-    found = lowered(Layer(lambda f, x: f(x.transpose(1, 2)), inputs=5), ("n", 5, WIDTH))
-    assert len(layers_with_moved_input(found)) == 1
+    lowered_graph = lowered(
+        Layer(lambda f, x: f(x.transpose(1, 2)), inputs=5), ("n", 5, WIDTH)
+    )
+    assert len(layers_with_moved_input(lowered_graph)) == 1
 
 
 def test_transpose_of_unknown_rank_stays() -> None:
@@ -432,8 +439,8 @@ def test_transpose_of_unknown_rank_stays() -> None:
         torch.randn(2, 4, WIDTH),
         check_trace=False,
     )
-    found = builder.lower(traced)
-    assert len(layers_with_moved_input(found)) == 1 and len(moves(found)) == 2
+    result = builder.lower(traced)
+    assert len(layers_with_moved_input(result)) == 1 and len(moves(result)) == 2
 
 
 @pytest.mark.parametrize("module", ["layer", "layer.linear"])
@@ -446,8 +453,8 @@ def test_transpose_in_fallback_module_stays(module: str) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.layer(x * 2)
 
-    found = lowered(Model(), X, fallback_modules=(module,))
-    assert len(layers_with_moved_input(found)) == 1
+    lowered_graph = lowered(Model(), X, fallback_modules=(module,))
+    assert len(layers_with_moved_input(lowered_graph)) == 1
 
 
 def test_written_transposed_value_matches_torch() -> None:
@@ -469,8 +476,8 @@ def test_layer_is_not_moved_into_a_branch() -> None:
                 return y.transpose(0, 1) * 2
             return y.transpose(0, 1)
 
-    found = lowered(Model(lambda f, x: x), X, script=True)
-    assert len(ir.nodes_of(found.graph, "aten::linear")) == 1
+    lowered_graph = lowered(Model(lambda f, x: x), X, script=True)
+    assert len(ir.nodes_of(lowered_graph.graph, "aten::linear")) == 1
 
 
 def test_size_of_broadcast_sum_is_not_that_of_one_operand() -> None:
@@ -494,12 +501,12 @@ def test_size_of_broadcast_sum_is_not_that_of_one_operand() -> None:
     traced = torch.jit.trace(
         module, (torch.randn(2, 4, WIDTH), torch.randn(1, 4, WIDTH)), check_trace=False
     )
-    found = builder.lower(traced, specs=[input_spec, row_spec])
-    assert not layers_with_moved_input(found)
+    result = builder.lower(traced, specs=[input_spec, row_spec])
+    assert not layers_with_moved_input(result)
     for n, m in ((3, 1), (3, 3), (1, 1)):
         x, row = torch.randn(n, 5, WIDTH), torch.randn(m, 5, WIDTH)
         torch.testing.assert_close(
-            found.run(x, row)[0], module(x, row), rtol=2e-6, atol=2e-6
+            result.run(x, row)[0], module(x, row), rtol=2e-6, atol=2e-6
         )
 
 

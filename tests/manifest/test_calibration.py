@@ -26,10 +26,10 @@ def spec(folder: Path, text: str) -> ModelSpec:
 
 def test_calibration_defaults(tmp_path: Path) -> None:
     (tmp_path / "some.npz").touch()
-    found = spec(
+    model_spec = spec(
         tmp_path, GOOD + "precision: int8\ncalibration: {data: [some.npz, goldens]}\n"
     )
-    assert found.calibration == Calibration(
+    assert model_spec.calibration == Calibration(
         (tmp_path / "some.npz", "goldens"), "max", 99.99, ()
     )
     assert spec(tmp_path, GOOD).calibration is None
@@ -43,9 +43,9 @@ def test_all_calibration_keys(tmp_path: Path) -> None:
 
 
 def test_io_and_noise_tolerance(tmp_path: Path) -> None:
-    found = spec(tmp_path, GOOD + "io: fp16\ntolerance: {noise: 0.2}\n")
-    assert (found.io, found.narrowed) == ("fp16", {"image"})
-    assert found.tolerance == Tolerance(noise=0.2)
+    model_spec = spec(tmp_path, GOOD + "io: fp16\ntolerance: {noise: 0.2}\n")
+    assert (model_spec.io, model_spec.narrowed) == ("fp16", {"image"})
+    assert model_spec.tolerance == Tolerance(noise=0.2)
     assert spec(tmp_path, GOOD).narrowed == frozenset()
     assert spec(tmp_path, TWO_INPUTS + "io: fp16\n").narrowed == {"a"}
 

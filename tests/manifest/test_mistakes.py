@@ -49,7 +49,7 @@ def mistakes(folder: Path, text: str) -> list[tuple[int, str]]:
 
 def test_all_mistakes_are_reported_with_their_lines(tmp_path: Path) -> None:
     """A manifest with five mistakes gives five, not only the first."""
-    found = mistakes(
+    messages = mistakes(
         tmp_path,
         """\
 inputs:
@@ -63,9 +63,9 @@ precison: fp16
 instances: two
 """,
     )
-    assert [line for line, _ in found] == [3, 4, 6, 8, 9]
+    assert [line for line, _ in messages] == [3, 4, 6, 8, 9]
     for (_, text), part in zip(
-        found,
+        messages,
         [
             "'float32'?",
             "'height'?",
@@ -341,9 +341,9 @@ CASES = {
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_each_mistake_is_reported_once_with_a_fix(tmp_path: Path, case: str) -> None:
     text, line, words = CASES[case]
-    found = mistakes(tmp_path, text)
-    assert [at for at, message in found if words in message] == [line], found
-    assert len(found) == 1, found
+    messages = mistakes(tmp_path, text)
+    assert [at for at, message in messages if words in message] == [line], messages
+    assert len(messages) == 1, messages
 
 
 def test_profile_without_an_axis_is_reported(tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ Written by `python -m tests.networks.zoo --modes exported`. Every network of
 [networks.md](networks.md) is exported with its dynamic axes, and converted whole, without fallback.
 [Exported programs](export.md) describes the conversion.
 
-- Answers are compared as in [networks.md](networks.md): at three shapes, up to 0.0001 of the
-  largest magnitude. It explains `float32 itself`, too.
-- Layers stand beside those of the traced module.
-- Seconds are CPU time of `builder.convert`, the least of ten calls after a first one. Both formats
-  were converted alternately in one process (`--times` measures times alone). The time of an
+- Outputs are compared as in [networks.md](networks.md): at three shapes, with an error of up to
+  0.0001 of the largest magnitude. That page also explains `float32 itself`.
+- *layers* are those of the exported program, *traced* those of the traced module.
+- Seconds are CPU time of `builder.convert`, the minimum of ten calls after a first one. Both
+  formats were converted alternately in one process (`--times` measures times alone). The time of an
   exported program contains writing its graph; a traced module has one already.
 """
 WHOLE = ("passed", "float32 itself")

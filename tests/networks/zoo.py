@@ -29,17 +29,18 @@ LIMIT = 1e-4
 """
 HEAD = """# Networks
 
-Written by `python -m tests.networks.zoo`. Every network is converted whole, without fallback, in float32 with random
-weights, from scripted or traced TorchScript, and from the program of `torch.export`. The named axes are dynamic. Batch norms
-have the statistics of a batch, as after training. [Networks from both formats](export-networks.md) compares exported programs
-with traced modules.
+Written by `python -m tests.networks.zoo`. Every network is converted whole, without fallback, in
+float32 with random weights, from scripted or traced TorchScript, and from the program of
+`torch.export`. The named axes are dynamic. The batch norms have the running statistics of one
+batch, as after training. [Networks from both formats](export-networks.md) compares exported
+programs with traced modules.
 
-The network is evaluated on the CPU with TensorRT's documented semantics and compared with torch at three shapes. Then the
-plan is compiled. The error is the largest difference, relative to the largest magnitude of that output, over all shapes. Up
-to {limit:g} passes.
+The network is evaluated on the CPU with TensorRT's documented semantics and compared with torch at
+three shapes. Then the plan is compiled. The error is the largest difference, relative to the
+largest magnitude of that output, over all shapes. An error of up to {limit:g} passes.
 
-In rows with `float32 itself`, random weights amplify rounding. torch in float32 then differs from torch in float64 by the
-figure shown, and our error is within four times that.
+In rows with `float32 itself`, random weights amplify rounding. torch in float32 then differs from
+torch in float64 by the figure shown, and the network's error is at most four times that.
 
 | network | from | dynamic axes | layers | convert (s) | compile (s) | error | result |
 | --- | --- | --- | ---: | ---: | ---: | ---: | --- |
@@ -241,19 +242,19 @@ def _apart(name: str, mode: str, timeout: float, *options: str) -> dict[str, Any
     ]
     failed = _head(name, mode)
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, timeout=timeout
         )
     except subprocess.TimeoutExpired:
         return failed | {"result": f"not done within {timeout:g} s"}
-    if done.returncode:
+    if process.returncode:
         return failed | {
             "result": (
-                f"ended with {done.returncode}:"
-                f" {(done.stderr.strip().splitlines() or [''])[-1][:200]}"
+                f"ended with {process.returncode}:"
+                f" {(process.stderr.strip().splitlines() or [''])[-1][:200]}"
             )
         }
-    row: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    row: dict[str, Any] = json.loads(process.stdout.strip().splitlines()[-1])
     return row
 
 

@@ -57,7 +57,7 @@ def _installed_templates(wheel: Path, folder: Path) -> None:
     program = (
         "from builder.triton.config import template; print(template('base.pbtxt'))"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder)},
@@ -65,4 +65,4 @@ def _installed_templates(wheel: Path, folder: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert "version_policy" in done.stdout
+    assert "version_policy" in process.stdout

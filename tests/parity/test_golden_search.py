@@ -119,10 +119,10 @@ def extra_goldens(recording: Recording) -> list[Any]:
 def test_values_are_varied_until_every_outcome_is_reached(
     kind: Any, tmp_path: Path
 ) -> None:
-    found = recorded(kind(), tmp_path)
-    assert extra_goldens(found)
-    assert not found.unreached
-    for golden in extra_goldens(found):
+    recording = recorded(kind(), tmp_path)
+    assert extra_goldens(recording)
+    assert not recording.unreached
+    for golden in extra_goldens(recording):
         output = kind()(torch.from_numpy(golden.inputs["x"]).clone())
         torch.testing.assert_close(torch.from_numpy(golden.outputs["output"]), output)
 
@@ -139,8 +139,8 @@ def test_loop_gets_a_golden_above_its_threshold(tmp_path: Path) -> None:
                 prev = cur
             return acc
 
-    found = recorded(Loop(), tmp_path)
-    assert max(golden.inputs["x"].max() for golden in extra_goldens(found)) > 50
+    recording = recorded(Loop(), tmp_path)
+    assert max(golden.inputs["x"].max() for golden in extra_goldens(recording)) > 50
 
 
 def test_sizes_next_to_a_compared_number_are_tried(tmp_path: Path) -> None:
@@ -149,16 +149,16 @@ def test_sizes_next_to_a_compared_number_are_tried(tmp_path: Path) -> None:
         Sized(), tmp_path, profiles=(dims,)
     ).warnings  # no such size in the profile
     dims = {"batch": (1, 2, 4), "length": (1, 8, 14)}
-    found = recorded(Sized(), tmp_path, profiles=(dims,))
-    assert not found.unreached
+    recording = recorded(Sized(), tmp_path, profiles=(dims,))
+    assert not recording.unreached
 
 
 @pytest.mark.parametrize("kind", [Guarded, Settings])
 def test_constant_and_raising_branches_are_not_required(
     kind: Any, tmp_path: Path
 ) -> None:
-    found = recorded(kind(), tmp_path)
-    assert not [outcome for outcome in found.unreached if outcome.is_branch]
+    recording = recorded(kind(), tmp_path)
+    assert not [outcome for outcome in recording.unreached if outcome.is_branch]
 
 
 def test_unreached_branch_is_a_warning_with_its_line(tmp_path: Path) -> None:
@@ -169,21 +169,21 @@ def test_unreached_branch_is_a_warning_with_its_line(tmp_path: Path) -> None:
 
 
 def test_outputs_that_depend_on_rounding_are_not_recorded(tmp_path: Path) -> None:
-    found = recorded(IllConditioned(), tmp_path)
-    assert not extra_goldens(found)
-    assert found.warnings
+    recording = recorded(IllConditioned(), tmp_path)
+    assert not extra_goldens(recording)
+    assert recording.warnings
 
 
 def test_int8_gets_no_goldens_outside_its_ranges(tmp_path: Path) -> None:
-    found = recorded(Rebinding(), tmp_path, precision="int8")
-    assert not extra_goldens(found) and found.warnings
+    recording = recorded(Rebinding(), tmp_path, precision="int8")
+    assert not extra_goldens(recording) and recording.warnings
 
 
 def test_user_goldens_count_as_reached_outcomes(tmp_path: Path) -> None:
     high = np.full((2, 8), 100, np.float32)
     np.savez(tmp_path / "own.npz", x=high)
-    found = recorded(Rebinding(), tmp_path, goldens=tmp_path / "own.npz")
-    assert not extra_goldens(found) and not found.unreached
+    recording = recorded(Rebinding(), tmp_path, goldens=tmp_path / "own.npz")
+    assert not extra_goldens(recording) and not recording.unreached
 
 
 def test_integers_and_masks_are_varied(tmp_path: Path) -> None:
@@ -193,10 +193,10 @@ def test_integers_and_masks_are_varied(tmp_path: Path) -> None:
                 ids = ids + 1
             return ids
 
-    found = recorded(
+    recording = recorded(
         Ids(),
         tmp_path,
         tensor("ids", "int64", "batch", 3),
         tensor("mask", "bool", "batch", 3),
     )
-    assert not [outcome for outcome in found.unreached if outcome.is_branch]
+    assert not [outcome for outcome in recording.unreached if outcome.is_branch]

@@ -80,12 +80,12 @@ class FakeGpu:
     def convert(
         self, conversion: Any, keep: Sequence[str], outputs: Sequence[str]
     ) -> Any:
-        made = builder.convert(
+        result = builder.convert(
             conversion.lowered, conversion.inputs, precision="fp16", keep_fp32=keep
         )
-        object.__setattr__(made, "keep", tuple(keep))
-        object.__setattr__(made, "marked", [f"%{name}" for name in outputs])
-        return made
+        object.__setattr__(result, "keep", tuple(keep))
+        object.__setattr__(result, "marked", [f"%{name}" for name in outputs])
+        return result
 
     @property
     def tools(self) -> plan_check.Tools:
@@ -207,8 +207,8 @@ def test_search_finds_the_first_true_index_in_few_calls(
         return plan_check.first_true(count, are_true, most), tested
 
     for first in range(count + 1):
-        found, tested = search(first)
-        assert found == (first if first < count else None)
+        outcome, tested = search(first)
+        assert outcome == (first if first < count else None)
         assert len(tested) <= calls and all(len(one) <= most for one in tested)
     assert plan_check.first_true(0, lambda _: 1 / 0, most) is None
 

@@ -56,12 +56,12 @@ def test_goldens_above_the_memory_limit_are_smaller_with_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(recording, "GOLDEN_MAX_BYTES", 20 * 3 * 4)
-    found = recording.record_goldens(
+    recorded = recording.record_goldens(
         Affine(), spec(X, profiles=({"batch": (1, 4, 64)},))
     )
-    sizes = {golden.name: golden.inputs["x"].shape[0] for golden in found.goldens}
+    sizes = {golden.name: golden.inputs["x"].shape[0] for golden in recorded.goldens}
     assert sizes["p0-opt"] == 4 and sizes["p0-max"] == 16
-    (warning,) = (text for text in found.warnings if "p0-max" in text)
+    (warning,) = (text for text in recorded.warnings if "p0-max" in text)
     assert "{'batch': 16} instead of {'batch': 64}" in warning
 
 
@@ -72,11 +72,11 @@ def test_goldens_above_the_time_limit_are_smaller(
     clock = iter(range(0, 1000, 3))
     monkeypatch.setattr(recording.time, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(recording, "GOLDEN_MAX_SECONDS", 30)
-    found = recording.record_goldens(
+    recorded = recording.record_goldens(
         Affine(), spec(X, profiles=({"batch": (1, 4, 64)},))
     )
-    sizes = {golden.name: golden.inputs["x"].shape[0] for golden in found.goldens}
-    assert sizes["p0-opt"] == 4 and sizes["p0-max"] < 64 and found.reduced
+    sizes = {golden.name: golden.inputs["x"].shape[0] for golden in recorded.goldens}
+    assert sizes["p0-opt"] == 4 and sizes["p0-max"] < 64 and recorded.reduced
 
 
 def test_static_model_has_one_golden() -> None:
@@ -119,9 +119,9 @@ def test_multiples_are_tried_if_the_module_refuses_the_odd_size(
     x = TensorSpec(
         "float32", ("batch", "length"), {"batch": (1, 2, 4), "length": lengths}, "x"
     )
-    found = recording.record_goldens(torch.jit.script(EvenLengths()), spec(x))
-    assert "p0-odd" in [golden.name for golden in found.goldens]
-    (warning,) = [text for text in found.warnings if instead in text]
+    recorded = recording.record_goldens(torch.jit.script(EvenLengths()), spec(x))
+    assert "p0-odd" in [golden.name for golden in recorded.goldens]
+    (warning,) = [text for text in recorded.warnings if instead in text]
     assert "so requests of such sizes fail too" in warning and "must match" in warning
 
 
@@ -132,12 +132,13 @@ class RefusesThreeRows(torch.nn.Module):
 
 
 def test_refused_odd_size_is_left_out_with_a_warning() -> None:
-    found = recording.record_goldens(
+    recorded = recording.record_goldens(
         torch.jit.script(RefusesThreeRows()), spec(X, profiles=({"batch": (1, 2, 4)},))
     )
-    assert "p0-odd" not in [golden.name for golden in found.goldens]
+    assert "p0-odd" not in [golden.name for golden in recorded.goldens]
     assert any(
-        "p0-odd is left out" in text and "three rows" in text for text in found.warnings
+        "p0-odd is left out" in text and "three rows" in text
+        for text in recorded.warnings
     )
 
 
@@ -401,8 +402,8 @@ class LastRowsOnly(torch.nn.Module):
 def test_rolled_golden_shows_rows_that_depend_on_their_position(
     module: type[torch.nn.Module], optimum: int
 ) -> None:
-    given = tensor("x", "float32", "batch", 3, batch=(1, optimum, 4))
-    goldens = {golden.name: golden for golden in record(module(), spec(given))}
+    result = tensor("x", "float32", "batch", 3, batch=(1, optimum, 4))
+    goldens = {golden.name: golden for golden in record(module(), spec(result))}
     rolled, unrolled = (
         goldens["p0-rolled"],
         goldens["p0-opt" if optimum == 4 else "p0-max"],
@@ -415,9 +416,9 @@ def test_rolled_golden_shows_rows_that_depend_on_their_position(
 
 @pytest.mark.parametrize("optimum", [1, 2, 4])
 def test_independent_rows_have_no_rolled_golden(optimum: int) -> None:
-    given = tensor("x", "float32", "batch", 3, batch=(1, optimum, 4))
+    result = tensor("x", "float32", "batch", 3, batch=(1, optimum, 4))
     goldens = {
-        golden.name: golden for golden in record(torch.nn.Linear(3, 3), spec(given))
+        golden.name: golden for golden in record(torch.nn.Linear(3, 3), spec(result))
     }
     assert "p0-rolled" not in goldens
     unrolled = goldens["p0-max" if optimum == 1 else "p0-opt"]

@@ -84,10 +84,10 @@ def programs(draw: st.DrawFn) -> tuple[LoweredGraph, set[int]]:
     outputs = draw(st.lists(st.sampled_from(values), min_size=1, max_size=4))
     graph = torch._C.parse_ir("\n".join([*lines, f"  return ({', '.join(outputs)})"]))
     count = len(list(graph.nodes()))
-    kept = draw(st.sets(st.integers(0, count - 1)))
+    in_torch = draw(st.sets(st.integers(0, count - 1)))
     return LoweredGraph(
         graph, ("x", "n"), tuple(f"out{i}" for i in range(len(outputs)))
-    ), kept
+    ), in_torch
 
 
 def run(parts: Partition, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -102,8 +102,10 @@ def run(parts: Partition, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]
 def test_segments_match_the_whole_graph(
     program: tuple[LoweredGraph, set[int]], least: int
 ) -> None:
-    lowered, kept = program
-    parts = split(lowered, SPECS, (BATCH,), Fallback(min_block_size=least), kept=kept)
+    lowered, in_torch = program
+    parts = split(
+        lowered, SPECS, (BATCH,), Fallback(min_block_size=least), in_torch=in_torch
+    )
     inputs = {"x": torch.randn(3, 4), "n": torch.randint(-5, 5, (3, 4))}
     wanted = lowered.run(*inputs.values())
     for got, expected in zip(run(parts, inputs), wanted, strict=True):
@@ -115,8 +117,10 @@ def test_segments_match_the_whole_graph(
 def test_kept_nodes_are_in_no_engine_and_boundaries_have_specs(
     program: tuple[LoweredGraph, set[int]],
 ) -> None:
-    lowered, kept = program
-    parts = split(lowered, SPECS, (BATCH,), Fallback(min_block_size=1), kept=kept)
+    lowered, in_torch = program
+    parts = split(
+        lowered, SPECS, (BATCH,), Fallback(min_block_size=1), in_torch=in_torch
+    )
     work = [
         index
         for segment in parts.segments
@@ -135,7 +139,7 @@ def test_kept_nodes_are_in_no_engine_and_boundaries_have_specs(
             assert not [
                 i
                 for i in segment.indices
-                if i in kept and _outputs_a_tensor(lowered, i)
+                if i in in_torch and _outputs_a_tensor(lowered, i)
             ]
 
 
@@ -143,11 +147,11 @@ def test_kept_nodes_are_in_no_engine_and_boundaries_have_specs(
 def test_repeated_nodes_have_the_same_support_as_converted_ones(
     program: tuple[LoweredGraph, set[int]],
 ) -> None:
-    lowered, kept = program
+    lowered, in_torch = program
     shapes = infer_shapes(lowered, SPECS, (BATCH,))
-    decided = support(lowered, SPECS, (BATCH,), shapes, kept=kept).refused
+    decided = support(lowered, SPECS, (BATCH,), shapes, in_torch=in_torch).refused
     with unittest.mock.patch.object(Repeats, "find", return_value=(None, None)):
-        tried = support(lowered, SPECS, (BATCH,), shapes, kept=kept).refused
+        tried = support(lowered, SPECS, (BATCH,), shapes, in_torch=in_torch).refused
     assert decided.keys() == tried.keys()
 
 

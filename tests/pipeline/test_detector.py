@@ -83,11 +83,11 @@ def test_detectors_with_nms_are_served_in_segments(tmp_path: Path) -> None:
     for name in ("traced", "scripted"):
         (models / f"{name}.yaml").write_text(MANIFEST)
     command = [sys.executable, "-c", MAIN, "repo", "models", "--out", "out"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    table = [line.split() for line in done.stdout.splitlines()]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    table = [line.split() for line in process.stdout.splitlines()]
     rows = [" ".join(words) for words in table if words[1:2] == ["built"]]
     assert sorted(row.partition(" fp32")[0] for row in rows) == [
         "scripted built 1 TensorRT, 1 torch",
         "traced built 1 TensorRT, 1 torch",
-    ], done.stdout
+    ], process.stdout

@@ -69,12 +69,12 @@ def check_warnings(found: Checked, case: Case) -> None:
 @pytest.mark.parametrize("case", PARAMETERS)
 def test_published_outputs_match_torch(tmp_path: Path, case: Case) -> None:
     file = case.save(tmp_path / "models")
-    found = checked(file, tmp_path / "out")
+    model = checked(file, tmp_path / "out")
     arguments = case.ask()
     with torch.no_grad(), torch.jit.optimized_execution(case.optimized):  # type: ignore
         expected = list(flat(torch.jit.load(str(file)).eval()(*arguments)))
-    check_warnings(found, case)
-    got = outputs_of(found.artifact, list(case.sent(arguments)))
+    check_warnings(model, case)
+    got = outputs_of(model.artifact, list(case.sent(arguments)))
     for one, other in zip(got, expected, strict=True):
         torch.testing.assert_close(one.reshape(other.shape), other, check_dtype=False)
 
@@ -90,8 +90,10 @@ def test_check_result_equals_repo_for_every_case(tmp_path: Path) -> None:
     assert {
         name: str(result.error) for name, result in built.items() if not result.ok
     } == {}
-    done = CliRunner().invoke(main, ["check", str(source), "--json"])
-    reports = {report["name"]: report for report in json.loads(done.stdout)["models"]}
+    outcome = CliRunner().invoke(main, ["check", str(source), "--json"])
+    reports = {
+        report["name"]: report for report in json.loads(outcome.stdout)["models"]
+    }
     assert reports.keys() == built.keys()
     assert {name: r["error"] for name, r in reports.items() if r["error"]} == {}
     for name, result in built.items():
@@ -121,9 +123,9 @@ class NamedAsItsInput(torch.nn.Module):
 
 def test_output_with_an_input_name_is_renamed(tmp_path: Path) -> None:
     source = models.save(tmp_path / "models", NamedAsItsInput())
-    found = checked(source / "m.pt", tmp_path / "out")
-    assert [one.name for one in found.artifact.outputs] == ["x_out2", "x_out"]
-    assert any("served as 'x_out2'" in text for text in found.warnings)
+    model = checked(source / "m.pt", tmp_path / "out")
+    assert [one.name for one in model.artifact.outputs] == ["x_out2", "x_out"]
+    assert any("served as 'x_out2'" in text for text in model.warnings)
     compiled = builder.compile(
         NamedAsItsInput(), [TensorSpec("float32", (2, 4), name="x")]
     )

@@ -80,10 +80,10 @@ def test_torch_serves_a_model_whose_build_crashes(tmp_path: Path) -> None:
     assert warning.startswith(
         "served by PyTorch only, with its in-place writes: the process"
     )
-    done = CliRunner().invoke(
+    outcome = CliRunner().invoke(
         main, ["check", str(source), "--json", "--plugin", str(plugin)]
     )
-    (report,) = json.loads(done.stdout)["models"]
+    (report,) = json.loads(outcome.stdout)["models"]
     assert report["error"] is None and warning in report["warnings"]
 
 
@@ -110,9 +110,9 @@ def test_torch_serves_a_model_whose_conversion_times_out(tmp_path: Path) -> None
 )
 def test_check_without_build_reports_pending_builder_result(tmp_path: Path) -> None:
     source = models.save(tmp_path / "models", models.ShortenByData())
-    done = CliRunner().invoke(main, ["check", str(source), "--no-build"])
-    assert done.exit_code == 0 and "could not build" not in done.stdout
-    assert "not compiled: TensorRT can still reject a network" in done.stdout
+    result = CliRunner().invoke(main, ["check", str(source), "--no-build"])
+    assert result.exit_code == 0 and "could not build" not in result.stdout
+    assert "not compiled: TensorRT can still reject a network" in result.stdout
 
 
 @pytest.mark.skipif(
@@ -204,8 +204,10 @@ def test_original_module_replaces_a_file_with_wrong_outputs(
 
 def test_check_result_equals_repo(every: Built) -> None:
     built = every.results
-    done = CliRunner().invoke(main, ["check", str(every.source), "--json"])
-    checked = {report["name"]: report for report in json.loads(done.stdout)["models"]}
+    outcome = CliRunner().invoke(main, ["check", str(every.source), "--json"])
+    checked = {
+        report["name"]: report for report in json.loads(outcome.stdout)["models"]
+    }
     assert {name: report["error"] is None for name, report in checked.items()} == {
         name: result.ok for name, result in built.items()
     }
@@ -230,8 +232,8 @@ def test_check_reports_misspelled_names_like_repo(tmp_path: Path) -> None:
     )
     source = models.save(tmp_path / "models", models.Whole(), manifest)
     (result,) = build_repository(source, tmp_path / "out", isolate=False)
-    done = CliRunner().invoke(main, ["check", str(source), "--json"])
-    (report,) = json.loads(done.stdout)["models"]
+    outcome = CliRunner().invoke(main, ["check", str(source), "--json"])
+    (report,) = json.loads(outcome.stdout)["models"]
     for words in ("decodr", "aten::reluu", "layer*"):
         assert any(words in text for text in result.warnings)
     assert report["warnings"] == list(result.warnings)

@@ -58,8 +58,8 @@ def test_published_model_has_one_output_per_list_element(
     tmp_path: Path, module: type[nn.Module]
 ) -> None:
     original, file = prepared(module, tmp_path)
-    found = checked(file, tmp_path / "out")
-    run, seen = Runner(found.artifact), set()
+    model = checked(file, tmp_path / "out")
+    run, seen = Runner(model.artifact), set()
     for x in inputs():
         with torch.no_grad():
             expected = dict(leaves(original(x.clone())))
@@ -71,7 +71,7 @@ def test_published_model_has_one_output_per_list_element(
         torch.testing.assert_close(got, expected)
         seen.add(frozenset(got))
     assert len(seen) > 1
-    assert len({frozenset(golden.outputs) for golden in found.artifact.goldens}) > 1
+    assert len({frozenset(golden.outputs) for golden in model.artifact.goldens}) > 1
 
 
 @pytest.mark.parametrize("module", LISTS)
@@ -79,8 +79,8 @@ def test_every_element_up_to_the_maximum_length_is_an_output(
     tmp_path: Path, module: type[nn.Module]
 ) -> None:
     _, file = prepared(module, tmp_path, declared(module, 30))
-    found = checked(file, tmp_path / "out")
-    outputs = {io.name: io for io in found.artifact.outputs}
+    model = checked(file, tmp_path / "out")
+    outputs = {io.name: io for io in model.artifact.outputs}
     last = [
         io for name, io in outputs.items() if name.startswith(f"{LISTS[module]}_29")
     ]
@@ -88,9 +88,9 @@ def test_every_element_up_to_the_maximum_length_is_an_output(
         io for name, io in outputs.items() if name.startswith(f"{LISTS[module]}_0")
     ]
     assert last and [io.dtype for io in last] == [io.dtype for io in first]
-    (warning,) = [text for text in found.warnings if "max_lengths" in text]
+    (warning,) = [text for text in model.warnings if "max_lengths" in text]
     assert f"{LISTS[module]!r} is a list of at most 30 elements" in warning
-    assert not any("in every golden" in text for text in found.warnings)
+    assert not any("in every golden" in text for text in model.warnings)
 
 
 def test_the_layer_before_the_loop_stays_in_tensorrt(tmp_path: Path) -> None:
@@ -112,8 +112,8 @@ def test_missing_maximum_length_is_reported_with_a_suggestion(tmp_path: Path) ->
     text = str(error.value)
     assert "output 'output_1' is a list" in text and "list_outputs.py:" in text
     assert "max_lengths: {output_1: " in text and "drawn inputs give" in text
-    done = CliRunner().invoke(main, ["check", str(file)])
-    assert done.exit_code == 1 and "max_lengths: {output_1: " in done.output
+    result = CliRunner().invoke(main, ["check", str(file)])
+    assert result.exit_code == 1 and "max_lengths: {output_1: " in result.output
 
 
 def test_golden_with_a_longer_list_is_an_error(tmp_path: Path) -> None:
@@ -152,8 +152,8 @@ def test_compile_returns_a_list_of_the_same_length(
 def test_init_writes_a_length_to_review(tmp_path: Path) -> None:
     _, file = prepared(WhileLoop, tmp_path)
     file.with_suffix(".yaml").unlink()
-    done = CliRunner().invoke(main, ["init", str(file)])
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(main, ["init", str(file)])
+    assert result.exit_code == 0, result.output
     text = file.with_suffix(".yaml").read_text()
     assert "max_lengths: {output_1: 16}  # ?" in text and "outputs:" not in text
 

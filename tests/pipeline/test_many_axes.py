@@ -44,12 +44,12 @@ class Whole(nn.Module):
 def run(folder: Path, module: nn.Module, sizes: str, x: Tensor) -> list[str]:
     """The segments' kinds of a module whose files give its outputs; warnings name the reason."""
     file = saved(folder, torch.jit.script(module), MANIFEST.format(sizes=sizes))
-    found = checked(file, folder / "out")
-    (output,) = outputs_of(found.artifact, [x])
+    model = checked(file, folder / "out")
+    (output,) = outputs_of(model.artifact, [x])
     torch.testing.assert_close(output, module(x))
-    assert any("more than 8 axes" in text for text in found.warnings)
-    assert not any("defect" in text for text in found.warnings)
-    partitioned = found.built.converted.partitioned
+    assert any("more than 8 axes" in text for text in model.warnings)
+    assert not any("defect" in text for text in model.warnings)
+    partitioned = model.built.converted.partitioned
     assert partitioned is not None
     return [segment.kind for segment in partitioned.partition.segments]
 

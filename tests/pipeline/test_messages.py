@@ -55,8 +55,8 @@ class Large(nn.Module):
 
 
 def test_generated_inputs_match_the_accepted_magnitudes(tmp_path: Path) -> None:
-    found = checked(saved(tmp_path, torch.jit.script(Positive()), X), tmp_path / "out")
-    assert all((golden.inputs["x"] > 0).any() for golden in found.artifact.goldens)
+    model = checked(saved(tmp_path, torch.jit.script(Positive()), X), tmp_path / "out")
+    assert all((golden.inputs["x"] > 0).any() for golden in model.artifact.goldens)
 
 
 def test_module_that_rejects_generated_inputs_needs_user_inputs(tmp_path: Path) -> None:
@@ -71,10 +71,10 @@ def test_module_that_rejects_generated_inputs_needs_user_inputs(tmp_path: Path) 
             with pytest.raises(ModelFileError, match="large only"):
                 checked(file, tmp_path / "out")
             continue
-        found = checked(file, tmp_path / "out")
-        names = [golden.name for golden in found.artifact.goldens]
+        model = checked(file, tmp_path / "out")
+        names = [golden.name for golden in model.artifact.goldens]
         assert names[:2] == ["user-0", "user-0-row"]
-        (warning,) = [text for text in found.warnings if "left out" in text]
+        (warning,) = [text for text in model.warnings if "left out" in text]
         assert "p0-opt, p0-min, p0-max, p0-odd" in warning and "large only" in warning
 
 
@@ -105,18 +105,22 @@ class Embedded(nn.Module):
 
 def test_check_paranoid_generates_ids_like_goldens(tmp_path: Path) -> None:
     file = saved(tmp_path, torch.jit.script(Embedded().eval()), IDS)
-    done = CliRunner().invoke(main, ["check", "--paranoid", "--no-isolate", str(file)])
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(
+        main, ["check", "--paranoid", "--no-isolate", str(file)]
+    )
+    assert result.exit_code == 0, result.output
 
 
 def test_check_paranoid_reports_the_error_of_a_fixed_length(tmp_path: Path) -> None:
     traced = torch.jit.trace(Embedded().eval(), torch.zeros(2, 7, dtype=torch.int64))
     file = saved(tmp_path, traced, IDS)
-    done = CliRunner().invoke(main, ["check", "--paranoid", "--no-isolate", str(file)])
-    assert done.exit_code == 1
+    result = CliRunner().invoke(
+        main, ["check", "--paranoid", "--no-isolate", str(file)]
+    )
+    assert result.exit_code == 1
     assert (
-        "must match the size" in done.output
-        and "sizes that it was traced with" in done.output
+        "must match the size" in result.output
+        and "sizes that it was traced with" in result.output
     )
 
 
@@ -155,8 +159,8 @@ def test_layer_names_do_not_change_with_fallback_modules(tmp_path: Path) -> None
         'precision: fp16\nkeep_fp32: ["layers.2*"]\nfallback: {modules: [layers.1]}\n'
     )
     file = saved(tmp_path, torch.jit.script(TwoLists().eval()), X + fallback)
-    found = checked(file, tmp_path / "out")
-    assert not any("keep_fp32" in text for text in found.warnings)
+    model = checked(file, tmp_path / "out")
+    assert not any("keep_fp32" in text for text in model.warnings)
     lowered = builder.lower(torch.jit.load(str(file)), fallback_modules=["layers.1"])
     locations = [node.getModuleHierarchy() for node in lowered.graph.nodes()]
     assert any("2(Block)" in location for location in locations)
@@ -171,14 +175,14 @@ def test_layer_names_do_not_change_with_fallback_modules(tmp_path: Path) -> None
 def test_misspelled_names_have_a_suggestion(tmp_path: Path) -> None:
     wrong = 'precision: fp16\nkeep_fp32: ["layer.3*"]\nfallback: {modules: [layer.2]}\n'
     file = saved(tmp_path, torch.jit.script(TwoLists().eval()), X + wrong)
-    done = CliRunner().invoke(main, ["check", "--no-isolate", str(file)])
+    result = CliRunner().invoke(main, ["check", "--no-isolate", str(file)])
     assert (
         "names no module of this model: layer.2 (did you mean 'layers.2'?)"
-        in done.output
+        in result.output
     )
     assert (
         "keep_fp32 names no layer of this model: layer.3* (did you mean 'layers."
-        in done.output
+        in result.output
     )
 
 
@@ -212,8 +216,8 @@ def test_plugin_error_is_reported_with_its_line() -> None:
 
 
 def test_condition_that_forward_refuses_is_named(tmp_path: Path) -> None:
-    found = checked(saved(tmp_path, torch.jit.script(Positive()), X), tmp_path / "out")
-    (warning,) = [text for text in found.warnings if "does not check" in text]
+    model = checked(saved(tmp_path, torch.jit.script(Positive()), X), tmp_path / "out")
+    (warning,) = [text for text in model.warnings if "does not check" in text]
     assert 'assert bool(x.sum() > 0), "positive only"' in warning
 
 
@@ -262,8 +266,8 @@ def test_inputs_may_have_names_of_their_own(tmp_path: Path) -> None:
         torch.jit.script(Difference()),
         manifest.replace("{name: x", "{name: left", 1),
     )
-    found = checked(file, tmp_path / "out")
-    assert [one.name for one in found.artifact.inputs] == ["left", "x"]
+    model = checked(file, tmp_path / "out")
+    assert [one.name for one in model.artifact.inputs] == ["left", "x"]
 
 
 class FromColumns(nn.Module):

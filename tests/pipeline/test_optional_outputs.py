@@ -81,8 +81,8 @@ def test_published_outputs_match_the_module(
     tmp_path: Path, module: type[nn.Module]
 ) -> None:
     original, file = loaded(module, tmp_path)
-    found = checked(file, tmp_path / "out")
-    run, seen = Runner(found.artifact), set()
+    model = checked(file, tmp_path / "out")
+    run, seen = Runner(model.artifact), set()
     for x in inputs():
         with torch.no_grad():
             expected = dict(leaves(original(x.clone())))
@@ -90,9 +90,9 @@ def test_published_outputs_match_the_module(
         torch.testing.assert_close(got, expected)
         seen.add(frozenset(got))
     assert len(seen) > 1
-    recorded = {frozenset(golden.outputs) for golden in found.artifact.goldens}
+    recorded = {frozenset(golden.outputs) for golden in model.artifact.goldens}
     assert len(recorded) > 1, "the goldens reach both paths"
-    (warning, *_) = [text for text in found.warnings if "may be None" in text]
+    (warning, *_) = [text for text in model.warnings if "may be None" in text]
     assert "optional_outputs.py:" in warning and "on every path" in warning
 
 
@@ -137,8 +137,8 @@ def test_check_has_the_result_and_warnings_of_repo(tmp_path: Path) -> None:
         for r in build_repository(tmp_path / "models", tmp_path / "o", isolate=False)
     }
     assert {name: str(one.error) for name, one in built.items() if not one.ok} == {}
-    done = CliRunner().invoke(main, ["check", str(tmp_path / "models"), "--json"])
-    for report in json.loads(done.stdout)["models"]:
+    result = CliRunner().invoke(main, ["check", str(tmp_path / "models"), "--json"])
+    for report in json.loads(result.stdout)["models"]:
         assert report["error"] is None
         assert report["warnings"] == list(built[report["name"]].warnings)
 
@@ -168,11 +168,11 @@ def test_ensemble_is_rejected_with_the_reason(tmp_path: Path) -> None:
 
 def test_output_without_a_golden_is_omitted(tmp_path: Path) -> None:
     _, file = loaded(HardlyEver, tmp_path)
-    found = checked(file, tmp_path / "out")
-    assert [one.name for one in found.artifact.outputs] == ["output_0"]
-    assert any("'output_1' is None in every golden" in text for text in found.warnings)
+    model = checked(file, tmp_path / "out")
+    assert [one.name for one in model.artifact.outputs] == ["output_0"]
+    assert any("'output_1' is None in every golden" in text for text in model.warnings)
     run, rare = (
-        Runner(found.artifact),
+        Runner(model.artifact),
         torch.tensor([[0.12345678, 0.87654321, 0.0, 0.0]]),
     )
     assert run({"x": torch.zeros(2, 4)}).keys() == {"output_0"}
@@ -181,9 +181,9 @@ def test_output_without_a_golden_is_omitted(tmp_path: Path) -> None:
     np.savez(file.parent / "own.npz", x=rare.numpy())
     manifest = file.with_suffix(".yaml")
     manifest.write_text(f"{manifest.read_text()}goldens: own.npz\n")
-    found = checked(file, tmp_path / "out")
-    assert [one.name for one in found.artifact.outputs] == ["output_0", "output_1"]
-    assert Runner(found.artifact)({"x": rare}).keys() == {"output_0", "output_1"}
+    model = checked(file, tmp_path / "out")
+    assert [one.name for one in model.artifact.outputs] == ["output_0", "output_1"]
+    assert Runner(model.artifact)({"x": rare}).keys() == {"output_0", "output_1"}
 
 
 def test_missing_outputs_are_compared_with_the_golden() -> None:
@@ -200,6 +200,6 @@ def test_missing_outputs_are_compared_with_the_golden() -> None:
 def test_init_writes_a_manifest_for_a_torch_only_model(tmp_path: Path) -> None:
     _, file = loaded(WritesInPlace, tmp_path)
     file.with_suffix(".yaml").unlink()
-    done = CliRunner().invoke(main, ["init", str(file)])
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(main, ["init", str(file)])
+    assert result.exit_code == 0, result.output
     assert "outputs: [output_0, output_1]" in file.with_suffix(".yaml").read_text()

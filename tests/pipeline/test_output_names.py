@@ -30,6 +30,8 @@ class Keys(nn.Module):
             "1": x + 7,
             "true": x + 8,
             "-2": x + 9,
+            ".x": x + 10,
+            "a:b": x + 11,
         }
 
 
@@ -39,7 +41,7 @@ class SamePaths(nn.Module):
 
 
 NAMES = {
-    Keys: "my_key2 my_key gr__e output output2 output3 x_out 1 true -2".split(),
+    Keys: "my_key2 my_key gr__e output output2 output3 x_out 1 true -2 _x a_b".split(),
     SamePaths: ["a.b.c", "a.b.c2"],
 }
 
@@ -49,13 +51,13 @@ def test_outputs_with_any_keys_are_served(
     tmp_path: Path, module: type[nn.Module]
 ) -> None:
     source = models.save(tmp_path / "models", module())
-    found = checked(source / "m.pt", tmp_path / "out")
-    assert [one.name for one in found.artifact.outputs] == NAMES[module]
+    model = checked(source / "m.pt", tmp_path / "out")
+    assert [one.name for one in model.artifact.outputs] == NAMES[module]
     x = torch.randn(2, 4)
-    for number, output in enumerate(outputs_of(found.artifact, [x])):
+    for number, output in enumerate(outputs_of(model.artifact, [x])):
         torch.testing.assert_close(output, x + number)
-    renamed = [text for text in found.warnings if "served as" in text]
-    assert len(renamed) == {Keys: 5, SamePaths: 1}[module]
+    renamed = [text for text in model.warnings if "served as" in text]
+    assert len(renamed) == {Keys: 7, SamePaths: 1}[module]
 
 
 @pytest.mark.parametrize("module", NAMES)
@@ -64,7 +66,7 @@ def test_init_writes_names_that_check_accepts(
 ) -> None:
     source = models.save(tmp_path / "models", module())
     manifest = source / "m.yaml"
-    given = manifest.read_text()
+    text = manifest.read_text()
     manifest.unlink()
     runner = CliRunner()
     assert runner.invoke(main, ["init", str(source / "m.pt")]).exit_code == 0
@@ -74,9 +76,9 @@ def test_init_writes_names_that_check_accepts(
         if line.startswith("outputs: ")
     )
     assert yaml.safe_load(written)["outputs"] == NAMES[module]
-    manifest.write_text(given + written + "\n")
-    done = runner.invoke(main, ["check", str(source), "--no-build"])
-    assert done.exit_code == 0, done.output
+    manifest.write_text(text + written + "\n")
+    result = runner.invoke(main, ["check", str(source), "--no-build"])
+    assert result.exit_code == 0, result.output
     shown = runner.invoke(main, ["inspect", str(source / "m.pt")])
     assert shown.exit_code == 0, shown.output
 
@@ -93,6 +95,6 @@ def test_compiled_module_returns_the_keys(tmp_path: Path) -> None:
 
 def test_inspect_names_outputs_without_a_manifest_key(tmp_path: Path) -> None:
     source = models.save(tmp_path / "models", SamePaths())
-    done = CliRunner().invoke(main, ["inspect", str(source / "m.pt"), "--json"])
-    assert done.exit_code == 0, done.output
-    assert "a.b.c2" in done.output
+    result = CliRunner().invoke(main, ["inspect", str(source / "m.pt"), "--json"])
+    assert result.exit_code == 0, result.output
+    assert "a.b.c2" in result.output

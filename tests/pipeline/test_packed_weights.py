@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,6 +113,13 @@ CASES = {
 }
 
 
+def packing_operators(file: bytes) -> list[bytes]:
+    """The operators in the code of a TorchScript file that would pack weights in each request."""
+    with zipfile.ZipFile(io.BytesIO(file)) as archive:
+        code = [archive.read(name) for name in archive.namelist() if ".py" in name]
+    return re.findall(rb"quantized\.\w*(?:prepack|make_quantized)\w*", b"".join(code))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_packed_weights_are_served(tmp_path: Path, name: str) -> None:
     """Dynamic scales are those of the whole batch, so requests are not joined."""
@@ -120,26 +130,28 @@ def test_packed_weights_are_served(tmp_path: Path, name: str) -> None:
         f"inputs: [{{name: x, dtype: float32, shape: {shape}}}]\n"
         "dims: {batch: {min: 1, opt: 2, max: 4}}\n",
     )
-    found = checked(file, tmp_path / "out")
+    model = checked(file, tmp_path / "out")
     for scale in (1.0, 9.0):
         x = torch.randn(2, *([8] if shape == ROWS else [3, 16, 16])) * scale
         with torch.no_grad():
             expected = torch.jit.load(str(file)).eval()(x)
-        (output,) = outputs_of(found.artifact, [x])
+        (output,) = outputs_of(model.artifact, [x])
         torch.testing.assert_close(output, expected)
-    assert batching.choose(found.artifact).max_batch_size == most
-    assert any("packed for the CPU" in text for text in found.warnings)
+    assert batching.choose(model.artifact).max_batch_size == most
+    assert any("packed for the CPU" in text for text in model.warnings)
+    for segment in model.artifact.segments:
+        assert not packing_operators(segment.lowered)
 
 
 def test_packed_weights_stay_on_the_cpu_of_a_server_with_a_gpu(tmp_path: Path) -> None:
     manifest = f"inputs: [{{name: x, dtype: float32, shape: {IMAGES}}}]\n"
-    given = saved(
+    result = saved(
         tmp_path, static(), f"{manifest}dims: {{batch: {{min: 1, opt: 2, max: 4}}}}\n"
     )
-    found = checked(given, tmp_path / "out")
-    (segment,) = found.artifact.segments
-    (part,) = found.built.converted.partitioned.partition.segments
-    reason = libtorch.why_not(found.artifact, part.lowered)
+    model = checked(result, tmp_path / "out")
+    (segment,) = model.artifact.segments
+    (part,) = model.built.converted.partitioned.partition.segments
+    reason = libtorch.why_not(model.artifact, part.lowered)
     assert reason is not None and "runs on the CPU only" in reason
     file = tmp_path / "segment.pt"
     file.write_bytes(segment.lowered)

@@ -32,7 +32,7 @@ class SecondRowDecides(torch.nn.Module):
 
 def positive_alone() -> Any:
     """An artifact whose goldens pass, and whose warm-up request does not."""
-    made = artifact(
+    model_artifact = artifact(
         torch.jit.script(torch.nn.Identity()),
         [tensor("x", "float32", "batch", 3)],
         ["y"],
@@ -44,12 +44,14 @@ def positive_alone() -> Any:
                 "x": abs(one.inputs["x"]) * (1 if len(one.inputs["x"]) > 1 else -1)
             },
         )
-        for one in made.goldens
+        for one in model_artifact.goldens
         if not one.name.endswith("-row")
     ]
     goldens = tuple(replace(one, outputs={"y": one.inputs["x"] * 2}) for one in rows)
     function = torch.jit.script(SecondRowDecides())
-    return replace(made, goldens=goldens, lowered=bytes(function.save_to_buffer()))
+    return replace(
+        model_artifact, goldens=goldens, lowered=bytes(function.save_to_buffer())
+    )
 
 
 def test_failing_warmup_request_is_omitted_with_a_warning(
@@ -71,10 +73,12 @@ def test_failing_warmup_request_is_omitted_with_a_warning(
 
 
 def test_working_warmup_requests_are_kept() -> None:
-    made = scorer()
-    found, warnings = warmup.confirm(made, LoadedFiles(), engines=False)
+    recording = scorer()
+    found, warnings = warmup.confirm(recording, LoadedFiles(), engines=False)
     assert warnings == ()
-    assert triton.config(found).model_warmup == triton.config(made).model_warmup != []
+    assert (
+        triton.config(found).model_warmup == triton.config(recording).model_warmup != []
+    )
 
 
 class Rows(torch.nn.Module):

@@ -165,19 +165,19 @@ def test_stop_at_any_time_prints_no_traceback(stop: str) -> None:
 
 
 def test_environments_are_assigned_to_slots_in_turn() -> None:
-    found = processes.run(
+    results = processes.run(
         [task("variable", "ONE")] * 4, 2, [{"ONE": "a"}, {"ONE": "b"}]
     )
-    assert set(found) == {"a", "b"}
+    assert set(results) == {"a", "b"}
     assert "ONE" not in os.environ
 
 
 def test_reproduction_command_names_the_gpu_of_the_worker() -> None:
     tasks = [task("crash", signal.SIGSEGV)] * 2
-    found = processes.run(
+    results = processes.run(
         tasks, 2, [{"CUDA_VISIBLE_DEVICES": "GPU-0"}, {"CUDA_VISIBLE_DEVICES": "GPU 1"}]
     )
-    assert [crashed.fix for crashed in found] == [
+    assert [crashed.fix for crashed in results] == [
         f"reproduce it with: CUDA_VISIBLE_DEVICES={gpu} trt-build repo x.pt"
         for gpu in ("GPU-0", "'GPU 1'")
     ]

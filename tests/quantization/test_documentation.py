@@ -28,7 +28,7 @@ def test_row_states_bound_of_the_scheme(precision: str) -> None:
         line for line in TEXT.splitlines() if line.startswith(f"| `{precision}`")
     )
     assert ("30 dB" in row) == (scheme.least_sqnr == 30.0)
-    assert ("float32" in row.split("|")[3]) == (scheme.rest == "fp32")
+    assert ("float32" in row.split("|")[3]) == (scheme.unquantized == "fp32")
 
 
 def test_document_names_methods_defaults_and_gpus() -> None:

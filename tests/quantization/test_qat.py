@@ -59,12 +59,12 @@ def test_symmetric_quantization_becomes_quantize_layers(
     module, x = exported(name, "symmetric", how)
     conversion = builder.convert(module, [spec_of(name)], precision=precision)
     products = 3 if name == "cnn" else 2
-    found = kinds(conversion)
+    node_kinds = kinds(conversion)
     # a value that is read in float32 and in half is dequantized twice
-    assert found["DEQUANTIZE"] - found["QUANTIZE"] in (
+    assert node_kinds["DEQUANTIZE"] - node_kinds["QUANTIZE"] in (
         (0,) if precision == "fp32" else (0, 1)
     )
-    assert found["QUANTIZE"] >= 2 * products
+    assert node_kinds["QUANTIZE"] >= 2 * products
     expected, output = module(x), builder.reference.run(conversion, [x])[0]
     # int8 computes the other layers in half
     allowed = 2e-2 if precision == "int8" else 5e-3

@@ -117,21 +117,21 @@ def test_examples_stay_within_their_tolerance(name: str, precision: str) -> None
     """For inputs that calibration has not seen: the lowered graph in torch, and the network."""
     supported(precision)
     module, specs, batches, unseen = example(name)
-    found = quantize(lower(module, specs=specs), batches, precision)
-    conversion = builder.convert(found.lowered, specs, precision=precision)
+    quantized = quantize(lower(module, specs=specs), batches, precision)
+    conversion = builder.convert(quantized.lowered, specs, precision=precision)
     expected = module(*unseen)
     expected_outputs = [expected] if isinstance(expected, Tensor) else list(expected)
     assert not parity_problems(
-        list(found.lowered.run(*unseen)), expected_outputs, precision
+        list(quantized.lowered.run(*unseen)), expected_outputs, precision
     )
     assert not parity_problems(
         builder.reference.run(conversion, unseen), expected_outputs, precision
     )
-    assert len(found.layers) == (10 if len(specs) == 1 else 16)
-    left = [layer for layer in found.layers if not layer.quantized]
+    assert len(quantized.layers) == (10 if len(specs) == 1 else 16)
+    left = [layer for layer in quantized.layers if not layer.quantized]
     attention = 4 if (name, precision) == ("transformer_encoder", "mixed") else 0
     assert [layer.reason for layer in left] == [COMPUTED] * attention
-    assert kinds(conversion)["QUANTIZE"] > len(found.layers) - len(left)
+    assert kinds(conversion)["QUANTIZE"] > len(quantized.layers) - len(left)
     assert builder.build_engine(conversion)
 
 
@@ -144,8 +144,8 @@ def test_engines_of_examples_stay_within_their_tolerance(
     from builder.engine.run import Engine
 
     module, specs, batches, unseen = example(name)
-    found = quantize(lower(module, specs=specs), batches, precision)
-    conversion = builder.convert(found.lowered, specs, precision=precision)
+    quantized = quantize(lower(module, specs=specs), batches, precision)
+    conversion = builder.convert(quantized.lowered, specs, precision=precision)
     expected = module(*unseen)
     with Engine(builder.build_engine(conversion)) as engine:
         outputs = [t.cpu() for t in engine(*unseen)]
@@ -186,9 +186,9 @@ def test_precision_constraints_are_preferences_with_int8_on_8_6(
 @pytest.mark.parametrize("method", list(METHODS))
 def test_every_method_stays_within_tolerance(method: str) -> None:
     module, specs, batches, unseen = example("residual_cnn")
-    found = quantize(lower(module, specs=specs), batches, "int8", method=method)
+    quantized = quantize(lower(module, specs=specs), batches, "int8", method=method)
     assert not parity_problems(
-        list(found.lowered.run(*unseen)), [module(*unseen)], "int8"
+        list(quantized.lowered.run(*unseen)), [module(*unseen)], "int8"
     )
 
 
@@ -207,10 +207,12 @@ def test_every_kind_of_product_converts_and_compiles(precision: str) -> None:
     """`mixed` computes products above its noise bound in half; the others quantize all."""
     supported(precision)
     module, x, spec = products()
-    found = quantize(lower(module), [x], precision)
+    quantized = quantize(lower(module), [x], precision)
     kinds_of = ["_convolution", "_convolution", "linear", "matmul", "linear", "matmul"]
-    assert [layer.operator.removeprefix("aten::") for layer in found.layers] == kinds_of
-    conversion = builder.convert(found.lowered, [spec], precision=precision)
+    assert [
+        layer.operator.removeprefix("aten::") for layer in quantized.layers
+    ] == kinds_of
+    conversion = builder.convert(quantized.lowered, [spec], precision=precision)
     assert not parity_problems(
         builder.reference.run(conversion, x), [module(*x)], precision
     )
@@ -226,9 +228,15 @@ def test_tensor_read_by_two_products_is_rounded_once() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.a(x) + self.b(x)
 
-    found = quantize(lower(torch.jit.script(TwoLayers().eval())), [[torch.randn(3, 4)]])
+    quantized = quantize(
+        lower(torch.jit.script(TwoLayers().eval())), [[torch.randn(3, 4)]]
+    )
     assert (
-        len(ir.nodes_of(found.lowered.graph, "aten::fake_quantize_per_tensor_affine"))
+        len(
+            ir.nodes_of(
+                quantized.lowered.graph, "aten::fake_quantize_per_tensor_affine"
+            )
+        )
         == 1
     )
 
@@ -236,9 +244,9 @@ def test_tensor_read_by_two_products_is_rounded_once() -> None:
 def test_batch_normalization_is_folded_before_rounding() -> None:
     module, specs, batches, _ = example("residual_cnn")
     lowered = lower(module, specs=specs)
-    found = quantize(lowered, batches)
+    quantized = quantize(lowered, batches)
     assert ir.nodes_of(lowered.graph, "aten::batch_norm")
-    assert not ir.nodes_of(found.lowered.graph, "aten::batch_norm")
+    assert not ir.nodes_of(quantized.lowered.graph, "aten::batch_norm")
 
 
 class Residual(nn.Module):
@@ -261,38 +269,38 @@ class Residual(nn.Module):
 def test_residual_is_rounded_if_a_convolution_absorbs_the_addition() -> None:
     module, x = torch.jit.script(Residual().eval()), torch.randn(2, 4, 6, 6)
     lowered = lower(module)
-    found = quantize(lowered, [[x]])
-    additions = ir.nodes_of(found.lowered.graph, "aten::add")
+    quantized = quantize(lowered, [[x]])
+    additions = ir.nodes_of(quantized.lowered.graph, "aten::add")
     kinds = [sorted(v.node().kind() for v in list(a.inputs())[:2]) for a in additions]
-    assert found.additions == 2 and "and 2 residual additions" in found.summary
+    assert quantized.additions == 2 and "and 2 residual additions" in quantized.summary
     assert kinds[:2] == [["aten::_convolution", FAKE[0]]] * 2
     assert FAKE[0] not in kinds[2]
-    assert not parity_problems(list(found.lowered.run(x)), [module(x)], "int8")
+    assert not parity_problems(list(quantized.lowered.run(x)), [module(x)], "int8")
     skipped = quantize(lowered, [[x]], skip=["*"])
     assert skipped.additions == 0
 
 
 def test_skipped_layers_are_reported() -> None:
     module, x, _ = products()
-    found = quantize(lower(module), [x], skip=["up/*", "lin*aten::linear_0"])
-    skipped_names = [layer.name for layer in found.layers if not layer.quantized]
+    quantized = quantize(lower(module), [x], skip=["up/*", "lin*aten::linear_0"])
+    skipped_names = [layer.name for layer in quantized.layers if not layer.quantized]
     assert skipped_names == ["up/aten::_convolution_0", "linear/aten::linear_0"]
-    assert {layer.reason for layer in found.layers if not layer.quantized} == {
+    assert {layer.reason for layer in quantized.layers if not layer.quantized} == {
         "a pattern names it"
     }
-    assert "8 bits in 4 of 6 products" in found.summary
+    assert "8 bits in 4 of 6 products" in quantized.summary
 
 
 def test_reported_names_are_names_of_network_layers() -> None:
     """`skip` and `keep_fp32` use the names that `trt-build inspect` prints."""
     module, x, spec = products()
-    found = quantize(lower(module), [x])
-    conversion = builder.convert(found.lowered, [spec], precision="int8")
+    quantized = quantize(lower(module), [x])
+    conversion = builder.convert(quantized.lowered, [spec], precision="int8")
     names = {
         conversion.network.get_layer(i).name
         for i in range(conversion.network.num_layers)
     }
-    assert {layer.name for layer in found.layers} <= names
+    assert {layer.name for layer in quantized.layers} <= names
 
 
 class Outlier(nn.Module):
@@ -315,8 +323,8 @@ def test_mixed_computes_noisy_products_in_half() -> None:
     x = torch.randn(32, 64)
     x[0, 0] = 1e4
     lowered = lower(torch.jit.script(Outlier().eval()))
-    found = quantize(lowered, [[x]], "mixed")
-    first, second, product = found.layers
+    quantized = quantize(lowered, [[x]], "mixed")
+    first, second, product = quantized.layers
     assert (
         not first.quantized and first.sqnr is not None and "below 30 dB" in first.reason
     )
@@ -332,8 +340,8 @@ def test_products_that_cannot_be_calibrated_have_a_reason() -> None:
             return x @ x, n @ n, infinite
 
     x, n = torch.eye(3) + 1, torch.ones(3, 3, dtype=torch.int32)
-    found = quantize(lower(torch.jit.script(Uncalibrated())), [[x, n]])
-    by_reason = {layer.reason: layer.quantized for layer in found.layers}
+    quantized = quantize(lower(torch.jit.script(Uncalibrated())), [[x, n]])
+    by_reason = {layer.reason: layer.quantized for layer in quantized.layers}
     assert by_reason == {
         "": True,
         "it multiplies int32": False,
@@ -349,10 +357,10 @@ def test_product_with_overflowing_result_is_not_quantized(precision: str) -> Non
         def forward(self, x: Tensor) -> Tensor:
             return x @ torch.full((4, 4), 3e38)
 
-    found = quantize(
+    quantized = quantize(
         lower(torch.jit.script(Overflowing())), [[torch.full((4, 4), 3e38)]], precision
     )
-    (layer,) = found.layers
+    (layer,) = quantized.layers
     assert (layer.quantized, layer.sqnr) == (
         False,
         None,
@@ -375,14 +383,14 @@ def test_fake_quantized_module_keeps_its_scales() -> None:
             return self.linear(y)
 
     lowered = lower(torch.jit.script(FakeQuantized().eval()))
-    found = quantize(lowered, [[torch.randn(2, 4)]])
-    assert [layer.reason for layer in found.layers] == [
+    quantized = quantize(lowered, [[torch.randn(2, 4)]])
+    assert [layer.reason for layer in quantized.layers] == [
         "the module quantizes it itself",
         "",
     ]
     scales = [
         node.inputsAt(1).toIValue()
-        for node in ir.nodes_of(found.lowered.graph, FAKE[0])
+        for node in ir.nodes_of(quantized.lowered.graph, FAKE[0])
     ]
     assert {0.01, 0.05} < set(scales) and len(scales) == 3
 
@@ -391,10 +399,10 @@ def test_quantize_keeps_original_graph_and_records_the_pass() -> None:
     module, x, _ = products()
     lowered = lower(module)
     text = lowered.text
-    found = quantize(lowered, [x])
-    assert lowered.text == text != found.lowered.text
+    quantized = quantize(lowered, [x])
+    assert lowered.text == text != quantized.lowered.text
     assert "precision" in [
-        record.name for record in found.lowered.trace[len(lowered.trace) :]
+        record.name for record in quantized.lowered.trace[len(lowered.trace) :]
     ]
 
 
@@ -430,9 +438,9 @@ def test_invalid_arguments_raise_usage_error(
 
 def test_saved_fp8_graph_runs_without_trt_build(tmp_path: Path) -> None:
     module, x, _ = products()
-    found = quantize(lower(module), [x], "fp8")
-    found.lowered.save(tmp_path / "lowered.pt")
-    torch.save((x[0], found.lowered.run(*x)[0]), tmp_path / "case.pt")
+    quantized = quantize(lower(module), [x], "fp8")
+    quantized.lowered.save(tmp_path / "lowered.pt")
+    torch.save((x[0], quantized.lowered.run(*x)[0]), tmp_path / "case.pt")
     code = (
         "import sys, torch; x, y = torch.load('case.pt'); z = torch.jit.load('lowered.pt')(x)[0];"
         "assert 'builder' not in sys.modules; torch.testing.assert_close(z, y)"
@@ -473,14 +481,14 @@ def test_wrong_scale_exceeds_the_tolerance(name: str) -> None:
         net[0].weight *= torch.logspace(-1, 1, 8).reshape(8, 1, 1, 1)
     module, x = torch.jit.script(net), torch.randn(4, 3, 8, 8)
     spec = builder.TensorSpec("float32", (4, 3, 8, 8))
-    found = quantize(lower(module), [[x]])
+    quantized = quantize(lower(module), [[x]])
     right = builder.reference.run(
-        builder.convert(found.lowered, [spec], precision="int8"), [x]
+        builder.convert(quantized.lowered, [spec], precision="int8"), [x]
     )
     assert not parity_problems(right, [module(x)], "int8")
-    _mutate(found.lowered, *MUTATIONS[name])
+    _mutate(quantized.lowered, *MUTATIONS[name])
     wrong = builder.reference.run(
-        builder.convert(found.lowered, [spec], precision="int8"), [x]
+        builder.convert(quantized.lowered, [spec], precision="int8"), [x]
     )
     assert parity_problems(wrong, [module(x)], "int8")
 
@@ -495,10 +503,10 @@ def test_wrong_axis_exceeds_the_tolerance() -> None:
     with torch.no_grad():
         linear.weight *= torch.logspace(-2, 1, 8).reshape(8, 1)
     module, x = torch.jit.script(linear), torch.randn(4, 8)
-    found = quantize(lower(module), [[x]])
-    _mutate(found.lowered, 3, lambda axis: 1)
+    quantized = quantize(lower(module), [[x]])
+    _mutate(quantized.lowered, 3, lambda axis: 1)
     conversion = builder.convert(
-        found.lowered, [builder.TensorSpec("float32", (4, 8))], precision="int8"
+        quantized.lowered, [builder.TensorSpec("float32", (4, 8))], precision="int8"
     )
     assert parity_problems(builder.reference.run(conversion, [x]), [module(x)], "int8")
 
@@ -532,11 +540,11 @@ def test_products_in_loops_are_observed_in_every_iteration() -> None:
     torch.manual_seed(0)
     module, x = torch.jit.script(Steps().eval()), torch.randn(2, 6, 8)
     spec = builder.TensorSpec("float32", (2, "steps", 8), dims={"steps": (1, 4, 8)})
-    found = quantize(lower(module, specs=[spec]), [[torch.randn(2, 5, 8)]])
-    assert [(layer.name, layer.quantized) for layer in found.layers] == [
+    quantized = quantize(lower(module, specs=[spec]), [[torch.randn(2, 5, 8)]])
+    assert [(layer.name, layer.quantized) for layer in quantized.layers] == [
         ("cell/aten::linear_0", True)
     ]
-    conversion = builder.convert(found.lowered, [spec], precision="int8")
+    conversion = builder.convert(quantized.lowered, [spec], precision="int8")
     assert not parity_problems(
         builder.reference.run(conversion, [x]), [module(x)], "int8"
     )
@@ -549,12 +557,12 @@ def test_products_in_branches_without_calibration_are_not_quantized() -> None:
         [torch.randn(2, 8), torch.tensor(True)],
     )
     specs = [builder.TensorSpec("float32", (2, 8)), builder.TensorSpec("bool", ())]
-    found = quantize(lower(module, specs=specs), [case])
-    assert [layer.reason for layer in found.layers] == [
+    quantized = quantize(lower(module, specs=specs), [case])
+    assert [layer.reason for layer in quantized.layers] == [
         "",
         "calibration never reached it",
     ]
-    conversion = builder.convert(found.lowered, specs, precision="int8")
+    conversion = builder.convert(quantized.lowered, specs, precision="int8")
     assert not parity_problems(
         builder.reference.run(conversion, case), [module(*case)], "int8"
     )
@@ -587,9 +595,11 @@ def test_product_with_scale_below_float16_is_built(precision: str) -> None:
     torch.manual_seed(0)
     module, x = DeadChannel().eval(), torch.randn(4, 8)
     spec = builder.TensorSpec("float32", (4, 8))
-    found = quantize(lower(torch.jit.script(module), specs=[spec]), [[x]], precision)
-    conversion = builder.convert(found.lowered, [spec], precision=precision)
-    assert all(layer.quantized for layer in found.layers)
+    quantized = quantize(
+        lower(torch.jit.script(module), specs=[spec]), [[x]], precision
+    )
+    conversion = builder.convert(quantized.lowered, [spec], precision=precision)
+    assert all(layer.quantized for layer in quantized.layers)
     assert kinds(conversion)["DEQUANTIZE"] >= 4
     assert builder.build_engine(conversion)
     assert not parity_problems(
@@ -613,8 +623,8 @@ def test_scalar_residual_is_rounded_in_float() -> None:
         builder.TensorSpec("float32", (2, 4, 8)),
         builder.TensorSpec("float32", ()),
     ]
-    found = quantize(lower(torch.jit.script(module), specs=specs), [inputs], "int8")
-    conversion = builder.convert(found.lowered, specs, precision="int8")
+    quantized = quantize(lower(torch.jit.script(module), specs=specs), [inputs], "int8")
+    conversion = builder.convert(quantized.lowered, specs, precision="int8")
     assert builder.build_engine(conversion)
     assert not parity_problems(
         builder.reference.run(conversion, inputs), [module(*inputs)], "int8"

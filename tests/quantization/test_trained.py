@@ -78,11 +78,11 @@ def test_calibration_does_not_round_operand_beside_a_float_operand(
     lowered = lower(
         torch.jit.trace(Rounded(activation, "none").eval(), torch.randn(2, 4))
     )
-    found = quantize(lowered, [[torch.randn(2, 4)]])
-    assert not found.layers[0].quantized and found.layers[0].reason in (
+    quantized = quantize(lowered, [[torch.randn(2, 4)]])
+    assert not quantized.layers[0].quantized and quantized.layers[0].reason in (
         trained.RANGE,
         trained.CHANNELS,
     )
-    assert found.lowered.text.count("fake_quantize") == lowered.text.count(
+    assert quantized.lowered.text.count("fake_quantize") == lowered.text.count(
         "fake_quantize"
     )

@@ -102,9 +102,9 @@ def parity(repository: Path, name: str, error: float) -> ModelParity:
             else array
             for output, array in golden.outputs.items()
         }
-        found = compare(reply, golden, model.tolerance)
+        comparison = compare(reply, golden, model.tolerance)
         results.append(
-            GoldenResult(golden.name, "grpc", found, None, 1.5, 2.5, (1.0, 2.0))
+            GoldenResult(golden.name, "grpc", comparison, None, 1.5, 2.5, (1.0, 2.0))
         )
     return ModelParity(
         name, "python", "torch", "cpu", "no GPU", tuple(results), has_plan=True

@@ -270,9 +270,9 @@ def test_file_suffix_selects_the_format(
         "r.xml": "<?xml",
         "r.md": "# repository",
     }.items():
-        done = run(repository, "-o", tmp_path / name)
-        assert done.exit_code == 0, done.output
-        assert "5 models, 1 passed, 2 failed, 2 not verified" in done.stdout
+        result = run(repository, "-o", tmp_path / name)
+        assert result.exit_code == 0, result.output
+        assert "5 models, 1 passed, 2 failed, 2 not verified" in result.stdout
         assert (tmp_path / name).read_text().startswith(begin)
 
 
@@ -294,8 +294,8 @@ def test_file_suffix_selects_the_format(
 def test_usage_errors_are_reported(
     repository: Path, run: Run, arguments: list[str], message: str
 ) -> None:
-    done = run(*(one.replace("{repository}", str(repository)) for one in arguments))
-    assert done.exit_code == 2 and message in done.stderr and done.stdout == ""
+    result = run(*(one.replace("{repository}", str(repository)) for one in arguments))
+    assert result.exit_code == 2 and message in result.stderr and result.stdout == ""
 
 
 @pytest.mark.parametrize(
@@ -307,8 +307,8 @@ def test_malformed_record_is_refused(
     copy = shutil.copytree(repository, tmp_path / "repository")
     (tmp_path / "repository.results").mkdir()
     (tmp_path / "repository.results" / "verify.json").write_text(text)
-    done = run(copy)
-    assert done.exit_code == 2 and "record" in done.stderr
+    result = run(copy)
+    assert result.exit_code == 2 and "record" in result.stderr
 
 
 def test_records_keep_other_models_and_omit_secrets(

@@ -203,9 +203,9 @@ class Regions(nn.Module):
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
         y = self.features(image)[0]
         strength = y.mean(0)
-        found = torch.nonzero(strength > strength.mean())
-        candidates = y[:, found[:, 0], found[:, 1]].transpose(0, 1)
-        return torch.softmax(self.classifier(candidates), 1), found
+        indices = torch.nonzero(strength > strength.mean())
+        candidates = y[:, indices[:, 0], indices[:, 1]].transpose(0, 1)
+        return torch.softmax(self.classifier(candidates), 1), indices
 
 
 STAMP = """

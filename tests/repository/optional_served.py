@@ -31,9 +31,9 @@ def serve_models(folder: Path) -> Iterator[Served]:
 def assert_verified(served: Served, count: int) -> None:
     """Raise AssertionError unless all `count` models pass `verify`."""
     _, repository, server = served
-    found = verify(repository, server.http_url, server.grpc_url, repeat=0)
-    assert {one.name: one.problems for one in found if not one.passed} == {}
-    assert len(found) == count
+    results = verify(repository, server.http_url, server.grpc_url, repeat=0)
+    assert {one.name: one.problems for one in results if not one.passed} == {}
+    assert len(results) == count
 
 
 def output_names(client: Any, model: str) -> list[str]:

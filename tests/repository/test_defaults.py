@@ -352,23 +352,29 @@ def test_bench_accepts_requests_without_the_input(built: Built, tmp_path: Path) 
 
 def test_optional_input_needs_a_default() -> None:
     inputs = (tensor("x", "float32", "batch", 2), tensor("bias", "float32", "batch", 2))
-    made = artifact(Biased(), inputs, ("z",), serve_as="python", defaults={"bias": 1})
-    message = config(made)
+    model_artifact = artifact(
+        Biased(), inputs, ("z",), serve_as="python", defaults={"bias": 1}
+    )
+    message = config(model_artifact)
     assert [one.optional for one in message.input] == [False, True]
     message.input[0].optional = True
     with pytest.raises(
         PublishError, match="input 'x' is optional, and the manifest has no default"
     ):
-        check.validate(message, made)
+        check.validate(message, model_artifact)
 
 
 @pytest.mark.live
 @pytest.mark.slow
 def test_verify_sends_requests_without_the_input(built: Built, server: Server) -> None:
-    found = verify(built[0], server.http_url, server.grpc_url, repeat=0)
-    assert {model.name: model.passed for model in found} == dict.fromkeys(MODELS, True)
+    results = verify(built[0], server.http_url, server.grpc_url, repeat=0)
+    assert {model.name: model.passed for model in results} == dict.fromkeys(
+        MODELS, True
+    )
     sent = {
-        (result.golden, result.protocol) for model in found for result in model.results
+        (result.golden, result.protocol)
+        for model in results
+        for result in model.results
     }
     assert {("p0-without-mask", "http"), ("p0-without-mask", "grpc")} <= sent
 

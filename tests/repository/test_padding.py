@@ -217,8 +217,8 @@ def test_server_batches_requests_of_different_lengths(
             inputs.append(grpc.InferInput(name, list(tensor.shape), dtype))
             inputs[-1].set_data_from_numpy(tensor.numpy())
         with grpc.InferenceServerClient(server.grpc_url) as client:
-            found = client.infer("encoder", inputs)
-        return [found.as_numpy(name) for name in ("output_0", "output_1")]
+            response = client.infer("encoder", inputs)
+        return [response.as_numpy(name) for name in ("output_0", "output_1")]
 
     sent = [one for seed in range(4) for one in requests(seed)]
     with ThreadPoolExecutor(len(sent)) as pool:

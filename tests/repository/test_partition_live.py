@@ -51,9 +51,9 @@ def served(
         for result in build_repository(models, repository, layout=request.param)
     }
     with serve(repository, **FREE) as server:
-        found = verify(repository, server.http_url, server.grpc_url, repeat=0)
+        results = verify(repository, server.http_url, server.grpc_url, repeat=0)
     yield Served(
-        request.param, repository, built, {parity.name: parity for parity in found}
+        request.param, repository, built, {parity.name: parity for parity in results}
     )
 
 

@@ -293,9 +293,9 @@ def test_calibration_batches_have_at_most_the_optimum_size(tmp_path: Path) -> No
         **{"0/x": np.ones((4, 8), np.float16), "1/x": np.ones((2, 8), np.float32)},
     )
     (spec,) = load(tmp_path)
-    found = calibration.batches(spec, spec.calibration, ())
-    assert [tensor.shape[0] for (tensor,) in found] == [4, 4, 2, 4, 2]
-    assert {tensor.dtype for (tensor,) in found} == {torch.float32}
+    batches = calibration.batches(spec, spec.calibration, ())
+    assert [tensor.shape[0] for (tensor,) in batches] == [4, 4, 2, 4, 2]
+    assert {tensor.dtype for (tensor,) in batches} == {torch.float32}
 
 
 def test_partitioned_model_is_quantized(tmp_path: Path) -> None:
@@ -353,10 +353,10 @@ def test_io_fp16_input_reaches_the_first_product_without_casts(tmp_path: Path) -
     save(TwoLayers(), tmp_path / "net.pt", MANIFEST + "precision: fp16\nio: fp16\n")
     (spec,) = load(tmp_path)
     module = torch.jit.load(spec.path)
-    found = reduced(
+    result = reduced(
         spec, lower(module, specs=spec.inputs), ("y",), record(module, spec, ("y",))
     )
-    network = convert(found.lowered, found.spec.inputs, precision="fp16").network
+    network = convert(result.lowered, result.spec.inputs, precision="fp16").network
     products = (
         layer
         for layer in map(network.get_layer, range(network.num_layers))

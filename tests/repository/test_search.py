@@ -69,8 +69,8 @@ def save(
 
 
 def search(models: Path, **settings: Any) -> Search:
-    (found,) = search_precision(models, isolate=False, **settings)
-    return found
+    (outcome,) = search_precision(models, isolate=False, **settings)
+    return outcome
 
 
 class Repeated(torch.nn.Module):
@@ -100,37 +100,37 @@ def test_search_rejects_precisions_that_move_nodes_to_torch(
     manifest = MANIFEST + ("fallback: {require_full: true}\n" if full else "")
     models = save(tmp_path / "models", Overflowing(), manifest)
     torch.jit.script(Repeated().eval()).save(str(models / "net.pt"))
-    found = search(models)
+    outcome = search(models)
     assert (
-        found.error is None
-        and found.precision == "fp32"
-        and found.tried == [(0, False)]
+        outcome.error is None
+        and outcome.precision == "fp32"
+        and outcome.tried == [(0, False)]
     )
     assert (
         "cannot be converted"
         if full
         else "TensorRT runs fewer nodes of the model in fp16"
-    ) in found.problem
+    ) in outcome.problem
 
 
 @by_reference
 def test_search_keeps_only_the_overflowing_layer(tmp_path: Path) -> None:
     models = save(tmp_path / "models", Overflowing())
-    found = search(models)
-    assert found.error is None and (found.precision, found.judge) == (
+    outcome = search(models)
+    assert outcome.error is None and (outcome.precision, outcome.judge) == (
         "fp16",
         "reference",
     )
-    assert found.keep_fp32 == ("layers.2/aten::linear_0",)
-    assert "not finite" in found.problem or "differ too much" in found.problem
-    assert found.tried[0] == (0, False) and found.tried[1] == (found.layers, True)
+    assert outcome.keep_fp32 == ("layers.2/aten::linear_0",)
+    assert "not finite" in outcome.problem or "differ too much" in outcome.problem
+    assert outcome.tried[0] == (0, False) and outcome.tried[1] == (outcome.layers, True)
     text = (models / "net.yaml").read_text()
     assert (
         text == MANIFEST + 'precision: fp16\nkeep_fp32: ["layers.2/aten::linear_0"]\n'
-        and found.written
+        and outcome.written
     )
     (spec,) = load(models)
-    assert (spec.precision, spec.keep_fp32) == ("fp16", found.keep_fp32)
+    assert (spec.precision, spec.keep_fp32) == ("fp16", outcome.keep_fp32)
 
 
 @by_reference
@@ -215,16 +215,16 @@ def test_search_result_is_written_before_a_later_interrupt(
 @by_reference
 def test_search_keeps_no_layer_of_a_model_that_runs_in_bf16(tmp_path: Path) -> None:
     models = save(tmp_path / "models", Overflowing(scale=1.0))
-    found = search(models, precision="bf16")
-    assert (found.precision, found.keep_fp32, found.trials) == ("bf16", (), 1)
+    outcome = search(models, precision="bf16")
+    assert (outcome.precision, outcome.keep_fp32, outcome.trials) == ("bf16", (), 1)
     assert (models / "net.yaml").read_text() == MANIFEST + "precision: bf16\n"
 
 
 @by_reference
 def test_search_returns_fp32_if_no_layer_can_be_reduced(tmp_path: Path) -> None:
     exact = MANIFEST + "precision: fp16\ntolerance: {rtol: 1e-6, atol: 1e-6}\n"
-    found = search(save(tmp_path / "models", Overflowing(scale=1.0), exact))
-    assert (found.precision, found.keep_fp32) == ("fp32", ())
+    outcome = search(save(tmp_path / "models", Overflowing(scale=1.0), exact))
+    assert (outcome.precision, outcome.keep_fp32) == ("fp32", ())
     assert "precision: fp32\n" in (tmp_path / "models" / "net.yaml").read_text()
 
 
@@ -244,23 +244,25 @@ def test_difference_in_fp32_is_an_error_and_nothing_is_written(
 
     real = recording.record_goldens
     monkeypatch.setattr(recording, "record_goldens", wrong)
-    found = search(save(tmp_path / "models", Overflowing(scale=1.0)))
+    outcome = search(save(tmp_path / "models", Overflowing(scale=1.0)))
     assert (
-        isinstance(found.error, ParityError)
-        and "even with every layer in float32" in found.error.message
+        isinstance(outcome.error, ParityError)
+        and "even with every layer in float32" in outcome.error.message
     )
     assert (
         tmp_path / "models" / "net.yaml"
-    ).read_text() == MANIFEST and not found.written
+    ).read_text() == MANIFEST and not outcome.written
 
 
 def test_crash_fails_the_search_with_a_command_to_reproduce_it(tmp_path: Path) -> None:
     plugin = tmp_path / "plugin.py"
     plugin.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGABRT)\n")
     models = save(tmp_path / "models", Overflowing(scale=1.0))
-    (found,) = search_precision(models, out=tmp_path / "served", plugins=[str(plugin)])
-    assert found.error is not None and "SIGABRT" in found.error.message
-    command = str(found.error.fix).removeprefix("reproduce it with: ")
+    (outcome,) = search_precision(
+        models, out=tmp_path / "served", plugins=[str(plugin)]
+    )
+    assert outcome.error is not None and "SIGABRT" in outcome.error.message
+    command = str(outcome.error.fix).removeprefix("reproduce it with: ")
     assert command.startswith(
         f"trt-build repo {models / 'net.pt'}"
     ) and command.endswith("--search-precision")
@@ -279,11 +281,14 @@ def test_search_on_a_gpu_checks_with_the_engine(tmp_path: Path) -> None:
 
     models = save(tmp_path / "models", Overflowing(large=(1,), depth=3))
     quick = BuildOptions(optimization_level=0)
-    found = search(models, options=quick)
-    assert found.error is None and (found.judge, found.precision) == ("engine", "fp16")
-    assert bool(found.problem) == bool(found.keep_fp32) and len(found.keep_fp32) <= 4, (
-        found.keep_fp32
+    outcome = search(models, options=quick)
+    assert outcome.error is None and (outcome.judge, outcome.precision) == (
+        "engine",
+        "fp16",
     )
+    assert (
+        bool(outcome.problem) == bool(outcome.keep_fp32) and len(outcome.keep_fp32) <= 4
+    ), outcome.keep_fp32
     (result,) = build_repository(models, tmp_path / "out", options=quick, isolate=False)
     assert result.ok, result.error
     (parity,) = verify_engines(tmp_path / "out", repeat=0)

@@ -74,9 +74,9 @@ def client(request: pytest.FixtureRequest, served: Served) -> Iterator[Client]:
 
 
 def test_health_sends_the_first_request_of_a_sequence(served: Served) -> None:
-    found = health(served.repository, served.http_url, served.grpc_url)
-    assert found and all(one.healthy for one in found), found
-    names = {one.golden for one in found}
+    problems = health(served.repository, served.http_url, served.grpc_url)
+    assert problems and all(one.healthy for one in problems), problems
+    names = {one.golden for one in problems}
     assert None not in names and all(str(name).endswith(".000") for name in names), (
         names
     )

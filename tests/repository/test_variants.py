@@ -108,11 +108,11 @@ def test_kept_variant_equals_a_full_build(
     settings = Settings(store=tmp_path / "store", edits="overwrite")
     variant(spec, tmp_path / "first", None, settings)  # fills the store with the plans
     built.clear()
-    kept = KeptArtifacts(tmp_path / "kept")
-    first = variant(spec, tmp_path / "kept-repository", kept, settings)
+    artifacts = KeptArtifacts(tmp_path / "kept")
+    first = variant(spec, tmp_path / "kept-repository", artifacts, settings)
     assert first.layout == layout and len(built) == 1
     again = variant(
-        spec, tmp_path / "kept-repository", kept, settings, **SERVING_OPTIONS
+        spec, tmp_path / "kept-repository", artifacts, settings, **SERVING_OPTIONS
     )
     assert len(built) == 1, "nothing is built or checked again"
     variant(spec, tmp_path / "built-repository", None, settings, **SERVING_OPTIONS)
@@ -146,12 +146,12 @@ def test_changed_network_or_plan_is_built_and_checked(
 ) -> None:
     spec = spec_of(tmp_path, LAYOUTS["single"])
     settings = Settings(edits="overwrite", accept_incompatible=True)
-    kept = KeptArtifacts(tmp_path / "kept")
-    variant(spec, tmp_path / "repository", kept, settings)
-    variant(spec, tmp_path / "repository", kept, settings, **changed)
+    artifacts = KeptArtifacts(tmp_path / "kept")
+    variant(spec, tmp_path / "repository", artifacts, settings)
+    variant(spec, tmp_path / "repository", artifacts, settings, **changed)
     assert len(built) == 2
-    variant(spec, tmp_path / "repository", kept, settings, **changed, instances=2)
-    variant(spec, tmp_path / "repository", kept, settings, instances=2)
+    variant(spec, tmp_path / "repository", artifacts, settings, **changed, instances=2)
+    variant(spec, tmp_path / "repository", artifacts, settings, instances=2)
     assert len(built) == 2, "both are kept"
 
 

@@ -117,11 +117,13 @@ def test_profiles_and_triton_section_are_served(
     small(models, "section", SECTION)
     repository = published(models, tmp_path / "repository")
     with serve(repository, **FREE, client_shared_memory=True) as server:
-        found = verify(repository, server.http_url, server.grpc_url)
+        results = verify(repository, server.http_url, server.grpc_url)
         url = f"http://{server.http_url}/v2/models/section/config"
         with urllib.request.urlopen(url, timeout=10) as response:
             config = json.load(response)
-    assert all(parity.passed for parity in found), [parity.problems for parity in found]
+    assert all(parity.passed for parity in results), [
+        parity.problems for parity in results
+    ]
     (group,) = config["instance_group"]
     assert group["count"] == 2 and group["rate_limiter"]["priority"] == 2
     assert [int(one) for one in config["version_policy"]["specific"]["versions"]] == [1]

@@ -52,10 +52,10 @@ def test_input_with_an_index_out_of_range_is_named(
     tensors = [torch.tensor([[words]]), torch.tensor([[kinds]])]
     limits = blame.table_sizes(frozen)
     assert limits == {0: 20, 1: 2}
-    found = blame.blamed(failure(frozen, tensors), WORDS, tensors, limits)
-    assert isinstance(found, modules["errors"].InvalidRequest)
+    blamed = blame.blamed(failure(frozen, tensors), WORDS, tensors, limits)
+    assert isinstance(blamed, modules["errors"].InvalidRequest)
     value, size = {"words": (25, 20), "kinds": (2, 2)}[invalid]
-    assert str(found) == (
+    assert str(blamed) == (
         f"input {invalid!r} has values from {value} to {value}, and the model takes 0 to {size - 1}"
     )
 
@@ -67,9 +67,9 @@ def test_index_error_without_embedding_names_the_input(
     module = torch.jit.script(Indexed())
     tensors = [torch.zeros(3), torch.tensor([1, 7])]
     inputs = [{"name": "x"}, {"name": "at"}]
-    found = blame.blamed(failure(module, tensors), inputs, tensors, {})
-    assert isinstance(found, modules["errors"].InvalidRequest) and "input 'at'" in str(
-        found
+    blamed = blame.blamed(failure(module, tensors), inputs, tensors, {})
+    assert isinstance(blamed, modules["errors"].InvalidRequest) and "input 'at'" in str(
+        blamed
     )
 
 

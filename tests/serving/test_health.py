@@ -101,8 +101,10 @@ def test_damaged_files_are_not_a_defect(valid_repository: Path, tmp_path: Path) 
     with serve(valid_repository, **FREE) as server:
         for repository in (scalars, deep):
             assert health(repository, server).exit_code == 0, "the model is ready"
-        found = health(lists, server)
-    assert found.exit_code == 3 and "the response cannot be compared" in found.output
+        problems = health(lists, server)
+    assert (
+        problems.exit_code == 3 and "the response cannot be compared" in problems.output
+    )
 
 
 def test_model_missing_in_the_server_is_unhealthy(

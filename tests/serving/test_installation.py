@@ -18,12 +18,12 @@ pytriton = pytest.importorskip("pytriton")
 def test_bundle_has_libraries_python_and_executable_stub(
     tmp_path: Path,
 ) -> None:
-    found = installation.find("nvidia-pytriton")
-    assert found.environment["PATH"].split(os.pathsep)[0] == str(
+    installed = installation.find("nvidia-pytriton")
+    assert installed.environment["PATH"].split(os.pathsep)[0] == str(
         Path(sys.executable).parent
     )
-    assert "nvidia_pytriton.libs" in found.environment["LD_LIBRARY_PATH"]
-    (flag,) = found.backend_flags(tmp_path)
+    assert "nvidia_pytriton.libs" in installed.environment["LD_LIBRARY_PATH"]
+    (flag,) = installed.backend_flags(tmp_path)
     folder = Path(flag.removeprefix("--backend-directory=")) / "python"
     assert os.access(folder / "triton_python_backend_stub", os.X_OK)
     assert (folder / "libtriton_python.so").exists()
@@ -36,10 +36,10 @@ def test_server_on_the_path_is_preferred_with_its_backends(
     binary.write_text("#!/bin/sh\necho '  --http-max-input-size <integer>'\nexit 1\n")
     binary.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    found = installation.find()
-    assert (found.executable, found.source) == (binary, "path")
-    assert found.backend_flags(tmp_path) == []
-    assert found.supports("--http-max-input-size") and not found.supports(
+    installed = installation.find()
+    assert (installed.executable, installed.source) == (binary, "path")
+    assert installed.backend_flags(tmp_path) == []
+    assert installed.supports("--http-max-input-size") and not installed.supports(
         "--no-such-flag"
     )
 

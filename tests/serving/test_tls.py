@@ -157,8 +157,8 @@ def test_verify_health_and_bench_reach_a_server_over_mutual_tls(
     ca = ["--tls-ca", keys / "ca.pem"]
     own = ["--tls-cert", keys / "client.pem", "--tls-key", keys / "client.key"]
     both = ["--url", proxy.url, *grpc, *ca, *own, "--token-file", tmp_path / "token"]
-    done = run("verify", valid_repository, *both, "--repeat", 0)
-    assert done.exit_code == 0, done.output
+    result = run("verify", valid_repository, *both, "--repeat", 0)
+    assert result.exit_code == 0, result.output
     assert run("health", valid_repository, *both).exit_code == 0
     load = [
         "--protocol",
@@ -242,10 +242,10 @@ def test_unusable_client_key_is_a_usage_error(
         keys / "client.pem",
     )
     for key in (locked, keys / "other.key", own):
-        done = run(
+        result = run(
             "health", valid_repository, *url, "--tls-cert", own, "--tls-key", key
         )
         assert (
-            done.exit_code == 2
-            and "the client certificate cannot be used" in done.output
+            result.exit_code == 2
+            and "the client certificate cannot be used" in result.output
         )

@@ -38,7 +38,7 @@ SECONDS = 1.0
 
 def net(name: str, offset: int = 1, keep: int = 0, **section: Any) -> ModelArtifact:
     inputs = (tensor("x", "float32", "batch", 2),)
-    made = artifact(
+    model_artifact = artifact(
         Raise(offset),
         inputs,
         ("y",),
@@ -46,7 +46,9 @@ def net(name: str, offset: int = 1, keep: int = 0, **section: Any) -> ModelArtif
         serve_as="python",
         triton=section,
     )
-    return replace(made, spec=replace(made.spec, versions=Versions(keep=keep)))
+    return replace(
+        model_artifact, spec=replace(model_artifact.spec, versions=Versions(keep=keep))
+    )
 
 
 def slow(repository: Path, name: str, **section: Any) -> None:
@@ -304,10 +306,12 @@ def sections(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server,
     """A server with response cache and rate limiter, and a repository with all sections."""
     repository = tmp_path_factory.mktemp("sections")
     inputs = (tensor("x", "float32", "batch", 2),)
-    made = artifact(Affine(), inputs, ("y",), serve_as="python")
+    model_artifact = artifact(Affine(), inputs, ("y",), serve_as="python")
     for seed in range(SECTIONS):
-        spec = replace(made.spec, name=f"net{seed}", triton=random_section(seed))
-        folder = publish(replace(made, spec=spec), repository)
+        spec = replace(
+            model_artifact.spec, name=f"net{seed}", triton=random_section(seed)
+        )
+        folder = publish(replace(model_artifact, spec=spec), repository)
         (folder / "1/model.py").write_text(TRIVIAL)  # loads ten times as fast
         if seed % ENSEMBLES == 0:
             publish_ensemble(

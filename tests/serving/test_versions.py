@@ -30,8 +30,10 @@ def net(offset: int, serve_versions: int) -> ModelArtifact:
     """A model that adds a number, so that an output shows the version."""
     kept = Versions(keep=3, serve=serve_versions)
     inputs = (tensor("x", "float32", "batch", 2),)
-    made = artifact(Raise(offset), inputs, ("y",), name="net", serve_as="python")
-    return replace(made, spec=replace(made.spec, versions=kept))
+    model_artifact = artifact(
+        Raise(offset), inputs, ("y",), name="net", serve_as="python"
+    )
+    return replace(model_artifact, spec=replace(model_artifact.spec, versions=kept))
 
 
 @contextmanager
@@ -91,8 +93,8 @@ def test_running_server_serves_the_version_after_a_rollback(tmp_path: Path) -> N
         history.rollback(folder, None)
         send.load("net")  # type: ignore[attr-defined]
         assert send() == 10
-        (found,) = verify(repository, server.http_url, server.grpc_url, repeat=0)
-        assert found.passed, found.problems
+        (results,) = verify(repository, server.http_url, server.grpc_url, repeat=0)
+        assert results.passed, results.problems
         history.rollback(folder, 2)
         send.load("net")  # type: ignore[attr-defined]
         assert send() == 20

@@ -46,20 +46,20 @@ def files(folder: Path) -> dict[str, str]:
 def test_stored_model_is_restored_unchanged(
     store: Folders, repository: Path, tmp_path: Path
 ) -> None:
-    found = store.find(KEY)
-    assert found is not None and found.result == {"layers": 3}
-    assert store.restore(found, tmp_path / "again") == tmp_path / "again" / "net"
+    entry = store.find(KEY)
+    assert entry is not None and entry.result == {"layers": 3}
+    assert store.restore(entry, tmp_path / "again") == tmp_path / "again" / "net"
     assert files(tmp_path / "again") == files(repository)
 
 
 def test_damaged_file_is_refused_and_removed(store: Folders, tmp_path: Path) -> None:
-    found = store.find(KEY)
-    assert found is not None
-    plan = found.folders["net"]["1/model.plan"]
+    entry = store.find(KEY)
+    assert entry is not None
+    plan = entry.folders["net"]["1/model.plan"]
     file = tmp_path / "store" / "files" / plan[:2] / plan
     file.write_text("x")
     with pytest.raises(EnvironmentProblem, match="is damaged"):
-        store.restore(found, tmp_path / "again")
+        store.restore(entry, tmp_path / "again")
     assert (
         store.find(KEY) is None
     )  # the damaged file was removed, so the model is built again

@@ -154,7 +154,10 @@ def test_plan_is_compiled_once_and_then_found(store: Store, conversion: Any) -> 
         == PLAN
     )
     assert len(built) == 1
-    assert [first.records["model"].found, again.records["model"].found] == [False, True]
+    assert [first.records["model"].reused, again.records["model"].reused] == [
+        False,
+        True,
+    ]
     assert first.records["model"].because == "there was none before"
     assert Plans(store, rebuild=True).build(conversion, BuildOptions(), compile) == PLAN
     assert len(built) == 2
@@ -317,7 +320,7 @@ def test_plans_report_warning_of_forged_record(tmp_path: Path, conversion: Any) 
     )
     plans = Plans(store)
     plan = plans.build(conversion, BuildOptions(), lambda: Plan(b"built here", {}))
-    assert plan.data == b"built here" and not plans.records["model"].found
+    assert plan.data == b"built here" and not plans.records["model"].reused
     assert len(plans.warnings) == 1 and "is not signed" in plans.warnings[0]
     assert (
         Plans(store).build(conversion, BuildOptions(), lambda: PLAN).data

@@ -139,8 +139,8 @@ def test_every_spelling_of_an_unsafe_operator_is_found(
     ],
 )
 def test_unsafe_source_is_refused(code: str, words: str) -> None:
-    found = operator_safety.source_findings("code/a.py", method(code), custom=False)
-    assert any(words in str(finding) for finding in found), found
+    findings = operator_safety.source_findings("code/a.py", method(code), custom=False)
+    assert any(words in str(finding) for finding in findings), findings
 
 
 @pytest.mark.parametrize(
@@ -229,8 +229,8 @@ def test_runtime_check_needs_only_the_standard_library() -> None:
         " print([n for n in sys.modules if n.split('.')[0] in ('torch', 'numpy', 'builder')])"
     )
     command = [sys.executable, "-I", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert process.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("kind", [MapsWhenLoaded, MapsWhenRun])

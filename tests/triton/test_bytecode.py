@@ -20,9 +20,9 @@ def blocks_pycache(model: Path) -> bool:
 
 
 def test_published_promoted_and_candidate_models_block_pycache(tmp_path: Path) -> None:
-    made = publish_ensemble(pair(1), tmp_path / "a")
-    history.promote(made, tmp_path / "b")
-    one = candidate.add(made, tmp_path / "c")
+    folder = publish_ensemble(pair(1), tmp_path / "a")
+    history.promote(folder, tmp_path / "b")
+    one = candidate.add(folder, tmp_path / "c")
     for repository, ensemble in (("a", "pair"), ("b", "pair"), ("c", one.name)):
         steps = [
             path for path in (tmp_path / repository).iterdir() if path.name != ensemble
@@ -32,12 +32,12 @@ def test_published_promoted_and_candidate_models_block_pycache(tmp_path: Path) -
 
 def test_model_without_pycache_files_can_be_promoted(tmp_path: Path) -> None:
     inputs = (tensor("x", "float32", "batch", 2),)
-    made = publish(
+    folder = publish(
         artifact(Raise(1), inputs, ("y",), serve_as="python"), tmp_path / "a"
     )
-    for file in made.rglob("__pycache__"):
+    for file in folder.rglob("__pycache__"):
         file.unlink()
-    assert history.promote(made, tmp_path / "b").state == "promoted"
+    assert history.promote(folder, tmp_path / "b").state == "promoted"
     assert blocks_pycache(tmp_path / "b/model")
 
 
@@ -48,12 +48,12 @@ def test_server_with_write_access_loads_each_model_once(
     tmp_path: Path, mode: str
 ) -> None:
     """Without the files it loads both steps twice (Triton 24.10)."""
-    made = publish_ensemble(pair(1), tmp_path / "repository")
+    folder = publish_ensemble(pair(1), tmp_path / "repository")
     log = tmp_path / "server.log"
     polling = {"poll_seconds": 1} if mode == "poll" else {"explicit": True}
-    with serve(made.parent, **FREE, log_path=log, **polling) as server:
+    with serve(folder.parent, **FREE, log_path=log, **polling) as server:
         if mode == "explicit":
-            control.update(server.http_url, made)
+            control.update(server.http_url, folder)
         else:
             time.sleep(4)
     loads = [line for line in log.read_text().splitlines() if '"loading: pair.' in line]

@@ -193,14 +193,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seconds", type=float, default=1.5, help="of each load level")
     parser.add_argument("--out", type=Path, default=OUT)
-    given = parser.parse_args()
+    args = parser.parse_args()
     began = time.monotonic()
-    options = TuneOptions(Goal(), VALUES, seconds=given.seconds, concurrency=(4, 16))
+    options = TuneOptions(Goal(), VALUES, seconds=args.seconds, concurrency=(4, 16))
     with tempfile.TemporaryDirectory() as name:
         write(Path(name))
         models = [measure_model(spec, options) for spec in manifest.load(Path(name))]
     data = {"seconds": round(time.monotonic() - began), "models": models}
-    given.out.resolve().write_text(json.dumps(data, indent=1) + "\n")
+    args.out.resolve().write_text(json.dumps(data, indent=1) + "\n")
     print(json.dumps({one["name"]: one["searches"] for one in models}, indent=1))
 
 

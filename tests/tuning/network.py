@@ -49,8 +49,8 @@ def write(
         f"inputs: [{{name: {spec.name}, dtype: {spec.dtype}, shape: [{shape}]}}]\n"
         f"dims:\n{dims}outputs: [y]\nprecision: {precision}\n"
     )
-    (found,) = manifest.load(folder)
-    return found
+    (result,) = manifest.load(folder)
+    return result
 
 
 def options(given: argparse.Namespace) -> TuneOptions:

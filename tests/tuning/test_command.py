@@ -47,9 +47,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_trials_are_recorded_and_the_best_is_written(built: tuple[Path, Path]) -> None:
     repository, models = built
     few = ("--trials", 3, "--seconds", 0.5, "--instances", "1,2", "--max-batch", "1,4")
-    found = tune(repository, models, *few, "--json")
-    (entry,) = json.loads(found.stdout)["models"]
-    assert found.exit_code == 0 and len(entry["trials"]) == 3
+    outcome = tune(repository, models, *few, "--json")
+    (entry,) = json.loads(outcome.stdout)["models"]
+    assert outcome.exit_code == 0 and len(entry["trials"]) == 3
     assert entry["trials"][0]["proposed_by"] == "default"
     assert len({json.dumps(one["configuration"]) for one in entry["trials"]}) == 3
     for trial in (*entry["trials"], *entry["confirmed"]):
@@ -75,8 +75,8 @@ def test_trials_are_recorded_and_the_best_is_written(built: tuple[Path, Path]) -
 def test_unmet_limit_leaves_the_manifest_unchanged(built: tuple[Path, Path]) -> None:
     repository, models = built
     few = ("--trials", 2, "--seconds", 0.5, "--rate", 40, "--limit", "p50=0.001ms")
-    found = tune(repository, models, *few)
-    assert found.exit_code == 3 and "limit not met" in found.output
+    outcome = tune(repository, models, *few)
+    assert outcome.exit_code == 3 and "limit not met" in outcome.output
     assert (models / "net.yaml").read_text() == MANIFEST
 
 

@@ -73,7 +73,7 @@ def test_trials_are_written_immediately(
 
 
 def test_final_results_are_recorded(tmp_path: Path) -> None:
-    given = argparse.Namespace(
+    args = argparse.Namespace(
         out=tmp_path / "found.json",
         network="tiny",
         precision="fp16",
@@ -96,8 +96,8 @@ def test_final_results_are_recorded(tmp_path: Path) -> None:
         (),
         {},
     )
-    network.Record(given).finish(found)
-    record = json.loads(given.out.read_text())
+    network.Record(args).finish(found)
+    record = json.loads(args.out.read_text())
     assert (
         record["finished"]
         and record["verdict"] == "no difference"

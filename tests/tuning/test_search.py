@@ -42,8 +42,8 @@ MEASURED = Path(__file__).with_name("measured.json")
 def spec(tmp_path: Path) -> manifest.ModelSpec:
     (tmp_path / "net.pt").touch()
     (tmp_path / "net.yaml").write_text(MANIFEST)
-    (found,) = manifest.load(tmp_path)
-    return found
+    (result,) = manifest.load(tmp_path)
+    return result
 
 
 def values(found: Space) -> dict[str, tuple[Any, ...]]:
@@ -97,9 +97,9 @@ def test_configurations_become_manifest_edits(
     spec: manifest.ModelSpec, chosen: dict[str, Any], field: str, expected: Any
 ) -> None:
     """The measured variant equals the edited manifest, and comments can be replaced."""
-    found = space(spec, PLAN, Values(), cores=2, limit_ms=None)
-    configuration = {**found.default, **chosen}
-    edits = changes(spec, found.default, configuration)
+    search_space = space(spec, PLAN, Values(), cores=2, limit_ms=None)
+    configuration = {**search_space.default, **chosen}
+    edits = changes(spec, search_space.default, configuration)
     changed = manifest.variant(spec, edits)
     assert attrgetter(field)(changed) == expected
     assert spec.manifest is not None and spec.manifest.read_text() == MANIFEST
@@ -117,9 +117,9 @@ def test_configurations_become_manifest_edits(
 
 
 def test_default_configuration_needs_no_edits(spec: manifest.ModelSpec) -> None:
-    found = space(spec, PLAN, Values(), cores=2, limit_ms=None)
-    assert changes(spec, found.default, found.default) == {}
-    assert key(found.default) in {key(one) for one in found}
+    search_space = space(spec, PLAN, Values(), cores=2, limit_ms=None)
+    assert changes(spec, search_space.default, search_space.default) == {}
+    assert key(search_space.default) in {key(one) for one in search_space}
 
 
 def test_queueing_model_matches_known_formulas() -> None:
@@ -173,14 +173,21 @@ def measure_from_table(
 
 
 def test_configurations_are_measured_once(spec: manifest.ModelSpec) -> None:
-    found = space(spec, CPU, Values(), cores=2, limit_ms=5.0)
-    table = {key(one): float(number) for number, one in enumerate(found)}
-    measure, measured = measure_from_table({**table, key(found.default): None})
-    trials = search(found, measure, trials=1000, first=lambda default: [found.default])
-    assert len(measured) == len(trials) == len(found) == len(set(map(key, measured)))
-    assert measured[0] == found.default and trials[0].problem == "too slow"
+    search_space = space(spec, CPU, Values(), cores=2, limit_ms=5.0)
+    table = {key(one): float(number) for number, one in enumerate(search_space)}
+    measure, measured = measure_from_table({**table, key(search_space.default): None})
+    trials = search(
+        search_space, measure, trials=1000, first=lambda default: [search_space.default]
+    )
+    assert (
+        len(measured)
+        == len(trials)
+        == len(search_space)
+        == len(set(map(key, measured)))
+    )
+    assert measured[0] == search_space.default and trials[0].problem == "too slow"
     few, measured = measure_from_table(table)
-    assert len(search(found, few, trials=5)) == len(measured) == 5
+    assert len(search(search_space, few, trials=5)) == len(measured) == 5
 
 
 def test_search_finds_95_percent_of_the_optimum() -> None:

@@ -77,11 +77,11 @@ def test_best_is_chosen_by_repeated_measurements(tmp_path: Path) -> None:
             return 10.0, 1.0
         return {1: 100.0, 2: 150.0, 4: 200.0 if not time else 120.0}[count], 1.0
 
-    found = tuned(tmp_path, measure_one)
-    assert found.verdict == BETTER and found.best == {**DEFAULT, "instances": 2}
-    assert (found.before, found.after, found.gain) == (100.0, 150.0, 1.5)
-    assert found.changes == {"instances": 2} and len(found.trials) == 6
-    assert found.torch_faster is None
+    outcome = tuned(tmp_path, measure_one)
+    assert outcome.verdict == BETTER and outcome.best == {**DEFAULT, "instances": 2}
+    assert (outcome.before, outcome.after, outcome.gain) == (100.0, 150.0, 1.5)
+    assert outcome.changes == {"instances": 2} and len(outcome.trials) == 6
+    assert outcome.torch_faster is None
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_noise_does_not_change_the_manifest(later: list[float], tmp_path: Path) 
             return [200.0, *later][time], 1.0
         return 100.0 if configuration == DEFAULT else 50.0, 1.0
 
-    found = tuned(tmp_path, measure_one)
-    assert found.verdict == SAME and found.best == DEFAULT and found.changes == {}
+    outcome = tuned(tmp_path, measure_one)
+    assert outcome.verdict == SAME and outcome.best == DEFAULT and outcome.changes == {}
 
 
 def test_torch_is_chosen_only_if_allowed(tmp_path: Path) -> None:
@@ -116,11 +116,11 @@ def test_latency_limit_precedes_throughput(tmp_path: Path) -> None:
         count = int(configuration["instances"])
         return scale(configuration, 100.0, 1.0), {1: 12.0, 2: 9.0, 4: 30.0}[count]
 
-    found = tuned(tmp_path, measure_one, goal=Goal(50.0, 10.0))
-    assert found.verdict == BETTER and found.best["instances"] == 2
-    assert found.before is None and found.after == 200.0 and found.gain is None
+    outcome = tuned(tmp_path, measure_one, goal=Goal(50.0, 10.0))
+    assert outcome.verdict == BETTER and outcome.best["instances"] == 2
+    assert outcome.before is None and outcome.after == 200.0 and outcome.gain is None
     four = next(
-        t for t in found.trials if t.configuration == {**DEFAULT, "instances": 4}
+        t for t in outcome.trials if t.configuration == {**DEFAULT, "instances": 4}
     )
     assert four.score is None and four.problem == "p50 is 30.00 ms at c1"
     none = tuned(tmp_path, measure_one, goal=Goal(50.0, 1.0))
@@ -133,9 +133,9 @@ def test_latency_decides_at_a_fixed_rate(tmp_path: Path) -> None:
         slower = 5.0 if configuration["runtime"] == "torch" else 0.0
         return 50.0, {1: 8.0, 2: 4.0, 4: 6.0}[count] + slower
 
-    found = tuned(tmp_path, measure_one, goal=Goal(50.0, rate=50.0))
-    assert found.verdict == BETTER and found.best["instances"] == 2
-    assert (found.before, found.after, found.gain) == (8.0, 4.0, 2.0)
+    outcome = tuned(tmp_path, measure_one, goal=Goal(50.0, rate=50.0))
+    assert outcome.verdict == BETTER and outcome.best["instances"] == 2
+    assert (outcome.before, outcome.after, outcome.gain) == (8.0, 4.0, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -158,12 +158,12 @@ def test_best_must_beat_the_default_in_each_measurement(
         better = configuration == {**DEFAULT, "instances": 2}
         return 150.0, 8.0 if better else 30.0
 
-    found = tuned(tmp_path, measure_one, goal=Goal(50.0, 10.0))
-    assert found.verdict == verdict
-    assert found.changes == ({"instances": 2} if verdict == BETTER else {})
-    never = "does not keep the limit" in _change(found)
+    outcome = tuned(tmp_path, measure_one, goal=Goal(50.0, 10.0))
+    assert outcome.verdict == verdict
+    assert outcome.changes == ({"instances": 2} if verdict == BETTER else {})
+    never = "does not keep the limit" in _change(outcome)
     assert never == (default == [30.0, 30.0])
-    assert never or "in some measurements only" in _change(found)
+    assert never or "in some measurements only" in _change(outcome)
 
 
 @pytest.mark.parametrize(

@@ -74,20 +74,20 @@ def _adaptive(
         for axis, size in enumerate(sizes, first)
         if not _keeps(ctx, x, axis, size)
     }
-    ones = [
+    axes_of_size_one = [
         axis for axis, size in new_sizes.items() if isinstance(size, int) and size == 1
     ]
-    x = reduce(ctx, "AVG" if kind == "AVERAGE" else "MAX", x, ones, True)
+    x = reduce(ctx, "AVG" if kind == "AVERAGE" else "MAX", x, axes_of_size_one, True)
     even = {
         axis: size
         for axis, size in new_sizes.items()
-        if axis not in ones and _is_even(x, axis, size)
+        if axis not in axes_of_size_one and _is_even(x, axis, size)
     }
     if even:
         x = _equal_windows(ctx, x, axes, even, kind)
     pool_parts = _average_parts if kind == "AVERAGE" else _maximum_parts
     for axis, size in new_sizes.items():
-        if axis not in ones and axis not in even:
+        if axis not in axes_of_size_one and axis not in even:
             x = pool_parts(ctx, x, axis, size)
     return x
 

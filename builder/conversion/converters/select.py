@@ -189,13 +189,13 @@ def narrow_tensor(
     return narrow(ctx, x, dim, number, length)
 
 
-def static_length(ctx: ConversionContext, x: ITensor, axis: int, what: str) -> int:
+def static_length(ctx: ConversionContext, x: ITensor, axis: int, subject: str) -> int:
     """The axis's length, which must be static because it is the number of tensors."""
     length = ctx.size(x, axis)
     if isinstance(length, DynamicScalar):
         raise Unconvertible(
-            f"{what} of the dynamic axis {axis} ({length.expr}): the number of tensors would depend"
-            " on its size",
+            f"{subject} of the dynamic axis {axis} ({length.expr}): the number of tensors would"
+            " depend on its size",
             f"give {length.expr} one size in the manifest: min = opt = max",
         )
     return length

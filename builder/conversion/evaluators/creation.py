@@ -142,9 +142,9 @@ def _number(ctx: ConversionContext, value: Any) -> Any:
 def empty_strided(ctx: ConversionContext, node: Node, *values: Any) -> Any:
     """Zeros. Strides are ignored."""
     if node.kind() == "aten::empty_strided":
-        sizes, _, dtype, *_rest = values
+        sizes, _, dtype, *_ = values
         return filled(ctx, sizes, 0, dtype_of_code(dtype) or torch.get_default_dtype())
-    x, sizes, _, dtype, *_rest = values
+    x, sizes, _, dtype, *_ = values
     return filled(ctx, sizes, 0, dtype_of_code(dtype) or ctx.dtype(x))
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 HALF_ALLOWED = tuple(
-    entry.name for entry in TABLE if "fp16" in (entry.name, entry.rest)
+    entry.name for entry in TABLE if "fp16" in (entry.name, entry.unquantized)
 )
 """Precisions in which the builder may use half wherever the policy allows it."""
 

@@ -57,7 +57,7 @@ BRANCH_IN_LOOP = (
     " is {} free to run"
 )
 BRANCH_OF_SIZES = (
-    "a branch chooses a number that is made of sizes, by {}, and TensorRT 8.6"
+    "a branch selects a number that is computed from sizes, by {}, and TensorRT 8.6"
     " cannot build it"
 )
 NEWER_OR_FIXED = "TensorRT 10 or newer, or give the loop a fixed trip count"

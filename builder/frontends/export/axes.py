@@ -16,6 +16,7 @@ from builder.frontends.export.guards import Demands
 from builder.frontends.export.heads import expression_of
 from builder.frontends.export.relations import Relations
 from builder.manifest import Range, TensorSpec, axis_ranges
+from builder.names import unique_name
 
 _ANY = 2**31 - 1
 """The bound of an unbounded axis."""
@@ -316,13 +317,8 @@ def _shown(axis: int | str, low: int, high: int) -> str:
 def _axis_name(index: int, rank: int, used: Collection[str]) -> str:
     """A name for the axis at `index` of an input of this rank, unlike those in use."""
     usual = ("batch", *_NAMES.get(rank, ()))
-    stem = usual[index] if index < len(usual) else f"axis_{index}"
-    name = stem
-    number = 1
-    while name in used:
-        number += 1
-        name = f"{stem}_{number}"
-    return name
+    name = usual[index] if index < len(usual) else f"axis_{index}"
+    return unique_name(name, used)
 
 
 def _bounds(span: Any) -> tuple[int, int | None]:

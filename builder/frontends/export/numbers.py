@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -48,17 +47,6 @@ KINDS: dict[Any, str] = {
 for _name, _kind in (("_sym_sqrt", "aten::sqrt"), ("_sym_log2", "aten::log2")):
     if hasattr(torch, _name):
         KINDS[getattr(torch, _name)] = _kind
-
-ASSERTIONS = frozenset(
-    """
-    aten._assert_async aten._assert_scalar aten._assert_tensor_metadata aten._print
-    aten._functional_assert_async aten._functional_assert_scalar aten.sym_constrain_range
-    aten.sym_constrain_range_for_size aten._functional_sym_constrain_range
-    aten._functional_sym_constrain_range_for_size
-    """.split()
-)
-"""Operators that only check values and compute nothing that an output reads."""
-PYTHON_ASSERTIONS: tuple[Callable[..., Any], ...] = (torch._check, torch._check_is_size)
 
 
 def is_number(item: Any, number: int) -> bool:

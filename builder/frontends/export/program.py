@@ -38,8 +38,9 @@ class ExportedModule:
 
     `graph` has flat tensors as inputs and outputs, named `inputs` and `outputs`. Parameters,
     buffers and constants are constants in it. `axes` has the dynamic axes, `script` the names and
-    classes of the modules. Call it with the tensors of `inputs`, with numbers as tensors of one
-    element: torch runs the exported program and returns the flat outputs.
+    classes of the modules, `unchecked` the source locations of conditions on values that the
+    program asserts and its graph does not. Call it with the tensors of `inputs`, with numbers as
+    tensors of one element: torch runs the exported program and returns the flat outputs.
     """
 
     training = False
@@ -167,6 +168,7 @@ class ExportedModule:
         results = self._results(walker.walk(module, arguments, {}))
         walker.finish([value for _, value in results])
         self.graph = walker.graph
+        self.unchecked = tuple(dict.fromkeys(walker.unchecked))
         self.inputs = tuple(metas)
         self.outputs = tuple(name for name, _ in results)
         self.axes = Axes(metas, self.program)

@@ -11,11 +11,15 @@ import torch
 from torch.utils import _pytree as pytree
 
 from builder.errors import LoweringError
+from builder.names import join, served_name, unique_name
 
 
 def input_names(program: torch.export.ExportedProgram) -> list[str]:
-    """Return one name for each leaf of the arguments, positional ones first."""
-    return _distinct(_joined(path) for path in input_paths(program))
+    """Return one name for each leaf of the arguments, positional ones first. The names are valid at
+    an endpoint.
+    """
+    paths = input_paths(program)
+    return _distinct(served_name(_joined(path), "input") for path in paths)
 
 
 def signature(program: torch.export.ExportedProgram) -> Any:
@@ -60,19 +64,14 @@ def _distinct(names: Iterable[str]) -> list[str]:
     """
     distinct: dict[str, None] = {}
     for name in names:
-        candidate = name
-        number = 1
-        while candidate in distinct:
-            number += 1
-            candidate = f"{name}_{number}"
-        distinct[candidate] = None
+        distinct[unique_name(name, distinct)] = None
     return list(distinct)
 
 
 def _joined(path: Sequence[Any]) -> str:
     name = ""
     for key in path:
-        name = _join(name, _part(key))
+        name = join(name, _part(key))
     return name
 
 
@@ -88,9 +87,3 @@ def _part(key: Any) -> str | int:
     raise LoweringError(
         f"the structure of forward's arguments has a key {key}, of an unknown kind"
     )
-
-
-def _join(prefix: str, part: str | int) -> str:
-    if isinstance(part, int):
-        return f"{prefix or 'output'}_{part}"
-    return f"{prefix}.{part}" if prefix else part

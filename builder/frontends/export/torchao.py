@@ -187,7 +187,9 @@ def _read_rounded(
 
 
 def _unshifted(walker: Walker, node: Any, product: Product) -> Product | None:
-    """Subtract what the shift of the activations has added; None for another number."""
+    """The product without the term that the shift of the activations adds; None if another number
+    is subtracted.
+    """
     added = product.weight.sum(0, keepdim=True, dtype=torch.int32) * product.shift
     subtracted = tensor_of(walker, node.args[1])
     read_once = len(node.args[0].users) == 1 and not node.kwargs

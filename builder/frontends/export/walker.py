@@ -14,6 +14,7 @@ import torch
 
 from builder.errors import LoweringError
 from builder.frontends.export import (
+    assertions,
     convolutions,
     masks,
     memory,
@@ -132,6 +133,8 @@ class Walker:
         """Nodes that are not written, because their writes are never read."""
         self.functional: dict[torch.fx.Node, Any] = {}
         """Calls of in-place operators that are written as calls of these operators."""
+        self.unchecked: list[str] = []
+        """The source locations of conditions on values that the program asserts."""
         self.has_writes = True
         """Whether other calls write to memory: then views and copies are kept."""
         self.heads = Heads(())
@@ -363,7 +366,8 @@ class Walker:
             return self._overload(node, target, args, kwargs)
         if isinstance(target, torch._ops.HigherOrderOperator):
             return self._higher_order(target, args, kwargs)
-        if target in numbers.PYTHON_ASSERTIONS:
+        if target in assertions.PYTHON_ASSERTIONS:
+            self._leave_out(node)
             return None
         if target is operator.getitem:
             return self._item_of(args[0], args[1])
@@ -377,7 +381,8 @@ class Walker:
         kwargs: dict[str, Result],
     ) -> Result:
         schema = signature(target)
-        if schema.name in numbers.ASSERTIONS:
+        if schema.name in assertions.ASSERTIONS:
+            self._leave_out(node)
             return None
         if schema.number:
             return self.emit(schema.number, args, numbers.type_of(node.meta["val"]))
@@ -398,6 +403,10 @@ class Walker:
             if result is not None:
                 return result
         return self._operator(node, target, schema, args, kwargs)
+
+    def _leave_out(self, assertion: torch.fx.Node) -> None:
+        if assertions.depends_on_data(assertion):
+            self.unchecked.append(location(assertion))
 
     def _item(self, tensor: Any, kind: Any) -> Any:
         """Read the number of this type in a tensor of one element."""

@@ -6,7 +6,7 @@ by values. Each element is read at the end of the graph, with a flag if it may b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -69,6 +69,23 @@ def elements(graph: Any, value: Any, end: Any) -> list[Element] | None:
     if _count(writers_outside_loops, _ADDS_ONE) < _count(writers, _ADDS_ONE):
         return None
     return list(reader.items(*_lengths(graph, value, writers, builders)))
+
+
+def tensor_or_empty(
+    graph: Any, is_present: Any, before: Any, origin: Any, read: Callable[[Any], Any]
+) -> Any:
+    """An if that returns a tensor where `is_present` is true, else an empty tensor. `read` inserts
+    the nodes that read the tensor, and receives the node before which they go.
+    """
+    node = graph.create("prim::If", [is_present], 1)
+    node.insertBefore(before)
+    ir.adopt(node, origin)
+    then = node.addBlock()
+    otherwise = node.addBlock()
+    then.registerOutput(read(then.returnNode()))
+    empty = ir.insert_constant(graph, torch.zeros(0), otherwise.returnNode())
+    otherwise.registerOutput(empty)
+    return node.output().setType(ir.TENSOR)
 
 
 def _lengths(
@@ -248,13 +265,11 @@ class _Reader:
         """The element where `is_present` is true, else an empty tensor; and `is_present` as a
         tensor.
         """
-        chosen = self.graph.create("prim::If", [is_present], 1)
-        chosen.insertBefore(self.end)
-        ir.adopt(chosen, self.origin)
-        then = chosen.addBlock()
-        otherwise = chosen.addBlock()
-        then.registerOutput(self._read(key, then.returnNode()))
-        empty = ir.insert_constant(self.graph, torch.zeros(0), otherwise.returnNode())
-        otherwise.registerOutput(empty)
-        chosen.output().setType(ir.TENSOR)
-        return chosen.output(), self._emit("prim::NumToTensor", [is_present], ir.TENSOR)
+        tensor = tensor_or_empty(
+            self.graph,
+            is_present,
+            self.end,
+            self.origin,
+            lambda end: self._read(key, end),
+        )
+        return tensor, self._emit("prim::NumToTensor", [is_present], ir.TENSOR)

@@ -17,9 +17,10 @@ import torch
 
 from builder.errors import LoweringError, UnboundedListError
 from builder.lowering import ir
-from builder.lowering.arguments import PACKED_SEQUENCE, field_names, join
+from builder.lowering.arguments import PACKED_SEQUENCE, field_names
 from builder.lowering.locations import located, source_line
 from builder.lowering.passes import Context, filled, lowering_pass
+from builder.names import join, served_name, unique_name
 
 
 @dataclass(frozen=True)
@@ -86,15 +87,13 @@ def flatten_outputs(graph: Any, context: Context) -> None:
 
 
 def flag_names(flagged: Any, used: Any, suffix: str = "is_present") -> dict[str, str]:
-    """A name for the flag of each output, that no other output has."""
+    """A name for the flag of each output, that is valid at an endpoint and that no other output
+    has.
+    """
     names: dict[str, str] = {}
     for name in flagged:
-        candidate = f"{name}_{suffix}"
-        number = 0
-        while candidate in used or candidate in names.values():
-            number += 1
-            candidate = f"{name}_{suffix}{number}"
-        names[name] = candidate
+        flag = f"{served_name(name)}_{suffix}"
+        names[name] = unique_name(flag, {*used, *names.values()}, separator="")
     return names
 
 
@@ -336,8 +335,8 @@ def _merged(graph: Any, node: Any, ends: list[Leaf | str | None]) -> Leaf:
         return Leaf(value, at=leaves[0].at)
     flag = node.addOutput().setType(ir.TENSOR)
     first = leaves[0]
-    places = [leaf.where for leaf in leaves if leaf.where]
-    where = places[0] if places else source_line(node)
+    locations = [leaf.where for leaf in leaves if leaf.where]
+    where = locations[0] if locations else source_line(node)
     return Leaf(value, flag, where, first.at, first.too_long, first.group)
 
 
@@ -363,7 +362,13 @@ def _of_optional(
     is_present = ir.insert(
         graph, "aten::__isnot__", [value, none], end, [bool_type], origin
     )
-    tensor = _or_empty(graph, value, is_present.output(), end)
+    tensor = filled.tensor_or_empty(
+        graph,
+        is_present.output(),
+        end,
+        origin,
+        lambda before: _as_type(graph, value, inner, before),
+    )
     flag = _as_tensor(graph, is_present.output(), end, origin)
     yield name, Leaf(tensor, flag, source_line(origin))
 

@@ -161,26 +161,44 @@ def _is_full_slice(start: Value, end: Value, step: Value) -> bool:
 
 
 _INT_MAX = 2**63 - 1  # the scripting compiler's value for an open end
-_WITHOUT_RESULT = ("aten::_assert_async", "aten::warn", "prim::Print")
+_VALUE_ASSERTIONS = (
+    "aten::_assert_async",
+    "aten::_assert_scalar",
+    "aten::sym_constrain_range",
+    "aten::sym_constrain_range_for_size",
+)
+_MESSAGES = ("aten::warn", "prim::Print")
 
 
 @lowering_pass(
-    "eliminate-exceptions", touches=("prim::RaiseException", *_WITHOUT_RESULT)
+    "eliminate-exceptions",
+    touches=("prim::RaiseException", *_VALUE_ASSERTIONS, *_MESSAGES),
 )
 def eliminate_exceptions(graph: Graph, context: Context) -> None:
     """Remove ifs in which one branch raises: the other branch replaces the if.
 
-    Assertions are removed, too. Inner ifs are processed first, so that nested guards disappear. A
-    raise that every path reaches stays. A condition on the values of inputs is noted for a warning.
+    Assertions and messages are removed, too. Inner ifs are processed first, so that nested guards
+    disappear. A raise that every path reaches stays. A condition on the values of inputs is noted
+    for a warning.
     """
     for node in reversed(ir.nodes_of(graph, "prim::If")):
         raising = [_raises(block) for block in node.blocks()]
         if raising.count(True) == 1:
-            if ir.is_of_data(node.inputsAt(0)):
-                context.unchecked.append(source_location(node))
+            _note(node, context)
             ir.splice(node, list(node.blocks())[raising.index(False)])
-    for node in ir.nodes_of(graph, *_WITHOUT_RESULT):
+    for node in ir.nodes_of(graph, *_VALUE_ASSERTIONS):
+        _note(node, context)
         node.destroy()
+    for node in ir.nodes_of(graph, *_MESSAGES):
+        node.destroy()
+
+
+def _note(node: Node, context: Context) -> None:
+    """Note the source location of a condition that depends on the values of inputs."""
+    condition = node.inputsAt(0)
+    is_tensor = str(condition.type()) == "Tensor" and not ir.is_constant(condition)
+    if is_tensor or ir.is_of_data(condition):
+        context.unchecked.append(source_location(node))
 
 
 def _raises(block: Block) -> bool:

@@ -92,8 +92,8 @@ def width(value: Value) -> int | None:
     known.
     """
     node = value.node()
-    if node.kind() in _MADE:
-        return _MADE[node.kind()](node)
+    if node.kind() in _WIDTHS_OF_RESULTS:
+        return _WIDTHS_OF_RESULTS[node.kind()](node)
     return None
 
 
@@ -107,8 +107,12 @@ def _width(value: Value, at: Node) -> int | None:
     blocks = _blocks_around(at)
     for use in value.uses():
         user = use.user
-        if user.kind() in _READ and use.offset == 0 and user.owningBlock() in blocks:
-            length = _READ[user.kind()](user)
+        if (
+            user.kind() in _WIDTHS_OF_INPUTS
+            and use.offset == 0
+            and user.owningBlock() in blocks
+        ):
+            length = _WIDTHS_OF_INPUTS[user.kind()](user)
             if length is not None:
                 return length
     return None
@@ -134,12 +138,12 @@ def _normalized(node: Node) -> int | None:
     return shape[-1] if shape else None
 
 
-_MADE = {
+_WIDTHS_OF_RESULTS = {
     "aten::linear": lambda node: _of(node.inputsAt(1), 0),
     "aten::embedding": lambda node: _of(node.inputsAt(0), 1),
     "aten::layer_norm": _normalized,
 }
-_READ = {
+_WIDTHS_OF_INPUTS = {
     "aten::linear": lambda node: _of(node.inputsAt(1), 1),
     "aten::layer_norm": _normalized,
 }

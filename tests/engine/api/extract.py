@@ -75,14 +75,14 @@ def main(requirement: str) -> None:
             "--read",
             str(next(Path(folder).rglob("tensorrt.so"))),
         ]
-        done = subprocess.run(
+        process = subprocess.run(
             child,
             env={"LD_LIBRARY_PATH": folder},
             capture_output=True,
             text=True,
             check=True,
         )
-    (HERE / f"{version}.json").write_text(done.stdout)
+    (HERE / f"{version}.json").write_text(process.stdout)
 
 
 def read(path: str) -> dict[str, Any]:

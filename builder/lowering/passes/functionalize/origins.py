@@ -100,7 +100,7 @@ def shared_between_iterations(loop: Node) -> list[Group]:
         if stores(node):
             stored = [value for value in ir.inputs(node) if holds(value)]
             groups.join(origins(stored, inside))
-    return groups.found()
+    return groups.shared()
 
 
 class _Groups:
@@ -112,7 +112,7 @@ class _Groups:
         self._outer: dict[int, Any] = {}
 
     def join(self, values: Origins, carried: int | None = None) -> None:
-        """Put the found values and the loop-carried value at an index into one group."""
+        """Put the values and the loop-carried value at an index into one group."""
         keys = sorted(values.keys)
         if not keys:
             return
@@ -122,7 +122,7 @@ class _Groups:
         if carried is not None:
             self._carried.append((keys[0], carried))
 
-    def found(self) -> list[Group]:
+    def shared(self) -> list[Group]:
         """The groups with at least two values."""
         groups: dict[int, Group] = {}
         for key, index in self._carried:

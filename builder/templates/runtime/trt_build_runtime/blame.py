@@ -37,9 +37,7 @@ class Axes:
             for axis, name in enumerate(declared.get("axes") or ()):
                 if name:
                     positions.setdefault(name, []).append((index, axis))
-        self.shared = {
-            name: places for name, places in positions.items() if len(places) > 1
-        }
+        self.shared = {name: axes for name, axes in positions.items() if len(axes) > 1}
         self.known = Recent(SHAPES)
 
     def check(self, tensors: list[torch.Tensor]) -> None:

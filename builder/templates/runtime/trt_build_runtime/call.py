@@ -10,7 +10,7 @@ import torch
 from . import graphs
 from .memory import Storage
 
-FAILED = "TensorRT could not run the plan; its reason stands above in the server's log"
+FAILED = "TensorRT could not run the plan; the server's log has its reason above"
 
 
 class Input:

@@ -183,9 +183,9 @@ def all_but(secret: Sequence[Path]) -> list[Path]:
     itself. Links are not followed, because they may lead to the secret. Empty without a secret, and
     if a folder on the path cannot be listed: nothing can be hidden then.
     """
-    ways = {parent for path in secret for parent in path.parents}
+    ancestors = {parent for path in secret for parent in path.parents}
     allowed = []
-    for folder in ways:
+    for folder in ancestors:
         try:
             with os.scandir(folder) as entries:
                 plain = [
@@ -193,7 +193,9 @@ def all_but(secret: Sequence[Path]) -> list[Path]:
                 ]
         except PermissionError:
             return []
-        allowed += [path for path in plain if path not in ways and path not in secret]
+        allowed += [
+            path for path in plain if path not in ancestors and path not in secret
+        ]
     return allowed
 
 

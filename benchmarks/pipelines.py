@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.networks import NETWORKS, Chain, Network, normalized
 
-Made = tuple[bytes, dict[str, Any]]
+PlanAndFacts = tuple[bytes, dict[str, Any]]
 """A plan and its facts: layers of the network, layers of the engine, seconds."""
 
 
@@ -69,7 +69,9 @@ def warm_up() -> None:
     build(builder.convert(chain, [image]))
 
 
-def ours(network: Network, precision: str, level: int | None, cache: Path) -> Made:
+def ours(
+    network: Network, precision: str, level: int | None, cache: Path
+) -> PlanAndFacts:
     """Lower, convert and build. The timing cache is read if it exists, and the measurements are
     merged into it.
     """
@@ -96,7 +98,7 @@ def onnx(
     level: int | None,
     cache: Path,
     profiles: Sequence[Mapping[str, tuple[int, int, int]]] = (),
-) -> Made:
+) -> PlanAndFacts:
     """Build the parser's network with the same flags and timing cache.
 
     Layers that both networks share are then built from the same tactics, so a difference in time

@@ -1,0 +1,49 @@
+"""The assertions of an exported program. They are not written into the graph, because an engine
+cannot raise exceptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+ASSERTIONS = frozenset(
+    """
+    aten._assert_async aten._assert_scalar aten._assert_tensor_metadata aten._print
+    aten._functional_assert_async aten._functional_assert_scalar aten.sym_constrain_range
+    aten.sym_constrain_range_for_size aten._functional_sym_constrain_range
+    aten._functional_sym_constrain_range_for_size
+    """.split()
+)
+"""Operators that only check values and compute nothing that an output reads."""
+PYTHON_ASSERTIONS: tuple[Callable[..., Any], ...] = (torch._check, torch._check_is_size)
+_OTHERS = frozenset(
+    [torch.ops.aten._assert_tensor_metadata.default, torch.ops.aten._print.default]
+)
+"""Operators among them that check no values: of a tensor's dtype, device and layout, or none."""
+_READS_DATA = frozenset(
+    [torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default]
+)
+
+
+def depends_on_data(node: torch.fx.Node) -> bool:
+    """Whether an assertion checks the content of a tensor, and not only sizes, which the ranges of
+    the manifest limit.
+    """
+    if node.target in _OTHERS:
+        return False
+    (condition, *_) = node.args
+    if not isinstance(condition, torch.fx.Node):
+        return False
+    if isinstance(condition.meta.get("val"), torch.Tensor):
+        return True
+    nodes = [condition]
+    while nodes:
+        current = nodes.pop()
+        if current.target in _READS_DATA:
+            return True
+        if not isinstance(current.meta.get("val"), torch.Tensor):
+            nodes += current.all_input_nodes
+    return False
