@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from builder.deployment import Finding as Preflight
     from builder.repository import ModelResult, Search
 
-NEW = "there was none before"
 STANDING = ("unchanged", "edited")
 """Results of models that this command did not publish."""
 COLUMNS = (
@@ -325,6 +324,8 @@ def as_dict(result: ModelResult | Search) -> dict[str, Any]:
 
 def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
     """Print the table of models, then the errors, and the next command."""
+    from builder.store import UNPUBLISHED
+
     terminal.table(COLUMNS, [_row(result) for result in results], numbers=COLUMNS[4:])
     for result in results:
         for warning in result.warnings:
@@ -334,7 +335,7 @@ def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
         if result.error and not terminal.as_json:
             terminal.failure(f"{result.name}: {result.error}", None)
         published = result.ok and result.state not in STANDING
-        if published and result.because not in ("", NEW):
+        if published and result.because not in ("", UNPUBLISHED):
             terminal.note(f"{result.name}: rebuilt because: {result.because}")
     built = [result for result in results if result.ok]
     unexecuted = [result.name for result in built if result.plan_executed is False]

@@ -40,6 +40,8 @@ VERSION, KEPT = "version", "kept"
 """The trt-build.json keys for the model's version number, and for the SHA-256 of the trt-build.json
 of each kept earlier version, by number.
 """
+UNPUBLISHED = "not published before"
+"""The reason to build a model that is not in the repository."""
 ROLLED_BACK = "rolled_back_from"
 """The trt-build.json key for the version that `trt-build rollback` replaced by the current one."""
 VERSIONS = "versions"
@@ -356,7 +358,9 @@ def stale(folder: Path, request: Mapping[str, Any], hashes: Hashes) -> str | Non
     if record is not None and REQUEST in record and not is_sealed(record):
         return f"{SIDECAR} of the published model is damaged"
     before = recorded_request(folder)
-    if before is None or before != request:
+    if before is None:
+        return UNPUBLISHED
+    if before != request:
         return because(before, request)
     # an edited config is not damage: see builder.store.edits
     broken = next(
