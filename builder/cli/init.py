@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -306,4 +307,4 @@ def _show_folder(
     total = len(written) + len(failed)
     terminal.line(f"{len(written)} of {total} missing manifests written")
     if written:
-        terminal.line(f"next: trt-build check {folder}")
+        terminal.line(f"next: trt-build check {shlex.quote(str(folder))}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -346,7 +347,7 @@ def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
         )
     terminal.line(f"{len(built)} of {len(results)} models in {out}")
     if built and not terminal.quiet:
-        terminal.line(f"next: trt-build verify {out} --serve")
+        terminal.line(f"next: trt-build verify {shlex.quote(str(out))} --serve")
 
 
 def _row(result: ModelResult) -> list[str]:

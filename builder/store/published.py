@@ -14,7 +14,7 @@ from typing import Any
 from builder.errors import UsageError
 from builder.store.canonical import digest, normalized
 from builder.store.hashes import Hashes
-from builder.unforeseen import OUT_OF_RESOURCES
+from builder.unforeseen import MACHINES
 
 SIDECAR = "trt-build.json"
 CONFIG = "config.pbtxt"
@@ -89,7 +89,7 @@ def shaped(folder: Path) -> Iterator[None]:
     except RecursionError:
         reason = "it is nested too deeply"
     except OSError as error:
-        if error.errno in OUT_OF_RESOURCES or isinstance(error, BrokenPipeError):
+        if error.errno in MACHINES or isinstance(error, BrokenPipeError):
             raise
         reason = str(error)
     else:

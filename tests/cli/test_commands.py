@@ -550,6 +550,22 @@ def test_read_only_repository_is_reported_before_the_build(
     assert "/dev/shm is a mount of its own" in mount.stderr
 
 
+@pytest.mark.parametrize(
+    ("out", "code", "words"),
+    [
+        ("/proc/x/y", 4, "no folder can be created in /proc"),
+        ("/", 2, "/ cannot be the repository"),
+        ("x" * 300, 4, "use a repository with a shorter name"),
+    ],
+)
+def test_unusable_repository_is_reported_before_the_build(
+    small: Path, run: Run, out: str, code: int, words: str
+) -> None:
+    refused = run("repo", small, "--out", out)
+    assert (refused.exit_code, "load" in refused.stderr) == (code, False)
+    assert words in refused.stderr
+
+
 def test_dangling_link_is_reported(small: Path, tmp_path: Path, run: Run) -> None:
     """A dangling link is reported for --out before the build, and for MODELS."""
     (tmp_path / "dangling").symlink_to("nowhere")
