@@ -59,7 +59,10 @@ def init_command(
     """Write the manifest of FILE beside it: names, dtypes and shapes of the inputs as far as the
     file contains them. Guesses are marked. If FILE is a folder, write all missing manifests.
     """
+    from builder.manifest import find_models
+
     if not file.is_dir():
+        find_models(file)
         _write_manifest(
             terminal, file, module, out or file.with_suffix(".yaml"), **settings
         )

@@ -89,7 +89,8 @@ def read(path: Path) -> Document:
         return Document(str(path), mistakes=[wrong])
     except (OSError, ValueError) as error:
         document = Document(str(path))
-        document.add((), f"cannot be read: {error}")
+        reason = getattr(error, "strerror", None) or error
+        document.add((), f"cannot be read: {reason}")
         return document
 
 

@@ -64,6 +64,9 @@ class Client(Protocol):
     InferenceServerException.
     """
 
+    url: str
+    """The server's address, HOST:PORT."""
+
     def ready(self, model: str) -> bool:
         """Whether the server reports the model as ready."""
 
@@ -99,6 +102,7 @@ class HttpClient:
     """KServe v2 over HTTP."""
 
     def __init__(self, url: str, timeout: float, access: Access = PLAIN) -> None:
+        self.url = url
         self._connect = partial(
             access.http, url, connection_timeout=timeout, network_timeout=timeout
         )
@@ -146,6 +150,7 @@ class GrpcClient:
     """KServe v2 over gRPC; may be used from several threads."""
 
     def __init__(self, url: str, timeout: float, access: Access = PLAIN) -> None:
+        self.url = url
         self._client: Any = access.grpc(url)
         self._timeout = timeout
 

@@ -692,12 +692,26 @@ def test_verify_without_url_exits_with_2_and_without_endpoint_with_4(
     published: Path, run: Run
 ) -> None:
     assert run("verify", published).exit_code == 2
-    assert (
-        run(
-            "verify", published, "--url", "127.0.0.1:1", "--grpc-url", "127.0.0.1:2"
-        ).exit_code
-        == 4
-    )
+    absent = ("--url", "127.0.0.1:1", "--grpc-url", "127.0.0.1:2")
+    for command in ("verify", "health"):
+        result = run(command, published, *absent)
+        assert result.exit_code == 4
+        assert "where: 127.0.0.1:1\n" in result.stderr
+
+
+def test_bench_names_the_missing_address(published: Path, run: Run) -> None:
+    result = run("bench", published, "--url", "127.0.0.1:1")
+    assert result.exit_code == 2
+    assert "pass --grpc-url HOST:PORT, --protocol http, or --serve" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["init", "lower", "check", "bisect"])
+def test_missing_model_file_is_a_usage_error(
+    tmp_path: Path, run: Run, command: str
+) -> None:
+    (tmp_path / "net.pt").touch()
+    result = run(command, tmp_path / "nett.pt")
+    assert (result.exit_code, "did you mean 'net.pt'?" in result.stderr) == (2, True)
 
 
 def test_ctrl_c_while_waiting_for_a_response_prints_one_line(published: Path) -> None:
