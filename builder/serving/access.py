@@ -20,8 +20,8 @@ SCHEMES = ("http", "grpc", *SECURE)
 
 
 class _HttpClient(triton_http.InferenceServerClient):  # type: ignore[misc]
-    """Raises OSError, as for other failures of a connection, if the response is not HTTP or the
-    connection is closed before it.
+    """Raises OSError, as for other failures of a connection, if the response is not HTTP or from
+    another kind of server, or if the connection is closed before it.
     """
 
     def _get(self, *arguments: Any, **options: Any) -> Any:
@@ -35,11 +35,16 @@ def _requested(
     send: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]
 ) -> Any:
     try:
-        return send(*arguments, **options)
+        response = send(*arguments, **options)
     except HTTPException as error:
         raise ConnectionError(
             f"the response is not from an HTTP server: {error}"
         ) from error
+    kind = str(response.get("content-type") or "")
+    if response.status_code == 200 and kind.startswith("text/"):
+        # tritonclient takes any response with this status as one of Triton
+        raise ConnectionError(f"the response is not from Triton: it is {kind}")
+    return response
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import http.server
 import importlib.metadata
 import itertools
 import json
 import os
 import signal
 import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy
@@ -697,6 +700,41 @@ def test_verify_without_url_exits_with_2_and_without_endpoint_with_4(
         result = run(command, published, *absent)
         assert result.exit_code == 4
         assert "where: 127.0.0.1:1\n" in result.stderr
+
+
+class WebPage(http.server.BaseHTTPRequestHandler):
+    """Answers every request with status 200 and a page, as some dashboards do."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", "5")
+        self.end_headers()
+        self.wfile.write(b"hello")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def web_page() -> Iterator[str]:
+    """The address of a server that is not Triton."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), WebPage) as server:
+        serving = partial(server.serve_forever, poll_interval=0.01)
+        threading.Thread(target=serving, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    "command", ["health", "verify", "doctor", "push", "bench --protocol http"]
+)
+def test_server_of_another_kind_is_reported(
+    published: Path, run: Run, web_page: str, command: str
+) -> None:
+    result = run(*command.split(), published, "--url", web_page)
+    assert result.exit_code == 4
+    assert "the response is not from Triton: it is text/html" in result.stderr
 
 
 def test_bench_names_the_missing_address(published: Path, run: Run) -> None:
