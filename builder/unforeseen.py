@@ -59,6 +59,13 @@ def _machines(error: Exception) -> EnvironmentProblem | None:
         return EnvironmentProblem(
             "the working directory was removed", fix="change to a folder that exists"
         )
+    is_pipe = isinstance(error, BrokenPipeError)  # to the output or another process
+    if isinstance(error, ConnectionError | TimeoutError) and not is_pipe:
+        return EnvironmentProblem(
+            f"the connection to a server failed: {error}",
+            where=own_line(error),
+            fix="check that the server runs, and its address",
+        )
     if isinstance(error, OSError) and error.errno in MACHINES:
         # of a copy that failed, the one that is written
         file = error.filename2 or error.filename

@@ -281,7 +281,7 @@ def test_missing_file_and_empty_folder_are_errors(tmp_path: Path, run: Run) -> N
     assert "did you mean 'resnet.pt'?" in result.stderr
     (tmp_path / "none").mkdir()
     assert run("check", tmp_path / "none").exit_code == 2
-    assert run("lower", tmp_path / "none.pt").exit_code == 1
+    assert run("lower", tmp_path / "none.pt").exit_code == 2
 
 
 def test_check_reports_operators_and_config_and_writes_nothing(
@@ -702,24 +702,32 @@ def test_verify_without_url_exits_with_2_and_without_endpoint_with_4(
         assert "where: 127.0.0.1:1\n" in result.stderr
 
 
-class WebPage(http.server.BaseHTTPRequestHandler):
+class Page(http.server.BaseHTTPRequestHandler):
     """Answers every request with status 200 and a page, as some dashboards do."""
+
+    kind, text = "text/html", b"hello"
 
     def do_GET(self) -> None:
         self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.send_header("Content-Length", "5")
+        self.send_header("Content-Type", self.kind)
+        self.send_header("Content-Length", str(len(self.text)))
         self.end_headers()
-        self.wfile.write(b"hello")
+        self.wfile.write(self.text)
 
     def log_message(self, *_: object) -> None:
         pass
 
 
-@pytest.fixture
-def web_page() -> Iterator[str]:
-    """The address of a server that is not Triton."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), WebPage) as server:
+class EmptyText(Page):
+    """Answers as the metrics port of Triton does."""
+
+    kind, text = "text/plain", b""
+
+
+@pytest.fixture(params=[Page, EmptyText])
+def other_server(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a server that is not Triton's HTTP endpoint."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), request.param) as server:
         serving = partial(server.serve_forever, poll_interval=0.01)
         threading.Thread(target=serving, daemon=True).start()
         yield f"127.0.0.1:{server.server_port}"
@@ -730,11 +738,12 @@ def web_page() -> Iterator[str]:
     "command", ["health", "verify", "doctor", "push", "bench --protocol http"]
 )
 def test_server_of_another_kind_is_reported(
-    published: Path, run: Run, web_page: str, command: str
+    published: Path, run: Run, other_server: str, command: str
 ) -> None:
-    result = run(*command.split(), published, "--url", web_page)
+    result = run(*command.split(), published, "--url", other_server)
     assert result.exit_code == 4
-    assert "the response is not from Triton: it is text/html" in result.stderr
+    if command != "health":
+        assert "the response is not from Triton: it is text/" in result.stderr
 
 
 def test_bench_names_the_missing_address(published: Path, run: Run) -> None:

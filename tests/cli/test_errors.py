@@ -42,6 +42,7 @@ def raising(error: BaseException, *arguments: str) -> Result:
         (OSError(errno.ENOSPC, "No space left on device"), 4),
         (PermissionError(errno.EACCES, "Permission denied", "/x"), 4),
         (OSError(errno.EMFILE, "Too many open files"), 4),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), 4),
         (MemoryError(), 4),
         (ModuleNotFoundError("No module named 'tensorrt_rtx'", name="tensorrt_rtx"), 4),
         (KeyError("x"), 70),
