@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import sys
 import traceback
 
 from builder.errors import Defect, EnvironmentProblem, TrtBuildError
 
-OUT_OF_RESOURCES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+MACHINES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free disk space"),
+    **dict.fromkeys(
+        (errno.EROFS, errno.EACCES, errno.EPERM),
+        "give this user access to it, or use another path",
+    ),
+    **dict.fromkeys(
+        (errno.EMFILE, errno.ENFILE), "raise the limit of open files (ulimit -n)"
+    ),
+    errno.EIO: "check the disk",
+    errno.ESTALE: "mount the network file system again",
+}
+"""File system errors whose cause is the machine, and their fixes."""
 ALLOCATORS = re.compile(
     r"Allocator: (can't allocate|not enough) memory|out of memory|bad_alloc",
     re.IGNORECASE,
@@ -42,11 +55,24 @@ def _machines(error: Exception) -> EnvironmentProblem | None:
                 " free memory"
             ),
         )
-    if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES:
+    if isinstance(error, FileNotFoundError) and _has_no_working_directory():
+        return EnvironmentProblem(
+            "the working directory was removed", fix="change to a folder that exists"
+        )
+    is_pipe = isinstance(error, BrokenPipeError)  # to the output or another process
+    if isinstance(error, ConnectionError | TimeoutError) and not is_pipe:
+        return EnvironmentProblem(
+            f"the connection to a server failed: {error}",
+            where=own_line(error),
+            fix="check that the server runs, and its address",
+        )
+    if isinstance(error, OSError) and error.errno in MACHINES:
         # of a copy that failed, the one that is written
         file = error.filename2 or error.filename
         return EnvironmentProblem(
-            error.strerror or str(error), where=file and str(file)
+            error.strerror or str(error),
+            where=file and str(file),
+            fix=MACHINES[error.errno],
         )
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith(
         "builder"
@@ -56,6 +82,14 @@ def _machines(error: Exception) -> EnvironmentProblem | None:
             fix="see `trt-build doctor`",
         )
     return None
+
+
+def _has_no_working_directory() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _is_memory(error: Exception) -> bool:

@@ -76,9 +76,12 @@ class Endpoint:
         """The address for the protocol. Raises UsageError if it has none."""
         url = self.http if protocol == "http" else self.grpc
         if url is None:
-            flag = "--url" if protocol == "http" else "--grpc-url"
+            flag, other = "--grpc-url", "http"
+            if protocol == "http":
+                flag, other = "--url", "grpc"
             raise UsageError(
-                f"{protocol} has no address", fix=f"pass {flag} HOST:PORT, or --serve"
+                f"{protocol} has no address",
+                fix=f"pass {flag} HOST:PORT, --protocol {other}, or --serve",
             )
         return url
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -46,4 +47,5 @@ def adopt_command(
         text = f"{spec.manifest}: {', '.join(names)}"
     terminal.result(data, lambda: terminal.line(text))
     if names:
-        terminal.note(f"next: trt-build repo {models} --out {repository}")
+        command = ["trt-build", "repo", str(models), "--out", str(repository)]
+        terminal.note(f"next: {shlex.join(command)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,7 +51,10 @@ def init_command(
     """Write the manifest of FILE beside it: names, dtypes and shapes of the inputs as far as the
     file contains them. Guesses are marked. If FILE is a folder, write all missing manifests.
     """
+    from builder.manifest import find_models
+
     if not file.is_dir():
+        find_models(file)
         _write_manifest(
             terminal, file, module, out or file.with_suffix(".yaml"), **settings
         )
@@ -298,4 +302,4 @@ def _show_folder(
     total = len(written) + len(failed)
     terminal.line(f"{len(written)} of {total} missing manifests written")
     if written:
-        terminal.line(f"next: trt-build check {folder}")
+        terminal.line(f"next: trt-build check {shlex.quote(str(folder))}")

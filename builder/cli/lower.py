@@ -192,13 +192,12 @@ def _result(options: LowerOptions, lowered: LoweredGraph) -> Result:
 
 def _manifest(file: Path) -> dict[str, Any]:
     """`module`, `libraries` and `unroll_limit` of the manifest beside the file; empty if it is
-    missing or invalid.
+    missing or invalid. Raises UsageError if the file does not exist.
     """
     from builder.manifest import folder, loading
 
-    if not file.is_file():
-        return {}
-    beside = folder.find_models(file)[0].manifest
+    models = folder.find_models(file)
+    beside = None if file.is_dir() else models[0].manifest
     read = loading.read_manifest(beside) if beside else None
     return read.data if read and not read.mistakes else {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from builder.deployment import Finding as Preflight
     from builder.repository import ModelResult, Search
 
-NEW = "there was none before"
 STANDING = ("unchanged", "edited")
 """Results of models that this command did not publish."""
 COLUMNS = (
@@ -318,6 +318,8 @@ def as_dict(result: ModelResult | Search) -> dict[str, Any]:
 
 def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
     """Print the table of models, then the errors, and the next command."""
+    from builder.store import UNPUBLISHED
+
     terminal.table(COLUMNS, [_row(result) for result in results], numbers=COLUMNS[4:])
     for result in results:
         for warning in result.warnings:
@@ -327,7 +329,7 @@ def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
         if result.error and not terminal.as_json:
             terminal.failure(f"{result.name}: {result.error}", None)
         published = result.ok and result.state not in STANDING
-        if published and result.because not in ("", NEW):
+        if published and result.because not in ("", UNPUBLISHED):
             terminal.note(f"{result.name}: rebuilt because: {result.because}")
     built = [result for result in results if result.ok]
     unexecuted = [result.name for result in built if result.plan_executed is False]
@@ -338,7 +340,7 @@ def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
         )
     terminal.line(f"{len(built)} of {len(results)} models in {out}")
     if built and not terminal.quiet:
-        terminal.line(f"next: trt-build verify {out} --serve")
+        terminal.line(f"next: trt-build verify {shlex.quote(str(out))} --serve")
 
 
 def _row(result: ModelResult) -> list[str]:

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 import click
 
@@ -23,6 +23,8 @@ Progress = Callable[[str, str], None]
 stays on the terminal.
 """
 FINISHED = "finished"
+LONG_WORD = 24
+"""Words of a table that are longer may be split."""
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -72,6 +74,13 @@ def _redirected(real: TextIO) -> Iterator[TextIO]:
     finally:
         os.dup2(standard_output, 1)
         os.close(standard_output)
+
+
+def _least_width(cells: Sequence[str]) -> int:
+    """The width of a column that splits no word, except for long ones such as paths."""
+    return max(
+        min(len(word), LONG_WORD) for cell in cells for word in [*cell.split(), ""]
+    )
 
 
 class Terminal:
@@ -192,14 +201,27 @@ class Terminal:
         from rich.table import Table
         from rich.text import Text
 
+        console = Console()
+        widths = [_least_width(cells) for cells in zip(columns, *rows, strict=True)]
+        if sum(widths) + 2 * (len(widths) - 1) > console.width:
+            self._list(columns, rows)
+            return
         table = Table(box=None, header_style="bold", pad_edge=False)
-        for name in columns:
-            table.add_column(
-                name, justify="right" if name in numbers else "left", overflow="fold"
-            )
+        for name, width in zip(columns, widths, strict=True):
+            justify: Literal["left", "right"] = "right" if name in numbers else "left"
+            table.add_column(name, justify=justify, overflow="fold", min_width=width)
         for row in rows:
             table.add_row(*map(Text, row))
-        Console().print(table)
+        console.print(table)
+
+    def _list(self, columns: Sequence[str], rows: list[list[str]]) -> None:
+        """Print a line for each cell. A table of more columns than fit would split every word."""
+        width = max(map(len, columns))
+        for first, *others in rows:
+            self.line(first, bold=True)
+            for name, cell in zip(columns[1:], others, strict=True):
+                if cell:
+                    self.line(f"  {name:{width}}  {cell}")
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:

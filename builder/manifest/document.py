@@ -83,9 +83,14 @@ def read(path: Path) -> Document:
     """Read a file. A file that is not valid YAML returns mistakes, never an exception."""
     try:
         return parsed(_text(path), str(path))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        wrong = Mistake(str(path), line, "is not UTF-8 text", "save the file as UTF-8")
+        return Document(str(path), mistakes=[wrong])
+    except (OSError, ValueError) as error:
         document = Document(str(path))
-        document.add((), f"cannot be read: {error}")
+        reason = getattr(error, "strerror", None) or error
+        document.add((), f"cannot be read: {reason}")
         return document
 
 
@@ -119,6 +124,8 @@ def _syntax_mistake(file: str, error: yaml.YAMLError) -> Mistake:
     words = (
         getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
     )
+    if words.startswith("but "):  # the second half of PyYAML's sentence
+        words = f"{getattr(error, 'context', None)}, {words}"
     fix = "indent with spaces" if "'\\t'" in words else None
     return Mistake(file, mark.line + 1 if mark else 1, f"not YAML: {words}", fix)
 
@@ -174,6 +181,16 @@ class _Walk:
                 self.document.mistakes.append(
                     Mistake(
                         self.document.file, line, "a list or mapping cannot be a key"
+                    )
+                )
+                continue
+            if key == "<<":
+                self.document.mistakes.append(
+                    Mistake(
+                        self.document.file,
+                        line,
+                        "merge keys (<<) are not supported",
+                        "write out the keys that it would add",
                     )
                 )
                 continue

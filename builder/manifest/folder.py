@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,11 +20,14 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """A model file, a manifest, or both, with the model's name."""
+    """A model file, a manifest, or both, with the model's name. `second` is another manifest of
+    the same model file.
+    """
 
     name: str
     model: Path | None
     manifest: Path | None
+    second: Path | None = None
 
 
 def find_models(path: Path) -> list[ModelFiles]:
@@ -67,13 +70,20 @@ def unread(path: Path) -> list[str]:
 
 
 def mistakes(models: list[ModelFiles]) -> Iterator[Mistake]:
-    """Mistakes in names, and manifests without a model file."""
+    """Mistakes in names, manifests without a model file, and second manifests."""
     by_name: dict[str, ModelFiles] = {}
     for files in models:
         file = str(files.model or files.manifest)
         if files.model is None:
             yield Mistake(
                 file, 1, "this manifest has no model file", _near_model(files.manifest)
+            )
+        if files.second is not None:
+            yield Mistake(
+                str(files.second),
+                1,
+                "this model file has two manifests",
+                f"remove one; the other is {files.manifest}",
             )
         if not _SAFE_NAME.fullmatch(files.name):
             fix = (
@@ -101,6 +111,9 @@ def mistakes(models: list[ModelFiles]) -> Iterator[Mistake]:
 def _near_model(manifest: Path | None) -> str | None:
     if manifest is None:
         return None
+    for suffix in MODEL_SUFFIXES:
+        if problem := _not_a_file(manifest.with_suffix(suffix)):
+            return problem
     beside = [
         path.name
         for path in sorted(manifest.parent.iterdir())
@@ -111,6 +124,17 @@ def _near_model(manifest: Path | None) -> str | None:
         did_you_mean(expected, beside, otherwise_list=False)
         or f"expected {manifest.with_name(expected)}"
     )
+
+
+def _not_a_file(path: Path) -> str | None:
+    """Why the path cannot be read as a file. None if it is a file or does not exist."""
+    if path.is_symlink() and not path.exists():
+        return f"{path} is a broken link to {path.readlink()}"
+    if path.is_dir():
+        return f"{path} is a folder"
+    if path.exists() and not path.is_file():
+        return f"{path} is not a regular file"
+    return None
 
 
 def _name(path: Path) -> str:
@@ -140,24 +164,28 @@ def _pairs(folder: Path) -> Iterator[ModelFiles]:
         for path in sorted(folder.iterdir())
         if path.is_file() and not path.name.startswith(".")
     ]
-    manifests = {
-        path.stem: path for path in reversed(files) if path.suffix in MANIFEST_SUFFIXES
-    }
+    manifests: dict[str, tuple[Path, ...]] = {}
+    for path in files:
+        if path.suffix in MANIFEST_SUFFIXES:
+            manifests[path.stem] = (*manifests.get(path.stem, ()), path)
     models = [path for path in files if path.suffix in MODEL_SUFFIXES]
-    yield from (
-        ModelFiles(_name(model), model, manifests.get(model.stem)) for model in models
-    )
+    yield from (_paired(model, manifests.get(model.stem, ())) for model in models)
     alone = set(manifests) - {model.stem for model in models}
     yield from (
-        ModelFiles(_name(manifests[stem]), None, manifests[stem])
+        ModelFiles(_name(manifests[stem][0]), None, *manifests[stem])
         for stem in sorted(alone)
     )
 
 
+def _paired(model: Path, manifests: Sequence[Path]) -> ModelFiles:
+    """The model file with its manifests, of which it should have one."""
+    return ModelFiles(_name(model), model, *(manifests or (None,)))
+
+
 def _of_file(path: Path) -> ModelFiles:
     suffixes = MODEL_SUFFIXES if path.suffix in MANIFEST_SUFFIXES else MANIFEST_SUFFIXES
-    beside = (path.with_suffix(suffix) for suffix in suffixes)
-    partner = next((candidate for candidate in beside if candidate.is_file()), None)
-    if path.suffix in MANIFEST_SUFFIXES:
-        return ModelFiles(_name(path), partner, path)
-    return ModelFiles(_name(path), path, partner)
+    candidates = (path.with_suffix(suffix) for suffix in suffixes)
+    beside = [candidate for candidate in candidates if candidate.is_file()]
+    if path.suffix in MANIFEST_SUFFIXES:  # the caller chose one of two manifests
+        return ModelFiles(_name(path), beside[0] if beside else None, path)
+    return _paired(path, beside)

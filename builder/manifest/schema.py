@@ -186,6 +186,8 @@ def _too_long(error: Any, route: Route) -> Iterator[Finding]:
 
 def _wrong_pattern(error: Any, route: Route) -> Iterator[Finding]:
     problem, fix = _pattern_problem(str(error.validator_value), route)
+    if fix is not None:
+        fix = fix.format(value=error.instance)
     yield _finding(route, problem.format(value=repr(error.instance)), fix)
 
 
@@ -203,6 +205,8 @@ def _pattern_problem(pattern: str, route: Route) -> tuple[str, str | None]:
         return ": {value} is not an operator name", "for example 'aten::nonzero'"
     if route == ("batch_sizes",):
         return " must be auto or a list of whole numbers, not {value}", None
+    if route == ("keep_fp32",):
+        return " must be auto or a list of patterns, not {value}", "write [{value}]"
     if route[-2:-1] == ("compute_capabilities",):
         return ": {value} is not a compute capability", "for example '8.9'"
     return ": {value} is not a valid name", "use letters, digits and _, but not _ alone"

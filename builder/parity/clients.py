@@ -65,6 +65,8 @@ class Client(ABC):
     InferenceServerException.
     """
 
+    url: str
+    """The server's address, HOST:PORT."""
     _library: ModuleType
     _client: Any
     _limits: Mapping[str, float] = {}
@@ -123,6 +125,7 @@ class HttpClient(Client):
     _library = triton_http
 
     def __init__(self, url: str, timeout: float, access: Access = PLAIN) -> None:
+        self.url = url
         self._connect = partial(
             access.http, url, connection_timeout=timeout, network_timeout=timeout
         )
@@ -150,6 +153,7 @@ class GrpcClient(Client):
     _library = triton_grpc
 
     def __init__(self, url: str, timeout: float, access: Access = PLAIN) -> None:
+        self.url = url
         self._client = access.grpc(url)
         self._limits = {"client_timeout": timeout}
 

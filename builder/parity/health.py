@@ -98,7 +98,7 @@ def _check(folder: Path, protocol: str, client: Client) -> ModelHealth:
         outputs = infer()
         elapsed = (time.perf_counter() - begin) * 1e3
     except FAILURES as error:
-        raise_if_unreachable(error, protocol)
+        raise_if_unreachable(error, protocol, client.url)
         return ModelHealth(name, protocol, golden_name, str(error))
     problem = _problem(model, outputs, golden)
     return ModelHealth(

@@ -169,16 +169,17 @@ def _problems(model: PublishedModel, clients: Mapping[str, Client]) -> Iterator[
                 )
             )
         except FAILURES as error:
-            raise_if_unreachable(error, protocol)
+            raise_if_unreachable(error, protocol, client.url)
             yield f"{protocol}: {error}"
 
 
-def raise_if_unreachable(error: Exception, protocol: str) -> None:
-    """Raise EnvironmentProblem if no server listens. Otherwise do nothing."""
+def raise_if_unreachable(error: Exception, protocol: str, url: str) -> None:
+    """Raise EnvironmentProblem if no server listens at `url`. Otherwise do nothing."""
     if unreachable(error):
         raise EnvironmentProblem(
             f"no Triton server responds over {protocol}: {error}",
-            fix="run trt-build serve, or correct --url",
+            where=url,
+            fix="run trt-build serve, or correct its address",
         ) from error
 
 

@@ -40,11 +40,15 @@ def explain(
         with stores.shaped(folder):
             return [_published(folder, plan_store)]
     _refuse_repository(folder)
+    no_repository = Path("/nonexistent")
     orders = chosen.orders(
-        chosen.specs(folder), Path(out) if out is not None else Path("/nonexistent")
+        chosen.specs(folder), no_repository if out is None else Path(out)
     )
     with stores.Hashes() as hashes:
-        return [_report(order, hashes, plan_store) for order in orders]
+        return [
+            _report(order, hashes, plan_store, in_repository=out is not None)
+            for order in orders
+        ]
 
 
 def _refuse_repository(folder: Path) -> None:
@@ -69,12 +73,21 @@ def _refuse_repository(folder: Path) -> None:
 
 
 def _report(
-    order: Order, hashes: stores.Hashes, plan_store: stores.Store | None
+    order: Order,
+    hashes: stores.Hashes,
+    plan_store: stores.Store | None,
+    *,
+    in_repository: bool,
 ) -> dict[str, Any]:
-    """The verdict on one model, and its last build."""
+    """The verdict on one model, and its last build. Without a repository the model is compared
+    with the store's last record of it.
+    """
     model_request = request.request_of(order, hashes)
     record = request.recorded(order, model_request)
-    reason = request.stale_because(order, model_request, record, hashes)
+    if in_repository:
+        reason = stores.stale(order.folder, model_request, hashes)
+    else:
+        reason = stores.because(record.get("request"), model_request) or None
     verdict = "unchanged" if reason is None else f"would be built because: {reason}"
     return {
         "name": order.spec.name,

@@ -15,26 +15,35 @@ from builder.store import CONFIG, staging
 def check(out: Path) -> None:
     """Check that the repository's path can be written.
 
-    Raises UsageError if the path is a file, a broken link or in a published model, and
-    EnvironmentProblem if the path or its parent is not writable. Raises PublishBlocked if it is a
-    mount point, because models are staged beside the repository and moved into it.
+    Raises UsageError if the path is a file, a broken link, `/` or in a published model, and
+    EnvironmentProblem if the path or its parent is not writable. Raises PublishBlocked if no folder
+    can be created beside it or it is a mount point, because models are staged beside the repository
+    and moved into it.
     """
+    # functions of os.path, because those of Path raise OSError for a long name
     for path in (out, *out.parents):
-        if path.is_symlink() and not path.exists():
+        if os.path.islink(path) and not os.path.exists(path):
             raise UsageError(
                 f"{path} is a link to {path.readlink()}, which does not exist",
                 fix="use another --out",
             )
     root = out.resolve()
+    if root == root.parent:
+        raise UsageError(
+            f"{root} cannot be the repository, because models are staged beside it",
+            fix=f"use a folder in {root}",
+        )
     for folder in (root, *root.parents):
-        if (folder / CONFIG).is_file():
+        if os.path.isfile(folder / CONFIG):
             raise UsageError(
                 f"{out} is in the published model {folder.name}, so it cannot be the repository",
                 fix=f"use the model's repository {folder.parent}, or another folder",
             )
     for folder in (root, root.parent):
-        nearest = next(path for path in (folder, *folder.parents) if path.exists())
-        if not nearest.is_dir():
+        nearest = next(
+            path for path in (folder, *folder.parents) if os.path.exists(path)
+        )
+        if not os.path.isdir(nearest):
             raise UsageError(
                 f"{nearest} is not a folder, so {out} cannot be the repository",
                 fix="use another --out",
@@ -45,6 +54,7 @@ def check(out: Path) -> None:
                 where=str(out),
                 fix="use an --out in a writable folder",
             )
+    staging.probe(root)
     if root.is_mount():
         staging.refuse_mount(root, beside=root.parent)
 

@@ -19,7 +19,7 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
     """
     new_request = request_of(order, hashes)
     record = recorded(order, new_request)
-    reason = _reason(order, new_request, record, hashes)
+    reason = _reason(order, new_request, hashes)
     if reason is None:
         notes = edits.notes(order.folder, hashes)
         return _unchanged(order, record, notes, edited=bool(notes))
@@ -48,15 +48,12 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
 
 
 def _reason(
-    order: Order,
-    new_request: Mapping[str, Any],
-    record: Mapping[str, Any],
-    hashes: store.Hashes,
+    order: Order, new_request: Mapping[str, Any], hashes: store.Hashes
 ) -> str | None:
     """Why the model is built, or None if it is unchanged."""
     if order.rebuild:
         return "--rebuild"
-    reason = stale_because(order, new_request, record, hashes)
+    reason = store.stale(order.folder, new_request, hashes)
     if reason is None and order.edits == edits.OVERWRITE:
         edited = edits.edits(order.folder, hashes)
         return "--overwrite-edits" if edited else None
@@ -132,19 +129,6 @@ def recorded(order: Order, new_request: Mapping[str, Any]) -> dict[str, Any]:
     if (last.get("request") or {}).get("source") == new_request["source"]:
         return last
     return {}
-
-
-def stale_because(
-    order: Order,
-    new_request: Mapping[str, Any],
-    record: Mapping[str, Any],
-    hashes: store.Hashes,
-) -> str | None:
-    """The reason why the model must be built; None if the published model is current."""
-    reason = store.stale(order.folder, new_request, hashes)
-    if reason is None or store.recorded_request(order.folder) is not None:
-        return reason
-    return store.because(record.get("request"), new_request) or "it is not published"
 
 
 def _tuple(value: Any) -> Any:

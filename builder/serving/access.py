@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
@@ -20,26 +20,33 @@ SCHEMES = ("http", "grpc", *SECURE)
 
 
 class _HttpClient(triton_http.InferenceServerClient):  # type: ignore[misc]
-    """Raises OSError, as for other failures of a connection, if the response is not HTTP or the
-    connection is closed before it.
+    """Raises OSError, as for other failures of a connection, if the response is not HTTP or from
+    another kind of server, or if the connection is closed before it.
     """
 
-    def _get(self, *arguments: Any, **options: Any) -> Any:
-        return _requested(super()._get, arguments, options)
+    def _get(self, request_uri: str, **options: Any) -> Any:
+        return _requested(super()._get, request_uri, options)
 
-    def _post(self, *arguments: Any, **options: Any) -> Any:
-        return _requested(super()._post, arguments, options)
+    def _post(self, request_uri: str, **options: Any) -> Any:
+        return _requested(super()._post, request_uri, options)
 
 
-def _requested(
-    send: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]
-) -> Any:
+def _requested(send: Callable[..., Any], uri: str, options: Mapping[str, Any]) -> Any:
     try:
-        return send(*arguments, **options)
+        response = send(uri, **options)
     except HTTPException as error:
         raise ConnectionError(
             f"the response is not from an HTTP server: {error}"
         ) from error
+    kind = str(response.get("content-type") or "")
+    # Tritonclient takes any response of status 200 as one of Triton. Triton's own texts are empty,
+    # and its metrics port answers every GET with an empty text.
+    is_empty = response.get("content-length") == "0"
+    is_fact = send.__name__ == "_get" and not uri.endswith(("/ready", "/live"))
+    is_text = kind.startswith("text/") and (is_fact or not is_empty)
+    if response.status_code == 200 and is_text:
+        raise ConnectionError(f"the response is not from Triton: it is {kind}")
+    return response
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from .published import KEPT as KEPT
 from .published import ROLLED_BACK as ROLLED_BACK
 from .published import SIDECAR as SIDECAR
 from .published import SIGNATURE as SIGNATURE
+from .published import UNPUBLISHED as UNPUBLISHED
 from .published import VERSION as VERSION
 from .published import VERSIONS as VERSIONS
 from .published import Version as Version

@@ -42,10 +42,10 @@ def because(
 ) -> str:
     """The changes in one line.
 
-    Returns `there was none before` if `before` is None, and an empty text if nothing changed.
+    Returns `no earlier build` if `before` is None, and an empty text if nothing changed.
     """
     if before is None:
-        return "there was none before"
+        return "no earlier build"
     return ", ".join(changes(before, after, derived))
 
 

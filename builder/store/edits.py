@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,14 +135,27 @@ def notes(folder: Path, hashes: Hashes) -> list[str]:
     return reported
 
 
+def _is_foreign(folder: Path) -> bool:
+    """Whether the path has content without a trt-build.json. A damaged one counts as ours."""
+    if not os.path.isdir(folder):
+        return os.path.lexists(folder)
+    return any(folder.iterdir()) and not os.path.lexists(folder / published.SIDECAR)
+
+
 def refuse(folder: Path, hashes: Hashes, policy: str) -> None:
     """Raise UsageError if a new publication would lose changes of the user.
 
-    These are: edits of the config, unless `policy` allows it; edits of steps, which KEEP cannot
-    carry over; and other versions.
+    These are: what trt-build did not write; edits of the config, unless `policy` allows it; edits
+    of steps, which KEEP cannot carry over; and other versions.
     """
     if policy == OVERWRITE:
         return
+    if _is_foreign(folder):
+        raise UsageError(
+            f"publishing would replace {folder}, which trt-build did not write",
+            where=str(folder),
+            fix="move it away, or use another repository; `repo --overwrite-edits` discards it",
+        )
     all_edits = edits(folder, hashes)
     lost = all_edits
     if policy != REPORT:

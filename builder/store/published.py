@@ -14,7 +14,7 @@ from typing import Any
 from builder.errors import UsageError
 from builder.store.canonical import digest, normalized
 from builder.store.hashes import Hashes
-from builder.unforeseen import OUT_OF_RESOURCES
+from builder.unforeseen import MACHINES
 
 SIDECAR = "trt-build.json"
 CONFIG = "config.pbtxt"
@@ -40,6 +40,8 @@ VERSION, KEPT = "version", "kept"
 """The trt-build.json keys for the model's version number, and for the SHA-256 of the trt-build.json
 of each kept earlier version, by number.
 """
+UNPUBLISHED = "not published before"
+"""The reason to build a model that is not in the repository."""
 ROLLED_BACK = "rolled_back_from"
 """The trt-build.json key for the version that `trt-build rollback` replaced by the current one."""
 VERSIONS = "versions"
@@ -87,7 +89,7 @@ def shaped(folder: Path) -> Iterator[None]:
     except RecursionError:
         reason = "it is nested too deeply"
     except OSError as error:
-        if error.errno in OUT_OF_RESOURCES or isinstance(error, BrokenPipeError):
+        if error.errno in MACHINES or isinstance(error, BrokenPipeError):
             raise
         reason = str(error)
     else:
@@ -355,7 +357,9 @@ def stale(folder: Path, request: Mapping[str, Any], hashes: Hashes) -> str | Non
     if record is not None and REQUEST in record and not is_sealed(record):
         return f"{SIDECAR} of the published model is damaged"
     before = recorded_request(folder)
-    if before is None or before != request:
+    if before is None:
+        return UNPUBLISHED
+    if before != request:
         return because(before, request)
     # an edited config is not damage: see builder.store.edits
     broken = next(

@@ -28,6 +28,10 @@ ABANDONED_SECONDS = 24 * 3600.0
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_FIXES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free disk space"),
+    errno.ENAMETOOLONG: "use a repository with a shorter name",
+}
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -43,8 +47,8 @@ def staging(repository: Path) -> Iterator[Path]:
         while lock < 0:
             # The name is chosen first, because mkdtemp may be interrupted when the folder exists
             # and its name is not known yet.
-            folder = root.parent / f"{_prefix(root)}{uuid.uuid4().hex}"
-            folder.mkdir(0o700)
+            folder = root.parent / _new_name(root)
+            _create(folder, root)
             lock = _locked(folder)
         refuse_mount(root, beside=folder)
         folder.chmod(0o755)
@@ -56,6 +60,36 @@ def staging(repository: Path) -> Iterator[Path]:
         finally:
             if lock >= 0:
                 os.close(lock)
+
+
+def _create(folder: Path, root: Path) -> None:
+    """Create a staging folder of the repository `root`. Raises PublishBlocked."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(0o700)
+    except OSError as error:
+        raise PublishBlocked(
+            f"no folder can be created in {folder.parent}: {error.strerror}",
+            where=str(root),
+            fix=_FIXES.get(error.errno or 0, "use a repository in another folder"),
+        ) from error
+
+
+def probe(root: Path) -> None:
+    """Raise PublishBlocked if no staging folder of the repository `root` can be created. In file
+    systems such as /proc, os.access permits what is then refused.
+    """
+    nearest = next(folder for folder in root.parents if os.path.exists(folder))
+    folder = nearest / _new_name(root)
+    try:
+        _create(folder, root)
+    finally:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _new_name(root: Path) -> str:
+    return f"{_prefix(root)}{uuid.uuid4().hex}"
 
 
 def _remove(folder: Path) -> None:
@@ -75,7 +109,6 @@ def prepared(repository: Path, count: int) -> Iterator[list[Path]]:
     is empty. Raises OSError and PublishBlocked.
     """
     root = repository.resolve()
-    root.parent.mkdir(parents=True, exist_ok=True)
     created = not root.exists()
     try:
         with contextlib.ExitStack() as stack:

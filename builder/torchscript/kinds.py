@@ -107,7 +107,7 @@ def of_bytes(head: bytes) -> Kind:
             return kind
     return Kind(
         "an unknown kind of file",
-        "trt-build reads files of torch.jit.save()",
+        "pass a file that torch.jit.save() wrote",
         lambda head: True,
     )
 
@@ -150,7 +150,7 @@ def of_members(names: Iterable[str]) -> ZipKind:
         if any(name.endswith(tuple(kind.members)) for name in names):
             return kind
     return ZipKind(
-        "a zip, but not a TorchScript archive",
-        "trt-build reads files of torch.jit.save()",
+        "a zip archive of other files",
+        "pass a file that torch.jit.save() wrote",
         (),
     )

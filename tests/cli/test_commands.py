@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import http.server
 import importlib.metadata
 import itertools
 import json
 import os
 import signal
 import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy
@@ -278,7 +281,7 @@ def test_missing_file_and_empty_folder_are_errors(tmp_path: Path, run: Run) -> N
     assert "did you mean 'resnet.pt'?" in result.stderr
     (tmp_path / "none").mkdir()
     assert run("check", tmp_path / "none").exit_code == 2
-    assert run("lower", tmp_path / "none.pt").exit_code == 1
+    assert run("lower", tmp_path / "none.pt").exit_code == 2
 
 
 def test_check_reports_operators_and_config_and_writes_nothing(
@@ -550,6 +553,22 @@ def test_read_only_repository_is_reported_before_the_build(
     assert "/dev/shm is a mount of its own" in mount.stderr
 
 
+@pytest.mark.parametrize(
+    ("out", "code", "words"),
+    [
+        ("/proc/x/y", 4, "no folder can be created in /proc"),
+        ("/", 2, "/ cannot be the repository"),
+        ("x" * 300, 4, "use a repository with a shorter name"),
+    ],
+)
+def test_unusable_repository_is_reported_before_the_build(
+    small: Path, run: Run, out: str, code: int, words: str
+) -> None:
+    refused = run("repo", small, "--out", out)
+    assert (refused.exit_code, "load" in refused.stderr) == (code, False)
+    assert words in refused.stderr
+
+
 def test_dangling_link_is_reported(small: Path, tmp_path: Path, run: Run) -> None:
     """A dangling link is reported for --out before the build, and for MODELS."""
     (tmp_path / "dangling").symlink_to("nowhere")
@@ -676,12 +695,70 @@ def test_verify_without_url_exits_with_2_and_without_endpoint_with_4(
     published: Path, run: Run
 ) -> None:
     assert run("verify", published).exit_code == 2
-    assert (
-        run(
-            "verify", published, "--url", "127.0.0.1:1", "--grpc-url", "127.0.0.1:2"
-        ).exit_code
-        == 4
-    )
+    absent = ("--url", "127.0.0.1:1", "--grpc-url", "127.0.0.1:2")
+    for command in ("verify", "health"):
+        result = run(command, published, *absent)
+        assert result.exit_code == 4
+        assert "where: 127.0.0.1:1\n" in result.stderr
+
+
+class Page(http.server.BaseHTTPRequestHandler):
+    """Answers every request with status 200 and a page, as some dashboards do."""
+
+    kind, text = "text/html", b"hello"
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", self.kind)
+        self.send_header("Content-Length", str(len(self.text)))
+        self.end_headers()
+        self.wfile.write(self.text)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class EmptyText(Page):
+    """Answers as the metrics port of Triton does."""
+
+    kind, text = "text/plain", b""
+
+
+@pytest.fixture(params=[Page, EmptyText])
+def other_server(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a server that is not Triton's HTTP endpoint."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), request.param) as server:
+        serving = partial(server.serve_forever, poll_interval=0.01)
+        threading.Thread(target=serving, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    "command", ["health", "verify", "doctor", "push", "bench --protocol http"]
+)
+def test_server_of_another_kind_is_reported(
+    published: Path, run: Run, other_server: str, command: str
+) -> None:
+    result = run(*command.split(), published, "--url", other_server)
+    assert result.exit_code == 4
+    if command != "health":
+        assert "the response is not from Triton: it is text/" in result.stderr
+
+
+def test_bench_names_the_missing_address(published: Path, run: Run) -> None:
+    result = run("bench", published, "--url", "127.0.0.1:1")
+    assert result.exit_code == 2
+    assert "pass --grpc-url HOST:PORT, --protocol http, or --serve" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["init", "lower", "check", "bisect"])
+def test_missing_model_file_is_a_usage_error(
+    tmp_path: Path, run: Run, command: str
+) -> None:
+    (tmp_path / "net.pt").touch()
+    result = run(command, tmp_path / "nett.pt")
+    assert (result.exit_code, "did you mean 'net.pt'?" in result.stderr) == (2, True)
 
 
 def test_ctrl_c_while_waiting_for_a_response_prints_one_line(published: Path) -> None:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import signal
+from pathlib import Path
 
 import click
 import pytest
@@ -40,6 +41,8 @@ def raising(error: BaseException, *arguments: str) -> Result:
         (errors.ServerError("m"), 4),
         (OSError(errno.ENOSPC, "No space left on device"), 4),
         (PermissionError(errno.EACCES, "Permission denied", "/x"), 4),
+        (OSError(errno.EMFILE, "Too many open files"), 4),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), 4),
         (MemoryError(), 4),
         (ModuleNotFoundError("No module named 'tensorrt_rtx'", name="tensorrt_rtx"), 4),
         (KeyError("x"), 70),
@@ -51,6 +54,17 @@ def raising(error: BaseException, *arguments: str) -> Result:
 )
 def test_every_error_has_its_exit_code(error: BaseException, code: int) -> None:
     assert raising(error).exit_code == code
+
+
+def test_removed_working_directory_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    result = raising(FileNotFoundError(errno.ENOENT, "No such file or directory"))
+    assert result.exit_code == 4
+    assert result.stderr.startswith("error: the working directory was removed\n")
 
 
 def test_error_has_message_location_and_fix() -> None:

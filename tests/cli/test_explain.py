@@ -20,12 +20,12 @@ def test_explain_reports_first_build_unchanged_and_changed_model(
 ) -> None:
     out = tmp_path / "out"
     assert (
-        "small: would be built because: there was none before"
+        "small: would be built because: not published before"
         in run("explain", small, "--out", out).stdout
     )
     assert run("repo", small, "--out", out).exit_code == 0
     short = run("explain", small, "--out", out).stdout
-    assert short == "small: unchanged\n  built last because: there was none before\n"
+    assert short == "small: unchanged\n  built last because: not published before\n"
     text = run("explain", small, "--out", out, "--all").stdout
     assert text.startswith(short)
     assert "in the store" in text
@@ -75,16 +75,23 @@ def test_without_a_repository_the_reason_is_read_from_the_store(
 ) -> None:
     store = tmp_path / "store"
     run("repo", small, "--out", tmp_path / "out", "--store", store)
+    assert run("explain", small, "--store", store).stdout.startswith("small: unchanged")
+    elsewhere = run(
+        "repo", small, "--out", tmp_path / "other", "--store", store, "--precision=fp16"
+    )
+    assert "rebuilt because" not in elsewhere.stderr
     (small / "small.yaml").write_text(MANIFEST.replace("max: 8", "max: 9"))
     (report,) = json.loads(run("explain", small, "--store", store, "--json").stdout)[
         "models"
     ]
-    assert report["because"] == "profiles.0.batch [1, 2, 8] -> [1, 2, 9]"
+    assert report["because"] == (
+        "precision fp16 -> fp32, profiles.0.batch [1, 2, 8] -> [1, 2, 9]"
+    )
     assert report["plans"]["model"]["stored"] is True
     (report,) = json.loads(run("explain", small, "--no-store", "--json").stdout)[
         "models"
     ]
-    assert report["because"] == "there was none before"
+    assert report["because"] == "no earlier build"
 
 
 def test_unusable_store_does_not_fail_explain(

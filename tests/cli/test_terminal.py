@@ -29,11 +29,11 @@ terminal.line("done", color="green")
 """
 
 
-def terminal_output(**more: str) -> str:
-    """The output of the script when both streams are a terminal."""
+def terminal_output(script: str = SCRIPT, **more: str) -> str:
+    """The output of a script when both streams are a terminal."""
     parent_end, child_end = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT],
+        [sys.executable, "-c", script],
         env=environment(**{"TERM": "xterm", **more}),
         stdout=child_end,
         stderr=child_end,
@@ -65,6 +65,15 @@ def test_terminal_gets_color_and_a_live_line() -> None:
     assert "net: [bold]build" in seen
     assert "\x1b[2K" in seen  # the live line is erased
     assert "[red]x" in seen
+
+
+def test_narrow_terminal_gets_a_list_instead_of_split_words() -> None:
+    table = "table(('model', 'requests'), [['net', 'unchanged'], ['other', '']])"
+    script = f"from builder.cli.terminal import Terminal; Terminal().{table}"
+    wide = terminal_output(script, NO_COLOR="1", COLUMNS="16")
+    assert "net    unchanged" in wide
+    narrow = terminal_output(script, NO_COLOR="1", COLUMNS="15")
+    assert narrow.split("\r\n") == ["net", "  requests  unchanged", "other", ""]
 
 
 def test_no_color_variable_disables_color() -> None:
@@ -118,10 +127,8 @@ def test_command_works_with_closed_streams(shell: Shell, line: str) -> None:
 @pytest.mark.parametrize("line", ["doctor >/dev/full", "doctor --json >/dev/full"])
 def test_full_disk_exits_with_4(shell: Shell, line: str) -> None:
     process = shell(line)
-    assert (process.returncode, process.stderr) == (
-        4,
-        "error: No space left on device\n",
-    )
+    error = "error: No space left on device\n  fix:   free disk space\n"
+    assert (process.returncode, process.stderr) == (4, error)
 
 
 def test_counts_have_their_noun() -> None:

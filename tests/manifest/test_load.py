@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +201,33 @@ def test_manifest_without_model_suggests_a_similar_file(
         match=r"resnet5\.yaml:1: this manifest has no model file .*'resnet50\.pt'",
     ):
         load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("create", "problem"),
+    [
+        (Path.mkdir, "net.pt is a folder"),
+        (os.mkfifo, "net.pt is not a regular file"),
+        (lambda path: path.symlink_to("gone"), "net.pt is a broken link to gone"),
+        (lambda path: path.symlink_to("net.pt"), "net.pt is a broken link to net.pt"),
+    ],
+)
+def test_model_that_is_not_a_file_is_named(
+    tmp_path: Path, create: Callable[[Path], None], problem: str
+) -> None:
+    create(tmp_path / "net.pt")
+    (tmp_path / "net.yaml").write_text(MANIFEST + DIMS)
+    with pytest.raises(ManifestError, match=problem):
+        load(tmp_path)
+
+
+def test_second_manifest_is_refused(tmp_path: Path) -> None:
+    file = model(tmp_path / "net.pt", MANIFEST + DIMS)
+    (tmp_path / "net.yml").write_text(MANIFEST + DIMS)
+    for path in (tmp_path, file):
+        with pytest.raises(ManifestError, match=r"net\.yml:1: .* has two manifests"):
+            load(path)
+    assert load(tmp_path / "net.yml")[0].name == "net"
 
 
 @pytest.mark.parametrize("name", ["my model", ".net", "-net", "näh", "a+b"])

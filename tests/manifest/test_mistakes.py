@@ -34,7 +34,7 @@ state:
 def mistakes(folder: Path, text: str) -> list[tuple[int, str]]:
     """(line, message and fix) of every mistake in the manifest's text."""
     (folder / "net.pt").touch()
-    (folder / "net.yaml").write_text(text)
+    (folder / "net.yaml").write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ManifestError) as caught:
         load(folder)
     assert all(
@@ -198,6 +198,15 @@ CASES = {
     "an empty file": ("", 1, "is empty"),
     "only a comment": ("# nothing\n", 1, "is empty"),
     "a bracket left open": ("inputs: [\n", 2, "not YAML"),
+    "Latin-1": (GOOD + "# caf\udce9\n", 7, "not UTF-8 text / save the file as UTF-8"),
+    "two documents": (GOOD + "---\na: 1\n", 7, "expected a single document"),
+    "a merge key": (
+        GOOD.replace("  batch:", "  <<: {a: 1}\n  batch:"),
+        6,
+        "merge keys (<<) are not supported",
+    ),
+    "a number for layers": (GOOD + "keep_fp32: 5\n", 7, "must be a list or text"),
+    "one pattern for layers": (GOOD + "keep_fp32: a/*\n", 7, "write [a/*]"),
     "a tab for indentation": ("inputs:\n\t- name: x\n", 2, "indent with spaces"),
     "a preferred batch above max": (
         GOOD + "batching:\n  preferred: [4, 64]\n",

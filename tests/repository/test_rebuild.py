@@ -72,7 +72,7 @@ def test_second_build_changes_nothing(models: Path, settings: dict[str, Any]) ->
     first = build(models, **settings)
     before = contents(settings["out"])
     again = build(models, **settings)
-    assert (first.state, first.because) == ("built", "there was none before")
+    assert (first.state, first.because) == ("built", "not published before")
     assert (again.state, again.because) == ("unchanged", "")
     assert (again.layers, again.plan_bytes, again.path) == (
         first.layers,
@@ -136,13 +136,16 @@ def test_damaged_plans_are_detected_and_replaced(
     assert build(models, **settings).state == "unchanged"
 
 
-def test_rebuild_reason_is_read_from_the_store(
+def test_only_the_reason_of_a_plan_compares_with_builds_elsewhere(
     models: Path, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     build(models, **settings)
     (models / "small.yaml").write_text(MANIFEST.replace("max: 8", "max: 16"))
     result = build(models, out=tmp_path / "elsewhere", store=settings["store"])
-    assert result.because == "profiles.0.batch [1, 2, 8] -> [1, 2, 16]"
+    assert result.because == "not published before"
+    assert result.path is not None
+    plans = json.loads((result.path / "trt-build.json").read_text())["plans"]
+    assert "[1, 2, 8] -> [1, 2, 16]" in plans["model"]["because"]
 
 
 def test_other_model_of_the_same_name_is_not_an_earlier_build(
@@ -157,7 +160,9 @@ def test_other_model_of_the_same_name_is_not_an_earlier_build(
     result = build(
         tmp_path / "other", out=tmp_path / "elsewhere", store=settings["store"]
     )
-    assert result.because == "there was none before"
+    assert result.path is not None
+    plans = json.loads((result.path / "trt-build.json").read_text())["plans"]
+    assert plans["model"]["because"] == "no earlier build"
 
 
 def test_command_line_overrides_build_options_of_the_manifest(

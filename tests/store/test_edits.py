@@ -67,6 +67,21 @@ def test_publication_that_would_lose_an_edit_is_refused(
     edits.refuse(folder, hashes, edits.OVERWRITE)
 
 
+@pytest.mark.parametrize("content", ["net", "net/notes.txt", "net/1/model.plan"])
+def test_content_of_others_is_not_replaced(
+    tmp_path: Path, hashes: Hashes, content: str
+) -> None:
+    file, model = tmp_path / content, tmp_path / "net"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch()
+    with pytest.raises(UsageError, match="net, which trt-build did not write"):
+        edits.refuse(model, hashes, edits.KEEP)
+    edits.refuse(model, hashes, edits.OVERWRITE)
+    if model.is_dir():
+        (model / published.SIDECAR).touch()  # a damaged publication is replaced
+        edits.refuse(model, hashes, edits.REPORT)
+
+
 def test_edit_of_a_step_cannot_be_kept(tmp_path: Path, hashes: Hashes) -> None:
     folder = publish_ensemble(pair(1), tmp_path / "repository")
     step = json.loads((folder / "trt-build.json").read_text())["steps"][0]

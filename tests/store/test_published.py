@@ -183,9 +183,9 @@ def test_damaged_publication_is_stale(
 def test_malformed_sidecar_is_no_publication(
     tmp_path: Path, hashes: Hashes, text: str
 ) -> None:
-    assert stale(tmp_path, {}, hashes) == "there was none before"
+    assert stale(tmp_path, {}, hashes) == "not published before"
     (tmp_path / published.SIDECAR).write_text(text)
-    assert stale(tmp_path, {}, hashes) == "there was none before"
+    assert stale(tmp_path, {}, hashes) == "not published before"
 
 
 def test_hash_is_cached_until_the_file_changes(tmp_path: Path) -> None:

@@ -154,11 +154,9 @@ def test_plan_is_compiled_once_and_then_found(store: Store, conversion: Any) -> 
         == PLAN
     )
     assert len(built) == 1
-    assert [first.records["model"].reused, again.records["model"].reused] == [
-        False,
-        True,
-    ]
-    assert first.records["model"].because == "there was none before"
+    reused = [plans.records["model"].reused for plans in (first, again)]
+    assert reused == [False, True]
+    assert first.records["model"].because == "no earlier build"
     assert Plans(store, rebuild=True).build(conversion, BuildOptions(), compile) == PLAN
     assert len(built) == 2
     json.dumps(again.record())
@@ -216,7 +214,7 @@ def test_because_lists_changed_parts() -> None:
         "precision fp32 -> fp16, source changed, inputs.x.dtype float32 -> int8, gpu.sm none -> 90"
     )
     assert because(before, before) == ""
-    assert because(None, after) == "there was none before"
+    assert because(None, after) == "no earlier build"
 
 
 def test_long_lists_are_reported_by_their_differences() -> None:

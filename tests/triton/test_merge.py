@@ -99,7 +99,7 @@ def test_merged_model_has_no_build_record(
         stale(
             tmp_path / "out" / "scorer", {"precision": "fp32"}, Hashes(tmp_path / "h")
         )
-        == "there was none before"
+        == "not published before"
     )
     record(tmp_path / "out" / "scorer", {}, {}, {})
     assert stale(tmp_path / "out" / "scorer", {}, Hashes(tmp_path / "h")) is None
