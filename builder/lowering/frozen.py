@@ -321,11 +321,13 @@ def _items(container: Any) -> list[Any]:
 
 
 def _is_created(value: Value) -> bool:
-    """Whether an object is created in the graph, or belongs to one that is."""
-    node = value.node()
-    while node.kind() in ("prim::GetAttr", "prim::Enter"):
-        node = node.inputsAt(0).node()
-    return bool(node.kind() == "prim::CreateObject")
+    """Whether an object is created in the graph, or belongs to one that is. Its class has a
+    constructor, which the class of a module does not have.
+    """
+    while value.node().kind() in ("prim::GetAttr", "prim::Enter"):
+        value = value.node().inputsAt(0)
+    kind = value.type()
+    return kind.kind() == "ClassType" and "__init__" in kind.method_names()
 
 
 def _drop_self(graph: Graph) -> None:

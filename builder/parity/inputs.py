@@ -2,7 +2,7 @@
 
 Floats are standard normal, or their magnitudes if the module does not accept those. Integers are
 mostly ids, whose range is not in the file, so ranges are tried from wide to narrow. If the module
-accepts none of them, the lengths of another input's rows are tried. bool is mostly a mask. So both
+accepts none of them, the lengths of another input's rows are tried, then ranges from 1. bool is mostly a mask. So both
 polarities are tried, each with at least one True.
 """
 
@@ -30,10 +30,11 @@ class Style:
     """The distribution of the values: ids below `ids`, and a share `true` of True.
 
     If `lengths` names an axis, integers of rank 1 are lengths up to the size of that axis, the
-    largest first. If `positive`, floats are magnitudes.
+    largest first. If `positive`, floats are magnitudes. Ids are at least `least`.
     """
 
     ids: int = ID_LIMITS[0]
+    least: int = 0
     true: float = TRUE_SHARES[0]
     lengths: int | str | None = None
     positive: bool = False
@@ -45,9 +46,12 @@ def styles(spec: ModelSpec) -> Iterator[Style]:
     ids = ID_LIMITS if dtypes & {"int32", "int64"} else ID_LIMITS[:1]
     shares = TRUE_SHARES if "bool" in dtypes else TRUE_SHARES[:1]
     signs = (False, True) if any("float" in dtype for dtype in dtypes) else (False,)
-    for positive, axis in itertools.product(signs, (None, *_measured(spec))):
+    least = (0, 1) if len(ids) > 1 else (0,)  # a count or a divisor is not zero
+    axes = (None, *_measured(spec))
+    for low, positive, axis in itertools.product(least, signs, axes):
         for limit, share in itertools.product(ids, shares):
-            yield Style(limit, share, axis, positive)
+            if limit > low:
+                yield Style(limit, low, share, axis, positive)
 
 
 def _measured(spec: ModelSpec) -> list[int | str]:
@@ -102,7 +106,7 @@ def _draw(
     if dtype.is_floating_point:
         drawn = torch.randn(shape, generator=generator)
         return (drawn.abs() if style.positive else drawn).to(dtype)
-    low, high = _FULL_RANGE.get(dtype, (0, style.ids))
+    low, high = _FULL_RANGE.get(dtype, (style.least, style.ids))
     return torch.randint(low, high, shape, generator=generator, dtype=dtype)
 
 

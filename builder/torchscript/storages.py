@@ -12,7 +12,7 @@ import pickle
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 ITEM_BYTES = {
     "DoubleStorage": 8,
@@ -93,12 +93,15 @@ def _reach(offset: int, size: Sequence[int], stride: Sequence[int]) -> int | Non
     )
 
 
-class _Placeholders(pickle.Unpickler):
+class _Placeholders:
+    """The methods of an unpickler that creates placeholders."""
+
     def __init__(self, data: bytes) -> None:
-        super().__init__(io.BytesIO(data))
+        super().__init__(io.BytesIO(data))  # type: ignore[call-arg]
         self.findings = _Findings()
 
     def find_class(self, module_name: str, global_name: str) -> Any:
+        """The function or class that replaces a global of the pickle."""
         if module_name == "torch" and global_name.endswith("Storage"):
             return global_name
         if global_name in ("_rebuild_tensor_v2", "_rebuild_qtensor"):
@@ -108,12 +111,33 @@ class _Placeholders(pickle.Unpickler):
         return _Object
 
     def persistent_load(self, pid: Any) -> Any:
+        """Record a storage. Raises UnpicklingError if it is not one."""
         _, kind, key, _, count = pid
         if not isinstance(count, int) or count < 0 or not isinstance(key, str):
             raise pickle.UnpicklingError(f"a storage {key!r} of {count!r} elements")
         storage = _Storage(key, ITEM_BYTES.get(str(kind), 1), count)
         self.findings.storages.append(storage)
         return storage
+
+
+class _Unpickler(_Placeholders, pickle.Unpickler):
+    pass
+
+
+class _WithEnums(_Placeholders, pickle._Unpickler):
+    """Reads enumerations, too: torch calls their class with a value, not with a tuple. Slower,
+    because it is written in Python.
+    """
+
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+
+    def _reduce(self) -> None:
+        stack: list[Any] = self.stack  # type: ignore[attr-defined]
+        if isinstance(stack[-1], int | float | str):
+            stack[-1] = (stack[-1],)
+        pickle._Unpickler.load_reduce(self)  # type: ignore[attr-defined]
+
+    dispatch[pickle.REDUCE[0]] = _reduce
 
 
 def problems(archive: zipfile.ZipFile, root: str) -> Iterator[str]:
@@ -129,17 +153,27 @@ def problems(archive: zipfile.ZipFile, root: str) -> Iterator[str]:
 
 
 def _problems(data: bytes, folder: str, sizes: Mapping[str, int]) -> Iterator[str]:
-    reader = _Placeholders(data)
     try:
-        reader.load()
+        findings = _findings(data)
     except Exception as error:  # a pickle may hold any bytes
         yield f"the pickle {folder}.pkl cannot be read: {error}"
         return
-    yield from reader.findings.problems
-    for storage in dict.fromkeys(reader.findings.storages):
+    yield from findings.problems
+    for storage in dict.fromkeys(findings.storages):
         member = f"{folder}/{storage.key}"
         needed = storage.count * storage.item_bytes
         if member not in sizes:
             yield f"the member {member!r} is missing; a tensor needs {needed} bytes of it"
         elif sizes[member] < needed:
             yield f"the member {member!r} has {sizes[member]} bytes; its tensor needs {needed}"
+
+
+def _findings(data: bytes) -> _Findings:
+    """The storages of a pickle, and the tensors beyond them. Raises the errors of unpickling."""
+    reader: _Unpickler | _WithEnums = _Unpickler(data)
+    try:
+        reader.load()
+    except TypeError:
+        reader = _WithEnums(data)
+        reader.load()
+    return reader.findings

@@ -166,6 +166,22 @@ def test_dynamic_index_is_refused() -> None:
         convert(graph_of("return [1, 2, 3][n]"), [sample(2, 4)], dynamic={0: {0: "n"}})
 
 
+TEXT = (
+    "s = '{}|{}|{}|{}'.format(n, n / 4, n * 1.0, [w / 5])\n"
+    "    return len(s), s == '2|0.5|2.|[0.80000000000000004]', len(str(n / 10)), x"
+)
+
+
+def test_texts_of_numbers_are_those_of_torchscript() -> None:
+    check(graph_of(TEXT), sample(2, 4), compile=False)
+
+
+def test_text_of_a_dynamic_size_is_refused() -> None:
+    body = "return x * len('{}'.format(n))"
+    with pytest.raises(UnsupportedOperators, match="that becomes text must be known"):
+        convert(graph_of(body), [sample(2, 4)], dynamic={0: {0: "n"}})
+
+
 TRACED = {
     "arithmetic on sizes": lambda x: x.reshape(x.size(0) * x.size(1) // 2, 2),
     "division": lambda x: x[

@@ -196,6 +196,20 @@ def test_integers_are_lengths_if_ids_do_not_work(time: Any) -> None:
     assert len(set(lengths.tolist())) > 1
 
 
+class Counted(torch.nn.Module):
+    """Counts from 1 to 3."""
+
+    def forward(self, x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        if not 1 <= int(counts.min()) <= int(counts.max()) <= 3:
+            raise IndexError("counts")
+        return x * counts.sum()
+
+
+def test_integers_are_positive_if_zero_does_not_work() -> None:
+    for golden in record(Counted(), spec(X, tensor("counts", "int64", 2, 4))):
+        assert 1 <= golden.inputs["counts"].min()
+
+
 @pytest.mark.parametrize("keep", [True, False])
 def test_masks_of_both_meanings_give_finite_outputs(keep: bool) -> None:
     class Attend(torch.nn.Module):

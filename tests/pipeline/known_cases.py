@@ -4,6 +4,7 @@ Each case has a manifest, and arguments for the original module whose tensors, i
 of the endpoint.
 """
 
+import enum
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -624,6 +625,42 @@ class WithNumberInClass(nn.Module):
         return Scaled(x.size(0)).of(x)
 
 
+@torch.jit.script
+class Moved:
+    def __init__(self, value: Tensor):
+        self.value = value
+
+    def move(self, by: float):
+        self.value = self.value + by
+
+
+class ObjectsInList(nn.Module):
+    """A write to an attribute of an object that a list holds is no state of the module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        objects = [Moved(x), Moved(x * 2)]
+        for one in objects:
+            one.move(0.5)
+        return objects[0].value - objects[1].value
+
+
+class Mode(enum.Enum):
+    SUM = 1
+    MEAN = 2
+
+
+class ModeBySize(nn.Module):
+    """A branch on a size chooses a value of an enumeration."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mode = Mode.SUM
+        if x.size(0) > 1:
+            mode = Mode.MEAN
+        if mode == Mode.SUM:
+            return x.sum(1)
+        return x.mean(1)
+
+
 class ComparisonTimesNumber(nn.Module):
     """torch's optimizer keeps the traced product in bool."""
 
@@ -835,6 +872,8 @@ CASES = (
     Case(AdaptiveIndices, floats(2, 3, 4, 4), IMAGE, slow=True),
     Case(WithClass),
     Case(WithNumberInClass),
+    Case(ObjectsInList),
+    Case(ModeBySize),
     Case(ComparisonTimesNumber, traced=True, optimized=False),
     Case(WriteBetweenCats, traced=True, optimized=False),
     Case(Autocast),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import List  # noqa: UP035  # TorchScript's
 
 import pytest
 import torch
@@ -50,6 +51,16 @@ class WithoutRepeats(nn.Module):
         )
 
 
+class PaddedToLongest(nn.Module):
+    """The other rows of a batch decide the size of a row's answer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows: List[Tensor] = []  # noqa: UP006
+        for i in range(x.size(0)):
+            rows.append(x[i][: 1 + int(x[i, 0] > 100.0)])
+        return nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
 class Independent(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return (x - x.mean(1, keepdim=True)).sin().cumsum(1).softmax(1)
@@ -71,6 +82,7 @@ MIXING = (
     GreatestSoFar,
     LeastOfLarge,
     WithoutRepeats,
+    PaddedToLongest,
 )
 
 

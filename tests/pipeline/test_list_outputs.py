@@ -5,7 +5,7 @@ length are left out, and a longer list is an error that names the key.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, List  # noqa: UP035  # TorchScript's
 
 import numpy as np
 import pytest
@@ -163,6 +163,14 @@ class Text(nn.Module):
         return x, "ok"
 
 
+class Texts(nn.Module):
+    def forward(self, x: torch.Tensor) -> List[str]:  # noqa: UP006
+        found: List[str] = []  # noqa: UP006
+        for i in range(x.size(0)):
+            found.append("even" if int(x[i].sum()) % 2 == 0 else "odd")
+        return found
+
+
 class Spectrum(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.fft.fft(x)
@@ -172,6 +180,7 @@ class Spectrum(nn.Module):
     ("module", "text"),
     [
         (Text, "output 'output_1' is a str, and an endpoint returns only tensors"),
+        (Texts, "output 'output' is a List[str], and an endpoint returns only tensors"),
         (Spectrum, "complex64, and Triton has no complex numbers"),
     ],
 )

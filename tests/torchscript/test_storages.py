@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -119,3 +120,37 @@ def test_packed_weights_are_loaded(tmp_path: Path) -> None:
     module = torch.ao.quantization.quantize_dynamic(net, {torch.nn.Linear})
     torch.jit.script(module).save(str(tmp_path / "packed.pt"))
     assert load(tmp_path / "packed.pt")(torch.ones(1, 4)).shape == (1, 3)
+
+
+class Mode(enum.Enum):
+    SUM = 1
+    MEAN = 2
+
+
+class Text(enum.Enum):
+    SUM = "sum"
+
+
+class Reduce(torch.nn.Module):
+    def __init__(self, mode: enum.Enum) -> None:
+        super().__init__()
+        self.mode = mode
+        self.held = [mode]
+        self.layer = torch.nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.mode == self.held[0]:
+            return self.layer(x)
+        return x
+
+
+@pytest.mark.parametrize("mode", [Mode.MEAN, Text.SUM])
+def test_enumeration_among_the_attributes_is_loaded(
+    tmp_path: Path, mode: enum.Enum
+) -> None:
+    file = tmp_path / "reduce.pt"
+    torch.jit.script(Reduce(mode)).save(str(file))
+    inspect(file)
+    rewritten(file, lambda name, data: data[:-4] if name.endswith("data/0") else data)
+    with pytest.raises(ModelFileError, match="its tensor needs"):
+        inspect(file)

@@ -293,21 +293,36 @@ def unequal(ctx: ConversionContext, a: Any, b: Any) -> Any:
 
 
 @evaluator("aten::format")
-def format_text(ctx: ConversionContext, text: str, *values: object) -> str:
-    """str.format; dynamic arguments are formatted as their type names."""
-    arguments = []
-    for value in values:
-        if isinstance(value, str | int | float | bool | list):
-            arguments.append(value)
-        else:
-            arguments.append(type(value).__name__)
-    return text.format(*arguments)
+def format_text(ctx: ConversionContext, template: str, *values: object) -> str:
+    """TorchScript's str.format of static values, which knows `{}` only"""
+    first, *rest = static(template, "the template").split("{}")
+    if len(rest) != len(values):
+        raise Unconvertible(
+            f"{len(values)} values are formatted as {template!r}, which has {len(rest)} fields"
+        )
+    filled = (_text(value) + part for value, part in zip(values, rest, strict=True))
+    return "".join([first, *filled])
 
 
 @evaluator("aten::str")
 def text_of(ctx: ConversionContext, value: object) -> str:
     """str(value) of a static value"""
-    return str(static(value, "the value"))
+    return _text(value)
+
+
+def _text(value: object) -> str:
+    """The text of a static value in TorchScript: 1.0 is `1.`, and texts in a list have no quotes.
+    Raises Unconvertible for a value that is known only at run time, and for a tensor.
+    """
+    value = static(value, "a value that becomes text")
+    if isinstance(value, list):
+        return f"[{', '.join(map(_text, value))}]"
+    if isinstance(value, float):
+        is_short = math.isfinite(value) and abs(value) < 1e10 and value == int(value)
+        return f"{int(value)}." if is_short else f"{value:.17g}"
+    if value is None or isinstance(value, str | int):
+        return str(value)
+    raise Unconvertible(f"the text of a {type(value).__name__} is not known")
 
 
 @evaluator("aten::warn", "prim::Print")

@@ -538,9 +538,10 @@ def _part(key: Any) -> str | int:
 
 
 def _not_a_tensor(value: Any, name: str) -> LoweringError:
-    if value.type().kind() == "ListType":
+    has_text = "StringType" in _element_kinds(value.type())
+    if value.type().kind() == "ListType" and not has_text:
         return UnboundedListError(name or "output", source_line(located(value)))
-    if value.type().kind() == "DictType":
+    if value.type().kind() == "DictType" and not has_text:
         return LoweringError(
             f"output {name or 'output'!r} is a dictionary whose keys are not known before it runs,"
             " and Triton's models have a fixed set of outputs",
@@ -556,3 +557,11 @@ def _not_a_tensor(value: Any, name: str) -> LoweringError:
         where=source_line(located(value)),
         fix="return tensors and numbers, in tuples, lists and dictionaries",
     )
+
+
+def _element_kinds(kind: Any) -> set[str]:
+    """The kinds of the values in a list or dictionary, and in those within."""
+    inner = kind.containedTypes()
+    if not inner:
+        return {kind.kind()}
+    return _element_kinds(inner[-1])
