@@ -95,21 +95,26 @@ def fold_query_scale(graph: Graph, context: Context) -> None:
     """
     for node in ir.nodes_of(graph, "aten::softmax"):
         product = _product(node.inputsAt(0))
-        scale = None
-        if product is not None:
-            scale = _scale_of_operand(product.inputsAt(0))
-        if scale is None or ir.in_fallback(product):
+        if product is None or ir.in_fallback(product):
             continue
-        layer = _linear_of(scale.inputsAt(0))
-        factor = _constant_factor(scale)
-        if layer is None or factor is None:
-            continue
-        weights = {at: ir.constant(layer.inputsAt(at)) for at in (1, 2)}
-        scaled = {at: w * factor for at, w in weights.items() if w is not None}
-        if _suits_half(scaled[1]) and all(map(_is_in_range, scaled.values())):
-            for at, weight in scaled.items():
-                layer.replaceInput(at, ir.insert_constant(graph, weight, layer))
-            ir.bypass(scale)
+        scale = _scale_of_operand(product.inputsAt(0))
+        if scale is not None:
+            _fold(graph, scale)
+
+
+def _fold(graph: Graph, scale: Node) -> None:
+    """Multiply the weights of the layer by the factor of `scale` and remove `scale`, if possible."""
+    layer = _linear_of(scale.inputsAt(0))
+    factor = _constant_factor(scale)
+    if layer is None or factor is None:
+        return
+    weights = {at: ir.constant(layer.inputsAt(at)) for at in (1, 2)}
+    scaled = {at: w * factor for at, w in weights.items() if w is not None}
+    if not _suits_half(scaled[1]) or not all(map(_is_in_range, scaled.values())):
+        return
+    for at, weight in scaled.items():
+        layer.replaceInput(at, ir.insert_constant(graph, weight, layer))
+    ir.bypass(scale)
 
 
 def _suits_half(weight: torch.Tensor) -> bool:
