@@ -103,7 +103,7 @@ def fold_query_scale(graph: Graph, context: Context) -> None:
 
 
 def _fold(graph: Graph, scale: Node) -> None:
-    """Multiply the weights of the layer by the factor of `scale` and remove `scale`, if possible."""
+    """Multiply the weights of the layer by the factor and remove `scale`, if possible."""
     layer = _linear_of(scale.inputsAt(0))
     factor = _constant_factor(scale)
     if layer is None or factor is None:
