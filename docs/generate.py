@@ -201,10 +201,9 @@ def lowered() -> Iterator[str]:
         ((f"`{n}`", ", ".join(o)) for n, o in sorted(names.items())),
     )
     yield (
-        "\nPasses in order. A pass may run more than once. `scale-queries` runs for half precision"
-        " only,\n"
+        "\nPasses in order. A pass may run more than once. `scale-queries` and `fold-query-scale` run"
+        " for\nhalf precision only, `scale-scores` for full precision only.\n"
     )
-    yield "`scale-scores` for full precision only.\n"
     passes = dict.fromkeys((step.name, first_paragraph(step.doc)) for step in ALL)
     yield from table(
         ["pass", "what it does"], ((f"`{name}`", doc) for name, doc in passes)

@@ -14,7 +14,11 @@ from builder.graph_types import Graph
 from builder.lowering.graph import canonical
 from builder.lowering.paranoid import Paranoid
 from builder.lowering.passes import Context, Pass, Rewrite, torch_passes
-from builder.lowering.passes.attention import scale_queries, scale_scores
+from builder.lowering.passes.attention import (
+    fold_query_scale,
+    scale_queries,
+    scale_scores,
+)
 from builder.lowering.passes.branches import select_by_size
 from builder.lowering.passes.complex import split_complex
 from builder.lowering.passes.convolution import unify_convolutions
@@ -175,7 +179,7 @@ _BEHIND_A_SCALE: tuple[Pass, ...] = (
     eliminate_common_subexpressions,
     torch_passes.eliminate_dead_code,
 )
-HALF: tuple[Pass, ...] = (scale_queries, *_BEHIND_A_SCALE)
+HALF: tuple[Pass, ...] = (scale_queries, fold_query_scale, *_BEHIND_A_SCALE)
 """Passes that conversion adds for half precision."""
 FULL: tuple[Pass, ...] = (scale_scores, *_BEHIND_A_SCALE)
 """Passes that conversion adds for full precision."""

@@ -90,8 +90,10 @@ class Case:
         return canonical(self.lowered() if lowered else self.graph())
 
 
-def weights(*scores: str) -> str:
-    """Attention's weights in IR; `scores` compute %b from the queries %q, the keys %k and %root."""
+def weights(*scores: str, keys: str = "%q") -> str:
+    """Attention's weights in IR; `scores` compute %b from the queries %q, the keys %k and %root.
+    The keys are the transpose of `keys`.
+    """
     return "\n".join(
         (
             "graph(%x : Tensor, %w : Tensor):",
@@ -100,7 +102,7 @@ def weights(*scores: str) -> str:
             "  %last : int = prim::Constant[value=-1]()",
             "  %before : int = prim::Constant[value=-2]()",
             "  %q : Tensor = aten::linear(%x, %w, %none)",
-            "  %k : Tensor = aten::transpose(%q, %last, %before)",
+            f"  %k : Tensor = aten::transpose({keys}, %last, %before)",
             *(f"  {line.replace(' =', ' : Tensor =')}" for line in scores),
             "  %weights : Tensor = aten::softmax(%b, %last, %none)",
             "  return (%weights)",
@@ -1083,6 +1085,14 @@ CASES = (
         ("aten::div(%8",),
         ("aten::div(%5",),
         (MAT.t(),),
+    ),
+    Case(
+        "fold-query-scale",
+        weights("%a = aten::div(%q, %root)", "%b = aten::matmul(%a, %k)", keys="%x"),
+        (_X,),
+        ("aten::div",),
+        (),
+        (floats(4, 4),),
     ),
     Case(
         "scale-scores",

@@ -1,5 +1,6 @@
 """The scale of attention moves before the product for half precision, and after it for full
-precision, if the queries are certainly floats.
+precision, if the queries are certainly floats. For half precision it moves into the weights of the
+queries' layer, if the layer has no other user.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ class Attention(nn.Module):
         return torch.matmul(weights, v), scores if self.reads == "product" else weights
 
 
-def scales_first_in_half_precision(module: nn.Module, x: Tensor) -> bool:
-    """Whether the form for half precision scales before the first product; the form for full
-    precision must not.
+def scaled_in_half_precision(module: nn.Module, x: Tensor) -> str:
+    """The scaled value in the form for half precision; in the form for full precision it must be
+    the scores.
     """
     half, full = forms(module, x)
-    assert not scales_first(full)
-    return scales_first(half)
+    assert scaled(full) == "scores"
+    return scaled(half)
 
 
 def forms(module: nn.Module, x: Tensor) -> list[LoweredGraph]:
@@ -55,25 +56,31 @@ def forms(module: nn.Module, x: Tensor) -> list[LoweredGraph]:
     return found
 
 
-def scales_first(lowered: LoweredGraph) -> bool:
-    """Whether the first product's operand is a quotient or a multiple, also behind moved axes."""
-    operand = (
-        next(node for node in lowered.graph.nodes() if node.kind() == "aten::matmul")
-        .inputsAt(0)
-        .node()
-    )
+def scaled(lowered: LoweredGraph) -> str:
+    """What a quotient or multiple scales: "queries", the first operand of the first product, also
+    behind moved axes; "scores", the product; or "weights", if there is no such node.
+    """
+    nodes = list(lowered.graph.nodes())
+    scales = [node for node in nodes if node.kind() in ("aten::div", "aten::mul")]
+    product = next(node for node in nodes if node.kind() == "aten::matmul")
+    operand = product.inputsAt(0).node()
     while operand.kind() in ("aten::transpose", "aten::reshape"):
         operand = operand.inputsAt(0).node()
-    return operand.kind() in ("aten::div", "aten::mul")
+    if operand in scales:
+        return "queries"
+    if any(node.inputsAt(0) == product.output() for node in scales):
+        return "scores"
+    return "weights"
 
 
 def test_scale_moves_before_product_in_half_precision() -> None:
-    assert scales_first_in_half_precision(Attention(), torch.randn(2, 5, 12))
+    assert scaled_in_half_precision(Attention(), torch.randn(2, 5, 12)) == "queries"
 
 
 def test_scores_with_another_reader_keep_their_scale() -> None:
-    assert not scales_first_in_half_precision(
-        Attention("product"), torch.randn(2, 5, 12)
+    assert (
+        scaled_in_half_precision(Attention("product"), torch.randn(2, 5, 12))
+        == "scores"
     )
 
 
@@ -81,8 +88,9 @@ def test_attention_of_float16_keeps_its_scale() -> None:
     """TensorRT 8.6 on an H200: "Could not find any implementation", if the scale is before the
     product.
     """
-    assert not scales_first_in_half_precision(
-        Attention().half(), torch.randn(2, 5, 12).half()
+    assert (
+        scaled_in_half_precision(Attention().half(), torch.randn(2, 5, 12).half())
+        == "scores"
     )
 
 
@@ -113,7 +121,10 @@ class Masked(nn.Module):
 
 @pytest.mark.parametrize("mask", list(MASKS))
 def test_mask_stays_after_product_when_scale_moves(mask: str) -> None:
-    assert scales_first_in_half_precision(Masked(MASKS[mask]), torch.randn(2, 5, 12))
+    assert (
+        scaled_in_half_precision(Masked(MASKS[mask]), torch.randn(2, 5, 12))
+        == "weights"
+    )
 
 
 class AddedWithAlpha(nn.Module):
@@ -130,7 +141,7 @@ class AddedWithAlpha(nn.Module):
 
 
 def test_scores_multiplied_by_alpha_keep_their_scale() -> None:
-    assert not scales_first_in_half_precision(AddedWithAlpha(), torch.randn(2, 5, 12))
+    assert scaled_in_half_precision(AddedWithAlpha(), torch.randn(2, 5, 12)) == "scores"
 
 
 class Raw(nn.Module):
@@ -140,7 +151,7 @@ class Raw(nn.Module):
 
 @pytest.mark.parametrize("x", [torch.randint(-3, 3, (2, 5, 4)), torch.randn(2, 5, 4)])
 def test_scale_of_possible_integers_is_not_moved(x: Tensor) -> None:
-    assert not scales_first_in_half_precision(Raw(), x)
+    assert scaled_in_half_precision(Raw(), x) == "scores"
 
 
 class Fused(nn.Module):
@@ -166,13 +177,18 @@ KEYS = torch.tensor([True, True, True, False, True])
 
 
 @pytest.mark.parametrize(
-    "module",
-    [Fused(), Fused(KEYS[None]), Fused(torch.randn(5, 5)), Fused(concatenated=True)],
+    ("module", "half"),
+    [
+        (Fused(), "weights"),
+        (Fused(KEYS[None]), "weights"),
+        (Fused(torch.randn(5, 5)), "weights"),
+        (Fused(concatenated=True), "queries"),
+    ],
 )
 def test_scaled_dot_product_attention_scales_by_precision(
-    module: nn.Module,
+    module: nn.Module, half: str
 ) -> None:
-    assert scales_first_in_half_precision(module, torch.randn(2, 5, 12))
+    assert scaled_in_half_precision(module, torch.randn(2, 5, 12)) == half
 
 
 class Scaled(nn.Module):
@@ -197,12 +213,13 @@ class Scaled(nn.Module):
 
 
 def test_scale_before_split_of_heads_is_found() -> None:
-    assert scales_first_in_half_precision(Scaled(), torch.randn(2, 5, 12))
+    assert scaled_in_half_precision(Scaled(), torch.randn(2, 5, 12)) == "weights"
 
 
 def test_scaled_queries_with_another_reader_stay_scaled() -> None:
     assert all(
-        scales_first(form) for form in forms(Scaled(reads=True), torch.randn(2, 5, 12))
+        scaled(form) == "queries"
+        for form in forms(Scaled(reads=True), torch.randn(2, 5, 12))
     )
 
 
@@ -219,5 +236,44 @@ class ScaledIntegers(nn.Module):
 
 def test_integer_queries_stay_scaled_before_product() -> None:
     assert all(
-        scales_first(form) for form in forms(ScaledIntegers(), torch.randn(2, 5, 12))
+        scaled(form) == "queries"
+        for form in forms(ScaledIntegers(), torch.randn(2, 5, 12))
     )
+
+
+class Small(nn.Module):
+    """Attention of one head; `size` is the standard deviation of the queries' weights, `factor`
+    scales the scores. With `reads`, the queries are also an output.
+    """
+
+    def __init__(
+        self, size: float = 0.2, factor: float = 0.25, reads: bool = False
+    ) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.query, self.key = nn.Linear(12, 12, bias=False), nn.Linear(12, 12)
+        nn.init.normal_(self.query.weight, std=size)
+        self.factor, self.reads = factor, reads
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        q = self.query(x)
+        scores = torch.matmul(q, self.key(x).transpose(-1, -2)) * self.factor
+        weights = torch.softmax(scores, dim=-1)
+        return (weights, q) if self.reads else (weights,)
+
+
+@pytest.mark.parametrize(
+    ("module", "half"),
+    [
+        (Small(), "weights"),
+        (Small(factor=-1.5), "weights"),
+        (Small(reads=True), "queries"),
+        (Small(size=2e-4), "queries"),  # the new weights would be subnormal in float16
+        (Small(size=2e4, factor=10.0), "queries"),  # and here infinite
+        (Small(factor=0.0), "queries"),
+    ],
+)
+def test_weights_take_the_scale_if_half_precision_represents_them(
+    module: nn.Module, half: str
+) -> None:
+    assert scaled_in_half_precision(module, torch.randn(2, 5, 12)) == half

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from builder.graph_types import Graph, Value
+from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.scalars import FLOAT_WITH_AXES, float_weights
@@ -41,8 +44,9 @@ def scale_queries(graph: Graph, context: Context) -> None:
         product = scale.inputsAt(0).node()
         if not _is_real(product.inputsAt(0)):
             continue
-        if _is_number(scale.inputsAt(1)) and ir.is_constant(scale.inputsAt(1)):
-            number = ir.insert_constant(graph, ir.constant(scale.inputsAt(1)), product)
+        factor = _known_number(scale.inputsAt(1))
+        if factor is not None:
+            number = ir.insert_constant(graph, factor, product)
             scaled = ir.insert(
                 graph,
                 scale.kind(),
@@ -81,6 +85,117 @@ def scale_scores(graph: Graph, context: Context) -> None:
         ir.bypass(scale)
 
 
+@lowering_pass("fold-query-scale", touches=("aten::softmax",))
+def fold_query_scale(graph: Graph, context: Context) -> None:
+    """Multiply the weights of the queries' linear layer by the constant that scales the queries:
+    TensorRT otherwise runs the scale in a kernel of its own.
+
+    It runs after `scale-queries`. The layer must have no other user, and half precision must
+    represent the new weights as well as the old ones.
+    """
+    for node in ir.nodes_of(graph, "aten::softmax"):
+        product = _product(node.inputsAt(0))
+        if product is None or ir.in_fallback(product):
+            continue
+        scale = _scale_of_operand(product.inputsAt(0))
+        if scale is not None:
+            _fold(graph, scale)
+
+
+def _fold(graph: Graph, scale: Node) -> None:
+    """Multiply the weights of the layer by the factor and remove `scale`, if possible."""
+    layer = _linear_of(scale.inputsAt(0))
+    factor = _constant_factor(scale)
+    if layer is None or factor is None:
+        return
+    weights = {at: ir.constant(layer.inputsAt(at)) for at in (1, 2)}
+    scaled = {at: w * factor for at, w in weights.items() if w is not None}
+    if not _suits_half(scaled[1]) or not all(map(_is_in_range, scaled.values())):
+        return
+    for at, weight in scaled.items():
+        layer.replaceInput(at, ir.insert_constant(graph, weight, layer))
+    ir.bypass(scale)
+
+
+def _suits_half(weight: torch.Tensor) -> bool:
+    """Whether subnormal numbers of half precision do not add to the rounding error: they are at
+    most half of 2**-24 wrong, which is 2**-11 of the smallest normal number, as is the rounding
+    error of normal numbers.
+    """
+    return float(weight.square().mean().sqrt()) >= _HALF.smallest_normal
+
+
+def _is_in_range(weight: torch.Tensor) -> bool:
+    return float(weight.abs().max()) <= _HALF.max
+
+
+_HALF = torch.finfo(torch.float16)
+
+
+def _linear_of(queries: Value) -> Any:
+    """The linear layer with constant weights that computes the queries, through moves of their
+    elements, if it has no other user; otherwise None.
+    """
+    layer = _before_moves(queries).node()
+    if layer.kind() != "aten::linear" or len(layer.output().uses()) != 1:
+        return None
+    _, weight, bias = layer.inputs()
+    has_constant_bias = ir.is_none(bias) or _is_real_constant(bias)
+    if _is_real_constant(weight) and has_constant_bias and not ir.in_fallback(layer):
+        return layer
+    return None
+
+
+def _is_real_constant(value: Value) -> bool:
+    tensor = ir.constant(value)
+    return (
+        isinstance(tensor, torch.Tensor)
+        and tensor.dtype in (torch.float32, torch.float64)
+        and tensor.layout is torch.strided
+        and tensor.numel() > 0
+    )
+
+
+def _constant_factor(scale: Node) -> float | None:
+    """The finite number that the node multiplies by, or None if it is not known."""
+    number = _known_number(scale.inputsAt(1))
+    if number is None:
+        return None
+    factor = float(number)
+    if scale.kind() == "aten::div":
+        factor = 1 / factor if factor else math.inf
+    return factor if math.isfinite(factor) else None
+
+
+_ARITHMETIC: dict[str, Callable[..., float]] = {
+    "aten::Float": float,
+    "aten::div": operator.truediv,
+    "aten::mul": operator.mul,
+    "aten::pow": math.pow,
+    "aten::sqrt": math.sqrt,
+}
+"""Operators on numbers that formulas of the scale use, such as `size ** -0.5`."""
+
+
+def _known_number(value: Value) -> Any:
+    """The number, or constant tensor without axes, that the value has in every run; None if it is
+    not known. The size of a head is known only after its formula was written to the graph.
+    """
+    if not _is_number(value):
+        return None
+    if ir.is_constant(value):
+        return ir.constant(value)
+    node = value.node()
+    compute = _ARITHMETIC.get(node.kind())
+    operands = [_known_number(operand) for operand in node.inputs()]
+    if compute is None or any(operand is None for operand in operands):
+        return None
+    try:
+        return compute(*operands)
+    except (ArithmeticError, ValueError):
+        return None
+
+
 def _product(scores: Value, masks: int = 3) -> Any:
     """The matrix product whose result the softmax reads, through at most a few masks and branches,
     or None.
@@ -104,16 +219,21 @@ def _scale_of_operand(operand: Value) -> Any:
     """The node that scales an operand of the product by a number, if it has no other user;
     otherwise None.
     """
-    while (
-        len(operand.uses()) == 1
-        and operand.node().kind() in _MOVES
-        and operand.node().outputsSize() == 1
-    ):
-        operand = operand.node().inputsAt(0)
-    scale = _only_maker(operand, _SCALES)
+    scale = _only_maker(_before_moves(operand), _SCALES)
     if scale is not None and _is_number(scale.inputsAt(1)):
         return scale
     return None
+
+
+def _before_moves(value: Value) -> Value:
+    """The value before operators that move its elements and are its only users."""
+    while (
+        len(value.uses()) == 1
+        and value.node().kind() in _MOVES
+        and value.node().outputsSize() == 1
+    ):
+        value = value.node().inputsAt(0)
+    return value
 
 
 def _is_number(factor: Value) -> bool:
