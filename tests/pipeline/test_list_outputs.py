@@ -36,7 +36,7 @@ from tests.pipeline.list_outputs import (
     WhileLoop,
 )
 from tests.pipeline.test_known_cases import checked
-from tests.pipeline.test_optional_outputs import SPEC, inputs, loaded, save
+from tests.pipeline.test_optional_outputs import SPEC, inputs, loaded
 
 
 def declared(module: type[nn.Module], largest: int = LARGEST) -> str:
@@ -47,10 +47,7 @@ def declared(module: type[nn.Module], largest: int = LARGEST) -> str:
 def prepared(
     module: type[nn.Module], folder: Path, more: str | None = None
 ) -> tuple[Any, Path]:
-    """The module, saved and loaded, and its file with a manifest beside it."""
-    save(folder / "models", module, declared(module) if more is None else more)
-    file = next((folder / "models").glob("*.pt"))
-    return torch.jit.load(str(file)).eval(), file
+    return loaded(module, folder, declared(module) if more is None else more)
 
 
 @pytest.mark.parametrize("module", [*LISTS, *CONTAINERS])

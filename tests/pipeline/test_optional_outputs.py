@@ -60,9 +60,9 @@ def save(folder: Path, module: type[nn.Module], more: str = "") -> Path:
     return folder
 
 
-def loaded(module: type[nn.Module], folder: Path) -> tuple[Any, Path]:
+def loaded(module: type[nn.Module], folder: Path, more: str = "") -> tuple[Any, Path]:
     """The module, saved and loaded, and its file with a manifest beside it."""
-    source = save(folder / "models", module)
+    source = save(folder / "models", module, more)
     file = next(source.glob("*.pt"))
     return torch.jit.load(str(file)).eval(), file
 
