@@ -96,31 +96,6 @@ _GENERAL = (
 )
 
 
-@converter(*_GENERAL, constants=("weight", "bias"), when=floats)
-def general(
-    ctx: ConversionContext,
-    x: ITensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    transposed: bool,
-    output_padding: list[int],
-    groups: int,
-) -> Any:
-    """The general convolution; the trailing flags select kernels and do not change the result"""
-    window = Window.of(
-        kernel_axes(ctx, weight),
-        stride,
-        padding,
-        dilation,
-        groups,
-        output_padding if transposed else None,
-    )
-    return convolve(ctx, x, weight, bias, window)
-
-
 _SIZES = {1: "[1]", 2: "[1, 1]", 3: "[1, 1, 1]"}
 _ZEROS = {1: "[0]", 2: "[0, 0]", 3: "[0, 0, 0]"}
 _HEAD = "(Tensor input, Tensor weight, Tensor? bias=None, "
@@ -161,7 +136,11 @@ def _transpose(axes: int) -> str:
 
 
 @converter(
+    *_GENERAL,
     *map(_schema, _SIZES),
+    *map(_padded_by_name, _SIZES),
+    "aten::_convolution_mode(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, str"
+    " padding, SymInt[] dilation, SymInt groups) -> Tensor",
     "aten::thnn_conv2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias=None,"
     " SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0]) -> Tensor",
     "aten::slow_conv3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias=None, "
@@ -169,40 +148,27 @@ def _transpose(axes: int) -> str:
     constants=("weight", "bias"),
     when=floats,
 )
-def plain(
+def general(
     ctx: ConversionContext,
     x: ITensor,
     weight: Tensor,
     bias: Tensor | None,
     stride: PerAxis,
-    padding: PerAxis,
+    padding: PerAxis | str,
     dilation: PerAxis = 1,
+    transposed: bool = False,
+    output_padding: PerAxis = 0,
     groups: int = 1,
 ) -> Any:
-    """The convolution with numbers for its padding"""
-    window = Window.of(kernel_axes(ctx, weight), stride, padding, dilation, groups)
-    return convolve(ctx, x, weight, bias, window)
-
-
-@converter(
-    *map(_padded_by_name, _SIZES),
-    "aten::_convolution_mode(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, str"
-    " padding, SymInt[] dilation, SymInt groups) -> Tensor",
-    constants=("weight", "bias"),
-    when=floats,
-)
-def padded_by_name(
-    ctx: ConversionContext,
-    x: ITensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: PerAxis,
-    padding: str,
-    dilation: PerAxis,
-    groups: int,
-) -> Any:
-    """Convolution with padding by name, such as "same" in a trace"""
-    window = named_padding(ctx, weight, stride, padding, dilation, groups)
+    """The convolution, with numbers or a name for its padding; flags that select kernels do not
+    change the result
+    """
+    if isinstance(padding, str):
+        window = named_padding(ctx, weight, stride, padding, dilation, groups)
+    else:
+        axes = kernel_axes(ctx, weight)
+        extra = output_padding if transposed else None
+        window = Window.of(axes, stride, padding, dilation, groups, extra)
     return convolve(ctx, x, weight, bias, window)
 
 
