@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -28,6 +28,8 @@ from builder.conversion import extension
 from builder.conversion.signatures import Signature, signature, takes_node
 from builder.graph_types import Argument, Node
 from builder.lowering import ir
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 Predicate = Callable[[Any, SimpleNamespace], "str | None"]
 """(context, the bound arguments by name) -> None if the converter supports them, else the
@@ -127,7 +129,7 @@ def converter(
     note: str = "",
     folds: bool = True,
     override: bool = False,
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Callable[[Function], Function]:
     """Register a function `(ctx, *arguments) -> ITensor | ILayer | tuple` for the schemas.
 
     `note` is printed in docs/operators.md. `override` replaces an existing converter. Lowering does
@@ -146,7 +148,7 @@ def converter(
         packed=frozenset(packed),
     )
 
-    def register(build: Callable[..., Any]) -> Callable[..., Any]:
+    def register(build: Function) -> Function:
         for text in schemas:
             key = key_of(text)
             extension.claim(CONVERTERS, key, build, "a converter", override)
