@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
 
-def write_text(file: Path, text: str) -> None:
-    """Write the text by one rename: readers see the old file or the new one. Raises OSError."""
+def write(file: Path, data: bytes, *, keep_mode: bool = False) -> None:
+    """Write the data by one rename: readers see the old file or the new one.
+
+    The file gets the mode 644. With `keep_mode`, an existing file keeps its mode. Raises OSError.
+    """
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as staged:
-            staged.write(text)
-        Path(name).chmod(0o644)
+        with os.fdopen(handle, "wb") as staged:
+            staged.write(data)
+            staged.flush()
+            os.fsync(staged.fileno())
+        if keep_mode and file.exists():
+            shutil.copymode(file, name)
+        else:
+            Path(name).chmod(0o644)
         os.replace(name, file)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def write_text(file: Path, text: str, *, keep_mode: bool = False) -> None:
+    """`write` the text in UTF-8."""
+    write(file, text.encode(), keep_mode=keep_mode)

@@ -29,8 +29,9 @@ from builder.conversion.signatures import Signature, signature, takes_node
 from builder.graph_types import Argument, Node
 from builder.lowering import ir
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
 Predicate = Callable[[Any, SimpleNamespace], "str | None"]
-Build = TypeVar("Build", bound=Callable[..., Any])
 """(context, the bound arguments by name) -> None if the converter supports them, else the
 reason.
 """
@@ -128,7 +129,7 @@ def converter(
     note: str = "",
     folds: bool = True,
     override: bool = False,
-) -> Callable[[Build], Build]:
+) -> Callable[[Function], Function]:
     """Register a function `(ctx, *arguments) -> ITensor | ILayer | tuple` for the schemas.
 
     `note` is printed in docs/operators.md. `override` replaces an existing converter. Lowering does
@@ -147,7 +148,7 @@ def converter(
         packed=frozenset(packed),
     )
 
-    def register(build: Build) -> Build:
+    def register(build: Function) -> Function:
         for text in schemas:
             key = key_of(text)
             extension.claim(CONVERTERS, key, build, "a converter", override)

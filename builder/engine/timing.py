@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,10 +36,3 @@ def locked(path: Path) -> Iterator[None]:
 
     with util.LockFile(str(path)):
         yield
-
-
-def replace(path: Path, data: bytes) -> None:
-    """Replace the timing cache at `path`: readers see the old one or the new one."""
-    staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    staged.write_bytes(data)
-    staged.replace(path)

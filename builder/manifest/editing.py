@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from builder import files
 from builder.errors import EnvironmentProblem, UsageError
 from builder.manifest import document
 
@@ -39,7 +38,7 @@ def edit(path: Path, values: Mapping[str, Any], notes: Sequence[str] = ()) -> bo
         changed = _with_notes(changed, notes)
     if changed == text:
         return False
-    _write(path.resolve(), changed)
+    files.write_text(path.resolve(), changed, keep_mode=True)
     return True
 
 
@@ -234,18 +233,3 @@ def _refusal(path: Path, values: Mapping[str, Any]) -> UsageError:
         where=str(path),
         fix=f"write by hand: {'; '.join(lines)}",
     )
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace the file by one rename and keep its permissions."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        shutil.copymode(path, name)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import os
 import time
 from pathlib import Path
 
+from builder import files
 from builder.engine import cache_folder
 from builder.torchscript import sha256
 
@@ -65,9 +65,7 @@ class Hashes:
 
     def _write(self) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        staged = self.file.with_name(f"{self.file.name}.{os.getpid()}.tmp")
-        staged.write_text(json.dumps(self._known))
-        staged.replace(self.file)
+        files.write_text(self.file, json.dumps(self._known), keep_mode=True)
 
 
 def _state(path: Path) -> list[int]:

@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from builder import files
 from builder.engine import caches, timing
 from builder.store.canonical import digest
 from builder.store.storage import Store
@@ -56,7 +57,7 @@ class Timings:
             data, accepted = self.combine([*local, *entries.values()])
             used = dict(zip(entries, accepted[len(local) :], strict=True))
             if any(used.values()):
-                timing.replace(path, data)
+                files.write(path, data, keep_mode=True)
         for name in (name for name, was_used in used.items() if not was_used):
             self.warnings.append(
                 f"the timing cache {name[:12]} in the store is not of this kind"

@@ -5,12 +5,11 @@ repository's plans, and the confidence of that choice.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from builder import files
 from builder.errors import PublishError
 from builder.store import published
 from builder.triton import releases
@@ -44,7 +43,8 @@ def write_env(repository: Path) -> Path:
     users_lines = _users(_lines(path))
     variables = [f"{REPOSITORY}=./{repository.resolve().name}", *built]
     block = [BEGIN, *_commented_out(variables, _variables(users_lines)), END]
-    _replace(path.resolve(), "\n".join([*users_lines, *block]) + "\n")
+    text = "\n".join([*users_lines, *block]) + "\n"
+    files.write_text(path.resolve(), text, keep_mode=True)
     return path
 
 
@@ -101,21 +101,6 @@ def profile_lines(plan_facts: Iterable[Mapping[str, Any]]) -> list[str]:
         f"{_MARK}no plan is for Triton's TensorRT backend: torch answers on the CPU",
         f"{PROFILES}=cpu",
     ]
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write the file atomically and keep its mode."""
-    staged = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        staged.touch(mode=0o600)
-        staged.write_text(text, encoding="utf-8")
-        if path.exists():
-            shutil.copymode(path, staged)
-        else:
-            staged.chmod(0o644)
-        staged.replace(path)
-    finally:
-        staged.unlink(missing_ok=True)
 
 
 def _users(lines: Sequence[str]) -> list[str]:

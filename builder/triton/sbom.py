@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder import __version__
+from builder import __version__, files
 from builder.errors import EnvironmentProblem, PublishBlocked
 
 if TYPE_CHECKING:
@@ -30,14 +30,10 @@ def write(file: Path) -> Path:
             fix="pip install 'trt-build[sbom]'",
         ) from error
     text = JsonV1Dot6(_bom()).output_as_string(indent=2)
-    staged = file.with_name(f".{file.name}.tmp")
     try:
-        staged.write_text(text + "\n", encoding="utf-8")
-        staged.replace(file)
+        files.write_text(file, text + "\n")
     except OSError as error:
         raise PublishBlocked(f"{file} was not written: {error.strerror}") from error
-    finally:
-        staged.unlink(missing_ok=True)
     return file
 
 

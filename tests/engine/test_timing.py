@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from builder import files
 from builder.conversion import convert
 from builder.engine import BuildOptions, build, timing
 from builder.engine.flavor import trt
@@ -37,7 +38,7 @@ def test_combined_timing_cache_has_both_measurements(tmp_path: Path) -> None:
         return
     assert combined == [True, True]
     assert len(timing.combined(builder, [*found, b"no timing cache"])[0]) == len(data)
-    timing.replace(both, data)
+    files.write(both, data)
     sizes = []
     for channels in (3, 5):
         build(convolution(channels), BuildOptions(timing_cache=both))

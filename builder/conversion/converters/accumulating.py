@@ -193,15 +193,6 @@ _reducing = functools.partial(
 
 @_reducing(
     "aten::scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor",
-)
-def scatter_add(
-    ctx: ConversionContext, x: ITensor, dim: int, index: Tensor, src: ITensor
-) -> Any:
-    """self[index[i][j]][j] += src[i][j] for dim 0"""
-    return scatter_reduce(ctx, x, dim, index, src, "sum")
-
-
-@_reducing(
     "aten::scatter_reduce.two(Tensor self, int dim, Tensor index, Tensor src, str reduce, *, bool"
     " include_self=True) -> Tensor",
     "aten::scatter.reduce(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor",
@@ -212,10 +203,10 @@ def scatter_reduce(
     dim: int,
     index: Tensor,
     src: ITensor,
-    reduce: str,
+    reduce: str = "sum",
     include_self: bool = True,
 ) -> ITensor:
-    """self[index[i][j]][j] reduced with src[i][j]"""
+    """self[index[i][j]][j] reduced with src[i][j], for dim 0"""
     whole, index, src = ranked(ctx, x, index, src)
     part = slice_to(ctx, src, ctx.sizes(index))
     result = accumulated(

@@ -169,26 +169,17 @@ def rot90(ctx: ConversionContext, x: ITensor, k: int, dims: list[int]) -> ITenso
     return ctx.permute(flipped(ctx, x, [second if k == 1 else first]), order)
 
 
-@converter("aten::meshgrid(Tensor[] tensors) -> Tensor[]")
-def meshgrid(ctx: ConversionContext, tensors: list[ITensor]) -> list[ITensor]:
-    """Tensor i varies along axis i of every result"""
-    return _grid(ctx, tensors, list(range(len(tensors))))
-
-
-@converter("aten::meshgrid.indexing(Tensor[] tensors, *, str indexing) -> Tensor[]")
-def meshgrid_indexing(
-    ctx: ConversionContext, tensors: list[ITensor], indexing: str
+@converter(
+    "aten::meshgrid(Tensor[] tensors) -> Tensor[]",
+    "aten::meshgrid.indexing(Tensor[] tensors, *, str indexing) -> Tensor[]",
+)
+def meshgrid(
+    ctx: ConversionContext, tensors: list[ITensor], indexing: str = "ij"
 ) -> list[ITensor]:
-    """meshgrid; with "xy" the first two tensors vary along axes 1 and 0"""
+    """Tensor i varies along axis i of every result; with "xy" the first two along axes 1 and 0"""
     axes = list(range(len(tensors)))
     if indexing == "xy" and len(axes) > 1:
         axes[:2] = [1, 0]
-    return _grid(ctx, tensors, axes)
-
-
-def _grid(
-    ctx: ConversionContext, tensors: list[ITensor], axes: list[int]
-) -> list[ITensor]:
     vectors = [
         tensor if ctx.rank(tensor) else ctx.reshape(tensor, [1]) for tensor in tensors
     ]

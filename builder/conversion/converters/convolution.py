@@ -4,7 +4,7 @@ quantization, a tensor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -96,54 +96,51 @@ _GENERAL = (
 )
 
 
-@converter(*_GENERAL, constants=("weight", "bias"), when=floats)
-def general(
-    ctx: ConversionContext,
-    x: ITensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    transposed: bool,
-    output_padding: list[int],
-    groups: int,
-) -> Any:
-    """The general convolution; the trailing flags select kernels and do not change the result"""
-    window = Window.of(
-        kernel_axes(ctx, weight),
-        stride,
-        padding,
-        dilation,
-        groups,
-        output_padding if transposed else None,
+_SIZES = {1: "[1]", 2: "[1, 1]", 3: "[1, 1, 1]"}
+_ZEROS = {1: "[0]", 2: "[0, 0]", 3: "[0, 0, 0]"}
+_HEAD = "(Tensor input, Tensor weight, Tensor? bias=None, "
+
+
+def _schema(axes: int) -> str:
+    """The schema of `conv1d`, `conv2d` or `conv3d`."""
+    ones = _SIZES[axes]
+    zeros = _ZEROS[axes]
+    sizes = f"SymInt[{axes}]"
+    return (
+        f"aten::conv{axes}d{_HEAD}{sizes} stride={ones}, {sizes} padding={zeros}, {sizes}"
+        f" dilation={ones}, SymInt groups=1) -> Tensor"
     )
-    return convolve(ctx, x, weight, bias, window)
 
 
-_HEAD = "(Tensor input, Tensor weight, Tensor? bias=None, {sizes} stride={ones}, "
+def _padded_by_name(axes: int) -> str:
+    """The schema of a convolution with padding="same" or "valid"."""
+    ones = _SIZES[axes]
+    sizes = f"SymInt[{axes}]"
+    return (
+        f'aten::conv{axes}d.padding{_HEAD}{sizes} stride={ones}, str padding="valid", {sizes}'
+        f" dilation={ones}, SymInt groups=1) -> Tensor"
+    )
 
 
-def _schemas(name: str, arguments: str) -> Iterator[str]:
-    """The schemas of a convolution of one, two and three axes. `.input` is the overload of the
-    transposed ones with several.
-    """
-    for axes in (1, 2, 3):
-        schema = f"aten::{name}{_HEAD}{arguments}) -> Tensor"
-        yield schema.format(
-            axes=axes,
-            input="" if axes == 1 else ".input",
-            sizes=f"SymInt[{axes}]",
-            ones=[1] * axes,
-            zeros=[0] * axes,
-        )
+def _transpose(axes: int) -> str:
+    """The schema of `conv_transpose1d`, `conv_transpose2d` or `conv_transpose3d`."""
+    ones = _SIZES[axes]
+    zeros = _ZEROS[axes]
+    sizes = f"SymInt[{axes}]"
+    overload = "" if axes == 1 else ".input"
+    return (
+        f"aten::conv_transpose{axes}d{overload}{_HEAD}{sizes} stride={ones}, {sizes}"
+        f" padding={zeros}, {sizes} output_padding={zeros}, SymInt groups=1, {sizes}"
+        f" dilation={ones}) -> Tensor"
+    )
 
 
 @converter(
-    *_schemas(
-        "conv{axes}d",
-        "{sizes} padding={zeros}, {sizes} dilation={ones}, SymInt groups=1",
-    ),
+    *_GENERAL,
+    *map(_schema, _SIZES),
+    *map(_padded_by_name, _SIZES),
+    "aten::_convolution_mode(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, str"
+    " padding, SymInt[] dilation, SymInt groups) -> Tensor",
     "aten::thnn_conv2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias=None,"
     " SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0]) -> Tensor",
     "aten::slow_conv3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias=None, "
@@ -151,55 +148,31 @@ def _schemas(name: str, arguments: str) -> Iterator[str]:
     constants=("weight", "bias"),
     when=floats,
 )
-def plain(
+def general(
     ctx: ConversionContext,
     x: ITensor,
     weight: Tensor,
     bias: Tensor | None,
     stride: PerAxis,
-    padding: PerAxis,
+    padding: PerAxis | str,
     dilation: PerAxis = 1,
+    transposed: bool = False,
+    output_padding: PerAxis = 0,
     groups: int = 1,
 ) -> Any:
-    """The convolution with numbers for its padding"""
-    window = Window.of(kernel_axes(ctx, weight), stride, padding, dilation, groups)
+    """The convolution, with numbers or a name for its padding; flags that select kernels do not
+    change the result
+    """
+    if isinstance(padding, str):
+        window = named_padding(ctx, weight, stride, padding, dilation, groups)
+    else:
+        axes = kernel_axes(ctx, weight)
+        extra = output_padding if transposed else None
+        window = Window.of(axes, stride, padding, dilation, groups, extra)
     return convolve(ctx, x, weight, bias, window)
 
 
-@converter(
-    *_schemas(
-        "conv{axes}d.padding",
-        'str padding="valid", {sizes} dilation={ones}, SymInt groups=1',
-    ),
-    "aten::_convolution_mode(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, str"
-    " padding, SymInt[] dilation, SymInt groups) -> Tensor",
-    constants=("weight", "bias"),
-    when=floats,
-)
-def padded_by_name(
-    ctx: ConversionContext,
-    x: ITensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: PerAxis,
-    padding: str,
-    dilation: PerAxis,
-    groups: int,
-) -> Any:
-    """Convolution with padding by name, such as "same" in a trace"""
-    window = named_padding(ctx, weight, stride, padding, dilation, groups)
-    return convolve(ctx, x, weight, bias, window)
-
-
-@converter(
-    *_schemas(
-        "conv_transpose{axes}d{input}",
-        "{sizes} padding={zeros}, {sizes} output_padding={zeros}, SymInt groups=1,"
-        " {sizes} dilation={ones}",
-    ),
-    constants=("weight", "bias"),
-    when=floats,
-)
+@converter(*map(_transpose, _SIZES), constants=("weight", "bias"), when=floats)
 def transposed(
     ctx: ConversionContext,
     x: ITensor,

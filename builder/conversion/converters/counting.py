@@ -5,7 +5,6 @@ output sizes.
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 
@@ -66,16 +65,20 @@ def _search_positions(
 _OUT = "*, bool out_int32=False, bool right=False"
 
 
-@converter(f"aten::bucketize.Tensor(Tensor self, Tensor boundaries, {_OUT}) -> Tensor")
+@converter(
+    f"aten::bucketize.Tensor(Tensor self, Tensor boundaries, {_OUT}) -> Tensor",
+    f"aten::bucketize.Scalar(Scalar self, Tensor boundaries, {_OUT}) -> Tensor",
+    dynamic=("self",),
+)
 def bucketize(
     ctx: ConversionContext,
-    x: ITensor,
+    x: ITensor | Scalar,
     boundaries: ITensor,
     out_int32: bool,
     right: bool,
 ) -> ITensor:
     """The number of boundaries below each value (with right: below or equal)"""
-    return _flat_positions(ctx, boundaries, x, right, out_int32)
+    return _flat_positions(ctx, boundaries, ctx.tensor(x), right, out_int32)
 
 
 def _flat_positions(
@@ -88,27 +91,18 @@ def _flat_positions(
     )
 
 
-@converter(
-    f"aten::bucketize.Scalar(Scalar self, Tensor boundaries, {_OUT}) -> Tensor",
-    dynamic=("self",),
-)
-def bucketize_scalar(
-    ctx: ConversionContext, x: Scalar, boundaries: ITensor, out_int32: bool, right: bool
-) -> ITensor:
-    """bucketize of one number"""
-    return _flat_positions(ctx, boundaries, ctx.tensor(x), right, out_int32)
-
-
 _SORTED = f"{_OUT}, str? side=None, Tensor? sorter=None"
 
 
 @converter(
-    f"aten::searchsorted.Tensor(Tensor sorted_sequence, Tensor self, {_SORTED}) -> Tensor"
+    f"aten::searchsorted.Tensor(Tensor sorted_sequence, Tensor self, {_SORTED}) -> Tensor",
+    f"aten::searchsorted.Scalar(Tensor sorted_sequence, Scalar self, {_SORTED}) -> Tensor",
+    dynamic=("self",),
 )
 def searchsorted(
     ctx: ConversionContext,
     sorted_sequence: ITensor,
-    self: ITensor,
+    self: ITensor | Scalar,
     out_int32: bool,
     right: bool,
     side: str | None,
@@ -122,26 +116,7 @@ def searchsorted(
             ctx, sorted_sequence, sorter, ctx.rank(sorted_sequence) - 1
         )
     return _flat_positions(
-        ctx, sorted_sequence, self, right or side == "right", out_int32
-    )
-
-
-@converter(
-    f"aten::searchsorted.Scalar(Tensor sorted_sequence, Scalar self, {_SORTED}) -> Tensor",
-    dynamic=("self",),
-)
-def searchsorted_scalar(
-    ctx: ConversionContext,
-    sorted_sequence: ITensor,
-    self: Scalar,
-    out_int32: bool,
-    right: bool,
-    side: str | None,
-    sorter: ITensor | None,
-) -> Any:
-    """searchsorted of one number"""
-    return searchsorted(
-        ctx, sorted_sequence, ctx.tensor(self), out_int32, right, side, sorter
+        ctx, sorted_sequence, ctx.tensor(self), right or side == "right", out_int32
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,20 +30,11 @@ RESULTS = {
 }
 
 
-def _register_corrected(name: str, returns: str) -> Callable[..., Any]:
-    @converter(
-        f"aten::{name}.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool"
-        f" keepdim=False) -> {returns}"
-    )
+def _register(name: str, returns: str) -> None:
     @half_as_float32
-    def corrected(
-        ctx: ConversionContext,
-        x: ITensor,
-        dim: Axes,
-        correction: Number | None,
-        keepdim: bool,
+    def results(
+        ctx: ConversionContext, x: ITensor, dim: Axes, by: Number, keepdim: bool
     ) -> Any:
-        by = 1 if correction is None else correction
         spread, mean = moments(ctx, x, dim, by, keepdim)
         if name.startswith("std"):
             spread = ctx.unary("SQRT", spread)
@@ -52,24 +42,23 @@ def _register_corrected(name: str, returns: str) -> Callable[..., Any]:
             return (spread, mean)
         return spread
 
-    return corrected
-
-
-def _register(name: str, returns: str) -> None:
-    corrected = _register_corrected(name, returns)
-
-    @converter(f"aten::{name}(Tensor self, bool unbiased=True) -> {returns}")
-    def of_all(ctx: ConversionContext, x: ITensor, unbiased: bool) -> Any:
-        return corrected(ctx, x, None, int(unbiased), False)
-
     @converter(
+        f"aten::{name}(Tensor self, bool unbiased=True) -> {returns}",
         f"aten::{name}.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) ->"
-        f" {returns}"
+        f" {returns}",
+        f"aten::{name}.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool"
+        f" keepdim=False) -> {returns}",
     )
     def by_axes(
-        ctx: ConversionContext, x: ITensor, dim: Axes, unbiased: bool, keepdim: bool
+        ctx: ConversionContext,
+        x: ITensor,
+        dim: Axes = None,
+        unbiased: bool = True,
+        keepdim: bool = False,
+        correction: Number | None = None,
     ) -> Any:
-        return corrected(ctx, x, dim, int(unbiased), keepdim)
+        by = int(unbiased) if correction is None else correction
+        return results(ctx, x, dim, by, keepdim)
 
 
 for _name, _returns in RESULTS.items():
@@ -156,133 +145,60 @@ def linalg_vector_norm(
     return vector_norm(ctx, in_dtype(ctx, x, dtype), ord, dim, keepdim)
 
 
-@converter("aten::norm.Scalar(Tensor self, Scalar p=2) -> Tensor")
-def norm(ctx: ConversionContext, x: ITensor, p: float) -> ITensor:
-    """The p-norm of all elements"""
-    return vector_norm(ctx, x, p, None, False)
-
-
 @converter(
-    "aten::norm.ScalarOpt_dtype(Tensor self, Scalar? p, *, ScalarType dtype) -> Tensor"
-)
-def norm_in(ctx: ConversionContext, x: ITensor, p: float | None, dtype: int) -> ITensor:
-    """The p-norm of all elements, computed in `dtype`"""
-    return vector_norm(ctx, in_dtype(ctx, x, dtype), 2 if p is None else p, None, False)
-
-
-@converter(
-    "aten::norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor"
-)
-def norm_over(
-    ctx: ConversionContext, x: ITensor, p: float | None, dim: Axes, keepdim: bool
-) -> Any:
-    """The p-norm over axes"""
-    return vector_norm(ctx, x, 2 if p is None else p, dim, keepdim)
-
-
-@converter(
+    "aten::norm.Scalar(Tensor self, Scalar p=2) -> Tensor",
+    "aten::norm.ScalarOpt_dtype(Tensor self, Scalar? p, *, ScalarType dtype) -> Tensor",
+    "aten::norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor",
     "aten::norm.ScalarOpt_dim_dtype(Tensor self, Scalar? p, int[1] dim, bool keepdim, *, ScalarType"
-    " dtype) -> Tensor"
+    " dtype) -> Tensor",
+    "aten::frobenius_norm.dim(Tensor self, int[1] dim, bool keepdim=False) -> Tensor",
 )
-def norm_over_in(
+def norm(
     ctx: ConversionContext,
     x: ITensor,
-    p: float | None,
-    dim: Axes,
-    keepdim: bool,
-    dtype: int,
+    p: float | None = None,
+    dim: Axes = None,
+    keepdim: bool = False,
+    dtype: int | None = None,
 ) -> ITensor:
-    """The p-norm over axes, computed in `dtype`"""
-    return vector_norm(
-        ctx, in_dtype(ctx, x, dtype), 2 if p is None else p, dim, keepdim
-    )
+    """The p-norm over axes, or of all elements, computed in `dtype`"""
+    order = 2 if p is None else p
+    return vector_norm(ctx, in_dtype(ctx, x, dtype), order, dim, keepdim)
+
+
+_MATRIX = "int[] dim=[-2,-1], bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"
 
 
 @converter(
-    "aten::frobenius_norm.dim(Tensor self, int[1] dim, bool keepdim=False) -> Tensor"
+    f"aten::linalg_norm(Tensor self, Scalar? ord=None, {_LINALG}",
+    f"aten::linalg_norm.ord_str(Tensor self, str ord, {_LINALG}",
+    f"aten::linalg_matrix_norm(Tensor self, Scalar ord, {_MATRIX}",
+    f"aten::linalg_matrix_norm.str_ord(Tensor self, str ord='fro', {_MATRIX}",
 )
-def frobenius_norm(
-    ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool
-) -> ITensor:
-    """The square root of the sum of squares over axes"""
-    return vector_norm(ctx, x, 2, dim, keepdim)
-
-
-@converter(f"aten::linalg_norm(Tensor self, Scalar? ord=None, {_LINALG}")
 def linalg_norm(
     ctx: ConversionContext,
     x: ITensor,
-    ord: float | None,
+    ord: float | str | None,
     dim: Axes,
     keepdim: bool,
     dtype: int | None,
 ) -> ITensor:
     """A vector norm of one axis (of all elements without `ord`), a matrix norm of two"""
     x = in_dtype(ctx, x, dtype)
-    if ord is None:
+    if ord is None or ord == "fro":
         return vector_norm(ctx, x, 2, dim, keepdim)
+    if isinstance(ord, str):
+        raise Unconvertible(
+            f"the norm {ord!r} needs singular values, which TensorRT has no layer for"
+        )
     if dim is None:
         axes = ctx.axes(x, None)
     else:
-        dims = [dim] if isinstance(dim, int) else dim
-        axes = [ctx.axis(x, axis) for axis in dims]
+        # in the given order: the first has the rows
+        axes = [ctx.axis(x, axis) for axis in ([dim] if isinstance(dim, int) else dim)]
     if len(axes) == 1:
         return vector_norm(ctx, x, ord, axes, keepdim)
     return matrix_norm(ctx, x, ord, axes, keepdim)
-
-
-@converter(f"aten::linalg_norm.ord_str(Tensor self, str ord, {_LINALG}")
-def linalg_norm_by_name(
-    ctx: ConversionContext,
-    x: ITensor,
-    ord: str,
-    dim: Axes,
-    keepdim: bool,
-    dtype: int | None,
-) -> ITensor:
-    """The Frobenius norm; the nuclear norm needs singular values"""
-    return _frobenius(ctx, in_dtype(ctx, x, dtype), ord, dim, keepdim)
-
-
-_MATRIX = "int[] dim=[-2,-1], bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"
-
-
-@converter(f"aten::linalg_matrix_norm(Tensor self, Scalar ord, {_MATRIX}")
-def linalg_matrix_norm(
-    ctx: ConversionContext,
-    x: ITensor,
-    ord: float,
-    dim: list[int],
-    keepdim: bool,
-    dtype: int | None,
-) -> ITensor:
-    """The largest or smallest sum of absolute values of a row (inf) or column (1)"""
-    return matrix_norm(
-        ctx, in_dtype(ctx, x, dtype), ord, [ctx.axis(x, axis) for axis in dim], keepdim
-    )
-
-
-@converter(f"aten::linalg_matrix_norm.str_ord(Tensor self, str ord='fro', {_MATRIX}")
-def linalg_matrix_norm_by_name(
-    ctx: ConversionContext,
-    x: ITensor,
-    ord: str,
-    dim: list[int],
-    keepdim: bool,
-    dtype: int | None,
-) -> ITensor:
-    """The Frobenius norm"""
-    return _frobenius(ctx, in_dtype(ctx, x, dtype), ord, dim, keepdim)
-
-
-def _frobenius(
-    ctx: ConversionContext, x: ITensor, order: str, dim: Axes, keepdim: bool
-) -> ITensor:
-    if order != "fro":
-        raise Unconvertible(
-            f"the norm {order!r} needs singular values, which TensorRT has no layer for"
-        )
-    return vector_norm(ctx, x, 2, dim, keepdim)
 
 
 @half_as_float32

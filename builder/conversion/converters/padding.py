@@ -72,18 +72,6 @@ def _fits(ctx: ConversionContext, args: SimpleNamespace) -> str | None:
     return None
 
 
-@converter(
-    "aten::constant_pad_nd(Tensor self, SymInt[] pad, Scalar value=0) -> Tensor",
-    dynamic=("pad",),
-    when=_fits,
-)
-def constant_pad_nd(
-    ctx: ConversionContext, x: ITensor, pad: list[Size], value: Number
-) -> ITensor:
-    """x with `value` around it"""
-    return padded(ctx, x, pad, "constant", value)
-
-
 def _register(name: str, mode: str, axes: int) -> None:
     @converter(
         f"aten::{name}{axes}d(Tensor self, SymInt[{2 * axes}] padding) -> Tensor",
@@ -102,26 +90,21 @@ for _axes in (1, 2, 3):
 
 @converter(
     'aten::pad(Tensor self, SymInt[] pad, str mode="constant", float? value=None) -> Tensor',
-    dynamic=("pad",),
-    when=_fits,
-)
-def pad(
-    ctx: ConversionContext, x: ITensor, pad: list[Size], mode: str, value: float | None
-) -> Any:
-    """torch.nn.functional.pad"""
-    return padded(ctx, x, pad, mode, value or 0.0)
-
-
-@converter(
+    "aten::constant_pad_nd(Tensor self, SymInt[] pad, Scalar value=0) -> Tensor",
     "aten::_pad_enum(Tensor self, SymInt[] pad, int mode, float? value=None) -> Tensor",
     dynamic=("pad",),
     when=_fits,
 )
-def pad_enum(
-    ctx: ConversionContext, x: ITensor, pad: list[Size], mode: int, value: float | None
-) -> ITensor:
-    """pad with its mode as a number"""
-    return padded(ctx, x, pad, ENUM[mode], value or 0.0)
+def pad(
+    ctx: ConversionContext,
+    x: ITensor,
+    pad: list[Size],
+    mode: str | int = "constant",
+    value: Number | None = None,
+) -> Any:
+    """torch.nn.functional.pad"""
+    name = mode if isinstance(mode, str) else ENUM[mode]
+    return padded(ctx, x, pad, name, value or 0.0)
 
 
 @converter(

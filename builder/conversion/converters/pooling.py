@@ -112,26 +112,30 @@ def _maximum_arguments(axes: int) -> str:
 
 
 def _register_maximum(axes: int) -> None:
-    @converter(f"aten::max_pool{axes}d{_maximum_arguments(axes)} -> Tensor")
-    def maximum(ctx: ConversionContext, x: ITensor, *settings: Any) -> Any:
-        """The maximum of each window; padding is -inf"""
-        image, undo = as_image(ctx, x, axes)
-        return undo(_maximum(ctx, image, Pool.of(axes, *settings)))
-
-
-def _register_maximum_with_indices(axes: int) -> None:
     @converter(
-        f"aten::max_pool{axes}d_with_indices{_maximum_arguments(axes)} -> (Tensor, Tensor)"
+        f"aten::max_pool{axes}d{_maximum_arguments(axes)} -> Tensor",
+        f"aten::max_pool{axes}d_with_indices{_maximum_arguments(axes)} -> (Tensor, Tensor)",
     )
-    def with_indices(
-        ctx: ConversionContext, node: Node, x: ITensor, *settings: Any
+    def maximum(
+        ctx: ConversionContext,
+        node: Node,
+        x: ITensor,
+        kernel_size: PerAxis,
+        stride: PerAxis,
+        padding: PerAxis,
+        dilation: PerAxis,
+        ceil_mode: bool,
     ) -> Any:
-        """The maxima and, if used, their positions in the flattened input"""
+        """The maximum of each window and, if used, its position in the flattened input; padding is
+        -inf
+        """
         image, undo = as_image(ctx, x, axes)
-        pool = Pool.of(axes, *settings)
-        if not node.outputsAt(1).uses():
-            return undo(_maximum(ctx, image, pool)), None
-        return tuple(undo(tensor) for tensor in _tapped(ctx, image, pool, indices=True))
+        pool = Pool.of(axes, kernel_size, stride, padding, dilation, ceil_mode)
+        has_indices = node.outputsSize() > 1
+        if has_indices and node.outputsAt(1).uses():
+            return tuple(map(undo, _tapped(ctx, image, pool, indices=True)))
+        maxima = undo(_maximum(ctx, image, pool))
+        return (maxima, None) if has_indices else maxima
 
 
 def _maximum(ctx: ConversionContext, x: ITensor, pool: Pool) -> Any:
@@ -236,4 +240,3 @@ def _tap(
 for _axes in (1, 2, 3):
     _register_average(_axes)
     _register_maximum(_axes)
-    _register_maximum_with_indices(_axes)

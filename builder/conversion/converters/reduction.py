@@ -41,15 +41,13 @@ LAYERS = {"sum": "SUM", "prod": "PROD", "mean": "AVG"}
 
 
 def _register(name: str) -> None:
-    whole, along = _SUM_SCHEMAS[name]
-
-    @converter(f"aten::{whole}")
-    def total(ctx: ConversionContext, x: ITensor, dtype: int | None) -> ITensor:
-        return over(ctx, LAYERS[name], accumulated(ctx, x, dtype), None, False)
-
-    @converter(f"aten::{along}")
+    @converter(*(f"aten::{schema}" for schema in _SUM_SCHEMAS[name]))
     def by_axes(
-        ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool, dtype: int | None
+        ctx: ConversionContext,
+        x: ITensor,
+        dim: Axes = None,
+        keepdim: bool = False,
+        dtype: int | None = None,
     ) -> ITensor:
         return over(ctx, LAYERS[name], accumulated(ctx, x, dtype), dim, keepdim)
 
@@ -95,15 +93,25 @@ def over(
     return ctx.elementwise("GREATER", result, ctx.like_scalar(result, 0))
 
 
-@converter("aten::amax(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor")
-def amax(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> ITensor:
-    """The largest over axes"""
+@converter(
+    "aten::amax(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor",
+    "aten::max(Tensor self) -> Tensor",
+)
+def amax(
+    ctx: ConversionContext, x: ITensor, dim: Axes = None, keepdim: bool = False
+) -> ITensor:
+    """The largest over axes, or of all elements"""
     return over(ctx, "MAX", x, dim, keepdim)
 
 
-@converter("aten::amin(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor")
-def amin(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> ITensor:
-    """The smallest over axes"""
+@converter(
+    "aten::amin(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor",
+    "aten::min(Tensor self) -> Tensor",
+)
+def amin(
+    ctx: ConversionContext, x: ITensor, dim: Axes = None, keepdim: bool = False
+) -> ITensor:
+    """The smallest over axes, or of all elements"""
     return over(ctx, "MIN", x, dim, keepdim)
 
 
@@ -115,31 +123,16 @@ def aminmax(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> Any
     return over(ctx, "MIN", x, dim, keepdim), over(ctx, "MAX", x, dim, keepdim)
 
 
-@converter("aten::max(Tensor self) -> Tensor")
-def max_of_all(ctx: ConversionContext, x: ITensor) -> ITensor:
-    """The largest element"""
-    return over(ctx, "MAX", x, None, False)
-
-
-@converter("aten::min(Tensor self) -> Tensor")
-def min_of_all(ctx: ConversionContext, x: ITensor) -> ITensor:
-    """The smallest element"""
-    return over(ctx, "MIN", x, None, False)
-
-
 def _register_truth(name: str, operation: str) -> None:
     @converter(
         f"aten::{name}.dim(Tensor self, int dim, bool keepdim=False) -> Tensor",
         f"aten::{name}.dims(Tensor self, int[]? dim=None, bool keepdim=False) -> Tensor",
+        f"aten::{name}(Tensor self) -> Tensor",
     )
     def by_axes(
-        ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool
+        ctx: ConversionContext, x: ITensor, dim: Axes = None, keepdim: bool = False
     ) -> ITensor:
         return truth(ctx, operation, x, dim, keepdim)
-
-    @converter(f"aten::{name}(Tensor self) -> Tensor")
-    def of_all(ctx: ConversionContext, x: ITensor) -> ITensor:
-        return truth(ctx, operation, x, None, False)
 
 
 for _name, _operation in (("any", "MAX"), ("all", "MIN")):

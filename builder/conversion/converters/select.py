@@ -136,12 +136,18 @@ def select_index(ctx: ConversionContext, x: ITensor, axis: int, index: Size) -> 
 
 @converter(
     "aten::narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)",
+    "aten::narrow.Tensor(Tensor(a) self, int dim, Tensor start, SymInt length) -> Tensor(a)",
+    constants=("start",),
     dynamic=("start", "length"),
 )
 def narrow(
-    ctx: ConversionContext, x: ITensor, dim: int, start: Size, length: Size
+    ctx: ConversionContext, x: ITensor, dim: int, start: Any, length: Size
 ) -> ITensor:
     """`length` values of axis dim from `start` (negative: from the end); the axis is kept."""
+    if is_tensor(start):
+        start = ctx.scalar(ctx.cast(start, torch.int64))
+    elif isinstance(start, torch.Tensor):
+        start = int(start)
     axis = ctx.axis(x, dim)
     return _part(ctx, x, axis, position(ctx, start, ctx.size(x, axis)), length)
 
@@ -172,21 +178,6 @@ def _window(
         "SUM", *ctx.operands(torch.arange(length), ctx.tensor(first), dtype=first.dtype)
     )
     return gathered(ctx, x, ctx.set_sizes(positions, [length]), axis)
-
-
-@converter(
-    "aten::narrow.Tensor(Tensor(a) self, int dim, Tensor start, SymInt length) -> Tensor(a)",
-    constants=("start",),
-    dynamic=("length",),
-)
-def narrow_tensor(
-    ctx: ConversionContext, x: ITensor, dim: int, start: Any, length: Size
-) -> Any:
-    """narrow with its start in a 0-d tensor"""
-    number = (
-        ctx.scalar(ctx.cast(start, torch.int64)) if is_tensor(start) else int(start)
-    )
-    return narrow(ctx, x, dim, number, length)
 
 
 def static_length(ctx: ConversionContext, x: ITensor, axis: int, subject: str) -> int:
