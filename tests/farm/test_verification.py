@@ -98,7 +98,9 @@ def test_model_that_the_server_cannot_load_fails(
         raise ServerError("net: no such backend")
 
     monkeypatch.setattr(verification, "verify_served", fake_results)
-    with pytest.raises(verification.ParityError, match="does not serve the built model"):
+    with pytest.raises(
+        verification.ParityError, match="does not serve the built model"
+    ):
         verification.verified(tmp_path, HERE, lambda model, phase: None)
 
 
