@@ -20,7 +20,12 @@ from builder.conversion.walker import MISSING, MOST_AXES, GraphWalker
 from builder.conversion.weights import Weights
 from builder.dtypes import dtype_of
 from builder.engine import ITensor, new_network, tensorrt8
-from builder.errors import ConversionError, UnsupportedOperators, UsageError
+from builder.errors import (
+    ConversionError,
+    EngineError,
+    UnsupportedOperators,
+    UsageError,
+)
 from builder.frontends import ExportedModule
 from builder.graph_types import Graph, Node, Value
 from builder.lowering import LoweredGraph, for_precision, lower
@@ -267,6 +272,10 @@ def add_input(ctx: ConversionContext, spec: TensorSpec) -> ITensor:
         raise UsageError(
             f"input {spec.name}: {missing.reason}", fix="declare float32 or float16"
         ) from missing
+    if tensor is None:
+        raise EngineError(
+            f"TensorRT refused the input {spec.name}: {'; '.join(ctx.messages[-3:])}"
+        )
     for position, (axis, length) in enumerate(zip(spec.shape, shape, strict=True)):
         if length < 0:
             tensor.set_dimension_name(position, str(axis))

@@ -29,7 +29,7 @@ from builder.conversion import (
     unreadable,
 )
 from builder.engine import new_network
-from builder.errors import ConversionError, UnsupportedOperator
+from builder.errors import ConversionError, EngineError, UnsupportedOperator
 from builder.graph_types import Node
 from builder.lowering import LoweredGraph, source_location
 from builder.manifest import Profile, Range, TensorSpec
@@ -191,7 +191,11 @@ class TrialBackend(operators.Operators):
             return self.placeholders[key]
         for profile in self.profiles:
             profile.update(new_ranges)
-        placeholder = add_input(self.ctx, spec)
+        try:
+            placeholder = add_input(self.ctx, spec)
+        except EngineError:
+            # an internal error of TensorRT in a refused node may invalidate the network
+            return MISSING
         if key is not None:
             self.placeholders[key] = placeholder
         return placeholder

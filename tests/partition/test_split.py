@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 import builder
-from builder.errors import UnsupportedOperators
+from builder.errors import EngineError, UnsupportedOperators
 from builder.manifest.spec import Fallback
 from builder.partition import Partition, split
 from builder.partition.support import READS_OTHERS
@@ -101,6 +102,25 @@ def test_operators_kept_in_torch_are_reported_with_their_line() -> None:
     }
     assert "aten::fft_rfft" in reported
     assert "test_split.py" in reported["aten::fft_rfft"]
+
+
+def test_input_that_tensorrt_refuses_leaves_its_readers_in_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After an internal error, TensorRT refuses every new input of the scratch network."""
+    support = sys.modules["builder.partition.support"]
+    add_input = support.add_input
+
+    def refuse(ctx: Any, spec: Any) -> Any:
+        if spec.name.startswith("placeholder"):
+            raise EngineError("refused")
+        return add_input(ctx, spec)
+
+    monkeypatch.setattr(support, "add_input", refuse)
+    script, partitioned = partition(Spectral())
+    assert [s.kind for s in partitioned.segments] == ["tensorrt", "torch"]
+    x = torch.randn(3, 5, 8)
+    torch.testing.assert_close(run(partitioned, x), list(script(x)), rtol=0, atol=0)
 
 
 def test_fallback_ops_keep_an_operator_in_torch() -> None:
