@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,23 @@ PATH_OR_URL = paths.PathOrUrl(path_type=Path)
 """A path or URL that the command reads from."""
 CHANGED_PATH_OR_URL = paths.PathOrUrl(path_type=Path, writes=True)
 """A path or URL that the command may write to."""
-SECONDS = click.FloatRange(0, min_open=True)
+
+
+class FiniteRange(click.FloatRange):
+    """A float within bounds. click.FloatRange accepts nan for any bounds."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The value as click.FloatRange converts it."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{number} is not a finite number", param, ctx)
+        return number
+
+
+POSITIVE = FiniteRange(0, min_open=True)
+SECONDS = POSITIVE
 
 
 def models_options(function: Any) -> Any:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--drain",
-    type=click.FloatRange(0),
+    type=options.FiniteRange(0),
     default=10.0,
     show_default=True,
     help="Seconds until the old steps of an ensemble are unloaded.",
