@@ -4,6 +4,7 @@ error to a message and an exit code.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -19,13 +20,15 @@ from builder.cli import paths
 from builder.cli.terminal import Terminal, only_json
 from builder.errors import ManifestError, TrtBuildError
 
-INTERRUPTED = 130
-TERMINATED = 143
 UNREAD = 141
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, raised as an exception like Ctrl-C so that work in progress is cleaned up."""
+class Stopped(KeyboardInterrupt):
+    """A signal, raised as an exception like Ctrl-C so that work in progress is cleaned up."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 FLAGS = (
@@ -77,10 +80,10 @@ class Command(click.Command):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt as stop:
-            return _interrupted(terminal, terminated=isinstance(stop, Terminated))
+            return _interrupted(terminal, getattr(stop, "number", signal.SIGINT))
         except BaseException as error:
             if received:  # a library replaced the interrupt, as numpy's import does
-                return _interrupted(terminal, terminated=received[-1] == signal.SIGTERM)
+                return _interrupted(terminal, received[-1])
             if isinstance(error, BrokenPipeError) and _output_is_closed(terminal):
                 return UNREAD
             if terminal.debug:
@@ -98,10 +101,11 @@ def command(name: str, short_help: str) -> Callable[[Callable[..., Any]], Comman
     return lambda function: make(click.pass_obj(function))
 
 
-def _interrupted(terminal: Terminal, *, terminated: bool) -> int:
-    """Report the interrupt and return the exit code of the process."""
-    terminal.note("interrupted; no partly written files remain")
-    return TERMINATED if terminated else INTERRUPTED
+def _interrupted(terminal: Terminal, number: int) -> int:
+    """Report the signal and return the exit code of the process."""
+    with contextlib.suppress(OSError):  # after SIGHUP there is no terminal
+        terminal.note("interrupted; no partly written files remain")
+    return 128 + number
 
 
 def _streams(terminal: Terminal) -> list[TextIO]:
@@ -137,17 +141,21 @@ def _discard(number: int) -> None:
 
 @contextmanager
 def _terminable() -> Iterator[list[int]]:
-    """Let SIGTERM end the command as Ctrl-C does. Yields the list of the signals received.
+    """Let SIGTERM and SIGHUP end the command as Ctrl-C does. Yields the list of the signals
+    received.
 
-    Only the main thread can set the handlers. An ignored SIGINT stays ignored.
+    Only the main thread can set the handlers. An ignored SIGINT or SIGHUP stays ignored, as with
+    nohup.
     """
     received: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
         received.append(number)
-        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        raise Stopped(number)
 
     handled = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        handled.append(signal.SIGHUP)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         handled.append(signal.SIGINT)
     try:

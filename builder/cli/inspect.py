@@ -55,6 +55,7 @@ def inspect_command(terminal: Terminal, /, target: Path, **settings: Any) -> Non
 def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None:
     from builder import manifest
     from builder.cli import isolated
+    from builder.report import records
 
     flavor = settings.pop("flavor")
     plugins = settings.pop("plugins")
@@ -71,7 +72,7 @@ def _network(terminal: Terminal, target: Path, settings: dict[str, Any]) -> None
     if picture is None:
         terminal.result(data, lambda: _show_network(terminal, data))
         return
-    picture.write_text(data["svg"])
+    records.write_text(picture, data["svg"])
     drawn = {"picture": picture, "summary": data["summary"]}
     terminal.result(drawn, lambda: terminal.line(f"{picture}: {data['summary']}"))
 

@@ -121,13 +121,13 @@ def _lowered(options: LowerOptions, limits: dict[str, Any], isolate: bool) -> Re
     from builder.cli import isolated
     from builder.manifest import Limits
 
-    if not isolate:
-        return lower_here(options, None)
     created = options.out is not None and not options.out.exists()
-    if created and options.out:
-        options.out.mkdir(parents=True)
+    if options.out:
+        _create(options.out)
     writable = (options.out,) if options.out else ()
     try:
+        if not isolate:
+            return lower_here(options, None)
         result = isolated.run_one(
             partial(lower_here, options), limits=Limits(**limits), writable=writable
         )
@@ -137,6 +137,20 @@ def _lowered(options: LowerOptions, limits: dict[str, Any], isolate: bool) -> Re
                 options.out.rmdir()
         raise
     return result
+
+
+def _create(folder: Path) -> None:
+    """Create the folder, unless it exists. Raises EnvironmentProblem."""
+    from builder.errors import EnvironmentProblem
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the folder cannot be created: {error.strerror}",
+            where=str(folder),
+            fix="use another --out",
+        ) from error
 
 
 def lower_here(options: LowerOptions, report: Any) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,22 @@ CHANGED_PATH_OR_URL = paths.PathOrUrl(path_type=Path, writes=True)
 """A path or URL that the command may write to."""
 
 
+class FiniteRange(click.FloatRange):
+    """A float within bounds. click.FloatRange accepts nan for any bounds."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The value as click.FloatRange converts it."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{number} is not a finite number", param, ctx)
+        return number
+
+
+POSITIVE = FiniteRange(0, min_open=True)
+
+
 def flag(*names: str, help: str) -> Decorator:
     """An option without a value."""
     return click.option(*names, is_flag=True, help=help)
@@ -34,9 +51,7 @@ def flag(*names: str, help: str) -> Decorator:
 
 def seconds(name: str, default: float, *, help: str) -> Decorator:
     """An option for a duration."""
-    return click.option(
-        name, type=click.FloatRange(0, min_open=True), default=default, help=help
-    )
+    return click.option(name, type=POSITIVE, default=default, help=help)
 
 
 def path(*names: str, help: str, metavar: str = "FILE", **settings: Any) -> Decorator:

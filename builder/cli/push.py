@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--drain",
-    type=click.FloatRange(0),
+    type=options.FiniteRange(0),
     default=10.0,
     help="Seconds until the old steps of an ensemble are unloaded.",
 )

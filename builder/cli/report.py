@@ -9,6 +9,7 @@ import click
 from builder.cli import options
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
+from builder.printable import counted
 
 
 @command("report", "Write a page of evidence for a repository.")
@@ -63,4 +64,4 @@ def _line(out: Path, summary: dict[str, int]) -> str:
     parts = (
         f"{summary[state]} {state}" for state in ("passed", "failed", "not verified")
     )
-    return f"{out}: {summary['models']} models, {', '.join(parts)}"
+    return f"{out}: {counted(summary['models'], 'model')}, {', '.join(parts)}"

@@ -61,7 +61,7 @@ class Names(click.ParamType[tuple[str, ...]]):
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(0, min_open=True),
+    type=options.POSITIVE,
     help="Find the lowest latency at this many requests per second (Poisson arrivals).",
 )
 @click.option(

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 SCHEMA_PATH = Path(__file__).with_name("model.schema.json")
 """The JSON Schema (draft 2020-12) of a manifest, for editors."""
 
+LONGEST = 40
+"""Characters of a wrong value that are shown. The file may be another one, such as a key."""
+
 
 class Finding(NamedTuple):
     """A mistake at a path. `key` reports the line of the key instead of the value."""
@@ -107,7 +110,10 @@ def described(value: object) -> str:
         return json.dumps(value)
     if isinstance(value, list | dict):
         return kind
-    return f"{kind} {json.dumps(value)}"
+    text = json.dumps(value)
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]}..."
+    return f"{kind} {text}"
 
 
 def _unknown_keys(error: Any, route: Route) -> Iterator[Finding]:

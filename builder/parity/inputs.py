@@ -2,8 +2,8 @@
 
 Floats are standard normal, or their magnitudes if the module does not accept those. Integers are
 mostly ids, whose range is not in the file, so ranges are tried from wide to narrow. If the module
-accepts none of them, the lengths of another input's rows are tried, then ranges from 1. bool is mostly a mask. So both
-polarities are tried, each with at least one True.
+accepts none of them, the lengths of another input's rows are tried, then ranges from 1. bool is
+mostly a mask. So both polarities are tried, each with at least one True.
 """
 
 from __future__ import annotations

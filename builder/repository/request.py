@@ -23,7 +23,7 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
     if reason is None:
         notes = edits.notes(order.folder, hashes)
         return _unchanged(order, record, notes, edited=bool(notes))
-    if not order.rebuild and (rolled_back := _replaced_by_rollback(order, new_request)):
+    if not order.rebuild and (rolled_back := replaced_by_rollback(order, new_request)):
         number, sidecar = rolled_back
         noted = (
             f"version {published.number_of(record)} is served: version {number}, which matches the "
@@ -90,7 +90,7 @@ def _unchanged(
     )
 
 
-def _replaced_by_rollback(
+def replaced_by_rollback(
     order: Order, new_request: Mapping[str, Any]
 ) -> tuple[int, dict[str, Any]] | None:
     """The version that a build would create and that was rolled back, with its trt-build.json, or

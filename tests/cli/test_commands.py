@@ -752,6 +752,27 @@ def test_bench_names_the_missing_address(published: Path, run: Run) -> None:
     assert "pass --grpc-url HOST:PORT, --protocol http, or --serve" in result.stderr
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["inspect --graph", "lower --out", "lower --no-isolate --out", "init --out"],
+)
+def test_output_that_cannot_be_written_exits_with_4(
+    small: Path, run: Run, command: str
+) -> None:
+    name, *options = command.split()
+    result = run(name, small / "small.pt", *options, "/proc/none/x")
+    assert (result.exit_code, "/proc/none" in result.stderr) == (4, True)
+
+
+@pytest.mark.parametrize(
+    "command", ["push . --drain", "push . --timeout", "tune . --models . --rate"]
+)
+def test_nan_is_no_number_of_an_option(run: Run, command: str) -> None:
+    result = run(*command.split(), "nan")
+    assert result.exit_code == 2
+    assert "nan is not a finite number" in result.stderr
+
+
 @pytest.mark.parametrize("command", ["init", "lower", "check", "bisect"])
 def test_missing_model_file_is_a_usage_error(
     tmp_path: Path, run: Run, command: str

@@ -131,22 +131,25 @@ def test_debug_shows_the_traceback() -> None:
     assert "Traceback" in raising(errors.UsageError("x"), "--debug").stderr
 
 
-def test_sigterm_runs_cleanup_and_restores_the_handler() -> None:
-    before = signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_signal_runs_cleanup_and_restores_the_handler(number: int, code: int) -> None:
+    before = signal.getsignal(number)
     cleaned = []
 
     @click.command(cls=Command)
     @click.pass_obj
     def waiting(terminal: Terminal, /) -> None:
         try:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
             signal.pause()
         finally:
             cleaned.append(True)
 
-    assert CliRunner().invoke(waiting).exit_code == 143
+    assert CliRunner().invoke(waiting).exit_code == code
     assert cleaned == [True]
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.getsignal(number) == before
 
 
 @pytest.mark.parametrize(

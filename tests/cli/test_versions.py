@@ -70,6 +70,8 @@ def test_versions_are_added_rolled_back_pruned_and_promoted(
     assert "version 1 is served, and was 2" in run("rollback", out, "net").stdout
     again = run("repo", models, "--out", out)
     assert "unchanged" in again.stdout and "was rolled back" in again.stderr
+    explained = run("explain", models, "--out", out).stdout
+    assert "net: not built: version 2, which matches, was rolled back" in explained
     assert states(run, out) == [(2, "kept"), (1, "current")]
     promoted = run("promote", out, live, "--write-env")
     assert "promoted" in promoted.stdout and "/.env: its block" in promoted.stderr

@@ -206,6 +206,11 @@ CASES = {
         "merge keys (<<) are not supported",
     ),
     "a number for layers": (GOOD + "keep_fp32: 5\n", 7, "must be a list or text"),
+    "a text of another file": (
+        '"-----BEGIN EC PRIVATE KEY-----" "MHcCAQEEINzee3"'.replace('" "', " "),
+        1,
+        'text "-----BEGIN EC PRIVATE KEY----- MHcCAQEE... / None',
+    ),
     "one pattern for layers": (GOOD + "keep_fp32: a/*\n", 7, "write [a/*]"),
     "a tab for indentation": ("inputs:\n\t- name: x\n", 2, "indent with spaces"),
     "a preferred batch above max": (
