@@ -16,7 +16,7 @@ import torch
 
 from builder.errors import LoweringError
 from builder.graph_types import Graph, Node, Type, Value
-from builder.lowering import ir
+from builder.lowering import ir, unread_writes
 from builder.lowering.folding import propagate_constants
 from builder.lowering.locations import source_line
 from builder.lowering.marking import inline_and_mark
@@ -52,7 +52,7 @@ def frozen_graph(
 
     Nothing is folded that changes numbers. Nodes of `fallback_modules` are marked. `keep_objects`
     is that of `make_plain`. `steps` records the steps. Raises LoweringError if the method writes
-    state to the module, or does not exist.
+    state to the module that it reads, or does not exist.
     """
     method = _existing(module, method)
     source, steps = module._c, steps or Steps()
@@ -68,6 +68,8 @@ def frozen_graph(
         if all(tensor.dim() for tensor in module.state_dict().values()):
             # freezing creates no 0-d constant from a buffer
             constants_to_numbers(graph)
+    shares_memory = _shares_memory(module)
+    unread_writes.remove(graph, _is_created, shares_memory=shares_memory)
     lower_attributes(graph, source)
     steps.end(FREEZE, graph)
     decides = ("prim::If", "prim::Loop", "prim::SetAttr")
@@ -76,6 +78,18 @@ def frozen_graph(
     _drop_self(graph)
     steps.end(LOWER_GRAPH, graph)
     return graph, module._c._get_method(method).schema
+
+
+def _shares_memory(module: torch.jit.ScriptModule) -> bool:
+    """Whether two parameters or buffers of the module have one storage."""
+    tensors = [
+        tensor
+        for named in (module.named_parameters, module.named_buffers)
+        for _, tensor in named(remove_duplicate=False)
+        if tensor.layout is torch.strided
+    ]
+    storages = {tensor.untyped_storage().data_ptr() for tensor in tensors}
+    return len(storages) < len(tensors)
 
 
 def _existing(module: torch.jit.ScriptModule, method: str) -> str:
