@@ -206,7 +206,24 @@ class Counted(torch.nn.Module):
 
 def test_integers_are_positive_if_zero_does_not_work() -> None:
     for golden in record(Counted(), spec(X, tensor("counts", "int64", 2, 4))):
-        assert 1 <= golden.inputs["counts"].min()
+        assert golden.inputs["counts"].min() >= 1
+
+
+class Bags(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bags = torch.nn.EmbeddingBag(8, 2, mode="sum")
+
+    def forward(self, ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        return self.bags(ids.flatten(), offsets)
+
+
+def test_offsets_of_bags_ascend_from_zero() -> None:
+    inputs = tensor("ids", "int64", "batch", 8), tensor("offsets", "int64", "batch")
+    for golden in record(torch.jit.script(Bags()), spec(*inputs)):
+        offsets = golden.inputs["offsets"]
+        assert offsets[0] == 0 and (np.diff(offsets) >= 0).all()
+        assert golden.inputs["ids"].max() > 0
 
 
 @pytest.mark.parametrize("keep", [True, False])
