@@ -61,9 +61,7 @@ def frozen_graph(
     constants_to_numbers(graph)
     # through an interface: its type does not determine the called method
     if ir.nodes_of(graph, "prim::CallMethod"):
-        methods = [method] if method != "forward" else []
-        with evaluating(module):
-            source = ir.C._freeze_module(source, methods, True, False)
+        source = _frozen(module, method, graph)
         graph = _inlined(source, method, fallback_modules, keep_objects)
         if all(tensor.dim() for tensor in module.state_dict().values()):
             # freezing creates no 0-d constant from a buffer
@@ -78,6 +76,25 @@ def frozen_graph(
     _drop_self(graph)
     steps.end(LOWER_GRAPH, graph)
     return graph, module._c._get_method(method).schema
+
+
+def _frozen(module: torch.jit.ScriptModule, method: str, graph: Graph) -> Any:
+    """The module that torch freezes. Raises LoweringError for one that it does not freeze."""
+    for call in ir.nodes_of(graph, "prim::CallMethod"):
+        if call.inputsAt(0).node().kind() != "prim::ModuleContainerIndex":
+            continue
+        raise LoweringError(
+            "forward chooses a module of a list or dictionary by a value, which torch cannot"
+            " freeze",
+            where=source_line(call),
+            fix=(
+                "index with a constant, or choose in a loop: "
+                "`for i, layer in enumerate(self.layers): if i == index: x = layer(x)`"
+            ),
+        )
+    methods = [method] if method != "forward" else []
+    with evaluating(module):
+        return ir.C._freeze_module(module._c, methods, True, False)
 
 
 def _shares_memory(module: torch.jit.ScriptModule) -> bool:

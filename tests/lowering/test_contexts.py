@@ -121,3 +121,31 @@ def test_object_of_torchscript_class_is_refused_by_name(
     ) as error:
         builder.lower(torch.jit.script(module))
     assert "test_contexts.py:" in error.value.where and fix in error.value.fix
+
+
+@torch.jit.interface
+class Layer(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        pass
+
+
+class Doubled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
+class ChosenLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Doubled(), Doubled()])
+
+    def forward(self, x: Tensor, index: int) -> Tensor:
+        layer: Layer = self.layers[index]
+        return layer.forward(x)
+
+
+def test_module_chosen_by_value_is_refused_with_its_line() -> None:
+    """torch's own error was reported as a defect."""
+    with pytest.raises(LoweringError, match="chooses a module of a list") as error:
+        builder.lower(torch.jit.script(ChosenLayer()))
+    assert "test_contexts.py:" in error.value.where and "for i," in error.value.fix
