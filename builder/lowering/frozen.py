@@ -16,7 +16,7 @@ import torch
 
 from builder.errors import LoweringError
 from builder.graph_types import Graph, Node, Type, Value
-from builder.lowering import ir, unread_writes
+from builder.lowering import enumerations, ir, unread_writes
 from builder.lowering.folding import propagate_constants
 from builder.lowering.locations import source_line
 from builder.lowering.marking import inline_and_mark
@@ -60,9 +60,10 @@ def frozen_graph(
     graph = _inlined(source, method, fallback_modules, keep_objects)
     constants_to_numbers(graph)
     # through an interface: its type does not determine the called method
-    if ir.nodes_of(graph, "prim::CallMethod"):
+    if ir.nodes_of(graph, "prim::CallMethod") or enumerations.values(graph):
         source = _frozen(module, method, graph)
         graph = _inlined(source, method, fallback_modules, keep_objects)
+        enumerations.resolve(graph)
         if all(tensor.dim() for tensor in module.state_dict().values()):
             # freezing creates no 0-d constant from a buffer
             constants_to_numbers(graph)
