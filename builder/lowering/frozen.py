@@ -16,7 +16,7 @@ import torch
 
 from builder.errors import LoweringError
 from builder.graph_types import Graph, Node, Type, Value
-from builder.lowering import ir
+from builder.lowering import enumerations, ir, unread_writes
 from builder.lowering.executor import constants_to_numbers
 from builder.lowering.folding import propagate_constants
 from builder.lowering.locations import source_line
@@ -52,7 +52,7 @@ def frozen_graph(
 
     Nothing is folded that changes numbers. Nodes of `fallback_modules` are marked. `keep_objects`
     is that of `make_plain`. `steps` records the steps. Raises LoweringError if the method writes
-    state to the module, or does not exist.
+    state to the module that it reads, or does not exist.
     """
     method = _existing(module, method)
     source, steps = module._c, steps or Steps()
@@ -60,14 +60,15 @@ def frozen_graph(
     graph = _inlined(source, method, fallback_modules, keep_objects)
     constants_to_numbers(graph)
     # through an interface: its type does not determine the called method
-    if ir.nodes_of(graph, "prim::CallMethod"):
-        methods = [method] if method != "forward" else []
-        with evaluating(module):
-            source = ir.C._freeze_module(source, methods, True, False)
+    if ir.nodes_of(graph, "prim::CallMethod") or enumerations.values(graph):
+        source = _frozen(module, method, graph)
         graph = _inlined(source, method, fallback_modules, keep_objects)
+        enumerations.resolve(graph)
         if all(tensor.dim() for tensor in module.state_dict().values()):
             # freezing creates no 0-d constant from a buffer
             constants_to_numbers(graph)
+    shares_memory = _shares_memory(module)
+    unread_writes.remove(graph, _is_created, shares_memory=shares_memory)
     lower_attributes(graph, source)
     steps.end(FREEZE, graph)
     decides = ("prim::If", "prim::Loop", "prim::SetAttr")
@@ -76,6 +77,37 @@ def frozen_graph(
     _drop_self(graph)
     steps.end(LOWER_GRAPH, graph)
     return graph, module._c._get_method(method).schema
+
+
+def _frozen(module: torch.jit.ScriptModule, method: str, graph: Graph) -> Any:
+    """The module that torch freezes. Raises LoweringError for one that it does not freeze."""
+    for call in ir.nodes_of(graph, "prim::CallMethod"):
+        if call.inputsAt(0).node().kind() != "prim::ModuleContainerIndex":
+            continue
+        raise LoweringError(
+            "forward chooses a module of a list or dictionary by a value, which torch cannot"
+            " freeze",
+            where=source_line(call),
+            fix=(
+                "index with a constant, or choose in a loop: "
+                "`for i, layer in enumerate(self.layers): if i == index: x = layer(x)`"
+            ),
+        )
+    methods = [method] if method != "forward" else []
+    with evaluating(module):
+        return ir.C._freeze_module(module._c, methods, True, False)
+
+
+def _shares_memory(module: torch.jit.ScriptModule) -> bool:
+    """Whether two parameters or buffers of the module have one storage."""
+    tensors = [
+        tensor
+        for named in (module.named_parameters, module.named_buffers)
+        for _, tensor in named(remove_duplicate=False)
+        if tensor.layout is torch.strided
+    ]
+    storages = {tensor.untyped_storage().data_ptr() for tensor in tensors}
+    return len(storages) < len(tensors)
 
 
 def _existing(module: torch.jit.ScriptModule, method: str) -> str:

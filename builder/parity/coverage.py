@@ -321,7 +321,7 @@ def _number(value: Any) -> float | int | None:
     if value.node().kind() == "aten::neg":
         inner = _number(value.node().inputsAt(0))
         return None if inner is None else -inner
-    if value.node().kind() != "prim::Constant":
+    if value.node().kind() != "prim::Constant" or "Enum" in value.type().kind():
         return None
     known = value.toIValue()
     if (

@@ -30,7 +30,8 @@ class Style:
     """The distribution of the values: ids below `ids`, and a share `true` of True.
 
     If `lengths` names an axis, integers of rank 1 are lengths up to the size of that axis, the
-    largest first. If `positive`, floats are magnitudes. Ids are at least `least`.
+    largest first. If `positive`, floats are magnitudes. Ids are at least `least`. If `offsets`,
+    integers of rank 1 ascend from zero.
     """
 
     ids: int = ID_LIMITS[0]
@@ -38,10 +39,13 @@ class Style:
     true: float = TRUE_SHARES[0]
     lengths: int | str | None = None
     positive: bool = False
+    offsets: bool = False
 
 
-def styles(spec: ModelSpec) -> Iterator[Style]:
-    """All styles that differ for this model's inputs, widest first."""
+def styles(spec: ModelSpec, *, offsets: bool = False) -> Iterator[Style]:
+    """All styles that differ for this model's inputs, widest first. `offsets` is for a module with
+    bags of embeddings, whose offsets are sorted; others have undefined outputs.
+    """
     dtypes = {tensor.dtype for tensor in spec.inputs}
     ids = ID_LIMITS if dtypes & {"int32", "int64"} else ID_LIMITS[:1]
     shares = TRUE_SHARES if "bool" in dtypes else TRUE_SHARES[:1]
@@ -51,7 +55,7 @@ def styles(spec: ModelSpec) -> Iterator[Style]:
     for low, positive, axis in itertools.product(least, signs, axes):
         for limit, share in itertools.product(ids, shares):
             if limit > low:
-                yield Style(limit, low, share, axis, positive)
+                yield Style(limit, low, share, axis, positive, offsets)
 
 
 def _measured(spec: ModelSpec) -> list[int | str]:
@@ -82,9 +86,13 @@ def draw(
     for tensor in tensors:
         shape = tensor.sized(sizes)
         if longest and _may_be_lengths(tensor):
-            drawn.append(_lengths(tensor, shape, longest, generator))
+            values = _lengths(tensor, shape, longest, generator)
         else:
-            drawn.append(_draw(tensor, shape, style, generator))
+            values = _draw(tensor, shape, style, generator)
+        if style.offsets and _may_be_lengths(tensor):
+            values = values.sort().values
+            values[:1] = 0
+        drawn.append(values)
     return drawn
 
 

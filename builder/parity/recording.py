@@ -215,7 +215,7 @@ class _Recorder:
         self.spec = spec
         self.names = names
         self.paths = paths
-        self.styles = list(inputs.styles(spec))
+        self.styles = list(inputs.styles(spec, offsets=_has_bags(module)))
         self.batch = shared_first_axis(
             spec.stateless_inputs if spec.server_state else spec.inputs
         )
@@ -614,6 +614,13 @@ def _reason(failure: Exception | None) -> str:
 _WRITE = re.compile(r"= aten::[a-z]\w*[a-z0-9]_\(")
 _TRACED_INTEGER = re.compile(r"value=\{-?\d+\}")
 _COMPARISON = re.compile(r"= aten::(gt|ge|lt|le|eq|ne|is\w+|logical_\w+|any|all)\(")
+
+
+def _has_bags(module: Module) -> bool:
+    """Whether the module computes bags of embeddings."""
+    of_program = isinstance(module, ExportedModule)
+    graph = module.graph if of_program else getattr(module, "inlined_graph", None)
+    return "embedding_bag(" in str(graph)
 
 
 def _optimizer_may_err(module: Module) -> bool:

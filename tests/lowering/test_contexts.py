@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 import builder
 from builder.errors import LoweringError
 from builder.lowering import ir
+from tests.torchscript.saving import saved
 
 
 class NestedContexts(nn.Module):
@@ -121,3 +124,80 @@ def test_object_of_torchscript_class_is_refused_by_name(
     ) as error:
         builder.lower(torch.jit.script(module))
     assert "test_contexts.py:" in error.value.where and fix in error.value.fix
+
+
+@torch.jit.interface
+class Layer(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        pass
+
+
+class Doubled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
+class ChosenLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Doubled(), Doubled()])
+
+    def forward(self, x: Tensor, index: int) -> Tensor:
+        layer: Layer = self.layers[index]
+        return layer.forward(x)
+
+
+def test_module_chosen_by_value_is_refused_with_its_line() -> None:
+    """torch's own error was reported as a defect."""
+    with pytest.raises(LoweringError, match="chooses a module of a list") as error:
+        builder.lower(torch.jit.script(ChosenLayer()))
+    assert "test_contexts.py:" in error.value.where and "for i," in error.value.fix
+
+
+class Mode(enum.Enum):
+    SUM = 1
+    MEAN = 2
+
+
+class Reduce(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mode = Mode.MEAN
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.mode == Mode.SUM:
+            return x.sum(1)
+        return x.mean(1) * self.mode.value
+
+
+class ReduceBySize(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        mode = Mode.SUM
+        if x.size(0) > 1:
+            mode = Mode.MEAN
+        return x.sum(1) if mode == Mode.SUM else x.mean(1)
+
+
+def of_file(
+    module: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> torch.jit.ScriptModule:
+    """The module of a file, in a process without its Python classes."""
+    scripted = saved(torch.jit.script(module.eval()))
+    monkeypatch.setattr(torch.jit._state, "_name_to_pyclass", {})
+    return scripted
+
+
+def test_enumeration_among_the_attributes_is_resolved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module, x = of_file(Reduce(), monkeypatch), torch.rand(2, 3)
+    torch.testing.assert_close(builder.lower(module).run(x)[0], module(x))
+
+
+def test_enumeration_that_is_chosen_at_run_time_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = of_file(ReduceBySize(), monkeypatch)
+    with pytest.raises(LoweringError, match="is chosen at run time") as error:
+        builder.lower(module)
+    assert "test_contexts.py:" in error.value.where

@@ -417,6 +417,9 @@ def _module_with_state(line: str) -> torch.jit.ScriptModule:
     module.pair = torch.jit.Attribute(
         ([1], 2), annotations.Tuple[annotations.List[int], int]
     )
+    module.register_buffer("count", torch.zeros(2))
+    module.register_buffer("part", module.count[:1] if "part" in line else None)
+    module.calls = 0
     setattr(
         module, f"own{abs(hash(line))}", 0
     )  # torch shares the class of equal modules
@@ -437,6 +440,12 @@ STATE_WRITES = {
     "list of tensors": "self.seen.append(x); return torch.cat(self.seen)",
     "list in a dictionary": "e = self.deep['a']; e.append(3); return x * len(self.deep['a'])",
     "list in a tuple": "e = self.pair[0]; e.append(3); return x * len(self.pair[0])",
+    "attribute": "self.sizes = [3]; return x * len(self.sizes)",
+    "count": "self.calls += 1; return x * self.calls",
+    "count that decides": "self.calls += 1; return x if self.calls > 1 else -x",
+    "count in a buffer": "self.count += 1; return x * self.count[0]",
+    "extended list": "self.sizes += [3]; return x",
+    "count in memory that is read": "self.count += 1; return x + self.part",
 }
 
 
@@ -447,6 +456,23 @@ def test_write_to_list_or_dictionary_of_model_is_refused(line: str) -> None:
         LoweringError, match="forward writes state to the module's attribute"
     ):
         builder.lower(_module_with_state(line))
+
+
+UNREAD_WRITES = {
+    "attribute": "self.sizes = [x.size(0)]; return x * 2",
+    "attribute in a branch": "if bool(x.sum() > 0):;     self.calls = 3; return x * 2",
+    "count": "self.calls += 1; return x * 2",
+    "count in a buffer": "self.count += x.sum(); return x * 2",
+}
+
+
+@pytest.mark.parametrize("line", UNREAD_WRITES.values(), ids=UNREAD_WRITES)
+def test_write_to_model_that_nothing_reads_is_removed(line: str) -> None:
+    module = _module_with_state(line)
+    lowered = builder.lower(module)
+    x = torch.ones(2, 2)
+    torch.testing.assert_close(lowered.run(x)[0], x * 2)
+    assert not module.calls and not module.count.any()
 
 
 COPIES = {

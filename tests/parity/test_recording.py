@@ -210,6 +210,23 @@ def test_integers_are_positive_if_zero_does_not_work() -> None:
         assert golden.inputs["counts"].min() >= 1
 
 
+class Bags(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bags = torch.nn.EmbeddingBag(8, 2, mode="sum")
+
+    def forward(self, ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        return self.bags(ids.flatten(), offsets)
+
+
+def test_offsets_of_bags_ascend_from_zero() -> None:
+    inputs = tensor("ids", "int64", "batch", 8), tensor("offsets", "int64", "batch")
+    for golden in record(torch.jit.script(Bags()), spec(*inputs)):
+        offsets = golden.inputs["offsets"]
+        assert offsets[0] == 0 and (np.diff(offsets) >= 0).all()
+        assert golden.inputs["ids"].max() > 0
+
+
 @pytest.mark.parametrize("keep", [True, False])
 def test_masks_of_both_meanings_give_finite_outputs(keep: bool) -> None:
     class Attend(torch.nn.Module):

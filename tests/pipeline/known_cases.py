@@ -4,7 +4,6 @@ Each case has a manifest, and arguments for the original module whose tensors, i
 of the endpoint.
 """
 
-import enum
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -644,23 +643,6 @@ class ObjectsInList(nn.Module):
         return objects[0].value - objects[1].value
 
 
-class Mode(enum.Enum):
-    SUM = 1
-    MEAN = 2
-
-
-class ModeBySize(nn.Module):
-    """A branch on a size chooses a value of an enumeration."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        mode = Mode.SUM
-        if x.size(0) > 1:
-            mode = Mode.MEAN
-        if mode == Mode.SUM:
-            return x.sum(1)
-        return x.mean(1)
-
-
 class ComparisonTimesNumber(nn.Module):
     """torch's optimizer keeps the traced product in bool."""
 
@@ -873,7 +855,6 @@ CASES = (
     Case(WithClass),
     Case(WithNumberInClass),
     Case(ObjectsInList),
-    Case(ModeBySize),
     Case(ComparisonTimesNumber, traced=True, optimized=False),
     Case(WriteBetweenCats, traced=True, optimized=False),
     Case(Autocast),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -167,10 +166,7 @@ def _gate(ctx: ConversionContext, conditional: Any) -> Callable[[Any], Any]:
     return enter
 
 
-_UNMERGED = (
-    *(list, dict, tuple, str, enum.Enum, torch.device),
-    *(Packed, TensorList),
-)
+_UNMERGED = (list, dict, str, Packed, TensorList)
 
 
 def _merge(
