@@ -11,6 +11,7 @@ import torch
 
 from builder.conversion.context import ConversionContext
 from builder.conversion.layers import (
+    NAN_UNDEFINED,
     activate,
     choose,
     combine,
@@ -38,7 +39,9 @@ PLAIN: dict[str, tuple[str, float | None, float | None]] = {
 def _register(
     schema: str, activation: str, alpha: float | None, beta: float | None
 ) -> None:
-    @converter(f"aten::{schema}")
+    note = NAN_UNDEFINED if activation == "HARD_SIGMOID" else ""
+
+    @converter(f"aten::{schema}", note=note)
     def plain(ctx: ConversionContext, x: ITensor) -> ITensor:
         return activate(ctx, floating(ctx, x), activation, alpha, beta)
 
@@ -47,7 +50,7 @@ for _schema, _arguments in PLAIN.items():
     _register(_schema, *_arguments)
 
 
-@converter("aten::relu(Tensor self) -> Tensor")
+@converter("aten::relu(Tensor self) -> Tensor", note=NAN_UNDEFINED)
 def relu(ctx: ConversionContext, x: ITensor) -> ITensor:
     """max(x, 0); integers stay integers"""
     if ctx.dtype(x).is_floating_point:
@@ -57,6 +60,7 @@ def relu(ctx: ConversionContext, x: ITensor) -> ITensor:
 
 @converter(
     "aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor",
+    note=NAN_UNDEFINED,
 )
 def hardtanh(
     ctx: ConversionContext, x: ITensor, min_val: float, max_val: float
@@ -65,19 +69,19 @@ def hardtanh(
     return clip(ctx, x, min_val, max_val)
 
 
-@converter("aten::relu6(Tensor self) -> Tensor")
+@converter("aten::relu6(Tensor self) -> Tensor", note=NAN_UNDEFINED)
 def relu6(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x within [0, 6]"""
     return clip(ctx, x, 0, 6)
 
 
 def clip(ctx: ConversionContext, x: ITensor, low: Any, high: Any) -> ITensor:
-    """One CLIP; for integers, which it does not support, MAX and MIN. The upper limit wins over the
-    lower.
+    """One CLIP. For integers and infinite limits, which it does not support, MAX and MIN. The upper
+    limit wins over the lower.
     """
-    if ctx.dtype(x).is_floating_point and low <= high:
-        return activate(ctx, x, "CLIP", low, high)
     dtype = ctx.dtype(x)
+    if dtype.is_floating_point and -math.inf < low <= high < math.inf:
+        return activate(ctx, x, "CLIP", low, high)
     if not dtype.is_floating_point:
         low = int(low)
     if not dtype.is_floating_point:

@@ -14,7 +14,7 @@ from builder.conversion.context import ConversionContext
 from builder.conversion.converters.cumulative import scanned
 from builder.conversion.decomposing import walked
 from builder.conversion.dynamic import Size
-from builder.conversion.layers import choose, equal, floating, is_nan
+from builder.conversion.layers import choose, equal, extremum, floating, is_nan
 from builder.conversion.registry import converter
 from builder.conversion.spatial import iota
 from builder.decompositions import DECOMPOSITIONS
@@ -34,7 +34,7 @@ def extremes(
         comparable = ctx.cast(x, torch.int32)
     identity = dtypes.reduction_identity(ctx.dtype(comparable), operation)
     best = scanned(
-        ctx, comparable, axis, identity, lambda a, b: ctx.elementwise(operation, a, b)
+        ctx, comparable, axis, identity, lambda a, b: extremum(ctx, operation, a, b)
     )
     shape: list[Size] = [1] * ctx.rank(x)
     shape[axis] = ctx.size(x, axis)
