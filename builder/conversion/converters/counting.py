@@ -66,7 +66,13 @@ def _search_positions(
 _OUT = "*, bool out_int32=False, bool right=False"
 
 
-@converter(f"aten::bucketize.Tensor(Tensor self, Tensor boundaries, {_OUT}) -> Tensor")
+NAN_AMONG = "NaN in the sorted sequence is not handled"
+
+
+@converter(
+    f"aten::bucketize.Tensor(Tensor self, Tensor boundaries, {_OUT}) -> Tensor",
+    note=NAN_AMONG,
+)
 def bucketize(
     ctx: ConversionContext,
     x: ITensor,
@@ -91,6 +97,7 @@ def _flat_positions(
 @converter(
     f"aten::bucketize.Scalar(Scalar self, Tensor boundaries, {_OUT}) -> Tensor",
     dynamic=("self",),
+    note=NAN_AMONG,
 )
 def bucketize_scalar(
     ctx: ConversionContext, x: Scalar, boundaries: ITensor, out_int32: bool, right: bool
@@ -103,7 +110,8 @@ _SORTED = f"{_OUT}, str? side=None, Tensor? sorter=None"
 
 
 @converter(
-    f"aten::searchsorted.Tensor(Tensor sorted_sequence, Tensor self, {_SORTED}) -> Tensor"
+    f"aten::searchsorted.Tensor(Tensor sorted_sequence, Tensor self, {_SORTED}) -> Tensor",
+    note=NAN_AMONG,
 )
 def searchsorted(
     ctx: ConversionContext,
@@ -129,6 +137,7 @@ def searchsorted(
 @converter(
     f"aten::searchsorted.Scalar(Tensor sorted_sequence, Scalar self, {_SORTED}) -> Tensor",
     dynamic=("self",),
+    note=NAN_AMONG,
 )
 def searchsorted_scalar(
     ctx: ConversionContext,

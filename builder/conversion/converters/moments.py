@@ -13,6 +13,7 @@ from builder.conversion.converters.casting import in_dtype
 from builder.conversion.converters.reduction import Axes, axes_of, over
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.layers import (
+    NAN_UNDEFINED,
     choose,
     combine,
     equal,
@@ -23,6 +24,7 @@ from builder.conversion.registry import converter
 from builder.conversion.values import Number
 from builder.engine import ITensor
 
+NAN_OF_EXTREMES = f"{NAN_UNDEFINED} for the orders inf and -inf"
 RESULTS = {
     "var": "Tensor",
     "std": "Tensor",
@@ -152,7 +154,10 @@ def vector_norm(
 _LINALG = "int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"
 
 
-@converter(f"aten::linalg_vector_norm(Tensor self, Scalar ord=2, {_LINALG}")
+@converter(
+    f"aten::linalg_vector_norm(Tensor self, Scalar ord=2, {_LINALG}",
+    note=NAN_OF_EXTREMES,
+)
 def linalg_vector_norm(
     ctx: ConversionContext,
     x: ITensor,
@@ -165,14 +170,15 @@ def linalg_vector_norm(
     return vector_norm(ctx, in_dtype(ctx, x, dtype), ord, dim, keepdim)
 
 
-@converter("aten::norm.Scalar(Tensor self, Scalar p=2) -> Tensor")
+@converter("aten::norm.Scalar(Tensor self, Scalar p=2) -> Tensor", note=NAN_OF_EXTREMES)
 def norm(ctx: ConversionContext, x: ITensor, p: float) -> ITensor:
     """The p-norm of all elements"""
     return vector_norm(ctx, x, p, None, False)
 
 
 @converter(
-    "aten::norm.ScalarOpt_dtype(Tensor self, Scalar? p, *, ScalarType dtype) -> Tensor"
+    "aten::norm.ScalarOpt_dtype(Tensor self, Scalar? p, *, ScalarType dtype) -> Tensor",
+    note=NAN_OF_EXTREMES,
 )
 def norm_in(ctx: ConversionContext, x: ITensor, p: float | None, dtype: int) -> ITensor:
     """The p-norm of all elements, computed in `dtype`"""
@@ -180,7 +186,8 @@ def norm_in(ctx: ConversionContext, x: ITensor, p: float | None, dtype: int) -> 
 
 
 @converter(
-    "aten::norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor"
+    "aten::norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor",
+    note=NAN_OF_EXTREMES,
 )
 def norm_over(
     ctx: ConversionContext, x: ITensor, p: float | None, dim: Axes, keepdim: bool
@@ -191,7 +198,8 @@ def norm_over(
 
 @converter(
     "aten::norm.ScalarOpt_dim_dtype(Tensor self, Scalar? p, int[1] dim, bool keepdim, *, ScalarType"
-    " dtype) -> Tensor"
+    " dtype) -> Tensor",
+    note=NAN_OF_EXTREMES,
 )
 def norm_over_in(
     ctx: ConversionContext,
@@ -217,7 +225,10 @@ def frobenius_norm(
     return vector_norm(ctx, x, 2, dim, keepdim)
 
 
-@converter(f"aten::linalg_norm(Tensor self, Scalar? ord=None, {_LINALG}")
+@converter(
+    f"aten::linalg_norm(Tensor self, Scalar? ord=None, {_LINALG}",
+    note=NAN_OF_EXTREMES,
+)
 def linalg_norm(
     ctx: ConversionContext,
     x: ITensor,
@@ -256,7 +267,9 @@ def linalg_norm_by_name(
 _MATRIX = "int[] dim=[-2,-1], bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"
 
 
-@converter(f"aten::linalg_matrix_norm(Tensor self, Scalar ord, {_MATRIX}")
+@converter(
+    f"aten::linalg_matrix_norm(Tensor self, Scalar ord, {_MATRIX}", note=NAN_UNDEFINED
+)
 def linalg_matrix_norm(
     ctx: ConversionContext,
     x: ITensor,

@@ -8,7 +8,7 @@ import torch
 
 from builder.conversion.context import ConversionContext
 from builder.conversion.evaluators.prim import dtype_of_code
-from builder.conversion.layers import combine, floating, reduce
+from builder.conversion.layers import NAN_UNDEFINED, combine, floating, reduce
 from builder.conversion.registry import converter
 from builder.engine import ITensor
 
@@ -95,33 +95,40 @@ def over(
     return ctx.elementwise("GREATER", result, ctx.like_scalar(result, 0))
 
 
-@converter("aten::amax(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor")
+@converter(
+    "aten::amax(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor",
+    note=NAN_UNDEFINED,
+)
 def amax(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> ITensor:
     """The largest over axes"""
     return over(ctx, "MAX", x, dim, keepdim)
 
 
-@converter("aten::amin(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor")
+@converter(
+    "aten::amin(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor",
+    note=NAN_UNDEFINED,
+)
 def amin(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> ITensor:
     """The smallest over axes"""
     return over(ctx, "MIN", x, dim, keepdim)
 
 
 @converter(
-    "aten::aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)"
+    "aten::aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)",
+    note=NAN_UNDEFINED,
 )
 def aminmax(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> Any:
     """The smallest and the largest, over one axis or all"""
     return over(ctx, "MIN", x, dim, keepdim), over(ctx, "MAX", x, dim, keepdim)
 
 
-@converter("aten::max(Tensor self) -> Tensor")
+@converter("aten::max(Tensor self) -> Tensor", note=NAN_UNDEFINED)
 def max_of_all(ctx: ConversionContext, x: ITensor) -> ITensor:
     """The largest element"""
     return over(ctx, "MAX", x, None, False)
 
 
-@converter("aten::min(Tensor self) -> Tensor")
+@converter("aten::min(Tensor self) -> Tensor", note=NAN_UNDEFINED)
 def min_of_all(ctx: ConversionContext, x: ITensor) -> ITensor:
     """The smallest element"""
     return over(ctx, "MIN", x, None, False)
