@@ -169,7 +169,7 @@ def _by_numbers() -> dict[str, Function]:
         }
     for value in (INF, 2.5):
         found[f"hardtanh to {value}"] = lambda x, v=value: F.hardtanh(x, -1.0, v)
-    for exponent in (2, 3, 0.5, -1, -2, -0.5, 0.3, 0, -3):
+    for exponent in (2, 3, 0.5, -1, -2, -0.5, 0.3, 0, -3, 4, 5, -4):
         found[f"pow {exponent}"] = lambda x, e=exponent: x**e
     for divisor in (2, -0.5, 0.3, -3):
         found |= {
@@ -332,6 +332,7 @@ GROUPS: dict[str, tuple[dict[str, Function], tuple[torch.Tensor, ...]]] = {
 OVERFLOW = "an intermediate result overflows in another place than PyTorch's"
 FAR = "the quotient is above 2^48 or the divisor above 2^114: NaN, see the note"
 ORDER = "the TopK layer's order of NaN and of equal values: see the note"
+POWERS = "a fractional power of -inf, and 1 to an infinite power"
 UNCHECKED = "the layer's answer for NaN: see the note"
 
 DIFFERENT: dict[str, dict[str, str]] = {
@@ -364,7 +365,9 @@ UNDEFINED: dict[str, dict[str, str]] = {
     "numbers": dict.fromkeys(
         ["relu", "relu6", "hardsigmoid", "hardtanh", "isnan after relu"], UNCHECKED
     ),
-    "by numbers": dict.fromkeys(["hardtanh to inf", "hardtanh to 2.5"], UNCHECKED),
+    "by numbers": dict.fromkeys(["hardtanh to inf", "hardtanh to 2.5"], UNCHECKED)
+    | {f"pow {exponent}": POWERS for exponent in (INF, -INF, 1e-40, 2.5, 0.3)},
+    "pairs": {"pow": POWERS},
     "rows": dict.fromkeys(
         [
             *(
@@ -484,6 +487,11 @@ def _last_of_equals(layer: Any, x: torch.Tensor, k: Any = None) -> Any:
     return values, x.shape[axis] - 1 - positions
 
 
+def _power_by_logarithm(x: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+    """NaN for a negative base, as on TensorRT for RTX (pytorch/TensorRT, pull request 4181)."""
+    return torch.exp2(exponent.double() * x.double().log2()).to(x.dtype)
+
+
 TOPK = registry.EVALUATORS["TOPK"]
 
 
@@ -492,7 +500,8 @@ def nan_lost() -> Iterator[None]:
     """Evaluate layers as TensorRT may: it documents neither NaN nor the order of equal elements.
 
     Version 10.16 returns the other operand of MIN, and the lower limit of CLIP, for NaN
-    (NVIDIA/TensorRT, issues 4758 and 4773). The reference passes NaN on, as PyTorch does.
+    (NVIDIA/TensorRT, issues 4758 and 4773). The reference passes NaN on, as PyTorch does. POW is
+    NaN for a negative base.
     """
 
     def limited(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
@@ -504,6 +513,7 @@ def nan_lost() -> Iterator[None]:
     extrema = {
         "MAX": integers_or(torch.fmax, torch.maximum),
         "MIN": integers_or(torch.fmin, torch.minimum),
+        "POW": integers_or(_power_by_logarithm, torch.pow),
     }
     activations = {
         "RELU": _without_nan(activation.ACTIVATIONS["RELU"], 0.0),
