@@ -61,6 +61,24 @@ Unless a row states otherwise, a converter supports:
 
 The column *dynamic* lists arguments that may depend on a dynamic size. Other numbers must be known when the network is
 built; a refusal names the axis on which they depend.
+
+## Special values
+
+NaN, infinities, equal values and the ends of a dtype's range give PyTorch's answer, with these exceptions:
+
+- **NaN.** TensorRT does not document what its layers RELU, CLIP, MAX, MIN, TopK and maximum pooling do with NaN. Version
+  10.16 returns the other operand of MIN ([4758](https://github.com/NVIDIA/TensorRT/issues/4758)) and the lower limit of CLIP
+  ([4773](https://github.com/NVIDIA/TensorRT/issues/4773)). `clamp`, `maximum`, `minimum`, `fmax`, `fmin`, `isnan` and
+  `nan_to_num` test for NaN themselves. Other operators have a note below: test for NaN before them.
+- **Equal values.** TensorRT does not define their order. The notes below name the operators.
+- **What PyTorch refuses while it runs.** An index out of range and an integer divided by 0 raise an error in PyTorch. An
+  engine returns an undefined value.
+- **Floats as integers.** A float beyond the integer's range, and NaN, become an undefined integer, as in PyTorch.
+- **Overflow.** Squares and powers are float32. So `var`, `norm` and normalizations of values above 1e19 overflow.
+  PyTorch's CPU kernels may not, because they add in float64.
+- **Products with 0.** Resizing with antialiasing, uneven adaptive averages and embedding bags are matrix products. An
+  infinity or NaN makes the elements NaN that do not depend on it.
+- **Zeros.** -0.0 may become 0.0.
 """
 
 SAMPLES = """

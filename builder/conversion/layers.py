@@ -11,9 +11,15 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 import torch
 
 from builder.conversion.context import ConversionContext
+from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.facts import is_tensor
 from builder.conversion.values import Operand, Tensor
 from builder.engine import ITensor, trt
+
+NAN_UNDEFINED = "NaN may become another number"
+"""The note of operators whose layers do not pass NaN on, or may not. docs/operators.md explains
+it.
+"""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -223,6 +229,31 @@ def is_nan(ctx: ConversionContext, x: ITensor) -> ITensor:
     if ctx.capabilities.has_operation("UNARY", "ISNAN"):
         return ctx.unary("ISNAN", x)
     return ctx.unary("NOT", ctx.elementwise("EQUAL", x, x))
+
+
+def extremum(ctx: ConversionContext, operation: str, *values: Operand) -> ITensor:
+    """The larger (MAX) or smaller (MIN) of two promoted operands, or NaN if one of them is NaN.
+
+    The layer alone returns the other operand then (NVIDIA/TensorRT, issue 4758).
+    """
+    result = combine(ctx, operation, *values)
+    if not ctx.promoted(*values).is_floating_point:
+        return result
+    for value in values:
+        result = with_nan_of(ctx, value, result)
+    return result
+
+
+def with_nan_of(ctx: ConversionContext, x: Operand, result: ITensor) -> ITensor:
+    """The result, or x where x is NaN. Not every layer of TensorRT passes NaN on."""
+    if isinstance(x, int | float):
+        x = torch.tensor(x)
+    if isinstance(x, DynamicScalar) or not ctx.dtype(x).is_floating_point:
+        return result
+    if isinstance(x, torch.Tensor) and not x.isnan().any():
+        return result
+    x = ctx.tensor(x)
+    return choose(ctx, is_nan(ctx, x), x, result, ctx.dtype(result))
 
 
 def reduce(

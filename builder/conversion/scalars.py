@@ -13,6 +13,7 @@ import torch
 
 from builder.conversion import doubles, dtypes
 from builder.conversion.dynamic import DynamicScalar, bounds, expression
+from builder.conversion.unconvertible import Unconvertible
 from builder.conversion.values import Scalar
 from builder.engine import ITensor
 
@@ -127,7 +128,17 @@ def truncated(ctx: Lengths, a: Scalar, b: Scalar) -> Any:
 
 
 def modulo(ctx: Lengths, a: Scalar, b: Scalar) -> Any:
-    """Python's a % b: the sign of the divisor."""
+    """Python's a % b: the sign of the divisor.
+
+    Raises Unconvertible for a float that depends on data: in float32 the quotient may be another
+    one than in PyTorch's float64, and then so is every digit of the remainder.
+    """
+    numbers = [v for v in (a, b) if isinstance(v, DynamicScalar) and not v.zero_dim]
+    if not _integral(ctx, a, b) and None in [doubles.of(ctx, v) for v in numbers]:
+        raise Unconvertible(
+            "the remainder of a float that depends on data: an engine divides in float32,"
+            " PyTorch in float64"
+        )
     return binary(ctx, "sub", a, binary(ctx, "mul", binary(ctx, "floordiv", a, b), b))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -141,7 +143,10 @@ def hypot(self: Tensor, other: Tensor) -> Tensor:
     safe = torch.where(larger == 0, torch.ones_like(larger), larger)
     ratio = smaller / safe
     ratio = torch.where(smaller == larger, torch.ones_like(ratio), ratio)
-    return torch.where(larger == 0, larger, larger * torch.sqrt(1.0 + ratio * ratio))
+    root = torch.where(larger == 0, larger, larger * torch.sqrt(1.0 + ratio * ratio))
+    # an infinite leg wins over NaN
+    infinite = torch.logical_or(torch.isinf(self), torch.isinf(other))
+    return torch.where(infinite, torch.full_like(root, math.inf), root)
 
 
 @decomposition("aten::signbit(Tensor self) -> Tensor")

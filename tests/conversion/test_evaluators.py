@@ -158,6 +158,12 @@ def test_bitwise_operators_on_sizes_are_refused() -> None:
         convert(graph_of("return n & 3"), [sample(2, 4)], dynamic={0: {0: "n"}})
 
 
+def test_remainders_of_floats_in_tensors_are_refused() -> None:
+    """1e9 % 0.7 was -64: in float32 the quotient is 64 too large."""
+    with pytest.raises(UnsupportedOperators, match="remainder of a float that depends"):
+        convert(graph_of("return float(x[0, 0]) % 0.7, n"), [sample(2, 4)])
+
+
 def test_dynamic_index_is_refused() -> None:
     with pytest.raises(
         UnsupportedOperators,

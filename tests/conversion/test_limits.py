@@ -18,7 +18,16 @@ INTEGERS = torch.tensor([-9, -1, 0, 1, 4, 9])
 
 @pytest.mark.parametrize(
     ("low", "high"),
-    [(-1, 2), (-1.5, 2.5), (None, 0.5), (0, None), (3.0, -2.0), (-1, 1.5)],
+    [
+        (-1, 2),
+        (-1.5, 2.5),
+        (None, 0.5),
+        (0, None),
+        (3.0, -2.0),
+        (-1, 1.5),
+        (-1.5, INF),
+        (-INF, 2.5),
+    ],
 )
 @pytest.mark.parametrize("x", [ODD, INTEGERS, INTEGERS.int(), ODD.half()])
 def test_clamp_by_numbers(low: Any, high: Any, x: torch.Tensor) -> None:

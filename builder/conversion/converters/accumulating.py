@@ -28,6 +28,7 @@ from builder.conversion.converters.scattering import (
 from builder.conversion.dynamic import Size, bounds
 from builder.conversion.evaluators.creation import filled
 from builder.conversion.layers import (
+    NAN_UNDEFINED,
     alike,
     as_index,
     choose,
@@ -183,19 +184,22 @@ def _greatest(ctx: ConversionContext, x: Tensor, axis: int) -> int:
     return 1
 
 
+MEMORY = "compares every position with every index: memory grows with their product"
+NAN_OF_EXTREMES = f"for amax and amin, {NAN_UNDEFINED}"
+
 _reducing = functools.partial(
-    converter,
-    constants=("index",),
-    when=_affordable,
-    note="compares every position with every index: memory grows with their product",
+    converter, constants=("index",), when=_affordable, note=MEMORY
 )
 
 
 @_reducing(
-    "aten::scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor",
+    "aten::scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor"
+)
+@_reducing(
     "aten::scatter_reduce.two(Tensor self, int dim, Tensor index, Tensor src, str reduce, *, bool"
     " include_self=True) -> Tensor",
     "aten::scatter.reduce(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor",
+    note=f"{MEMORY}; {NAN_OF_EXTREMES}",
 )
 def scatter_reduce(
     ctx: ConversionContext,
@@ -257,6 +261,7 @@ def index_add(
 @_reducing(
     "aten::index_reduce(Tensor self, int dim, Tensor index, Tensor source, str reduce, *, bool"
     " include_self=True) -> Tensor",
+    note=f"{MEMORY}; {NAN_OF_EXTREMES}",
 )
 def index_reduce(
     ctx: ConversionContext,

@@ -12,6 +12,7 @@ import torch
 from builder.conversion.context import ConversionContext
 from builder.conversion.converters.casting import in_dtype
 from builder.conversion.layers import (
+    NAN_UNDEFINED,
     activate,
     choose,
     combine,
@@ -40,7 +41,9 @@ PLAIN: dict[str, tuple[str, float | None, float | None]] = {
 def _register(
     schema: str, activation: str, alpha: float | None, beta: float | None
 ) -> None:
-    @converter(f"aten::{schema}")
+    note = NAN_UNDEFINED if activation == "HARD_SIGMOID" else ""
+
+    @converter(f"aten::{schema}", note=note)
     def plain(ctx: ConversionContext, x: ITensor) -> ITensor:
         return activate(ctx, floating(ctx, x), activation, alpha, beta)
 
@@ -49,7 +52,7 @@ for _schema, _arguments in PLAIN.items():
     _register(_schema, *_arguments)
 
 
-@converter("aten::relu(Tensor self) -> Tensor")
+@converter("aten::relu(Tensor self) -> Tensor", note=NAN_UNDEFINED)
 def relu(ctx: ConversionContext, x: ITensor) -> ITensor:
     """max(x, 0); integers stay integers"""
     if ctx.dtype(x).is_floating_point:
@@ -57,20 +60,24 @@ def relu(ctx: ConversionContext, x: ITensor) -> ITensor:
     return combine(ctx, "MAX", x, 0)
 
 
-@converter("aten::relu6(Tensor self) -> Tensor")
+@converter("aten::relu6(Tensor self) -> Tensor", note=NAN_UNDEFINED)
 def relu6(ctx: ConversionContext, x: ITensor) -> ITensor:
     """x within [0, 6]"""
     return clip(ctx, x, 0, 6)
 
 
-@converter("aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor")
+@converter(
+    "aten::hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor",
+    note=NAN_UNDEFINED,
+)
 def clip(ctx: ConversionContext, x: ITensor, low: Any, high: Any, /) -> ITensor:
-    """x within [low, high]: one CLIP; for integers, which it does not support, MAX and MIN. The
-    upper limit wins over the lower.
+    """x within [low, high]: one CLIP; for integers and infinite limits, which it does not support,
+    MAX and MIN. The upper limit wins over the lower.
     """
-    if ctx.dtype(x).is_floating_point and low <= high:
+    is_float = ctx.dtype(x).is_floating_point
+    if is_float and -math.inf < low <= high < math.inf:
         return activate(ctx, x, "CLIP", low, high)
-    if not ctx.dtype(x).is_floating_point:
+    if not is_float:
         low, high = int(low), int(high)
     return combine(ctx, "MIN", combine(ctx, "MAX", x, low), high)
 

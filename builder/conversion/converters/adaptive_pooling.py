@@ -13,7 +13,14 @@ from builder.conversion.arguments import dynamic_value
 from builder.conversion.context import ConversionContext
 from builder.conversion.converters.pooling import floats
 from builder.conversion.dynamic import DynamicScalar, Size
-from builder.conversion.layers import along, choose, combine, less, reduce
+from builder.conversion.layers import (
+    NAN_UNDEFINED,
+    along,
+    choose,
+    combine,
+    less,
+    reduce,
+)
 from builder.conversion.pools import Pool, pooled
 from builder.conversion.registry import converter
 from builder.conversion.spatial import as_image, filled, iota
@@ -21,6 +28,7 @@ from builder.conversion.values import Tensor
 from builder.engine import ITensor, trt
 from builder.graph_types import Node
 
+NAN_SPREADS = "NaN or an infinity reaches all parts of unequal length"
 ADAPTIVE_AVERAGE = {
     "adaptive_avg_pool1d(Tensor self, int[1] output_size) -> Tensor": 1,
     "adaptive_avg_pool2d(Tensor self, SymInt[2] output_size) -> Tensor": 2,
@@ -31,7 +39,9 @@ ADAPTIVE_AVERAGE = {
 
 
 def _register_adaptive_average(schema: str, axes: int) -> None:
-    @converter(f"aten::{schema}", dynamic=("output_size",), when=floats)
+    @converter(
+        f"aten::{schema}", dynamic=("output_size",), when=floats, note=NAN_SPREADS
+    )
     def adaptive_average(
         ctx: ConversionContext, x: ITensor, output_size: Size | list[Size]
     ) -> ITensor:
@@ -47,6 +57,7 @@ def _register_adaptive_maximum(axes: int) -> None:
     @converter(
         f"aten::adaptive_max_pool{axes}d(Tensor self, int[{axes}] output_size) -> (Tensor, Tensor)",
         dynamic=("output_size",),
+        note=NAN_UNDEFINED,
     )
     def adaptive_maximum(
         ctx: ConversionContext, node: Node, x: ITensor, output_size: Size | list[Size]

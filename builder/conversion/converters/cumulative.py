@@ -19,7 +19,15 @@ from builder.conversion.converters.reduction import accumulated
 from builder.conversion.converters.select import sliced
 from builder.conversion.decomposing import walked
 from builder.conversion.dynamic import DynamicScalar, Size
-from builder.conversion.layers import choose, combine, equal, floating, gathered, is_nan
+from builder.conversion.layers import (
+    choose,
+    combine,
+    equal,
+    extremum,
+    floating,
+    gathered,
+    is_nan,
+)
 from builder.conversion.registry import converter
 from builder.conversion.spatial import iota
 from builder.decompositions import DECOMPOSITIONS
@@ -154,7 +162,7 @@ def extremes(
         comparable = ctx.cast(x, torch.int32)
     identity = dtypes.reduction_identity(ctx.dtype(comparable), operation)
     best = scanned(
-        ctx, comparable, axis, identity, lambda a, b: ctx.elementwise(operation, a, b)
+        ctx, comparable, axis, identity, lambda a, b: extremum(ctx, operation, a, b)
     )
     shape: list[Size] = [1] * ctx.rank(x)
     shape[axis] = ctx.size(x, axis)

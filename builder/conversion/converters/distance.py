@@ -82,7 +82,7 @@ def pairwise_distance(
     "aten::_cdist_forward(Tensor x1, Tensor x2, float p, int? compute_mode) -> Tensor",
     note=(
         "from the differences themselves (P R M values), which are exact where PyTorch's matrix"
-        " product cancels"
+        " product cancels; for p 0 and inf, NaN may become another number"
     ),
 )
 def cdist(ctx: ConversionContext, x1: ITensor, x2: ITensor, p: float) -> ITensor:

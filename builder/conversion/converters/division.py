@@ -12,6 +12,7 @@ from builder.conversion.layers import (
     HALVES,
     arithmetic_dtype,
     choose,
+    comparison,
     computed_in,
     equal,
     less,
@@ -23,7 +24,7 @@ from builder.conversion.values import Operand, Tensor
 from builder.engine import ITensor
 
 NOTE_REMAINDER = (
-    "of floats exact for quotients below 2^24 and finite divisors below 2^114"
+    "of floats exact for quotients below 2^48 and finite divisors below 2^114, else NaN"
 )
 
 
@@ -71,14 +72,31 @@ def truncated_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITe
 
 
 def floored_quotient(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
-    """The quotient rounded down."""
+    """The quotient rounded down. That of an infinity is NaN, unless the divisor is 0."""
     dtype = ctx.promoted(x, other)
-    if dtype.is_floating_point and not power_of_two(other):
-        return ctx.cast(floored(ctx, x, other)[0], dtype)
-    quotient = ctx.elementwise(
-        "FLOOR_DIV", *ctx.operands(x, other, dtype=computed_in(dtype))
+    if not dtype.is_floating_point:
+        return floor_layer(ctx, x, other)
+    if power_of_two(other):
+        quotient = floor_layer(ctx, x, other)
+    else:
+        quotient = ctx.cast(floored(ctx, x, other)[0], dtype)
+    if isinstance(x, int | float) and math.isfinite(x):
+        return quotient
+    x, other = ctx.operands(x, other, dtype=dtype)
+    undefined = ctx.elementwise(
+        "AND",
+        equal(ctx, ctx.unary("ABS", x), torch.inf),
+        comparison(ctx, "EQUAL", True, other, 0.0),
     )
-    return to_result_dtype(ctx, quotient, computed_in(dtype), dtype)
+    return choose(ctx, undefined, torch.nan, quotient, dtype)
+
+
+def floor_layer(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
+    """The floor of the rounded quotient: one IElementWiseLayer."""
+    dtype = ctx.promoted(x, other)
+    computed = computed_in(dtype)
+    quotient = ctx.elementwise("FLOOR_DIV", *ctx.operands(x, other, dtype=computed))
+    return to_result_dtype(ctx, quotient, computed, dtype)
 
 
 @converter(
@@ -93,7 +111,12 @@ def fmod(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     dtype = ctx.promoted(x, other)
     if not dtype.is_floating_point:
         return remainder_of(ctx, x, other, truncated_quotient(ctx, x, other))
-    a, b = ctx.operands(x, rounded(other, dtype), dtype=torch.float32)
+    other = rounded(other, dtype)
+    if power_of_two(other):
+        x = ctx.cast(ctx.tensor(x), torch.float32)
+        rest = remainder_of(ctx, x, other, truncated_quotient(ctx, x, other))
+        return ctx.cast(rest, dtype)
+    a, b = ctx.operands(x, other, dtype=torch.float32)
     # the remainder of the absolute values, with the sign of self
     sizes = [ctx.unary("ABS", operand) for operand in (a, b)]
     return ctx.cast(
@@ -114,7 +137,7 @@ def remainder(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
     dtype = ctx.promoted(x, other)
     if dtype.is_floating_point and not power_of_two(other):
         return ctx.cast(floored(ctx, x, rounded(other, dtype))[1], dtype)
-    return remainder_of(ctx, x, other, floored_quotient(ctx, x, other))
+    return remainder_of(ctx, x, other, floor_layer(ctx, x, other))
 
 
 def rounded(divisor: Operand, dtype: torch.dtype) -> Operand:
@@ -152,11 +175,17 @@ def floored(ctx: ConversionContext, x: Operand, other: Operand) -> tuple[Any, An
 
     The rounded 7 / -0.7 is -10, but the float -0.7 is slightly smaller in magnitude, so the floor
     is -11. The remainder x - q other, exact by `exact_rest`, then has the incorrect sign, and q is
-    corrected.
+    corrected. A quotient of 2^24 or more is rounded, and its remainder is divided once more.
     """
     a, b = ctx.operands(x, other, dtype=torch.float32)
     quotient = ctx.elementwise("FLOOR_DIV", a, b)
     exact_remainder = exact_rest(ctx, a, quotient, b)
+    exact_remainder = choose(
+        ctx,
+        less(ctx, ctx.unary("ABS", quotient), 2.0**24),
+        exact_remainder,
+        _rest_of_large_quotient(ctx, exact_remainder, quotient, b),
+    )
     if not isinstance(other, int | float) or math.isinf(other):
         exact_remainder = _past_infinity(ctx, a, b, exact_remainder)
     over = less(
@@ -169,6 +198,21 @@ def floored(ctx: ConversionContext, x: Operand, other: Operand) -> tuple[Any, An
     smaller = ctx.elementwise("SUB", quotient, ctx.like_scalar(quotient, 1.0))
     return choose(ctx, over, smaller, quotient), choose(
         ctx, over, ctx.elementwise("SUM", exact_remainder, b), exact_remainder
+    )
+
+
+def _rest_of_large_quotient(
+    ctx: ConversionContext, rest: ITensor, quotient: ITensor, b: ITensor
+) -> ITensor:
+    """The remainder of a quotient that was rounded to 24 bits: `rest` divided once more, which is
+    exact for twice as many bits. NaN for larger quotients.
+    """
+    further = ctx.elementwise("FLOOR_DIV", rest, b)
+    return choose(
+        ctx,
+        less(ctx, ctx.unary("ABS", quotient), 2.0**48),
+        exact_rest(ctx, rest, further, b),
+        torch.nan,
     )
 
 
@@ -188,15 +232,15 @@ def exact_rest(
     """a - quotient b, each factor split into halves of 12 bits, whose products are exact (Veltkamp,
     Dekker).
     """
-    high = ctx.unary(
-        "ROUND", ctx.elementwise("PROD", quotient, ctx.like_scalar(quotient, 2.0**-12))
-    )
-    high = ctx.elementwise("PROD", high, ctx.like_scalar(high, 2.0**12))
-    low = ctx.elementwise("SUB", quotient, high)
-    swollen = ctx.elementwise("PROD", b, ctx.like_scalar(b, 2.0**12 + 1))
-    b_high = ctx.elementwise("SUB", swollen, ctx.elementwise("SUB", swollen, b))
-    b_low = ctx.elementwise("SUB", b, b_high)
-    for part in (high, low):
-        for b_part in (b_high, b_low):
+    b_parts = halves(ctx, b)
+    for part in halves(ctx, quotient):
+        for b_part in b_parts:
             a = ctx.elementwise("SUB", a, ctx.elementwise("PROD", part, b_part))
     return a
+
+
+def halves(ctx: ConversionContext, x: ITensor) -> tuple[ITensor, ITensor]:
+    """The upper and the lower 12 bits of float32, which add up to x."""
+    swollen = ctx.elementwise("PROD", x, ctx.like_scalar(x, 2.0**12 + 1))
+    high = ctx.elementwise("SUB", swollen, ctx.elementwise("SUB", swollen, x))
+    return high, ctx.elementwise("SUB", x, high)

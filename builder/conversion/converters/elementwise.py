@@ -16,6 +16,7 @@ from builder.conversion.layers import (
     comparison,
     computed_in,
     equal,
+    extremum,
     half_as_float32,
     less,
     to_result_dtype,
@@ -27,6 +28,8 @@ from builder.engine import ITensor
 ARITHMETIC = {
     "mul.Tensor(Tensor self, Tensor other) -> Tensor": "PROD",
     "mul.Scalar(Tensor self, Scalar other) -> Tensor": "PROD",
+}
+EXTREMA = {
     "maximum(Tensor self, Tensor other) -> Tensor": "MAX",
     "max.other(Tensor self, Tensor other) -> Tensor": "MAX",
     "minimum(Tensor self, Tensor other) -> Tensor": "MIN",
@@ -50,6 +53,17 @@ def _register_arithmetic(schema: str, operation: str) -> None:
 
 for _schema, _operation in ARITHMETIC.items():
     _register_arithmetic(_schema, _operation)
+
+
+def _register_extremum(schema: str, operation: str) -> None:
+    @converter(f"aten::{schema}", constants=("self", "other"))
+    def of_two(ctx: ConversionContext, x: Tensor, other: Tensor) -> ITensor:
+        """The larger or the smaller; NaN if one of them is NaN"""
+        return extremum(ctx, operation, x, other)
+
+
+for _schema, _operation in EXTREMA.items():
+    _register_extremum(_schema, _operation)
 
 
 def _scaled(

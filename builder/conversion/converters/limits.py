@@ -8,7 +8,15 @@ import torch
 
 from builder.conversion.context import ConversionContext
 from builder.conversion.converters.activation import clip
-from builder.conversion.layers import choose, combine, equal, is_nan, less
+from builder.conversion.layers import (
+    choose,
+    combine,
+    equal,
+    extremum,
+    is_nan,
+    less,
+    with_nan_of,
+)
 from builder.conversion.registry import converter
 from builder.conversion.values import Operand, Tensor
 from builder.engine import ITensor
@@ -26,17 +34,32 @@ def clamp(
     ctx: ConversionContext, x: Tensor, min: Operand | None, max: Operand | None
 ) -> Any:
     """min(max(x, low), high), in the dtype that all promote to: integers with fractional limits
-    become floats
+    become floats; NaN stays
     """
     limits = [value for value in (min, max) if value is not None]
     dtype = ctx.promoted(x, *limits)
+    x = ctx.cast(ctx.tensor(x), dtype)
     if (
         dtype.is_floating_point
         and len(limits) == 2
         and all(isinstance(value, int | float) for value in limits)
     ):
-        return clip(ctx, ctx.cast(ctx.tensor(x), dtype), min, max)
-    for operation, limit in (("MAX", min), ("MIN", max)):
+        result = clip(ctx, x, min, max)
+    else:
+        result = _limited(ctx, x, min, max, dtype)
+    for value in (x, *limits):
+        result = with_nan_of(ctx, value, result)
+    return result
+
+
+def _limited(
+    ctx: ConversionContext,
+    x: ITensor,
+    low: Operand | None,
+    high: Operand | None,
+    dtype: torch.dtype,
+) -> ITensor:
+    for operation, limit in (("MAX", low), ("MIN", high)):
         if limit is not None:
             x = ctx.elementwise(operation, *ctx.operands(x, limit, dtype=dtype))
             ctx.remember_dtype(x, dtype)
@@ -51,7 +74,7 @@ def _register_limit(name: str, operation: str, formula: str) -> None:
         dynamic=(name,),
     )
     def clamped(ctx: ConversionContext, x: Tensor, limit: Operand, /) -> ITensor:
-        return combine(ctx, operation, x, limit)
+        return extremum(ctx, operation, x, limit)
 
     clamped.__doc__ = formula
 

@@ -12,6 +12,7 @@ from builder.conversion.converters.casting import in_dtype
 from builder.conversion.converters.reduction import Axes, axes_of, over
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.layers import (
+    NAN_UNDEFINED,
     choose,
     combine,
     equal,
@@ -22,6 +23,7 @@ from builder.conversion.registry import converter
 from builder.conversion.values import Number
 from builder.engine import ITensor
 
+NAN_OF_EXTREMES = f"{NAN_UNDEFINED} for the orders inf and -inf"
 RESULTS = {
     "var": "Tensor",
     "std": "Tensor",
@@ -132,7 +134,10 @@ def vector_norm(
 _LINALG = "int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"
 
 
-@converter(f"aten::linalg_vector_norm(Tensor self, Scalar ord=2, {_LINALG}")
+@converter(
+    f"aten::linalg_vector_norm(Tensor self, Scalar ord=2, {_LINALG}",
+    note=NAN_OF_EXTREMES,
+)
 def linalg_vector_norm(
     ctx: ConversionContext,
     x: ITensor,
@@ -151,7 +156,10 @@ def linalg_vector_norm(
     "aten::norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor",
     "aten::norm.ScalarOpt_dim_dtype(Tensor self, Scalar? p, int[1] dim, bool keepdim, *, ScalarType"
     " dtype) -> Tensor",
-    "aten::frobenius_norm.dim(Tensor self, int[1] dim, bool keepdim=False) -> Tensor",
+    note=NAN_OF_EXTREMES,
+)
+@converter(
+    "aten::frobenius_norm.dim(Tensor self, int[1] dim, bool keepdim=False) -> Tensor"
 )
 def norm(
     ctx: ConversionContext,
@@ -170,9 +178,13 @@ _MATRIX = "int[] dim=[-2,-1], bool keepdim=False, *, ScalarType? dtype=None) -> 
 
 
 @converter(
-    f"aten::linalg_norm(Tensor self, Scalar? ord=None, {_LINALG}",
+    f"aten::linalg_norm(Tensor self, Scalar? ord=None, {_LINALG}", note=NAN_OF_EXTREMES
+)
+@converter(
+    f"aten::linalg_matrix_norm(Tensor self, Scalar ord, {_MATRIX}", note=NAN_UNDEFINED
+)
+@converter(
     f"aten::linalg_norm.ord_str(Tensor self, str ord, {_LINALG}",
-    f"aten::linalg_matrix_norm(Tensor self, Scalar ord, {_MATRIX}",
     f"aten::linalg_matrix_norm.str_ord(Tensor self, str ord='fro', {_MATRIX}",
 )
 def linalg_norm(

@@ -24,8 +24,8 @@ from builder.graph_types import Node
 LIMIT = 3840
 """INetworkDefinition.add_topk: "Currently only values of K up to 3840 are supported"."""
 TIES = (
-    "TensorRT does not define the order of equal values; PyTorch returns the first for argmax, "
-    "argmin, max and min"
+    "TensorRT does not define the order of equal values and of NaN; PyTorch returns the first for "
+    "argmax, argmin, max and min, and NaN is its largest value"
 )
 
 
@@ -211,6 +211,7 @@ def argsort(ctx: ConversionContext, x: ITensor, dim: int, descending: bool) -> A
 @converter(
     "aten::msort(Tensor self) -> Tensor",
     when=within_limit(lambda ctx, a: ctx.size(a.self, 0)),
+    note=TIES,
 )
 def msort(ctx: ConversionContext, x: ITensor) -> Any:
     """The values in order along the first axis"""

@@ -14,7 +14,7 @@ import torch
 from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import Size
-from builder.conversion.layers import alike, choose, combine, less
+from builder.conversion.layers import NAN_UNDEFINED, alike, choose, combine, less
 from builder.conversion.pools import Pool, output_length, pooled
 from builder.conversion.registry import converter
 from builder.conversion.spatial import as_image, iota
@@ -115,6 +115,7 @@ def _register_maximum(axes: int) -> None:
     @converter(
         f"aten::max_pool{axes}d{_maximum_arguments(axes)} -> Tensor",
         f"aten::max_pool{axes}d_with_indices{_maximum_arguments(axes)} -> (Tensor, Tensor)",
+        note=NAN_UNDEFINED,
     )
     def maximum(
         ctx: ConversionContext,

@@ -1,4 +1,8 @@
-"""Powers: of floats by IElementWiseLayer, of integers by the exponent's bits."""
+"""Powers: of floats by IElementWiseLayer, of integers by the exponent's bits.
+
+The POW layer returns NaN for a negative base on TensorRT for RTX (pytorch/TensorRT, pull request
+4181), as exp2(y log2 x) does. So it gets the absolute value, and the sign is chosen.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.converters.elementwise import negative
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.layers import choose, combine, equal, less
 from builder.conversion.registry import converter
@@ -30,8 +35,8 @@ def square(ctx: ConversionContext, x: ITensor) -> ITensor:
     dynamic=("self", "exponent"),
 )
 def power(ctx: ConversionContext, x: Operand, exponent: Operand) -> Any:
-    """self^exponent: products and roots for the exponents for which PyTorch uses them, POW for
-    others
+    """self^exponent: products and roots for the exponents for which PyTorch uses them, POW of the
+    absolute value for others
     """
     dtype = ctx.promoted(x, exponent)
     if isinstance(exponent, int | float) and not isinstance(
@@ -41,9 +46,54 @@ def power(ctx: ConversionContext, x: Operand, exponent: Operand) -> Any:
         result = known_power(ctx, x, exponent)
         if result is not None:
             return result
-    if dtype.is_floating_point:
-        return ctx.elementwise("POW", *ctx.operands(x, exponent, dtype=dtype))
-    return integer_power(ctx, x, exponent, dtype)
+        if dtype.is_floating_point:
+            return static_power(ctx, x, exponent)
+    if not dtype.is_floating_point:
+        return integer_power(ctx, x, exponent, dtype)
+    base, power = ctx.operands(x, exponent, dtype=dtype)
+    if isinstance(x, int | float) and 0 < x < torch.inf:
+        return ctx.elementwise("POW", base, power)
+    return real_power(ctx, base, power)
+
+
+def static_power(ctx: ConversionContext, x: ITensor, exponent: float) -> ITensor:
+    """A float to the power of a number that `known_power` does not know."""
+    if exponent == 0:  # also of 0, infinities and NaN
+        return choose(ctx, equal(ctx, x, x), 1.0, 1.0, ctx.dtype(x))
+    if not float(exponent).is_integer():
+        return combine(ctx, "POW", x, float(exponent))
+    size = ctx.unary("ABS", x)
+    if exponent % 2 == 0:
+        return combine(ctx, "POW", size, float(exponent))
+    odd = combine(ctx, "PROD", combine(ctx, "POW", size, abs(exponent) - 1.0), x)
+    return odd if exponent > 0 else ctx.unary("RECIP", odd)
+
+
+def real_power(ctx: ConversionContext, x: ITensor, exponent: ITensor) -> ITensor:
+    """A float to the power of a float tensor: |x|^exponent, negative for an odd exponent of a
+    negative base and NaN for a fractional one.
+    """
+    size = ctx.elementwise("POW", ctx.unary("ABS", x), exponent)
+    whole = _is_whole(ctx, exponent)
+    odd = ctx.elementwise(
+        "AND",
+        whole,
+        ctx.unary("NOT", _is_whole(ctx, combine(ctx, "PROD", exponent, 0.5))),
+    )
+    signed = choose(
+        ctx,
+        ctx.elementwise("AND", negative(ctx, x), odd),
+        ctx.unary("NEG", size),
+        size,
+    )
+    finite = ctx.elementwise("AND", less(ctx, x, 0.0), less(ctx, -torch.inf, x))
+    undefined = ctx.elementwise("AND", finite, ctx.unary("NOT", whole))
+    result = choose(ctx, undefined, torch.nan, signed, ctx.dtype(x))
+    return choose(ctx, equal(ctx, exponent, 0.0), 1.0, result, ctx.dtype(x))
+
+
+def _is_whole(ctx: ConversionContext, x: ITensor) -> ITensor:
+    return equal(ctx, ctx.unary("FLOOR", x), x)
 
 
 def known_power(ctx: ConversionContext, x: ITensor, exponent: float) -> Any:
@@ -85,7 +135,9 @@ def integer_power(
     natural = ctx.elementwise("MAX", exponent, zero)
     has_layer = ctx.capabilities.takes("ELEMENTWISE.POW", x.dtype.name)
     if has_layer:
-        result = ctx.elementwise("POW", x, natural)
+        result = ctx.elementwise("POW", ctx.unary("ABS", x), natural)
+        is_negative = ctx.elementwise("AND", less(ctx, x, 0), equal(ctx, odd, 1))
+        result = choose(ctx, is_negative, ctx.unary("NEG", result), result, dtype)
     else:
         result = power_by_bits(ctx, x, natural, odd)
     minus_one = choose(ctx, equal(ctx, odd, 1), -1, 1, dtype)

@@ -8,7 +8,7 @@ import torch
 
 from builder.conversion.context import ConversionContext
 from builder.conversion.evaluators.prim import dtype_of_code
-from builder.conversion.layers import combine, floating, reduce
+from builder.conversion.layers import NAN_UNDEFINED, combine, floating, reduce
 from builder.conversion.registry import converter
 from builder.engine import ITensor
 
@@ -96,6 +96,7 @@ def over(
 @converter(
     "aten::amax(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor",
     "aten::max(Tensor self) -> Tensor",
+    note=NAN_UNDEFINED,
 )
 def amax(
     ctx: ConversionContext, x: ITensor, dim: Axes = None, keepdim: bool = False
@@ -107,6 +108,7 @@ def amax(
 @converter(
     "aten::amin(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor",
     "aten::min(Tensor self) -> Tensor",
+    note=NAN_UNDEFINED,
 )
 def amin(
     ctx: ConversionContext, x: ITensor, dim: Axes = None, keepdim: bool = False
@@ -116,7 +118,8 @@ def amin(
 
 
 @converter(
-    "aten::aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)"
+    "aten::aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)",
+    note=NAN_UNDEFINED,
 )
 def aminmax(ctx: ConversionContext, x: ITensor, dim: Axes, keepdim: bool) -> Any:
     """The smallest and the largest, over one axis or all"""

@@ -19,6 +19,7 @@ from builder.conversion.layers import (
     less,
     log1p,
     truncated,
+    with_nan_of,
 )
 from builder.conversion.registry import converter
 from builder.engine import ITensor
@@ -176,7 +177,8 @@ def logit(ctx: ConversionContext, x: ITensor, eps: float | None) -> Any:
     """log(z / (1 - z)), z = x within [eps, 1 - eps]"""
     x = floating(ctx, x)
     if eps is not None:
-        x = combine(ctx, "MIN", combine(ctx, "MAX", x, eps), 1 - eps)
+        limited = combine(ctx, "MIN", combine(ctx, "MAX", x, eps), 1 - eps)
+        x = with_nan_of(ctx, x, limited)
     return ctx.unary(
         "LOG", combine(ctx, "DIV", x, combine(ctx, "SUB", ctx.like_scalar(x, 1.0), x))
     )
