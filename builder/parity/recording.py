@@ -597,8 +597,9 @@ class _Recorder:
             f" {dict(sizes)}): {_reason(failure)}",
             where=str(self.spec.path),
             fix=(
-                f"give inputs of your own{self._rows_needed} (manifest: goldens: FILE.npz), or fix"
-                f" dims and dtypes in the manifest{_BAKED if 'size' in str(failure) else ''}"
+                "correct the shapes, dims and dtypes in the manifest, or give inputs of your own"
+                f"{self._rows_needed} (manifest: goldens: FILE.npz)"
+                f"{_BAKED if 'size' in str(failure) else ''}"
             ),
         )
 

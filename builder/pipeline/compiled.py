@@ -307,7 +307,10 @@ def _reworded(text: str) -> str:
 _ARGUMENTS = (
     (" (manifest: goldens: FILE.npz)", ' (goldens="FILE.npz")'),
     (" (manifest: goldens)", " (goldens)"),
-    ("fix dims and dtypes in the manifest", "fix the shapes and dtypes of `inputs`"),
+    (
+        "correct the shapes, dims and dtypes in the manifest",
+        "correct the shapes and dtypes of `inputs`",
+    ),
     (
         "write its largest length in the manifest: max_lengths: ",
         "pass its largest length: max_lengths=",

@@ -33,6 +33,7 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
         return _unchanged(order, sidecar, noted)
     order = _keeping_adopted(order, hashes)
     try:
+        _refuse_source(order)
         edits.refuse(order.folder, hashes, order.edits)
     except UsageError as error:
         return ModelResult(order.spec.name, error=error, because=reason)
@@ -45,6 +46,17 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
         because=reason,
         last=parts,
     )
+
+
+def _refuse_source(order: Order) -> None:
+    """Raise UsageError if the publication would replace the folder of the model file."""
+    source = order.spec.path.parent
+    if order.folder.resolve() == source.resolve():
+        raise UsageError(
+            f"publishing would replace {source}, which has the model file",
+            where=str(order.spec.path),
+            fix="use a repository outside of the models folder",
+        )
 
 
 def _reason(

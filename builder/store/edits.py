@@ -142,6 +142,16 @@ def _is_foreign(folder: Path) -> bool:
     return any(folder.iterdir()) and not os.path.lexists(folder / published.SIDECAR)
 
 
+def refuse_foreign(folder: Path) -> None:
+    """Raise UsageError if trt-build did not write the folder or file at this path."""
+    if _is_foreign(folder):
+        raise UsageError(
+            f"publishing would replace {folder}, which trt-build did not write",
+            where=str(folder),
+            fix="move it away, or use another repository; `repo --overwrite-edits` discards it",
+        )
+
+
 def refuse(folder: Path, hashes: Hashes, policy: str) -> None:
     """Raise UsageError if a new publication would lose changes of the user.
 
@@ -150,12 +160,7 @@ def refuse(folder: Path, hashes: Hashes, policy: str) -> None:
     """
     if policy == OVERWRITE:
         return
-    if _is_foreign(folder):
-        raise UsageError(
-            f"publishing would replace {folder}, which trt-build did not write",
-            where=str(folder),
-            fix="move it away, or use another repository; `repo --overwrite-edits` discards it",
-        )
+    refuse_foreign(folder)
     all_edits = edits(folder, hashes)
     lost = all_edits
     if policy != REPORT:

@@ -21,7 +21,7 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.errors import PublishError, UsageError
-from builder.store import GENERATED, SIDECAR, published, retired
+from builder.store import GENERATED, SIDECAR, edits, published, retired
 from builder.torchscript import sha256
 from builder.triton import versions
 from builder.triton.config import config_text, parse_config
@@ -67,6 +67,7 @@ def merge(repositories: Sequence[Path], out: Path) -> list[tuple[str, tuple[str,
     ready = {}
     # everything is checked before anything is written
     for name, folders in folders_by_model.items():
+        edits.refuse_foreign(out / name)
         with published.shaped(folders[0]):
             ready[name] = _fitting_variants(folders), _fitting_steps(folders)
     return [

@@ -320,13 +320,13 @@ def _usable(key: Path, kind: str) -> Iterator[None]:
         ) from error
     except Exception as error:  # cryptography raises many types of errors for keys
         raise UsageError(
-            f"{key} is not a {kind} key that can be used: {_reason(error)}",
+            f"{key} is not a {kind} key that can be used: {_fault(error)}",
             fix=f"name an elliptic-curve key in PEM form: {MAKE_KEYS}"
             f" (the password of an encrypted one: {PASSWORD})",
         ) from error
 
 
-def _reason(error: Exception) -> str:
+def _fault(error: Exception) -> str:
     """The reason why a key cannot be used. A key of another kind has no curve."""
     if isinstance(error, AttributeError):
         return "it is not an elliptic-curve key"

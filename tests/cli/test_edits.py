@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -147,3 +148,15 @@ def test_removed_output_is_refused_unless_accepted(
     assert accepted.exit_code == 0, accepted.stderr
     assert "warning: incompatible with its clients: output 'y'" in accepted.stderr
     assert 'name: "z"' in (out / "small" / "config.pbtxt").read_text()
+
+
+def test_source_folder_of_a_model_is_not_replaced(
+    small: Path, tmp_path: Path, run: Run
+) -> None:
+    source = tmp_path / "models" / "net"
+    source.mkdir(parents=True)
+    for suffix in (".pt", ".yaml"):
+        shutil.copy(small / f"small{suffix}", source / f"model{suffix}")
+    refused = run("repo", source.parent, "--out", source.parent, "--overwrite-edits")
+    assert refused.exit_code == 2 and "which has the model file" in refused.stderr
+    assert sorted(path.name for path in source.iterdir()) == ["model.pt", "model.yaml"]

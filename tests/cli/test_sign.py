@@ -47,6 +47,17 @@ def test_serve_refuses_unsigned_and_changed_models(
     assert "small: added 1/extra" in _error(run(*required), 2)
 
 
+def _rsa_key() -> bytes:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
+    return rsa.generate_private_key(65537, 2048).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
 def test_invalid_key_or_model_name_is_a_usage_error(
     published: Path, published_once: Path, run: Run, keys: Path
 ) -> None:
@@ -54,6 +65,10 @@ def test_invalid_key_or_model_name_is_a_usage_error(
         run("sign", published, "--key", keys / "sign.pub"), 2
     )
     assert "cannot be read" in _error(run("sign", published, "--key", keys / "none"), 2)
+    (keys / "rsa.key").write_bytes(_rsa_key())
+    assert "it is not an elliptic-curve key" in _error(
+        run("sign", published, "--key", keys / "rsa.key"), 2
+    )
     wrong = run("sign", published, "--key", keys / "sign.key", "--only", "smal")
     assert "has no model 'smal'" in _error(wrong, 2)
     models = published_once.parent / "models"

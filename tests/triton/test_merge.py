@@ -426,3 +426,12 @@ def test_merge_command_lists_gpus_of_each_model(
     result = CliRunner().invoke(main, [*words, "--write-env"], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert "TRITON_IMAGE" in (tmp_path / "m" / ".env").read_text()
+
+
+def test_folder_of_something_else_is_not_replaced(
+    built: Callable[..., Path], tmp_path: Path
+) -> None:
+    (tmp_path / "out" / "scorer").mkdir(parents=True)
+    (tmp_path / "out" / "scorer" / "config.pbtxt").touch()
+    with pytest.raises(UsageError, match="which trt-build did not write"):
+        merge([built("a", "8.0")], tmp_path / "out")
