@@ -261,7 +261,7 @@ def _observations() -> set[tuple[int, str]]:
 
 def _without_settings(graph: Any, module: Any) -> Any:
     """A copy of the graph, inlined, without the branches that the module's own numbers and strings
-    decide (`if self.training`).
+    decide (`if self.training`), or the device (`if x.is_cuda`): goldens are recorded on the CPU.
     """
     graph = graph.copy()
     C._jit_pass_inline(graph)
@@ -271,6 +271,9 @@ def _without_settings(graph: Any, module: Any) -> Any:
         value = _attribute(node, module)
         graph.setInsertPoint(node)
         node.output().replaceAllUsesWith(graph.insertConstant(value))
+    for node in graph.findAllNodes("prim::is_cuda"):
+        graph.setInsertPoint(node)
+        node.output().replaceAllUsesWith(graph.insertConstant(False))
     C._jit_pass_constant_propagation_immutable_types(graph)
     C._jit_pass_dce(graph)
     return graph

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import builder
 from builder import processes
 from builder.errors import ModelFileError
 from builder.templates.runtime.trt_build_runtime import by_torch, operator_safety
@@ -51,6 +52,14 @@ class MapsWhenRun(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + torch.from_file(self.path, True, 4, dtype=torch.uint8).fill_(66)
+
+
+class Scoped(torch.nn.Module):
+    """Marks a scope for torch's profiler."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.profiler.record_function("double"):
+            return x * 2
 
 
 class Saves(MapsWhenRun):
@@ -127,6 +136,17 @@ def test_every_spelling_of_an_unsafe_operator_is_found(
     [
         ("ops.c10d.barrier_(x)", "c10d::barrier_"),
         ("ops.inductor.resize_storage_bytes_(x, 0)", "inductor::resize_storage_bytes_"),
+        ("ops.profiler._record_function_enter(x)", "profiler::_record_function_enter"),
+        (
+            "ops.profiler._record_function_exit(ops.profiler.start(x))",
+            "namespace has side effects",
+        ),
+        ("f = ops.profiler", "profiler::?"),
+        ("__torch__.torch.classes.profiler.Other", "torch.classes.profiler"),
+        (
+            "__torch__.torch.classes.profiler._RecordFunction.__new__(x)",
+            "more than a type",
+        ),
         ("ops.mine.act(x)", "no library that brings it"),
         ("ops.prim.rpc_sync(x)", "prim::rpc_sync"),
         ("o = ops", "used as a value"),
@@ -171,6 +191,19 @@ def method(code: str) -> bytes:
     ).encode()
 
 
+def test_profiler_scopes_are_accepted_and_removed(tmp_path: Path) -> None:
+    """They were refused as operators of an unsafe namespace."""
+    file = tmp_path / "model.pt"
+    torch.jit.script(Scoped()).save(str(file))
+    module, x = load(file), torch.ones(2)
+    (lowered,) = builder.lower(module).run(x)
+    assert torch.equal(lowered, x * 2) and torch.equal(module(x), x * 2)
+    kinds = {node.kind() for node in builder.lower(module).graph.nodes()}
+    assert kinds - {"prim::Constant"} == {"aten::mul"}
+    (served,) = by_torch.TorchExecutor(file, "no GPU").run([x])
+    assert torch.equal(served, x * 2)
+
+
 def test_custom_namespaces_need_a_library() -> None:
     custom = method("ops.mine.act(x)")
     assert operator_safety.source_findings("code/a.py", custom, custom=True) == []
@@ -203,9 +236,9 @@ def test_all_operators_with_file_or_host_names_are_refused() -> None:
 
 
 HARMLESS_TEXTS = frozenset(
-    "UPLO a activation algorithm api_name approximate assert_msg attr b binary_attr"
+    "UPLO a activation algorithm api_name approximate args assert_msg attr b binary_attr"
     " binary_post_op chars cls dict device_type driver el equation fillchar idx ind indexing"
-    " inputs input interpolation item key l message mode msg new norm old ord p pad_mode padding"
+    " inputs input interpolation item key l message mode msg name new norm old ord p pad_mode padding"
     " padding_side post_op_algorithm post_op_name reduce rounding_mode s self separator side"
     " string substr t to_add type unary_algorithm unary_attr unary_post_op"
     " unary_post_op_algorithm values".split()

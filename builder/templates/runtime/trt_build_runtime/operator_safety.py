@@ -64,6 +64,19 @@ makes them safe.
 CLASS_NAMESPACES = frozenset({"quantized", "rnn", "sparse", "mkldnn", "xnnpack"})
 """Namespaces of torch's own classes (`torch.classes`) that contain packed weights."""
 
+PROFILER_SCOPES = frozenset(
+    {
+        "_record_function_enter_new",
+        "_record_function_exit",
+        "_call_end_callbacks_on_jit_fut",
+    }
+)
+"""The operators of `profiler` that are allowed. `torch.profiler.record_function` marks a scope with
+them; torch saves all its methods with a model that uses it.
+"""
+
+_SCOPE_CLASS = "__torch__.torch.classes.profiler._RecordFunction"
+
 REFUSED = {
     "from_file": "it maps a file into memory and can overwrite it",
     "save": "it writes a file",
@@ -112,6 +125,8 @@ def reason(namespace: str, name: str, custom: bool = False) -> str | None:
     """The reason why the operator `namespace::name` is refused, or None. `custom` allows namespaces
     that torch does not have: those of custom libraries.
     """
+    if namespace == "profiler" and name in PROFILER_SCOPES:
+        return None
     if namespace in REFUSED_NAMESPACES:
         return "its namespace has side effects outside tensors"
     if namespace in NAMESPACES:
@@ -249,6 +264,13 @@ class _Reader(ast.NodeVisitor):
             )
             if not is_own_attribute:
                 self._add(node, self._operator(owner, node.attr), REFUSED[node.attr])
+        if owner == "ops.profiler" and node.attr in PROFILER_SCOPES:
+            self.ops_count += 1
+            return
+        if f"{owner}.{node.attr}" == _SCOPE_CLASS:
+            return
+        if owner == _SCOPE_CLASS:
+            self._add(node, _SCOPE_CLASS, "it is used as more than a type")
         if owner == "ops":
             self.ops_count += 1
             self._namespace(node, node.attr)
