@@ -35,13 +35,13 @@ def test_precision_search_writes_the_manifest_and_builds(
     )
     data = json.loads(result.stdout)
     assert result.exit_code == 0 and data["ok"]
-    (found,) = data["search"]
-    assert (found["precision"], found["keep_fp32"], found["written"]) == (
+    (search,) = data["search"]
+    assert (search["precision"], search["keep_fp32"], search["written"]) == (
         "fp16",
         ["layers.2/aten::linear_0"],
         True,
     )
-    assert found["trials"] == len(found["tried"]) > 2 and found["error"] is None
+    assert search["trials"] == len(search["tried"]) > 2 and search["error"] is None
     assert "net: trial 1: 0 layers kept in float32" in result.stderr
     assert (
         "fp16, in float32: layers.2/aten::linear_0" in result.stderr

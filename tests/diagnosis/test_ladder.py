@@ -76,12 +76,12 @@ def test_wrong_segment_is_distinguished_from_wrong_network(
     """The segment's graph is changed after its network was built."""
 
     def with_wrong_graph(*arguments: Any, **more: Any) -> stages.Converted:
-        found = convert(*arguments, **more)
-        assert found.partitioned is not None
-        graph = found.partitioned.partition.segments[2].lowered.graph
+        conversion = convert(*arguments, **more)
+        assert conversion.partitioned is not None
+        graph = conversion.partitioned.partition.segments[2].lowered.graph
         node = next(iter(ir.nodes_of(graph, "aten::abs")))
         node.output().replaceAllUsesWith(node.inputsAt(0))
-        return found
+        return conversion
 
     convert = stages.convert
     monkeypatch.setattr(stages, "convert", with_wrong_graph)
@@ -92,10 +92,10 @@ def test_wrong_pass_fails_only_the_lowered_graph(
     segmented: Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def with_wrong_graph(*arguments: Any, **more: Any) -> stages.Lowered:
-        found = lower(*arguments, **more)
-        node = next(iter(ir.nodes_of(found.graph.graph, "aten::tanh")))
+        lowered = lower(*arguments, **more)
+        node = next(iter(ir.nodes_of(lowered.graph.graph, "aten::tanh")))
         node.output().replaceAllUsesWith(node.inputsAt(0))
-        return found
+        return lowered
 
     lower = stages.lower
     monkeypatch.setattr(stages, "lower", with_wrong_graph)
