@@ -25,8 +25,8 @@ class ClosedPackages(Contract):
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
         roots = map(path, self.session_options["root_packages"])
-        found = [line for root in roots for line in violations(root)]
-        return ContractCheck(kept=not found, metadata={"found": found})
+        violating = [line for root in roots for line in violations(root)]
+        return ContractCheck(kept=not violating, metadata={"found": violating})
 
     def render_broken_contract(self, check: ContractCheck) -> None:
         for line in check.metadata["found"]:

@@ -96,8 +96,8 @@ def test_highest_rate_is_found_within_the_precision(capacity: float) -> None:
         tried.append(rate)
         return rate <= capacity
 
-    found = search_rate(meets_limit, 400.0)
-    assert found is not None and 0.94 * capacity <= found <= capacity
+    highest_rate = search_rate(meets_limit, 400.0)
+    assert highest_rate is not None and 0.94 * capacity <= highest_rate <= capacity
     assert len(tried) <= SEARCH_STEPS
 
 

@@ -71,12 +71,12 @@ class Window:
     @classmethod
     def of(cls, record: dict[str, Any]) -> Window:
         """Create a window from as_dict; other keys are ignored."""
-        found = cls(
+        window = cls(
             *(record[name] for name in ("requests", "failed", "wrong", "slowest_ms"))
         )
-        found.buckets = Counter({int(key): n for key, n in record["buckets"].items()})
-        found.errors = Counter(record["errors"])
-        return found
+        window.buckets = Counter({int(key): n for key, n in record["buckets"].items()})
+        window.errors = Counter(record["errors"])
+        return window
 
 
 def is_bad(generation: int) -> bool:

@@ -137,13 +137,13 @@ def _held(server: Server) -> tuple[Counter[str], Counter[str]]:
 
 def children(server: int) -> list[int]:
     """The running processes that the server has started."""
-    found = []
+    processes = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, IndexError, ValueError):
             state, parent = stat.read_text().rpartition(")")[2].split()[:2]
             if int(parent) == server and state not in ENDED:
-                found.append(int(stat.parent.name))
-    return found
+                processes.append(int(stat.parent.name))
+    return processes
 
 
 @dataclass(frozen=True)

@@ -80,11 +80,11 @@ def _limit(server: Server, counts: Counts) -> int:
             while not clients_running.taken().requests:
                 time.sleep(0.1)
             time.sleep(RAMP_SECONDS)
-            found = clients_running.taken().requests / RAMP_SECONDS
-        counts.ramp[str(number)] = round(found, 1)
-        if found < GAIN * reached or number >= MOST:
+            rate = clients_running.taken().requests / RAMP_SECONDS
+        counts.ramp[str(number)] = round(rate, 1)
+        if rate < GAIN * reached or number >= MOST:
             return number
-        number, reached = number * 2, found
+        number, reached = number * 2, rate
 
 
 def _samples(
@@ -122,10 +122,10 @@ def _sum(counts: Counts, total: Window, took: float) -> None:
 def _processor_seconds(server: Server) -> float:
     """The processor seconds of the server and its processes since their start."""
     pids = (server.process.pid, *census.children(server.process.pid))
-    found = 0.0
+    seconds = 0.0
     for pid in pids:
         fields = (
             (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
         )
-        found += (int(fields[11]) + int(fields[12])) / TICKS
-    return found
+        seconds += (int(fields[11]) + int(fields[12])) / TICKS
+    return seconds

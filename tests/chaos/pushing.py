@@ -224,11 +224,11 @@ def _memory(counts: Counts, streams: Sequence[Sequence[dict[str, Any]]]) -> None
     for lines in pushes:
         servers = [line["server_mib"] for line in lines]
         stubs = [line["stubs_mib"] / max(1, line["processes"] - 1) for line in lines]
-        if found := flat.trend(servers, [line["processes"] for line in lines]):
+        if seconds := flat.trend(servers, [line["processes"] for line in lines]):
             counts.server_growth = _larger(
-                counts.server_growth, flat.growth(found.level)
+                counts.server_growth, flat.growth(seconds.level)
             )
-            rise = round(found.per_sample * 1024, 1)
+            rise = round(seconds.per_sample * 1024, 1)
             counts.kib_per_push = _larger(counts.kib_per_push, rise)
         counts.stub_growth = _larger(counts.stub_growth, flat.growth(stubs))
         counts.server_mib += servers
@@ -237,12 +237,14 @@ def _memory(counts: Counts, streams: Sequence[Sequence[dict[str, Any]]]) -> None
     counts.set_flat()
     every = [line for lines in pushes for line in lines]
     for model in MODELS:
-        found = [
+        seconds = [
             one["verdict"]["seconds"]
             for one in every
             if one["verdict"]["model"] == model
         ]
-        counts.push_seconds[model] = round(float(np.median(found)), 1) if found else 0.0
+        counts.push_seconds[model] = (
+            round(float(np.median(seconds)), 1) if seconds else 0.0
+        )
     counts.push_seconds["longest unloading"] = max(
         (one["settled_seconds"] for one in every), default=0
     )

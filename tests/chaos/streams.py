@@ -61,10 +61,10 @@ def _start(
 
 def read(out: Path) -> dict[str, Counts]:
     """The counts of each mode in the records of a folder, finished or not."""
-    found = defaultdict[str, list[list[dict[str, Any]]]](list)
+    by_stream = defaultdict[str, list[list[dict[str, Any]]]](list)
     for file in sorted(out.glob("*.jsonl")):
         # an interrupted stream may end within a line
         lines = [json.loads(line) for line in file.read_text().split("\n")[:-1]]
         if lines:
-            found[lines[0]["mode"]].append(lines)
-    return {mode: summed(*streams) for mode, streams in sorted(found.items())}
+            by_stream[lines[0]["mode"]].append(lines)
+    return {mode: summed(*streams) for mode, streams in sorted(by_stream.items())}

@@ -249,19 +249,19 @@ def test_interrupted_stream_keeps_its_results(tmp_path: Path) -> None:
 @pytest.mark.live
 def test_leaked_model_is_found_with_its_process(tmp_path: Path) -> None:
     """A former step that was not unloaded, as on the GPU host of docs/reliability.md."""
-    made = pushing.publish_generation("pair", 1, tmp_path / "served")
-    with serve(made.parent, **FREE, explicit=True) as server:
-        control.update(server.http_url, made)
-        assert not census.take(server, made.parent, "explicit").leaked_models
-        former = published.step_names(made)
-        pushing.publish_generation("pair", 2, made.parent)
+    folder = pushing.publish_generation("pair", 1, tmp_path / "served")
+    with serve(folder.parent, **FREE, explicit=True) as server:
+        control.update(server.http_url, folder)
+        assert not census.take(server, folder.parent, "explicit").leaked_models
+        former = published.step_names(folder)
+        pushing.publish_generation("pair", 2, folder.parent)
         with control.connected(server.http_url, PLAIN, 60) as api:
-            api.load(made)
-            counts = census.take(server, made.parent, "explicit", wait=0)
+            api.load(folder)
+            counts = census.take(server, folder.parent, "explicit", wait=0)
             assert counts.leaked_models == counts.leaked_processes == sorted(former)
             assert {one["pid"] for one in counts.details} and not counts.missing
-            api.unload(api.former_steps(made))
-        counts = census.take(server, made.parent, "explicit")
+            api.unload(api.former_steps(folder))
+        counts = census.take(server, folder.parent, "explicit")
         assert not counts.leaked_models and not counts.leaked_processes
         assert counts.processes == 3 and counts.server_mib > 0
 

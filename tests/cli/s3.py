@@ -48,13 +48,13 @@ def serving() -> Iterator[Server]:
     from moto.moto_api._internal.models import moto_api_backend
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    found = Server()
+    s3_server = Server()
     moto_api_backend.reset()  # moto keeps its buckets in this process
-    thread = threading.Thread(target=found.server.serve_forever, daemon=True)
+    thread = threading.Thread(target=s3_server.server.serve_forever, daemon=True)
     thread.start()
     try:
-        yield found
+        yield s3_server
     finally:
-        found.server.shutdown()
-        found.server.server_close()
+        s3_server.server.shutdown()
+        s3_server.server.server_close()
         thread.join()

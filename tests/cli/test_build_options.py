@@ -32,8 +32,8 @@ on_rtx = pytest.mark.skipif(
 def test_invalid_size_is_a_usage_error(
     small: Path, tmp_path: Path, run: Run, option: str, size: str
 ) -> None:
-    given = size if option == "--workspace" else f"tactic_dram={size}"
-    result = run("repo", small, "--out", tmp_path / "out", option, given)
+    text = size if option == "--workspace" else f"tactic_dram={size}"
+    result = run("repo", small, "--out", tmp_path / "out", option, text)
     assert result.exit_code == 2
     assert f"'{option}': {size!r} is not a size, such as 512M or 2GiB" in result.output
 
@@ -120,10 +120,10 @@ def test_reproduction_command_has_the_store_url_or_no_store(
     small: Path, url: str | None, read: tuple[str | None, bool]
 ) -> None:
     (spec,) = load(small)
-    given = repo_command.make_context(
+    params = repo_command.make_context(
         "repo", shlex.split(Order(spec, Path("out"), store=url).reproduce)[2:]
     ).params
-    assert (given["store"], given["no_store"]) == read
+    assert (params["store"], params["no_store"]) == read
 
 
 def test_reproduction_command_has_the_values_of_the_sample(
@@ -132,9 +132,11 @@ def test_reproduction_command_has_the_values_of_the_sample(
     file, sample = save(Small(), tmp_path / "net.pt", None), tmp_path / "a b.npz"
     numpy.savez(sample, x=numpy.full((2, 4), 7, "float32"))
     (spec,) = load(file, sample=sample)
-    given = repo_command.make_context(
+    params = repo_command.make_context(
         "repo", shlex.split(Order(spec, Path("out")).reproduce)[2:]
     ).params
     assert load(
-        given["models"], inputs=options.parsed(given["inputs"]), sample=given["sample"]
+        params["models"],
+        inputs=options.parsed(params["inputs"]),
+        sample=params["sample"],
     ) == [spec]

@@ -46,8 +46,8 @@ class Cloud:
         """The content of every object, by its path below `root`."""
         fs, root = urls.file_system(self.root)
         fs.invalidate_cache()
-        found = fs.find(root)
-        return {str(path).partition("models/")[2]: fs.cat_file(path) for path in found}
+        paths = fs.find(root)
+        return {str(path).partition("models/")[2]: fs.cat_file(path) for path in paths}
 
     def upload(self, models: Path) -> None:
         fs, root = urls.file_system(f"{self.root}/in")

@@ -362,8 +362,8 @@ def test_init_reads_shapes_from_a_traced_module(tmp_path: Path, run: Run) -> Non
         def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             return ids.float() * mask
 
-    given = (torch.ones(2, 3, dtype=torch.int64), torch.ones(2, 1, dtype=torch.bool))
-    torch.jit.trace(MaskedIds(), given).save(str(tmp_path / "net.pt"))
+    sample = (torch.ones(2, 3, dtype=torch.int64), torch.ones(2, 1, dtype=torch.bool))
+    torch.jit.trace(MaskedIds(), sample).save(str(tmp_path / "net.pt"))
     assert run("init", tmp_path / "net.pt").exit_code == 0
     (spec,) = load(tmp_path / "net.pt")
     assert [(i.name, i.dtype, i.shape) for i in spec.inputs] == [

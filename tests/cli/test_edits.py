@@ -87,10 +87,10 @@ def test_added_file_makes_the_model_edited(
     models = save_small(tmp_path)
     assert "small  unchanged" in run("repo", models, "--out", published).stdout
     (published / "small" / "1" / "notes.txt").write_text("")
-    found = run("repo", models, "--out", published)
+    completed = run("repo", models, "--out", published)
     assert (
-        "small  edited" in found.stdout
-        and "small/1/notes.txt is not of" in found.stderr
+        "small  edited" in completed.stdout
+        and "small/1/notes.txt is not of" in completed.stderr
     )
 
 

@@ -140,8 +140,8 @@ def test_build_removes_results_of_the_versions_that_it_removes(
     publish(net(4), repository)  # version 1 is removed
     result: Any = SimpleNamespace(name="scorer", ok=True)
     repo._update_records(repository, {}, [result], record=False)
-    kept = records.models(repository, records.BENCH)["scorer"]
-    rates = [one["levels"][1]["throughput"]["value"] for one in kept]
+    record = records.models(repository, records.BENCH)["scorer"]
+    rates = [one["levels"][1]["throughput"]["value"] for one in record]
     assert rates == [200.0, 300.0]
 
 
@@ -183,13 +183,13 @@ def test_bucket_keeps_results_beside_the_repository(repository: Path) -> None:
         record_rate(mirror.path, 200.0)
         mirror.publish()
     with buckets.opened(url) as mirror:
-        found = records.figures(mirror.path, "scorer")
+        figures = records.figures(mirror.path, "scorer")
         numbers = {
             entry.identity: entry.number
             for entry in history.history(mirror.path / "scorer")
         }
     assert {
-        numbers[one]: facts[0]["requests_per_second"] for one, facts in found.items()
+        numbers[one]: facts[0]["requests_per_second"] for one, facts in figures.items()
     } == {
         1: 100.0,
         2: 200.0,

@@ -60,13 +60,13 @@ def objects() -> dict[str, bytes]:
 
 def served_version() -> int:
     """The version that the published config serves, after a check that its files exist."""
-    found = objects()
-    config = found["models/out/net/config.pbtxt"].decode()
+    stored = objects()
+    config = stored["models/out/net/config.pbtxt"].decode()
     served = [int(number) for number in re.findall(r"versions: (\d+)", config)]
-    record = json.loads(found["models/out/net/trt-build.json"])
+    record = json.loads(stored["models/out/net/trt-build.json"])
     assert served == [record["version"]]
     for name in record["files"]:
-        assert f"models/out/net/{name}" in found
+        assert f"models/out/net/{name}" in stored
     return served[0]
 
 

@@ -47,9 +47,9 @@ def imported(*arguments: str) -> set[str]:
     "arguments", [["--help"], ["--version"], ["repo", "--help"], ["verify", "--help"]]
 )
 def test_help_imports_only_click_and_builder(arguments: list[str]) -> None:
-    found = imported(*arguments)
-    assert not found & HEAVY
-    assert {name for name in found if name not in sys.stdlib_module_names} == {
+    modules = imported(*arguments)
+    assert not modules & HEAVY
+    assert {name for name in modules if name not in sys.stdlib_module_names} == {
         "builder",
         "click",
     }

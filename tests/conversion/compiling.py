@@ -41,16 +41,18 @@ def features(network: Any) -> frozenset[Any]:
     """Each layer (settings and tensors) and each edge (both layers' types and the dtype)."""
     layers = read_layers(network)
     source = {output: layer.kind for layer in layers for output in layer.outputs}
-    found = set()
+    layer_types = set()
     for layer in layers:
         tensors = tuple(
             tuple(map(_tensor, side)) for side in (layer.inputs, layer.outputs)
         )
-        found.add((layer.kind, tuple(_settings(layer.layer)), tensors))
+        layer_types.add((layer.kind, tuple(_settings(layer.layer)), tensors))
         for given in layer.inputs:
             if given is not None:
-                found.add((source.get(given, "input"), layer.kind, str(given.dtype)))
-    return frozenset(found)
+                layer_types.add(
+                    (source.get(given, "input"), layer.kind, str(given.dtype))
+                )
+    return frozenset(layer_types)
 
 
 def _tensor(tensor: Any) -> Any:

@@ -136,8 +136,8 @@ def test_lowering_keeps_addmm_and_pad_for_user_converter() -> None:
     module = torch.jit.script(Product().eval())
 
     def kinds() -> set[str]:
-        found = {node.kind() for node in builder.lower(module).graph.nodes()}
-        return found & {"aten::pad", "aten::addmm", "aten::linear"}
+        node_kinds = {node.kind() for node in builder.lower(module).graph.nodes()}
+        return node_kinds & {"aten::pad", "aten::addmm", "aten::linear"}
 
     assert kinds() == {"aten::linear"}
     for schema in WHOLE:

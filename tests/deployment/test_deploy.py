@@ -81,16 +81,18 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def run(platform: str, repository: Path, out: Path, *words: object) -> Result:
-    given = ["deploy", platform, repository, "--out", out, *words]
+    words_of_command = ["deploy", platform, repository, "--out", out, *words]
     return CliRunner().invoke(
-        main, [str(word) for word in given], catch_exceptions=False
+        main, [str(word) for word in words_of_command], catch_exceptions=False
     )
 
 
 def read_objects(folder: Path) -> dict[str, dict[str, Any]]:
     """The objects by kind."""
-    found = [yaml.safe_load(file.read_text()) for file in sorted(folder.glob("*.yaml"))]
-    return {one["kind"]: one for one in found}
+    loaded_objects = [
+        yaml.safe_load(file.read_text()) for file in sorted(folder.glob("*.yaml"))
+    ]
+    return {one["kind"]: one for one in loaded_objects}
 
 
 def pod(objects: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -101,8 +103,8 @@ def pod(objects: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def server(objects: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    (found,) = pod(objects)["containers"]
-    return dict(found)
+    (container,) = pod(objects)["containers"]
+    return dict(container)
 
 
 CHOICES = {
@@ -341,10 +343,10 @@ def test_nvidia_image_enables_features_of_the_configs(
         repository / "planned", {**record, "version_policy": {"keep": 1, "serve": 1}}
     )
     run("kubernetes", repository, tmp_path / "kept", "--control-secret", "control")
-    kept = start_triton(
+    process = start_triton(
         read_objects(tmp_path / "kept" / "kubernetes"), tmp_path, help_text, "token"
     )
-    assert features.cache() in kept.stdout.splitlines()
+    assert features.cache() in process.stdout.splitlines()
 
 
 def test_nvidia_image_starts_triton_with_the_flags_of_serve(

@@ -169,15 +169,15 @@ def test_model_that_fails_after_the_switch_is_rolled_back(
     original, requested = _Push._live_problems, set[str]()
 
     def fail_once(self: _Push, before: Any) -> tuple[str, ...]:
-        found = original(self, before)
+        results = original(self, before)
         if self.name in requested:
-            return found
+            return results
         requested.add(self.name)
         return ("inserted",)
 
     monkeypatch.setattr(_Push, "_live_problems", fail_once)
-    found = push(source, target)
-    assert [(one.state, one.problems) for one in found] == [
+    results = push(source, target)
+    assert [(one.state, one.problems) for one in results] == [
         ("rolled back", ("inserted",))
     ] * 2
     with contextlib.closing(HttpClient(server.http_url, 30)) as client:
@@ -227,13 +227,13 @@ def test_replaced_process_is_not_reported_as_dead(
     monkeypatch.setattr("builder.serving.server.UNLOAD_SECONDS", 2.0)
     served = repository_of(tmp_path / "served", 1)
     with serve(served, **FREE, explicit=True, models=["net"]) as server:
-        found: list[str] = []
+        names: list[str] = []
 
         def watch() -> None:
             try:
                 server._watch()
             except ServerError as error:
-                found.append(str(error))
+                names.append(str(error))
 
         watching = threading.Thread(target=watch, daemon=True)
         watching.start()
@@ -249,10 +249,10 @@ def test_replaced_process_is_not_reported_as_dead(
         stubs.dead()
         (second,) = set(stubs.models) - {first}  # the first may be ending
         watching.join(8)
-        assert watching.is_alive() and not found
+        assert watching.is_alive() and not names
         os.kill(second, signal.SIGKILL)
         watching.join(30)
-        assert "the process of model 'net' ended" in "".join(found)
+        assert "the process of model 'net' ended" in "".join(names)
 
 
 def test_loading_models_needs_the_control_token(tmp_path: Path) -> None:

@@ -45,20 +45,23 @@ def test_planted_defect_is_located_and_reduced(
 ) -> None:
     with monkeypatch.context() as patch:
         defect.plant(patch)
-        found = bisected(tmp_path, defect)
-        assert found.culprit is not None, found
-        assert (found.step, found.culprit.operator) == (defect.step, defect.operator)
-        assert marked_line(defect.module()) in found.culprit.location
-        assert found.culprit.function.startswith(defect.function)
-        assert found.culprit.alone and found.culprit.agreed
+        result = bisected(tmp_path, defect)
+        assert result.culprit is not None, result
+        assert (result.step, result.culprit.operator) == (defect.step, defect.operator)
+        assert marked_line(defect.module()) in result.culprit.location
+        assert result.culprit.function.startswith(defect.function)
+        assert result.culprit.alone and result.culprit.agreed
         if defect.step == "network":
-            exact = found.culprit.network_exact or 0.0, found.culprit.torch_exact or 0.0
+            exact = (
+                result.culprit.network_exact or 0.0,
+                result.culprit.torch_exact or 0.0,
+            )
             assert exact[0] > 1.0 > exact[1] or defect.name in WITHOUT_FLOAT64
-        assert found.reduced is not None, found.note
-        assert found.reduced.nodes <= 2 < found.reduced.of_nodes
+        assert result.reduced is not None, result.note
+        assert result.reduced.nodes <= 2 < result.reduced.of_nodes
         with pytest.raises(AssertionError):
-            run_test(found.reduced.folder)
-    run_test(found.reduced.folder)  # the difference is gone with the defect
+            run_test(result.reduced.folder)
+    run_test(result.reduced.folder)  # the difference is gone with the defect
 
 
 def test_reduced_model_is_bisected_again(
@@ -97,6 +100,6 @@ def test_node_that_amplifies_input_errors_is_not_reported_as_wrong(
 
     plant(monkeypatch, "aten::sigmoid", perturbed)
     target = order(tmp_path, Chaotic(), FLOATS)
-    found = bisect(target, None, lambda *_: None)
-    assert found.culprit is not None
-    assert not found.culprit.alone and found.culprit.agreed > 10
+    result = bisect(target, None, lambda *_: None)
+    assert result.culprit is not None
+    assert not result.culprit.alone and result.culprit.agreed > 10

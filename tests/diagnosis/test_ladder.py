@@ -83,10 +83,11 @@ def test_wrong_segment_is_distinguished_from_wrong_network(
     """The segment's graph is changed after its network was built."""
 
     def with_wrong_graph(*arguments: Any, **more: Any) -> stages.Converted:
-        found = convert(*arguments, **more)
-        assert found.partitioned is not None
-        bypass(found.partitioned.partition.segments[2].lowered.graph, "aten::abs")
-        return found
+        conversion = convert(*arguments, **more)
+        assert conversion.partitioned is not None
+        segments = conversion.partitioned.partition.segments
+        bypass(segments[2].lowered.graph, "aten::abs")
+        return conversion
 
     convert = stages.convert
     monkeypatch.setattr(stages, "convert", with_wrong_graph)
@@ -97,9 +98,9 @@ def test_wrong_pass_fails_only_the_lowered_graph(
     segmented: Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def with_wrong_graph(*arguments: Any, **more: Any) -> stages.Lowered:
-        found = lower(*arguments, **more)
-        bypass(found.graph.graph, "aten::tanh")
-        return found
+        lowered = lower(*arguments, **more)
+        bypass(lowered.graph.graph, "aten::tanh")
+        return lowered
 
     lower = stages.lower
     monkeypatch.setattr(stages, "lower", with_wrong_graph)

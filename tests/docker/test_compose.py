@@ -114,36 +114,38 @@ def test_prometheus_config_has_services_and_alerts() -> None:
         MOUNTED["prometheus"]["docker/monitoring/alerts.yml"]
     ]
     (job,) = config["scrape_configs"]
-    (found,) = job["dns_sd_configs"]
-    assert set(found["names"]) == {"triton-cpu", "triton-gpu"} <= set(SERVICES)
-    assert found["port"] == 8002
+    (service,) = job["dns_sd_configs"]
+    assert set(service["names"]) == {"triton-cpu", "triton-gpu"} <= set(SERVICES)
+    assert service["port"] == 8002
 
 
 def expressions() -> dict[str, str]:
     """Each PromQL expression of the alerts and the dashboard, by alert or panel."""
     (group,) = yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"]
-    found = {rule["alert"]: rule["expr"] for rule in group["rules"]}
+    by_name = {rule["alert"]: rule["expr"] for rule in group["rules"]}
     for rule in group["rules"]:
         assert rule["labels"]["severity"] in ("critical", "warning")
         assert rule["annotations"].keys() == {"summary", "remedy"}
     dashboard = json.loads((MONITORING / "grafana/dashboards/triton.json").read_text())
     for panel in dashboard["panels"]:
         assert panel["datasource"]["uid"] == datasource()["uid"]
-        found |= {f"{panel['title']} {t['refId']}": t["expr"] for t in panel["targets"]}
-    return found
+        by_name |= {
+            f"{panel['title']} {t['refId']}": t["expr"] for t in panel["targets"]
+        }
+    return by_name
 
 
 def datasource() -> dict[str, Any]:
     folder = MONITORING / "grafana/provisioning"
-    (found,) = yaml.safe_load((folder / "datasources/prometheus.yml").read_text())[
+    (source,) = yaml.safe_load((folder / "datasources/prometheus.yml").read_text())[
         "datasources"
     ]
     (provider,) = yaml.safe_load((folder / "dashboards/triton.yml").read_text())[
         "providers"
     ]
     assert provider["options"]["path"] == "/etc/grafana/dashboards"
-    assert found["url"] == "http://prometheus:9090"
-    return dict(found)
+    assert source["url"] == "http://prometheus:9090"
+    return dict(source)
 
 
 @pytest.mark.parametrize("where", expressions())

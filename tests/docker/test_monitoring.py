@@ -95,9 +95,9 @@ def test_prometheus_evaluates_every_expression(folder: Path) -> None:
         missing = named - scraped
         assert all(name.startswith(NEEDS_GPU) for name in missing), missing
         assert missing <= known_to_server(missing)
-        found = {where: evaluate(url, text) for where, text in expressions().items()}
+        results = {where: evaluate(url, text) for where, text in expressions().items()}
     dashboard = {
-        where: rows for where, rows in found.items() if not where.startswith("Triton")
+        where: rows for where, rows in results.items() if not where.startswith("Triton")
     }
     empty = [where for where, rows in dashboard.items() if not rows]
     assert [where.split()[0] for where in empty] == ["GPU", "GPU"], empty

@@ -204,14 +204,14 @@ def test_every_use_exists_in_all_versions() -> None:
 
 def test_uses_of_each_kind_are_found() -> None:
     """Without uses the test above would pass and check nothing."""
-    found = {(use.owner, use.name) for use in all_uses()}
+    used = {(use.owner, use.name) for use in all_uses()}
     wanted = {
         ("INetworkDefinition", "add_convolution_nd"),
         ("", "BuilderFlag"),
         ("type DataType", "HALF"),
     }
-    assert wanted <= found
-    owners = {owner for owner, _ in found}
+    assert wanted <= used
+    owners = {owner for owner, _ in used}
     assert {"IGatherLayer", "ITensor", "ISliceLayer", "ILayer+"} <= owners
     assert {
         "IBuilderConfig",
@@ -295,9 +295,14 @@ def test_members_named_in_strings_are_checked(tmp_path: Path) -> None:
     (tmp_path / "conversion" / "new.py").write_text(
         "ctx.unary('ISINF', x); say('HELLO_YOU'); ctx.unary('ISNAN', x)"
     )
-    found = [use for use in uses(tmp_path, interface(VERSIONS[-1])) if use.owner == ANY]
-    assert [use.name for use in found] == ["ISINF", "ISNAN"]
-    assert [bool(interface("8.6.1").problem(use)) for use in found] == [False, True]
+    unresolved = [
+        use for use in uses(tmp_path, interface(VERSIONS[-1])) if use.owner == ANY
+    ]
+    assert [use.name for use in unresolved] == ["ISINF", "ISNAN"]
+    assert [bool(interface("8.6.1").problem(use)) for use in unresolved] == [
+        False,
+        True,
+    ]
 
 
 def test_extract_reads_the_installed_interface() -> None:

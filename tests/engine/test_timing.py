@@ -29,20 +29,21 @@ def test_combined_timing_cache_has_both_measurements(tmp_path: Path) -> None:
     for channels, path in zip((3, 5), paths, strict=True):
         build(convolution(channels), BuildOptions(timing_cache=path))
     both = tmp_path / "both.cache"
-    found = [path.read_bytes() for path in paths]
+    contents = [path.read_bytes() for path in paths]
     builder = convolution(3).builder
-    data, combined = timing.combined(builder, found)
+    data, combined = timing.combined(builder, contents)
     if trt.__version__.startswith("8."):
         # TensorRT 8.6 reports each combination of two caches as failed, so none is shared
         assert combined == [False, False]
         return
     assert combined == [True, True]
-    assert len(timing.combined(builder, [*found, b"no timing cache"])[0]) == len(data)
+    joined = timing.combined(builder, [*contents, b"no timing cache"])[0]
+    assert len(joined) == len(data)
     files.write(both, data)
     sizes = []
     for channels in (3, 5):
         build(convolution(channels), BuildOptions(timing_cache=both))
         sizes.append(both.stat().st_size)
     assert sizes == [len(data)] * 2
-    alone, _ = timing.combined(builder, found[:1])
+    alone, _ = timing.combined(builder, contents[:1])
     assert len(alone) < len(data)

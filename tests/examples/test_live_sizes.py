@@ -46,12 +46,12 @@ def golden(spec: manifest.ModelSpec, names: list[str], number: int) -> Golden:
     with torch.no_grad():
         output = module(*tensors)
     outputs = output if isinstance(output, tuple) else (output,)
-    given = {
+    inputs = {
         str(i.name): to_numpy(t) for i, t in zip(spec.inputs, tensors, strict=True)
     }
     return Golden(
         f"mine-{number}",
-        given,
+        inputs,
         {n: to_numpy(t) for n, t in zip(names, outputs, strict=True)},
     )
 

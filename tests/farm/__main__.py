@@ -134,12 +134,12 @@ def half_published(out: Path) -> list[str]:
     """The incomplete models of the repositories: staged folders, damaged and missing files."""
     from builder.store import published
 
-    found = []
+    damaged_files = []
     for folder in sorted(out.glob("*/*")):
         if not published.versions(folder):
-            found.append(str(folder))
-        found += [f"{folder}/{name}" for name in published.damaged(folder)]
-    return found
+            damaged_files.append(str(folder))
+        damaged_files += [f"{folder}/{name}" for name in published.damaged(folder)]
+    return damaged_files
 
 
 def events_of(root: Path) -> list[dict[str, Any]]:
@@ -304,18 +304,18 @@ def scaling(count: int, seconds: float) -> dict[str, Any]:
     """Simulated builds: wall times, and the efficiency relative to the tasks' own time."""
     import ray
 
-    found: dict[str, Any] = {"tasks": count, "seconds_each": seconds}
+    row: dict[str, Any] = {"tasks": count, "seconds_each": seconds}
     for nodes in (1, 2, 4):
         ray_cluster = cluster(nodes)
         timed(nodes * 2, 0.0)  # the processes of Ray start
         wall = timed(count, seconds)
-        found[f"{nodes} nodes"] = {
+        row[f"{nodes} nodes"] = {
             "wall_seconds": round(wall, 1),
             "efficiency": round(count * seconds / nodes / wall, 3),
         }
         ray.shutdown()
         ray_cluster.shutdown()
-    return found
+    return row
 
 
 def memory(count: int, result_bytes: int) -> dict[str, Any]:

@@ -114,22 +114,22 @@ def gpus(builds: int, counts: Sequence[int], how: Build) -> dict[str, Any]:
     root = Path(tempfile.mkdtemp(prefix="farm-gpus-"))
     began = time.monotonic()
     made = write_models(root / "models", builds)
-    found: dict[str, Any] = {"builds": builds, **asdict(how)}
-    found["devices"] = devices(max(counts))
+    row: dict[str, Any] = {"builds": builds, **asdict(how)}
+    row["devices"] = devices(max(counts))
     built: dict[int, list[Outcome]] = {}
     for count in counts:
-        found[f"{count} GPUs"], built[count] = _timed(root, count, max(counts), how)
+        row[f"{count} GPUs"], built[count] = _timed(root, count, max(counts), how)
         print(
-            json.dumps(found), file=sys.stderr, flush=True
+            json.dumps(row), file=sys.stderr, flush=True
         )  # the next run may be interrupted
     first, *others = counts
-    found["compared"] = {
+    row["compared"] = {
         f"{first} and {other} GPUs": compared(root, first, other, built, made)
         for other in others
     }
-    found["seconds_in_all"] = round(time.monotonic() - began, 1)
+    row["seconds_in_all"] = round(time.monotonic() - began, 1)
     shutil.rmtree(root)
-    return found
+    return row
 
 
 def devices(wanted: int) -> list[str]:
@@ -246,8 +246,12 @@ def _different(one: Path, other: Path) -> list[str]:
 
     files = [read_record(folder)["files"] for folder in (one, other)]
     names = files[0].keys() | files[1].keys()
-    found = sorted(name for name in names if files[0].get(name) != files[1].get(name))
-    return [name for name in found if name != CONFIG or _config(one) != _config(other)]
+    differing = sorted(
+        name for name in names if files[0].get(name) != files[1].get(name)
+    )
+    return [
+        name for name in differing if name != CONFIG or _config(one) != _config(other)
+    ]
 
 
 def _config(folder: Path) -> str:

@@ -22,13 +22,13 @@ def stages(names: Sequence[str]) -> list[dict[str, Any]]:
     """The seconds of each stage of each benchmark network, built for one compute capability and
     then for another, which reads the goldens from the store.
     """
-    found = []
+    rows = []
     for name in names:
         with tempfile.TemporaryDirectory(prefix="farm-stages-") as scratch:
             root = Path(scratch)
             write(root / "models", name, NETWORKS[name])
-            found += [_built(root, name, capability) for capability in CAPABILITIES]
-    return found
+            rows += [_built(root, name, capability) for capability in CAPABILITIES]
+    return rows
 
 
 def write(folder: Path, name: str, network: Network) -> None:

@@ -50,8 +50,8 @@ def events(out: Path) -> list[dict[str, Any]]:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "trt-build.json").read_text())
-    return found
+    record: dict[str, Any] = json.loads((folder / "trt-build.json").read_text())
+    return record
 
 
 def same_model(one: Path, other: Path) -> bool:
@@ -350,8 +350,8 @@ def test_status_lists_targets_and_nodes(nodes: Nodes, tmp_path: Path) -> None:
     assert (
         json.loads(completed.stdout)["dashboard"] == ""
     )  # the cluster of the tests has none
-    found = {
+    digests = {
         target["target"]: target["nodes"]
         for target in json.loads(completed.stdout)["targets"]
     }
-    assert found == {"ada": 1, "h100": 0}
+    assert digests == {"ada": 1, "h100": 0}

@@ -20,11 +20,11 @@ def test_build_has_only_the_listed_environment_variables(
 ) -> None:
     for name in ("SECRET", "AWS_ACCESS_KEY_ID", "TRT_BUILD_STORE_KEY", "PYTHONPATH"):
         monkeypatch.setenv(name, "x")
-    found = remote.variables(["AWS_ACCESS_KEY_ID"], 3)
-    assert {"AWS_ACCESS_KEY_ID", "TRT_BUILD_STORE_KEY", "PATH"} <= set(found)
-    assert "SECRET" not in found and found["OMP_NUM_THREADS"] == "3"
+    variables = remote.variables(["AWS_ACCESS_KEY_ID"], 3)
+    assert {"AWS_ACCESS_KEY_ID", "TRT_BUILD_STORE_KEY", "PATH"} <= set(variables)
+    assert "SECRET" not in variables and variables["OMP_NUM_THREADS"] == "3"
     here = str(Path(remote.__file__).parents[2])
-    assert found["PYTHONPATH"] == here
+    assert variables["PYTHONPATH"] == here
     assert remote.variables(["PYTHONPATH"], 1)["PYTHONPATH"] == f"{here}{os.pathsep}x"
 
 

@@ -55,10 +55,10 @@ def recordings(
 def test_builds_for_two_targets_share_a_recording(
     spec: ModelSpec, tmp_path: Path
 ) -> None:
-    found = recordings(spec, tmp_path, None, None)
-    assert list(found) == ["net@t0", "net@t1"]
-    task = found["net@t0"]
-    assert task is found["net@t1"] and task.group == sharing.GROUP
+    by_target = recordings(spec, tmp_path, None, None)
+    assert list(by_target) == ["net@t0", "net@t1"]
+    task = by_target["net@t0"]
+    assert task is by_target["net@t1"] and task.group == sharing.GROUP
     job = Job.from_json(task.arguments[0])
     assert job.only_goldens and not job.build and job.settings["flavor"] == "auto"
     assert task.arguments[1:] == (("NAME",), 2)
@@ -68,10 +68,13 @@ def test_builds_for_two_targets_share_a_recording(
 
 
 def test_each_precision_has_its_own_goldens(spec: ModelSpec, tmp_path: Path) -> None:
-    found = recordings(spec, tmp_path, "fp16", "fp32", "fp16", "fp32", "int8")
-    assert set(found) == {"net@t0", "net@t1", "net@t2", "net@t3"}
-    assert found["net@t0"] is found["net@t2"] and found["net@t1"] is found["net@t3"]
-    assert len({task.name for task in found.values()}) == 2
+    by_target = recordings(spec, tmp_path, "fp16", "fp32", "fp16", "fp32", "int8")
+    assert set(by_target) == {"net@t0", "net@t1", "net@t2", "net@t3"}
+    assert (
+        by_target["net@t0"] is by_target["net@t2"]
+        and by_target["net@t1"] is by_target["net@t3"]
+    )
+    assert len({task.name for task in by_target.values()}) == 2
 
 
 def test_no_recording_task_without_a_benefit(

@@ -86,9 +86,9 @@ def test_wrong_output_of_the_server_fails_the_task(
     right = ended(job)
     assert right["ok"] and right["result"][VERIFIED]["answered_by"] == {"plan": 1}
     server.append("not verified again")
-    found = ended(job)
-    assert (found["ok"], found["state"]) == (True, "found")
-    assert found["result"][VERIFIED] == right["result"][VERIFIED]
+    event = ended(job)
+    assert (event["ok"], event["state"]) == (True, "found")
+    assert event["result"][VERIFIED] == right["result"][VERIFIED]
 
 
 def test_model_that_the_server_cannot_load_fails(
@@ -127,9 +127,9 @@ def test_unverified_stored_build_is_verified_later(tmp_path: Path) -> None:
     environment = remote.variables((), 1)
     *_, built = remote.events(job_of(tmp_path, verify="plan"), environment)
     assert built["ok"] and built["state"] == "built" and VERIFIED not in built["result"]
-    *phases, found = remote.events(job_of(tmp_path, verify="server"), environment)
-    assert found["ok"] and found["state"] == "found", found
-    facts = found["result"][VERIFIED]
+    *phases, last_event = remote.events(job_of(tmp_path, verify="server"), environment)
+    assert last_event["ok"] and last_event["state"] == "found", last_event
+    facts = last_event["result"][VERIFIED]
     assert facts["by"] == "tritonserver" and sum(facts["answered_by"].values()) == 1
     assert 0 <= facts["share_of_tolerance"] <= 1
     assert any("verify" in event.get("phase", "") for event in phases)

@@ -59,8 +59,8 @@ def _stacked(model: nn.Module, rows: Tensor) -> Tensor:
 
 def as_torch_does(model: nn.Module, x: Tensor) -> Tensor:
     q, k, v = (_heads(part, x.shape[0]) for part in _stacked(model, x.transpose(0, 1)))
-    found = nn.functional.scaled_dot_product_attention(q, k, v).permute(2, 0, 1, 3)
-    rows = model.outer(found.reshape(x.shape[1] * x.shape[0], WIDTH))
+    attended = nn.functional.scaled_dot_product_attention(q, k, v).permute(2, 0, 1, 3)
+    rows = model.outer(attended.reshape(x.shape[1] * x.shape[0], WIDTH))
     return rows.reshape(x.shape[1], x.shape[0], 6).transpose(0, 1)
 
 

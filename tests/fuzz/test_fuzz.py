@@ -18,8 +18,8 @@ from tests.fuzz.programs import KINDS, Program, program, source_of
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_short_run_has_no_findings(kind: str, tmp_path: Path) -> None:
-    counts, kept = fuzz((kind,), 0, seconds=60, programs=3, keep=tmp_path)
-    assert counts["programs"] == 3 and not kept
+    counts, files = fuzz((kind,), 0, seconds=60, programs=3, keep=tmp_path)
+    assert counts["programs"] == 3 and not files
 
 
 @pytest.mark.parametrize(

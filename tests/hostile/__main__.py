@@ -67,10 +67,10 @@ def attempt(path: str, report: Any) -> tuple[str, str]:
     except TrtBuildError as error:
         return "refused", str(error)
     except Exception as error:
-        found = unforeseen.as_defect(error)
+        defect = unforeseen.as_defect(error)
         return (
-            "exit_70" if found.exit_code == 70 else "refused"
-        ), found.traceback or str(found)
+            "exit_70" if defect.exit_code == 70 else "refused"
+        ), defect.traceback or str(defect)
 
 
 def _use(path: Path, report: Any) -> tuple[str, str]:

@@ -195,20 +195,20 @@ def attempt_crafted(
 ) -> tuple[str, str]:
     """Run every command that reads a repository. Returns the most severe outcome."""
     base = Path(folder)
-    found = []
+    outcomes = []
     for arguments in _commands(base, name, kept, key, url, loaded):
         report(base.name, arguments[0])
         code, text = command(*arguments, "--json")
         if code == 4 and arguments[0] in ("verify", "health", "bench"):
             continue  # without a server, the result does not depend on the repository
-        found.append(outcome(code, f"{' '.join(map(str, arguments))}: {text}"))
+        outcomes.append(outcome(code, f"{' '.join(map(str, arguments))}: {text}"))
     if _leaks(base / "out"):
         return "leaks", "a command copied the secret"
     if outside := _outside(base / "out"):
         return "files_written", outside
     if changed and _signature_holds(base / "r", Path(key)):
         return "wrong_outputs", "the signature holds for changed files"
-    return _most_severe(found)
+    return _most_severe(outcomes)
 
 
 def _commands(

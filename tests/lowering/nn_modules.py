@@ -296,6 +296,6 @@ def table() -> str:
         "|---|---|---|",
     ]
     for name in sorted(MODULES):
-        found = results(name)
-        lines.append(f"| {name} | {found['scripted']} | {found['traced']} |")
+        rows = results(name)
+        lines.append(f"| {name} | {rows['scripted']} | {rows['traced']} |")
     return "\n".join(lines)

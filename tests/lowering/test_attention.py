@@ -49,11 +49,11 @@ def scaled_in_half_precision(module: nn.Module, x: Tensor) -> str:
 def forms(module: nn.Module, x: Tensor) -> list[LoweredGraph]:
     """The forms for half and full precision; both must give the module's outputs."""
     lowered = builder.lower(saved(torch.jit.trace(module.eval(), x, check_trace=False)))
-    found = [for_precision(lowered, half) for half in (True, False)]
-    for form in found:
+    graphs = [for_precision(lowered, half) for half in (True, False)]
+    for form in graphs:
         for output, expected in zip(form.run(x), module(x), strict=True):
             torch.testing.assert_close(output, expected)
-    return found
+    return graphs
 
 
 def scaled(lowered: LoweredGraph) -> str:

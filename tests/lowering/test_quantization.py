@@ -219,12 +219,12 @@ def test_every_fake_quantize_operator_becomes_one_of_two(form: str) -> None:
     ).graph
     lowered = builder.lower(graph)
     assert len(ir.nodes_of(lowered.graph, kind)) == 1
-    found = [
+    node_kinds = [
         node.kind()
         for node in ir.walk(lowered.graph)
         if node.kind().startswith("aten::")
     ]
-    assert set(found) == {kind, "aten::linear"}
+    assert set(node_kinds) == {kind, "aten::linear"}
     torch.testing.assert_close(
         lowered.run(torch.ones(2, 4))[0],
         functional.linear(torch.ones(2, 4), function(W)),

@@ -130,10 +130,10 @@ def _ordered(
     conversion: Any, engine: Any, case: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
     """The inputs in the engine's order; 8.6 lists them in its own."""
-    given = {
+    inputs = {
         spec.name: tensor for spec, tensor in zip(conversion.inputs, case, strict=True)
     }
-    return [given[name] for name in engine.inputs]
+    return [inputs[name] for name in engine.inputs]
 
 
 def _compared(
@@ -156,13 +156,13 @@ def _errors(
     compared: Sequence[Comparison], results: Any, truth: Any
 ) -> dict[str, Error]:
     """By output, the worst over the cases."""
-    found: dict[str, Error] = {}
+    errors: dict[str, Error] = {}
     for comparison, outputs, wanted in zip(compared, results, truth, strict=True):
         for output, got, want in zip(comparison.outputs, outputs, wanted, strict=True):
-            found[output.name] = found.get(output.name, Error(0.0, 0.0)) | _error(
+            errors[output.name] = errors.get(output.name, Error(0.0, 0.0)) | _error(
                 output, to_numpy(got), to_numpy(want)
             )
-    return found
+    return errors
 
 
 def _error(output: Any, got: Any, want: Any) -> Error:

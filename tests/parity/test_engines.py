@@ -45,10 +45,10 @@ class TorchOpener:
         module = torch.jit.load(str(model.plan.with_name("lowered.pt")))
 
         def run(tensors: Tensors, profile: int | None) -> Tensors:
-            given = [tensors[name] for name in model.inputs]
-            self.calls.append((profile, given[0].shape[0]))
+            ordered = [tensors[name] for name in model.inputs]
+            self.calls.append((profile, ordered[0].shape[0]))
             return dict(
-                zip(model.outputs, map(self._typed, module(*given)), strict=True)
+                zip(model.outputs, map(self._typed, module(*ordered)), strict=True)
             )
 
         return Opened(run, "plan", "torch replaces the engine")

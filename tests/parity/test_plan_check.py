@@ -65,9 +65,9 @@ class FakeGpu:
             names = [
                 f"%{name}" for _, name in plan_check.named_values(conversion.network)
             ]
-            found = builder.reference.inspect(conversion, [inputs["x"]], set(names))
+            values = builder.reference.inspect(conversion, [inputs["x"]], set(names))
             outputs = builder.reference.run(conversion, [inputs["x"]])
-            output = {**found, **dict(zip(conversion.outputs, outputs, strict=True))}
+            output = {**values, **dict(zip(conversion.outputs, outputs, strict=True))}
             if broken is not None:
                 inner = names[names.index(broken) :] if broken in names else []
                 affected = inner + list(conversion.outputs)
@@ -145,8 +145,8 @@ def test_wrong_plan_is_rebuilt_with_fewer_tactic_sources() -> None:
 
 def test_first_differing_layer_is_kept_in_float32() -> None:
     def wrong(conversion: Any, options: BuildOptions) -> str | None:
-        kept = getattr(conversion, "keep", ())
-        return None if "second/aten::linear_0" in kept else values(conversion)[2]
+        layer_names = getattr(conversion, "keep", ())
+        return None if "second/aten::linear_0" in layer_names else values(conversion)[2]
 
     right, gpu = check(wrong)
     assert right.keep_fp32 == ("second/aten::linear_0",)

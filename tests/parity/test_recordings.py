@@ -48,11 +48,14 @@ def test_stored_recording_round_trips(tmp_path: Path) -> None:
         recordings(tmp_path).find(["y"]) is None and not recordings(tmp_path).exists()
     )
     recordings(tmp_path).keep(RECORDING, ["y"])
-    found = recordings(tmp_path).find(["y"])
-    assert found is not None and recordings(tmp_path).exists()
-    assert (found.unreached, found.reduced) == (RECORDING.unreached, RECORDING.reduced)
-    assert [golden.name for golden in found.goldens] == ["p0-opt", "p0-min"]
-    for one, other in zip(found.goldens, RECORDING.goldens, strict=True):
+    recording = recordings(tmp_path).find(["y"])
+    assert recording is not None and recordings(tmp_path).exists()
+    assert (recording.unreached, recording.reduced) == (
+        RECORDING.unreached,
+        RECORDING.reduced,
+    )
+    assert [golden.name for golden in recording.goldens] == ["p0-opt", "p0-min"]
+    for one, other in zip(recording.goldens, RECORDING.goldens, strict=True):
         for side, expected in (
             (one.inputs, other.inputs),
             (one.outputs, other.outputs),

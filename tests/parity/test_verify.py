@@ -316,9 +316,9 @@ def test_axes_with_the_same_name_must_have_equal_sizes(endpoint: Endpoint) -> No
         HttpClient(endpoint.http_url, 10),
         GrpcClient(endpoint.grpc_url, 10),
     ):
-        given = {"x": np.zeros((1, 8, 5), np.float32), "valid": np.ones((1, 9), bool)}
+        inputs = {"x": np.zeros((1, 8, 5), np.float32), "valid": np.ones((1, 9), bool)}
         with pytest.raises(InferenceServerException) as refused:
-            client.infer("masked", given)
+            client.infer("masked", inputs)
         client.close()
         assert refused.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
         assert re.search(

@@ -102,10 +102,10 @@ def test_rows_that_mix_are_not_joined(
     text = (source / "m.yaml").read_text().replace("max: 4", f"max: {most}")
     (source / "m.yaml").write_text(text)
     (spec,) = manifest.load(source / "m.pt")
-    found = pipeline.check(
+    checked_model = pipeline.check(
         Order(spec, tmp_path / "out"), pipeline.Clock("m", lambda *_: None)
     )
-    choice = batching.choose(found.artifact)
+    choice = batching.choose(checked_model.artifact)
     assert choice.max_batch_size == 0
     assert "depends on its batch's other rows, if these are" in choice.reason
 

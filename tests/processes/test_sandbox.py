@@ -70,8 +70,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_folders_outside_writable_are_unchanged(folder: Path, tmp_path: Path) -> None:
-    found = confined("outcomes", str(folder), writable=(tmp_path / "elsewhere",))
-    assert set(found.values()) == {"PermissionError", "CalledProcessError"}
+    outcomes = confined("outcomes", str(folder), writable=(tmp_path / "elsewhere",))
+    assert set(outcomes.values()) == {"PermissionError", "CalledProcessError"}
     assert (folder / "file").read_text() == TEXT
     assert sorted(path.name for path in folder.iterdir()) == ["file", "folder", "other"]
 
@@ -191,14 +191,14 @@ def written_then_read(folder: str, report: Any) -> list[str]:
 
 
 def secrets_of_the_environment(report: Any) -> list[str]:
-    kept = [os.environ.get("TRT_BUILD_STORE_KEY", "")]
+    keys = [os.environ.get("TRT_BUILD_STORE_KEY", "")]
     pids = ["self", str(os.getppid())]
     for pid in pids:
         try:
-            kept.append(Path(f"/proc/{pid}/environ").read_text())
+            keys.append(Path(f"/proc/{pid}/environ").read_text())
         except PermissionError:
-            kept.append("")
-    return kept
+            keys.append("")
+    return keys
 
 
 def test_worker_environment_has_no_store_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,9 +64,9 @@ def test_product_is_reported_as_quantized_only_with_a_tensorrt_kernel(
     activation: str, weight: str
 ) -> None:
     module = torch.jit.trace(Rounded(activation, weight).eval(), torch.randn(2, 4))
-    found = trained_scales(lower(module))
-    assert found is not None
-    (layer,) = found.layers
+    scales = trained_scales(lower(module))
+    assert scales is not None
+    (layer,) = scales.layers
     assert layer.reason == CASES[activation, weight]
     assert layer.quantized is (layer.reason == OWN)
 

@@ -102,7 +102,7 @@ class Tab:
 
     def problems(self) -> list[Any]:
         """Errors, warnings, exceptions and dialogs."""
-        found = []
+        messages = []
         for event in self.events:
             reply = event.get("params", {})
             kind = event.get("method")
@@ -116,8 +116,8 @@ class Tab:
             )
             thrown = kind in ("Runtime.exceptionThrown", "Page.javascriptDialogOpening")
             if entry or console or thrown:
-                found.append(reply)
-        return found
+                messages.append(reply)
+        return messages
 
 
 @contextmanager

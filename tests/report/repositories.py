@@ -39,12 +39,12 @@ def write(folder: Path) -> Path:
     }
     failed = {"name": HOSTILE, "ok": False, "error": error, "seconds": {"load": 0.5}}
     records.keep(repository, records.BUILD, {"models": [failed]})
-    found = [
+    results = [
         parity(repository, name, 1.0 if name == "wrong" else 1e-6) for name in NAMES[:2]
     ]
-    found.append(parity(repository, "wrong", 1.0))
-    kept = [{**one.as_dict(), "spread": one.spread()} for one in found]
-    records.keep(repository, records.VERIFY, {"models": kept})
+    results.append(parity(repository, "wrong", 1.0))
+    rows = [{**one.as_dict(), "spread": one.spread()} for one in results]
+    records.keep(repository, records.VERIFY, {"models": rows})
     levels = tuple(level(count, 100.0 * count, 2.0 * count) for count in (1, 2, 4))
     bench = [
         ModelBench(name, "grpc", "none", ("p0-min",), levels) for name in NAMES[:2]

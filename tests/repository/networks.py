@@ -22,8 +22,8 @@ def base(name: str) -> str:
 
 def step(repository: Path, name: str) -> Path:
     """The folder of the step with this name before the hash."""
-    (found,) = (path for path in repository.iterdir() if base(path.name) == name)
-    return found
+    (folder,) = (path for path in repository.iterdir() if base(path.name) == name)
+    return folder
 
 
 def convolutions(stride: int = 1) -> nn.Sequential:

@@ -223,9 +223,11 @@ def test_default_inputs_are_padded_like_sent_inputs(tmp_path: Path) -> None:
     module = torch.jit.load(str(models / "net.pt"))
     outputs = ["output_0", "output_1"]
     sent = [torch.randint(1, 40, (rows, length)) for rows, length in ((2, 3), (1, 9))]
-    found = runtime.execute([fakes.Request(outputs, ids=ids) for ids in sent])
+    outputs_of_requests = runtime.execute(
+        [fakes.Request(outputs, ids=ids) for ids in sent]
+    )
     assert runs == [(3, 9)]
-    for ids, response in zip(sent, found, strict=True):
+    for ids, response in zip(sent, outputs_of_requests, strict=True):
         expected = module(ids, torch.ones(ids.shape, dtype=torch.bool))
         for name, expected_output in zip(outputs, expected, strict=True):
             torch.testing.assert_close(
@@ -245,8 +247,10 @@ def test_exported_program_may_have_an_optional_input(tmp_path: Path) -> None:
     (models / "net.yaml").write_text(BIASED.replace("VALUE", "[1, 2, 3]"))
     (result,) = build_repository(models, tmp_path / "repository")
     assert result.ok
-    found = {one.name: one for one in goldens.load(tmp_path / "repository/net/goldens")}
-    golden = found["p0-without-bias"]
+    by_name = {
+        one.name: one for one in goldens.load(tmp_path / "repository/net/goldens")
+    }
+    golden = by_name["p0-without-bias"]
     np.testing.assert_array_equal(
         golden.outputs["output"], golden.inputs["x"] + np.array([1, 2, 3], "float32")
     )
@@ -331,10 +335,12 @@ def test_user_goldens_may_omit_an_optional_input(tmp_path: Path) -> None:
     np.savez(models / "own.npz", **{"0/x": x, "1/x": x, "1/scale": np.float32(4)})
     (result,) = build_repository(models, tmp_path / "repository")
     assert result.ok
-    found = {one.name: one for one in goldens.load(tmp_path / "repository/net/goldens")}
-    assert found["user-0"].omitted == ("scale",)
-    assert not found["user-1"].omitted
-    np.testing.assert_array_equal(found["user-0"].outputs["output"], x / 2 + 1)
+    by_name = {
+        one.name: one for one in goldens.load(tmp_path / "repository/net/goldens")
+    }
+    assert by_name["user-0"].omitted == ("scale",)
+    assert not by_name["user-1"].omitted
+    np.testing.assert_array_equal(by_name["user-0"].outputs["output"], x / 2 + 1)
 
 
 def test_bench_accepts_requests_without_the_input(built: Built, tmp_path: Path) -> None:

@@ -48,9 +48,9 @@ def save(
 
 def write_manifest(path: Path) -> str:
     """Write the manifest that `init` suggests for this file."""
-    (found,) = init._guessed([(path, None, (), ())], isolate=False)
-    assert not isinstance(found, Exception), found
-    text = init.text_of(path.stem, found, None, [])
+    (guess,) = init._guessed([(path, None, (), ())], isolate=False)
+    assert not isinstance(guess, Exception), guess
+    text = init.text_of(path.stem, guess, None, [])
     path.with_suffix(".yaml").write_text(text)
     return text
 

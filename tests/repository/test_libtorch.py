@@ -58,13 +58,13 @@ def steps(built: dict[str, ModelResult]) -> list[PublishedModel]:
 def test_step_tensors_are_named_by_position(
     built: dict[str, ModelResult],
 ) -> None:
-    found = steps(built)
-    assert [networks.base(step.name) for step in found] == [
+    torch_steps = steps(built)
+    assert [networks.base(step.name) for step in torch_steps] == [
         "crossings.1.torch",
         "gated.1.torch",
         "salient.1.torch",
     ]
-    for step in found:
+    for step in torch_steps:
         config = step.config
         assert (config.backend, config.platform, config.default_model_filename) == (
             "pytorch",

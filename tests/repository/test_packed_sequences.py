@@ -51,6 +51,6 @@ def test_packed_rows_are_batched_only_if_independent(
         if trace
         else torch.jit.script(module)
     )
-    found = decision_on_data(builder.lower(script).graph)
-    assert (found is None) == (reason is None)
-    assert (reason or "") in (found or "")
+    decision = decision_on_data(builder.lower(script).graph)
+    assert (decision is None) == (reason is None)
+    assert (reason or "") in (decision or "")

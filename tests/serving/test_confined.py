@@ -102,12 +102,14 @@ def test_confined_model_can_only_read_its_folder(
             serve(repository, **FREE) as server,
             triton_http.InferenceServerClient(server.http_url) as client,
         ):
-            found = {name: completed_actions(client, name) for name in ("net", "free")}
+            actions = {
+                name: completed_actions(client, name) for name in ("net", "free")
+            }
     finally:
         memory.unlink()
-    assert found["net"] == {"held landlock", "held seccomp", "read own", "import"}
+    assert actions["net"] == {"held landlock", "held seccomp", "read own", "import"}
     # an unconfined model can do everything
-    assert len(found["free"]) == 12
+    assert len(actions["free"]) == 12
 
 
 def completed_actions(client: triton_http.InferenceServerClient, name: str) -> set[str]:

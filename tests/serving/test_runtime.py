@@ -181,8 +181,8 @@ def test_data_dependent_shapes_use_an_allocator_and_no_graph(
     for step in range(8):
         x = torch.ones(8, 3)
         x[: step % 5] = -1
-        kept, y = one.run([x])
-        assert kept.shape == (8 - step % 5, 3) and bool((y == 2 * x).all())
+        first_output, y = one.run([x])
+        assert first_output.shape == (8 - step % 5, 3) and bool((y == 2 * x).all())
     assert not driver.captured
 
 
@@ -234,7 +234,7 @@ def model(
     modules: dict[str, Any], plan: fakes.Plan, tmp_path: Path, **runtime: Any
 ) -> Any:
     """The complete model.py with the fake plan on the CPU."""
-    made = engine(modules, plan, tmp_path)
+    plan_engine = engine(modules, plan, tmp_path)
     answering = modules["executors"]
     folder = tmp_path / "served" / "1"
     folder.mkdir(parents=True)
@@ -243,7 +243,7 @@ def model(
     executor = answering.PlanExecutor.__new__(answering.PlanExecutor)
     executor.device, executor.engine, executor.stays, executor.landing = (
         "cpu",
-        made,
+        plan_engine,
         True,
         None,
     )

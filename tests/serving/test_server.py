@@ -58,16 +58,16 @@ def remaining_files() -> set[str]:
 
 def children() -> set[str]:
     """The ids of running child processes."""
-    found = set()
+    processes = set()
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             state, parent = path.read_text().rpartition(")")[2].split()[:2]
-            found |= (
+            processes |= (
                 {path.parent.name}
                 if parent == str(os.getpid()) and state != "Z"
                 else set()
             )
-    return found
+    return processes
 
 
 def test_server_listens_on_loopback_and_leaves_no_files(valid_repository: Path) -> None:

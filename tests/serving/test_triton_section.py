@@ -53,8 +53,8 @@ def net(name: str, offset: int = 1, keep: int = 0, **section: Any) -> ModelArtif
 
 def slow(repository: Path, name: str, **section: Any) -> None:
     """Publish a model that computes for SECONDS, one request at a time."""
-    made = net(name, **section)
-    folder = publish(replace(made, profiles=({"batch": (1, 2, 2)},)), repository)
+    model = net(name, **section)
+    folder = publish(replace(model, profiles=({"batch": (1, 2, 2)},)), repository)
     program = folder / "1/model.py"
     text, begin = (
         program.read_text(),
@@ -83,11 +83,11 @@ class Request(threading.Thread):
     def run(self) -> None:
         module = {"grpc": triton_grpc, "http": triton_http}[self.kind]
         url = {"grpc": self.server.grpc_url, "http": self.server.http_url}[self.kind]
-        given = module.InferInput("x", [2, 2], "FP32")
-        given.set_data_from_numpy(np.zeros((2, 2), "float32"))
+        tensor = module.InferInput("x", [2, 2], "FP32")
+        tensor.set_data_from_numpy(np.zeros((2, 2), "float32"))
         with closing(module.InferenceServerClient(url)) as client:
             try:
-                result = client.infer(self.model, [given], **self.options)
+                result = client.infer(self.model, [tensor], **self.options)
                 self.answer = float(result.as_numpy("y")[0, 0])
             except InferenceServerException as error:
                 self.error = f"{error.status()} {error.message()}"
@@ -145,8 +145,8 @@ def test_overload_is_rejected_with_the_configured_error(tmp_path: Path) -> None:
 
 def cache_hits(server: Server, name: str) -> int:
     with closing(triton_http.InferenceServerClient(server.http_url)) as client:
-        found = client.get_inference_statistics(name)["model_stats"]
-    return sum(int(one["inference_stats"]["cache_hit"]["count"]) for one in found)
+        statistics = client.get_inference_statistics(name)["model_stats"]
+    return sum(int(one["inference_stats"]["cache_hit"]["count"]) for one in statistics)
 
 
 def test_cached_responses_belong_to_the_served_version(
@@ -186,8 +186,8 @@ def test_cache_is_stale_after_replacement_without_a_new_version(
         join_all([Request(server, "net")])
         publish(net("net", 5, **cache), served)
         control.update(server.http_url, served / "net", drain=0)
-        (found,) = join_all([Request(server, "net")])
-    assert found.answer == 1.0
+        (response,) = join_all([Request(server, "net")])
+    assert response.answer == 1.0
 
 
 @pytest.mark.parametrize("limited", [True, False])

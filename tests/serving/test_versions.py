@@ -28,12 +28,12 @@ Send = Callable[..., Any]
 
 def net(offset: int, serve_versions: int) -> ModelArtifact:
     """A model that adds a number, so that an output shows the version."""
-    kept = Versions(keep=3, serve=serve_versions)
+    versions = Versions(keep=3, serve=serve_versions)
     inputs = (tensor("x", "float32", "batch", 2),)
     model_artifact = artifact(
         Raise(offset), inputs, ("y",), name="net", serve_as="python"
     )
-    return replace(model_artifact, spec=replace(model_artifact.spec, versions=kept))
+    return replace(model_artifact, spec=replace(model_artifact.spec, versions=versions))
 
 
 @contextmanager
@@ -41,9 +41,9 @@ def connected(server: Server) -> Iterator[Send]:
     with closing(triton_http.InferenceServerClient(server.http_url)) as client:
 
         def send(version: int | str = "") -> float:
-            given = triton_http.InferInput("x", [1, 2], "FP32")
-            given.set_data_from_numpy(np.zeros((1, 2), "float32"))
-            response = client.infer("net", [given], model_version=str(version))
+            tensor = triton_http.InferInput("x", [1, 2], "FP32")
+            tensor.set_data_from_numpy(np.zeros((1, 2), "float32"))
+            response = client.infer("net", [tensor], model_version=str(version))
             return float(response.as_numpy("y")[0, 0])
 
         send.load = client.load_model  # type: ignore[attr-defined]

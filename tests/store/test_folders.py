@@ -29,10 +29,10 @@ def repository(tmp_path: Path) -> Path:
 @pytest.fixture
 def store(tmp_path: Path, repository: Path) -> Folders:
     """A store with the model `net` and its step."""
-    found = Folders(str(tmp_path / "store"))
-    assert found.find(KEY) is None
-    found.keep(KEY, repository, "net", {"layers": 3})
-    return found
+    folders = Folders(str(tmp_path / "store"))
+    assert folders.find(KEY) is None
+    folders.keep(KEY, repository, "net", {"layers": 3})
+    return folders
 
 
 def files(folder: Path) -> dict[str, str]:

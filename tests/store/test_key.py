@@ -199,8 +199,8 @@ def test_version_includes_module_that_defines_a_public_name() -> None:
         "from builder.engine import ILayer, ITensor, tensorrt8, trt"
         in sources._text("builder.conversion.arrangement")
     )
-    found = sources._closure("builder.conversion.arrangement")
-    assert {"builder.engine.flavor", "builder.engine.tensorrt8.refused"} <= found
+    files = sources._closure("builder.conversion.arrangement")
+    assert {"builder.engine.flavor", "builder.engine.tensorrt8.refused"} <= files
 
 
 def test_version_excludes_type_checking_imports() -> None:

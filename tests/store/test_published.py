@@ -249,8 +249,8 @@ def test_step_outside_the_repository_is_damage(
     published.write(
         folder, {**published.read(folder / published.SIDECAR), "steps": [step]}
     )
-    found = list(published.damaged(folder, hashes))
-    assert found == ([] if step == "net" else [published.SIDECAR])
+    damaged = list(published.damaged(folder, hashes))
+    assert damaged == ([] if step == "net" else [published.SIDECAR])
 
 
 @pytest.mark.parametrize(

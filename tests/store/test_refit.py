@@ -82,18 +82,18 @@ def test_digests_include_index_constants() -> None:
 @pytest.fixture
 def attempts(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     """The plans that get new weights, as if the machine had a GPU."""
-    found: list[Plan] = []
+    plans: list[Plan] = []
 
     def replace(
         plan: Plan, conversion: Any, before: Any, options: BuildOptions
     ) -> Plan:
         assert before.keys() == refit.digests(conversion.network).keys()
-        found.append(plan)
+        plans.append(plan)
         return REFITTED
 
     monkeypatch.setattr(refit, "possible", lambda options: options.refit)
     monkeypatch.setattr(refit, "refit", replace)
-    return found
+    return plans
 
 
 def test_new_weights_refit_the_stored_plan(attempts: list[Plan]) -> None:

@@ -174,20 +174,20 @@ def pair(generation: int, name: str = "pair", **more: Any) -> EnsembleArtifact:
     """An ensemble of two torch steps whose output `y` equals its input `x` exactly where both steps
     are of one generation; `g` is the second step's generation.
     """
-    made = {"serve_as": "python", **more}
+    fields = {"serve_as": "python", **more}
     first = artifact(
         Raise(generation),
         (tensor("x", "float32", "batch", 2),),
         ("h",),
         name=f"{name}.0.torch",
-        **made,
+        **fields,
     )
     second = artifact(
         Lower(generation),
         (tensor("h", "float32", "batch", 2),),
         ("y", "g"),
         name=f"{name}.1.torch",
-        **made,
+        **fields,
     )
     goldens = tuple(
         replace(golden, outputs=_passed(golden, generation)) for golden in first.goldens

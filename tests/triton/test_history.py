@@ -36,11 +36,11 @@ def model() -> ModelArtifact:
 
 def net(number: int, kept: Versions = KEEP) -> ModelArtifact:
     """A model whose content depends on the number."""
-    made = model()
+    artifact = model()
     return replace(
-        made,
-        spec=replace(made.spec, versions=kept),
-        lowered=made.lowered + bytes([number]),
+        artifact,
+        spec=replace(artifact.spec, versions=kept),
+        lowered=artifact.lowered + bytes([number]),
     )
 
 
@@ -212,9 +212,12 @@ def test_kept_versions_of_an_ensemble_keep_their_steps(
     monkeypatch.setattr(retired, "GRACE_SECONDS", 0.0)
     steps: list[set[str]] = []
     for generation in (1, 2):
-        made = pair(generation)
-        made = replace(made, spec=replace(made.spec, versions=Versions(keep=2)))
-        folder = publish_ensemble(made, repository)
+        artifact = pair(generation)
+        artifact = replace(
+            artifact,
+            spec=replace(artifact.spec, versions=Versions(keep=2)),
+        )
+        folder = publish_ensemble(artifact, repository)
         steps.append(set(published.read(folder / "trt-build.json")["steps"]))
     name = folder.name
     there = {path.name for path in repository.iterdir()}

@@ -87,11 +87,12 @@ class Record:
         """Add one measurement, of the search or of the confirmation."""
         self.data["trials"].append(asdict(trial))
         self._write()
-        found = trial.figures.get("throughput", {}).get("value", 0.0)
+        throughput = trial.figures.get("throughput", {}).get("value", 0.0)
         tail = trial.figures.get("latency_ms", {}).get("p99")
         print(
             f"{len(self.data['trials'])}. {trial.proposed_by}: {dict(trial.configuration)}:"
-            f" {found:.0f}/s, p99 {tail} ms, {dict(trial.seconds)} s, {trial.problem or 'held'}",
+            f" {throughput:.0f}/s, p99 {tail} ms, {dict(trial.seconds)} s,"
+            f" {trial.problem or 'held'}",
             flush=True,
         )
 
@@ -138,16 +139,16 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
 
 def main(words: Sequence[str]) -> None:
     """Tune the network and write the record."""
-    given = parsed(words)
-    record = Record(given)
+    args = parsed(words)
+    record = Record(args)
     with tempfile.TemporaryDirectory(prefix="trt-build-network-") as name:
         folder = Path(name)
         (folder / "models").mkdir()
         spec = write(
-            given.network, NETWORKS[given.network], folder / "models", given.precision
+            args.network, NETWORKS[args.network], folder / "models", args.precision
         )
         settings = Settings(store=folder / "store")
-        record.finish(tune(spec, options(given), settings, on_trial=record.trial))
+        record.finish(tune(spec, options(args), settings, on_trial=record.trial))
     data = record.data
     print(
         f"{spec.name}: {data['verdict']}: {data['best']}, {data['seconds']} s",

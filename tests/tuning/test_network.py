@@ -30,9 +30,9 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["resnet50", "bert_base_128"])
 def test_default_options_need_one_plan(name: str) -> None:
-    given = network.parsed([name, "--out", "found.json"])
-    options = network.options(given)
-    assert (given.precision, options.trials, options.confirmations) == ("fp16", 8, 2)
+    args = network.parsed([name, "--out", "found.json"])
+    options = network.options(args)
+    assert (args.precision, options.trials, options.confirmations) == ("fp16", 8, 2)
     assert options.values.profiles == ("one",) and options.values.runtime == ("plan",)
     assert options.goldens == ("p0-min",), "one row"
 
@@ -81,7 +81,7 @@ def test_final_results_are_recorded(tmp_path: Path) -> None:
         concurrency=(1,),
     )
     one = {"instances": 1}
-    found = Tuned(
+    tuned = Tuned(
         "tiny",
         "highest throughput",
         4,
@@ -96,7 +96,7 @@ def test_final_results_are_recorded(tmp_path: Path) -> None:
         (),
         {},
     )
-    network.Record(args).finish(found)
+    network.Record(args).finish(tuned)
     record = json.loads(args.out.read_text())
     assert (
         record["finished"]

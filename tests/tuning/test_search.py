@@ -197,18 +197,18 @@ def test_search_finds_95_percent_of_the_optimum() -> None:
             Dimension(name, tuple(values))
             for name, values in model["dimensions"].items()
         ]
-        found = Space(model["default"], tuple(names))
+        search_space = Space(model["default"], tuple(names))
         table = {
             key(one["configuration"]): one["score"] for one in model["configurations"]
         }
-        assert len(table) == len(found)
+        assert len(table) == len(search_space)
         best = max(filter(None, table.values()))
         for seed in range(10):
             measure, _ = measure_from_table(table)
             trials = search(
-                found,
+                search_space,
                 measure,
-                trials=len(found) // 5,
+                trials=len(search_space) // 5,
                 first=lambda default, proposed=model["proposed"]: proposed,
                 seed=seed,
             )

@@ -44,8 +44,8 @@ class FakeRun(_Run):
         key = tuple(self.served.values())
         self.times[key] = self.times.get(key, -1) + 1
         rate, latency = self.measure(self.served, self.times[key])
-        found = level(1, rate, latency or 1.0)
-        yield found if latency else replace(found, latency_ms={})
+        measured_level = level(1, rate, latency or 1.0)
+        yield measured_level if latency else replace(measured_level, latency_ms={})
 
 
 def tuned(folder: Path, result: Measurement, **options: Any) -> Tuned:
@@ -183,8 +183,10 @@ def test_level_is_extended_until_the_percentile_is_known(
         rate = speed[len(intervals)]
         intervals.append(seconds)
         count = int(rate * seconds)
-        found = replace(level(1, rate, 1.0), requests=count)
-        return found if count >= 1000 else replace(found, latency_ms={})
+        measured_level = replace(level(1, rate, 1.0), requests=count)
+        return (
+            measured_level if count >= 1000 else replace(measured_level, latency_ms={})
+        )
 
     measured = run(
         tmp_path,
@@ -192,5 +194,5 @@ def test_level_is_extended_until_the_percentile_is_known(
         goal=Goal(99.0, 5.0),
         seconds=1.0,
     )
-    found = measured._enough(measure, Load(1))
-    assert intervals == limits and (found.requests >= 1000) == (speed != [10.0])
+    level_result = measured._enough(measure, Load(1))
+    assert intervals == limits and (level_result.requests >= 1000) == (speed != [10.0])

@@ -133,10 +133,10 @@ def _class(kind: type) -> dict[str, Any]:
 def _overloads(value: Any) -> list[dict[str, Any]]:
     if isinstance(value, property) or not callable(value):
         return []
-    found = (_SIGNATURE.match(line) for line in (value.__doc__ or "").splitlines())
+    signatures = (_SIGNATURE.match(line) for line in (value.__doc__ or "").splitlines())
     return [
         {"parameters": _parameters(m[2]), "returns": m[3].rpartition(".")[2]}
-        for m in found
+        for m in signatures
         if m and m[2] != "*args, **kwargs"
     ]
 
