@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -51,7 +52,8 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
 def _refuse_source(order: Order) -> None:
     """Raise UsageError if the publication would replace the folder of the model file."""
     source = order.spec.path.parent
-    if order.folder.resolve() == source.resolve():
+    # of os.path, because Path.resolve raises RuntimeError for a loop of links
+    if os.path.realpath(order.folder) == os.path.realpath(source):
         raise UsageError(
             f"publishing would replace {source}, which has the model file",
             where=str(order.spec.path),

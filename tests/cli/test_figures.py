@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +38,7 @@ def run() -> Run:
 def bench_entry(rate: float, name: str = "scorer") -> dict[str, Any]:
     """An entry of bench.json with two loads, of which the second has the higher rate."""
     levels = (level(1, rate / 2, 2.0), level(4, rate, 3.0))
-    return ModelBench(name, "grpc", "none", ("p0-min",), levels).as_dict()
+    return asdict(ModelBench(name, "grpc", "none", ("p0-min",), levels))
 
 
 def record_rate(repository: Path, rate: float, name: str = "scorer") -> None:
