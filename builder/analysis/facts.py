@@ -30,6 +30,14 @@ _RANK_OF = {
     "aten::scatter_reduce": 0,
     "aten::batch_norm": 0,
 }
+# lists of parts of the first input: how much the rank of a part differs from the input's
+_PARTS = {
+    "aten::unbind": -1,
+    "aten::chunk": 0,
+    "aten::split": 0,
+    "aten::split_with_sizes": 0,
+}
+_READS_OF_LISTS = frozenset(["aten::__getitem__", "aten::len", "prim::ListUnpack"])
 _AS_FIRST_INPUT = frozenset(
     [
         "prim::unchecked_cast",  # not an operator of torch
@@ -82,6 +90,8 @@ class Facts:
             self._know_all(node, _NO_KERNEL[kind])
         elif kind in _AS_FIRST_INPUT or _is_in_place(kind):
             self._know_all(node, (self._fact(node.inputsAt(0)),))
+        elif kind == "aten::__getitem__":
+            self._know_part(node)
         elif kind.startswith("aten::"):
             self._know_all(node, kernels.facts_of(node, self._fact))
             if (
@@ -97,6 +107,19 @@ class Facts:
     def _know_all(self, node: Node, facts: tuple[Fact, ...]) -> None:
         for at, fact in enumerate(facts):
             self.know(node.outputsAt(at), *fact)
+
+    def _know_part(self, node: Node) -> None:
+        """Record an element of a list of parts, unless the list may be changed."""
+        parts = node.inputsAt(0)
+        kind = parts.node().kind()
+        if kind not in _PARTS:
+            return
+        if any(use.user.kind() not in _READS_OF_LISTS for use in parts.uses()):
+            return
+        dtype, rank = self._fact(parts.node().inputsAt(0))
+        if rank is not None:
+            rank += _PARTS[kind]
+        self.know(node.output(), dtype, rank)
 
     def _know_rank(self, node: Node, rank: Rank) -> None:
         self.know(node.output(), self.dtype(node.output()), rank)

@@ -7,9 +7,10 @@ given observer nodes, then interpreted without optimization on each golden.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from builder.lowering import source_location
 C: Any = torch._C
 """torch's bindings of the graph, which have no complete annotations."""
 
+NO_RANKS: Mapping[int, int] = MappingProxyType({})
 _NAMESPACE = "trt_build_coverage"
 _COMPARISONS = frozenset(
     f"aten::{name}" for name in ("gt", "lt", "ge", "le", "eq", "ne")
@@ -72,8 +74,10 @@ class Outcome:
 class Coverage:
     """The outcomes of a module that can be reached, and those that were reached so far."""
 
-    def __init__(self, module: Any) -> None:
-        """Instrument `module.forward`. A module that is not a ScriptModule has no outcomes."""
+    def __init__(self, module: Any, ranks: Mapping[int, int] = NO_RANKS) -> None:
+        """Instrument `module.forward`. A module that is not a ScriptModule has no outcomes.
+        `ranks` has the ranks of arguments (without self) that are the same in each request.
+        """
         self.reachable: set[Outcome] = set()
         self.constants: set[float] = set()
         """Numbers that values or sizes are compared with or bounded by."""
@@ -84,7 +88,7 @@ class Coverage:
         self._graph: Any = None
         graph = getattr(module, "graph", None)
         if isinstance(graph, C.Graph):
-            self._graph = _without_settings(graph, module)
+            self._graph = _without_settings(graph, module, ranks)
             _Instrument(self).block(self._graph)
 
     @property
@@ -259,9 +263,10 @@ def _observations() -> set[tuple[int, str]]:
     return _library()[1]
 
 
-def _without_settings(graph: Any, module: Any) -> Any:
+def _without_settings(graph: Any, module: Any, ranks: Mapping[int, int]) -> Any:
     """A copy of the graph, inlined, without the branches that the module's own numbers and strings
-    decide (`if self.training`), or the device (`if x.is_cuda`): goldens are recorded on the CPU.
+    decide (`if self.training`), the device (`if x.is_cuda`), or the ranks of the inputs. Goldens
+    are recorded on the CPU.
     """
     graph = graph.copy()
     C._jit_pass_inline(graph)
@@ -274,9 +279,33 @@ def _without_settings(graph: Any, module: Any) -> Any:
     for node in graph.findAllNodes("prim::is_cuda"):
         graph.setInsertPoint(node)
         node.output().replaceAllUsesWith(graph.insertConstant(False))
-    C._jit_pass_constant_propagation_immutable_types(graph)
+    _fold(graph)
+    arguments = list(graph.inputs())
+    if not isinstance(module, ExportedModule):
+        arguments = arguments[1:]
+    for index, rank in ranks.items():
+        _fix_rank(graph, arguments[index], rank)
+    _fold(graph)
     C._jit_pass_dce(graph)
     return graph
+
+
+def _fold(graph: Any) -> None:
+    # torch returns to the graph's insertion point, which must be a node that no pass removes
+    graph.setInsertPoint(graph.return_node())
+    C._jit_pass_constant_propagation_immutable_types(graph)
+
+
+def _fix_rank(graph: Any, argument: Any, rank: int) -> None:
+    """Replace each query of the argument's rank, unless the graph may change the argument."""
+    if argument.type().kind() != "TensorType":
+        return
+    if graph.alias_db().has_writers(argument):
+        return
+    for node in [use.user for use in argument.uses()]:
+        if node.kind() == "aten::dim":
+            graph.setInsertPoint(node)
+            node.output().replaceAllUsesWith(graph.insertConstant(rank))
 
 
 _SETTINGS = frozenset(["BoolType", "IntType", "FloatType", "StringType"])

@@ -58,9 +58,23 @@ class GoldenSearch:
     optional: Collection[str] = ()
 
     def __post_init__(self) -> None:
-        self.coverage = Coverage(self.module)
+        self.coverage = Coverage(self.module, self._ranks())
         self.present: set[tuple[str, bool]] = set()
         """(output, whether it is a tensor) of the goldens, where outputs may be None."""
+
+    def _ranks(self) -> dict[int, int]:
+        """By position of an argument of forward that is a tensor: its rank in every request."""
+        specs = self.spec.inputs
+        examples = [
+            torch.zeros((1,) * len(tensor.shape), dtype=getattr(torch, tensor.dtype))
+            for tensor in specs
+        ]
+        arguments = positional(self.module, specs, examples, self.spec.constants) or ()
+        return {
+            index: argument.dim()
+            for index, argument in enumerate(arguments)
+            if isinstance(argument, torch.Tensor)
+        }
 
     def note(self, golden: Golden) -> None:
         """Record the outcomes that a golden reaches."""

@@ -165,7 +165,7 @@ def _as_written(lowered: LoweredGraph, spec: ModelSpec) -> PartitionedConversion
     return PartitionedConversion(
         parts,
         (None,),
-        (f"served by PyTorch only, with its in-place writes: {lowered.as_written}",),
+        (f"served by PyTorch only: {lowered.as_written}",),
     )
 
 

@@ -146,6 +146,10 @@ _FIX_HALF = (
     "list layers that exceed float16 in keep_fp32 (`--search-precision` finds and writes them), or "
     "use precision: fp32"
 )
+_FIX_PACKED = (
+    "torch packs a padded batch as nested tensors here, and then returns zeros for padding, which"
+    " the network does not: build nn.TransformerEncoder with enable_nested_tensor=False"
+)
 _FIX_8_BITS = (
     "list the layers with the lowest SQNR (`trt-build check`) in keep_fp32, calibrate with more "
     "data or another method, or allow more noise with tolerance: {noise: ...}"
@@ -159,7 +163,7 @@ def eight_bits(spec: ModelSpec) -> bool:
     return spec.precision in SCHEMES
 
 
-def _fix(spec: ModelSpec) -> str:
+def _fix(spec: ModelSpec, module: Any) -> str:
     """What to do where a network differs; the functions and passes of plugins are named."""
     from builder.conversion import HALF, plugin_functions
 
@@ -173,7 +177,15 @@ def _fix(spec: ModelSpec) -> str:
             f"a plugin may change the answer: {', '.join(added)}; without it trt-build converts the"
             " operators if it can"
         )
+    if _packs_padding(module):
+        return _FIX_PACKED
     return _FIX
+
+
+def _packs_padding(module: Any) -> bool:
+    """Whether the module's code may pack a padded batch as nested tensors."""
+    graph = getattr(module, "inlined_graph", None)
+    return "aten::_nested_tensor_from_mask(" in str(graph)
 
 
 def torch_precision(spec: ModelSpec) -> str:
@@ -187,11 +199,12 @@ def check_reference(
     conversion: Conversion,
     goldens: Sequence[Golden],
     spec: ModelSpec,
+    module: Any = None,
     *,
     of: str = "the network",
 ) -> None:
     """Raise ParityError, with the first differing tensor, if the network evaluated on the CPU
-    differs from a golden.
+    differs from a golden. The error names a known cause in the original `module`.
     """
     from builder import parity
 
@@ -213,7 +226,7 @@ def check_reference(
                 f"golden {golden.name}: {of} differs from the module:"
                 f" {'; '.join(comparison.problems)}",
                 where=parity.first_difference(conversion, tensors),
-                fix=_fix(spec) if stable.passed else AMPLIFIES,
+                fix=_fix(spec, module) if stable.passed else AMPLIFIES,
             )
 
 

@@ -584,7 +584,11 @@ def check_reference(converted: Converted) -> None:
         name = part.label if part.location else "the network"
         with _fails(part, converted):
             segment_goldens.check_reference(
-                part.conversion, part.goldens, converted.prepared.spec, of=name
+                part.conversion,
+                part.goldens,
+                converted.prepared.spec,
+                converted.prepared.source.module,
+                of=name,
             )
 
 

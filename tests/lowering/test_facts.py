@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import builder
-from builder.lowering import ir
+from builder.lowering import ir, lower
 
 
 def axis_inserted_in_place(x: Tensor) -> Tensor:
@@ -61,6 +61,12 @@ def list_written_through_a_dictionary(x: Tensor) -> Tensor:
     named["parts"].append(x.unsqueeze(0))
     y = torch.cat(parts)
     return y * y.dim()
+
+
+def parts_of_another_rank_are_appended(x: Tensor) -> Tensor:
+    parts = x.unbind(0)
+    parts.append(x)
+    return parts[-1] * 2 if parts[-1].dim() == 1 else parts[-1] * 3
 
 
 def sizes_copied_and_written(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -214,6 +220,27 @@ def _assert_same_outputs(
         expected = scripted(x.clone())  # type: ignore[operator]
         expected = expected if isinstance(expected, tuple) else (expected,)
         torch.testing.assert_close(tuple(lowered.run(x.clone())), expected)
+
+
+def ranks_of_parts(x: Tensor) -> Tensor:
+    y = torch.zeros(x.size(1))
+    for row in x.unbind(0):
+        y = y + row if row.dim() == 1 else y
+    for half in x.chunk(x.size(0), 0):
+        y = y + half[0] if half.dim() == 2 else y
+    return y
+
+
+def test_ranks_of_parts_are_known() -> None:
+    """`nn.GRUCell` has such a branch, and a warning said that no golden reaches it."""
+    scripted = torch.jit.script(ranks_of_parts)
+    _assert_same_outputs(scripted, [(2, 6), (3, 6)], ("n", 6))
+    spec = builder.TensorSpec("float32", ("n", 6), dims={"n": (1, 2, 8)})
+    lowered = builder.lower(scripted.graph, specs=[spec])
+    assert not ir.nodes_of(lowered.graph, "prim::If", "aten::dim")
+    changed = torch.jit.script(parts_of_another_rank_are_appended).graph
+    unknown = lower(changed, specs=[spec], stop_after="remove-guards")
+    assert ir.nodes_of(unknown.graph, "aten::dim")
 
 
 def test_written_list_has_no_known_items() -> None:

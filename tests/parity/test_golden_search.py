@@ -76,7 +76,7 @@ class Unreachable(nn.Module):
 
 
 class Settings(nn.Module):
-    """A module whose branches depend only on its attributes and on the device."""
+    """A module whose branches depend only on attributes, the device and the rank."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,6 +87,9 @@ class Settings(nn.Module):
             x = x * 2
         if self.training or x.is_cuda:
             x = x * 3
+        is_batched = x.dim() == 2 or x.ndim == 2
+        if not is_batched:
+            x = x.unsqueeze(0)
         return x
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,18 @@ def test_amplified_rounding_error_is_not_a_defect(
     with pytest.raises(ParityError, match="differs from the module") as caught:
         check_reference(conversion, record(original, SPEC), SPEC)
     assert (caught.value.fix == AMPLIFIES) is amplifies
+
+
+def test_padding_of_packed_batches_is_named_as_the_cause() -> None:
+    """The difference was reported as a defect of a converter."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    module = torch.jit.script(nn.TransformerEncoder(layer, 1).eval())
+    mask = TensorSpec("bool", (4, 5), {}, "src_key_padding_mask")
+    inputs = (TensorSpec("float32", (4, 5, 8), {}, "src"), mask)
+    spec = replace(SPEC, inputs=inputs)
+    conversion = builder.convert(
+        builder.lower(module, optional_inputs=("src", "src_key_padding_mask")), inputs
+    )
+    with pytest.raises(ParityError) as caught:
+        check_reference(conversion, record(module, spec), spec, module)
+    assert "enable_nested_tensor=False" in str(caught.value.fix)
