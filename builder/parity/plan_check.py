@@ -5,8 +5,10 @@ incorrect. Workarounds are tried in this order, and every step is reported:
 1. Rebuild without some of the tactic sources, and without the timing cache, whose measurements
    would choose the same kernels again.
 2. In a precision with float16, keep the first layer whose value differs in float32.
+3. Then keep the last modules in float32, as few as a bisection finds. A fusion of several layers
+   can be incorrect although none of them is if its value is an output.
 
-If neither helps, EngineError is raised with the first differing node, and the caller partitions the
+If nothing helps, EngineError is raised with the first differing node, and the caller partitions the
 model or runs it in torch.
 """
 
@@ -38,8 +40,8 @@ if TYPE_CHECKING:
 
 GENERATED = ("EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
 LIBRARIES = ("CUBLAS", "CUBLAS_LT", "CUDNN")
-MOST_KEPT = 3
-"""Maximum number of layers that are kept in float32, one after another."""
+MOST_PROBES = 5
+"""Maximum number of builds that bisect which modules are kept in float32."""
 MARKS = 8
 """Number of additional outputs in one build of the search. More outputs mean fewer builds, but an
 output prevents fusions, so the incorrect kernel may not be used.
@@ -96,12 +98,17 @@ def check(
     unchecked. `report` receives each step when it ends. Raises EngineError, with every step and the
     first differing value (`if`, as `%name`), if no plan is correct.
     """
+    from builder.conversion import reduces
+
     checker = _Check(goldens, spec, options, tools or on_gpu(), report)
     problem = checker.problem(plan)
     if problem is None:
         return CorrectPlan(conversion, plan)
     checker.step(f"the plan is wrong: {problem}")
-    correct = checker.by_other_tactics(conversion) or checker.in_float32(conversion)
+    correct = checker.by_other_tactics(conversion)
+    if reduces(spec.precision):
+        correct = correct or checker.in_float32(conversion)
+        correct = correct or checker.end_in_float32(conversion)
     if correct is not None:
         return correct
     raise EngineError(
@@ -164,27 +171,44 @@ class _Check:
         return None
 
     def in_float32(self, conversion: Conversion) -> CorrectPlan | None:
-        """A correct plan with one differing layer after another in float32, or None."""
-        from builder.conversion import reduces
+        """A correct plan with the first differing layer in float32, or None."""
+        layer = self._first_wrong(conversion)
+        if layer is None:
+            self.step("no layer differs if it is an output")
+            return None
+        return self._with_patterns(
+            conversion, (glob.escape(layer),), f"with {layer} in float32"
+        )
 
-        layers: list[str] = []
-        while reduces(self.spec.precision) and len(layers) < MOST_KEPT:
-            layer = self._first_wrong(conversion, layers)
-            if layer is None:
-                self.step("no layer differs if it is an output")
-                return None
-            if layer in layers:
-                self.step(f"{layer} differs in float32 too")
-                return None
-            layers.append(layer)
-            patterns = tuple(map(glob.escape, layers))
-            conversion = self.tools.convert(
-                conversion, (*self.spec.keep_fp32, *patterns), ()
-            )
-            plan = self._attempt(conversion, self.options, f"with {layer} in float32")
-            if plan is not None:
-                return CorrectPlan(conversion, plan, tuple(self.steps), patterns)
-        return None
+    def end_in_float32(self, conversion: Conversion) -> CorrectPlan | None:
+        """A correct plan with the last modules in float32, or None. The bisection assumes that more
+        modules in float32 are not worse.
+        """
+        modules = _modules(conversion)
+        first, end = 0, len(modules)
+        correct = None
+        for _ in range(MOST_PROBES):
+            start = (first + end) // 2
+            if start == first:
+                break
+            how = f"with the last {len(modules) - start} of {len(modules)} modules in float32"
+            found = self._with_patterns(conversion, patterns_from(modules, start), how)
+            if found is None:
+                end = start
+            else:
+                first = start
+                correct = found
+        return correct and replace(correct, steps=tuple(self.steps))
+
+    def _with_patterns(
+        self, conversion: Conversion, patterns: tuple[str, ...], how: str
+    ) -> CorrectPlan | None:
+        """A correct plan with the layers of these patterns in float32, or None."""
+        again = self.tools.convert(conversion, (*self.spec.keep_fp32, *patterns), ())
+        plan = self._attempt(again, self.options, how)
+        if plan is None:
+            return None
+        return CorrectPlan(again, plan, tuple(self.steps), patterns)
 
     def _attempt(
         self, conversion: Conversion, options: BuildOptions, how: str
@@ -201,9 +225,7 @@ class _Check:
         self.step(f"rebuilt {how}: {problem or 'right'}")
         return plan if problem is None else None
 
-    def _first_wrong(
-        self, conversion: Conversion, float32_layers: Sequence[str]
-    ) -> str | None:
+    def _first_wrong(self, conversion: Conversion) -> str | None:
         """The first layer whose value differs. Each trial builds the network with MARKS additional
         outputs at even distances.
         """
@@ -216,7 +238,6 @@ class _Check:
             for layer, name in named_values(conversion.network)
             if name in truth
         ]
-        patterns = (*self.spec.keep_fp32, *map(glob.escape, float32_layers))
 
         def are_wrong(indices: Sequence[int]) -> list[bool]:
             names = [values_of_layers[at][1] for at in indices]
@@ -224,24 +245,16 @@ class _Check:
             self.report(
                 f"search of the first wrong value among {len(values_of_layers)}"
             )
-            marked = self.tools.convert(conversion, patterns, tuple(values))
+            marked = self.tools.convert(conversion, self.spec.keep_fp32, tuple(values))
             return self._values_differ(marked, golden, values)
 
         index = first_true(len(values_of_layers), are_wrong, MARKS)
         if index is None:
-            return self._layer_of_output(conversion, float32_layers)
+            # if no inner value differs, the layer of an output must be wrong
+            return next(output_layers(conversion.network), None)
         layer, value = values_of_layers[index]
         self.first = self.first or f"%{value}"
         return layer
-
-    def _layer_of_output(
-        self, conversion: Conversion, float32_layers: Sequence[str]
-    ) -> str | None:
-        """The first layer of an output that is not in float32 yet. If no inner value differs, one
-        of these layers must be wrong.
-        """
-        layers = output_layers(conversion.network)
-        return next((layer for layer in layers if layer not in float32_layers), None)
 
     def _values_differ(
         self, marked: Conversion, golden: Golden, truth: Tensors
@@ -278,6 +291,45 @@ def _values(conversion: Conversion, golden: Golden) -> Tensors:
 
     inputs = [to_torch(golden.inputs[str(spec.name)]) for spec in conversion.inputs]
     return conversion.lowered.values(*inputs)
+
+
+def _modules(conversion: Conversion) -> list[str]:
+    """The modules of the network's layers in the order of their first layers, as paths. A layer
+    outside a module is listed by its name.
+    """
+    layers = (layer for layer, _ in named_values(conversion.network))
+    return list(dict.fromkeys(layer.rpartition("/")[0] or layer for layer in layers))
+
+
+def patterns_from(modules: Sequence[str], start: int) -> tuple[str, ...]:
+    """Patterns for keep_fp32 that match the layers of `modules[start:]` and of no other module. A
+    parent stands for its children if all of them are in that part.
+    """
+    others = modules[:start]
+    patterns = dict[str, None]()
+    for module in modules[start:]:
+        parts = module.split(".")
+        parents = (".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+        parent = next(
+            (
+                path
+                for path in parents
+                if not any(_contains(path, one) for one in others)
+            ),
+            None,
+        )
+        if "::" in module:  # the name of a layer
+            pattern = glob.escape(module)
+        elif parent is None:
+            pattern = f"{glob.escape(module)}/*"
+        else:
+            pattern = f"{glob.escape(parent)}[./]*"
+        patterns[pattern] = None
+    return tuple(patterns)
+
+
+def _contains(parent: str, module: str) -> bool:
+    return f"{module}.".startswith(f"{parent}.")
 
 
 def first_true(

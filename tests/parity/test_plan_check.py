@@ -154,6 +154,36 @@ def test_first_differing_layer_is_kept_in_float32() -> None:
     assert right.conversion is gpu.builds[-1][0]
 
 
+def test_last_modules_are_kept_in_float32_if_a_fusion_is_wrong() -> None:
+    def wrong(conversion: Any, options: BuildOptions) -> str | None:
+        kept = getattr(conversion, "keep", ())
+        is_right = len(kept) >= 2 and any("third" in pattern for pattern in kept)
+        return None if is_right else values(conversion)[-1]
+
+    right, gpu = check(wrong)
+    assert right.keep_fp32 == ("third[./]*", "aten::tanh_2")
+    assert right.conversion is gpu.builds[int(right.plan.data)][0]
+    tried = [step for step in right.steps if "modules" in step]
+    assert [step.partition(": ")[0] for step in tried] == [
+        f"rebuilt with the last {count} of 6 modules in float32" for count in (3, 2, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("start", "patterns"),
+    [
+        (0, ("net[./]*", "aten::exp_0")),
+        (1, ("net.body.1[./]*", "net.head[./]*", "aten::exp_0")),
+        (2, ("net.body.1.b[./]*", "net.head[./]*", "aten::exp_0")),
+        (3, ("net.head[./]*", "aten::exp_0")),
+        (5, ("aten::exp_0",)),
+    ],
+)
+def test_parent_stands_for_its_children(start: int, patterns: tuple[str, ...]) -> None:
+    names = "net.body.0 net.body.1 net.body.1.b net.head.a net.head.b aten::exp_0"
+    assert plan_check.patterns_from(names.split(), start) == patterns
+
+
 def test_output_layer_is_kept_in_float32_if_no_inner_value_differs() -> None:
     def wrong(conversion: Any, options: BuildOptions) -> str | None:
         return None if getattr(conversion, "keep", ()) else conversion.outputs[0]
@@ -172,7 +202,7 @@ def test_all_failed_steps_are_reported(precision: str) -> None:
         "the plan is wrong" in words
         and "rebuilt without CUBLAS, CUDNN: golden" in words
     )
-    assert ("differs in float32 too" in words) is (precision == "fp16")
+    assert ("modules in float32" in words) is (precision == "fp16")
     assert bool(failed.value.where) is (precision == "fp16"), "the first wrong value"
 
 
