@@ -329,7 +329,7 @@ def _publish(
 def _state(plans: Plans) -> str:
     """`reused` if every plan was found in the store, else `built`."""
     records = plans.records.values()
-    return "reused" if records and all(plan.reused for plan in records) else "built"
+    return "reused" if records and all(plan.found for plan in records) else "built"
 
 
 def _publish_kept(

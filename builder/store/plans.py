@@ -26,13 +26,13 @@ Compile = Callable[[], Plan]
 
 @dataclass(frozen=True)
 class PlanRecord:
-    """One plan: its `key` and `parts`, whether it was `reused` from the store, and otherwise the
+    """One plan: its `key` and `parts`, whether it was `found` in the store, and otherwise the
     reason for the build.
     """
 
     key: str
     parts: Mapping[str, Any]
-    reused: bool
+    found: bool
     because: str
 
 

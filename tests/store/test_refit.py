@@ -104,7 +104,7 @@ def test_new_weights_refit_the_stored_plan(attempts: list[Plan]) -> None:
     assert plans[1].records["model"].because == "weights replaced by refit"
     assert attempts == [BUILT]
     assert plans[2].build(small(2.0), REFIT, lambda: BUILT) == REFITTED
-    assert plans[2].records["model"].reused and len(attempts) == 1
+    assert plans[2].records["model"].found and len(attempts) == 1
 
 
 @pytest.mark.parametrize("change", ["profile", "option", "no refit", "rebuild"])

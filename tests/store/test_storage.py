@@ -154,7 +154,7 @@ def test_plan_is_compiled_once_and_then_found(store: Store, conversion: Any) -> 
         == PLAN
     )
     assert len(built) == 1
-    reused = [plans.records["model"].reused for plans in (first, again)]
+    reused = [plans.records["model"].found for plans in (first, again)]
     assert reused == [False, True]
     assert first.records["model"].because == "no earlier build"
     assert Plans(store, rebuild=True).build(conversion, BuildOptions(), compile) == PLAN
@@ -318,7 +318,7 @@ def test_plans_report_warning_of_forged_record(tmp_path: Path, conversion: Any) 
     )
     plans = Plans(store)
     plan = plans.build(conversion, BuildOptions(), lambda: Plan(b"built here", {}))
-    assert plan.data == b"built here" and not plans.records["model"].reused
+    assert plan.data == b"built here" and not plans.records["model"].found
     assert len(plans.warnings) == 1 and "is not signed" in plans.warnings[0]
     assert (
         Plans(store).build(conversion, BuildOptions(), lambda: PLAN).data
