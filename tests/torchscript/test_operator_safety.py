@@ -239,8 +239,8 @@ HARMLESS_TEXTS = frozenset(
     "UPLO a activation algorithm api_name approximate args assert_msg attr b binary_attr"
     " binary_post_op chars cls dict device_type driver el equation fillchar idx ind indexing"
     " inputs input interpolation item key l message mode msg name new norm old ord p pad_mode"
-    " padding padding_side post_op_algorithm post_op_name reduce rounding_mode s self separator side"
-    " string substr t to_add type unary_algorithm unary_attr unary_post_op"
+    " padding padding_side post_op_algorithm post_op_name reduce rounding_mode s self separator"
+    " side string substr t to_add type unary_algorithm unary_attr unary_post_op"
     " unary_post_op_algorithm values".split()
 )
 
