@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from builder.errors import InPlaceError
 from builder.lowering import LoweredGraph, as_written, lower
+from builder.manifest import TensorSpec
 
 
 class Overlapping(nn.Module):
@@ -61,6 +62,23 @@ def test_graph_as_written_matches_module_and_keeps_inputs() -> None:
             assert torch.equal(x, original)
             for name, expected in Overlapping()(original.clone(), scale).items():
                 torch.testing.assert_close(output[name], expected)
+
+
+class Sizes(Overlapping):
+    def forward(self, x: Tensor, scale: Tensor) -> dict[str, list[int]]:
+        y = self.conv(x).clone()
+        y.unfold(2, 2, 1).add_(scale)
+        return {"y": y.shape, "x": x.shape[1:]}
+
+
+def test_sizes_of_graph_as_written_are_outputs() -> None:
+    scripted = torch.jit.script(Sizes())
+    inputs = [TensorSpec("float32", (2, 3, 8)), TensorSpec("float32", ())]
+    with pytest.raises(InPlaceError) as reason:
+        lower(scripted, specs=inputs)
+    graph = as_written(scripted, reason.value, specs=inputs)
+    sizes = graph.run(torch.ones(2, 3, 8), torch.tensor(1.0))
+    assert list(map(int, sizes)) == [2, 4, 8, 3, 8]
 
 
 class Sorted(nn.Module):

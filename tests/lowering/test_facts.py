@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import builder
+from builder.errors import UnboundedListError
 from builder.lowering import ir, lower
 
 
@@ -229,6 +230,43 @@ def ranks_of_parts(x: Tensor) -> Tensor:
     for half in x.chunk(x.size(0), 0):
         y = y + half[0] if half.dim() == 2 else y
     return y
+
+
+def sizes_returned(
+    x: Tensor,
+) -> tuple[Tensor, list[int], list[list[int]], dict[str, list[int]]]:
+    y = x.unsqueeze(0)
+    shape = y.shape
+    if x.size(0) > 2:
+        shape = x.shape
+    return x, y.shape[-2:], [x.size(), list(y.size())], {"shape": shape}
+
+
+def test_sizes_of_known_rank_are_outputs() -> None:
+    """They were refused as lists of unknown length."""
+    scripted = torch.jit.script(sizes_returned)
+    spec = builder.TensorSpec("float32", ("n", 6), dims={"n": (1, 2, 8)})
+    lowered = builder.lower(scripted.graph, specs=[spec])
+    _, *sizes = lowered.run(torch.ones(3, 6))
+    assert [int(size) for size in sizes[:9]] == [3, 6, 3, 6, 1, 3, 6, 3, 6]
+    assert lowered.flags == {"output_3.shape_2": "output_3.shape_2_is_present"}
+
+
+def sizes_changed(x: Tensor) -> tuple[Tensor, list[int]]:
+    sizes = x.size()
+    sizes.append(1)
+    return x, sizes
+
+
+def sizes_of_a_squeezed_input(x: Tensor) -> tuple[Tensor, list[int]]:
+    return x, x.squeeze().shape
+
+
+@pytest.mark.parametrize("source", [sizes_changed, sizes_of_a_squeezed_input])
+def test_sizes_of_unknown_length_are_refused(source: object) -> None:
+    spec = builder.TensorSpec("float32", ("n", 6), dims={"n": (1, 2, 8)})
+    with pytest.raises(UnboundedListError):
+        builder.lower(torch.jit.script(source).graph, specs=[spec])
 
 
 def test_ranks_of_parts_are_known() -> None:

@@ -20,6 +20,7 @@ from builder.lowering import ir
 from builder.lowering.arguments import PACKED_SEQUENCE, field_names
 from builder.lowering.locations import located, source_line
 from builder.lowering.passes import Context, filled, lowering_pass
+from builder.lowering.passes.sizes import list_returned_sizes
 from builder.names import join, served_name, unique_name
 
 
@@ -55,6 +56,7 @@ def flatten_outputs(graph: Any, context: Context) -> None:
     is not known has the elements that `max_lengths` declares, else it is a LoweringError, as is a
     dictionary whose keys are not known.
     """
+    list_returned_sizes(graph, context)
     values = list(graph.outputs())
     end = graph.return_node()
     prefix = [""] if len(values) == 1 else [f"output_{i}" for i in range(len(values))]
