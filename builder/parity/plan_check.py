@@ -297,8 +297,8 @@ def _modules(conversion: Conversion) -> list[str]:
     """The modules of the network's layers in the order of their first layers, as paths. A layer
     outside a module is listed by its name.
     """
-    layers = (layer for layer, _ in named_values(conversion.network))
-    return list(dict.fromkeys(layer.rpartition("/")[0] or layer for layer in layers))
+    paths = (path for path, _ in named_values(conversion.network))
+    return list(dict.fromkeys(path.rpartition("/")[0] or path for path in paths))
 
 
 def patterns_from(modules: Sequence[str], start: int) -> tuple[str, ...]:
