@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from builder.frontends import ExportedModule
     from builder.graph_types import Value
     from builder.lowering import LoweredGraph
+    from builder.manifest import TensorSpec
     from builder.torchscript import Example
 
 Axis = int | str
@@ -137,6 +138,8 @@ def _guesses(
     state = guess_state.pairs(lowered)
     dropped = _dropped(loaded, lowered.inputs)
     outputs = [] if max_lengths else list(lowered.results)
+    if max_lengths:  # the sizes of a tensor of known rank are a list of known length
+        _, max_lengths = _lowered(loaded, _of_ranks(inputs))
     return Guessed(inputs, outputs, state, dropped, max_lengths=max_lengths)
 
 
@@ -167,22 +170,37 @@ def _inputs(lowered: LoweredGraph, examples: Mapping[str, Example]) -> list[Gues
     return [guess(name, value) for name, value in pairs]
 
 
-def _lowered(loaded: Any) -> tuple[LoweredGraph, dict[str, int]]:
+def _of_ranks(inputs: Sequence[Guess]) -> list[TensorSpec]:
+    """Specs of the guessed dtypes and ranks, without known sizes."""
+    from builder.manifest import TensorSpec
+
+    specs = []
+    for one in inputs:
+        axes = tuple(f"axis_{index}" for index in range(len(one.shape)))
+        specs.append(TensorSpec(one.dtype, axes, dict.fromkeys(axes, (1, 2, 8))))
+    return specs
+
+
+def _lowered(
+    loaded: Any, specs: Sequence[TensorSpec] = ()
+) -> tuple[LoweredGraph, dict[str, int]]:
     """The lowered graph, and a guess of the largest length of each list of unknown length."""
     from builder import frontends, lowering
 
     max_lengths: dict[str, int] = {}
     while True:
         try:
-            return lowering.lower(loaded, max_lengths=max_lengths), max_lengths
+            lowered = lowering.lower(loaded, specs=specs, max_lengths=max_lengths)
+            return lowered, max_lengths
         except LoweringError as error:
             if isinstance(loaded, frontends.ExportedModule):
                 raise
             reason = error
         try:  # torch can serve it all the same
-            return lowering.as_written(
-                loaded, reason, max_lengths=max_lengths
-            ), max_lengths
+            lowered = lowering.as_written(
+                loaded, reason, max_lengths=max_lengths, specs=specs
+            )
+            return lowered, max_lengths
         except UnboundedListError as unbounded:
             if unbounded.name in max_lengths:
                 raise

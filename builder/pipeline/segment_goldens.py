@@ -146,6 +146,10 @@ _FIX_HALF = (
     "list layers that exceed float16 in keep_fp32 (`--search-precision` finds and writes them), or "
     "use precision: fp32"
 )
+_FIX_HALF_LAYERS = (
+    "the model has layers of float16 or bfloat16, whose rounding is more than the tolerance of"
+    " float32: set a `tolerance` in the manifest, or `precision: fp16` or bf16"
+)
 _FIX_PACKED = (
     "torch packs a padded batch as nested tensors here, and then returns zeros for padding, which"
     " the network does not: build nn.TransformerEncoder with enable_nested_tensor=False"
@@ -182,6 +186,20 @@ def _fix(spec: ModelSpec, module: Any) -> str:
     return _FIX
 
 
+def _half_of(conversion: Conversion) -> str | None:
+    """The precision of values of float16 or bfloat16 in a network of full precision."""
+    from builder.conversion import HALF
+
+    if conversion.precision in HALF:
+        return None
+    names = {tensor.dtype.name for tensor in conversion.tensors.values()}
+    return next((_HALF[name] for name in _HALF if name in names), None)
+
+
+_HALF = {"BF16": "bf16", "HALF": "fp16"}
+"""The precision for the name of TensorRT's dtype, the less precise one first."""
+
+
 def _packs_padding(module: Any) -> bool:
     """Whether the module's code may pack a padded batch as nested tensors."""
     graph = getattr(module, "inlined_graph", None)
@@ -215,19 +233,36 @@ def check_reference(
             outputs, golden, spec.tolerance, precision=spec.precision
         )
         if not comparison.passed:
-            network_golden = replace(golden, outputs=outputs)
-            nudged = network_outputs(
-                conversion, [_nudged(tensor) for tensor in tensors], golden
-            )
-            stable = parity.compare(
-                nudged, network_golden, spec.tolerance, precision=spec.precision
-            )
             raise ParityError(
                 f"golden {golden.name}: {of} differs from the module:"
                 f" {'; '.join(comparison.problems)}",
                 where=parity.first_difference(conversion, tensors),
-                fix=_fix(spec, module) if stable.passed else AMPLIFIES,
+                fix=_fix_of_network(conversion, golden, outputs, spec, module),
             )
+
+
+def _fix_of_network(
+    conversion: Conversion,
+    golden: Golden,
+    outputs: dict[str, Any],
+    spec: ModelSpec,
+    module: Any,
+) -> str:
+    """What to do where the network's `outputs` differ from the golden."""
+    from builder import parity
+
+    half = _half_of(conversion)
+    if half and parity.compare(outputs, golden, precision=half).passed:
+        return _FIX_HALF_LAYERS
+    tensors = network_inputs(conversion, golden)
+    nudged = network_outputs(
+        conversion, [_nudged(tensor) for tensor in tensors], golden
+    )
+    network_golden = replace(golden, outputs=outputs)
+    stable = parity.compare(
+        nudged, network_golden, spec.tolerance, precision=spec.precision
+    )
+    return _fix(spec, module) if stable.passed else AMPLIFIES
 
 
 def network_inputs(conversion: Conversion, golden: Golden) -> list[torch.Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import builder
 from builder.errors import ParityError
 from builder.manifest import ModelSpec, TensorSpec
 from builder.parity import record
-from builder.pipeline.segment_goldens import AMPLIFIES, check_reference
+from builder.pipeline.segment_goldens import AMPLIFIES, check_reference, golden_of
 
 SPEC = ModelSpec(
     "model",
@@ -38,7 +37,7 @@ class Reordered(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for _ in range(40):
-            x = torch.sin(x + x + x) * 4.0
+            x = torch.sin(x * 0.3 * 10.0) * 4.0
         return x
 
 
@@ -49,22 +48,71 @@ class Reordered(nn.Module):
 def test_amplified_rounding_error_is_not_a_defect(
     published: nn.Module, original: nn.Module, amplifies: bool
 ) -> None:
-    conversion = builder.convert(torch.jit.script(published), list(SPEC.inputs))
+    conversion = builder.convert(
+        torch.jit.script(published), list(SPEC.inputs), output_names=["y"]
+    )
     with pytest.raises(ParityError, match="differs from the module") as caught:
         check_reference(conversion, record(original, SPEC), SPEC)
     assert (caught.value.fix == AMPLIFIES) is amplifies
+
+
+class HalfLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(8, 64).half()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.half()).float()
+
+
+class HalfLayerWithOneUlp(HalfLayer):
+    """The same layer, whose results are one rounding step of float16 larger."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * (1 + 2.0**-10)
+
+
+class HalfLayerTwice(HalfLayer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * 2
+
+
+@pytest.mark.parametrize(
+    ("original", "rounds"), [(HalfLayerWithOneUlp(), True), (HalfLayerTwice(), False)]
+)
+def test_rounding_of_half_layers_is_named_as_the_cause(
+    original: nn.Module, rounds: bool
+) -> None:
+    """The difference was reported as a defect of a converter."""
+    conversion = builder.convert(
+        torch.jit.script(HalfLayer()), list(SPEC.inputs), output_names=["y"]
+    )
+    with pytest.raises(ParityError) as caught:
+        check_reference(conversion, record(original, SPEC), SPEC)
+    assert "elements differ" in caught.value.message
+    assert ("layers of float16" in str(caught.value.fix)) is rounds
 
 
 def test_padding_of_packed_batches_is_named_as_the_cause() -> None:
     """The difference was reported as a defect of a converter."""
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     module = torch.jit.script(nn.TransformerEncoder(layer, 1).eval())
-    mask = TensorSpec("bool", (4, 5), {}, "src_key_padding_mask")
-    inputs = (TensorSpec("float32", (4, 5, 8), {}, "src"), mask)
-    spec = replace(SPEC, inputs=inputs)
-    conversion = builder.convert(
-        builder.lower(module, optional_inputs=("src", "src_key_padding_mask")), inputs
-    )
+    tensors = {
+        "src": torch.rand(2, 5, 8),
+        "src_key_padding_mask": torch.arange(5) >= torch.tensor([[5], [3]]),
+    }
+    specs = [
+        TensorSpec(
+            str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), {}, name
+        )
+        for name, tensor in tensors.items()
+    ]
+    lowered = builder.lower(module, optional_inputs=tuple(tensors))
+    conversion = builder.convert(lowered, specs, output_names=["y"])
+    with torch.no_grad():
+        golden = golden_of("packed", tensors, {"y": module(**tensors)})
     with pytest.raises(ParityError) as caught:
-        check_reference(conversion, record(module, spec), spec, module)
+        check_reference(conversion, [golden], SPEC, module)
+    assert "elements differ" in caught.value.message
     assert "enable_nested_tensor=False" in str(caught.value.fix)

@@ -155,6 +155,23 @@ def test_init_writes_a_length_to_review(tmp_path: Path) -> None:
     assert "max_lengths: {output_1: 16}  # ?" in text and "outputs:" not in text
 
 
+class Shape(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+        return self.layer(x), x.shape
+
+
+def test_init_asks_for_no_length_of_sizes(tmp_path: Path) -> None:
+    file = tmp_path / "m.pt"
+    torch.jit.script(Shape().eval()).save(str(file))
+    done = CliRunner().invoke(main, ["init", str(file)])
+    assert done.exit_code == 0, done.output
+    assert "max_lengths" not in file.with_suffix(".yaml").read_text()
+
+
 class Text(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, str]:
         return x, "ok"
