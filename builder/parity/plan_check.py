@@ -110,12 +110,23 @@ def check(
         correct = correct or checker.in_float32(conversion)
         correct = correct or checker.end_in_float32(conversion)
     if correct is not None:
-        return correct
+        return _with_hint(correct, spec)
     raise EngineError(
         f"TensorRT builds no correct plan of the network: {'; '.join(checker.steps)}",
         where=checker.first,
         fix="use another version of TensorRT, or precision: fp32",
     )
+
+
+def _with_hint(correct: CorrectPlan, spec: ModelSpec) -> CorrectPlan:
+    """With a step that names the manifest's key for these layers, so that the next build needs no
+    search.
+    """
+    if not correct.keep_fp32:
+        return correct
+    patterns = ", ".join(f'"{name}"' for name in (*spec.keep_fp32, *correct.keep_fp32))
+    hint = f"keep_fp32: [{patterns}] in the manifest builds this plan without a search"
+    return replace(correct, steps=(*correct.steps, hint))
 
 
 @dataclass(eq=False)
