@@ -255,7 +255,7 @@ def work(jobs: list[fleet.Job], options: argparse.Namespace) -> int:
         ]
         return rows(name, precision, options, left) if left else ()
 
-    taken = fleet.taken(jobs, options.claims, options.until)
+    taken = fleet.claimed(jobs, options.claims, options.until)
     return fleet.measured(taken, remaining, records.ENGINES)
 
 

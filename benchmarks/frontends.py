@@ -205,7 +205,7 @@ def main(arguments: Sequence[str]) -> int:
     jobs = [(name, args.precision) for name in args.networks]
     settings = (args.optimization_level, args.batches, args.rebuild)
     return fleet.measured(
-        fleet.taken(jobs, None, time.time() + args.budget),
+        fleet.claimed(jobs, None, time.time() + args.budget),
         lambda name, precision: rows(name, precision, *settings),
         RESULTS,
     )
