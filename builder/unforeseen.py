@@ -39,22 +39,15 @@ def as_defect(error: Exception) -> TrtBuildError:
     """
     if isinstance(error, TrtBuildError):
         return error
-    converted = _machines(error) or _defect(error)
+    converted = _environment_problem(error) or _defect(error)
     converted.traceback = "".join(traceback.format_exception(error))
     return converted
 
 
-def _machines(error: Exception) -> EnvironmentProblem | None:
+def _environment_problem(error: Exception) -> EnvironmentProblem | None:
+    """The problem of the machine that caused the error. None if the machine is not the cause."""
     if _is_memory(error):
-        words = str(error).partition("\n")[0]
-        return EnvironmentProblem(
-            "there is not enough memory" + (f": {words}" if words else ""),
-            where=own_line(error),
-            fix=(
-                "build fewer models at a time (--jobs), lower the maximum sizes in the manifest, or"
-                " free memory"
-            ),
-        )
+        return _memory_problem(error)
     if isinstance(error, FileNotFoundError) and _has_no_working_directory():
         return EnvironmentProblem(
             "the working directory was removed", fix="change to a folder that exists"
@@ -67,21 +60,37 @@ def _machines(error: Exception) -> EnvironmentProblem | None:
             fix="check that the server runs, and its address",
         )
     if isinstance(error, OSError) and error.errno in MACHINES:
-        # of a copy that failed, the one that is written
-        file = error.filename2 or error.filename
-        return EnvironmentProblem(
-            error.strerror or str(error),
-            where=file and str(file),
-            fix=MACHINES[error.errno],
-        )
-    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith(
-        "builder"
-    ):
-        return EnvironmentProblem(
-            f"{error.name} is not installed",
-            fix="see `trt-build doctor`",
-        )
+        return _file_system_problem(error, MACHINES[error.errno])
+    if isinstance(error, ModuleNotFoundError):
+        return _missing_package(error.name or "")
     return None
+
+
+def _memory_problem(error: Exception) -> EnvironmentProblem:
+    words = str(error).partition("\n")[0]
+    return EnvironmentProblem(
+        "there is not enough memory" + (f": {words}" if words else ""),
+        where=own_line(error),
+        fix=(
+            "build fewer models at a time (--jobs), lower the maximum sizes in the manifest, or"
+            " free memory"
+        ),
+    )
+
+
+def _file_system_problem(error: OSError, fix: str) -> EnvironmentProblem:
+    # of a copy that failed, the one that is written
+    file = error.filename2 or error.filename
+    return EnvironmentProblem(
+        error.strerror or str(error), where=file and str(file), fix=fix
+    )
+
+
+def _missing_package(name: str) -> EnvironmentProblem | None:
+    """The problem of a package that is not installed. None for a module of trt-build."""
+    if name.startswith("builder"):
+        return None
+    return EnvironmentProblem(f"{name} is not installed", fix="see `trt-build doctor`")
 
 
 def _has_no_working_directory() -> bool:
