@@ -20,43 +20,57 @@ def check(out: Path) -> None:
     can be created beside it or it is a mount point, because models are staged beside the repository
     and moved into it.
     """
-    # functions of os.path, because those of Path raise OSError for a long name
-    for path in (out, *out.parents):
-        if os.path.islink(path) and not os.path.exists(path):
-            raise UsageError(
-                f"{path} is a link to {path.readlink()}, which does not exist",
-                fix="use another --out",
-            )
+    _refuse_broken_link(out)
     root = out.resolve()
     if root == root.parent:
         raise UsageError(
             f"{root} cannot be the repository, because models are staged beside it",
             fix=f"use a folder in {root}",
         )
+    _refuse_published_model(out, root)
+    for folder in (root, root.parent):
+        _refuse_unwritable(out, folder)
+    staging.probe(root)
+    if root.is_mount():
+        staging.refuse_mount(root, beside=root.parent)
+
+
+# These functions use os.path, because the methods of Path raise OSError for a long name.
+
+
+def _refuse_broken_link(out: Path) -> None:
+    for path in (out, *out.parents):
+        if os.path.islink(path) and not os.path.exists(path):
+            raise UsageError(
+                f"{path} is a link to {path.readlink()}, which does not exist",
+                fix="use another --out",
+            )
+
+
+def _refuse_published_model(out: Path, root: Path) -> None:
+    """Refuse a path in a published model. `root` is `out` without links."""
     for folder in (root, *root.parents):
         if os.path.isfile(folder / CONFIG):
             raise UsageError(
                 f"{out} is in the published model {folder.name}, so it cannot be the repository",
                 fix=f"use the model's repository {folder.parent}, or another folder",
             )
-    for folder in (root, root.parent):
-        nearest = next(
-            path for path in (folder, *folder.parents) if os.path.exists(path)
+
+
+def _refuse_unwritable(out: Path, folder: Path) -> None:
+    """Refuse `out` if its `folder` is not writable, or cannot be created."""
+    nearest = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    if not os.path.isdir(nearest):
+        raise UsageError(
+            f"{nearest} is not a folder, so {out} cannot be the repository",
+            fix="use another --out",
         )
-        if not os.path.isdir(nearest):
-            raise UsageError(
-                f"{nearest} is not a folder, so {out} cannot be the repository",
-                fix="use another --out",
-            )
-        if not os.access(nearest, os.W_OK | os.X_OK):
-            raise EnvironmentProblem(
-                f"the folder {nearest} is not writable",
-                where=str(out),
-                fix="use an --out in a writable folder",
-            )
-    staging.probe(root)
-    if root.is_mount():
-        staging.refuse_mount(root, beside=root.parent)
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise EnvironmentProblem(
+            f"the folder {nearest} is not writable",
+            where=str(out),
+            fix="use an --out in a writable folder",
+        )
 
 
 def missing(
