@@ -176,36 +176,28 @@ class _Walk:
         data: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key = str(key_node.value)
-            line = key_node.start_mark.line + 1
-            if not isinstance(key_node, yaml.ScalarNode):
-                self.document.mistakes.append(
-                    Mistake(
-                        self.document.file, line, "a list or mapping cannot be a key"
-                    )
-                )
-                continue
-            if key == "<<":
-                self.document.mistakes.append(
-                    Mistake(
-                        self.document.file,
-                        line,
-                        "merge keys (<<) are not supported",
-                        "write out the keys that it would add",
-                    )
-                )
-                continue
             here = (*route, key)
-            if key in data:
-                first = self.document.key_lines[here]
+            line = key_node.start_mark.line + 1
+            if problem := self.problem_of_key(key_node, here):
                 self.document.mistakes.append(
-                    Mistake(
-                        self.document.file,
-                        line,
-                        f"the key {key!r} is written twice",
-                        f"remove one; the first is on line {first}",
-                    )
+                    Mistake(self.document.file, line, *problem)
                 )
                 continue
             self.document.key_lines[here] = line
             data[key] = self.value(value_node, here)
         return data
+
+    def problem_of_key(
+        self, node: yaml.Node, route: Route
+    ) -> tuple[str, str | None] | None:
+        """Why the key at `route` cannot be read, and the fix. None if it can be read."""
+        if not isinstance(node, yaml.ScalarNode):
+            return "a list or mapping cannot be a key", None
+        if node.value == "<<":
+            fix = "write out the keys that it would add"
+            return "merge keys (<<) are not supported", fix
+        first = self.document.key_lines.get(route)
+        if first is not None:
+            fix = f"remove one; the first is on line {first}"
+            return f"the key {node.value!r} is written twice", fix
+        return None

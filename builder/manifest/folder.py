@@ -29,6 +29,11 @@ class ModelFiles:
     manifest: Path | None
     second: Path | None = None
 
+    @property
+    def file(self) -> Path | None:
+        """The model file, else the manifest."""
+        return self.model or self.manifest
+
 
 def find_models(path: Path) -> list[ModelFiles]:
     """Every model at `path`, sorted by name.
@@ -73,39 +78,38 @@ def mistakes(models: list[ModelFiles]) -> Iterator[Mistake]:
     """Mistakes in names, manifests without a model file, and second manifests."""
     by_name: dict[str, ModelFiles] = {}
     for files in models:
-        file = str(files.model or files.manifest)
-        if files.model is None:
-            yield Mistake(
-                file, 1, "this manifest has no model file", _near_model(files.manifest)
-            )
-        if files.second is not None:
-            yield Mistake(
-                str(files.second),
-                1,
-                "this model file has two manifests",
-                f"remove one; the other is {files.manifest}",
-            )
-        if not _SAFE_NAME.fullmatch(files.name):
-            fix = (
-                "rename it to"
-                f" {re.sub(r'[^A-Za-z0-9_.-]+', '_', files.name).lstrip('.-') or 'model'!r}"
-            )
-            allowed = "letters, digits, _ . and -, not starting with . or -"
-            yield Mistake(
-                file,
-                1,
-                f"{files.name!r} is not a valid name of a Triton model ({allowed})",
-                fix,
-            )
+        yield from _own_mistakes(files)
         if files.name in by_name:
-            first_file = by_name[files.name].model or by_name[files.name].manifest
             yield Mistake(
-                file,
+                str(files.file),
                 1,
                 f"another model has the name {files.name!r}",
-                f"rename one of them; the other is {first_file}",
+                f"rename one of them; the other is {by_name[files.name].file}",
             )
         by_name[files.name] = files
+
+
+def _own_mistakes(files: ModelFiles) -> Iterator[Mistake]:
+    """The mistakes of one model."""
+    if files.model is None:
+        fix = _near_model(files.manifest)
+        yield Mistake(str(files.file), 1, "this manifest has no model file", fix)
+    if files.second is not None:
+        yield Mistake(
+            str(files.second),
+            1,
+            "this model file has two manifests",
+            f"remove one; the other is {files.manifest}",
+        )
+    if not _SAFE_NAME.fullmatch(files.name):
+        allowed = "letters, digits, _ . and -, not starting with . or -"
+        safe = re.sub(r"[^A-Za-z0-9_.-]+", "_", files.name).lstrip(".-") or "model"
+        yield Mistake(
+            str(files.file),
+            1,
+            f"{files.name!r} is not a valid name of a Triton model ({allowed})",
+            f"rename it to {safe!r}",
+        )
 
 
 def _near_model(manifest: Path | None) -> str | None:
@@ -150,7 +154,7 @@ def _in_folder(folder: Path) -> Iterator[ModelFiles]:
             yield from (
                 files
                 for files in _pairs(child)
-                if (files.model or files.manifest or child).stem == FIXED_STEM
+                if (files.file or child).stem == FIXED_STEM
             )
 
 
