@@ -112,19 +112,13 @@ def split(
     in_torch = _moved(in_torch, positions)
     graph_view = view(lowered.graph)
     shapes = _infer(lowered, specs, profiles, graph_view, fallback, by_torch=whole)
-    profiles, steps = shapes.profiles, graph_view.steps
+    steps = graph_view.steps
     if whole:
         trial = Support({}, ())
         kinds = [TORCH] * len(steps)
     else:
         trial = support(
-            lowered,
-            specs,
-            profiles,
-            shapes,
-            ops=fallback.ops,
-            in_torch=in_torch,
-            steps=steps,
+            lowered, specs, shapes, ops=fallback.ops, in_torch=in_torch, steps=steps
         )
         kinds = _kinds(graph_view, trial, shapes, fallback)
     inputs = tuple(str(spec.name) for spec in specs)

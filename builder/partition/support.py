@@ -32,7 +32,7 @@ from builder.engine import new_network
 from builder.errors import ConversionError, EngineError, UnsupportedOperator
 from builder.graph_types import Node
 from builder.lowering import LoweredGraph, source_location
-from builder.manifest import Profile, Range, TensorSpec
+from builder.manifest import Range, TensorSpec
 from builder.partition import view
 from builder.partition.repeats import Repeats
 from builder.partition.shapes import Shapes
@@ -204,7 +204,6 @@ class TrialBackend(operators.Operators):
 def support(
     lowered: LoweredGraph,
     specs: Sequence[TensorSpec],
-    profiles: Sequence[Profile],
     shapes: Shapes,
     *,
     ops: Collection[str] = (),
@@ -215,7 +214,7 @@ def support(
     torch, and `in_torch` the indices of such nodes.
     """
     _, network, messages = new_network()
-    ctx = ConversionContext(network, profiles, messages)
+    ctx = ConversionContext(network, shapes.profiles, messages)
     for value, spec in zip(lowered.graph.inputs(), specs, strict=True):
         ctx.values[value.debugName()] = (
             MISSING if unreadable(spec) else add_input(ctx, spec)

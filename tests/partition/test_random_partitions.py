@@ -149,9 +149,9 @@ def test_repeated_nodes_have_the_same_support_as_converted_ones(
 ) -> None:
     lowered, in_torch = program
     shapes = infer_shapes(lowered, SPECS, (BATCH,))
-    decided = support(lowered, SPECS, (BATCH,), shapes, in_torch=in_torch).refused
+    decided = support(lowered, SPECS, shapes, in_torch=in_torch).refused
     with unittest.mock.patch.object(Repeats, "find", return_value=(None, None)):
-        tried = support(lowered, SPECS, (BATCH,), shapes, in_torch=in_torch).refused
+        tried = support(lowered, SPECS, shapes, in_torch=in_torch).refused
     assert decided.keys() == tried.keys()
 
 
