@@ -107,12 +107,10 @@ def summarize(samples: Sequence[Samples], seconds: float) -> dict[str, Any]:
 
     Arrivals of an open loop are counted from their intended send time.
     """
-    intended = np.concatenate([process_samples.intended for process_samples in samples])
-    sent = np.concatenate([process_samples.sent for process_samples in samples])
-    completed = np.concatenate(
-        [process_samples.completed for process_samples in samples]
-    )
-    rows = np.concatenate([process_samples.rows for process_samples in samples])
+    intended = np.concatenate([process.intended for process in samples])
+    sent = np.concatenate([process.sent for process in samples])
+    completed = np.concatenate([process.completed for process in samples])
+    rows = np.concatenate([process.rows for process in samples])
     latency = (completed - intended) * 1e3
     begin = float(intended.min()) if intended.size else 0.0
     width = seconds / WINDOWS
@@ -120,21 +118,20 @@ def summarize(samples: Sequence[Samples], seconds: float) -> dict[str, Any]:
     window = np.clip(((intended - begin) / width).astype(int), 0, WINDOWS - 1)
     first, steady = warm_up(latency, window)
     is_steady = window >= first
-    span = width * (WINDOWS - first)
-    finished = (completed >= begin + first * width) & (completed < begin + seconds)
-    estimates = _estimates(
-        latency[is_steady], window[is_steady] - first, WINDOWS - first
-    )
+    start = begin + first * width
+    windows = WINDOWS - first
+    span = width * windows
+    finished = (completed >= start) & (completed < begin + seconds)
     delays = (sent - intended)[is_steady]
     return {
         "warm_up_seconds": first * width,
         "steady": steady,
         "seconds": span,
-        "throughput": _throughput(
-            completed, begin + first * width, width, WINDOWS - first
-        ),
+        "throughput": _throughput(completed, start, width, windows),
         "rows_per_second": float(rows[finished].sum()) / span,
-        "latency_ms": estimates,
+        "latency_ms": _estimates(
+            latency[is_steady], window[is_steady] - first, windows
+        ),
         "mean_ms": float(latency[is_steady].mean()) if is_steady.any() else 0.0,
         "send_delay_ms": float(np.percentile(delays, 99) * 1e3) if delays.size else 0.0,
     }

@@ -221,19 +221,15 @@ def _values(
         )
     error, magnitude = _error(got, want)
     allowed = atol + rtol * magnitude
-    passes = error <= allowed
-    relative = _relative(error, magnitude)
     noise = _noise(error, want)
     shares = _shares(error, allowed)
-    if passes.all():
-        problem = _too_noisy(noise, noise_limit(dtype, tolerance, precision))
-    else:
-        problem = _excess(got, want, passes, error)
+    most_noise = noise_limit(dtype, tolerance, precision)
+    problem = _excess(got, want, error, allowed) or _too_noisy(noise, most_noise)
     return OutputComparison(
         name,
         problem,
         *_largest(error),
-        *_largest(relative),
+        *_largest(_relative(error, magnitude)),
         _cosine(got, want),
         rtol,
         atol,
@@ -316,7 +312,11 @@ def _index_of_max(error: Array) -> tuple[int, ...]:
     return tuple(int(index) for index in np.unravel_index(at, error.shape))
 
 
-def _excess(got: Array, want: Array, passes: Array, error: Array) -> str:
+def _excess(got: Array, want: Array, error: Array, allowed: Array) -> str | None:
+    """The elements whose error is not allowed. None if there are none."""
+    passes = error <= allowed
+    if passes.all():
+        return None
     at = _index_of_max(np.where(passes, 0.0, error))
     count = int((~passes).sum())
     text = (
