@@ -67,13 +67,10 @@ def frozen_graph(
         if all(tensor.dim() for tensor in module.state_dict().values()):
             # freezing creates no 0-d constant from a buffer
             constants_to_numbers(graph)
-    shares_memory = _shares_memory(module)
-    unread_writes.remove(graph, _is_created, shares_memory=shares_memory)
+    unread_writes.remove(graph, _is_created, shares_memory=_shares_memory(module))
     lower_attributes(graph, source)
     steps.end(FREEZE, graph)
-    decides = ("prim::If", "prim::Loop", "prim::SetAttr")
-    if any(graph.findNode(kind, True) is not None for kind in decides):
-        propagate_constants(graph)  # resolve `if self.training`
+    _resolve_branches(graph)
     _drop_self(graph)
     steps.end(LOWER_GRAPH, graph)
     return graph, module._c._get_method(method).schema
@@ -96,6 +93,13 @@ def _frozen(module: torch.jit.ScriptModule, method: str, graph: Graph) -> Any:
     methods = [method] if method != "forward" else []
     with evaluating(module):
         return ir.C._freeze_module(module._c, methods, True, False)
+
+
+def _resolve_branches(graph: Graph) -> None:
+    """Resolve `if self.training`, and other decisions by constants."""
+    decides = ("prim::If", "prim::Loop", "prim::SetAttr")
+    if any(graph.findNode(kind, True) is not None for kind in decides):
+        propagate_constants(graph)
 
 
 def _shares_memory(module: torch.jit.ScriptModule) -> bool:

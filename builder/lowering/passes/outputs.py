@@ -67,18 +67,32 @@ def flatten_outputs(graph: Any, context: Context) -> None:
         for leaf_name, leaf in _leaves(graph, value, name, end, bounds)
     ]
     bounds.check()
-    for _ in values:
-        graph.eraseOutput(0)
     flat = [(name, leaf) for name, leaf in leaves if not leaf.too_long]
     too_long = {leaf.too_long: leaf.flag for _, leaf in leaves if leaf.too_long}
-    names = [name for name, _ in flat]
     flagged = {name: leaf for name, leaf in flat if leaf.flag is not None}
     hidden = (*(leaf.flag for leaf in flagged.values()), *too_long.values())
-    for value in (*(leaf.value for _, leaf in flat), *hidden):
-        graph.registerOutput(value)
+    _replace_outputs(graph, (*(leaf.value for _, leaf in flat), *hidden))
     if hidden:
         # torch's tuple lowering fails on the containers of None
         ir.C._jit_pass_dce(graph)
+    _record_names(context, flat, flagged, too_long)
+
+
+def _replace_outputs(graph: Any, values: Sequence[Any]) -> None:
+    for _ in list(graph.outputs()):
+        graph.eraseOutput(0)
+    for value in values:
+        graph.registerOutput(value)
+
+
+def _record_names(
+    context: Context,
+    flat: Sequence[tuple[str, Leaf]],
+    flagged: Leaves,
+    too_long: Mapping[str, Any],
+) -> None:
+    """Store the names of the outputs `flat` and of their flags, in the order of the graph."""
+    names = [name for name, _ in flat]
     flags = flag_names(flagged, names)
     length_flags = flag_names(too_long, [*names, *flags.values()], TOO_LONG)
     context.outputs[:] = [*names, *flags.values(), *length_flags.values()]
