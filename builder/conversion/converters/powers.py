@@ -133,24 +133,38 @@ def integer_power(
     zero = ctx.like_scalar(exponent, 0)
     odd = low_bit(ctx, exponent)
     natural = ctx.elementwise("MAX", exponent, zero)
-    has_layer = ctx.capabilities.takes("ELEMENTWISE.POW", x.dtype.name)
-    if has_layer:
-        result = ctx.elementwise("POW", ctx.unary("ABS", x), natural)
-        is_negative = ctx.elementwise("AND", less(ctx, x, 0), equal(ctx, odd, 1))
-        result = choose(ctx, is_negative, ctx.unary("NEG", result), result, dtype)
-    else:
-        result = power_by_bits(ctx, x, natural, odd)
-    minus_one = choose(ctx, equal(ctx, odd, 1), -1, 1, dtype)
-    inverse = choose(
-        ctx,
-        equal(ctx, x, -1),
-        minus_one,
-        choose(ctx, equal(ctx, x, 1), 1, 0, dtype),
-        dtype,
-    )
+    result = natural_power(ctx, x, natural, odd, dtype)
+    inverse = negative_power(ctx, x, odd, dtype)
     return ctx.wrapped(
         choose(ctx, less(ctx, exponent, 0), inverse, result, dtype), dtype
     )
+
+
+def natural_power(
+    ctx: ConversionContext,
+    x: ITensor,
+    exponent: ITensor,
+    odd: ITensor,
+    dtype: torch.dtype,
+) -> ITensor:
+    """x^exponent of integers, for an exponent of at least 0. `odd` is its last bit."""
+    if not ctx.capabilities.takes("ELEMENTWISE.POW", x.dtype.name):
+        return power_by_bits(ctx, x, exponent, odd)
+    size = ctx.elementwise("POW", ctx.unary("ABS", x), exponent)
+    is_negative = ctx.elementwise("AND", less(ctx, x, 0), equal(ctx, odd, 1))
+    return choose(ctx, is_negative, ctx.unary("NEG", size), size, dtype)
+
+
+def negative_power(
+    ctx: ConversionContext, x: ITensor, odd: ITensor, dtype: torch.dtype
+) -> ITensor:
+    """x^exponent of integers, for an exponent below 0: 1 for 1, 1 or -1 for -1, and else 0. `odd`
+    is the exponent's last bit.
+    """
+    sign = choose(ctx, equal(ctx, odd, 1), -1, 1, dtype)
+    is_minus_one = equal(ctx, x, -1)
+    one_or_zero = choose(ctx, equal(ctx, x, 1), 1, 0, dtype)
+    return choose(ctx, is_minus_one, sign, one_or_zero, dtype)
 
 
 def low_bit(ctx: ConversionContext, x: ITensor) -> ITensor:
