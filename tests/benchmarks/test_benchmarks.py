@@ -254,7 +254,7 @@ def test_page_compares_static_profiles_with_alternatives() -> None:
     compiled = {**row, "milliseconds": {"compile": 1.25, "compile, max-autotune": 0.5}}
     text = "\n".join(profiles_page.section([row], [compiled]))
     # plain calls: 1.0 / 1.25; CUDA graphs: 0.8 / 0.5
-    assert "1.600; above 1.00: unet batch 8." in text
+    assert "1.600; above 1.00: unet batch 8 (1.600)." in text
     assert (
         "static / ONNX with the same profiles, geometric mean of 1 rows: 0.500." in text
     )
