@@ -1,5 +1,4 @@
-"""Lowering and conversion against the road that a user takes today: torch.onnx.export and
-TensorRT's ONNX parser.
+"""Lowering and conversion against the usual pipeline: torch.onnx.export and TensorRT's ONNX parser.
 
     python benchmarks/convert.py [--only resnet50] [--runs 5] [--linear] [--clock cpu] [--json]
 
@@ -50,7 +49,7 @@ def ours(traced: Any, network: Network) -> Any:
     return builder.convert(traced, [network.spec])
 
 
-def onnx_road(traced: Any, network: Network, sample: torch.Tensor) -> Any:
+def onnx_pipeline(traced: Any, network: Network, sample: torch.Tensor) -> Any:
     """Export and parse. The whole network must be parsed."""
     buffer = io.BytesIO()
     axes = {"x": {0: "batch"}}
@@ -90,7 +89,7 @@ def compare(name: str, runs: int, clock: str) -> dict[str, Any]:
         return seconds(lambda: pipeline(module, *arguments), clock)
 
     layers = ours(torch.jit.load(io.BytesIO(file)), network).network.num_layers
-    parsed = onnx_road(torch.jit.load(io.BytesIO(file)), network, sample)[0][
+    parsed = onnx_pipeline(torch.jit.load(io.BytesIO(file)), network, sample)[0][
         1
     ].num_layers
     gc.collect()
@@ -100,7 +99,7 @@ def compare(name: str, runs: int, clock: str) -> dict[str, Any]:
             (
                 timed(ours, network),
                 timed(builder.lower),
-                timed(onnx_road, network, sample),
+                timed(onnx_pipeline, network, sample),
             )
         )
     conversion, lowering, export_time = (

@@ -3,11 +3,11 @@ torch.compile.
 
     python -m benchmarks.engine [--only resnet50] [--precision fp16] [--gpus auto] [--budget 500]
 
-One engine for each network, road and precision (profile 1 to 32), timed at batch 1, 8 and 32. All
-contenders of a row are timed alternately in the same run, with CUDA events after a warm-up, over
-several input sets, the engines with and without CUDA graphs; medians in milliseconds. Both engines
-are built with one timing cache, ours first with an empty one (cold) and, for the precisions of
---warm, once more at the end (warm). A cache is of one GPU, TensorRT and --set.
+One engine for each network, pipeline and precision (profile 1 to 32), timed at batch 1, 8 and 32.
+All contenders of a row are timed alternately in the same run, with CUDA events after a warm-up,
+over several input sets, the engines with and without CUDA graphs; medians in milliseconds. Both
+engines are built with one timing cache, ours first with an empty one (cold) and, for the precisions
+of --warm, once more at the end (warm). A cache is of one GPU, TensorRT and --set.
 
 Rows are appended to benchmarks/results/engine.jsonl, and to $OUT, with host, versions and date. A
 row that the file has for this GPU and these versions is not measured again (--again does), so an

@@ -2,7 +2,7 @@
 --onnx FOLDER`.
 
 Needs no GPU where TensorRT-RTX is installed; `--precision fp16` writes our casts. A row a network:
-how many layers of each type each road has, what they share left out.
+how many layers of each type each pipeline has, without what they share.
 """
 
 from __future__ import annotations

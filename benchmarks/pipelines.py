@@ -1,4 +1,4 @@
-"""The two ways from a module to a plan: trt-build, and torch.onnx.export with TensorRT's ONNX
+"""The two pipelines from a module to a plan: trt-build, and torch.onnx.export with TensorRT's ONNX
 parser.
 """
 

@@ -100,8 +100,11 @@ def _summary(
     for kind, title in names.items():
         values = [one[kind] for _, one in compared if kind in one]
         if values:
-            slower = [row for row, one in compared if one.get(kind, 0.0) > 1.0]
-            above = [f"{row['network']} batch {row['batch']}" for row in slower]
+            above = [
+                f"{row['network']} batch {row['batch']} ({one[kind]:.3f})"
+                for row, one in compared
+                if one.get(kind, 0.0) > 1.0
+            ]
             more = (
                 f"; above 1.00: {', '.join(above) or 'none'}"
                 if kind == "compile"

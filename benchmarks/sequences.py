@@ -106,10 +106,10 @@ def _play(
         if kept:
             position = SequencePosition(sequence, at == 0, at == count - 1)
         began = time.perf_counter()
-        made = client.infer(spec.name, sent, position=position).outputs
+        outputs = client.infer(spec.name, sent, position=position).outputs
         times.append(time.perf_counter() - began)
         if not kept:
-            sent |= {state.input: made[state.output] for state in spec.state}
+            sent |= {state.input: outputs[state.output] for state in spec.state}
     return times
 
 

@@ -85,15 +85,15 @@ def published(
     With `batch`, all sizes of the plan are fixed, and Triton does not batch.
     """
     network = NETWORKS[name]
-    spec = network.spec if batch is None else fixed(network.spec, batch)
+    tensor = network.spec if batch is None else fixed(network.spec, batch)
     traced = torch.jit.trace(network.module(), network.sample(2), check_trace=False)
     path = folder / f"{name}.pt"
     traced.save(str(path))
     spec = ModelSpec(
         name,
         path,
-        (spec,),
-        (spec.dims,),
+        (tensor,),
+        (tensor.dims,),
         outputs=("y",),
         precision=precision,
     )
@@ -158,11 +158,11 @@ def served(
 
     def measured() -> dict[str, float]:
         describe(triton_client, model, golden.inputs)
-        times = one_round(client, model, tensors)
+        milliseconds = one_round(client, model, tensors)
         times = json.loads(describe(triton_client, model, golden.inputs)["times"])
         own = {name: times[name] / times["calls"] / 1e6 for name in ("execute", "run")}
         return {
-            **times,
+            **milliseconds,
             **own,
             "floor": one_round(client, floor, tensors)["compute_infer"],
         }

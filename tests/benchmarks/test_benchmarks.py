@@ -8,6 +8,7 @@ import argparse
 import json
 import time
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -253,7 +254,7 @@ def test_page_compares_static_profiles_with_alternatives() -> None:
     compiled = {**row, "milliseconds": {"compile": 1.25, "compile, max-autotune": 0.5}}
     text = "\n".join(profiles_page.section([row], [compiled]))
     # plain calls: 1.0 / 1.25; CUDA graphs: 0.8 / 0.5
-    assert "1.600; above 1.00: unet batch 8." in text
+    assert "1.600; above 1.00: unet batch 8 (1.600)." in text
     assert (
         "static / ONNX with the same profiles, geometric mean of 1 rows: 0.500." in text
     )
@@ -330,6 +331,22 @@ def test_existing_serving_rows_are_not_measured_again(
     assert all(map(serving.measured_before(args), rows))
     several = list(serving.wanted("unet", ["default"], [8], several=True))
     assert not any(map(serving.measured_before(args), several))
+
+
+def test_serving_round_has_times_of_client_server_and_runtime(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from benchmarks import serving
+
+    requests = {"client": 3.0, "compute_infer": 2.0}
+    times = {"execute": 8e6, "run": 4e6, "calls": 4}
+    monkeypatch.setattr(serving.grpc, "InferenceServerClient", MagicMock())
+    monkeypatch.setattr(serving, "GrpcClient", MagicMock())
+    monkeypatch.setattr(serving, "tensors_of", lambda *_: {})
+    monkeypatch.setattr(serving, "one_round", lambda *_: requests)
+    monkeypatch.setattr(serving, "describe", lambda *_: {"times": json.dumps(times)})
+    measured = serving.served("url", "net", "floor", MagicMock(), None)()
+    assert measured == {**requests, "execute": 2.0, "run": 1.0, "floor": 2.0}
 
 
 @pytest.mark.skipif(

@@ -224,11 +224,11 @@ def _memory(counts: Counts, streams: Sequence[Sequence[dict[str, Any]]]) -> None
     for lines in pushes:
         servers = [line["server_mib"] for line in lines]
         stubs = [line["stubs_mib"] / max(1, line["processes"] - 1) for line in lines]
-        if seconds := flat.trend(servers, [line["processes"] for line in lines]):
+        if trend := flat.trend(servers, [line["processes"] for line in lines]):
             counts.server_growth = _larger(
-                counts.server_growth, flat.growth(seconds.level)
+                counts.server_growth, flat.growth(trend.level)
             )
-            rise = round(seconds.per_sample * 1024, 1)
+            rise = round(trend.per_sample * 1024, 1)
             counts.kib_per_push = _larger(counts.kib_per_push, rise)
         counts.stub_growth = _larger(counts.stub_growth, flat.growth(stubs))
         counts.server_mib += servers

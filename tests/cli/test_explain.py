@@ -50,7 +50,7 @@ def test_repository_instead_of_models_is_refused_with_its_models(
     assert refused.exit_code == 2 and f"{out} is a repository" in refused.stderr
     assert (
         f"one of {out / 'small'}" in refused.stderr
-        and "put TorchScript files there" not in refused.stderr
+        and "add TorchScript files" not in refused.stderr
     )
     assert "no models in" in run("explain", out / "small" / "goldens").stderr
 

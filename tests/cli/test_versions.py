@@ -89,10 +89,10 @@ def test_versions_are_added_rolled_back_pruned_and_promoted(
 
 def add(number: int, repository: Path) -> None:
     """Publish the model `scorer`, whose content depends on the number."""
-    recording = scorer(serve_as="python")
-    spec = replace(recording.spec, versions=Versions(keep=3))
+    model = scorer(serve_as="python")
+    spec = replace(model.spec, versions=Versions(keep=3))
     publish(
-        replace(recording, spec=spec, lowered=recording.lowered + bytes([number])),
+        replace(model, spec=spec, lowered=model.lowered + bytes([number])),
         repository,
     )
 

@@ -603,7 +603,7 @@ def _of_sample(name: str, entry: Any, sample: Any) -> Iterator[str]:
                 continue
             count = 1 if name in opinfo.ANY_OF_EQUALS else len(truths)
             results = builder.reference.run(conversion, given)[:count]
-            for got, truth in zip(results, truths, strict=False):
+            for got, truth in zip(results, truths[:count], strict=True):
                 problem = difference(got, truth)
                 if problem:
                     yield f"{label}: {problem}"

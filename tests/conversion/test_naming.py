@@ -78,8 +78,8 @@ def layers(module: torch.jit.ScriptModule) -> list[Any]:
 @pytest.mark.parametrize("way", WAYS)
 def test_layers_are_named_after_module_and_node(way: str) -> None:
     module = WAYS[way](Model().eval())
-    layer_names = layers(module)
-    names = [layer.name for layer in layer_names]
+    network_layers = layers(module)
+    names = [layer.name for layer in network_layers]
     assert len(set(names)) == len(names)
     for i, j in itertools.product(range(2), range(2)):
         assert f"encoder.layers.{i}.self_attn/aten::matmul_{j}" in names
@@ -90,7 +90,9 @@ def test_layers_are_named_after_module_and_node(way: str) -> None:
         "head.1/aten::relu_0",
     } <= set(names)
     locations = {
-        layer.metadata or layer.name for layer in layer_names if "head.0" in layer.name
+        layer.metadata or layer.name
+        for layer in network_layers
+        if "head.0" in layer.name
     }
     has_location = any(
         "linear.py" in node.sourceRange() for node in module.inlined_graph.nodes()
@@ -102,11 +104,11 @@ def test_layers_are_named_after_module_and_node(way: str) -> None:
 
 
 def test_frozen_saved_module_keeps_source_locations() -> None:
-    layer_names = layers(saved(torch.jit.freeze(torch.jit.script(Model().eval()))))
-    assert len({layer.name for layer in layer_names}) == len(layer_names)
+    network_layers = layers(saved(torch.jit.freeze(torch.jit.script(Model().eval()))))
+    assert len({layer.name for layer in network_layers}) == len(network_layers)
     assert any(
         "test_naming.py" in layer.metadata
-        for layer in layer_names
+        for layer in network_layers
         if "aten::matmul" in layer.name
     )
 
@@ -136,9 +138,11 @@ def test_deep_source_location_is_cut_to_tensorrt_limit() -> None:
     def deep(levels: int) -> torch.jit.ScriptModule:
         return deep(levels - 1) if levels else traced(Model().eval())
 
-    layer_names = layers(deep(100))
+    network_layers = layers(deep(100))
     assert all(
-        "linear.py" in layer.metadata for layer in layer_names if "head.0" in layer.name
+        "linear.py" in layer.metadata
+        for layer in network_layers
+        if "head.0" in layer.name
     )
 
 

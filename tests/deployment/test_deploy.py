@@ -81,18 +81,18 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def run(platform: str, repository: Path, out: Path, *words: object) -> Result:
-    words_of_command = ["deploy", platform, repository, "--out", out, *words]
+    command = ["deploy", platform, repository, "--out", out, *words]
     return CliRunner().invoke(
-        main, [str(word) for word in words_of_command], catch_exceptions=False
+        main, [str(word) for word in command], catch_exceptions=False
     )
 
 
 def read_objects(folder: Path) -> dict[str, dict[str, Any]]:
     """The objects by kind."""
-    loaded_objects = [
+    documents = [
         yaml.safe_load(file.read_text()) for file in sorted(folder.glob("*.yaml"))
     ]
-    return {one["kind"]: one for one in loaded_objects}
+    return {one["kind"]: one for one in documents}
 
 
 def pod(objects: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -171,10 +171,10 @@ INSERTED: dict[str, tuple[str, Callable[[Path], None], dict[str, Any]]] = {
 def test_invalid_json_is_reported(clean: Path, tmp_path: Path) -> None:
     repository = shutil.copytree(clean, tmp_path / "repository")
     edit(repository / "planned" / "1" / "plan.json", "^", "{")
-    (findings,) = preflight(repository, HOST)
+    (finding,) = preflight(repository, HOST)
     assert (
-        findings.number == "P01"
-        and "planned/1/plan.json is not JSON: " in findings.message
+        finding.number == "P01"
+        and "planned/1/plan.json is not JSON: " in finding.message
     )
 
 

@@ -227,13 +227,13 @@ def test_replaced_process_is_not_reported_as_dead(
     monkeypatch.setattr("builder.serving.server.UNLOAD_SECONDS", 2.0)
     served = repository_of(tmp_path / "served", 1)
     with serve(served, **FREE, explicit=True, models=["net"]) as server:
-        names: list[str] = []
+        errors: list[str] = []
 
         def watch() -> None:
             try:
                 server._watch()
             except ServerError as error:
-                names.append(str(error))
+                errors.append(str(error))
 
         watching = threading.Thread(target=watch, daemon=True)
         watching.start()
@@ -249,10 +249,10 @@ def test_replaced_process_is_not_reported_as_dead(
         stubs.dead()
         (second,) = set(stubs.models) - {first}  # the first may be ending
         watching.join(8)
-        assert watching.is_alive() and not names
+        assert watching.is_alive() and not errors
         os.kill(second, signal.SIGKILL)
         watching.join(30)
-        assert "the process of model 'net' ended" in "".join(names)
+        assert "the process of model 'net' ended" in "".join(errors)
 
 
 def test_loading_models_needs_the_control_token(tmp_path: Path) -> None:

@@ -350,8 +350,8 @@ def test_status_lists_targets_and_nodes(nodes: Nodes, tmp_path: Path) -> None:
     assert (
         json.loads(completed.stdout)["dashboard"] == ""
     )  # the cluster of the tests has none
-    digests = {
+    counts = {
         target["target"]: target["nodes"]
         for target in json.loads(completed.stdout)["targets"]
     }
-    assert digests == {"ada": 1, "h100": 0}
+    assert counts == {"ada": 1, "h100": 0}

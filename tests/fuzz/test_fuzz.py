@@ -48,7 +48,7 @@ def test_inserted_fault_is_found_minimized_and_saved(
     monkeypatch.setattr("tests.fuzz.__main__.program", lambda kind, seed: generated)
     arguments = ["--kind", "inplace", "--programs", "1", "--seconds", "99"]
     assert main([*arguments, "--keep", str(tmp_path)]) == 1
-    source = (tmp_path / "inplace_7.txt").read_text()
+    source = source_of(tmp_path / "inplace_7.txt")
     assert "a.fill_(2)" in source and "y + 1" not in source and "for t" not in source
     assert "lowered graph, output 0" in capsys.readouterr().out
 

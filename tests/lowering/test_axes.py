@@ -22,20 +22,20 @@ class Mixing(torch.nn.Module):
         return y, h, new
 
 
-def with_axis_axes_first(axis: int, tensor: torch.Tensor) -> torch.Tensor:
+def with_axis_first(axis: int, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.movedim(axis, 0)
 
 
 @pytest.mark.parametrize("axis", [1, 2])
-def test_outputs_match_with_another_axis_axes_first(axis: int) -> None:
+def test_outputs_match_with_another_axis_first(axis: int) -> None:
     lowered = lower(torch.jit.script(Mixing()))
     x, h = torch.randn(3, 4), torch.randn(2, 3, 3)
     expected = lowered.run(x, h)
     moved = axes_first(lowered, {1: (axis, 3)}, {1: (axis, 3), 2: (axis, 3)})
-    y, same, new = moved.run(x, with_axis_axes_first(axis, h))
+    y, same, new = moved.run(x, with_axis_first(axis, h))
     torch.testing.assert_close(y, expected[0])
-    torch.testing.assert_close(same, with_axis_axes_first(axis, expected[1]))
-    torch.testing.assert_close(new, with_axis_axes_first(axis, expected[2]))
+    torch.testing.assert_close(same, with_axis_first(axis, expected[1]))
+    torch.testing.assert_close(new, with_axis_first(axis, expected[2]))
 
 
 def test_first_leaves_original_graph_unchanged() -> None:

@@ -101,11 +101,11 @@ def _dims(network: Network, index: int) -> dict[int, Any]:
     """The dynamic axes of one input. A range up to 2 is one size for torch, which takes 2 as the
     least of every size that varies.
     """
-    errors = {}
+    dims = {}
     for axis, name in network.axes.get(index, {}).items():
         sizes = [case[name] for case in network.cases]
-        errors[axis] = torch.export.Dim.DYNAMIC(min=min(sizes), max=max(3, *sizes))
-    return errors
+        dims[axis] = torch.export.Dim.DYNAMIC(min=min(sizes), max=max(3, *sizes))
+    return dims
 
 
 class NotExported(Exception):

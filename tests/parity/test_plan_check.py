@@ -145,8 +145,8 @@ def test_wrong_plan_is_rebuilt_with_fewer_tactic_sources() -> None:
 
 def test_first_differing_layer_is_kept_in_float32() -> None:
     def wrong(conversion: Any, options: BuildOptions) -> str | None:
-        layer_names = getattr(conversion, "keep", ())
-        return None if "second/aten::linear_0" in layer_names else values(conversion)[2]
+        kept = getattr(conversion, "keep", ())
+        return None if "second/aten::linear_0" in kept else values(conversion)[2]
 
     right, gpu = check(wrong)
     assert right.keep_fp32 == ("second/aten::linear_0",)
@@ -241,8 +241,8 @@ def test_search_finds_the_first_true_index_in_few_calls(
         return plan_check.first_true(count, are_true, most), tested
 
     for first in range(count + 1):
-        outcome, tested = search(first)
-        assert outcome == (first if first < count else None)
+        index, tested = search(first)
+        assert index == (first if first < count else None)
         assert len(tested) <= calls and all(len(one) <= most for one in tested)
     assert plan_check.first_true(0, lambda _: 1 / 0, most) is None
 

@@ -433,8 +433,8 @@ class LastRowsOnly(torch.nn.Module):
 def test_rolled_golden_shows_rows_that_depend_on_their_position(
     module: type[torch.nn.Module], optimum: int
 ) -> None:
-    result = tensor("x", "float32", "batch", 3, batch=(1, optimum, 4))
-    goldens = {golden.name: golden for golden in record(module(), spec(result))}
+    x = tensor("x", "float32", "batch", 3, batch=(1, optimum, 4))
+    goldens = {golden.name: golden for golden in record(module(), spec(x))}
     rolled, unrolled = (
         goldens["p0-rolled"],
         goldens["p0-opt" if optimum == 4 else "p0-max"],
@@ -447,10 +447,8 @@ def test_rolled_golden_shows_rows_that_depend_on_their_position(
 
 @pytest.mark.parametrize("optimum", [1, 2, 4])
 def test_independent_rows_have_no_rolled_golden(optimum: int) -> None:
-    result = tensor("x", "float32", "batch", 3, batch=(1, optimum, 4))
-    goldens = {
-        golden.name: golden for golden in record(torch.nn.Linear(3, 3), spec(result))
-    }
+    x = tensor("x", "float32", "batch", 3, batch=(1, optimum, 4))
+    goldens = {golden.name: golden for golden in record(torch.nn.Linear(3, 3), spec(x))}
     assert "p0-rolled" not in goldens
     unrolled = goldens["p0-max" if optimum == 1 else "p0-opt"]
     np.testing.assert_array_equal(

@@ -80,10 +80,10 @@ def test_damaged_file_is_ignored_with_a_warning(tmp_path: Path, damage: str) -> 
     recordings(tmp_path).keep(RECORDING, ["y"])
     for file in (tmp_path / "store" / "files").glob("*/*"):
         file.unlink() if damage == "removed" else file.write_bytes(b"no golden")
-    recording = recordings(tmp_path)
-    assert recording.find(["y"]) is None
-    assert "recorded again" in recording.warnings[0]
-    recording.keep(RECORDING, ["y"])
+    stored = recordings(tmp_path)
+    assert stored.find(["y"]) is None
+    assert "recorded again" in stored.warnings[0]
+    stored.keep(RECORDING, ["y"])
     assert recordings(tmp_path).find(["y"]) is not None
 
 
@@ -93,9 +93,9 @@ def test_recording_signed_with_another_key_is_not_used(
     monkeypatch.setenv("TRT_BUILD_STORE_KEY", "the key of another builder")
     recordings(tmp_path).keep(RECORDING, ["y"])
     monkeypatch.setenv("TRT_BUILD_STORE_KEY", "the key of this builder")
-    recording = recordings(tmp_path)
-    assert recording.find(["y"]) is None
-    assert "is not signed with this builder's key" in recording.warnings[0]
+    stored = recordings(tmp_path)
+    assert stored.find(["y"]) is None
+    assert "is not signed with this builder's key" in stored.warnings[0]
 
 
 def test_recording_with_dtype_unknown_to_npz_is_not_stored(tmp_path: Path) -> None:
@@ -106,10 +106,10 @@ def test_recording_with_dtype_unknown_to_npz_is_not_stored(tmp_path: Path) -> No
 
 def test_unusable_store_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("a file")
-    recording = recordings(tmp_path)
-    assert recording.find(["y"]) is None
-    recording.keep(RECORDING, ["y"])
-    assert recording.warnings
+    stored = recordings(tmp_path)
+    assert stored.find(["y"]) is None
+    stored.keep(RECORDING, ["y"])
+    assert stored.warnings
 
 
 def build(models: Path, out: Path, store: Path, **more: Any) -> ModelResult:

@@ -406,8 +406,6 @@ class WritesElement(nn.Module):
 
 # Optional and nested inputs.
 
-HC = Optional[Tuple[Tensor, Tensor]]  # noqa: UP006, UP045
-
 
 class Recurrent(nn.Module):
     """The standard signature of an LSTM."""

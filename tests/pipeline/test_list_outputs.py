@@ -167,8 +167,8 @@ class Shape(nn.Module):
 def test_init_asks_for_no_length_of_sizes(tmp_path: Path) -> None:
     file = tmp_path / "m.pt"
     torch.jit.script(Shape().eval()).save(str(file))
-    done = CliRunner().invoke(main, ["init", str(file)])
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(main, ["init", str(file)])
+    assert result.exit_code == 0, result.output
     assert "max_lengths" not in file.with_suffix(".yaml").read_text()
 
 

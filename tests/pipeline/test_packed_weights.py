@@ -145,10 +145,10 @@ def test_packed_weights_are_served(tmp_path: Path, name: str) -> None:
 
 def test_packed_weights_stay_on_the_cpu_of_a_server_with_a_gpu(tmp_path: Path) -> None:
     manifest = f"inputs: [{{name: x, dtype: float32, shape: {IMAGES}}}]\n"
-    result = saved(
+    file = saved(
         tmp_path, static(), f"{manifest}dims: {{batch: {{min: 1, opt: 2, max: 4}}}}\n"
     )
-    model = checked(result, tmp_path / "out")
+    model = checked(file, tmp_path / "out")
     (segment,) = model.artifact.segments
     (part,) = model.built.converted.partitioned.partition.segments
     reason = libtorch.why_not(model.artifact, part.lowered)

@@ -58,14 +58,14 @@ def test_failing_warmup_request_is_omitted_with_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It runs the file that was loaded for the goldens."""
-    recording, files = positive_alone(), LoadedFiles()
-    execution.check_artifact(recording, files)
+    model, files = positive_alone(), LoadedFiles()
+    execution.check_artifact(model, files)
     monkeypatch.setattr(
         torch.jit, "load", lambda *args, **named: pytest.fail("loaded again")
     )
-    (sample,) = triton.config(recording).model_warmup
+    (sample,) = triton.config(model).model_warmup
     assert (sample.name, sample.batch_size) == ("p0-opt", 1)
-    without, (warning,) = warmup.confirm(recording, files, engines=False)
+    without, (warning,) = warmup.confirm(model, files, engines=False)
     assert (
         "without the warm-up request p0-opt" in warning and "one row that is" in warning
     )
@@ -73,13 +73,11 @@ def test_failing_warmup_request_is_omitted_with_a_warning(
 
 
 def test_working_warmup_requests_are_kept() -> None:
-    recording = scorer()
-    confirmed, warnings = warmup.confirm(recording, LoadedFiles(), engines=False)
+    model = scorer()
+    confirmed, warnings = warmup.confirm(model, LoadedFiles(), engines=False)
     assert warnings == ()
     assert (
-        triton.config(confirmed).model_warmup
-        == triton.config(recording).model_warmup
-        != []
+        triton.config(confirmed).model_warmup == triton.config(model).model_warmup != []
     )
 
 

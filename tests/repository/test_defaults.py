@@ -223,11 +223,9 @@ def test_default_inputs_are_padded_like_sent_inputs(tmp_path: Path) -> None:
     module = torch.jit.load(str(models / "net.pt"))
     outputs = ["output_0", "output_1"]
     sent = [torch.randint(1, 40, (rows, length)) for rows, length in ((2, 3), (1, 9))]
-    outputs_of_requests = runtime.execute(
-        [fakes.Request(outputs, ids=ids) for ids in sent]
-    )
+    responses = runtime.execute([fakes.Request(outputs, ids=ids) for ids in sent])
     assert runs == [(3, 9)]
-    for ids, response in zip(sent, outputs_of_requests, strict=True):
+    for ids, response in zip(sent, responses, strict=True):
         expected = module(ids, torch.ones(ids.shape, dtype=torch.bool))
         for name, expected_output in zip(outputs, expected, strict=True):
             torch.testing.assert_close(

@@ -58,12 +58,12 @@ def served(
         store=models.parent / "store",
     )
     with serve(folder / "out", **FREE) as server:
-        result = verify(folder / "out", server.http_url, server.grpc_url, repeat=0)
+        results = verify(folder / "out", server.http_url, server.grpc_url, repeat=0)
         yield Served(
             folder / "out",
             server,
             {r.name: r for r in results},
-            {p.name: p for p in result},
+            {p.name: p for p in results},
         )
 
 

@@ -43,8 +43,8 @@ def compares_sizes(x: Tensor) -> Tensor:
 def test_whole_batch_decisions_are_detected(
     function: Callable[[Tensor], Tensor],
 ) -> None:
-    plan = one_for_all(builder.lower(torch.jit.script(function).graph).graph)
-    assert plan is not None and "whole batch" in plan
+    reason = one_for_all(builder.lower(torch.jit.script(function).graph).graph)
+    assert reason is not None and "whole batch" in reason
 
 
 @pytest.mark.parametrize("function", [above_the_row_mean, compares_sizes])

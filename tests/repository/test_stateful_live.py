@@ -74,9 +74,9 @@ def client(request: pytest.FixtureRequest, served: Served) -> Iterator[Client]:
 
 
 def test_health_sends_the_first_request_of_a_sequence(served: Served) -> None:
-    problems = health(served.repository, served.http_url, served.grpc_url)
-    assert problems and all(one.healthy for one in problems), problems
-    names = {one.golden for one in problems}
+    results = health(served.repository, served.http_url, served.grpc_url)
+    assert results and all(one.healthy for one in results), results
+    names = {one.golden for one in results}
     assert None not in names and all(str(name).endswith(".000") for name in names), (
         names
     )

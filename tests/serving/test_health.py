@@ -101,10 +101,8 @@ def test_damaged_files_are_not_a_defect(valid_repository: Path, tmp_path: Path) 
     with serve(valid_repository, **FREE) as server:
         for repository in (scalars, deep):
             assert health(repository, server).exit_code == 0, "the model is ready"
-        problems = health(lists, server)
-    assert (
-        problems.exit_code == 3 and "the response cannot be compared" in problems.output
-    )
+        result = health(lists, server)
+    assert result.exit_code == 3 and "the response cannot be compared" in result.output
 
 
 def test_model_missing_in_the_server_is_unhealthy(

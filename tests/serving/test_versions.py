@@ -93,8 +93,8 @@ def test_running_server_serves_the_version_after_a_rollback(tmp_path: Path) -> N
         history.rollback(folder, None)
         send.load("net")  # type: ignore[attr-defined]
         assert send() == 10
-        (results,) = verify(repository, server.http_url, server.grpc_url, repeat=0)
-        assert results.passed, results.problems
+        (parity,) = verify(repository, server.http_url, server.grpc_url, repeat=0)
+        assert parity.passed, parity.problems
         history.rollback(folder, 2)
         send.load("net")  # type: ignore[attr-defined]
         assert send() == 20

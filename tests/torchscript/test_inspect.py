@@ -58,14 +58,6 @@ def test_example_inputs_of_every_kind_are_described(tmp_path: Path) -> None:
     )
 
 
-def test_format_version_10_is_read_from_data_version(tmp_path: Path) -> None:
-    """torch writes .data/version instead of version if an operator's schema is that new, as
-    gelu's is.
-    """
-    torch.jit.script(torch.nn.GELU()).save(str(tmp_path / "gelu.pt"))
-    inspect(tmp_path / "gelu.pt")
-
-
 def test_all_objects_that_torch_pickles_are_accepted(tmp_path: Path) -> None:
     """Lists, dictionaries, devices, complex numbers, sparse tensors, and attributes of every
     dtype.

@@ -49,8 +49,8 @@ def write(
         f"inputs: [{{name: {spec.name}, dtype: {spec.dtype}, shape: [{shape}]}}]\n"
         f"dims:\n{dims}outputs: [y]\nprecision: {precision}\n"
     )
-    (result,) = manifest.load(folder)
-    return result
+    (spec,) = manifest.load(folder)
+    return spec
 
 
 def options(given: argparse.Namespace) -> TuneOptions:

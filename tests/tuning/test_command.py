@@ -98,8 +98,8 @@ def test_invalid_options_are_refused_before_the_build(
     (tmp_path / "net.yaml").write_text(MANIFEST)
     (tmp_path / "repository" / "net").mkdir(parents=True)
     runner = CliRunner()
-    words_of_command = ["tune", tmp_path / "repository", "--models", tmp_path, *words]
-    result = runner.invoke(main, [str(word) for word in words_of_command])
+    command = ["tune", tmp_path / "repository", "--models", tmp_path, *words]
+    result = runner.invoke(main, [str(word) for word in command])
     shown = result.output + str(getattr(result.exception, "message", ""))
     assert result.exit_code == 2 and message in shown
     assert (tmp_path / "net.yaml").read_text() == MANIFEST

@@ -42,8 +42,8 @@ MEASURED = Path(__file__).with_name("measured.json")
 def spec(tmp_path: Path) -> manifest.ModelSpec:
     (tmp_path / "net.pt").touch()
     (tmp_path / "net.yaml").write_text(MANIFEST)
-    (result,) = manifest.load(tmp_path)
-    return result
+    (loaded,) = manifest.load(tmp_path)
+    return loaded
 
 
 def values(found: Space) -> dict[str, tuple[Any, ...]]:

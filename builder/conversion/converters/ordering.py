@@ -48,6 +48,7 @@ def within_limit(count: Any) -> Predicate:
             return f"TensorRT's top-k keeps at most {LIMIT} elements, this keeps {most}"
         return None
 
+    check.__doc__ = f"keeps at most {LIMIT} elements"
     return check
 
 
