@@ -74,10 +74,11 @@ def _remove(folder: Path) -> None:
 
 def _servers(name: str) -> Iterator[int]:
     """The servers that were started with this folder. Each leads a process group."""
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if f"{PREFIX}{name}".encode() in file.read_bytes().split(b"\0"):
-                yield int(file.parent.name)
+            command = process.joinpath("cmdline").read_bytes()
+            if f"{PREFIX}{name}".encode() in command.split(b"\0"):
+                yield int(process.name)
 
 
 def _plain_folder() -> Path:

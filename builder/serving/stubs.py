@@ -48,11 +48,13 @@ class Stubs:
     def _living(self) -> dict[int, str | None]:
         """The server's running children, with the model of each stub."""
         models: dict[int, str | None] = {}
-        for stat in Path("/proc").glob("[0-9]*/stat"):
+        # glob("[0-9]*/stat") fails if a process ends meanwhile: pathlib checks that the file exists
+        for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError, ValueError, IndexError):
-                state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+                stat = process.joinpath("stat").read_text()
+                state, parent = stat.rpartition(")")[2].split()[:2]
                 if int(parent) == self.server and state not in ENDED:
-                    models[int(stat.parent.name)] = _model(stat.parent)
+                    models[int(process.name)] = _model(process)
         return models
 
 
