@@ -114,6 +114,15 @@ def test_remainders_of_large_quotients(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["remainder", "fmod"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_remainders_by_fractions_in_half(name: str, dtype: torch.dtype) -> None:
+    """The quotient of 60000 by 0.5 is beyond float16's range."""
+    x = torch.tensor([60000.0, -60000.0, 3.3, -7.25]).to(dtype)
+    for divisor in (0.5, -0.25, 2.0, 2.0**-30):
+        check(lambda x, d=divisor: BINARY[name](x, d), x, rtol=0, atol=0, compile=False)
+
+
 @pytest.mark.parametrize("divisor", [2, 0.7, -3.0])
 def test_floors_of_infinities_are_not_numbers(divisor: float) -> None:
     infinite = torch.tensor([torch.inf, -torch.inf, torch.nan, 1.0])

@@ -135,9 +135,15 @@ def fmod(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
 def remainder(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
     """self - floor(self / other) other: the sign of other"""
     dtype = ctx.promoted(x, other)
-    if dtype.is_floating_point and not power_of_two(other):
-        return ctx.cast(floored(ctx, x, rounded(other, dtype))[1], dtype)
-    return remainder_of(ctx, x, other, floor_layer(ctx, x, other))
+    if not dtype.is_floating_point:
+        return remainder_of(ctx, x, other, floor_layer(ctx, x, other))
+    other = rounded(other, dtype)
+    if not power_of_two(other):
+        return ctx.cast(floored(ctx, x, other)[1], dtype)
+    if dtype == torch.float16:  # the quotient by a fraction may exceed its range
+        x = ctx.cast(ctx.tensor(x), torch.float32)
+    rest = remainder_of(ctx, x, other, floor_layer(ctx, x, other))
+    return ctx.cast(rest, dtype)
 
 
 def rounded(divisor: Operand, dtype: torch.dtype) -> Operand:
