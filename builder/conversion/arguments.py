@@ -46,7 +46,7 @@ def _unwrap(
     number = _number_or_list(ctx, value)
     if kind == "dynamic":
         return number
-    return _static(f"`{name}`", number)
+    return static(number, f"`{name}`")
 
 
 def _tensor(
@@ -71,7 +71,8 @@ def _number_or_list(ctx: ConversionContext, value: object) -> Any:
     return value
 
 
-def _static(subject: str, value: object) -> Any:
+def static(value: object, subject: str) -> Any:
+    """The value. Raises Unconvertible if it, or a value in a list, is known only at run time."""
     if isinstance(value, bool | int | float | str):
         return value
     numbers = value if isinstance(value, list) else [value]
@@ -95,11 +96,6 @@ def dynamic_value(subject: str, value: DynamicScalar) -> Unconvertible:
         f"{subject} must be known at build time but depends on {axes}",
         f"give the dynamic axis ({axes}) one size in the manifest: min = opt = max",
     )
-
-
-def static(value: object, subject: str) -> Any:
-    """The value. Raises Unconvertible if it is known only at run time."""
-    return _static(subject, value)
 
 
 def known_keys(keys: Iterable[object]) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.conversion.harness import check
+from tests.conversion.harness import check, convert
 
 INTEGERS = torch.tensor([-7, -6, -1, 0, 1, 5, 6, 7])
 DIVISORS = torch.tensor([2, -2, 3, -3, 4, -4, 7, -7])
@@ -114,6 +114,15 @@ def test_remainders_of_large_quotients(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["remainder", "fmod"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_remainders_by_fractions_in_half(name: str, dtype: torch.dtype) -> None:
+    """The quotient of 60000 by 0.5 is beyond float16's range. PyTorch rounds the divisor first."""
+    x = torch.tensor([60000.0, -60000.0, 3.3, -7.25]).to(dtype)
+    for divisor in (0.5, -0.25, 2.0, 2.0**-30, torch.tensor(0.7)):
+        check(lambda x, d=divisor: BINARY[name](x, d), x, rtol=0, atol=0, compile=False)
+
+
 @pytest.mark.parametrize("divisor", [2, 0.7, -3.0])
 def test_floors_of_infinities_are_not_numbers(divisor: float) -> None:
     infinite = torch.tensor([torch.inf, -torch.inf, torch.nan, 1.0])
@@ -161,6 +170,25 @@ def test_powers_by_tensors() -> None:
     check(lambda e: torch.pow(2, e), exponents)
     check(lambda e: torch.pow(2.5, e), exponents)
     check(lambda e: torch.pow(3.0, e), exponents.half(), compile=False)
+
+
+CUBE, ZERO, BASES = torch.tensor([3.0]), torch.tensor(0.0), torch.tensor([2.0, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("power", "layers"),
+    [(lambda x: x**CUBE, 4), (lambda x: x**ZERO, 5), (lambda x: BASES**x, 2)],
+)
+def test_powers_of_or_by_static_tensors_are_few_layers(power: Any, layers: int) -> None:
+    """As of numbers: only computed bases with exponents of several values need their signs."""
+    x = torch.tensor([[-2.0, 3.0], [-0.5, -torch.inf], [0.0, -0.0]])
+    check(power, x, compile=False)
+    assert convert(power, [x]).network.num_layers <= layers
+
+
+def test_floor_by_a_number_is_few_layers() -> None:
+    """A saved trace has the number as a 0-d tensor. Only a computed divisor is compared with 0."""
+    assert convert(lambda x: x // 2, [REALS]).network.num_layers <= 7
 
 
 ANGLES = [0.0, -0.0, 1.0, -1.0, 3.5, -3.5, 1e-20, float("inf"), -float("inf")]

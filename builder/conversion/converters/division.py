@@ -76,18 +76,21 @@ def floored_quotient(ctx: ConversionContext, x: Operand, other: Operand) -> ITen
     dtype = ctx.promoted(x, other)
     if not dtype.is_floating_point:
         return floor_layer(ctx, x, other)
+    other = as_number(ctx, x, other)
     if power_of_two(other):
         quotient = floor_layer(ctx, x, other)
     else:
         quotient = ctx.cast(floored(ctx, x, other)[0], dtype)
     if isinstance(x, int | float) and math.isfinite(x):
         return quotient
+    if isinstance(other, int | float) and other == 0:
+        return quotient
+    by_number = isinstance(other, int | float)
     x, other = ctx.operands(x, other, dtype=dtype)
-    undefined = ctx.elementwise(
-        "AND",
-        equal(ctx, ctx.unary("ABS", x), torch.inf),
-        comparison(ctx, "EQUAL", True, other, 0.0),
-    )
+    undefined = equal(ctx, ctx.unary("ABS", x), torch.inf)
+    if not by_number:
+        by_nonzero = comparison(ctx, "EQUAL", True, other, 0.0)
+        undefined = ctx.elementwise("AND", undefined, by_nonzero)
     return choose(ctx, undefined, torch.nan, quotient, dtype)
 
 
@@ -111,7 +114,7 @@ def fmod(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
     dtype = ctx.promoted(x, other)
     if not dtype.is_floating_point:
         return remainder_of(ctx, x, other, truncated_quotient(ctx, x, other))
-    other = rounded(other, dtype)
+    other = rounded(as_number(ctx, x, other), dtype)
     if power_of_two(other):
         x = ctx.cast(ctx.tensor(x), torch.float32)
         rest = remainder_of(ctx, x, other, truncated_quotient(ctx, x, other))
@@ -135,9 +138,26 @@ def fmod(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
 def remainder(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
     """self - floor(self / other) other: the sign of other"""
     dtype = ctx.promoted(x, other)
-    if dtype.is_floating_point and not power_of_two(other):
-        return ctx.cast(floored(ctx, x, rounded(other, dtype))[1], dtype)
-    return remainder_of(ctx, x, other, floor_layer(ctx, x, other))
+    if not dtype.is_floating_point:
+        return remainder_of(ctx, x, other, floor_layer(ctx, x, other))
+    other = rounded(as_number(ctx, x, other), dtype)
+    if not power_of_two(other):
+        return ctx.cast(floored(ctx, x, other)[1], dtype)
+    if dtype == torch.float16:  # the quotient by a fraction may exceed its range
+        x = ctx.cast(ctx.tensor(x), torch.float32)
+    rest = remainder_of(ctx, x, other, floor_layer(ctx, x, other))
+    return ctx.cast(rest, dtype)
+
+
+def as_number(ctx: ConversionContext, x: Operand, divisor: Operand) -> Operand:
+    """The number in a static 0-d tensor, as a saved trace has it for `x // 2`, if it promotes x
+    alike.
+    """
+    if isinstance(divisor, torch.Tensor) and not divisor.dim():
+        number = divisor.item()
+        if ctx.promoted(x, number) == ctx.promoted(x, divisor):
+            return number
+    return divisor
 
 
 def rounded(divisor: Operand, dtype: torch.dtype) -> Operand:
@@ -232,14 +252,14 @@ def exact_rest(
     """a - quotient b, each factor split into halves of 12 bits, whose products are exact (Veltkamp,
     Dekker).
     """
-    b_parts = halves(ctx, b)
-    for part in halves(ctx, quotient):
+    b_parts = split_bits(ctx, b)
+    for part in split_bits(ctx, quotient):
         for b_part in b_parts:
             a = ctx.elementwise("SUB", a, ctx.elementwise("PROD", part, b_part))
     return a
 
 
-def halves(ctx: ConversionContext, x: ITensor) -> tuple[ITensor, ITensor]:
+def split_bits(ctx: ConversionContext, x: ITensor) -> tuple[ITensor, ITensor]:
     """The upper and the lower 12 bits of float32, which add up to x."""
     swollen = ctx.elementwise("PROD", x, ctx.like_scalar(x, 2.0**12 + 1))
     high = ctx.elementwise("SUB", swollen, ctx.elementwise("SUB", swollen, x))

@@ -231,5 +231,5 @@ def masked_fill(
 def where(
     ctx: ConversionContext, condition: Tensor, self: Operand, other: Operand
 ) -> ITensor:
-    """x where the condition is true, else other"""
+    """self where the condition is true, else other"""
     return choose(ctx, condition, self, other)

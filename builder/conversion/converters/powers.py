@@ -6,6 +6,7 @@ The POW layer returns NaN for a negative base on TensorRT for RTX (pytorch/Tenso
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ import torch
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.elementwise import negative
 from builder.conversion.dynamic import DynamicScalar
+from builder.conversion.facts import is_tensor
 from builder.conversion.layers import choose, combine, equal, less
 from builder.conversion.registry import converter
 from builder.conversion.values import Operand
@@ -50,10 +52,29 @@ def power(ctx: ConversionContext, x: Operand, exponent: Operand) -> Any:
             return static_power(ctx, x, exponent)
     if not dtype.is_floating_point:
         return integer_power(ctx, x, exponent, dtype)
-    base, power = ctx.operands(x, exponent, dtype=dtype)
-    if isinstance(x, int | float) and 0 < x < torch.inf:
-        return ctx.elementwise("POW", base, power)
-    return real_power(ctx, base, power)
+    number = _finite_number(exponent)
+    if number is not None and is_tensor(x) and ctx.rank(exponent) <= ctx.rank(x):
+        return static_power(ctx, ctx.cast(x, dtype), number)
+    has_positive_base = _is_positive(x)
+    x, exponent = ctx.operands(x, exponent, dtype=dtype)
+    if has_positive_base:
+        return ctx.elementwise("POW", x, exponent)
+    return real_power(ctx, x, exponent)
+
+
+def _finite_number(exponent: Operand) -> float | None:
+    """The finite number in a static tensor of one element; None for all others."""
+    if not isinstance(exponent, torch.Tensor) or exponent.numel() != 1:
+        return None
+    number = float(exponent)
+    return number if math.isfinite(number) else None
+
+
+def _is_positive(x: Operand) -> bool:
+    """Whether x is static, and all its values are positive and finite."""
+    if isinstance(x, int | float):
+        return 0 < x < torch.inf
+    return isinstance(x, torch.Tensor) and bool(((x > 0) & (x < torch.inf)).all())
 
 
 def static_power(ctx: ConversionContext, x: ITensor, exponent: float) -> ITensor:

@@ -1,4 +1,5 @@
-"""A weakly typed network that keeps dtypes, like the strongly typed networks of 10, 11 and RTX.
+"""A weakly typed network that keeps dtypes, like the strongly typed networks of 10, 11 and RTX, and
+its weights.
 
 This version treats half as a hint. A layer's output counts as float32 until its type is set, and so
 do half constants and casts. So the type of each new layer is set, and converters read back the

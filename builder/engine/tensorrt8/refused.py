@@ -1,4 +1,5 @@
-"""The layers and dtypes that this version refuses or computes incorrectly, with the error messages.
+"""The layers and dtypes that this version refuses or computes incorrectly, with the error messages,
+and messages of its builder in error logs.
 
 Observed on an H100 with the messages of 8.6.0's builder or network. Converters check
 `ctx.capabilities.takes`, and decompose unsupported operations.
@@ -63,7 +64,6 @@ BRANCH_OF_SIZES = (
 NEWER_OR_FIXED = "TensorRT 10 or newer, or give the loop a fixed trip count"
 """The fix if the body of a loop is refused."""
 NEWER_OR_BOTH = "TensorRT 10 or newer, or compute both numbers and choose one of them"
-
 
 HARMLESS = (
     "myelinCache.h::deserializeFromBuffer",

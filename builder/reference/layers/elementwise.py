@@ -106,14 +106,17 @@ UNARY: dict[str, Callable[[Tensor], Tensor]] = {
 
 @evaluates("UNARY")
 def unary(layer: ILayer, x: Tensor) -> Tensor:
-    """`op` of x, element-wise. ISINF, ISNAN and NOT return bools, the others x's dtype."""
+    """`op` of x, element-wise. ISINF, ISNAN and NOT return bools, the others x's dtype. ROUND
+    rounds ties to even.
+    """
     result = UNARY[layer.op.name](x.float() if x.dtype in REDUCED else x)
     if result.dtype == torch.bool:
         return result
     return result.to(x.dtype)
 
 
-# f(x, alpha, beta); alpha and beta are float attributes of the layer.
+# f(x, alpha, beta): formulas of ActivationType's documentation; alpha and beta are float attributes
+# of the layer.
 ACTIVATIONS: dict[str, Callable[[Tensor, float, float], Tensor]] = {
     "RELU": lambda x, a, b: torch.relu(x),
     "SIGMOID": lambda x, a, b: torch.sigmoid(x),
