@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -67,8 +68,7 @@ def frozen_graph(
         if all(tensor.dim() for tensor in module.state_dict().values()):
             # freezing creates no 0-d constant from a buffer
             constants_to_numbers(graph)
-    shares_memory = _shares_memory(module)
-    unread_writes.remove(graph, _is_created, shares_memory=shares_memory)
+    unread_writes.remove(graph, _is_created, partial(_shares_memory, module, graph))
     lower_attributes(graph, source)
     steps.end(FREEZE, graph)
     decides = ("prim::If", "prim::Loop", "prim::SetAttr")
@@ -98,8 +98,14 @@ def _frozen(module: torch.jit.ScriptModule, method: str, graph: Graph) -> Any:
         return ir.C._freeze_module(module._c, methods, True, False)
 
 
-def _shares_memory(module: torch.jit.ScriptModule) -> bool:
-    """Whether two parameters or buffers of the module have one storage."""
+def _shares_memory(module: torch.jit.ScriptModule, graph: Graph) -> bool:
+    """Whether two parameters or buffers of the module have one storage, or the graph reads tensors
+    of the module in a list, dictionary, tuple or Optional, which may be one of them.
+    """
+    for node in ir.nodes_of(graph, "prim::GetAttr"):
+        kind = node.output().type()
+        if kind.kind() not in ("TensorType", "ClassType") and "Tensor" in kind.str():
+            return True
     tensors = [
         tensor
         for named in (module.named_parameters, module.named_buffers)
