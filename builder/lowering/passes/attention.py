@@ -187,8 +187,10 @@ def _known_number(value: Value) -> Any:
         return ir.constant(value)
     node = value.node()
     compute = _ARITHMETIC.get(node.kind())
+    if compute is None:
+        return None
     operands = [_known_number(operand) for operand in node.inputs()]
-    if compute is None or any(operand is None for operand in operands):
+    if any(operand is None for operand in operands):
         return None
     try:
         return compute(*operands)
