@@ -60,7 +60,7 @@ def frozen_graph(
     steps.begin(source._get_method(method).graph)
     graph = _inlined(source, method, fallback_modules, keep_objects)
     constants_to_numbers(graph)
-    # through an interface: its type does not determine the called method
+    # the type of an interface does not determine the method, and Python reads no enumeration
     if ir.nodes_of(graph, "prim::CallMethod") or enumerations.values(graph):
         source = _frozen(module, method, graph)
         graph = _inlined(source, method, fallback_modules, keep_objects)
