@@ -11,7 +11,7 @@ TENSOR_NAME = re.compile(r"[A-Za-z0-9_.:-]+")
 and file names contain no slash.
 """
 _INVALID = re.compile(r"^\.|[^A-Za-z0-9_.-]")
-"""What the manifest accepts in no name."""
+"""Characters that the manifest accepts in no name, and a dot where it accepts none."""
 _LONGEST = 200
 """The greatest length of a name, so that names of files that contain it are not too long."""
 
@@ -29,10 +29,10 @@ def served_name(key: str, default: str = "output") -> str:
     """The name at an endpoint of a tensor that the module names `key`, such as a dictionary's key.
 
     Other characters than letters, digits and `_.-` become `_`, as does a dot at the beginning. A
-    long name is cut. `_` alone becomes `default`, because TensorRT refuses it.
+    long name is cut. An empty name becomes `default`, as does `_`, which TensorRT refuses.
     """
     name = _INVALID.sub("_", key)[:_LONGEST]
-    return default if name == "_" else name
+    return default if name in ("", "_") else name
 
 
 def unique_name(name: str, used: Collection[str], separator: str = "_") -> str:

@@ -17,6 +17,7 @@ from builder.names import served_name, unique_name
         ("a:b", "a_b"),
         (".x", "_x"),
         ("_", "output"),
+        ("", "output"),
         ("x" * 300, "x" * 200),
     ],
 )

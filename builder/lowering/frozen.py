@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -59,7 +60,7 @@ def frozen_graph(
     steps.begin(source._get_method(method).graph)
     graph = _inlined(source, method, fallback_modules, keep_objects)
     constants_to_numbers(graph)
-    # through an interface: its type does not determine the called method
+    # the type of an interface does not determine the method, and Python reads no enumeration
     if ir.nodes_of(graph, "prim::CallMethod") or enumerations.values(graph):
         source = _frozen(module, method, graph)
         graph = _inlined(source, method, fallback_modules, keep_objects)
@@ -67,7 +68,7 @@ def frozen_graph(
         if all(tensor.dim() for tensor in module.state_dict().values()):
             # freezing creates no 0-d constant from a buffer
             constants_to_numbers(graph)
-    unread_writes.remove(graph, _is_created, shares_memory=_shares_memory(module))
+    unread_writes.remove(graph, _is_created, partial(_shares_memory, module, graph))
     lower_attributes(graph, source)
     steps.end(FREEZE, graph)
     _resolve_branches(graph)
@@ -102,8 +103,14 @@ def _resolve_branches(graph: Graph) -> None:
         propagate_constants(graph)
 
 
-def _shares_memory(module: torch.jit.ScriptModule) -> bool:
-    """Whether two parameters or buffers of the module have one storage."""
+def _shares_memory(module: torch.jit.ScriptModule, graph: Graph) -> bool:
+    """Whether two parameters or buffers of the module have one storage, or the graph reads tensors
+    of the module in a list, dictionary, tuple or Optional, which may be one of them.
+    """
+    for node in ir.nodes_of(graph, "prim::GetAttr"):
+        kind = node.output().type()
+        if kind.kind() not in ("TensorType", "ClassType") and "Tensor" in kind.str():
+            return True
     tensors = [
         tensor
         for named in (module.named_parameters, module.named_buffers)

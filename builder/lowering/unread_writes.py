@@ -18,11 +18,13 @@ Key = tuple[str, str]
 
 
 def remove(
-    graph: Graph, is_created: Callable[[Value], bool], *, shares_memory: bool
+    graph: Graph,
+    is_created: Callable[[Value], bool],
+    shares_memory: Callable[[], bool],
 ) -> None:
     """Remove these writes from the graph. Objects that the graph creates (`is_created`) are left
-    alone. With `shares_memory`, attributes of the module may be one tensor, so no tensor is
-    changed in place unread.
+    alone. `shares_memory` answers whether two attributes of the module may be one tensor: then an
+    in-place addition stays, because it also changes the other attribute.
     """
     writes = defaultdict[Key, list[Node]](list)
     for node in ir.nodes_of(graph, "prim::SetAttr"):
@@ -36,20 +38,30 @@ def remove(
     for key, nodes in writes.items():
         users = [use.user for value in reads[key] for use in value.uses()]
         counting = [node for node in users if node.kind() != "prim::SetAttr"]
-        if all(_counts(node, key, shares_memory) for node in counting):
-            _destroy(nodes, counting)
+        if not all(_counts(node, key) for node in counting):
+            continue
+        in_place = [node for node in counting if node.kind() in _IN_PLACE]
+        if in_place and not (_only_counts(nodes) and not shares_memory()):
+            continue
+        for node in (*nodes, *in_place):  # other additions are dead code
+            node.destroy()
 
 
 def _key(node: Node) -> Key:
     return node.inputsAt(0).type().str(), node.s("name")
 
 
-def _counts(node: Node, key: Key, shares_memory: bool) -> bool:
-    """Whether the node only adds to the attribute."""
+def _counts(node: Node, key: Key) -> bool:
+    """Whether the node only adds to the attribute. An in-place addition of the attribute to another
+    tensor does not.
+    """
     if node.kind() not in _COUNTING:
         return False
-    is_tensor = node.inputsAt(0).type().kind() == "TensorType"
-    if node.kind() in _IN_PLACE and (shares_memory or not is_tensor):
+    if node.kind() in _IN_PLACE and not (
+        node.inputsAt(0).type().kind() == "TensorType"
+        and _is_read(node.inputsAt(0), key)
+        and not _is_read(node.inputsAt(1), key)
+    ):
         return False
     return all(
         use.user.kind() == "prim::SetAttr" and _key(use.user) == key
@@ -57,9 +69,19 @@ def _counts(node: Node, key: Key, shares_memory: bool) -> bool:
     )
 
 
-def _destroy(writes: Sequence[Node], counting: Sequence[Node]) -> None:
-    for node in writes:
-        node.destroy()
-    for node in counting:
-        if node.kind() in _IN_PLACE:  # others are dead code
-            node.destroy()
+def _is_read(value: Value, key: Key) -> bool:
+    return value.node().kind() == "prim::GetAttr" and _key(value.node()) == key
+
+
+def _only_counts(writes: Sequence[Node]) -> bool:
+    """Whether every write stores a sum that nothing else reads. An in-place addition would change
+    another tensor for its other readers, too.
+    """
+    for write in writes:
+        total = write.inputsAt(1)
+        node = total.node()
+        if node.kind() not in _COUNTING or len(total.uses()) > 1:
+            return False
+        if node.kind() in _IN_PLACE and not _is_read(node.inputsAt(0), _key(write)):
+            return False
+    return True

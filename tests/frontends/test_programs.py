@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.export import Dim
 import builder
 from builder.errors import LoweringError, UsageError
 from builder.frontends import ExportedModule
+from builder.frontends.export.assertions import depends_on_data
 from builder.lowering import ir, path_of, source_location
 
 BATCH = Dim("batch", min=2, max=16)
@@ -67,6 +69,16 @@ def test_assertions_on_values_are_noted_with_their_lines(decomposed: bool) -> No
         'torch._assert_async((x > -10).all(), "too small")',
         "length = n.item()",
     ]
+
+
+def test_condition_on_shared_sizes_visits_each_node_once() -> None:
+    graph = torch.fx.Graph()
+    size = graph.placeholder("size")
+    for _ in range(60):
+        size = graph.call_function(
+            operator.sub, (size, graph.call_function(operator.neg, (size,)))
+        )
+    assert not depends_on_data(graph.call_function(torch._check, (size,)))
 
 
 def test_nodes_have_module_path_and_source_location(

@@ -446,6 +446,11 @@ STATE_WRITES = {
     "count in a buffer": "self.count += 1; return x * self.count[0]",
     "extended list": "self.sizes += [3]; return x",
     "count in memory that is read": "self.count += 1; return x + self.part",
+    "count in a tensor of a list": "self.count += 1; return x + self.seen[0]",
+    "sum into another tensor": "y = x * 2; y.add_(self.count); self.count = x; return y",
+    "count in a result": "y = x * 2; self.count = y; self.count.add_(1); return y",
+    "count of a written tensor": "y = x * 2; self.count = y.add_(1); self.count += 1; return y",
+    "doubled": "self.count.add_(self.count); self.count = x; return x",
 }
 
 

@@ -22,7 +22,9 @@ PYTHON_ASSERTIONS: tuple[Callable[..., Any], ...] = (torch._check, torch._check_
 _OTHERS = frozenset(
     [torch.ops.aten._assert_tensor_metadata.default, torch.ops.aten._print.default]
 )
-"""Operators among them that check no values: of a tensor's dtype, device and layout, or none."""
+"""Operators among them that check no values: one checks a tensor's dtype, device and layout, the
+other prints.
+"""
 _READS_DATA = frozenset(
     [torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default]
 )
@@ -34,14 +36,18 @@ def depends_on_data(node: torch.fx.Node) -> bool:
     """
     if node.target in _OTHERS:
         return False
-    (condition, *_) = node.args
+    condition = next(iter((*node.args, *node.kwargs.values())), None)
     if not isinstance(condition, torch.fx.Node):
         return False
     if isinstance(condition.meta.get("val"), torch.Tensor):
         return True
     nodes = [condition]
+    seen = set[torch.fx.Node]()
     while nodes:
         current = nodes.pop()
+        if current in seen:
+            continue
+        seen.add(current)
         if current.target in _READS_DATA:
             return True
         if not isinstance(current.meta.get("val"), torch.Tensor):

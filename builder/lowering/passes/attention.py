@@ -118,9 +118,9 @@ def _fold(graph: Graph, scale: Node) -> None:
 
 
 def _suits_half(weight: torch.Tensor) -> bool:
-    """Whether subnormal numbers of half precision do not add to the rounding error: they are at
-    most half of 2**-24 wrong, which is 2**-11 of the smallest normal number, as is the rounding
-    error of normal numbers.
+    """Whether the mean magnitude of the weights is a normal number of half precision. Subnormal
+    weights then add no error: rounding changes them by at most 2**-25, which is 2**-11 of the
+    smallest normal number, and 2**-11 is the relative error of normal numbers.
     """
     return float(weight.square().mean().sqrt()) >= _HALF.smallest_normal
 
@@ -187,8 +187,10 @@ def _known_number(value: Value) -> Any:
         return ir.constant(value)
     node = value.node()
     compute = _ARITHMETIC.get(node.kind())
+    if compute is None:
+        return None
     operands = [_known_number(operand) for operand in node.inputs()]
-    if compute is None or any(operand is None for operand in operands):
+    if any(operand is None for operand in operands):
         return None
     try:
         return compute(*operands)

@@ -389,22 +389,6 @@ def _of_optional(
     yield name, Leaf(tensor, flag, source_line(origin))
 
 
-def _or_empty(graph: Any, value: Any, is_present: Any, end: Any) -> Any:
-    """The tensor of an Optional where it is present, else an empty tensor."""
-    chosen = graph.create("prim::If", [is_present], 1)
-    chosen.insertBefore(end)
-    ir.adopt(chosen, value.node())
-    then = chosen.addBlock()
-    otherwise = chosen.addBlock()
-    inner = value.type().getElementType()
-    then.registerOutput(_as_type(graph, value, inner, then.returnNode()))
-    otherwise.registerOutput(
-        ir.insert_constant(graph, torch.zeros(0), otherwise.returnNode())
-    )
-    chosen.output().setType(ir.TENSOR)
-    return chosen.output()
-
-
 def _is_open(value: Any) -> bool:
     """Whether an Optional may be None as far as the graph shows. Branches of ifs and elements of
     tuples are resolved; constants are not None here.

@@ -1,4 +1,4 @@
-"""Write the sizes of all axes as lists of known length."""
+"""Write returned shapes as lists of single sizes, so that their length is known."""
 
 from __future__ import annotations
 

@@ -81,9 +81,7 @@ TUPLES = (
 
 @lowering_pass("lower-tuples-of-torch", builtin=False)
 def lower_tuples_of_torch(graph: Graph, context: Context) -> None:
-    """As lower-tuples, for a graph that torch runs: tuples in lists and dictionaries
-    stay.
-    """
+    """As lower-tuples, for a graph that torch runs: tuples in lists and dictionaries stay."""
     if _of_container(graph) is None:
         lower_tuples.rewrite(graph, context)
 
