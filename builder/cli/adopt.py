@@ -47,5 +47,5 @@ def adopt_command(
         text = f"{spec.manifest}: {', '.join(names)}"
     terminal.result(data, lambda: terminal.line(text))
     if names:
-        command = ["trt-build", "repo", str(models), "--out", str(repository)]
-        terminal.note(f"next: {shlex.join(command)}")
+        rebuild = ["trt-build", "repo", str(models), "--out", str(repository)]
+        terminal.note(f"next: {shlex.join(rebuild)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -218,4 +219,4 @@ def show(terminal: Terminal, manifests: WrittenManifests) -> None:
     for warning in work.warnings:
         terminal.note(f"warning: {warning}")
     if not terminal.quiet:
-        terminal.line(f"next: kubectl apply -k {manifests.folder}")
+        terminal.line(f"next: kubectl apply -k {shlex.quote(str(manifests.folder))}")

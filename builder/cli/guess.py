@@ -138,8 +138,8 @@ def _guesses(
     state = guess_state.pairs(lowered)
     dropped = _dropped(loaded, lowered.inputs)
     outputs = [] if max_lengths else list(lowered.results)
-    if max_lengths:  # the sizes of a tensor of known rank are a list of known length
-        _, max_lengths = _lowered(loaded, _of_ranks(inputs))
+    if max_lengths:
+        max_lengths = _with_ranks(loaded, inputs, max_lengths)
     return Guessed(inputs, outputs, state, dropped, max_lengths=max_lengths)
 
 
@@ -168,6 +168,18 @@ def _inputs(lowered: LoweredGraph, examples: Mapping[str, Example]) -> list[Gues
 
     pairs = zip(lowered.inputs, lowered.graph.inputs(), strict=True)
     return [guess(name, value) for name, value in pairs]
+
+
+def _with_ranks(
+    loaded: Any, inputs: Sequence[Guess], max_lengths: dict[str, int]
+) -> dict[str, int]:
+    """The `max_lengths` that are needed if the inputs have the guessed ranks: the sizes of a tensor
+    are then a list of known length. All of them if the model cannot be lowered for these inputs,
+    such as complex ones.
+    """
+    with contextlib.suppress(TrtBuildError):
+        _, max_lengths = _lowered(loaded, _of_ranks(inputs))
+    return max_lengths
 
 
 def _of_ranks(inputs: Sequence[Guess]) -> list[TensorSpec]:

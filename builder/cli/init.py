@@ -51,13 +51,9 @@ def init_command(
     """Write the manifest of FILE beside it: names, dtypes and shapes of the inputs as far as the
     file contains them. Guesses are marked. If FILE is a folder, write all missing manifests.
     """
-    from builder.manifest import find_models
-
     if not file.is_dir():
-        find_models(file)
-        _write_manifest(
-            terminal, file, module, out or file.with_suffix(".yaml"), **settings
-        )
+        manifest = _manifest_of(file)
+        _write_manifest(terminal, file, module, out or manifest, **settings)
         return 0
     if module or out:
         raise UsageError("--module and --out require a file, and this is a folder")
@@ -123,7 +119,7 @@ def _write_all(
     written = []
     failed = []
     for model, guessed in zip(models, guesses, strict=True):
-        out = model.with_suffix(".yaml")
+        out = _manifest_of(model)
         if isinstance(guessed, TrtBuildError):
             failed.append((model, guessed))
             continue
@@ -141,6 +137,15 @@ def _models(folder: Path, force: bool) -> list[Path]:
     models = find_models(folder)
     candidates = [model for model in models if force or not model.manifest]
     return [model.model for model in candidates if model.model]
+
+
+def _manifest_of(model: Path) -> Path:
+    """The manifest beside the model file, or the path for one. Raises UsageError if the file does
+    not exist.
+    """
+    from builder.manifest import find_models
+
+    return find_models(model)[0].manifest or model.with_suffix(".yaml")
 
 
 def _data(out: Path, guessed: Guessed) -> dict[str, Any]:

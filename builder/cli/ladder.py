@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -191,7 +192,9 @@ def show(terminal: Terminal, ladders: Sequence[Ladder], models: Path) -> None:
     broken = [ladder for ladder in ladders if ladder.breaks_at]
     for ladder in broken:
         terminal.line(f"{ladder.name} breaks at: {ladder.breaks_at}", color="red")
-        terminal.note(f"next: trt-build bisect {models} --only {ladder.name}")
+        terminal.note(
+            f"next: trt-build bisect {shlex.quote(str(models))} --only {ladder.name}"
+        )
     if not broken:
         terminal.line(
             f"{len(ladders)} passed at every step that was run", color="green"

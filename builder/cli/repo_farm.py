@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 import time
 from collections import Counter
@@ -183,7 +184,7 @@ def show(terminal: Terminal, outcomes: Sequence[Outcome], out: Path) -> None:
     for target, count in sorted(counts.items()):
         terminal.line(f"{count} models in {out / target}")
     if len(counts) > 1 and not terminal.quiet:
-        folders = " ".join(str(out / target) for target in sorted(counts))
+        folders = shlex.join(str(out / target) for target in sorted(counts))
         terminal.line(
             f"next: trt-build merge {folders} --out MERGED, where Triton loads the plans"
         )

@@ -76,11 +76,31 @@ def _redirected(real: TextIO) -> Iterator[TextIO]:
         os.close(standard_output)
 
 
-def _least_width(cells: Sequence[str]) -> int:
-    """The width of a column that splits no word, except for long ones such as paths."""
-    return max(
-        min(len(word), LONG_WORD) for cell in cells for word in [*cell.split(), ""]
-    )
+def _column_widths(columns: Sequence[Sequence[str]], space: int) -> list[int] | None:
+    """The widths of columns of these cells, which together fill at most `space`. No word is split,
+    except for long ones such as paths. None if there is too little space.
+    """
+    from rich.cells import cell_len
+
+    full = [max(map(cell_len, cells)) for cells in columns]
+    widths = [
+        max(
+            min(cell_len(word), LONG_WORD)
+            for cell in cells
+            for word in ["", *cell.split()]
+        )
+        for cells in columns
+    ]
+    spare = space - sum(widths)
+    if spare < 0:
+        return None
+    # the columns that need the least come first, so that others get what these leave
+    order = sorted(range(len(full)), key=lambda index: full[index] - widths[index])
+    for count, index in zip(range(len(order), 0, -1), order, strict=True):
+        more = min(full[index] - widths[index], spare // count)
+        widths[index] += more
+        spare -= more
+    return widths
 
 
 class Terminal:
@@ -202,14 +222,15 @@ class Terminal:
         from rich.text import Text
 
         console = Console()
-        widths = [_least_width(cells) for cells in zip(columns, *rows, strict=True)]
-        if sum(widths) + 2 * (len(widths) - 1) > console.width:
+        cells = [*zip(columns, *rows, strict=True)]
+        widths = _column_widths(cells, console.width - 2 * (len(columns) - 1))
+        if widths is None:
             self._list(columns, rows)
             return
         table = Table(box=None, header_style="bold", pad_edge=False)
         for name, width in zip(columns, widths, strict=True):
             justify: Literal["left", "right"] = "right" if name in numbers else "left"
-            table.add_column(name, justify=justify, overflow="fold", min_width=width)
+            table.add_column(name, justify=justify, overflow="fold", width=width)
         for row in rows:
             table.add_row(*map(Text, row))
         console.print(table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -203,7 +204,8 @@ def _result(
     entry = {**asdict(tuned), "error": None, "written": written}
     _record(repository, entry)
     if not terminal.as_json:
-        show(terminal, tuned, written, f"trt-build repo {models} --out {repository}")
+        rebuild = ["trt-build", "repo", str(models), "--out", str(repository)]
+        show(terminal, tuned, written, shlex.join(rebuild))
     return entry
 
 

@@ -18,7 +18,7 @@ Report = Callable[[str, int, int], None]
 """(TensorRT's name of the phase, steps done, total steps)."""
 
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 class BuildCanceled(KeyboardInterrupt):

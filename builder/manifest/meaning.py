@@ -286,22 +286,15 @@ def _check_padded(
                 "remove it from 'pad', or name the axis in the input's shape",
                 key=True,
             )
-        elif why := _not_padding(value, str(inputs[name].get("dtype"))):
+        elif isinstance(value, int | float) and (
+            why := defaults.not_a_value(value, str(inputs[name].get("dtype")))
+        ):
             document.add(("pad", name), f"pad.{name}: {why}", None)
 
 
 def _lengths(item: dict[str, Any]) -> set[str]:
     """The named axes of an input after the first."""
     return {axis for axis in _list(item.get("shape"))[1:] if isinstance(axis, str)}
-
-
-def _not_padding(value: object, dtype: str) -> str | None:
-    """Why a number cannot pad an input of this dtype. Infinity can pad floats."""
-    if not isinstance(value, int | float):
-        return None
-    if isinstance(value, float) and dtype in defaults.LARGEST:
-        return None
-    return defaults.not_a_value(value, dtype)
 
 
 def _goldens_exist(document: Document, folder: Path) -> None:

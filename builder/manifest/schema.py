@@ -18,7 +18,7 @@ SCHEMA_PATH = Path(__file__).with_name("model.schema.json")
 """The JSON Schema (draft 2020-12) of a manifest, for editors."""
 
 LONGEST = 40
-"""Characters of a wrong value that are shown. The file may be another one, such as a key."""
+"""Characters of a wrong value that are shown, because a wrong file may contain secrets."""
 
 
 class Finding(NamedTuple):
@@ -193,7 +193,7 @@ def _too_long(error: Any, route: Route) -> Iterator[Finding]:
 def _wrong_pattern(error: Any, route: Route) -> Iterator[Finding]:
     problem, fix = _pattern_problem(str(error.validator_value), route)
     if fix is not None:
-        fix = fix.format(value=error.instance)
+        fix = fix.format(value=json.dumps(error.instance))
     yield _finding(route, problem.format(value=repr(error.instance)), fix)
 
 

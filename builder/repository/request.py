@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from builder import store
@@ -50,12 +51,12 @@ def unless_unchanged(order: Order, hashes: store.Hashes) -> Order | ModelResult:
 
 
 def _refuse_source(order: Order) -> None:
-    """Raise UsageError if the publication would replace the folder of the model file."""
-    source = order.spec.path.parent
-    # of os.path, because Path.resolve raises RuntimeError for a loop of links
-    if os.path.realpath(order.folder) == os.path.realpath(source):
+    """Raise UsageError if the publication would replace a folder that has the model file."""
+    # os.path, because Path.resolve raises RuntimeError for a loop of links
+    folder = Path(os.path.realpath(order.folder))
+    if folder in Path(os.path.realpath(order.spec.path)).parents:
         raise UsageError(
-            f"publishing would replace {source}, which has the model file",
+            f"publishing would replace {order.folder}, which has the model file",
             where=str(order.spec.path),
             fix="use a repository outside of the models folder",
         )

@@ -2,8 +2,8 @@
 found.
 
 There are two keys (docs/store.md). A request is known without torch and decides whether a published
-model is current. A plan's key is known after conversion and decides whether
-TensorRT has to run (`builder.store.plans`).
+model is current. A plan's key is known after conversion and decides whether TensorRT has to run
+(`builder.store.plans`).
 """
 
 from __future__ import annotations

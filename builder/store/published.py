@@ -357,8 +357,10 @@ def stale(folder: Path, request: Mapping[str, Any], hashes: Hashes) -> str | Non
     if record is not None and REQUEST in record and not is_sealed(record):
         return f"{SIDECAR} of the published model is damaged"
     before = recorded_request(folder)
-    if before is None:
+    if record is None:
         return UNPUBLISHED
+    if before is None:
+        return f"{SIDECAR} has no record of a build, as after trt-build merge"
     if before != request:
         return because(before, request)
     # an edited config is not damage: see builder.store.edits

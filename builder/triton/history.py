@@ -158,8 +158,7 @@ def _promote(source: Path, repository: Path, accept: bool) -> Promotion:
         target_versions = published.versions(target)
         if target_versions and _is_there(current, target_versions[0]):
             return Promotion(name, target_versions[0].number, "unchanged")
-        if target_versions:
-            edits.refuse(target, hashes, edits.REPORT)
+        edits.refuse(target, hashes, edits.REPORT)
     steps = published.recorded_steps(current.sidecar)
     with blocked(name, repository):
         repository.mkdir(parents=True, exist_ok=True)

@@ -407,6 +407,15 @@ def test_init_does_not_overwrite_a_manifest_without_force(
     assert entry_names(small) == {"small.pt", "small.yaml"}
 
 
+def test_init_adds_no_second_manifest(small: Path, run: Run) -> None:
+    manifest = (small / "small.yaml").rename(small / "small.yml")
+    assert "small.yml already exists" in run("init", small / "small.pt").stderr
+    for target in (small / "small.pt", small):
+        manifest.write_text("")
+        assert run("init", target, "--force").exit_code == 0
+        assert manifest.read_text() and not (small / "small.yaml").exists()
+
+
 def test_lower_prints_the_graph_and_the_passes(
     small: Path, tmp_path: Path, run: Run
 ) -> None:

@@ -150,13 +150,14 @@ def test_removed_output_is_refused_unless_accepted(
     assert 'name: "z"' in (out / "small" / "config.pbtxt").read_text()
 
 
+@pytest.mark.parametrize("stem", ["net/model", "net/1/net"])
 def test_source_folder_of_a_model_is_not_replaced(
-    small: Path, tmp_path: Path, run: Run
+    stem: str, small: Path, tmp_path: Path, run: Run
 ) -> None:
-    source = tmp_path / "models" / "net"
-    source.mkdir(parents=True)
+    source = tmp_path / f"{stem}.pt"
+    source.parent.mkdir(parents=True)
     for suffix in (".pt", ".yaml"):
-        shutil.copy(small / f"small{suffix}", source / f"model{suffix}")
-    refused = run("repo", source.parent, "--out", source.parent, "--overwrite-edits")
+        shutil.copy(small / f"small{suffix}", source.with_suffix(suffix))
+    refused = run("repo", source, "--out", tmp_path, "--overwrite-edits")
     assert refused.exit_code == 2 and "which has the model file" in refused.stderr
-    assert sorted(path.name for path in source.iterdir()) == ["model.pt", "model.yaml"]
+    assert source.is_file() and source.with_suffix(".yaml").is_file()

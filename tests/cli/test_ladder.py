@@ -51,7 +51,8 @@ def test_ladder_names_the_step_that_a_plugin_breaks(
     run: Callable[..., Result],
     tmp_path: Path,
 ) -> None:
-    models = published_once.parent / "models"
+    models = tmp_path / "the models"
+    models.symlink_to(published_once.parent / "models")
     code, steps = verify_ladder(run, published, "--models", models)
     assert code == 0
     results = {name: step.result for name, step in steps.items()}
@@ -70,7 +71,7 @@ def test_ladder_names_the_step_that_a_plugin_breaks(
     assert result.exit_code == 3
     assert "FAILED   small  network" in result.output
     assert "small breaks at: network" in result.output
-    assert f"next: trt-build bisect {models} --only small" in result.stderr
+    assert f"next: trt-build bisect '{models}' --only small" in result.stderr
 
 
 def test_changed_model_file_fails_the_first_step(

@@ -76,6 +76,16 @@ def test_narrow_terminal_gets_a_list_instead_of_split_words() -> None:
     assert narrow.split("\r\n") == ["net", "  requests  unchanged", "other", ""]
 
 
+def test_wide_column_leaves_space_for_the_others() -> None:
+    """The minimum width of a column in rich exceeds the terminal, and the rest is cut off."""
+    row = ["a" * 24, "b " * 30, "c " * 8, "d " * 6 + "d" * 8]
+    table = f"table(('w', 'x', 'y', 'z'), [{row}])"
+    script = f"from builder.cli.terminal import Terminal; Terminal().{table}"
+    seen = terminal_output(script, NO_COLOR="1", COLUMNS="44")
+    assert [seen.count(letter) for letter in "abcd"] == [24, 30, 8, 14]
+    assert "d" * 8 in seen
+
+
 def test_no_color_variable_disables_color() -> None:
     seen = terminal_output(NO_COLOR="1")
     assert "done" in seen

@@ -71,7 +71,7 @@ def test_canceled_build_ends_at_the_next_step(after: int) -> None:
 
 
 @needs_monitor
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", progress.SIGNALS)
 def test_signal_stops_a_build_without_output_from_callbacks(
     capfd: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:

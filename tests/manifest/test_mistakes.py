@@ -211,7 +211,7 @@ CASES = {
         1,
         'text "-----BEGIN EC PRIVATE KEY----- MHcCAQEE... / None',
     ),
-    "one pattern for layers": (GOOD + "keep_fp32: a/*\n", 7, "write [a/*]"),
+    "one pattern for layers": (GOOD + "keep_fp32: '*'\n", 7, 'write ["*"]'),
     "a tab for indentation": ("inputs:\n\t- name: x\n", 2, "indent with spaces"),
     "a preferred batch above max": (
         GOOD + "batching:\n  preferred: [4, 64]\n",

@@ -172,6 +172,23 @@ def test_init_asks_for_no_length_of_sizes(tmp_path: Path) -> None:
     assert "max_lengths" not in file.with_suffix(".yaml").read_text()
 
 
+class Rows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, 4, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return torch.unbind(nn.functional.linear(x, self.weight).abs())
+
+
+def test_init_guesses_a_length_beside_complex_inputs(tmp_path: Path) -> None:
+    file = tmp_path / "m.pt"
+    torch.jit.script(Rows().eval()).save(str(file))
+    done = CliRunner().invoke(main, ["init", str(file)])
+    assert done.exit_code == 0, done.output
+    assert "max_lengths: {output: 16}" in file.with_suffix(".yaml").read_text()
+
+
 class Text(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, str]:
         return x, "ok"

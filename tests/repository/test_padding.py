@@ -181,6 +181,11 @@ def test_runtime_batches_requests_and_rejects_only_invalid_ones(
         ("pad: {ids: 0,", "pad: {ids: 0.5,", "0.5 is not an integer"),
         ("pad: {ids: 0,", "pad: {ids: 1e30,", "beyond the range of int64"),
         ("dtype: int64", "dtype: long", "did you mean 'int64'"),
+        (
+            MANIFEST,
+            MANIFEST.replace("int64", "float16").replace("ids: 0", "ids: 1e10"),
+            "beyond the range of float16",
+        ),
         ("mask: false}", "mask: 0}", "0 is not true or false"),
         ("max_queue_delay_us: 200000", "enabled: false", "'pad' needs batching"),
         (

@@ -191,6 +191,15 @@ def test_promotion_copies_the_model_once(repository: Path, tmp_path: Path) -> No
         history.promote(folder, other)
 
 
+def test_promotion_replaces_nothing_else(repository: Path, tmp_path: Path) -> None:
+    folder, target = publish(net(1), repository), tmp_path / "live" / "scorer"
+    target.mkdir(parents=True)
+    (target / "config.pbtxt").write_text("by hand")
+    with pytest.raises(UsageError, match="which trt-build did not write"):
+        history.promote(folder, tmp_path / "live")
+    assert (target / "config.pbtxt").read_text() == "by hand"
+
+
 def test_incompatible_rollback_is_refused(repository: Path) -> None:
     publish(net(1), repository)
     changed = net(2)

@@ -95,14 +95,11 @@ def test_merged_model_has_no_build_record(
     a, b = built("a", "8.0"), built("b", "9.0")
     record(a / "scorer", {"precision": "fp32"}, {}, {})
     merge([a, b], tmp_path / "out")
-    assert (
-        stale(
-            tmp_path / "out" / "scorer", {"precision": "fp32"}, Hashes(tmp_path / "h")
-        )
-        == "not published before"
-    )
-    record(tmp_path / "out" / "scorer", {}, {}, {})
-    assert stale(tmp_path / "out" / "scorer", {}, Hashes(tmp_path / "h")) is None
+    merged, hashes = tmp_path / "out" / "scorer", Hashes(tmp_path / "h")
+    reason = "trt-build.json has no record of a build, as after trt-build merge"
+    assert stale(merged, {"precision": "fp32"}, hashes) == reason
+    record(merged, {}, {}, {})
+    assert stale(merged, {}, hashes) is None
 
 
 def test_merged_repository_accepts_new_and_newer_plans(
