@@ -93,28 +93,22 @@ def over(
     return ctx.elementwise("GREATER", result, ctx.like_scalar(result, 0))
 
 
-@converter(
-    "aten::amax(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor",
-    "aten::max(Tensor self) -> Tensor",
-    note=NAN_UNDEFINED,
-)
-def amax(
-    ctx: ConversionContext, x: ITensor, dim: Axes = None, keepdim: bool = False
-) -> ITensor:
-    """The largest over axes, or of all elements"""
-    return over(ctx, "MAX", x, dim, keepdim)
+def _register_extreme(name: str, operation: str, adjective: str) -> None:
+    @converter(
+        f"aten::a{name}(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor",
+        f"aten::{name}(Tensor self) -> Tensor",
+        note=NAN_UNDEFINED,
+    )
+    def by_axes(
+        ctx: ConversionContext, x: ITensor, dim: Axes = None, keepdim: bool = False
+    ) -> ITensor:
+        return over(ctx, operation, x, dim, keepdim)
+
+    by_axes.__doc__ = f"The {adjective} over axes, or of all elements"
 
 
-@converter(
-    "aten::amin(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor",
-    "aten::min(Tensor self) -> Tensor",
-    note=NAN_UNDEFINED,
-)
-def amin(
-    ctx: ConversionContext, x: ITensor, dim: Axes = None, keepdim: bool = False
-) -> ITensor:
-    """The smallest over axes, or of all elements"""
-    return over(ctx, "MIN", x, dim, keepdim)
+_register_extreme("max", "MAX", "largest")
+_register_extreme("min", "MIN", "smallest")
 
 
 @converter(
