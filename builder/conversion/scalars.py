@@ -130,11 +130,11 @@ def truncated(ctx: Lengths, a: Scalar, b: Scalar) -> Any:
 def modulo(ctx: Lengths, a: Scalar, b: Scalar) -> Any:
     """Python's a % b: the sign of the divisor.
 
-    Raises Unconvertible for a float that depends on data: in float32 the quotient may be another
-    one than in PyTorch's float64, and then so is every digit of the remainder.
+    Raises Unconvertible for a float that depends on data: the engine's quotient in float32
+    may differ from PyTorch's in float64, and then the whole remainder does.
     """
     numbers = [v for v in (a, b) if isinstance(v, DynamicScalar) and not v.zero_dim]
-    if not _integral(ctx, a, b) and None in [doubles.of(ctx, v) for v in numbers]:
+    if not _integral(ctx, a, b) and any(doubles.of(ctx, v) is None for v in numbers):
         raise Unconvertible(
             "the remainder of a float that depends on data: an engine divides in float32,"
             " PyTorch in float64"

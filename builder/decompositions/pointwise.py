@@ -144,7 +144,7 @@ def hypot(self: Tensor, other: Tensor) -> Tensor:
     ratio = smaller / safe
     ratio = torch.where(smaller == larger, torch.ones_like(ratio), ratio)
     root = torch.where(larger == 0, larger, larger * torch.sqrt(1.0 + ratio * ratio))
-    # an infinite leg wins over NaN
+    # inf if one of the two is infinite, even if the other is NaN
     infinite = torch.logical_or(torch.isinf(self), torch.isinf(other))
     return torch.where(infinite, torch.full_like(root, math.inf), root)
 

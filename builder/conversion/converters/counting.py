@@ -63,16 +63,14 @@ def _search_positions(
 
 
 _OUT = "*, bool out_int32=False, bool right=False"
-
-
-NAN_AMONG = "NaN in the sorted sequence is not handled"
+NAN_IN_SEQUENCE = "NaN in the sorted sequence is not handled"
 
 
 @converter(
     f"aten::bucketize.Tensor(Tensor self, Tensor boundaries, {_OUT}) -> Tensor",
     f"aten::bucketize.Scalar(Scalar self, Tensor boundaries, {_OUT}) -> Tensor",
     dynamic=("self",),
-    note=NAN_AMONG,
+    note=NAN_IN_SEQUENCE,
 )
 def bucketize(
     ctx: ConversionContext,
@@ -102,7 +100,7 @@ _SORTED = f"{_OUT}, str? side=None, Tensor? sorter=None"
     f"aten::searchsorted.Tensor(Tensor sorted_sequence, Tensor self, {_SORTED}) -> Tensor",
     f"aten::searchsorted.Scalar(Tensor sorted_sequence, Scalar self, {_SORTED}) -> Tensor",
     dynamic=("self",),
-    note=NAN_AMONG,
+    note=NAN_IN_SEQUENCE,
 )
 def searchsorted(
     ctx: ConversionContext,

@@ -136,9 +136,9 @@ def diff(
             ctx, [tensor for tensor in (prepend, x, append) if tensor is not None], axis
         )
     for _ in range(n):
-        less = ctx.arithmetic("max", ctx.arithmetic("sub", ctx.size(x, axis), 1), 0)
+        length = ctx.arithmetic("max", ctx.arithmetic("sub", ctx.size(x, axis), 1), 0)
         x = _difference(
-            ctx, sliced(ctx, x, axis, 1, less), sliced(ctx, x, axis, 0, less)
+            ctx, sliced(ctx, x, axis, 1, length), sliced(ctx, x, axis, 0, length)
         )
     return x
 

@@ -83,9 +83,9 @@ def floored_quotient(ctx: ConversionContext, x: Operand, other: Operand) -> ITen
         quotient = ctx.cast(floored(ctx, x, other)[0], dtype)
     if isinstance(x, int | float) and math.isfinite(x):
         return quotient
-    if isinstance(other, int | float) and other == 0:
-        return quotient
     by_number = isinstance(other, int | float)
+    if by_number and other == 0:
+        return quotient
     x, other = ctx.operands(x, other, dtype=dtype)
     undefined = equal(ctx, ctx.unary("ABS", x), torch.inf)
     if not by_number:
@@ -150,8 +150,8 @@ def remainder(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
 
 
 def as_number(ctx: ConversionContext, x: Operand, divisor: Operand) -> Operand:
-    """The number in a static 0-d tensor, as a saved trace has it for `x // 2`, if it promotes x
-    alike.
+    """The number in a static 0-d tensor, if x is promoted to the same dtype by both. A saved trace
+    has such a tensor for the 2 of `x // 2`.
     """
     if isinstance(divisor, torch.Tensor) and not divisor.dim():
         number = divisor.item()
@@ -227,11 +227,11 @@ def _rest_of_large_quotient(
     """The remainder of a quotient that was rounded to 24 bits: `rest` divided once more, which is
     exact for twice as many bits. NaN for larger quotients.
     """
-    further = ctx.elementwise("FLOOR_DIV", rest, b)
+    second_quotient = ctx.elementwise("FLOOR_DIV", rest, b)
     return choose(
         ctx,
         less(ctx, ctx.unary("ABS", quotient), 2.0**48),
-        exact_rest(ctx, rest, further, b),
+        exact_rest(ctx, rest, second_quotient, b),
         torch.nan,
     )
 
@@ -261,6 +261,6 @@ def exact_rest(
 
 def split_bits(ctx: ConversionContext, x: ITensor) -> tuple[ITensor, ITensor]:
     """The upper and the lower 12 bits of float32, which add up to x."""
-    swollen = ctx.elementwise("PROD", x, ctx.like_scalar(x, 2.0**12 + 1))
-    high = ctx.elementwise("SUB", swollen, ctx.elementwise("SUB", swollen, x))
+    scaled = ctx.elementwise("PROD", x, ctx.like_scalar(x, 2.0**12 + 1))
+    high = ctx.elementwise("SUB", scaled, ctx.elementwise("SUB", scaled, x))
     return high, ctx.elementwise("SUB", x, high)

@@ -122,7 +122,7 @@ for _name, _infinity in (("isposinf", torch.inf), ("isneginf", -torch.inf)):
 
 
 def constant_like(ctx: ConversionContext, x: ITensor, value: bool) -> ITensor:
-    """A bool tensor with the shape of an integer or bool tensor, filled with `answer`: x = x, or
+    """A bool tensor with the shape of an integer or bool tensor, filled with `value`: x == x, or
     its negation.
     """
     is_itself = ctx.elementwise("EQUAL", x, x)

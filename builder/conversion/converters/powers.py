@@ -83,33 +83,38 @@ def static_power(ctx: ConversionContext, x: ITensor, exponent: float) -> ITensor
         return choose(ctx, equal(ctx, x, x), 1.0, 1.0, ctx.dtype(x))
     if not float(exponent).is_integer():
         return combine(ctx, "POW", x, float(exponent))
-    size = ctx.unary("ABS", x)
+    absolute = ctx.unary("ABS", x)
     if exponent % 2 == 0:
-        return combine(ctx, "POW", size, float(exponent))
-    odd = combine(ctx, "PROD", combine(ctx, "POW", size, abs(exponent) - 1.0), x)
-    return odd if exponent > 0 else ctx.unary("RECIP", odd)
+        return combine(ctx, "POW", absolute, float(exponent))
+    even_power = combine(ctx, "POW", absolute, abs(exponent) - 1.0)
+    odd_power = combine(ctx, "PROD", even_power, x)
+    return odd_power if exponent > 0 else ctx.unary("RECIP", odd_power)
 
 
 def real_power(ctx: ConversionContext, x: ITensor, exponent: ITensor) -> ITensor:
     """A float to the power of a float tensor: |x|^exponent, negative for an odd exponent of a
     negative base and NaN for a fractional one.
     """
-    size = ctx.elementwise("POW", ctx.unary("ABS", x), exponent)
-    whole = _is_whole(ctx, exponent)
-    odd = ctx.elementwise(
+    absolute = ctx.elementwise("POW", ctx.unary("ABS", x), exponent)
+    is_whole = _is_whole(ctx, exponent)
+    is_odd = ctx.elementwise(
         "AND",
-        whole,
+        is_whole,
         ctx.unary("NOT", _is_whole(ctx, combine(ctx, "PROD", exponent, 0.5))),
     )
     signed = choose(
         ctx,
-        ctx.elementwise("AND", negative(ctx, x), odd),
-        ctx.unary("NEG", size),
-        size,
+        ctx.elementwise("AND", negative(ctx, x), is_odd),
+        ctx.unary("NEG", absolute),
+        absolute,
     )
-    finite = ctx.elementwise("AND", less(ctx, x, 0.0), less(ctx, -torch.inf, x))
-    undefined = ctx.elementwise("AND", finite, ctx.unary("NOT", whole))
-    result = choose(ctx, undefined, torch.nan, signed, ctx.dtype(x))
+    is_finite_negative = ctx.elementwise(
+        "AND", less(ctx, x, 0.0), less(ctx, -torch.inf, x)
+    )
+    is_undefined = ctx.elementwise(
+        "AND", is_finite_negative, ctx.unary("NOT", is_whole)
+    )
+    result = choose(ctx, is_undefined, torch.nan, signed, ctx.dtype(x))
     return choose(ctx, equal(ctx, exponent, 0.0), 1.0, result, ctx.dtype(x))
 
 
@@ -171,9 +176,9 @@ def natural_power(
     """x^exponent of integers, for an exponent of at least 0. `odd` is its last bit."""
     if not ctx.capabilities.takes("ELEMENTWISE.POW", x.dtype.name):
         return power_by_bits(ctx, x, exponent, odd)
-    size = ctx.elementwise("POW", ctx.unary("ABS", x), exponent)
+    absolute = ctx.elementwise("POW", ctx.unary("ABS", x), exponent)
     is_negative = ctx.elementwise("AND", less(ctx, x, 0), equal(ctx, odd, 1))
-    return choose(ctx, is_negative, ctx.unary("NEG", size), size, dtype)
+    return choose(ctx, is_negative, ctx.unary("NEG", absolute), absolute, dtype)
 
 
 def negative_power(

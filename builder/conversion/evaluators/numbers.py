@@ -294,7 +294,7 @@ def unequal(ctx: ConversionContext, a: Any, b: Any) -> Any:
 
 @evaluator("aten::format")
 def format_text(ctx: ConversionContext, template: str, *values: object) -> str:
-    """TorchScript's str.format of static values, which knows `{}` only"""
+    """str.format of static values; as in TorchScript, `{}` is the only field"""
     first, *rest = static(template, "the template").split("{}")
     if len(rest) != len(values):
         raise Unconvertible(
