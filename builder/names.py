@@ -11,7 +11,7 @@ TENSOR_NAME = re.compile(r"[A-Za-z0-9_.:-]+")
 and file names contain no slash.
 """
 _INVALID = re.compile(r"^\.|[^A-Za-z0-9_.-]")
-"""Characters that the manifest accepts in no name, and a dot where it accepts none."""
+"""Characters that names in the manifest may not contain, and a dot at the beginning."""
 _LONGEST = 200
 """The greatest length of a name, so that names of files that contain it are not too long."""
 

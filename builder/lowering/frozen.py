@@ -60,7 +60,8 @@ def frozen_graph(
     steps.begin(source._get_method(method).graph)
     graph = _inlined(source, method, fallback_modules, keep_objects)
     constants_to_numbers(graph)
-    # the type of an interface does not determine the method, and Python reads no enumeration
+    # only torch can resolve a call through an interface, whose type does not determine the method,
+    # and the value of an enumeration
     if ir.nodes_of(graph, "prim::CallMethod") or enumerations.values(graph):
         source = _frozen(module, method, graph)
         graph = _inlined(source, method, fallback_modules, keep_objects)

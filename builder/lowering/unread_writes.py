@@ -41,7 +41,7 @@ def remove(
         if not all(_counts(node, key) for node in counting):
             continue
         in_place = [node for node in counting if node.kind() in _IN_PLACE]
-        if in_place and not (_only_counts(nodes) and not shares_memory()):
+        if in_place and (not _only_counts(nodes) or shares_memory()):
             continue
         for node in (*nodes, *in_place):  # other additions are dead code
             node.destroy()

@@ -98,7 +98,7 @@ class TrialBackend(operators.Operators):
     def run(self, steps: Sequence[Step]) -> None:
         """Try every top-level node in order."""
         for self.position, step in enumerate(steps):
-            if step.kind.startswith("prim::") or self._is_kept(step.kind):
+            if step.kind.startswith("prim::") or self._stays_in_torch(step.kind):
                 self.walker.visit(step.node)
                 self._forget(step)
             else:
@@ -120,16 +120,17 @@ class TrialBackend(operators.Operators):
         if signature is not None and self.position not in self.refused:
             self.repeats.remember(signature, step)
 
-    def _is_kept(self, kind: str) -> bool:
-        return self.position in self.in_torch or any(
-            fnmatch.fnmatchcase(kind, pattern) for pattern in self.ops
-        )
+    def _stays_in_torch(self, kind: str) -> bool:
+        return self.position in self.in_torch or self._matches_ops(kind)
+
+    def _matches_ops(self, kind: str) -> bool:
+        return any(fnmatch.fnmatchcase(kind, pattern) for pattern in self.ops)
 
     def evaluate(self, node: Node, values: list[Any]) -> list[Any] | None:
         """As in conversion, except for nodes that the manifest keeps in torch."""
         if self.position in self.in_torch:
             raise Unconvertible(BY_MODULE)
-        if any(fnmatch.fnmatchcase(node.kind(), pattern) for pattern in self.ops):
+        if self._matches_ops(node.kind()):
             raise Unconvertible("the manifest keeps it in torch (fallback: ops)")
         return super().evaluate(node, values)
 

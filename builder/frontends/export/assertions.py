@@ -19,10 +19,10 @@ ASSERTIONS = frozenset(
 )
 """Operators that only check values and compute nothing that an output reads."""
 PYTHON_ASSERTIONS: tuple[Callable[..., Any], ...] = (torch._check, torch._check_is_size)
-_OTHERS = frozenset(
+_WITHOUT_CONDITION = frozenset(
     [torch.ops.aten._assert_tensor_metadata.default, torch.ops.aten._print.default]
 )
-"""Operators among them that check no values: one checks a tensor's dtype, device and layout, the
+"""Operators of ASSERTIONS that check no values: one checks a tensor's dtype, device and layout, the
 other prints.
 """
 _READS_DATA = frozenset(
@@ -34,7 +34,7 @@ def depends_on_data(node: torch.fx.Node) -> bool:
     """Whether an assertion checks the content of a tensor, and not only sizes, which the ranges of
     the manifest limit.
     """
-    if node.target in _OTHERS:
+    if node.target in _WITHOUT_CONDITION:
         return False
     condition = next(iter((*node.args, *node.kwargs.values())), None)
     if not isinstance(condition, torch.fx.Node):

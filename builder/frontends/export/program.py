@@ -168,7 +168,7 @@ class ExportedModule:
         results = self._results(walker.walk(module, arguments, {}))
         walker.finish([value for _, value in results])
         self.graph = walker.graph
-        self.unchecked = tuple(dict.fromkeys(walker.unchecked))
+        self.unchecked = tuple(walker.unchecked)
         self.inputs = tuple(metas)
         self.outputs = tuple(name for name, _ in results)
         self.axes = Axes(metas, self.program)

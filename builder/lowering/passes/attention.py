@@ -118,9 +118,9 @@ def _fold(graph: Graph, scale: Node) -> None:
 
 
 def _suits_half(weight: torch.Tensor) -> bool:
-    """Whether the mean magnitude of the weights is a normal number of half precision. Subnormal
-    weights then add no error: rounding changes them by at most 2**-25, which is 2**-11 of the
-    smallest normal number, and 2**-11 is the relative error of normal numbers.
+    """Whether the root mean square of the weights is at least the smallest normal number of half
+    precision. Subnormal weights then add no error: rounding changes them by at most 2**-25, which
+    is 2**-11 of that number, and 2**-11 is the relative error of normal numbers.
     """
     return float(weight.square().mean().sqrt()) >= _HALF.smallest_normal
 

@@ -74,10 +74,7 @@ _IN_PLACE = tuple(
 def _fold(graph: Graph, facts: Facts, context: Context) -> bool:
     """Replace every query with a known result. Returns whether there was one."""
     is_changed = False
-    changes = any(
-        node.inputsAt(0).type().str() == "int[]"
-        for node in ir.nodes_of(graph, *ir.CHANGES)
-    )
+    changes = changes_int_lists(graph)
     for node in bottom_up(graph):
         result = None
         if node.kind() in _QUESTIONS:
@@ -90,7 +87,8 @@ def _fold(graph: Graph, facts: Facts, context: Context) -> bool:
             and _is_copied(node)
             and facts.rank(node.inputsAt(0)) is not None
         ):
-            ir.replace(node, [_spelled(graph, node, facts.rank(node.inputsAt(0)) or 0)])
+            sizes = single_sizes(graph, node, facts.rank(node.inputsAt(0)) or 0)
+            ir.replace(node, [Emit(graph, node).ints(sizes)])
         else:
             facts.learn(node)
             continue
@@ -112,15 +110,21 @@ _COPIES = frozenset(
 )
 
 
-def _spelled(graph: Graph, sizes: Node, rank: int) -> Value:
-    """Write the sizes of all axes as a list of single sizes."""
-    emit = Emit(graph, sizes)
-    return emit.ints(
-        [
-            emit.op("aten::size", sizes.inputsAt(0), axis, type=ir.INT)
-            for axis in range(rank)
-        ]
+def changes_int_lists(graph: Graph) -> bool:
+    """Whether the graph changes a list of integers in place."""
+    return any(
+        node.inputsAt(0).type().str() == "int[]"
+        for node in ir.nodes_of(graph, *ir.CHANGES)
     )
+
+
+def single_sizes(graph: Graph, sizes: Node, rank: int) -> list[Value]:
+    """Insert one query for each size that the node `sizes` returns. `rank` is their number."""
+    emit = Emit(graph, sizes)
+    return [
+        emit.op("aten::size", sizes.inputsAt(0), axis, type=ir.INT)
+        for axis in range(rank)
+    ]
 
 
 def bottom_up(block: NodeList) -> Iterator[Node]:

@@ -8,7 +8,12 @@ from builder.graph_types import Graph, Node, Value
 from builder.lowering import ir
 from builder.lowering.emit import Emit
 from builder.lowering.passes import Context
-from builder.lowering.passes.dtypes import bottom_up, input_facts
+from builder.lowering.passes.dtypes import (
+    bottom_up,
+    changes_int_lists,
+    input_facts,
+    single_sizes,
+)
 
 _BUILDERS = frozenset(
     f"prim::{name}"
@@ -28,27 +33,15 @@ def list_returned_sizes(graph: Graph, context: Context) -> None:
         for node in ir.nodes_of(graph, *context.present("aten::size"))
         if node.inputsSize() == 1 and _is_returned(node.output())
     ]
-    if not returned or _changes_lists(graph):
+    if not returned or changes_int_lists(graph):
         return
     facts = input_facts(graph, context)
     for node in bottom_up(graph):
         facts.learn(node)
     for node in returned:
-        x = node.inputsAt(0)
-        rank = facts.rank(x)
+        rank = facts.rank(node.inputsAt(0))
         if rank is not None:
-            emit = Emit(graph, node)
-            sizes = [
-                emit.op("aten::size", x, axis, type=ir.INT) for axis in range(rank)
-            ]
-            _replace(graph, node, sizes)
-
-
-def _changes_lists(graph: Graph) -> bool:
-    return any(
-        node.inputsAt(0).type().str() == "int[]"
-        for node in ir.nodes_of(graph, *ir.CHANGES)
-    )
+            _replace(graph, node, single_sizes(graph, node, rank))
 
 
 def _is_returned(sizes: Value) -> bool:
