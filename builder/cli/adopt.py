@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 
 import click
 
 from builder.cli import options
 from builder.cli.command import command
-from builder.cli.terminal import Terminal
+from builder.cli.terminal import Terminal, command_line
 
 
 @command("adopt", "Write edits of a published config into the manifest.")
@@ -47,5 +46,5 @@ def adopt_command(
         text = f"{spec.manifest}: {', '.join(names)}"
     terminal.result(data, lambda: terminal.line(text))
     if names:
-        rebuild = ["trt-build", "repo", str(models), "--out", str(repository)]
-        terminal.note(f"next: {shlex.join(rebuild)}")
+        rebuild = command_line("trt-build", "repo", models, "--out", repository)
+        terminal.note(f"next: {rebuild}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ import click
 from builder.choices import PLATFORMS
 from builder.cli import options
 from builder.cli.command import command
-from builder.cli.terminal import Terminal
+from builder.cli.terminal import Terminal, command_line
 from builder.errors import UsageError
 from builder.report import size
 
@@ -219,4 +218,5 @@ def show(terminal: Terminal, manifests: WrittenManifests) -> None:
     for warning in work.warnings:
         terminal.note(f"warning: {warning}")
     if not terminal.quiet:
-        terminal.line(f"next: kubectl apply -k {shlex.quote(str(manifests.folder))}")
+        apply = command_line("kubectl", "apply", "-k", manifests.folder)
+        terminal.line(f"next: {apply}")

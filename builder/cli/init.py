@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ import click
 
 from builder.cli import options
 from builder.cli.command import command, describe
-from builder.cli.terminal import Terminal
+from builder.cli.terminal import Terminal, command_line
 from builder.errors import EnvironmentProblem, TrtBuildError, UsageError
 from builder.printable import counted
 
@@ -307,4 +306,4 @@ def _show_folder(
     total = len(written) + len(failed)
     terminal.line(f"{len(written)} of {total} missing manifests written")
     if written:
-        terminal.line(f"next: trt-build check {shlex.quote(str(folder))}")
+        terminal.line(f"next: {command_line('trt-build', 'check', folder)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.cli import isolated
-from builder.cli.terminal import Progress, Terminal
+from builder.cli.terminal import Progress, Terminal, command_line
 from builder.errors import TrtBuildError, UsageError
 from builder.report import percent
 from builder.store import published
@@ -192,9 +191,8 @@ def show(terminal: Terminal, ladders: Sequence[Ladder], models: Path) -> None:
     broken = [ladder for ladder in ladders if ladder.breaks_at]
     for ladder in broken:
         terminal.line(f"{ladder.name} breaks at: {ladder.breaks_at}", color="red")
-        terminal.note(
-            f"next: trt-build bisect {shlex.quote(str(models))} --only {ladder.name}"
-        )
+        bisect = command_line("trt-build", "bisect", models, "--only", ladder.name)
+        terminal.note(f"next: {bisect}")
     if not broken:
         terminal.line(
             f"{len(ladders)} passed at every step that was run", color="green"

@@ -128,7 +128,7 @@ def _lowered(options: LowerOptions, limits: dict[str, Any], isolate: bool) -> Re
     try:
         if not isolate:
             return lower_here(options, None)
-        result = isolated.run_one(
+        return isolated.run_one(
             partial(lower_here, options), limits=Limits(**limits), writable=writable
         )
     except BaseException:
@@ -136,7 +136,6 @@ def _lowered(options: LowerOptions, limits: dict[str, Any], isolate: bool) -> Re
             with contextlib.suppress(OSError):  # it is not empty
                 options.out.rmdir()
         raise
-    return result
 
 
 def _create(folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import click
 
 from builder.cli import build_options, options, search
 from builder.cli.command import command, describe
-from builder.cli.terminal import Terminal
+from builder.cli.terminal import Terminal, command_line
 from builder.report import percent, size
 
 if TYPE_CHECKING:
@@ -340,7 +339,8 @@ def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
         )
     terminal.line(f"{len(built)} of {len(results)} models in {out}")
     if built and not terminal.quiet:
-        terminal.line(f"next: trt-build verify {shlex.quote(str(out))} --serve")
+        verify = command_line("trt-build", "verify", out, "--serve")
+        terminal.line(f"next: {verify}")
 
 
 def _row(result: ModelResult) -> list[str]:

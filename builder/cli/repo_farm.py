@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import sys
 import time
 from collections import Counter
@@ -19,7 +18,13 @@ import click
 from builder.cli import options
 from builder.cli.command import describe
 from builder.cli.repo import agreed
-from builder.cli.terminal import FINISHED, Progress, Terminal, is_terminal
+from builder.cli.terminal import (
+    FINISHED,
+    Progress,
+    Terminal,
+    command_line,
+    is_terminal,
+)
 from builder.printable import printable
 
 if TYPE_CHECKING:
@@ -41,6 +46,10 @@ NOT_SENT = {
     "jobs": "--jobs",
 }
 """Options of `repo` that a farm does not support, by parameter."""
+MOST_ROWS = 20
+"""Maximum number of running tasks in the live table."""
+STARTED = "started on "
+"""How the phase of a task begins when a node has started it. The node follows."""
 
 
 def refuse(context: click.Context) -> None:
@@ -184,10 +193,9 @@ def show(terminal: Terminal, outcomes: Sequence[Outcome], out: Path) -> None:
     for target, count in sorted(counts.items()):
         terminal.line(f"{count} models in {out / target}")
     if len(counts) > 1 and not terminal.quiet:
-        folders = shlex.join(str(out / target) for target in sorted(counts))
-        terminal.line(
-            f"next: trt-build merge {folders} --out MERGED, where Triton loads the plans"
-        )
+        folders = [out / target for target in sorted(counts)]
+        merge = command_line("trt-build", "merge", *folders, "--out", "MERGED")
+        terminal.line(f"next: {merge}, where Triton loads the plans")
 
 
 def _row(outcome: Outcome) -> list[str]:
@@ -203,10 +211,6 @@ def _row(outcome: Outcome) -> list[str]:
         outcome.node,
         seconds,
     ]
-
-
-MOST_ROWS = 20
-STARTED = "started on "
 
 
 class Running:

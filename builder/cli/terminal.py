@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,11 @@ stays on the terminal.
 FINISHED = "finished"
 LONG_WORD = 24
 """Words of a table that are longer may be split."""
+
+
+def command_line(*words: object) -> str:
+    """The words as one command in shell syntax."""
+    return shlex.join(map(str, words))
 
 
 def is_terminal(stream: TextIO | None) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,7 @@ import click
 from builder.cli import options
 from builder.cli.bench import Limit, Numbers
 from builder.cli.command import command, describe
-from builder.cli.terminal import Terminal
+from builder.cli.terminal import Terminal, command_line
 
 if TYPE_CHECKING:
     from builder.errors import TrtBuildError
@@ -204,8 +203,8 @@ def _result(
     entry = {**asdict(tuned), "error": None, "written": written}
     _record(repository, entry)
     if not terminal.as_json:
-        rebuild = ["trt-build", "repo", str(models), "--out", str(repository)]
-        show(terminal, tuned, written, shlex.join(rebuild))
+        rebuild = command_line("trt-build", "repo", models, "--out", repository)
+        show(terminal, tuned, written, rebuild)
     return entry
 
 

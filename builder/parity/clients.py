@@ -72,7 +72,7 @@ class Client(ABC):
     _limits: Mapping[str, float] = {}
     """The arguments of each call that limit its time."""
     _connect: Callable[[], Any] | None = None
-    """Opens another connection, where one cannot be used after an interrupt."""
+    """Opens another connection, if the first cannot be used after an interrupt."""
 
     def ready(self, model: str) -> bool:
         """Whether the server reports the model as ready."""

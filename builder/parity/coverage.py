@@ -10,7 +10,6 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,7 +20,6 @@ from builder.lowering import source_location
 C: Any = torch._C
 """torch's bindings of the graph, which have no complete annotations."""
 
-NO_RANKS: Mapping[int, int] = MappingProxyType({})
 _NAMESPACE = "trt_build_coverage"
 _COMPARISONS = frozenset(
     f"aten::{name}" for name in ("gt", "lt", "ge", "le", "eq", "ne")
@@ -74,7 +72,7 @@ class Outcome:
 class Coverage:
     """The outcomes of a module that can be reached, and those that were reached so far."""
 
-    def __init__(self, module: Any, ranks: Mapping[int, int] = NO_RANKS) -> None:
+    def __init__(self, module: Any, ranks: Mapping[int, int]) -> None:
         """Instrument `module.forward`. A module that is not a ScriptModule has no outcomes.
         `ranks` has the ranks of arguments (without self) that are the same in each request.
         """
@@ -274,17 +272,11 @@ def _without_settings(graph: Any, module: Any, ranks: Mapping[int, int]) -> Any:
         if node.output().type().kind() not in _SETTINGS or not _is_setting(node):
             continue
         value = _attribute(node, module)
-        graph.setInsertPoint(node)
-        node.output().replaceAllUsesWith(graph.insertConstant(value))
+        _replace(graph, node, value)
     for node in graph.findAllNodes("prim::is_cuda"):
-        graph.setInsertPoint(node)
-        node.output().replaceAllUsesWith(graph.insertConstant(False))
+        _replace(graph, node, False)
     _fold(graph)
-    arguments = list(graph.inputs())
-    if not isinstance(module, ExportedModule):
-        arguments = arguments[1:]
-    for index, rank in ranks.items():
-        _fix_rank(graph, arguments[index], rank)
+    _fix_ranks(graph, ranks)
     _fold(graph)
     C._jit_pass_dce(graph)
     return graph
@@ -296,16 +288,28 @@ def _fold(graph: Any) -> None:
     C._jit_pass_constant_propagation_immutable_types(graph)
 
 
-def _fix_rank(graph: Any, argument: Any, rank: int) -> None:
-    """Replace each query of the argument's rank, unless the graph may change the argument."""
-    if argument.type().kind() != "TensorType":
+def _replace(graph: Any, node: Any, value: Any) -> None:
+    """Replace the node's output with a constant."""
+    graph.setInsertPoint(node)
+    node.output().replaceAllUsesWith(graph.insertConstant(value))
+
+
+def _fix_ranks(graph: Any, ranks: Mapping[int, int]) -> None:
+    """Replace each query of an argument's rank, unless the graph may change the argument."""
+    arguments = list(graph.inputs())[1:]
+    known = {arguments[index].unique(): rank for index, rank in ranks.items()}
+    queries = [
+        node
+        for node in graph.findAllNodes("aten::dim")
+        if node.inputsAt(0).unique() in known
+    ]
+    if not queries:
         return
-    if graph.alias_db().has_writers(argument):
-        return
-    for node in [use.user for use in argument.uses()]:
-        if node.kind() == "aten::dim":
-            graph.setInsertPoint(node)
-            node.output().replaceAllUsesWith(graph.insertConstant(rank))
+    aliases = graph.alias_db()
+    for node in queries:
+        argument = node.inputsAt(0)
+        if not aliases.has_writers(argument):
+            _replace(graph, node, known[argument.unique()])
 
 
 _SETTINGS = frozenset(["BoolType", "IntType", "FloatType", "StringType"])

@@ -44,7 +44,7 @@ class Style:
 
 def styles(spec: ModelSpec, *, offsets: bool = False) -> Iterator[Style]:
     """All styles that differ for this model's inputs, widest first. `offsets` is for a module with
-    bags of embeddings, whose offsets are sorted; others have undefined outputs.
+    bags of embeddings, whose output is undefined if offsets are not sorted.
     """
     dtypes = {tensor.dtype for tensor in spec.inputs}
     ids = ID_LIMITS if dtypes & {"int32", "int64"} else ID_LIMITS[:1]

@@ -5,8 +5,8 @@ incorrect. Workarounds are tried in this order, and every step is reported:
 1. Rebuild without some of the tactic sources, and without the timing cache, whose measurements
    would choose the same kernels again.
 2. In a precision with float16, keep the first layer whose value differs in float32.
-3. Then keep the last modules in float32, as few as a bisection finds. A fusion of several layers
-   can be incorrect although none of them is if its value is an output.
+3. Then keep the last modules in float32, as few as a bisection finds. A kernel that fuses several
+   layers can be incorrect although each layer is correct if its value is an output.
 
 If nothing helps, EngineError is raised with the first differing node, and the caller partitions the
 model or runs it in torch.
@@ -119,8 +119,8 @@ def check(
 
 
 def _with_hint(correct: CorrectPlan, spec: ModelSpec) -> CorrectPlan:
-    """With a step that names the manifest's key for these layers, so that the next build needs no
-    search.
+    """Add a step that names the manifest's key for the layers in float32, so that the next build
+    needs no search.
     """
     if not correct.keep_fp32:
         return correct
@@ -317,26 +317,20 @@ def patterns_from(modules: Sequence[str], start: int) -> tuple[str, ...]:
     parent stands for its children if all of them are in that part.
     """
     others = modules[:start]
-    patterns = dict[str, None]()
-    for module in modules[start:]:
-        parts = module.split(".")
-        parents = (".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
-        parent = next(
-            (
-                path
-                for path in parents
-                if not any(_contains(path, one) for one in others)
-            ),
-            None,
-        )
-        if "::" in module:  # the name of a layer
-            pattern = glob.escape(module)
-        elif parent is None:
-            pattern = f"{glob.escape(module)}/*"
-        else:
-            pattern = f"{glob.escape(parent)}[./]*"
-        patterns[pattern] = None
-    return tuple(patterns)
+    patterns = (_pattern(module, others) for module in modules[start:])
+    return tuple(dict.fromkeys(patterns))
+
+
+def _pattern(module: str, others: Sequence[str]) -> str:
+    """The pattern of the module's highest parent that contains none of the others."""
+    if "::" in module:  # the name of a layer
+        return glob.escape(module)
+    parts = module.split(".")
+    for depth in range(1, len(parts) + 1):
+        parent = ".".join(parts[:depth])
+        if not any(_contains(parent, other) for other in others):
+            return f"{glob.escape(parent)}[./]*"
+    return f"{glob.escape(module)}/*"
 
 
 def _contains(parent: str, module: str) -> bool:

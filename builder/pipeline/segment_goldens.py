@@ -147,7 +147,7 @@ _FIX_HALF = (
     "use precision: fp32"
 )
 _FIX_HALF_LAYERS = (
-    "the model has layers of float16 or bfloat16, whose rounding is more than the tolerance of"
+    "the model has layers of float16 or bfloat16, whose rounding exceeds the tolerance of"
     " float32: set a `tolerance` in the manifest, or `precision: fp16` or bf16"
 )
 _FIX_PACKED = (
@@ -168,7 +168,7 @@ def eight_bits(spec: ModelSpec) -> bool:
 
 
 def _fix(spec: ModelSpec, module: Any) -> str:
-    """What to do where a network differs; the functions and passes of plugins are named."""
+    """The fix to suggest if a network differs. It names the functions and passes of plugins."""
     from builder.conversion import HALF, plugin_functions
 
     if eight_bits(spec):
@@ -186,18 +186,20 @@ def _fix(spec: ModelSpec, module: Any) -> str:
     return _FIX
 
 
-def _half_of(conversion: Conversion) -> str | None:
+def _half_precision(conversion: Conversion) -> str | None:
     """The precision of values of float16 or bfloat16 in a network of full precision."""
     from builder.conversion import HALF
 
     if conversion.precision in HALF:
         return None
     names = {tensor.dtype.name for tensor in conversion.tensors.values()}
-    return next((_HALF[name] for name in _HALF if name in names), None)
+    return next(
+        (precision for name, precision in _HALF_DTYPES.items() if name in names), None
+    )
 
 
-_HALF = {"BF16": "bf16", "HALF": "fp16"}
-"""The precision for the name of TensorRT's dtype, the less precise one first."""
+_HALF_DTYPES = {"BF16": "bf16", "HALF": "fp16"}
+"""The precision by name of TensorRT's dtype, the less precise one first."""
 
 
 def _packs_padding(module: Any) -> bool:
@@ -248,10 +250,10 @@ def _fix_of_network(
     spec: ModelSpec,
     module: Any,
 ) -> str:
-    """What to do where the network's `outputs` differ from the golden."""
+    """The fix to suggest if the network's `outputs` differ from the golden."""
     from builder import parity
 
-    half = _half_of(conversion)
+    half = _half_precision(conversion)
     if half and parity.compare(outputs, golden, precision=half).passed:
         return _FIX_HALF_LAYERS
     tensors = network_inputs(conversion, golden)
