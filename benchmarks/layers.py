@@ -1,8 +1,8 @@
 """Layers of our network and of the ONNX parser's for the same module: `python -m benchmarks.layers
 --onnx FOLDER`.
 
-Needs no GPU where TensorRT-RTX is installed; `--precision fp16` writes our casts. A row a network:
-how many layers of each type each pipeline has, without what they share.
+Needs no GPU where TensorRT-RTX is installed; `--precision fp16` writes our casts. One row for
+each network: the number of layers of each type in each pipeline, without those that both have.
 """
 
 from __future__ import annotations

@@ -311,10 +311,8 @@ class Bert(nn.Module):
 
     def __init__(self, layers: int = 12, width: int = 768, heads: int = 12) -> None:
         super().__init__()
-        self.words, self.positions = (
-            nn.Embedding(30522, width),
-            nn.Embedding(512, width),
-        )
+        self.words = nn.Embedding(30522, width)
+        self.positions = nn.Embedding(512, width)
         self.norm = nn.LayerNorm(width)
         self.blocks = nn.Sequential(
             *(Block(width, heads, False, self.ATTENTION) for _ in range(layers))
@@ -333,10 +331,8 @@ class VisionTransformer(nn.Module):
     def __init__(self, layers: int = 12, width: int = 768, heads: int = 12) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, width, 16, 16)
-        self.cls, self.positions = (
-            nn.Parameter(torch.randn(1, 1, width)),
-            nn.Parameter(torch.randn(1, 197, width)),
-        )
+        self.cls = nn.Parameter(torch.randn(1, 1, width))
+        self.positions = nn.Parameter(torch.randn(1, 197, width))
         self.blocks = nn.Sequential(
             *(Block(width, heads, True, self.ATTENTION) for _ in range(layers))
         )

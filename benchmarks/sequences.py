@@ -100,7 +100,8 @@ def _play(
     keep.
     """
     kept = {state.input for state in spec.server_state}
-    sent, position = {name: inputs[name] for name in inputs if name not in kept}, None
+    sent = {name: inputs[name] for name in inputs if name not in kept}
+    position: SequencePosition | None = None
     times = []
     for at in range(count):
         if kept:

@@ -33,6 +33,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +215,7 @@ def rows(
     batches: Sequence[int],
     is_measured: IsMeasured,
 ) -> Iterator[dict[str, Any]]:
-    """Yield one row for each batch size, memory and setting."""
+    """Yield one row for each batch size, kind of memory and setting."""
     folder, plan, goldens = model_files
     gpu = torch.cuda.is_available()
     variants = {
@@ -233,9 +234,7 @@ def rows(
             memories = _verified(
                 folder.parent, server.grpc_url, model, MEMORIES[setting], gpu
             )
-            for batch, memory in (
-                (batch, memory) for batch in batches for memory in memories
-            ):
+            for batch, memory in product(batches, memories):
                 about = {
                     "network": name,
                     "batch": batch,
@@ -260,7 +259,7 @@ MEMORIES = {
     "plain": ("system", "cuda"),
     "mapped": ("cuda",),
 }
-"""The memories in which tensors travel in each setting."""
+"""The kinds of memory that tensors are passed in, by setting."""
 
 
 def golden_of(goldens: tuple[Any, ...], batch: int) -> Any:
@@ -340,9 +339,7 @@ def concurrent(
                 ("cuda",) if gpu else ("system",),
                 gpu,
             )
-            for batch, memory in (
-                (batch, memory) for batch in batches for memory in memories
-            ):
+            for batch, memory in product(batches, memories):
                 about = {
                     "network": name,
                     "batch": batch,
@@ -412,9 +409,7 @@ def wanted(
     name: str, settings: Sequence[str], batches: Sequence[int], several: bool
 ) -> Iterator[dict[str, Any]]:
     """The measurements of the rows of a run."""
-    for setting, batch in (
-        (setting, batch) for setting in settings for batch in batches
-    ):
+    for setting, batch in product(settings, batches):
         for memory in ("cuda",) if several else MEMORIES[setting]:
             more = {"clients": CLIENTS} if several else {}
             yield {

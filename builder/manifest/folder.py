@@ -168,10 +168,10 @@ def _pairs(folder: Path) -> Iterator[ModelFiles]:
         for path in sorted(folder.iterdir())
         if path.is_file() and not path.name.startswith(".")
     ]
-    manifests: dict[str, tuple[Path, ...]] = {}
+    manifests: dict[str, list[Path]] = {}
     for path in files:
         if path.suffix in MANIFEST_SUFFIXES:
-            manifests[path.stem] = (*manifests.get(path.stem, ()), path)
+            manifests.setdefault(path.stem, []).append(path)
     models = [path for path in files if path.suffix in MODEL_SUFFIXES]
     yield from (_paired(model, manifests.get(model.stem, ())) for model in models)
     alone = set(manifests) - {model.stem for model in models}

@@ -224,7 +224,7 @@ def _too_short(error: Any, route: Route) -> Iterator[Finding]:
 
 def _exclude_each_other(error: Any, route: Route) -> Iterator[Finding]:
     message = "'dims' and 'profiles' exclude each other"
-    yield Finding(("profiles",), message, "remove 'dims'", True)
+    yield Finding(("profiles",), message, "remove 'dims'", key=True)
 
 
 _EXPLAIN: dict[str, Callable[[Any, Route], Iterator[Finding]]] = {

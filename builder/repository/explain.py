@@ -89,8 +89,9 @@ def _report(
     else:
         reason = stores.because(record.get("request"), model_request) or None
     verdict = "unchanged" if reason is None else f"would be built because: {reason}"
-    rolled_back = request.replaced_by_rollback(order, model_request)
-    if reason is not None and rolled_back:
+    if reason is not None and (
+        rolled_back := request.replaced_by_rollback(order, model_request)
+    ):
         verdict = f"not built: version {rolled_back[0]}, which matches, was rolled back"
     return {
         "name": order.spec.name,

@@ -25,13 +25,19 @@ class _HttpClient(triton_http.InferenceServerClient):  # type: ignore[misc]
     """
 
     def _get(self, request_uri: str, **options: Any) -> Any:
-        return _requested(super()._get, request_uri, options)
+        may_be_empty = request_uri.endswith(("/ready", "/live"))
+        return _requested(super()._get, request_uri, options, may_be_empty)
 
     def _post(self, request_uri: str, **options: Any) -> Any:
-        return _requested(super()._post, request_uri, options)
+        return _requested(super()._post, request_uri, options, may_be_empty=True)
 
 
-def _requested(send: Callable[..., Any], uri: str, options: Mapping[str, Any]) -> Any:
+def _requested(
+    send: Callable[..., Any],
+    uri: str,
+    options: Mapping[str, Any],
+    may_be_empty: bool,
+) -> Any:
     try:
         response = send(uri, **options)
     except HTTPException as error:
@@ -39,11 +45,10 @@ def _requested(send: Callable[..., Any], uri: str, options: Mapping[str, Any]) -
             f"the response is not from an HTTP server: {error}"
         ) from error
     kind = str(response.get("content-type") or "")
-    # Tritonclient takes any response of status 200 as one of Triton. Triton's own texts are empty,
-    # and its metrics port answers every GET with an empty text.
+    # tritonclient accepts any response with status 200. Triton's HTTP endpoint responds with text
+    # only if it is empty. Its metrics port responds to every GET with an empty text.
     is_empty = response.get("content-length") == "0"
-    is_fact = send.__name__ == "_get" and not uri.endswith(("/ready", "/live"))
-    is_text = kind.startswith("text/") and (is_fact or not is_empty)
+    is_text = kind.startswith("text/") and not (is_empty and may_be_empty)
     if response.status_code == 200 and is_text:
         raise ConnectionError(f"the response is not from Triton: it is {kind}")
     return response

@@ -28,7 +28,6 @@ from .published import VERSIONS as VERSIONS
 from .published import Version as Version
 from .published import damaged as damaged
 from .published import record as record
-from .published import recorded_request as recorded_request
 from .published import shaped as shaped
 from .published import sidecar as sidecar
 from .published import stale as stale

@@ -136,7 +136,7 @@ def notes(folder: Path, hashes: Hashes) -> list[str]:
 
 
 def _is_foreign(folder: Path) -> bool:
-    """Whether the path has content without a trt-build.json. A damaged one counts as ours."""
+    """Whether the path has content without a trt-build.json, even a damaged one."""
     if not os.path.isdir(folder):
         return os.path.lexists(folder)
     return any(folder.iterdir()) and not os.path.lexists(folder / published.SIDECAR)
@@ -155,8 +155,8 @@ def refuse_foreign(folder: Path) -> None:
 def refuse(folder: Path, hashes: Hashes, policy: str) -> None:
     """Raise UsageError if a new publication would lose changes of the user.
 
-    These are: what trt-build did not write; edits of the config, unless `policy` allows it; edits
-    of steps, which KEEP cannot carry over; and other versions.
+    These are: content that trt-build did not write; edits of the config, unless `policy` allows it;
+    edits of steps, which KEEP cannot carry over; and other versions.
     """
     if policy == OVERWRITE:
         return

@@ -322,12 +322,6 @@ def step_names(folder: Path) -> set[str]:
     }
 
 
-def recorded_request(folder: Path) -> dict[str, Any] | None:
-    """The request that the published model was built from; None if it is not known."""
-    request = (sidecar(folder) or {}).get(REQUEST)
-    return request if isinstance(request, dict) else None
-
-
 def record(
     folder: Path,
     request: Mapping[str, Any],
@@ -354,12 +348,12 @@ def stale(folder: Path, request: Mapping[str, Any], hashes: Hashes) -> str | Non
     from builder.store.differences import because
 
     record = sidecar(folder)
-    if record is not None and REQUEST in record and not is_sealed(record):
-        return f"{SIDECAR} of the published model is damaged"
-    before = recorded_request(folder)
     if record is None:
         return UNPUBLISHED
-    if before is None:
+    if REQUEST in record and not is_sealed(record):
+        return f"{SIDECAR} of the published model is damaged"
+    before = record.get(REQUEST)
+    if not isinstance(before, dict):
         return f"{SIDECAR} has no record of a build, as after trt-build merge"
     if before != request:
         return because(before, request)

@@ -125,7 +125,7 @@ class Store:
         return self.read_record(self.entry_path("models", f"{name}.json"))
 
     def remember(self, name: str, record: Mapping[str, Any]) -> None:
-        """Store the record of what was built under this name."""
+        """Store the record of the last build under this name."""
         self.write_record(self.entry_path("models", f"{name}.json"), record)
 
     def base(self, structure: str) -> dict[str, Any] | None:
