@@ -13,8 +13,9 @@ tables of docs/partition.md come from the measured rows in benchmarks/results. d
 from docs/corpus.json, the table of docs/security.md from docs/hostile.json, and those of
 docs/reliability.md from docs/chaos.json.
 
-`--check` writes nothing and fails where a page is not current; without PAGE it checks all. `--samples` first runs torch's
-operator database (minutes) and keeps its verdicts in docs/operators.json.
+`--check` writes nothing and fails where a page is not current; without PAGE it checks all.
+`--samples` first runs torch's operator database (minutes) and keeps its verdicts in
+docs/operators.json.
 
 The other pages are written by the programs that run their examples: docs/export-examples.md by
 `python -m tests.export`, docs/networks.md and docs/export-networks.md by `python -m
@@ -69,15 +70,15 @@ NaN, infinities, equal values and the ends of a dtype's range give PyTorch's ans
 - **NaN.** TensorRT does not document what its layers RELU, CLIP, MAX, MIN, TopK and maximum pooling do with NaN. Version
   10.16 returns the other operand of MIN ([4758](https://github.com/NVIDIA/TensorRT/issues/4758)) and the lower limit of CLIP
   ([4773](https://github.com/NVIDIA/TensorRT/issues/4773)). `clamp`, `maximum`, `minimum`, `fmax`, `fmin`, `isnan` and
-  `nan_to_num` test for NaN themselves. Other operators have a note below: test for NaN before them.
+  `nan_to_num` test for NaN themselves. Other affected operators have a note below: test for NaN before them.
 - **Equal values.** TensorRT does not define their order. The notes below name the operators.
-- **What PyTorch refuses while it runs.** An index out of range and an integer divided by 0 raise an error in PyTorch. An
-  engine returns an undefined value.
+- **Errors at run time.** For an index out of range and an integer division by 0, PyTorch raises an error. An engine returns
+  an undefined value.
 - **Floats as integers.** A float beyond the integer's range, and NaN, become an undefined integer, as in PyTorch.
 - **Overflow.** Squares and powers are float32. So `var`, `norm` and normalizations of values above 1e19 overflow.
   PyTorch's CPU kernels may not, because they add in float64.
 - **Products with 0.** Resizing with antialiasing, uneven adaptive averages and embedding bags are matrix products. An
-  infinity or NaN makes the elements NaN that do not depend on it.
+  infinity or NaN in the input also makes elements NaN that do not depend on it.
 - **Zeros.** -0.0 may become 0.0.
 """
 

@@ -32,6 +32,7 @@ from builder.repository import jobs
 from builder.torchscript import trial
 from tests.hostile import archives, manifests, repositories, requests
 from tests.hostile.counts import EXECUTED, Case, Counts, attempt_all, watch, written
+from tests.serving.ports import FREE
 
 MODULES = (
     *jobs.MODULES,
@@ -260,8 +261,7 @@ def _server(published: repositories.Published) -> Iterator[str]:
     from builder import serving
 
     served = shutil.copytree(published.plain, published.folder / "served")
-    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-    with serving.serve(served, **ports) as server:
+    with serving.serve(served, **FREE) as server:
         yield server.http_url
 
 

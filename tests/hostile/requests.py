@@ -19,6 +19,7 @@ import torch
 from tests.hostile.counts import EXECUTED, UNEXPECTED, Counts
 from tests.hostile.manifests import Small
 from tests.hostile.repositories import MODEL
+from tests.serving.ports import FREE
 
 SECONDS = 20
 INFER = f"/v2/models/{MODEL}/infer"
@@ -220,8 +221,7 @@ def run(
     torch.manual_seed(0)
     x = torch.arange(8.0).reshape(2, 4)
     expected = Small().eval()(x).detach()
-    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-    with serving.serve(repository, **ports) as server:
+    with serving.serve(repository, **FREE) as server:
         for seed in range(first_seed, first_seed + count):
             chance = random.Random(seed)
             create = chance.choice(REQUESTS)

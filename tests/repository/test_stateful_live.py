@@ -212,11 +212,7 @@ def test_client_passes_explicit_state_between_requests(
     assert all(result.ok for result in results), [
         str(result.error) for result in results
     ]
-    with serve(
-        tmp_path / "repository",
-        **FREE,
-        client_shared_memory=True,
-    ) as server:
+    with serve(tmp_path / "repository", **FREE, client_shared_memory=True) as server:
         for parity in verify(
             tmp_path / "repository", server.http_url, server.grpc_url, repeat=0
         ):
@@ -300,11 +296,7 @@ def test_verify_fails_for_wrong_state_handling(
     assert old in runtime.read_text()
     runtime.write_text(runtime.read_text().replace(old, new))
     reseal(tmp_path / "repository" / "filter")
-    with serve(
-        tmp_path / "repository",
-        **FREE,
-        client_shared_memory=True,
-    ) as server:
+    with serve(tmp_path / "repository", **FREE, client_shared_memory=True) as server:
         (parity,) = verify(tmp_path / "repository", server.http_url, server.grpc_url)
     assert not parity.passed
     wrong = {result.protocol for result in parity.results if not result.passed}

@@ -21,6 +21,7 @@ from tritonclient.utils import InferenceServerException
 from builder.errors import ServerError
 from builder.serving import Server, log, serve
 from builder.triton import parse_config
+from tests.serving.ports import FREE
 
 ACCEPTED = "unable to find backend library for backend"
 
@@ -53,12 +54,11 @@ class Judge:
 @contextlib.contextmanager
 def judging() -> Iterator[Judge]:
     """A Judge with its own empty server, on free ports of localhost."""
-    with tempfile.TemporaryDirectory(prefix="trt-build-judge-") as folder:
-        server = serve(
-            Path(folder), http_port=0, grpc_port=0, metrics_port=0, explicit=True
-        )
-        with server as running:
-            yield Judge(running)
+    with (
+        tempfile.TemporaryDirectory(prefix="trt-build-judge-") as folder,
+        serve(Path(folder), **FREE, explicit=True) as server,
+    ):
+        yield Judge(server)
 
 
 def _load(client: Any, message: Any) -> str:

@@ -121,9 +121,8 @@ def test_profiles_and_triton_section_are_served(
         url = f"http://{server.http_url}/v2/models/section/config"
         with urllib.request.urlopen(url, timeout=10) as response:
             config = json.load(response)
-    assert all(parity.passed for parity in results), [
-        parity.problems for parity in results
-    ]
+    for parity in results:
+        assert_passed(parity)
     (group,) = config["instance_group"]
     assert group["count"] == 2 and group["rate_limiter"]["priority"] == 2
     assert [int(one) for one in config["version_policy"]["specific"]["versions"]] == [1]

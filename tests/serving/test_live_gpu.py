@@ -100,11 +100,7 @@ def log(repository: Path) -> Path:
 def server(repository: Path, log: Path) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRT_BUILD_TEST_LOG", str(log))
-        with serve(
-            repository,
-            **FREE,
-            client_shared_memory=True,
-        ) as running:
+        with serve(repository, **FREE, client_shared_memory=True) as running:
             yield running
 
 

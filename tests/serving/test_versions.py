@@ -18,6 +18,7 @@ from builder.parity import verify
 from builder.serving import Server, serve
 from builder.triton import history, publish
 from builder.triton.artifact import ModelArtifact
+from tests.parity.asserting import assert_passed
 from tests.serving.ports import FREE
 from tests.triton.artifacts import Raise, artifact, tensor
 
@@ -94,7 +95,7 @@ def test_running_server_serves_the_version_after_a_rollback(tmp_path: Path) -> N
         send.load("net")  # type: ignore[attr-defined]
         assert send() == 10
         (parity,) = verify(repository, server.http_url, server.grpc_url, repeat=0)
-        assert parity.passed, parity.problems
+        assert_passed(parity)
         history.rollback(folder, 2)
         send.load("net")  # type: ignore[attr-defined]
         assert send() == 20
