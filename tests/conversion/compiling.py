@@ -41,18 +41,18 @@ def features(network: Any) -> frozenset[Any]:
     """Each layer (settings and tensors) and each edge (both layers' types and the dtype)."""
     layers = read_layers(network)
     source = {output: layer.kind for layer in layers for output in layer.outputs}
-    layer_types = set()
+    collected = set()
     for layer in layers:
         tensors = tuple(
             tuple(map(_tensor, side)) for side in (layer.inputs, layer.outputs)
         )
-        layer_types.add((layer.kind, tuple(_settings(layer.layer)), tensors))
+        collected.add((layer.kind, tuple(_settings(layer.layer)), tensors))
         for given in layer.inputs:
             if given is not None:
-                layer_types.add(
+                collected.add(
                     (source.get(given, "input"), layer.kind, str(given.dtype))
                 )
-    return frozenset(layer_types)
+    return frozenset(collected)
 
 
 def _tensor(tensor: Any) -> Any:

@@ -73,9 +73,10 @@ class Program:
 
     def text(self, note: str) -> str:
         """Return the content of a file that `source_of` reads."""
-        method = "traced" if self.traced else "scripted"
-        lines = (note, "exported" if self.exported else method, *self.lines)
-        return "\n".join(lines) + "\n"
+        method = (
+            "exported" if self.exported else "traced" if self.traced else "scripted"
+        )
+        return "\n".join((note, method, *self.lines)) + "\n"
 
     def source(self, note: str = "") -> str:
         """Return a Python file with a module `Program`."""
@@ -89,7 +90,9 @@ class Program:
 
 
 def source_of(file: Path) -> str:
-    """Return the Python file of a saved program: its note, how torch exports it, its lines."""
+    """Return the Python source of a saved program. The first line of the file is a note, the
+    second how torch exports the program; the others are the lines of `forward`.
+    """
     note, method, *lines = file.read_text().splitlines()
     saved = Program(
         file.stem, 0, tuple(lines), method == "traced", method == "exported"

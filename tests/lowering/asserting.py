@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -10,10 +11,18 @@ from builder.lowering import LoweredGraph
 
 
 def assert_equal_outputs(
-    found: LoweredGraph, module: torch.nn.Module, inputs: Sequence[torch.Tensor]
+    lowered: LoweredGraph,
+    module: Callable[..., Any],
+    inputs: Sequence[torch.Tensor],
+    *,
+    rtol: float = 2e-6,
+    atol: float = 2e-6,
+    equal_nan: bool = False,
 ) -> None:
-    """Assert that the graph has the module's outputs, up to rounding."""
-    expected = module(*inputs)
-    wanted = expected if isinstance(expected, tuple) else [expected]
-    for output, one in zip(found.run(*inputs), wanted, strict=True):
-        torch.testing.assert_close(output, one, rtol=2e-6, atol=2e-6)
+    """Assert that the graph has the outputs of the module or function, up to rounding."""
+    result = module(*inputs)
+    expected = result if isinstance(result, tuple) else [result]
+    for output, wanted in zip(lowered.run(*inputs), expected, strict=True):
+        torch.testing.assert_close(
+            output, wanted, rtol=rtol, atol=atol, equal_nan=equal_nan
+        )

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import builder
 from builder.lowering import LoweredGraph, ir
 from builder.lowering.passes.environment import resolve_environment
+from tests.lowering.asserting import assert_equal_outputs
 from tests.torchscript.saving import saved
 
 COMPLEX = (
@@ -41,13 +42,7 @@ def lowered(source: Any, *inputs: Tensor) -> LoweredGraph:
         source.graph if isinstance(source, torch.jit.ScriptFunction) else source,
         specs=specs,
     )
-    expected = source(*inputs)
-    for output, expected_output in zip(
-        result.run(*inputs),
-        expected if isinstance(expected, tuple) else (expected,),
-        strict=True,
-    ):
-        torch.testing.assert_close(output, expected_output, rtol=1e-5, atol=1e-6)
+    assert_equal_outputs(result, source, inputs, rtol=1e-5, atol=1e-6)
     return result
 
 

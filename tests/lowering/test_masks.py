@@ -13,6 +13,7 @@ from torch import Tensor
 
 import builder
 from builder.lowering import LoweredGraph, ir
+from tests.lowering.asserting import assert_equal_outputs
 
 SPEC = builder.TensorSpec("float32", ("n", 4), dims={"n": (1, 3, 8)})
 INDEXING = ("aten::index", "aten::index_put")
@@ -94,15 +95,7 @@ def lowered(function: Callable[..., Any], **settings: Any) -> LoweredGraph:
     script = torch.jit.script(function)
     result = builder.lower(script.graph, **settings)
     for x in cases(1, 3, 8):
-        expected = script(x)
-        for output, expected_output in zip(
-            result.run(x),
-            expected if isinstance(expected, tuple) else (expected,),
-            strict=True,
-        ):
-            torch.testing.assert_close(
-                output, expected_output, rtol=1e-6, atol=1e-6, equal_nan=True
-            )
+        assert_equal_outputs(result, script, [x], rtol=1e-6, atol=1e-6, equal_nan=True)
     return result
 
 

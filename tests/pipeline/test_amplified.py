@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import builder
+from builder.dtypes import name_of
 from builder.errors import ParityError
 from builder.manifest import ModelSpec, TensorSpec
 from builder.parity import record
@@ -103,9 +104,7 @@ def test_padding_of_packed_batches_is_named_as_the_cause() -> None:
         "src_key_padding_mask": torch.arange(5) >= torch.tensor([[5], [3]]),
     }
     specs = [
-        TensorSpec(
-            str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), {}, name
-        )
+        TensorSpec(name_of(tensor.dtype), tuple(tensor.shape), {}, name)
         for name, tensor in tensors.items()
     ]
     lowered = builder.lower(module, optional_inputs=tuple(tensors))

@@ -146,12 +146,17 @@ def test_compile_returns_a_list_of_the_same_length(
             torch.testing.assert_close(compiled(x.clone()), original(x.clone()))
 
 
+def manifest_by_init(file: Path) -> str:
+    """The manifest that `trt-build init` writes for a file."""
+    result = CliRunner().invoke(main, ["init", str(file)])
+    assert result.exit_code == 0, result.output
+    return file.with_suffix(".yaml").read_text()
+
+
 def test_init_writes_a_length_to_review(tmp_path: Path) -> None:
     _, file = prepared(WhileLoop, tmp_path)
     file.with_suffix(".yaml").unlink()
-    result = CliRunner().invoke(main, ["init", str(file)])
-    assert result.exit_code == 0, result.output
-    text = file.with_suffix(".yaml").read_text()
+    text = manifest_by_init(file)
     assert "max_lengths: {output_1: 16}  # ?" in text and "outputs:" not in text
 
 
@@ -167,9 +172,7 @@ class Shape(nn.Module):
 def test_init_asks_for_no_length_of_sizes(tmp_path: Path) -> None:
     file = tmp_path / "m.pt"
     torch.jit.script(Shape().eval()).save(str(file))
-    result = CliRunner().invoke(main, ["init", str(file)])
-    assert result.exit_code == 0, result.output
-    assert "max_lengths" not in file.with_suffix(".yaml").read_text()
+    assert "max_lengths" not in manifest_by_init(file)
 
 
 class Rows(nn.Module):
@@ -184,9 +187,7 @@ class Rows(nn.Module):
 def test_init_guesses_a_length_beside_complex_inputs(tmp_path: Path) -> None:
     file = tmp_path / "m.pt"
     torch.jit.script(Rows().eval()).save(str(file))
-    done = CliRunner().invoke(main, ["init", str(file)])
-    assert done.exit_code == 0, done.output
-    assert "max_lengths: {output: 16}" in file.with_suffix(".yaml").read_text()
+    assert "max_lengths: {output: 16}" in manifest_by_init(file)
 
 
 class Text(nn.Module):

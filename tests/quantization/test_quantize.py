@@ -168,7 +168,7 @@ def test_precision_constraints_are_preferences_with_int8_on_8_6(
 ) -> None:
     module, x, spec = products()
     quantized = quantize(lower(module), [x], "mixed")
-    layer_flags = [
+    all_flags = [
         flags(builder.convert(graph, [spec], precision=precision))
         for graph, precision in (
             (quantized.lowered, "mixed"),
@@ -176,9 +176,7 @@ def test_precision_constraints_are_preferences_with_int8_on_8_6(
             (module, "fp32"),
         )
     ]
-    assert [
-        (f["fp16"], f["int8"], f["precision_constraints"]) for f in layer_flags
-    ] == [
+    assert [(f["fp16"], f["int8"], f["precision_constraints"]) for f in all_flags] == [
         (True, True, "prefer"),
         (True, False, "obey"),
         (False, False, None),
