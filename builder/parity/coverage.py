@@ -276,7 +276,10 @@ def _without_settings(graph: Any, module: Any, ranks: Mapping[int, int]) -> Any:
     for node in graph.findAllNodes("prim::is_cuda"):
         _replace(graph, node, False)
     _fold(graph)
-    _fix_ranks(graph, ranks)
+    arguments = list(graph.inputs())
+    if not isinstance(module, ExportedModule):
+        del arguments[0]  # self
+    _fix_ranks(graph, {arguments[index]: rank for index, rank in ranks.items()})
     _fold(graph)
     C._jit_pass_dce(graph)
     return graph
@@ -294,10 +297,9 @@ def _replace(graph: Any, node: Any, value: Any) -> None:
     node.output().replaceAllUsesWith(graph.insertConstant(value))
 
 
-def _fix_ranks(graph: Any, ranks: Mapping[int, int]) -> None:
+def _fix_ranks(graph: Any, ranks: Mapping[Any, int]) -> None:
     """Replace each query of an argument's rank, unless the graph may change the argument."""
-    arguments = list(graph.inputs())[1:]
-    known = {arguments[index].unique(): rank for index, rank in ranks.items()}
+    known = {argument.unique(): rank for argument, rank in ranks.items()}
     queries = [
         node
         for node in graph.findAllNodes("aten::dim")
