@@ -8,10 +8,13 @@ import logging
 import os
 import signal
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from builder.serving import server
+from builder.serving.server import STOP_TIMEOUT
 from tests.sources import remember_source_lines
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -43,6 +46,21 @@ def own_cache(
         "TRT_BUILD_CACHE",
         str(tmp_path_factory.getbasetemp() / f"cache-{uuid.uuid4().hex}"),
     )
+
+
+@pytest.fixture(autouse=True, scope="session")
+def stop_servers_at_once() -> Iterator[None]:
+    """Kill servers, because Triton needs three seconds to unload a model. Tests of a normal stop use
+    the fixture `normal_stop`.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server, "STOP_TIMEOUT", 0.0)
+        yield
+
+
+@pytest.fixture
+def normal_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "STOP_TIMEOUT", STOP_TIMEOUT)
 
 
 def pytest_collection_modifyitems(

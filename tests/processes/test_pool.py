@@ -130,7 +130,7 @@ def test_ctrl_c_ends_all_processes(kind: str) -> None:
             threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
 
     with pytest.raises(KeyboardInterrupt):
-        processes.run([task(kind, report=report)] * 2, jobs=2)
+        processes.run([task(kind, report=report)] * 2, jobs=2, grace=0.5)
     assert len(pids) == 2
     assert have_ended(pids)
     assert processes.run([task("square", 2)]) == [4]

@@ -25,7 +25,7 @@ from builder.errors import EnvironmentProblem, ServerError, UsageError
 from builder.parity import verify
 from builder.serving import Server, serve
 from builder.serving.installation import find
-from builder.serving.server import _plain_path
+from builder.serving.server import WATCH_SECONDS, _plain_path
 from builder.triton import publish
 from tests.parity.asserting import assert_passed
 from tests.serving.ports import FREE
@@ -70,17 +70,25 @@ def children() -> set[str]:
     return processes
 
 
-def test_server_listens_on_loopback_and_leaves_no_files(valid_repository: Path) -> None:
+@pytest.mark.usefixtures("normal_stop")
+def test_server_listens_on_loopback_until_sigterm_and_leaves_only_its_log(
+    valid_repository: Path, tmp_path: Path
+) -> None:
     before = children()
-    with serve(valid_repository, **FREE) as server:
+    with serve(valid_repository, log_path=tmp_path / "log", **FREE) as server:
         assert server.ready() and server.http_url.startswith("127.0.0.1:")
         with urllib.request.urlopen(
             f"http://{server.metrics_url}/metrics", timeout=5
         ) as response:
             assert b"nv_inference_request_success" in response.read()
         assert remaining_files()
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        begin = time.monotonic()
+        server.block()
+        assert 0.4 < time.monotonic() - begin < 5
     assert not server.ready() and server.process.returncode == 0
     assert remaining_files() == set() and children() == before
+    assert "successfully unloaded 'scorer'" in (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize("name", ["two words", "modèles", "模型", "a;b", "$(c)", "'d'"])
@@ -234,7 +242,9 @@ def test_failed_model_is_not_reported_as_a_dead_process(
     (repository / "first" / "1" / "model.py").write_text(FAILING_EXECUTE)
     with serve(repository, exit_on_error=False, **FREE) as server:
         server.stubs.ended.add("first")
-        threading.Timer(3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        threading.Timer(
+            1.5 * WATCH_SECONDS, os.kill, (os.getpid(), signal.SIGTERM)
+        ).start()
         server.block()
         assert server.process.poll() is None
 
@@ -322,18 +332,6 @@ def test_missing_or_empty_repository_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "model.pt").touch()
     with pytest.raises(UsageError, match="contains no model"), serve(tmp_path, **FREE):
         pass
-
-
-def test_sigterm_stops_the_server_and_its_log_is_kept(
-    valid_repository: Path, tmp_path: Path
-) -> None:
-    with serve(valid_repository, log_path=tmp_path / "log", **FREE) as server:
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
-        begin = time.monotonic()
-        server.block()
-        assert 0.4 < time.monotonic() - begin < 5
-    assert server.process.returncode == 0
-    assert "successfully unloaded 'scorer'" in (tmp_path / "log").read_text()
 
 
 def test_interrupt_does_not_wait_for_finalize_of_models(
