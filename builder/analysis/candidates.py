@@ -68,6 +68,11 @@ def ranges(arguments: tuple[Any, ...]) -> Ranges:
     return Ranges(dtypes, ranks, are_ranks_known=unknown_ranks == 0)
 
 
+def has_unknown_dtype(arguments: tuple[Any, ...]) -> bool:
+    """Whether the dtype of a tensor in the arguments is unknown."""
+    return any(tensor.dtype is None for tensor in _flat(arguments))
+
+
 def _flat(items: Iterable[Any]) -> list[Tensor]:
     """The tensors of the arguments, including those of lists."""
     tensors = []

@@ -29,6 +29,9 @@ BY_SIZES = frozenset(
 so only the dtype of the results is stated.
 """
 
+BY_MASKS = frozenset(["index", "_unsafe_index"])
+"""Operators whose kernels reject masks. The rank is stated only if no index can be a mask."""
+
 
 def facts_of(node: Node, fact: Callable[[Any], Fact]) -> tuple[Fact, ...]:
     """The facts of each output of an operator; `fact` returns those of its inputs. Empty if torch
@@ -51,7 +54,10 @@ def _evaluated(operator: Operator, arguments: tuple[Any, ...]) -> tuple[Fact, ..
         facts = _facts(operator, arguments, ranges)
     except LookupError:  # too many calls
         return ()
-    if ranges.has_all_ranks and operator.name not in BY_SIZES:
+    may_be_masked = operator.name in BY_MASKS and candidates.has_unknown_dtype(
+        arguments[1:]
+    )
+    if ranges.has_all_ranks and operator.name not in BY_SIZES and not may_be_masked:
         return tuple(facts)
     return tuple((dtype, None) for dtype, _ in facts)
 

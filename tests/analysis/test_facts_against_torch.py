@@ -26,8 +26,8 @@ DTYPES = (
     torch.complex64,
 )
 COMMON = (torch.float32, torch.int64, torch.bool, torch.float16, torch.float64)
-DRAWS = {"elementwise": 12, "layers": 120}
-MOST_DRAWS = 40
+MOST_DRAWS = 300
+"""Random inputs for one call. torch rejects most of those of layers."""
 
 # Calls of the tensors a, b and c, the numbers m and n, the fraction f, and the flag k.
 ELEMENTWISE = """
@@ -160,11 +160,18 @@ def facts_of(
 
 
 def count(
-    expression: str, call: Callable[..., Any], chance: random.Random, group: str
+    expression: str,
+    call: Callable[..., Any],
+    chance: random.Random,
+    group: str,
+    most: int,
 ) -> int:
-    """Compare the facts for random inputs with torch's results. Returns the number of facts."""
-    stated, generator = 0, torch.Generator().manual_seed(0)
-    for _ in range(DRAWS.get(group, MOST_DRAWS)):
+    """Compare the facts for `most` random inputs with torch's results. Returns the number of facts."""
+    stated, compared = 0, 0
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(MOST_DRAWS):
+        if compared == most:
+            break
         tensors = list(examples(chance, generator, group == "layers"))
         numbers = (
             chance.choice([0, 1, -1]),
@@ -176,6 +183,7 @@ def count(
             result = call(*tensors, *numbers)
         except Exception:
             continue
+        compared += 1
         graph = call.inlined_graph  # type: ignore[attr-defined]
         facts = facts_of(graph, tensors, chance)
         (output,) = graph.outputs()
@@ -199,11 +207,13 @@ def count(
     return stated
 
 
+@pytest.mark.parametrize("most", [6, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("group", GROUPS)
-def test_inferred_facts_match_results_of_torch(group: str) -> None:
+def test_inferred_facts_match_results_of_torch(group: str, most: int) -> None:
     chance = random.Random(group)
     stated = {
-        name: count(name, call, chance, group) for name, call in calls(GROUPS[group])
+        name: count(name, call, chance, group, most)
+        for name, call in calls(GROUPS[group])
     }
     silent = [name for name, found in stated.items() if not found]
     assert len(silent) <= len(stated) // 8, "too few facts are stated to compare them"

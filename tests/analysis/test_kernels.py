@@ -66,6 +66,21 @@ def test_rank_of_only_the_largest_example_is_not_stated() -> None:
     assert facts(constants + call, (FLOAT, None)) == ((FLOAT, None),)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [(torch.int64, ((FLOAT, 4),)), (None, ((FLOAT, None),)), (torch.bool, ())],
+)
+def test_rank_of_indexing_needs_indices_that_are_not_masks(
+    dtype: torch.dtype | None, expected: tuple[Known, ...]
+) -> None:
+    """`x[:, mask]` has one axis for all axes of the mask. The kernel rejects masks."""
+    call = """
+      %indices : Tensor?[] = prim::ListConstruct(%none, %x1)
+      %y : Tensor = aten::index(%x0, %indices)
+    """
+    assert facts(call, (FLOAT, 3), (dtype, 2)) == expected
+
+
 def test_numbers_of_different_types_are_different_calls() -> None:
     """1 and 1.0 are equal, so a cache by value returned the dtype of the first call for both."""
     call = "%y : Tensor = aten::rsub(%x0, %{}, %one)"
