@@ -50,8 +50,8 @@ def own_cache(
 
 @pytest.fixture(autouse=True, scope="session")
 def stop_servers_at_once() -> Iterator[None]:
-    """Kill servers, because Triton needs three seconds to unload a model. Tests of a normal stop use
-    the fixture `normal_stop`.
+    """Kill servers, because Triton needs three seconds to unload a model. Tests of a normal stop
+    use the fixture `normal_stop`.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(server, "STOP_TIMEOUT", 0.0)

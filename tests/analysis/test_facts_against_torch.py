@@ -166,7 +166,9 @@ def count(
     group: str,
     most: int,
 ) -> int:
-    """Compare the facts for `most` random inputs with torch's results. Returns the number of facts."""
+    """Compare the facts for `most` random inputs with the results of torch. Returns the number of
+    facts.
+    """
     stated, compared = 0, 0
     generator = torch.Generator().manual_seed(0)
     for _ in range(MOST_DRAWS):
