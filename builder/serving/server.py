@@ -170,12 +170,15 @@ class Server:
         """Wait for Ctrl-C or SIGTERM (main thread only).
 
         Raises ServerError if the server ends. Also raises it if the process of a loaded Python
-        model ends, since requests to the model would fail.
+        model ends, since requests to the model would fail. Raises the KeyboardInterrupt of another
+        signal, whose `number` is set.
         """
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             code = self._watch()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
+            if getattr(stop, "number", signal.SIGINT) != signal.SIGINT:
+                raise
             return
         finally:
             signal.signal(signal.SIGTERM, before)

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -16,6 +17,7 @@ from builder import errors
 from builder.cli import main
 from builder.cli.command import Command
 from builder.cli.terminal import Terminal
+from builder.serving import Server
 
 
 def raising(error: BaseException, *arguments: str) -> Result:
@@ -150,6 +152,26 @@ def test_signal_runs_cleanup_and_restores_the_handler(number: int, code: int) ->
     assert CliRunner().invoke(waiting).exit_code == code
     assert cleaned == [True]
     assert signal.signal(number, inherited) == signal.SIG_DFL
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 0), (signal.SIGTERM, 0), (signal.SIGHUP, 129)],
+)
+def test_serve_ends_with_the_code_of_the_signal(number: int, code: int) -> None:
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores SIGHUP
+
+    def stopped() -> None:
+        os.kill(os.getpid(), number)
+        signal.pause()
+
+    @click.command(cls=Command)
+    @click.pass_obj
+    def serving(terminal: Terminal, /) -> None:
+        Server.block(Mock(_watch=stopped))
+
+    assert CliRunner().invoke(serving).exit_code == code
+    signal.signal(signal.SIGHUP, inherited)
 
 
 @pytest.mark.parametrize(
