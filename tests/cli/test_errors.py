@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import signal
+from multiprocessing import Pipe
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -56,6 +57,35 @@ def raising(error: BaseException, *arguments: str) -> Result:
 )
 def test_every_error_has_its_exit_code(error: BaseException, code: int) -> None:
     assert raising(error).exit_code == code
+
+
+def reset_by_worker() -> Exception:
+    """The error of reading from a worker that ended without reading its task."""
+    own_end, workers_end = Pipe()
+    own_end.send("task")
+    workers_end.close()
+    with pytest.raises(ConnectionResetError) as caught:
+        own_end.recv()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ConnectionRefusedError("no"), "the connection to a server failed: no"),
+        (TimeoutError("timed out"), "the connection to a server failed: timed out"),
+        (
+            TimeoutError(errno.ETIMEDOUT, "Connection timed out", "/x"),
+            "Connection timed",
+        ),
+        (OSError(errno.ENOTCONN, "Endpoint is not connected", "/x"), "Endpoint is not"),
+        (reset_by_worker(), "this is a defect of trt-build: ConnectionResetError"),
+    ],
+)
+def test_only_errors_of_a_server_connection_are_called_so(
+    error: Exception, message: str
+) -> None:
+    assert raising(error).stderr.startswith(f"error: {message}")
 
 
 def test_removed_working_directory_is_reported(
