@@ -44,6 +44,8 @@ CRASH_FIX = (
     " nested JSON and on bodies in very many chunks. Use docker/nginx.conf as a proxy for clients"
     " that you do not trust"
 )
+FREE_PORTS: Mapping[str, Any] = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+"""Arguments of `serve` for free ports."""
 CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 """Signals that end a tritonserver by its own fault.
 
