@@ -59,7 +59,15 @@ def test_folder_of_a_published_model_is_refused_as_repository(
     assert [path.name for path in model.iterdir()] == ["config.pbtxt"]
 
 
-@pytest.mark.parametrize("words", [["repo", "models", "--out", ""], ["serve", ""]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["repo", "models", "--out", ""],
+        ["repo", "models", "--out", "out", "--farm", ""],
+        ["serve", ""],
+        ["farm", "status", ""],
+    ],
+)
 def test_empty_path_is_a_usage_error(
     small: Path,
     run: Callable[..., Result],
