@@ -43,7 +43,7 @@ def _refuse_broken_link(out: Path) -> None:
         if os.path.islink(path) and not os.path.exists(path):
             raise UsageError(
                 f"{path} is a link to {path.readlink()}, which does not exist",
-                fix="use another --out",
+                fix="use another folder",
             )
 
 
@@ -63,13 +63,13 @@ def _refuse_unwritable(out: Path, folder: Path) -> None:
     if not os.path.isdir(nearest):
         raise UsageError(
             f"{nearest} is not a folder, so {out} cannot be the repository",
-            fix="use another --out",
+            fix="use another folder",
         )
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise EnvironmentProblem(
             f"the folder {nearest} is not writable",
             where=str(out),
-            fix="use an --out in a writable folder",
+            fix="use a writable folder",
         )
 
 

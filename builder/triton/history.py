@@ -114,11 +114,11 @@ def _replacing(folder: Path) -> Iterator[Path]:
         staging.staging(repository) as stage,
         staging.alone(repository),
     ):
-        if foreign := edits.foreign(folder):
+        if added := edits.additions(folder):
             raise UsageError(
-                f"{folder.name!r} has files that trt-build did not write: {', '.join(foreign)}",
+                f"{folder.name!r} has files that trt-build did not write: {', '.join(added)}",
                 where=str(folder),
-                fix="move them out of the model's folder",
+                fix="move them out of the repository",
             )
         (stage / folder.name).mkdir()
         yield stage / folder.name
@@ -158,7 +158,7 @@ def _promote(source: Path, repository: Path, accept: bool) -> Promotion:
         target_versions = published.versions(target)
         if target_versions and _is_there(current, target_versions[0]):
             return Promotion(name, target_versions[0].number, "unchanged")
-        edits.refuse(target, hashes, edits.REPORT)
+        edits.refuse_any(target, hashes)
     steps = published.recorded_steps(current.sidecar)
     with blocked(name, repository):
         repository.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.errors import PublishError, UsageError
-from builder.store import GENERATED, SIDECAR, edits, published, retired
+from builder.store import GENERATED, SIDECAR, Hashes, edits, published, retired
 from builder.torchscript import sha256
 from builder.triton import versions
 from builder.triton.config import config_text, parse_config
@@ -67,7 +67,7 @@ def merge(repositories: Sequence[Path], out: Path) -> list[tuple[str, tuple[str,
     ready = {}
     # everything is checked before anything is written
     for name, folders in folders_by_model.items():
-        edits.refuse_foreign(out / name)
+        _refuse_loss(out / name, folders)
         with published.shaped(folders[0]):
             ready[name] = _fitting_variants(folders), _fitting_steps(folders)
     return [
@@ -75,6 +75,18 @@ def merge(repositories: Sequence[Path], out: Path) -> list[tuple[str, tuple[str,
         for name, (whole, steps) in ready.items()
         for line in _publish(name, whole, steps, out)
     ]
+
+
+def _refuse_loss(target: Path, folders: Sequence[Path]) -> None:
+    """Raise UsageError if the merged model of `folders` would replace versions or changes of the
+    user in `target`. Edits of a `target` that is itself merged are in the result.
+    """
+    versions.refuse_kept(target)
+    is_merged = target.resolve() in [folder.resolve() for folder in folders]
+    with Hashes() as hashes:
+        if is_merged and not edits.additions(target):
+            return
+        edits.refuse_any(target, hashes)
 
 
 def _models(repository: Path) -> list[Path]:

@@ -207,7 +207,7 @@ def _not_foreign(name: str, steps: Iterable[str], repository: Path) -> None:
                 f"{step!r} is the name of a step of {name!r}, and a model of its own in the"
                 " repository",
                 where=str(folder),
-                fix="rename that model, or use --layout fused",
+                fix=f"rename that model, or build {name!r} with --layout fused",
             )
 
 

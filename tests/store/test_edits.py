@@ -98,6 +98,7 @@ def test_foreign_versions_and_files_are_reported(folder: Path, hashes: Hashes) -
     (folder / "1" / "__pycache__").unlink()
     (folder / "1" / "__pycache__").mkdir()
     (folder / "1" / "__pycache__" / "model.pyc").write_text("")
+    (folder / ".trt-build.json.7.tmp").touch()  # of a process that was killed
     assert edits.foreign(folder) == ["1/notes.txt", "2/"]
     notes = edits.notes(folder, hashes)
     assert any(
@@ -105,8 +106,10 @@ def test_foreign_versions_and_files_are_reported(folder: Path, hashes: Hashes) -
         for note in notes
     )
     for policy in (edits.REPORT, edits.KEEP):
-        with pytest.raises(UsageError, match="scorer/2/ is a version"):
+        with pytest.raises(UsageError, match="scorer/2/ is a version") as refused:
             edits.refuse(folder, hashes, policy)
+        assert "scorer/1/notes.txt is a file" in refused.value.message
+        assert "adopt" not in str(refused.value.fix)
     edits.refuse(folder, hashes, edits.OVERWRITE)
 
 
