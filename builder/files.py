@@ -24,8 +24,10 @@ def write(file: Path, data: bytes, *, keep_mode: bool = False) -> None:
         else:
             Path(name).chmod(0o644)
         os.replace(name, file)
-    except BaseException:
+    except BaseException as error:
         Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(file)
         raise
 
 

@@ -35,6 +35,21 @@ def check(out: Path) -> None:
         staging.refuse_mount(root, beside=root.parent)
 
 
+def refuse_nested(source: Path, target: Path) -> None:
+    """Raise UsageError if one repository is inside the other: Triton takes each folder of a
+    repository for a model.
+    """
+    # os.path, because Path.resolve raises RuntimeError for a loop of links
+    source_path = Path(os.path.realpath(source))
+    target_path = Path(os.path.realpath(target))
+    if source_path in target_path.parents or target_path in source_path.parents:
+        raise UsageError(
+            f"{target} and {source} are inside each other, and Triton takes each folder of a"
+            " repository for a model",
+            fix="use a folder outside of the other repository",
+        )
+
+
 # These functions use os.path, because the methods of Path raise OSError for a long name.
 
 

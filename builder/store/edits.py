@@ -153,8 +153,8 @@ def notes(folder: Path, hashes: Hashes) -> list[str]:
 
 
 def _is_foreign(folder: Path) -> bool:
-    """Whether the path has content without a trt-build.json, even a damaged one."""
-    if not os.path.isdir(folder):
+    """Whether the path is a link, or has content without a trt-build.json, even a damaged one."""
+    if os.path.islink(folder) or not os.path.isdir(folder):
         return os.path.lexists(folder)
     return any(folder.iterdir()) and not os.path.lexists(folder / published.SIDECAR)
 

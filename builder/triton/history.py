@@ -5,7 +5,6 @@ repositories.
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Any
 
 from builder.errors import UsageError
 from builder.store import Hashes, Version, edits, published, retired, staging
-from builder.triton import interface, versions
-from builder.triton.publish import blocked, move_in
+from builder.triton import copying, interface, versions
+from builder.triton.publish import blocked, created_folder, move_in
 
 CURRENT, SERVED, KEPT = "current", "served", "kept"
 """States of a version: it serves requests without a version; only requests that name it; none."""
@@ -160,19 +159,21 @@ def _promote(source: Path, repository: Path, accept: bool) -> Promotion:
             return Promotion(name, target_versions[0].number, "unchanged")
         edits.refuse_any(target, hashes)
     steps = published.recorded_steps(current.sidecar)
-    with blocked(name, repository):
-        repository.mkdir(parents=True, exist_ok=True)
-        with staging.staging(repository) as stage, staging.alone(repository):
-            for step in steps:
-                ignored = shutil.ignore_patterns(edits.COMPILED)
-                shutil.copytree(source.parent / step, stage / step, ignore=ignored)
-            (stage / name).mkdir()
-            versions.copied(current, stage / name)
-            changes = interface.refuse_incompatible(target, stage / name, accept=accept)
-            versions.arrange(stage / name, target, versions.policy_of(source))
-            for model in (*steps, name):
-                staging.sync_tree(stage / model)
-            move_in(name, steps, repository, stage)
+    with (
+        blocked(name, repository),
+        created_folder(repository),
+        staging.staging(repository) as stage,
+        staging.alone(repository),
+    ):
+        for step in steps:
+            copying.copy(source.parent / step, stage / step)
+        (stage / name).mkdir()
+        versions.copied(current, stage / name)
+        changes = interface.refuse_incompatible(target, stage / name, accept=accept)
+        versions.arrange(stage / name, target, versions.policy_of(source))
+        for model in (*steps, name):
+            staging.sync_tree(stage / model)
+        move_in(name, steps, repository, stage)
     return Promotion(name, versions.of_model(target)[0].number, "promoted", changes)
 
 

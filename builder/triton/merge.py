@@ -23,7 +23,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from builder.errors import PublishError, UsageError
 from builder.store import GENERATED, SIDECAR, Hashes, edits, published, retired
 from builder.torchscript import sha256
-from builder.triton import versions
+from builder.triton import copying, versions
 from builder.triton.config import config_text, parse_config
 from builder.triton.damage import damaged
 from builder.triton.environment import image_lines
@@ -35,7 +35,6 @@ AMPERE_PLUS = "ampere_plus"
 """Used as the compute capability of a plan for every GPU since Ampere without a more
 specific plan.
 """
-COMPILED = "__pycache__"
 OWN = ("plan_sha256", "version", "torch_version")
 """Provenance that may differ between the build hosts."""
 
@@ -338,7 +337,7 @@ def _writer(variants: Sequence[Variant]) -> Writer:
     plans = _plans(variants)
     # torch runs it on any GPU, it is an ensemble of others, or one plan is for all GPUs
     if plans.keys() <= {AMPERE_PLUS}:
-        return lambda folder: _copy(variants[-1].folder, folder)
+        return lambda folder: copying.copy(variants[-1].folder, folder)
     return lambda folder: _write(variants[0], plans, folder)
 
 
@@ -361,7 +360,7 @@ def _write(
     """Copy the first variant's folder and add the plans of all variants. The sidecar's record of a
     single build is removed.
     """
-    _copy(first.folder, folder)
+    copying.copy(first.folder, folder)
     message = pb.ModelConfig()
     message.CopyFrom(first.config)
     message.default_model_filename = (
@@ -405,22 +404,6 @@ def _file(capability: str) -> str:
     if capability == AMPERE_PLUS:
         return f"model_{capability}.plan"
     return f"model_sm{capability.replace('.', '')}.plan"
-
-
-def _copy(source: Path, folder: Path) -> None:
-    """Copy without files that Python compiled while the model was served.
-
-    Stops at the first error. copytree would continue on a full disk, and then report every file
-    without an errno.
-    """
-    for path in sorted(source.rglob("*")):
-        name = path.relative_to(source)
-        if COMPILED in name.parts:
-            continue
-        if path.is_dir():
-            (folder / name).mkdir()
-        elif path.is_file():
-            shutil.copy2(path, folder / name)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def publish_parts(
 ) -> Path:
     """Publish the model whose folder `whole` fills, with its `steps`."""
     staged = contextlib.nullcontext(stage) if stage else staging.staging(repository)
-    with blocked(name, repository), _created_folder(repository), staged as stage:
+    with blocked(name, repository), created_folder(repository), staged as stage:
         names = {base: _write_step(base, write, stage) for base, write in steps.items()}
         (stage / name).mkdir()
         whole(stage / name, names)
@@ -287,7 +287,7 @@ def _is_there(step: str, repository: Path, stage: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _created_folder(repository: Path) -> Iterator[None]:
+def created_folder(repository: Path) -> Iterator[None]:
     """Create the repository's folder. Remove it again if it was created here and the publication
     fails.
     """

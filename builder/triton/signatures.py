@@ -111,6 +111,9 @@ def sign(folder: Path, key: Path) -> None:
         raise UsageError(
             f"{folder.name} cannot be signed: {error}", where=str(folder)
         ) from error
+    except OSError as error:
+        error.filename = error.filename or str(folder / SIGNATURE)
+        raise
     finally:
         written.unlink(missing_ok=True)
 
@@ -316,7 +319,8 @@ def _usable(key: Path, kind: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(
-            f"the {kind} key {key} cannot be read: {error.strerror}"
+            f"the {kind} key {key} cannot be read: {error.strerror}",
+            fix="name a file that you can read",
         ) from error
     except Exception as error:  # cryptography raises many types of errors for keys
         raise UsageError(

@@ -9,7 +9,6 @@ a version folder that trt-build did not write is never served.
 from __future__ import annotations
 
 import hashlib
-import os
 import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +31,7 @@ from builder.store import (
     published,
 )
 from builder.torchscript import sha256
+from builder.triton import copying
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -269,11 +269,7 @@ def _link(source: Path, target: Path) -> None:
     """
     if source.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(source, target)
-        except OSError:
-            # no hard links: the file system has none, or the file has another owner
-            shutil.copy2(source, target)
+        copying.link(source, target)
 
 
 def _copy(source: Path, target: Path) -> None:

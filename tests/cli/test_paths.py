@@ -108,3 +108,22 @@ def test_link_is_followed_before_a_missing_folder(
     result = run("repo", str(small), "--out", str(out))
     assert result.exit_code == 0, result.stderr
     assert (tmp_path / "far" / "r").is_dir()
+
+
+@pytest.mark.parametrize("command", ["promote", "merge --out"])
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("repository/inside", "inside each other"),
+        (".", "inside each other"),
+        ("loop", "is a link to loop, which does not exist"),
+    ],
+)
+def test_target_in_a_repository_or_a_loop_of_links_is_refused(
+    published: Path, run: Callable[..., Result], command: str, target: str, message: str
+) -> None:
+    (published.parent / "loop").symlink_to("loop")
+    name, *option = command.split()
+    result = run(name, published, *option, published.parent / target)
+    assert (result.exit_code, message in result.stderr) == (2, True), result.output
+    assert not (published / "inside").exists()

@@ -80,6 +80,9 @@ def test_content_of_others_is_not_replaced(
     if model.is_dir():
         (model / published.SIDECAR).touch()  # a damaged publication is replaced
         edits.refuse(model, hashes, edits.REPORT)
+        (tmp_path / "link").symlink_to(model)
+        with pytest.raises(UsageError, match="link, which trt-build did not write"):
+            edits.refuse_any(tmp_path / "link", hashes)
 
 
 def test_edit_of_a_step_cannot_be_kept(tmp_path: Path, hashes: Hashes) -> None:

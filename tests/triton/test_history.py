@@ -4,7 +4,9 @@ promoted.
 
 from __future__ import annotations
 
+import errno
 import functools
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from builder.errors import PublishError, UsageError
+from builder.errors import PublishBlocked, PublishError, UsageError
 from builder.manifest.spec import Versions
 from builder.store import edits, published, retired
 from builder.store.hashes import Hashes
@@ -270,6 +272,18 @@ def test_publication_without_options_loses_no_changes(
             publication()
         assert "--" not in str(refused.value.fix)
     assert file.read_text() == text
+
+
+def test_promotion_of_steps_reports_a_full_disk(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = publish_ensemble(pair(1), repository)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr("shutil.copyfile", Mock(side_effect=full))
+    with pytest.raises(PublishBlocked, match="No space left on device") as refused:
+        history.promote(folder, tmp_path / "live")
+    assert refused.value.fix == "free disk space"
+    assert not (tmp_path / "live").exists()
 
 
 def test_incompatible_rollback_is_refused(repository: Path) -> None:
