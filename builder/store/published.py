@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -69,6 +70,29 @@ def model_names(repository: Path) -> list[str]:
     if not names:
         raise UsageError(f"{repository} contains no model", fix=BUILD_ONE)
     return names
+
+
+def recorded_folders(repository: Path) -> list[Path]:
+    """The folders of the repository with a trt-build.json, including steps, sorted.
+
+    Raises PermissionError for a folder that this user cannot read: its model would be left out.
+    """
+    return [folder for folder in sorted(repository.iterdir()) if _has_record(folder)]
+
+
+def _has_record(folder: Path) -> bool:
+    if folder.name == "lost+found":  # of a file system, for root only
+        return False
+    file = folder / SIDECAR
+    try:
+        file.stat()
+    except PermissionError:
+        raise
+    except OSError:
+        return False
+    if not os.access(file, os.R_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
+    return True
 
 
 @contextlib.contextmanager

@@ -187,14 +187,15 @@ def _is_there(current: Version, published_version: Version) -> bool:
 def models(repository: Path, only: Sequence[str] = ()) -> list[Path]:
     """The folders of the published models in `repository`, without the steps of ensembles.
 
-    Raises UsageError if there is no such folder, or for a name in `only` that is no such model.
+    Raises UsageError if there is no such folder, or for a name in `only` that is no such model, and
+    PermissionError for a model that this user cannot read.
     """
     published.require_repository(repository)
-    folders = sorted(
-        file.parent
-        for file in repository.glob(f"*/{published.SIDECAR}")
-        if retired.step_of(file.parent) is None
-    )
+    folders = [
+        folder
+        for folder in published.recorded_folders(repository)
+        if retired.step_of(folder) is None
+    ]
     names = [folder.name for folder in folders]
     unknown = [name for name in only if name not in names]
     if unknown or not folders:

@@ -91,9 +91,12 @@ def _refuse_loss(target: Path, folders: Sequence[Path]) -> None:
 def _models(repository: Path) -> list[Path]:
     """Return the folders of the models, without the steps of ensembles.
 
-    Raises UsageError for a repository without models, PublishError for a model without a record.
+    Raises UsageError for a repository without models, PublishError for a model without a record,
+    PermissionError for a model that this user cannot read.
     """
-    folders = sorted(path.parent for path in repository.glob(f"*/{SIDECAR}"))
+    folders = []
+    if repository.is_dir():
+        folders = published.recorded_folders(repository)
     for config in sorted(repository.glob("*/config.pbtxt")):
         if folders and config.parent not in folders:
             raise PublishError(

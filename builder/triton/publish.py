@@ -26,7 +26,8 @@ from builder.triton.artifact import EnsembleArtifact, ModelArtifact
 FIXES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free disk space"),
     **dict.fromkeys(
-        (errno.EACCES, errno.EPERM, errno.EROFS), "a folder that you may write to"
+        (errno.EACCES, errno.EPERM, errno.EROFS),
+        "give this user write access to it, or use another repository",
     ),
 }
 """File system errors and their fixes."""

@@ -236,13 +236,13 @@ def test_return_value_of_a_command_is_its_exit_code() -> None:
     assert CliRunner().invoke(returns_three).exit_code == 3
 
 
-def test_ctrl_c_during_import_of_a_command_is_an_interrupt(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "function", ["builder.cli.importlib.import_module", "click.Group.make_context"]
+)
+def test_ctrl_c_before_a_command_begins_is_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
-    def interrupted(name: str) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("builder.cli.importlib.import_module", interrupted)
+    monkeypatch.setattr(function, Mock(side_effect=KeyboardInterrupt))
     result = CliRunner().invoke(main, ["doctor"])
     assert (result.exit_code, result.stderr) == (
         130,

@@ -377,3 +377,18 @@ def test_files_outside_the_model_are_not_copied_or_overwritten(
     with pytest.raises(UsageError, match="not a model that trt-build published"):
         history.promote(folder, tmp_path / "live")
     assert secret.read_text() == "a secret" and not (tmp_path / "live").exists()
+
+
+def test_model_that_cannot_be_read_is_not_left_out(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = publish(net(1), repository)
+    (repository / "lost+found").mkdir()
+    assert history.models(repository) == [folder]
+    monkeypatch.setattr(os, "access", Mock(return_value=False))
+    for read in (
+        lambda: history.models(repository),
+        lambda: merge([repository], tmp_path / "out"),
+    ):
+        with pytest.raises(PermissionError):
+            read()
