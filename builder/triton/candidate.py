@@ -61,6 +61,7 @@ def add(source: Path, repository: Path) -> Candidate:
     UsageError if there is no such model, PublishError if a file of it is damaged.
     """
     current = versions.of_model(source)[0]
+    before = copying.identity(source)
     versions.require_undamaged(current)
     digest = hashlib.sha256((source / SIDECAR).read_bytes()).hexdigest()[:8]
     name = f"{source.name}{INFIX}{digest}"
@@ -68,6 +69,7 @@ def add(source: Path, repository: Path) -> Candidate:
     with blocked(source.name, repository), staging.staging(repository) as stage:
         (stage / name).mkdir()
         versions.copied(current, stage / name)
+        copying.require_same(source, before)
         _rename(stage / name, source.name)
         for step in steps:
             copying.copy(source.parent / step, stage / step, links=True)

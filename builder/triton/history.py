@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.errors import UsageError
+from builder.errors import TrtBuildError, UsageError
 from builder.store import Hashes, Version, edits, published, retired, staging
 from builder.triton import copying, interface, versions
 from builder.triton.publish import blocked, created_folder, move_in
 
+ATTEMPTS = 5
+"""How often the folder of a model is read if other processes replace it."""
 CURRENT, SERVED, KEPT = "current", "served", "kept"
 """States of a version: it serves requests without a version; only requests that name it; none."""
 
@@ -40,13 +42,29 @@ class Entry:
 
 
 def history(folder: Path) -> list[Entry]:
-    """Return the versions of the model in `folder`, newest first. Raises UsageError."""
+    """Return the versions of the model in `folder`, newest first. Raises UsageError.
+
+    The folder is read again if another process replaces it meanwhile.
+    """
+    versions.of_model(folder)
+    for attempt in range(ATTEMPTS):
+        before = copying.identity(folder)
+        try:
+            entries = _entries(folder)
+            copying.require_same(folder, before)
+            break
+        except TrtBuildError:
+            if attempt == ATTEMPTS - 1 or not copying.is_replaced(folder, before):
+                raise
+    return sorted(entries, key=lambda entry: entry.number, reverse=True)
+
+
+def _entries(folder: Path) -> list[Entry]:
     with published.shaped(folder):
         known = versions.of_model(folder)
         # the config may be a link or a pipe, which are not read
         served = () if any(published.special(folder)) else versions.served(folder)
-        entries = [_entry(version, known[0], served) for version in known]
-    return sorted(entries, key=lambda entry: entry.number, reverse=True)
+        return [_entry(version, known[0], served) for version in known]
 
 
 def _entry(version: Version, current: Version, served: Sequence[int]) -> Entry:
@@ -106,13 +124,13 @@ def _replacing(folder: Path) -> Iterator[Path]:
     """
     repository = folder.parent
     versions.of_model(folder)
-    versions.require_plain(folder)
     with (
         published.shaped(folder),
         blocked(folder.name, repository),
         staging.staging(repository) as stage,
         staging.alone(repository),
     ):
+        versions.require_plain(folder)
         if added := edits.additions(folder):
             raise UsageError(
                 f"{folder.name!r} has files that trt-build did not write: {', '.join(added)}",
@@ -150,6 +168,7 @@ def promote(source: Path, repository: Path, *, accept: bool = False) -> Promotio
 
 def _promote(source: Path, repository: Path, accept: bool) -> Promotion:
     name, (current, *_) = source.name, versions.of_model(source)
+    before = copying.identity(source)
     versions.require_plain(source)
     versions.require_undamaged(current)
     target = repository / name
@@ -169,6 +188,7 @@ def _promote(source: Path, repository: Path, accept: bool) -> Promotion:
             copying.copy(source.parent / step, stage / step)
         (stage / name).mkdir()
         versions.copied(current, stage / name)
+        copying.require_same(source, before)
         changes = interface.refuse_incompatible(target, stage / name, accept=accept)
         versions.arrange(stage / name, target, versions.policy_of(source))
         for model in (*steps, name):

@@ -41,11 +41,12 @@ OWN = ("plan_sha256", "version", "torch_version")
 
 @dataclass(frozen=True)
 class Variant:
-    """One model of one repository: its config, and the plan's file and facts by compute capability
-    ("9.0") or AMPERE_PLUS.
+    """One model of one repository: its folder with the identity (see copying), its config, and the
+    plan's file and facts by compute capability ("9.0") or AMPERE_PLUS.
     """
 
     folder: Path
+    identity: tuple[int, int]
     config: Any
     plans: dict[str, tuple[Path, dict[str, Any]]]
 
@@ -154,6 +155,7 @@ def _fitting_variants(folders: Sequence[Path]) -> list[Variant]:
 
 
 def _variant(folder: Path) -> Variant:
+    identity = copying.identity(folder)
     versions.require_plain(folder)
     _must_be_whole(folder)
     if published.current(folder) != VERSION or len(published.versions(folder)) > 1:
@@ -171,8 +173,8 @@ def _variant(folder: Path) -> Variant:
             fix="build the model again",
         )
     if message.backend != "tensorrt" and message.platform != "tensorrt_plan":
-        return Variant(folder, message, {})
-    return Variant(folder, message, _plans_of(folder, message))
+        return Variant(folder, identity, message, {})
+    return Variant(folder, identity, message, _plans_of(folder, message))
 
 
 def _plans_of(folder: Path, message: pb.ModelConfig) -> dict[str, Any]:
@@ -338,10 +340,17 @@ def _plans(variants: Sequence[Variant]) -> dict[str, tuple[Path, dict[str, Any]]
 def _writer(variants: Sequence[Variant]) -> Writer:
     """Return a function that writes the folder of the merged model."""
     plans = _plans(variants)
-    # torch runs it on any GPU, it is an ensemble of others, or one plan is for all GPUs
-    if plans.keys() <= {AMPERE_PLUS}:
-        return lambda folder: copying.copy(variants[-1].folder, folder)
-    return lambda folder: _write(variants[0], plans, folder)
+
+    def write(folder: Path) -> None:
+        # torch runs it on any GPU, it is an ensemble of others, or one plan is for all GPUs
+        if plans.keys() <= {AMPERE_PLUS}:
+            copying.copy(variants[-1].folder, folder)
+        else:
+            _write(variants[0], plans, folder)
+        for variant in variants:
+            copying.require_same(variant.folder, variant.identity)
+
+    return write
 
 
 def _name_steps(folder: Path, names: Sequence[str]) -> None:

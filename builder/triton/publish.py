@@ -20,7 +20,7 @@ from pathlib import Path
 from builder.errors import PublishBlocked, PublishError
 from builder.manifest import Versions
 from builder.store import published, retired, staging
-from builder.triton import bytecode, layout, signatures, versions
+from builder.triton import bytecode, copying, layout, signatures, versions
 from builder.triton.artifact import EnsembleArtifact, ModelArtifact
 
 FIXES = {
@@ -174,10 +174,11 @@ def blocked(name: str, repository: Path) -> Iterator[None]:
         yield
     except OSError as error:
         kind = PublishBlocked if error.errno in FIXES else PublishError
+        is_missing = error.errno == errno.ENOENT  # another process changed the folder
         raise kind(
             f"model {name!r} was not published: {error}",
             where=str(repository / name),
-            fix=FIXES.get(error.errno or 0),
+            fix=copying.AGAIN if is_missing else FIXES.get(error.errno or 0),
         ) from error
 
 

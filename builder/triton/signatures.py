@@ -20,7 +20,7 @@ from typing import Any
 
 from builder import processes
 from builder.errors import EnvironmentProblem, UsageError
-from builder.store import COMPILED, CONFIG, SIGNATURE
+from builder.store import COMPILED, CONFIG, SIGNATURE, staging
 from builder.triton import bytecode
 
 SIGN_MODEL = "sign model"
@@ -124,15 +124,17 @@ def sign_missing(repository: Path, key: Path, only: Sequence[str] = ()) -> list[
     Returns their names. With `only`, signs only these models and their steps. Raises as `sign`
     does.
     """
-    remove_compiled(repository, only)
-    verifier = _verifier_of(key)
-    unsigned = [
-        folder
-        for folder in _folders(repository, only)
-        if _problem(folder, verifier) is not None
-    ]
-    for folder in unsigned:
-        sign(folder, key)
+    _folders(repository, only)  # raises if there is no repository
+    with staging.alone(repository):
+        remove_compiled(repository, only)
+        verifier = _verifier_of(key)
+        unsigned = [
+            folder
+            for folder in _folders(repository, only)
+            if _problem(folder, verifier) is not None
+        ]
+        for folder in unsigned:
+            sign(folder, key)
     return [folder.name for folder in unsigned]
 
 

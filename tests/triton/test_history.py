@@ -22,6 +22,7 @@ from builder.store.hashes import Hashes
 from builder.torchscript import sha256
 from builder.triton import (
     adopt_edits,
+    copying,
     history,
     merge,
     publish,
@@ -392,3 +393,38 @@ def test_model_that_cannot_be_read_is_not_left_out(
     ):
         with pytest.raises(PermissionError):
             read()
+
+
+@pytest.mark.parametrize("reader", ["promote", "merge", "history"])
+def test_model_that_is_replaced_while_it_is_read(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    """Files of two publications would be copied, or compared with one record."""
+    kept = Versions() if reader == "merge" else KEEP
+    folder = publish(net(1, kept), repository)
+    replaced = Mock()
+    function = {
+        "promote": (versions, "copied"),
+        "merge": (copying, "copy"),
+        "history": (history, "_entry"),
+    }[reader]
+    real = getattr(*function)
+
+    def replace_first(*arguments: object) -> object:
+        if not replaced.called:
+            replaced()
+            publish(net(2, kept), repository)
+        return real(*arguments)
+
+    monkeypatch.setattr(*function, replace_first)
+    if reader == "history":
+        entries = history.history(folder)
+        assert [entry.number for entry in entries] == [2, 1]
+        return
+    with pytest.raises(PublishError, match="another process replaced 'scorer'") as torn:
+        if reader == "promote":
+            history.promote(folder, tmp_path / "live")
+        else:
+            merge([repository], tmp_path / "live")
+    assert torn.value.fix == "run the command again"
+    assert not (tmp_path / "live").exists()
