@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from builder import processes
+from builder import files, processes
 from builder.errors import EnvironmentProblem, UsageError
 from builder.store import COMPILED, CONFIG, SIGNATURE, staging
 from builder.triton import bytecode
@@ -98,6 +98,11 @@ def sign(folder: Path, key: Path) -> None:
 
     Raises UsageError for an unusable key and for links or pipes in the folder, OSError.
     """
+    with files.naming(folder / SIGNATURE):
+        _sign(folder, key)
+
+
+def _sign(folder: Path, key: Path) -> None:
     handle, name = tempfile.mkstemp(prefix=f".{SIGNATURE}.", dir=folder.parent)
     os.close(handle)
     written = Path(name)
@@ -111,9 +116,6 @@ def sign(folder: Path, key: Path) -> None:
         raise UsageError(
             f"{folder.name} cannot be signed: {error}", where=str(folder)
         ) from error
-    except OSError as error:
-        error.filename = error.filename or str(folder / SIGNATURE)
-        raise
     finally:
         written.unlink(missing_ok=True)
 
