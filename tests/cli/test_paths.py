@@ -127,3 +127,10 @@ def test_target_in_a_repository_or_a_loop_of_links_is_refused(
     result = run(name, published, *option, published.parent / target)
     assert (result.exit_code, message in result.stderr) == (2, True), result.output
     assert not (published / "inside").exists()
+
+
+def test_report_that_cannot_be_written_has_a_fix(
+    published: Path, run: Callable[..., Result]
+) -> None:
+    result = run("report", published, "-o", "/proc/none/report.html")
+    assert (result.exit_code, "fix:   use another path" in result.stderr) == (4, True)
