@@ -31,7 +31,7 @@ from benchmarks import models, records, serving
 from benchmarks.networks import NETWORKS
 from builder import engine
 from builder.parity.shared_memory import Regions
-from builder.serving import serve
+from builder.serving import FREE_PORTS, serve
 
 RUNTIMES = ("python", "tensorrt_plan")
 INSTANCES = (1, 4)
@@ -77,7 +77,7 @@ def answer_together(url: str, model: str, golden: Any) -> None:
 def memory(folder: Path, golden: Any, instances: int) -> float:
     """MiB of GPU memory of a model with this number of instances, in a server that already runs."""
     name = models.copied(folder, f"{folder.name}.x{instances}", instances).name
-    with serve(folder.parent, explicit=True, models=[], **serving.FREE) as server:
+    with serve(folder.parent, explicit=True, models=[], **FREE_PORTS) as server:
         client = grpc.InferenceServerClient(server.grpc_url)
         before = torch.cuda.mem_get_info()[0]
         client.load_model(name)
@@ -99,7 +99,7 @@ def compute(folder: Path, plan: bytes, golden: Any) -> dict[str, float]:
         explicit=True,
         models=[name],
         client_shared_memory=True,
-        **serving.FREE,
+        **FREE_PORTS,
     ) as server:
         client = grpc.InferenceServerClient(server.grpc_url)
         with Regions("cuda", client, golden) as regions:

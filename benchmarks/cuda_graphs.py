@@ -250,7 +250,7 @@ def served(
     import numpy as np
     from tritonclient import grpc
 
-    from builder.serving import serve
+    from builder.serving import FREE_PORTS, serve
 
     repository = folder / f"{name}-{spec}-{copy_stream}"
     repository.mkdir()
@@ -271,7 +271,7 @@ def served(
         errors: Counter[str] = Counter()
         with (
             torch.inference_mode(),
-            serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server,
+            serve(repository, **FREE_PORTS) as server,
         ):
             client = grpc.InferenceServerClient(server.grpc_url)
             for size in requests:
@@ -301,14 +301,13 @@ def many(folder: Path, case: str) -> Iterator[dict[str, Any]]:
     """
     from tritonclient import grpc
 
-    from builder.serving import serve
+    from builder.serving import FREE_PORTS, serve
 
     names, settings = TOGETHER[case]
     repository = folder / case.replace(" ", "-")
     models = _copied(folder / "plain", repository, names, settings)
     in_turn = settings.get("in_turn", False)
-    ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
-    with serve(repository, explicit=in_turn, **ports) as server:  # type: ignore[arg-type]
+    with serve(repository, explicit=in_turn, **FREE_PORTS) as server:
         client = grpc.InferenceServerClient(server.grpc_url)
         if in_turn:
             for name in models:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from builder import bench
 from builder.repository import build_repository
-from builder.serving import serve
+from builder.serving import FREE_PORTS, serve
 
 MANIFEST = """\
 inputs:
@@ -96,9 +96,7 @@ def main() -> None:
             seconds=args.seconds,
             goldens=[f"user-{number}" for number in range(REQUESTS)],
         )
-        with serve(
-            folder / "repository", http_port=0, grpc_port=0, metrics_port=0
-        ) as server:
+        with serve(folder / "repository", **FREE_PORTS) as server:
             endpoint = bench.Endpoint(
                 server.http_url, server.grpc_url, server.metrics_url
             )

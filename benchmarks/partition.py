@@ -32,7 +32,7 @@ from builder.engine import flavor
 from builder.parity.clients import GrpcClient, describe
 from builder.parity.served import read
 from builder.repository import build_repository
-from builder.serving import serve
+from builder.serving import FREE_PORTS, serve
 
 RESULTS = records.RESULTS / "partition.jsonl"
 LINEAR = RESULTS.with_name("partition_linear.jsonl")
@@ -114,7 +114,7 @@ def measure(repository: Path, requests: int) -> dict[str, Any]:
     it.
     """
     golden = next(g for g in read(repository / "m").goldens if g.name == "p0-opt")
-    with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
+    with serve(repository, **FREE_PORTS) as server:
         client = GrpcClient(server.grpc_url, 60)
         times = []
         for _ in range(requests + 10):

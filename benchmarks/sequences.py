@@ -26,7 +26,7 @@ from builder.manifest.spec import ModelSpec
 from builder.parity.clients import GrpcClient, SequencePosition
 from builder.parity.served import PublishedModel, read
 from builder.repository import build_repository
-from builder.serving import serve
+from builder.serving import FREE_PORTS, serve
 
 MODEL = Path(__file__).parents[1] / "examples" / "models" / "silero_vad.pt"
 
@@ -61,7 +61,7 @@ def measured(
         )
         if not result.ok:
             raise SystemExit(str(result.error))
-        with serve(repository, http_port=0, grpc_port=0, metrics_port=0) as server:
+        with serve(repository, **FREE_PORTS) as server:
             return _rows(
                 GrpcClient(server.grpc_url, 60),
                 read(repository / spec.name),

@@ -49,7 +49,7 @@ from builder.manifest.spec import ModelSpec
 from builder.parity.clients import GrpcClient, describe
 from builder.parity.shared_memory import BODY, Regions, wire
 from builder.pipeline import artifacts
-from builder.serving import serve
+from builder.serving import FREE_PORTS, serve
 from builder.store import Store
 from builder.store.plans import Plans
 
@@ -228,7 +228,7 @@ def rows(
         explicit=True,
         models=[*variants.values(), floor],
         client_shared_memory=True,
-        **FREE,
+        **FREE_PORTS,
     ) as server:
         for setting, model in variants.items():
             memories = _verified(
@@ -253,7 +253,6 @@ def rows(
                     yield {**about, "answered_by": memories[memory], **times}
 
 
-FREE: dict[str, Any] = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
 MEMORIES = {
     "default": (BODY, "system", "cuda"),
     "plain": ("system", "cuda"),
@@ -329,7 +328,7 @@ def concurrent(
         explicit=True,
         models=list(variants.values()),
         client_shared_memory=True,
-        **FREE,
+        **FREE_PORTS,
     ) as server:
         for setting, model in variants.items():
             memories = _verified(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -13,6 +15,23 @@ def write(file: Path, data: bytes, *, keep_mode: bool = False) -> None:
 
     The file gets the mode 644. With `keep_mode`, an existing file keeps its mode. Raises OSError.
     """
+    with naming(file):
+        _write(file, data, keep_mode)
+
+
+@contextlib.contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Let an OSError inside the block that names no file, or the temporary one, name this file."""
+    try:
+        yield
+    except OSError as error:
+        name = Path(str(error.filename or "")).name
+        if not name or name.startswith(f".{file.name}."):
+            error.filename = str(file)
+        raise
+
+
+def _write(file: Path, data: bytes, keep_mode: bool) -> None:
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
         with os.fdopen(handle, "wb") as staged:

@@ -20,9 +20,14 @@ MACHINES = {
         (errno.EMFILE, errno.ENFILE), "raise the limit of open files (ulimit -n)"
     ),
     errno.EIO: "check the disk",
-    errno.ESTALE: "mount the network file system again",
+    **dict.fromkeys(
+        (errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT),
+        "mount the network file system again",
+    ),
 }
 """File system errors whose cause is the machine, and their fixes."""
+PIPES = os.path.join("multiprocessing", "connection.py")
+"""The file of the connections between processes of trt-build."""
 ALLOCATORS = re.compile(
     r"Allocator: (can't allocate|not enough) memory|out of memory|bad_alloc",
     re.IGNORECASE,
@@ -52,8 +57,7 @@ def _environment_problem(error: Exception) -> EnvironmentProblem | None:
         return EnvironmentProblem(
             "the working directory was removed", fix="change to a folder that exists"
         )
-    is_pipe = isinstance(error, BrokenPipeError)  # to the output or another process
-    if isinstance(error, ConnectionError | TimeoutError) and not is_pipe:
+    if _is_of_server(error):
         return EnvironmentProblem(
             f"the connection to a server failed: {error}",
             where=own_line(error),
@@ -64,6 +68,26 @@ def _environment_problem(error: Exception) -> EnvironmentProblem | None:
     if isinstance(error, ModuleNotFoundError):
         return _missing_package(error.name or "")
     return None
+
+
+def _is_of_server(error: Exception) -> bool:
+    """Whether the error is that of a connection to a server: not of the output, of another process
+    of trt-build, or of a file on a network file system.
+    """
+    if not isinstance(error, ConnectionError | TimeoutError):
+        return False
+    is_of_file = error.filename is not None
+    return not (
+        isinstance(error, BrokenPipeError) or is_of_file or _is_of_worker(error)
+    )
+
+
+def _is_of_worker(error: Exception) -> bool:
+    """Whether a connection between two processes of trt-build raised the error. For an error from a
+    worker, the traceback is the text of its cause.
+    """
+    frames = "".join(traceback.format_exception(error, chain=False))
+    return PIPES in f"{error.__cause__ or ''}{frames}"
 
 
 def _memory_problem(error: Exception) -> EnvironmentProblem:

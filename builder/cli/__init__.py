@@ -77,6 +77,8 @@ class LazyGroup(click.Group):
         except click.UsageError as error:
             self._document(error)
             raise
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(_interrupted()) from None
 
     def _document(self, error: click.UsageError) -> None:
         """Print a usage error as the one JSON document if --json is set."""
@@ -96,10 +98,8 @@ class LazyGroup(click.Group):
         except click.UsageError as error:
             self._document(error)
             raise
-        # the command has not begun; without this, click would report that it failed
         except KeyboardInterrupt:
-            click.echo("interrupted; no partly written files remain", err=True)
-            ctx.exit(130)
+            ctx.exit(_interrupted())
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Resolved:
         try:
@@ -108,6 +108,14 @@ class LazyGroup(click.Group):
             raise click.UsageError(
                 error.message + _did_you_mean(args[0]), ctx
             ) from error
+
+
+def _interrupted() -> int:
+    """Report an interrupt before the command has begun, which click would report as a failure.
+    Returns the exit code.
+    """
+    click.echo("interrupted; no partly written files remain", err=True)
+    return 130
 
 
 def _did_you_mean(word: str) -> str:

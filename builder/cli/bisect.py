@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from builder.cli import options
+from builder.cli import options, paths
 from builder.cli.command import command, describe
 from builder.cli.repo import agreed
 from builder.cli.terminal import Progress, Terminal
@@ -66,6 +66,8 @@ def bisect_command(
     orders = _orders(target, files, settings, isolate)
     if record and files is None:
         raise UsageError("--record requires a repository", fix="remove --record")
+    if reduce_to is not None:
+        paths.create_folder(reduce_to, "--reduce")
     results_by_name = _results(terminal, orders, reduce_to, isolate)
     code = agreed(filter(None, map(_code, results_by_name.values())))
     data = {
@@ -143,8 +145,6 @@ def _bisected(
             raise
         except Exception as error:
             return unforeseen.as_defect(error)
-    if reduce_to is not None:
-        reduce_to.mkdir(parents=True, exist_ok=True)
     try:
         (result,) = isolated.run_each(
             [partial(bisect_here, order, reduce_to)],

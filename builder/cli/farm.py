@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import click
 
-from builder.cli.command import Command
+from builder.cli import options
+from builder.cli.command import command
 from builder.cli.terminal import Terminal
 
 COLUMNS = ("run", "repository", "by", "waiting", "running", "done", "failed", "s left")
@@ -20,10 +22,9 @@ def farm_command() -> None:
     """Show or cancel what `trt-build repo --farm` builds on a Ray cluster."""
 
 
-@farm_command.command("status", cls=Command, short_help="Show nodes, targets and runs.")
-@click.argument("farm_file", metavar="FARM.yaml")
-@click.pass_obj
-def status_command(terminal: Terminal, /, farm_file: str) -> None:
+@command("status", "Show nodes, targets and runs.")
+@options.farm_file
+def status_command(terminal: Terminal, /, farm_file: Path) -> None:
     """Show which nodes can build for each target of FARM.yaml, and the runs of `repo --farm` on its
     cluster.
     """
@@ -48,10 +49,9 @@ def status_command(terminal: Terminal, /, farm_file: str) -> None:
     terminal.result(data, lambda: _show(terminal, data))
 
 
-@farm_command.command("cancel", cls=Command, short_help="Cancel the runs on a cluster.")
-@click.argument("farm_file", metavar="FARM.yaml")
-@click.pass_obj
-def cancel_command(terminal: Terminal, /, farm_file: str) -> None:
+@command("cancel", "Cancel the runs on a cluster.")
+@options.farm_file
+def cancel_command(terminal: Terminal, /, farm_file: Path) -> None:
     """Cancel every run of `trt-build repo --farm` on the cluster of FARM.yaml. Such a run publishes
     nothing and ends with exit code 130. Built plans stay in the store.
     """
@@ -63,7 +63,11 @@ def cancel_command(terminal: Terminal, /, farm_file: str) -> None:
     terminal.result({"canceled": names}, lambda: terminal.line(text))
 
 
-def _running(farm_file: str) -> Any:
+farm_command.add_command(status_command)
+farm_command.add_command(cancel_command)
+
+
+def _running(farm_file: Path) -> Any:
     """The farm with its running cluster. For `local`, the cluster of a command on this machine."""
     from dataclasses import replace
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from builder.cli import options
+from builder.cli import options, paths
 from builder.cli.command import command
 from builder.cli.terminal import Terminal, may_color
 from builder.precisions import PRECISIONS
@@ -123,7 +123,7 @@ def _lowered(options: LowerOptions, limits: dict[str, Any], isolate: bool) -> Re
 
     created = options.out is not None and not options.out.exists()
     if options.out:
-        _create(options.out)
+        paths.create_folder(options.out, "--out")
     writable = (options.out,) if options.out else ()
     try:
         if not isolate:
@@ -136,20 +136,6 @@ def _lowered(options: LowerOptions, limits: dict[str, Any], isolate: bool) -> Re
             with contextlib.suppress(OSError):  # it is not empty
                 options.out.rmdir()
         raise
-
-
-def _create(folder: Path) -> None:
-    """Create the folder, unless it exists. Raises EnvironmentProblem."""
-    from builder.errors import EnvironmentProblem
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"the folder cannot be created: {error.strerror}",
-            where=str(folder),
-            fix="use another --out",
-        ) from error
 
 
 def lower_here(options: LowerOptions, report: Any) -> Result:

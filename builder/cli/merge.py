@@ -43,6 +43,8 @@ def merge_command(
     from builder.repository import preflight
     from builder.triton import signatures
 
+    for repository in repositories:
+        preflight.refuse_nested(repository, out)
     preflight.check(out)
     store.tidy(out)
     with signatures.signing_with(sign):

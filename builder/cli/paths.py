@@ -58,6 +58,24 @@ def _without_missing_parts(path: str) -> str:
     return str(Path(*remaining))
 
 
+def create_folder(folder: Path, option: str) -> None:
+    """Create the folder that is the value of `option`, unless it exists.
+
+    Raises EnvironmentProblem if it cannot be created or is not writable.
+    """
+    from builder.errors import EnvironmentProblem
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        problem = "" if os.access(folder, os.W_OK | os.X_OK) else "is not writable"
+    except OSError as error:
+        problem = f"cannot be created: {error.strerror}"
+    if problem:
+        raise EnvironmentProblem(
+            f"the folder {problem}", where=str(folder), fix=f"use another {option}"
+        )
+
+
 class PathOrUrl(NamedPath):
     """A path, or a URL that fsspec opens.
 

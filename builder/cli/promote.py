@@ -12,7 +12,6 @@ import click
 from builder.cli import options
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
-from builder.errors import UsageError
 
 if TYPE_CHECKING:
     from builder.triton import history
@@ -70,7 +69,7 @@ def _prepare(source: Path, target: Path) -> None:
     from builder import store
     from builder.repository import preflight
 
-    _refuse_nested(source, target)
+    preflight.refuse_nested(source, target)
     preflight.check(target)
     store.tidy(target)
 
@@ -100,17 +99,3 @@ def show(terminal: Terminal, promotions: Sequence[history.Promotion]) -> None:
         for promotion in promotions
     ]
     terminal.table(("model", "version", "result"), rows, numbers=("version",))
-
-
-def _refuse_nested(source: Path, target: Path) -> None:
-    """Raise UsageError if one repository is inside the other: Triton takes each folder of a
-    repository for a model.
-    """
-    source_path = source.resolve()
-    target_path = target.resolve()
-    if source_path in target_path.parents or target_path in source_path.parents:
-        raise UsageError(
-            f"{target} and {source} are inside each other, and Triton takes each folder of a"
-            " repository for a model",
-            fix="use a folder outside of the other repository",
-        )

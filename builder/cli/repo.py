@@ -98,6 +98,7 @@ COLUMNS = (
 @click.option(
     "--farm",
     "farm_file",
+    type=options.PATH,
     metavar="FILE",
     help=(
         "Build on the Ray cluster of this farm file, into DIR/<target> for each target. local: a "
@@ -117,7 +118,7 @@ def repo_command(
     require_sandbox: bool,
     sbom: bool,
     record: bool,
-    farm_file: str | None,
+    farm_file: Path | None,
     require_all: bool,
     **settings: Any,
 ) -> int:

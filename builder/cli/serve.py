@@ -65,7 +65,7 @@ SERVE_CHECKS = (
     default=0,
     help="tritonserver's own verbosity.",
 )
-@click.option("--log-file", type=options.PATH, help="Keep tritonserver's log here.")
+@options.path("--log-file", help="Keep tritonserver's log here.")
 @options.seconds("--timeout", 180.0, help="Seconds to wait until all models are ready.")
 @options.flag(
     "--watch",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from builder.errors import PublishBlocked, UsageError
 from builder.store import staging
+from builder.unforeseen import MACHINES
 
 _HEAD = "# Written by `trt-build deploy`. SHA-256 of the lines below: "
 _FIRST_LINE = re.compile(rf"{re.escape(_HEAD)}([0-9a-f]{{64}})\n")
@@ -94,5 +95,7 @@ def _exchange(folder: Path, new_texts: Mapping[str, str], stale: set[str]) -> No
             staging.swap(new, folder, beside / "old")
     except OSError as error:
         raise PublishBlocked(
-            f"cannot write the manifests: {error.strerror or error}", where=str(folder)
+            f"cannot write the manifests: {error.strerror or error}",
+            where=str(folder),
+            fix=MACHINES.get(error.errno or 0, "use another --out"),
         ) from error

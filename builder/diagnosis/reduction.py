@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from builder.diagnosis import nodes
 from builder.errors import EnvironmentProblem
 from builder.manifest import TensorSpec, axis_ranges
+from builder.unforeseen import MACHINES
 
 if TYPE_CHECKING:
     import torch
@@ -331,7 +332,9 @@ def _write_files(
         )
     except OSError as error:
         raise EnvironmentProblem(
-            f"the reduced model cannot be written: {error.strerror}", where=str(target)
+            f"the reduced model cannot be written: {error.strerror}",
+            where=str(target),
+            fix=MACHINES.get(error.errno or 0, "use another --reduce"),
         ) from error
     return Reduction(target, candidate.nodes, computing_nodes(search.lowered))
 

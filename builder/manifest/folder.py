@@ -21,7 +21,7 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 @dataclass(frozen=True)
 class ModelFiles:
     """A model file, a manifest, or both, with the model's name. `second` is another manifest of
-    the same model file.
+    the same model.
     """
 
     name: str
@@ -95,10 +95,11 @@ def _own_mistakes(files: ModelFiles) -> Iterator[Mistake]:
         fix = _near_model(files.manifest)
         yield Mistake(str(files.file), 1, "this manifest has no model file", fix)
     if files.second is not None:
+        subject = "this model file" if files.model else f"the model {files.name!r}"
         yield Mistake(
             str(files.second),
             1,
-            "this model file has two manifests",
+            f"{subject} has two manifests",
             f"remove one; the other is {files.manifest}",
         )
     if not _SAFE_NAME.fullmatch(files.name):

@@ -39,10 +39,9 @@ def serving_models(
             step for sidecar in sidecars for step in sidecar.get(published.STEPS) or ()
         ]
         settings = {"explicit": True, "models": list(dict.fromkeys([*steps, *names]))}
-    ports: Any = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 0)
     settings["client_shared_memory"] = any(memory != BODY for memory in memories)
     with serving.serve(
-        repository, installation=installation, **ports, **settings
+        repository, installation=installation, **serving.FREE_PORTS, **settings
     ) as server:
         yield server
 

@@ -212,7 +212,7 @@ class _Pool:
             environment = self.environments[slot % len(self.environments)]
             self.active[connection] = _Running(task, number, slot, environment)
             # the end of a worker is reported when its connection is read
-            with contextlib.suppress(BrokenPipeError):
+            with contextlib.suppress(ConnectionError):
                 connection.send(
                     (
                         *task.call(),

@@ -18,6 +18,7 @@ from builder import files
 from builder.errors import EnvironmentProblem, TrtBuildError, UsageError
 from builder.store import published
 from builder.triton import versions
+from builder.unforeseen import MACHINES
 
 BUILD = "build"
 VERIFY = "verify"
@@ -269,7 +270,9 @@ def write_text(file: Path, text: str) -> None:
         files.write_text(file, text)
     except OSError as error:
         raise EnvironmentProblem(
-            f"the results cannot be written: {error.strerror}", where=str(file)
+            f"the results cannot be written: {error.strerror}",
+            where=str(file),
+            fix=MACHINES.get(error.errno or 0, "use another path"),
         ) from error
 
 

@@ -35,6 +35,21 @@ def check(out: Path) -> None:
         staging.refuse_mount(root, beside=root.parent)
 
 
+def refuse_nested(source: Path, target: Path) -> None:
+    """Raise UsageError if one repository is inside the other: Triton takes each folder of a
+    repository for a model.
+    """
+    # os.path, because Path.resolve raises RuntimeError for a loop of links
+    source_path = Path(os.path.realpath(source))
+    target_path = Path(os.path.realpath(target))
+    if source_path in target_path.parents or target_path in source_path.parents:
+        raise UsageError(
+            f"{target} and {source} are inside each other, and Triton takes each folder of a"
+            " repository for a model",
+            fix="use a folder outside of the other repository",
+        )
+
+
 # These functions use os.path, because the methods of Path raise OSError for a long name.
 
 
@@ -43,7 +58,7 @@ def _refuse_broken_link(out: Path) -> None:
         if os.path.islink(path) and not os.path.exists(path):
             raise UsageError(
                 f"{path} is a link to {path.readlink()}, which does not exist",
-                fix="use another --out",
+                fix="use another folder",
             )
 
 
@@ -63,13 +78,13 @@ def _refuse_unwritable(out: Path, folder: Path) -> None:
     if not os.path.isdir(nearest):
         raise UsageError(
             f"{nearest} is not a folder, so {out} cannot be the repository",
-            fix="use another --out",
+            fix="use another folder",
         )
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise EnvironmentProblem(
             f"the folder {nearest} is not writable",
             where=str(out),
-            fix="use an --out in a writable folder",
+            fix="use a writable folder",
         )
 
 

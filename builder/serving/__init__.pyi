@@ -7,5 +7,6 @@ from .flags import CONTROL_HEADER as CONTROL_HEADER
 from .installation import Installation as Installation
 from .installation import find as find
 from .installation import server_version as server_version
+from .server import FREE_PORTS as FREE_PORTS
 from .server import Server as Server
 from .server import serve as serve

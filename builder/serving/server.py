@@ -44,6 +44,8 @@ CRASH_FIX = (
     " nested JSON and on bodies in very many chunks. Use docker/nginx.conf as a proxy for clients"
     " that you do not trust"
 )
+FREE_PORTS: Mapping[str, Any] = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+"""Arguments of `serve` for free ports."""
 CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 """Signals that end a tritonserver by its own fault.
 
@@ -170,12 +172,15 @@ class Server:
         """Wait for Ctrl-C or SIGTERM (main thread only).
 
         Raises ServerError if the server ends. Also raises it if the process of a loaded Python
-        model ends, since requests to the model would fail.
+        model ends, since requests to the model would fail. Raises the KeyboardInterrupt of another
+        signal, whose `number` is set.
         """
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             code = self._watch()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
+            if getattr(stop, "number", signal.SIGINT) != signal.SIGINT:
+                raise
             return
         finally:
             signal.signal(signal.SIGTERM, before)

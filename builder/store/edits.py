@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,13 @@ carried over to the new config. OVERWRITE: they are dropped.
 GENERATED = "config"
 """The trt-build.json key for the text of the generated config."""
 COMPILED = "__pycache__"
+MOVE_FOREIGN = "move it away, or use another repository"
+MOVE_CHANGES = (
+    "undo edits and move other files away, or move the model's folders out of the"
+    " repository"
+)
 SHOWN = 6
-"""Maximum number of fields of a difference that are shown."""
+"""Maximum number of fields of a difference, and of files, that are shown."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +75,17 @@ def _fields(text: str) -> dict[str, Any] | None:
 
 def edits(folder: Path, hashes: Hashes) -> list[Edit]:
     """The edited configs of a published model and of its steps."""
-    record = published.sidecar(folder) or {}
-    steps = [
-        folder.parent / Path(step).name for step in published.recorded_steps(record)
-    ]
     return [
         edit
-        for model in (folder, *steps)
+        for model in _folders(folder)
         for edit in _edit(model, published.sidecar(model) or {}, hashes)
     ]
+
+
+def _folders(folder: Path) -> list[Path]:
+    """The folder of a published model, and those of the steps of all its versions."""
+    steps = sorted(published.step_names(folder))
+    return [folder, *(folder.parent / step for step in steps)]
 
 
 def _edit(folder: Path, record: Mapping[str, Any], hashes: Hashes) -> Iterator[Edit]:
@@ -97,6 +104,7 @@ def foreign(folder: Path) -> list[str]:
     if record is None:
         return []
     written = {published.SIDECAR, published.SIGNATURE, *record.get("files", {})}
+    written |= {path.name for path in folder.glob(published.UNFINISHED)}
     for version in published.versions(folder)[1:]:
         paths = (*version.files.values(), version.record / published.SIDECAR)
         written |= {path.relative_to(folder).as_posix() for path in paths}
@@ -118,6 +126,15 @@ def foreign(folder: Path) -> list[str]:
     ]
 
 
+def additions(folder: Path) -> list[str]:
+    """What `foreign` returns for a published model and its steps, with the name of the folder, such
+    as `net/2/` and `net.0.torch.1a2b/notes.txt`.
+    """
+    return [
+        f"{model.name}/{name}" for model in _folders(folder) for name in foreign(model)
+    ]
+
+
 def _is_version(folder: Path, path: Path) -> bool:
     return path.parent == folder and path.name.isdigit()
 
@@ -129,55 +146,78 @@ def notes(folder: Path, hashes: Hashes) -> list[str]:
         " discards it"
         for edit in edits(folder, hashes)
     ]
-    for name in foreign(folder):
+    for name in additions(folder):
         served = ", and Triton may serve it" if name.endswith("/") else ""
-        reported.append(f"{folder.name}/{name} is not of trt-build{served}: remove it")
+        reported.append(f"{name} is not of trt-build{served}: move it away")
     return reported
 
 
 def _is_foreign(folder: Path) -> bool:
-    """Whether the path has content without a trt-build.json, even a damaged one."""
-    if not os.path.isdir(folder):
+    """Whether the path is a link, or has content without a trt-build.json, even a damaged one."""
+    if os.path.islink(folder) or not os.path.isdir(folder):
         return os.path.lexists(folder)
     return any(folder.iterdir()) and not os.path.lexists(folder / published.SIDECAR)
 
 
-def refuse_foreign(folder: Path) -> None:
+def refuse(folder: Path, hashes: Hashes, policy: str) -> None:
+    """Raise UsageError if `trt-build repo` would lose changes of the user.
+
+    These are: content that trt-build did not write; edits of the config, unless `policy` allows it;
+    and edits of steps, which KEEP cannot carry over.
+    """
+    if policy == OVERWRITE:
+        return
+    discard = "`repo --overwrite-edits` discards it"
+    _refuse_foreign(folder, f"{MOVE_FOREIGN}; {discard}")
+    lost = edits(folder, hashes)
+    if policy != REPORT:
+        lost = [edit for edit in lost if edit.file.parent != folder]
+    added = additions(folder)
+    fixes = ["--keep-edits keeps an edited config"] if lost and policy == REPORT else []
+    if lost:
+        fixes.append("`trt-build adopt` writes it into the manifest")
+    if added:
+        fixes.append("move files that you need out of the repository")
+    _refuse_loss(folder, lost, added, ", ".join([*fixes, discard]))
+
+
+def refuse_any(folder: Path, hashes: Hashes) -> None:
+    """Raise UsageError if a publication other than that of `trt-build repo` would lose changes of
+    the user: edits, and content that trt-build did not write.
+    """
+    _refuse_foreign(folder, MOVE_FOREIGN)
+    lost = edits(folder, hashes)
+    _refuse_loss(folder, lost, additions(folder), MOVE_CHANGES)
+
+
+def _refuse_foreign(folder: Path, fix: str) -> None:
     """Raise UsageError if trt-build did not write the folder or file at this path."""
     if _is_foreign(folder):
         raise UsageError(
             f"publishing would replace {folder}, which trt-build did not write",
             where=str(folder),
-            fix="move it away, or use another repository; `repo --overwrite-edits` discards it",
+            fix=fix,
         )
 
 
-def refuse(folder: Path, hashes: Hashes, policy: str) -> None:
-    """Raise UsageError if a new publication would lose changes of the user.
-
-    These are: content that trt-build did not write; edits of the config, unless `policy` allows it;
-    edits of steps, which KEEP cannot carry over; and other versions.
-    """
-    if policy == OVERWRITE:
-        return
-    refuse_foreign(folder)
-    all_edits = edits(folder, hashes)
-    lost = all_edits
-    if policy != REPORT:
-        lost = [edit for edit in all_edits if edit.file.parent != folder]
-    versions = [name for name in foreign(folder) if name.endswith("/")]
-    if not lost and not versions:
+def _refuse_loss(
+    folder: Path, lost: Sequence[Edit], added: Sequence[str], fix: str
+) -> None:
+    """Raise UsageError if there are edits or additions."""
+    if not lost and not added:
         return
     reported = [
         *map(str, lost),
         *(
-            f"{folder.name}/{name} is a version that trt-build did not write"
-            for name in versions
+            f"{name} is a {'version' if name.endswith('/') else 'file'} that trt-build did not"
+            " write"
+            for name in added[:SHOWN]
         ),
     ]
-    keeps = "--keep-edits keeps an edited config, " if policy == REPORT and lost else ""
+    if len(added) > SHOWN:
+        reported.append(f"{len(added) - SHOWN} more files are not of trt-build")
     raise UsageError(
         f"publishing would overwrite changes made by hand: {'; '.join(reported)}",
         where=str(folder),
-        fix=f"{keeps}`trt-build adopt` writes it into the manifest, --overwrite-edits discards it",
+        fix=fix,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -22,6 +23,8 @@ RESULTS = ".results"
 """The suffix of the folder beside a repository with the results of `--record`."""
 SIGNATURE = "trt-build.sig"
 """The signature of a model, beside its trt-build.json: see builder.triton.signatures."""
+UNFINISHED = f".{SIDECAR}.*.tmp"
+"""The pattern of the file that `write` leaves in a model if its process is killed."""
 REQUEST, PLANS, RESULT = "request", "plans", "result"
 """The trt-build.json keys for the request, the keys of its plans, and the result of the build."""
 STEPS, SEALS = "steps", "seals"
@@ -67,6 +70,29 @@ def model_names(repository: Path) -> list[str]:
     if not names:
         raise UsageError(f"{repository} contains no model", fix=BUILD_ONE)
     return names
+
+
+def recorded_folders(repository: Path) -> list[Path]:
+    """The folders of the repository with a trt-build.json, including steps, sorted.
+
+    Raises PermissionError for a folder that this user cannot read: its model would be left out.
+    """
+    return [folder for folder in sorted(repository.iterdir()) if _has_record(folder)]
+
+
+def _has_record(folder: Path) -> bool:
+    if folder.name == "lost+found":  # of a file system, for root only
+        return False
+    file = folder / SIDECAR
+    try:
+        file.stat()
+    except PermissionError:
+        raise
+    except OSError:
+        return False
+    if not os.access(file, os.R_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
+    return True
 
 
 @contextlib.contextmanager

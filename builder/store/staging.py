@@ -71,7 +71,10 @@ def _create(folder: Path, root: Path) -> None:
         raise PublishBlocked(
             f"no folder can be created in {folder.parent}: {error.strerror}",
             where=str(root),
-            fix=_FIXES.get(error.errno or 0, "use a repository in another folder"),
+            fix=_FIXES.get(
+                error.errno or 0,
+                "give this user write access to it, or use a repository in another folder",
+            ),
         ) from error
 
 

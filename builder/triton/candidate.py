@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tritonclient.grpc import model_config_pb2 as pb
 
-from builder.store import COMPILED, CONFIG, GENERATED, SIDECAR, published, staging
-from builder.triton import bytecode, versions
+from builder.store import CONFIG, GENERATED, SIDECAR, published, staging
+from builder.triton import bytecode, copying, versions
 from builder.triton.config import config_text, parse_config
 from builder.triton.publish import add_steps, blocked, move_in
 
@@ -63,6 +61,7 @@ def add(source: Path, repository: Path) -> Candidate:
     UsageError if there is no such model, PublishError if a file of it is damaged.
     """
     current = versions.of_model(source)[0]
+    before = copying.identity(source)
     versions.require_undamaged(current)
     digest = hashlib.sha256((source / SIDECAR).read_bytes()).hexdigest()[:8]
     name = f"{source.name}{INFIX}{digest}"
@@ -70,9 +69,10 @@ def add(source: Path, repository: Path) -> Candidate:
     with blocked(source.name, repository), staging.staging(repository) as stage:
         (stage / name).mkdir()
         versions.copied(current, stage / name)
+        copying.require_same(source, before)
         _rename(stage / name, source.name)
         for step in steps:
-            _copy(source.parent / step, stage / step)
+            copying.copy(source.parent / step, stage / step, links=True)
         for model in (*steps, name):
             bytecode.prevent(stage / model)
             staging.sync_tree(stage / model)
@@ -150,17 +150,5 @@ def former(folder: Path) -> Iterator[Former]:
         if folder.is_dir():
             steps = sorted(published.step_names(folder))
             for model in (folder.name, *steps):
-                _copy(repository / model, stage / model)
+                copying.copy(repository / model, stage / model, links=True)
         yield Former(folder, stage, tuple(steps))
-
-
-def _copy(source: Path, target: Path) -> None:
-    ignored = shutil.ignore_patterns(COMPILED)
-    shutil.copytree(source, target, ignore=ignored, copy_function=_link)
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # one without links, another file system, or a file of another user
-        shutil.copy2(source, target)

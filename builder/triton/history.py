@@ -5,17 +5,18 @@ repositories.
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.errors import UsageError
+from builder.errors import TrtBuildError, UsageError
 from builder.store import Hashes, Version, edits, published, retired, staging
-from builder.triton import interface, versions
-from builder.triton.publish import blocked, move_in
+from builder.triton import copying, interface, versions
+from builder.triton.publish import blocked, created_folder, move_in
 
+ATTEMPTS = 5
+"""How often the folder of a model is read if other processes replace it."""
 CURRENT, SERVED, KEPT = "current", "served", "kept"
 """States of a version: it serves requests without a version; only requests that name it; none."""
 
@@ -41,13 +42,29 @@ class Entry:
 
 
 def history(folder: Path) -> list[Entry]:
-    """Return the versions of the model in `folder`, newest first. Raises UsageError."""
+    """Return the versions of the model in `folder`, newest first. Raises UsageError.
+
+    The folder is read again if another process replaces it meanwhile.
+    """
+    versions.of_model(folder)
+    for attempt in range(ATTEMPTS):
+        before = copying.identity(folder)
+        try:
+            entries = _entries(folder)
+            copying.require_same(folder, before)
+            break
+        except TrtBuildError:
+            if attempt == ATTEMPTS - 1 or not copying.is_replaced(folder, before):
+                raise
+    return sorted(entries, key=lambda entry: entry.number, reverse=True)
+
+
+def _entries(folder: Path) -> list[Entry]:
     with published.shaped(folder):
         known = versions.of_model(folder)
         # the config may be a link or a pipe, which are not read
         served = () if any(published.special(folder)) else versions.served(folder)
-        entries = [_entry(version, known[0], served) for version in known]
-    return sorted(entries, key=lambda entry: entry.number, reverse=True)
+        return [_entry(version, known[0], served) for version in known]
 
 
 def _entry(version: Version, current: Version, served: Sequence[int]) -> Entry:
@@ -107,18 +124,18 @@ def _replacing(folder: Path) -> Iterator[Path]:
     """
     repository = folder.parent
     versions.of_model(folder)
-    versions.require_plain(folder)
     with (
         published.shaped(folder),
         blocked(folder.name, repository),
         staging.staging(repository) as stage,
         staging.alone(repository),
     ):
-        if foreign := edits.foreign(folder):
+        versions.require_plain(folder)
+        if added := edits.additions(folder):
             raise UsageError(
-                f"{folder.name!r} has files that trt-build did not write: {', '.join(foreign)}",
+                f"{folder.name!r} has files that trt-build did not write: {', '.join(added)}",
                 where=str(folder),
-                fix="move them out of the model's folder",
+                fix="move them out of the repository",
             )
         (stage / folder.name).mkdir()
         yield stage / folder.name
@@ -151,6 +168,7 @@ def promote(source: Path, repository: Path, *, accept: bool = False) -> Promotio
 
 def _promote(source: Path, repository: Path, accept: bool) -> Promotion:
     name, (current, *_) = source.name, versions.of_model(source)
+    before = copying.identity(source)
     versions.require_plain(source)
     versions.require_undamaged(current)
     target = repository / name
@@ -158,21 +176,24 @@ def _promote(source: Path, repository: Path, accept: bool) -> Promotion:
         target_versions = published.versions(target)
         if target_versions and _is_there(current, target_versions[0]):
             return Promotion(name, target_versions[0].number, "unchanged")
-        edits.refuse(target, hashes, edits.REPORT)
+        edits.refuse_any(target, hashes)
     steps = published.recorded_steps(current.sidecar)
-    with blocked(name, repository):
-        repository.mkdir(parents=True, exist_ok=True)
-        with staging.staging(repository) as stage, staging.alone(repository):
-            for step in steps:
-                ignored = shutil.ignore_patterns(edits.COMPILED)
-                shutil.copytree(source.parent / step, stage / step, ignore=ignored)
-            (stage / name).mkdir()
-            versions.copied(current, stage / name)
-            changes = interface.refuse_incompatible(target, stage / name, accept=accept)
-            versions.arrange(stage / name, target, versions.policy_of(source))
-            for model in (*steps, name):
-                staging.sync_tree(stage / model)
-            move_in(name, steps, repository, stage)
+    with (
+        blocked(name, repository),
+        created_folder(repository),
+        staging.staging(repository) as stage,
+        staging.alone(repository),
+    ):
+        for step in steps:
+            copying.copy(source.parent / step, stage / step)
+        (stage / name).mkdir()
+        versions.copied(current, stage / name)
+        copying.require_same(source, before)
+        changes = interface.refuse_incompatible(target, stage / name, accept=accept)
+        versions.arrange(stage / name, target, versions.policy_of(source))
+        for model in (*steps, name):
+            staging.sync_tree(stage / model)
+        move_in(name, steps, repository, stage)
     return Promotion(name, versions.of_model(target)[0].number, "promoted", changes)
 
 
@@ -186,14 +207,15 @@ def _is_there(current: Version, published_version: Version) -> bool:
 def models(repository: Path, only: Sequence[str] = ()) -> list[Path]:
     """The folders of the published models in `repository`, without the steps of ensembles.
 
-    Raises UsageError if there is no such folder, or for a name in `only` that is no such model.
+    Raises UsageError if there is no such folder, or for a name in `only` that is no such model, and
+    PermissionError for a model that this user cannot read.
     """
     published.require_repository(repository)
-    folders = sorted(
-        file.parent
-        for file in repository.glob(f"*/{published.SIDECAR}")
-        if retired.step_of(file.parent) is None
-    )
+    folders = [
+        folder
+        for folder in published.recorded_folders(repository)
+        if retired.step_of(folder) is None
+    ]
     names = [folder.name for folder in folders]
     unknown = [name for name in only if name not in names]
     if unknown or not folders:

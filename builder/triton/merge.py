@@ -21,9 +21,9 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2 as pb
 
 from builder.errors import PublishError, UsageError
-from builder.store import GENERATED, SIDECAR, edits, published, retired
+from builder.store import GENERATED, SIDECAR, Hashes, edits, published, retired
 from builder.torchscript import sha256
-from builder.triton import versions
+from builder.triton import copying, versions
 from builder.triton.config import config_text, parse_config
 from builder.triton.damage import damaged
 from builder.triton.environment import image_lines
@@ -35,18 +35,18 @@ AMPERE_PLUS = "ampere_plus"
 """Used as the compute capability of a plan for every GPU since Ampere without a more
 specific plan.
 """
-COMPILED = "__pycache__"
 OWN = ("plan_sha256", "version", "torch_version")
 """Provenance that may differ between the build hosts."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One model of one repository: its config, and the plan's file and facts by compute capability
-    ("9.0") or AMPERE_PLUS.
+    """One model of one repository: its folder with the identity (see copying), its config, and the
+    plan's file and facts by compute capability ("9.0") or AMPERE_PLUS.
     """
 
     folder: Path
+    identity: tuple[int, int]
     config: Any
     plans: dict[str, tuple[Path, dict[str, Any]]]
 
@@ -67,7 +67,7 @@ def merge(repositories: Sequence[Path], out: Path) -> list[tuple[str, tuple[str,
     ready = {}
     # everything is checked before anything is written
     for name, folders in folders_by_model.items():
-        edits.refuse_foreign(out / name)
+        _refuse_loss(out / name, folders)
         with published.shaped(folders[0]):
             ready[name] = _fitting_variants(folders), _fitting_steps(folders)
     return [
@@ -77,12 +77,27 @@ def merge(repositories: Sequence[Path], out: Path) -> list[tuple[str, tuple[str,
     ]
 
 
+def _refuse_loss(target: Path, folders: Sequence[Path]) -> None:
+    """Raise UsageError if the merged model of `folders` would replace versions or changes of the
+    user in `target`. Edits of a `target` that is itself merged are in the result.
+    """
+    versions.refuse_kept(target)
+    is_merged = target.resolve() in [folder.resolve() for folder in folders]
+    with Hashes() as hashes:
+        if is_merged and not edits.additions(target):
+            return
+        edits.refuse_any(target, hashes)
+
+
 def _models(repository: Path) -> list[Path]:
     """Return the folders of the models, without the steps of ensembles.
 
-    Raises UsageError for a repository without models, PublishError for a model without a record.
+    Raises UsageError for a repository without models, PublishError for a model without a record,
+    PermissionError for a model that this user cannot read.
     """
-    folders = sorted(path.parent for path in repository.glob(f"*/{SIDECAR}"))
+    folders = []
+    if repository.is_dir():
+        folders = published.recorded_folders(repository)
     for config in sorted(repository.glob("*/config.pbtxt")):
         if folders and config.parent not in folders:
             raise PublishError(
@@ -140,6 +155,7 @@ def _fitting_variants(folders: Sequence[Path]) -> list[Variant]:
 
 
 def _variant(folder: Path) -> Variant:
+    identity = copying.identity(folder)
     versions.require_plain(folder)
     _must_be_whole(folder)
     if published.current(folder) != VERSION or len(published.versions(folder)) > 1:
@@ -157,8 +173,8 @@ def _variant(folder: Path) -> Variant:
             fix="build the model again",
         )
     if message.backend != "tensorrt" and message.platform != "tensorrt_plan":
-        return Variant(folder, message, {})
-    return Variant(folder, message, _plans_of(folder, message))
+        return Variant(folder, identity, message, {})
+    return Variant(folder, identity, message, _plans_of(folder, message))
 
 
 def _plans_of(folder: Path, message: pb.ModelConfig) -> dict[str, Any]:
@@ -324,10 +340,17 @@ def _plans(variants: Sequence[Variant]) -> dict[str, tuple[Path, dict[str, Any]]
 def _writer(variants: Sequence[Variant]) -> Writer:
     """Return a function that writes the folder of the merged model."""
     plans = _plans(variants)
-    # torch runs it on any GPU, it is an ensemble of others, or one plan is for all GPUs
-    if plans.keys() <= {AMPERE_PLUS}:
-        return lambda folder: _copy(variants[-1].folder, folder)
-    return lambda folder: _write(variants[0], plans, folder)
+
+    def write(folder: Path) -> None:
+        # torch runs it on any GPU, it is an ensemble of others, or one plan is for all GPUs
+        if plans.keys() <= {AMPERE_PLUS}:
+            copying.copy(variants[-1].folder, folder)
+        else:
+            _write(variants[0], plans, folder)
+        for variant in variants:
+            copying.require_same(variant.folder, variant.identity)
+
+    return write
 
 
 def _name_steps(folder: Path, names: Sequence[str]) -> None:
@@ -349,7 +372,7 @@ def _write(
     """Copy the first variant's folder and add the plans of all variants. The sidecar's record of a
     single build is removed.
     """
-    _copy(first.folder, folder)
+    copying.copy(first.folder, folder)
     message = pb.ModelConfig()
     message.CopyFrom(first.config)
     message.default_model_filename = (
@@ -393,22 +416,6 @@ def _file(capability: str) -> str:
     if capability == AMPERE_PLUS:
         return f"model_{capability}.plan"
     return f"model_sm{capability.replace('.', '')}.plan"
-
-
-def _copy(source: Path, folder: Path) -> None:
-    """Copy without files that Python compiled while the model was served.
-
-    Stops at the first error. copytree would continue on a full disk, and then report every file
-    without an errno.
-    """
-    for path in sorted(source.rglob("*")):
-        name = path.relative_to(source)
-        if COMPILED in name.parts:
-            continue
-        if path.is_dir():
-            (folder / name).mkdir()
-        elif path.is_file():
-            shutil.copy2(path, folder / name)
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -20,13 +20,14 @@ from pathlib import Path
 from builder.errors import PublishBlocked, PublishError
 from builder.manifest import Versions
 from builder.store import published, retired, staging
-from builder.triton import bytecode, layout, signatures, versions
+from builder.triton import bytecode, copying, layout, signatures, versions
 from builder.triton.artifact import EnsembleArtifact, ModelArtifact
 
 FIXES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free disk space"),
     **dict.fromkeys(
-        (errno.EACCES, errno.EPERM, errno.EROFS), "a folder that you may write to"
+        (errno.EACCES, errno.EPERM, errno.EROFS),
+        "give this user write access to it, or use another repository",
     ),
 }
 """File system errors and their fixes."""
@@ -129,7 +130,7 @@ def publish_parts(
 ) -> Path:
     """Publish the model whose folder `whole` fills, with its `steps`."""
     staged = contextlib.nullcontext(stage) if stage else staging.staging(repository)
-    with blocked(name, repository), _created_folder(repository), staged as stage:
+    with blocked(name, repository), created_folder(repository), staged as stage:
         names = {base: _write_step(base, write, stage) for base, write in steps.items()}
         (stage / name).mkdir()
         whole(stage / name, names)
@@ -173,10 +174,11 @@ def blocked(name: str, repository: Path) -> Iterator[None]:
         yield
     except OSError as error:
         kind = PublishBlocked if error.errno in FIXES else PublishError
+        is_missing = error.errno == errno.ENOENT  # another process changed the folder
         raise kind(
             f"model {name!r} was not published: {error}",
             where=str(repository / name),
-            fix=FIXES.get(error.errno or 0),
+            fix=copying.AGAIN if is_missing else FIXES.get(error.errno or 0),
         ) from error
 
 
@@ -207,7 +209,7 @@ def _not_foreign(name: str, steps: Iterable[str], repository: Path) -> None:
                 f"{step!r} is the name of a step of {name!r}, and a model of its own in the"
                 " repository",
                 where=str(folder),
-                fix="rename that model, or use --layout fused",
+                fix=f"rename that model, or build {name!r} with --layout fused",
             )
 
 
@@ -287,7 +289,7 @@ def _is_there(step: str, repository: Path, stage: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _created_folder(repository: Path) -> Iterator[None]:
+def created_folder(repository: Path) -> Iterator[None]:
     """Create the repository's folder. Remove it again if it was created here and the publication
     fails.
     """

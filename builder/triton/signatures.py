@@ -18,9 +18,9 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from builder import processes
+from builder import files, processes
 from builder.errors import EnvironmentProblem, UsageError
-from builder.store import COMPILED, CONFIG, SIGNATURE
+from builder.store import COMPILED, CONFIG, SIGNATURE, staging
 from builder.triton import bytecode
 
 SIGN_MODEL = "sign model"
@@ -98,6 +98,11 @@ def sign(folder: Path, key: Path) -> None:
 
     Raises UsageError for an unusable key and for links or pipes in the folder, OSError.
     """
+    with files.naming(folder / SIGNATURE):
+        _sign(folder, key)
+
+
+def _sign(folder: Path, key: Path) -> None:
     handle, name = tempfile.mkstemp(prefix=f".{SIGNATURE}.", dir=folder.parent)
     os.close(handle)
     written = Path(name)
@@ -121,15 +126,17 @@ def sign_missing(repository: Path, key: Path, only: Sequence[str] = ()) -> list[
     Returns their names. With `only`, signs only these models and their steps. Raises as `sign`
     does.
     """
-    remove_compiled(repository, only)
-    verifier = _verifier_of(key)
-    unsigned = [
-        folder
-        for folder in _folders(repository, only)
-        if _problem(folder, verifier) is not None
-    ]
-    for folder in unsigned:
-        sign(folder, key)
+    _folders(repository, only)  # raises if there is no repository
+    with staging.alone(repository):
+        remove_compiled(repository, only)
+        verifier = _verifier_of(key)
+        unsigned = [
+            folder
+            for folder in _folders(repository, only)
+            if _problem(folder, verifier) is not None
+        ]
+        for folder in unsigned:
+            sign(folder, key)
     return [folder.name for folder in unsigned]
 
 
@@ -316,7 +323,8 @@ def _usable(key: Path, kind: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(
-            f"the {kind} key {key} cannot be read: {error.strerror}"
+            f"the {kind} key {key} cannot be read: {error.strerror}",
+            fix="name a file that you can read",
         ) from error
     except Exception as error:  # cryptography raises many types of errors for keys
         raise UsageError(

@@ -9,7 +9,7 @@ a version folder that trt-build did not write is never served.
 from __future__ import annotations
 
 import hashlib
-import os
+import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
@@ -31,6 +31,7 @@ from builder.store import (
     published,
 )
 from builder.torchscript import sha256
+from builder.triton import copying
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -52,12 +53,7 @@ def arrange(new: Path, former: Path, policy: Versions) -> None:
     """
     before = published.versions(former)
     if not policy.keep:
-        if len(before) > 1:
-            raise UsageError(
-                f"{former.name!r} has {len(before)} versions, and the manifest keeps none",
-                where=str(former),
-                fix="write versions: {keep: N} in the manifest, or run `trt-build prune --keep 1`",
-            )
+        refuse_kept(former, "write versions: {keep: N} in the manifest, or ")
         return
     (staged,) = published.versions(new)
     earlier = before
@@ -77,6 +73,18 @@ def arrange(new: Path, former: Path, policy: Versions) -> None:
         LAST: max(last, number),
     }
     _complete(new, facts, earlier[: policy.keep - 1], policy.serve)
+
+
+def refuse_kept(former: Path, other_fix: str = "") -> None:
+    """Raise UsageError if a publication that keeps no versions would remove some."""
+    count = len(published.versions(former))
+    if count > 1:
+        raise UsageError(
+            f"{former.name!r} has {count} versions, and the new model keeps none",
+            where=str(former),
+            fix=f"{other_fix}run `trt-build prune {shlex.quote(str(former.parent))} --only"
+            f" {former.name} --keep 1`",
+        )
 
 
 def same(left: Version, right: Version) -> bool:
@@ -201,7 +209,9 @@ def _complete(
     }
     text = _with_policy(str(record[GENERATED]), served)
     file = folder / CONFIG
-    file.write_text(_with_policy(file.read_text(encoding="utf-8"), served))
+    config = _with_policy(file.read_text(encoding="utf-8"), served)
+    file.unlink()  # it may be a hard link to the config of the published model
+    file.write_text(config, encoding="utf-8")
     files = {**record["files"], CONFIG: hashlib.sha256(text.encode()).hexdigest()}
     published.write(
         folder, {**record, **facts, KEPT: seals, "files": files, GENERATED: text}
@@ -259,11 +269,7 @@ def _link(source: Path, target: Path) -> None:
     """
     if source.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(source, target)
-        except OSError:
-            # no hard links: the file system has none, or the file has another owner
-            shutil.copy2(source, target)
+        copying.link(source, target)
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -359,7 +365,7 @@ def require_undamaged(version: Version) -> None:
         raise PublishError(
             f"version {version.number} of {version.model.name!r} is damaged: {broken}",
             where=str(version.record),
-            fix="choose another version, or build the model again with --rebuild",
+            fix="use another version, or build the model again with `trt-build repo --rebuild`",
         )
 
 

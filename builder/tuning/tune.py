@@ -153,9 +153,11 @@ def tune(
         )
         run.prepare()
         shared = options.memory != "none"
-        ports: Any = dict.fromkeys(("http_port", "grpc_port", "metrics_port"), 0)
         server = serving.serve(
-            repository, explicit=True, client_shared_memory=shared, **ports
+            repository,
+            explicit=True,
+            client_shared_memory=shared,
+            **serving.FREE_PORTS,
         )
         run.connect(stack, stack.enter_context(server))
         return run.tuned()

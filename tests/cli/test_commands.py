@@ -763,7 +763,13 @@ def test_bench_names_the_missing_address(published: Path, run: Run) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["inspect --graph", "lower --out", "lower --no-isolate --out", "init --out"],
+    [
+        "inspect --graph",
+        "lower --out",
+        "lower --no-isolate --out",
+        "init --out",
+        "bisect --reduce",
+    ],
 )
 def test_output_that_cannot_be_written_exits_with_4(
     small: Path, run: Run, command: str

@@ -6,7 +6,9 @@ import errno
 import json
 import os
 import signal
+from multiprocessing import Pipe
 from pathlib import Path
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -16,6 +18,7 @@ from builder import errors
 from builder.cli import main
 from builder.cli.command import Command
 from builder.cli.terminal import Terminal
+from builder.serving import Server
 
 
 def raising(error: BaseException, *arguments: str) -> Result:
@@ -54,6 +57,35 @@ def raising(error: BaseException, *arguments: str) -> Result:
 )
 def test_every_error_has_its_exit_code(error: BaseException, code: int) -> None:
     assert raising(error).exit_code == code
+
+
+def reset_by_worker() -> Exception:
+    """The error of reading from a worker that ended without reading its task."""
+    own_end, workers_end = Pipe()
+    own_end.send("task")
+    workers_end.close()
+    with pytest.raises(ConnectionResetError) as caught:
+        own_end.recv()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ConnectionRefusedError("no"), "the connection to a server failed: no"),
+        (TimeoutError("timed out"), "the connection to a server failed: timed out"),
+        (
+            TimeoutError(errno.ETIMEDOUT, "Connection timed out", "/x"),
+            "Connection timed",
+        ),
+        (OSError(errno.ENOTCONN, "Endpoint is not connected", "/x"), "Endpoint is not"),
+        (reset_by_worker(), "this is a defect of trt-build: ConnectionResetError"),
+    ],
+)
+def test_only_errors_of_a_server_connection_are_called_so(
+    error: Exception, message: str
+) -> None:
+    assert raising(error).stderr.startswith(f"error: {message}")
 
 
 def test_removed_working_directory_is_reported(
@@ -153,6 +185,26 @@ def test_signal_runs_cleanup_and_restores_the_handler(number: int, code: int) ->
 
 
 @pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 0), (signal.SIGTERM, 0), (signal.SIGHUP, 129)],
+)
+def test_serve_ends_with_the_code_of_the_signal(number: int, code: int) -> None:
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores SIGHUP
+
+    def stopped() -> None:
+        os.kill(os.getpid(), number)
+        signal.pause()
+
+    @click.command(cls=Command)
+    @click.pass_obj
+    def serving(terminal: Terminal, /) -> None:
+        Server.block(Mock(_watch=stopped))
+
+    assert CliRunner().invoke(serving).exit_code == code
+    signal.signal(signal.SIGHUP, inherited)
+
+
+@pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 )
 def test_interrupt_hidden_by_another_exception_is_not_a_defect(
@@ -184,13 +236,13 @@ def test_return_value_of_a_command_is_its_exit_code() -> None:
     assert CliRunner().invoke(returns_three).exit_code == 3
 
 
-def test_ctrl_c_during_import_of_a_command_is_an_interrupt(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "function", ["builder.cli.importlib.import_module", "click.Group.make_context"]
+)
+def test_ctrl_c_before_a_command_begins_is_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
-    def interrupted(name: str) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("builder.cli.importlib.import_module", interrupted)
+    monkeypatch.setattr(function, Mock(side_effect=KeyboardInterrupt))
     result = CliRunner().invoke(main, ["doctor"])
     assert (result.exit_code, result.stderr) == (
         130,

@@ -59,7 +59,15 @@ def test_folder_of_a_published_model_is_refused_as_repository(
     assert [path.name for path in model.iterdir()] == ["config.pbtxt"]
 
 
-@pytest.mark.parametrize("words", [["repo", "models", "--out", ""], ["serve", ""]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["repo", "models", "--out", ""],
+        ["repo", "models", "--out", "out", "--farm", ""],
+        ["serve", ""],
+        ["farm", "status", ""],
+    ],
+)
 def test_empty_path_is_a_usage_error(
     small: Path,
     run: Callable[..., Result],
@@ -100,3 +108,29 @@ def test_link_is_followed_before_a_missing_folder(
     result = run("repo", str(small), "--out", str(out))
     assert result.exit_code == 0, result.stderr
     assert (tmp_path / "far" / "r").is_dir()
+
+
+@pytest.mark.parametrize("command", ["promote", "merge --out"])
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("repository/inside", "inside each other"),
+        (".", "inside each other"),
+        ("loop", "is a link to loop, which does not exist"),
+    ],
+)
+def test_target_in_a_repository_or_a_loop_of_links_is_refused(
+    published: Path, run: Callable[..., Result], command: str, target: str, message: str
+) -> None:
+    (published.parent / "loop").symlink_to("loop")
+    name, *option = command.split()
+    result = run(name, published, *option, published.parent / target)
+    assert (result.exit_code, message in result.stderr) == (2, True), result.output
+    assert not (published / "inside").exists()
+
+
+def test_report_that_cannot_be_written_has_a_fix(
+    published: Path, run: Callable[..., Result]
+) -> None:
+    result = run("report", published, "-o", "/proc/none/report.html")
+    assert (result.exit_code, "fix:   use another path" in result.stderr) == (4, True)

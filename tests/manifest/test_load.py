@@ -228,6 +228,12 @@ def test_second_manifest_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ManifestError, match=r"net\.yml:1: .* has two manifests"):
             load(path)
     assert load(tmp_path / "net.yml")[0].name == "net"
+    file.unlink()
+    with pytest.raises(
+        ManifestError, match=r"the model 'net' has two manifests"
+    ) as two:
+        load(tmp_path)
+    assert "this manifest has no model file" in str(two.value)
 
 
 @pytest.mark.parametrize("name", ["my model", ".net", "-net", "näh", "a+b"])

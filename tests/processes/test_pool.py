@@ -8,8 +8,10 @@ import threading
 import time
 from dataclasses import replace
 from functools import partial
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -199,6 +201,20 @@ def test_killed_fork_server_is_replaced() -> None:
     process.kill()
     process.wait()
     assert processes.run([task("square", 3)]) == [9]
+
+
+def test_worker_that_ends_before_it_reads_its_task_has_crashed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def connect(modules: object) -> object:
+        own_end, workers_end = Pipe()
+        workers_end.close()
+        monkeypatch.setattr(own_end, "send", Mock(side_effect=ConnectionResetError))
+        return own_end
+
+    monkeypatch.setattr(pool, "connect", connect)
+    (crashed,) = processes.run([task("square", 2)])
+    assert isinstance(crashed, processes.Crashed)
 
 
 def have_ended(pids: list[int]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from builder.serving import FREE_PORTS
 
-FREE: dict[str, Any] = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+FREE = FREE_PORTS
 """Free ports, as arguments of `serve`."""

@@ -22,8 +22,8 @@ from tests.serving.ports import FREE
 SERVE = """
 import sys, time
 from pathlib import Path
-from builder.serving import serve
-with serve(Path(sys.argv[1]), http_port=0, grpc_port=0, metrics_port=0) as server:
+from builder.serving import FREE_PORTS, serve
+with serve(Path(sys.argv[1]), **FREE_PORTS) as server:
     print(server.process.pid, server.guardian.pid, server.scratch, flush=True)
     time.sleep(600)
 """

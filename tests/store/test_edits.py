@@ -80,6 +80,9 @@ def test_content_of_others_is_not_replaced(
     if model.is_dir():
         (model / published.SIDECAR).touch()  # a damaged publication is replaced
         edits.refuse(model, hashes, edits.REPORT)
+        (tmp_path / "link").symlink_to(model)
+        with pytest.raises(UsageError, match="link, which trt-build did not write"):
+            edits.refuse_any(tmp_path / "link", hashes)
 
 
 def test_edit_of_a_step_cannot_be_kept(tmp_path: Path, hashes: Hashes) -> None:
@@ -98,6 +101,7 @@ def test_foreign_versions_and_files_are_reported(folder: Path, hashes: Hashes) -
     (folder / "1" / "__pycache__").unlink()
     (folder / "1" / "__pycache__").mkdir()
     (folder / "1" / "__pycache__" / "model.pyc").write_text("")
+    (folder / ".trt-build.json.7.tmp").touch()  # of a process that was killed
     assert edits.foreign(folder) == ["1/notes.txt", "2/"]
     notes = edits.notes(folder, hashes)
     assert any(
@@ -105,8 +109,10 @@ def test_foreign_versions_and_files_are_reported(folder: Path, hashes: Hashes) -
         for note in notes
     )
     for policy in (edits.REPORT, edits.KEEP):
-        with pytest.raises(UsageError, match="scorer/2/ is a version"):
+        with pytest.raises(UsageError, match="scorer/2/ is a version") as refused:
             edits.refuse(folder, hashes, policy)
+        assert "scorer/1/notes.txt is a file" in refused.value.message
+        assert "adopt" not in str(refused.value.fix)
     edits.refuse(folder, hashes, edits.OVERWRITE)
 
 

@@ -4,19 +4,31 @@ promoted.
 
 from __future__ import annotations
 
+import errno
 import functools
+import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from builder.errors import PublishError, UsageError
+from builder.errors import PublishBlocked, PublishError, UsageError
 from builder.manifest.spec import Versions
 from builder.store import edits, published, retired
 from builder.store.hashes import Hashes
 from builder.torchscript import sha256
-from builder.triton import adopt_edits, history, publish, publish_ensemble, versions
+from builder.triton import (
+    adopt_edits,
+    copying,
+    history,
+    merge,
+    publish,
+    publish_ensemble,
+    versions,
+)
 from builder.triton.artifact import ModelArtifact
 from builder.triton.config import parse_config
 from tests.triton.artifacts import pair, scorer
@@ -62,6 +74,26 @@ def whole(folder: Path) -> bool:
     return not any(
         name for version in published.versions(folder) for name in version.damaged()
     )
+
+
+Change = Callable[[Path], tuple[Path, str]]
+
+
+def add_lines(name: str, step: int | None = None) -> Change:
+    """A function that adds a line to a file of the model in a folder or of its step, and returns
+    the file with its text.
+    """
+
+    def change(folder: Path) -> tuple[Path, str]:
+        if step is not None:
+            folder = folder.parent / sorted(published.step_names(folder))[step]
+        file = folder / name
+        file.parent.mkdir(exist_ok=True)
+        text = file.read_text() if file.exists() else ""
+        file.write_text(f"{text}# by hand\n")
+        return file, f"{text}# by hand\n"
+
+    return change
 
 
 def test_only_a_changed_model_is_a_new_version(repository: Path) -> None:
@@ -139,12 +171,25 @@ def test_failed_rollback_changes_nothing(repository: Path) -> None:
         history.rollback(repository / "none", None)
     assert history.history(folder)[1].damaged == "2/lowered.pt"
     (folder / "9").mkdir()
-    with pytest.raises(UsageError, match="did not write: 9/"):
+    with pytest.raises(UsageError, match="did not write: scorer/9/"):
         history.rollback(folder, 1)
     assert numbers(folder) == [3, 2, 1]
 
 
 @pytest.mark.slow
+def test_interrupted_prune_changes_nothing(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2):
+        folder = publish(net(number, Versions(keep=2, serve=2)), repository)
+    before = (folder / "config.pbtxt").read_text()
+    monkeypatch.setattr(history, "move_in", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        history.prune(folder, 1)
+    assert (folder / "config.pbtxt").read_text() == before
+    assert versions.served(folder) == [2, 1]
+
+
 def test_prune_keeps_current_version_and_reuses_no_number(repository: Path) -> None:
     folder = publish_three_versions(repository)
     history.rollback(folder, 1)
@@ -158,7 +203,7 @@ def test_prune_keeps_current_version_and_reuses_no_number(repository: Path) -> N
 
 def test_manifest_without_versions_does_not_delete_versions(repository: Path) -> None:
     folder = publish_three_versions(repository)
-    with pytest.raises(UsageError, match="3 versions, and the manifest keeps none"):
+    with pytest.raises(UsageError, match="3 versions, and the new model keeps none"):
         publish(net(4, Versions()), repository)
     assert numbers(folder) == [3, 2, 1]
     history.prune(folder, 1)
@@ -198,6 +243,48 @@ def test_promotion_replaces_nothing_else(repository: Path, tmp_path: Path) -> No
     with pytest.raises(UsageError, match="which trt-build did not write"):
         history.promote(folder, tmp_path / "live")
     assert (target / "config.pbtxt").read_text() == "by hand"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (add_lines("config.pbtxt"), "pair/config.pbtxt was edited by hand"),
+        (add_lines("1/notes.txt"), "pair/1/notes.txt is a file that trt-build did"),
+        (add_lines("2/model.py"), "pair/2/ is a version that trt-build did not"),
+        (
+            add_lines("config.pbtxt", step=0),
+            r"pair\.0.*config.pbtxt was edited by hand",
+        ),
+        (add_lines("notes.txt", step=1), r"pair\.1.*/notes.txt is a file that"),
+    ],
+)
+def test_publication_without_options_loses_no_changes(
+    repository: Path, tmp_path: Path, change: Change, words: str
+) -> None:
+    """The fix names no option, because promote, push, merge and the farm have none for it."""
+    target = publish_ensemble(pair(1), tmp_path / "live")
+    file, text = change(target)
+    folder = publish_ensemble(pair(2), repository)
+    for publication in (
+        lambda: history.promote(folder, target.parent),
+        lambda: merge([repository], target.parent),
+    ):
+        with pytest.raises(UsageError, match=words) as refused:
+            publication()
+        assert "--" not in str(refused.value.fix)
+    assert file.read_text() == text
+
+
+def test_promotion_of_steps_reports_a_full_disk(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = publish_ensemble(pair(1), repository)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr("shutil.copyfile", Mock(side_effect=full))
+    with pytest.raises(PublishBlocked, match="No space left on device") as refused:
+        history.promote(folder, tmp_path / "live")
+    assert refused.value.fix == "free disk space"
+    assert not (tmp_path / "live").exists()
 
 
 def test_incompatible_rollback_is_refused(repository: Path) -> None:
@@ -291,3 +378,53 @@ def test_files_outside_the_model_are_not_copied_or_overwritten(
     with pytest.raises(UsageError, match="not a model that trt-build published"):
         history.promote(folder, tmp_path / "live")
     assert secret.read_text() == "a secret" and not (tmp_path / "live").exists()
+
+
+def test_model_that_cannot_be_read_is_not_left_out(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = publish(net(1), repository)
+    (repository / "lost+found").mkdir()
+    assert history.models(repository) == [folder]
+    monkeypatch.setattr(os, "access", Mock(return_value=False))
+    for read in (
+        lambda: history.models(repository),
+        lambda: merge([repository], tmp_path / "out"),
+    ):
+        with pytest.raises(PermissionError):
+            read()
+
+
+@pytest.mark.parametrize("reader", ["promote", "merge", "history"])
+def test_model_that_is_replaced_while_it_is_read(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    """Files of two publications would be copied, or compared with one record."""
+    kept = Versions() if reader == "merge" else KEEP
+    folder = publish(net(1, kept), repository)
+    replaced = Mock()
+    function = {
+        "promote": (versions, "copied"),
+        "merge": (copying, "copy"),
+        "history": (history, "_entry"),
+    }[reader]
+    real = getattr(*function)
+
+    def replace_first(*arguments: object) -> object:
+        if not replaced.called:
+            replaced()
+            publish(net(2, kept), repository)
+        return real(*arguments)
+
+    monkeypatch.setattr(*function, replace_first)
+    if reader == "history":
+        entries = history.history(folder)
+        assert [entry.number for entry in entries] == [2, 1]
+        return
+    with pytest.raises(PublishError, match="another process replaced 'scorer'") as torn:
+        if reader == "promote":
+            history.promote(folder, tmp_path / "live")
+        else:
+            merge([repository], tmp_path / "live")
+    assert torn.value.fix == "run the command again"
+    assert not (tmp_path / "live").exists()

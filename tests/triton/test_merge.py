@@ -18,6 +18,7 @@ from click.testing import CliRunner
 
 from builder.cli import main
 from builder.errors import PublishBlocked, PublishError, UsageError
+from builder.manifest import Versions
 from builder.store import Hashes, published, record, stale
 from builder.triton import EnsembleArtifact, merge, publish, publish_ensemble
 from builder.triton.config import config_text, parse_config
@@ -430,5 +431,36 @@ def test_folder_of_something_else_is_not_replaced(
 ) -> None:
     (tmp_path / "out" / "scorer").mkdir(parents=True)
     (tmp_path / "out" / "scorer" / "config.pbtxt").touch()
-    with pytest.raises(UsageError, match="which trt-build did not write"):
+    with pytest.raises(UsageError, match="which trt-build did not write") as refused:
         merge([built("a", "8.0")], tmp_path / "out")
+    assert "--" not in str(refused.value.fix)
+
+
+def test_changes_of_a_target_that_is_merged_are_kept(
+    built: Callable[..., Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    repositories = [built("a", "8.0"), built("b", "9.0")]
+    merge(repositories[:1], out)
+    for repository in (out, repositories[1]):
+        config = repository / "scorer" / "config.pbtxt"
+        config.write_text(config.read_text().replace("count: 1", "count: 2"))
+    merge([out, repositories[1]], out)
+    assert config_of(out / "scorer").instance_group[0].count == 2
+    (out / "scorer" / "notes.txt").touch()
+    with pytest.raises(UsageError, match=r"scorer/notes\.txt is a file"):
+        merge([repositories[1], out], out)
+
+
+def test_kept_versions_of_the_target_are_not_removed(
+    built: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Found before another model is merged."""
+    kept = scorer(plan=None, versions=Versions(keep=2))
+    publish(kept, tmp_path / "out")
+    publish(replace(kept, lowered=b"changed"), tmp_path / "out")
+    repository = built("a", "8.0")
+    publish(scorer(name="another", plan=None), repository)
+    with pytest.raises(UsageError, match="'scorer' has 2 versions, and the new"):
+        merge([repository], tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["scorer"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -46,6 +48,21 @@ def test_signature_of_another_key_is_reported(repository: Path, keys: Path) -> N
 def _flip(folder: Path) -> None:
     file = folder / "config.pbtxt"
     file.write_text(file.read_text().replace("scorer", "Scorer"))
+
+
+def test_models_are_signed_under_the_lock_of_the_repository(
+    repository: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A publication meanwhile would get the signature of the model that it replaces."""
+
+    def sign(folder: Path, key: Path) -> None:
+        handle = os.open(repository, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(handle)
+
+    monkeypatch.setattr(signatures, "sign", sign)
+    assert signatures.sign_missing(repository, keys / "other.key") == ["scorer"]
 
 
 CHANGES = {
