@@ -102,18 +102,14 @@ class Limit(click.ParamType[tuple[float, float]]):
     type=Limit(),
     help="Find the highest rate whose latency stays within this limit, such as p99=20ms.",
 )
-@click.option(
-    "--protocol",
+@options.protocol(
     "protocols",
-    type=click.Choice(("grpc", "http")),
     multiple=True,
     default=("grpc",),
     help="The client's protocol. Repeatable.",
 )
-@click.option(
-    "--shared-memory",
+@options.shared_memory(
     "memories",
-    type=click.Choice(("none", "system", "cuda")),
     multiple=True,
     default=("none",),
     help="How tensors are passed. Repeatable.",
@@ -123,9 +119,9 @@ class Limit(click.ParamType[tuple[float, float]]):
 @options.seconds(
     "--seconds", 5.0, help="Duration of each level, including its warm-up."
 )
-@click.option(
+@options.count(
     "--processes",
-    type=click.IntRange(0),
+    minimum=0,
     default=0,
     help="Client processes. 0 adds processes while they limit the result, up to half of the cores.",
 )

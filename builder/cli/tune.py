@@ -64,14 +64,13 @@ class Names(click.ParamType[tuple[str, ...]]):
     type=options.POSITIVE,
     help="Find the lowest latency at this many requests per second (Poisson arrivals).",
 )
-@click.option(
+@options.choice(
     "--maximize",
-    type=click.Choice(("throughput",)),
+    values=("throughput",),
     help="Find the highest throughput. Default without --rate.",
 )
-@click.option(
+@options.count(
     "--trials",
-    type=click.IntRange(1),
     default=20,
     help="Maximum number of configurations to measure.",
 )
@@ -109,16 +108,12 @@ class Names(click.ParamType[tuple[str, ...]]):
 )
 @click.option("--runtimes", type=Names("plan", "torch"), help="Runtimes to try.")
 @options.flag("--allow-torch", help="Choose torch if it is faster than the plan.")
-@click.option(
-    "--protocol",
-    type=click.Choice(("grpc", "http")),
+@options.protocol(
     default="grpc",
     help="The client's protocol.",
 )
-@click.option(
-    "--shared-memory",
+@options.shared_memory(
     "memory",
-    type=click.Choice(("none", "system", "cuda")),
     default="none",
     help="How tensors are passed.",
 )
