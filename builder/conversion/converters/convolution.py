@@ -4,7 +4,7 @@ quantization, a tensor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -73,72 +73,50 @@ def floats(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
 
 
 _GENERAL = (
-    (
-        "aten::_convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[]"
-        " padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool"
-        " benchmark, bool deterministic, bool cudnn_enabled, bool allow_tf32) -> Tensor"
-    ),
-    (
-        "aten::_convolution.deprecated(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride,"
-        " SymInt[] padding, SymInt[] dilation, bool transposed, int[] output_padding, SymInt"
-        " groups, bool benchmark, bool deterministic, bool cudnn_enabled) -> Tensor"
-    ),
-    (
-        "aten::convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[]"
-        " padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups) ->"
-        " Tensor"
-    ),
-    (
-        "aten::convolution_overrideable(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride,"
-        " SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt"
-        " groups) -> Tensor"
-    ),
+    "(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[]"
+    " dilation, bool transposed, SymInt[] output_padding, SymInt groups"
+)
+_HEAD = "(Tensor input, Tensor weight, Tensor? bias=None, {sizes} stride={ones}, "
+_BY_NUMBERS = (
+    "aten::conv{axes}d"
+    + _HEAD
+    + "{sizes} padding={zeros}, {sizes} dilation={ones}, SymInt"
+    " groups=1) -> Tensor"
+)
+_BY_NAME = (
+    "aten::conv{axes}d.padding"
+    + _HEAD
+    + 'str padding="valid", {sizes} dilation={ones}, SymInt'
+    " groups=1) -> Tensor"
+)
+_TRANSPOSED = (
+    "aten::conv_transpose{axes}d{overload}" + _HEAD + "{sizes} padding={zeros}, {sizes}"
+    " output_padding={zeros}, SymInt groups=1, {sizes} dilation={ones}) -> Tensor"
 )
 
 
-_SIZES = {1: "[1]", 2: "[1, 1]", 3: "[1, 1, 1]"}
-_ZEROS = {1: "[0]", 2: "[0, 0]", 3: "[0, 0, 0]"}
-_HEAD = "(Tensor input, Tensor weight, Tensor? bias=None, "
-
-
-def _schema(axes: int) -> str:
-    """The schema of `conv1d`, `conv2d` or `conv3d`."""
-    ones = _SIZES[axes]
-    zeros = _ZEROS[axes]
-    sizes = f"SymInt[{axes}]"
-    return (
-        f"aten::conv{axes}d{_HEAD}{sizes} stride={ones}, {sizes} padding={zeros}, {sizes}"
-        f" dilation={ones}, SymInt groups=1) -> Tensor"
-    )
-
-
-def _padded_by_name(axes: int) -> str:
-    """The schema of a convolution with padding="same" or "valid"."""
-    ones = _SIZES[axes]
-    sizes = f"SymInt[{axes}]"
-    return (
-        f'aten::conv{axes}d.padding{_HEAD}{sizes} stride={ones}, str padding="valid", {sizes}'
-        f" dilation={ones}, SymInt groups=1) -> Tensor"
-    )
-
-
-def _transpose(axes: int) -> str:
-    """The schema of `conv_transpose1d`, `conv_transpose2d` or `conv_transpose3d`."""
-    ones = _SIZES[axes]
-    zeros = _ZEROS[axes]
-    sizes = f"SymInt[{axes}]"
-    overload = "" if axes == 1 else ".input"
-    return (
-        f"aten::conv_transpose{axes}d{overload}{_HEAD}{sizes} stride={ones}, {sizes}"
-        f" padding={zeros}, {sizes} output_padding={zeros}, SymInt groups=1, {sizes}"
-        f" dilation={ones}) -> Tensor"
-    )
+def _for_axes(schema: str) -> Iterator[str]:
+    """The schemas of the operators for one, two and three spatial axes."""
+    for axes in (1, 2, 3):
+        yield schema.format(
+            axes=axes,
+            overload="" if axes == 1 else ".input",
+            sizes=f"SymInt[{axes}]",
+            ones=[1] * axes,
+            zeros=[0] * axes,
+        )
 
 
 @converter(
-    *_GENERAL,
-    *map(_schema, _SIZES),
-    *map(_padded_by_name, _SIZES),
+    f"aten::_convolution{_GENERAL}, bool benchmark, bool deterministic, bool cudnn_enabled, bool"
+    " allow_tf32) -> Tensor",
+    "aten::_convolution.deprecated(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride,"
+    " SymInt[] padding, SymInt[] dilation, bool transposed, int[] output_padding, SymInt"
+    " groups, bool benchmark, bool deterministic, bool cudnn_enabled) -> Tensor",
+    f"aten::convolution{_GENERAL}) -> Tensor",
+    f"aten::convolution_overrideable{_GENERAL}) -> Tensor",
+    *_for_axes(_BY_NUMBERS),
+    *_for_axes(_BY_NAME),
     "aten::_convolution_mode(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, str"
     " padding, SymInt[] dilation, SymInt groups) -> Tensor",
     "aten::thnn_conv2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias=None,"
@@ -172,7 +150,7 @@ def general(
     return convolve(ctx, x, weight, bias, window)
 
 
-@converter(*map(_transpose, _SIZES), constants=("weight", "bias"), when=floats)
+@converter(*_for_axes(_TRANSPOSED), constants=("weight", "bias"), when=floats)
 def transposed(
     ctx: ConversionContext,
     x: ITensor,
