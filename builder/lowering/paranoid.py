@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from builder.errors import LoweringError
 from builder.graph_types import Graph
@@ -53,12 +54,16 @@ class Paranoid:
             ) from error
 
     def _run(self, graph: Graph) -> list[torch.Tensor]:
+        """The tensors inside the result in order, flattened like the interface: numbers as
+        tensors, without None.
+        """
         with torch.no_grad():
-            return list(
-                _tensors(
-                    execute_graph(graph, [value.clone() for value in self._inputs])
-                )
-            )
+            outputs = execute_graph(graph, [value.clone() for value in self._inputs])
+        return [
+            torch.as_tensor(value)
+            for value in pytree.tree_leaves(outputs)
+            if value is not None
+        ]
 
 
 def execute_graph(
@@ -81,22 +86,6 @@ def packed(graph: Graph) -> Graph:
     keep_returned(copy)
     ir.return_tuple(copy, list(copy.outputs()))
     return copy
-
-
-def _tensors(value: object) -> Iterator[torch.Tensor]:
-    """The tensors inside a result in order, flattened like the interface: numbers as tensors,
-    without None.
-    """
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-    elif value is not None:
-        yield torch.as_tensor(value)
 
 
 def seeded(specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
