@@ -54,16 +54,8 @@ class Paranoid:
             ) from error
 
     def _run(self, graph: Graph) -> list[torch.Tensor]:
-        """The tensors inside the result in order, flattened like the interface: numbers as
-        tensors, without None.
-        """
         with torch.no_grad():
-            outputs = execute_graph(graph, [value.clone() for value in self._inputs])
-        return [
-            torch.as_tensor(value)
-            for value in pytree.tree_leaves(outputs)
-            if value is not None
-        ]
+            return tensors_in(execute_graph(graph, [x.clone() for x in self._inputs]))
 
 
 def execute_graph(
@@ -86,6 +78,14 @@ def packed(graph: Graph) -> Graph:
     keep_returned(copy)
     ir.return_tuple(copy, list(copy.outputs()))
     return copy
+
+
+def tensors_in(value: object) -> list[torch.Tensor]:
+    """The tensors inside a result in order, flattened like the interface: numbers as tensors,
+    without None.
+    """
+    leaves = pytree.tree_leaves(value)
+    return [torch.as_tensor(leaf) for leaf in leaves if leaf is not None]
 
 
 def seeded(specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
