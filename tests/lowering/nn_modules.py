@@ -15,7 +15,7 @@ from torch import nn
 
 import builder
 from builder.errors import LoweringError
-from builder.lowering.paranoid import _tensors
+from builder.lowering.paranoid import tensors_in
 from tests.torchscript.saving import saved
 
 ModuleAndInputs = tuple[Callable[[], nn.Module], tuple[Any, ...]]
@@ -254,7 +254,7 @@ def outcome(original: nn.Module, module: Any, inputs: tuple[Any, ...]) -> str:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
-        expected = list(_tensors(original(*inputs)))
+        expected = tensors_in(original(*inputs))
         try:
             lowered = builder.lower(module)
         except LoweringError as error:

@@ -26,7 +26,7 @@ def _id(case: Case) -> str:
 def _outputs(graph: Any, inputs: tuple[Any, ...]) -> list[torch.Tensor]:
     values = [v.clone() if isinstance(v, torch.Tensor) else v for v in inputs]
     with torch.no_grad():
-        return list(tensors_in(execute_graph(graph, values)))
+        return tensors_in(execute_graph(graph, values))
 
 
 def _kinds(graph: Any) -> Counter[str]:
