@@ -16,13 +16,10 @@ from torch import nn
 import builder
 from builder.errors import LoweringError
 from builder.lowering.paranoid import tensors_in
+from tests.lowering.cases import floats as _r
 from tests.torchscript.saving import saved
 
 ModuleAndInputs = tuple[Callable[[], nn.Module], tuple[Any, ...]]
-
-
-def _r(*shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
 def _ids(*shape: int, most: int = 4) -> torch.Tensor:

@@ -6,6 +6,7 @@ This holds for the lowered graph, the goldens, the published model and `builder.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,15 @@ def inputs() -> list[torch.Tensor]:
     ]
 
 
+def requests(
+    original: nn.Module,
+) -> Iterator[tuple[torch.Tensor, dict[str, torch.Tensor]]]:
+    """Each of the inputs, and the module's outputs for it by name."""
+    for x in inputs():
+        with torch.no_grad():
+            yield x, dict(leaves(original(x.clone())))
+
+
 @pytest.mark.parametrize("module", PARAMETERS)
 def test_published_outputs_match_the_module(
     tmp_path: Path, module: type[nn.Module]
@@ -83,9 +93,7 @@ def test_published_outputs_match_the_module(
     original, file = loaded(module, tmp_path)
     model = checked(file, tmp_path / "out")
     run, seen = Runner(model.artifact), set()
-    for x in inputs():
-        with torch.no_grad():
-            expected = dict(leaves(original(x.clone())))
+    for x, expected in requests(original):
         got = run({"x": x.clone()})
         torch.testing.assert_close(got, expected)
         seen.add(frozenset(got))

@@ -26,7 +26,7 @@ from builder.repository import build_repository
 from builder.serving import Server
 from builder.triton import check, config, goldens, parse_config
 from tests.repository import test_padding
-from tests.repository.conftest import Built, build_all
+from tests.repository.conftest import Built
 from tests.serving import fakes
 from tests.triton.artifacts import artifact, tensor
 
@@ -109,11 +109,6 @@ def write(folder: Path) -> Path:
         torch.jit.script(made().eval()).save(str(folder / f"{name}.pt"))
         (folder / f"{name}.yaml").write_text(manifest)
     return folder
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build_all(tmp_path_factory.mktemp("defaults"), write)
 
 
 def test_config_marks_optional_inputs(built: Built) -> None:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tritonclient import http
 
-from builder.parity.structure import leaves
 from tests.pipeline.optional_outputs import MODULES
-from tests.pipeline.test_optional_outputs import inputs, save
+from tests.pipeline.test_optional_outputs import save
 from tests.repository.optional_served import (
     CLIENTS,
     Served,
-    assert_present,
     assert_verified,
-    output_names,
+    requests_of,
     serve_models,
 )
 
@@ -44,25 +40,8 @@ def test_verify_compares_the_present_outputs(served: Served) -> None:
 def test_as_numpy_returns_none_for_missing_outputs(
     served: Served, protocol: str, by_name: bool
 ) -> None:
-    models, _, server = served
-    library: Any = CLIENTS[protocol]
-    client = library.InferenceServerClient(getattr(server, f"{protocol}_url"))
-    for module in MODULES:
-        name = module.__name__.lower()
-        original = torch.jit.load(str(models / f"{name}.pt")).eval()
-        names = output_names(client, name)
-        requested = (
-            [library.InferRequestedOutput(one) for one in names] if by_name else None
-        )
-        for x in inputs():
-            input_tensor = library.InferInput(
-                "x", list(x.shape), "FP32"
-            ).set_data_from_numpy(x.numpy())
-            response = client.infer(name, [input_tensor], outputs=requested)
-            with torch.no_grad():
-                expected = dict(leaves(original(x)))
-            assert_present(response, names, expected, name)
-    client.close()
+    for request in requests_of(served, protocol, MODULES):
+        request.assert_answered(by_name=by_name)
 
 
 def test_concurrent_requests_take_independent_branches(

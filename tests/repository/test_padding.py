@@ -17,7 +17,7 @@ from builder.errors import ManifestError
 from builder.manifest import load
 from builder.serving import Server
 from builder.triton import parse_config
-from tests.repository.conftest import Built, build_all
+from tests.repository.conftest import Built
 from tests.serving import fakes
 
 MANIFEST = """\
@@ -77,11 +77,6 @@ def write(folder: Path) -> Path:
     same = MANIFEST.replace("{min: 1, opt: 8, max: 24}", "{min: 8, opt: 8, max: 8}")
     (folder / "same.yaml").write_text(same)
     return folder
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build_all(tmp_path_factory.mktemp("padding"), write)
 
 
 def test_padding_is_used_where_the_goldens_confirm_it(built: Built) -> None:
