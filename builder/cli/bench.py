@@ -83,7 +83,9 @@ class Limit(click.ParamType[tuple[float, float]]):
 
 @command("bench", "Measure throughput and latency under load.")
 @click.argument("repository", type=options.PATH)
-@options.endpoint
+@options.url
+@options.grpc_url
+@options.metrics_url
 @options.access
 @options.flag("--serve", help="Start a tritonserver for the benchmark.")
 @options.only

@@ -335,7 +335,8 @@ record = flag(
 )
 
 
-endpoint = together(url, grpc_url, metrics_url)
+endpoint = together(url, grpc_url, access)
+"""The address of a server, and what it requires of a client."""
 write_env = flag(
     "--write-env",
     help="Write the variables of docker-compose.yml to a block in the .env beside the repository.",

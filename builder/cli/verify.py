@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 @command("verify", "Compare a running server with the goldens of its repository.")
 @click.argument("repository", type=options.PATH_OR_URL)
-@options.url
-@options.grpc_url
-@options.access
+@options.endpoint
 @options.flag(
     "--serve", help="Start tritonserver on free ports, and stop it afterwards."
 )

@@ -30,25 +30,16 @@ def size(count: float | None) -> str:
     return f"{count:.1f} GiB"
 
 
-def milliseconds(value: float | None) -> str:
-    """Format milliseconds, such as `1.64 ms`."""
-    if value is None:
-        return ""
-    return f"{value:.2f} ms"
+def _formatter(form: str) -> Callable[[float | None], str]:
+    return lambda value: "" if value is None else form.format(value)
 
 
-def seconds(value: float | None) -> str:
-    """Format seconds, such as `1.6 s`."""
-    if value is None:
-        return ""
-    return f"{value:.1f} s"
-
-
-def rate(value: float | None) -> str:
-    """Format a rate, such as `515.0/s`."""
-    if value is None:
-        return ""
-    return f"{value:.1f}/s"
+milliseconds = _formatter("{:.2f} ms")
+"""Format milliseconds, such as `1.64 ms`."""
+seconds = _formatter("{:.1f} s")
+"""Format seconds, such as `1.6 s`."""
+rate = _formatter("{:.1f}/s")
+"""Format a rate, such as `515.0/s`."""
 
 
 def error(value: float | None) -> str:
