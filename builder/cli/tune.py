@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from builder.cli import options
-from builder.cli.bench import Limit, Numbers
+from builder.cli.bench import limit, numbers
 from builder.cli.command import command, describe
 from builder.cli.terminal import Terminal, command_line
 
@@ -54,11 +54,7 @@ class Names(click.ParamType[tuple[str, ...]]):
     help="The source of REPOSITORY: the folder with the models and their manifests.",
 )
 @options.only
-@click.option(
-    "--limit",
-    type=Limit(),
-    help="The latency limit that each configuration must keep, such as p99=20ms.",
-)
+@limit(help="The latency limit that each configuration must keep, such as p99=20ms.")
 @click.option(
     "--rate",
     type=options.POSITIVE,
@@ -79,17 +75,12 @@ class Names(click.ParamType[tuple[str, ...]]):
     3.0,
     help="Duration of each load level. It is longer if a percentile needs more requests.",
 )
-@click.option("--instances", type=Numbers(), help="Instance counts to try.")
-@click.option(
+@numbers("--instances", help="Instance counts to try.")
+@numbers(
     "--max-batch",
-    type=Numbers(),
     help="Maximum batch sizes to try. Afterwards clients cannot send larger requests.",
 )
-@click.option(
-    "--queue-delay",
-    type=Numbers(zero=True),
-    help="Queue delays to try, in microseconds.",
-)
+@numbers("--queue-delay", zero=True, help="Queue delays to try, in microseconds.")
 @click.option(
     "--preferred",
     type=Names("none", "half", "full"),

@@ -180,13 +180,9 @@ def _register_combination(name: str, operation: str, formula: str) -> None:
         constants=("self", "tensor1", "tensor2"),
     )
     def combined(
-        ctx: ConversionContext,
-        x: Tensor,
-        tensor1: Tensor,
-        tensor2: Tensor,
-        value: float,
+        ctx: ConversionContext, x: Tensor, a: Tensor, b: Tensor, /, value: float
     ) -> ITensor:
-        term = combine(ctx, operation, tensor1, tensor2)
+        term = combine(ctx, operation, a, b)
         return combine(
             ctx, "SUM", x, term if value == 1 else combine(ctx, "PROD", term, value)
         )
