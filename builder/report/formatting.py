@@ -34,14 +34,6 @@ def _formatter(form: str) -> Callable[[float | None], str]:
     return lambda value: "" if value is None else form.format(value)
 
 
-milliseconds = _formatter("{:.2f} ms")
-"""Format milliseconds, such as `1.64 ms`."""
-seconds = _formatter("{:.1f} s")
-"""Format seconds, such as `1.6 s`."""
-rate = _formatter("{:.1f}/s")
-"""Format a rate, such as `515.0/s`."""
-
-
 def error(value: float | None) -> str:
     """Format an error, such as `1.2e-06`."""
     if value is None:
@@ -59,8 +51,13 @@ def number(value: float | str) -> str:
 
 
 KINDS: Mapping[str, Callable[[Any], str]] = {
-    function.__name__: function
-    for function in (percent, size, milliseconds, seconds, rate, error, number)
+    "percent": percent,
+    "size": size,
+    "milliseconds": _formatter("{:.2f} ms"),
+    "seconds": _formatter("{:.1f} s"),
+    "rate": _formatter("{:.1f}/s"),
+    "error": error,
+    "number": number,
 }
 """The format functions by the name that templates use."""
 
