@@ -32,7 +32,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -261,7 +261,7 @@ def rows(run: Run) -> Iterator[dict[str, Any]]:
             yield row | _timed(url, model, floor, golden, memory, plan)
 
 
-def _serve(run: Run, served_models: Sequence[str]) -> Server:
+def _serve(run: Run, served_models: Sequence[str]) -> AbstractContextManager[Server]:
     return serve(
         run.folder.parent,
         explicit=True,
