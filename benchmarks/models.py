@@ -7,11 +7,13 @@ one plan.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+from builder.store import published
 from builder.triton.config import config_text, parse_config
 
 TIMED = """\
@@ -104,7 +106,18 @@ def variant(
     facts = json.loads((folder / "1" / "plan.json").read_text())
     facts["runtime"] = {**facts.get("runtime", {}), **(runtime or {})}
     (folder / "1" / "plan.json").write_text(json.dumps(facts))
+    _record_files(folder)
     return folder.name
+
+
+def _record_files(folder: Path) -> None:
+    """Write the digests of changed files to trt-build.json, which the runtime checks."""
+    record = published.read(folder / published.SIDECAR)
+    names = [*record["files"], "1/published.py"]
+    files = {
+        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names
+    }
+    published.write(folder, {**record, "files": files})
 
 
 def floor(model: Path) -> str:

@@ -7,8 +7,9 @@ are named.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -51,24 +52,24 @@ class Bottleneck(nn.Module):
         return torch.relu(self.last(y) + self.shortcut(x))
 
 
-class ResNet50(nn.Module):
-    """He et al. 2015, table 1, with the stride in the 3x3 convolution as in common
+class ResNet(nn.Module):
+    """A ResNet whose stages have these numbers of blocks, each stage twice as wide as the one
+    before (He et al. 2015, table 1), with the stride in the 3x3 convolution as in common
     implementations.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, width: int, counts: Sequence[int], classes: int) -> None:
         super().__init__()
-        self.stem = normalized(3, 64, 7, 2)
+        self.stem = normalized(3, width, 7, 2)
         self.pool = nn.MaxPool2d(3, 2, 1)
-        blocks, channels = [], 64
-        for width, count in zip((64, 128, 256, 512), (3, 4, 6, 3), strict=True):
+        blocks, channels = [], width
+        for stage, count in enumerate(counts):
             for i in range(count):
-                blocks.append(
-                    Bottleneck(channels, width, 2 if i == 0 and width != 64 else 1)
-                )
+                blocks.append(Bottleneck(channels, width, 2 if i == 0 and stage else 1))
                 channels = 4 * width
+            width *= 2
         self.blocks = nn.Sequential(*blocks)
-        self.head = nn.Linear(channels, 1000)
+        self.head = nn.Linear(channels, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         features = self.blocks(self.pool(torch.relu(self.stem(x))))
@@ -468,7 +469,7 @@ def ids(length: int) -> builder.TensorSpec:
 
 
 NETWORKS = {
-    "resnet50": Network(ResNet50, image()),
+    "resnet50": Network(partial(ResNet, 64, (3, 4, 6, 3), 1000), image()),
     "efficientnet_b0": Network(EfficientNetB0, image()),
     "mobilenet_v3": Network(MobileNetV3, image()),
     "bert_base_128": Network(Bert, ids(128), high=30522),

@@ -30,9 +30,10 @@ import json
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ from builder.manifest.spec import ModelSpec
 from builder.parity.clients import GrpcClient, describe
 from builder.parity.shared_memory import BODY, Regions, wire
 from builder.pipeline import artifacts
-from builder.serving import FREE_PORTS, serve
+from builder.serving import FREE_PORTS, Server, serve
 from builder.store import Store
 from builder.store.plans import Plans
 
@@ -69,6 +70,44 @@ SETTINGS: dict[str, dict[str, Any]] = {
 Measure = Callable[[], dict[str, float]]
 IsMeasured = Callable[[dict[str, Any]], bool]
 """Whether such a row was measured before."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A published network, and the settings and batch sizes to measure."""
+
+    name: str
+    folder: Path
+    plan: bytes
+    goldens: tuple[Any, ...]
+    settings: Sequence[str]
+    batches: Sequence[int]
+    is_measured: IsMeasured
+
+    def rows(
+        self,
+        url: str,
+        variants: Mapping[str, str],
+        memories: Mapping[str, Sequence[str]],
+        **more: Any,
+    ) -> Iterator[tuple[dict[str, Any], str, Any, str]]:
+        """The start of each row to measure, its model, its golden, and the kind of memory.
+
+        `variants` and `memories` have the model and the kinds of memory of each setting.
+        """
+        for setting, model in variants.items():
+            ran = _verified(self.folder.parent, url, model, memories[setting])
+            for batch, memory in product(self.batches, ran):
+                about = {
+                    "network": self.name,
+                    "batch": batch,
+                    "way": memory,
+                    "setting": setting,
+                    **more,
+                }
+                if not self.is_measured(about):
+                    row = {**about, "answered_by": ran[memory]}
+                    yield row, model, golden_of(self.goldens, batch), memory
 
 
 def published(
@@ -208,49 +247,28 @@ def in_turns(contenders: Sequence[Measure]) -> dict[str, float]:
     return {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
 
 
-def rows(
-    name: str,
-    model_files: Any,
-    settings: Sequence[str],
-    batches: Sequence[int],
-    is_measured: IsMeasured,
-) -> Iterator[dict[str, Any]]:
+def rows(run: Run) -> Iterator[dict[str, Any]]:
     """Yield one row for each batch size, kind of memory and setting."""
-    folder, plan, goldens = model_files
-    gpu = torch.cuda.is_available()
     variants = {
-        setting: models.variant(folder, setting, runtime=SETTINGS[setting])
-        for setting in settings
+        setting: models.variant(run.folder, setting, runtime=SETTINGS[setting])
+        for setting in run.settings
     }
-    floor = models.floor(folder)
-    with serve(
-        folder.parent,
+    floor = models.floor(run.folder)
+    with _serve(run, [*variants.values(), floor]) as server:
+        url = server.grpc_url
+        plan = run.plan if torch.cuda.is_available() else None
+        for row, model, golden, memory in run.rows(url, variants, MEMORIES):
+            yield row | _timed(url, model, floor, golden, memory, plan)
+
+
+def _serve(run: Run, served_models: Sequence[str]) -> AbstractContextManager[Server]:
+    return serve(
+        run.folder.parent,
         explicit=True,
-        models=[*variants.values(), floor],
+        models=list(served_models),
         client_shared_memory=True,
         **FREE_PORTS,
-    ) as server:
-        for setting, model in variants.items():
-            memories = _verified(
-                folder.parent, server.grpc_url, model, MEMORIES[setting], gpu
-            )
-            for batch, memory in product(batches, memories):
-                about = {
-                    "network": name,
-                    "batch": batch,
-                    "way": memory,
-                    "setting": setting,
-                }
-                if not is_measured(about):
-                    times = _timed(
-                        server.grpc_url,
-                        model,
-                        floor,
-                        golden_of(goldens, batch),
-                        memory,
-                        plan if gpu else None,
-                    )
-                    yield {**about, "answered_by": memories[memory], **times}
+    )
 
 
 MEMORIES = {
@@ -284,12 +302,13 @@ def _timed(
 
 
 def _verified(
-    repository: Path, url: str, model: str, wanted: Sequence[str], gpu: bool
+    repository: Path, url: str, model: str, wanted: Sequence[str]
 ) -> dict[str, Any]:
     """Return the kinds of memory with which verify passes, each with the library that ran. The
     others are not timed, and the reason is printed.
     """
     answered_by = {}
+    gpu = torch.cuda.is_available()
     for memory in [memory for memory in wanted if gpu or memory != "cuda"]:
         (verified,) = parity.verify(
             repository, None, url, [model], repeat=0, shared_memory=[memory]
@@ -305,63 +324,30 @@ def _verified(
     return answered_by
 
 
-def concurrent(
-    name: str,
-    model_files: Any,
-    settings: Sequence[str],
-    batches: Sequence[int],
-    is_measured: IsMeasured,
-) -> Iterator[dict[str, Any]]:
+def concurrent(run: Run) -> Iterator[dict[str, Any]]:
     """Measure the requests per second of several clients with several instances, and the calls per
     second of the engine alone.
     """
-    folder, plan, goldens = model_files
     gpu = torch.cuda.is_available()
     variants = {
         s: models.variant(
-            folder, f"{s}.{INSTANCES}", runtime=SETTINGS[s], instances=INSTANCES
+            run.folder, f"{s}.{INSTANCES}", runtime=SETTINGS[s], instances=INSTANCES
         )
-        for s in settings
+        for s in run.settings
     }
-    with serve(
-        folder.parent,
-        explicit=True,
-        models=list(variants.values()),
-        client_shared_memory=True,
-        **FREE_PORTS,
-    ) as server:
-        for setting, model in variants.items():
-            memories = _verified(
-                folder.parent,
-                server.grpc_url,
-                model,
-                ("cuda",) if gpu else ("system",),
-                gpu,
-            )
-            for batch, memory in product(batches, memories):
-                about = {
-                    "network": name,
-                    "batch": batch,
-                    "way": memory,
-                    "setting": setting,
-                    "clients": CLIENTS,
-                }
-                if not is_measured(about):
-                    golden = golden_of(goldens, batch)
-                    row = {
-                        **about,
-                        "instances": INSTANCES,
-                        "answered_by": memories[memory],
-                    }
-                    row["requests_s"] = _rate(server.grpc_url, model, golden, memory)
-                    if gpu:
-                        (x,) = (
-                            torch.from_numpy(array).cuda()
-                            for array in golden.inputs.values()
-                        )
-                        row |= in_turns([alone(plan, x)])
-                        row["throughput"] = row["requests_s"] * row["engine"] / 1e3
-                    yield row
+    memories = dict.fromkeys(variants, ("cuda",) if gpu else ("system",))
+    with _serve(run, list(variants.values())) as server:
+        url = server.grpc_url
+        for row, model, golden, memory in run.rows(
+            url, variants, memories, clients=CLIENTS
+        ):
+            row["instances"] = INSTANCES
+            row["requests_s"] = _rate(url, model, golden, memory)
+            if gpu:
+                (x,) = (torch.from_numpy(a).cuda() for a in golden.inputs.values())
+                row |= in_turns([alone(run.plan, x)])
+                row["throughput"] = row["requests_s"] * row["engine"] / 1e3
+            yield row
 
 
 def _rate(url: str, model: str, golden: Any, memory: str) -> float:
@@ -459,10 +445,10 @@ def _network(name: str, args: argparse.Namespace, gpu: bool) -> None:
         print(f"{name}: measured before (--again)")
         return
     options = engine.BuildOptions(optimization_level=args.optimization_level)
-    model_files = published(name, args.precision, options, args.folder)
+    files = published(name, args.precision, options, args.folder)
     print(f"{name}: published after {time.monotonic() - started:.1f} s", flush=True)
     measure = concurrent if args.concurrent else rows
-    for row in measure(name, model_files, settings, batches, is_measured):
+    for row in measure(Run(name, *files, settings, batches, is_measured)):
         record = {
             **row,
             "precision": args.precision,

@@ -23,3 +23,9 @@ TORCH_STEPS = ("auto", "python", "pytorch")
 
 PLATFORMS = ("kubernetes", "kserve")
 """What `trt-build deploy` writes manifests for."""
+
+PROTOCOLS = ("grpc", "http")
+"""How a client sends requests to Triton."""
+
+MEMORIES = ("none", "system", "cuda")
+"""How a client passes tensors: in the requests, or in shared memory of one kind."""

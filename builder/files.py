@@ -1,13 +1,17 @@
-"""Files that are written as a whole."""
+"""Files that are written as a whole, and the reading of documents that trt-build wrote."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+from builder.errors import UsageError
 
 
 def write(file: Path, data: bytes, *, keep_mode: bool = False) -> None:
@@ -51,3 +55,20 @@ def _write(file: Path, data: bytes, keep_mode: bool) -> None:
 def write_text(file: Path, text: str, *, keep_mode: bool = False) -> None:
     """`write` the text in UTF-8."""
     write(file, text.encode(), keep_mode=keep_mode)
+
+
+def read_document(
+    file: Path, check: Callable[[Any], object], *, subject: str, fix: str
+) -> dict[str, Any]:
+    """Read a JSON document that trt-build wrote. `check` raises if it has another format.
+
+    Raises UsageError if the file is not such a document, which `subject` names.
+    """
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        check(document)
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise UsageError(
+            f"not a {subject}: {error}", where=str(file), fix=fix
+        ) from error
+    return dict(document)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from builder.errors import UsageError
+from builder import files
 
 SMALLEST = 0.05
 """Smaller changes are no difference, even if the intervals within each run are narrower. Two runs
@@ -35,21 +34,19 @@ class Change:
 
 def read(file: Path) -> dict[str, Any]:
     """Read a document of `bench --baseline`. Raises UsageError if the file is none."""
-    try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-        models = record["models"]
-        _ = [
-            level["throughput"]["value"]
-            for model in models
-            for level in model["levels"]
-        ]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise UsageError(
-            f"not a file that trt-build bench wrote: {error}",
-            where=str(file),
-            fix="write one with trt-build bench REPOSITORY --serve --baseline FILE",
-        ) from error
-    return dict(record)
+    return files.read_document(
+        file,
+        _throughputs,
+        subject="file that trt-build bench wrote",
+        fix="write one with trt-build bench REPOSITORY --serve --baseline FILE",
+    )
+
+
+def _throughputs(record: Any) -> list[Any]:
+    models = record["models"]
+    return [
+        level["throughput"]["value"] for model in models for level in model["levels"]
+    ]
 
 
 def compare(

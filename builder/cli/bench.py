@@ -81,39 +81,43 @@ class Limit(click.ParamType[tuple[float, float]]):
         return float(match[1]), float(match[2]) * (1e3 if match[3] == "s" else 1.0)
 
 
+def numbers(name: str, *, help: str, zero: bool = False) -> options.Decorator:
+    """An option for a list of numbers."""
+    return click.option(name, type=Numbers(zero=zero), help=help)
+
+
+def limit(*, help: str) -> options.Decorator:
+    """`--limit`: a percentile of latency and its limit."""
+    return click.option("--limit", type=Limit(), help=help)
+
+
 @command("bench", "Measure throughput and latency under load.")
 @click.argument("repository", type=options.PATH)
-@options.endpoint
+@options.url
+@options.grpc_url
+@options.metrics_url
 @options.access
 @options.flag("--serve", help="Start a tritonserver for the benchmark.")
 @options.only
-@click.option(
+@numbers(
     "--concurrency",
-    type=Numbers(),
     help=f"Concurrent requests of each load level (closed loop).  [default: {DEFAULT_CONCURRENCY}]",
 )
-@click.option(
+@numbers(
     "--rate",
-    type=Numbers(),
     help="Requests per second of each load level, with Poisson arrivals (open loop).",
 )
-@click.option(
-    "--limit",
-    type=Limit(),
+@limit(
     help="Find the highest rate whose latency stays within this limit, such as p99=20ms.",
 )
-@click.option(
-    "--protocol",
+@options.protocol(
     "protocols",
-    type=click.Choice(("grpc", "http")),
     multiple=True,
     default=("grpc",),
     help="The client's protocol. Repeatable.",
 )
-@click.option(
-    "--shared-memory",
+@options.shared_memory(
     "memories",
-    type=click.Choice(("none", "system", "cuda")),
     multiple=True,
     default=("none",),
     help="How tensors are passed. Repeatable.",
@@ -123,9 +127,9 @@ class Limit(click.ParamType[tuple[float, float]]):
 @options.seconds(
     "--seconds", 5.0, help="Duration of each level, including its warm-up."
 )
-@click.option(
+@options.count(
     "--processes",
-    type=click.IntRange(0),
+    minimum=0,
     default=0,
     help="Client processes. 0 adds processes while they limit the result, up to half of the cores.",
 )

@@ -61,7 +61,7 @@ class Pool(click.ParamType[tuple[str, int]]):
         return name.lower(), Size().convert(size, param, ctx)
 
 
-_OPTIONS = (
+build_options = options.together(
     click.option(
         "--target",
         "targets",
@@ -97,9 +97,9 @@ _OPTIONS = (
         metavar="NAME",
         help="Use only this tactic source. Repeatable.",
     ),
-    click.option(
+    options.choice(
         "--hardware-compatible",
-        type=click.Choice(("ampere_plus", "same_compute_capability")),
+        values=("ampere_plus", "same_compute_capability"),
         help="Build plans that other GPUs can run.",
     ),
     options.path(
@@ -112,27 +112,15 @@ _OPTIONS = (
     ),
 )
 
-
-def build_options(function: Any) -> Any:
-    """Add the options to a command."""
-    for decorate in reversed(_OPTIONS):
-        function = decorate(function)
-    return function
-
-
-def request_options(function: Any) -> Any:
-    """Add MODELS and the options of the request, the store and the plugins."""
-    decorators = (
-        options.models_options,
-        options.layout,
-        options.torch_steps,
-        build_options,
-        options.store,
-        options.plugins,
-    )
-    for decorate in reversed(decorators):
-        function = decorate(function)
-    return function
+request_options = options.together(
+    options.models_options,
+    options.layout,
+    options.torch_steps,
+    build_options,
+    options.store,
+    options.plugins,
+)
+"""MODELS, and the options of the request, the store and the plugins."""
 
 
 def take(settings: dict[str, Any]) -> Any:

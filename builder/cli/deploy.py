@@ -19,7 +19,6 @@ from builder.report import size
 if TYPE_CHECKING:
     from builder.deployment import Settings, WrittenManifests
 
-COUNT = click.IntRange(1)
 OF_THE_BASE = (
     "max_replicas",
     "pending",
@@ -58,15 +57,14 @@ UNITS: Mapping[str, int] = {"Mi": 1 << 20, "Gi": 1 << 30}
     "--image",
     help="Container image. [default: NVIDIA's Triton image whose TensorRT can load the plans]",
 )
-@click.option(
+@options.count(
     "--gpus",
-    type=click.IntRange(0),
+    minimum=0,
     help="GPUs of each replica. [default: 1, or as many as the instance groups use; 0 without "
     "plans]",
 )
-@click.option(
+@options.count(
     "--cpus",
-    type=COUNT,
     help="CPUs of each replica. [default: one for each Python process]",
 )
 @click.option(
@@ -74,16 +72,14 @@ UNITS: Mapping[str, int] = {"Mi": 1 << 20, "Gi": 1 << 30}
     metavar="SIZE",
     help="Memory of each replica, such as 8Gi. [default: an estimate]",
 )
-@click.option("--replicas", type=COUNT, default=2, help="The fewest servers.")
-@click.option(
+@options.count("--replicas", default=2, help="The fewest servers.")
+@options.count(
     "--max-replicas",
-    type=COUNT,
     help="Maximum replicas of the autoscaler (kubernetes). Equal to --replicas: no autoscaler. "
     "[default: twice --replicas]",
 )
-@click.option(
+@options.count(
     "--pending",
-    type=COUNT,
     help="Queued requests of a replica above which the autoscaler adds one (kubernetes). "
     "[default: one full batch of each instance]",
 )

@@ -58,9 +58,8 @@ class Finding:
 @options.url
 @options.access
 @options.only
-@click.option(
+@options.count(
     "--shm-size",
-    type=click.IntRange(1),
     metavar="BYTES",
     help="The container's /dev/shm, with --image. [default: 1 GiB, as in docker-compose.yml]",
 )

@@ -23,9 +23,7 @@ UNHEALTHY = 4
 
 @command("health", "Check that each model of a running server responds correctly.")
 @click.argument("repository", type=options.PATH)
-@options.url
-@options.grpc_url
-@options.access
+@options.endpoint
 @options.only
 @options.seconds("--timeout", 10.0, help="Seconds to wait for a response.")
 def health_command(

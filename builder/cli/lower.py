@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     help="Show the changes of this pass as a diff.",
 )
 @click.option("--stop-after", metavar="PASS", help="Stop after this pass.")
-@click.option(
+@options.choice(
     "--precision",
-    type=click.Choice(PRECISIONS),
+    values=PRECISIONS,
     help="Also run the passes of conversion for this precision.",
 )
-@click.option(
+@options.count(
     "--unroll-limit",
-    type=click.IntRange(0),
+    minimum=0,
     help="Unroll loops with a known trip count up to this.",
 )
 @options.path(

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from builder.choices import FLAVORS, LAYOUTS, SERVE_AS, STATE_MODES, TORCH_STEPS
+from builder.choices import (
+    FLAVORS,
+    LAYOUTS,
+    MEMORIES,
+    PROTOCOLS,
+    SERVE_AS,
+    STATE_MODES,
+    TORCH_STEPS,
+)
 from builder.cli import paths
 from builder.precisions import PRECISIONS
 
@@ -54,16 +62,40 @@ def seconds(name: str, default: float, *, help: str) -> Decorator:
     return click.option(name, type=POSITIVE, default=default, help=help)
 
 
+def choice(*names: str, values: Sequence[str], help: str, **settings: Any) -> Decorator:
+    """An option that takes one of the values."""
+    return click.option(*names, type=click.Choice(values), help=help, **settings)
+
+
+def count(*names: str, minimum: int = 1, help: str, **settings: Any) -> Decorator:
+    """An option for a number of things, at least `minimum`."""
+    return click.option(*names, type=click.IntRange(minimum), help=help, **settings)
+
+
+def protocol(*names: str, help: str, **settings: Any) -> Decorator:
+    """`--protocol`: how a client sends its requests."""
+    return choice("--protocol", *names, values=PROTOCOLS, help=help, **settings)
+
+
+def shared_memory(*names: str, help: str, **settings: Any) -> Decorator:
+    """`--shared-memory`: how a client passes tensors."""
+    return choice("--shared-memory", *names, values=MEMORIES, help=help, **settings)
+
+
 def path(*names: str, help: str, metavar: str = "FILE", **settings: Any) -> Decorator:
     """An option for a local path."""
     return click.option(*names, type=PATH, metavar=metavar, help=help, **settings)
 
 
-def models_options(function: Any) -> Any:
-    """Add MODELS and the options that select or describe its models."""
-    for decorate in reversed(_MODELS):
-        function = decorate(function)
-    return function
+def together(*decorators: Decorator) -> Decorator:
+    """Several arguments and options as one decorator; `--help` lists them in this order."""
+
+    def decorate(function: Any) -> Any:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
 
 
 only = click.option(
@@ -104,22 +136,22 @@ sign = path(
     metavar="PRIVATE_KEY",
     help="Sign the published models with this elliptic-curve key (PEM).",
 )
-precision = click.option(
+precision = choice(
     "--precision",
-    type=click.Choice(PRECISIONS),
+    values=PRECISIONS,
     help="Override the precision of the manifests.",
 )
-flavor = click.option(
+flavor = choice(
     "--flavor",
     "--flavour",
     "flavor",
-    type=click.Choice(("auto", *FLAVORS)),
+    values=("auto", *FLAVORS),
     default="auto",
     help="Which TensorRT.",
 )
-serve_as = click.option(
+serve_as = choice(
     "--serve-as",
-    type=click.Choice(SERVE_AS),
+    values=SERVE_AS,
     default="auto",
     help="Triton runs the plan itself, or the Python runtime runs it.",
 )
@@ -164,27 +196,27 @@ def confinement(function: Any) -> Any:
     return require_sandbox(isolate(command))
 
 
-layout = click.option(
+layout = choice(
     "--layout",
-    type=click.Choice(LAYOUTS),
+    values=LAYOUTS,
     default="auto",
     help=(
         "How to serve a model with torch segments: all segments in one process (fused), or a "
         "Triton ensemble."
     ),
 )
-torch_steps = click.option(
+torch_steps = choice(
     "--torch-steps",
-    type=click.Choice(TORCH_STEPS),
+    values=TORCH_STEPS,
     default="auto",
     help=(
         "Backend of an ensemble's torch steps: the Python runtime, or Triton's PyTorch (libtorch) "
         "backend."
     ),
 )
-state = click.option(
+state = choice(
     "--state",
-    type=click.Choice(STATE_MODES),
+    values=STATE_MODES,
     help=(
         "Keep the state of stateful models in the server (implicit) or in the client (explicit). "
         "Overrides the manifests."
@@ -209,7 +241,7 @@ metrics_url = click.option(
     metavar="HOST:PORT",
     help="The address of its metrics, for GPU metrics.",
 )
-_ACCESS: tuple[Decorator, ...] = (
+_access = together(
     path(
         "--tls-ca",
         metavar="PEM",
@@ -258,9 +290,7 @@ def access(function: Any) -> Any:
         access.check()
         return function(*arguments, access=access, **settings)
 
-    for decorate in reversed(_ACCESS):
-        command = decorate(command)
-    return command
+    return _access(command)
 
 
 def _headers(texts: Sequence[str], token_file: Path | None) -> dict[str, str]:
@@ -306,16 +336,13 @@ record = flag(
 )
 
 
-def endpoint(function: Any) -> Any:
-    """`--url`, `--grpc-url`, `--metrics-url`."""
-    return url(grpc_url(metrics_url(function)))
-
-
+endpoint = together(url, grpc_url, access)
+"""The address of a server, and what it requires of a client."""
 write_env = flag(
     "--write-env",
     help="Write the variables of docker-compose.yml to a block in the .env beside the repository.",
 )
-_MODELS: tuple[Decorator, ...] = (
+models_options = together(
     click.argument("models", type=PATH_OR_URL),
     only,
     inputs,
@@ -325,6 +352,7 @@ _MODELS: tuple[Decorator, ...] = (
     serve_as,
     state,
 )
+"""MODELS, and the options that select or describe its models."""
 
 
 def store(function: Any) -> Any:

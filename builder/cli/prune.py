@@ -13,9 +13,8 @@ from builder.cli.terminal import Terminal
 
 @command("prune", "Remove old versions of published models.")
 @click.argument("repository", type=options.CHANGED_PATH_OR_URL)
-@click.option(
+@options.count(
     "--keep",
-    type=click.IntRange(1),
     required=True,
     metavar="N",
     help="Number of versions to keep, including the current one.",

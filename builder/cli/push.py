@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 @command("push", "Load models into a running server, verified at the endpoint.")
 @click.argument("repository", type=options.PATH)
-@options.url
-@options.grpc_url
-@options.access
+@options.endpoint
 @options.control_token
 @options.path(
     "--to",

@@ -36,9 +36,9 @@ COLUMNS = (
 @command("repo", "Build a Triton model repository from a folder of models.")
 @build_options.request_options
 @options.require_sandbox
-@click.option(
+@options.choice(
     "--log-level",
-    type=click.Choice(["info", "graph"]),
+    values=["info", "graph"],
     default="info",
     show_default=False,
     help=(
@@ -75,9 +75,9 @@ COLUMNS = (
     "(CycloneDX).",
 )
 @options.flag("--rebuild", help="Build every model again, even if unchanged.")
-@click.option(
+@options.count(
     "--jobs",
-    type=click.IntRange(0),
+    minimum=0,
     default=0,
     show_default=False,
     help="Models built in parallel. 0: as many as the machine allows.",

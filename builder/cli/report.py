@@ -15,10 +15,10 @@ from builder.printable import counted
 @command("report", "Write a page of evidence for a repository.")
 @click.argument("repository", type=options.PATH)
 @options.path("--out", "-o", help="Output file. [default: standard output]")
-@click.option(
+@options.choice(
     "--format",
     "form",
-    type=click.Choice(("html", "json", "junit", "markdown")),
+    values=("html", "json", "junit", "markdown"),
     help="[default: by the suffix of FILE, else html]",
 )
 @options.path(

@@ -14,9 +14,8 @@ from builder.cli.terminal import Terminal
 @command("rollback", "Serve an earlier version of a model again.")
 @click.argument("repository", type=options.CHANGED_PATH_OR_URL)
 @click.argument("model")
-@click.option(
+@options.count(
     "--to",
-    type=click.IntRange(1),
     metavar="N",
     help="The version. [default: the newest before the current one]",
 )

@@ -71,9 +71,8 @@ SERVE_CHECKS = (
     "--watch",
     help="Load models that are published while the server runs, also by push (Triton's poll mode).",
 )
-@click.option(
+@options.count(
     "--poll-seconds",
-    type=click.IntRange(1),
     default=2,
     help="Seconds between two polls of the repository, with --watch.",
 )
@@ -89,9 +88,9 @@ SERVE_CHECKS = (
 @options.flag(
     "--allow-client-shm", help="Let clients register shared memory on this host."
 )
-@click.option(
+@options.count(
     "--response-cache",
-    type=click.IntRange(0),
+    minimum=0,
     default=64,
     metavar="MIB",
     help="Size of the cache for models with `triton: {response_cache: {enable: true}}`. 0: none.",

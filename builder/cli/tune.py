@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from builder.cli import options
-from builder.cli.bench import Limit, Numbers
+from builder.cli.bench import limit, numbers
 from builder.cli.command import command, describe
 from builder.cli.terminal import Terminal, command_line
 
@@ -54,24 +54,19 @@ class Names(click.ParamType[tuple[str, ...]]):
     help="The source of REPOSITORY: the folder with the models and their manifests.",
 )
 @options.only
-@click.option(
-    "--limit",
-    type=Limit(),
-    help="The latency limit that each configuration must keep, such as p99=20ms.",
-)
+@limit(help="The latency limit that each configuration must keep, such as p99=20ms.")
 @click.option(
     "--rate",
     type=options.POSITIVE,
     help="Find the lowest latency at this many requests per second (Poisson arrivals).",
 )
-@click.option(
+@options.choice(
     "--maximize",
-    type=click.Choice(("throughput",)),
+    values=("throughput",),
     help="Find the highest throughput. Default without --rate.",
 )
-@click.option(
+@options.count(
     "--trials",
-    type=click.IntRange(1),
     default=20,
     help="Maximum number of configurations to measure.",
 )
@@ -80,17 +75,12 @@ class Names(click.ParamType[tuple[str, ...]]):
     3.0,
     help="Duration of each load level. It is longer if a percentile needs more requests.",
 )
-@click.option("--instances", type=Numbers(), help="Instance counts to try.")
-@click.option(
+@numbers("--instances", help="Instance counts to try.")
+@numbers(
     "--max-batch",
-    type=Numbers(),
     help="Maximum batch sizes to try. Afterwards clients cannot send larger requests.",
 )
-@click.option(
-    "--queue-delay",
-    type=Numbers(zero=True),
-    help="Queue delays to try, in microseconds.",
-)
+@numbers("--queue-delay", zero=True, help="Queue delays to try, in microseconds.")
 @click.option(
     "--preferred",
     type=Names("none", "half", "full"),
@@ -109,16 +99,12 @@ class Names(click.ParamType[tuple[str, ...]]):
 )
 @click.option("--runtimes", type=Names("plan", "torch"), help="Runtimes to try.")
 @options.flag("--allow-torch", help="Choose torch if it is faster than the plan.")
-@click.option(
-    "--protocol",
-    type=click.Choice(("grpc", "http")),
+@options.protocol(
     default="grpc",
     help="The client's protocol.",
 )
-@click.option(
-    "--shared-memory",
+@options.shared_memory(
     "memory",
-    type=click.Choice(("none", "system", "cuda")),
     default="none",
     help="How tensors are passed.",
 )

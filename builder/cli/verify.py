@@ -23,23 +23,19 @@ if TYPE_CHECKING:
 
 @command("verify", "Compare a running server with the goldens of its repository.")
 @click.argument("repository", type=options.PATH_OR_URL)
-@options.url
-@options.grpc_url
-@options.access
+@options.endpoint
 @options.flag(
     "--serve", help="Start tritonserver on free ports, and stop it afterwards."
 )
 @options.flag("--engine", help="Run the plans on this machine's GPU, without a server.")
 @options.only
-@click.option(
+@options.count(
     "--repeat",
-    type=click.IntRange(0),
+    minimum=0,
     default=5,
     help="Timed requests for each golden.",
 )
-@click.option(
-    "--shared-memory",
-    type=click.Choice(("none", "system", "cuda")),
+@options.shared_memory(
     multiple=True,
     default=("none",),
     help=(
@@ -47,9 +43,9 @@ if TYPE_CHECKING:
     ),
 )
 @options.seconds("--timeout", 60.0, help="Seconds to wait for a response.")
-@click.option(
+@options.choice(
     "--require",
-    type=click.Choice(("plan",)),
+    values=("plan",),
     help="Fail for each model that torch ran instead of a plan.",
 )
 @options.path(

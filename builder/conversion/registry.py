@@ -120,6 +120,23 @@ def key_of_node(node: Node) -> str:
     return key_of(schema)
 
 
+OPERANDS = {
+    "Tensor": ("Tensor", "Tensor"),
+    "Scalar": ("Tensor", "Scalar"),
+    "Tensor_Scalar": ("Tensor", "Scalar"),
+    "Scalar_Tensor": ("Scalar", "Tensor"),
+}
+"""The types of both operands by the usual names of their overloads."""
+
+
+def of_operands(operator: str, *overloads: str) -> list[str]:
+    """The schemas of overloads of an operator with the operands `self` and `other`."""
+    return [
+        "{}.{}({} self, {} other) -> Tensor".format(operator, name, *OPERANDS[name])
+        for name in overloads
+    ]
+
+
 def converter(
     *schemas: str,
     when: Predicate | tuple[Predicate, ...] = (),

@@ -5,6 +5,8 @@ Other values are strings, None, and lists or dictionaries of values.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from builder.conversion.dynamic import DynamicScalar
@@ -25,3 +27,8 @@ Operand = Tensor | Scalar
 
 PerAxis = int | list[int]
 """An argument such as `kernel_size`: one number for all axes, or one for each."""
+
+
+def item_of(value: object) -> Any:
+    """The number in a static tensor of one element; other values as they are."""
+    return value.item() if isinstance(value, torch.Tensor) else value

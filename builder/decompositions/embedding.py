@@ -38,19 +38,27 @@ def largest(rows: Tensor, inside: Tensor, sizes: Tensor) -> Tensor:
     return torch.where((sizes == 0).unsqueeze(1), torch.zeros_like(bags), bags)
 
 
-def bags_of(
+@decomposition(
+    "aten::_embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool"
+    " scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None,"
+    " bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)",
+    note=NOTE,
+)
+def raw_embedding_bag(
     weight: Tensor,
     indices: Tensor,
     offsets: Tensor,
+    scale_grad_by_freq: bool,
     mode: int,
+    sparse: bool,
     per_sample_weights: Tensor | None,
     include_last_offset: bool,
-    padding_idx: int | None,
+    padding_idx: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """the sum, mean or maximum of each bag's rows, by a matrix of which index is in which bag"""
     inside = membership(offsets, indices.size(0), include_last_offset)
-    if padding_idx is not None:
-        if padding_idx >= 0:
-            inside = torch.logical_and(inside, (indices != padding_idx).unsqueeze(0))
+    if padding_idx >= 0:
+        inside = torch.logical_and(inside, (indices != padding_idx).unsqueeze(0))
     rows = torch.index_select(weight, 0, indices)
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(1)
@@ -82,8 +90,16 @@ def embedding_bag(
     include_last_offset: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """the sum, mean or maximum of each bag's rows, by a matrix of which index is in which bag"""
-    return bags_of(
-        weight, indices, offsets, mode, per_sample_weights, include_last_offset, None
+    return raw_embedding_bag(
+        weight,
+        indices,
+        offsets,
+        scale_grad_by_freq,
+        mode,
+        sparse,
+        per_sample_weights,
+        include_last_offset,
+        -1,
     )
 
 
@@ -105,44 +121,19 @@ def embedding_bag_with_padding(
     padding_idx: int | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """the sum, mean or maximum of each bag's rows, by a matrix of which index is in which bag"""
+    padding = -1
     if padding_idx is not None:
+        padding = padding_idx
         if padding_idx < 0:
-            padding_idx = padding_idx + weight.size(0)
-    return bags_of(
+            padding = padding_idx + weight.size(0)
+    return raw_embedding_bag(
         weight,
         indices,
         offsets,
+        scale_grad_by_freq,
         mode,
+        sparse,
         per_sample_weights,
         include_last_offset,
-        padding_idx,
-    )
-
-
-@decomposition(
-    "aten::_embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool"
-    " scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None,"
-    " bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)",
-    note=NOTE,
-)
-def raw_embedding_bag(
-    weight: Tensor,
-    indices: Tensor,
-    offsets: Tensor,
-    scale_grad_by_freq: bool,
-    mode: int,
-    sparse: bool,
-    per_sample_weights: Tensor | None,
-    include_last_offset: bool,
-    padding_idx: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """the sum, mean or maximum of each bag's rows, by a matrix of which index is in which bag"""
-    return bags_of(
-        weight,
-        indices,
-        offsets,
-        mode,
-        per_sample_weights,
-        include_last_offset,
-        padding_idx,
+        padding,
     )

@@ -13,8 +13,8 @@ from pathlib import Path
 from tritonclient.utils import InferenceServerException
 
 from builder.engine import gpu
-from builder.errors import EnvironmentProblem, UsageError
-from builder.serving import Access, find
+from builder.errors import UsageError
+from builder.serving import Access, find, no_server
 from builder.triton import releases
 
 BUNDLED_RELEASE = "24.10"
@@ -112,11 +112,7 @@ def of_endpoint(url: str, access: Access) -> ServerFacts:
     try:
         version = str(client.get_server_metadata().get("version"))
     except (InferenceServerException, OSError) as error:
-        raise EnvironmentProblem(
-            f"no Triton server responds over http: {error}",
-            where=url,
-            fix="run trt-build serve, or correct --url",
-        ) from error
+        raise no_server(error, url) from error
     finally:
         client.close()
     known = next(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from builder.errors import LoweringError
 from builder.graph_types import Graph
@@ -54,11 +55,7 @@ class Paranoid:
 
     def _run(self, graph: Graph) -> list[torch.Tensor]:
         with torch.no_grad():
-            return list(
-                _tensors(
-                    execute_graph(graph, [value.clone() for value in self._inputs])
-                )
-            )
+            return tensors_in(execute_graph(graph, [x.clone() for x in self._inputs]))
 
 
 def execute_graph(
@@ -83,20 +80,12 @@ def packed(graph: Graph) -> Graph:
     return copy
 
 
-def _tensors(value: object) -> Iterator[torch.Tensor]:
+def tensors_in(value: object) -> list[torch.Tensor]:
     """The tensors inside a result in order, flattened like the interface: numbers as tensors,
     without None.
     """
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-    elif value is not None:
-        yield torch.as_tensor(value)
+    leaves = pytree.tree_leaves(value)
+    return [torch.as_tensor(leaf) for leaf in leaves if leaf is not None]
 
 
 def seeded(specs: Sequence[TensorSpec]) -> list[torch.Tensor]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from tritonclient.utils import InferenceServerException
 
-from builder.errors import EnvironmentProblem, UsageError
+from builder.errors import UsageError
 from builder.parity import config_check, served, streams
 from builder.parity.clients import Client, Response, connected, describe
 from builder.parity.comparison import Comparison, compare
@@ -29,7 +29,7 @@ from builder.parity.results import (
 from builder.parity.served import PublishedModel
 from builder.parity.shared_memory import BODY
 from builder.parity.shared_memory import check as check_memory
-from builder.serving import PLAIN, Access
+from builder.serving import PLAIN, Access, no_server
 from builder.store import shaped
 from builder.triton import Golden
 
@@ -176,11 +176,7 @@ def _problems(model: PublishedModel, clients: Mapping[str, Client]) -> Iterator[
 def raise_if_unreachable(error: Exception, protocol: str, url: str) -> None:
     """Raise EnvironmentProblem if no server listens at `url`. Otherwise do nothing."""
     if unreachable(error):
-        raise EnvironmentProblem(
-            f"no Triton server responds over {protocol}: {error}",
-            where=url,
-            fix="run trt-build serve, or correct its address",
-        ) from error
+        raise no_server(error, url, protocol=protocol, address="its address") from error
 
 
 def unreachable(error: Exception) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from builder import files
 from builder.bench import compare
-from builder.errors import UsageError
 
 NEW = "new"
 PLAIN = ("status", "precision", "serve_as", "answered_by", "version")
@@ -25,23 +24,19 @@ LEAST = {"share": 0.01, "build_seconds": 1.0}
 
 def read_old(file: Path) -> dict[str, Any]:
     """Read a report that `--format json` wrote. Raises UsageError if the file is none."""
-    try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-        if not _is_report(record):
-            raise ValueError("it has another format")
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise UsageError(
-            f"not a report that trt-build wrote: {error}",
-            where=str(file),
-            fix="write one with trt-build report REPOSITORY --format json -o FILE",
-        ) from error
-    return dict(record)
+    return files.read_document(
+        file,
+        _check_report,
+        subject="report that trt-build wrote",
+        fix="write one with trt-build report REPOSITORY --format json -o FILE",
+    )
 
 
-def _is_report(record: Any) -> bool:
-    if record["format"] != FORMAT:
-        return False
-    return all(isinstance(model["name"], str) for model in record["models"])
+def _check_report(record: Any) -> None:
+    if record["format"] != FORMAT or not all(
+        isinstance(model["name"], str) for model in record["models"]
+    ):
+        raise ValueError("it has another format")
 
 
 def add(models: Sequence[dict[str, Any]], since: Mapping[str, Any]) -> list[str]:

@@ -30,25 +30,8 @@ def size(count: float | None) -> str:
     return f"{count:.1f} GiB"
 
 
-def milliseconds(value: float | None) -> str:
-    """Format milliseconds, such as `1.64 ms`."""
-    if value is None:
-        return ""
-    return f"{value:.2f} ms"
-
-
-def seconds(value: float | None) -> str:
-    """Format seconds, such as `1.6 s`."""
-    if value is None:
-        return ""
-    return f"{value:.1f} s"
-
-
-def rate(value: float | None) -> str:
-    """Format a rate, such as `515.0/s`."""
-    if value is None:
-        return ""
-    return f"{value:.1f}/s"
+def _formatter(form: str) -> Callable[[float | None], str]:
+    return lambda value: "" if value is None else form.format(value)
 
 
 def error(value: float | None) -> str:
@@ -68,8 +51,13 @@ def number(value: float | str) -> str:
 
 
 KINDS: Mapping[str, Callable[[Any], str]] = {
-    function.__name__: function
-    for function in (percent, size, milliseconds, seconds, rate, error, number)
+    "percent": percent,
+    "size": size,
+    "milliseconds": _formatter("{:.2f} ms"),
+    "seconds": _formatter("{:.1f} s"),
+    "rate": _formatter("{:.1f}/s"),
+    "error": error,
+    "number": number,
 }
 """The format functions by the name that templates use."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
@@ -325,34 +325,38 @@ def _judged(facts: Facts) -> Facts:
     }
 
 
-def _problems(facts: Facts) -> Any:
+_FAILURES = {
+    "ladder": ("breaks_at", "ladder: the first step that differs is {breaks_at}"),
+    "bisect": ("problem", "bisect: {problem}"),
+    "bench": ("problem", "bench: {protocol}: {problem}"),
+}
+"""By the kind of a record: the key that is set if it failed, and the text of the problem."""
+
+
+def _problems(facts: Facts) -> Iterator[str]:
     yield from facts["unreadable"]
     build = facts["build"]
-    verify = facts["verify"]
     if build is not None and build["current"] and not build.get("ok"):
         yield f"build: {(build.get('error') or {}).get('message') or 'failed'}"
     for entry in facts["history"]:
         if entry["damaged"]:
             yield f"version {entry['number']} is damaged: {entry['damaged']}"
-    if verify is not None and verify["current"]:
-        yield from (f"verify: {text}" for text in verify["problems"])
-        failed = [entry for entry in verify["goldens"] if not entry["passed"]]
-        if failed:
-            first = failed[0]
-            record = "; ".join(first["problems"])
-            more = ""
-            if len(failed) > 1:
-                more = f" (and {len(failed) - 1} more)"
-            yield f"verify: {first['golden']}, {first['protocol']}: {record}{more}"
-    for entry in facts["ladder"]:
-        if entry["current"] and entry["breaks_at"]:
-            yield f"ladder: the first step that differs is {entry['breaks_at']}"
-    for entry in facts["bisect"]:
-        if entry["current"] and entry.get("problem"):
-            yield f"bisect: {entry['problem']}"
-    for entry in facts["bench"]:
-        if entry["current"] and entry["problem"]:
-            yield f"bench: {entry['protocol']}: {entry['problem']}"
+    if facts["verify"] is not None and facts["verify"]["current"]:
+        yield from _verify_problems(facts["verify"])
+    for kind, (key, text) in _FAILURES.items():
+        for entry in facts[kind]:
+            if entry["current"] and entry.get(key):
+                yield text.format(**entry)
+
+
+def _verify_problems(verify: Facts) -> Iterator[str]:
+    yield from (f"verify: {text}" for text in verify["problems"])
+    failed = [entry for entry in verify["goldens"] if not entry["passed"]]
+    if failed:
+        first = failed[0]
+        record = "; ".join(first["problems"])
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        yield f"verify: {first['golden']}, {first['protocol']}: {record}{more}"
 
 
 def _latency(facts: Facts) -> Facts | None:

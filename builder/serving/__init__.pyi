@@ -3,6 +3,7 @@ from . import features as features
 from . import flags as flags
 from .access import PLAIN as PLAIN
 from .access import Access as Access
+from .access import no_server as no_server
 from .flags import CONTROL_HEADER as CONTROL_HEADER
 from .installation import Installation as Installation
 from .installation import find as find

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from tritonclient import grpc as triton_grpc
 from tritonclient import http as triton_http
 
-from builder.errors import UsageError
+from builder.errors import EnvironmentProblem, UsageError
 
 SECURE = ("https", "grpcs")
 SCHEMES = ("http", "grpc", *SECURE)
@@ -52,6 +52,17 @@ def _requested(
     if response.status_code == 200 and is_text:
         raise ConnectionError(f"the response is not from Triton: it is {kind}")
     return response
+
+
+def no_server(
+    error: Exception, url: str, *, protocol: str = "http", address: str = "--url"
+) -> EnvironmentProblem:
+    """The error if no server listens at `url`. `address` names what has it, for the fix."""
+    return EnvironmentProblem(
+        f"no Triton server responds over {protocol}: {error}",
+        where=url,
+        fix=f"run trt-build serve, or correct {address}",
+    )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from tritonclient.utils import InferenceServerException
 
 from builder.errors import EnvironmentProblem, ServerError
-from builder.serving.access import PLAIN, Access
+from builder.serving.access import PLAIN, Access, no_server
 from builder.serving.flags import CONTROL_HEADER
 from builder.store import published
 
@@ -78,11 +78,7 @@ class Control:
                 fix="pass its token with --control-token-file, --header or --token-file",
             ) from error
         except OSError as error:
-            raise EnvironmentProblem(
-                f"no Triton server responds over http: {error}",
-                where=self.url,
-                fix="run trt-build serve, or correct --url",
-            ) from error
+            raise no_server(error, self.url) from error
         return True
 
     def load(self, folder: Path) -> None:

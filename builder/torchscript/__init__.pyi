@@ -3,6 +3,7 @@ from .archive import check_sizes as check_sizes
 from .archive import inspect as inspect
 from .archive import not_expected as not_expected
 from .archive import opened as opened
+from .archive import refusal as refusal
 from .archive import sha256 as sha256
 from .loading import load as load
 from .pickles import globals_of as globals_of

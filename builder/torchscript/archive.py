@@ -72,10 +72,11 @@ def opened(
     ) as error:
         size = path.stat().st_size
         message = f"is a truncated or damaged archive ({size} bytes): {error}"
-        raise _refuse(path, message, "copy, download or save it again") from error
+        raise refusal(path, message, "copy, download or save it again") from error
 
 
-def _refuse(path: Path, message: str, fix: str | None = None) -> ModelFileError:
+def refusal(path: Path, message: str, fix: str | None = None) -> ModelFileError:
+    """The error that starts with the file's name, for the caller to raise."""
     return ModelFileError(f"{path.name} {message}", where=str(path), fix=fix)
 
 
@@ -84,14 +85,14 @@ def check_zip(path: Path, expected: str) -> None:
     of `expected`.
     """
     if not path.exists():
-        raise _refuse(path, "does not exist")
+        raise refusal(path, "does not exist")
     if path.is_dir():
         kind = ""
         if (path / "saved_model.pb").exists():
             kind = " (a TensorFlow SavedModel)"
-        raise _refuse(path, f"is a directory{kind}, not {expected}")
+        raise refusal(path, f"is a directory{kind}, not {expected}")
     if not path.is_file():  # opening a pipe blocks until something writes to it
-        raise _refuse(
+        raise refusal(
             path,
             "is not a file but a pipe, a socket or a device",
             "copy it to a file first",
@@ -100,12 +101,12 @@ def check_zip(path: Path, expected: str) -> None:
         with path.open("rb") as file:
             head = file.read(kinds.HEAD_BYTES)
     except OSError as error:
-        raise _refuse(path, f"cannot be read: {error.strerror}") from error
+        raise refusal(path, f"cannot be read: {error.strerror}") from error
     if not head:
-        raise _refuse(path, "is empty", "copy, download or save it again")
+        raise refusal(path, "is empty", "copy, download or save it again")
     if not head.startswith(b"PK\x03\x04"):
         kind_of = kinds.of_bytes(head)
-        raise _refuse(path, f"is not {expected} but {kind_of.name}", kind_of.fix)
+        raise refusal(path, f"is not {expected} but {kind_of.name}", kind_of.fix)
 
 
 def _inspect(path: Path, archive: zipfile.ZipFile, check_sums: bool) -> ArchiveFacts:
@@ -116,7 +117,7 @@ def _inspect(path: Path, archive: zipfile.ZipFile, check_sums: bool) -> ArchiveF
         raise zipfile.BadZipFile(f"member {broken!r} does not match its checksum")
     _check_globals(path, archive, root)
     for problem in storages.problems(archive, root):
-        raise _refuse(path, f"is damaged: {problem}", "copy, download or save it again")
+        raise refusal(path, f"is damaged: {problem}", "copy, download or save it again")
     _check_version(path, archive, root)
     return ArchiveFacts(
         path,
@@ -136,7 +137,7 @@ def _root(path: Path, names: list[str]) -> str:
     if len(folders) != 1 or not whole:
         raise not_expected(path, names)
     if any(".." in name.split("/") or "\\" in name for name in names):
-        raise _refuse(
+        raise refusal(
             path,
             "has members with paths outside of the archive, which torch.jit.save never writes",
         )
@@ -148,7 +149,7 @@ def not_expected(
 ) -> ModelFileError:
     """The error for a zip file with these members, which is not `expected`."""
     kind = kinds.of_members(names)
-    return _refuse(path, f"is not {expected} but {kind.name}", kind.fix)
+    return refusal(path, f"is not {expected} but {kind.name}", kind.fix)
 
 
 def check_sizes(path: Path, members: list[zipfile.ZipInfo]) -> None:
@@ -156,16 +157,16 @@ def check_sizes(path: Path, members: list[zipfile.ZipInfo]) -> None:
     members, and members that overlap.
     """
     if len(members) > MAX_MEMBERS:
-        raise _refuse(path, f"has {len(members)} members, more than any model needs")
+        raise refusal(path, f"has {len(members)} members, more than any model needs")
     if sum(member.compress_size for member in members) > path.stat().st_size:
-        raise _refuse(path, "has members that overlap: a compression bomb")
+        raise refusal(path, "has members that overlap: a compression bomb")
     flood = sum(
         member.file_size
         for member in members
         if member.compress_type != zipfile.ZIP_STORED
     )
     if flood > MAX_COMPRESSED_MEMBERS_UNPACK_TO:
-        raise _refuse(
+        raise refusal(
             path,
             f"has compressed members that unpack to {flood >> 20} MiB: a compression bomb",
         )
@@ -174,7 +175,7 @@ def check_sizes(path: Path, members: list[zipfile.ZipInfo]) -> None:
             member.compress_type == zipfile.ZIP_STORED
             and member.file_size != member.compress_size
         ):
-            raise _refuse(
+            raise refusal(
                 path,
                 f"has a member {member.filename!r} whose sizes contradict each other",
             )
@@ -193,7 +194,7 @@ def _check_globals(path: Path, archive: zipfile.ZipFile, root: str) -> None:
             continue
         if member.file_size > MAX_PICKLE_BYTES:
             mebibytes = member.file_size >> 20
-            raise _refuse(path, f"has a pickle {name!r} of {mebibytes} MiB")
+            raise refusal(path, f"has a pickle {name!r} of {mebibytes} MiB")
         names.update(pickles.globals_of(archive.read(member)))
     foreign = sorted(name for name in names if not pickles.is_torchscripts(name))
     if foreign:
@@ -202,7 +203,7 @@ def _check_globals(path: Path, archive: zipfile.ZipFile, root: str) -> None:
             f"has pickle globals that TorchScript never uses ({words}); Python would run code on "
             "unpickling it"
         )
-        raise _refuse(
+        raise refusal(
             path,
             message,
             "save the model again with torch.jit.save, from a source that you trust",
@@ -222,7 +223,7 @@ def _check_version(path: Path, archive: zipfile.ZipFile, root: str) -> None:
     member = next(name for name in members if name in archive.namelist())
     text = archive.read(member)[:32].decode("ascii", "replace").strip()
     if not text.isdigit():
-        raise _refuse(path, f"has an archive version {text!r} that is not a number")
+        raise refusal(path, f"has an archive version {text!r} that is not a number")
 
 
 def sha256(path: Path) -> str:

@@ -10,12 +10,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from tests.chaos import kill, limit, load, page, pushing, reload, streams
+from tests.chaos.counts import Results
 
 NOT_RECORDED = ("--record", "--out", "--lines")
-Found = tuple[int, dict[str, Any]]
 
 
 def main() -> int:
@@ -24,12 +23,13 @@ def main() -> int:
     if args.command == "sum" or getattr(args, "streams", 0):
         return _streams(args, began)
     with tempfile.TemporaryDirectory() as name:
-        bad, record = RUNS[args.command](args, Path(name))
+        counts = RUNS[args.command](args, Path(name))
+    record = counts.as_dict()
     record["wall_seconds"] = round(time.monotonic() - began, 1)
     print(json.dumps(record, indent=2))
     if args.record:
         page.record(_command(), record)
-    return int(bad > 0)
+    return int(counts.bad > 0)
 
 
 def _asked() -> argparse.Namespace:
@@ -129,18 +129,17 @@ def _streams(args: argparse.Namespace, began: float) -> int:
     return int(not found or any(counts.bad for counts in found.values()))
 
 
-def _load(args: argparse.Namespace, folder: Path) -> Found:
-    counts = load.run(
+def _load(args: argparse.Namespace, folder: Path) -> Results:
+    return load.run(
         folder / "repository",
         args.mode,
         publications=args.publications,
         clients=args.clients,
     )
-    return counts.bad, counts.as_dict()
 
 
-def _push(args: argparse.Namespace, folder: Path) -> Found:
-    counts = pushing.run(
+def _push(args: argparse.Namespace, folder: Path) -> Results:
+    return pushing.run(
         folder,
         args.mode,
         pushes=args.pushes,
@@ -150,11 +149,10 @@ def _push(args: argparse.Namespace, folder: Path) -> Found:
         seconds=args.minutes * 60,
         out=args.lines,
     )
-    return counts.bad, counts.as_dict()
 
 
-def _reload(args: argparse.Namespace, folder: Path) -> Found:
-    counts = reload.run(
+def _reload(args: argparse.Namespace, folder: Path) -> Results:
+    return reload.run(
         folder,
         args.mode,
         args.loads,
@@ -162,26 +160,23 @@ def _reload(args: argparse.Namespace, folder: Path) -> Found:
         names=args.names,
         at_once=args.at_once,
     )
-    return 0, counts.as_dict()
 
 
-def _limit(args: argparse.Namespace, folder: Path) -> Found:
+def _limit(args: argparse.Namespace, folder: Path) -> Results:
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)
     out = args.out / "limit.jsonl" if args.out else None
-    counts = limit.run(folder, args.minutes, out)
-    return counts.bad, counts.as_dict()
+    return limit.run(folder, args.minutes, out)
 
 
-def _kill(args: argparse.Namespace, folder: Path) -> Found:
-    counts = kill.run(
+def _kill(args: argparse.Namespace, folder: Path) -> Results:
+    return kill.run(
         folder,
         exchange=not args.no_exchange,
         stride=args.stride,
         serve_states=args.serve,
         change=args.change,
     )
-    return counts.torn + counts.served_wrong + counts.not_repaired, counts.as_dict()
 
 
 RUNS = {"load": _load, "push": _push, "reload": _reload, "limit": _limit, "kill": _kill}

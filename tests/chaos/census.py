@@ -7,7 +7,7 @@ import json
 import time
 import urllib.request
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from builder.serving import Server
 from builder.serving.stubs import ENDED, Stubs
 from builder.store import published, retired
 from builder.triton.config import parse_config
+from tests.chaos.counts import Results
 
 SETTLE_SECONDS = 60.0
 """Seconds until an unloaded model and its process are gone. A longer time is a leak."""
@@ -25,7 +26,7 @@ follows.
 
 
 @dataclass
-class Census:
+class Census(Results):
     """The result: MiB of the server alone and of its other processes (_weigh).
 
     A model or process has leaked if no folder requires it, and is missing if a folder does.
@@ -40,10 +41,6 @@ class Census:
     missing: list[str] = field(default_factory=list)
     details: list[dict[str, Any]] = field(default_factory=list)
     settled_seconds: float = 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        return asdict(self)
 
 
 def take(

@@ -9,8 +9,21 @@ from tests.chaos import flat
 from tests.chaos.asking import Window
 
 
+class Results:
+    """A dataclass of JSON data, and how many of its failures users must not see."""
+
+    @property
+    def bad(self) -> int:
+        """The number of failures that users must not see."""
+        return 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self)
+
+
 @dataclass
-class ServedCounts:
+class ServedCounts(Results):
     """Counts. Latencies are those of the requests in set_latencies(). Memory is in MiB: PSS of
     `limit`, allocated memory of `push`.
     """
@@ -37,10 +50,6 @@ class ServedCounts:
         """The number of failures that users must not see."""
         leaked = self.leaked_models + self.leaked_processes + self.missing
         return self.failed + self.wrong + leaked + (self.flat is False)
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        return asdict(self)
 
     def set_latencies(self, window: Window) -> None:
         """Set the percentiles of these requests."""

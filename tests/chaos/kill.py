@@ -11,7 +11,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from builder.triton import (
 )
 from builder.triton import publish as publish_single
 from builder.triton.config import parse_config
+from tests.chaos.counts import Results
 from tests.serving.ports import FREE
 from tests.triton.artifacts import Lower, Raise, artifact, lowered, pair, tensor
 
@@ -46,7 +47,7 @@ PUBLISHING = __import__("sys").modules[publish_single.__module__]
 
 
 @dataclass
-class Counts:
+class Counts(Results):
     """The results after the kills, and after the subsequent run of each."""
 
     kills: int = 0
@@ -66,9 +67,10 @@ class Counts:
     """Staging folders or unnamed steps after SIGTERM and SIGINT, which the process can catch."""
     not_repaired: int = 0
 
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        return asdict(self)
+    @property
+    def bad(self) -> int:
+        """States that users must not see, and that the next run does not repair."""
+        return self.torn + self.served_wrong + self.not_repaired
 
 
 @dataclass

@@ -5,27 +5,26 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from builder.parity.clients import Client, GrpcClient, HttpClient
-from builder.serving import Server, find
+from builder.serving import Server
 from builder.serving.control import update
-from builder.serving.server import start
 from builder.triton import publish_ensemble
+from tests.chaos.counts import Results
+from tests.chaos.servers import start_free
 from tests.triton.artifacts import pair
 
 NAME = "pair"
-POLL = ["--model-control-mode=poll", "--repository-poll-secs=1"]
-EXPLICIT = ["--model-control-mode=explicit", f"--load-model={NAME}"]
 SWITCH_TIMEOUT = 240.0
 
 
 @dataclass
-class Counts:
+class Counts(Results):
     """The results of the clients. `mixed`: steps of two generations computed the response."""
 
     mode: str
@@ -49,10 +48,6 @@ class Counts:
         """Responses that users must not see."""
         return self.failed + self.mixed + self.empty
 
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        return asdict(self)
-
 
 def run(repository: Path, mode: str, *, publications: int, clients: int) -> Counts:
     """Publish `publications` generations, waiting for each at the endpoint, under `clients`
@@ -61,17 +56,8 @@ def run(repository: Path, mode: str, *, publications: int, clients: int) -> Coun
     Half of the threads use gRPC.
     """
     publish_ensemble(pair(1, NAME), repository)
-    server = start(
-        repository,
-        port=dict.fromkeys(("--http-port", "--grpc-port", "--metrics-port"), 0),
-        address="127.0.0.1",
-        options=POLL if mode == "poll" else EXPLICIT,
-        log_path=repository.parent / f"{mode}.log",
-        installation=find(),
-        models=[NAME] if mode == "explicit" else None,
-    )
-    counts = Counts(mode, clients)
-    with server:
+    counts, log = Counts(mode, clients), repository.parent / f"{mode}.log"
+    with start_free(repository, mode, NAME, log) as server:
         server.wait_ready(SWITCH_TIMEOUT)
         _load(server, repository, counts, publications)
     return counts

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from builder.deployment import Pushed, Target, push
-from builder.serving import Server, find
-from builder.serving.server import start
+from builder.serving import Server
 from builder.store import published
 from builder.triton import publish, publish_ensemble
 from tests.chaos import census, flat
@@ -29,10 +28,9 @@ from tests.chaos.asking import MODELS, Window, is_bad
 from tests.chaos.clients import Clients
 from tests.chaos.counts import ServedCounts
 from tests.chaos.kill import single
-from tests.chaos.load import POLL
+from tests.chaos.servers import start_free
 from tests.triton.artifacts import pair, reseal
 
-EXPLICIT = ["--model-control-mode=explicit", "--load-model=*"]
 MODES = ("explicit", "poll")
 DRAIN_SECONDS = 1.0
 
@@ -87,15 +85,7 @@ def run(
     """
     served, lines = folder / "served", list[dict[str, Any]]()
     _prepare(folder, served, range(2, 2 + pushes), plans)
-    server = start(
-        served,
-        port=dict.fromkeys(("--http-port", "--grpc-port", "--metrics-port"), 0),
-        address="127.0.0.1",
-        options=POLL if mode == "poll" else EXPLICIT,
-        log_path=folder / f"{mode}.log",
-        installation=find(),
-    )
-    with server:
+    with start_free(served, mode, "*", folder / f"{mode}.log") as server:
         server.wait_ready(240)
         for line in _pushed(
             server, served, folder, mode, range(2, 2 + pushes), clients, pause, seconds

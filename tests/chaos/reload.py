@@ -8,21 +8,18 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from tritonclient.http import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from builder.serving import find
-from builder.serving.server import start
 from tests.chaos import census
-from tests.chaos.load import POLL
+from tests.chaos.counts import Results
+from tests.chaos.servers import start_free
 
 KEPT = "kept"
-EXPLICIT = ["--model-control-mode=explicit", f"--load-model={KEPT}"]
 CODE = """
 import triton_python_backend_utils as pb
 
@@ -44,7 +41,7 @@ SAMPLES = 16
 
 
 @dataclass
-class Counts:
+class Counts(Results):
     """The results.
 
     `server_mib`: the server's allocated memory at equal distances. `kib_per_load`: the growth
@@ -67,10 +64,6 @@ class Counts:
     seconds: float = 0.0
     server_mib: list[float] = field(default_factory=list)
 
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        return asdict(self)
-
 
 def run(
     folder: Path,
@@ -84,16 +77,7 @@ def run(
     """Load and unload a model `loads` times, at least SAMPLES, in a separate server."""
     counts, served = Counts(mode, loads, new_names, names, at_once), folder / "served"
     _write(served, KEPT, 0)
-    server = start(
-        served,
-        port=dict.fromkeys(("--http-port", "--grpc-port", "--metrics-port"), 0),
-        address="127.0.0.1",
-        options=POLL if mode == "poll" else EXPLICIT,
-        log_path=folder / "log",
-        installation=find(),
-        models=[KEPT] if mode == "explicit" else None,
-    )
-    with server:
+    with start_free(served, mode, KEPT, folder / "log") as server:
         server.wait_ready(LOAD_TIMEOUT)
         client = InferenceServerClient(server.http_url, network_timeout=LOAD_TIMEOUT)
         counts.start_mib = round(census.memory(server.process.pid).allocated, 2)

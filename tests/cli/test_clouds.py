@@ -27,6 +27,7 @@ from click.testing import Result
 from builder.store import urls
 from tests.cli.conftest import PROGRAM
 from tests.cli.test_versions import states, write
+from tests.serving.ports import free_port
 
 Run = Callable[..., Result]
 pytestmark = pytest.mark.slow
@@ -53,12 +54,6 @@ class Cloud:
         fs, root = urls.file_system(f"{self.root}/in")
         for file in models.iterdir():
             fs.put_file(str(file), f"{root}/{file.name}")
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @contextlib.contextmanager

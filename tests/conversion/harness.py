@@ -11,6 +11,7 @@ for those dtypes); floats within FLOAT_RTOL/FLOAT_ATOL unless the test states ot
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 
 import builder
 from builder.conversion import dtypes
+from builder.conversion.sizes import kind_of
 from builder.engine import BuildOptions, capabilities, flavor
 from tests.conversion import compiling, old
 from tests.torchscript.saving import saved
@@ -65,6 +67,11 @@ class _Wrapped(torch.nn.Module):
 
     def forward(self, *inputs: Any) -> Any:
         return self.function(*inputs)
+
+
+def dynamic_axes(axes: int) -> dict[int, dict[int, str]]:
+    """Names for the batch axis and all spatial axes of the first input."""
+    return {0: {0: "n"} | {axis + 2: f"s{axis}" for axis in range(axes)}}
 
 
 def spec_of(
@@ -142,6 +149,12 @@ def check(
         if flavor.name() == "tensorrt":
             _check_engine(plan, conversion, (inputs, *more), rtol, atol)
     return conversion
+
+
+def layer_kinds(conversion: builder.Conversion) -> Counter[str]:
+    """The network's layers by type."""
+    network = conversion.network
+    return Counter(kind_of(network.get_layer(i)) for i in range(network.num_layers))
 
 
 def _truth(

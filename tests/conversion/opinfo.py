@@ -14,13 +14,14 @@ from __future__ import annotations
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 from unittest import mock
 
 import torch
+from torch.utils import _pytree as pytree
 
 import builder
 from builder.engine import capabilities
@@ -368,35 +369,17 @@ def _as_function(
 ) -> tuple[Callable[..., Any], list[torch.Tensor]]:
     """The operator as a function of the sample's tensors, and those."""
     tree = (sample.input, tuple(sample.args), dict(sample.kwargs))
-    tensors = list(_tensors_in(tree))
+    leaves = pytree.tree_leaves(tree)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
     def function(*given: torch.Tensor) -> Any:
         left = iter(given)
-        first, args, kwargs = _replaced(tree, left)
+        first, args, kwargs = pytree.tree_map_only(
+            torch.Tensor, lambda _: next(left), tree
+        )
         return entry.op(first, *args, **kwargs)
 
     return function, [t.detach().clone() for t in tensors]
-
-
-def _tensors_in(tree: Any) -> Iterator[torch.Tensor]:
-    if isinstance(tree, torch.Tensor):
-        yield tree
-    elif isinstance(tree, dict):
-        for value in tree.values():
-            yield from _tensors_in(value)
-    elif isinstance(tree, list | tuple):
-        for value in tree:
-            yield from _tensors_in(value)
-
-
-def _replaced(tree: Any, left: Iterator[torch.Tensor]) -> Any:
-    if isinstance(tree, torch.Tensor):
-        return next(left)
-    if isinstance(tree, dict):
-        return {key: _replaced(value, left) for key, value in tree.items()}
-    if isinstance(tree, list | tuple) and not isinstance(tree, torch.Size):
-        return type(tree)(_replaced(value, left) for value in tree)
-    return tree
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

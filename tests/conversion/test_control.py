@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import builder
 from builder.engine import capabilities
 from builder.errors import UnsupportedOperators
-from tests.conversion.harness import QUICK, check, convert
-from tests.conversion.test_recurrent import layer_kinds
+from tests.conversion.harness import QUICK, check, convert, layer_kinds
+from tests.pipeline.known_cases import FactorBySize, PadOrCut
 
 
 class BySign(nn.Module):
@@ -71,16 +71,6 @@ def test_branch_on_dynamic_size() -> None:
     assert "CONDITION" not in layer_kinds(static)
 
 
-class PadOrCut(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        n = x.size(1)
-        if n < 5:
-            x = nn.functional.pad(x, [0, 5 - n])
-        elif n > 5:
-            x = x[:, -5:].relu()
-        return x * 2
-
-
 class OneElementLess(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         first = 0
@@ -88,16 +78,6 @@ class OneElementLess(nn.Module):
             x = x[1:, :-1]
             first = x.size(1)
         return x + first
-
-
-class FactorBySize(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        if x.size(1) > 6:
-            return x * 2
-        elif x.size(1) > 4:
-            return x * 3
-        else:
-            return x.abs() * 4
 
 
 @pytest.mark.parametrize("module", [PadOrCut, OneElementLess, FactorBySize])

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from builder.errors import UnsupportedOperators
-from tests.conversion.harness import check
+from tests.conversion.harness import check, dynamic_axes
 
 TOLERANCE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
 SPATIAL = {1: (9,), 2: (9, 7), 3: (5, 6, 7)}
@@ -38,10 +38,6 @@ CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 DECONVOLUTIONS = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
 
 
-def every_axis(axes: int) -> dict[int, dict[int, str]]:
-    return {0: {0: "n"} | {axis + 2: f"s{axis}" for axis in range(axes)}}
-
-
 @pytest.mark.parametrize("axes", [1, 2, 3])
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_convolution_settings(axes: int, settings: dict[str, Any]) -> None:
@@ -54,7 +50,7 @@ def test_convolution_settings(axes: int, settings: dict[str, Any]) -> None:
     check(
         module,
         torch.randn(2, 4, *spatial),
-        dynamic=every_axis(axes),
+        dynamic=dynamic_axes(axes),
         spans=spans,
         more=[(larger,), (smaller,)],
         **TOLERANCE,
@@ -72,7 +68,7 @@ def test_transposed_convolution_settings(axes: int, settings: dict[str, Any]) ->
     check(
         module,
         torch.randn(2, 4, *spatial),
-        dynamic=every_axis(axes),
+        dynamic=dynamic_axes(axes),
         more=[(smaller,)],
         **TOLERANCE,
         compile=axes == 2,

@@ -82,24 +82,19 @@ MUTATIONS = [
         "aten::pow.Tensor_Tensor", swapped, torch.pow, (X.abs(), Y), "swapped operands"
     ),
     *(
-        Mutation(f"aten::{name}", other_axis, function, what="wrong axis")
-        for name, function in {
-            "softmax.int": lambda x: torch.softmax(x, 1),
-            "cumsum": lambda x: torch.cumsum(x, 0),
-            "argmax": lambda x: torch.argmax(x, 1),
-            "max.dim": lambda x: torch.max(x, 0),
-            "prod.dim_int": lambda x: torch.prod(x, 1),
-            "any.dim": lambda x: torch.any(x > 1, 0),
-        }.items()
-    ),
-    *(
-        Mutation(f"aten::{name}", other_axes, function, what="wrong axis")
-        for name, function in {
-            "sum.dim_IntList": lambda x: torch.sum(x, 1),
-            "mean.dim": lambda x: torch.mean(x, 0),
-            "amax": lambda x: torch.amax(x, 1),
-            "logsumexp": lambda x: torch.logsumexp(x, 1),
-            "var.correction": lambda x: torch.var(x, 0, correction=1),
+        Mutation(f"aten::{name}", change, function, what="wrong axis")
+        for name, (change, function) in {
+            "softmax.int": (other_axis, lambda x: torch.softmax(x, 1)),
+            "cumsum": (other_axis, lambda x: torch.cumsum(x, 0)),
+            "argmax": (other_axis, lambda x: torch.argmax(x, 1)),
+            "max.dim": (other_axis, lambda x: torch.max(x, 0)),
+            "prod.dim_int": (other_axis, lambda x: torch.prod(x, 1)),
+            "any.dim": (other_axis, lambda x: torch.any(x > 1, 0)),
+            "sum.dim_IntList": (other_axes, lambda x: torch.sum(x, 1)),
+            "mean.dim": (other_axes, lambda x: torch.mean(x, 0)),
+            "amax": (other_axes, lambda x: torch.amax(x, 1)),
+            "logsumexp": (other_axes, lambda x: torch.logsumexp(x, 1)),
+            "var.correction": (other_axes, lambda x: torch.var(x, 0, correction=1)),
         }.items()
     ),
     Mutation(

@@ -24,8 +24,8 @@ import builder
 from builder.conversion import nonzero
 from builder.conversion.extent import Extent, Lengths
 from builder.errors import TrtBuildError, UnsupportedOperators
-from tests.conversion.harness import check, convert
-from tests.conversion.test_recurrent import CLOSE, layer_kinds
+from tests.conversion.harness import check, convert, layer_kinds
+from tests.conversion.test_recurrent import CLOSE
 
 BOTH = {"n": (1, 3, 6), "t": (1, 5, 40)}
 DYNAMIC = {0: {0: "n", 1: "t"}, 1: {0: "n"}}

@@ -6,8 +6,6 @@ The answers are multiples of the scale: equal to a few ulp, or off by a whole st
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 import torch
 from torch.nn import functional as F
@@ -16,7 +14,7 @@ import builder
 from builder.conversion.quantized import FP8, missing
 from builder.conversion.sizes import kind_of
 from builder.parity import compare
-from tests.conversion.harness import check, module_of
+from tests.conversion.harness import check, layer_kinds, module_of
 
 RANGES = [
     (0, -128, 127),
@@ -87,12 +85,6 @@ def test_ties_go_to_even() -> None:
     check(lambda x: torch.fake_quantize_per_tensor_affine(x, 0.5, 1, -128, 127), x)
 
 
-def kinds(conversion: builder.Conversion) -> Counter[str]:
-    """The network's layers by type."""
-    network = conversion.network
-    return Counter(kind_of(network.get_layer(i)) for i in range(network.num_layers))
-
-
 SHIFTED = [(128, 0, 255), (5, 0, 127), (-3, -127, 120), (0, 0, 127)]
 """(zero point, quant_min, quant_max) whose range, seen from the zero point, lies within int8's."""
 
@@ -104,7 +96,11 @@ def test_shifted_int8_zero_point_is_quantized(zero: int, low: int, high: int) ->
     conversion = check(
         lambda x: torch.fake_quantize_per_tensor_affine(x, 0.0375, zero, low, high), x
     )
-    assert kinds(conversion)["QUANTIZE"] == kinds(conversion)["DEQUANTIZE"] == 1
+    assert (
+        layer_kinds(conversion)["QUANTIZE"]
+        == layer_kinds(conversion)["DEQUANTIZE"]
+        == 1
+    )
 
 
 class QuantizedConstant(torch.nn.Module):
@@ -133,7 +129,7 @@ class Unsigned(torch.nn.Module):
 
 def test_range_beyond_int8_is_rounded_in_float_with_warning() -> None:
     conversion = check(Unsigned(), torch.randn(2, 3).abs())
-    assert not kinds(conversion)["QUANTIZE"]
+    assert not layer_kinds(conversion)["QUANTIZE"]
     [warning] = conversion.warnings
     assert "0..255" in warning and "test_quantize.py" in warning
 
@@ -167,7 +163,11 @@ def test_product_weight_keeps_its_quantize_layers() -> None:
     conversion = check(
         lambda x: convolution(x, weight, scale), x, dynamic={0: {0: "n"}}, atol=SUMS
     )
-    assert kinds(conversion)["QUANTIZE"] == kinds(conversion)["DEQUANTIZE"] == 2
+    assert (
+        layer_kinds(conversion)["QUANTIZE"]
+        == layer_kinds(conversion)["DEQUANTIZE"]
+        == 2
+    )
     layers = [
         conversion.network.get_layer(i) for i in range(conversion.network.num_layers)
     ]
@@ -201,7 +201,9 @@ def test_static_tensor_without_product_is_rounded_by_torch() -> None:
     rounded = lambda i: F.embedding(  # noqa: E731
         i, torch.fake_quantize_per_tensor_affine(table, 0.05, 0, -128, 127)
     )
-    assert not kinds(check(rounded, torch.tensor([1, 9]), compile=False))["QUANTIZE"]
+    assert not layer_kinds(check(rounded, torch.tensor([1, 9]), compile=False))[
+        "QUANTIZE"
+    ]
 
 
 FP8_GRAPH = """
@@ -228,7 +230,11 @@ def test_fp8_rounds_to_even_and_saturates(
     torch.testing.assert_close(
         steps[:, 0], torch.tensor([16.0, 20.0, 448.0, -448.0, 0.0])
     )
-    assert kinds(conversion)["QUANTIZE"] == kinds(conversion)["DEQUANTIZE"] == 1
+    assert (
+        layer_kinds(conversion)["QUANTIZE"]
+        == layer_kinds(conversion)["DEQUANTIZE"]
+        == 1
+    )
 
 
 @pytest.mark.usefixtures("strongly_typed")
@@ -241,7 +247,7 @@ def test_under_half_the_pair_reads_back_in_half_without_casts() -> None:
     conversion = builder.convert(
         module, [builder.TensorSpec("float32", (2, 4, 8, 8))], precision="mixed"
     )
-    assert kinds(conversion)["CAST"] == 1  # the output, which stays float32
+    assert layer_kinds(conversion)["CAST"] == 1  # the output, which stays float32
     dtypes = {
         kind_of(layer): layer.get_output(0).dtype.name
         for layer in map(
@@ -334,7 +340,11 @@ class Pair(torch.nn.Module):
 
 def test_quantize_and_dequantize_become_fake_quantization() -> None:
     conversion = check(Pair().eval(), torch.randn(3, 4), atol=SUMS)
-    assert kinds(conversion)["QUANTIZE"] == kinds(conversion)["DEQUANTIZE"] == 2
+    assert (
+        layer_kinds(conversion)["QUANTIZE"]
+        == layer_kinds(conversion)["DEQUANTIZE"]
+        == 2
+    )
     check(
         lambda x: torch.quantize_per_tensor(x, 0.1, 10, torch.quint8).dequantize(),
         torch.randn(3, 4) * 20,

@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import builder
-from tests.conversion.harness import check
+from tests.conversion.harness import check, layer_kinds
 
 CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
 LAYERS: list[type[nn.Module]] = [nn.LSTM, nn.GRU, nn.RNN]
@@ -44,16 +43,6 @@ class FromState(Alone):
 class FromStates(Alone):
     def forward(self, x: Tensor, h: Tensor, c: Tensor):  # type: ignore[no-untyped-def]
         return self.inner(x, (h, c))
-
-
-def layer_kinds(conversion: builder.Conversion) -> set[str]:
-    from builder.engine.flavor import trt
-
-    network = conversion.network
-    return {
-        trt.ILayer.type.fget(network.get_layer(i)).name
-        for i in range(network.num_layers)
-    }
 
 
 @pytest.mark.parametrize("axes", DYNAMIC)

@@ -17,7 +17,7 @@ from builder import TensorSpec, convert
 from builder.engine import capabilities
 from builder.engine.flavor import trt
 from builder.errors import UnsupportedOperators
-from tests.conversion.harness import check
+from tests.conversion.harness import check, dynamic_axes
 
 CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 2e-5}
 EXACT: dict[str, Any] = {"rtol": 0, "atol": 0}
@@ -40,10 +40,6 @@ MODES = [
     (2, "bicubic", True),
 ]
 FACTORS = [2, 3.0, 1.5, 0.5, 0.7, 2.3, 1.0, 0.29]
-
-
-def dynamic_axes(axes: int) -> dict[int, dict[int, str]]:
-    return {0: {0: "n"} | {axis + 2: f"s{axis}" for axis in range(axes)}}
 
 
 def tolerance(mode: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,33 +77,42 @@ def bypass(graph: Graph, kind: str) -> None:
     node.output().replaceAllUsesWith(node.inputsAt(0))
 
 
+def change_result(
+    monkeypatch: pytest.MonkeyPatch, step: str, change: Callable[[Any], None]
+) -> None:
+    """Change the result of a step of the pipeline."""
+    original = getattr(stages, step)
+
+    def changed(*arguments: Any, **more: Any) -> Any:
+        result = original(*arguments, **more)
+        change(result)
+        return result
+
+    monkeypatch.setattr(stages, step, changed)
+
+
 def test_wrong_segment_is_distinguished_from_wrong_network(
     segmented: Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The segment's graph is changed after its network was built."""
 
-    def with_wrong_graph(*arguments: Any, **more: Any) -> stages.Converted:
-        conversion = convert(*arguments, **more)
+    def bypass_abs(conversion: stages.Converted) -> None:
         assert conversion.partitioned is not None
         segments = conversion.partitioned.partition.segments
         bypass(segments[2].lowered.graph, "aten::abs")
-        return conversion
 
-    convert = stages.convert
-    monkeypatch.setattr(stages, "convert", with_wrong_graph)
+    change_result(monkeypatch, "convert", bypass_abs)
     assert ladder(segmented)[0] == ["segment 2 (tensorrt)"]
 
 
 def test_wrong_pass_fails_only_the_lowered_graph(
     segmented: Order, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def with_wrong_graph(*arguments: Any, **more: Any) -> stages.Lowered:
-        lowered = lower(*arguments, **more)
-        bypass(lowered.graph.graph, "aten::tanh")
-        return lowered
-
-    lower = stages.lower
-    monkeypatch.setattr(stages, "lower", with_wrong_graph)
+    change_result(
+        monkeypatch,
+        "lower",
+        lambda lowered: bypass(lowered.graph.graph, "aten::tanh"),
+    )
     assert ladder(segmented)[0] == ["lowered"]
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -25,7 +24,7 @@ from builder.parity.clients import HttpClient
 from builder.serving import Server, find, serve
 from builder.triton import publish
 from tests.docker.test_compose import MONITORING, expressions
-from tests.serving.ports import FREE
+from tests.serving.ports import FREE, free_port
 from tests.triton.artifacts import scorer
 
 pytestmark = [
@@ -155,12 +154,6 @@ def prometheus(folder: Path, metrics: str) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(30)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def wait_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:

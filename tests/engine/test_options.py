@@ -80,27 +80,17 @@ def test_options_missing_in_a_flavor_are_refused_with_a_fix(which: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("which", "name", "messages"),
+    ("which", "name", "feature"),
     [
-        (
-            "tensorrt-rtx",
-            "hardware_compatible",
-            "tensorrt-rtx has no hardware compatibility",
-        ),
-        ("tensorrt-rtx", "tactic_sources", "tensorrt-rtx has no tactic sources"),
-        (
-            "tensorrt",
-            "compute_capabilities",
-            "tensorrt has no choice of compute capabilities",
-        ),
+        ("tensorrt-rtx", "hardware_compatible", "hardware compatibility"),
+        ("tensorrt-rtx", "tactic_sources", "tactic sources"),
+        ("tensorrt", "compute_capabilities", "choice of compute capabilities"),
     ],
 )
-def test_message_names_the_missing_feature(
-    which: str, name: str, messages: str
-) -> None:
+def test_message_names_the_missing_feature(which: str, name: str, feature: str) -> None:
     with pytest.raises(UsageError) as caught:
         options.check(one(name), which, trt, "1.0")
-    assert caught.value.message == messages
+    assert caught.value.message == f"{which} has no {feature}"
 
 
 def test_options_missing_in_a_version_are_refused() -> None:

@@ -10,14 +10,15 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
-from torch import Tensor, nn
+from torch import nn
 
-from benchmarks.networks import Bert, Bottleneck, Network, ids, image, normalized
+from benchmarks.networks import Bert, Network, ResNet, ids, image
 from builder import TensorSpec
 from builder.farm import Farm, Outcome, Target, build_on_farm
 from builder.farm.config import Retries
@@ -31,26 +32,6 @@ MEASURED = ("1/model.plan", "1/plan.json")
 CONFIG = "config.pbtxt"
 ENVIRONMENT = ("PYTHONPATH", "PYTHONHOME")
 """Environment variables that builds receive on machines with an unusual Python installation."""
-
-
-class Residual(nn.Module):
-    """The stem and three bottleneck blocks of a ResNet of the given width."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.stem = normalized(3, width, 7, 2)
-        self.pool = nn.MaxPool2d(3, 2, 1)
-        blocks, channels = [], width
-        for number in range(3):
-            inner = width * 2**number
-            blocks.append(Bottleneck(channels, inner, 1 if number == 0 else 2))
-            channels = 4 * inner
-        self.blocks = nn.Sequential(*blocks)
-        self.head = nn.Linear(channels, 100)
-
-    def forward(self, x: Tensor) -> Tensor:
-        features = self.blocks(self.pool(torch.relu(self.stem(x))))
-        return self.head(features.mean((2, 3)))
 
 
 def networks(count: int) -> dict[str, Network]:
@@ -70,7 +51,7 @@ def networks(count: int) -> dict[str, Network]:
 
 
 def _residual(width: int) -> Callable[[], nn.Module]:
-    return lambda: Residual(width)
+    return partial(ResNet, width, (1, 1, 1), 100)
 
 
 def _bert(width: int) -> Callable[[], nn.Module]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,3 +27,9 @@ def assert_equal_outputs(
         torch.testing.assert_close(
             output, wanted, rtol=rtol, atol=atol, equal_nan=equal_nan
         )
+
+
+def kinds(lowered: LoweredGraph) -> Counter[str]:
+    """How many nodes of each operator the graph has; names without `aten::`."""
+    nodes = lowered.graph.nodes()
+    return Counter(node.kind().removeprefix("aten::") for node in nodes)

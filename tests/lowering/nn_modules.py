@@ -15,14 +15,11 @@ from torch import nn
 
 import builder
 from builder.errors import LoweringError
-from builder.lowering.paranoid import _tensors
+from builder.lowering.paranoid import tensors_in
+from tests.lowering.cases import floats as _r
 from tests.torchscript.saving import saved
 
 ModuleAndInputs = tuple[Callable[[], nn.Module], tuple[Any, ...]]
-
-
-def _r(*shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
 def _ids(*shape: int, most: int = 4) -> torch.Tensor:
@@ -254,7 +251,7 @@ def outcome(original: nn.Module, module: Any, inputs: tuple[Any, ...]) -> str:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
-        expected = list(_tensors(original(*inputs)))
+        expected = tensors_in(original(*inputs))
         try:
             lowered = builder.lower(module)
         except LoweringError as error:

@@ -12,6 +12,7 @@ import builder
 from builder.lowering import LoweredGraph, ir
 from builder.lowering.passes.environment import resolve_environment
 from tests.lowering.asserting import assert_equal_outputs
+from tests.lowering.cases import floats as sample
 from tests.torchscript.saving import saved
 
 COMPLEX = (
@@ -22,10 +23,6 @@ COMPLEX = (
     "aten::real",
     "aten::imag",
 )
-
-
-def sample(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
 CIS = torch.polar(

@@ -324,7 +324,7 @@ SUPPORTED = [
 ]
 
 
-@pytest.mark.parametrize("function", SUPPORTED, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", SUPPORTED)
 def test_outputs_match_original_function(function: Callable[..., Any]) -> None:
     lowered = builder.lower(torch.jit.script(function).graph)
     for scale in (-1, 0.3, 2):
@@ -337,7 +337,7 @@ def test_outputs_match_original_function(function: Callable[..., Any]) -> None:
             torch.testing.assert_close(output, expected_output, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("function", SUPPORTED, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", SUPPORTED)
 def test_no_in_place_write_remains(function: Callable[..., Any]) -> None:
     graph = builder.lower(torch.jit.script(function).graph).graph
     assert not [node.kind() for node in ir.walk(graph) if "!" in node.schema()]
@@ -389,7 +389,7 @@ UNDECIDABLE = [
 ]
 
 
-@pytest.mark.parametrize("function", UNDECIDABLE, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", UNDECIDABLE)
 def test_undecidable_writes_are_refused_with_source_line(
     function: Callable[..., Any],
 ) -> None:
@@ -790,7 +790,7 @@ ALIASES = [
 ]
 
 
-@pytest.mark.parametrize("function", ALIASES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", ALIASES)
 def test_alias_of_written_memory_has_written_value(
     function: Callable[..., Any],
 ) -> None:

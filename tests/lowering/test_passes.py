@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from builder.lowering import ir
-from builder.lowering.paranoid import _tensors, execute_graph
+from builder.lowering.paranoid import execute_graph, tensors_in
 from builder.lowering.verifier import Snapshot, verify
 from tests.lowering.cases import CASES, PASSES, Case
 from tests.lowering.corner_cases import BY_TITLE, CORNER_CASES
@@ -26,7 +26,7 @@ def _id(case: Case) -> str:
 def _outputs(graph: Any, inputs: tuple[Any, ...]) -> list[torch.Tensor]:
     values = [v.clone() if isinstance(v, torch.Tensor) else v for v in inputs]
     with torch.no_grad():
-        return list(_tensors(execute_graph(graph, values)))
+        return tensors_in(execute_graph(graph, values))
 
 
 def _kinds(graph: Any) -> Counter[str]:

@@ -4,7 +4,6 @@ attention of torch.nn.
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
@@ -19,22 +18,19 @@ from builder.errors import LoweringError, UnsupportedOperators, UsageError
 from builder.lowering import ir, write_sequence
 from builder.manifest.spec import TensorSpec
 from tests.torchscript.saving import saved
+from tests.triton import artifacts
 
 SPEC = TensorSpec(
     "float32", ("batch", "time", 8), dims={"batch": (1, 2, 4), "time": (1, 5, 9)}
 )
 
 
-def _saved(module: nn.Module) -> bytes:
-    buffer = io.BytesIO()
-    torch.jit.save(torch.jit.script(module.eval()), buffer)
-    return buffer.getvalue()
-
-
 def test_lowering_is_deterministic_across_processes(tmp_path: Path) -> None:
     torch.manual_seed(0)
     file = tmp_path / "model.pt"
-    file.write_bytes(_saved(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)))
+    file.write_bytes(
+        artifacts.lowered(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True))
+    )
     code = (
         f"import torch, builder; l = builder.lower(torch.jit.load({str(file)!r})); print(l.digest);"
         " print(l.text)"

@@ -4,7 +4,6 @@ The outputs stay the same.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -14,7 +13,7 @@ from torch.nn import functional as F
 
 import builder
 from builder.lowering import LoweredGraph
-from tests.lowering.asserting import assert_equal_outputs
+from tests.lowering.asserting import assert_equal_outputs, kinds
 from tests.torchscript.saving import saved
 
 WIDTH, HEADS = 12, 3
@@ -104,10 +103,6 @@ def lowered(module: nn.Module, *inputs: Tensor, **settings: object) -> LoweredGr
     for case in (inputs, [torch.randn(3, 7, x.size(2), dtype=x.dtype) for x in inputs]):
         assert_equal_outputs(result, module, case)
     return result
-
-
-def kinds(found: LoweredGraph) -> Counter[str]:
-    return Counter(node.kind().removeprefix("aten::") for node in found.graph.nodes())
 
 
 @pytest.mark.parametrize("bias", [True, False])

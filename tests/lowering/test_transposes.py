@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,7 +25,7 @@ from builder.lowering.passes.amounts import (
     product,
     renamed,
 )
-from tests.lowering.asserting import assert_equal_outputs
+from tests.lowering.asserting import assert_equal_outputs, kinds
 from tests.torchscript.saving import saved
 
 WIDTH, HEADS = 12, 3
@@ -329,10 +328,6 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Any:
         return self.around(self.linear, x)
-
-
-def kinds(found: LoweredGraph) -> Counter[str]:
-    return Counter(node.kind().removeprefix("aten::") for node in found.graph.nodes())
 
 
 def embedded(layer: Any, indices: Tensor) -> Tensor:

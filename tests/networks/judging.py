@@ -21,7 +21,14 @@ from builder.parity.comparison import Comparison, compare, widened
 from builder.triton.artifact import Golden
 from tests.conversion import old
 from tests.networks import rivals
-from tests.networks.comparing import Network, eager_of, flat, scripted_of, specs_of
+from tests.networks.comparing import (
+    Network,
+    eager_of,
+    flat,
+    inputs_of,
+    scripted_of,
+    specs_of,
+)
 
 FACTOR = 4
 """How many times torch's own error (rivals.py) ours may be, where that is beyond the tolerance too.
@@ -64,7 +71,7 @@ def judge(
     """
     eager = eager_of(network, SHIFT)
     module = scripted_of(network, eager, mode)
-    cases = [_inputs(network, i) for i in range(len(network.cases))]
+    cases = [inputs_of(network, i) for i in range(len(network.cases))]
     with torch.no_grad():
         truth = [[t.clone() for t in flat(module(*case))] for case in cases]
     started = time.perf_counter()
@@ -95,11 +102,6 @@ def judge(
 def play_8_6() -> None:
     """From now on this process converts for TensorRT 8.6 (tests/conversion/old.py)."""
     old.play(pytest.MonkeyPatch())
-
-
-def _inputs(network: Network, index: int) -> tuple[torch.Tensor, ...]:
-    torch.manual_seed(1 + index)
-    return network.inputs(network.cases[index])
 
 
 def _answers(

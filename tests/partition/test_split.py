@@ -160,13 +160,15 @@ def test_lists_and_sizes_are_recomputed_in_reading_segments() -> None:
     torch.testing.assert_close(run(partitioned, x)[0], script(x), rtol=0, atol=0)
 
 
-class Numbers(nn.Module):
-    """Numbers from a branch and a loop on data, read on both sides of a TensorRT segment."""
-
+class TwoLayers(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+
+class Numbers(TwoLayers):
+    """Numbers from a branch and a loop on data, read on both sides of a TensorRT segment."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y = torch.fft.fft(x).abs()
@@ -179,13 +181,8 @@ class Numbers(nn.Module):
         return torch.relu(self.second(w)) + total, torch.fft.fft(w).abs() + n + total
 
 
-class Listed(nn.Module):
+class Listed(TwoLayers):
     """A list that a loop creates beside a tensor; an output of a TensorRT segment is appended."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         before = torch.relu(self.first(x))
@@ -214,13 +211,8 @@ def test_numbers_and_lists_are_never_boundary_values(module: nn.Module) -> None:
     assert types == {"Tensor"}
 
 
-class Counted(nn.Module):
+class Counted(TwoLayers):
     """A loop on data that computes a tensor, an int, a float and a bool; a head reads them all."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y, count, scale, small = x, 0, 1.0, False
@@ -254,13 +246,8 @@ def test_loop_numbers_become_boundary_tensors() -> None:
             torch.testing.assert_close(got, wanted, rtol=0, atol=0)
 
 
-class Scales(nn.Module):
+class Scales(TwoLayers):
     """Scalar boundary tensors of three types, one scalar input and one scalar output."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
 
     def forward(
         self, x: torch.Tensor, gain: torch.Tensor

@@ -109,7 +109,7 @@ class FactorBySize(nn.Module):
         elif x.size(1) > 4:
             return x * 3
         else:
-            return x * 4
+            return x.abs() * 4
 
 
 class PadOrCut(nn.Module):

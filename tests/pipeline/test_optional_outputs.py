@@ -6,6 +6,7 @@ This holds for the lowered graph, the goldens, the published model and `builder.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from builder.manifest import TensorSpec
 from builder.parity import compare, served
 from builder.parity.structure import leaves
 from builder.pipeline.execution import Runner
+from builder.pipeline.stages import Checked
 from builder.repository import build_repository
 from builder.triton import Golden
 from tests.pipeline.optional_outputs import (
@@ -76,22 +78,43 @@ def inputs() -> list[torch.Tensor]:
     ]
 
 
-@pytest.mark.parametrize("module", PARAMETERS)
-def test_published_outputs_match_the_module(
-    tmp_path: Path, module: type[nn.Module]
-) -> None:
-    original, file = loaded(module, tmp_path)
-    model = checked(file, tmp_path / "out")
-    run, seen = Runner(model.artifact), set()
+def requests(
+    original: nn.Module,
+) -> Iterator[tuple[torch.Tensor, dict[str, torch.Tensor]]]:
+    """Each of the inputs, and the module's outputs for it by name."""
     for x in inputs():
         with torch.no_grad():
-            expected = dict(leaves(original(x.clone())))
+            yield x, dict(leaves(original(x.clone())))
+
+
+def check_published(
+    original: nn.Module, file: Path, is_refused: Callable[[str], bool] | None = None
+) -> Checked:
+    """Check that the published model has the module's outputs for all inputs, and that several sets
+    of outputs are present, also in the goldens. Requests with an output whose name `is_refused`
+    must name `max_lengths`. Returns the checked model.
+    """
+    model = checked(file, file.parent.parent / "out")
+    run, seen = Runner(model.artifact), set()
+    for x, expected in requests(original):
+        if is_refused and any(map(is_refused, expected)):
+            with pytest.raises(EngineError, match="max_lengths"):
+                run({"x": x.clone()})
+            continue
         got = run({"x": x.clone()})
         torch.testing.assert_close(got, expected)
         seen.add(frozenset(got))
     assert len(seen) > 1
     recorded = {frozenset(golden.outputs) for golden in model.artifact.goldens}
     assert len(recorded) > 1, "the goldens reach both paths"
+    return model
+
+
+@pytest.mark.parametrize("module", PARAMETERS)
+def test_published_outputs_match_the_module(
+    tmp_path: Path, module: type[nn.Module]
+) -> None:
+    model = check_published(*loaded(module, tmp_path))
     (warning, *_) = [text for text in model.warnings if "may be None" in text]
     assert "optional_outputs.py:" in warning and "on every path" in warning
 

@@ -105,14 +105,16 @@ class Scaled(nn.Module):
         return self.linear(x)
 
 
-class Looping(nn.Module):
-    """Has a large value in a loop that is not unrolled."""
-
+class LargeWeights(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(8, 8)
         with torch.no_grad():
             self.linear.weight.fill_(1e4)
+
+
+class Looping(LargeWeights):
+    """Has a large value in a loop that is not unrolled."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for _ in range(200):
@@ -131,14 +133,8 @@ class Counted(nn.Module):
         return (self.linear(x) * 1e-5) * count
 
 
-class MaskedThenScaled(nn.Module):
+class MaskedThenScaled(LargeWeights):
     """A large value beside masked elements, which are infinite."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 8)
-        with torch.no_grad():
-            self.linear.weight.fill_(1e4)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         hidden = self.linear(x).masked_fill(mask, float("-inf"))

@@ -5,7 +5,6 @@ numbers.
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ import builder
 from builder.conversion.sizes import kind_of
 from builder.engine import capabilities
 from builder.parity import compare
+from tests.conversion.harness import layer_kinds
 from tests.quantization.networks import MLP, SmallCNN, trained
 
 MODELS = {"cnn": (SmallCNN, (4, 3, 16, 16)), "mlp": (MLP, (4, 12))}
@@ -42,11 +42,6 @@ def spec_of(name: str) -> builder.TensorSpec:
     )
 
 
-def kinds(conversion: builder.Conversion) -> Counter[str]:
-    network = conversion.network
-    return Counter(kind_of(network.get_layer(i)) for i in range(network.num_layers))
-
-
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 @pytest.mark.parametrize("how", ["trace", "script"])
 @pytest.mark.parametrize("name", list(MODELS))
@@ -59,7 +54,7 @@ def test_symmetric_quantization_becomes_quantize_layers(
     module, x = exported(name, "symmetric", how)
     conversion = builder.convert(module, [spec_of(name)], precision=precision)
     products = 3 if name == "cnn" else 2
-    node_kinds = kinds(conversion)
+    node_kinds = layer_kinds(conversion)
     # a value that is read in float32 and in half is dequantized twice
     assert node_kinds["DEQUANTIZE"] - node_kinds["QUANTIZE"] in (
         (0,) if precision == "fp32" else (0, 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from torch import Tensor, nn
 
 import builder
 from builder.conversion.quantized import FP8, missing
-from builder.conversion.sizes import kind_of
 from builder.engine import capabilities
 from builder.engine.tensorrt8.config import flags
 from builder.errors import UsageError
@@ -26,6 +24,7 @@ from builder.quantization.results import COMPUTED
 from builder.quantization.statistics import METHODS
 from examples.networks import ResidualCNN, TransformerEncoder, with_trained_statistics
 from tests.conversion import old
+from tests.conversion.harness import layer_kinds
 
 PRECISIONS = ["int8", "fp8", "mixed"]
 NO_FP8 = missing(FP8)
@@ -96,11 +95,6 @@ def example(
     return module, specs, batches[1:], batches[0]
 
 
-def kinds(conversion: builder.Conversion) -> Counter[str]:
-    network = conversion.network
-    return Counter(kind_of(network.get_layer(i)) for i in range(network.num_layers))
-
-
 def parity_problems(
     outputs: list[Tensor], expected_outputs: list[Tensor], precision: str
 ) -> tuple[str, ...]:
@@ -131,7 +125,7 @@ def test_examples_stay_within_their_tolerance(name: str, precision: str) -> None
     left = [layer for layer in quantized.layers if not layer.quantized]
     attention = 4 if (name, precision) == ("transformer_encoder", "mixed") else 0
     assert [layer.reason for layer in left] == [COMPUTED] * attention
-    assert kinds(conversion)["QUANTIZE"] > len(quantized.layers) - len(left)
+    assert layer_kinds(conversion)["QUANTIZE"] > len(quantized.layers) - len(left)
     assert builder.build_engine(conversion)
 
 
@@ -600,7 +594,7 @@ def test_product_with_scale_below_float16_is_built(precision: str) -> None:
     )
     conversion = builder.convert(quantized.lowered, [spec], precision=precision)
     assert all(layer.quantized for layer in quantized.layers)
-    assert kinds(conversion)["DEQUANTIZE"] >= 4
+    assert layer_kinds(conversion)["DEQUANTIZE"] >= 4
     assert builder.build_engine(conversion)
     assert not parity_problems(
         builder.reference.run(conversion, [x]), [module(x)], precision

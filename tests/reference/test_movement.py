@@ -13,6 +13,7 @@ from builder.engine import capabilities
 from builder.engine.flavor import trt
 from builder.errors import NetworkEvaluationError
 from networks import constant, evaluate, exactly, network_of
+from tests.conversion import test_elementwise
 
 X = torch.arange(24.0).reshape(2, 3, 4)
 
@@ -334,17 +335,7 @@ def test_shape_returns_int64_sizes_of_dynamic_axes():
     exactly(result, torch.tensor([2, 5]))
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        torch.float32,
-        torch.float16,
-        torch.bfloat16,
-        torch.int32,
-        torch.int64,
-        torch.bool,
-    ],
-)
+@pytest.mark.parametrize("dtype", test_elementwise.DTYPES)
 def test_constants_of_every_dtype(dtype):
     value = torch.tensor([[0, 1, 1]]).to(dtype)
     exactly(evaluate(lambda net, x: [constant(net, value)], torch.ones(1)), value)

@@ -1,8 +1,8 @@
-"""A server for the repository of a test module, which is the first value of its fixture `built`."""
+"""The repository of a test module, and a server for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,10 +15,14 @@ Built = tuple[Path, dict[str, ModelResult]]
 """A repository, and the results of its models by name."""
 
 
-def build_all(folder: Path, write: Callable[[Path], Path]) -> Built:
-    """Build the models that `write` writes to a folder."""
+@pytest.fixture(scope="module")
+def built(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Built:
+    """The models that the test module's function `write` writes to a folder."""
+    folder = tmp_path_factory.mktemp("built")
     repository = folder / "repository"
-    results = build_repository(write(folder / "models"), repository)
+    results = build_repository(request.module.write(folder / "models"), repository)
     return repository, {result.name: result for result in results}
 
 

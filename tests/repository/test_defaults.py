@@ -8,7 +8,6 @@ import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +25,8 @@ from builder.repository import build_repository
 from builder.serving import Server
 from builder.triton import check, config, goldens, parse_config
 from tests.repository import test_padding
-from tests.repository.conftest import Built, build_all
+from tests.repository.conftest import Built
+from tests.repository.test_padding import served
 from tests.serving import fakes
 from tests.triton.artifacts import artifact, tensor
 
@@ -111,11 +111,6 @@ def write(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build_all(tmp_path_factory.mktemp("defaults"), write)
-
-
 def test_config_marks_optional_inputs(built: Built) -> None:
     repository, results = built
     assert all(result.ok for result in results.values())
@@ -157,31 +152,6 @@ def test_default_that_differs_from_forward_is_a_warning(built: Built) -> None:
     assert "0.5" in warned["other"][0]
     assert "2.0" in warned["other"][0]
     assert "None" in warned["biased"][0]
-
-
-def served(folder: Path, batch: int) -> tuple[Any, list[tuple[int, ...]]]:
-    """The runtime of a published model, and a list of the shapes of the first input in its runs."""
-    model, _ = fakes.runtime()
-    runtime = model.TritonPythonModel()
-    runtime.initialize(
-        {
-            "model_repository": str(folder),
-            "model_version": "1",
-            "model_name": folder.name,
-            "model_config": json.dumps({"max_batch_size": batch}),
-            "model_instance_kind": "CPU",
-            "model_instance_device_id": "0",
-        }
-    )
-    runs: list[tuple[int, ...]] = []
-    run = runtime.executor.run
-
-    def counted(tensors: list[Tensor]) -> list[Tensor]:
-        runs.append(tuple(tensors[0].shape))
-        return run(tensors)
-
-    runtime.executor.run = counted
-    return runtime, runs
 
 
 def test_requests_with_and_without_the_input_are_one_batch(built: Built) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from builder.errors import ManifestError
 from builder.manifest import load
 from builder.serving import Server
 from builder.triton import parse_config
-from tests.repository.conftest import Built, build_all
+from tests.repository.conftest import Built
 from tests.serving import fakes
 
 MANIFEST = """\
@@ -79,11 +80,6 @@ def write(folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return build_all(tmp_path_factory.mktemp("padding"), write)
-
-
 def test_padding_is_used_where_the_goldens_confirm_it(built: Built) -> None:
     repository, results = built
     assert all(result.ok for result in results.values())
@@ -125,30 +121,35 @@ def requests(seed: int) -> list[tuple[Tensor, Tensor]]:
     return pairs
 
 
-def test_runtime_batches_requests_and_rejects_only_invalid_ones(
-    built: Built, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    repository, _ = built
+def served(folder: Path, batch: int) -> tuple[Any, list[tuple[int, ...]]]:
+    """The runtime of a published model, and a list of the shapes of the first input in its runs."""
     model, _ = fakes.runtime()
-    served = model.TritonPythonModel()
-    arguments = {
-        "model_repository": str(repository / "encoder"),
-        "model_version": "1",
-        "model_name": "encoder",
-        "model_config": '{"max_batch_size": 16}',
-        "model_instance_kind": "CPU",
-        "model_instance_device_id": "0",
-    }
-    served.initialize(arguments)
-    module = torch.jit.load(str(repository.parent / "models" / "encoder.pt"))
-    batches: list[tuple[int, ...]] = []
-    run = served.executor.run
+    runtime = model.TritonPythonModel()
+    runtime.initialize(
+        {
+            "model_repository": str(folder),
+            "model_version": "1",
+            "model_name": folder.name,
+            "model_config": json.dumps({"max_batch_size": batch}),
+            "model_instance_kind": "CPU",
+            "model_instance_device_id": "0",
+        }
+    )
+    runs: list[tuple[int, ...]] = []
+    run = runtime.executor.run
 
-    def record_batch(tensors: list[Tensor]) -> list[Tensor]:
-        batches.append(tuple(tensors[0].shape))
+    def counted(tensors: list[Tensor]) -> list[Tensor]:
+        runs.append(tuple(tensors[0].shape))
         return run(tensors)
 
-    served.executor.run = record_batch
+    runtime.executor.run = counted
+    return runtime, runs
+
+
+def test_runtime_batches_requests_and_rejects_only_invalid_ones(built: Built) -> None:
+    repository, _ = built
+    runtime, batches = served(repository / "encoder", 16)
+    module = torch.jit.load(str(repository.parent / "models" / "encoder.pt"))
     sent = requests(0)
     outputs = ["output_0", "output_1"]
     mismatched = fakes.Request(outputs, ids=sent[0][0], mask=sent[0][1][:, :5])
@@ -157,7 +158,7 @@ def test_runtime_batches_requests_and_rejects_only_invalid_ones(
     )
     sent.append((torch.ones(2, 5).long(), torch.tensor([[True] * 5, [False] * 5])))
     requested = [fakes.Request(outputs, ids=ids, mask=mask) for ids, mask in sent]
-    *results, refused, too_long = served.execute([*requested, mismatched, long])
+    *results, refused, too_long = runtime.execute([*requested, mismatched, long])
     assert batches == [(sum(len(ids) for ids, _ in sent[:-1]), 24), (2, 5)]
     for (ids, mask), output in zip(sent, results, strict=True):
         for name, expected in zip(outputs, module(ids, mask), strict=True):

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from builder.engine import BuildOptions
-from builder.parity import ModelParity, verify
 from builder.parity.clients import GrpcClient, describe
 from builder.parity.served import read
-from builder.repository import ModelResult, build_repository
-from builder.serving import Server, find, serve
+from builder.repository import build_repository
+from builder.serving import find
 from tests.parity.asserting import assert_passed
 from tests.repository import networks
+from tests.repository.partitioned import Served, serve_and_verify
 from tests.serving.judge import judging
-from tests.serving.ports import FREE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.live]
 
 MODELS = list(networks.CASES)
 QUICK = BuildOptions(optimization_level=0)
 """The tests check outputs, not speed."""
-
-
-@dataclass(frozen=True)
-class Served:
-    repository: Path
-    server: Server
-    built: dict[str, ModelResult]
-    verified: dict[str, ModelParity]
 
 
 @pytest.fixture(scope="module")
@@ -48,23 +38,14 @@ def served(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Served]:
     """Both layouts use plans of one store, so each plan is built once."""
-    folder = tmp_path_factory.mktemp("served")
-    results = build_repository(
+    yield from serve_and_verify(
         models,
-        folder / "out",
-        layout=request.param,
+        tmp_path_factory.mktemp("served") / "out",
+        request.param,
         serve_as="python",
         options=QUICK,
         store=models.parent / "store",
     )
-    with serve(folder / "out", **FREE) as server:
-        results = verify(folder / "out", server.http_url, server.grpc_url, repeat=0)
-        yield Served(
-            folder / "out",
-            server,
-            {r.name: r for r in results},
-            {p.name: p for p in results},
-        )
 
 
 def test_every_plan_runs_on_the_gpu(served: Served) -> None:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from builder.engine import flavor
-from builder.parity import ModelParity, verify
-from builder.repository import ModelResult, build_repository
-from builder.serving import serve
 from tests.parity.asserting import assert_passed
 from tests.repository import networks
-from tests.serving.ports import FREE
+from tests.repository.partitioned import Served, serve_and_verify
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -31,14 +26,6 @@ KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class Served:
-    layout: str
-    repository: Path
-    built: dict[str, ModelResult]
-    verified: dict[str, ModelParity]
-
-
 @pytest.fixture(scope="module", params=["fused", "ensemble"])
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -46,15 +33,7 @@ def served(
     models = tmp_path_factory.mktemp("models")
     networks.write(models)
     repository = tmp_path_factory.mktemp("served") / "repository"
-    built = {
-        result.name: result
-        for result in build_repository(models, repository, layout=request.param)
-    }
-    with serve(repository, **FREE) as server:
-        results = verify(repository, server.http_url, server.grpc_url, repeat=0)
-    yield Served(
-        request.param, repository, built, {parity.name: parity for parity in results}
-    )
+    yield from serve_and_verify(models, repository, request.param)
 
 
 def test_every_model_is_built_in_segments(served: Served) -> None:

@@ -4,7 +4,7 @@ quantization, a tensor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -25,11 +25,13 @@ from builder.engine import ITensor, trt
 
 
 @dataclass(frozen=True)
-class Window:
-    """The settings of one convolution, one number for each spatial axis. `extra` is output_padding
-    of a transposed convolution.
+class Convolution:
+    """A weight (K, C/groups, ...), or transposed (C, K/groups, ...), the bias, and the settings,
+    one number for each spatial axis. `extra` is output_padding of a transposed convolution.
     """
 
+    weight: Tensor
+    bias: Tensor | None
     stride: list[int]
     before: list[int]
     after: list[int]
@@ -39,28 +41,38 @@ class Window:
 
     @staticmethod
     def of(
-        axes: int,
+        weight: Tensor,
+        bias: Tensor | None,
         stride: int | Sequence[int],
-        padding: PerAxis,
+        padding: PerAxis | str,
         dilation: PerAxis,
         groups: int,
         extra: PerAxis | None = None,
-    ) -> Window:
-        """From PyTorch's arguments, where one number stands for all axes."""
-        pads = filled(padding, axes)
-        return Window(
-            filled(stride, axes),
-            pads,
-            list(pads),
-            filled(dilation, axes),
-            groups,
-            None if extra is None else filled(extra, axes),
+    ) -> Convolution:
+        """From PyTorch's arguments, where one number stands for all axes. The padding "valid" is
+        none; "same" keeps the size at stride 1, with the odd padding element at the end.
+        """
+        axes = len(weight.shape) - 2  # an input may have no batch axis
+        dilation = filled(dilation, axes)
+        if isinstance(padding, str):
+            is_same = padding == "same"
+            totals = [
+                step * (length - 1) if is_same else 0
+                for step, length in zip(dilation, weight.shape[2:], strict=True)
+            ]
+            before = [total // 2 for total in totals]
+            after = [total - total // 2 for total in totals]
+        else:
+            before, after = filled(padding, axes), filled(padding, axes)
+        extra = None if extra is None else filled(extra, axes)
+        return Convolution(
+            weight, bias, filled(stride, axes), before, after, dilation, groups, extra
         )
 
-
-def kernel_axes(ctx: ConversionContext, weight: Tensor) -> int:
-    """The number of spatial axes, from the weight (an input may have no batch axis)."""
-    return ctx.rank(weight) - 2
+    @property
+    def lengths(self) -> list[int]:
+        """The lengths of the kernel along the spatial axes."""
+        return list(self.weight.shape[2:])
 
 
 def floats(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
@@ -73,72 +85,50 @@ def floats(ctx: ConversionContext, call: SimpleNamespace) -> str | None:
 
 
 _GENERAL = (
-    (
-        "aten::_convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[]"
-        " padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool"
-        " benchmark, bool deterministic, bool cudnn_enabled, bool allow_tf32) -> Tensor"
-    ),
-    (
-        "aten::_convolution.deprecated(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride,"
-        " SymInt[] padding, SymInt[] dilation, bool transposed, int[] output_padding, SymInt"
-        " groups, bool benchmark, bool deterministic, bool cudnn_enabled) -> Tensor"
-    ),
-    (
-        "aten::convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[]"
-        " padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups) ->"
-        " Tensor"
-    ),
-    (
-        "aten::convolution_overrideable(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride,"
-        " SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt"
-        " groups) -> Tensor"
-    ),
+    "(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[]"
+    " dilation, bool transposed, SymInt[] output_padding, SymInt groups"
+)
+_HEAD = "(Tensor input, Tensor weight, Tensor? bias=None, {sizes} stride={ones}, "
+_BY_NUMBERS = (
+    "aten::conv{axes}d"
+    + _HEAD
+    + "{sizes} padding={zeros}, {sizes} dilation={ones}, SymInt"
+    " groups=1) -> Tensor"
+)
+_BY_NAME = (
+    "aten::conv{axes}d.padding"
+    + _HEAD
+    + 'str padding="valid", {sizes} dilation={ones}, SymInt'
+    " groups=1) -> Tensor"
+)
+_TRANSPOSED = (
+    "aten::conv_transpose{axes}d{overload}" + _HEAD + "{sizes} padding={zeros}, {sizes}"
+    " output_padding={zeros}, SymInt groups=1, {sizes} dilation={ones}) -> Tensor"
 )
 
 
-_SIZES = {1: "[1]", 2: "[1, 1]", 3: "[1, 1, 1]"}
-_ZEROS = {1: "[0]", 2: "[0, 0]", 3: "[0, 0, 0]"}
-_HEAD = "(Tensor input, Tensor weight, Tensor? bias=None, "
-
-
-def _schema(axes: int) -> str:
-    """The schema of `conv1d`, `conv2d` or `conv3d`."""
-    ones = _SIZES[axes]
-    zeros = _ZEROS[axes]
-    sizes = f"SymInt[{axes}]"
-    return (
-        f"aten::conv{axes}d{_HEAD}{sizes} stride={ones}, {sizes} padding={zeros}, {sizes}"
-        f" dilation={ones}, SymInt groups=1) -> Tensor"
-    )
-
-
-def _padded_by_name(axes: int) -> str:
-    """The schema of a convolution with padding="same" or "valid"."""
-    ones = _SIZES[axes]
-    sizes = f"SymInt[{axes}]"
-    return (
-        f'aten::conv{axes}d.padding{_HEAD}{sizes} stride={ones}, str padding="valid", {sizes}'
-        f" dilation={ones}, SymInt groups=1) -> Tensor"
-    )
-
-
-def _transpose(axes: int) -> str:
-    """The schema of `conv_transpose1d`, `conv_transpose2d` or `conv_transpose3d`."""
-    ones = _SIZES[axes]
-    zeros = _ZEROS[axes]
-    sizes = f"SymInt[{axes}]"
-    overload = "" if axes == 1 else ".input"
-    return (
-        f"aten::conv_transpose{axes}d{overload}{_HEAD}{sizes} stride={ones}, {sizes}"
-        f" padding={zeros}, {sizes} output_padding={zeros}, SymInt groups=1, {sizes}"
-        f" dilation={ones}) -> Tensor"
-    )
+def _for_axes(schema: str) -> Iterator[str]:
+    """The schemas of the operators for one, two and three spatial axes."""
+    for axes in (1, 2, 3):
+        yield schema.format(
+            axes=axes,
+            overload="" if axes == 1 else ".input",
+            sizes=f"SymInt[{axes}]",
+            ones=[1] * axes,
+            zeros=[0] * axes,
+        )
 
 
 @converter(
-    *_GENERAL,
-    *map(_schema, _SIZES),
-    *map(_padded_by_name, _SIZES),
+    f"aten::_convolution{_GENERAL}, bool benchmark, bool deterministic, bool cudnn_enabled, bool"
+    " allow_tf32) -> Tensor",
+    "aten::_convolution.deprecated(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride,"
+    " SymInt[] padding, SymInt[] dilation, bool transposed, int[] output_padding, SymInt"
+    " groups, bool benchmark, bool deterministic, bool cudnn_enabled) -> Tensor",
+    f"aten::convolution{_GENERAL}) -> Tensor",
+    f"aten::convolution_overrideable{_GENERAL}) -> Tensor",
+    *_for_axes(_BY_NUMBERS),
+    *_for_axes(_BY_NAME),
     "aten::_convolution_mode(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, str"
     " padding, SymInt[] dilation, SymInt groups) -> Tensor",
     "aten::thnn_conv2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias=None,"
@@ -163,16 +153,12 @@ def general(
     """The convolution, with numbers or a name for its padding; flags that select kernels do not
     change the result
     """
-    if isinstance(padding, str):
-        window = named_padding(ctx, weight, stride, padding, dilation, groups)
-    else:
-        axes = kernel_axes(ctx, weight)
-        extra = output_padding if transposed else None
-        window = Window.of(axes, stride, padding, dilation, groups, extra)
-    return convolve(ctx, x, weight, bias, window)
+    extra = output_padding if transposed else None
+    kernel = Convolution.of(weight, bias, stride, padding, dilation, groups, extra)
+    return convolve(ctx, x, kernel)
 
 
-@converter(*map(_transpose, _SIZES), constants=("weight", "bias"), when=floats)
+@converter(*_for_axes(_TRANSPOSED), constants=("weight", "bias"), when=floats)
 def transposed(
     ctx: ConversionContext,
     x: ITensor,
@@ -185,9 +171,10 @@ def transposed(
     dilation: PerAxis,
 ) -> Any:
     """The transposed convolution"""
-    axes = kernel_axes(ctx, weight)
-    window = Window.of(axes, stride, padding, dilation, groups, output_padding)
-    return convolve(ctx, x, weight, bias, window)
+    kernel = Convolution.of(
+        weight, bias, stride, padding, dilation, groups, output_padding
+    )
+    return convolve(ctx, x, kernel)
 
 
 @converter(
@@ -208,132 +195,70 @@ def depthwise(
     dilation: PerAxis,
 ) -> Any:
     """Convolution with one group for each channel"""
-    axes = kernel_axes(ctx, weight)
-    return convolve(
-        ctx,
-        x,
-        weight,
-        bias,
-        Window.of(axes, stride, padding, dilation, x.shape[-axes - 1]),
-    )
+    channels = x.shape[1 - len(weight.shape)]
+    kernel = Convolution.of(weight, bias, stride, padding, dilation, channels)
+    return convolve(ctx, x, kernel)
 
 
-def named_padding(
-    ctx: ConversionContext,
-    weight: Any,
-    stride: Any,
-    padding: str,
-    dilation: Any,
-    groups: int,
-) -> Window:
-    """ "valid" pads nothing; "same" keeps the size at stride 1, with the odd padding element at the
-    end.
-    """
-    axes = kernel_axes(ctx, weight)
-    dilation = filled(dilation, axes)
-    totals = [0] * axes
-    if padding == "same":
-        totals = [
-            step * (length - 1)
-            for step, length in zip(dilation, weight.shape[2:], strict=True)
-        ]
-    return Window(
-        filled(stride, axes),
-        [total // 2 for total in totals],
-        [total - total // 2 for total in totals],
-        dilation,
-        groups,
-    )
-
-
-def convolve(
-    ctx: ConversionContext,
-    x: ITensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    window: Window,
-) -> Any:
-    """One layer; x of (N,) C and spatial axes, weight (K, C/groups, ...), or transposed (C,
-    K/groups, ...).
-    """
-    axes = kernel_axes(ctx, weight)
-    if -1 in tuple(weight.shape):
+def convolve(ctx: ConversionContext, x: ITensor, kernel: Convolution) -> Any:
+    """One layer; x of (N,) C and spatial axes."""
+    if -1 in tuple(kernel.weight.shape):
         raise Unconvertible("the weight of a convolution must have static sizes")
-    image, undo = as_image(ctx, x, axes)
-    grouped = window.groups > 1 or window.extra is not None
+    image, undo = as_image(ctx, x, len(kernel.lengths))
+    grouped = kernel.groups > 1 or kernel.extra is not None
     if grouped and not isinstance(ctx.size(image, 1), int):
         raise Unconvertible(
             "the channels of a grouped or transposed convolution must have a static size: the"
             " weight takes one size only"
         )
-    if window.extra is not None:
-        layer = _transposed(ctx, image, weight, bias, window)
-    else:
-        layer = _direct(ctx, image, weight, bias, window)
-    return undo(layer.get_output(0))
+    add = _direct if kernel.extra is None else _transposed
+    return undo(add(ctx, image, kernel).get_output(0))
 
 
-def _direct(
-    ctx: ConversionContext,
-    x: ITensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    window: Window,
-) -> Any:
-    layer = _add(
-        ctx, ctx.net.add_convolution_nd, x, weight, bias, int(weight.shape[0]), window
-    )
-    shape = list(weight.shape[2:])
+def _direct(ctx: ConversionContext, x: ITensor, kernel: Convolution) -> Any:
+    maps = int(kernel.weight.shape[0])
+    layer = _add(ctx, ctx.net.add_convolution_nd, x, maps, kernel)
 
     def length(i: int, size: Any) -> Any:
-        if i >= len(shape):
+        if i >= len(kernel.lengths):
             return size
-        reach = window.dilation[i] * (shape[i] - 1) + 1
+        reach = kernel.dilation[i] * (kernel.lengths[i] - 1) + 1
         return windows(
-            size, window.before[i] + window.after[i], reach, window.stride[i]
+            size, kernel.before[i] + kernel.after[i], reach, kernel.stride[i]
         )
 
     note_spatial(ctx, x, layer.get_output(0), length)
     return layer
 
 
-def _transposed(
-    ctx: ConversionContext,
-    x: ITensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    window: Window,
-) -> Any:
+def _transposed(ctx: ConversionContext, x: ITensor, kernel: Convolution) -> Any:
     """Transposed convolution. Output padding reduces the cropping at the end; any excess is added
     as zeros at the end of the kernel, which append empty rows.
     """
-    if any(step > 1 for step in window.dilation) and (
-        isinstance(weight, torch.Tensor) or max(window.stride) > 1
+    if any(step > 1 for step in kernel.dilation) and (
+        isinstance(kernel.weight, torch.Tensor) or max(kernel.stride) > 1
     ):
-        weight, window = _spread(weight, window)
-    cropped = list(zip(window.after, window.extra or [], strict=True))
+        kernel = _spread(kernel)
+    cropped = list(zip(kernel.after, kernel.extra or [], strict=True))
     missing = [max(extra - after, 0) for after, extra in cropped]
-    weight = _lengthened(ctx, weight, missing)
     after = [max(after - extra, 0) for after, extra in cropped]
-    shape = list(weight.shape[2:])
-    resolved = Window(
-        window.stride, window.before, after, window.dilation, window.groups
-    )
-    maps = int(weight.shape[1]) * window.groups
-    layer = _add(ctx, ctx.net.add_deconvolution_nd, x, weight, bias, maps, resolved)
+    kernel = replace(kernel, weight=_lengthened(kernel.weight, missing), after=after)
+    maps = int(kernel.weight.shape[1]) * kernel.groups
+    layer = _add(ctx, ctx.net.add_deconvolution_nd, x, maps, kernel)
 
     def length(i: int, size: Any) -> Any:
-        if i >= len(shape):
+        if i >= len(kernel.lengths):
             return size
-        whole = (size - 1) * resolved.stride[i] + shape[i]
-        return whole - resolved.before[i] - resolved.after[i]
+        whole = (size - 1) * kernel.stride[i] + kernel.lengths[i]
+        return whole - kernel.before[i] - kernel.after[i]
 
     note_spatial(ctx, x, layer.get_output(0), length)
     return layer
 
 
-def _spread(weight: Tensor, window: Window) -> tuple[Any, Window]:
+def _spread(kernel: Convolution) -> Convolution:
     """Expand a dilated kernel by zeros: TensorRT has no deconvolution with stride and dilation"""
+    weight = kernel.weight
     if not isinstance(weight, torch.Tensor):
         raise Unconvertible(
             "TensorRT has no deconvolution with stride and dilation, unless the weight is known at"
@@ -341,15 +266,15 @@ def _spread(weight: Tensor, window: Window) -> tuple[Any, Window]:
         )
     lengths = [
         step * (k - 1) + 1
-        for step, k in zip(window.dilation, weight.shape[2:], strict=True)
+        for step, k in zip(kernel.dilation, kernel.lengths, strict=True)
     ]
     spread = weight.new_zeros(*weight.shape[:2], *lengths)
-    holes = tuple(slice(None, None, step) for step in (1, 1, *window.dilation))
+    holes = tuple(slice(None, None, step) for step in (1, 1, *kernel.dilation))
     spread[holes] = weight
-    return spread, replace(window, dilation=[1] * len(lengths))
+    return replace(kernel, weight=spread, dilation=[1] * len(lengths))
 
 
-def _lengthened(ctx: ConversionContext, weight: Tensor, missing: Sequence[int]) -> Any:
+def _lengthened(weight: Tensor, missing: Sequence[int]) -> Any:
     if not any(missing):
         return weight
     if not isinstance(weight, torch.Tensor):
@@ -363,25 +288,24 @@ def _lengthened(ctx: ConversionContext, weight: Tensor, missing: Sequence[int]) 
 
 
 def _add(
-    ctx: ConversionContext,
-    method: Any,
-    x: ITensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    maps: int,
-    window: Window,
+    ctx: ConversionContext, method: Any, x: ITensor, maps: int, kernel: Convolution
 ) -> Any:
     """Add the layer. A static kernel or bias is passed as weights, a dynamic one as an input."""
     dtype = ctx.dtype(x)
-    shape = with_unit(list(weight.shape[2:]), 1)
-    kernel = _weights(ctx, weight, dtype)
-    offsets = _weights(ctx, bias, dtype)
-    layer = method(x, maps, trt.Dims(shape), kernel, offsets)
-    layer.stride_nd = trt.Dims(with_unit(window.stride, 1))
-    layer.pre_padding = trt.Dims(with_unit(window.before, 0))
-    layer.post_padding = trt.Dims(with_unit(window.after, 0))
-    layer.dilation_nd = trt.Dims(with_unit(window.dilation, 1))
-    layer.num_groups = window.groups
+    weight, bias = kernel.weight, kernel.bias
+    shape = with_unit(kernel.lengths, 1)
+    layer = method(
+        x,
+        maps,
+        trt.Dims(shape),
+        _weights(ctx, weight, dtype),
+        _weights(ctx, bias, dtype),
+    )
+    layer.stride_nd = trt.Dims(with_unit(kernel.stride, 1))
+    layer.pre_padding = trt.Dims(with_unit(kernel.before, 0))
+    layer.post_padding = trt.Dims(with_unit(kernel.after, 0))
+    layer.dilation_nd = trt.Dims(with_unit(kernel.dilation, 1))
+    layer.num_groups = kernel.groups
     if not isinstance(weight, torch.Tensor):
         is_1d = ctx.rank(weight) == 3
         layer.set_input(1, ctx.unsqueeze(weight, [3]) if is_1d else weight)

@@ -19,7 +19,7 @@ from builder.conversion.layers import (
     to_result_dtype,
     truncated,
 )
-from builder.conversion.registry import converter
+from builder.conversion.registry import converter, of_operands
 from builder.conversion.values import Operand, Tensor
 from builder.engine import ITensor
 
@@ -29,8 +29,7 @@ NOTE_REMAINDER = (
 
 
 @converter(
-    "aten::div.Tensor(Tensor self, Tensor other) -> Tensor",
-    "aten::div.Scalar(Tensor self, Scalar other) -> Tensor",
+    *of_operands("aten::div", "Tensor", "Scalar"),
     constants=("self", "other"),
     dynamic=("other",),
 )
@@ -103,8 +102,7 @@ def floor_layer(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
 
 
 @converter(
-    "aten::fmod.Tensor(Tensor self, Tensor other) -> Tensor",
-    "aten::fmod.Scalar(Tensor self, Scalar other) -> Tensor",
+    *of_operands("aten::fmod", "Tensor", "Scalar"),
     constants=("self", "other"),
     dynamic=("other",),
     note=NOTE_REMAINDER,
@@ -128,9 +126,7 @@ def fmod(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
 
 
 @converter(
-    "aten::remainder.Tensor(Tensor self, Tensor other) -> Tensor",
-    "aten::remainder.Scalar(Tensor self, Scalar other) -> Tensor",
-    "aten::remainder.Scalar_Tensor(Scalar self, Tensor other) -> Tensor",
+    *of_operands("aten::remainder", "Tensor", "Scalar", "Scalar_Tensor"),
     constants=("self", "other"),
     dynamic=("self", "other"),
     note=NOTE_REMAINDER,

@@ -21,14 +21,10 @@ from builder.conversion.layers import (
     less,
     to_result_dtype,
 )
-from builder.conversion.registry import converter
+from builder.conversion.registry import converter, of_operands
 from builder.conversion.values import Operand, Scalar, Tensor
 from builder.engine import ITensor
 
-ARITHMETIC = {
-    "mul.Tensor(Tensor self, Tensor other) -> Tensor": "PROD",
-    "mul.Scalar(Tensor self, Scalar other) -> Tensor": "PROD",
-}
 EXTREMA = {
     "maximum(Tensor self, Tensor other) -> Tensor": "MAX",
     "max.other(Tensor self, Tensor other) -> Tensor": "MAX",
@@ -45,14 +41,13 @@ COMPARISON = {
 }
 
 
-def _register_arithmetic(schema: str, operation: str) -> None:
-    @converter(f"aten::{schema}", constants=("self", "other"), dynamic=("other",))
-    def arithmetic(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
-        return combine(ctx, operation, x, other)
-
-
-for _schema, _operation in ARITHMETIC.items():
-    _register_arithmetic(_schema, _operation)
+@converter(
+    *of_operands("aten::mul", "Tensor", "Scalar"),
+    constants=("self", "other"),
+    dynamic=("other",),
+)
+def product(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
+    return combine(ctx, "PROD", x, other)
 
 
 def _register_extremum(schema: str, operation: str) -> None:
@@ -103,8 +98,7 @@ _register_linear("rsub", "SUB", "other - alpha * self")
 
 def _register_comparison(name: str, operation: str, negate: bool) -> None:
     @converter(
-        f"aten::{name}.Tensor(Tensor self, Tensor other) -> Tensor",
-        f"aten::{name}.Scalar(Tensor self, Scalar other) -> Tensor",
+        *of_operands(f"aten::{name}", "Tensor", "Scalar"),
         constants=("self", "other"),
         dynamic=("other",),
     )
@@ -186,13 +180,9 @@ def _register_combination(name: str, operation: str, formula: str) -> None:
         constants=("self", "tensor1", "tensor2"),
     )
     def combined(
-        ctx: ConversionContext,
-        x: Tensor,
-        tensor1: Tensor,
-        tensor2: Tensor,
-        value: float,
+        ctx: ConversionContext, x: Tensor, a: Tensor, b: Tensor, /, value: float
     ) -> ITensor:
-        term = combine(ctx, operation, tensor1, tensor2)
+        term = combine(ctx, operation, a, b)
         return combine(
             ctx, "SUM", x, term if value == 1 else combine(ctx, "PROD", term, value)
         )

@@ -23,10 +23,11 @@ from builder.engine import ITensor
 
 
 @converter(
-    "aten::clamp(Tensor self, Scalar? min=None, Scalar? max=None) -> Tensor",
-    "aten::clamp.Tensor(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor",
-    "aten::clip(Tensor self, Scalar? min=None, Scalar? max=None) -> Tensor",
-    "aten::clip.Tensor(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor",
+    *(
+        f"aten::{name}(Tensor self, {kind}? min=None, {kind}? max=None) -> Tensor"
+        for operator in ("clamp", "clip")
+        for name, kind in ((operator, "Scalar"), (f"{operator}.Tensor", "Tensor"))
+    ),
     constants=("self", "min", "max"),
     dynamic=("min", "max"),
 )

@@ -11,7 +11,7 @@ import torch
 from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext
 from builder.conversion.layers import choose, less, reduce
-from builder.conversion.registry import converter
+from builder.conversion.registry import converter, of_operands
 from builder.conversion.values import Operand, Tensor
 from builder.engine import ITensor
 
@@ -35,11 +35,8 @@ def _is_low_mask(value: Operand) -> TypeGuard[int]:
 
 def _register_bitwise(name: str, operation: str) -> None:
     @converter(
-        f"aten::bitwise_{name}.Tensor(Tensor self, Tensor other) -> Tensor",
-        f"aten::bitwise_{name}.Scalar(Tensor self, Scalar other) -> Tensor",
-        f"aten::bitwise_{name}.Scalar_Tensor(Scalar self, Tensor other) -> Tensor",
-        f"aten::__{name}__.Tensor(Tensor self, Tensor other) -> Tensor",
-        f"aten::__{name}__.Scalar(Tensor self, Scalar other) -> Tensor",
+        *of_operands(f"aten::bitwise_{name}", "Tensor", "Scalar", "Scalar_Tensor"),
+        *of_operands(f"aten::__{name}__", "Tensor", "Scalar"),
         constants=("self", "other"),
     )
     def bitwise(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
@@ -132,11 +129,13 @@ def bits(ctx: ConversionContext, x: ITensor, carrier: torch.dtype) -> ITensor:
 
 def _register_shift(direction: str, short: str) -> None:
     @converter(
-        f"aten::bitwise_{direction}_shift.Tensor(Tensor self, Tensor other) -> Tensor",
-        f"aten::bitwise_{direction}_shift.Tensor_Scalar(Tensor self, Scalar other) -> Tensor",
-        f"aten::bitwise_{direction}_shift.Scalar_Tensor(Scalar self, Tensor other) -> Tensor",
-        f"aten::__{short}__.Scalar(Tensor self, Scalar other) -> Tensor",
-        f"aten::__{short}__.Tensor(Tensor self, Tensor other) -> Tensor",
+        *of_operands(
+            f"aten::bitwise_{direction}_shift",
+            "Tensor",
+            "Tensor_Scalar",
+            "Scalar_Tensor",
+        ),
+        *of_operands(f"aten::__{short}__", "Scalar", "Tensor"),
         constants=("self", "other"),
     )
     def shift(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:

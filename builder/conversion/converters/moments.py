@@ -24,15 +24,12 @@ from builder.conversion.values import Number
 from builder.engine import ITensor
 
 NAN_OF_EXTREMES = f"{NAN_UNDEFINED} for the orders inf and -inf"
-RESULTS = {
-    "var": "Tensor",
-    "std": "Tensor",
-    "var_mean": "(Tensor, Tensor)",
-    "std_mean": "(Tensor, Tensor)",
-}
 
 
-def _register(name: str, returns: str) -> None:
+def _register(name: str) -> None:
+    with_mean = name.endswith("mean")
+    returns = "(Tensor, Tensor)" if with_mean else "Tensor"
+
     @half_as_float32
     def results(
         ctx: ConversionContext, x: ITensor, dim: Axes, by: Number, keepdim: bool
@@ -40,9 +37,7 @@ def _register(name: str, returns: str) -> None:
         spread, mean = moments(ctx, x, dim, by, keepdim)
         if name.startswith("std"):
             spread = ctx.unary("SQRT", spread)
-        if name.endswith("mean"):
-            return (spread, mean)
-        return spread
+        return (spread, mean) if with_mean else spread
 
     @converter(
         f"aten::{name}(Tensor self, bool unbiased=True) -> {returns}",
@@ -63,8 +58,8 @@ def _register(name: str, returns: str) -> None:
         return results(ctx, x, dim, by, keepdim)
 
 
-for _name, _returns in RESULTS.items():
-    _register(_name, _returns)
+for _name in ("var", "std", "var_mean", "std_mean"):
+    _register(_name)
 
 
 def moments(

@@ -14,6 +14,8 @@ from builder.conversion.layers import gathered
 from builder.conversion.registry import converter
 from builder.engine import ITensor
 
+Bound = Size | None
+"""A bound of a slice. None: that end of the axis."""
 END = 2**63 - 1
 """TorchScript's value for an omitted end."""
 
@@ -27,6 +29,13 @@ def sliced(
     step: Size = 1,
 ) -> ITensor:
     """`length` values of one axis from `start`, `step` apart; x itself for a full slice."""
+    if (
+        isinstance(start, DynamicScalar)
+        and isinstance(length, int)
+        and step == 1
+        and (ctx.varies(start) or not of_lengths(start))
+    ):
+        return _window(ctx, x, axis, start, length)
     sizes = ctx.sizes(x)
     if start == 0 and step == 1 and scalars.decided(ctx, "eq", length, sizes[axis]):
         return x
@@ -38,9 +47,7 @@ def sliced(
     return ctx.slice(x, starts, sizes, strides)
 
 
-def bound(
-    ctx: ConversionContext, value: Size | None, size: Size, default: Size
-) -> Size:
+def bound(ctx: ConversionContext, value: Bound, size: Size, default: Size) -> Size:
     """A slice's bound as in torch: None is the default, negative values count from the end, and
     values are clamped to the axis.
     """
@@ -71,20 +78,15 @@ def length_between(ctx: ConversionContext, start: Size, end: Size, step: Size) -
     dynamic=("start", "end", "step"),
 )
 def slice_(
-    ctx: ConversionContext,
-    x: ITensor,
-    dim: int,
-    start: Size | None,
-    end: Size | None,
-    step: Size,
+    ctx: ConversionContext, x: ITensor, dim: int, start: Bound, end: Bound, step: Size
 ) -> ITensor:
     """self[..., start:end:step, ...] on axis dim"""
     axis, first, last = sliced_range(ctx, x, dim, start, end)
-    return _part(ctx, x, axis, first, length_between(ctx, first, last, step), step)
+    return sliced(ctx, x, axis, first, length_between(ctx, first, last, step), step)
 
 
 def sliced_range(
-    ctx: ConversionContext, x: ITensor, dim: int, start: Size | None, end: Size | None
+    ctx: ConversionContext, x: ITensor, dim: int, start: Bound, end: Bound
 ) -> tuple[int, Size, Size]:
     """The axis, and the first and last position of a slice of it, both from the front."""
     axis = ctx.axis(x, dim)
@@ -149,23 +151,7 @@ def narrow(
     elif isinstance(start, torch.Tensor):
         start = int(start)
     axis = ctx.axis(x, dim)
-    return _part(ctx, x, axis, position(ctx, start, ctx.size(x, axis)), length)
-
-
-def _part(
-    ctx: ConversionContext,
-    x: ITensor,
-    axis: int,
-    start: Size,
-    length: Size,
-    step: Size = 1,
-) -> ITensor:
-    """`length` values of one axis from a static or dynamic `start`, `step` apart."""
-    if isinstance(start, DynamicScalar) and isinstance(length, int) and step == 1:
-        late = ctx.varies(start) or not of_lengths(start)
-        if late:
-            return _window(ctx, x, axis, start, length)
-    return sliced(ctx, x, axis, start, length, step)
+    return sliced(ctx, x, axis, position(ctx, start, ctx.size(x, axis)), length)
 
 
 def _window(

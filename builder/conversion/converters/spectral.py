@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import torch
 
 from builder.conversion.context import ConversionContext
-from builder.conversion.converters.convolution import Window, convolve
+from builder.conversion.converters.convolution import Convolution, convolve
 from builder.conversion.refusals import REASONS
 from builder.conversion.registry import converter
 from builder.engine import ITensor
@@ -54,8 +54,9 @@ def stft(
     hop = n_fft // 4 if hop_length is None else hop_length
     flat = ctx.rank(x) == 1
     signal = ctx.unsqueeze(x, [0, 1] if flat else [1])
+    frames = Convolution.of(waves[:, None], None, hop, 0, 1, 1)
     # N, 2 bins, T
-    parts = convolve(ctx, signal, waves[:, None], None, Window.of(1, hop, 0, 1, 1))
+    parts = convolve(ctx, signal, frames)
     sizes = [ctx.size(parts, 0), 2, bins, ctx.size(parts, 2)]
     spectrum = ctx.permute(ctx.reshape(parts, sizes), [0, 2, 3, 1])
     if flat:

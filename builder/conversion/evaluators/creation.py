@@ -15,7 +15,7 @@ from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.evaluators.prim import dtype_of_code
 from builder.conversion.facts import is_tensor
 from builder.conversion.registry import evaluator
-from builder.conversion.values import Operand, Scalar, Tensor
+from builder.conversion.values import Operand, Scalar, Tensor, item_of
 from builder.engine import ITensor, tensorrt8, trt
 from builder.graph_types import Node
 
@@ -53,12 +53,6 @@ def _default(value: Scalar) -> torch.dtype:
         else dtypes.TORCH_SCALARS[type(value)]
     )
     return torch.get_default_dtype() if dtype.is_floating_point else dtype
-
-
-def _scalar(value: Scalar | torch.Tensor) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.item()
-    return value
 
 
 def _register_constant(name: str, value: int) -> None:
@@ -135,7 +129,7 @@ def new_full(
 
 def _number(ctx: ConversionContext, value: Any) -> Any:
     """The number, also of a 0-d tensor."""
-    return ctx.scalar(value) if is_tensor(value) else _scalar(value)
+    return ctx.scalar(value) if is_tensor(value) else item_of(value)
 
 
 @evaluator("aten::empty_strided", "aten::new_empty_strided")

@@ -18,7 +18,7 @@ from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.evaluators.prim import dtype_of_code
 from builder.conversion.registry import evaluator
-from builder.conversion.values import Number
+from builder.conversion.values import Number, item_of
 
 BINARY = {
     "mul.Tensor": "mul",
@@ -41,12 +41,6 @@ SCALED = {
 }
 
 
-def _number(value: object) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.item()
-    return value
-
-
 def _zero_dim(value: DynamicScalar) -> Any:
     """A result as torch's 0-d tensor: static, or a DynamicScalar that promotes like one."""
     if isinstance(value, DynamicScalar):
@@ -57,7 +51,7 @@ def _zero_dim(value: DynamicScalar) -> Any:
 def _register(key: str, compute: Callable[..., Any]) -> None:
     @evaluator(f"aten::{key}")
     def evaluate(ctx: ConversionContext, *values: object) -> Any:
-        return _zero_dim(compute(ctx, *(_number(value) for value in values)))
+        return _zero_dim(compute(ctx, *(item_of(value) for value in values)))
 
 
 def _scaled(

@@ -105,7 +105,7 @@ def _inspect(path: Path, archive: zipfile.ZipFile, custom: bool) -> ProgramFacts
     problems = list(dict.fromkeys(contents.problems(program, custom=custom)))
     if problems:
         listed = "\n".join(f"  {problem}" for problem in problems[:8])
-        raise _refuse(
+        raise torchscript.refusal(
             path,
             f"names objects that no exported program needs:\n{listed}",
             _remedy(problems),
@@ -121,10 +121,6 @@ def _remedy(problems: list[str]) -> str:
     return _SAVE_AGAIN
 
 
-def _refuse(path: Path, message: str, fix: str | None = None) -> ModelFileError:
-    return ModelFileError(f"{path.name} {message}", where=str(path), fix=fix)
-
-
 def _root(path: Path, names: list[str]) -> str:
     """The folder that holds all members, with its slash; empty in the earlier layout."""
     if "serialized_exported_program.json" in names:
@@ -136,7 +132,7 @@ def _root(path: Path, names: list[str]) -> str:
         _require_program(path, names, root)
     compiled = [name for name in names if name.startswith(f"{root}data/aotinductor/")]
     if compiled:
-        raise _refuse(
+        raise torchscript.refusal(
             path,
             f"has compiled code ({compiled[0]}), which would run as it is loaded",
             _SAVE_AGAIN,
@@ -148,20 +144,22 @@ def _root(path: Path, names: list[str]) -> str:
             or ".." in name.split("/")
             or not pattern.fullmatch(inner)
         ):
-            raise _refuse(
+            raise torchscript.refusal(
                 path,
                 f"has a member {name!r}, which torch.export.save does not write",
                 _SAVE_AGAIN,
             )
     if len({name.casefold() for name in names}) != len(names):
-        raise _refuse(path, "has two members with the same name", _SAVE_AGAIN)
+        raise torchscript.refusal(
+            path, "has two members with the same name", _SAVE_AGAIN
+        )
     return root
 
 
 def _require_program(path: Path, names: list[str], root: str) -> None:
     """Reject an archive without the member that describes one program."""
     if f"{root}constants.pkl" in names:
-        raise _refuse(
+        raise torchscript.refusal(
             path, "is not an exported program but TorchScript", "give it the suffix .pt"
         )
     description = f"{root}models/model.json"
@@ -172,7 +170,7 @@ def _require_program(path: Path, names: list[str], root: str) -> None:
         others = ""
         if models:
             others = f" (it has {', '.join(models[:3])})"
-        raise _refuse(
+        raise torchscript.refusal(
             path,
             f"has no member {description}{others}",
             "save one program by itself with torch.export.save",
@@ -190,7 +188,7 @@ def _check_members(path: Path, archive: zipfile.ZipFile, root: str) -> None:
         for entry in config.get("config", {}).values():
             member = str(entry.get("path_name"))
             if not member.startswith(("weight_", "tensor_")):
-                raise _refuse(
+                raise torchscript.refusal(
                     path,
                     f"holds an object that is not a tensor ({member})",
                     "keep custom objects out of the model",
@@ -209,12 +207,14 @@ def _check_data(
 ) -> None:
     """Reject a tensor without data, which torch would load as zeros."""
     if member not in archive.namelist():
-        raise _refuse(path, f"has no member {member}", _SAVE_AGAIN)
+        raise torchscript.refusal(path, f"has no member {member}", _SAVE_AGAIN)
     sizes = (entry.get("tensor_meta") or {}).get("sizes", ())
     if not archive.getinfo(member).file_size and all(
         size.get("as_int") != 0 for size in sizes
     ):
-        raise _refuse(path, f"has no data in the member {member}", _SAVE_AGAIN)
+        raise torchscript.refusal(
+            path, f"has no data in the member {member}", _SAVE_AGAIN
+        )
 
 
 def _check_pickle(path: Path, archive: zipfile.ZipFile, member: str) -> None:
@@ -231,7 +231,7 @@ def _check_pickle(path: Path, archive: zipfile.ZipFile, member: str) -> None:
                 for name_of_global in torchscript.globals_of(inner.read(name))
             }
     except zipfile.BadZipFile as error:
-        raise _refuse(
+        raise torchscript.refusal(
             path, f"has a pickle {member!r} in a format that is not checked"
         ) from error
     foreign = sorted(
@@ -241,7 +241,7 @@ def _check_pickle(path: Path, archive: zipfile.ZipFile, member: str) -> None:
     )
     if foreign:
         words = ", ".join(name.replace(" ", ".") for name in foreign[:5])
-        raise _refuse(
+        raise torchscript.refusal(
             path,
             f"has a pickle {member!r} that names {words}; Python would run code on unpickling it",
             _SAVE_AGAIN if "sample_inputs" not in member else _PLAIN_ARGUMENTS,
@@ -250,7 +250,7 @@ def _check_pickle(path: Path, archive: zipfile.ZipFile, member: str) -> None:
 
 def _json(path: Path, archive: zipfile.ZipFile, member: str) -> dict[str, Any]:
     if archive.getinfo(member).file_size > MAX_TEXT_BYTES:
-        raise _refuse(
+        raise torchscript.refusal(
             path, f"has a text {member!r} of more than {MAX_TEXT_BYTES >> 20} MiB"
         )
     try:
@@ -271,7 +271,7 @@ def _version(schema: Any) -> str:
 def _check_version(facts: ProgramFacts) -> None:
     major = facts.schema_version.partition(".")[0]
     if major != str(SCHEMA):
-        raise _refuse(
+        raise torchscript.refusal(
             facts.path,
             f"was written by torch {facts.torch_version} in version {facts.schema_version} of its"
             f" format, and torch here reads version {SCHEMA}",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from builder.templates import reason
@@ -158,8 +158,7 @@ def _shown(text: str) -> str:
 
 def _expression(text: str) -> Iterator[str]:
     """Check a size expression: symbols, numbers and FUNCTIONS."""
-    tree = _parsed(text)
-    if tree is None or not all(map(_in_expression, ast.walk(tree))):
+    if not _consists_of(text, _in_expression):
         yield f"the size {_shown(text)} is more than an expression of numbers and symbols"
 
 
@@ -184,8 +183,7 @@ def _is_number(node: ast.Constant) -> bool:
 
 def _guard(text: str) -> Iterator[str]:
     """Check a condition on sizes of the arguments, `L['x'].size()[0] <= 32`."""
-    tree = _parsed(text)
-    if tree is None or not all(map(_in_guard, ast.walk(tree))):
+    if not _consists_of(text, _in_guard):
         yield f"the guard {_shown(text)} is more than a condition on sizes"
 
 
@@ -199,11 +197,13 @@ def _in_guard(node: ast.AST) -> bool:
     return isinstance(node, _GUARD_NODES)
 
 
-def _parsed(text: str) -> ast.Expression | None:
+def _consists_of(text: str, is_allowed: Callable[[ast.AST], bool]) -> bool:
+    """Whether the text is a Python expression of such nodes."""
     try:
-        return ast.parse(text.strip(), mode="eval")
+        tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+        return False
+    return all(map(is_allowed, ast.walk(tree)))
 
 
 def _refused(target: str, custom: bool) -> str | None:
