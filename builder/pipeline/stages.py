@@ -334,6 +334,7 @@ def record(lowered: Lowered, recordings: Recordings | None = None) -> Recorded:
         *_optional_warnings(lowered),
         *_list_warnings(lowered, recording.goldens),
         *_unchecked_warnings(lowered),
+        *_autocast_warnings(lowered),
         *_without_elements(lowered, recording).warnings_of(_branches(lowered.graph)),
         *(recordings.warnings if recordings else ()),
     )
@@ -425,6 +426,19 @@ def _relation_warnings(lowered: Lowered) -> Iterator[str]:
         }
         for text in lowered.module.axes.relations(inputs).needed(spans):
             yield f"the program requires {text} in every request, which the server does not check"
+
+
+def _autocast_warnings(lowered: Lowered) -> Iterator[str]:
+    """A warning for each device whose autocast casts none of the program's tensors."""
+    from builder import frontends
+
+    if isinstance(lowered.module, frontends.ExportedModule):
+        for device in lowered.module.other_autocast:
+            yield (
+                f"the program switches autocast on for the device {device!r}, and has tensors on"
+                " the CPU, which that does not cast. The served model does not cast them either;"
+                " set `precision` in the manifest for a faster engine"
+            )
 
 
 def _branches(lowered: LoweredGraph) -> set[str]:
