@@ -39,8 +39,8 @@ class ExportedModule:
     `graph` has flat tensors as inputs and outputs, named `inputs` and `outputs`. Parameters,
     buffers and constants are constants in it. `axes` has the dynamic axes, `script` the names and
     classes of the modules, `unchecked` the source locations of conditions on values that the
-    program asserts and its graph does not, `other_autocast` the devices other than the CPU for which
-    the program switches autocast on. Call it with the tensors of `inputs`, with numbers as
+    program asserts and its graph does not, `other_autocast` the devices other than the CPU for
+    which the program switches autocast on. Call it with the tensors of `inputs`, with numbers as
     tensors of one element: torch runs the exported program and returns the flat outputs.
     """
 
@@ -148,7 +148,7 @@ class ExportedModule:
     def _write(self) -> None:
         program = self._with_casts = autocast.with_explicit_casts(self.program)
         self.other_autocast = autocast.other_devices(self.program)
-        module, signature = program.graph_module, program.graph_signature
+        module = program.graph_module
         graphs = [
             submodule.graph
             for submodule in module.modules()
