@@ -459,8 +459,10 @@ def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
     source = recorded.lowered
     goldens = recorded.goldens
     quantized = None
-    spec = own_half(spec or source.spec)
     graph = source.graph
+    spec = segment_goldens.with_rounded(
+        own_half(spec or source.spec), graph, source.spec.inputs, source.outputs
+    )
     warnings = (*recorded.warnings, *_bf16_of_float16(source.spec))
     if reduced_precision.wanted(spec):
         reduced = reduced_precision.reduced(spec, graph, source.outputs, goldens)
@@ -716,7 +718,7 @@ def check_plans(
                 part.conversion,
                 plans[part.location],
                 part.goldens,
-                spec,
+                segment_goldens.of_network(spec, part.conversion),
                 options,
                 report=report,
             )
