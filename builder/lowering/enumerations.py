@@ -11,9 +11,11 @@ from typing import Any
 from builder.errors import LoweringError
 from builder.graph_types import Graph, Node, Type, Value
 from builder.lowering import ir
+from builder.lowering.emit import Emit
 from builder.lowering.locations import source_line
 
 _MEMBER = re.compile(r"= prim::Constant\[value=(?P<name>[\w.]+)\]")
+_LIST = re.compile(r"= prim::Constant\[value=\[(?P<names>[\w., ]+)\]\]")
 _COMPARISONS = ("aten::eq", "aten::ne")
 _IDENTITIES = ("aten::__is__", "aten::__isnot__")
 _READS_NUMBER = frozenset(
@@ -47,6 +49,9 @@ def resolve(graph: Graph) -> None:
     _fold(graph)
     if not values(graph):
         return
+    for node in ir.nodes_of(graph, "prim::Constant"):
+        _unpack(graph, node)
+    _fold(graph)
     for node in ir.nodes_of(graph, "prim::EnumValue"):
         _choose_value(graph, node)
     _fold(graph)
@@ -70,6 +75,38 @@ def _name(constant: Node) -> str | None:
         return None
     match = _MEMBER.search(str(constant))
     return match["name"] if match else None
+
+
+def _unpack(graph: Graph, constant: Node) -> None:
+    """Replace a constant list of members by a list of constants, which torch evaluates."""
+    kind: Any = constant.output().type()
+    match = _LIST.search(str(constant))
+    if kind.kind() != "ListType" or not _has_member(kind) or not match:
+        return
+    last = constant
+    values = []
+    for index in range(match["names"].count(",") + 1):
+        last = _element(graph, constant, index).insertAfter(last)
+        values.append(last.output())
+    emit = Emit(graph, constant)
+    unpacked = emit.list(values, kind.getElementType()).node()
+    unpacked.moveAfter(last)
+    constant.output().replaceAllUsesWith(unpacked.output())
+
+
+def _element(graph: Graph, constant: Node, index: int) -> Node:
+    """A new constant of one element of a constant list."""
+    apart: Any = ir.C.Graph()
+    kind: Any = constant.output().type()
+    copy = apart.appendNode(apart.createClone(constant, lambda value: value))
+    emit = Emit(apart, apart.return_node())
+    element = emit.op(
+        "aten::__getitem__", copy.output(), index, type=kind.getElementType()
+    )
+    apart.registerOutput(element)
+    ir.C._jit_pass_constant_propagation(apart)
+    (output,) = apart.outputs()
+    return graph.createClone(output.node(), lambda value: value)
 
 
 def _members(graph: Graph) -> dict[str, Node]:

@@ -65,6 +65,7 @@ def frozen_graph(
     if ir.nodes_of(graph, "prim::CallMethod") or enumerations.values(graph):
         source = _frozen(module, method, graph)
         graph = _inlined(source, method, fallback_modules, keep_objects)
+        local_attributes.replace(graph, source)
         enumerations.resolve(graph)
         if all(tensor.dim() for tensor in module.state_dict().values()):
             # freezing creates no 0-d constant from a buffer

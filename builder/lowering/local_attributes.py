@@ -15,6 +15,8 @@ from builder.graph_types import Block, Graph, Node, NodeList, Type, Value
 from builder.lowering import ir
 
 _READ, _WRITE = "prim::GetAttr", "prim::SetAttr"
+_MODULES = ("ClassType", "InterfaceType")
+"""The types of submodules. Python may not know the class of another attribute."""
 
 
 class Attribute(NamedTuple):
@@ -65,7 +67,7 @@ def _modules(graph: Graph, module: Any) -> Modules:
     }
     for node in ir.nodes_of(graph, _READ):
         owner = modules.get(node.inputsAt(0).unique())
-        if owner is None:
+        if owner is None or node.output().type().kind() not in _MODULES:
             continue
         path, source = owner
         inner = source.getattr(node.s("name"))

@@ -78,7 +78,22 @@ class InBranch(nn.Module):
             )
 
 
-@pytest.mark.parametrize("module", [Nested, Composite, Projected, InBranch])
+class Resized(nn.Module):
+    """torch's parts of these operators fix the batch of the example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv1d(1, 4, 3, padding=1)
+        self.norm, self.groups = nn.BatchNorm1d(4), nn.GroupNorm(2, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.float16):
+            y = self.norm(self.convolution(x[:, None]))
+            y = nn.functional.interpolate(y, scale_factor=2.0, mode="linear")
+            return self.groups(y.float())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("module", [Nested, Composite, Projected, InBranch, Resized])
 def test_program_with_autocast_has_the_numbers_of_torch(
     module: type[nn.Module],
 ) -> None:
@@ -102,6 +117,18 @@ def test_nodes_of_autocast_have_module_path_and_source_location() -> None:
     linear, _ = ir.nodes_of(lowered.graph, "aten::linear")
     assert linear.getModuleHierarchy() == "layer(Linear)"
     assert "test_autocast.py:" in source_location(linear)
+
+
+def test_traced_sizes_of_the_example_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(autocast, "_KEPT", frozenset())
+    shapes = ({0: Dim("batch", min=1, max=8)},)
+    program = torch.export.export(
+        Resized().eval(), (torch.randn(4, 4),), dynamic_shapes=shapes
+    )
+    with pytest.raises(LoweringError, match="the sizes of the example only"):
+        autocast.with_explicit_casts(program)
 
 
 class OnGpu(nn.Module):

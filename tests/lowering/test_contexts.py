@@ -218,6 +218,28 @@ class ReduceByData(nn.Module):
         return x * mode.value
 
 
+class ReduceByIndex(nn.Module):
+    """A constant list of members, and a tuple of a member and a tensor in a loop."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mode = [Mode.SUM, Mode.MEAN][x.size(0) % 2]
+        pair = (mode, x)
+        for row in range(x.size(0)):
+            if bool(x[row].sum() > 1):
+                pair = (Mode.MEAN, pair[1] + 1)
+        return pair[1] * pair[0].value
+
+
+class ReduceByAttribute(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mode = Mode.SUM
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mode = Mode.SUM if bool(x.sum() > 0) else Mode.MEAN
+        return x * self.mode.value
+
+
 class ReduceByName(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         mode = Mode.SUM if bool(x.sum() > 0) else Mode.MEAN
@@ -232,7 +254,9 @@ class ReduceByIdentity(nn.Module):
         return x * 2 if mode is Mode.SUM else x
 
 
-@pytest.mark.parametrize("module", [ReduceBySize, ReduceByData])
+@pytest.mark.parametrize(
+    "module", [ReduceBySize, ReduceByData, ReduceByIndex, ReduceByAttribute]
+)
 def test_enumeration_that_is_chosen_at_run_time_becomes_a_number(
     monkeypatch: pytest.MonkeyPatch, module: type[nn.Module]
 ) -> None:

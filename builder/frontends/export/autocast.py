@@ -23,6 +23,22 @@ _METADATA = torch.ops.aten._assert_tensor_metadata.default
 """Asserts the dtype that torch.export recorded. Strict export records those without autocast."""
 _LSTM = torch.ops.aten.lstm.input
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_KEPT = frozenset(
+    f"aten::{name}"
+    for name in """
+        batch_norm layer_norm group_norm instance_norm rms_norm softmax log_softmax dropout
+        feature_dropout alpha_dropout reshape reshape_as flatten unflatten contiguous to type_as
+        expand_as view_as chunk split tensor_split narrow movedim moveaxis swapaxes swapdims pad
+        numpy_T mT square relu6 selu log_sigmoid max_pool1d max_pool2d max_pool3d avg_pool1d
+        adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d
+        upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d
+        upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d where var std sym_size
+        sym_stride sym_numel sym_storage_offset item is_floating_point masked_fill one_hot
+    """.split()
+)
+"""Composite operators whose parts are in no list of autocast for the CPU: they stay as they are,
+because torch's parts of some fix the sizes of the example.
+"""
 _has_kernel: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
 
 
@@ -54,13 +70,31 @@ def with_explicit_casts(
         copy.deepcopy(program.graph_module), program.graph_signature
     )
     _prepare(copied.graph_module)
+    dynamic = _dynamic_axes(program)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # autocast for a device that is not here
-            return copied.run_decompositions({})
+            traced = copied.run_decompositions({})
     except Exception as error:  # torch raises many types of errors here
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise _refused(region, f"torch cannot trace them: {reason}") from error
+    if _dynamic_axes(traced) < dynamic:
+        raise _refused(region, "torch traces them with the sizes of the example only")
+    return traced
+
+
+def _dynamic_axes(program: torch.export.ExportedProgram) -> int:
+    """The number of axes of the program's inputs whose sizes vary."""
+    sizes = [
+        size
+        for node in program.graph.find_nodes(op="placeholder")
+        if isinstance(node.meta.get("val"), torch.Tensor)
+        for size in node.meta["val"].shape
+    ]
+    return sum(
+        isinstance(size, torch.SymInt) and not size.node.expr.is_number
+        for size in sizes
+    )
 
 
 def _refused(region: torch.fx.Node, reason: str) -> LoweringError:
@@ -124,6 +158,8 @@ def _hides_casts(target: Any) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return False
     name = target.name()
+    if name.partition(".")[0] in _KEPT:
+        return False
     composite = _has_kernel(name, "CompositeImplicitAutograd")
     return composite and not _has_kernel(name, "AutocastCPU")
 
