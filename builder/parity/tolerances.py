@@ -113,7 +113,7 @@ def default_tolerance(
     if stored is None:
         return Tolerance(EXACT.rtol, EXACT.atol)
     rows = [stored, BY_PRECISION[precision]]
-    if rounded:
+    if rounded in BY_DTYPE:
         rows.append(BY_DTYPE[rounded])
     return Tolerance(max(row.rtol for row in rows), max(row.atol for row in rows))
 

@@ -104,10 +104,8 @@ class CarriesTuple(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         pair = (1, x)
         for row in range(x.size(0)):
-            if bool(x[row].sum() > 0):
-                pair = (4, pair[1] + 1)
-            else:
-                pair = (pair[0], pair[1] * 2)
+            first, y = pair
+            pair = (4, y + 1) if bool(x[row].sum() > 0) else (first, y * 2)
         return pair[1] if pair[0] == 4 else -pair[1]
 
 

@@ -74,7 +74,7 @@ def with_explicit_casts(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # autocast for a device that is not here
-            traced = copied.run_decompositions({})
+            traced: torch.export.ExportedProgram = copied.run_decompositions({})
     except Exception as error:  # torch raises many types of errors here
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise _refused(region, f"torch cannot trace them: {reason}") from error
@@ -142,7 +142,8 @@ def _prepare(module: torch.fx.GraphModule) -> None:
             body = _body(node)
             body.forward = types.MethodType(_run, body)
         elif _hides_casts(node.target):
-            node.args = (node.target, *node.args)
+            operator: Any = node.target
+            node.args = (operator, *node.args)
             node.target = _decomposed
     for part in module.modules():
         if isinstance(part, torch.fx.GraphModule):
@@ -157,7 +158,7 @@ def _hides_casts(target: Any) -> bool:
     """Whether an operator is composite and autocast casts the inputs of its parts, not its own."""
     if not isinstance(target, torch._ops.OpOverload):
         return False
-    name = target.name()
+    name: str = target.name()  # type: ignore[no-untyped-call]
     if name.partition(".")[0] in _KEPT:
         return False
     composite = _has_kernel(name, "CompositeImplicitAutograd")
