@@ -61,10 +61,7 @@ def with_explicit_casts(
     region = next(_regions(program.graph_module), None)
     if region is None:
         return program
-    for node in _nodes(program.graph_module):
-        device = getattr(node.meta.get("val"), "device", None)
-        if device is not None and device.type not in ("cpu", "meta"):
-            raise _refused(region, f"the program has tensors on the device {device}")
+    _refuse_devices(program, region)
     # the public way copies the weights, too
     copied = program._update(
         copy.deepcopy(program.graph_module), program.graph_signature
@@ -81,6 +78,16 @@ def with_explicit_casts(
     if _dynamic_axes(traced) < dynamic:
         raise _refused(region, "torch traces them with the sizes of the example only")
     return traced
+
+
+def _refuse_devices(
+    program: torch.export.ExportedProgram, region: torch.fx.Node
+) -> None:
+    """Raise LoweringError for a tensor on another device than the CPU."""
+    for node in _nodes(program.graph_module):
+        device = getattr(node.meta.get("val"), "device", None)
+        if device is not None and device.type not in ("cpu", "meta"):
+            raise _refused(region, f"the program has tensors on the device {device}")
 
 
 def _dynamic_axes(program: torch.export.ExportedProgram) -> int:
@@ -119,7 +126,7 @@ def _body(region: torch.fx.Node) -> torch.fx.GraphModule:
 
 
 def _regions(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
-    """The calls that switch autocast on, and all that are not a call of a submodule."""
+    """The calls that switch autocast on, and those that enter a region without a submodule."""
     for node in _nodes(module):
         if node.target is _enter_autocast or (node.target is _WRAP and node.args[2]):
             yield node
