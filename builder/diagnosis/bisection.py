@@ -178,6 +178,7 @@ class _Bisect:
         self, step: str, part: stages.Network, spec: ModelSpec, count: int
     ) -> Bisection | None:
         conversion = part.conversion
+        spec = segment_goldens.of_network(spec, conversion)
         for golden in _smallest_first(part.goldens):
             tensors = segment_goldens.network_inputs(conversion, golden)
             problem, failed = _problem(conversion, tensors, golden, spec)

@@ -33,6 +33,7 @@ from .pipeline import add_pass as add_pass
 from .pipeline import every_pass as every_pass
 from .pipeline import passes_for as passes_for
 from .pipeline import run_passes as run_passes
+from .rounding import rounded_outputs as rounded_outputs
 from .steps import FIRST_STEPS as FIRST_STEPS
 from .trace import PassRecord as PassRecord
 from .trace import write_sequence as write_sequence

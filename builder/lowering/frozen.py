@@ -17,7 +17,7 @@ import torch
 
 from builder.errors import LoweringError
 from builder.graph_types import Graph, Node, Type, Value
-from builder.lowering import enumerations, ir, unread_writes
+from builder.lowering import enumerations, ir, local_attributes, unread_writes
 from builder.lowering.executor import constants_to_numbers
 from builder.lowering.folding import propagate_constants
 from builder.lowering.locations import source_line
@@ -65,10 +65,12 @@ def frozen_graph(
     if ir.nodes_of(graph, "prim::CallMethod") or enumerations.values(graph):
         source = _frozen(module, method, graph)
         graph = _inlined(source, method, fallback_modules, keep_objects)
+        local_attributes.replace(graph, source)
         enumerations.resolve(graph)
         if all(tensor.dim() for tensor in module.state_dict().values()):
             # freezing creates no 0-d constant from a buffer
             constants_to_numbers(graph)
+    local_attributes.replace(graph, source)
     unread_writes.remove(graph, _is_created, partial(_shares_memory, module, graph))
     lower_attributes(graph, source)
     steps.end(FREEZE, graph)

@@ -14,7 +14,7 @@ import torch
 
 from builder.errors import EngineError
 from builder.graph_types import Graph, Value
-from builder.lowering import fp8, ir
+from builder.lowering import fp8, integer_division, ir
 from builder.lowering.containers import Containers
 from builder.lowering.executor import keep_constants_tensors
 from builder.lowering.paranoid import execute_graph, packed
@@ -151,6 +151,7 @@ class LoweredGraph:
         for node in ir.nodes_of(graph, fp8.FP8_KIND):
             # the file must run without trt-build
             expand(graph, node, fp8.FORMULA)
+        integer_division.guard(graph)
         keep_constants_tensors(graph)
         return ir.C._create_function_from_graph("forward", graph)
 

@@ -71,11 +71,15 @@ class Tolerance:
     It passes if |answer - golden| <= atol + rtol * |golden| for every element. In addition, the
     error's root mean square must be at most `noise` times the golden's. None: the default for dtype
     and precision.
+
+    `rounded` has the outputs that depend on results of the model's own operators of float16 or
+    bfloat16, with that dtype. The manifest does not state it.
     """
 
     rtol: float | None = None
     atol: float | None = None
     noise: float | None = None
+    rounded: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

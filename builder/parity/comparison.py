@@ -214,7 +214,7 @@ def _values(
 ) -> OutputComparison:
     known = dtypes.by_numpy(want.dtype)
     dtype = known.name if known else ""
-    rtol, atol = limits(want, dtype, tolerance, precision)
+    rtol, atol = limits(want, dtype, tolerance, precision, name)
     if not want.size:
         return OutputComparison(
             name, None, 0.0, None, 0.0, None, 1.0, rtol, atol, share=0.0

@@ -30,8 +30,13 @@ class PublishedModel:
 
     @property
     def tolerance(self) -> Tolerance:
-        """The manifest's tolerance, or None."""
-        return Tolerance(**self.sidecar["tolerance"])
+        """The manifest's tolerance, or None, and the outputs that depend on results of 16 bits."""
+        values = dict(self.sidecar["tolerance"])
+        rounded = values.get("rounded")
+        known = {}
+        if isinstance(rounded, dict):
+            known = {name: str(dtype) for name, dtype in rounded.items()}
+        return Tolerance(**{**values, "rounded": known})
 
     @property
     def precision(self) -> str:

@@ -101,23 +101,34 @@ BY_DTYPE = {
 EXACT = Row(0.0, 0.0, "integers and truth values are decisions and must be equal")
 
 
-def default_tolerance(dtype: str, precision: str) -> Tolerance:
-    """The tolerance for an output of torch's `dtype` that was computed in `precision`.
+def default_tolerance(
+    dtype: str, precision: str, rounded: str | None = None
+) -> Tolerance:
+    """The tolerance for an output of torch's `dtype` that was computed in `precision`, from results
+    that the model itself rounds to the dtype `rounded`.
 
     `atol` is relative to the golden's root mean square.
     """
     stored = BY_DTYPE.get(dtype)
     if stored is None:
         return Tolerance(EXACT.rtol, EXACT.atol)
-    computed = BY_PRECISION[precision]
-    return Tolerance(max(stored.rtol, computed.rtol), max(stored.atol, computed.atol))
+    rows = [stored, BY_PRECISION[precision]]
+    if rounded in BY_DTYPE:
+        rows.append(BY_DTYPE[rounded])
+    return Tolerance(max(row.rtol for row in rows), max(row.atol for row in rows))
 
 
 def limits(
-    golden: NDArray[Any], dtype: str, tolerance: Tolerance, precision: str
+    golden: NDArray[Any],
+    dtype: str,
+    tolerance: Tolerance,
+    precision: str,
+    name: str = "",
 ) -> tuple[float, float]:
-    """(rtol, atol) for this output, both absolute: the manifest's values, else the default's."""
-    default = default_tolerance(dtype, precision)
+    """(rtol, atol) for the output `name`, both absolute: the manifest's values, else the
+    default's.
+    """
+    default = default_tolerance(dtype, precision, tolerance.rounded.get(name))
     scaled = (default.atol or 0.0) * scale(golden)
     return (
         tolerance.rtol if tolerance.rtol is not None else default.rtol or 0.0,

@@ -122,8 +122,7 @@ def _runner(recorded: stages.Recorded, order: Order) -> tuple[Runner, tuple[str,
     assert isinstance(artifact, ModelArtifact)
     runner = Runner(artifact, engines=on_gpu)
     warnings = tuple(map(_reworded, checked.warnings))
-    spec = recorded.lowered.spec
-    if on_gpu and (problem := _problem(runner, recorded.goldens, spec)):
+    if on_gpu and (problem := _problem(runner, recorded.goldens, artifact.spec)):
         warning = f"torch runs the whole module: {problem}"
         return Runner(artifact), (*warnings, warning)
     return runner, warnings

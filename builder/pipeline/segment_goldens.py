@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from builder.errors import ParityError
-from builder.manifest import ModelSpec
+from builder.manifest import ModelSpec, TensorSpec
 
 if TYPE_CHECKING:
     import torch
 
     from builder.conversion import Conversion
+    from builder.lowering import LoweredGraph
     from builder.partition import Partition, Segment
     from builder.triton import Golden
 
@@ -65,6 +66,27 @@ def _chain(
         _random(partition.segments),
     )
     return recorded
+
+
+def with_rounded(
+    spec: ModelSpec,
+    lowered: LoweredGraph,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[str],
+) -> ModelSpec:
+    """The spec with the tolerance of a graph with these inputs and outputs: it names those outputs
+    that depend on results that the graph itself rounds to 16 bits.
+    """
+    from builder.lowering import rounded_outputs
+
+    pairs = zip(outputs, rounded_outputs(lowered.graph, inputs), strict=False)
+    rounded = {name: dtype for name, dtype in pairs if dtype}
+    return replace(spec, tolerance=replace(spec.tolerance, rounded=rounded))
+
+
+def of_network(spec: ModelSpec, conversion: Conversion) -> ModelSpec:
+    """The spec with the tolerance of a network, whose goldens have exact inputs."""
+    return with_rounded(spec, conversion.lowered, conversion.inputs, conversion.outputs)
 
 
 def golden_of(
@@ -228,6 +250,7 @@ def check_reference(
     """
     from builder import parity
 
+    spec = of_network(spec, conversion)
     for golden in goldens:
         tensors = network_inputs(conversion, golden)
         outputs = network_outputs(conversion, tensors, golden)

@@ -334,6 +334,7 @@ def record(lowered: Lowered, recordings: Recordings | None = None) -> Recorded:
         *_optional_warnings(lowered),
         *_list_warnings(lowered, recording.goldens),
         *_unchecked_warnings(lowered),
+        *_autocast_warnings(lowered),
         *_without_elements(lowered, recording).warnings_of(_branches(lowered.graph)),
         *(recordings.warnings if recordings else ()),
     )
@@ -427,6 +428,19 @@ def _relation_warnings(lowered: Lowered) -> Iterator[str]:
             yield f"the program requires {text} in every request, which the server does not check"
 
 
+def _autocast_warnings(lowered: Lowered) -> Iterator[str]:
+    """A warning for each device whose autocast casts none of the program's tensors."""
+    from builder import frontends
+
+    if isinstance(lowered.module, frontends.ExportedModule):
+        for device in lowered.module.other_autocast:
+            yield (
+                f"the program switches autocast on for the device {device!r}, and has tensors on"
+                " the CPU, which that does not cast. The served model does not cast them either;"
+                " set `precision` in the manifest for a faster engine"
+            )
+
+
 def _branches(lowered: LoweredGraph) -> set[str]:
     """The source locations of the branches and loops that lowering did not resolve."""
     from builder.lowering import ir, source_location
@@ -445,8 +459,10 @@ def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
     source = recorded.lowered
     goldens = recorded.goldens
     quantized = None
-    spec = own_half(spec or source.spec)
     graph = source.graph
+    spec = segment_goldens.with_rounded(
+        own_half(spec or source.spec), graph, source.spec.inputs, source.outputs
+    )
     warnings = (*recorded.warnings, *_bf16_of_float16(source.spec))
     if reduced_precision.wanted(spec):
         reduced = reduced_precision.reduced(spec, graph, source.outputs, goldens)
@@ -702,7 +718,7 @@ def check_plans(
                 part.conversion,
                 plans[part.location],
                 part.goldens,
-                spec,
+                segment_goldens.of_network(spec, part.conversion),
                 options,
                 report=report,
             )

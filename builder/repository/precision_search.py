@@ -316,6 +316,7 @@ class _Trials:
         self, conversion: Conversion, goldens: Sequence[Golden], spec: ModelSpec
     ) -> None:
         """Raise ParityError with the first golden that differs."""
+        spec = pipeline.segment_goldens.of_network(spec, conversion)
         with self._runs(conversion) as run:
             for golden in goldens:
                 problems = _differences(run, conversion, golden, spec)

@@ -64,6 +64,7 @@ def shared_request(
     """
     fields = dataclasses.asdict(spec).items()
     settings = {name: value for name, value in fields if name not in ELSEWHERE}
+    del settings["tolerance"]["rounded"]  # it follows from the model
     parts = {
         "source": hashes.sha256(spec.path),
         **settings,

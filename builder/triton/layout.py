@@ -207,6 +207,7 @@ def _common(spec: ModelSpec, message: pb.ModelConfig) -> dict[str, Any]:
             "rtol": spec.tolerance.rtol,
             "atol": spec.tolerance.atol,
             "noise": spec.tolerance.noise,
+            **_rounded(spec.tolerance.rounded),
         },
         "source": {
             "file": spec.path.name,
@@ -215,6 +216,11 @@ def _common(spec: ModelSpec, message: pb.ModelConfig) -> dict[str, Any]:
             or None,
         },
     }
+
+
+def _rounded(outputs: Mapping[str, str]) -> dict[str, Any]:
+    """The outputs that depend on results of 16 bits, if there are any."""
+    return {"rounded": dict(outputs)} if outputs else {}
 
 
 def _version(artifact: ModelArtifact, message: pb.ModelConfig, folder: Path) -> None:

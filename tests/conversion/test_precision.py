@@ -4,6 +4,7 @@ dtypes.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -55,6 +56,27 @@ def test_products_are_half_and_softmax_is_not(precision: str, dtype: str) -> Non
         == conversion.network.get_output(0).dtype
         == trt.DataType.FLOAT
     )
+
+
+@pytest.mark.parametrize("name", ["log_softmax", "special.log_softmax"])
+def test_log_softmax_of_half_products_is_float32(name: str) -> None:
+    """Its difference and its maximum were computed in half."""
+
+    class Scores(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return operator.attrgetter(name)(torch)(self.layer(x), -1)
+
+    traced = torch.jit.trace(Scores().eval(), torch.randn(2, 8))
+    specs = [builder.TensorSpec("float32", (2, 8), name="x")]
+    network = builder.convert(traced, specs, precision="fp16").network
+    layers = [network.get_layer(index) for index in range(network.num_layers)]
+    inside = [layer for layer in layers if "softmax" in layer.name]
+    dtypes = {layer.get_output(0).dtype.name for layer in inside}
+    assert len(inside) > 5 and dtypes == {"FLOAT"}
 
 
 def test_half_results_are_within_half_rounding() -> None:

@@ -337,10 +337,6 @@ def pad_integers(x):
     return torch.nn.functional.pad(x, [1, 0, 0, 1])
 
 
-def log_softmax_cast(x):
-    return torch.log_softmax(x, 0, dtype=torch.float32)
-
-
 def tile_known_size(x):
     return x.tile([2, 3]) + x.tile([2, 3])
 
@@ -397,10 +393,6 @@ def tile(x):
 
 def views(x, y):
     return x.view(-1) + y.view_as(x).reshape_as(x).view(-1)
-
-
-def log_softmax(x):
-    return torch.log_softmax(x, -1)
 
 
 def floor_division(x, y):
@@ -900,14 +892,6 @@ CASES = (
         name="integers",
     ),
     Case(
-        "unpack-log-softmax",
-        log_softmax_cast,
-        (_X.half(),),
-        ("log_softmax",),
-        ("aten::to", "aten::amax"),
-        name="cast",
-    ),
-    Case(
         "tile-to-repeat",
         tile_known_size,
         (floats(4),),
@@ -941,15 +925,6 @@ CASES = (
         ("aten::div", "aten::mul"),
     ),
     Case("unpack-silu", silu, (_X,), ("silu",), ("aten::sigmoid",)),
-    Case("unpack-log-softmax", log_softmax, (_X,), ("log_softmax",), ("aten::amax",)),
-    Case(
-        "unpack-log-softmax",
-        log_softmax,
-        (_X * 1000,),
-        ("log_softmax",),
-        (),
-        name="underflow",
-    ),
     Case(
         "unpack-floor-divide",
         floor_division,

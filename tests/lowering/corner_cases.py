@@ -41,14 +41,6 @@ CORNER_CASES: dict[str, list[Inputs]] = {
     "unpack-rsqrt": [(x.abs() + 1,) for (x,) in _elementwise(_HALF, _DOUBLE)]
     + [(_ints(torch.int64, 1, 4, 9),)],
     "unpack-floor-divide": _PAIRS,
-    "unpack-log-softmax": [
-        (torch.tensor(3.0),),
-        (floats(5) * 200,),
-        (floats(0, 2),),
-        (floats(2, 1, 3, 4).to(_DOUBLE),),
-        (floats(2, 4).to(_LOW),),
-        (torch.full((2, 3), -1e30),),
-    ],
     "unpack-scaled-dot-product-attention": _ATTENTION,
     "unpack-aliases": [
         (floats(2, 1, 3), floats(4, 1)),
@@ -172,11 +164,6 @@ BY_TITLE: dict[tuple[str, str], list[Inputs]] = {
     ("fuse-linear", "integers stay"): [
         (torch.tensor([1, 2, 3]),),
         (torch.ones(2, 2, 3, dtype=torch.int64),),
-    ],
-    ("unpack-log-softmax", "cast"): [
-        (floats(3, 0),),
-        (_ints(torch.int64, 1, 2, 300),),
-        (floats(2, 1, 3).to(_LOW),),
     ],
     ("fuse-linear", "addmm"): [(floats(0, 4),), (floats(1, 4),)],
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Optional
 
 import pytest
 import torch
@@ -194,10 +195,85 @@ def test_enumeration_among_the_attributes_is_resolved(
     torch.testing.assert_close(builder.lower(module).run(x)[0], module(x))
 
 
-def test_enumeration_that_is_chosen_at_run_time_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
+class ReduceByData(nn.Module):
+    """Members in a branch, a loop, a list, a tuple and an Optional."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.default = Mode.MEAN
+
+    def forward(self, x: Tensor) -> Tensor:
+        mode = Mode.SUM
+        if bool(x.sum() > 0):
+            mode = self.default
+        last: Optional[Mode] = None  # noqa: UP045  # TorchScript's
+        for row in range(x.size(0)):
+            if bool(x[row].sum() > 1):
+                last = mode
+        if last is not None:
+            x = x + last.value
+        pair = (mode, x)
+        if [mode, Mode.SUM][1] != pair[0]:
+            x = x + 1
+        return x * mode.value
+
+
+class ReduceByIndex(nn.Module):
+    """A constant list of members, and a tuple of a member and a tensor in a loop."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mode = [Mode.SUM, Mode.MEAN][x.size(0) % 2]
+        pair = (mode, x)
+        for row in range(x.size(0)):
+            if bool(x[row].sum() > 1):
+                pair = (Mode.MEAN, pair[1] + 1)
+        return pair[1] * pair[0].value
+
+
+class ReduceByAttribute(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mode = Mode.SUM
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mode = Mode.SUM if bool(x.sum() > 0) else Mode.MEAN
+        return x * self.mode.value
+
+
+class ReduceByName(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        mode = Mode.SUM if bool(x.sum() > 0) else Mode.MEAN
+        return x * len(mode.name)
+
+
+class ReduceByIdentity(nn.Module):
+    """torch compares objects here, and a member may have several."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mode = Mode.SUM if bool(x.sum() > 0) else Mode.MEAN
+        return x * 2 if mode is Mode.SUM else x
+
+
+@pytest.mark.parametrize(
+    "module", [ReduceBySize, ReduceByData, ReduceByIndex, ReduceByAttribute]
+)
+def test_enumeration_that_is_chosen_at_run_time_becomes_a_number(
+    monkeypatch: pytest.MonkeyPatch, module: type[nn.Module]
 ) -> None:
-    module = of_file(ReduceBySize(), monkeypatch)
-    with pytest.raises(LoweringError, match="is chosen at run time") as error:
-        builder.lower(module)
+    scripted = of_file(module(), monkeypatch)
+    lowered = builder.lower(scripted)
+    for x in (torch.ones(1, 3), torch.ones(2, 3), -torch.ones(2, 3), torch.eye(2)):
+        torch.testing.assert_close(lowered.run(x)[0], scripted(x))
+
+
+@pytest.mark.parametrize(
+    ("module", "operator"),
+    [(ReduceByName, "prim::EnumName"), (ReduceByIdentity, "aten::__is__")],
+)
+def test_enumeration_of_which_more_than_the_member_counts_is_refused(
+    monkeypatch: pytest.MonkeyPatch, module: type[nn.Module], operator: str
+) -> None:
+    scripted = of_file(module(), monkeypatch)
+    with pytest.raises(LoweringError, match=f"is used by {operator}") as error:
+        builder.lower(scripted)
     assert "test_contexts.py:" in error.value.where

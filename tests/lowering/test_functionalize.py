@@ -4,11 +4,14 @@ containers; otherwise the write is refused.
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import builder
 from builder.errors import LoweringError
@@ -424,7 +427,7 @@ def _module_with_state(line: str) -> torch.jit.ScriptModule:
         module, f"own{abs(hash(line))}", 0
     )  # torch shares the class of equal modules
     scripted = torch.jit.script(module)
-    body = "\n    ".join(line.split("; "))
+    body = "\n    ".join(re.split("; |\n", line))
     scripted.define(f"def forward(self, x):\n    {body}\n")
     return scripted
 
@@ -440,7 +443,6 @@ STATE_WRITES = {
     "list of tensors": "self.seen.append(x); return torch.cat(self.seen)",
     "list in a dictionary": "e = self.deep['a']; e.append(3); return x * len(self.deep['a'])",
     "list in a tuple": "e = self.pair[0]; e.append(3); return x * len(self.pair[0])",
-    "attribute": "self.sizes = [3]; return x * len(self.sizes)",
     "count": "self.calls += 1; return x * self.calls",
     "count that decides": "self.calls += 1; return x if self.calls > 1 else -x",
     "count in a buffer": "self.count += 1; return x * self.count[0]",
@@ -448,8 +450,8 @@ STATE_WRITES = {
     "count in memory that is read": "self.count += 1; return x + self.part",
     "count in a tensor of a list": "self.count += 1; return x + self.seen[0]",
     "sum into another tensor": "y = x * 2; y.add_(self.count); self.count = x; return y",
-    "count in a result": "y = x * 2; self.count = y; self.count.add_(1); return y",
-    "count of a written tensor": "y = x * 2; self.count = y.add_(1); self.count += 1; return y",
+    "attribute of one branch": "if bool(x.sum() > 0):;     self.calls = 3; return x * self.calls",
+    "attribute of a loop": "for i in range(x.size(0)):;     self.calls = i; return x * self.calls",
     "doubled": "self.count.add_(self.count); self.count = x; return x",
 }
 
@@ -469,6 +471,86 @@ UNREAD_WRITES = {
     "count": "self.calls += 1; return x * 2",
     "count in a buffer": "self.count += x.sum(); return x * 2",
 }
+
+
+LOCAL_WRITES = {
+    "list": "self.sizes = [3]; self.sizes.append(4); return x * len(self.sizes)",
+    "result": "y = x * 2; self.count = y; self.count.add_(1); return y",
+    "written tensor": "y = x * 2; self.count = y.add_(1); self.count += 1; return y",
+    "both branches": """
+        if bool(x.sum() > 0):
+            self.calls = 3
+        else:
+            self.calls = 4
+        return x * self.calls""",
+    "later branch": """
+        self.count = x
+        if bool(x.sum() > 0):
+            self.count = self.count * 2
+        return x * self.count""",
+    "branch that raises": """
+        if bool(x.sum() > 5):
+            raise ValueError("large")
+        else:
+            self.calls = 4
+        return x * self.calls""",
+    "loop": """
+        self.count = x
+        for i in range(x.size(0)):
+            self.count = self.count + i
+            if bool(self.count.sum() > 4):
+                self.count = self.count / 2
+        return self.count""",
+    "inside a loop": """
+        y = x
+        for i in range(x.size(0) + 2):
+            self.calls = i * 2
+            y = y + self.calls
+        return y""",
+}
+
+
+@pytest.mark.parametrize("body", LOCAL_WRITES.values(), ids=LOCAL_WRITES)
+def test_attribute_that_each_call_writes_first_is_local(body: str) -> None:
+    """No value of it survives a call, so the served model needs no state."""
+    scripted = _module_with_state(textwrap.dedent(body).lstrip("\n"))
+    lowered = builder.lower(scripted)
+    for x in (torch.tensor([2.0]), torch.tensor([-1.0, 0.5]), torch.tensor([4.0])):
+        torch.testing.assert_close(lowered.run(x.clone())[0], scripted(x.clone()))
+
+
+class _Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = torch.zeros(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept = x * 2
+        return x + 1
+
+
+class _Layers(torch.nn.Module):
+    """Reads what each of its layers stores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = _Layer(), _Layer()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.second(self.first(x))
+        return y + self.first.kept * self.second.kept
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_attributes_of_two_layers_of_one_class_are_distinct(shared: bool) -> None:
+    scripted = torch.jit.script(_Layers())
+    if shared:
+        scripted._c.setattr("second", scripted._c.getattr("first"))
+        with pytest.raises(LoweringError, match="attribute 'kept'"):
+            builder.lower(scripted)
+        return
+    x = torch.randn(3)
+    torch.testing.assert_close(builder.lower(scripted).run(x)[0], scripted(x))
 
 
 COPIES = {

@@ -100,6 +100,23 @@ def test_saved_file_runs_the_lowered_graph() -> None:
         torch.testing.assert_close(saved, run, rtol=0, atol=0)
 
 
+class CarriesTuple(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pair = (1, x)
+        for row in range(x.size(0)):
+            first, y = pair
+            pair = (4, y + 1) if bool(x[row].sum() > 0) else (first, y * 2)
+        return pair[1] if pair[0] == 4 else -pair[1]
+
+
+def test_numbers_in_carried_tuples_keep_their_type() -> None:
+    """The saved file declared them as tensors, and could not be loaded."""
+    scripted = torch.jit.script(CarriesTuple())
+    saved = builder.lower(scripted).function()
+    for x in (torch.ones(2, 3), -torch.ones(2, 3), torch.eye(3) - 0.5):
+        torch.testing.assert_close(saved(x)[0], scripted(x))
+
+
 def test_graph_binds_trailing_params() -> None:
     graph = torch._C.parse_ir(
         """graph(%x : Tensor, %w : Tensor, %k : int):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -173,6 +175,16 @@ def test_each_precision_accepts_its_rounding_but_no_coarser_one(
     output = {"y": (rounded(x, arithmetic) @ rounded(w, arithmetic)).numpy()}
     assert compare(output, golden, precision=passes).passed
     assert not compare(output, golden, precision=fails).passed
+
+
+def test_only_outputs_that_16_bits_reach_have_their_tolerance() -> None:
+    golden = {name: np.ones(4, np.float32) for name in ("full", "half")}
+    outputs = {name: array * np.float32(1 + 2**-10) for name, array in golden.items()}
+    tolerance = Tolerance(rounded={"half": "float16"})
+    full, half = compare(outputs, golden, tolerance).outputs
+    assert not full.passed and half.passed
+    stated = replace(tolerance, rtol=1e-4, atol=1e-4)
+    assert not any(one.passed for one in compare(outputs, golden, stated).outputs)
 
 
 def test_documentation_has_every_tolerance_with_its_reason() -> None:

@@ -23,7 +23,7 @@ from tritonclient.utils import InferenceServerException
 
 from builder.engine import gpu
 from builder.errors import EnvironmentProblem, UsageError
-from builder.parity import ModelParity, verify
+from builder.parity import ModelParity, compare, served, verify
 from builder.parity.clients import GrpcClient, HttpClient
 from builder.triton import Golden, goldens
 from tests.parity.asserting import assert_passed
@@ -168,6 +168,21 @@ def test_published_tolerance_overrides_the_default(
     (tmp_path / "scorer" / "trt-build.json").write_text(json.dumps(sidecar))
     (parity,) = verify(tmp_path, endpoint.http_url, None)
     assert parity.passed and parity.results[0].comparison is not None
+
+
+@pytest.mark.parametrize(
+    ("published", "read"),
+    [({"y": "float16"}, {"y": "float16"}), ({"y": [1]}, {"y": "[1]"}), ([], {})],
+)
+def test_published_outputs_of_16_bits_are_read(published: Any, read: object) -> None:
+    """A value that trt-build does not write has no effect."""
+    sidecar = {"tolerance": {"rtol": None, "rounded": published}}
+    model = served.PublishedModel("m", None, sidecar, ())
+    assert model.tolerance.rounded == read
+    arrays = {"y": np.ones(3, np.float32)}
+    changed = {"y": arrays["y"] * np.float32(1 + 2**-10)}
+    passed = compare(changed, arrays, model.tolerance).passed
+    assert passed is (published == {"y": "float16"})
 
 
 def problems_of(endpoint: Endpoint, folder: Path) -> tuple[str, ...]:

@@ -81,14 +81,35 @@ def static_power(ctx: ConversionContext, x: ITensor, exponent: float) -> ITensor
     """A float to the power of a number that `known_power` does not know."""
     if exponent == 0:  # also of 0, infinities and NaN
         return choose(ctx, equal(ctx, x, x), 1.0, 1.0, ctx.dtype(x))
-    if not float(exponent).is_integer():
-        return combine(ctx, "POW", x, float(exponent))
     absolute = ctx.unary("ABS", x)
+    if math.isinf(exponent):
+        return infinite_power(ctx, x, absolute, exponent > 0)
+    if not float(exponent).is_integer():
+        power = combine(ctx, "POW", absolute, float(exponent))
+        return choose(ctx, _is_finite_negative(ctx, x), torch.nan, power, ctx.dtype(x))
     if exponent % 2 == 0:
         return combine(ctx, "POW", absolute, float(exponent))
     even_power = combine(ctx, "POW", absolute, abs(exponent) - 1.0)
     odd_power = combine(ctx, "PROD", even_power, x)
     return odd_power if exponent > 0 else ctx.unary("RECIP", odd_power)
+
+
+def infinite_power(
+    ctx: ConversionContext, x: ITensor, absolute: ITensor, grows: bool
+) -> ITensor:
+    """x^inf, or x^-inf unless it `grows`: 0, 1 or infinite, as |x| (`absolute`) is below, equal to
+    or above 1.
+    """
+    dtype = ctx.dtype(x)
+    above, below = (torch.inf, 0.0) if grows else (0.0, torch.inf)
+    power = choose(ctx, less(ctx, 1.0, absolute), above, below, dtype)
+    power = choose(ctx, equal(ctx, absolute, 1.0), 1.0, power, dtype)
+    return choose(ctx, equal(ctx, x, x), power, torch.nan, dtype)
+
+
+def _is_finite_negative(ctx: ConversionContext, x: ITensor) -> ITensor:
+    """Where a fractional power of x is undefined."""
+    return ctx.elementwise("AND", less(ctx, x, 0.0), less(ctx, -torch.inf, x))
 
 
 def real_power(ctx: ConversionContext, x: ITensor, exponent: ITensor) -> ITensor:
@@ -108,11 +129,8 @@ def real_power(ctx: ConversionContext, x: ITensor, exponent: ITensor) -> ITensor
         ctx.unary("NEG", absolute),
         absolute,
     )
-    is_finite_negative = ctx.elementwise(
-        "AND", less(ctx, x, 0.0), less(ctx, -torch.inf, x)
-    )
     is_undefined = ctx.elementwise(
-        "AND", is_finite_negative, ctx.unary("NOT", is_whole)
+        "AND", _is_finite_negative(ctx, x), ctx.unary("NOT", is_whole)
     )
     result = choose(ctx, is_undefined, torch.nan, signed, ctx.dtype(x))
     return choose(ctx, equal(ctx, exponent, 0.0), 1.0, result, ctx.dtype(x))

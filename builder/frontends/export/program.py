@@ -18,7 +18,7 @@ from torch.export.graph_signature import (
 from torch.utils import _pytree as pytree
 
 from builder.errors import LoweringError, UsageError
-from builder.frontends.export import numbers, structure
+from builder.frontends.export import autocast, numbers, structure
 from builder.frontends.export.axes import Axes
 from builder.frontends.export.heads import Heads
 from builder.frontends.export.memory import Writes
@@ -39,7 +39,8 @@ class ExportedModule:
     `graph` has flat tensors as inputs and outputs, named `inputs` and `outputs`. Parameters,
     buffers and constants are constants in it. `axes` has the dynamic axes, `script` the names and
     classes of the modules, `unchecked` the source locations of conditions on values that the
-    program asserts and its graph does not. Call it with the tensors of `inputs`, with numbers as
+    program asserts and its graph does not, `other_autocast` the devices other than the CPU for
+    which the program switches autocast on. Call it with the tensors of `inputs`, with numbers as
     tensors of one element: torch runs the exported program and returns the flat outputs.
     """
 
@@ -145,8 +146,9 @@ class ExportedModule:
         return structure.signature(self.program).in_spec
 
     def _write(self) -> None:
-        module = self.program.graph_module
-        signature = self.program.graph_signature
+        program = self._with_casts = autocast.with_explicit_casts(self.program)
+        self.other_autocast = autocast.other_devices(self.program)
+        module = program.graph_module
         graphs = [
             submodule.graph
             for submodule in module.modules()
@@ -158,7 +160,9 @@ class ExportedModule:
         metas: dict[str, Any] = {}
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         arguments = self._arguments(placeholders, walker, metas)
-        walker.skipped = _dead_writes(placeholders, signature.input_specs)
+        walker.skipped = _dead_writes(self.program)
+        if program is not self.program:
+            walker.skipped = _dead_writes(program)
         writes = Writes(graphs, walker.skipped, signature_of)
         walker.functional = writes.functional
         walker.has_writes = writes.remain
@@ -171,7 +175,7 @@ class ExportedModule:
         self.unchecked = tuple(walker.unchecked)
         self.inputs = tuple(metas)
         self.outputs = tuple(name for name, _ in results)
-        self.axes = Axes(metas, self.program)
+        self.axes = Axes(metas, program)
 
     def _arguments(
         self,
@@ -182,7 +186,7 @@ class ExportedModule:
         """The value of each placeholder. `metas` gets the example of each input by name."""
         names = iter(structure.input_names(self.program))
         values: list[Any] = []
-        specs = self.program.graph_signature.input_specs
+        specs = self._with_casts.graph_signature.input_specs
         for node, spec in zip(placeholders, specs, strict=True):
             if spec.kind in _LIFTED:
                 # one value for all uses, so that each use sees a write to it
@@ -204,7 +208,7 @@ class ExportedModule:
         user_outputs = [
             output
             for output, spec in zip(
-                outputs, self.program.graph_signature.output_specs, strict=True
+                outputs, self._with_casts.graph_signature.output_specs, strict=True
             )
             if spec.kind is OutputKind.USER_OUTPUT
         ]
@@ -222,9 +226,9 @@ class ExportedModule:
         return named_outputs
 
     def _constant(self, target: str) -> torch.Tensor:
-        weight = self.program.state_dict.get(target)
+        weight = self._with_casts.state_dict.get(target)
         if weight is None:
-            weight = self.program.constants[target]
+            weight = self._with_casts.constants[target]
         tensor: torch.Tensor = weight.detach()
         return tensor
 
@@ -278,12 +282,14 @@ def _number(leaf: Any, remaining: Iterator[torch.Tensor]) -> Any:
     return next(remaining).item()
 
 
-def _dead_writes(placeholders: list[Any], specs: list[Any]) -> set[torch.fx.Node]:
+def _dead_writes(program: torch.export.ExportedProgram) -> set[torch.fx.Node]:
     """Return writes to buffers that are never read, such as a call counter.
 
     Raises LoweringError for a write to a buffer that is read.
     """
     dead = set()
+    placeholders = program.graph.find_nodes(op="placeholder")
+    specs = program.graph_signature.input_specs
     for node, spec in zip(placeholders, specs, strict=True):
         if spec.kind not in _LIFTED:
             continue

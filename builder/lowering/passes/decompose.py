@@ -115,11 +115,6 @@ unpack_rsqrt = decompose(
 unpack_silu = decompose(
     "unpack-silu", ("aten::silu",), "Rewrite `silu(x)` to `x * sigmoid(x)`."
 )
-unpack_log_softmax = decompose(
-    "unpack-log-softmax",
-    ("aten::log_softmax", "aten::_log_softmax"),
-    "Rewrite log_softmax to `x - max - log(sum(exp(x - max)))`, which never takes the log of 0.",
-)
 unpack_floor_divide = decompose(
     "unpack-floor-divide",
     ("aten::floor_divide",),

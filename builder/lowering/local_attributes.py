@@ -1,0 +1,208 @@
+"""Replace an attribute of the module by a local value, if every path of a call writes it before it
+reads it: then no value of it survives a call.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from builder.graph_types import Block, Graph, Node, NodeList, Type, Value
+from builder.lowering import ir
+
+_READ, _WRITE = "prim::GetAttr", "prim::SetAttr"
+_MODULES = ("ClassType", "InterfaceType")
+"""The types of submodules. Python may not know the class of another attribute."""
+
+
+class Attribute(NamedTuple):
+    """An attribute: the path of its module from the graph's module, and its name."""
+
+    path: tuple[str, ...]
+    name: str
+
+
+class _ReadFirst(Exception):
+    """A path may read the attribute before it writes it."""
+
+
+def replace(graph: Graph, module: Any) -> None:
+    """Replace the attributes of `module`, the graph's first input, and of its submodules that each
+    call writes before it reads them. Others are left as they are.
+    """
+    if not ir.nodes_of(graph, _WRITE):
+        return
+    modules = _modules(graph, module)
+    kinds = defaultdict[Attribute, set[str]](set)
+    types: dict[Attribute, Type] = {}
+    for node in ir.nodes_of(graph, _READ, _WRITE):
+        attribute = _attribute(node, modules)
+        if attribute is not None:
+            kinds[attribute].add(node.kind())
+            if node.kind() == _READ:
+                types[attribute] = node.output().type()
+    candidates = [one for one, accesses in kinds.items() if len(accesses) > 1]
+    if not candidates or _is_shared(candidates, modules) or _is_passed(graph, modules):
+        return
+    for attribute in candidates:
+        local = _Local(graph, attribute, types[attribute], modules)
+        try:
+            local.check(graph, False)
+        except _ReadFirst:
+            continue
+        local.rewrite(graph, None)
+
+
+Modules = Mapping[int, tuple[tuple[str, ...], Any]]
+"""The path and the module of a value, by the number of the value."""
+
+
+def _modules(graph: Graph, module: Any) -> Modules:
+    modules: dict[int, tuple[tuple[str, ...], Any]] = {
+        next(iter(graph.inputs())).unique(): ((), module)
+    }
+    for node in ir.nodes_of(graph, _READ):
+        owner = modules.get(node.inputsAt(0).unique())
+        if owner is None or node.output().type().kind() not in _MODULES:
+            continue
+        path, source = owner
+        inner = source.getattr(node.s("name"))
+        if isinstance(inner, torch._C.ScriptModule):
+            modules[node.output().unique()] = (*path, node.s("name")), inner
+    return modules
+
+
+def _attribute(node: Node, modules: Modules) -> Attribute | None:
+    """The attribute that a node reads or writes. None for a submodule and for other nodes."""
+    if node.kind() not in (_READ, _WRITE):
+        return None
+    if node.kind() == _READ and node.output().unique() in modules:
+        return None
+    owner = modules.get(node.inputsAt(0).unique())
+    return None if owner is None else Attribute(owner[0], node.s("name"))
+
+
+def _is_passed(graph: Graph, modules: Modules) -> bool:
+    """Whether a module is used in another way, by which an attribute may be read or written."""
+    return any(
+        value.unique() in modules
+        for node in ir.walk(graph)
+        if node.kind() not in (_READ, _WRITE)
+        for value in node.inputs()
+    )
+
+
+def _is_shared(attributes: list[Attribute], modules: Modules) -> bool:
+    """Whether two paths of these attributes are one module. Python has a new object for each read
+    of a module, so one is changed and the other looked at.
+    """
+    by_path = dict(modules.values())
+    owners = [by_path[path] for path in {attribute.path for attribute in attributes}]
+    return any(itertools.starmap(_is_same, itertools.combinations(owners, 2)))
+
+
+def _is_same(module: Any, other: Any) -> bool:
+    if not (module.hasattr("training") and other.hasattr("training")):
+        return True
+    before, unchanged = module.getattr("training"), other.getattr("training")
+    module.setattr("training", not before)
+    changed = other.getattr("training") != unchanged
+    module.setattr("training", before)
+    return bool(changed)
+
+
+class _Local:
+    """One attribute, and its replacement by a value."""
+
+    def __init__(
+        self, graph: Graph, attribute: Attribute, kind: Type, modules: Modules
+    ) -> None:
+        self.graph = graph
+        self.attribute = attribute
+        self.kind = kind
+        self.modules = modules
+
+    def check(self, block: NodeList, written: bool) -> bool:
+        """Return whether the attribute is written after the block, if it is or is not before.
+
+        Raises _ReadFirst.
+        """
+        for node in block.nodes():
+            if node.kind() == "prim::If":
+                ends = [self.check(inner, written) for inner in node.blocks()]
+                written = all(ends)
+            elif node.kind() == "prim::RaiseException":
+                written = True  # nothing after it runs
+            elif node.kind() == "prim::Loop":
+                self.check(ir.first_block(node), written)  # it may have no iteration
+            elif _attribute(node, self.modules) == self.attribute:
+                if node.kind() == _READ and not written:
+                    raise _ReadFirst
+                written = True
+            elif any(map(self._accesses, node.blocks())):
+                raise _ReadFirst
+        return written
+
+    def _accesses(self, block: NodeList, *kinds: str) -> bool:
+        return any(
+            _attribute(node, self.modules) == self.attribute
+            and (not kinds or node.kind() in kinds)
+            for node in ir.walk(block)
+        )
+
+    def rewrite(self, block: NodeList, value: Value | None) -> Value | None:
+        """Replace the accesses in the block, before which the attribute is `value`. Returns its
+        value at the end; None if that is not known on every path.
+        """
+        for node in list(block.nodes()):
+            if node.kind() == "prim::If":
+                value = self._branches(node, value)
+            elif node.kind() == "prim::RaiseException":
+                if value is None:
+                    value = self._nothing(node)
+            elif node.kind() == "prim::Loop":
+                value = self._loop(node, value)
+            elif _attribute(node, self.modules) != self.attribute:
+                continue
+            elif node.kind() == _READ:
+                assert value is not None
+                ir.replace(node, [value])
+            else:
+                value = node.inputsAt(1)
+                node.destroy()
+        return value
+
+    def _branches(self, node: Node, value: Value | None) -> Value | None:
+        blocks = ir.blocks_of(node)
+        changes = any(self._accesses(block, _WRITE) for block in blocks)
+        ends = [self.rewrite(block, value) for block in blocks]
+        if not changes:
+            return value
+        known = [end for end in ends if end is not None]
+        if len(known) < len(ends):
+            return None
+        for block, end in zip(blocks, known, strict=True):
+            block.registerOutput(end)
+        return node.addOutput().setType(self.kind)
+
+    def _loop(self, node: Node, value: Value | None) -> Value | None:
+        body: Block = ir.first_block(node)
+        if value is None or not self._accesses(body, _WRITE):
+            self.rewrite(body, value)
+            return value
+        node.addInput(value)
+        start = body.addInputToBlock().setType(self.kind)
+        end = self.rewrite(body, start)
+        assert end is not None
+        body.registerOutput(end)
+        return node.addOutput().setType(self.kind)
+
+    def _nothing(self, node: Node) -> Value:
+        """The value on a path that raises."""
+        return ir.insert(
+            self.graph, "prim::Uninitialized", [], node, [self.kind]
+        ).output()
