@@ -11,7 +11,7 @@ from builder.graph_types import Graph, Node
 from builder.lowering import folding, ir
 from builder.lowering.ir import C
 from builder.lowering.locations import located, source_line
-from builder.lowering.passes import Context, lowering_pass
+from builder.lowering.passes import Context, lowering_pass, tuples
 
 _CALLS = ("prim::CallFunction", "prim::CallMethod")
 
@@ -132,5 +132,6 @@ def lower_tuples(graph: Graph, context: Context) -> None:
             where=source_line(node),
             fix="use a constant index or key, or a loop with a fixed trip count",
         )
+    tuples.split(graph)
     C._jit_pass_lower_all_tuples(graph)
     ir.split_uninitialized(graph)
