@@ -126,7 +126,7 @@ def signature(target: Any) -> Signature:
 def _returns_bool_of_number(
     meta: Any, schema: Signature, arguments: Mapping[str, Result]
 ) -> bool:
-    """Whether the call returns a bool tensor because a number is a bool, such as `full(size, True)`.
+    """Whether the call returns a bool tensor because a number is a bool (`full(size, True)`).
     TorchScript has no bool as a Scalar, so it is written as an integer.
     """
     if schema.written or not isinstance(meta, torch.Tensor) or meta.dtype != torch.bool:
