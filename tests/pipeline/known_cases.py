@@ -579,6 +579,14 @@ class NumberInTuple(nn.Module):
         return pair[0] * pair[1]
 
 
+class OptionalTuple(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        pair: Optional[Tuple[Tensor, int]] = None  # noqa: UP006, UP045
+        if bool(x.sum() > 0):
+            pair = (x, 3)
+        return x if pair is None else pair[0] * pair[1]
+
+
 class Shifted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x * (x.size(0) << 2)
@@ -865,6 +873,7 @@ CASES = (
     Case(Viterbi, floats(2, 4, 3), (("x", "float32", "batch, n, 3"),)),
     Case(NumberFromLoop),
     Case(NumberInTuple, slow=True),
+    Case(OptionalTuple),
     Case(Shifted, slow=True),
     Case(Sorted, slow=True),
     Case(AffineGrid, floats(2, 3, 4, 4), IMAGE, slow=True),
