@@ -77,8 +77,9 @@ NaN, infinities, equal values and the ends of a dtype's range give PyTorch's ans
 - **Floats as integers.** A float beyond the integer's range, and NaN, become an undefined integer, as in PyTorch.
 - **Overflow.** Squares and powers are float32. So `var`, `norm` and normalizations of values above 1e19 overflow.
   PyTorch's CPU kernels may not, because they add in float64.
-- **Products with 0.** Resizing with antialiasing, uneven adaptive averages and embedding bags are matrix products. An
-  infinity or NaN in the input also makes elements NaN that do not depend on it.
+- **Products with 0.** Resizing with antialiasing, uneven adaptive averages and embedding bags are matrix products. `fold`
+  and dilated transposed convolutions have zeros in their kernels. An infinity or NaN in the input also makes elements NaN
+  that do not depend on it.
 - **Zeros.** -0.0 may become 0.0.
 """
 

@@ -59,3 +59,9 @@ def select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     here = torch.logical_or(positions == index, positions == index + size)
     new = src.unsqueeze(dim).transpose(dim, -1)
     return torch.where(here, new, self.transpose(dim, -1)).transpose(dim, -1)
+
+
+@decomposition("aten::_shape_as_tensor(Tensor self) -> Tensor")
+def shape_as_tensor(self: Tensor) -> Tensor:
+    """the sizes as a tensor"""
+    return torch.tensor(self.size(), dtype=torch.int64, device="cpu")

@@ -218,9 +218,7 @@ def _hash(total: Any, tensor: torch.Tensor) -> None:
     if tensor.is_quantized:
         total.update(_scales(tensor).encode())
         tensor = tensor.int_repr()
-    total.update(
-        tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
-    )
+    total.update(ir.bytes_of(tensor).numpy().data)
 
 
 def _scales(tensor: torch.Tensor) -> str:

@@ -309,6 +309,14 @@ READS_DATA = frozenset(
 """Operators that read a number from a tensor's data."""
 
 
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor on the CPU, not quantized. A contiguous one is not copied, whatever its
+    strides along axes of size 1.
+    """
+    data = tensor.detach().contiguous()
+    return data.as_strided((data.numel(),), (1,)).view(torch.uint8)
+
+
 def is_of_data(value: Value) -> bool:
     """Whether a number comes from a tensor's data."""
     stack = [value]

@@ -608,8 +608,11 @@ _BAKED = "; a traced module may hold the sizes that it was traced with"
 
 
 def _reason(failure: Exception | None) -> str:
-    """The last line of torch's message, which has the cause."""
-    return (str(failure).strip().splitlines() or [type(failure).__name__])[-1]
+    """The last line of torch's message, which has the cause, without a list of operators that were
+    expected.
+    """
+    text = str(failure).partition("\nCandidates:")[0].strip()
+    return (text.splitlines() or [type(failure).__name__])[-1]
 
 
 _WRITE = re.compile(r"= aten::[a-z]\w*[a-z0-9]_\(")

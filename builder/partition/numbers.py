@@ -15,21 +15,22 @@ from builder.lowering import ir
 from builder.partition.view import is_free, is_tensor
 
 READERS = {
-    "IntType": ("aten::Int", torch.int64),
-    "FloatType": ("aten::Float", torch.float64),
-    "BoolType": ("aten::Bool", torch.bool),
+    "IntType": ("aten::Int", torch.int64, 0),
+    "FloatType": ("aten::Float", torch.float64, 0.0),
+    "BoolType": ("aten::Bool", torch.bool, False),
 }
-"""By the kind of a number's type: the operator that reads it from a tensor, and the dtype that
-represents it exactly.
+"""By the kind of a number's type: the operator that reads it from a tensor, the dtype that
+represents it exactly, and the number where the program leaves it unset.
 """
 
 
 def numbers_to_tensors(graph: Graph) -> list[int]:
     """Rewrite the graph in place so that every number that a node returns together with tensors is
-    read through a 0-d tensor.
+    read through a 0-d tensor. Numbers that are unset on some path have no tensor, so they are set.
 
     Returns the former position of each node; a new node has that of its producer.
     """
+    _set_numbers(graph)
     positions: list[int] = []
     nodes = list(graph.nodes())
     for position, (node, following) in enumerate(
@@ -42,6 +43,14 @@ def numbers_to_tensors(graph: Graph) -> list[int]:
             )
         )
     return positions
+
+
+def _set_numbers(graph: Graph) -> None:
+    """Replace each unset number by a constant. It is never read."""
+    for node in ir.nodes_of(graph, "prim::Uninitialized"):
+        kind = node.output().type().kind()
+        if kind in READERS:
+            ir.replace(node, [ir.insert_constant(graph, READERS[kind][2], node)])
 
 
 def _numbers(node: Node) -> Iterator[Any]:
@@ -59,7 +68,7 @@ def _numbers(node: Node) -> Iterator[Any]:
 
 def _through_a_tensor(graph: Graph, value: Value, before: Node) -> int:
     """Insert the nodes. Returns their number."""
-    reader, dtype = READERS[value.type().kind()]
+    reader, dtype, _ = READERS[value.type().kind()]
     options = [
         ir.insert_constant(graph, option, before, value.node())
         for option in (code_of(dtype), None, False)

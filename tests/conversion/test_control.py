@@ -489,3 +489,28 @@ def test_half_module_of_two_dtypes_is_refused() -> None:
     spec = builder.TensorSpec("float16", (3,))
     with pytest.raises(UnsupportedOperators, match="of two dtypes"):
         builder.convert(torch.jit.script(Two()), [spec], precision="fp16")
+
+
+def lists_of_branch(x: Tensor) -> Tensor:
+    return x * len([x] if bool(x.sum() > 0) else [x, x])
+
+
+def text_of_loop(x: Tensor) -> Tensor:
+    state = (x, "a")
+    for _ in range(int(x[0])):
+        state = (state[0] * 2, state[1] + "b")
+    return state[0] * len(state[1])
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lists_of_branch, "decides what one of its values is"),
+        (text_of_loop, "a loop-carried value is not a tensor or a number"),
+    ],
+)
+def test_values_without_a_name_are_not_numbered(function: Any, message: str) -> None:
+    with pytest.raises(UnsupportedOperators, match=message):
+        builder.convert(
+            torch.jit.script(function), [builder.TensorSpec("float32", (3,))]
+        )

@@ -127,6 +127,14 @@ DYNAMIC: dict[
         {0: "n", 1: "t"},
         [(1, 1, 4), (4, 6, 4)],
     ),
+    "sizes as a tensor": (
+        lambda x: (
+            x.expand(torch._shape_as_tensor(x)[0], -1) * torch._shape_as_tensor(x)[1]
+        ),
+        (2, 3),
+        {0: "n"},
+        [(1, 3), (4, 3)],
+    ),
     "two dynamic axes stay": (
         lambda x: x.view(x.size(0), x.size(1), 2, 4),
         (2, 3, 8),

@@ -310,3 +310,27 @@ class Deep(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layer(x)  # type: ignore[no-any-return]
+
+
+class BoolNumbers(torch.nn.Module):
+    def forward(self, mask: torch.Tensor, index: torch.Tensor) -> Any:
+        return (
+            torch.full((2, 3), True),
+            mask == True,  # noqa: E712
+            mask & True,
+            torch.where(mask, True, False),
+            mask.masked_fill(mask, False),
+            mask.scatter(1, index, True),
+            index**True,
+            index.masked_fill(mask, True),
+        )
+
+
+def test_bool_numbers_keep_the_dtype_of_results() -> None:
+    """TorchScript has no bool for a Scalar argument."""
+    inputs = (torch.tensor([[True, False, True]] * 2), torch.tensor([[0, 2, 2]] * 2))
+    expected = BoolNumbers()(*inputs)
+    program = torch.export.export(BoolNumbers(), inputs)
+    got = builder.lower(program).run(*inputs)
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)

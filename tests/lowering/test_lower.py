@@ -5,7 +5,7 @@ and a fix.
 from __future__ import annotations
 
 import io
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import pytest
 import torch
@@ -221,6 +221,34 @@ class Pooled(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.attention(x.mean(1).amax(-1, keepdim=True).expand(-1, -1, 8))
+
+
+def tuples_from_branches(x: torch.Tensor) -> torch.Tensor:
+    state = (x, 1, "a", True)
+    if bool(x.sum() > 8):
+        state = (x, 7, "bb", False)
+    if state[3]:
+        return state[0] * state[1] + len(state[2])
+    return state[0] / state[1]
+
+
+def tuples_in_loop(x: torch.Tensor) -> torch.Tensor:
+    state = (x, (1, 0.5))
+    for i in range(int(x[0])):
+        if bool(state[0].sum() > 30):
+            state = (x, (7, 1.0))
+        else:
+            state = (state[0] * 2, (state[1][0] + i, state[1][1] * 3))
+    return state[0] * state[1][0] + state[1][1]
+
+
+@pytest.mark.parametrize("function", [tuples_from_branches, tuples_in_loop])
+def test_numbers_in_tuples_of_ifs_and_loops_keep_their_types(function: Any) -> None:
+    scripted = torch.jit.script(function)
+    lowered = builder.lower(scripted)
+    for value in (0.0, 1.0, 3.0, 5.0):
+        x = torch.full((3,), value)
+        assert torch.equal(lowered.run(x)[0], scripted(x))
 
 
 def test_rank_is_inferred_by_torchs_meta_kernels() -> None:

@@ -50,6 +50,7 @@ QUANTIZED = torch.quantize_per_tensor(ONES, 0.5, 0, torch.qint8)
         (ONES, torch.ones(4, 3).t(), False),
         (torch.ones(1000), ALMOST, False),
         (torch.zeros(2), -torch.zeros(2), False),
+        (torch.ones(3).as_strided((1, 1), (3, 3)), torch.ones(1, 1), True),
         (torch.tensor(float("nan")), torch.tensor(float("nan")), True),
         (torch.ones(0), torch.ones(0), True),
         (torch.ones(0), torch.ones(0, 2), False),

@@ -54,6 +54,19 @@ def test_digest_depends_on_weights() -> None:
     assert one.text == other.text and one.digest != other.digest
 
 
+def test_digest_of_one_element_of_a_larger_tensor() -> None:
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("one", torch.ones(3).as_strided((1, 1), (3, 3)))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.one
+
+    traced = torch.jit.trace(Module(), torch.ones(2, 2))
+    assert len(builder.lower(traced).digest) == 64
+
+
 _AS_FLOATS = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
 _SAME_BYTES = {
     "another shape": _AS_FLOATS.reshape(4, 1),

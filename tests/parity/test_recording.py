@@ -307,6 +307,12 @@ def test_failure_of_the_module_is_quoted() -> None:
         record(Broken(), spec(X))
 
 
+def test_missing_operator_is_quoted_without_the_candidates() -> None:
+    traced = torch.jit.trace(lambda x: x * True, torch.ones(2, 2), check_trace=False)
+    with pytest.raises(ModelFileError, match="have an op for aten::mul"):
+        record(traced, spec(X))
+
+
 def test_shape_error_is_reported_instead_of_too_large_ids() -> None:
     class FixedShape(torch.nn.Module):
         def __init__(self) -> None:

@@ -561,6 +561,32 @@ class Viterbi(nn.Module):
         return torch.stack(path, 1)
 
 
+class NumberFromLoop(nn.Module):
+    """The number is unset where the loop ends without a return."""
+
+    def forward(self, x: Tensor) -> Tuple[Tensor, int]:  # noqa: UP006
+        total = x.sum()
+        for i in range(3):
+            if bool(total > 3):
+                return total, i
+            total = total + 1
+        return total, -1
+
+
+class NumberInTuple(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        pair = (x, 1) if bool(x.sum() > 0) else (x + 1, 2)
+        return pair[0] * pair[1]
+
+
+class OptionalTuple(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        pair: Optional[Tuple[Tensor, int]] = None  # noqa: UP006, UP045
+        if bool(x.sum() > 0):
+            pair = (x, 3)
+        return x if pair is None else pair[0] * pair[1]
+
+
 class Shifted(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x * (x.size(0) << 2)
@@ -845,6 +871,9 @@ CASES = (
     ),
     Case(Decoder, slow=True),
     Case(Viterbi, floats(2, 4, 3), (("x", "float32", "batch, n, 3"),)),
+    Case(NumberFromLoop),
+    Case(NumberInTuple, slow=True),
+    Case(OptionalTuple),
     Case(Shifted, slow=True),
     Case(Sorted, slow=True),
     Case(AffineGrid, floats(2, 3, 4, 4), IMAGE, slow=True),

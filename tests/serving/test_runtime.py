@@ -310,6 +310,16 @@ def test_staging_uploads_and_downloads_every_element(
         assert torch.equal(staging.download(target), source)
 
 
+def test_staging_uploads_one_element_of_a_larger_tensor(
+    modules: dict[str, Any],
+) -> None:
+    source = torch.arange(3.0).as_strided((1, 1), (3, 3), 2)
+    assert source.is_contiguous() and source.reshape(-1).stride() == (3,)
+    target = torch.zeros(1, 1)
+    modules["memory"].Staging(pinned=False).upload(target, source)
+    assert torch.equal(target, source)
+
+
 class Head(torch.nn.Module):
     """Convolutions and a matrix product, one of them in a branch."""
 

@@ -335,9 +335,10 @@ class _Carried:
         if output.debugName() == self.name:
             return
         if isinstance(value, list | dict | str | Packed | TensorList) or value is None:
-            raise Unconvertible(
-                f"the loop-carried value %{self.name} is not a tensor or a number"
-            )
+            described = "a loop-carried value"
+            if not self.name.isdigit():  # a value without a name has a number
+                described = f"the loop-carried value %{self.name}"
+            raise Unconvertible(f"{described} is not a tensor or a number")
         # its value after an iteration may have either dtype
         (self.start,) = nested.widened(ctx, self._tensor(value))
         self.recurrence = layer.add_recurrence(self.start)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -120,6 +120,20 @@ def signature(target: Any) -> Signature:
         frozenset(written_positions),
         numbers.KINDS.get(target),
         any(returned.kind() == "ListType" for returned in returns),
+    )
+
+
+def _returns_bool_of_number(
+    meta: Any, schema: Signature, arguments: Mapping[str, Result]
+) -> bool:
+    """Whether the call returns a bool tensor because a number is a bool (`full(size, True)`).
+    TorchScript has no bool as a Scalar, so it is written as an integer.
+    """
+    if schema.written or not isinstance(meta, torch.Tensor) or meta.dtype != torch.bool:
+        return False
+    return any(
+        argument.form == "NumberType" and isinstance(arguments.get(argument.name), bool)
+        for argument in schema.arguments
     )
 
 
@@ -265,7 +279,11 @@ class Walker:
         if isinstance(item, C.Value):
             if form == "FloatType" and item.type().kind() == "IntType":
                 return self.emit("aten::Float", [item], numbers.FLOAT)
+            if form == "NumberType" and item.type().kind() == "BoolType":
+                return self.emit("aten::Int", [item], numbers.INT)
             return item
+        if type(item) is bool and form == "NumberType":
+            return self._constant(int(item))
         if type(item) in _NUMBERS and form != "ListType":
             return self._constant(float(item) if form == "FloatType" else item)
         if isinstance(item, quantized.Quantized):
@@ -519,7 +537,10 @@ class Walker:
         created = self._create(kind, values, schema.returns)
         if created.schema() == _NO_SCHEMA:
             self._find_schema(created, target, schema)
-        return self._results(node, created, schema)
+        results = self._results(node, created, schema)
+        if _returns_bool_of_number(meta, schema, arguments):
+            return self.emit("aten::to", [results, torch.bool, False, False, None])
+        return results
 
     def _ignores_mask(self, node: torch.fx.Node, schema: Signature) -> bool:
         """Whether a call of attention has a mask that does not change its result."""

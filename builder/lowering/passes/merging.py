@@ -119,11 +119,7 @@ def _ends(tensor: torch.Tensor) -> bytes:
 def _same_bytes(first: torch.Tensor, second: torch.Tensor) -> bool:
     if first.data_ptr() == second.data_ptr() or not first.numel():
         return True
-    return torch.equal(_bytes_of(first), _bytes_of(second))
-
-
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().reshape(-1).view(torch.uint8)
+    return torch.equal(ir.bytes_of(first), ir.bytes_of(second))
 
 
 _OPERATOR = re.compile(r"^ *(%.+?) = ((?:aten|prim)::\w+)((?:\[[^\]]*\])?\([^)]*\))")

@@ -11,7 +11,7 @@ from builder.graph_types import Graph, Node, NodeList, Value
 from builder.lowering import folding, ir
 from builder.lowering.ir import C
 from builder.lowering.locations import located, source_line
-from builder.lowering.passes import Context, lowering_pass
+from builder.lowering.passes import Context, lowering_pass, tuples
 
 _CALLS = ("prim::CallFunction", "prim::CallMethod")
 
@@ -87,8 +87,8 @@ def lower_tuples_of_torch(graph: Graph, context: Context) -> None:
 
 
 def _of_container(graph: Graph) -> tuple[Node, str] | None:
-    """A node that selects a tuple from a list or puts one into a container, and its description;
-    None if there is none. Removes containers without users.
+    """A node that selects a tuple from a list or an Optional, or puts one into a container, and its
+    description; None if there is none. Removes containers without users.
     """
     if next(_in_containers(graph), None) is None:
         return None
@@ -100,6 +100,9 @@ def _in_containers(graph: Graph) -> Iterator[tuple[Node, str]]:
     for node in ir.nodes_of(graph, "aten::__getitem__"):
         if node.output().type().kind() == "TupleType":
             yield node, "a tuple is selected from a list at run time"
+    for node in ir.nodes_of(graph, "prim::unchecked_cast", "aten::_unwrap_optional"):
+        if node.output().type().kind() == "TupleType":
+            yield node, "a tuple that may be None is read"
     for node in ir.nodes_of(graph, "prim::TupleConstruct"):
         for use in node.output().uses():
             if use.user.kind() in _CONTAINERS or use.user.kind().startswith("aten::"):
@@ -121,8 +124,8 @@ _CONTAINERS = ("prim::ListConstruct", "prim::DictConstruct")
 def lower_tuples(graph: Graph, context: Context) -> None:
     """Replace every tuple by its elements, through ifs and loops.
 
-    A tuple in a container whose content is known only at run time has no known elements, and torch
-    cannot lower it: a LoweringError names the line.
+    A tuple in a container whose content is known only at run time has no known elements, nor has a
+    tuple that may be None. Torch cannot lower it: a LoweringError names the line.
     """
     in_container = _of_container(graph)
     if in_container is not None:
@@ -130,8 +133,10 @@ def lower_tuples(graph: Graph, context: Context) -> None:
         raise LoweringError(
             problem,
             where=source_line(node),
-            fix="use a constant index or key, or a loop with a fixed trip count",
+            fix="use a constant index or key, a loop with a fixed trip count, or one variable for"
+            " each element",
         )
+    tuples.split(graph)
     C._jit_pass_lower_all_tuples(graph)
     ir.split_uninitialized(graph)
     _type_elements(graph)

@@ -51,8 +51,10 @@ class Staging:
         """Enqueue the copy of a host's tensor of the same dtype and shape on the current stream.
         Both are contiguous.
         """
-        to = target.reshape(-1).view(torch.uint8)
-        of = source.reshape(-1).view(torch.uint8)
+        to, of = (  # reshape(-1) of one element keeps its stride
+            tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+            for tensor in (target, source)
+        )
         staged = self.ready.view(tuple(of.shape), torch.uint8)
         for begin in range(0, of.numel(), CHUNK):
             part = slice(begin, begin + CHUNK)
