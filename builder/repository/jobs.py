@@ -18,6 +18,7 @@ MODULES = (
     "builder.engine.tensorrt8.evaluation",
     "builder.engine.tensorrt8.network",
     "builder.lowering.endpoints",
+    "builder.lowering.rounding",
     "builder.partition.branches",
     "builder.partition.drawing",
     "builder.triton.edits",

@@ -33,7 +33,7 @@ def test_every_decomposing_pass_has_decompositions() -> None:
     steps = [
         step for step in PIPELINE if step.rewrite.__qualname__.startswith("decompose.")
     ]
-    assert len(steps) == 13
+    assert len(steps) == 12
     assert not [
         (step.name, kind)
         for step in steps

@@ -25,6 +25,7 @@ SPEC = TensorSpec(
 )
 
 
+@pytest.mark.slow  # the fast test of keys in other processes includes a lowered graph
 def test_lowering_is_deterministic_across_processes(tmp_path: Path) -> None:
     torch.manual_seed(0)
     file = tmp_path / "model.pt"

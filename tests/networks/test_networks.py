@@ -19,7 +19,9 @@ from tests.networks.small import NETWORKS
 LIMIT = 2e-5
 
 
-@pytest.mark.parametrize("mode", ["scripted", "traced"])
+@pytest.mark.parametrize(
+    "mode", ["scripted", pytest.param("traced", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_network_has_the_outputs_of_torch(name: str, mode: str) -> None:
     measured = measure(NETWORKS[name], mode, compile=mode == "scripted")

@@ -4,10 +4,10 @@ passes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from builder.errors import LoweringError
-from builder.graph_types import Graph, Node, NodeList, Value
+from builder.graph_types import Graph, Node
 from builder.lowering import folding, ir
 from builder.lowering.ir import C
 from builder.lowering.locations import located, source_line
@@ -139,33 +139,3 @@ def lower_tuples(graph: Graph, context: Context) -> None:
     tuples.split(graph)
     C._jit_pass_lower_all_tuples(graph)
     ir.split_uninitialized(graph)
-    _type_elements(graph)
-
-
-def _type_elements(block: NodeList) -> None:
-    """Give the elements of tuples that ifs and loops returned their types: torch calls them all
-    tensors.
-    """
-    for node in block.nodes():
-        blocks = ir.blocks_of(node)
-        if node.kind() == "prim::Loop":
-            _, _, *first = node.inputs()
-            _, *carried = blocks[0].inputs()
-            _set_types(carried, first)
-            _type_elements(blocks[0])
-            _set_types(node.outputs(), first)
-            continue
-        for inner in blocks:
-            _type_elements(inner)
-            if node.kind() == "prim::If":
-                _set_types(node.outputs(), inner.outputs())
-
-
-def _set_types(values: Iterable[Value], sources: Iterable[Value]) -> None:
-    for value, source in zip(values, sources, strict=True):
-        kind = source.type().kind()
-        if value.type().kind() == "TensorType" and kind not in _MAY_BE_TENSORS:
-            value.setType(source.type())
-
-
-_MAY_BE_TENSORS = ("TensorType", "NoneType", "OptionalType")
