@@ -12,9 +12,7 @@ MODELS ?= examples/models
 REPOSITORY ?= model_repository
 PYTEST_ARGS ?=
 # The tests of a file share live servers, so they stay in one process. tests/conftest.py starts the longest files first.
-PARALLEL := --dist loadfile --no-loadscope-reorder --durations=15
-# The fast tests often wait for servers and processes, so two cores run three of them at the same time.
-WORKERS := $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
+PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --durations=15
 # Tests that failed are run once more, one at a time: a server beside other tests may exceed a time limit. Both results are printed.
 AGAIN := --last-failed --last-failed-no-failures none
 FAST := -m "not slow and not docker and not gpu" $(PYTEST_ARGS)
@@ -38,10 +36,10 @@ demo: $(READY)
 	$(BIN)/trt-build verify $(REPOSITORY) --serve
 
 test: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) $(PARALLEL) $(FAST) || $(BIN)/python -m pytest $(AGAIN) $(FAST)
+	$(BIN)/python -m pytest $(PARALLEL) $(FAST) || $(BIN)/python -m pytest $(AGAIN) $(FAST)
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -n auto $(PARALLEL) $(SLOW) || $(BIN)/python -m pytest $(AGAIN) $(SLOW)
+	$(BIN)/python -m pytest $(PARALLEL) $(SLOW) || $(BIN)/python -m pytest $(AGAIN) $(SLOW)
 
 # Random programs, 15 seconds of each kind, other ones in each run; what fails is minimized into
 # tests/fuzz/found.
@@ -53,7 +51,7 @@ hostile: $(READY)
 	nice $(BIN)/python -m tests.hostile --seconds 50 --seed $$(date +%Y%m%d)000
 
 check: lint
-	$(BIN)/python -m pytest -n $(WORKERS) $(PARALLEL) -m "not slow and not docker and not gpu" --cov --cov-report=term $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not docker and not gpu" --cov --cov-report=term $(PYTEST_ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .
