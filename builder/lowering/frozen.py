@@ -70,14 +70,19 @@ def frozen_graph(
         if all(tensor.dim() for tensor in module.state_dict().values()):
             # freezing creates no 0-d constant from a buffer
             constants_to_numbers(graph)
-    local_attributes.replace(graph, source)
-    unread_writes.remove(graph, _is_created, partial(_shares_memory, module, graph))
-    lower_attributes(graph, source)
+    _fold_attributes(graph, module, source)
     steps.end(FREEZE, graph)
     _resolve_branches(graph)
     _drop_self(graph)
     steps.end(LOWER_GRAPH, graph)
     return graph, module._c._get_method(method).schema
+
+
+def _fold_attributes(graph: Graph, module: torch.jit.ScriptModule, source: Any) -> None:
+    """Replace the attributes by constants. Raises LoweringError if the graph keeps state."""
+    local_attributes.replace(graph, source)
+    unread_writes.remove(graph, _is_created, partial(_shares_memory, module, graph))
+    lower_attributes(graph, source)
 
 
 def _frozen(module: torch.jit.ScriptModule, method: str, graph: Graph) -> Any:

@@ -208,14 +208,18 @@ def _complete(
         for version in kept_versions
     }
     text = _with_policy(str(record[GENERATED]), served)
-    file = folder / CONFIG
-    config = _with_policy(file.read_text(encoding="utf-8"), served)
-    file.unlink()  # it may be a hard link to the config of the published model
-    file.write_text(config, encoding="utf-8")
+    _serve_versions(folder / CONFIG, served)
     files = {**record["files"], CONFIG: hashlib.sha256(text.encode()).hexdigest()}
     published.write(
         folder, {**record, **facts, KEPT: seals, "files": files, GENERATED: text}
     )
+
+
+def _serve_versions(file: Path, served: Sequence[int]) -> None:
+    """List the served versions in a config, which may be a hard link to that of another folder."""
+    config = _with_policy(file.read_text(encoding="utf-8"), served)
+    file.unlink()
+    file.write_text(config, encoding="utf-8")
 
 
 def _with_policy(text: str, served: Sequence[int]) -> str:

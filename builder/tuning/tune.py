@@ -152,14 +152,12 @@ def tune(
             spec, options, settings or Settings(), repository, progress, on_trial
         )
         run.prepare()
-        shared = options.memory != "none"
-        server = serving.serve(
-            repository,
-            explicit=True,
-            client_shared_memory=shared,
+        flags = {
+            "explicit": True,
+            "client_shared_memory": options.memory != "none",
             **serving.FREE_PORTS,
-        )
-        run.connect(stack, stack.enter_context(server))
+        }
+        run.connect(stack, stack.enter_context(serving.serve(repository, **flags)))
         return run.tuned()
 
 

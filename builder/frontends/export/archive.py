@@ -130,13 +130,7 @@ def _root(path: Path, names: list[str]) -> str:
         root = names[0].partition("/")[0] + "/"
         pattern = _MEMBERS
         _require_program(path, names, root)
-    compiled = [name for name in names if name.startswith(f"{root}data/aotinductor/")]
-    if compiled:
-        raise torchscript.refusal(
-            path,
-            f"has compiled code ({compiled[0]}), which would run as it is loaded",
-            _SAVE_AGAIN,
-        )
+    _refuse_compiled(path, names, root)
     for name in names:
         inner = name.removeprefix(root)
         if (
@@ -154,6 +148,17 @@ def _root(path: Path, names: list[str]) -> str:
             path, "has two members with the same name", _SAVE_AGAIN
         )
     return root
+
+
+def _refuse_compiled(path: Path, names: list[str], root: str) -> None:
+    """Reject an archive with compiled code, which would run as it is loaded."""
+    compiled = [name for name in names if name.startswith(f"{root}data/aotinductor/")]
+    if compiled:
+        raise torchscript.refusal(
+            path,
+            f"has compiled code ({compiled[0]}), which would run as it is loaded",
+            _SAVE_AGAIN,
+        )
 
 
 def _require_program(path: Path, names: list[str], root: str) -> None:

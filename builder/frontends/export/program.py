@@ -149,11 +149,7 @@ class ExportedModule:
         program = self._with_casts = autocast.with_explicit_casts(self.program)
         self.other_autocast = autocast.other_devices(self.program)
         module = program.graph_module
-        graphs = [
-            submodule.graph
-            for submodule in module.modules()
-            if isinstance(submodule, torch.fx.GraphModule)
-        ]
+        graphs = _graphs(module)
         origins = Origins(graphs)
         self.script = origins.script
         walker = Walker(origins)
@@ -280,6 +276,15 @@ def _number(leaf: Any, remaining: Iterator[torch.Tensor]) -> Any:
     if isinstance(leaf, _Constant):
         return leaf.value
     return next(remaining).item()
+
+
+def _graphs(module: torch.fx.GraphModule) -> list[torch.fx.Graph]:
+    """The graphs of the module and its submodules."""
+    return [
+        submodule.graph
+        for submodule in module.modules()
+        if isinstance(submodule, torch.fx.GraphModule)
+    ]
 
 
 def _dead_writes(program: torch.export.ExportedProgram) -> set[torch.fx.Node]:

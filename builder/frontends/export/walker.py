@@ -525,10 +525,7 @@ class Walker:
             return rewrite(arguments)
         if schema.name == masks.ATTENTION and self._ignores_mask(node, schema):
             arguments["attn_mask"] = None
-        values = [
-            self._argument(argument, arguments.get(argument.name, argument.default))
-            for argument in schema.arguments
-        ]
+        values = self._values(schema, arguments)
         meta = node.meta.get("val")
         reshapes = target in _VIEWS and not self.has_writes
         kind = "aten::reshape" if reshapes else schema.kind
@@ -541,6 +538,15 @@ class Walker:
         if _returns_bool_of_number(meta, schema, arguments):
             return self.emit("aten::to", [results, torch.bool, False, False, None])
         return results
+
+    def _values(
+        self, schema: Signature, arguments: Mapping[str, Result]
+    ) -> list[Result]:
+        """The values of all arguments in the order of the schema."""
+        return [
+            self._argument(argument, arguments.get(argument.name, argument.default))
+            for argument in schema.arguments
+        ]
 
     def _ignores_mask(self, node: torch.fx.Node, schema: Signature) -> bool:
         """Whether a call of attention has a mask that does not change its result."""
