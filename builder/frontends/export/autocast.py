@@ -133,9 +133,15 @@ def _regions(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
 
 
 def _nodes(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
+    for part in graph_modules(module):
+        yield from list(part.graph.nodes)
+
+
+def graph_modules(module: torch.fx.GraphModule) -> Iterator[torch.fx.GraphModule]:
+    """The module and its submodules that have a graph."""
     for part in module.modules():
         if isinstance(part, torch.fx.GraphModule):
-            yield from list(part.graph.nodes)
+            yield part
 
 
 def _prepare(module: torch.fx.GraphModule) -> None:
@@ -152,9 +158,8 @@ def _prepare(module: torch.fx.GraphModule) -> None:
             operator: Any = node.target
             node.args = (operator, *node.args)
             node.target = _decomposed
-    for part in module.modules():
-        if isinstance(part, torch.fx.GraphModule):
-            part.recompile()
+    for part in graph_modules(module):
+        part.recompile()
 
 
 def _run(module: torch.fx.GraphModule, *args: Any) -> Any:

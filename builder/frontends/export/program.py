@@ -149,7 +149,7 @@ class ExportedModule:
         program = self._with_casts = autocast.with_explicit_casts(self.program)
         self.other_autocast = autocast.other_devices(self.program)
         module = program.graph_module
-        graphs = _graphs(module)
+        graphs = [part.graph for part in autocast.graph_modules(module)]
         origins = Origins(graphs)
         self.script = origins.script
         walker = Walker(origins)
@@ -157,7 +157,7 @@ class ExportedModule:
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
         arguments = self._arguments(placeholders, walker, metas)
         walker.skipped = _dead_writes(self.program)
-        if program is not self.program:
+        if program is not self.program:  # its writes to buffers are outputs instead
             walker.skipped = _dead_writes(program)
         writes = Writes(graphs, walker.skipped, signature_of)
         walker.functional = writes.functional
@@ -276,15 +276,6 @@ def _number(leaf: Any, remaining: Iterator[torch.Tensor]) -> Any:
     if isinstance(leaf, _Constant):
         return leaf.value
     return next(remaining).item()
-
-
-def _graphs(module: torch.fx.GraphModule) -> list[torch.fx.Graph]:
-    """The graphs of the module and its submodules."""
-    return [
-        submodule.graph
-        for submodule in module.modules()
-        if isinstance(submodule, torch.fx.GraphModule)
-    ]
 
 
 def _dead_writes(program: torch.export.ExportedProgram) -> set[torch.fx.Node]:
