@@ -435,9 +435,9 @@ def _autocast_warnings(lowered: Lowered) -> Iterator[str]:
     if isinstance(lowered.module, frontends.ExportedModule):
         for device in lowered.module.other_autocast:
             yield (
-                f"the program switches autocast on for the device {device!r}, and has tensors on"
-                " the CPU, which that does not cast. The served model does not cast them either;"
-                " set `precision` in the manifest for a faster engine"
+                f"autocast for the device {device!r} casts none of the program's tensors, which"
+                " are on the CPU. The served model does not cast them either; set `precision` in"
+                " the manifest for a faster engine"
             )
 
 
