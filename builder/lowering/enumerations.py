@@ -96,21 +96,21 @@ def _unpack(graph: Graph, constant: Node) -> None:
 
 def _element(graph: Graph, constant: Node, index: int) -> Node:
     """A new constant of one element of a constant list."""
-    apart: Any = ir.C.Graph()
+    scratch: Any = ir.C.Graph()
     kind: Any = constant.output().type()
-    copy = apart.appendNode(apart.createClone(constant, lambda value: value))
-    emit = Emit(apart, apart.return_node())
+    copy = scratch.appendNode(scratch.createClone(constant, lambda value: value))
+    emit = Emit(scratch, scratch.return_node())
     element = emit.op(
         "aten::__getitem__", copy.output(), index, type=kind.getElementType()
     )
-    apart.registerOutput(element)
-    ir.C._jit_pass_constant_propagation(apart)
-    (output,) = apart.outputs()
+    scratch.registerOutput(element)
+    ir.C._jit_pass_constant_propagation(scratch)
+    (output,) = scratch.outputs()
     return graph.createClone(output.node(), lambda value: value)
 
 
 def _members(graph: Graph) -> dict[str, Node]:
-    """A constant of each member in the graph, by class and name. A value can be no other member."""
+    """A constant of each member in the graph, by class and name. Values can only be these."""
     members: dict[str, Node] = {}
     for node in ir.nodes_of(graph, "prim::Constant"):
         name = _name(node)
@@ -150,11 +150,11 @@ def _choice(graph: Graph, node: Node, members: Sequence[Value], before: Node) ->
 
 
 def _check(node: Node) -> None:
-    """Raise LoweringError for a node that numbers cannot replace the members of."""
-    touched = [*node.inputs(), *node.outputs()]
+    """Raise LoweringError for a node that would compute something else from numbers."""
+    values = [*node.inputs(), *node.outputs()]
     for block in node.blocks():
-        touched += [*block.inputs(), *block.outputs()]
-    if not any(_has_member(value.type()) for value in touched):
+        values += [*block.inputs(), *block.outputs()]
+    if not any(_has_member(value.type()) for value in values):
         return
     allowed = node.kind() in _READS_NUMBER
     if node.kind() == "prim::Constant":
@@ -163,7 +163,7 @@ def _check(node: Node) -> None:
         # torch compares the objects, of which a member may have several
         kinds = {value.type().kind() for value in node.inputs()}
         allowed = "NoneType" in kinds
-    if not allowed or not all(_is_plain(value.type()) for value in touched):
+    if not allowed or not all(_is_plain(value.type()) for value in values):
         raise LoweringError(
             "a value of an enumeration is chosen at run time, and is used by"
             f" {node.kind()}",
@@ -173,7 +173,7 @@ def _check(node: Node) -> None:
 
 
 def _is_plain(kind: Type) -> bool:
-    """Whether a type has another with numbers for members. A named tuple has none."""
+    """Whether numbers can replace the members in a type. In a named tuple they cannot."""
     if kind.kind() == "TupleType" and not kind.annotation_str.startswith("Tuple["):
         return not _has_member(kind)
     if kind.kind() in ("ClassType", "DictType", "FutureType"):
@@ -202,8 +202,8 @@ def _number(graph: Graph) -> None:
     for node in compared:
         # torch finds the operator by the types of the inputs, once for each node
         types = [node.output().type()]
-        again = ir.insert(graph, node.kind(), node.inputs(), node, types)
-        ir.replace(node, [again.output()])
+        new = ir.insert(graph, node.kind(), node.inputs(), node, types)
+        ir.replace(node, [new.output()])
 
 
 def _with_numbers(kind: Any) -> Any:

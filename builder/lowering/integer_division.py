@@ -1,7 +1,8 @@
 """Guard divisions of integers in a graph that torch serves.
 
-On the CPU, torch divides with the processor's instruction, which ends the process where the least
-integer is divided by -1. Only truncating divisions of tensors and divisions of numbers do so.
+On the CPU, torch divides with the processor's instruction, which ends the process where the
+smallest integer is divided by -1. Only truncating divisions of tensors and divisions of numbers do
+so.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ def quotient(x: int, divisor: int):
         return -x
     return x // divisor
 
-def rest(x: int, divisor: int):
+def remainder(x: int, divisor: int):
     if divisor == -1:
         return 0
     return x % divisor
 
-def quotient_and_rest(x: int, divisor: int):
+def quotient_and_remainder(x: int, divisor: int):
     if divisor == -1:
         return (-x, 0)
     return divmod(x, divisor)
@@ -62,8 +63,8 @@ _OF_TENSORS = {
 }
 _OF_NUMBERS = {
     "aten::floordiv": "quotient",
-    "aten::remainder": "rest",
-    "aten::divmod": "quotient_and_rest",
+    "aten::remainder": "remainder",
+    "aten::divmod": "quotient_and_remainder",
 }
 """By operator, the functions of `_SOURCE` that replace it."""
 

@@ -1,5 +1,5 @@
 """Replace an attribute of the module by a local value, if every path of a call writes it before it
-reads it: then no value of it survives a call.
+reads it: then no call reads the value of an earlier one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def replace(graph: Graph, module: Any) -> None:
             kinds[attribute].add(node.kind())
             if node.kind() == _READ:
                 types[attribute] = node.output().type()
-    candidates = [one for one, accesses in kinds.items() if len(accesses) > 1]
+    candidates = [
+        attribute for attribute, accesses in kinds.items() if len(accesses) > 1
+    ]
     if not candidates or _is_shared(candidates, modules) or _is_passed(graph, modules):
         return
     for attribute in candidates:
@@ -98,7 +100,7 @@ def _is_passed(graph: Graph, modules: Modules) -> bool:
 
 def _is_shared(attributes: list[Attribute], modules: Modules) -> bool:
     """Whether two paths of these attributes are one module. Python has a new object for each read
-    of a module, so one is changed and the other looked at.
+    of a module, so this changes one and reads the other.
     """
     by_path = dict(modules.values())
     owners = [by_path[path] for path in {attribute.path for attribute in attributes}]
@@ -127,9 +129,8 @@ class _Local:
         self.modules = modules
 
     def check(self, block: NodeList, written: bool) -> bool:
-        """Return whether the attribute is written after the block, if it is or is not before.
-
-        Raises _ReadFirst.
+        """Return whether every path has written the attribute by the end of the block. `written`
+        says so for its start. Raises _ReadFirst.
         """
         for node in block.nodes():
             if node.kind() == "prim::If":
@@ -163,7 +164,7 @@ class _Local:
                 value = self._branches(node, value)
             elif node.kind() == "prim::RaiseException":
                 if value is None:
-                    value = self._nothing(node)
+                    value = self._uninitialized(node)
             elif node.kind() == "prim::Loop":
                 value = self._loop(node, value)
             elif _attribute(node, self.modules) != self.attribute:
@@ -201,7 +202,7 @@ class _Local:
         body.registerOutput(end)
         return node.addOutput().setType(self.kind)
 
-    def _nothing(self, node: Node) -> Value:
+    def _uninitialized(self, node: Node) -> Value:
         """The value on a path that raises."""
         return ir.insert(
             self.graph, "prim::Uninitialized", [], node, [self.kind]

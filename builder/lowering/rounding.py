@@ -81,9 +81,9 @@ class _Walk:
             self._add(target, self.rounded.get(source.unique()))
 
     def _add(self, value: Value, dtype: str | None) -> None:
-        found = {dtype, self.rounded.get(value.unique())}
+        dtypes = {dtype, self.rounded.get(value.unique())}
         for coarse in _COARSEST:
-            if coarse in found:
+            if coarse in dtypes:
                 self.rounded[value.unique()] = coarse
                 return
 
