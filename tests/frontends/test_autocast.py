@@ -122,7 +122,7 @@ def test_nodes_of_autocast_have_module_path_and_source_location() -> None:
 def test_traced_sizes_of_the_example_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(autocast, "_KEPT", frozenset())
+    monkeypatch.setattr(autocast, "_NOT_DECOMPOSED", frozenset())
     shapes = ({0: Dim("batch", min=1, max=8)},)
     program = torch.export.export(
         Resized().eval(), (torch.randn(4, 4),), dynamic_shapes=shapes

@@ -23,7 +23,7 @@ _METADATA = torch.ops.aten._assert_tensor_metadata.default
 """Asserts the dtype that torch.export recorded. Strict export records those without autocast."""
 _LSTM = torch.ops.aten.lstm.input
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-_KEPT = frozenset(
+_NOT_DECOMPOSED = frozenset(
     f"aten::{name}"
     for name in """
         batch_norm layer_norm group_norm instance_norm rms_norm softmax log_softmax dropout
@@ -171,7 +171,7 @@ def _hides_casts(target: Any) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return False
     name: str = target.name()  # type: ignore[no-untyped-call]
-    if name.partition(".")[0] in _KEPT:
+    if name.partition(".")[0] in _NOT_DECOMPOSED:
         return False
     composite = _has_kernel(name, "CompositeImplicitAutograd")
     return composite and not _has_kernel(name, "AutocastCPU")
