@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from builder.serving import server
-from builder.serving.server import STOP_TIMEOUT
 from tests.sources import remember_source_lines
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -49,18 +47,23 @@ def own_cache(
 
 
 @pytest.fixture(autouse=True, scope="session")
-def stop_servers_at_once() -> Iterator[None]:
+def stop_servers_at_once() -> Iterator[float]:
     """Kill servers, because Triton needs three seconds to unload a model. Tests of a normal stop
-    use the fixture `normal_stop`.
+    use the fixture `normal_stop`. Yields the normal timeout.
     """
+    from builder.serving import server  # imports numpy, which reads OMP_NUM_THREADS
+
+    normal = server.STOP_TIMEOUT
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(server, "STOP_TIMEOUT", 0.0)
-        yield
+        yield normal
 
 
 @pytest.fixture
-def normal_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "STOP_TIMEOUT", STOP_TIMEOUT)
+def normal_stop(monkeypatch: pytest.MonkeyPatch, stop_servers_at_once: float) -> None:
+    from builder.serving import server
+
+    monkeypatch.setattr(server, "STOP_TIMEOUT", stop_servers_at_once)
 
 
 def pytest_collection_modifyitems(

@@ -10,7 +10,7 @@ from tests.chaos.asking import Window
 
 
 class Results:
-    """A dataclass of JSON data, and how many of its failures users must not see."""
+    """The base class of the dataclasses that runs return."""
 
     @property
     def bad(self) -> int:

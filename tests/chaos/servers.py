@@ -11,8 +11,8 @@ POLL = ["--model-control-mode=poll", "--repository-poll-secs=1"]
 
 
 def start_free(repository: Path, mode: str, model: str, log_path: Path) -> Server:
-    """Start a server at free ports, which polls the repository or in explicit mode loads `model`;
-    `*`: all models.
+    """Start a server at free ports. In the mode `poll` it polls the repository. In the mode
+    `explicit` it loads `model`, and all models for `*`.
     """
     explicit = ["--model-control-mode=explicit", f"--load-model={model}"]
     return start(

@@ -96,11 +96,8 @@ def test_shifted_int8_zero_point_is_quantized(zero: int, low: int, high: int) ->
     conversion = check(
         lambda x: torch.fake_quantize_per_tensor_affine(x, 0.0375, zero, low, high), x
     )
-    assert (
-        layer_kinds(conversion)["QUANTIZE"]
-        == layer_kinds(conversion)["DEQUANTIZE"]
-        == 1
-    )
+    kinds = layer_kinds(conversion)
+    assert kinds["QUANTIZE"] == kinds["DEQUANTIZE"] == 1
 
 
 class QuantizedConstant(torch.nn.Module):
@@ -163,11 +160,8 @@ def test_product_weight_keeps_its_quantize_layers() -> None:
     conversion = check(
         lambda x: convolution(x, weight, scale), x, dynamic={0: {0: "n"}}, atol=SUMS
     )
-    assert (
-        layer_kinds(conversion)["QUANTIZE"]
-        == layer_kinds(conversion)["DEQUANTIZE"]
-        == 2
-    )
+    kinds = layer_kinds(conversion)
+    assert kinds["QUANTIZE"] == kinds["DEQUANTIZE"] == 2
     layers = [
         conversion.network.get_layer(i) for i in range(conversion.network.num_layers)
     ]
@@ -230,11 +224,8 @@ def test_fp8_rounds_to_even_and_saturates(
     torch.testing.assert_close(
         steps[:, 0], torch.tensor([16.0, 20.0, 448.0, -448.0, 0.0])
     )
-    assert (
-        layer_kinds(conversion)["QUANTIZE"]
-        == layer_kinds(conversion)["DEQUANTIZE"]
-        == 1
-    )
+    kinds = layer_kinds(conversion)
+    assert kinds["QUANTIZE"] == kinds["DEQUANTIZE"] == 1
 
 
 @pytest.mark.usefixtures("strongly_typed")
@@ -340,11 +331,8 @@ class Pair(torch.nn.Module):
 
 def test_quantize_and_dequantize_become_fake_quantization() -> None:
     conversion = check(Pair().eval(), torch.randn(3, 4), atol=SUMS)
-    assert (
-        layer_kinds(conversion)["QUANTIZE"]
-        == layer_kinds(conversion)["DEQUANTIZE"]
-        == 2
-    )
+    kinds = layer_kinds(conversion)
+    assert kinds["QUANTIZE"] == kinds["DEQUANTIZE"] == 2
     check(
         lambda x: torch.quantize_per_tensor(x, 0.1, 10, torch.quint8).dequantize(),
         torch.randn(3, 4) * 20,

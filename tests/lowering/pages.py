@@ -66,8 +66,7 @@ pass and compares the outputs.
   computed inline. Objects of other TorchScript classes are refused, including `torch.autocast`.
 - **State.** A forward that reads an attribute or a buffer of the model before it writes it keeps state and is refused.
   An attribute that every path writes first is a local value. A write that nothing reads, such as a count of calls, is
-  left out. Changes of lists and dictionaries of the model are
-  refused, even if nothing reads them.
+  left out. Changes of lists and dictionaries of the model are refused, even if nothing reads them.
 - **Large graphs.** torch's lint is quadratic in the uses of a shared constant. So graphs of more than a few hundred
   nodes are checked for scopes only.
 

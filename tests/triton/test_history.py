@@ -176,7 +176,6 @@ def test_failed_rollback_changes_nothing(repository: Path) -> None:
     assert numbers(folder) == [3, 2, 1]
 
 
-@pytest.mark.slow
 def test_interrupted_prune_changes_nothing(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +189,7 @@ def test_interrupted_prune_changes_nothing(
     assert versions.served(folder) == [2, 1]
 
 
+@pytest.mark.slow
 def test_prune_keeps_current_version_and_reuses_no_number(repository: Path) -> None:
     folder = publish_three_versions(repository)
     history.rollback(folder, 1)
