@@ -7,13 +7,13 @@ one plan.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 from builder.store import published
+from builder.torchscript import sha256
 from builder.triton.config import config_text, parse_config
 
 TIMED = """\
@@ -114,9 +114,7 @@ def _record_files(folder: Path) -> None:
     """Write the digests of changed files to trt-build.json, which the runtime checks."""
     record = published.read(folder / published.SIDECAR)
     names = [*record["files"], "1/published.py"]
-    files = {
-        name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names
-    }
+    files = {name: sha256(folder / name) for name in names}
     published.write(folder, {**record, "files": files})
 
 

@@ -12,6 +12,7 @@ from builder.cli import options
 from builder.cli.command import command
 from builder.cli.terminal import Terminal
 
+farm_file_argument = click.argument("farm_file", type=options.PATH, metavar="FARM.yaml")
 COLUMNS = ("run", "repository", "by", "waiting", "running", "done", "failed", "s left")
 
 
@@ -23,7 +24,7 @@ def farm_command() -> None:
 
 
 @command("status", "Show nodes, targets and runs.")
-@options.farm_file
+@farm_file_argument
 def status_command(terminal: Terminal, /, farm_file: Path) -> None:
     """Show which nodes can build for each target of FARM.yaml, and the runs of `repo --farm` on its
     cluster.
@@ -50,7 +51,7 @@ def status_command(terminal: Terminal, /, farm_file: Path) -> None:
 
 
 @command("cancel", "Cancel the runs on a cluster.")
-@options.farm_file
+@farm_file_argument
 def cancel_command(terminal: Terminal, /, farm_file: Path) -> None:
     """Cancel every run of `trt-build repo --farm` on the cluster of FARM.yaml. Such a run publishes
     nothing and ends with exit code 130. Built plans stay in the store.

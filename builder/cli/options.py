@@ -111,7 +111,6 @@ inputs = click.option(
         "Repeat it for each argument."
     ),
 )
-farm_file = click.argument("farm_file", type=PATH, metavar="FARM.yaml")
 goldens = click.option(
     "--golden",
     "goldens",

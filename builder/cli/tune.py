@@ -99,10 +99,7 @@ class Names(click.ParamType[tuple[str, ...]]):
 )
 @click.option("--runtimes", type=Names("plan", "torch"), help="Runtimes to try.")
 @options.flag("--allow-torch", help="Choose torch if it is faster than the plan.")
-@options.protocol(
-    default="grpc",
-    help="The client's protocol.",
-)
+@options.protocol(default="grpc", help="The client's protocol.")
 @options.shared_memory(
     "memory",
     default="none",

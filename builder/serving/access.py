@@ -57,7 +57,7 @@ def _requested(
 def no_server(
     error: Exception, url: str, *, protocol: str = "http", address: str = "--url"
 ) -> EnvironmentProblem:
-    """The error if no server listens at `url`. `address` names what has it, for the fix."""
+    """The error if no server responds at `url`. The fix says to correct `address`."""
     return EnvironmentProblem(
         f"no Triton server responds over {protocol}: {error}",
         where=url,

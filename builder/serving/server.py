@@ -172,8 +172,8 @@ class Server:
         """Wait for Ctrl-C or SIGTERM (main thread only).
 
         Raises ServerError if the server ends. Also raises it if the process of a loaded Python
-        model ends, since requests to the model would fail. Raises the KeyboardInterrupt of another
-        signal, whose `number` is set.
+        model ends, since requests to the model would fail. For other signals, such as SIGHUP, the
+        command's signal handler raises KeyboardInterrupt with their `number`; it is not caught.
         """
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:

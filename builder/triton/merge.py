@@ -83,9 +83,9 @@ def _refuse_loss(target: Path, folders: Sequence[Path]) -> None:
     """
     versions.refuse_kept(target)
     is_merged = target.resolve() in [folder.resolve() for folder in folders]
+    if is_merged and not edits.additions(target):
+        return
     with Hashes() as hashes:
-        if is_merged and not edits.additions(target):
-            return
         edits.refuse_any(target, hashes)
 
 
