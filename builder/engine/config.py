@@ -38,9 +38,12 @@ def create(conversion: Conversion, chosen: BuildOptions, monitor: Any = None) ->
             **common, **_measured(chosen), **tensorrt8.flags(conversion)
         )
     tf32 = conversion.precision == "tf32"
-    return PostprocessConfig(
-        create_config, lambda builder, network, config: set_tf32(config, tf32)
-    )
+
+    def finish(builder: Any, network: Any, config: Any) -> None:
+        set_tf32(config, tf32)
+        tensorrt8.share_profiles(config)
+
+    return PostprocessConfig(create_config, finish)
 
 
 def _settings(chosen: BuildOptions) -> dict[str, Any]:

@@ -42,6 +42,7 @@ ABSENT = {
     "ILayer+.precision": NEW,
     "ILayer+.precision_is_set": NEW,
     "ILayer+.set_output_type": NEW,
+    "type PreviewFeature.PROFILE_SHARING_0806": NEW,
     "INetworkDefinition.add_cumulative": TEN,
     "ICumulativeLayer.get_output": TEN,
     "trt.CumulativeOperation": TEN,

@@ -40,6 +40,7 @@ RUNTIME = {
 }
 HERE = {
     "engine/config.py": {"config": "IBuilderConfig"},
+    "engine/tensorrt8/config.py": {"config": "IBuilderConfig"},
     "engine/run.py": RUNTIME,
     "engine/timing.py": {
         "builder": "Builder",

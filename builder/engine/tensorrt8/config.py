@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from builder.engine import capabilities
+from builder.engine.flavor import trt
 from builder.engine.network import has_half, has_int8
 from builder.precisions import TABLE
 
@@ -32,3 +33,11 @@ def flags(conversion: Conversion) -> dict[str, Any]:
     if half:
         constraints = "prefer" if int8 else "obey"
     return {"fp16": half, "int8": int8, "precision_constraints": constraints}
+
+
+def share_profiles(config: Any) -> None:
+    """Allow that several execution contexts of a plan use the same optimization profile: the
+    instances of the Python runtime may share one engine. TensorRT 10 always allows it.
+    """
+    if not capabilities.current().strongly_typed:
+        config.set_preview_feature(trt.PreviewFeature.PROFILE_SHARING_0806, True)
