@@ -142,11 +142,13 @@ class Runtime:
     """How the Python runtime runs plans on a GPU.
 
     `cuda_graphs`: capture and replay calls with unchanged shapes. `keep_mapped`: how many inputs in
-    CUDA shared memory stay mapped, for clients that use their regions again.
+    CUDA shared memory stay mapped, for clients that use their regions again. `share_engine`: all
+    instances run in one process and share the engine's weights and the CUDA context.
     """
 
     cuda_graphs: bool = True
     keep_mapped: int = 0
+    share_engine: bool = False
 
 
 GOLDENS = "goldens"

@@ -767,7 +767,7 @@ def assemble(built: Built, order: Order) -> Checked:
     warnings = (
         *converted.warnings,
         *triton.lost_batches(artifact),
-        *triton.graph_warnings(artifact),
+        *triton.config_warnings(artifact),
     )
     return Checked(built, artifact, layout, reason, warnings)
 

@@ -67,8 +67,8 @@ class KeptArtifacts:
 @dataclass(frozen=True)
 class Checked:
     """An artifact that passed its checks. `plans` are the plans in the model's record, `result` the
-    recorded fields of its ModelResult. `warnings` exclude those of CUDA graphs, which depend on the
-    batching settings.
+    recorded fields of its ModelResult. `warnings` exclude those of the config, which depend on
+    the batching settings.
     """
 
     artifact: ModelArtifact | EnsembleArtifact
@@ -82,7 +82,7 @@ class Checked:
         """The warnings of the same artifact with other batching settings."""
         from builder import triton
 
-        return (*self.warnings, *triton.graph_warnings(artifact))
+        return (*self.warnings, *triton.config_warnings(artifact))
 
 
 def of_variant(
@@ -94,7 +94,7 @@ def of_variant(
     """The Checked of a published variant, with the `warnings` of its build."""
     from builder import triton
 
-    of_config = triton.graph_warnings(artifact)
+    of_config = triton.config_warnings(artifact)
     remaining = tuple(warning for warning in warnings if warning not in of_config)
     return Checked(
         artifact, plans, {name: getattr(result, name) for name in SHOWN}, remaining

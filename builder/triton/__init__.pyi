@@ -24,6 +24,7 @@ from .batching import moved as moved
 from .batching import same_rows as same_rows
 from .config import config as config
 from .config import config_text as config_text
+from .config import config_warnings as config_warnings
 from .config import parse_config as parse_config
 from .edits import adopt_edits as adopt_edits
 from .edits import carry_over as carry_over
@@ -31,7 +32,6 @@ from .edits import edits_adopted as edits_adopted
 from .ensemble import ensemble_config as ensemble_config
 from .environment import image_for as image_for
 from .environment import write_env as write_env
-from .graphs import graph_warnings as graph_warnings
 from .history import Entry as Entry
 from .interface import refuse_incompatible as refuse_incompatible
 from .merge import AMPERE_PLUS as AMPERE_PLUS

@@ -16,8 +16,17 @@ import builder
 from builder.choices import SERVE_AS
 from builder.errors import PublishError, UsageError
 from builder.templates import config_templates
-from builder.triton import batching, check, dtypes, graphs, section, sequences, warmup
-from builder.triton.artifact import IO, ModelArtifact
+from builder.triton import (
+    batching,
+    check,
+    dtypes,
+    graphs,
+    instances,
+    section,
+    sequences,
+    warmup,
+)
+from builder.triton.artifact import IO, EnsembleArtifact, ModelArtifact
 from builder.versions import package_version
 
 OPTIONAL_OUTPUTS = "optional_outputs"
@@ -38,13 +47,27 @@ def config(artifact: ModelArtifact) -> Any:
     message.max_batch_size = choice.max_batch_size
     _tensors(message, artifact, platform, choice.max_batch_size)
     _scheduling(message, artifact, platform)
-    _instances(message, artifact, platform)
+    instances.add(message, artifact, platform)
     graphs.add(message, artifact, platform)
     section.merge(message, artifact.spec, step=artifact.step_of is not None)
     _provenance(message, artifact, platform)
     message.model_warmup.extend(warmup.samples(artifact, message))
     check.validate(message, artifact)
     return message
+
+
+def config_warnings(artifact: ModelArtifact | EnsembleArtifact) -> tuple[str, ...]:
+    """The warnings about settings that the server may not support, each one once. For an ensemble,
+    those of its steps.
+    """
+    steps = artifact.steps if isinstance(artifact, EnsembleArtifact) else (artifact,)
+    texts = [
+        text
+        for step in steps
+        for module in (graphs, instances)
+        for text in module.warnings(step, serve_as(step))
+    ]
+    return tuple(dict.fromkeys(texts))
 
 
 def config_text(message: pb.ModelConfig) -> str:
@@ -234,16 +257,6 @@ def _scheduling(
     ]
     message.dynamic_batching.preferred_batch_size.extend(settings.preferred or static)
     message.dynamic_batching.max_queue_delay_microseconds = settings.max_queue_delay_us
-
-
-def _instances(message: pb.ModelConfig, artifact: ModelArtifact, platform: str) -> None:
-    """Set the count and the profiles of the instance groups. Each group has every profile: the
-    scheduler selects an instance without looking at shapes.
-    """
-    for group in message.instance_group:
-        group.count = group.count or artifact.spec.instances
-        if platform == "tensorrt_plan" and len(artifact.profiles) > 1:
-            group.profile[:] = [str(index) for index in range(len(artifact.profiles))]
 
 
 def _provenance(

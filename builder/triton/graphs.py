@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from builder.errors import UsageError
-from builder.triton.artifact import EnsembleArtifact, ModelArtifact, Ranges
+from builder.triton.artifact import ModelArtifact, Ranges
 
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
@@ -25,20 +25,6 @@ WRONG: dict[tuple[int, ...], str] = {(8, 6): "24.04"}
 Measured on an H100 (2026-11-22, docs/engine.md): all six models were incorrect for the shapes that
 have a graph, and hand-written engines of one layer in three of nine configurations.
 """
-
-
-def graph_warnings(artifact: ModelArtifact | EnsembleArtifact) -> tuple[str, ...]:
-    """The warning about the CUDA graphs of a plan: no other version has been tested. For an
-    ensemble, that of its first step.
-    """
-    from builder.triton.config import serve_as
-
-    steps = artifact.steps if isinstance(artifact, EnsembleArtifact) else (artifact,)
-    for step in steps:
-        texts = warnings(step, serve_as(step))
-        if texts:
-            return texts
-    return ()
 
 
 def warnings(artifact: ModelArtifact, platform: str) -> tuple[str, ...]:

@@ -262,6 +262,7 @@ def pb_utils() -> ModuleType:
     module: Any = ModuleType("triton_python_backend_utils")
     module.Logger = SimpleNamespace(log_info=_log, log_warn=_log, log_error=_log)
     module.Tensor, module.InferenceResponse = Tensor, Response
+    module.TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
     module.get_input_tensor_by_name = lambda request, name: request.tensors.get(name)
     module.TritonError = lambda text, code: text
     module.TritonError.INTERNAL = module.TritonError.INVALID_ARG = 0

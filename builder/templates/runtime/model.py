@@ -16,12 +16,14 @@ Python backend can return nothing else beside the outputs.
 # ruff: noqa: B905 (images up to 23.04 have Python 3.8, whose zip knows no strict)
 from __future__ import annotations
 
+import copy
 import json
 import os
 import runpy
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +36,9 @@ try:
     from trt_build_runtime import blame, integrity, options
     from trt_build_runtime.confine import confine, has_gpu, is_stub
     from trt_build_runtime.defaults import Defaults, is_missing
-    from trt_build_runtime.errors import Description, InvalidRequest
+    from trt_build_runtime.errors import Description, InvalidRequest, NoSenders
     from trt_build_runtime.executors import executor
+    from trt_build_runtime.instances import Instances
     from trt_build_runtime.padding import Padding
     from trt_build_runtime.segments import SegmentsExecutor as SegmentsExecutor
     from trt_build_runtime.shapes import Profiles
@@ -77,13 +80,50 @@ class TritonPythonModel:
         confined = ", ".join(confine(folder.parent)) or "nothing"
         self.executor = executor(folder, facts, args)
         self.parameters = _parameters(self.executor)
+        count = options.shared_instances(config)
         pb_utils.Logger.log_info(
             f"trt-build: model {self.name!r}: {json.dumps(self.parameters)}, confined by {confined}"
+            f", instances in this process: {count}"
         )
+        self.instances: Any = None
+        if count > 1:
+            others = [
+                self._other(executor(folder, facts, args)) for _ in range(count - 1)
+            ]
+            self.instances = Instances([self, *others])
 
-    def execute(self, requests: list[Any]) -> list[Any]:
-        """Return one response for each request. Requests that fit together are run as one batch."""
+    def _other(self, runs: Any) -> TritonPythonModel:
+        """Another instance of this model in this process. They share only what never changes."""
+        other = copy.copy(self)
+        other.executor = runs
+        other.profiles = Profiles(self.tensors)
+        other.axes = blame.Axes(self.tensors["inputs"])
+        other.mapped = deque(maxlen=self.mapped.maxlen)
+        return other
+
+    def execute(self, requests: list[Any]) -> list[Any] | None:
+        """Return one response for each request, or None if other threads send them."""
+        if self.instances is None:
+            return self.respond(requests)
+        try:
+            self.instances.submit(requests)
+        except NoSenders as reason:
+            pb_utils.Logger.log_warn(f"trt-build: model {self.name!r}: {reason}")
+            self.instances.close()
+            self.instances = None
+            return self.respond(requests)
+        return None
+
+    def respond(
+        self, requests: list[Any], after_reading: Callable[[], None] | None = None
+    ) -> list[Any]:
+        """One response for each request. Requests that fit together are run as one batch.
+
+        `after_reading` is called once the memory of the requests is not needed any more. Inputs on
+        a GPU are copied before.
+        """
         self._take_stream()
+        self.after_reading = after_reading
         self.executor.lends = len(requests) == 1
         if len(requests) == 1:
             return [self._alone(requests[0])]
@@ -95,7 +135,8 @@ class TritonPythonModel:
             self._describe_if_requested(request)
             tensors = self._inputs(request)
         except Exception as error:
-            return self._failure(error)
+            return self.failure(error)
+        self._finish_reading()
         outputs: Any
         try:
             outputs = self._run(tensors)
@@ -114,18 +155,25 @@ class TritonPythonModel:
                 if self.padding.used:
                     self._check(tensors)  # before the sizes are made equal
             except Exception as error:
-                responses[index] = self._failure(error)
+                responses[index] = self.failure(error)
                 continue
             key = self.padding.key(tensors) if self.batching else index
             groups.setdefault(key, []).append((index, tensors))
+        self._finish_reading()
         for group in groups.values():
             for index, outputs in self._run_group(group):
                 self.memory.keep(requests[index], outputs)
                 responses[index] = self._respond(requests[index], outputs)
         return responses
 
+    def _finish_reading(self) -> None:
+        if self.after_reading is not None:
+            self.after_reading()
+
     def finalize(self) -> None:
         """Release the engine before the process ends."""
+        if self.instances is not None:
+            self.instances.close()
         self.mapped.clear()
         self.executor = None
         if is_stub() and has_gpu():
@@ -226,13 +274,19 @@ class TritonPythonModel:
         if is_missing(sent, declared):
             return None
         tensor: torch.Tensor = to_torch(sent, declared)
-        if self.mapped.maxlen and tensor.is_cuda:
+        if not tensor.is_cuda:
+            return tensor
+        if self.mapped.maxlen:
             self.mapped.append(sent)
-        return tensor
+        if self.after_reading is None:
+            return tensor
+        copied = tensor.clone()
+        torch.cuda.current_stream(tensor.device).synchronize()
+        return copied
 
     def _respond(self, request: Any, outputs: Any) -> Any:
         if isinstance(outputs, Exception):
-            return self._failure(outputs)
+            return self.failure(outputs)
         try:
             requested = request.requested_output_names()
             pairs = zip(self.tensors["outputs"], outputs)
@@ -242,7 +296,7 @@ class TritonPythonModel:
                 if tensor is not None and declared["name"] in requested
             ]
         except Exception as error:
-            return self._failure(error)
+            return self.failure(error)
         return self._response(tensors)
 
     def _response(self, tensors: list[Any]) -> Any:
@@ -258,7 +312,8 @@ class TritonPythonModel:
                 self.says_parameters = False
         return pb_utils.InferenceResponse(output_tensors=tensors)
 
-    def _failure(self, error: Exception) -> Any:
+    def failure(self, error: Exception) -> Any:
+        """The response for a request that failed."""
         code = "INTERNAL"
         if isinstance(error, (InvalidRequest, Description)):
             code = "INVALID_ARG"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 import triton_python_backend_utils as pb_utils
@@ -40,6 +41,30 @@ requires a new capture then.
 """
 
 
+class Plan:
+    """A plan that TensorRT has loaded. Raises NoPlan."""
+
+    def __init__(self, path: Path, flavor: str) -> None:
+        self.trt = importlib.import_module(MODULES[flavor])
+        self.runtime = self.trt.Runtime(self.trt.Logger(self.trt.Logger.WARNING))
+        self.engine = self.runtime.deserialize_cuda_engine(path.read_bytes())
+        if self.engine is None:
+            raise NoPlan(
+                "TensorRT refused the plan; the reason is above in the server's log"
+            )
+
+
+_LOADED: WeakValueDictionary[tuple[Path, str], Plan] = WeakValueDictionary()
+"""The plans in use, by path and flavor. The instances in one process share a plan's weights."""
+
+
+def _loaded(path: Path, flavor: str) -> Plan:
+    plan = _LOADED.get((path, flavor))
+    if plan is None:
+        plan = _LOADED[path, flavor] = Plan(path, flavor)
+    return plan
+
+
 class Engine:
     """Runs the plan on CUDA tensors. Each optimization profile has an execution context, created on
     first use. Output buffers are reused by the next run.
@@ -58,13 +83,9 @@ class Engine:
         self.tensors = tensors
         self.handle = stream.cuda_stream
         self.path = path
-        self.trt = importlib.import_module(MODULES[flavor])
-        self.runtime = self.trt.Runtime(self.trt.Logger(self.trt.Logger.WARNING))
-        self.engine = self.runtime.deserialize_cuda_engine(path.read_bytes())
-        if self.engine is None:
-            raise NoPlan(
-                "TensorRT refused the plan; the reason is above in the server's log"
-            )
+        self.plan = _loaded(path, flavor)
+        self.trt = self.plan.trt
+        self.engine = self.plan.engine
         # RTX compiles kernels for new shapes while it serves, and captures graphs by itself where
         # it is configured to.
         self.steady = STEADY if graphs and flavor == "tensorrt" else 0

@@ -13,3 +13,7 @@ class NoPlan(Exception):
 
 class Description(Exception):
     """Not a failure: the reply to a request for a description of what runs the model."""
+
+
+class NoSenders(Exception):
+    """The server cannot receive responses from other threads than the one that calls `execute`."""

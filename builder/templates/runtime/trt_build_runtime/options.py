@@ -15,6 +15,12 @@ def keep_mapped(facts: dict[str, Any]) -> int:
     return int(facts.get("runtime", {}).get("keep_mapped", 0))
 
 
+def shared_instances(config: dict[str, Any]) -> int:
+    """The number of instances in this process, from the parameter in the model's config."""
+    stated = config.get("parameters", {}).get("trt_build.shared_instances", {})
+    return int(stated.get("string_value", 1))
+
+
 def tf32(facts: dict[str, Any]) -> bool:
     """Whether torch may round the operands of float32 products on a GPU, as the engines do."""
     return bool(facts.get("precision") == "tf32")

@@ -1,0 +1,234 @@
+"""Instances of one model in one process (`runtime: {share_engine: true}`)."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient import grpc, http
+from tritonclient.utils import InferenceServerException
+
+from builder.manifest.spec import Runtime
+from builder.serving import FREE_PORTS, serve
+from builder.serving.stubs import Stubs
+from builder.triton import ModelArtifact, config, config_warnings, publish
+from builder.triton.instances import SHARED
+from tests.serving import fakes
+from tests.serving.test_runtime import doubling_plan, serving_facts
+from tests.triton.artifacts import RTX, TENSORRT, cell, scorer
+
+INSTANCES = 3
+CLIENTS = 8
+SHARING = {"instances": INSTANCES, "runtime": Runtime(share_engine=True)}
+TIMEOUT = 20
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setitem(sys.modules, "tensorrt", fakes.tensorrt(fakes.Driver()))
+    fakes.LOG.clear()
+    fakes.PLAN.clear()
+    model, found = fakes.runtime()
+    return {**found, "model": model}
+
+
+class Request:
+    """A request with the responses that were sent for it."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+        self.sent: list[Any] = []
+
+    def get_response_sender(self) -> Any:
+        return SimpleNamespace(send=lambda response, flags: self.sent.append(response))
+
+
+class Model:
+    """Answers with the value of each request, once `released` is set."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work = work
+
+    def respond(self, requests: Sequence[Request], after_reading: Any) -> list[Any]:
+        if requests[0].value < 0:
+            raise ValueError("a defect")
+        after_reading()
+        self.work()
+        return [request.value for request in requests]
+
+    def failure(self, error: Exception) -> str:
+        return f"failed: {error}"
+
+
+def test_instances_run_in_parallel_and_hold_back_the_next_batch(
+    modules: dict[str, Any],
+) -> None:
+    """`submit` returns only while an instance is free. Otherwise Triton would pass every request,
+    and none would wait where batches are formed.
+    """
+    started, released = threading.Semaphore(0), threading.Event()
+
+    def work() -> None:
+        started.release()
+        assert released.wait(TIMEOUT)
+
+    instances = modules["instances"].Instances([Model(work) for _ in range(INSTANCES)])
+    requests = [Request(value) for value in range(INSTANCES + 2)]
+    submitted = [threading.Event() for _ in requests]
+
+    def submit() -> None:  # like Triton, from one thread
+        for request, is_submitted in zip(requests, submitted, strict=True):
+            instances.submit([request])
+            is_submitted.set()
+
+    thread = threading.Thread(target=submit, daemon=True)
+    thread.start()
+    for _ in range(INSTANCES):
+        assert started.acquire(timeout=TIMEOUT)
+    assert submitted[INSTANCES - 2].wait(TIMEOUT)
+    assert not submitted[INSTANCES - 1].wait(0.1), "all instances are busy"
+    assert not any(request.sent for request in requests)
+    released.set()
+    thread.join(TIMEOUT)
+    instances.close()
+    assert [request.sent for request in requests] == [[n] for n in range(INSTANCES + 2)]
+    assert not any(thread.is_alive() for thread in instances.threads)
+
+
+def test_instance_answers_after_a_failure_and_after_a_refused_response(
+    modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(response: Any, flags: int) -> None:
+        raise RuntimeError("closed")
+
+    instances = modules["instances"].Instances([Model(lambda: None) for _ in range(2)])
+    cancelled, failing, last = Request(1), Request(-1), [Request(2), Request(3)]
+    sender = SimpleNamespace(send=refuse)
+    monkeypatch.setattr(cancelled, "get_response_sender", lambda: sender)
+    for batch in ([cancelled], [failing], [failing], last):
+        instances.submit(batch)
+    instances.close()
+    assert failing.sent == ["failed: a defect"] * 2
+    assert [request.sent for request in last] == [[2], [3]]
+    assert fakes.LOG == ["trt-build: a response was not sent: closed"]
+
+
+def test_server_without_senders_gets_its_responses_from_execute(
+    modules: dict[str, Any],
+) -> None:
+    class Old(Request):
+        def get_response_sender(self) -> Any:
+            raise RuntimeError("only in decoupled models")
+
+    model = modules["model"].TritonPythonModel()
+    model.name = "m"
+    model.respond = lambda requests: [request.value for request in requests]
+    model.instances = modules["instances"].Instances([model, model])
+    assert [model.execute([Old(n)]) for n in range(2)] == [[0], [1]]
+    assert len(fakes.LOG) == 1 and "one request at a time" in fakes.LOG[0]
+
+
+def test_engines_of_one_plan_share_its_weights_until_the_last_is_released(
+    modules: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = doubling_plan()
+    fakes.PLAN.append(plan)
+    path = tmp_path / "model.plan"
+    path.write_bytes(b"plan")
+    stream = SimpleNamespace(cuda_stream=7)
+    arguments = (path, "tensorrt", serving_facts(plan), "cpu", stream)
+    engines = [modules["engine"].Engine(*arguments) for _ in range(2)]
+    shared = engines[0].engine
+    assert engines[1].engine is shared
+    assert engines[0]._context(0) is not engines[1]._context(0)
+    engines.clear()
+    gc.collect()
+    assert modules["engine"].Engine(*arguments).engine is not shared
+
+
+def test_shared_instances_are_one_instance_for_triton(tmp_path: Path) -> None:
+    message = config(scorer(serve_as="python", **SHARING))
+    assert [group.count for group in message.instance_group] == [1]
+    assert message.parameters[SHARED].string_value == str(INSTANCES)
+    plain = config(scorer(serve_as="python", instances=INSTANCES))
+    assert [group.count for group in plain.instance_group] == [INSTANCES]
+    assert SHARED not in plain.parameters
+
+
+OLD = {"flavor": "tensorrt", "tensorrt": "8.6.1"}
+BY_PLAN = {"serve_as": "tensorrt_plan", "facts": TENSORRT, "plan": b"plan"}
+
+
+@pytest.mark.parametrize(
+    "more, of_step, count, warning",
+    [
+        ({}, None, 1, None),
+        ({"facts": RTX, "plan": b"plan"}, None, 1, None),
+        (BY_PLAN, None, INSTANCES, "tensorrt_plan serves"),
+        ({}, "whole", INSTANCES, "a step of the ensemble 'whole'"),
+        ({"facts": OLD, "plan": b"plan"}, None, 1, "requires Triton 24.10"),
+    ],
+)
+def test_warning_says_why_instances_do_not_share(
+    more: dict[str, Any], of_step: str | None, count: int, warning: str | None
+) -> None:
+    artifact = scorer(**{"serve_as": "python", **SHARING, **more})
+    artifact = replace(artifact, step_of=of_step)
+    assert [group.count for group in config(artifact).instance_group] == [count]
+    _check_warning(artifact, warning)
+
+
+def test_instances_with_state_keep_their_own_process() -> None:
+    artifact = cell(serve_as="python", **SHARING)
+    assert [group.count for group in config(artifact).instance_group] == [INSTANCES]
+    _check_warning(artifact, "the state of its own sequences")
+
+
+def _check_warning(artifact: ModelArtifact, warning: str | None) -> None:
+    texts = config_warnings(artifact)
+    assert len(texts) == (warning is not None)
+    assert warning is None or warning in texts[0]
+
+
+@pytest.mark.live
+def test_live_instances_share_a_process_and_answer_each_client(tmp_path: Path) -> None:
+    artifact = scorer(serve_as="python", **SHARING)
+    publish(artifact, tmp_path / "repository")
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(48, 2, 3)).astype(np.float32)
+    with serve(tmp_path / "repository", **FREE_PORTS) as server:
+        urls = [(http, server.http_url), (grpc, server.grpc_url)] * (CLIENTS // 2)
+
+        def answers(number: int) -> list[Any]:
+            module, url = urls[number]
+            client = module.InferenceServerClient(url)
+            return [_scores(module, client, x) for x in rows[number::CLIENTS]]
+
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            parallel = list(pool.map(answers, range(CLIENTS)))
+        alone = [answers(number) for number in range(CLIENTS)]
+        np.testing.assert_allclose(parallel, alone, rtol=1e-6, atol=1e-6)
+        client = grpc.InferenceServerClient(server.grpc_url)
+        with pytest.raises(InferenceServerException, match="ids"):
+            _scores(grpc, client, rows[0], ids=99)
+        assert Stubs(server.process.pid).running("scorer") == 1
+        assert "instances in this process: 3" in server.log()
+
+
+def _scores(module: Any, client: Any, x: Any, ids: int = 1) -> Any:
+    tensors = []
+    arrays = {"x": x, "ids": np.full((len(x), 1), ids, np.int64)}
+    for name, array in arrays.items():
+        kind = "FP32" if name == "x" else "INT64"
+        tensors.append(module.InferInput(name, array.shape, kind))
+        tensors[-1].set_data_from_numpy(array)
+    return client.infer("scorer", tensors).as_numpy("scores")
