@@ -6,7 +6,9 @@ Each network is built once in fp16 and published for both. Requests of batch 8 a
 CUDA shared memory. `compute` is Triton's compute_infer in milliseconds, `engine` a call of the
 engine alone in this process; both are medians of rounds that alternate. `memory_mib` is what the
 GPU has less after a model is loaded and each instance may have answered, with 1 and 4 instances;
-nothing else may use the GPU meanwhile. With `--fixed N`, the plans have the batch size N only, and
+nothing else may use the GPU meanwhile. "shared" is the Python runtime with `share_engine`.
+`requests_per_s` is measured with 8 clients that send the same batch through CUDA shared memory.
+With `--fixed N`, the plans have the batch size N only, and
 only the memory is measured: Triton's backend shares one engine between the instances of a plan
 without dynamic sizes. A GPU, full TensorRT and a tritonserver with the TensorRT
 backend (TRT_BUILD_TRITONSERVER) are required.
@@ -20,22 +22,26 @@ import statistics
 import time
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tritonclient import grpc
 
 from benchmarks import models, records, serving
 from benchmarks.networks import NETWORKS
 from builder import engine
-from builder.parity.shared_memory import Regions
+from builder.parity.shared_memory import Regions, wire
 from builder.serving import FREE_PORTS, serve
 
 RUNTIMES = ("python", "tensorrt_plan")
 INSTANCES = (1, 4)
 CLIENTS = 8
+SECONDS = 3.0
+WARM_UP_SECONDS = 2.0
 
 
 def published(
@@ -74,9 +80,9 @@ def answer_together(url: str, model: str, golden: Any) -> None:
         list(pool.map(ask, range(CLIENTS)))
 
 
-def memory(folder: Path, golden: Any, instances: int) -> float:
+def memory(folder: Path, golden: Any, instances: int, shares: bool = False) -> float:
     """MiB of GPU memory of a model with this number of instances, in a server that already runs."""
-    name = models.copied(folder, f"{folder.name}.x{instances}", instances).name
+    name = _variant(folder, instances, shares)
     with serve(folder.parent, explicit=True, models=[], **FREE_PORTS) as server:
         client = grpc.InferenceServerClient(server.grpc_url)
         before = torch.cuda.mem_get_info()[0]
@@ -86,6 +92,52 @@ def memory(folder: Path, golden: Any, instances: int) -> float:
         after = torch.cuda.mem_get_info()[0]
         client.close()
     return round((before - after) / 2**20, 1)
+
+
+def _variant(folder: Path, instances: int, shares: bool) -> str:
+    suffix = f"shared{instances}" if shares else f"x{instances}"
+    return models.copied(
+        folder, f"{folder.name}.{suffix}", instances, shares=shares
+    ).name
+
+
+def throughput(folder: Path, golden: Any, instances: int, shares: bool) -> float:
+    """Requests per second of CLIENTS clients. Every response is compared with the golden."""
+    name = _variant(folder, instances, shares)
+    with (
+        serve(
+            folder.parent,
+            explicit=True,
+            models=[name],
+            client_shared_memory=True,
+            **FREE_PORTS,
+        ) as server,
+        ProcessPoolExecutor(CLIENTS, get_context("spawn")) as pool,
+    ):
+        jobs = [
+            pool.submit(send_for, SECONDS, server.grpc_url, name, golden)
+            for _ in range(CLIENTS)
+        ]
+        return round(sum(job.result() for job in jobs) / SECONDS, 1)
+
+
+def send_for(seconds: float, url: str, model: str, golden: Any) -> int:
+    """Send the golden in CUDA shared memory, after a warm-up. Returns the number of responses."""
+    client = grpc.InferenceServerClient(url)
+    count = 0
+    with Regions("cuda", client, golden) as regions:
+        tensors = serving.tensors_of(golden, regions)
+        end = time.monotonic() + WARM_UP_SECONDS
+        while time.monotonic() < end:
+            client.infer(model, **tensors)
+        end += seconds
+        while time.monotonic() < end:
+            client.infer(model, **tensors)
+            count += 1
+        for name, array in golden.outputs.items():
+            received = regions.read(name, wire(array), array.shape)
+            np.testing.assert_allclose(received, array, atol=0.05)
+    return count
 
 
 def compute(folder: Path, plan: bytes, golden: Any) -> dict[str, float]:
@@ -112,6 +164,19 @@ def compute(folder: Path, plan: bytes, golden: Any) -> dict[str, float]:
     return {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
 
 
+def requests_per_s(
+    folder: Path, goldens: dict[int, Any], runtime: str
+) -> dict[str, dict[int, float]]:
+    """Throughput by kind of instances and batch size."""
+    kinds = {f"{count} instances": (count, False) for count in INSTANCES}
+    if runtime == "python":
+        kinds["shared"] = (INSTANCES[-1], True)
+    return {
+        kind: {n: throughput(folder, golden, *chosen) for n, golden in goldens.items()}
+        for kind, chosen in kinds.items()
+    }
+
+
 def rows(
     name: str, folder: Path, level: int | None, fixed: int | None
 ) -> Iterator[dict[str, Any]]:
@@ -127,6 +192,10 @@ def rows(
             golden = goldens[0]
             row["fixed_batch"] = fixed
         row["memory_mib"] = {n: memory(model, golden, n) for n in INSTANCES}
+        if runtime == "python":
+            row["memory_mib"]["shared"] = memory(model, golden, INSTANCES[-1], True)
+        if fixed is None:
+            row["requests_per_s"] = requests_per_s(model, chosen, runtime)
         yield {**row, "plan_mib": round(len(plan) / 2**20, 1), **records.host()}
 
 

@@ -4,7 +4,8 @@
 
 Each network is calibrated on random inputs and built in fp16, mixed and int8, and in int8 without
 quantized residual operands where it has residual additions. In `int8, half stem`, the first
-convolution is not quantized. The plans of a network share one
+convolution is not quantized. With `--static`, each plan has a static profile for each of these
+batches instead of one profile for all. The plans of a network share one
 timing cache, unless they are built `--apart`. They are kept in `--plans`. When all are built, they
 are timed alternately in the same run with CUDA graphs at batch 8 and 32; medians in milliseconds.
 `sqnr` is each plan's signal to noise ratio in dB against float32 torch, `top1` the share of rows
@@ -29,6 +30,7 @@ from typing import Any
 import torch
 
 from benchmarks import pipelines, plans, records, timed
+from benchmarks.batch_sizes import AXIS
 from benchmarks.networks import NETWORKS
 from benchmarks.plans import Task
 
@@ -41,7 +43,9 @@ CALIBRATION = 4
 """The number of batches of 8 for calibration."""
 
 
-def plan(name: str, variant: str, level: int | None, cache: Path) -> bytes:
+def plan(
+    name: str, variant: str, level: int | None, cache: Path, static: bool
+) -> bytes:
     """Build the plan. Facts of its quantization and build are written beside `cache`."""
     import builder
     from builder.engine import BuildOptions, build
@@ -74,7 +78,12 @@ def plan(name: str, variant: str, level: int | None, cache: Path) -> bytes:
         }
         graph = quantized.lowered
     started = time.monotonic()
-    conversion = builder.convert(graph, [network.spec], precision=precision)
+    profiles = [
+        {**network.spec.dims, AXIS: (size, size, size)} for size in SIZES if static
+    ]
+    conversion = builder.convert(
+        graph, [network.spec], precision=precision, profiles=profiles or None
+    )
     built = build(
         conversion, BuildOptions(timing_cache=cache, optimization_level=level)
     )
@@ -84,7 +93,12 @@ def plan(name: str, variant: str, level: int | None, cache: Path) -> bytes:
 
 
 def chains(
-    home: Path, name: str, variants: Sequence[str], level: int | None, apart: bool
+    home: Path,
+    name: str,
+    variants: Sequence[str],
+    level: int | None,
+    apart: bool,
+    static: bool,
 ) -> list[list[Task]]:
     """Return the builds of a network: in one process, or in one each if they are built `apart`.
 
@@ -93,26 +107,30 @@ def chains(
     tasks = []
     for variant in variants:
         cache = home / (f"{variant}.cache" if apart else "timing.cache")
-        make = partial(plan, name, variant, level, cache)
+        make = partial(plan, name, variant, level, cache, static)
         tasks.append(Task(home / f"{variant}.plan", make))
     return plans.chained(tasks, apart)
 
 
-def rows(home: Path, name: str, variants: Sequence[str]) -> Iterator[dict[str, Any]]:
+def rows(
+    home: Path, name: str, variants: Sequence[str], static: bool
+) -> Iterator[dict[str, Any]]:
     """Yield one row for each batch size, for the plans in the folder `home`."""
     network = NETWORKS[name]
     built = [variant for variant in variants if (home / f"{variant}.plan").exists()]
     if not built:
         return
-    engines = {
-        variant: timed.Engine((home / f"{variant}.plan").read_bytes())
-        for variant in built
-    }
     facts = {
         variant: json.loads((home / f"{variant}.json").read_text()) for variant in built
     }
     truth_of = network.module().cuda()
-    for batch in SIZES:
+    for number, batch in enumerate(SIZES):
+        engines = {
+            variant: timed.Engine(
+                (home / f"{variant}.plan").read_bytes(), number if static else 0
+            )
+            for variant in built
+        }
         x = network.sample(batch).roll(7, dims=-1).cuda()
         with torch.inference_mode():
             truth = truth_of(x).float()
@@ -168,6 +186,7 @@ def parse() -> argparse.Namespace:
         "--only", nargs="+", default=list(NETWORKS), choices=list(NETWORKS)
     )
     parser.add_argument("--variant", action="append", choices=VARIANTS)
+    parser.add_argument("--static", action="store_true", help="a profile per batch")
     plans.add_options(parser, "/tmp/trt-build-int8")
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
@@ -179,18 +198,23 @@ def main() -> int:
     warnings.simplefilter("ignore")
     variants = args.variant or VARIANTS
     levels = plans.levels(args)
-    homes = {name: args.plans / f"{name}-{levels.get(name)}" for name in args.only}
+    kind = "-static" if args.static else ""
+    homes = {
+        name: args.plans / f"{name}-{levels.get(name)}{kind}" for name in args.only
+    }
     if args.stage != "time":
         tasks: list[list[Task]] = []
         for name, home in homes.items():
             level = levels.get(name)
-            tasks += chains(home, name, variants, level, name in args.apart)
+            apart = name in args.apart
+            tasks += chains(home, name, variants, level, apart, args.static)
         plans.build_all(tasks, args)
     if args.stage == "build":
         return 0
     count = 0
     for name, home in homes.items():
-        for row in rows(home, name, variants):
+        for row in rows(home, name, variants, args.static):
+            row["static"] = args.static
             records.append(args.out, [row])
             print(json.dumps(row), flush=True)
             count += 1

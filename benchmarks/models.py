@@ -15,6 +15,7 @@ from typing import Any
 from builder.store import published
 from builder.torchscript import sha256
 from builder.triton.config import config_text, parse_config
+from builder.triton.instances import SHARED
 
 TIMED = """\
 import importlib.util, json, time
@@ -128,8 +129,11 @@ def floor(model: Path) -> str:
     return folder.name
 
 
-def copied(model: Path, name: str, instances: int) -> Path:
-    """Copy the model without dynamic batching, which would join several requests into one call."""
+def copied(model: Path, name: str, instances: int, *, shares: bool = False) -> Path:
+    """Copy the model without dynamic batching, which would join several requests into one call.
+
+    With `shares`, the instances run in one process and share the engine.
+    """
     folder = model.parent / name
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(model, folder)
@@ -138,6 +142,8 @@ def copied(model: Path, name: str, instances: int) -> Path:
     message.ClearField("dynamic_batching")
     message.ClearField("model_warmup")
     for group in message.instance_group:
-        group.count = instances
+        group.count = 1 if shares else instances
+    if shares:
+        message.parameters[SHARED].string_value = str(instances)
     (folder / "config.pbtxt").write_text(config_text(message))
     return folder

@@ -153,11 +153,8 @@ class Engine:
 
         self.runtime = trt.Runtime(logger())
         self.engine = self.runtime.deserialize_cuda_engine(plan)
-        self.context = self.engine.create_execution_context()
-        if profile:
-            stream = torch.cuda.current_stream().cuda_stream
-            assert self.context.set_optimization_profile_async(profile, stream)
-            torch.cuda.synchronize()
+        self.profile = profile
+        self.context = self._context()
         names = [
             self.engine.get_tensor_name(i) for i in range(self.engine.num_io_tensors)
         ]
@@ -168,6 +165,14 @@ class Engine:
         self.input, self.output = (
             next(n for n in names if modes[n] == kind) for kind in (True, False)
         )
+
+    def _context(self) -> Any:
+        context = self.engine.create_execution_context()
+        if self.profile:
+            stream = torch.cuda.current_stream().cuda_stream
+            assert context.set_optimization_profile_async(self.profile, stream)
+            torch.cuda.synchronize()
+        return context
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Return the plan's output, computed once."""
@@ -201,8 +206,9 @@ class Engine:
         first.
         """
         profiler = _profiler()
-        self.context = None  # in 8.6 a profile belongs to one context at a time
-        context = self.engine.create_execution_context()
+        # a plan of 8.6 without PROFILE_SHARING_0806: a profile belongs to one context at a time
+        self.context = None
+        context = self._context()
         self._bind(context, x)
         self._launch(context)
         torch.cuda.synchronize()
@@ -211,7 +217,7 @@ class Engine:
             self._launch(context)
             torch.cuda.synchronize()
         del context
-        self.context = self.engine.create_execution_context()
+        self.context = self._context()
         slowest = sorted(profiler.total.items(), key=lambda item: -item[1])
         return {name: total / calls for name, total in slowest}
 
