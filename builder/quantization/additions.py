@@ -31,7 +31,7 @@ CONVOLUTIONS = frozenset(
 COMMUTING = frozenset(
     f"aten::{name}"
     for name in (
-        "relu relu6 hardtanh clamp clamp_min dropout contiguous flatten reshape view permute"
+        "relu relu6 hardtanh dropout contiguous flatten reshape view permute"
         " transpose max_pool1d max_pool2d max_pool3d"
     ).split()
 )

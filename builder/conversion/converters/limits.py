@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from builder.conversion.context import ConversionContext
-from builder.conversion.converters.activation import clip
 from builder.conversion.layers import (
     choose,
     combine,
@@ -40,14 +39,7 @@ def clamp(
     limits = [value for value in (min, max) if value is not None]
     dtype = ctx.promoted(x, *limits)
     x = ctx.cast(ctx.tensor(x), dtype)
-    if (
-        dtype.is_floating_point
-        and len(limits) == 2
-        and all(isinstance(value, int | float) for value in limits)
-    ):
-        result = clip(ctx, x, min, max)
-    else:
-        result = _limited(ctx, x, min, max, dtype)
+    result = _limited(ctx, x, min, max, dtype)
     for value in (x, *limits):
         result = with_nan_of(ctx, value, result)
     return result
