@@ -37,15 +37,19 @@ def _of_convolution(node: Node, weight: torch.Tensor) -> int | None:
     A transposed weight is (in, out / groups, ...): its channels are an axis only if there is one
     group.
     """
-    transposed = ir.constant(node.inputsAt(6))
     groups = ir.constant(node.inputsAt(8))
-    if not transposed:
+    if not is_transposed(node):
         return 0
     return 1 if groups == 1 else None
 
 
 def _columns(node: Node, weight: torch.Tensor) -> int | None:
     return 1 if weight.dim() == 2 else None
+
+
+def is_transposed(node: Node) -> bool:
+    """Whether the node is a transposed convolution."""
+    return node.kind() == "aten::_convolution" and bool(ir.constant(node.inputsAt(6)))
 
 
 PRODUCTS: dict[str, tuple[int, int, Channels]] = {

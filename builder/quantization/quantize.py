@@ -17,6 +17,7 @@ from builder.conversion import (
     reads_alone,
     scaled_weight,
 )
+from builder.engine import capabilities
 from builder.errors import UsageError
 from builder.graph_types import Graph, Node
 from builder.lowering import (
@@ -29,8 +30,8 @@ from builder.lowering import (
 )
 from builder.quantization import nodes, observing, trained
 from builder.quantization.additions import additions
-from builder.quantization.products import Product, products
-from builder.quantization.results import COMPUTED, OWN, Layer, Quantized
+from builder.quantization.products import Product, is_transposed, products
+from builder.quantization.results import COMPUTED, OWN, TRANSPOSED, Layer, Quantized
 from builder.quantization.statistics import (
     FLOATS,
     METHODS,
@@ -101,6 +102,13 @@ def _scheme(precision: str, method: str, batches: Batches) -> Scheme:
     return SCHEMES[precision]
 
 
+def _takes_transposed(dtype: torch.dtype) -> bool:
+    """Whether TensorRT builds transposed convolutions with operands of the 8-bit dtype."""
+    if dtype != torch.int8:
+        return True
+    return capabilities.current().takes("DECONVOLUTION", "INT8")
+
+
 @dataclass(eq=False)
 class _Work:
     """Calibration runs. Each uses a copy of the graph, in which the products have the
@@ -157,6 +165,8 @@ class _Work:
             return "it runs in torch"
         if not product.operands:
             return trained.unfit(product.node) or OWN
+        if is_transposed(product.node) and not _takes_transposed(self.scheme.dtype):
+            return TRANSPOSED
         if self.scheme.weights_only and product.weight is None:
             return COMPUTED
         return trained.unfit(product.node)

@@ -10,6 +10,7 @@ from builder.quantization import trained
 from builder.quantization.products import products
 
 OWN = "the module quantizes it itself"
+TRANSPOSED = "TensorRT 8.6 builds no transposed convolution in 8 bits"
 COMPUTED = "both operands are computed: TensorRT fuses attention in half, not in 8 bits"
 
 

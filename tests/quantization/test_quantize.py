@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,13 @@ import builder
 from builder.conversion.quantized import FP8, missing
 from builder.engine import capabilities
 from builder.engine.tensorrt8.config import flags
+from builder.engine.tensorrt8.refused import REFUSED
 from builder.errors import UsageError
 from builder.lowering import ir, lower
 from builder.parity import compare
 from builder.quantization import quantize
 from builder.quantization.products import FAKE
-from builder.quantization.results import COMPUTED
+from builder.quantization.results import COMPUTED, TRANSPOSED
 from builder.quantization.statistics import METHODS
 from examples.networks import ResidualCNN, TransformerEncoder, with_trained_statistics
 from tests.conversion import old
@@ -103,6 +105,20 @@ def parity_problems(
         for ts in (outputs, expected_outputs)
     ]
     return compare(*named, precision=precision).problems
+
+
+@pytest.mark.parametrize("precision, kept", [("int8", True), ("fp8", False)])
+def test_old_tensorrt_gets_no_transposed_convolution_in_int8(
+    monkeypatch: pytest.MonkeyPatch, precision: str, kept: bool
+) -> None:
+    """The builder of 8.6 ends with "buildRefitEngine ... Assertion engine failed" (H100)."""
+    old = replace(capabilities.current(), refused=REFUSED)
+    monkeypatch.setattr(capabilities, "current", lambda: old)
+    module, batch, spec = products()
+    quantized = quantize(lower(module, specs=[spec]), [batch], precision)
+    reasons = {layer.name: layer.reason for layer in quantized.layers}
+    names = [name for name, reason in reasons.items() if reason == TRANSPOSED]
+    assert names == (["up/aten::_convolution_0"] if kept else [])
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -40,6 +40,9 @@ REFUSED: dict[str, frozenset[str]] = {
     # The indexed rows that a loop writes: if they depend on each other, the builder crashes, else
     # they are mixed up.
     "FILL.IN_LOOP": WHOLE | REALS,
+    # "refitUtils.cpp::buildRefitEngine::71 ... Assertion engine failed", for quantized weights with
+    # one scale and with a scale for each channel
+    "DECONVOLUTION": frozenset({"INT8"}),
     "QUANTIZE.CLIPPED": REALS,  # a CLIP before a quantization is computed as if the scale were 1
     # "input/output with DataType Int8 in network without Q/DQ layers must have dynamic range set"
     "INPUT": frozenset({"INT8"}),
