@@ -39,6 +39,8 @@ def clamp(
     limits = [value for value in (min, max) if value is not None]
     dtype = ctx.promoted(x, *limits)
     x = ctx.cast(ctx.tensor(x), dtype)
+    # Not the CLIP activation: 8.6 computes it in a kernel of its own before that of the NaN test
+    # (20 us instead of 9 for 32x64x56x56 in fp16 on an H100).
     result = _limited(ctx, x, min, max, dtype)
     for value in (x, *limits):
         result = with_nan_of(ctx, value, result)
