@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -92,4 +93,4 @@ def test_shared_instances_answer_every_client(tmp_path: Path, batching: bool) ->
                     scores, one.outputs["scores"], rtol=1e-3, atol=1e-4
                 )
         assert Stubs(server.process.pid).running("scores") == 1
-        assert '"trt_build.answered_by": "plan"' in server.log()
+        assert re.search(r"answered_by\W+plan", server.log())  # Triton escapes quotes
