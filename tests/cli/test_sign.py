@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from builder.serving import serve
+from builder.serving import FREE_PORTS, serve
 from builder.triton import signatures
-from tests.serving.ports import FREE
 
 Run = Callable[..., Result]
 
@@ -93,7 +92,7 @@ def test_verify_fails_for_an_unsigned_folder(
     )
     (published / "unknown").mkdir()
     assert "unknown: it has no trt-build.sig" in _error(run(*arguments), 2)
-    with serve(published, explicit=True, models=["small"], **FREE) as server:
+    with serve(published, explicit=True, models=["small"], **FREE_PORTS) as server:
         result = run("verify", published, "--url", server.http_url, *arguments[3:])
     assert result.exit_code == 3
     assert json.loads(result.stdout)["signatures"]["problems"] == {
