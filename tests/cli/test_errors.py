@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import signal
+from collections.abc import Iterator
 from multiprocessing import Pipe
 from pathlib import Path
 from unittest.mock import Mock
@@ -19,6 +20,22 @@ from builder.cli import main
 from builder.cli.command import Command
 from builder.cli.terminal import Terminal
 from builder.serving import Server
+
+
+@pytest.fixture
+def default_signals() -> Iterator[None]:
+    """The handlers of a new process. nohup ignores SIGHUP, and a shell's `&` SIGINT."""
+    handlers = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
+    inherited = {
+        number: signal.signal(number, handler) for number, handler in handlers.items()
+    }
+    yield
+    for number, handler in inherited.items():
+        signal.signal(number, handler)
 
 
 def raising(error: BaseException, *arguments: str) -> Result:
@@ -166,8 +183,9 @@ def test_debug_shows_the_traceback() -> None:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-def test_signal_runs_cleanup_and_restores_the_handler(number: int, code: int) -> None:
-    inherited = signal.signal(number, signal.SIG_DFL)  # nohup ignores SIGHUP
+def test_signal_runs_cleanup_and_restores_the_handler(
+    default_signals: None, number: int, code: int
+) -> None:
     cleaned = []
 
     @click.command(cls=Command)
@@ -181,16 +199,16 @@ def test_signal_runs_cleanup_and_restores_the_handler(number: int, code: int) ->
 
     assert CliRunner().invoke(waiting).exit_code == code
     assert cleaned == [True]
-    assert signal.signal(number, inherited) == signal.SIG_DFL
+    assert signal.getsignal(number) == signal.SIG_DFL
 
 
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGINT, 0), (signal.SIGTERM, 0), (signal.SIGHUP, 129)],
 )
-def test_serve_ends_with_the_code_of_the_signal(number: int, code: int) -> None:
-    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores SIGHUP
-
+def test_serve_ends_with_the_code_of_the_signal(
+    default_signals: None, number: int, code: int
+) -> None:
     def stopped() -> None:
         os.kill(os.getpid(), number)
         signal.pause()
@@ -201,14 +219,13 @@ def test_serve_ends_with_the_code_of_the_signal(number: int, code: int) -> None:
         Server.block(Mock(_watch=stopped))
 
     assert CliRunner().invoke(serving).exit_code == code
-    signal.signal(signal.SIGHUP, inherited)
 
 
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 )
 def test_interrupt_hidden_by_another_exception_is_not_a_defect(
-    number: int, code: int
+    default_signals: None, number: int, code: int
 ) -> None:
     before = signal.getsignal(number)
 
