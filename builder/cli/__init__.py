@@ -11,7 +11,9 @@ from typing import Any
 
 import click
 
-from builder import __version__
+from builder import __version__, interruption
+
+__all__ = ["main"]
 
 COMMANDS = (
     "repo",
@@ -114,7 +116,7 @@ def _interrupted() -> int:
     """Report an interrupt before the command has begun, which click would report as a failure.
     Returns the exit code.
     """
-    click.echo("interrupted; no partly written files remain", err=True)
+    click.echo(interruption.MESSAGE, err=True)
     return 130
 
 

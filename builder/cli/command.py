@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 import click
 
+from builder import interruption
 from builder.cli import paths
 from builder.cli.terminal import Terminal, only_json
 from builder.errors import ManifestError, TrtBuildError
@@ -104,7 +105,7 @@ def command(name: str, short_help: str) -> Callable[[Callable[..., Any]], Comman
 def _interrupted(terminal: Terminal, number: int) -> int:
     """Report the signal and return the exit code of the process."""
     with contextlib.suppress(OSError):  # after SIGHUP there is no terminal
-        terminal.note("interrupted; no partly written files remain")
+        terminal.note(interruption.MESSAGE)
     return 128 + number
 
 
