@@ -35,11 +35,14 @@ def test_serve_refuses_unsigned_and_changed_models(
 ) -> None:
     public = keys / "sign.pub"
     required = ("serve", published, "--port", "0", "--require-signature", public)
+    killed = published / ".trt-build.sig.0123"
+    killed.write_text("")
     text = _error(run(*required), 2)
     assert "small: it has no trt-build.sig" in text and "trt-build sign" in text
     assert (
         run("sign", published, "--key", keys / "sign.key").stdout == "signed: small\n"
     )
+    assert not killed.exists()
     assert "nothing" in run("sign", published, "--key", keys / "sign.key").stdout
     signatures.require(published, public)
     (published / "small" / "1" / "extra").write_text("")
