@@ -567,7 +567,7 @@ def test_read_only_repository_is_reported_before_the_build(
     [
         ("/proc/x/y", 4, "no folder can be created in /proc"),
         ("/", 2, "/ cannot be the repository"),
-        ("x" * 300, 4, "use a repository with a shorter name"),
+        ("x" * 300, 4, "use a shorter path"),
     ],
 )
 def test_unusable_repository_is_reported_before_the_build(

@@ -15,7 +15,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from builder import errors
+from builder import errors, unforeseen
 from builder.cli import main
 from builder.cli.command import Command
 from builder.cli.terminal import Terminal
@@ -103,6 +103,20 @@ def test_only_errors_of_a_server_connection_are_called_so(
     error: Exception, message: str
 ) -> None:
     assert raising(error).stderr.startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize(
+    ("number", "fix"),
+    [
+        (errno.EDQUOT, "free disk space"),
+        (errno.EROFS, "give this user write access to it, or use another --out"),
+        (errno.ENAMETOOLONG, "use a shorter --out"),
+        (errno.EIO, "check the disk"),
+        (errno.ENOTDIR, "use another --out"),
+    ],
+)
+def test_file_system_error_has_one_fix(number: int, fix: str) -> None:
+    assert unforeseen.file_system_fix(OSError(number, "m"), "--out") == fix
 
 
 def test_removed_working_directory_is_reported(
