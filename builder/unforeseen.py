@@ -74,7 +74,7 @@ def _environment_problem(error: Exception) -> EnvironmentProblem | None:
             where=own_line(error),
             fix="check that the server runs, and its address",
         )
-    if isinstance(error, OSError) and error.errno in MACHINES:
+    if isinstance(error, OSError) and error.errno in (*MACHINES, errno.ENAMETOOLONG):
         return _file_system_problem(error)
     if isinstance(error, ModuleNotFoundError):
         return _missing_package(error.name or "")

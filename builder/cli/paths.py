@@ -36,6 +36,8 @@ class NamedPath(click.Path):
         """The value as click.Path converts it."""
         if value == "":
             self.fail("the path is empty", param, ctx)
+        if isinstance(value, str) and "\0" in value:
+            self.fail("the path has a null character", param, ctx)
         if isinstance(value, str):
             value = _without_missing_parts(value)
         return super().convert(value, param, ctx)

@@ -568,6 +568,8 @@ def test_read_only_repository_is_reported_before_the_build(
         ("/proc/x/y", 4, "no folder can be created in /proc"),
         ("/", 2, "/ cannot be the repository"),
         ("x" * 300, 4, "use a shorter path"),
+        ("x/" * 3000, 4, "use a shorter path"),
+        ("a\0b", 2, "the path has a null character"),
     ],
 )
 def test_unusable_repository_is_reported_before_the_build(
