@@ -44,7 +44,7 @@ COMMANDS = (
 
 EXIT_CODES = """\b
 Exit codes: 0 done, 1 a model failed, 2 usage, 3 parity, 4 environment,
-70 a defect of trt-build, 130 interrupted."""
+70 a defect of trt-build, 129, 130 or 143 interrupted, 141 output closed."""
 
 
 Resolved = tuple[str | None, click.Command | None, list[str]]
@@ -81,6 +81,8 @@ class LazyGroup(click.Group):
             raise
         except KeyboardInterrupt:
             raise click.exceptions.Exit(_interrupted()) from None
+        except OSError as error:
+            raise click.exceptions.Exit(_unwritable(error)) from None
 
     def _document(self, error: click.UsageError) -> None:
         """Print a usage error as the one JSON document if --json is set."""
@@ -102,6 +104,8 @@ class LazyGroup(click.Group):
             raise
         except KeyboardInterrupt:
             ctx.exit(_interrupted())
+        except OSError as error:
+            ctx.exit(_unwritable(error))
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Resolved:
         try:
@@ -118,6 +122,14 @@ def _interrupted() -> int:
     """
     click.echo(interruption.MESSAGE, err=True)
     return 130
+
+
+def _unwritable(error: OSError) -> int:
+    """Report that the help could not be printed. Returns the exit code."""
+    from builder.cli.command import exit_code_of
+    from builder.cli.terminal import Terminal
+
+    return exit_code_of(Terminal(), error)
 
 
 def _did_you_mean(word: str) -> str:

@@ -85,15 +85,22 @@ class Command(click.Command):
         except BaseException as error:
             if received:  # a library replaced the interrupt, as numpy's import does
                 return _interrupted(terminal, received[-1])
-            if isinstance(error, BrokenPipeError) and _output_is_closed(terminal):
-                return UNREAD
-            if terminal.debug:
-                import traceback
+            return exit_code_of(terminal, error)
 
-                traceback.print_exc()
-            code = report(terminal, error)
-            _discard_unwritable(terminal)
-            return code
+
+def exit_code_of(terminal: Terminal, error: BaseException) -> int:
+    """Show the error that ended the command, unless the reader of the output is gone. Returns the
+    exit code of the process.
+    """
+    if isinstance(error, BrokenPipeError) and _output_is_closed(terminal):
+        return UNREAD
+    if terminal.debug:
+        import traceback
+
+        traceback.print_exc()
+    code = report(terminal, error)
+    _discard_unwritable(terminal)
+    return code
 
 
 def command(name: str, short_help: str) -> Callable[[Callable[..., Any]], Command]:

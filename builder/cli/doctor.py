@@ -105,7 +105,9 @@ def _preflight(
     from dataclasses import asdict, replace
 
     from builder import deployment
+    from builder.parity import served
 
+    served.chosen(repository, only)
     if options["image"] and options["url"]:
         raise click.UsageError("--image and --url exclude each other: choose one")
     if options["image"]:

@@ -14,3 +14,4 @@ from .server_facts import of_image as of_image
 from .server_facts import this_machine as this_machine
 from .workload import Settings as Settings
 from .workload import Storage as Storage
+from .workload import check_name as check_name

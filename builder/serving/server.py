@@ -21,6 +21,7 @@ from builder.serving import features, flags, guardian, log, ports, precheck, scr
 from builder.serving.installation import Installation, find
 from builder.serving.stubs import Stubs
 from builder.store import published
+from builder.unforeseen import file_system_fix
 
 READY_TIMEOUT = 180.0
 STOP_TIMEOUT = 20.0
@@ -485,7 +486,9 @@ def _opened_log(log_path: Path) -> BinaryIO:
         return log_path.open("wb")
     except OSError as error:
         raise EnvironmentProblem(
-            f"the log cannot be written: {error.strerror}", where=str(log_path)
+            f"the log cannot be written: {error.strerror}",
+            where=str(log_path),
+            fix=file_system_fix(error, "--log-file"),
         ) from error
 
 
