@@ -43,7 +43,9 @@ def examine(
         pipeline.select_environment(order)
         plans = _plans(order) if build and needs_no_gpu() else None
         report["compiled"] = plans is not None
-        compile = plans and pipeline.compiler(order.options, clock, plans)
+        compile = None
+        if plans is not None:
+            compile = pipeline.compiler(order.options, clock, plans)
         _add_artifact(report, pipeline.check(order, clock, compile, paranoid=paranoid))
         if plans:
             report["warnings"] += plans.warnings
