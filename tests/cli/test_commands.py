@@ -67,9 +67,10 @@ def test_log_level_graph_writes_the_graph_after_each_pass(
 ) -> None:
     (tmp_path / "models").mkdir()
     save(Doubled(), tmp_path / "models" / "doubled.pt")
-    result = run(
-        "repo", tmp_path / "models", "--out", tmp_path / "out", "--log-level", "graph"
-    )
+    command = ("repo", tmp_path / "models", "--out", tmp_path / "out", "--log-level")
+    result = run(*command, "graph")
+    assert "rebuilt because" not in result.stderr
+    assert "rebuilt because: --log-level graph\n" in run(*command, "graph").stderr
     files = sorted((tmp_path / "out.graphs" / "doubled").iterdir())
     assert result.exit_code == 0 and files[0].name == "00-start.txt" and len(files) > 1
     assert "graph(" in files[-1].read_text()
