@@ -22,6 +22,8 @@ from builder.cli.terminal import Terminal, only_json
 from builder.errors import ManifestError, TrtBuildError
 
 UNREAD = 141
+RETRY_SECONDS = 0.05
+"""The delay of a signal that arrives while numpy is imported."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -155,9 +157,14 @@ def _terminable() -> Iterator[list[int]]:
     Only the main thread can set the handlers. An ignored SIGINT or SIGHUP stays ignored, as with
     nohup.
     """
+    import threading
+
     received: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
+        if _imports_numpy(frame):
+            threading.Timer(RETRY_SECONDS, os.kill, (os.getpid(), number)).start()
+            return
         received.append(number)
         raise Stopped(number)
 
@@ -176,6 +183,18 @@ def _terminable() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _imports_numpy(frame: FrameType | None) -> bool:
+    """Whether numpy is being imported in this frame or its callers. Its extension modules would
+    print the traceback of an interrupt, and hide it.
+    """
+    while frame is not None:
+        package, _, _ = str(frame.f_globals.get("__name__")).partition(".")
+        if package == "numpy" and frame.f_code.co_name == "<module>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def report(terminal: Terminal, error: BaseException) -> int:

@@ -258,6 +258,22 @@ def test_interrupt_hidden_by_another_exception_is_not_a_defect(
     assert signal.getsignal(number) == before
 
 
+def test_interrupt_waits_for_the_import_of_numpy(default_signals: None) -> None:
+    """Its extension modules would print the traceback."""
+    module = "os.kill(os.getpid(), signal.SIGINT)\nimported.append(True)"
+    imported: list[bool] = []
+
+    @click.command(cls=Command)
+    @click.pass_obj
+    def importing(terminal: Terminal, /) -> None:
+        names = {"__name__": "numpy.core", "imported": imported}
+        exec(module, {**names, "os": os, "signal": signal})
+        signal.pause()
+
+    result = CliRunner().invoke(importing)
+    assert (result.exit_code, imported) == (130, [True])
+
+
 def test_return_value_of_a_command_is_its_exit_code() -> None:
     @click.command(cls=Command)
     @click.pass_obj
