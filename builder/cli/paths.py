@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import click
 
@@ -79,7 +80,7 @@ def create_folder(folder: Path, option: str) -> None:
 
 
 class PathOrUrl(NamedPath):
-    """A path, or a URL that fsspec opens.
+    """A path, or a URL that fsspec opens. `file:///path` is a path.
 
     With `writes` the command may change the files at the URL.
     """
@@ -92,6 +93,8 @@ class PathOrUrl(NamedPath):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Any:
         """The value as NamedPath converts it, or a Url."""
+        if isinstance(value, str) and value.startswith("file:///"):
+            value = unquote(value.removeprefix("file://"))
         if isinstance(value, str) and "://" in value:
             return Url(value)
         return super().convert(value, param, ctx)
