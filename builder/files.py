@@ -68,7 +68,10 @@ def read_document(
         document = json.loads(file.read_text(encoding="utf-8"))
         check(document)
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        reason = f"it has no {error}" if isinstance(error, KeyError) else error
+        if isinstance(error, OSError):
+            reason = error.strerror or error
         raise UsageError(
-            f"not a {subject}: {error}", where=str(file), fix=fix
+            f"not a {subject}: {reason}", where=str(file), fix=fix
         ) from error
     return dict(document)

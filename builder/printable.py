@@ -11,9 +11,11 @@ import re
 from typing import Any, TextIO
 
 _CONTROL = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-"""C0 and C1 control characters except tab and newline, and those that change the direction."""
+"""C0 and C1 control characters except tab and newline, those that change the direction, and
+surrogates, which Python has in place of the bytes of a file name that are not UTF-8.
+"""
 
 
 def printable(text: str) -> str:

@@ -1,4 +1,6 @@
-"""Converts unexpected errors: EnvironmentProblem if the machine is the cause, else Defect."""
+"""Converts unexpected errors: EnvironmentProblem if the machine is the cause, else Defect. Has the
+fixes of file system errors.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ MACHINES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free disk space"),
     **dict.fromkeys(
         (errno.EROFS, errno.EACCES, errno.EPERM),
-        "give this user access to it, or use another path",
+        "give this user write access to it, or use another {name}",
     ),
     **dict.fromkeys(
         (errno.EMFILE, errno.ENFILE), "raise the limit of open files (ulimit -n)"
@@ -25,7 +27,9 @@ MACHINES = {
         "mount the network file system again",
     ),
 }
-"""File system errors whose cause is the machine, and their fixes."""
+"""File system errors whose cause is the machine, and their fixes. {name} is what the user can
+replace.
+"""
 PIPES = os.path.join("multiprocessing", "connection.py")
 """The file of the connections between processes of trt-build."""
 ALLOCATORS = re.compile(
@@ -33,6 +37,13 @@ ALLOCATORS = re.compile(
     re.IGNORECASE,
 )
 """Messages of torch. On the CPU it raises a plain RuntimeError."""
+
+
+def file_system_fix(error: OSError, name: str = "path") -> str:
+    """The fix of a file system error. `name` is what the user can replace, such as "--out"."""
+    if error.errno == errno.ENAMETOOLONG:
+        return f"use a shorter {name}"
+    return MACHINES.get(error.errno or 0, "use another {name}").format(name=name)
 
 
 def as_defect(error: Exception) -> TrtBuildError:
@@ -63,8 +74,8 @@ def _environment_problem(error: Exception) -> EnvironmentProblem | None:
             where=own_line(error),
             fix="check that the server runs, and its address",
         )
-    if isinstance(error, OSError) and error.errno in MACHINES:
-        return _file_system_problem(error, MACHINES[error.errno])
+    if isinstance(error, OSError) and error.errno in (*MACHINES, errno.ENAMETOOLONG):
+        return _file_system_problem(error)
     if isinstance(error, ModuleNotFoundError):
         return _missing_package(error.name or "")
     return None
@@ -102,11 +113,13 @@ def _memory_problem(error: Exception) -> EnvironmentProblem:
     )
 
 
-def _file_system_problem(error: OSError, fix: str) -> EnvironmentProblem:
+def _file_system_problem(error: OSError) -> EnvironmentProblem:
     # of a copy that failed, the one that is written
     file = error.filename2 or error.filename
     return EnvironmentProblem(
-        error.strerror or str(error), where=file and str(file), fix=fix
+        error.strerror or str(error),
+        where=file and str(file),
+        fix=file_system_fix(error),
     )
 
 

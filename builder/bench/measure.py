@@ -327,7 +327,8 @@ class _Run:
             return holds_limit
 
         high = max((level.throughput.value for level in levels), default=0.0) or 100.0
-        best = search_rate(holds, high)
+        least = _enough_requests(percent) / LONGEST
+        best = search_rate(holds, max(high, least), least)
         return Limit(name, most, best, tuple(trials))
 
 
@@ -343,7 +344,7 @@ def long_enough(
     take more than LONGEST.
     """
     level = measure(load, seconds)
-    enough_requests = 1.3 * FEW / (1 - percentile / 100)
+    enough_requests = _enough_requests(percentile)
     while level.latency_ms.get(f"p{percentile:g}") is None and level.requests:
         needed = max(seconds * enough_requests / level.requests, 2 * seconds)
         if needed > LONGEST:
@@ -353,8 +354,16 @@ def long_enough(
     return level
 
 
-def search_rate(holds: Callable[[float], bool], start: float) -> float | None:
-    """Return the highest sustained rate; None if none was found. `start` is the first rate."""
+def _enough_requests(percentile: float) -> float:
+    return 1.3 * FEW / (1 - percentile / 100)
+
+
+def search_rate(
+    holds: Callable[[float], bool], start: float, least: float = 0.0
+) -> float | None:
+    """Return the highest sustained rate; None if none was found. `start` is the first rate. Rates
+    below `least` cannot be measured and are not tried.
+    """
     low = 0.0
     high = float("inf")
     rate = start
@@ -366,6 +375,8 @@ def search_rate(holds: Callable[[float], bool], start: float) -> float | None:
         if low and high - low <= SEARCH_PRECISION * low:
             break
         rate = low * 1.5 if high == float("inf") else (low + high) / 2
+        if rate < least:
+            break
     return low or None
 
 

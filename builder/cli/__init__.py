@@ -11,7 +11,9 @@ from typing import Any
 
 import click
 
-from builder import __version__
+from builder import __version__, interruption
+
+__all__ = ["main"]
 
 COMMANDS = (
     "repo",
@@ -42,7 +44,7 @@ COMMANDS = (
 
 EXIT_CODES = """\b
 Exit codes: 0 done, 1 a model failed, 2 usage, 3 parity, 4 environment,
-70 a defect of trt-build, 130 interrupted."""
+70 a defect of trt-build, 129, 130 or 143 interrupted, 141 output closed."""
 
 
 Resolved = tuple[str | None, click.Command | None, list[str]]
@@ -79,6 +81,8 @@ class LazyGroup(click.Group):
             raise
         except KeyboardInterrupt:
             raise click.exceptions.Exit(_interrupted()) from None
+        except OSError as error:
+            raise click.exceptions.Exit(_unwritable(error)) from None
 
     def _document(self, error: click.UsageError) -> None:
         """Print a usage error as the one JSON document if --json is set."""
@@ -100,6 +104,8 @@ class LazyGroup(click.Group):
             raise
         except KeyboardInterrupt:
             ctx.exit(_interrupted())
+        except OSError as error:
+            ctx.exit(_unwritable(error))
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Resolved:
         try:
@@ -114,8 +120,16 @@ def _interrupted() -> int:
     """Report an interrupt before the command has begun, which click would report as a failure.
     Returns the exit code.
     """
-    click.echo("interrupted; no partly written files remain", err=True)
+    click.echo(interruption.MESSAGE, err=True)
     return 130
+
+
+def _unwritable(error: OSError) -> int:
+    """Report that the help could not be printed. Returns the exit code."""
+    from builder.cli.command import exit_code_of
+    from builder.cli.terminal import Terminal
+
+    return exit_code_of(Terminal(), error)
 
 
 def _did_you_mean(word: str) -> str:

@@ -16,11 +16,14 @@ from typing import Any, TextIO
 
 import click
 
+from builder import interruption
 from builder.cli import paths
 from builder.cli.terminal import Terminal, only_json
 from builder.errors import ManifestError, TrtBuildError
 
 UNREAD = 141
+RETRY_SECONDS = 0.05
+"""The delay of a signal that arrives while numpy is imported."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -84,15 +87,22 @@ class Command(click.Command):
         except BaseException as error:
             if received:  # a library replaced the interrupt, as numpy's import does
                 return _interrupted(terminal, received[-1])
-            if isinstance(error, BrokenPipeError) and _output_is_closed(terminal):
-                return UNREAD
-            if terminal.debug:
-                import traceback
+            return exit_code_of(terminal, error)
 
-                traceback.print_exc()
-            code = report(terminal, error)
-            _discard_unwritable(terminal)
-            return code
+
+def exit_code_of(terminal: Terminal, error: BaseException) -> int:
+    """Show the error that ended the command, unless the reader of the output is gone. Returns the
+    exit code of the process.
+    """
+    if isinstance(error, BrokenPipeError) and _output_is_closed(terminal):
+        return UNREAD
+    if terminal.debug:
+        import traceback
+
+        traceback.print_exc()
+    code = report(terminal, error)
+    _discard_unwritable(terminal)
+    return code
 
 
 def command(name: str, short_help: str) -> Callable[[Callable[..., Any]], Command]:
@@ -104,7 +114,7 @@ def command(name: str, short_help: str) -> Callable[[Callable[..., Any]], Comman
 def _interrupted(terminal: Terminal, number: int) -> int:
     """Report the signal and return the exit code of the process."""
     with contextlib.suppress(OSError):  # after SIGHUP there is no terminal
-        terminal.note("interrupted; no partly written files remain")
+        terminal.note(interruption.MESSAGE)
     return 128 + number
 
 
@@ -147,9 +157,14 @@ def _terminable() -> Iterator[list[int]]:
     Only the main thread can set the handlers. An ignored SIGINT or SIGHUP stays ignored, as with
     nohup.
     """
+    import threading
+
     received: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
+        if _imports_numpy(frame):
+            threading.Timer(RETRY_SECONDS, os.kill, (os.getpid(), number)).start()
+            return
         received.append(number)
         raise Stopped(number)
 
@@ -168,6 +183,18 @@ def _terminable() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _imports_numpy(frame: FrameType | None) -> bool:
+    """Whether numpy is being imported in this frame or its callers. Its extension modules would
+    print the traceback of an interrupt, and hide it.
+    """
+    while frame is not None:
+        package, _, _ = str(frame.f_globals.get("__name__")).partition(".")
+        if package == "numpy" and frame.f_code.co_name == "<module>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def report(terminal: Terminal, error: BaseException) -> int:

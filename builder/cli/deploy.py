@@ -162,11 +162,12 @@ def _as_data(manifests: WrittenManifests) -> dict[str, Any]:
 
 def _settings(repository: Path, settings: dict[str, Any]) -> Settings:
     """Convert the options. Raises UsageError for an invalid value."""
-    from builder.deployment import Settings, Storage
+    from builder.deployment import Settings, Storage, check_name
 
     name = settings.pop("name") or re.sub(
         r"[_.]", "-", repository.resolve().name.lower()
     )
+    check_name(name)
     storage = Storage.parsed(settings.pop("storage") or f"pvc://{name}-models")
     memory = settings.pop("memory")
     labels = settings.pop("node_labels")

@@ -20,6 +20,7 @@ from builder.printable import counted
 
 if TYPE_CHECKING:
     from builder.deployment import Finding as Preflight
+    from builder.deployment import ServerFacts
 
 PACKAGES = (
     "torch",
@@ -102,7 +103,28 @@ def doctor_command(
 def _preflight(
     terminal: Terminal, repository: Path, only: tuple[str, ...], options: dict[str, Any]
 ) -> int:
-    from dataclasses import asdict, replace
+    from dataclasses import asdict
+
+    from builder import deployment
+    from builder.parity import served
+
+    served.chosen(repository, only)
+    server = _server_of(options)
+    findings = deployment.preflight(repository, server, only)
+    errors = [finding for finding in findings if finding.severity == deployment.ERROR]
+    data = {
+        "repository": repository,
+        "server": server.name,
+        "ok": not errors,
+        "findings": [asdict(finding) for finding in findings],
+    }
+    terminal.result(data, lambda: show_preflight(terminal, server.name, findings))
+    return 4 if errors else 0
+
+
+def _server_of(options: dict[str, Any]) -> ServerFacts:
+    """The server that the options name. Raises click.UsageError, and the errors of reaching it."""
+    from dataclasses import replace
 
     from builder import deployment
 
@@ -117,17 +139,7 @@ def _preflight(
         names = ("--http-port", "--grpc-port", "--metrics-port")
         ports = {name: options["port"] + index for index, name in enumerate(names)}
         server = deployment.this_machine(ports)
-    server = replace(server, client_shared_memory=options["shared_memory"])
-    findings = deployment.preflight(repository, server, only)
-    errors = [finding for finding in findings if finding.severity == deployment.ERROR]
-    data = {
-        "repository": repository,
-        "server": server.name,
-        "ok": not errors,
-        "findings": [asdict(finding) for finding in findings],
-    }
-    terminal.result(data, lambda: show_preflight(terminal, server.name, findings))
-    return 4 if errors else 0
+    return replace(server, client_shared_memory=options["shared_memory"])
 
 
 def show_preflight(

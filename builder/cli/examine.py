@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from builder.lowering import LoweredGraph
     from builder.manifest import ModelSpec
     from builder.partition import Partition
+    from builder.store import Plans
 
 Report = dict[str, Any]
 """JSON-able."""
@@ -40,11 +41,14 @@ def examine(
     clock = pipeline.Clock(spec.name, progress, lambda stage: _add(report, stage))
     try:
         pipeline.select_environment(order)
+        plans = _plans(order) if build and needs_no_gpu() else None
+        report["compiled"] = plans is not None
         compile = None
-        if build and needs_no_gpu():
-            compile = _compiler(order, clock)
-        report["compiled"] = compile is not None
+        if plans is not None:
+            compile = pipeline.compiler(order.options, clock, plans)
         _add_artifact(report, pipeline.check(order, clock, compile, paranoid=paranoid))
+        if plans:
+            report["warnings"] += plans.warnings
     except (EnvironmentProblem, BrokenPipeError):
         raise
     except Exception as error:
@@ -56,13 +60,11 @@ def examine(
     return report
 
 
-def _compiler(order: Order, clock: pipeline.Clock) -> stages.Compile:
+def _plans(order: Order) -> Plans:
+    """The compiled plans, which are kept in the order's store."""
     from builder import store
 
-    plan_store = None
-    if order.store:
-        plan_store = store.Store(order.store)
-    return pipeline.compiler(order.options, clock, store.Plans(plan_store))
+    return store.Plans(store.Store(order.store) if order.store else None)
 
 
 def _add(report: Report, stage: stages.Stage) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 COLUMNS = (
     "model",
     "version",
-    "",
+    "state",
     "published",
     "source",
     "precision",

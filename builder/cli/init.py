@@ -304,6 +304,9 @@ def _show_folder(
     for model, error in failed:
         terminal.failure(f"{model}: {error}", None)
     total = len(written) + len(failed)
+    if not total:
+        terminal.line(f"every model in {folder} has a manifest; --force replaces them")
+        return
     terminal.line(f"{len(written)} of {total} missing manifests written")
     if written:
         terminal.line(f"next: {command_line('trt-build', 'check', folder)}")

@@ -41,7 +41,7 @@ def inspect_command(terminal: Terminal, /, target: Path, **settings: Any) -> Non
     its models.
     """
     if not target.exists():
-        raise UsageError(f"there is no {target}")
+        raise UsageError(f"{target} does not exist")
     kind = next(kind for matches, kind in KINDS if matches(target))
     if kind is _network:
         kind(terminal, target, settings)

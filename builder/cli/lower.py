@@ -14,6 +14,7 @@ import click
 from builder.cli import options, paths
 from builder.cli.command import command
 from builder.cli.terminal import Terminal, may_color
+from builder.errors import ManifestError, UsageError
 from builder.precisions import PRECISIONS
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def lower_command(
 
     With --trace, --show or --out, report the passes instead.
     """
-    manifest = _manifest(file)
+    file, manifest = _model(file)
     if unroll_limit is None:
         unroll_limit = manifest.get("unroll_limit", 64)
     if not libraries:
@@ -189,16 +190,21 @@ def _result(options: LowerOptions, lowered: LoweredGraph) -> Result:
     )
 
 
-def _manifest(file: Path) -> dict[str, Any]:
-    """`module`, `libraries` and `unroll_limit` of the manifest beside the file; empty if it is
-    missing or invalid. Raises UsageError if the file does not exist.
+def _model(path: Path) -> tuple[Path, dict[str, Any]]:
+    """The model file at `path`, which may also be its manifest or its folder, and the manifest's
+    keys; empty if it is missing or invalid. Raises UsageError without a file, or for several.
     """
     from builder.manifest import folder, loading
 
-    models = folder.find_models(file)
-    beside = None if file.is_dir() else models[0].manifest
-    read = loading.read_manifest(beside) if beside else None
-    return read.data if read and not read.mistakes else {}
+    models = folder.find_models(path)
+    if len(models) > 1:
+        names = ", ".join(str(files.file) for files in models)
+        raise UsageError(f"{path} has {len(models)} models", fix=f"use one of {names}")
+    (files,) = models
+    if files.model is None:
+        raise ManifestError(list(folder.mistakes(models)))
+    read = loading.read_manifest(files.manifest) if files.manifest else None
+    return files.model, read.data if read and not read.mistakes else {}
 
 
 def _computes_in_half(precision: str | None) -> bool | None:
@@ -214,7 +220,6 @@ def _require_pass(name: str, later: Collection[str]) -> None:
     """Raise UsageError for a name that is not a pass, or that is a pass of conversion outside
     `later`.
     """
-    from builder.errors import UsageError
     from builder.lowering import FIRST_STEPS, every_pass, passes_for
     from builder.manifest import did_you_mean
 

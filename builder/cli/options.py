@@ -175,7 +175,9 @@ require_sandbox = flag(
     help="Fail if this machine has no sandbox for models (see trt-build doctor).",
 )
 isolate = click.option(
-    "--isolate/--no-isolate", default=True, help="Run each model in a separate process."
+    "--isolate/--no-isolate",
+    default=True,
+    help="Run each model in a separate process. [default: --isolate]",
 )
 
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import click
 
@@ -36,6 +37,8 @@ class NamedPath(click.Path):
         """The value as click.Path converts it."""
         if value == "":
             self.fail("the path is empty", param, ctx)
+        if isinstance(value, str) and "\0" in value:
+            self.fail("the path has a null character", param, ctx)
         if isinstance(value, str):
             value = _without_missing_parts(value)
         return super().convert(value, param, ctx)
@@ -77,7 +80,7 @@ def create_folder(folder: Path, option: str) -> None:
 
 
 class PathOrUrl(NamedPath):
-    """A path, or a URL that fsspec opens.
+    """A path, or a URL that fsspec opens. `file:///path` is a path.
 
     With `writes` the command may change the files at the URL.
     """
@@ -90,6 +93,8 @@ class PathOrUrl(NamedPath):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Any:
         """The value as NamedPath converts it, or a Url."""
+        if isinstance(value, str) and value.startswith("file:///"):
+            value = unquote(value.removeprefix("file://"))
         if isinstance(value, str) and "://" in value:
             return Url(value)
         return super().convert(value, param, ctx)

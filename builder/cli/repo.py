@@ -85,7 +85,7 @@ COLUMNS = (
 @click.option(
     "--isolate/--no-isolate",
     default=True,
-    help="Build each model in a separate process.",
+    help="Build each model in a separate process. [default: --isolate]",
 )
 @click.option(
     "--out",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 HTTP = 8000
 GRPC = 8001
 METRICS = 8002
+POLL_SECONDS = 2
 PORTS = ("port", "http_port", "grpc_port", "metrics_port")
 SERVE_CHECKS = (
     "P04",
@@ -73,8 +74,8 @@ SERVE_CHECKS = (
 )
 @options.count(
     "--poll-seconds",
-    default=2,
-    help="Seconds between two polls of the repository, with --watch.",
+    help="Seconds between two polls of the repository, with --watch. "
+    f"[default: {POLL_SECONDS}]",
 )
 @options.flag(
     "--explicit",
@@ -175,11 +176,13 @@ def _changes(settings: dict[str, Any], address: str) -> dict[str, Any]:
         raise click.UsageError("--watch and --explicit exclude each other: choose one")
     if settings["control_token_file"] and not settings["explicit"]:
         raise click.UsageError("--control-token-file is for --explicit")
+    if settings["poll_seconds"] and not settings["watch"]:
+        raise click.UsageError("--poll-seconds is for --watch")
     if settings["explicit"]:
         token = _token(settings["control_token_file"], address)
         return {"explicit": True, "models": ["*"], "control_token": token}
     if settings["watch"]:
-        return {"poll_seconds": settings["poll_seconds"]}
+        return {"poll_seconds": settings["poll_seconds"] or POLL_SECONDS}
     return {}
 
 

@@ -28,8 +28,10 @@ def sign_command(
     The files are signed as they are now: verify them first. `trt-build repo --sign` signs models as
     they are published. TRT_BUILD_SIGN_PASSWORD has the password of an encrypted key.
     """
+    from builder import store
     from builder.triton import history, signatures
 
+    store.tidy(repository)
     if only:
         history.models(repository, only)
     with signatures.signing_with(key):

@@ -9,8 +9,10 @@ from .push import Target as Target
 from .push import check_local as check_local
 from .push import push as push
 from .rules import ERROR as ERROR
+from .server_facts import ServerFacts as ServerFacts
 from .server_facts import of_endpoint as of_endpoint
 from .server_facts import of_image as of_image
 from .server_facts import this_machine as this_machine
 from .workload import Settings as Settings
 from .workload import Storage as Storage
+from .workload import check_name as check_name

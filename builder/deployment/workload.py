@@ -126,9 +126,7 @@ class Settings:
 
     def check(self) -> None:
         """Raise UsageError for values that Kubernetes would reject."""
-        _require(
-            _NAME, self.name, "name", "small letters, digits and hyphens, at most 50"
-        )
+        check_name(self.name)
         for value, option in (
             (self.namespace, "namespace"),
             (self.control_secret, "control-secret"),
@@ -162,6 +160,11 @@ class Settings:
         if self.max_replicas is None:
             return 2 * self.replicas
         return self.max_replicas
+
+
+def check_name(name: str) -> None:
+    """Raise UsageError for a name of objects that Kubernetes would reject."""
+    _require(_NAME, name, "name", "small letters, digits and hyphens, at most 50")
 
 
 def _require(pattern: re.Pattern[str], value: str, option: str, form: str) -> None:
@@ -229,7 +232,7 @@ def workload(repository: Path, settings: Settings) -> Workload:
 
 def _image(repository: Path, requested: str | None) -> tuple[bool, str]:
     """Return whether Triton's TensorRT backend runs plans, and the image."""
-    published.require_repository(repository)
+    published.model_names(repository)
     try:
         compose_image = image_for(repository)
     except PublishError:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from builder.diagnosis import nodes
 from builder.errors import EnvironmentProblem
 from builder.manifest import TensorSpec, axis_ranges
-from builder.unforeseen import MACHINES
+from builder.unforeseen import file_system_fix
 
 if TYPE_CHECKING:
     import torch
@@ -334,7 +334,7 @@ def _write_files(
         raise EnvironmentProblem(
             f"the reduced model cannot be written: {error.strerror}",
             where=str(target),
-            fix=MACHINES.get(error.errno or 0, "use another --reduce"),
+            fix=file_system_fix(error, "--reduce"),
         ) from error
     return Reduction(target, candidate.nodes, computing_nodes(search.lowered))
 

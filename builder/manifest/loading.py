@@ -53,7 +53,7 @@ def load(
     path: Path | str,
     *,
     only: Sequence[str] = (),
-    inputs: Sequence[TensorSpec] = (),
+    inputs: Sequence[TensorSpec] | None = None,
     sample: Path | None = None,
     precision: str | None = None,
     state: str | None = None,
@@ -62,14 +62,14 @@ def load(
     """The models at `path`, by name: a folder, a model's own folder, a model file, or a manifest.
 
     `only` selects models by name. `inputs`, or a `sample` .npz, describe models without a manifest;
-    the sample is also the golden input. `precision` and `state` ("implicit", "explicit") override
-    every manifest. If another model has a manifest, models without one are left out, and added to
-    `without` if given. Raises ManifestError with every mistake, and UsageError if there is no
-    model.
+    the sample is also the golden input. If `inputs` is None, errors suggest neither. `precision`
+    and `state` ("implicit", "explicit") override every manifest. If another model has a manifest,
+    models without one are left out, and added to `without` if given. Raises ManifestError with
+    every mistake, and UsageError if there is no model.
     """
     models = _chosen(folder.find_models(Path(path)), only)
     if without is not None and not (inputs or sample):
-        models = _with_manifest(models, without)
+        models = _with_manifest(models, without, inputs)
     if (inputs or sample) and all(files.manifest for files in models):
         raise _unread(models[0])
     mistakes = list(folder.mistakes(models))
@@ -87,7 +87,9 @@ def load(
 
 
 def _with_manifest(
-    models: list[folder.ModelFiles], without: dict[str, ManifestError]
+    models: list[folder.ModelFiles],
+    without: dict[str, ManifestError],
+    inputs: Sequence[TensorSpec] | None,
 ) -> list[folder.ModelFiles]:
     """The models with a manifest, and the errors of the others. If no model has a manifest, all
     models.
@@ -95,7 +97,7 @@ def _with_manifest(
     described = [files for files in models if files.manifest]
     if described:
         without |= {
-            files.name: ManifestError([_no_manifest(files)])
+            files.name: ManifestError([_no_manifest(files, inputs)])
             for files in models
             if not files.manifest
         }
@@ -155,7 +157,7 @@ def _chosen(
 
 def _spec(
     files: folder.ModelFiles,
-    inputs: Sequence[TensorSpec],
+    inputs: Sequence[TensorSpec] | None,
     sample: Path | None,
     mistakes: list[Mistake],
 ) -> ModelSpec | None:
@@ -169,15 +171,19 @@ def _spec(
         return from_inputs(
             files, inputs or specs_from_sample(Path(str(sample))), sample
         )
-    mistakes.append(_no_manifest(files))
+    mistakes.append(_no_manifest(files, inputs))
     return None
 
 
-def _no_manifest(files: folder.ModelFiles) -> Mistake:
-    fix = (
-        f"run trt-build init {files.model}, or pass --input"
-        " image:float32:batch(1,8,32)x3x224x224 or --sample inputs.npz"
-    )
+def _no_manifest(
+    files: folder.ModelFiles, inputs: Sequence[TensorSpec] | None
+) -> Mistake:
+    fix = f"run trt-build init {files.model}"
+    if inputs is not None:
+        fix += (
+            ", or pass --input image:float32:batch(1,8,32)x3x224x224"
+            " or --sample inputs.npz"
+        )
     return Mistake(
         str(files.model), 1, "the model has no manifest, so its inputs are unknown", fix
     )

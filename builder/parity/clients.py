@@ -195,7 +195,7 @@ def connected(
         if not clients:
             raise UsageError(
                 f"{command} needs the address of an endpoint",
-                fix=f"pass --url HOST:PORT, --grpc-url HOST:PORT{other_options}",
+                fix=f"pass --url HOST:PORT or --grpc-url HOST:PORT{other_options}",
             )
         yield clients
 

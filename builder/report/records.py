@@ -18,7 +18,7 @@ from builder import files
 from builder.errors import EnvironmentProblem, TrtBuildError, UsageError
 from builder.store import published
 from builder.triton import versions
-from builder.unforeseen import MACHINES
+from builder.unforeseen import file_system_fix
 
 BUILD = "build"
 VERIFY = "verify"
@@ -272,7 +272,7 @@ def write_text(file: Path, text: str) -> None:
         raise EnvironmentProblem(
             f"the results cannot be written: {error.strerror}",
             where=str(file),
-            fix=MACHINES.get(error.errno or 0, "use another path"),
+            fix=file_system_fix(error),
         ) from error
 
 

@@ -66,9 +66,9 @@ def _reason(
     order: Order, new_request: Mapping[str, Any], hashes: store.Hashes
 ) -> str | None:
     """Why the model is built, or None if it is unchanged."""
-    if order.rebuild:
-        return "--rebuild"
     reason = store.stale(order.folder, new_request, hashes)
+    if reason is None and order.rebuild:
+        return "--log-level graph" if order.graphs else "--rebuild"
     if reason is None and order.edits == edits.OVERWRITE:
         edited = edits.edits(order.folder, hashes)
         return "--overwrite-edits" if edited else None

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """`inputs` (or the arrays of the npz `sample`) replace a missing manifest.
+    """`inputs` (or the arrays of the npz `sample`) replace a missing manifest. With None, errors
+    suggest only a manifest.
 
     `precision`, `state` and the set `options` override those of the manifests. `layout` is that of
     partitioned models: "fused" in one process, "ensemble" as a Triton ensemble, "auto" the cheaper
@@ -38,7 +39,7 @@ class Settings:
     torch_steps: str = "auto"
     flavor: str = "auto"
     only: Sequence[str] = ()
-    inputs: Sequence[TensorSpec] = ()
+    inputs: Sequence[TensorSpec] | None = None
     sample: Path | str | None = None
     precision: str | None = None
     state: str | None = None

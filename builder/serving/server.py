@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from builder.serving import features, flags, guardian, log, ports, precheck, scr
 from builder.serving.installation import Installation, find
 from builder.serving.stubs import Stubs
 from builder.store import published
+from builder.unforeseen import file_system_fix
 
 READY_TIMEOUT = 180.0
 STOP_TIMEOUT = 20.0
@@ -301,44 +303,40 @@ def serve(
     server cannot require the token. Raises ServerError with every failed model and the reason in
     the log.
     """
-    server_installation = installation or find()
-    chosen = [
+    installation = installation or find()
+    options = [
+        f"--log-verbose={log_verbose}",
         *flags.control(explicit, models, poll_seconds),
-        *flags.restrictions(server_installation, client_shared_memory, control_token),
-        *flags.optional(server_installation, client_shared_memory),
-        *features.server_flags(repository, server_installation, response_cache),
+        *flags.restrictions(installation, client_shared_memory, control_token),
+        *flags.optional(installation, client_shared_memory),
+        *features.server_flags(repository, installation, response_cache),
+        *([] if exit_on_error else [flags.KEEP_SERVING]),
     ]
-    if not exit_on_error:
-        chosen.append(flags.KEEP_SERVING)
-    port = {
-        "--http-port": http_port,
-        "--grpc-port": grpc_port,
-        "--metrics-port": metrics_port,
-    }
-
-    def start_server(*extra: str) -> Server:
-        server = start(
-            repository,
-            port=port,
-            address=address,
-            options=[f"--log-verbose={log_verbose}", *chosen, *extra],
-            log_path=log_path,
-            installation=server_installation,
-            models=models if explicit and flags.ALL not in models else None,
-        )
-        server.changes_models = explicit or poll_seconds is not None
-        server.control_token = control_token
-        return server
-
+    start_server = functools.partial(
+        start,
+        repository,
+        port=_by_flag(http_port, grpc_port, metrics_port),
+        address=address,
+        log_path=log_path,
+        installation=installation,
+        models=models if explicit and flags.ALL not in models else None,
+        changes_models=explicit or poll_seconds is not None,
+        control_token=control_token,
+    )
     with _ready(
-        start_server, ready_timeout, server_installation, partly=not exit_on_error
+        start_server, options, ready_timeout, installation, partly=not exit_on_error
     ) as server:
         yield server
+
+
+def _by_flag(http: int, grpc: int, metrics: int) -> dict[str, int]:
+    return {"--http-port": http, "--grpc-port": grpc, "--metrics-port": metrics}
 
 
 @contextlib.contextmanager
 def _ready(
     start_server: Callable[..., Server],
+    options: Sequence[str],
     timeout: float,
     installation: Installation,
     *,
@@ -350,7 +348,7 @@ def _ready(
     extra: tuple[str, ...] = ()
     with contextlib.ExitStack() as stack:
         while True:
-            server = stack.enter_context(start_server(*extra))
+            server = stack.enter_context(start_server(options=[*options, *extra]))
             server.first_crash = first_crash
             try:
                 server.wait_ready(timeout, partly=partly)
@@ -377,13 +375,13 @@ def start(
     log_path: Path | None,
     installation: Installation,
     models: Sequence[str] | None = None,
+    changes_models: bool = False,
+    control_token: str | None = None,
 ) -> Server:
-    """Start the process and return at once."""
-    if models is None:
-        published.model_names(repository)
-    else:
-        published.require_repository(repository)
-    precheck.check(repository, models)
+    """Start the process and return at once. `changes_models`: clients or a poll may change which
+    models are loaded. `control_token` is the token that the options require for it.
+    """
+    _require_models(repository, models)
     port = ports.resolve(address, port)
     scratch.remove_stale()
     folder, lock = scratch.make()
@@ -391,11 +389,23 @@ def start(
         path = log_path or folder / "tritonserver.log"
         command = _command(installation, repository, port, address, folder, options)
         process, guard = _launch_guarded(command, installation, path, folder)
-        return Server(process, address, port, folder, path, lock, guard)
+        server = Server(process, address, port, folder, path, lock, guard)
+        server.changes_models = changes_models
+        server.control_token = control_token
+        return server
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
         raise
+
+
+def _require_models(repository: Path, models: Sequence[str] | None) -> None:
+    """Raise UsageError or ServerError if the server could not load these models; None: all."""
+    if models is None:
+        published.model_names(repository)
+    else:
+        published.require_repository(repository)
+    precheck.check(repository, models)
 
 
 def _command(
@@ -485,7 +495,9 @@ def _opened_log(log_path: Path) -> BinaryIO:
         return log_path.open("wb")
     except OSError as error:
         raise EnvironmentProblem(
-            f"the log cannot be written: {error.strerror}", where=str(log_path)
+            f"the log cannot be written: {error.strerror}",
+            where=str(log_path),
+            fix=file_system_fix(error, "--log-file"),
         ) from error
 
 

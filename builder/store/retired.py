@@ -19,13 +19,14 @@ requests.
 
 
 def tidy(repository: Path) -> tuple[str, ...]:
-    """Repair what killed runs left (see staging.recover), and remove the steps whose grace period
-    is over.
+    """Repair what killed runs left (see staging.recover), and remove their unfinished signatures
+    and the steps whose grace period is over.
 
     Called first by every run. Returns the models that were put back.
     """
     with contextlib.suppress(OSError):  # publication reports what cannot be written
         restored = staging.recover(repository)
+        _remove_unfinished_signatures(repository)
         due = [
             path.parent
             for path in repository.glob(f"*/{published.SIDECAR}")
@@ -37,6 +38,17 @@ def tidy(repository: Path) -> tuple[str, ...]:
                     remove(folder, stage)
         return restored
     return ()
+
+
+def _remove_unfinished_signatures(repository: Path) -> None:
+    """Remove the signatures that a killed `trt-build sign` did not finish. It writes them under the
+    lock of the repository.
+    """
+    pattern = f"{published.UNFINISHED_SIGNATURE}*"
+    if any(repository.glob(pattern)):
+        with staging.alone(repository):
+            for file in repository.glob(pattern):
+                file.unlink()
 
 
 def step_of(folder: Path) -> str | None:

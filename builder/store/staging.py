@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from builder.errors import PublishBlocked
+from builder.unforeseen import file_system_fix
 
 OLD = "old "
 """Prefix of a model's former folder in staging: `old <model>`."""
@@ -28,10 +29,6 @@ ABANDONED_SECONDS = 24 * 3600.0
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-_FIXES = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free disk space"),
-    errno.ENAMETOOLONG: "use a repository with a shorter name",
-}
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -41,6 +38,27 @@ def staging(repository: Path) -> Iterator[Path]:
     PublishBlocked.
     """
     root = repository.resolve()
+    with without_empty_parents(root), _locked_folder(root) as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def without_empty_parents(folder: Path) -> Iterator[None]:
+    """Remove the parents of `folder` that do not exist yet, if they are created inside the block
+    and are empty at its end.
+    """
+    missing = [parent for parent in folder.parents if not os.path.lexists(parent)]
+    try:
+        yield
+    finally:
+        for parent in missing:
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+
+
+@contextlib.contextmanager
+def _locked_folder(root: Path) -> Iterator[Path]:
+    """A locked staging folder of the repository `root`, removed at the end."""
     folder = root
     lock = -1
     try:
@@ -71,10 +89,7 @@ def _create(folder: Path, root: Path) -> None:
         raise PublishBlocked(
             f"no folder can be created in {folder.parent}: {error.strerror}",
             where=str(root),
-            fix=_FIXES.get(
-                error.errno or 0,
-                "give this user write access to it, or use a repository in another folder",
-            ),
+            fix=file_system_fix(error),
         ) from error
 
 
@@ -112,6 +127,12 @@ def prepared(repository: Path, count: int) -> Iterator[list[Path]]:
     is empty. Raises OSError and PublishBlocked.
     """
     root = repository.resolve()
+    with without_empty_parents(root), _prepared(root, count) as folders:
+        yield folders
+
+
+@contextlib.contextmanager
+def _prepared(root: Path, count: int) -> Iterator[list[Path]]:
     created = not root.exists()
     try:
         with contextlib.ExitStack() as stack:

@@ -5,6 +5,7 @@ repositories.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from builder.triton.publish import blocked, created_folder, move_in
 
 ATTEMPTS = 5
 """How often the folder of a model is read if other processes replace it."""
+PAUSE_SECONDS = 0.05
+"""The time between two attempts."""
 CURRENT, SERVED, KEPT = "current", "served", "kept"
 """States of a version: it serves requests without a version; only requests that name it; none."""
 
@@ -44,18 +47,23 @@ class Entry:
 def history(folder: Path) -> list[Entry]:
     """Return the versions of the model in `folder`, newest first. Raises UsageError.
 
-    The folder is read again if another process replaces it meanwhile.
+    The folder is read again if another process replaces it meanwhile. Between the two renames of a
+    publication there is none.
     """
-    versions.of_model(folder)
     for attempt in range(ATTEMPTS):
-        before = copying.identity(folder)
+        before = None
         try:
+            before = copying.identity(folder)
             entries = _entries(folder)
             copying.require_same(folder, before)
             break
-        except TrtBuildError:
-            if attempt == ATTEMPTS - 1 or not copying.is_replaced(folder, before):
+        except (TrtBuildError, FileNotFoundError):
+            if attempt == ATTEMPTS - 1:
+                versions.of_model(folder)
                 raise
+            if before and not copying.is_replaced(folder, before):
+                raise
+            time.sleep(PAUSE_SECONDS)
     return sorted(entries, key=lambda entry: entry.number, reverse=True)
 
 

@@ -22,15 +22,7 @@ from builder.manifest import Versions
 from builder.store import published, retired, staging
 from builder.triton import bytecode, copying, layout, signatures, versions
 from builder.triton.artifact import EnsembleArtifact, ModelArtifact
-
-FIXES = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free disk space"),
-    **dict.fromkeys(
-        (errno.EACCES, errno.EPERM, errno.EROFS),
-        "give this user write access to it, or use another repository",
-    ),
-}
-"""File system errors and their fixes."""
+from builder.unforeseen import MACHINES, file_system_fix
 
 SETTLE_SECONDS = 2.0
 """Seconds between new steps and the ensemble that names them. A poll that lists the folders before
@@ -173,12 +165,12 @@ def blocked(name: str, repository: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind = PublishBlocked if error.errno in FIXES else PublishError
+        kind = PublishBlocked if error.errno in MACHINES else PublishError
         is_missing = error.errno == errno.ENOENT  # another process changed the folder
         raise kind(
             f"model {name!r} was not published: {error}",
             where=str(repository / name),
-            fix=copying.AGAIN if is_missing else FIXES.get(error.errno or 0),
+            fix=copying.AGAIN if is_missing else file_system_fix(error, "repository"),
         ) from error
 
 
@@ -290,15 +282,16 @@ def _is_there(step: str, repository: Path, stage: Path) -> bool:
 
 @contextlib.contextmanager
 def created_folder(repository: Path) -> Iterator[None]:
-    """Create the repository's folder. Remove it again if it was created here and the publication
-    fails.
+    """Create the repository's folder. If the publication fails, remove it and its parents again,
+    unless they existed.
     """
     created = not repository.exists()
-    try:  # covers mkdir, too: an interrupt may arrive during it
-        repository.mkdir(parents=True, exist_ok=True)
-        yield
-    except BaseException:
-        if created:
-            with contextlib.suppress(OSError), staging.alone(repository):
-                repository.rmdir()  # not while another publication moves its model in
-        raise
+    with staging.without_empty_parents(repository):
+        try:  # covers mkdir, too: an interrupt may arrive during it
+            repository.mkdir(parents=True, exist_ok=True)
+            yield
+        except BaseException:
+            if created:
+                with contextlib.suppress(OSError), staging.alone(repository):
+                    repository.rmdir()  # not while another publication moves its model in
+            raise

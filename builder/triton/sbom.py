@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from builder import __version__, files
 from builder.errors import EnvironmentProblem, PublishBlocked
+from builder.unforeseen import file_system_fix
 
 if TYPE_CHECKING:
     from cyclonedx.model.bom import Bom
@@ -33,7 +34,9 @@ def write(file: Path) -> Path:
     try:
         files.write_text(file, text + "\n")
     except OSError as error:
-        raise PublishBlocked(f"{file} was not written: {error.strerror}") from error
+        raise PublishBlocked(
+            f"{file} was not written: {error.strerror}", fix=file_system_fix(error)
+        ) from error
     return file
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from builder import files, processes
 from builder.errors import EnvironmentProblem, UsageError
-from builder.store import COMPILED, CONFIG, SIGNATURE, staging
+from builder.store import COMPILED, CONFIG, SIGNATURE, published, staging
 from builder.triton import bytecode
 
 SIGN_MODEL = "sign model"
@@ -103,7 +103,9 @@ def sign(folder: Path, key: Path) -> None:
 
 
 def _sign(folder: Path, key: Path) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{SIGNATURE}.", dir=folder.parent)
+    handle, name = tempfile.mkstemp(
+        prefix=published.UNFINISHED_SIGNATURE, dir=folder.parent
+    )
     os.close(handle)
     written = Path(name)
     try:
@@ -208,8 +210,6 @@ def is_signed(folder: Path) -> bool:
 
 
 def _folders(repository: Path, only: Sequence[str]) -> list[Path]:
-    from builder.store import published
-
     if not repository.is_dir():
         raise UsageError(f"{repository} is not a folder", fix="name a model repository")
     folders = sorted(path for path in repository.iterdir() if path.is_dir())

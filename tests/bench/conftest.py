@@ -10,10 +10,9 @@ import torch
 
 from builder import build_repository
 from builder.bench.measure import Endpoint
-from builder.serving import serve
+from builder.serving import FREE_PORTS, serve
 from builder.triton import publish
 from tests.repository import stateful as models
-from tests.serving.ports import FREE
 from tests.triton.artifacts import artifact, scorer, tensor
 
 
@@ -57,5 +56,5 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def endpoint(repository: Path) -> Iterator[Endpoint]:
-    with serve(repository, **FREE, client_shared_memory=True) as server:
+    with serve(repository, **FREE_PORTS, client_shared_memory=True) as server:
         yield Endpoint(server.http_url, server.grpc_url, server.metrics_url)

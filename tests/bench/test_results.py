@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -103,6 +104,9 @@ def test_highest_rate_is_found_within_the_precision(capacity: float) -> None:
 
 def test_no_rate_is_found_if_every_rate_fails() -> None:
     assert search_rate(lambda rate: False, 100.0) is None
+    holds = Mock(return_value=False)
+    assert search_rate(holds, 100.0, least=30.0) is None
+    assert [call.args[0] for call in holds.call_args_list] == [100.0, 50.0]
 
 
 def test_shares_of_a_load_sum_to_the_load() -> None:

@@ -22,7 +22,7 @@ import torch
 
 from builder.manifest.spec import Versions
 from builder.parity.clients import HttpClient
-from builder.serving import serve
+from builder.serving import FREE_PORTS, serve
 from builder.store import published, staging, tidy
 from builder.triton import (
     EnsembleArtifact,
@@ -34,7 +34,6 @@ from builder.triton import (
 from builder.triton import publish as publish_single
 from builder.triton.config import parse_config
 from tests.chaos.counts import Results
-from tests.serving.ports import FREE
 from tests.triton.artifacts import Lower, Raise, artifact, lowered, pair, tensor
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -343,7 +342,7 @@ def _unnamed(repository: Path) -> set[str]:
 def _answers(repository: Path, generation: int) -> bool:
     """Whether a tritonserver that starts on this state returns correct outputs."""
     x = np.arange(4, dtype="float32").reshape(2, 2)
-    with serve(repository, **FREE) as server:
+    with serve(repository, **FREE_PORTS) as server:
         client = HttpClient(server.http_url, 60)
         outputs = client.infer(NAME, {"x": x}).outputs
         client.close()

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder.serving import Server, serve
+from builder.serving import FREE_PORTS, Server, serve
 from tests.chaos import census, flat
 from tests.chaos.asking import MODELS, Window
 from tests.chaos.clients import EACH, Clients
 from tests.chaos.counts import ServedCounts
 from tests.chaos.pushing import publish_generation
-from tests.serving.ports import FREE
 
 GAIN = 1.05
 """Below this factor of responses with twice the clients, the limit is reached."""
@@ -55,7 +54,7 @@ def run(folder: Path, minutes: float, out: Path | None = None) -> Counts:
     counts, served = Counts(minutes=minutes), folder / "served"
     for model in MODELS:
         publish_generation(model, 1, served)
-    with serve(served, **FREE, ready_timeout=240) as server:
+    with serve(served, **FREE_PORTS, ready_timeout=240) as server:
         counts.clients = _limit(server, counts)
         total, began = Window(), time.monotonic()
         before = _processor_seconds(server)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.serving import PLAIN, control, serve
+from builder.serving import FREE_PORTS, PLAIN, control, serve
 from builder.store import published
 from tests.chaos import (
     asking,
@@ -29,7 +29,6 @@ from tests.chaos import (
     reload,
     streams,
 )
-from tests.serving.ports import FREE
 
 
 def test_page_is_current() -> None:
@@ -250,7 +249,7 @@ def test_interrupted_stream_keeps_its_results(tmp_path: Path) -> None:
 def test_leaked_model_is_found_with_its_process(tmp_path: Path) -> None:
     """A former step that was not unloaded, as on the GPU host of docs/reliability.md."""
     folder = pushing.publish_generation("pair", 1, tmp_path / "served")
-    with serve(folder.parent, **FREE, explicit=True) as server:
+    with serve(folder.parent, **FREE_PORTS, explicit=True) as server:
         control.update(server.http_url, folder)
         assert not census.take(server, folder.parent, "explicit").leaked_models
         former = published.step_names(folder)

@@ -16,11 +16,7 @@ from click.testing import CliRunner, Result
 from builder.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = [
-    sys.executable,
-    "-c",
-    "from builder.cli import main; main(prog_name='trt-build')",
-]
+PROGRAM = [sys.executable, "-m", "builder"]
 
 
 def manifest_of(width: int, opt: int = 2, largest: int = 8) -> str:

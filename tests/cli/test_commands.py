@@ -22,7 +22,7 @@ from click.testing import Result
 
 from builder.cli.serve import ports
 from builder.manifest import load
-from tests.cli.conftest import MANIFEST, Small, TakesList, save, start
+from tests.cli.conftest import MANIFEST, Small, TakesList, save, save_small, start
 
 Run = Callable[..., Result]
 
@@ -67,9 +67,10 @@ def test_log_level_graph_writes_the_graph_after_each_pass(
 ) -> None:
     (tmp_path / "models").mkdir()
     save(Doubled(), tmp_path / "models" / "doubled.pt")
-    result = run(
-        "repo", tmp_path / "models", "--out", tmp_path / "out", "--log-level", "graph"
-    )
+    command = ("repo", tmp_path / "models", "--out", tmp_path / "out", "--log-level")
+    result = run(*command, "graph")
+    assert "rebuilt because" not in result.stderr
+    assert "rebuilt because: --log-level graph\n" in run(*command, "graph").stderr
     files = sorted((tmp_path / "out.graphs" / "doubled").iterdir())
     assert result.exit_code == 0 and files[0].name == "00-start.txt" and len(files) > 1
     assert "graph(" in files[-1].read_text()
@@ -567,7 +568,9 @@ def test_read_only_repository_is_reported_before_the_build(
     [
         ("/proc/x/y", 4, "no folder can be created in /proc"),
         ("/", 2, "/ cannot be the repository"),
-        ("x" * 300, 4, "use a repository with a shorter name"),
+        ("x" * 300, 4, "use a shorter path"),
+        ("x/" * 3000, 4, "use a shorter path"),
+        ("a\0b", 2, "the path has a null character"),
     ],
 )
 def test_unusable_repository_is_reported_before_the_build(
@@ -645,6 +648,57 @@ def test_ports_count_from_the_first_unless_given() -> None:
         "grpc_port": 0,
         "metrics_port": 0,
     }
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        ("lower two", 2, "two has 2 models\n  fix:   use one of two/a.pt, two/b.pt"),
+        ("lower alone.yaml", 2, "this manifest has no model file"),
+        ("inspect none", 2, "none does not exist"),
+        ("serve repository --poll-seconds 5", 2, "--poll-seconds is for --watch"),
+        ("serve repository --port 0 --log-file empty", 4, "use another --log-file"),
+        ("deploy kserve empty", 2, "empty contains no model"),
+        ("deploy kserve repository --name A", 2, "--name 'A' is not valid"),
+        ("doctor empty", 2, "empty contains no model"),
+        ("doctor repository --only smal", 2, "no model 'smal' in repository"),
+        ("report repository --since {}", 2, "that trt-build wrote: it has no 'format'"),
+        ("report repository --since none", 2, "wrote: No such file or directory\n"),
+        ("health repository", 2, "pass --url HOST:PORT or --grpc-url HOST:PORT"),
+        ("init models", 0, "every model in models has a manifest"),
+    ],
+)
+def test_misuse_has_a_clear_message(
+    published: Path,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    code: int,
+    words: str,
+) -> None:
+    monkeypatch.chdir(published.parent)
+    save_small(published.parent)
+    for folder in ("empty", "two"):
+        Path(folder).mkdir()
+    for file in ("two/a.pt", "two/b.pt", "alone.yaml"):
+        Path(file).write_text("")
+    Path("{}").write_text("{}")
+    result = run(*command.split())
+    assert (result.exit_code, words in result.output) == (code, True), result.output
+
+
+def test_lower_takes_the_folder_or_the_manifest_of_one_model(
+    small: Path, run: Run
+) -> None:
+    paths = (small, small / "small.yaml", small / "small.pt")
+    graphs = {run("lower", path, "--no-isolate").stdout for path in paths}
+    assert len(graphs) == 1 and "aten::linear" in graphs.pop()
+
+
+def test_check_reports_a_store_that_cannot_be_used(small: Path, run: Run) -> None:
+    store = small / "small.pt"
+    result = run("check", small, "--no-isolate", "--store", store)
+    assert f"small: warning: the store {store} could not be read" in result.stdout
 
 
 def test_missing_repository_is_a_usage_error(tmp_path: Path, run: Run) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from tests.cli.conftest import save_small
+from tests.cli.conftest import Small, save, save_small
 
 Run = Callable[..., Result]
 
@@ -161,3 +161,16 @@ def test_source_folder_of_a_model_is_not_replaced(
     refused = run("repo", source, "--out", tmp_path, "--overwrite-edits")
     assert refused.exit_code == 2 and "which has the model file" in refused.stderr
     assert source.is_file() and source.with_suffix(".yaml").is_file()
+
+
+@pytest.mark.parametrize("command", ["adopt", "check"])
+def test_only_commands_with_the_option_suggest_input(
+    published: Path, run: Run, command: str
+) -> None:
+    bare = published.parent / "bare"
+    bare.mkdir()
+    save(Small(), bare / "small.pt", manifest=None)
+    arguments = [published, "small", "--models", bare] if command == "adopt" else [bare]
+    result = run(command, *arguments)
+    assert (result.exit_code, "trt-build init" in result.output) == (2, True)
+    assert ("pass --input" in result.output) == (command == "check")

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import signal
+from collections.abc import Iterator
 from multiprocessing import Pipe
 from pathlib import Path
 from unittest.mock import Mock
@@ -14,11 +15,27 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from builder import errors
+from builder import errors, unforeseen
 from builder.cli import main
 from builder.cli.command import Command
 from builder.cli.terminal import Terminal
 from builder.serving import Server
+
+
+@pytest.fixture
+def default_signals() -> Iterator[None]:
+    """The handlers of a new process. nohup ignores SIGHUP, and a shell's `&` SIGINT."""
+    handlers = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
+    inherited = {
+        number: signal.signal(number, handler) for number, handler in handlers.items()
+    }
+    yield
+    for number, handler in inherited.items():
+        signal.signal(number, handler)
 
 
 def raising(error: BaseException, *arguments: str) -> Result:
@@ -86,6 +103,20 @@ def test_only_errors_of_a_server_connection_are_called_so(
     error: Exception, message: str
 ) -> None:
     assert raising(error).stderr.startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize(
+    ("number", "fix"),
+    [
+        (errno.EDQUOT, "free disk space"),
+        (errno.EROFS, "give this user write access to it, or use another --out"),
+        (errno.ENAMETOOLONG, "use a shorter --out"),
+        (errno.EIO, "check the disk"),
+        (errno.ENOTDIR, "use another --out"),
+    ],
+)
+def test_file_system_error_has_one_fix(number: int, fix: str) -> None:
+    assert unforeseen.file_system_fix(OSError(number, "m"), "--out") == fix
 
 
 def test_removed_working_directory_is_reported(
@@ -166,8 +197,9 @@ def test_debug_shows_the_traceback() -> None:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
-def test_signal_runs_cleanup_and_restores_the_handler(number: int, code: int) -> None:
-    inherited = signal.signal(number, signal.SIG_DFL)  # nohup ignores SIGHUP
+def test_signal_runs_cleanup_and_restores_the_handler(
+    default_signals: None, number: int, code: int
+) -> None:
     cleaned = []
 
     @click.command(cls=Command)
@@ -181,16 +213,16 @@ def test_signal_runs_cleanup_and_restores_the_handler(number: int, code: int) ->
 
     assert CliRunner().invoke(waiting).exit_code == code
     assert cleaned == [True]
-    assert signal.signal(number, inherited) == signal.SIG_DFL
+    assert signal.getsignal(number) == signal.SIG_DFL
 
 
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGINT, 0), (signal.SIGTERM, 0), (signal.SIGHUP, 129)],
 )
-def test_serve_ends_with_the_code_of_the_signal(number: int, code: int) -> None:
-    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores SIGHUP
-
+def test_serve_ends_with_the_code_of_the_signal(
+    default_signals: None, number: int, code: int
+) -> None:
     def stopped() -> None:
         os.kill(os.getpid(), number)
         signal.pause()
@@ -201,14 +233,13 @@ def test_serve_ends_with_the_code_of_the_signal(number: int, code: int) -> None:
         Server.block(Mock(_watch=stopped))
 
     assert CliRunner().invoke(serving).exit_code == code
-    signal.signal(signal.SIGHUP, inherited)
 
 
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 )
 def test_interrupt_hidden_by_another_exception_is_not_a_defect(
-    number: int, code: int
+    default_signals: None, number: int, code: int
 ) -> None:
     before = signal.getsignal(number)
 
@@ -225,6 +256,22 @@ def test_interrupt_hidden_by_another_exception_is_not_a_defect(
     assert result.exit_code == code
     assert result.stderr == "interrupted; no partly written files remain\n"
     assert signal.getsignal(number) == before
+
+
+def test_interrupt_waits_for_the_import_of_numpy(default_signals: None) -> None:
+    """Its extension modules would print the traceback."""
+    module = "os.kill(os.getpid(), signal.SIGINT)\nimported.append(True)"
+    imported: list[bool] = []
+
+    @click.command(cls=Command)
+    @click.pass_obj
+    def importing(terminal: Terminal, /) -> None:
+        names = {"__name__": "numpy.core", "imported": imported}
+        exec(module, {**names, "os": os, "signal": signal})
+        signal.pause()
+
+    result = CliRunner().invoke(importing)
+    assert (result.exit_code, imported) == (130, [True])
 
 
 def test_return_value_of_a_command_is_its_exit_code() -> None:

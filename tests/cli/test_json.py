@@ -5,6 +5,7 @@ are escaped.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,8 @@ def test_control_characters_except_line_breaks_are_escaped() -> None:
     text = "a\x1b]0;title\x07\r\n\tb\x9b\u202ec"
     assert printable(text) == "a\\x1b]0;title\\x07\\x0d\n\tb\\x9b\\u202ec"
     assert printable("modèle 模型") == "modèle 模型"
+    # a file name that is not UTF-8
+    assert printable(os.fsdecode(b"\xff")) == "\\udcff"
 
 
 def test_every_kind_of_terminal_output_is_escaped(

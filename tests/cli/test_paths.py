@@ -87,6 +87,14 @@ def test_output_folder_may_go_up_from_a_folder_that_does_not_exist(
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["r é"]
 
 
+def test_file_url_is_a_local_path(
+    small: Path, run: Callable[..., Result], tmp_path: Path
+) -> None:
+    result = run("repo", small.as_uri(), "--out", (tmp_path / "a b").as_uri())
+    assert result.exit_code == 0, result.stderr
+    assert (tmp_path / "a b" / "small" / "config.pbtxt").is_file()
+
+
 @pytest.mark.parametrize("up", ["..", "../no/.."], ids=["a link", "a missing folder"])
 def test_path_that_goes_up_from_a_link_follows_it(
     small: Path, run: Callable[..., Result], tmp_path: Path, up: str

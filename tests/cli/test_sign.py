@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from builder.serving import serve
+from builder.serving import FREE_PORTS, serve
 from builder.triton import signatures
-from tests.serving.ports import FREE
 
 Run = Callable[..., Result]
 
@@ -36,11 +35,14 @@ def test_serve_refuses_unsigned_and_changed_models(
 ) -> None:
     public = keys / "sign.pub"
     required = ("serve", published, "--port", "0", "--require-signature", public)
+    killed = published / ".trt-build.sig.0123"
+    killed.write_text("")
     text = _error(run(*required), 2)
     assert "small: it has no trt-build.sig" in text and "trt-build sign" in text
     assert (
         run("sign", published, "--key", keys / "sign.key").stdout == "signed: small\n"
     )
+    assert not killed.exists()
     assert "nothing" in run("sign", published, "--key", keys / "sign.key").stdout
     signatures.require(published, public)
     (published / "small" / "1" / "extra").write_text("")
@@ -93,7 +95,7 @@ def test_verify_fails_for_an_unsigned_folder(
     )
     (published / "unknown").mkdir()
     assert "unknown: it has no trt-build.sig" in _error(run(*arguments), 2)
-    with serve(published, explicit=True, models=["small"], **FREE) as server:
+    with serve(published, explicit=True, models=["small"], **FREE_PORTS) as server:
         result = run("verify", published, "--url", server.http_url, *arguments[3:])
     assert result.exit_code == 3
     assert json.loads(result.stdout)["signatures"]["problems"] == {

@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from click.testing import Result
 
 from builder.cli import COMMANDS, main
-from tests.cli.conftest import PROGRAM, environment, python
+from builder.interruption import MESSAGE
+from tests.cli.conftest import PROGRAM, ROOT, environment, python
 
 HEAVY = {
     "torch",
@@ -59,6 +61,28 @@ def test_import_of_builder_imports_no_heavy_package() -> None:
     code = "import sys, builder, json; print(json.dumps(sorted(sys.modules)))"
     done = python(code)
     assert not {name.partition(".")[0] for name in json.loads(done.stdout)} & HEAVY
+
+
+def test_ctrl_c_during_the_first_imports_shows_no_traceback(tmp_path: Path) -> None:
+    interrupt = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\n"
+    (tmp_path / "click.py").write_text(f"{interrupt}time.sleep(9)\n")
+    code = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from builder.__main__ import main; main()"
+    environ = environment(PYTHONPATH=f"{tmp_path}:{ROOT}")
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (130, f"{MESSAGE}\n")
+
+
+def test_start_imports_little_before_ctrl_c_is_handled() -> None:
+    code = "import __future__, re, signal, sys\nbare = set(sys.modules)\nimport builder.__main__\n"
+    done = python(f"{code}print(*sorted(set(sys.modules) - bare))")
+    assert done.stdout.split() == [
+        "builder",
+        "builder.__main__",
+        "builder.interruption",
+    ]
 
 
 def test_help_takes_at_most_200_ms_more_than_the_interpreter() -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -111,8 +112,8 @@ def shell(request: pytest.FixtureRequest) -> Shell:
 
 
 def _run(line: str, **more: str) -> subprocess.CompletedProcess[str]:
-    command = " ".join(map(shlex.quote, [*PROGRAM, "doctor"]))
-    script = f"{line.replace('doctor', command)}; exit ${{PIPESTATUS[0]}}"
+    command = " ".join(map(shlex.quote, PROGRAM))
+    script = f"{line.replace('trt-build', command)}; exit ${{PIPESTATUS[0]}}"
     return subprocess.run(
         ["bash", "-c", script],
         env=environment(**more),
@@ -122,19 +123,40 @@ def _run(line: str, **more: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_closed_pipe_ends_the_command_without_a_message(shell: Shell) -> None:
+@pytest.mark.parametrize("command", ["doctor", "--help", "repo --help"])
+def test_closed_pipe_ends_the_command_without_a_message(
+    shell: Shell, command: str
+) -> None:
     """The exit code is that of SIGPIPE; 1 would mean a failed model."""
-    process = shell("doctor | true")
+    process = shell(f"trt-build {command} | true")
     assert (process.returncode, process.stderr) == (141, "")
 
 
-@pytest.mark.parametrize("line", ["doctor >&-", "doctor 2>&-", "doctor >&- 2>&-"])
+@pytest.mark.parametrize(
+    "line",
+    ["trt-build doctor >&-", "trt-build doctor 2>&-", "trt-build doctor >&- 2>&-"],
+)
 def test_command_works_with_closed_streams(shell: Shell, line: str) -> None:
     process = shell(line)
     assert (process.returncode, process.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("line", ["doctor >/dev/full", "doctor --json >/dev/full"])
+def test_closed_streams_are_no_pipes_of_other_processes(small: Path) -> None:
+    process = _run(
+        f"trt-build lower {small / 'small.pt'} --out {small / 'out'} <&- >&-"
+    )
+    assert (process.returncode, process.stderr) == (0, "")
+    assert (small / "out" / "lowered.pt").exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "trt-build doctor >/dev/full",
+        "trt-build doctor --json >/dev/full",
+        "trt-build farm --help >/dev/full",
+    ],
+)
 def test_full_disk_exits_with_4(shell: Shell, line: str) -> None:
     process = shell(line)
     error = "error: No space left on device\n  fix:   free disk space\n"

@@ -5,6 +5,7 @@ overwrite edits of the user.
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -591,6 +593,16 @@ def test_unwritable_folder_is_an_environment_problem(
     (tmp_path / "file").write_text("")
     result = run("kubernetes", repositories["plans"], tmp_path / "file")
     assert result.exit_code == 4 and "cannot write the manifests" in result.stderr
+
+
+def test_full_disk_leaves_no_empty_folder(
+    repositories: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(Path, "write_text", Mock(side_effect=full))
+    result = run("kubernetes", repositories["plans"], tmp_path / "new" / "out")
+    assert result.exit_code == 4 and "fix:   free disk space" in result.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 INSERTED_MISTAKES = {

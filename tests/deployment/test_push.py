@@ -29,12 +29,19 @@ from builder.deployment.push import _Push
 from builder.errors import ServerError
 from builder.parity import verify
 from builder.parity.clients import GrpcClient, HttpClient
-from builder.serving import CONTROL_HEADER, PLAIN, Access, Server, control, serve
+from builder.serving import (
+    CONTROL_HEADER,
+    FREE_PORTS,
+    PLAIN,
+    Access,
+    Server,
+    control,
+    serve,
+)
 from builder.serving.stubs import Stubs
 from builder.store import retired
 from builder.triton import publish, publish_ensemble
 from tests.chaos.pushing import spoil
-from tests.serving.ports import FREE
 from tests.triton.artifacts import Raise, artifact, pair, reseal, tensor
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
@@ -122,7 +129,9 @@ def running(
     served = repository_of(tmp_path / "served", 1)
     mode: dict[str, Any] = {"explicit": True, "models": ["*"]}
     with serve(
-        served, **FREE, **(mode if request.param == "explicit" else {"poll_seconds": 1})
+        served,
+        **FREE_PORTS,
+        **(mode if request.param == "explicit" else {"poll_seconds": 1}),
     ) as server:
         yield server, served
 
@@ -190,7 +199,7 @@ def test_new_model_that_fails_to_load_is_removed(tmp_path: Path) -> None:
     publish(artifact(Raise(5), inputs, ("y",), name="new", serve_as="python"), source)
     (source / "new" / "1" / "model.py").write_text("raise ImportError('inserted')\n")
     reseal(source / "new")
-    with serve(served, **FREE, explicit=True, models=["net"]) as server:
+    with serve(served, **FREE_PORTS, explicit=True, models=["net"]) as server:
         failed = run(source, server, served)
         assert failed.exit_code == 3 and "inserted" in failed.output, failed.output
         assert "new" not in names(served)
@@ -210,7 +219,7 @@ def test_new_model_that_fails_to_load_is_removed(tmp_path: Path) -> None:
 
 def test_server_that_ignores_changes_is_reported(tmp_path: Path) -> None:
     served = repository_of(tmp_path / "served", 1)
-    with serve(served, **FREE) as server:
+    with serve(served, **FREE_PORTS) as server:
         refused = run(
             repository_of(tmp_path, 2), server, served, "--only", "net", "--timeout", 8
         )
@@ -226,7 +235,7 @@ def test_replaced_process_is_not_reported_as_dead(
 ) -> None:
     monkeypatch.setattr("builder.serving.server.UNLOAD_SECONDS", 2.0)
     served = repository_of(tmp_path / "served", 1)
-    with serve(served, **FREE, explicit=True, models=["net"]) as server:
+    with serve(served, **FREE_PORTS, explicit=True, models=["net"]) as server:
         errors: list[str] = []
 
         def watch() -> None:
@@ -259,7 +268,7 @@ def test_loading_models_needs_the_control_token(tmp_path: Path) -> None:
     served = repository_of(tmp_path / "served", 1)
     (tmp_path / "token").write_text("secret\n")
     mode = {"explicit": True, "models": ["net"], "control_token": "secret"}
-    with serve(served, **FREE, **mode) as server:
+    with serve(served, **FREE_PORTS, **mode) as server:
         source = repository_of(tmp_path, 2)
         refused = run(source, server, served, "--only", "net")
         assert refused.exit_code == 4 and "--control-token-file" in refused.output, (
@@ -298,7 +307,7 @@ def test_slow_load_does_not_delay_clients(tmp_path: Path) -> None:
     )
     program.write_text(slow)
     reseal(folder)
-    with serve(served, **FREE, explicit=True, models=["net"]) as server:
+    with serve(served, **FREE_PORTS, explicit=True, models=["net"]) as server:
         waits = [LatencyClient(server) for _ in range(16)]
         for waiting in waits:
             waiting.start()
@@ -316,7 +325,7 @@ def test_slow_load_does_not_delay_clients(tmp_path: Path) -> None:
 def test_push_cleans_up_after_a_killed_push(tmp_path: Path) -> None:
     served, source = repository_of(tmp_path / "served", 1), repository_of(tmp_path, 2)
     program = "from builder.cli import main; main()"
-    with serve(served, **FREE, explicit=True, models=["*"]) as server:
+    with serve(served, **FREE_PORTS, explicit=True, models=["*"]) as server:
         urls = ["--url", server.http_url, "--grpc-url", server.grpc_url]
         words = [sys.executable, "-c", program, "push", source, *urls, "--to", served]
         with Clients(server) as clients:

@@ -15,9 +15,8 @@ import pytest
 import yaml
 
 from builder.cli.health import health_command
-from builder.serving import features
+from builder.serving import FREE_PORTS, features
 from builder.triton import environment
-from tests.serving.ports import FREE
 
 from .conftest import composes, run
 
@@ -168,7 +167,7 @@ def test_server_has_the_monitored_metrics(tmp_path: Path) -> None:
 
     publish(scorer(), tmp_path / "repository")
     with (
-        serve(tmp_path / "repository", **FREE) as server,
+        serve(tmp_path / "repository", **FREE_PORTS) as server,
         urllib.request.urlopen(
             f"http://{server.metrics_url}/metrics", timeout=10
         ) as response,

@@ -21,10 +21,10 @@ import pytest
 import yaml
 
 from builder.parity.clients import HttpClient
-from builder.serving import Server, find, serve
+from builder.serving import FREE_PORTS, Server, find, serve
 from builder.triton import publish
 from tests.docker.test_compose import MONITORING, expressions
-from tests.serving.ports import FREE, free_port
+from tests.serving.ports import free_port
 from tests.triton.artifacts import scorer
 
 pytestmark = [
@@ -80,7 +80,7 @@ def test_alerts_fire_as_expected(folder: Path) -> None:
 def test_prometheus_evaluates_every_expression(folder: Path) -> None:
     publish(scorer(), folder / "repository")
     with (
-        serve(folder / "repository", **FREE) as server,
+        serve(folder / "repository", **FREE_PORTS) as server,
         prometheus(folder, server.metrics_url) as url,
     ):
         send_requests(server, SCRAPES_SECONDS)

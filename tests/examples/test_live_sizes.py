@@ -15,11 +15,10 @@ from builder.parity import verify
 from builder.parity.arrays import to_numpy
 from builder.parity.inputs import draw, styles
 from builder.pipeline.segment_goldens import check_reference
-from builder.serving import serve
+from builder.serving import FREE_PORTS, serve
 from builder.torchscript import load
 from builder.triton import Golden
 from tests.examples.test_export import export
-from tests.serving.ports import FREE
 
 SIZES = {
     "residual_cnn": [
@@ -69,7 +68,7 @@ def test_examples_pass_at_sizes_not_in_goldens(models: Path, tmp_path: Path) -> 
     for spec in specs:
         outputs = _output_names(tmp_path / "repository" / spec.name)
         extra[spec.name] = [golden(spec, outputs, number) for number in range(2)]
-    with serve(tmp_path / "repository", **FREE) as server:
+    with serve(tmp_path / "repository", **FREE_PORTS) as server:
         parities = verify(
             tmp_path / "repository",
             server.http_url,

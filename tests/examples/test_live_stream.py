@@ -17,10 +17,9 @@ import torch
 from builder import build_repository
 from builder.parity import verify
 from builder.parity.clients import Client, GrpcClient, HttpClient, SequencePosition
-from builder.serving import Server, serve
+from builder.serving import FREE_PORTS, Server, serve
 from tests.examples.test_export import EXAMPLES, export
 from tests.parity.asserting import assert_passed
-from tests.serving.ports import FREE
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -47,7 +46,7 @@ def repository(models: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def server(repository: Path) -> Iterator[Server]:
-    with serve(repository, **FREE) as running:
+    with serve(repository, **FREE_PORTS) as running:
         yield running
 
 

@@ -32,7 +32,6 @@ from builder.repository import jobs
 from builder.torchscript import trial
 from tests.hostile import archives, manifests, repositories, requests
 from tests.hostile.counts import EXECUTED, Case, Counts, attempt_all, watch, written
-from tests.serving.ports import FREE
 
 MODULES = (
     *jobs.MODULES,
@@ -261,7 +260,7 @@ def _server(published: repositories.Published) -> Iterator[str]:
     from builder import serving
 
     served = shutil.copytree(published.plain, published.folder / "served")
-    with serving.serve(served, **FREE) as server:
+    with serving.serve(served, **serving.FREE_PORTS) as server:
         yield server.http_url
 
 

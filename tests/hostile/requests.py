@@ -19,7 +19,6 @@ import torch
 from tests.hostile.counts import EXECUTED, UNEXPECTED, Counts
 from tests.hostile.manifests import Small
 from tests.hostile.repositories import MODEL
-from tests.serving.ports import FREE
 
 SECONDS = 20
 INFER = f"/v2/models/{MODEL}/infer"
@@ -221,7 +220,7 @@ def run(
     torch.manual_seed(0)
     x = torch.arange(8.0).reshape(2, 4)
     expected = Small().eval()(x).detach()
-    with serving.serve(repository, **FREE) as server:
+    with serving.serve(repository, **serving.FREE_PORTS) as server:
         for seed in range(first_seed, first_seed + count):
             chance = random.Random(seed)
             create = chance.choice(REQUESTS)

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from builder.manifest.spec import Batching
-from builder.serving import serve
+from builder.serving import FREE_PORTS, serve
 from builder.triton import ModelArtifact, publish
-from tests.serving.ports import FREE
 from tests.triton.artifacts import Affine, Centered, artifact, scorer, tensor
 
 
@@ -120,5 +119,5 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     artifacts = {model.spec.name: model for model in models()}
     for model in artifacts.values():
         publish(model, repository)
-    with serve(repository, **FREE, client_shared_memory=True) as server:
+    with serve(repository, **FREE_PORTS, client_shared_memory=True) as server:
         yield Endpoint(repository, server.http_url, server.grpc_url, artifacts)

@@ -13,10 +13,9 @@ import torch
 
 from builder import build_repository
 from builder.report import gather
-from builder.serving import serve
+from builder.serving import FREE_PORTS, serve
 from builder.triton import publish
 from tests.repository import stateful
-from tests.serving.ports import FREE
 from tests.triton.artifacts import artifact, scorer, tensor
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
@@ -58,7 +57,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl")
 def test_snippets_run_against_a_server(repository: Path) -> None:
-    with serve(repository, **FREE) as server:
+    with serve(repository, **FREE_PORTS) as server:
         for model in gather(repository)["models"]:
             outputs = [one["name"] for one in model["outputs"]]
             code = model["snippets"]["python"].replace(

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.repository import ModelResult, build_repository
-from builder.serving import Server, serve
-from tests.serving.ports import FREE
+from builder.serving import FREE_PORTS, Server, serve
 
 Built = tuple[Path, dict[str, ModelResult]]
 """A repository, and the results of its models by name."""
@@ -29,5 +28,5 @@ def built(
 @pytest.fixture(scope="module")
 def server(built: Built) -> Iterator[Server]:
     repository, _ = built
-    with serve(repository, **FREE) as started:
+    with serve(repository, **FREE_PORTS) as started:
         yield started

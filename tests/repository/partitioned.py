@@ -9,8 +9,7 @@ from typing import Any
 
 from builder.parity import ModelParity, verify
 from builder.repository import ModelResult, build_repository
-from builder.serving import Server, serve
-from tests.serving.ports import FREE
+from builder.serving import FREE_PORTS, Server, serve
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ def serve_and_verify(
 ) -> Iterator[Served]:
     """Build the models, serve them until the generator is closed, and compare them."""
     results = build_repository(models, repository, layout=layout, **settings)
-    with serve(repository, **FREE) as server:
+    with serve(repository, **FREE_PORTS) as server:
         parities = verify(repository, server.http_url, server.grpc_url, repeat=0)
         yield Served(
             layout,

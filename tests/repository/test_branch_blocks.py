@@ -13,9 +13,8 @@ import yaml
 from builder.parity.clients import GrpcClient, describe
 from builder.parity.served import read
 from builder.repository import build_repository
-from builder.serving import serve
+from builder.serving import FREE_PORTS, serve
 from tests.repository import networks
-from tests.serving.ports import FREE
 
 pytestmark = pytest.mark.live
 
@@ -29,7 +28,7 @@ def test_outputs_come_from_the_branch_chosen_by_data(tmp_path: Path) -> None:
     assert result.ok, result.error
     assert any("2 engines inside" in text for text in result.warnings)
     module = torch.jit.load(str(tmp_path / "mixture.pt"))
-    with serve(tmp_path / "out", **FREE) as server:
+    with serve(tmp_path / "out", **FREE_PORTS) as server:
         client = GrpcClient(server.grpc_url, 60)
         branches = set()
         for seed in range(12):

@@ -14,9 +14,8 @@ from builder.cli import init
 from builder.errors import UsageError
 from builder.parity import verify
 from builder.repository import build_repository
-from builder.serving import serve
+from builder.serving import FREE_PORTS, serve
 from tests.repository import networks
-from tests.serving.ports import FREE
 
 ROWS = Dim("rows", min=1, max=8)
 INPUTS = "inputs:\n  - {name: x, dtype: float32, shape: [batch, 8]}\n"
@@ -99,7 +98,7 @@ def test_exported_programs_are_served(models: Path, tmp_path: Path) -> None:
     assert results["custom"].segments == results["script"].segments
     (warning,) = results["pairs"].warnings
     assert "batch_2 = 2*batch in every request" in warning
-    with serve(tmp_path / "out", **FREE) as server:
+    with serve(tmp_path / "out", **FREE_PORTS) as server:
         parities = verify(tmp_path / "out", server.http_url, server.grpc_url)
     failed = {one.name: one.problems for one in parities if not one.passed}
     assert not failed

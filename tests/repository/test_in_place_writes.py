@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from builder.parity import verify
 from builder.repository import build_repository
-from builder.serving import serve
-from tests.serving.ports import FREE
+from builder.serving import FREE_PORTS, serve
 
 
 class Convolutions(nn.Module):
@@ -117,7 +116,7 @@ def test_served_outputs_match_the_module(with_operator: Path, tmp_path: Path) ->
         )
         assert result.ok, result.error
         assert name != "bumped" or result.segments == ("torch",)
-    with serve(tmp_path / "out", **FREE) as server:
+    with serve(tmp_path / "out", **FREE_PORTS) as server:
         parities = verify(tmp_path / "out", server.http_url, server.grpc_url)
     failed = {p.name: [r.problems for r in p.results if not r.passed] for p in parities}
     assert all(parity.passed for parity in parities), failed

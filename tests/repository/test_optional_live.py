@@ -19,12 +19,11 @@ from tritonclient.utils import InferenceServerException
 from builder.parity import verify
 from builder.parity.structure import length_of
 from builder.repository import build_repository
-from builder.serving import Server, serve
+from builder.serving import FREE_PORTS, Server, serve
 from tests.pipeline import optional_outputs
 from tests.pipeline.list_outputs import CONTAINERS, LARGEST, LISTS
 from tests.pipeline.test_list_outputs import declared
 from tests.pipeline.test_optional_outputs import requests, save
-from tests.serving.ports import FREE
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -54,7 +53,7 @@ def served(
         save(folder / "models", module, declared(module))
     results = build_repository(folder / "models", folder / "out")
     assert {one.name: str(one.error) for one in results if not one.ok} == {}
-    with serve(folder / "out", **FREE) as server:
+    with serve(folder / "out", **FREE_PORTS) as server:
         yield Served(modules, folder / "models", folder / "out", server)
 
 

@@ -9,10 +9,9 @@ import pytest
 from builder.engine import BuildOptions
 from builder.parity import verify
 from builder.repository import build_repository
-from builder.serving import serve
+from builder.serving import FREE_PORTS, serve
 from tests.parity.asserting import assert_passed
 from tests.repository import stateful as models
-from tests.serving.ports import FREE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.live, pytest.mark.slow]
 
@@ -30,7 +29,7 @@ def test_plans_match_the_module_in_a_loop(tmp_path: Path, precision: str) -> Non
     assert all(result.ok for result in results), [
         str(result.error) for result in results
     ]
-    with serve(repository, **FREE, client_shared_memory=True) as server:
+    with serve(repository, **FREE_PORTS, client_shared_memory=True) as server:
         found = verify(
             repository, server.http_url, server.grpc_url, shared_memory=("none", "cuda")
         )

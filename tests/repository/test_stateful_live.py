@@ -20,11 +20,10 @@ from builder.parity import verify
 from builder.parity.clients import Client, GrpcClient, HttpClient, SequencePosition
 from builder.parity.health import health
 from builder.repository import build_repository
-from builder.serving import serve
+from builder.serving import FREE_PORTS, serve
 from builder.triton import goldens
 from tests.parity.asserting import assert_passed
 from tests.repository import stateful as models
-from tests.serving.ports import FREE
 from tests.triton.artifacts import reseal
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
@@ -58,7 +57,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     assert all(result.ok for result in results), [
         str(result.error) for result in results
     ]
-    with serve(repository, **FREE, client_shared_memory=True) as server:
+    with serve(repository, **FREE_PORTS, client_shared_memory=True) as server:
         yield Served(folder, repository, server.http_url, server.grpc_url)
 
 
@@ -212,7 +211,9 @@ def test_client_passes_explicit_state_between_requests(
     assert all(result.ok for result in results), [
         str(result.error) for result in results
     ]
-    with serve(tmp_path / "repository", **FREE, client_shared_memory=True) as server:
+    with serve(
+        tmp_path / "repository", **FREE_PORTS, client_shared_memory=True
+    ) as server:
         for parity in verify(
             tmp_path / "repository", server.http_url, server.grpc_url, repeat=0
         ):
@@ -296,7 +297,9 @@ def test_verify_fails_for_wrong_state_handling(
     assert old in runtime.read_text()
     runtime.write_text(runtime.read_text().replace(old, new))
     reseal(tmp_path / "repository" / "filter")
-    with serve(tmp_path / "repository", **FREE, client_shared_memory=True) as server:
+    with serve(
+        tmp_path / "repository", **FREE_PORTS, client_shared_memory=True
+    ) as server:
         (parity,) = verify(tmp_path / "repository", server.http_url, server.grpc_url)
     assert not parity.passed
     wrong = {result.protocol for result in parity.results if not result.passed}

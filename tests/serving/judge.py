@@ -19,9 +19,8 @@ from tritonclient import http as triton_http
 from tritonclient.utils import InferenceServerException
 
 from builder.errors import ServerError
-from builder.serving import Server, log, serve
+from builder.serving import FREE_PORTS, Server, log, serve
 from builder.triton import parse_config
-from tests.serving.ports import FREE
 
 ACCEPTED = "unable to find backend library for backend"
 
@@ -56,7 +55,7 @@ def judging() -> Iterator[Judge]:
     """A Judge with its own empty server, on free ports of localhost."""
     with (
         tempfile.TemporaryDirectory(prefix="trt-build-judge-") as folder,
-        serve(Path(folder), **FREE, explicit=True) as server,
+        serve(Path(folder), **FREE_PORTS, explicit=True) as server,
     ):
         yield Judge(server)
 

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import socket
 
-from builder.serving import FREE_PORTS
-
-FREE = FREE_PORTS
-"""Free ports, as arguments of `serve`."""
-
 
 def free_port() -> int:
     """A port at which nothing listens now."""

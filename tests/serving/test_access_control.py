@@ -13,15 +13,14 @@ from tritonclient import grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
 from builder.parity import verify
-from builder.serving import Server, serve
-from tests.serving.ports import FREE
+from builder.serving import FREE_PORTS, Server, serve
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def server(valid_repository: Path) -> Iterator[Server]:
-    with serve(valid_repository, **FREE) as running:
+    with serve(valid_repository, **FREE_PORTS) as running:
         yield running
 
 

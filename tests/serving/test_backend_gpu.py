@@ -14,7 +14,7 @@ from builder.engine import BuildOptions
 from builder.errors import UsageError
 from builder.parity import ModelParity, verify
 from builder.repository import build_repository
-from builder.serving import serve
+from builder.serving import FREE_PORTS, serve
 from builder.serving.installation import find
 from builder.triton import merge
 from tests.cli.conftest import manifest_of
@@ -22,7 +22,6 @@ from tests.parity.asserting import assert_passed
 from tests.parity.test_examples_gpu import TOLERANCES
 from tests.repository import networks
 from tests.repository import stateful as sequence_models
-from tests.serving.ports import FREE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.live, pytest.mark.slow]
 
@@ -84,7 +83,7 @@ def published(models: Path, repository: Path, **options: object) -> Path:
 
 
 def verify_served(repository: Path, **options: object) -> list[ModelParity]:
-    with serve(repository, **FREE, client_shared_memory=True) as server:
+    with serve(repository, **FREE_PORTS, client_shared_memory=True) as server:
         found = verify(repository, server.http_url, server.grpc_url, **options)
     for parity in found:
         assert_passed(parity)
@@ -116,7 +115,7 @@ def test_profiles_and_triton_section_are_served(
     models = small(tmp_path / "models", "profiles", PROFILES)
     small(models, "section", SECTION)
     repository = published(models, tmp_path / "repository")
-    with serve(repository, **FREE, client_shared_memory=True) as server:
+    with serve(repository, **FREE_PORTS, client_shared_memory=True) as server:
         results = verify(repository, server.http_url, server.grpc_url)
         url = f"http://{server.http_url}/v2/models/section/config"
         with urllib.request.urlopen(url, timeout=10) as response:

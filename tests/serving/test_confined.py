@@ -11,8 +11,7 @@ import pytest
 from tritonclient import http as triton_http
 
 from builder import processes
-from builder.serving import serve
-from tests.serving.ports import FREE
+from builder.serving import FREE_PORTS, serve
 
 pytestmark = [
     pytest.mark.live,
@@ -99,7 +98,7 @@ def test_confined_model_can_only_read_its_folder(
     memory.write_text("secret")
     try:
         with (
-            serve(repository, **FREE) as server,
+            serve(repository, **FREE_PORTS) as server,
             triton_http.InferenceServerClient(server.http_url) as client,
         ):
             actions = {
@@ -121,5 +120,5 @@ def completed_actions(client: triton_http.InferenceServerClient, name: str) -> s
 
 
 def test_published_model_is_confined(valid_repository: Path) -> None:
-    with serve(valid_repository, **FREE) as server:
+    with serve(valid_repository, **FREE_PORTS) as server:
         assert "confined by landlock, seccomp" in server.log()

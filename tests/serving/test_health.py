@@ -13,11 +13,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from builder.cli import main
-from builder.serving import Server, serve
+from builder.serving import FREE_PORTS, Server, serve
 from builder.serving.stubs import Stubs
 from builder.store import published
 from builder.triton import publish, publish_ensemble
-from tests.serving.ports import FREE
 from tests.triton.artifacts import pair, scorer
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
@@ -43,7 +42,7 @@ def test_dead_process_is_reported_with_its_model(tmp_path: Path) -> None:
     publish(scorer(), repository)
     publish(scorer(name="other"), repository)
     publish_ensemble(pair(1), repository)
-    with serve(repository, **FREE) as server:
+    with serve(repository, **FREE_PORTS) as server:
         healthy = health(repository, server)
         assert healthy.exit_code == 0 and "3 of 3 models are healthy" in healthy.output
         stubs = Stubs(server.process.pid)
@@ -79,7 +78,7 @@ def test_wrong_output_exits_with_3(valid_repository: Path, tmp_path: Path) -> No
                 for key, array in arrays.items()
             }
         np.savez(file.with_suffix(""), **changed)
-    with serve(valid_repository, **FREE) as server:
+    with serve(valid_repository, **FREE_PORTS) as server:
         wrong = health(repository, server, "--json")
         record = json.loads(wrong.stdout)
         assert wrong.exit_code == 3 and not record["healthy"]
@@ -98,7 +97,7 @@ def test_damaged_files_are_not_a_defect(valid_repository: Path, tmp_path: Path) 
     record = published.read(lists / "scorer" / published.SIDECAR)
     record["tolerance"] = {"atol": []}
     (lists / "scorer" / published.SIDECAR).write_text(json.dumps(record))
-    with serve(valid_repository, **FREE) as server:
+    with serve(valid_repository, **FREE_PORTS) as server:
         for repository in (scalars, deep):
             assert health(repository, server).exit_code == 0, "the model is ready"
         result = health(lists, server)
@@ -110,7 +109,7 @@ def test_model_missing_in_the_server_is_unhealthy(
 ) -> None:
     repository = tmp_path / "repository"
     shutil.copytree(valid_repository, repository)
-    with serve(repository, **FREE) as server:
+    with serve(repository, **FREE_PORTS) as server:
         publish(scorer(name="later"), repository)
         missing = health(repository, server)
         assert missing.exit_code == 4 and "UNHEALTHY later, http: " in missing.output

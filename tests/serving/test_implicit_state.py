@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from builder.parity.clients import HttpClient, SequencePosition
-from builder.serving import serve
-from tests.serving.ports import FREE
+from builder.serving import FREE_PORTS, serve
 
 pytestmark = pytest.mark.live
 
@@ -45,7 +44,7 @@ def test_python_backend_does_not_keep_implicit_state(tmp_path: Path) -> None:
     (tmp_path / "summing" / "1").mkdir(parents=True)
     (tmp_path / "summing" / "config.pbtxt").write_text(CONFIG)
     (tmp_path / "summing" / "1" / "model.py").write_text(MODEL)
-    with serve(tmp_path, **FREE) as server:
+    with serve(tmp_path, **FREE_PORTS) as server:
         client = HttpClient(server.http_url, 30)
         one = {"x": np.ones((1, 1), np.float32)}
         outputs = [

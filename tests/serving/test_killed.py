@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from builder.errors import ServerError
-from builder.serving import scratch, serve
+from builder.serving import FREE_PORTS, scratch, serve
 from builder.serving.stubs import Stubs
-from tests.serving.ports import FREE
 
 SERVE = """
 import sys, time
@@ -103,7 +102,7 @@ def test_next_start_cleans_up_if_the_guardian_was_killed(
 @pytest.mark.live
 @pytest.mark.slow
 def test_serving_ends_with_the_name_of_the_dead_model(valid_repository: Path) -> None:
-    with serve(valid_repository, **FREE) as server:
+    with serve(valid_repository, **FREE_PORTS) as server:
         stubs = Stubs(server.process.pid)
         assert stubs.dead() == []
         (stub,) = stubs.models
@@ -121,7 +120,7 @@ def test_serving_ends_with_the_name_of_the_dead_model(valid_repository: Path) ->
 @pytest.mark.timeout(60)
 def test_process_that_died_before_block_is_reported(valid_repository: Path) -> None:
     """The process dies after the server is ready and before block()."""
-    with serve(valid_repository, **FREE) as server:
+    with serve(valid_repository, **FREE_PORTS) as server:
         stubs = Stubs(server.process.pid)
         assert stubs.dead() == []
         (stub,) = stubs.models

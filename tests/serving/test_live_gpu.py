@@ -18,10 +18,9 @@ from tritonclient import grpc
 from builder.parity import verify
 from builder.parity.shared_memory import Regions
 from builder.repository import build_repository
-from builder.serving import Server, serve
+from builder.serving import FREE_PORTS, Server, serve
 from builder.triton import Golden
 from tests.parity.asserting import TWO_PROFILES, assert_passed
-from tests.serving.ports import FREE
 from tests.triton.artifacts import reseal
 
 pytestmark = [pytest.mark.gpu, pytest.mark.live]
@@ -100,7 +99,7 @@ def log(repository: Path) -> Path:
 def server(repository: Path, log: Path) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRT_BUILD_TEST_LOG", str(log))
-        with serve(repository, **FREE, client_shared_memory=True) as running:
+        with serve(repository, **FREE_PORTS, client_shared_memory=True) as running:
             yield running
 
 

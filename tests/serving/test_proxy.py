@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 from tritonclient import http as triton_http
 
-from builder.serving import Server, serve
+from builder.serving import FREE_PORTS, Server, serve
 from builder.serving.ports import resolve
-from tests.serving.ports import FREE
 
 CONFIG = Path(__file__).parents[2] / "docker" / "nginx.conf"
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
@@ -34,7 +33,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def server(valid_repository: Path) -> Iterator[Server]:
-    with serve(valid_repository, **FREE) as running:
+    with serve(valid_repository, **FREE_PORTS) as running:
         yield running
 
 

@@ -15,11 +15,10 @@ from builder.engine import capabilities, flavor
 from builder.engine.flavor import trt
 from builder.lowering import lower
 from builder.parity import verify
-from builder.serving import Server, serve
+from builder.serving import FREE_PORTS, Server, serve
 from builder.triton import ModelArtifact, publish
 from tests.parity.asserting import TWO_PROFILES, assert_passed
 from tests.serving import fakes
-from tests.serving.ports import FREE
 from tests.triton.artifacts import artifact, tensor
 
 pytestmark = [pytest.mark.gpu, pytest.mark.live]
@@ -93,7 +92,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(repository: Path) -> Iterator[Server]:
-    with serve(repository, **FREE) as running:
+    with serve(repository, **FREE_PORTS) as running:
         yield running
 
 
@@ -124,7 +123,7 @@ def test_instance_of_kind_cpu_runs_in_torch(repository: Path, tmp_path: Path) ->
     section = {"instance_group": [{"kind": "KIND_CPU", "count": 1}]}
     model = replace(model, spec=replace(model.spec, triton=section))
     publish(model, tmp_path / "repository")
-    with serve(tmp_path / "repository", **FREE) as server:
+    with serve(tmp_path / "repository", **FREE_PORTS) as server:
         (parity,) = verify(tmp_path / "repository", server.http_url, None)
     assert (
         parity.passed

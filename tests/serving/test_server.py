@@ -23,12 +23,11 @@ import pytest
 
 from builder.errors import EnvironmentProblem, ServerError, UsageError
 from builder.parity import verify
-from builder.serving import Server, serve
+from builder.serving import FREE_PORTS, Server, serve
 from builder.serving.installation import find
 from builder.serving.server import WATCH_SECONDS, _plain_path
 from builder.triton import publish
 from tests.parity.asserting import assert_passed
-from tests.serving.ports import FREE
 from tests.triton.artifacts import reseal, scorer
 
 pytestmark = pytest.mark.live
@@ -75,7 +74,7 @@ def test_server_listens_on_loopback_until_sigterm_and_leaves_only_its_log(
     valid_repository: Path, tmp_path: Path
 ) -> None:
     before = children()
-    with serve(valid_repository, log_path=tmp_path / "log", **FREE) as server:
+    with serve(valid_repository, log_path=tmp_path / "log", **FREE_PORTS) as server:
         assert server.ready() and server.http_url.startswith("127.0.0.1:")
         with urllib.request.urlopen(
             f"http://{server.metrics_url}/metrics", timeout=5
@@ -113,7 +112,7 @@ def test_repository_name_may_have_special_characters(
     shutil.copytree(valid_repository, tmp_path / SPECIAL_NAME / "repository")
     (tmp_path / SPECIAL_NAME / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / SPECIAL_NAME / "temporary"))
-    with serve(tmp_path / SPECIAL_NAME / "repository", **FREE) as server:
+    with serve(tmp_path / SPECIAL_NAME / "repository", **FREE_PORTS) as server:
         assert server.ready()
     assert remaining_files() == set() and not list(
         (tmp_path / SPECIAL_NAME / "temporary").iterdir()
@@ -148,7 +147,7 @@ def test_port_in_use_is_reported_before_the_start(valid_repository: Path) -> Non
         port = listener.getsockname()[1]
         with (
             pytest.raises(EnvironmentProblem, match=f"port {port}"),
-            serve(valid_repository, **{**FREE, "http_port": port}),
+            serve(valid_repository, **{**FREE_PORTS, "http_port": port}),
         ):
             pass
     assert remaining_files() == set()
@@ -164,7 +163,7 @@ def test_every_failed_model_is_reported_with_the_reason(
     (repository / "syntax" / "1" / "model.py").write_text("import no_such_module\n")
     config = repository / "config" / "config.pbtxt"
     config.write_text(config.read_text().replace("TYPE_FP32", "FP32", 1))
-    with pytest.raises(ServerError) as caught, serve(repository, **FREE):
+    with pytest.raises(ServerError) as caught, serve(repository, **FREE_PORTS):
         pass
     text = str(caught.value)
     assert "'syntax'" in text and "no_such_module" in text
@@ -209,7 +208,7 @@ def test_failed_models_do_not_stop_the_others(
         (repository / name / "1" / "model.py").write_text(source)
     config = repository / "config" / "config.pbtxt"
     config.write_text(config.read_text().replace("TYPE_FP32", "FP32", 1))
-    with serve(repository, exit_on_error=False, **mode, **FREE) as server:
+    with serve(repository, exit_on_error=False, **mode, **FREE_PORTS) as server:
         assert server.served() == {"scorer"} and not server.ready()
         reasons = {failure.model: failure.reason for failure in server.failed}
         assert reasons.keys() == {"syntax", "killed", "first", "config"}
@@ -227,7 +226,7 @@ def test_server_without_a_loaded_model_fails(tmp_path: Path) -> None:
         pytest.raises(
             ServerError, match=r"could load no model:\n  model 'scorer'.*no_such_module"
         ),
-        serve(tmp_path, exit_on_error=False, **FREE),
+        serve(tmp_path, exit_on_error=False, **FREE_PORTS),
     ):
         pass
     assert remaining_files() == set()
@@ -240,7 +239,7 @@ def test_failed_model_is_not_reported_as_a_dead_process(
     shutil.copytree(valid_repository, repository)
     publish(scorer(name="first"), repository)
     (repository / "first" / "1" / "model.py").write_text(FAILING_EXECUTE)
-    with serve(repository, exit_on_error=False, **FREE) as server:
+    with serve(repository, exit_on_error=False, **FREE_PORTS) as server:
         server.stubs.ended.add("first")
         threading.Timer(
             1.5 * WATCH_SECONDS, os.kill, (os.getpid(), signal.SIGTERM)
@@ -262,7 +261,7 @@ def test_hanging_load_is_killed_after_the_timeout(
     begin = time.monotonic()
     with (
         pytest.raises(ServerError, match="'scorer': loading neither finished"),
-        serve(repository, ready_timeout=3, **FREE),
+        serve(repository, ready_timeout=3, **FREE_PORTS),
     ):
         pass
     assert time.monotonic() - begin < 15
@@ -278,10 +277,10 @@ def test_missing_model_file_is_reported_before_the_start(
     (repository / "scorer" / "1" / "model.py").unlink()
     with (
         pytest.raises(ServerError, match=r"'scorer': 1/model.py is missing"),
-        serve(repository, **FREE),
+        serve(repository, **FREE_PORTS),
     ):
         pass
-    with serve(repository, explicit=True, **FREE) as server:
+    with serve(repository, explicit=True, **FREE_PORTS) as server:
         assert server.ready()
 
 
@@ -313,7 +312,7 @@ def test_server_that_crashes_on_load_is_restarted_once_with_one_thread(
         if crashes == 2:
             stack.enter_context(pytest.raises(ServerError, match=reason))
         server = stack.enter_context(
-            serve(valid_repository, installation=crashing, **FREE)
+            serve(valid_repository, installation=crashing, **FREE_PORTS)
         )
         assert server.ready()
         assert re.search(reason, server.first_crash or "")
@@ -326,11 +325,14 @@ def test_server_that_crashes_on_load_is_restarted_once_with_one_thread(
 def test_missing_or_empty_repository_is_a_usage_error(tmp_path: Path) -> None:
     with (
         pytest.raises(UsageError, match="does not exist"),
-        serve(tmp_path / "nowhere", **FREE),
+        serve(tmp_path / "nowhere", **FREE_PORTS),
     ):
         pass
     (tmp_path / "model.pt").touch()
-    with pytest.raises(UsageError, match="contains no model"), serve(tmp_path, **FREE):
+    with (
+        pytest.raises(UsageError, match="contains no model"),
+        serve(tmp_path, **FREE_PORTS),
+    ):
         pass
 
 
@@ -351,7 +353,7 @@ TritonPythonModel.finalize = finalize
         source.write(slow)
     reseal(repository / "scorer")
     before = children()
-    with pytest.raises(KeyboardInterrupt), serve(repository, **FREE) as server:
+    with pytest.raises(KeyboardInterrupt), serve(repository, **FREE_PORTS) as server:
         raise KeyboardInterrupt
     assert server.process.returncode is not None and not finished.exists()
     assert remaining_files() == set() and children() == before
@@ -360,7 +362,7 @@ TritonPythonModel.finalize = finalize
 def test_request_that_crashes_the_server_is_reported_with_a_fix(
     valid_repository: Path,
 ) -> None:
-    with serve(valid_repository, **FREE) as server:
+    with serve(valid_repository, **FREE_PORTS) as server:
         url = f"http://{server.http_url}/v2/models/scorer/infer"
         nested = urllib.request.Request(url, data=b"[" * 200_000)
         with contextlib.suppress(OSError, http.client.HTTPException):
@@ -373,7 +375,7 @@ def test_request_that_crashes_the_server_is_reported_with_a_fix(
 
 
 def test_block_reports_that_the_server_ended(valid_repository: Path) -> None:
-    with serve(valid_repository, **FREE) as server:
+    with serve(valid_repository, **FREE_PORTS) as server:
         threading.Timer(0.3, server.process.kill).start()
         with pytest.raises(ServerError, match="stopped"):
             server.block()

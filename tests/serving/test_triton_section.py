@@ -24,10 +24,9 @@ from tritonclient.utils import InferenceServerException
 
 from builder.manifest.spec import Versions
 from builder.parity.clients import GrpcClient
-from builder.serving import PLAIN, Server, control, features, serve
+from builder.serving import FREE_PORTS, PLAIN, Server, control, features, serve
 from builder.triton import history, publish, publish_ensemble
 from builder.triton.artifact import ModelArtifact
-from tests.serving.ports import FREE
 from tests.triton.artifacts import Affine, Raise, artifact, pair, reseal, tensor
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
@@ -119,7 +118,7 @@ QUEUE = {
 
 def test_overload_is_rejected_with_the_configured_error(tmp_path: Path) -> None:
     slow(tmp_path, "slow", **QUEUE)
-    with serve(tmp_path, **FREE) as server:
+    with serve(tmp_path, **FREE_PORTS) as server:
         first = Request(server, "slow")
         time.sleep(SECONDS / 4)
         regular = [Request(server, "slow", kind) for kind in ("http", "grpc") * 6]
@@ -157,7 +156,7 @@ def test_cached_responses_belong_to_the_served_version(
     publish(net("net", 5, keep=1, **cache), tmp_path / "new")
     assert features.stale(served) == []
     mode: dict[str, Any] = {"explicit": True, "models": ["*"], "response_cache": 8}
-    with serve(served, **FREE, **mode) as server:
+    with serve(served, **FREE_PORTS, **mode) as server:
         answers = [
             one.answer for _ in range(3) for one in join_all([Request(server, "net")])
         ]
@@ -168,7 +167,7 @@ def test_cached_responses_belong_to_the_served_version(
             one.answer for _ in range(2) for one in join_all([Request(server, "net")])
         ]
         assert answers == [5.0] * 2 and cache_hits(server, "net") == 1
-    with serve(served, **FREE) as server:  # without a response cache
+    with serve(served, **FREE_PORTS) as server:  # without a response cache
         join_all([Request(server, "net")])
         join_all([Request(server, "net")])
         assert cache_hits(server, "net") == 0
@@ -182,7 +181,7 @@ def test_cache_is_stale_after_replacement_without_a_new_version(
     publish(net("net", 1, **cache), served)
     assert features.stale(served) == ["net"]
     mode: dict[str, Any] = {"explicit": True, "models": ["*"], "response_cache": 8}
-    with serve(served, **FREE, **mode) as server:
+    with serve(served, **FREE_PORTS, **mode) as server:
         join_all([Request(server, "net")])
         publish(net("net", 5, **cache), served)
         control.update(server.http_url, served / "net", drain=0)
@@ -201,7 +200,7 @@ def test_instances_wait_for_rate_limiter_resources(
     group = {"kind": "KIND_CPU", "count": 1, **(limiter if limited else {})}
     for name in ("one", "other"):
         slow(tmp_path, name, instance_group=[group])
-    with serve(tmp_path, **FREE) as server:
+    with serve(tmp_path, **FREE_PORTS) as server:
         join_all([Request(server, name) for name in ("one", "other")])
         begun = time.monotonic()
         both = join_all([Request(server, name) for name in ("one", "other")])
@@ -318,7 +317,7 @@ def sections(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server,
                 pair(1, name=f"pair{seed}", triton=random_section(seed)), repository
             )
     mode: dict[str, Any] = {"explicit": True, "models": ["net0"], "response_cache": 8}
-    with serve(repository, **FREE, **mode) as server:
+    with serve(repository, **FREE_PORTS, **mode) as server:
         yield server, repository
 
 

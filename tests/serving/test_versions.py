@@ -15,11 +15,10 @@ from tritonclient.utils import InferenceServerException
 
 from builder.manifest.spec import Versions
 from builder.parity import verify
-from builder.serving import Server, serve
+from builder.serving import FREE_PORTS, Server, serve
 from builder.triton import history, publish
 from builder.triton.artifact import ModelArtifact
 from tests.parity.asserting import assert_passed
-from tests.serving.ports import FREE
 from tests.triton.artifacts import Raise, artifact, tensor
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
@@ -59,7 +58,7 @@ def test_served_versions_respond_and_others_are_refused(
         folder = publish(net(offset, 2), repository)
     (folder / "3").rename(folder / "9")  # a user may copy a version folder
     (folder / "3").symlink_to(folder / "9")
-    with serve(repository, **FREE) as server, connected(server) as send:
+    with serve(repository, **FREE_PORTS) as server, connected(server) as send:
         assert (send(), send(3), send(2)) == (30, 30, 20)
         for missing in (1, 9):
             with pytest.raises(InferenceServerException):
@@ -77,7 +76,7 @@ def test_damaged_earlier_version_is_not_loaded(tmp_path: Path) -> None:
         InferenceServerException, match=r"1/lowered\.pt is not as it was published"
     )
     with (
-        serve(repository, explicit=True, **FREE) as server,
+        serve(repository, explicit=True, **FREE_PORTS) as server,
         connected(server) as send,
         refused,
     ):
@@ -88,7 +87,7 @@ def test_running_server_serves_the_version_after_a_rollback(tmp_path: Path) -> N
     repository = tmp_path / "repository"
     for offset in (10, 20):
         folder = publish(net(offset, 1), repository)
-    running = serve(repository, explicit=True, models=["net"], **FREE)
+    running = serve(repository, explicit=True, models=["net"], **FREE_PORTS)
     with running as server, connected(server) as send:
         assert send() == 20
         history.rollback(folder, None)

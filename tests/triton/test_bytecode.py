@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.serving import control, serve
+from builder.serving import FREE_PORTS, control, serve
 from builder.triton import candidate, history, publish, publish_ensemble
-from tests.serving.ports import FREE
 from tests.triton.artifacts import Raise, artifact, pair, tensor
 
 
@@ -51,7 +50,7 @@ def test_server_with_write_access_loads_each_model_once(
     folder = publish_ensemble(pair(1), tmp_path / "repository")
     log = tmp_path / "server.log"
     polling = {"poll_seconds": 1} if mode == "poll" else {"explicit": True}
-    with serve(folder.parent, **FREE, log_path=log, **polling) as server:
+    with serve(folder.parent, **FREE_PORTS, log_path=log, **polling) as server:
         if mode == "explicit":
             control.update(server.http_url, folder)
         else:

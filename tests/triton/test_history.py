@@ -428,3 +428,19 @@ def test_model_that_is_replaced_while_it_is_read(
             merge([repository], tmp_path / "live")
     assert torn.value.fix == "run the command again"
     assert not (tmp_path / "live").exists()
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_history_waits_for_a_folder_that_is_gone_for_a_moment(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, returns: bool
+) -> None:
+    """Without an atomic exchange, a publication moves a model out and the next one in."""
+    folder = publish(net(1, KEEP), repository)
+    hidden = folder.rename(repository.parent / "hidden")
+    move_back = Mock(side_effect=lambda _: returns and hidden.rename(folder))
+    monkeypatch.setattr("builder.triton.history.time.sleep", move_back)
+    if returns:
+        assert [entry.number for entry in history.history(folder)] == [1]
+        return
+    with pytest.raises(UsageError, match="is not a model that trt-build published"):
+        history.history(folder)

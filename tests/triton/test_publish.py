@@ -217,16 +217,16 @@ def test_interrupted_publication_leaves_the_old_model(
 
 
 def test_failed_first_publication_leaves_no_repository(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(staging, "sync_tree", fail)
     with pytest.raises(PublishError, match="No space left") as caught:
-        publish(scorer(), repository)
+        publish(scorer(), tmp_path / "deeper" / "out")
     assert (caught.value.fix, caught.value.exit_code) == ("free disk space", 4)
-    assert not repository.exists() and list(repository.parent.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_failed_first_publication_keeps_concurrent_model(

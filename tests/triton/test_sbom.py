@@ -35,8 +35,9 @@ def test_sbom_lists_installed_packages(tmp_path: Path) -> None:
 def test_errors_name_the_package_and_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(PublishBlocked, match="was not written"):
+    with pytest.raises(PublishBlocked, match="was not written") as error:
         sbom.write(tmp_path / "none" / "file.json")
+    assert error.value.fix == "use another path"
     monkeypatch.setitem(__import__("sys").modules, "cyclonedx.output.json", None)
     with pytest.raises(EnvironmentProblem, match="cyclonedx-python-lib"):
         sbom.write(tmp_path / "file.json")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import EnvironmentProblem, UsageError
+from builder.store import published, tidy
 from builder.store.published import SIGNATURE
 from builder.triton import publish, signatures
 from tests.triton.artifacts import scorer
@@ -153,6 +154,16 @@ def test_only_models_without_valid_signature_are_signed(
     assert (repository / "scorer" / SIGNATURE).read_bytes() == before
     assert signatures.sign_missing(repository, keys / "other.key") == ["scorer"]
     assert signatures.problems(repository, keys / "other.pub") == {}
+
+
+def test_signature_of_a_killed_command_is_removed_by_the_next(
+    repository: Path, keys: Path
+) -> None:
+    left = repository / f"{published.UNFINISHED_SIGNATURE}0123"
+    left.write_text("")
+    assert signatures.problems(repository, keys / "own.pub") == {}
+    signatures.require(repository, keys / "own.pub")
+    assert tidy(repository) == () and not left.exists()
 
 
 @pytest.mark.parametrize("text", [None, "", "-----BEGIN PUBLIC KEY-----\n"])

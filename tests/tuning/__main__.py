@@ -28,7 +28,6 @@ from builder.tuning import Goal, Trial, TuneOptions, Values
 from builder.tuning.search import Measure, search
 from builder.tuning.space import Configuration, key
 from builder.tuning.tune import _Run
-from tests.serving.ports import FREE
 from tests.tuning import network
 
 OUT = Path(__file__).with_name("measured.json")
@@ -101,7 +100,10 @@ def measure_model(spec: manifest.ModelSpec, options: TuneOptions) -> dict[str, A
         run = _Run(spec, options, Settings(), folder, None, None)
         run.prepare()
         run.connect(
-            stack, stack.enter_context(serving.serve(folder, explicit=True, **FREE))
+            stack,
+            stack.enter_context(
+                serving.serve(folder, explicit=True, **serving.FREE_PORTS)
+            ),
         )
         default = run._measure(run.space.default, "default")
         proposed = run._proposed(default)

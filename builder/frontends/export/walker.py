@@ -140,41 +140,50 @@ def _returns_bool_of_number(
 class Walker:
     """Writes the nodes of a program into a new `torch._C.Graph`."""
 
+    skipped: set[torch.fx.Node]
+    """Nodes that are not written, because their writes are never read."""
+    functional: dict[torch.fx.Node, Any]
+    """Calls of in-place operators that are written as calls of these operators."""
+    unchecked: list[str]
+    """The source locations of conditions on values that the program asserts."""
+    has_writes = True
+    """Whether other calls write to memory: then views and copies are kept."""
+    heads: Heads
+    """Nodes that are written in another form, and those whose axes differ."""
+    results: dict[Any, Result]
+    """The results of the nodes of the graph that is being written."""
+    _sized: dict[Any, tuple[int, tuple[Any, int]]]
+    """For each computed size expression: a tensor of the graph and its axis, and the number of
+    nodes that read the tensor.
+    """
+    _rewrites: dict[str, Callable[[dict[str, Result]], Result]]
+    """Operators that have no counterpart with their arguments."""
+    _node: torch.fx.Node | None = None
+    _described: tuple[Any, ...] = ()
+    """Nodes with the metadata of `_node`."""
+    _plain: dict[tuple[type, str], Any]
+    """Non-tensor constants outside of blocks, by type and text."""
+    _computes_sizes = False
+    """Whether the program computes a size from others."""
+    _rounds = False
+    """Whether the program contains torchao's rounding."""
+
     def __init__(self, origins: Origins) -> None:
         self.graph = C.Graph()
         self.origins = origins
-        self.skipped: set[torch.fx.Node] = set()
-        """Nodes that are not written, because their writes are never read."""
-        self.functional: dict[torch.fx.Node, Any] = {}
-        """Calls of in-place operators that are written as calls of these operators."""
-        self.unchecked: list[str] = []
-        """The source locations of conditions on values that the program asserts."""
-        self.has_writes = True
-        """Whether other calls write to memory: then views and copies are kept."""
+        self.skipped = set()
+        self.functional = {}
+        self.unchecked = []
         self.heads = Heads(())
-        """Nodes that are written in another form, and those whose axes differ."""
+        self.results = {}
         self._ends = [self.graph.return_node()]
-        self._sized: dict[Any, tuple[int, tuple[Any, int]]] = {}
-        """For each computed size expression: a tensor of the graph and its axis, and the number of
-        nodes that read the tensor.
-        """
-        self._rewrites: dict[str, Callable[[dict[str, Result]], Result]] = {
+        self._sized = {}
+        self._rewrites = {
             "aten._native_batch_norm_legit_no_training": self._batch_norm,
             "aten._to_copy": self._to_copy,
             "aten.lift_fresh_copy": self._clone,
         }
-        """Operators that have no counterpart with their arguments."""
-        self._node: torch.fx.Node | None = None
-        self._described: tuple[Any, ...] = ()
-        """Nodes with the metadata of `_node`."""
-        self.results: dict[Any, Result] = {}
-        """The results of the nodes of the graph that is being written."""
-        self._plain: dict[tuple[type, str], Any] = {}
-        """Non-tensor constants outside of blocks, by type and text."""
-        self._computes_sizes = self._rounds = False
-        """Whether the program computes a size from others, and whether it contains torchao's
-        rounding.
-        """
+        self._plain = {}
 
     def input(self, name: str, kind: Any = TENSOR) -> Any:
         """Add an input of the graph. A number is read from a tensor of one element."""
