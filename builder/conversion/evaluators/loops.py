@@ -335,10 +335,7 @@ class _Carried:
         if output.debugName() == self.name:
             return
         if isinstance(value, list | dict | str | Packed | TensorList) or value is None:
-            described = "a loop-carried value"
-            if not self.name.isdigit():  # a value without a name has a number
-                described = f"the loop-carried value %{self.name}"
-            raise Unconvertible(f"{described} is not a tensor or a number")
+            raise _uncarried(value, self.name)
         # its value after an iteration may have either dtype
         (self.start,) = nested.widened(ctx, self._tensor(value))
         self.recurrence = layer.add_recurrence(self.start)
@@ -393,3 +390,16 @@ class _Carried:
             self.recurrence.get_output(0), trt.LoopOutput.LAST_VALUE, 0
         ).get_output(0)
         return self._value(alike(self.ctx, self.start, output))
+
+
+def _uncarried(value: object, name: str) -> Unconvertible:
+    """The refusal of a value that an ILoop cannot carry."""
+    named = not name.isdigit()  # a value without a name has a number
+    if isinstance(value, list | TensorList):
+        return Unconvertible(
+            f"a loop with a dynamic trip count changes {f'%{name}' if named else 'a list'}: it may"
+            " only append one tensor per iteration, read no element, and not end early",
+            "write the tensors to y[i] = ..., or use a loop with a fixed trip count",
+        )
+    described = f"the loop-carried value %{name}" if named else "a loop-carried value"
+    return Unconvertible(f"{described} is not a tensor or a number")
