@@ -155,11 +155,25 @@ class BranchInLoop(nn.Module):
         return y
 
 
+class WhileBelowSize(nn.Module):
+    """The condition of the first iteration is known at build time, that of others is not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.zeros_like(x)
+        i = 0
+        while i < x.size(0):
+            y[i] = x[i] * i
+            i += 2
+        return y * i
+
+
 def rows(*counts: int) -> list[tuple[Tensor, ...]]:
     return [(torch.randn(n, 3),) for n in counts]
 
 
-@pytest.mark.parametrize("module", [Counted(), Number2(), BranchInLoop()])
+@pytest.mark.parametrize(
+    "module", [Counted(), Number2(), BranchInLoop(), WhileBelowSize()]
+)
 def test_loop_over_dynamic_axis(module: nn.Module) -> None:
     conversion = check(
         module,

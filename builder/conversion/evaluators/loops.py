@@ -57,12 +57,31 @@ def loop(
         condition, *values = _iteration(ctx, body, [iteration, *values])
         if condition is MISSING:
             return nested.one_or_all([MISSING] * len(values))
-        if nested.is_unknown(condition):
-            raise Unconvertible(
-                "the loop's condition becomes unknown after some iterations"
-            )
         iteration += 1
+        if nested.is_unknown(condition):
+            return nested.one_or_all(
+                _rest(ctx, node, body, trip_count, iteration, condition, values)
+            )
     return nested.one_or_all(values)
+
+
+def _rest(
+    ctx: ConversionContext,
+    node: Node,
+    body: Block,
+    trip_count: int,
+    iteration: int,
+    condition: Scalar,
+    carried: list[Any],
+) -> list[Any]:
+    """An ILoop of the iterations after the unrolled ones. It counts from 0 again."""
+    if next(iter(body.inputs())).uses():
+        raise Unconvertible(
+            "the loop's condition becomes unknown after some iterations"
+        )
+    if trip_count < ENDLESS:
+        trip_count -= iteration
+    return _looped(ctx, node, body, trip_count, condition, carried)
 
 
 def _long(ctx: ConversionContext, trip_count: Any, body: Block) -> bool:
