@@ -516,9 +516,17 @@ def text_of_loop(x: Tensor) -> Tensor:
     return state[0] * len(state[1])
 
 
+def returned_by_loop(x: Tensor) -> Tensor:
+    for i in range(x.size(0)):
+        if bool(x[i] > 5):
+            return x * (i + 2)
+    return x
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
+        (returned_by_loop, "a loop-carried value is not a tensor or a number"),
         (lists_of_branch, "decides what one of its values is"),
         (text_of_loop, "a loop-carried value is not a tensor or a number"),
     ],
@@ -526,5 +534,6 @@ def text_of_loop(x: Tensor) -> Tensor:
 def test_values_without_a_name_are_not_numbered(function: Any, message: str) -> None:
     with pytest.raises(UnsupportedOperators, match=message):
         builder.convert(
-            torch.jit.script(function), [builder.TensorSpec("float32", (3,))]
+            torch.jit.script(function),
+            [builder.TensorSpec("float32", ("n",), {"n": (3, 3, 4)})],
         )

@@ -293,7 +293,16 @@ def list_as_long_as_another_in_a_branch(x):
     return torch.cat(parts), y
 
 
+def written_without_gradient(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x * 2
+    z = y.requires_grad_(False)
+    z.add_(1)
+    y[:, 0] = 5
+    return y, z
+
+
 SUPPORTED = [
+    written_without_gradient,
     slice_assignment,
     view_sees_write_to_base,
     base_sees_write_to_view_of_view,

@@ -169,11 +169,6 @@ def _gate(ctx: ConversionContext, conditional: Any) -> Callable[[Any], Any]:
 _UNMERGED = (list, dict, str, Packed, TensorList)
 
 
-def _named(name: str) -> str:
-    """A value's name; values without a name of their own have a number."""
-    return "one of its values" if name.isdigit() else f"%{name}"
-
-
 def _merge(
     ctx: ConversionContext, conditional: Any, yes: Any, no: Any, name: str
 ) -> Any:
@@ -182,8 +177,8 @@ def _merge(
         return yes
     if any(value is None or isinstance(value, _UNMERGED) for value in (yes, no)):
         raise Unconvertible(
-            f"the branch decides what {_named(name)} is at run time, and it is not a tensor or a"
-            " number"
+            f"the branch decides what {nested.named(name, 'one of its values')} is"
+            " at run time, and it is not a tensor or a number"
         )
     numbers = [
         isinstance(value, DynamicScalar | bool | int | float) for value in (yes, no)

@@ -413,12 +413,11 @@ class _Carried:
 
 def _uncarried(value: object, name: str) -> Unconvertible:
     """The refusal of a value that an ILoop cannot carry."""
-    named = not name.isdigit()  # a value without a name has a number
     if isinstance(value, list | TensorList):
         return Unconvertible(
-            f"a loop with a dynamic trip count changes {f'%{name}' if named else 'a list'}: it may"
+            f"a loop with a dynamic trip count changes {nested.named(name, 'a list')}: it may"
             " only append one tensor per iteration, read no element, and not end early",
             "write the tensors to y[i] = ..., or use a loop with a fixed trip count",
         )
-    described = f"the loop-carried value %{name}" if named else "a loop-carried value"
+    described = nested.named(name, "a loop-carried value", "the loop-carried value ")
     return Unconvertible(f"{described} is not a tensor or a number")
