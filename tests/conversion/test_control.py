@@ -61,6 +61,43 @@ def test_a_branch_on_data(module: nn.Module, axes: dict[int, str] | None) -> Non
     assert "CONDITION" in layer_kinds(conversion)
 
 
+class ReturnsOfBranches(nn.Module):
+    """The second branch leaves its result unset in one block."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if bool(x.sum() > 3):
+            return torch.tanh(x)
+        elif bool(x.sum() > 0):
+            return x @ x.t() @ x
+        return x - 1
+
+
+class UnsetInLoop(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        total = torch.zeros_like(x[:, 0])
+        for column in range(x.size(1)):
+            if bool(x[:, column].sum() < 0):
+                continue
+            total = total + x[:, column]
+            if bool(total.max() > 3):
+                break
+        return total
+
+
+@pytest.mark.parametrize("dynamic", [None, {0: {0: "n"}}])
+@pytest.mark.parametrize("module", [ReturnsOfBranches(), UnsetInLoop()])
+def test_value_that_a_block_leaves_unset(module: nn.Module, dynamic: Any) -> None:
+    x = torch.tensor([[2.0, -3.0, 2.0], [1.5, 0.5, 3.0]])
+    check(
+        module,
+        x,
+        dynamic=dynamic,
+        more=[(x * 0.1,), (-x,), (x.flip(1),)],
+        # RTX 1.7 builds neither branches in branches of dynamic shapes, nor those in loops
+        compile=dynamic is None and isinstance(module, ReturnsOfBranches),
+    )
+
+
 def test_branch_on_dynamic_size() -> None:
     cases = [(torch.randn(n, 3),) for n in (1, 2, 3, 8)]
     conversion = check(BySize(), torch.randn(4, 3), dynamic={0: {0: "n"}}, more=cases)

@@ -19,7 +19,7 @@ from builder.conversion.layers import alike, computed_in
 from builder.conversion.lists import TensorList, cat
 from builder.conversion.packing import Packed
 from builder.conversion.registry import evaluator
-from builder.conversion.values import Scalar, Tensor
+from builder.conversion.values import Scalar, Tensor, Unset
 from builder.conversion.walker import MISSING
 from builder.engine import ITensor, trt
 from builder.graph_types import Block, Node, Value
@@ -334,6 +334,9 @@ class _Lengthening(_Growing):
         return cat(self.ctx, super().last(), self.axis)
 
 
+_UNCARRIED = (list, dict, str, Packed, TensorList, Unset)
+
+
 class _Carried:
     """One loop-carried value. A value that the body returns unchanged needs no recurrence."""
 
@@ -353,7 +356,7 @@ class _Carried:
         self.inside = value
         if output.debugName() == self.name:
             return
-        if isinstance(value, list | dict | str | Packed | TensorList) or value is None:
+        if value is None or isinstance(value, _UNCARRIED):
             raise _uncarried(value, self.name)
         # its value after an iteration may have either dtype
         (self.start,) = nested.widened(ctx, self._tensor(value))
