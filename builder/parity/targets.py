@@ -10,8 +10,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class Checked(TorchDispatchMode):
+class Checked(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A context in which such targets raise IndexError."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
