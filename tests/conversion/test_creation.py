@@ -39,9 +39,6 @@ CASES: dict[str, Callable[..., Any]] = {
     "arange with a step": lambda x: torch.arange(1, x.size(1) + 1, 3),
     "arange backwards": lambda x: torch.arange(x.size(1) - 1, -1, -1),
     "arange with a float step": lambda x: torch.arange(0, x.size(1), 0.5),
-    "arange to a multiple of a float step": lambda x: torch.arange(
-        0, x.size(1) * 1.5, 0.3
-    ),
     "arange of a float end": lambda x: torch.arange(x.size(1) + 0.5),
     "arange of a product": lambda x: torch.arange(x.size(0) * x.size(1)).view(
         x.size(0), x.size(1)
@@ -152,3 +149,15 @@ def test_unsupported_calls_are_refused_with_a_reason(
 ) -> None:
     with pytest.raises(UnsupportedOperators, match=words):
         convert(function, [sample(2, 3)], dynamic={0: {0: "n"}})
+
+
+class ToMultipleOfStep(torch.nn.Module):
+    """1.5 / 0.3 is rounded to 5; the floor of the exact quotient of -1.5 by 0.3 is -6."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.arange(0, x.size(0) * 1.5, 0.3)
+
+
+def test_float_arange_of_script_has_the_length_of_torch() -> None:
+    more = [(torch.zeros(rows),) for rows in range(1, 9)]
+    check(ToMultipleOfStep(), torch.zeros(4), dynamic={0: {0: "n"}}, more=more)
