@@ -265,12 +265,14 @@ def _cast(emit: Emit, node: Node, x: Any, dtype: Pair | Value, *options: Value) 
     real dtype: the real part.
     """
     if isinstance(dtype, Pair):
-        x = _lifted(emit, x)
+        x = _as_tensors(emit, _lifted(emit, x))
         return Pair(
             emit.op("aten::to", x.re, dtype.re, *options),
             emit.op("aten::to", x.im, dtype.im, *options),
         )
     number = ir.constant(dtype)
+    if isinstance(x, Pair):
+        x = _as_tensors(emit, x)
     if number in PART_DTYPES:
         x = _lifted(emit, x)
         return Pair(
@@ -280,6 +282,17 @@ def _cast(emit: Emit, node: Node, x: Any, dtype: Pair | Value, *options: Value) 
     if number is not None:
         return emit.op("aten::to", x.re, dtype, *options)
     return None
+
+
+def _as_tensors(emit: Emit, x: Pair) -> Pair:
+    """The parts of a constant number as tensors of rank 0."""
+    numbers = map(ir.constant, x)
+    return Pair(
+        *(
+            emit.constant(torch.tensor(number)) if isinstance(number, float) else part
+            for part, number in zip(x, numbers, strict=True)
+        )
+    )
 
 
 Rule = Callable[..., Any]
