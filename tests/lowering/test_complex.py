@@ -104,7 +104,7 @@ SUPPORTED = {
     ),
     "div": (
         "torch.view_as_real(z / w), torch.view_as_real(z / a), torch.view_as_real(a / z),"
-        " torch.view_as_real(z / 2)"
+        " torch.view_as_real(z / 2), torch.view_as_real(3 / w)"
     ),
     "real and imag": "z.real, z.imag, torch.real(w) + torch.imag(w)",
     "abs": "z.abs(), torch.abs(w), z.abs().pow(2)",

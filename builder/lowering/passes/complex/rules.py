@@ -179,6 +179,13 @@ def _quotient(
     return Pair(divided(re, norm), divided(im, norm))
 
 
+def _reciprocal(emit: Emit, node: Node, a: Pair) -> Pair:
+    """1 / a = conj(a) / |a|^2."""
+    norm = emit.op("aten::add", _times(emit, a.re, a.re), _times(emit, a.im, a.im), 1)
+    minus = emit.op("aten::neg", a.im)
+    return Pair(emit.op("aten::div", a.re, norm), emit.op("aten::div", minus, norm))
+
+
 def _times(emit: Emit, a: Value, b: Value) -> Value:
     return emit.op("aten::mul", a, b)
 
@@ -319,6 +326,7 @@ RULES: dict[str, Rule] = {
     "aten::zeros_like": _zeros,
     "aten::where": _where,
     "aten::div": _quotient,
+    "aten::reciprocal": _reciprocal,
     "aten::exp": _exponential,
     "aten::to": _cast,
     "prim::dtype": _each,  # also a pair: from a cast to it
