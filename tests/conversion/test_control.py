@@ -560,10 +560,27 @@ def returned_by_loop(x: Tensor) -> Tensor:
     return x
 
 
+def none_before_loop(x: Tensor) -> Tensor:
+    best: Tensor | None = None
+    for i in range(x.size(0)):
+        best = x[i] if best is None else torch.maximum(best, x[i])
+    assert best is not None
+    return best
+
+
+def none_of_branch(x: Tensor) -> Tensor:
+    mask: Tensor | None = None
+    if bool(x.sum() > 0):
+        mask = x > 0
+    return x if mask is None else x * mask
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (returned_by_loop, "a loop-carried value is not a tensor or a number"),
+        (returned_by_loop, "the loop sets a value on some paths only"),
+        (none_before_loop, "the loop-carried value %best.* is None before the loop"),
+        (none_of_branch, "decides at run time whether %mask.* is None"),
         (lists_of_branch, "decides what one of its values is"),
         (text_of_loop, "a loop-carried value is not a tensor or a number"),
     ],

@@ -183,10 +183,7 @@ def _merge(
         unset = _in_place_of_unset(ctx, conditional, other)
         yes, no = (unset, no) if yes is UNSET else (yes, unset)
     if any(value is None or isinstance(value, _UNMERGED) for value in (yes, no)):
-        raise Unconvertible(
-            f"the branch decides what {nested.named(name, 'one of its values')} is"
-            " at run time, and it is not a tensor or a number"
-        )
+        raise _unmerged(yes, no, nested.named(name, "one of its values"))
     numbers = [
         isinstance(value, DynamicScalar | bool | int | float) for value in (yes, no)
     ]
@@ -203,6 +200,19 @@ def _merge(
         if output.shape[axis] < 0 and ctx.expr(yes, axis) == ctx.expr(no, axis):
             ctx.facts(output).exprs[axis] = ctx.expr(yes, axis)
     return output
+
+
+def _unmerged(yes: object, no: object, described: str) -> Unconvertible:
+    """The refusal of an output that a conditional cannot return."""
+    if (yes is None) != (no is None):
+        return Unconvertible(
+            f"the branch decides at run time whether {described} is None",
+            "use a tensor instead of None, such as a mask of ones",
+        )
+    return Unconvertible(
+        f"the branch decides what {described} is at run time, and it is not a tensor or a"
+        " number"
+    )
 
 
 def _in_place_of_unset(ctx: ConversionContext, conditional: Any, other: Any) -> Any:

@@ -422,5 +422,14 @@ def _uncarried(value: object, name: str) -> Unconvertible:
             " only append one tensor per iteration, read no element, and not end early",
             "write the tensors to y[i] = ..., or use a loop with a fixed trip count",
         )
+    if isinstance(value, Unset):
+        return Unconvertible(
+            "the loop sets a value on some paths only, as `return` inside a loop does",
+            "set it before the loop, and return it after the loop",
+        )
     described = nested.named(name, "a loop-carried value", "the loop-carried value ")
+    if value is None:
+        return Unconvertible(
+            f"{described} is None before the loop", "set it to a tensor before the loop"
+        )
     return Unconvertible(f"{described} is not a tensor or a number")
