@@ -69,9 +69,10 @@ NaN, infinities, equal values and the ends of a dtype's range give PyTorch's ans
 
 - **NaN.** TensorRT does not document what its layers RELU, CLIP, MAX, MIN, TopK and maximum pooling do with NaN. Version
   10.16 returns the other operand of MIN ([4758](https://github.com/NVIDIA/TensorRT/issues/4758)) and the lower limit of CLIP
-  ([4773](https://github.com/NVIDIA/TensorRT/issues/4773)). `clamp`, `maximum`, `minimum`, `fmax`, `fmin`, `isnan` and
-  `nan_to_num` test for NaN themselves. Other affected operators have a note below: test for NaN before them.
-- **Equal values.** TensorRT does not define their order. The notes below name the operators.
+  ([4773](https://github.com/NVIDIA/TensorRT/issues/4773)). The table names the affected operators: test for NaN before them.
+- **Equal values.** TensorRT does not define their order. The table names the affected operators.
+- **Complex numbers.** An infinity or NaN may become another infinity or NaN in complex products, quotients, means and
+  exponentials.
 - **Errors at run time.** For an index out of range and an integer division by 0, PyTorch raises an error. An engine returns
   an undefined value.
 - **Floats as integers.** A float beyond the integer's range, and NaN, become an undefined integer, as in PyTorch.
@@ -79,9 +80,33 @@ NaN, infinities, equal values and the ends of a dtype's range give PyTorch's ans
   PyTorch's CPU kernels may not, because they add in float64.
 - **Products with 0.** Resizing with antialiasing, uneven adaptive averages and embedding bags are matrix products. `fold`
   and dilated transposed convolutions have zeros in their kernels. An infinity or NaN in the input also makes elements NaN
-  that do not depend on it.
+  that do not depend on it. Linear resizing in PyTorch multiplies infinities by 0 at the edges, and gets NaN there.
 - **Zeros.** -0.0 may become 0.0.
 """
+
+AS_PYTORCH = """
+angle ceil clamp copysign count_nonzero cummax cummin eq floor floor_divide fmax fmin ge
+gt heaviside isclose isfinite isin isinf isnan le logical_not lt maximum minimum
+nan_to_num nanmean nanquantile nansum ne quantile round sign signbit trunc where
+""".split()
+"""Operators that compare or round, with PyTorch's answer for NaN and infinities
+(tests/conversion/special_values.py).
+"""
+SPECIAL_NOTES = {
+    "order of equal values and of NaN": (
+        "undefined position, and the value of that position",
+        "one of their positions",
+    ),
+    "NaN may become another number": ("may be another number", ""),
+    "does not define the order of equal values": ("", "one of their positions"),
+    "NaN is not handled": ("undefined value and position", "one of their positions"),
+    "NaN in the sorted sequence is not handled": (
+        "undefined index where the sorted sequence has NaN",
+        "",
+    ),
+    "of floats exact for quotients": ("as in PyTorch; see the note", ""),
+}
+"""By a part of a converter's note, what it means for NaN and for equal values."""
 
 SAMPLES = """
 *Samples* are those of torch's own operator database (`python -m tests.conversion.opinfo`), in float32, int64 and bool. The
@@ -180,6 +205,39 @@ def converted() -> Iterator[str]:
         yield ""
 
 
+def special_values() -> Iterator[str]:
+    """The table of operators that compare: those with a note on NaN or equal values, and others."""
+    from builder.conversion.registry import CONVERTERS
+
+    meanings: dict[str, dict[tuple[str, str], list[str]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for key, converter in sorted(CONVERTERS.items()):
+        name, overload = split_key(key)
+        meanings[name][_meaning(conditions(converter))].append(overload)
+    same = ("as in PyTorch", "as in PyTorch")
+    rows: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for name, overloads in meanings.items():
+        for meaning, of in overloads.items():
+            if meaning != same or name in AS_PYTORCH:
+                suffix = f" ({', '.join(of)})" if len(overloads) > 1 else ""
+                rows[meaning].append(f"`{name}`{suffix}")
+    rows[same] = rows.pop(same)  # the last row
+    yield from table(
+        ["operators", "NaN in the input", "equal values"],
+        ((", ".join(names), *meaning) for meaning, names in rows.items()),
+    )
+    yield ""
+
+
+def _meaning(note: str) -> tuple[str, str]:
+    """What a converter's note means for NaN and for equal values."""
+    texts = [text for part, text in SPECIAL_NOTES.items() if part in note]
+    of_nan = next((nan for nan, _ in texts if nan), "as in PyTorch")
+    of_equals = next((equals for _, equals in texts if equals), "as in PyTorch")
+    return of_nan, of_equals
+
+
 def verdict(name: str, verdicts: dict[str, str]) -> str:
     """The verdict under any of the names that the database has for an operator."""
     candidates = (name, f"nn.functional.{name}", name.replace("linalg_", "linalg."))
@@ -254,7 +312,14 @@ def refused() -> Iterator[str]:
 def page() -> str:
     """The text of docs/operators.md."""
     import_module("builder.conversion.convert")  # fills the registries
-    parts = [HEAD, *converted(), *evaluated(), *lowered(), *refused()]
+    parts = [
+        HEAD,
+        *special_values(),
+        *converted(),
+        *evaluated(),
+        *lowered(),
+        *refused(),
+    ]
     return "\n".join(parts).replace("\n\n\n", "\n\n").rstrip() + "\n"
 
 

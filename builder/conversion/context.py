@@ -101,10 +101,18 @@ class ConversionContext(Arrangement):
         return self.at_rank(self.cast(value, dtype), rank)
 
     def promoted(self, *values: Operand) -> torch.dtype:
-        """PyTorch's result dtype of an operation on these tensors and numbers."""
-        return dtypes.promote(
+        """PyTorch's result dtype of an operation on these tensors and numbers. Raises Unconvertible
+        for int16, to which int8 and uint8 promote: in int32 the result would not wrap around.
+        """
+        dtype = dtypes.promote(
             *((self.dtype(value), self._category(value)) for value in values)
         )
+        if dtype == torch.int16:
+            raise Unconvertible(
+                "the operands promote to int16, and TensorRT has no int16",
+                "cast the inputs to int32",
+            )
+        return dtype
 
     def _category(self, value: Operand) -> str:
         if isinstance(value, DynamicScalar):

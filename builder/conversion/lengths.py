@@ -35,12 +35,23 @@ class Lengths(Constants):
         """The length of every axis."""
         return [self.size(value, axis) for axis in range(self.rank(value))]
 
+    def size_of_input(self, tensor: ITensor, axis: int) -> Size | None:
+        """The length of an axis without a layer on the tensor: from an axis of an input of the
+        network with the same length, None if there is none.
+        """
+        if tensor.shape[axis] >= 0:
+            return int(tensor.shape[axis])
+        source = self._input_axis(self.expr(tensor, axis))
+        if source is None:
+            return None
+        name, input_axis = source
+        return self.size(self._input(name), input_axis)
+
     def _dynamic_size(self, tensor: ITensor, axis: int) -> DynamicScalar:
         source = self._input_axis(self.expr(tensor, axis))
         if source is not None and source != (tensor.name, axis):
             # one shape layer for all tensors of a batch
-            input_name, input_axis = source
-            size = self.size(self._input(input_name), input_axis)
+            size = self.size_of_input(tensor, axis)
             assert isinstance(size, DynamicScalar)
             return size
         facts = self.facts(tensor)

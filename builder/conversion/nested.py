@@ -87,3 +87,12 @@ def values_outside(ctx: ConversionContext, names: Sequence[str]) -> dict[str, An
             "a data-dependent branch or loop reads a packed sequence", UNPACK
         )
     return values
+
+
+def named(name: str, otherwise: str, before: str = "") -> str:
+    """The words `before` and a value's name; `otherwise` for a value without a name of its own,
+    which has a number.
+    """
+    if name.removeprefix("_").isdigit():
+        return otherwise
+    return f"{before}%{name}"

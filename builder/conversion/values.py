@@ -29,6 +29,13 @@ PerAxis = int | list[int]
 """An argument such as `kernel_size`: one number for all axes, or one for each."""
 
 
+class Unset:
+    """A tensor that no reachable path reads (`prim::Uninitialized`)."""
+
+
+UNSET = Unset()
+
+
 def item_of(value: object) -> Any:
     """The number in a static tensor of one element; other values as they are."""
     return value.item() if isinstance(value, torch.Tensor) else value

@@ -216,21 +216,21 @@ def multi_margin_loss(
     weight: Tensor | None,
     reduction: int,
 ) -> Tensor:
-    """the mean over the other classes of max(0, margin - x[target] + x)^p"""
+    """the mean over the other classes of max(0, margin - x[target] + x)^p, 0 for NaN"""
     x = self
     labels = target.reshape([-1])
     if self.dim() < 2:
         x = self.reshape([1, -1])
     own = torch.gather(x, 1, labels.unsqueeze(1))
-    terms = torch.clamp_min(margin - own + x, 0.0)
+    terms = margin - own + x
+    others = torch.arange(x.size(1)).unsqueeze(0) != labels.unsqueeze(1)
+    counted = torch.logical_and(others, terms > 0)
     if p == 2:
         terms = terms * terms
     if weight is not None:
         terms = terms * torch.index_select(weight, 0, labels).unsqueeze(1)
-    others = torch.arange(x.size(1)).unsqueeze(0) != labels.unsqueeze(1)
-    loss = torch.sum(torch.where(others, terms, torch.zeros_like(terms)), [1]) / x.size(
-        1
-    )
+    terms = torch.where(counted, terms, torch.zeros_like(terms))
+    loss = torch.sum(terms, [1]) / x.size(1)
     if self.dim() < 2:
         loss = loss.reshape(target.size())
     return reduced(loss, reduction)

@@ -78,6 +78,7 @@ from builder.lowering.passes.scalars import (
     fold_scalar_tensors,
     fold_sizes,
 )
+from builder.lowering.passes.strides import refuse_strides
 from builder.lowering.passes.transposes import sink_transposes
 from builder.lowering.passes.unroll import resolve_static_ifs, unroll_loops
 from builder.lowering.passes.widths import fold_widths
@@ -112,6 +113,7 @@ PIPELINE: tuple[Pass, ...] = (
     resolve_static_ifs,
     torch_passes.eliminate_dead_code,
     refuse_nested_tensors,  # before decompositions, which are not valid for nested tensors
+    refuse_strides,  # before contiguous is removed
     # Fewer kinds of nodes. Views first: after them contiguous and clone have no effect.
     view_to_reshape,
     remove_contiguous,

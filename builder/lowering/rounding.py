@@ -28,7 +28,8 @@ def rounded_outputs(graph: Graph, inputs: Sequence[TensorSpec]) -> list[str | No
     """For each output, the coarsest 16-bit dtype to which an operator rounds a result that the
     output depends on; None if there is none. `inputs` describe the graph's inputs.
 
-    A cast of an input is exact in every library, and so is a copy of its elements.
+    A cast of an input is exact in every library, and so is a copy of its elements. A result of
+    unknown dtype, such as an element of a list, may have that of an operand.
     """
     walk = _Walk()
     for value, spec in zip(graph.inputs(), inputs, strict=False):
@@ -45,6 +46,8 @@ class _Walk:
         """Values that no operator has rounded, by number."""
         self.rounded: dict[int, str] = {}
         """By the number of a value, the coarsest dtype that it was rounded to."""
+        self.unknown: dict[int, str] = {}
+        """By the number of a value of unknown dtype, the coarsest dtype that it may have."""
 
     def block(self, block: NodeList) -> None:
         for node in block.nodes():
@@ -79,26 +82,53 @@ class _Walk:
     def _join(self, targets: Iterable[Value], sources: Iterable[Value]) -> None:
         for target, source in zip(targets, sources, strict=True):
             self._add(target, self.rounded.get(source.unique()))
+            self._learn_dtype(target, [source])
 
     def _add(self, value: Value, dtype: str | None) -> None:
-        dtypes = {dtype, self.rounded.get(value.unique())}
-        for coarse in _COARSEST:
-            if coarse in dtypes:
-                self.rounded[value.unique()] = coarse
-                return
+        _keep_coarsest(self.rounded, value, [dtype])
+
+    def _learn_dtype(self, value: Value, sources: Sequence[Value]) -> None:
+        """Record that a tensor, or a list of them, may have the dtype of one of these."""
+        if self.facts.dtype(value) is None and _holds_tensors(value):
+            _keep_coarsest(self.unknown, value, map(self._dtype, sources))
+
+    def _dtype(self, value: Value) -> str | None:
+        """The dtype of 16 bits that a value has or may have."""
+        dtype = self.facts.dtype(value)
+        return _DTYPES.get(dtype) if dtype else self.unknown.get(value.unique())
 
     def _operator(self, node: Node) -> None:
         sources = ir.inputs(node)
         copies = node.kind() in _MOVES or node.kind().startswith("prim::")
         exact = copies and all(map(self._is_exact, sources))
         for value in node.outputs():
+            self._learn_dtype(value, sources)
             if exact:
                 self.exact.add(value.unique())
             else:
-                dtype = self.facts.dtype(value)
-                self._add(value, _DTYPES.get(dtype) if dtype else None)
+                self._add(value, self._dtype(value))
             for source in sources:
                 self._add(value, self.rounded.get(source.unique()))
 
     def _is_exact(self, value: Value) -> bool:
-        return value.unique() in self.exact or value.node().kind() == "prim::Constant"
+        return (
+            value.unique() in self.exact
+            or value.node().kind() == "prim::Constant"
+            or not _holds_tensors(value)
+        )
+
+
+def _holds_tensors(value: Value) -> bool:
+    """Whether a value is a tensor, or a list or dictionary of them."""
+    return "Tensor" in str(value.type())
+
+
+def _keep_coarsest(
+    table: dict[int, str], value: Value, dtypes: Iterable[str | None]
+) -> None:
+    """Set a value's entry to the coarsest of these dtypes and of the entry itself."""
+    known = {*dtypes, table.get(value.unique())}
+    for coarse in _COARSEST:
+        if coarse in known:
+            table[value.unique()] = coarse
+            return

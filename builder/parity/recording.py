@@ -25,7 +25,7 @@ from builder.manifest import (
     manifest_location,
     shared_first_axis,
 )
-from builder.parity import inputs, omitted, sequences
+from builder.parity import inputs, omitted, sequences, targets
 from builder.parity.arrays import narrow, to_numpy, to_torch
 from builder.parity.calling import call_module
 from builder.parity.coverage import Outcome
@@ -215,7 +215,9 @@ class _Recorder:
         self.spec = spec
         self.names = names
         self.paths = paths
-        self.styles = list(inputs.styles(spec, offsets=_has_bags(module)))
+        operators = str(_graph(module))
+        self.styles = list(inputs.styles(spec, offsets="embedding_bag(" in operators))
+        self.has_targets = "ctc_loss(" in operators
         self.batch = shared_first_axis(
             spec.stateless_inputs if spec.server_state else spec.inputs
         )
@@ -536,7 +538,8 @@ class _Recorder:
         Raises ListTooLong if a list is longer than the manifest declares.
         """
         copies = [tensor.clone() for tensor in tensors]
-        output = call_module(module, self.spec.inputs, copies, self.spec.constants)
+        with targets.Checked() if self.has_targets else contextlib.nullcontext():
+            output = call_module(module, self.spec.inputs, copies, self.spec.constants)
         if not self.paths:
             return [tensor for _, tensor in leaves(output)]
         tensors_by_path = dict(leaves(output))
@@ -620,11 +623,11 @@ _TRACED_INTEGER = re.compile(r"value=\{-?\d+\}")
 _COMPARISON = re.compile(r"= aten::(gt|ge|lt|le|eq|ne|is\w+|logical_\w+|any|all)\(")
 
 
-def _has_bags(module: Module) -> bool:
-    """Whether the module computes bags of embeddings."""
-    of_program = isinstance(module, ExportedModule)
-    graph = module.graph if of_program else getattr(module, "inlined_graph", None)
-    return "embedding_bag(" in str(graph)
+def _graph(module: Module) -> Any:
+    """The graph with those of submodules; None of a callable that has none."""
+    if isinstance(module, ExportedModule):
+        return module.graph
+    return getattr(module, "inlined_graph", None)
 
 
 def _optimizer_may_err(module: Module) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -139,10 +140,38 @@ def outputs_of(model: SplitModel) -> tuple[IO, ...]:
         for name, spec in zip(segment.outputs, segment.output_specs, strict=True)
     }
     return tuple(
-        endpoint(known[name], name, model.goldens, _at_same_position(partition, name))
-        for name in partition.outputs
+        endpoint(
+            known[name],
+            name,
+            model.goldens,
+            _at_same_position(partition, name),
+            partial(_source_of_rank, partition.whole, position),
+        )
+        for position, name in enumerate(partition.outputs)
         if name not in hidden
     )
+
+
+def _source_of_rank(whole: LoweredGraph | None, position: int) -> str | None:
+    """The source line of the nearest operator that may decide the rank of an output: a squeeze,
+    else a branch, else the operator that returns the output.
+    """
+    from builder.lowering import source_location
+
+    if whole is None:
+        return None
+    nodes = [list(whole.graph.outputs())[position].node()]
+    seen = {*nodes}
+    for node in nodes:  # grows in the loop, so the nearest are first
+        values = [*node.inputs()]
+        for block in node.blocks():
+            values += block.outputs()
+        new = dict.fromkeys(value.node() for value in values)
+        nodes += [source for source in new if source not in seen]
+        seen.update(new)
+    first = {node.kind(): node for node in reversed(nodes)}
+    node = first.get("aten::squeeze") or first.get("prim::If") or nodes[0]
+    return source_location(node)
 
 
 def _at_same_position(partition: Partition, name: str) -> Collection[str]:
@@ -182,10 +211,11 @@ def endpoint(
     name: str,
     goldens: Sequence[Golden],
     alike: Collection[str] = (),
+    rank_source: Callable[[], str | None] = lambda: None,
 ) -> IO:
     """The tensor as inferred; where its shape depends on data, of the goldens' rank and with every
     axis dynamic. `alike` are the outputs of a list that have the same dtype and rank, itself
-    included.
+    included, `rank_source` returns the source line that decides the rank.
     """
     from builder.triton import IO, dtypes
 
@@ -207,6 +237,7 @@ def endpoint(
         raise PublishError(
             f"output {name!r} has no fixed rank or dtype: {recorded[0].dtype}, ranks "
             f"{sorted(ranks)}",
+            where=rank_source() if len(ranks) > 1 else None,
             fix=fix,
         )
     return IO(name, known.name, (-1,) * ranks.pop())

@@ -175,10 +175,9 @@ def _with_more_in_torch(
         )
         return replace(in_torch, branches=False, reasons=(*in_torch.reasons, reason))
     culprits = _culprits(failure, in_torch) or set(nodes)
-    control = {index for index in culprits if _has_blocks(nodes[index])}
     named = _described([nodes[index] for index in sorted(culprits)])
     reason = f"in torch: {named}: {_error_text(error)}"
-    if culprits <= control:
+    if all(nodes[index].kind() == "prim::If" for index in culprits):
         reason += (
             "; torch.where on both results instead of the branch lets TensorRT run it"
         )

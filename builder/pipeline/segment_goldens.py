@@ -313,17 +313,17 @@ def network_outputs(
 
 
 AMPLIFIES = (
-    "the model amplifies rounding: for inputs that differ by one float32 rounding step its own "
+    "the model amplifies rounding: for inputs that differ by one rounding step its own "
     "outputs differ by more than the tolerance. Train it, set the statistics of its normalization "
     "layers from real data, or set a `tolerance` in the manifest"
 )
 
 
 def _nudged(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with every second element changed by one float32 rounding step."""
+    """The tensor with every second element changed by one rounding step of its dtype."""
     import torch
 
     if not tensor.is_floating_point():
         return tensor
     signs = torch.arange(tensor.numel()).remainder(2).reshape(tensor.shape)
-    return tensor * (1 + signs * torch.finfo(torch.float32).eps)
+    return tensor * (1 + signs * torch.finfo(tensor.dtype).eps).to(tensor.dtype)

@@ -231,6 +231,13 @@ def _of_rows() -> dict[str, Function]:
         "diag_embed": torch.diag_embed,
         "diff": torch.diff,
         "embedding": lambda x: F.embedding(torch.tensor([0, 1, 6]), x, 0),
+        "multi_margin_loss": lambda x: F.multi_margin_loss(
+            x,
+            index[:, 1] * 0,
+            p=2,
+            weight=torch.tensor([0.5, 1.0, 2.0]),
+            reduction="none",
+        ),
     }
 
 
@@ -547,7 +554,6 @@ SAMPLES: dict[str, str] = {
     "nn.functional.group_norm": WEIGHTS,
     "nn.functional.instance_norm": WEIGHTS,
     "nn.functional.interpolate": PRODUCT,
-    "nn.functional.multi_margin_loss": "PyTorch leaves out NaN",
     "take_along_dim": "an index out of range",
     "trapezoid": "PyTorch subtracts the ends from the sum",
     "trapz": "PyTorch subtracts the ends from the sum",

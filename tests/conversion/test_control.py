@@ -61,6 +61,43 @@ def test_a_branch_on_data(module: nn.Module, axes: dict[int, str] | None) -> Non
     assert "CONDITION" in layer_kinds(conversion)
 
 
+class ReturnsOfBranches(nn.Module):
+    """The second branch leaves its result unset in one block."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if bool(x.sum() > 3):
+            return torch.tanh(x)
+        elif bool(x.sum() > 0):
+            return x @ x.t() @ x
+        return x - 1
+
+
+class UnsetInLoop(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        total = torch.zeros_like(x[:, 0])
+        for column in range(x.size(1)):
+            if bool(x[:, column].sum() < 0):
+                continue
+            total = total + x[:, column]
+            if bool(total.max() > 3):
+                break
+        return total
+
+
+@pytest.mark.parametrize("dynamic", [None, {0: {0: "n"}}])
+@pytest.mark.parametrize("module", [ReturnsOfBranches(), UnsetInLoop()])
+def test_value_that_a_block_leaves_unset(module: nn.Module, dynamic: Any) -> None:
+    x = torch.tensor([[2.0, -3.0, 2.0], [1.5, 0.5, 3.0]])
+    check(
+        module,
+        x,
+        dynamic=dynamic,
+        more=[(x * 0.1,), (-x,), (x.flip(1),)],
+        # RTX 1.7 builds neither branches in branches of dynamic shapes, nor those in loops
+        compile=dynamic is None and isinstance(module, ReturnsOfBranches),
+    )
+
+
 def test_branch_on_dynamic_size() -> None:
     cases = [(torch.randn(n, 3),) for n in (1, 2, 3, 8)]
     conversion = check(BySize(), torch.randn(4, 3), dynamic={0: {0: "n"}}, more=cases)
@@ -155,11 +192,25 @@ class BranchInLoop(nn.Module):
         return y
 
 
+class WhileBelowSize(nn.Module):
+    """The condition of the first iteration is known at build time, that of others is not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.zeros_like(x)
+        i = 0
+        while i < x.size(0):
+            y[i] = x[i] * i
+            i += 2
+        return y * i
+
+
 def rows(*counts: int) -> list[tuple[Tensor, ...]]:
     return [(torch.randn(n, 3),) for n in counts]
 
 
-@pytest.mark.parametrize("module", [Counted(), Number2(), BranchInLoop()])
+@pytest.mark.parametrize(
+    "module", [Counted(), Number2(), BranchInLoop(), WhileBelowSize()]
+)
 def test_loop_over_dynamic_axis(module: nn.Module) -> None:
     conversion = check(
         module,
@@ -502,9 +553,34 @@ def text_of_loop(x: Tensor) -> Tensor:
     return state[0] * len(state[1])
 
 
+def returned_by_loop(x: Tensor) -> Tensor:
+    for i in range(x.size(0)):
+        if bool(x[i] > 5):
+            return x * (i + 2)
+    return x
+
+
+def none_before_loop(x: Tensor) -> Tensor:
+    best: Tensor | None = None
+    for i in range(x.size(0)):
+        best = x[i] if best is None else torch.maximum(best, x[i])
+    assert best is not None
+    return best
+
+
+def none_of_branch(x: Tensor) -> Tensor:
+    mask: Tensor | None = None
+    if bool(x.sum() > 0):
+        mask = x > 0
+    return x if mask is None else x * mask
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
+        (returned_by_loop, "the loop sets a value on some paths only"),
+        (none_before_loop, "the loop-carried value %best.* is None before the loop"),
+        (none_of_branch, "decides at run time whether %mask.* is None"),
         (lists_of_branch, "decides what one of its values is"),
         (text_of_loop, "a loop-carried value is not a tensor or a number"),
     ],
@@ -512,5 +588,6 @@ def text_of_loop(x: Tensor) -> Tensor:
 def test_values_without_a_name_are_not_numbered(function: Any, message: str) -> None:
     with pytest.raises(UnsupportedOperators, match=message):
         builder.convert(
-            torch.jit.script(function), [builder.TensorSpec("float32", (3,))]
+            torch.jit.script(function),
+            [builder.TensorSpec("float32", ("n",), {"n": (3, 3, 4)})],
         )

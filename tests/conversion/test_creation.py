@@ -149,3 +149,15 @@ def test_unsupported_calls_are_refused_with_a_reason(
 ) -> None:
     with pytest.raises(UnsupportedOperators, match=words):
         convert(function, [sample(2, 3)], dynamic={0: {0: "n"}})
+
+
+class ToMultipleOfStep(torch.nn.Module):
+    """1.5 / 0.3 is rounded to 5; the floor of the exact quotient of -1.5 by 0.3 is -6."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.arange(0, x.size(0) * 1.5, 0.3)
+
+
+def test_float_arange_of_script_has_the_length_of_torch() -> None:
+    more = [(torch.zeros(rows),) for rows in range(1, 9)]
+    check(ToMultipleOfStep(), torch.zeros(4), dynamic={0: {0: "n"}}, more=more)

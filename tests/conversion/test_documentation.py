@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from builder.conversion.registry import CONVERTERS, EVALUATORS
+from tests.conversion.special_values import GROUPS
 
 SCRIPT = Path(__file__).resolve().parents[2] / "docs/generate.py"
 
@@ -35,6 +36,11 @@ def test_operator_page_lists_every_operator(generate: Any) -> None:
         for key in (*CONVERTERS, *EVALUATORS)
         if f"`{generate.split_key(key)[0]}`" not in page
     ]
+
+
+def test_operators_with_pytorchs_answer_for_nan_are_tested(generate: Any) -> None:
+    names = {name.split()[0] for functions, _ in GROUPS.values() for name in functions}
+    assert set(generate.AS_PYTORCH) <= names
 
 
 def test_outdated_page_is_detected(

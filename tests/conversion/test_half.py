@@ -56,6 +56,8 @@ STATISTICS: dict[str, Callable[[Tensor], Any]] = {
     "instance_norm": lambda x: F.instance_norm(torch.cat([x, -x], 1).unsqueeze(1)),
     "batch statistics": lambda x: F.batch_norm(x, None, None, training=True),
     "lerp": lambda x: torch.lerp(x * 200, x * -200, 0.3),
+    "addcmul": lambda x: torch.addcmul(x, x * 200, x, value=1e-4),
+    "addcdiv": lambda x: torch.addcdiv(x, x * 200, x * 2**-10, value=1e-3),
 }
 
 
@@ -67,12 +69,13 @@ def test_statistics_are_computed_in_float32(name: str, dtype: torch.dtype) -> No
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_remainders_round_the_number_and_quotients_do_not(dtype: torch.dtype) -> None:
-    x = torch.tensor([1.0, 0.3, 0.7, 3.0, -0.7]).to(dtype)
+    x = torch.tensor([1.0, 0.3, 0.7, 3.0, -0.7, -5.7, -3.8]).to(dtype)
     check(
         lambda x: (
             x % 0.1,
             torch.fmod(x, 0.1),
             torch.div(x, 0.1, rounding_mode="floor"),
+            torch.div(x, 0.1, rounding_mode="trunc"),
         ),
         x,
     )

@@ -206,8 +206,8 @@ class Before(nn.Module):
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (Within(), "is not a tensor or a number"),
-        (Ended(), "is not a tensor or a number"),
+        (Within(), "append one tensor per iteration, read no element"),
+        (Ended(), "append one tensor per iteration, .* and not end early"),
         (Several(), "must append exactly one tensor per iteration"),
         (Sizes(), "reads a list whose length is known only at run time"),
         (Before(), "inserts tensors at the start of a list"),

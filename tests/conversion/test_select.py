@@ -148,6 +148,7 @@ def test_bounds_are_relative_to_actual_axis_size(name: str) -> None:
 
 LISTS = {
     "split": "%l : Tensor[] = aten::split(%x, %two, %zero)",
+    "chunk": "%l : Tensor[] = aten::chunk(%x, %two, %zero)",
 }
 
 
@@ -162,6 +163,23 @@ def test_tensor_count_from_dynamic_size_is_refused(name: str) -> None:
           return (%r)"""
     with pytest.raises(UnsupportedOperators, match="dynamic axis 0"):
         convert(graph, [sample(4, 3)], dynamic={0: {0: "n"}})
+
+
+class LastChunk(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.chunk(3, 0)[-1]
+
+
+@pytest.mark.parametrize(("least", "converts"), [(4, False), (5, True)])
+def test_last_chunk_needs_sizes_with_all_chunks(least: int, converts: bool) -> None:
+    """torch returns two chunks of two rows for four rows and three chunks."""
+    arguments: Any = {"dynamic": {0: {0: "n"}}, "spans": {"n": (least, 6, 9)}}
+    if converts:
+        more = [(sample(rows, 3),) for rows in range(least, 10)]
+        check(LastChunk(), sample(6, 3), **arguments, more=more)
+        return
+    with pytest.raises(UnsupportedOperators, match="dynamic axis 0"):
+        check(LastChunk(), sample(6, 3), **arguments)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])

@@ -104,7 +104,7 @@ SUPPORTED = {
     ),
     "div": (
         "torch.view_as_real(z / w), torch.view_as_real(z / a), torch.view_as_real(a / z),"
-        " torch.view_as_real(z / 2)"
+        " torch.view_as_real(z / 2), torch.view_as_real(3 / w)"
     ),
     "real and imag": "z.real, z.imag, torch.real(w) + torch.imag(w)",
     "abs": "z.abs(), torch.abs(w), z.abs().pow(2)",
@@ -188,13 +188,16 @@ def test_complex_operator_becomes_real_pairs(name: str) -> None:
 
 
 class InPlace(nn.Module):
-    """In-place scaling, as of spectrograms by their window."""
+    """In-place scaling, as of spectrograms by their window, and numbers that are written."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         z = torch.view_as_complex(x)
         z /= x.abs().sum()
         z *= 2
-        return z.abs()
+        w = z.clone()
+        w[:, 0] = 2.0
+        w[0] = 1 + 3j
+        return z.abs(), torch.view_as_real(w)
 
 
 def test_in_place_writes_become_real_pairs() -> None:

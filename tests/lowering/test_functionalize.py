@@ -293,7 +293,16 @@ def list_as_long_as_another_in_a_branch(x):
     return torch.cat(parts), y
 
 
+def written_without_gradient(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x * 2
+    z = y.requires_grad_(False)
+    z.add_(1)
+    y[:, 0] = 5
+    return y, z
+
+
 SUPPORTED = [
+    written_without_gradient,
     slice_assignment,
     view_sees_write_to_base,
     base_sees_write_to_view_of_view,
@@ -344,6 +353,39 @@ def test_outputs_match_original_function(function: Callable[..., Any]) -> None:
 def test_no_in_place_write_remains(function: Callable[..., Any]) -> None:
     graph = builder.lower(torch.jit.script(function).graph).graph
     assert not [node.kind() for node in ir.walk(graph) if "!" in node.schema()]
+
+
+def written_pixels(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.permute(1, 0).float().div_(255.0).sub_(0.5)
+    return y, x + 1
+
+
+def written_cast_to_the_same_dtype(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.to(torch.uint8)
+    y.add_(1)
+    return y, x.float()
+
+
+def written_cast_and_back(x: Tensor) -> tuple[Tensor, Tensor]:
+    half = x.half()
+    y = half.float()
+    y.mul_(3)
+    return y, half
+
+
+@pytest.mark.parametrize(
+    "function", [written_pixels, written_cast_to_the_same_dtype, written_cast_and_back]
+)
+def test_writes_to_casts_of_an_input_of_known_dtype(
+    function: Callable[..., Any],
+) -> None:
+    """Whether a cast copies depends on the dtype before it."""
+    x = torch.arange(6, dtype=torch.uint8).reshape(2, 3)
+    lowered = builder.lower(
+        torch.jit.script(function), specs=[builder.TensorSpec("uint8", (2, 3))]
+    )
+    expected = function(x.clone())
+    torch.testing.assert_close(lowered.run(x.clone()), expected, rtol=0, atol=0)
 
 
 def test_loop_over_written_list_is_unrolled() -> None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -174,6 +175,23 @@ def test_scripted_encoder_with_nested_tensors_computes_dense_form() -> None:
     torch.testing.assert_close(
         output[~padding], expected_output[~padding], rtol=1e-4, atol=1e-5
     )
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.t().contiguous().as_strided((3,), (1,)),
+        lambda x: (x * 2).as_strided((3,), (1,), 1),
+    ],
+)
+def test_memory_layout_of_computed_tensor_is_refused_with_line(function: Any) -> None:
+    """An engine returns x.t() in another layout than torch."""
+    x = torch.randn(3, 4)
+    with pytest.raises(LoweringError, match="memory layout of a comp") as caught:
+        builder.lower(torch.jit.trace(function, x))
+    assert "test_pipeline.py" in caught.value.where
+    views = torch.jit.trace(lambda x: x.view(-1)[None].as_strided((3,), (2,)), x)
+    torch.testing.assert_close(builder.lower(views).run(x)[0], views(x))
 
 
 def test_traced_encoder_with_nested_tensors_is_refused_with_fix() -> None:

@@ -30,6 +30,15 @@ class Mixed(nn.Module):
         for row in range(x.size(0)):
             other = other + loop
             loop = loop + half.float() * row
+        carried = x.half()
+        written = x.half().clone()
+        parts = [x.half()]
+        copies = x
+        for row in range(x.size(0)):
+            carried = torch.tanh(carried)
+            written[row] *= 3
+            parts.append(parts[-1] * 3)
+            copies = copies + x.half()[row].float()
         return {
             "full": full,
             "half": half.float() * 2,
@@ -40,6 +49,10 @@ class Mixed(nn.Module):
             "branch": branch,
             "loop": loop,
             "through the loop": other,
+            "carried": carried.float(),
+            "written": written.float(),
+            "list": parts[-1].float(),
+            "copies in a loop": copies,
             "integer": half > 0,
         }
 
@@ -58,6 +71,10 @@ def test_outputs_that_depend_on_results_of_16_bits() -> None:
         "branch": "float16",
         "loop": "float16",
         "through the loop": "float16",
+        "carried": "float16",
+        "written": "float16",
+        "list": "float16",
+        "copies in a loop": None,
         "integer": "float16",
     }
 

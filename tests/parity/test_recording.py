@@ -227,6 +227,21 @@ def test_offsets_of_bags_ascend_from_zero() -> None:
         assert golden.inputs["ids"].max() > 0
 
 
+class Alignments(torch.nn.Module):
+    def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        lengths = torch.full([x.size(1)], 6)
+        return torch.nn.functional.ctc_loss(
+            x.log_softmax(2), targets, lengths, torch.full_like(lengths, 3)
+        )
+
+
+def test_targets_of_ctc_loss_are_classes() -> None:
+    """For others, torch reads memory outside of the tensor."""
+    inputs = TensorSpec("float32", (6, 2, 5), {}, "x"), tensor("targets", "int64", 2, 3)
+    (golden,) = record(torch.jit.script(Alignments()), spec(*inputs))
+    assert 0 < golden.inputs["targets"].max() < 5
+
+
 @pytest.mark.parametrize("keep", [True, False])
 def test_masks_of_both_meanings_give_finite_outputs(keep: bool) -> None:
     class Attend(torch.nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,16 @@ def test_amplified_rounding_error_is_not_a_defect(
     with pytest.raises(ParityError, match="differs from the module") as caught:
         check_reference(conversion, record(original, SPEC), SPEC)
     assert (caught.value.fix == AMPLIFIES) is amplifies
+
+
+def test_half_input_is_nudged_in_its_dtype() -> None:
+    """It became float32, which the network does not accept."""
+    spec = replace(SPEC, inputs=(TensorSpec("float16", (4, 8), {}, "x"),))
+    conversion = builder.convert(
+        torch.jit.script(nn.Sigmoid()), list(spec.inputs), output_names=["y"]
+    )
+    with pytest.raises(ParityError, match="differs from the module"):
+        check_reference(conversion, record(nn.Tanh(), spec), spec)
 
 
 class HalfLayer(nn.Module):

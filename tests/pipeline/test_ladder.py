@@ -65,6 +65,21 @@ def test_torch_runs_the_branch_that_tensorrt_cannot_build(
     assert "torch.where" in warning
 
 
+class RoundedInLoop(nn.Module):
+    """TensorRT rounds the factors to float16, and PyTorch does not."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(x.size(1)):
+            x = (x.half() * 1.1 * 1.1 * 1.1).float()
+        return x
+
+
+def test_no_torch_where_is_advised_for_a_loop(tmp_path: Path) -> None:
+    result = build(tmp_path, RoundedInLoop())
+    (warning,) = [text for text in result.warnings if "layers of float16" in text]
+    assert "in torch: prim::Loop at " in warning and "torch.where" not in warning
+
+
 def test_torch_serves_a_model_whose_build_crashes(tmp_path: Path) -> None:
     plugin = tmp_path / "crashing.py"
     plugin.write_text(

@@ -15,6 +15,7 @@ from builder.cli import main
 from builder.errors import (
     InPlaceError,
     ModelFileError,
+    PublishError,
     UnboundedListError,
     UsageError,
 )
@@ -185,6 +186,20 @@ def test_misspelled_names_have_a_suggestion(tmp_path: Path) -> None:
         "keep_fp32 names no layer of this model: layer.3* (did you mean 'layers."
         in result.output
     )
+
+
+class OfVaryingRank(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool(x.sum() > 0):
+            x = x.relu()
+        return x.squeeze(0) * 2
+
+
+def test_output_of_varying_rank_is_refused_with_the_line(tmp_path: Path) -> None:
+    with pytest.raises(PublishError, match=r"no fixed rank .* ranks \[1, 2\]") as error:
+        checked(saved(tmp_path, torch.jit.script(OfVaryingRank()), X), tmp_path / "out")
+    assert "test_messages.py" in str(error.value.where)
+    assert "x.squeeze(0)" in str(error.value.where)
 
 
 def test_compile_does_not_mention_a_manifest(tmp_path: Path) -> None:

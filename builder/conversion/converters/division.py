@@ -62,12 +62,13 @@ def divide_rounded(
 
 
 def truncated_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
-    """The quotient rounded toward zero. DIV of integers already rounds so, as in C."""
+    """The quotient rounded toward zero, once. DIV of integers already rounds so, as in C."""
     dtype = ctx.promoted(x, other)
-    quotient = ctx.elementwise("DIV", *ctx.operands(x, other, dtype=computed_in(dtype)))
+    computed = torch.float32 if dtype in HALVES else computed_in(dtype)
+    quotient = ctx.elementwise("DIV", *ctx.operands(x, other, dtype=computed))
     if dtype.is_floating_point:
-        return truncated(ctx, quotient)
-    return to_result_dtype(ctx, quotient, computed_in(dtype), dtype)
+        return ctx.cast(truncated(ctx, quotient), dtype)
+    return to_result_dtype(ctx, quotient, computed, dtype)
 
 
 def floored_quotient(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:

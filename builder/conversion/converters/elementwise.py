@@ -11,6 +11,7 @@ import torch
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.layers import (
+    HALVES,
     choose,
     combine,
     comparison,
@@ -182,12 +183,16 @@ def _register_combination(name: str, operation: str, formula: str) -> None:
     def combined(
         ctx: ConversionContext, x: Tensor, a: Tensor, b: Tensor, /, value: float
     ) -> ITensor:
+        dtype = ctx.promoted(x, a, b)
+        if dtype in HALVES:
+            x, a, b = ctx.operands(x, a, b, dtype=torch.float32)
         term = combine(ctx, operation, a, b)
-        return combine(
-            ctx, "SUM", x, term if value == 1 else combine(ctx, "PROD", term, value)
-        )
+        if value != 1:
+            term = combine(ctx, "PROD", term, value)
+        result = combine(ctx, "SUM", x, term)
+        return ctx.cast(result, dtype) if dtype in HALVES else result
 
-    combined.__doc__ = formula
+    combined.__doc__ = f"{formula}; half precision is computed in float32"
 
 
 _register_combination("addcmul", "PROD", "self + value tensor1 tensor2")

@@ -15,7 +15,7 @@ from builder.conversion.converters.select import (
     static_length,
 )
 from builder.conversion.converters.shape import movedim
-from builder.conversion.dynamic import Size
+from builder.conversion.dynamic import DynamicScalar, Size, bounds
 from builder.conversion.facts import is_tensor
 from builder.conversion.lists import TensorList
 from builder.conversion.registry import converter
@@ -105,11 +105,45 @@ def chunk(
 ) -> list[ITensor]:
     """At most `chunks` parts of ceil(size / chunks) values each; the last has the remainder."""
     axis = ctx.axis(x, dim)
+    if _count_is_read(node) and _may_be_fewer(ctx, ctx.size(x, axis), chunks):
+        static_length(ctx, x, axis, f"{node.kind()}")
     rounded = ctx.arithmetic("add", ctx.size(x, axis), chunks - 1)
     part_length = ctx.arithmetic("floordiv", rounded, chunks)
     if part_length == 0:
         return [x] * chunks
     return split_at(ctx, x, axis, _equal_parts(ctx, node, x, axis, part_length, chunks))
+
+
+def _count_is_read(node: Node) -> bool:
+    """Whether the model works with any number of parts: it does not unpack them all, and does not
+    only read them by index from the start, for which torch raises if there are fewer.
+    """
+    for use in node.output().uses():
+        kind = use.user.kind()
+        if kind == "aten::__getitem__":
+            index = use.user.inputsAt(1).toIValue()
+            if isinstance(index, int) and index >= 0:
+                continue
+        elif kind == "prim::ListUnpack":
+            continue
+        return True
+    return False
+
+
+def _may_be_fewer(ctx: ConversionContext, size: Size, chunks: int) -> bool:
+    """Whether torch returns fewer than `chunks` parts for a size in the range of a dynamic axis,
+    such as 3 parts of 2 for a size of 5 and 4 chunks.
+    """
+    if not isinstance(size, DynamicScalar):
+        return False
+    span = bounds(size.expr, ctx.ranges())
+    if span is None:
+        return True
+    low, high = (int(end) for end in span)
+    if size.expr % chunks == 0:
+        return low < chunks
+    sizes = range(max(low, 1), min(high, chunks * (chunks - 1)) + 1)
+    return low < 1 or any(-(-n // -(-n // chunks)) < chunks for n in sizes)
 
 
 @converter(

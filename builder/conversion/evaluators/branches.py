@@ -12,13 +12,14 @@ import torch
 from builder.conversion import nested
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, of_lengths
+from builder.conversion.evaluators.creation import filled
 from builder.conversion.facts import is_tensor
 from builder.conversion.layers import alike
 from builder.conversion.lists import TensorList
 from builder.conversion.packing import Packed
 from builder.conversion.registry import evaluator
 from builder.conversion.scalars import unknown, vector
-from builder.conversion.values import Operand, Scalar
+from builder.conversion.values import UNSET, Operand, Scalar, Unset
 from builder.conversion.walker import MISSING
 from builder.engine import ITensor, tensorrt8
 from builder.graph_types import Block, Node
@@ -166,12 +167,7 @@ def _gate(ctx: ConversionContext, conditional: Any) -> Callable[[Any], Any]:
     return enter
 
 
-_UNMERGED = (list, dict, str, Packed, TensorList)
-
-
-def _named(name: str) -> str:
-    """A value's name; values without a name of their own have a number."""
-    return "one of its values" if name.isdigit() else f"%{name}"
+_UNMERGED = (list, dict, str, Packed, TensorList, Unset)
 
 
 def _merge(
@@ -180,11 +176,14 @@ def _merge(
     """The output layer of two values of one dtype and rank; equal static values stay static."""
     if not nested.is_unknown(yes) and not nested.is_unknown(no) and _same(yes, no):
         return yes
+    if yes is UNSET or no is UNSET:
+        other = no if yes is UNSET else yes
+        if isinstance(other, torch.Tensor):
+            return other
+        unset = _in_place_of_unset(ctx, conditional, other)
+        yes, no = (unset, no) if yes is UNSET else (yes, unset)
     if any(value is None or isinstance(value, _UNMERGED) for value in (yes, no)):
-        raise Unconvertible(
-            f"the branch decides what {_named(name)} is at run time, and it is not a tensor or a"
-            " number"
-        )
+        raise _unmerged(yes, no, nested.named(name, "one of its values"))
     numbers = [
         isinstance(value, DynamicScalar | bool | int | float) for value in (yes, no)
     ]
@@ -201,6 +200,33 @@ def _merge(
         if output.shape[axis] < 0 and ctx.expr(yes, axis) == ctx.expr(no, axis):
             ctx.facts(output).exprs[axis] = ctx.expr(yes, axis)
     return output
+
+
+def _unmerged(yes: object, no: object, described: str) -> Unconvertible:
+    """The refusal of an output that a conditional cannot return."""
+    if (yes is None) != (no is None):
+        return Unconvertible(
+            f"the branch decides at run time whether {described} is None",
+            "use a tensor instead of None, such as a mask of ones",
+        )
+    return Unconvertible(
+        f"the branch decides what {described} is at run time, and it is not a tensor or a"
+        " number"
+    )
+
+
+def _in_place_of_unset(ctx: ConversionContext, conditional: Any, other: Any) -> Any:
+    """Zeros of the dtype and shape of `other`, a tensor of the other block, for a block that leaves
+    its output unset. None if the shape is known in that block only.
+    """
+    if not is_tensor(other):
+        return None
+    sizes = [ctx.size_of_input(other, axis) for axis in range(ctx.rank(other))]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
+        return None
+    zeros = ctx.tensor(filled(ctx, known, 0, ctx.dtype(other)))
+    return _gate(ctx, conditional)(zeros)
 
 
 def _owned(ctx: ConversionContext, tensor: ITensor) -> ITensor:

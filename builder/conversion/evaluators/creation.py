@@ -164,7 +164,13 @@ def counted(
 
 
 def range_length(ctx: ConversionContext, start: Size, end: Size, step: Any) -> Size:
-    """ceil((end - start) / step), as -floor((start - end) / step); numbers of torch.arange."""
+    """ceil((end - start) / step), of integers as -floor((start - end) / step); numbers of
+    torch.arange, which divides doubles and rounds the quotient.
+    """
+    if any(ctx.dtype(number).is_floating_point for number in (start, end, step)):
+        distance = scalars.binary(ctx, "sub", end, start)
+        quotient = scalars.binary(ctx, "truediv", distance, step)
+        return scalars.convert(ctx, scalars.unary(ctx, "CEIL", quotient), torch.int64)  # type: ignore[no-any-return]
     back = ctx.arithmetic("sub", start, end)
     count = ctx.arithmetic("sub", 0, ctx.arithmetic("floordiv", back, step))
     return scalars.convert(ctx, count, torch.int64)  # type: ignore[no-any-return]

@@ -19,7 +19,7 @@ from builder.conversion.layers import alike, computed_in
 from builder.conversion.lists import TensorList, cat
 from builder.conversion.packing import Packed
 from builder.conversion.registry import evaluator
-from builder.conversion.values import Scalar, Tensor
+from builder.conversion.values import Scalar, Tensor, Unset
 from builder.conversion.walker import MISSING
 from builder.engine import ITensor, trt
 from builder.graph_types import Block, Node, Value
@@ -57,12 +57,31 @@ def loop(
         condition, *values = _iteration(ctx, body, [iteration, *values])
         if condition is MISSING:
             return nested.one_or_all([MISSING] * len(values))
-        if nested.is_unknown(condition):
-            raise Unconvertible(
-                "the loop's condition becomes unknown after some iterations"
-            )
         iteration += 1
+        if nested.is_unknown(condition):
+            return nested.one_or_all(
+                _rest(ctx, node, body, trip_count, iteration, condition, values)
+            )
     return nested.one_or_all(values)
+
+
+def _rest(
+    ctx: ConversionContext,
+    node: Node,
+    body: Block,
+    trip_count: int,
+    iteration: int,
+    condition: Scalar,
+    carried: list[Any],
+) -> list[Any]:
+    """An ILoop of the iterations after the unrolled ones. It counts from 0 again."""
+    if next(iter(body.inputs())).uses():
+        raise Unconvertible(
+            "the loop's condition becomes unknown after some iterations"
+        )
+    if trip_count < ENDLESS:
+        trip_count -= iteration
+    return _looped(ctx, node, body, trip_count, condition, carried)
 
 
 def _long(ctx: ConversionContext, trip_count: Any, body: Block) -> bool:
@@ -315,6 +334,9 @@ class _Lengthening(_Growing):
         return cat(self.ctx, super().last(), self.axis)
 
 
+_UNCARRIED = (list, dict, str, Packed, TensorList, Unset)
+
+
 class _Carried:
     """One loop-carried value. A value that the body returns unchanged needs no recurrence."""
 
@@ -334,11 +356,8 @@ class _Carried:
         self.inside = value
         if output.debugName() == self.name:
             return
-        if isinstance(value, list | dict | str | Packed | TensorList) or value is None:
-            described = "a loop-carried value"
-            if not self.name.isdigit():  # a value without a name has a number
-                described = f"the loop-carried value %{self.name}"
-            raise Unconvertible(f"{described} is not a tensor or a number")
+        if value is None or isinstance(value, _UNCARRIED):
+            raise _uncarried(value, self.name)
         # its value after an iteration may have either dtype
         (self.start,) = nested.widened(ctx, self._tensor(value))
         self.recurrence = layer.add_recurrence(self.start)
@@ -393,3 +412,24 @@ class _Carried:
             self.recurrence.get_output(0), trt.LoopOutput.LAST_VALUE, 0
         ).get_output(0)
         return self._value(alike(self.ctx, self.start, output))
+
+
+def _uncarried(value: object, name: str) -> Unconvertible:
+    """The refusal of a value that an ILoop cannot carry."""
+    if isinstance(value, list | TensorList):
+        return Unconvertible(
+            f"a loop with a dynamic trip count changes {nested.named(name, 'a list')}: it may"
+            " only append one tensor per iteration, read no element, and not end early",
+            "write the tensors to y[i] = ..., or use a loop with a fixed trip count",
+        )
+    if isinstance(value, Unset):
+        return Unconvertible(
+            "the loop sets a value on some paths only, as `return` inside a loop does",
+            "set it before the loop, and return it after the loop",
+        )
+    described = nested.named(name, "a loop-carried value", "the loop-carried value ")
+    if value is None:
+        return Unconvertible(
+            f"{described} is None before the loop", "set it to a tensor before the loop"
+        )
+    return Unconvertible(f"{described} is not a tensor or a number")

@@ -11,7 +11,7 @@ from builder.conversion.arguments import known_keys
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.registry import evaluator
-from builder.conversion.values import Scalar
+from builder.conversion.values import UNSET, Scalar
 from builder.dtypes import dtype_of
 from builder.graph_types import Node
 
@@ -104,10 +104,14 @@ def unchanged(ctx: ConversionContext, value: object, *_: object) -> Any:
     return value
 
 
+_UNREAD: dict[str, Any] = {"TensorType": UNSET, "BoolType": False, "IntType": 0}
+_UNREAD["FloatType"] = 0.0
+
+
 @evaluator("prim::Uninitialized")
-def uninitialized(ctx: ConversionContext) -> Any:
-    """A value that no reachable path reads."""
-    return None
+def uninitialized(ctx: ConversionContext, node: Node) -> Any:
+    """A value that no reachable path reads: any number of its type, UNSET for a tensor."""
+    return _UNREAD.get(node.output().type().kind())
 
 
 @evaluator("prim::RaiseException")

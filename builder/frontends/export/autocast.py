@@ -80,6 +80,29 @@ def with_explicit_casts(
     return traced
 
 
+def callable_module(program: torch.export.ExportedProgram) -> torch.fx.GraphModule:
+    """The program as a module, without the dtypes that it asserts if it has autocast regions.
+
+    torch.export records float32 for an LSTM in such a region, whose result has 16 bits.
+    """
+    module: Any = program.module()
+    if any(_regions(program.graph_module)):
+        _erase_metadata(module)
+    return module  # type: ignore[no-any-return]
+
+
+def _erase_metadata(module: torch.fx.GraphModule) -> None:
+    """Remove the asserted dtypes. Submodules belong to the program, so they are replaced."""
+    for name, part in list(module.named_children()):
+        if isinstance(part, torch.fx.GraphModule):
+            copied = torch.fx.GraphModule(part, copy.deepcopy(part.graph))
+            _erase_metadata(copied)
+            setattr(module, name, copied)
+    for node in module.graph.find_nodes(op="call_function", target=_METADATA):
+        module.graph.erase_node(node)
+    module.recompile()
+
+
 def _refuse_devices(
     program: torch.export.ExportedProgram, region: torch.fx.Node
 ) -> None:

@@ -66,7 +66,7 @@ class ExportedModule:
         Raises RuntimeError for sizes that its guards reject.
         """
         if self._module is None:
-            self._module = self.program.module()
+            self._module = autocast.callable_module(self.program)
         remaining = iter(tensors)
         leaves = []
         for leaf in self._leaves:

@@ -179,6 +179,13 @@ def _quotient(
     return Pair(divided(re, norm), divided(im, norm))
 
 
+def _reciprocal(emit: Emit, node: Node, a: Pair) -> Pair:
+    """1 / a = conj(a) / |a|^2."""
+    norm = emit.op("aten::add", _times(emit, a.re, a.re), _times(emit, a.im, a.im), 1)
+    minus = emit.op("aten::neg", a.im)
+    return Pair(emit.op("aten::div", a.re, norm), emit.op("aten::div", minus, norm))
+
+
 def _times(emit: Emit, a: Value, b: Value) -> Value:
     return emit.op("aten::mul", a, b)
 
@@ -265,12 +272,14 @@ def _cast(emit: Emit, node: Node, x: Any, dtype: Pair | Value, *options: Value) 
     real dtype: the real part.
     """
     if isinstance(dtype, Pair):
-        x = _lifted(emit, x)
+        x = _as_tensors(emit, _lifted(emit, x))
         return Pair(
             emit.op("aten::to", x.re, dtype.re, *options),
             emit.op("aten::to", x.im, dtype.im, *options),
         )
     number = ir.constant(dtype)
+    if isinstance(x, Pair):
+        x = _as_tensors(emit, x)
     if number in PART_DTYPES:
         x = _lifted(emit, x)
         return Pair(
@@ -280,6 +289,17 @@ def _cast(emit: Emit, node: Node, x: Any, dtype: Pair | Value, *options: Value) 
     if number is not None:
         return emit.op("aten::to", x.re, dtype, *options)
     return None
+
+
+def _as_tensors(emit: Emit, x: Pair) -> Pair:
+    """The parts of a constant number as tensors of rank 0."""
+    numbers = map(ir.constant, x)
+    return Pair(
+        *(
+            emit.constant(torch.tensor(number)) if isinstance(number, float) else part
+            for part, number in zip(x, numbers, strict=True)
+        )
+    )
 
 
 Rule = Callable[..., Any]
@@ -306,6 +326,7 @@ RULES: dict[str, Rule] = {
     "aten::zeros_like": _zeros,
     "aten::where": _where,
     "aten::div": _quotient,
+    "aten::reciprocal": _reciprocal,
     "aten::exp": _exponential,
     "aten::to": _cast,
     "prim::dtype": _each,  # also a pair: from a cast to it

@@ -6,8 +6,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from builder.graph_types import Node, Type, Value
+from builder.analysis import Facts
+from builder.dtypes import code_of
+from builder.graph_types import Graph, Node, Type, Value
 from builder.lowering import ir
+from builder.lowering.passes.dtypes import bottom_up
 from builder.lowering.passes.functionalize.views import UNDECLARED_VIEWS
 
 HOLDERS = frozenset(["TensorType", "OptionalType", "ListType", "TupleType", "DictType"])
@@ -99,15 +102,37 @@ def sources(node: Node, values: list[Value]) -> list[Value]:
 
 
 def _copies(node: Node) -> bool:
-    """Whether a cast certainly changes the dtype and therefore copies."""
-    before = None
-    if node.kind() == "aten::to":
-        before = node.inputsAt(0).node()
-    if before is None or before.kind() != "aten::to":
-        return False
-    first = ir.constant(before.inputsAt(1))
-    second = ir.constant(node.inputsAt(1))
-    return type(first) is int and type(second) is int and first != second
+    """Whether a cast certainly copies (`state_copies`)."""
+    copy = _argument(node, "copy") if node.kind() == "aten::to" else None
+    return copy is not None and ir.constant(node.inputsAt(copy)) is True
+
+
+def state_copies(graph: Graph, facts: Facts) -> None:
+    """Set `copy` of each cast that certainly changes the dtype, and remove casts to the dtype that
+    a tensor has, which return it. `facts` are those of the inputs.
+    """
+    for node in bottom_up(graph):
+        facts.learn(node)
+        if node.kind() != "aten::to":
+            continue
+        dtype, copy = _argument(node, "dtype"), _argument(node, "copy")
+        if dtype is None or copy is None:
+            continue
+        before, after = facts.dtype(node.inputsAt(0)), ir.constant(node.inputsAt(dtype))
+        if before is None or type(after) is not int:
+            continue
+        if after != code_of(before):
+            node.replaceInput(copy, ir.insert_constant(graph, True, node))
+        elif ir.constant(node.inputsAt(copy)) is False and all(
+            map(ir.is_none, ir.inputs(node)[copy + 1 :])  # the memory format
+        ):
+            ir.bypass(node)
+
+
+def _argument(node: Node, name: str) -> int | None:
+    """The index of an argument, None if the operator has none of this name."""
+    names = [argument.name for argument in ir.parse_schema(node.schema()).arguments]
+    return names.index(name) if name in names else None
 
 
 def _holds_tensor(kind_of: Type) -> bool:
