@@ -1,4 +1,5 @@
-"""Which networks of the operator suite are compiled: those that have something new for TensorRT.
+"""Which networks of tests/conversion and tests/reference are compiled: those that have something
+new for TensorRT.
 
 The reference evaluates every network. Compiling shows one more thing: that TensorRT builds each
 layer with its settings, dtypes and ranks. A network is not compiled if this process has compiled

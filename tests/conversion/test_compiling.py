@@ -1,4 +1,4 @@
-"""Which networks are compiled, and all of the operator suite's that have a new setting."""
+"""Which networks are compiled, and all of the fast tests' that have a new setting."""
 
 from __future__ import annotations
 
@@ -53,10 +53,12 @@ def test_networks_with_a_new_feature_are_compiled(
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_every_setting_of_the_fast_tests_is_compiled() -> None:
-    """The fast tests of this folder, which compile networks with new settings here."""
+    """The fast tests of operators and layers, with all networks that have new settings compiled."""
+    folder = Path(__file__).parent
     command = [
         *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-        *("-m", "not slow and not docker and not gpu", Path(__file__).parent),
+        *("-m", "not slow and not docker and not gpu"),
+        *(folder, folder.with_name("reference")),
     ]
     environment = {**os.environ, compiling.VARIABLE: "settings"}
     result = subprocess.run(command, env=environment, capture_output=True, text=True)
