@@ -133,11 +133,8 @@ def _setting(value: Any) -> Any:
         return _sizes(value)
     if kind in ("int", "float"):
         return value
-    return (
-        kind
-        if hasattr(value, "get_output") or hasattr(value, "add_input")
-        else str(value)
-    )
+    text = str(value)
+    return kind if " object at 0x" in text else text  # another layer, or a loop
 
 
 def _sizes(sizes: Any) -> Any:

@@ -18,6 +18,14 @@ from tests.conversion.harness import convert
 X = torch.ones(2, 3)
 
 
+class Doubled(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x
+        for _ in range(x.size(0)):
+            y = y * 2
+        return y
+
+
 @pytest.fixture(autouse=True)
 def only_rtx() -> None:
     if flavor.name() == "tensorrt":
@@ -48,6 +56,20 @@ def test_networks_with_a_new_feature_are_compiled(
     monkeypatch.setenv(compiling.VARIABLE, choice)
     compiling.done(convert(lambda x: x.clamp(-1, 1), [X]).network)
     assert compiling.wanted(convert(function, [x]).network) == wanted
+
+
+@pytest.mark.parametrize("choice", ["kinds", "settings"])
+def test_equal_loops_have_equal_features(
+    choice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "COMPILED", set())
+    monkeypatch.setenv(compiling.VARIABLE, choice)
+    first, second = (
+        convert(Doubled(), [X], dynamic={0: {0: "n"}}).network for _ in range(2)
+    )
+    assert compiling.wanted(first)
+    compiling.done(first)
+    assert not compiling.wanted(second)
 
 
 @pytest.mark.slow
