@@ -83,5 +83,7 @@ def test_every_setting_of_the_fast_tests_is_compiled() -> None:
         *(folder, folder.with_name("reference")),
     ]
     environment = {**os.environ, compiling.VARIABLE: "settings"}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    result = subprocess.run(
+        command, env=environment, cwd=folder.parents[1], capture_output=True, text=True
+    )
     assert result.returncode == 0, result.stdout
