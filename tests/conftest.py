@@ -99,10 +99,10 @@ def torch_loggers_propagate() -> None:
 
 def pytest_collection_finish() -> None:
     """Seed devices that are not in use without a record of the call stack, which is deep here."""
-    torch = sys.modules.get("torch")
-    for device in ("cuda", "mtia", "xpu") if torch else ():
-        # torch.manual_seed would format the stack for each of them
-        getattr(torch, device).traceback = SimpleNamespace(format_stack=list)
+    for name in ("torch.cuda", "torch.mtia", "torch.xpu"):
+        if module := sys.modules.get(name):
+            # torch.manual_seed would format the stack for each of them
+            module.traceback = SimpleNamespace(format_stack=list)
 
 
 def _start(item: pytest.Item) -> int:
