@@ -7,9 +7,11 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -85,13 +87,22 @@ def pytest_collection_modifyitems(
             )
 
 
-def pytest_collection_finish() -> None:
-    """Let torch's 54 loggers pass records on to the root logger. pytest adds its handler to each
-    logger that does not, three times for each test.
+@pytest.fixture(autouse=True, scope="module")
+def torch_loggers_propagate() -> None:
+    """Let torch's loggers pass records on to the root logger. pytest adds its handlers to each
+    logger that does not, three times for each test. Modules that torch imports late add loggers.
     """
     for name, logger in logging.root.manager.loggerDict.items():
         if isinstance(logger, logging.Logger) and name.partition(".")[0] == "torch":
             logger.propagate = True
+
+
+def pytest_collection_finish() -> None:
+    """Seed devices that are not in use without a record of the call stack, which is deep here."""
+    for name in ("torch.cuda", "torch.mtia", "torch.xpu"):
+        if module := sys.modules.get(name):
+            # torch.manual_seed would format the stack for each of them
+            module.traceback = SimpleNamespace(format_stack=list)
 
 
 def _start(item: pytest.Item) -> int:

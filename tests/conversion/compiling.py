@@ -1,10 +1,16 @@
-"""Which networks of the operator suite are compiled: those that have something new for TensorRT.
+"""Which networks of tests/conversion and tests/reference are compiled: those that have something
+new for TensorRT.
 
-The reference evaluates every network. Compiling shows one more thing: that TensorRT takes each
-layer with its settings, dtypes and ranks. A network whose layers and edges were all compiled
-before in this process cannot show it again, so it is not compiled.
+The reference evaluates every network. Compiling shows one more thing: that TensorRT builds each
+layer with its settings, dtypes and ranks. A network is not compiled if this process has compiled
+all of its features before. `TRT_BUILD_TEST_COMPILE` chooses what counts as a feature:
 
-`TRT_BUILD_TEST_COMPILE=all` compiles every network, `TRT_BUILD_TEST_COMPILE=0` none.
+    kinds     a layer type with its operation and other modes and its dtypes; with its ranks; with
+              each numeric setting; with an empty or dynamic axis (the default)
+    settings  all settings of a layer together with its tensors, and each pair of connected layers
+              (slow tests, and test_compiling.py for the others)
+    all       every network is compiled
+    0         none is
 """
 
 from __future__ import annotations
@@ -21,38 +27,78 @@ COMPILED: set[Any] = set()
 """The features of the networks that this process has compiled."""
 
 NO_SETTINGS = {"name", "metadata", "num_inputs", "num_outputs"}
+VARIABLE = "TRT_BUILD_TEST_COMPILE"
 
 
 def wanted(network: Any) -> bool:
     """Whether `network` is to be compiled; an engine that can be run always is."""
-    chosen = os.environ.get("TRT_BUILD_TEST_COMPILE", "new")
-    if chosen != "new" or flavor.name() == "tensorrt":
-        return chosen != "0"
-    return not features(network) <= COMPILED
+    choice = os.environ.get(VARIABLE, "kinds")
+    if choice in ("all", "0") or flavor.name() == "tensorrt":
+        return choice != "0"
+    return not _features(network) <= COMPILED
 
 
 def done(network: Any) -> None:
     """Remember that TensorRT has compiled `network`."""
-    COMPILED.update(features(network))
+    COMPILED.update(_features(network))
+
+
+def _features(network: Any) -> frozenset[Any]:
+    if os.environ.get(VARIABLE, "kinds") == "kinds":
+        return _kinds(network)
+    return _layers(network) | _edges(network)
 
 
 @lru_cache(maxsize=1)
-def features(network: Any) -> frozenset[Any]:
-    """Each layer (settings and tensors) and each edge (both layers' types and the dtype)."""
+def _kinds(network: Any) -> frozenset[Any]:
+    """Each layer's type with its modes and dtypes, its ranks, each number and the axes' classes."""
+    collected = set()
+    for kind, settings, tensors in _layers(network):
+        sides = [[tensor or (None, None, None) for tensor in side] for side in tensors]
+        modes = tuple(item for item in settings if not _is_number(item[1]))
+        dtypes = tuple(tuple((t, shape) for t, _, shape in side) for side in sides)
+        ranks = tuple(
+            tuple(sizes and len(sizes) for _, sizes, _ in side) for side in sides
+        )
+        sizes = {size for side in sides for _, sizes, _ in side for size in sizes or ()}
+        collected |= {(kind, modes, dtypes), (kind, ranks)}
+        collected |= {(kind, name, _class(v)) for name, v in settings if _is_number(v)}
+        collected |= {(kind, min(size, 1)) for size in sizes}
+    return frozenset(collected)
+
+
+def _is_number(setting: Any) -> bool:
+    return isinstance(setting, int | float | tuple)
+
+
+def _class(number: Any) -> Any:
+    """The sizes of a kernel or stride as they are, since they are 0, 1 or 2 already."""
+    return number if isinstance(number, tuple) else number > 1
+
+
+@lru_cache(maxsize=1)
+def _layers(network: Any) -> frozenset[Any]:
+    """Each layer's type, settings and tensors."""
+    return frozenset(
+        (
+            layer.kind,
+            tuple(_settings(layer.layer)),
+            tuple(tuple(map(_tensor, side)) for side in (layer.inputs, layer.outputs)),
+        )
+        for layer in read_layers(network)
+    )
+
+
+def _edges(network: Any) -> frozenset[Any]:
+    """The types of connected layers, and the dtype of the tensor between them."""
     layers = read_layers(network)
     source = {output: layer.kind for layer in layers for output in layer.outputs}
-    collected = set()
-    for layer in layers:
-        tensors = tuple(
-            tuple(map(_tensor, side)) for side in (layer.inputs, layer.outputs)
-        )
-        collected.add((layer.kind, tuple(_settings(layer.layer)), tensors))
-        for given in layer.inputs:
-            if given is not None:
-                collected.add(
-                    (source.get(given, "input"), layer.kind, str(given.dtype))
-                )
-    return frozenset(collected)
+    return frozenset(
+        (source.get(given, "input"), layer.kind, str(given.dtype))
+        for layer in layers
+        for given in layer.inputs
+        if given is not None
+    )
 
 
 def _tensor(tensor: Any) -> Any:
@@ -85,11 +131,10 @@ def _setting(value: Any) -> Any:
         return (kind, str(value.dtype), value.size > 1)
     if kind.startswith("Dims"):
         return _sizes(value)
-    return (
-        kind
-        if hasattr(value, "get_output") or hasattr(value, "add_input")
-        else str(value)
-    )
+    if kind in ("int", "float"):
+        return value
+    text = str(value)
+    return kind if " object at 0x" in text else text  # another layer, or a loop
 
 
 def _sizes(sizes: Any) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from builder.engine import capabilities
-from tests.conversion import old
+from tests.conversion import compiling, old
 
 
 @pytest.fixture(autouse=os.environ.get("TRT_BUILD_TEST_DIALECT") == "8.6")
@@ -19,6 +19,14 @@ def old_dialect(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     old.play(monkeypatch)
     yield
     old.forget()
+
+
+@pytest.fixture(autouse=True)
+def compile_more_in_slow_tests(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if request.node.get_closest_marker("slow") and compiling.VARIABLE not in os.environ:
+        monkeypatch.setenv(compiling.VARIABLE, "settings")
 
 
 @pytest.fixture

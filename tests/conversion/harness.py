@@ -23,7 +23,7 @@ from builder.conversion import dtypes
 from builder.conversion.sizes import kind_of
 from builder.engine import BuildOptions, capabilities, flavor
 from tests.conversion import compiling, old
-from tests.torchscript.saving import saved
+from tests.torchscript.saving import saved, traced
 
 QUICK = BuildOptions(optimization_level=0)
 """Numbers are the question here, not speed: TensorRT times as few tactics as it can."""
@@ -54,19 +54,12 @@ def module_of(
         return torch._C.parse_ir(textwrap.dedent(source))
     if isinstance(source, torch.jit.ScriptModule | torch._C.Graph):
         return source
-    module = source.eval() if isinstance(source, torch.nn.Module) else _Wrapped(source)
-    if trace or not isinstance(source, torch.nn.Module):
+    if not isinstance(source, torch.nn.Module):
+        return traced(source, inputs)
+    module = source.eval()
+    if trace:
         return saved(torch.jit.trace(module, tuple(inputs), check_trace=False))
     return saved(torch.jit.script(module))
-
-
-class _Wrapped(torch.nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: Any) -> Any:
-        return self.function(*inputs)
 
 
 def dynamic_axes(axes: int) -> dict[int, dict[int, str]]:

@@ -28,7 +28,7 @@ from builder.engine import capabilities
 from builder.errors import LoweringError, TrtBuildError, UnsupportedOperators
 from tests.conversion import old
 from tests.conversion.harness import carried, spec_of
-from tests.torchscript.saving import saved
+from tests.torchscript.saving import traced
 
 DTYPES = (torch.float32, torch.int64, torch.bool)
 RTOL = ATOL = 2e-5
@@ -233,6 +233,9 @@ def _samples(entry: Any, dtype: torch.dtype) -> list[Any]:
     """
     with (
         mock.patch("torch.testing._internal.opinfo.core.extract_test_fn", lambda: None),
+        mock.patch(
+            "torch.testing._internal.common_utils.extract_test_fn", lambda: None
+        ),
         mock.patch("torch.manual_seed", torch.default_generator.manual_seed),
     ):
         torch.manual_seed(0)
@@ -257,9 +260,7 @@ def _judge(result: Result, entry: Any, sample: Any, dynamic: bool) -> None:
             wanted = [
                 t.cpu() for t in _tensors(function(*(t.clone() for t in tensors)))
             ]
-            traced = saved(
-                torch.jit.trace(_Module(function), tuple(tensors), check_trace=False)
-            )
+            module = traced(lambda *given: tuple(_tensors(function(*given))), tensors)
         reason = _unfit(tensors, wanted)
     except Exception as error:
         reason = f"torch: {str(error).splitlines()[0][:80]}"
@@ -268,9 +269,9 @@ def _judge(result: Result, entry: Any, sample: Any, dynamic: bool) -> None:
         return
     try:
         if dynamic:
-            _compare_dynamic(result.name, traced, tensors)
+            _compare_dynamic(result.name, module, tensors)
         else:
-            _compare(result.name, traced, tensors, wanted)
+            _compare(result.name, module, tensors, wanted)
     except UnsupportedOperators as error:
         result.unsupported.update({o.reason for o in error.operators})
     except LoweringError as error:
@@ -285,16 +286,16 @@ def _judge(result: Result, entry: Any, sample: Any, dynamic: bool) -> None:
 
 def _compare(
     name: str,
-    traced: Any,
+    module: Any,
     tensors: Sequence[torch.Tensor],
     wanted: Sequence[torch.Tensor],
 ) -> None:
-    conversion = builder.convert(traced, [spec_of(t, {}, {}) for t in tensors])
+    conversion = builder.convert(module, [spec_of(t, {}, {}) for t in tensors])
     assert capabilities.current().strongly_typed or not old.refused(conversion.network)
     _evaluate(name, conversion, tensors, wanted)
 
 
-def _compare_dynamic(name: str, traced: Any, tensors: Sequence[torch.Tensor]) -> None:
+def _compare_dynamic(name: str, module: Any, tensors: Sequence[torch.Tensor]) -> None:
     """Axes of the two most frequent sizes get a name by their size; those of a convolution's weight
     stay static. Sizes that the file itself does not run are left out.
     """
@@ -308,7 +309,7 @@ def _compare_dynamic(name: str, traced: Any, tensors: Sequence[torch.Tensor]) ->
     ]
     axes += [{}] * (len(tensors) - len(resized))
     specs = [spec_of(t, of, spans) for t, of in zip(tensors, axes, strict=True)]
-    conversion = builder.convert(traced, specs)
+    conversion = builder.convert(module, specs)
     for changes in CHANGES[:1] if name in SORTED else CHANGES:
         sizes = {
             size: size + change for size, change in zip(named, changes, strict=False)
@@ -318,7 +319,7 @@ def _compare_dynamic(name: str, traced: Any, tensors: Sequence[torch.Tensor]) ->
             *tensors[len(resized) :],
         ]
         try:
-            wanted = [t.cpu() for t in _tensors(traced(*(t.clone() for t in given)))]
+            wanted = [t.cpu() for t in _tensors(module(*(t.clone() for t in given)))]
         except RuntimeError:
             continue
         _evaluate(name, conversion, given, wanted)
@@ -353,15 +354,6 @@ def _evaluate(
             atol=0 if exact else max(ATOL, tolerance),
             equal_nan=True,
         )
-
-
-class _Module(torch.nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *tensors: torch.Tensor) -> Any:
-        return tuple(_tensors(self.function(*tensors)))
 
 
 def _as_function(
