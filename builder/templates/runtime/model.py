@@ -61,20 +61,9 @@ class TritonPythonModel:
                 "trt-build: no trt-build.json: the files are not compared"
             )
         facts = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-        self.name = args["model_name"]
         config = json.loads(args["model_config"])
-        self.batching = int(config.get("max_batch_size", 0)) > 0
-        self.tensors = facts["serving"]
-        self.profiles = Profiles(facts["serving"])
-        self.axes = blame.Axes(self.tensors["inputs"])
-        self.padding = Padding(self.tensors)
-        self.defaults = Defaults(self.tensors["inputs"])
-        self.optional = any("flag" in output for output in self.tensors["outputs"])
-        self.memory = Memory(folder.parent, self.tensors, self.batching)
-        self.mapped: Any = deque(maxlen=options.keep_mapped(facts))
-        self.thread = 0
-        self.says_parameters = True
-        self.devices: list[torch.device] = []
+        self.name = args["model_name"]
+        self._read(facts, config, folder.parent)
         for name in facts.get("libraries", ()):
             load_library(folder / "libraries" / name)
         confined = ", ".join(confine(folder.parent)) or "nothing"
@@ -91,6 +80,21 @@ class TritonPythonModel:
                 self._other(executor(folder, facts, args)) for _ in range(count - 1)
             ]
             self.instances = Instances([self, *others])
+
+    def _read(self, facts: dict[str, Any], config: dict[str, Any], model: Path) -> None:
+        """Read plan.json and the config of the model in the folder `model`."""
+        self.batching = int(config.get("max_batch_size", 0)) > 0
+        self.tensors = facts["serving"]
+        self.profiles = Profiles(facts["serving"])
+        self.axes = blame.Axes(self.tensors["inputs"])
+        self.padding = Padding(self.tensors)
+        self.defaults = Defaults(self.tensors["inputs"])
+        self.optional = any("flag" in output for output in self.tensors["outputs"])
+        self.memory = Memory(model, self.tensors, self.batching)
+        self.mapped: Any = deque(maxlen=options.keep_mapped(facts))
+        self.thread = 0
+        self.says_parameters = True
+        self.devices: list[torch.device] = []
 
     def _other(self, runs: Any) -> TritonPythonModel:
         """Another instance of this model in this process. They share only what never changes."""
