@@ -234,9 +234,9 @@ def endpoint(
         fix = "return a tensor of one rank and of a dtype that Triton supports"
         if len(alike) > 1:
             fix += ", or reduce max_lengths to the longest list of the goldens"
+        text = f"{recorded[0].dtype}, ranks {sorted(ranks)}"
         raise PublishError(
-            f"output {name!r} has no fixed rank or dtype: {recorded[0].dtype}, ranks "
-            f"{sorted(ranks)}",
+            f"output {name!r} has no fixed rank or dtype: {text}",
             where=rank_source() if len(ranks) > 1 else None,
             fix=fix,
         )
