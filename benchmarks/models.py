@@ -15,7 +15,7 @@ from typing import Any
 from builder.store import published
 from builder.torchscript import sha256
 from builder.triton.config import config_text, parse_config
-from builder.triton.instances import SHARED
+from builder.triton.instances import SHARED_INSTANCES
 
 TIMED = """\
 import importlib.util, json, time
@@ -144,6 +144,6 @@ def copied(model: Path, name: str, instances: int, *, shares: bool = False) -> P
     for group in message.instance_group:
         group.count = 1 if shares else instances
     if shares:
-        message.parameters[SHARED].string_value = str(instances)
+        message.parameters[SHARED_INSTANCES].string_value = str(instances)
     (folder / "config.pbtxt").write_text(config_text(message))
     return folder

@@ -11,7 +11,7 @@ from typing import Any
 
 from builder.errors import UsageError
 from builder.store import CONFIG, SIDECAR, published
-from builder.triton import parse_config
+from builder.triton import SHARED_INSTANCES, parse_config
 
 STUB_SHM_BYTES = 1 << 20
 """The minimum shared memory that the Python backend reserves for each instance."""
@@ -51,8 +51,18 @@ class Model:
 
     @property
     def instances(self) -> int:
-        """The number of instances on one GPU."""
+        """The number of Triton's instances on one GPU."""
         return sum(group.count or 1 for group in self.config.instance_group) or 1
+
+    @property
+    def concurrent(self) -> int:
+        """The number of batches that run at once on one GPU. Shared instances run in one process,
+        which Triton counts as one instance.
+        """
+        parameters = self.config.parameters
+        if SHARED_INSTANCES not in parameters:
+            return self.instances
+        return self.instances * int(parameters[SHARED_INSTANCES].string_value)
 
     @property
     def profiles(self) -> Sequence[Mapping[str, Mapping[str, Sequence[int]]]]:
@@ -83,7 +93,8 @@ class Model:
         if not self.is_python:
             return 0
         sizes = [file.stat().st_size for file in self.folder.glob("goldens/*.npz")]
-        return self.instances * (STUB_SHM_BYTES + max(sizes, default=0))
+        tensors = self.concurrent * max(sizes, default=0)
+        return self.instances * STUB_SHM_BYTES + tensors
 
 
 def read(folder: Path) -> Model:

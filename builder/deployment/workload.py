@@ -290,8 +290,8 @@ def _memory(models: list[Model], gpus: int, shared: int) -> int:
     """
     instances = 0
     for model in models:
-        process = STUB_BYTES if model.is_python else 0
-        instances += model.instances * (2 * folder_bytes(model.version) + process)
+        processes = model.instances * (STUB_BYTES if model.is_python else 0)
+        instances += processes + model.concurrent * 2 * folder_bytes(model.version)
     instances *= max(1, gpus)
     server = SERVER_BYTES + (GPU_SERVER_BYTES if gpus else 0)
     return _rounded(server + instances + shared)
@@ -307,7 +307,7 @@ def _pending(models: list[Model]) -> int:
     """
     served = [model for model in models if not model.steps]
     return min(
-        (model.instances * (model.config.max_batch_size or 1) for model in served),
+        (model.concurrent * (model.config.max_batch_size or 1) for model in served),
         default=1,
     )
 

@@ -33,6 +33,7 @@ from .ensemble import ensemble_config as ensemble_config
 from .environment import image_for as image_for
 from .environment import write_env as write_env
 from .history import Entry as Entry
+from .instances import SHARED_INSTANCES as SHARED_INSTANCES
 from .interface import refuse_incompatible as refuse_incompatible
 from .merge import AMPERE_PLUS as AMPERE_PLUS
 from .merge import merge as merge

@@ -10,12 +10,13 @@ from builder.triton.artifact import ModelArtifact
 if TYPE_CHECKING:
     from tritonclient.grpc import model_config_pb2 as pb
 
-SHARED = "trt_build.shared_instances"
+SHARED_INSTANCES = "trt_build.shared_instances"
 """The parameter with the number of instances that the Python runtime runs in each process."""
 FIRST_RELEASE = "24.10"
 """The first Triton release with which shared instances were tested. Python models can send
-responses from threads since mid-2024 (python_backend pull request 364); the runtime falls back to
-one instance on older servers.
+responses from threads since mid-2024 (python_backend pull request 364). Before, the runtime answers
+one request at a time. In the first releases with it, a model with shared instances may not unload
+(python_backend pull request 373).
 """
 
 
@@ -32,15 +33,17 @@ def add(message: pb.ModelConfig, artifact: ModelArtifact, platform: str) -> None
         if platform == "tensorrt_plan" and len(artifact.profiles) > 1:
             group.profile[:] = [str(index) for index in range(len(artifact.profiles))]
     if shared and artifact.spec.instances > 1:
-        message.parameters[SHARED].string_value = str(artifact.spec.instances)
+        message.parameters[SHARED_INSTANCES].string_value = str(artifact.spec.instances)
 
 
 def warnings(artifact: ModelArtifact, platform: str) -> tuple[str, ...]:
     """The warning about instances that cannot share one engine, though the manifest requests it."""
-    if not artifact.spec.runtime.share_engine or artifact.spec.instances < 2:
+    if not artifact.spec.runtime.share_engine:
         return ()
     if reason := _obstacle(artifact, platform):
         return (f"runtime.share_engine has no effect: {reason}",)
+    if artifact.spec.instances < 2:
+        return ()
     return _old_server(str(artifact.plan_facts.get("tensorrt", "")))
 
 
@@ -54,6 +57,9 @@ def _obstacle(artifact: ModelArtifact, platform: str) -> str | None:
         return f"the model is a step of the ensemble {artifact.step_of!r}"
     if artifact.spec.server_state:
         return "each instance keeps the state of its own sequences"
+    groups = artifact.spec.triton.get("instance_group", ())
+    if any(group.get("count", 1) > 1 for group in groups):
+        return "triton.instance_group has a count: use `instances` instead"
     return None
 
 

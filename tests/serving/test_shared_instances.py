@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import time
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +23,7 @@ from builder.manifest.spec import Runtime
 from builder.serving import FREE_PORTS, serve
 from builder.serving.stubs import Stubs
 from builder.triton import ModelArtifact, config, config_warnings, publish
-from builder.triton.instances import SHARED
+from builder.triton.instances import SHARED_INSTANCES
 from tests.serving import fakes
 from tests.serving.test_runtime import doubling_plan, serving_facts
 from tests.triton.artifacts import RTX, TENSORRT, cell, scorer
@@ -41,6 +43,10 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {**found, "model": model}
 
 
+END = "the end"
+"""What is recorded for the flag that completes a request."""
+
+
 class Request:
     """A request with the responses that were sent for it."""
 
@@ -49,7 +55,20 @@ class Request:
         self.sent: list[Any] = []
 
     def get_response_sender(self) -> Any:
-        return SimpleNamespace(send=lambda response, flags: self.sent.append(response))
+        return SimpleNamespace(send=self.send)
+
+    def send(self, response: Response | None = None, flags: int = 0) -> None:
+        self.sent += [response.text] if response else []
+        self.sent += [END] if flags else []
+
+
+@dataclass
+class Response:
+    text: str
+    is_error: bool = False
+
+    def has_error(self) -> bool:
+        return self.is_error
 
 
 class Model:
@@ -60,13 +79,13 @@ class Model:
 
     def respond(self, requests: Sequence[Request], after_reading: Any) -> list[Any]:
         if requests[0].value < 0:
-            raise ValueError("a defect")
+            raise SystemExit("a defect")
         after_reading()
         self.work()
-        return [request.value for request in requests]
+        return [Response(str(request.value)) for request in requests]
 
-    def failure(self, error: Exception) -> str:
-        return f"failed: {error}"
+    def failure(self, error: Exception) -> Response:
+        return Response(f"failed: {error}", is_error=True)
 
 
 def test_instances_run_in_parallel_and_hold_back_the_next_batch(
@@ -100,26 +119,57 @@ def test_instances_run_in_parallel_and_hold_back_the_next_batch(
     released.set()
     thread.join(TIMEOUT)
     instances.close()
-    assert [request.sent for request in requests] == [[n] for n in range(INSTANCES + 2)]
+    assert [request.sent for request in requests] == [
+        [str(n), END] for n in range(INSTANCES + 2)
+    ]
     assert not any(thread.is_alive() for thread in instances.threads)
 
 
-def test_instance_answers_after_a_failure_and_after_a_refused_response(
-    modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+def test_instance_answers_after_a_failure_and_a_response_that_does_not_fit(
+    modules: dict[str, Any],
 ) -> None:
-    def refuse(response: Any, flags: int) -> None:
-        raise RuntimeError("closed")
+    """Triton counts a response as sent before it is written to shared memory. Without the second
+    message, the client would wait forever.
+    """
+
+    class Large(Request):
+        def send(self, response: Response | None = None, flags: int = 0) -> None:
+            if response:
+                raise RuntimeError("No space left on device")
+            super().send(response, flags)
 
     instances = modules["instances"].Instances([Model(lambda: None) for _ in range(2)])
-    cancelled, failing, last = Request(1), Request(-1), [Request(2), Request(3)]
-    sender = SimpleNamespace(send=refuse)
-    monkeypatch.setattr(cancelled, "get_response_sender", lambda: sender)
-    for batch in ([cancelled], [failing], [failing], last):
+    large, failing, last = Large(1), Request(-1), [Request(2), Request(3)]
+    for batch in ([large], [failing], [failing], last):
         instances.submit(batch)
     instances.close()
-    assert failing.sent == ["failed: a defect"] * 2
-    assert [request.sent for request in last] == [[2], [3]]
-    assert fakes.LOG == ["trt-build: a response was not sent: closed"]
+    assert large.sent == [END]
+    assert failing.sent == ["failed: SystemExit: a defect", END] * 2
+    assert [request.sent for request in last] == [["2", END], ["3", END]]
+    assert fakes.LOG == ["trt-build: a response was not sent: No space left on device"]
+
+
+def test_idle_instance_keeps_no_request(modules: dict[str, Any]) -> None:
+    """A response sender keeps its model loaded, and a tensor its region mapped."""
+    instances = modules["instances"].Instances([Model(lambda: None) for _ in range(2)])
+    request = Request(1)
+    kept = weakref.ref(request)
+    answered = threading.Event()
+    instances.batches.put(
+        SimpleNamespace(requests=[request], is_read=threading.Event(), send=id)
+    )
+    instances.batches.put(
+        SimpleNamespace(
+            requests=[], is_read=threading.Event(), send=lambda _: answered.set()
+        )
+    )
+    del request
+    assert answered.wait(TIMEOUT)
+    deadline = time.monotonic() + TIMEOUT
+    while kept() is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert kept() is None
+    instances.close()
 
 
 def test_server_without_senders_gets_its_responses_from_execute(
@@ -158,10 +208,10 @@ def test_engines_of_one_plan_share_its_weights_until_the_last_is_released(
 def test_shared_instances_are_one_instance_for_triton(tmp_path: Path) -> None:
     message = config(scorer(serve_as="python", **SHARING))
     assert [group.count for group in message.instance_group] == [1]
-    assert message.parameters[SHARED].string_value == str(INSTANCES)
+    assert message.parameters[SHARED_INSTANCES].string_value == str(INSTANCES)
     plain = config(scorer(serve_as="python", instances=INSTANCES))
     assert [group.count for group in plain.instance_group] == [INSTANCES]
-    assert SHARED not in plain.parameters
+    assert SHARED_INSTANCES not in plain.parameters
 
 
 OLD = {"flavor": "tensorrt", "tensorrt": "8.6.1"}
@@ -175,6 +225,7 @@ BY_PLAN = {"serve_as": "tensorrt_plan", "facts": TENSORRT, "plan": b"plan"}
         ({"facts": RTX, "plan": b"plan"}, None, 1, None),
         (BY_PLAN, None, INSTANCES, "tensorrt_plan serves"),
         ({}, "whole", INSTANCES, "a step of the ensemble 'whole'"),
+        ({"triton": {"instance_group": [{"count": 2}]}}, None, 2, "has a count"),
         ({"facts": OLD, "plan": b"plan"}, None, 1, "requires Triton 24.10"),
     ],
 )

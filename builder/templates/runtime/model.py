@@ -51,7 +51,7 @@ DESCRIBE = "trt_build.describe"
 
 
 class TritonPythonModel:
-    """Triton's entry point: one object for each instance, in its own process."""
+    """Triton's entry point: one object in each process. With shared instances, it has copies."""
 
     def initialize(self, args: dict[str, str]) -> None:
         """Load the plan, or the lowered module with the reason why the plan is not used."""
@@ -79,6 +79,8 @@ class TritonPythonModel:
             others = [
                 self._other(executor(folder, facts, args)) for _ in range(count - 1)
             ]
+            for instance in (self, *others):
+                instance.executor.prepare()
             self.instances = Instances([self, *others])
 
     def _read(self, facts: dict[str, Any], config: dict[str, Any], model: Path) -> None:
@@ -100,6 +102,7 @@ class TritonPythonModel:
         """Another instance of this model in this process. They share only what never changes."""
         other = copy.copy(self)
         other.executor = runs
+        other.parameters = _parameters(runs)
         other.profiles = Profiles(self.tensors)
         other.axes = blame.Axes(self.tensors["inputs"])
         other.mapped = deque(maxlen=self.mapped.maxlen)
@@ -123,8 +126,8 @@ class TritonPythonModel:
     ) -> list[Any]:
         """One response for each request. Requests that fit together are run as one batch.
 
-        `after_reading` is called once the memory of the requests is not needed any more. Inputs on
-        a GPU are copied before.
+        `after_reading` is called once no GPU memory of the requests is needed: inputs on a GPU are
+        copied before.
         """
         self._take_stream()
         self.after_reading = after_reading
@@ -189,8 +192,8 @@ class TritonPythonModel:
             os._exit(0)
 
     def _take_stream(self) -> None:
-        """Make the executor's stream the current one of this thread, once: Triton always calls from
-        the same thread.
+        """Make the executor's stream the current one of this thread, once: an instance is always
+        called from the same thread.
         """
         if self.thread != threading.get_ident():
             self.thread = threading.get_ident()

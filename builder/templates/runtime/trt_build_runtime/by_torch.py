@@ -33,6 +33,9 @@ class TorchExecutor:
             _move(self.module.graph, device)
             _allow_tf32(self.module.graph, tf32)
 
+    def prepare(self) -> None:
+        """Nothing: torch reserves memory as it runs."""
+
     def limits(self) -> dict[int, int]:
         """By position of an input: the number of rows of the embedding that it indexes."""
         return blame.table_sizes(self.module)

@@ -129,6 +129,10 @@ class Engine:
             self._bind(call)
         return call.run(self, self.contexts[call.profile], tensors)
 
+    def prepare(self) -> None:
+        """Create the execution context of the first profile. Raises RuntimeError."""
+        self._context(0)
+
     def no_graphs(self, reason: Exception) -> None:
         """Turn capturing off."""
         self.steady = 0

@@ -49,6 +49,10 @@ class PlanExecutor:
         self.stays = bool(facts.get("step_of"))
         self.landing = Landing()
 
+    def prepare(self) -> None:
+        """Reserve the memory of the first profile now, not in the first request."""
+        self.engine.prepare()
+
     def run(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Run on tensors of any device; see outputs_for_triton for the outputs."""
         stays = self.stays or any(tensor.is_cuda for tensor in tensors)

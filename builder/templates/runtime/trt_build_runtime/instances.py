@@ -11,10 +11,13 @@ import triton_python_backend_utils as pb_utils
 
 from .errors import NoSenders
 
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
 
 class Batch:
     """Requests that Triton passed in one call, and what sends their responses. `is_read` is set
-    once the memory of the requests is not needed any more.
+    once no GPU memory of the requests is needed. Their tensors on the CPU stay valid as long as
+    the requests are referenced.
     """
 
     def __init__(self, requests: list[Any]) -> None:
@@ -33,14 +36,19 @@ class Batch:
     def send(self, responses: list[Any]) -> None:
         """Send the responses. Triton has copied them when this returns."""
         for sender, response in zip(self.senders, responses):
-            try:
-                sender.send(
-                    response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-                )
-            except Exception as error:
-                pb_utils.Logger.log_error(
-                    f"trt-build: a response was not sent: {error}"
-                )
+            if response.has_error():  # it would be lost if the end came by itself
+                self._try("an error", sender.send, response, flags=FINAL)
+                continue
+            self._try("a response", sender.send, response)
+            # By itself: a response that does not fit into shared memory counts as sent, and the
+            # client of a request that is never complete waits forever.
+            self._try("the end of a response", sender.send, flags=FINAL)
+
+    def _try(self, sent: str, send: Any, *arguments: Any, **options: Any) -> None:
+        try:
+            send(*arguments, **options)
+        except Exception as error:
+            pb_utils.Logger.log_error(f"trt-build: {sent} was not sent: {error}")
 
 
 class Instances:
@@ -78,10 +86,18 @@ class Instances:
             batch = self.batches.get()
             if batch is None:
                 return
-            try:
-                responses = model.respond(batch.requests, batch.is_read.set)
-            except Exception as error:
-                responses = [model.failure(error) for _ in batch.requests]
+            self._answer(model, batch)
+            # An idle thread must keep no request: a response sender keeps the model loaded, and a
+            # tensor the client's region mapped.
+            del batch
+
+    def _answer(self, model: Any, batch: Batch) -> None:
+        try:
+            responses = model.respond(batch.requests, batch.is_read.set)
+        except BaseException as error:  # SystemExit of a custom operator, too
+            failure = model.failure(RuntimeError(f"{type(error).__name__}: {error}"))
+            responses = [failure for _ in batch.requests]
+        finally:
             batch.is_read.set()  # also if reading failed
-            batch.send(responses)
-            self.free.release()
+        batch.send(responses)
+        self.free.release()

@@ -35,9 +35,9 @@ def outputs_for_triton(
     """The outputs after the stream has computed them.
 
     They stay on the GPU in a step of an ensemble, and if an input came on the GPU (CUDA shared
-    memory). Otherwise they are copied to the CPU. Triton copies them after `execute` and before the
-    next call. So for one request the buffers of the engine and of the host are returned themselves,
-    and for several requests copies.
+    memory). Otherwise they are copied to the CPU. Triton copies them after `execute`, or in `send`,
+    and before the next call. So for one request the buffers of the engine and of the host are
+    returned themselves, and for several requests copies.
 
     Triton does not know the stream and requires contiguous outputs. So an output must be made
     contiguous (CUDA's nonzero stores its own by columns) before the stream is awaited: a later copy

@@ -50,6 +50,9 @@ class SegmentsExecutor:
             f"{segment}:{who}" for segment, who in executors.items()
         )
 
+    def prepare(self) -> None:
+        """Nothing: contexts are created by the first request that runs their segment."""
+
     def by_torch(self, stem: str) -> TorchExecutor:
         """The graph of that name, run by torch on the device of all segments."""
         return TorchExecutor(
