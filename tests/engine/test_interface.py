@@ -43,6 +43,7 @@ ABSENT = {
     "ILayer+.precision_is_set": NEW,
     "ILayer+.set_output_type": NEW,
     "type PreviewFeature.PROFILE_SHARING_0806": NEW,
+    "an enumeration's.PROFILE_SHARING_0806": NEW,
     "INetworkDefinition.add_cumulative": TEN,
     "ICumulativeLayer.get_output": TEN,
     "trt.CumulativeOperation": TEN,
