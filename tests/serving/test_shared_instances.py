@@ -19,6 +19,7 @@ import pytest
 from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
+from builder.deployment import models
 from builder.manifest.spec import Runtime
 from builder.serving import FREE_PORTS, serve
 from builder.serving.stubs import Stubs
@@ -209,6 +210,12 @@ def test_shared_instances_are_one_instance_for_triton(tmp_path: Path) -> None:
     message = config(scorer(serve_as="python", **SHARING))
     assert [group.count for group in message.instance_group] == [1]
     assert message.parameters[SHARED_INSTANCES].string_value == str(INSTANCES)
+    folder = publish(scorer(serve_as="python", **SHARING), tmp_path / "shared")
+    separate = publish(scorer(serve_as="python", instances=3), tmp_path / "separate")
+    one, other = models.read(folder), models.read(separate)
+    assert (one.instances, one.concurrent, other.concurrent) == (1, INSTANCES, 3)
+    process = models.STUB_SHM_BYTES
+    assert other.shared_memory - one.shared_memory == (INSTANCES - 1) * process
     plain = config(scorer(serve_as="python", instances=INSTANCES))
     assert [group.count for group in plain.instance_group] == [INSTANCES]
     assert SHARED_INSTANCES not in plain.parameters
