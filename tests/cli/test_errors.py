@@ -106,17 +106,22 @@ def test_only_errors_of_a_server_connection_are_called_so(
 
 
 @pytest.mark.parametrize(
-    ("number", "fix"),
+    ("number", "name", "fix"),
     [
-        (errno.EDQUOT, "free disk space"),
-        (errno.EROFS, "give this user write access to it, or use another --out"),
-        (errno.ENAMETOOLONG, "use a shorter --out"),
-        (errno.EIO, "check the disk"),
-        (errno.ENOTDIR, "use another --out"),
+        (errno.EDQUOT, "--out", "free disk space"),
+        (
+            errno.EROFS,
+            "--out",
+            "give this user write access to it, or use another --out",
+        ),
+        (errno.ENAMETOOLONG, "--out", "use a shorter --out"),
+        (errno.ENAMETOOLONG, "repository", "use a shorter path"),
+        (errno.EIO, "--out", "check the disk"),
+        (errno.ENOTDIR, "--out", "use another --out"),
     ],
 )
-def test_file_system_error_has_one_fix(number: int, fix: str) -> None:
-    assert unforeseen.file_system_fix(OSError(number, "m"), "--out") == fix
+def test_file_system_error_has_one_fix(number: int, name: str, fix: str) -> None:
+    assert unforeseen.file_system_fix(OSError(number, "m"), name) == fix
 
 
 def test_removed_working_directory_is_reported(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builder.errors import PublishError
+from builder.errors import PublishBlocked, PublishError
 from builder.manifest.spec import Runtime
 from builder.store import published, retired, staging
 from builder.triton import goldens, layout, publish, publish_ensemble
@@ -216,16 +216,23 @@ def test_interrupted_publication_leaves_the_old_model(
     assert [p.name for p in repository.parent.iterdir()] == ["repository"]
 
 
+@pytest.mark.parametrize(
+    ("number", "fix"),
+    [
+        (errno.ENOSPC, "free disk space"),
+        (errno.ENAMETOOLONG, "use a shorter path"),
+    ],
+)
 def test_failed_first_publication_leaves_no_repository(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, fix: str
 ) -> None:
     def fail(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(staging, "sync_tree", fail)
-    with pytest.raises(PublishError, match="No space left") as caught:
+    with pytest.raises(PublishBlocked, match=os.strerror(number)) as caught:
         publish(scorer(), tmp_path / "deeper" / "out")
-    assert (caught.value.fix, caught.value.exit_code) == ("free disk space", 4)
+    assert (caught.value.fix, caught.value.exit_code) == (fix, 4)
     assert list(tmp_path.iterdir()) == []
 
 
