@@ -349,6 +349,23 @@ def test_unused_step_is_removed_after_the_grace_period(
     assert [path.name for path in repository.parent.iterdir()] == ["repository"]
 
 
+def test_unfinished_signature_that_stays_does_not_end_the_tidying(
+    repository: Path, instant: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_ensemble(pair(1), repository)
+    second = steps_of(publish_ensemble(pair(2), repository))
+    killed = repository.parent / f".{repository.name}.staging-0"
+    killed.mkdir()
+    publish(scorer(), repository).rename(killed / f"{staging.OLD}scorer")
+    unfinished = f"{published.UNFINISHED_SIGNATURE}0"
+    (repository / unfinished).mkdir()
+    later = retired.time.time() + retired.GRACE_SECONDS + 5
+    monkeypatch.setattr(retired.time, "time", lambda: later)
+    assert retired.tidy(repository) == ("scorer",)
+    names = {path.name for path in repository.iterdir()}
+    assert names == {"pair", "scorer", unfinished, *second}
+
+
 def test_reused_step_is_no_longer_retired(repository: Path, instant: None) -> None:
     for generation in (1, 2, 1):
         folder = publish_ensemble(pair(generation), repository)
