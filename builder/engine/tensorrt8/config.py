@@ -36,7 +36,7 @@ def flags(conversion: Conversion) -> dict[str, Any]:
 
 
 def share_profiles(config: Any) -> None:
-    """Allow that several execution contexts of a plan use the same optimization profile: the
+    """Allow several execution contexts of a plan to use the same optimization profile: the
     instances of the Python runtime may share one engine. TensorRT 10 always allows it.
     """
     if not capabilities.current().strongly_typed:
