@@ -31,7 +31,7 @@ import torch
 
 from benchmarks import pipelines, plans, records, timed
 from benchmarks.batch_sizes import AXIS
-from benchmarks.networks import NETWORKS
+from benchmarks.networks import NETWORKS, Network
 from benchmarks.plans import Task
 
 SIZES = (8, 32)
@@ -50,33 +50,14 @@ def plan(
     import builder
     from builder.engine import BuildOptions, build
     from builder.lowering import lower
-    from builder.quantization import quantize
 
     network = NETWORKS[name]
     cache.parent.mkdir(parents=True, exist_ok=True)
     precision, _, changed = variant.partition(", ")
-    defining: Any = importlib.import_module(quantize.__module__)
-    lowered = lower(pipelines.trace(network), specs=[network.spec])
+    graph: Any = lower(pipelines.trace(network), specs=[network.spec])
     facts: dict[str, Any] = {}
-    graph: Any = lowered
     if precision != "fp16":
-        batches = [
-            [network.sample(8).roll(shift, dims=-1)] for shift in range(CALIBRATION)
-        ]
-        original_additions = defining.additions
-        if changed == "float residuals":
-            defining.additions = lambda *_: []
-        skip = FIRST if changed == "half stem" else ()
-        try:
-            quantized = quantize(lowered, batches, precision, skip=skip)
-        finally:
-            defining.additions = original_additions
-        is_quantized = [layer.quantized for layer in quantized.layers]
-        facts = {
-            "products": f"{sum(is_quantized)} of {len(is_quantized)}",
-            "additions": quantized.additions,
-        }
-        graph = quantized.lowered
+        graph, facts = _quantized(graph, network, precision, changed)
     started = time.monotonic()
     profiles = [
         {**network.spec.dims, AXIS: (size, size, size)} for size in SIZES if static
@@ -90,6 +71,30 @@ def plan(
     facts["build_s"] = round(time.monotonic() - started, 1)
     (cache.parent / f"{variant}.json").write_text(json.dumps(facts))
     return built.data
+
+
+def _quantized(
+    lowered: Any, network: Network, precision: str, changed: str
+) -> tuple[Any, dict[str, Any]]:
+    """Return the quantized graph, and how many products and additions are quantized."""
+    from builder.quantization import quantize
+
+    defining: Any = importlib.import_module(quantize.__module__)
+    batches = [[network.sample(8).roll(shift, dims=-1)] for shift in range(CALIBRATION)]
+    original_additions = defining.additions
+    if changed == "float residuals":
+        defining.additions = lambda *_: []
+    skip = FIRST if changed == "half stem" else ()
+    try:
+        quantized = quantize(lowered, batches, precision, skip=skip)
+    finally:
+        defining.additions = original_additions
+    is_quantized = [layer.quantized for layer in quantized.layers]
+    facts = {
+        "products": f"{sum(is_quantized)} of {len(is_quantized)}",
+        "additions": quantized.additions,
+    }
+    return quantized.lowered, facts
 
 
 def chains(
@@ -125,32 +130,39 @@ def rows(
     }
     truth_of = network.module().cuda()
     for number, batch in enumerate(SIZES):
-        engines = {
-            variant: timed.Engine(
-                (home / f"{variant}.plan").read_bytes(), number if static else 0
-            )
-            for variant in built
-        }
+        engines = _engines(home, built, number if static else 0)
         x = network.sample(batch).roll(7, dims=-1).cuda()
-        with torch.inference_mode():
-            truth = truth_of(x).float()
-            outputs = {
-                variant: engine(x).float() for variant, engine in engines.items()
-            }
-        medians, refused = timed.medians(
-            {key: e.graph for key, e in engines.items()}, [x]
-        )
         yield {
             "network": name,
             "batch": batch,
-            "ms": medians,
-            "sqnr": {key: _sqnr(output, truth) for key, output in outputs.items()},
-            "top1": {key: _agreement(output, truth) for key, output in outputs.items()},
-            "failed": refused,
+            **_measured(engines, truth_of, x),
             "facts": facts,
             **({"layers": _slowest(engines, x)} if batch == max(SIZES) else {}),
             **records.host(),
         }
+
+
+def _engines(home: Path, built: Sequence[str], profile: int) -> dict[str, timed.Engine]:
+    return {
+        variant: timed.Engine((home / f"{variant}.plan").read_bytes(), profile)
+        for variant in built
+    }
+
+
+def _measured(
+    engines: dict[str, timed.Engine], truth_of: torch.nn.Module, x: torch.Tensor
+) -> dict[str, Any]:
+    """Return the times of the engines, and how far their outputs are from torch's."""
+    with torch.inference_mode():
+        truth = truth_of(x).float()
+        outputs = {variant: engine(x).float() for variant, engine in engines.items()}
+    medians, refused = timed.medians({key: e.graph for key, e in engines.items()}, [x])
+    return {
+        "ms": medians,
+        "sqnr": {key: _sqnr(output, truth) for key, output in outputs.items()},
+        "top1": {key: _agreement(output, truth) for key, output in outputs.items()},
+        "failed": refused,
+    }
 
 
 def _slowest(

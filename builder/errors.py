@@ -162,7 +162,7 @@ class PublishError(ModelError):
 
 
 class PublishBlocked(PublishError):
-    """No space, no permission, or a read-only file system."""
+    """No space, no permission, a read-only file system, or a path that is too long."""
 
     exit_code = 4
 

@@ -42,7 +42,7 @@ ALLOCATORS = re.compile(
 def file_system_fix(error: OSError, name: str = "path") -> str:
     """The fix of a file system error. `name` is what the user can replace, such as "--out"."""
     if error.errno == errno.ENAMETOOLONG:
-        return f"use a shorter {name}"
+        return f"use a shorter {name if name.startswith('--') else 'path'}"
     return MACHINES.get(error.errno or 0, "use another {name}").format(name=name)
 
 

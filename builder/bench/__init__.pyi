@@ -11,6 +11,7 @@ from .measure import LONGEST as LONGEST
 from .measure import Endpoint as Endpoint
 from .measure import Options as Options
 from .measure import bench as bench
+from .measure import least_rate as least_rate
 from .measure import long_enough as long_enough
 from .measure import session as session
 from .results import OWN_SHARE as OWN_SHARE

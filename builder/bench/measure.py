@@ -327,7 +327,7 @@ class _Run:
             return holds_limit
 
         high = max((level.throughput.value for level in levels), default=0.0) or 100.0
-        least = _enough_requests(percent) / LONGEST
+        least = least_rate(percent)
         best = search_rate(holds, max(high, least), least)
         return Limit(name, most, best, tuple(trials))
 
@@ -358,6 +358,13 @@ def _enough_requests(percentile: float) -> float:
     return 1.3 * FEW / (1 - percentile / 100)
 
 
+def least_rate(percentile: float) -> float:
+    """The lowest rate, in requests per second, with enough requests for the percentile in
+    LONGEST.
+    """
+    return _enough_requests(percentile) / LONGEST
+
+
 def search_rate(
     holds: Callable[[float], bool], start: float, least: float = 0.0
 ) -> float | None:
@@ -374,9 +381,9 @@ def search_rate(
             high = rate
         if low and high - low <= SEARCH_PRECISION * low:
             break
-        rate = low * 1.5 if high == float("inf") else (low + high) / 2
-        if rate < least:
+        if high <= least:
             break
+        rate = low * 1.5 if high == float("inf") else max((low + high) / 2, least)
     return low or None
 
 

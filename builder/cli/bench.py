@@ -274,8 +274,6 @@ def _show_model(terminal: Terminal, bench: ModelBench) -> None:
 
 
 def _show_limit(terminal: Terminal, limit: MeasuredLimit) -> None:
-    from builder.bench import LONGEST
-
     rate = "no rate"
     if limit.rate is not None:
         rate = f"{limit.rate:.1f} requests/s"
@@ -283,12 +281,23 @@ def _show_limit(terminal: Terminal, limit: MeasuredLimit) -> None:
         f"highest rate with {limit.percentile} <= {limit.ms:g} ms: {rate}"
         f" ({len(limit.trials)} trials)"
     )
-    unmeasured = all(trial["ms"] is None for trial in limit.trials)
-    if limit.rate is None and unmeasured:
-        terminal.line(
-            f"too few requests in {LONGEST:g} s for {limit.percentile}: use a lower "
-            "percentile, such as p90"
-        )
+    if limit.rate is None and (reason := _too_few_requests(limit)):
+        terminal.line(f"{reason}: use a lower percentile, such as p90")
+
+
+def _too_few_requests(limit: MeasuredLimit) -> str | None:
+    """Why lower rates were not tried, or no rate could be measured."""
+    from builder.bench import LONGEST, least_rate
+
+    if all(trial["ms"] is None for trial in limit.trials):
+        return f"too few requests in {LONGEST:g} s for {limit.percentile}"
+    least = least_rate(float(limit.percentile.removeprefix("p")))
+    if min(trial["rate"] for trial in limit.trials) > least:
+        return None
+    return (
+        f"rates below {least:.3g} requests/s need more than {LONGEST:g} s for"
+        f" {limit.percentile}"
+    )
 
 
 def remarks(level: LevelResult) -> Iterator[str]:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -20,6 +20,9 @@ from builder import interruption
 from builder.cli import paths
 from builder.cli.terminal import Terminal, only_json
 from builder.errors import ManifestError, TrtBuildError
+
+if TYPE_CHECKING:
+    import threading
 
 UNREAD = 141
 RETRY_SECONDS = 0.05
@@ -62,13 +65,15 @@ class Command(click.Command):
         }
         terminal = Terminal(**flags)
         ctx.obj = terminal
-        with _terminable() as received:
+        with _terminable() as signals:
             if terminal.as_json:
                 with only_json() as terminal.out:
-                    code = self._guarded(ctx, terminal, received)
+                    code = self._guarded(ctx, terminal, signals.received)
             else:
-                code = self._guarded(ctx, terminal, received)
-            ctx.exit(code)
+                code = self._guarded(ctx, terminal, signals.received)
+        if signals.pending:
+            code = _interrupted(terminal, signals.pending[-1])
+        ctx.exit(code)
 
     def _guarded(
         self, ctx: click.Context, terminal: Terminal, received: list[int]
@@ -149,38 +154,66 @@ def _discard(number: int) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
+class _Signals:
+    """The signals of a command: `received` has those that interrupted it, and `pending` those that
+    had not when it ended.
+    """
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self.pending: list[int] = []
+        self._retries: list[tuple[threading.Timer, int]] = []
+        self._ended = False
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Interrupt the command, but not while it imports numpy."""
+        if self._ended:
+            self.pending.append(number)
+        elif _imports_numpy(frame):
+            self._retry(number)
+        else:
+            self.received.append(number)
+            raise Stopped(number)
+
+    def _retry(self, number: int) -> None:
+        import threading
+
+        retry = threading.Timer(RETRY_SECONDS, os.kill, (os.getpid(), number))
+        self._retries.append((retry, number))
+        retry.start()
+
+    def end(self) -> None:
+        """Stop the retries. A signal that was sent after the command would not be handled."""
+        self._ended = True
+        for retry, number in self._retries:
+            if not retry.finished.is_set():
+                self.pending.append(number)
+            retry.cancel()
+            retry.join()
+
+
 @contextmanager
-def _terminable() -> Iterator[list[int]]:
-    """Let SIGTERM and SIGHUP end the command as Ctrl-C does. Yields the list of the signals
-    received.
+def _terminable() -> Iterator[_Signals]:
+    """Let SIGTERM and SIGHUP end the command as Ctrl-C does. Yields the signals.
 
     Only the main thread can set the handlers. An ignored SIGINT or SIGHUP stays ignored, as with
     nohup.
     """
-    import threading
-
-    received: list[int] = []
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        if _imports_numpy(frame):
-            threading.Timer(RETRY_SECONDS, os.kill, (os.getpid(), number)).start()
-            return
-        received.append(number)
-        raise Stopped(number)
-
+    signals = _Signals()
     handled = [signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         handled.append(signal.SIGHUP)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         handled.append(signal.SIGINT)
     try:
-        before = {number: signal.signal(number, stop) for number in handled}
+        before = {number: signal.signal(number, signals.handle) for number in handled}
     except ValueError:
-        yield received
+        yield signals
         return
     try:
-        yield received
+        yield signals
     finally:
+        signals.end()
         for number, handler in before.items():
             signal.signal(number, handler)
 

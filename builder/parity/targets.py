@@ -21,8 +21,19 @@ class Checked(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         if func.overloadpacket is torch.ops.aten._ctc_loss:
             classes = args[0].size(-1)
-            if args[1].numel() and not 0 <= args[1].min() <= args[1].max() < classes:
+            read = _read(args[1], args[3])
+            if read.numel() and not 0 <= read.min() <= read.max() < classes:
                 raise IndexError(
                     f"ctc_loss: a target is out of range: there are {classes} classes"
                 )
         return func(*args, **(kwargs or {}))
+
+
+def _read(targets: torch.Tensor, lengths: Any) -> torch.Tensor:
+    """The targets with 0 in the entries that torch does not read: those after its length in each
+    row of 2-D targets.
+    """
+    if targets.dim() != 2:
+        return targets
+    ends = torch.as_tensor(lengths).reshape(-1, 1)
+    return torch.where(torch.arange(targets.size(1)) < ends, targets, 0)

@@ -231,16 +231,26 @@ def endpoint(
             fix="return torch.view_as_real of it",
         )
     if len(ranks) != 1 or known is None:
-        fix = "return a tensor of one rank and of a dtype that Triton supports"
-        if len(alike) > 1:
-            fix += ", or reduce max_lengths to the longest list of the goldens"
-        text = f"{recorded[0].dtype}, ranks {sorted(ranks)}"
-        raise PublishError(
-            f"output {name!r} has no fixed rank or dtype: {text}",
-            where=rank_source() if len(ranks) > 1 else None,
-            fix=fix,
-        )
+        where = rank_source() if len(ranks) > 1 else None
+        raise _without_fixed_type(name, recorded, len(alike) > 1, where)
     return IO(name, known.name, (-1,) * ranks.pop())
+
+
+def _without_fixed_type(
+    name: str, recorded: Sequence[NDArray[Any]], in_list: bool, where: str | None
+) -> PublishError:
+    """The error of an output whose recorded tensors have several ranks, or a dtype that Triton
+    lacks.
+    """
+    fix = "return a tensor of one rank and of a dtype that Triton supports"
+    if in_list:
+        fix += ", or reduce max_lengths to the longest list of the goldens"
+    ranks = sorted({array.ndim for array in recorded})
+    return PublishError(
+        f"output {name!r} has no fixed rank or dtype: {recorded[0].dtype}, ranks {ranks}",
+        where=where,
+        fix=fix,
+    )
 
 
 def _recorded(names: Collection[str], goldens: Sequence[Golden]) -> list[NDArray[Any]]:

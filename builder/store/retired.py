@@ -24,31 +24,36 @@ def tidy(repository: Path) -> tuple[str, ...]:
 
     Called first by every run. Returns the models that were put back.
     """
+    restored: tuple[str, ...] = ()
     with contextlib.suppress(OSError):  # publication reports what cannot be written
         restored = staging.recover(repository)
         _remove_unfinished_signatures(repository)
-        due = [
-            path.parent
-            for path in repository.glob(f"*/{published.SIDECAR}")
-            if _expired(path.parent)
-        ]
-        if due:
-            with staging.staging(repository) as stage, staging.alone(repository):
-                for folder in due:
-                    remove(folder, stage)
-        return restored
-    return ()
+        _remove_expired_steps(repository)
+    return restored
 
 
 def _remove_unfinished_signatures(repository: Path) -> None:
     """Remove the signatures that a killed `trt-build sign` did not finish. It writes them under the
-    lock of the repository.
+    lock of the repository. What cannot be removed stays.
     """
     pattern = f"{published.UNFINISHED_SIGNATURE}*"
     if any(repository.glob(pattern)):
         with staging.alone(repository):
             for file in repository.glob(pattern):
-                file.unlink()
+                with contextlib.suppress(OSError):
+                    file.unlink()
+
+
+def _remove_expired_steps(repository: Path) -> None:
+    expired = [
+        path.parent
+        for path in repository.glob(f"*/{published.SIDECAR}")
+        if _expired(path.parent)
+    ]
+    if expired:
+        with staging.staging(repository) as stage, staging.alone(repository):
+            for folder in expired:
+                remove(folder, stage)
 
 
 def step_of(folder: Path) -> str | None:

@@ -165,7 +165,8 @@ def blocked(name: str, repository: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind = PublishBlocked if error.errno in MACHINES else PublishError
+        is_blocked = error.errno in (*MACHINES, errno.ENAMETOOLONG)
+        kind = PublishBlocked if is_blocked else PublishError
         is_missing = error.errno == errno.ENOENT  # another process changed the folder
         raise kind(
             f"model {name!r} was not published: {error}",

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from builder.cli import main
+from builder.bench import Limit
+from builder.cli import bench, main
+from builder.cli.terminal import Terminal
 from builder.triton import publish
 from tests.triton.artifacts import scorer
 
@@ -43,3 +45,21 @@ def test_invalid_options_are_refused(
 ) -> None:
     result = CliRunner().invoke(main, ["bench", str(tmp_path), *words])
     assert result.exit_code == 2 and message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("percentile", "ms", "reason"),
+    [
+        ("p99", 30.0, ""),
+        ("p99", None, "too few requests in 60 s for p99: use a lower percentile"),
+        ("p99.9", 30.0, "rates below 217 requests/s need more than 60 s for p99.9"),
+    ],
+)
+def test_no_rate_has_its_reason(
+    capsys: pytest.CaptureFixture[str], percentile: str, ms: float | None, reason: str
+) -> None:
+    limit = Limit(percentile, 20.0, None, ({"rate": 200.0, "ms": ms},))
+    bench._show_limit(Terminal(), limit)
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.endswith("no rate (1 trials)")
+    assert reason in "".join(rest) and bool(rest) is bool(reason)

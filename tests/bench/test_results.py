@@ -102,11 +102,16 @@ def test_highest_rate_is_found_within_the_precision(capacity: float) -> None:
     assert len(tried) <= SEARCH_STEPS
 
 
+def test_highest_rate_near_the_least_measurable_rate_is_found() -> None:
+    rate = search_rate(lambda rate: rate <= 280, 300.0, least=216.7)
+    assert rate is not None and 0.94 * 280 <= rate <= 280
+
+
 def test_no_rate_is_found_if_every_rate_fails() -> None:
     assert search_rate(lambda rate: False, 100.0) is None
     holds = Mock(return_value=False)
     assert search_rate(holds, 100.0, least=30.0) is None
-    assert [call.args[0] for call in holds.call_args_list] == [100.0, 50.0]
+    assert [call.args[0] for call in holds.call_args_list] == [100.0, 50.0, 30.0]
 
 
 def test_shares_of_a_load_sum_to_the_load() -> None:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from multiprocessing import Pipe
 from pathlib import Path
@@ -106,17 +107,22 @@ def test_only_errors_of_a_server_connection_are_called_so(
 
 
 @pytest.mark.parametrize(
-    ("number", "fix"),
+    ("number", "name", "fix"),
     [
-        (errno.EDQUOT, "free disk space"),
-        (errno.EROFS, "give this user write access to it, or use another --out"),
-        (errno.ENAMETOOLONG, "use a shorter --out"),
-        (errno.EIO, "check the disk"),
-        (errno.ENOTDIR, "use another --out"),
+        (errno.EDQUOT, "--out", "free disk space"),
+        (
+            errno.EROFS,
+            "--out",
+            "give this user write access to it, or use another --out",
+        ),
+        (errno.ENAMETOOLONG, "--out", "use a shorter --out"),
+        (errno.ENAMETOOLONG, "repository", "use a shorter path"),
+        (errno.EIO, "--out", "check the disk"),
+        (errno.ENOTDIR, "--out", "use another --out"),
     ],
 )
-def test_file_system_error_has_one_fix(number: int, fix: str) -> None:
-    assert unforeseen.file_system_fix(OSError(number, "m"), "--out") == fix
+def test_file_system_error_has_one_fix(number: int, name: str, fix: str) -> None:
+    assert unforeseen.file_system_fix(OSError(number, "m"), name) == fix
 
 
 def test_removed_working_directory_is_reported(
@@ -258,8 +264,13 @@ def test_interrupt_hidden_by_another_exception_is_not_a_defect(
     assert signal.getsignal(number) == before
 
 
-def test_interrupt_waits_for_the_import_of_numpy(default_signals: None) -> None:
-    """Its extension modules would print the traceback."""
+@pytest.mark.parametrize("ends", [False, True])
+def test_interrupt_waits_for_the_import_of_numpy(
+    default_signals: None, ends: bool
+) -> None:
+    """Its extension modules would print the traceback. A command that ends before the retry returns
+    the code of the signal, and no signal is sent after its end.
+    """
     module = "os.kill(os.getpid(), signal.SIGINT)\nimported.append(True)"
     imported: list[bool] = []
 
@@ -268,10 +279,13 @@ def test_interrupt_waits_for_the_import_of_numpy(default_signals: None) -> None:
     def importing(terminal: Terminal, /) -> None:
         names = {"__name__": "numpy.core", "imported": imported}
         exec(module, {**names, "os": os, "signal": signal})
-        signal.pause()
+        if not ends:
+            signal.pause()
 
     result = CliRunner().invoke(importing)
     assert (result.exit_code, imported) == (130, [True])
+    assert result.stderr == "interrupted; no partly written files remain\n"
+    assert not [t for t in threading.enumerate() if isinstance(t, threading.Timer)]
 
 
 def test_return_value_of_a_command_is_its_exit_code() -> None:

@@ -228,17 +228,28 @@ def test_offsets_of_bags_ascend_from_zero() -> None:
 
 
 class Alignments(torch.nn.Module):
+    """`padded` makes the last target of each row invalid, and does not read it."""
+
+    def __init__(self, padded: bool) -> None:
+        super().__init__()
+        self.padded = padded
+
     def forward(self, x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         lengths = torch.full([x.size(1)], 6)
+        target_lengths = torch.full_like(lengths, 3)
+        if self.padded:
+            target_lengths = target_lengths - 1
+            targets = torch.nn.functional.pad(targets[:, :2], [0, 1], value=-1.0)
         return torch.nn.functional.ctc_loss(
-            x.log_softmax(2), targets, lengths, torch.full_like(lengths, 3)
+            x.log_softmax(2), targets, lengths, target_lengths
         )
 
 
-def test_targets_of_ctc_loss_are_classes() -> None:
+@pytest.mark.parametrize("padded", [False, True])
+def test_targets_of_ctc_loss_are_classes(padded: bool) -> None:
     """For others, torch reads memory outside of the tensor."""
     inputs = TensorSpec("float32", (6, 2, 5), {}, "x"), tensor("targets", "int64", 2, 3)
-    (golden,) = record(torch.jit.script(Alignments()), spec(*inputs))
+    (golden,) = record(torch.jit.script(Alignments(padded)), spec(*inputs))
     assert 0 < golden.inputs["targets"].max() < 5
 
 

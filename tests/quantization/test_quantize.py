@@ -112,8 +112,8 @@ def test_old_tensorrt_gets_no_transposed_convolution_in_int8(
     monkeypatch: pytest.MonkeyPatch, precision: str, kept: bool
 ) -> None:
     """The builder of 8.6 ends with "buildRefitEngine ... Assertion engine failed" (H100)."""
-    old = replace(capabilities.current(), refused=REFUSED)
-    monkeypatch.setattr(capabilities, "current", lambda: old)
+    tensorrt8 = replace(capabilities.current(), refused=REFUSED)
+    monkeypatch.setattr(capabilities, "current", lambda: tensorrt8)
     module, batch, spec = products()
     quantized = quantize(lower(module, specs=[spec]), [batch], precision)
     reasons = {layer.name: layer.reason for layer in quantized.layers}

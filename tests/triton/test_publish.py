@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builder.errors import PublishError
+from builder.errors import PublishBlocked, PublishError
 from builder.manifest.spec import Runtime
 from builder.store import published, retired, staging
 from builder.triton import goldens, layout, publish, publish_ensemble
@@ -216,16 +216,23 @@ def test_interrupted_publication_leaves_the_old_model(
     assert [p.name for p in repository.parent.iterdir()] == ["repository"]
 
 
+@pytest.mark.parametrize(
+    ("number", "fix"),
+    [
+        (errno.ENOSPC, "free disk space"),
+        (errno.ENAMETOOLONG, "use a shorter path"),
+    ],
+)
 def test_failed_first_publication_leaves_no_repository(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, fix: str
 ) -> None:
     def fail(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(staging, "sync_tree", fail)
-    with pytest.raises(PublishError, match="No space left") as caught:
+    with pytest.raises(PublishBlocked, match=os.strerror(number)) as caught:
         publish(scorer(), tmp_path / "deeper" / "out")
-    assert (caught.value.fix, caught.value.exit_code) == ("free disk space", 4)
+    assert (caught.value.fix, caught.value.exit_code) == (fix, 4)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -340,6 +347,23 @@ def test_unused_step_is_removed_after_the_grace_period(
         assert retired.tidy(repository) == ()
     assert {path.name for path in repository.iterdir()} == {"pair", *second}
     assert [path.name for path in repository.parent.iterdir()] == ["repository"]
+
+
+def test_unfinished_signature_that_stays_does_not_end_the_tidying(
+    repository: Path, instant: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_ensemble(pair(1), repository)
+    second = steps_of(publish_ensemble(pair(2), repository))
+    killed = repository.parent / f".{repository.name}.staging-0"
+    killed.mkdir()
+    publish(scorer(), repository).rename(killed / f"{staging.OLD}scorer")
+    unfinished = f"{published.UNFINISHED_SIGNATURE}0"
+    (repository / unfinished).mkdir()
+    later = retired.time.time() + retired.GRACE_SECONDS + 5
+    monkeypatch.setattr(retired.time, "time", lambda: later)
+    assert retired.tidy(repository) == ("scorer",)
+    names = {path.name for path in repository.iterdir()}
+    assert names == {"pair", "scorer", unfinished, *second}
 
 
 def test_reused_step_is_no_longer_retired(repository: Path, instant: None) -> None:

@@ -9,7 +9,7 @@ from builder.lowering import ir
 from builder.lowering.passes import Context, lowering_pass
 from builder.lowering.passes.dtypes import input_facts
 from builder.lowering.passes.functionalize.containers import BUILDERS
-from builder.lowering.passes.functionalize.sharing import state_copies, writes
+from builder.lowering.passes.functionalize.sharing import resolve_casts, writes
 from builder.lowering.passes.functionalize.walk import Walk
 
 
@@ -27,7 +27,7 @@ def functionalize(graph: Graph, context: Context) -> None:
         writes(node) or node.kind() in BUILDERS or _nested(node)
         for node in ir.walk(graph)
     ):
-        state_copies(graph, input_facts(graph, context))
+        resolve_casts(graph, input_facts(graph, context))
         Walk(graph, context.unroll_limit).run()
 
 

@@ -102,12 +102,12 @@ def sources(node: Node, values: list[Value]) -> list[Value]:
 
 
 def _copies(node: Node) -> bool:
-    """Whether a cast certainly copies (`state_copies`)."""
+    """Whether a cast certainly copies (`resolve_casts`)."""
     copy = _argument(node, "copy") if node.kind() == "aten::to" else None
     return copy is not None and ir.constant(node.inputsAt(copy)) is True
 
 
-def state_copies(graph: Graph, facts: Facts) -> None:
+def resolve_casts(graph: Graph, facts: Facts) -> None:
     """Set `copy` of each cast that certainly changes the dtype, and remove casts to the dtype that
     a tensor has, which return it. `facts` are those of the inputs.
     """
