@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from builder.conversion.context import ConversionContext
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.dynamic import DynamicScalar, bounds
 from builder.conversion.layers import (
     HALVES,
     arithmetic_dtype,
@@ -62,13 +63,51 @@ def divide_rounded(
 
 
 def truncated_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
-    """The quotient rounded toward zero, once. DIV of integers already rounds so, as in C."""
+    """The quotient rounded toward zero. DIV of integers already rounds so, as in C."""
     dtype = ctx.promoted(x, other)
-    computed = torch.float32 if dtype in HALVES else computed_in(dtype)
+    if dtype in HALVES:
+        return _truncated_half(ctx, x, other, dtype)
+    computed = computed_in(dtype)
     quotient = ctx.elementwise("DIV", *ctx.operands(x, other, dtype=computed))
     if dtype.is_floating_point:
-        return ctx.cast(truncated(ctx, quotient), dtype)
+        return truncated(ctx, quotient)
     return to_result_dtype(ctx, quotient, computed, dtype)
+
+
+def _truncated_half(
+    ctx: ConversionContext, x: Tensor, other: Operand, dtype: torch.dtype
+) -> ITensor:
+    """The quotient in half precision, truncated. By a number, PyTorch truncates the quotient in
+    float32. By a tensor, it rounds the quotient to half before.
+    """
+    by_number = ctx.policy_half == dtype or _has_one_element(ctx, other)
+    (x,) = ctx.operands(x, dtype=dtype)
+    if not by_number:
+        (other,) = ctx.operands(other, dtype=dtype)
+    quotient = ctx.elementwise("DIV", *ctx.operands(x, other, dtype=torch.float32))
+    if not by_number:
+        quotient = ctx.cast(ctx.cast(quotient, dtype), torch.float32)
+    return ctx.cast(truncated(ctx, quotient), dtype)
+
+
+def _has_one_element(ctx: ConversionContext, divisor: Operand) -> bool:
+    """Whether PyTorch reads the divisor as one number, also if it is a tensor. Raises Unconvertible
+    where that depends on the shapes.
+    """
+    if isinstance(divisor, int | float | DynamicScalar):
+        return True
+    lengths = ctx.exprs(divisor)
+    if all(length == 1 for length in lengths):
+        return True
+    repeated = isinstance(divisor, torch.Tensor) and not any(divisor.stride())
+    spans = [bounds(length, ctx.ranges()) for length in lengths]
+    if repeated or not any(span is not None and span[0] > 1 for span in spans):
+        raise Unconvertible(
+            "PyTorch rounds the truncated quotient of half precision differently if the"
+            " divisor has one element, and the divisor may have one or several",
+            "divide in float32",
+        )
+    return False
 
 
 def floored_quotient(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
