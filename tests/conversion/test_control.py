@@ -330,6 +330,32 @@ def test_rows_written_in_a_loop(module: nn.Module) -> None:
     check(module, *rows(4)[0], dynamic={0: {0: "n"}}, more=rows(1, 2, 7))
 
 
+BREAKS_LAST = """
+graph(%x : Tensor):
+  %zero : int = prim::Constant[value=0]()
+  %one : int = prim::Constant[value=1]()
+  %two : int = prim::Constant[value=2]()
+  %true : bool = prim::Constant[value=1]()
+  %y : Tensor, %k : int = prim::Loop(%two, %true, %x, %zero)
+    block0(%i : int, %before : Tensor, %count : int):
+      %after : Tensor = aten::add(%before, %i, %one)
+      %more : int = aten::add(%count, %two)
+      %size : int = aten::size(%x, %zero)
+      %goes_on : bool = aten::le(%more, %size)
+      -> (%goes_on, %after, %more)
+  return (%y)
+"""
+"""Only the last iteration compares the size with a number in its range."""
+
+
+def test_condition_after_last_iteration_is_not_read() -> None:
+    x, spans = torch.randn(4), {"n": (3, 4, 8)}
+    conversion = check(
+        BREAKS_LAST, x, dynamic={0: {0: "n"}}, spans=spans, more=[(x[:3],)]
+    )
+    assert "LOOP_OUTPUT" not in layer_kinds(conversion)
+
+
 class Prefixes(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = torch.zeros(x.size(1))

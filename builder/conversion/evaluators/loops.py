@@ -51,18 +51,31 @@ def loop(
         return nested.one_or_all(
             _looped(ctx, node, body, trip_count, condition, list(carried))
         )
-    values = list(carried)
+    return nested.one_or_all(
+        _unrolled(ctx, node, body, trip_count, condition, list(carried))
+    )
+
+
+def _unrolled(
+    ctx: ConversionContext,
+    node: Node,
+    body: Block,
+    trip_count: int,
+    condition: Any,
+    carried: list[Any],
+) -> list[Any]:
+    """The carried values after all iterations, one after another. If the condition becomes unknown,
+    an ILoop has the remaining ones.
+    """
     iteration = 0
-    while condition and iteration < trip_count:
-        condition, *values = _iteration(ctx, body, [iteration, *values])
+    while iteration < trip_count and condition:
+        condition, *carried = _iteration(ctx, body, [iteration, *carried])
         if condition is MISSING:
-            return nested.one_or_all([MISSING] * len(values))
+            return [MISSING] * len(carried)
         iteration += 1
-        if nested.is_unknown(condition):
-            return nested.one_or_all(
-                _rest(ctx, node, body, trip_count, iteration, condition, values)
-            )
-    return nested.one_or_all(values)
+        if iteration < trip_count and nested.is_unknown(condition):
+            return _rest(ctx, node, body, trip_count, iteration, condition, carried)
+    return carried
 
 
 def _rest(
