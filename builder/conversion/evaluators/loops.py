@@ -402,7 +402,8 @@ class _Carried:
         if self.recurrence is None:
             return
         (following,) = nested.widened(self.ctx, self._tensor(value))
-        nested.agree(self.ctx, self.start, following, f"the loop carries %{self.name}")
+        described = nested.named(self.name, "a value")
+        nested.agree(self.ctx, self.start, following, f"the loop carries {described}")
         axes = self.ctx.ranges().keys()
         for axis in range(self.ctx.rank(self.start)):
             before = expression(self.ctx.expr(self.start, axis))
@@ -412,8 +413,8 @@ class _Carried:
                 and before.free_symbols | after.free_symbols <= axes
             ):
                 raise Unconvertible(
-                    f"axis {axis} of %{self.name} is {before} before an iteration of the loop and"
-                    f" {after} after"
+                    f"axis {axis} of {nested.named(self.name, 'a loop-carried value')} is"
+                    f" {before} before an iteration of the loop and {after} after"
                 )
         self.recurrence.set_input(1, following)
 
