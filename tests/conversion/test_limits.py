@@ -196,11 +196,9 @@ def test_comparisons(name: str) -> None:
     check(compare, ODD, OTHERS, compile=False)
     check(compare, INTEGERS > 0, INTEGERS > 3, compile=False)
     check(compare, INTEGERS, ODD[:6], compile=False)
-    check(
-        lambda x: compare(x, 300),
-        torch.tensor([3, 255], dtype=torch.uint8),
-        compile=False,
-    )
+    unsigned = torch.tensor([3, 255], dtype=torch.uint8)
+    check(lambda x: compare(x, 300), unsigned, compile=False)
+    check(compare, torch.tensor([-1, 7, 3]).to(torch.int8), unsigned[[1, 0, 0]])
 
 
 @pytest.mark.parametrize("name", ["isnan", "isinf", "nan_to_num", "fmax"])

@@ -155,7 +155,13 @@ def _conditional(
         return [MISSING] * node.outputsSize()
     merged = zip(*results, node.outputs(), strict=True)
     return [
-        _merge(ctx, conditional, yes, no, value.debugName())
+        _merge(
+            ctx,
+            conditional,
+            yes,
+            no,
+            nested.named(value.debugName(), "one of its values"),
+        )
         for yes, no, value in merged
     ]
 
@@ -171,7 +177,7 @@ _UNMERGED = (list, dict, str, Packed, TensorList, Unset)
 
 
 def _merge(
-    ctx: ConversionContext, conditional: Any, yes: Any, no: Any, name: str
+    ctx: ConversionContext, conditional: Any, yes: Any, no: Any, described: str
 ) -> Any:
     """The output layer of two values of one dtype and rank; equal static values stay static."""
     if not nested.is_unknown(yes) and not nested.is_unknown(no) and _same(yes, no):
@@ -183,7 +189,7 @@ def _merge(
         unset = _in_place_of_unset(ctx, conditional, other)
         yes, no = (unset, no) if yes is UNSET else (yes, unset)
     if any(value is None or isinstance(value, _UNMERGED) for value in (yes, no)):
-        raise _unmerged(yes, no, nested.named(name, "one of its values"))
+        raise _unmerged(yes, no, described)
     numbers = [
         isinstance(value, DynamicScalar | bool | int | float) for value in (yes, no)
     ]
@@ -193,7 +199,6 @@ def _merge(
     no = ctx.tensor(no)
     if ctx.dtype(yes) != ctx.dtype(no):
         yes, no = nested.widened(ctx, yes, no)
-    described = nested.named(name, "one of its values")
     nested.agree(ctx, yes, no, f"the blocks of the branch give {described}")
     output = conditional.add_output(_owned(ctx, yes), _owned(ctx, no)).get_output(0)
     ctx.remember_dtype(output, ctx.dtype(yes))
