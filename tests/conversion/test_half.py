@@ -105,3 +105,5 @@ def test_truncated_quotients_by_one_or_several_numbers_are_refused() -> None:
         convert(truncated_quotient, (x[:1], divisors), dynamic={1: {0: "n"}})
     with pytest.raises(UnsupportedOperators, match="may have one or several"):
         convert(lambda x: truncated_quotient(x, divisors[:1].expand(4)), (x,))
+    with pytest.raises(UnsupportedOperators, match="may have one or several"):
+        convert(lambda x, y: truncated_quotient(x, y.expand(4)), (x, x[:1]))

@@ -22,7 +22,7 @@ from builder.conversion.layers import (
 )
 from builder.conversion.registry import converter, of_operands
 from builder.conversion.values import Operand, Tensor
-from builder.engine import ITensor
+from builder.engine import ITensor, trt
 
 NOTE_REMAINDER = (
     "of floats exact for quotients below 2^48 and finite divisors below 2^114, else NaN"
@@ -99,15 +99,29 @@ def _has_one_element(ctx: ConversionContext, divisor: Operand) -> bool:
     lengths = ctx.exprs(divisor)
     if all(length == 1 for length in lengths):
         return True
-    repeated = isinstance(divisor, torch.Tensor) and not any(divisor.stride())
     spans = [bounds(length, ctx.ranges()) for length in lengths]
-    if repeated or not any(span is not None and span[0] > 1 for span in spans):
+    several = any(span is not None and span[0] > 1 for span in spans)
+    if not several or _is_repeated(ctx, divisor):
         raise Unconvertible(
             "PyTorch rounds the truncated quotient of half precision differently if the"
             " divisor has one element, and the divisor may have one or several",
             "divide in float32",
         )
     return False
+
+
+def _is_repeated(ctx: ConversionContext, divisor: Tensor) -> bool:
+    """Whether one element may be expanded to the divisor, which PyTorch reads as one number until
+    it is copied.
+    """
+    if isinstance(divisor, torch.Tensor):
+        return not any(divisor.stride())
+    layer = ctx.maker(divisor)
+    return (
+        layer is not None
+        and layer.type == trt.LayerType.SLICE
+        and all(length == 1 for length in ctx.exprs(layer.get_input(0)))
+    )
 
 
 def floored_quotient(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:
