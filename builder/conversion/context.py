@@ -104,15 +104,25 @@ class ConversionContext(Arrangement):
         """PyTorch's result dtype of an operation on these tensors and numbers. Raises Unconvertible
         for int16, to which int8 and uint8 promote: in int32 the result would not wrap around.
         """
-        dtype = dtypes.promote(
-            *((self.dtype(value), self._category(value)) for value in values)
-        )
+        dtype = self._promoted(*values)
         if dtype == torch.int16:
             raise Unconvertible(
                 "the operands promote to int16, and TensorRT has no int16",
                 "cast the inputs to int32",
             )
         return dtype
+
+    def compared_in(self, *values: Operand) -> torch.dtype:
+        """The dtype in which values are compared: the promoted one, but int32 for int16 and bool,
+        which has the same order.
+        """
+        dtype = self._promoted(*values)
+        return torch.int32 if dtype in (torch.int16, torch.bool) else dtype
+
+    def _promoted(self, *values: Operand) -> torch.dtype:
+        return dtypes.promote(
+            *((self.dtype(value), self._category(value)) for value in values)
+        )
 
     def _category(self, value: Operand) -> str:
         if isinstance(value, DynamicScalar):

@@ -167,8 +167,8 @@ def comparison(
     """A bool tensor. >= is `not <`, except for NaN, which compares False with everything except
     !=.
     """
-    dtype = ctx.promoted(x, other)
-    a, b = ctx.operands(x, other, dtype=computed_in(dtype))
+    dtype = ctx.compared_in(x, other)
+    a, b = ctx.operands(x, other, dtype=dtype)
     if not negate or operation == "EQUAL" or not dtype.is_floating_point:
         result = ctx.elementwise(operation, a, b)
         return ctx.unary("NOT", result) if negate else result

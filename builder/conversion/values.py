@@ -30,7 +30,7 @@ PerAxis = int | list[int]
 
 
 class Unset:
-    """A tensor that no reachable path reads (`prim::Uninitialized`)."""
+    """A value that no reachable path reads (`prim::Uninitialized`)."""
 
 
 UNSET = Unset()

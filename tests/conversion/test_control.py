@@ -330,6 +330,32 @@ def test_rows_written_in_a_loop(module: nn.Module) -> None:
     check(module, *rows(4)[0], dynamic={0: {0: "n"}}, more=rows(1, 2, 7))
 
 
+BREAKS_LAST = """
+graph(%x : Tensor):
+  %zero : int = prim::Constant[value=0]()
+  %one : int = prim::Constant[value=1]()
+  %two : int = prim::Constant[value=2]()
+  %true : bool = prim::Constant[value=1]()
+  %y : Tensor, %k : int = prim::Loop(%two, %true, %x, %zero)
+    block0(%i : int, %before : Tensor, %count : int):
+      %after : Tensor = aten::add(%before, %i, %one)
+      %more : int = aten::add(%count, %two)
+      %size : int = aten::size(%x, %zero)
+      %goes_on : bool = aten::le(%more, %size)
+      -> (%goes_on, %after, %more)
+  return (%y)
+"""
+"""Only the last iteration compares the size with a number in its range."""
+
+
+def test_condition_after_last_iteration_is_not_read() -> None:
+    x, spans = torch.randn(4), {"n": (3, 4, 8)}
+    conversion = check(
+        BREAKS_LAST, x, dynamic={0: {0: "n"}}, spans=spans, more=[(x[:3],)]
+    )
+    assert "LOOP_OUTPUT" not in layer_kinds(conversion)
+
+
 class Prefixes(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = torch.zeros(x.size(1))
@@ -584,6 +610,44 @@ def none_of_branch(x: Tensor) -> Tensor:
     return x if mask is None else x * mask
 
 
+def half_or_all(x: Tensor) -> Tensor:
+    if bool(x.sum() > 0):
+        if bool(x.max() > 3):
+            return x[: x.size(0) // 2]
+        x = x + 1
+    return x
+
+
+def one_or_two(x: Tensor) -> list[Tensor]:
+    if bool(x.sum() > 0):
+        if bool(x.max() > 3):
+            return [x]
+        x = x + 1
+    return [x, x]
+
+
+def length_of_list(x: Tensor) -> Tensor:
+    return x * len(one_or_two(x))
+
+
+def ranks_of_loop(x: Tensor) -> Tensor:
+    state = (x, x)
+    for _ in range(int(x[0])):
+        state = (state[0].unsqueeze(0), state[1] + 1)
+    return state[0]
+
+
+def lengths_of_loop(x: Tensor) -> Tensor:
+    state = (x, x)
+    for _ in range(int(x[0])):
+        state = (state[0].repeat(2), state[1] + 1)
+    return state[0]
+
+
+def dtypes_of_branch(x: Tensor) -> Tensor:
+    return (x if bool(x.sum() > 0) else x.int()) * 2
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -592,11 +656,36 @@ def none_of_branch(x: Tensor) -> Tensor:
         (none_of_branch, "decides at run time whether %mask.* is None"),
         (lists_of_branch, "decides what one of its values is"),
         (text_of_loop, "a loop-carried value is not a tensor or a number"),
+        (half_or_all, "leaves one of its values unset, and its shape is known only in"),
+        (length_of_list, "decides what one of its values is"),
+        (ranks_of_loop, "the loop carries a value of two ranks"),
+        (lengths_of_loop, "axis 0 of a loop-carried value is n before an iteration"),
+        (dtypes_of_branch, "the branch give one of its values of two dtypes"),
     ],
 )
-def test_values_without_a_name_are_not_numbered(function: Any, message: str) -> None:
+def test_refused_values_of_loops_and_branches_are_described(
+    function: Any, message: str
+) -> None:
     with pytest.raises(UnsupportedOperators, match=message):
         builder.convert(
             torch.jit.script(function),
             [builder.TensorSpec("float32", ("n",), {"n": (3, 3, 4)})],
         )
+
+
+def with_numbers(x: Tensor) -> tuple[Tensor, list[int]]:
+    if bool(x.sum() > 0):
+        if bool(x.max() > 3):
+            return x * 2, [1, 2]
+        x = x + 1
+    return x, [1, 2]
+
+
+def times_numbers(x: Tensor) -> Tensor:
+    y, numbers = with_numbers(x)
+    return y * len(numbers)
+
+
+def test_unset_list_is_that_of_the_other_block() -> None:
+    more = [(-torch.ones(3),), (torch.arange(3.0) + 3,)]
+    check(torch.jit.script(times_numbers), torch.ones(3), more=more)

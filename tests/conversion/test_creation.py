@@ -161,3 +161,37 @@ class ToMultipleOfStep(torch.nn.Module):
 def test_float_arange_of_script_has_the_length_of_torch() -> None:
     more = [(torch.zeros(rows),) for rows in range(1, 9)]
     check(ToMultipleOfStep(), torch.zeros(4), dynamic={0: {0: "n"}}, more=more)
+
+
+class Frames(torch.nn.Module):
+    """At 65760 samples, the quotient in float64 is 411, and the one in float32 is larger."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.arange(0, x.size(0) / 16000, 0.01)
+
+
+class UpToData(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.arange(0, float(x[0]) * 0.7, 0.01)
+
+
+class Halves(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.arange(0.0, x.size(0), 0.5)
+
+
+LONG = {"n": (1, 65760, 200000)}
+"""Beyond the lengths whose numbers are tabulated in float64."""
+
+
+@pytest.mark.parametrize("module", [Frames(), UpToData()])
+def test_float_arange_without_the_length_of_torch_is_refused(
+    module: torch.nn.Module,
+) -> None:
+    with pytest.raises(UnsupportedOperators, match="length of an arange of floats"):
+        convert(module, (torch.zeros(65760),), dynamic={0: {0: "n"}}, spans=LONG)
+
+
+def test_float_arange_of_exact_quotients_has_any_length() -> None:
+    x = torch.zeros(65761)
+    check(Halves(), x, dynamic={0: {0: "n"}}, spans=LONG, compile=False)

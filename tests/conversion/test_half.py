@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.conversion.harness import check
+from builder.errors import UnsupportedOperators
+from tests.conversion.harness import check, convert
 
 MASK = torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
 ROWS = torch.linspace(-300, 300, 512).reshape(2, 256)
@@ -79,3 +80,30 @@ def test_remainders_round_the_number_and_quotients_do_not(dtype: torch.dtype) ->
         ),
         x,
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_truncated_quotients_by_tensors_are_rounded_to_half(dtype: torch.dtype) -> None:
+    """A divisor of one element is not rounded, and neither is its quotient."""
+    x = torch.tensor([-105.75, 77.5, 2.998, 300.25]).to(dtype)
+    divisors = torch.tensor([0.1449, 0.1, 0.9995, 0.3]).to(dtype)
+    for divisor in (divisors, divisors[:1], divisors[0], torch.tensor(0.1449)):
+        check(truncated_quotient, x, divisor, rtol=0, atol=0, compile=False)
+    integers = torch.tensor([4099, 4101, 6001, 8191])
+    check(truncated_quotient, integers, divisors, rtol=0, atol=0, compile=False)
+    rows = divisors.reshape(2, 2)
+    check(truncated_quotient, rows * 300, rows, dynamic={0: {0: "n"}, 1: {0: "n"}})
+
+
+def truncated_quotient(x: Tensor, y: Tensor) -> Tensor:
+    return torch.div(x, y, rounding_mode="trunc")
+
+
+def test_truncated_quotients_by_one_or_several_numbers_are_refused() -> None:
+    x, divisors = torch.ones(4).half(), torch.ones(2).half()
+    with pytest.raises(UnsupportedOperators, match="may have one or several"):
+        convert(truncated_quotient, (x[:1], divisors), dynamic={1: {0: "n"}})
+    with pytest.raises(UnsupportedOperators, match="may have one or several"):
+        convert(lambda x: truncated_quotient(x, divisors[:1].expand(4)), (x,))
+    with pytest.raises(UnsupportedOperators, match="may have one or several"):
+        convert(lambda x, y: truncated_quotient(x, y.expand(4)), (x, x[:1]))

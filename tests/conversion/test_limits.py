@@ -163,6 +163,27 @@ def test_addcmul_and_addcdiv() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("tensors", "value"),
+    [
+        ((torch.tensor([1.0]), *[torch.tensor([300.0]).half()] * 2), 1),
+        ((torch.tensor([1]).int(), *[torch.tensor([44], dtype=torch.int8)] * 2), 1),
+        ([torch.tensor([100, 1, -7], dtype=torch.int8)] * 3, 3),
+        ([torch.tensor([100, 1, 200], dtype=torch.uint8)] * 3, -2),
+        ((torch.tensor([1]), torch.tensor([1.5]), torch.tensor([2.5])), 2),
+        ((torch.tensor([1.0]), *[torch.tensor([1e20])] * 2), 1e-10),
+        ((torch.tensor([1.0]), *[torch.tensor([1e30])] * 2), 0),
+    ],
+)
+def test_addcmul_promotes_first_and_multiplies_by_the_value_first(
+    tensors: Any, value: float
+) -> None:
+    check(lambda *x: torch.addcmul(*x, value=value), *tensors, compile=False)
+    if tensors[1].is_floating_point():
+        x, a, b = tensors
+        check(lambda *x: torch.addcdiv(*x, value=value), x, a, 1 / b, compile=False)
+
+
 @pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge"])
 def test_comparisons(name: str) -> None:
     """Integers compared with fractional numbers are compared as floats; NaN is unequal to all and
@@ -175,11 +196,9 @@ def test_comparisons(name: str) -> None:
     check(compare, ODD, OTHERS, compile=False)
     check(compare, INTEGERS > 0, INTEGERS > 3, compile=False)
     check(compare, INTEGERS, ODD[:6], compile=False)
-    check(
-        lambda x: compare(x, 300),
-        torch.tensor([3, 255], dtype=torch.uint8),
-        compile=False,
-    )
+    unsigned = torch.tensor([3, 255], dtype=torch.uint8)
+    check(lambda x: compare(x, 300), unsigned, compile=False)
+    check(compare, torch.tensor([-1, 7, 3]).to(torch.int8), unsigned[[1, 0, 0]])
 
 
 @pytest.mark.parametrize("name", ["isnan", "isinf", "nan_to_num", "fmax"])

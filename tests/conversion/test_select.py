@@ -4,12 +4,15 @@ dynamic axes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
+from builder.conversion import nonzero
+from builder.conversion.converters.splitting import _least_with_fewer
 from builder.engine import capabilities
 from builder.errors import UnsupportedOperators
 from tests.conversion.harness import check, convert
@@ -168,6 +171,27 @@ def test_tensor_count_from_dynamic_size_is_refused(name: str) -> None:
 class LastChunk(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.chunk(3, 0)[-1]
+
+
+class LastChunkOfSelected(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[x > 0].chunk(3)[-1]
+
+
+def test_last_chunk_of_a_data_dependent_axis_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nonzero, "available", lambda: True)
+    with pytest.raises(UnsupportedOperators, match="dynamic axis 0"):
+        convert(LastChunkOfSelected(), [sample(4, 3)])
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 3, 4, 7])
+def test_least_size_with_fewer_chunks(chunks: int) -> None:
+    parts = {size: len(torch.zeros(size).chunk(chunks)) for size in range(1, 99)}
+    for low in range(1, 50):
+        fewer = [size for size in parts if size >= low and parts[size] < chunks]
+        assert _least_with_fewer(low, chunks) == (fewer[0] if fewer else math.inf)
 
 
 @pytest.mark.parametrize(("least", "converts"), [(4, False), (5, True)])

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from builder.conversion.context import ConversionContext
+from builder.conversion.context import ConversionContext, Unconvertible
+from builder.conversion.dynamic import DynamicScalar, bounds
 from builder.conversion.layers import (
     HALVES,
     arithmetic_dtype,
@@ -21,7 +22,7 @@ from builder.conversion.layers import (
 )
 from builder.conversion.registry import converter, of_operands
 from builder.conversion.values import Operand, Tensor
-from builder.engine import ITensor
+from builder.engine import ITensor, trt
 
 NOTE_REMAINDER = (
     "of floats exact for quotients below 2^48 and finite divisors below 2^114, else NaN"
@@ -62,13 +63,65 @@ def divide_rounded(
 
 
 def truncated_quotient(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
-    """The quotient rounded toward zero, once. DIV of integers already rounds so, as in C."""
+    """The quotient rounded toward zero. DIV of integers already rounds so, as in C."""
     dtype = ctx.promoted(x, other)
-    computed = torch.float32 if dtype in HALVES else computed_in(dtype)
+    if dtype in HALVES:
+        return _truncated_half(ctx, x, other, dtype)
+    computed = computed_in(dtype)
     quotient = ctx.elementwise("DIV", *ctx.operands(x, other, dtype=computed))
     if dtype.is_floating_point:
-        return ctx.cast(truncated(ctx, quotient), dtype)
+        return truncated(ctx, quotient)
     return to_result_dtype(ctx, quotient, computed, dtype)
+
+
+def _truncated_half(
+    ctx: ConversionContext, x: Tensor, other: Operand, dtype: torch.dtype
+) -> ITensor:
+    """The quotient in half precision, truncated. By a number, PyTorch truncates the quotient in
+    float32. By a tensor, it rounds the quotient to half before.
+    """
+    by_number = ctx.policy_half == dtype or _has_one_element(ctx, other)
+    (x,) = ctx.operands(x, dtype=dtype)
+    if not by_number:
+        (other,) = ctx.operands(other, dtype=dtype)
+    quotient = ctx.elementwise("DIV", *ctx.operands(x, other, dtype=torch.float32))
+    if not by_number:
+        quotient = ctx.cast(ctx.cast(quotient, dtype), torch.float32)
+    return ctx.cast(truncated(ctx, quotient), dtype)
+
+
+def _has_one_element(ctx: ConversionContext, divisor: Operand) -> bool:
+    """Whether PyTorch reads the divisor as one number, also if it is a tensor. Raises Unconvertible
+    where that depends on the shapes.
+    """
+    if isinstance(divisor, int | float | DynamicScalar):
+        return True
+    lengths = ctx.exprs(divisor)
+    if all(length == 1 for length in lengths):
+        return True
+    spans = [bounds(length, ctx.ranges()) for length in lengths]
+    several = any(span is not None and span[0] > 1 for span in spans)
+    if not several or _is_repeated(ctx, divisor):
+        raise Unconvertible(
+            "PyTorch rounds the truncated quotient of half precision differently if the"
+            " divisor has one element, and the divisor may have one or several",
+            "divide in float32",
+        )
+    return False
+
+
+def _is_repeated(ctx: ConversionContext, divisor: Tensor) -> bool:
+    """Whether one element may be expanded to the divisor, which PyTorch reads as one number until
+    it is copied.
+    """
+    if isinstance(divisor, torch.Tensor):
+        return not any(divisor.stride())
+    layer = ctx.maker(divisor)
+    return (
+        layer is not None
+        and layer.type == trt.LayerType.SLICE
+        and all(length == 1 for length in ctx.exprs(layer.get_input(0)))
+    )
 
 
 def floored_quotient(ctx: ConversionContext, x: Operand, other: Operand) -> ITensor:

@@ -184,13 +184,12 @@ def _register_combination(name: str, operation: str, formula: str) -> None:
         ctx: ConversionContext, x: Tensor, a: Tensor, b: Tensor, /, value: float
     ) -> ITensor:
         dtype = ctx.promoted(x, a, b)
-        if dtype in HALVES:
-            x, a, b = ctx.operands(x, a, b, dtype=torch.float32)
-        term = combine(ctx, operation, a, b)
+        computed = torch.float32 if dtype in HALVES else dtype
+        x, a, b = ctx.operands(*ctx.operands(x, a, b, dtype=dtype), dtype=computed)
         if value != 1:
-            term = combine(ctx, "PROD", term, value)
-        result = combine(ctx, "SUM", x, term)
-        return ctx.cast(result, dtype) if dtype in HALVES else result
+            a = ctx.elementwise("PROD", *ctx.operands(a, value, dtype=computed))
+        result = ctx.elementwise("SUM", x, ctx.elementwise(operation, a, b))
+        return to_result_dtype(ctx, result, computed, dtype)
 
     combined.__doc__ = f"{formula}; half precision is computed in float32"
 

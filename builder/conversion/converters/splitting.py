@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -115,8 +116,8 @@ def chunk(
 
 
 def _count_is_read(node: Node) -> bool:
-    """Whether the model works with any number of parts: it does not unpack them all, and does not
-    only read them by index from the start, for which torch raises if there are fewer.
+    """Whether the model uses the number of parts. It does not if it unpacks them, or reads them
+    only by indices from the start: torch raises an error if a part is missing.
     """
     for use in node.output().uses():
         kind = use.user.kind()
@@ -137,13 +138,24 @@ def _may_be_fewer(ctx: ConversionContext, size: Size, chunks: int) -> bool:
     if not isinstance(size, DynamicScalar):
         return False
     span = bounds(size.expr, ctx.ranges())
-    if span is None:
+    if span is None or not all(map(math.isfinite, span)):
         return True
     low, high = (int(end) for end in span)
     if size.expr % chunks == 0:
         return low < chunks
-    sizes = range(max(low, 1), min(high, chunks * (chunks - 1)) + 1)
-    return low < 1 or any(-(-n // -(-n // chunks)) < chunks for n in sizes)
+    return low < 1 or _least_with_fewer(low, chunks) <= high
+
+
+def _least_with_fewer(low: int, chunks: int) -> float:
+    """The least size from `low` on with fewer than `chunks` parts, or inf. Sizes with parts of
+    `part_length` values have fewer up to part_length (chunks - 1).
+    """
+    part_length = -(-low // chunks)
+    if low <= part_length * (chunks - 1):
+        return low
+    if part_length + 1 < chunks:
+        return part_length * chunks + 1
+    return math.inf
 
 
 @converter(

@@ -155,7 +155,13 @@ def _conditional(
         return [MISSING] * node.outputsSize()
     merged = zip(*results, node.outputs(), strict=True)
     return [
-        _merge(ctx, conditional, yes, no, value.debugName())
+        _merge(
+            ctx,
+            conditional,
+            yes,
+            no,
+            nested.named(value.debugName(), "one of its values"),
+        )
         for yes, no, value in merged
     ]
 
@@ -171,19 +177,19 @@ _UNMERGED = (list, dict, str, Packed, TensorList, Unset)
 
 
 def _merge(
-    ctx: ConversionContext, conditional: Any, yes: Any, no: Any, name: str
+    ctx: ConversionContext, conditional: Any, yes: Any, no: Any, described: str
 ) -> Any:
     """The output layer of two values of one dtype and rank; equal static values stay static."""
     if not nested.is_unknown(yes) and not nested.is_unknown(no) and _same(yes, no):
         return yes
     if yes is UNSET or no is UNSET:
         other = no if yes is UNSET else yes
-        if isinstance(other, torch.Tensor):
+        if _is_static(other):
             return other
         unset = _in_place_of_unset(ctx, conditional, other)
         yes, no = (unset, no) if yes is UNSET else (yes, unset)
     if any(value is None or isinstance(value, _UNMERGED) for value in (yes, no)):
-        raise _unmerged(yes, no, nested.named(name, "one of its values"))
+        raise _unmerged(yes, no, described)
     numbers = [
         isinstance(value, DynamicScalar | bool | int | float) for value in (yes, no)
     ]
@@ -193,7 +199,7 @@ def _merge(
     no = ctx.tensor(no)
     if ctx.dtype(yes) != ctx.dtype(no):
         yes, no = nested.widened(ctx, yes, no)
-    nested.agree(ctx, yes, no, f"the blocks of the branch give %{name}")
+    nested.agree(ctx, yes, no, f"the blocks of the branch give {described}")
     output = conditional.add_output(_owned(ctx, yes), _owned(ctx, no)).get_output(0)
     ctx.remember_dtype(output, ctx.dtype(yes))
     for axis in range(ctx.rank(yes)):
@@ -202,8 +208,21 @@ def _merge(
     return output
 
 
+def _is_static(value: object) -> bool:
+    """Whether a value has no layers of a block."""
+    if isinstance(value, list):
+        return all(map(_is_static, value))
+    return value is None or isinstance(value, torch.Tensor | str | int | float)
+
+
 def _unmerged(yes: object, no: object, described: str) -> Unconvertible:
     """The refusal of an output that a conditional cannot return."""
+    if any(value is UNSET for value in (yes, no)) and any(map(is_tensor, (yes, no))):
+        return Unconvertible(
+            f"one block of the branch leaves {described} unset, and its shape is known only in"
+            " the other block",
+            "set it in both blocks",
+        )
     if (yes is None) != (no is None):
         return Unconvertible(
             f"the branch decides at run time whether {described} is None",
@@ -217,14 +236,14 @@ def _unmerged(yes: object, no: object, described: str) -> Unconvertible:
 
 def _in_place_of_unset(ctx: ConversionContext, conditional: Any, other: Any) -> Any:
     """Zeros of the dtype and shape of `other`, a tensor of the other block, for a block that leaves
-    its output unset. None if the shape is known in that block only.
+    its output unset. UNSET for other values, and if the shape is known in that block only.
     """
     if not is_tensor(other):
-        return None
+        return UNSET
     sizes = [ctx.size_of_input(other, axis) for axis in range(ctx.rank(other))]
     known = [size for size in sizes if size is not None]
     if len(known) < len(sizes):
-        return None
+        return UNSET
     zeros = ctx.tensor(filled(ctx, known, 0, ctx.dtype(other)))
     return _gate(ctx, conditional)(zeros)
 

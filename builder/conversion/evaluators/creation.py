@@ -5,13 +5,15 @@ one fill layer.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from builder.conversion import dtypes, scalars
 from builder.conversion.context import ConversionContext, Unconvertible
-from builder.conversion.dynamic import DynamicScalar, Size
+from builder.conversion.converters.division import power_of_two
+from builder.conversion.dynamic import DynamicScalar, Size, bounds
 from builder.conversion.evaluators.prim import dtype_of_code
 from builder.conversion.facts import is_tensor
 from builder.conversion.registry import evaluator
@@ -164,22 +166,45 @@ def counted(
 
 
 def range_length(ctx: ConversionContext, start: Size, end: Size, step: Any) -> Size:
-    """ceil((end - start) / step), of integers as -floor((start - end) / step); numbers of
-    torch.arange, which divides doubles and rounds the quotient.
+    """ceil((end - start) / step), of integers as -floor((start - end) / step). torch.arange divides
+    floats in float64, and the quotient is rounded before the ceiling is taken.
     """
     if any(ctx.dtype(number).is_floating_point for number in (start, end, step)):
         distance = scalars.binary(ctx, "sub", end, start)
         quotient = scalars.binary(ctx, "truediv", distance, step)
+        if (
+            isinstance(quotient, DynamicScalar)
+            and quotient.doubles is None
+            and not (start == 0 and power_of_two(step) and _is_float32(ctx, end))
+        ):
+            raise Unconvertible(
+                "the length of an arange of floats: an engine divides in float32, PyTorch in"
+                " float64"
+            )
         return scalars.convert(ctx, scalars.unary(ctx, "CEIL", quotient), torch.int64)  # type: ignore[no-any-return]
     back = ctx.arithmetic("sub", start, end)
     count = ctx.arithmetic("sub", 0, ctx.arithmetic("floordiv", back, step))
     return scalars.convert(ctx, count, torch.int64)  # type: ignore[no-any-return]
 
 
+def _is_float32(ctx: ConversionContext, number: Scalar) -> bool:
+    """Whether PyTorch has exactly the engine's float32 number: that of a tensor, or an integer of
+    at most 24 bits.
+    """
+    if not isinstance(number, DynamicScalar):
+        return True
+    if number.dtype.is_floating_point:
+        return number.zero_dim
+    span = bounds(number.expr, ctx.ranges())
+    return span is not None and max(map(abs, span)) <= 2**24
+
+
 def _arange(
     ctx: ConversionContext, start: Any, end: Any, step: Any, dtype: int | None
 ) -> Any:
     start = _number(ctx, start)
+    if is_tensor(end) and ctx.dtype(end).is_floating_point:
+        end = replace(ctx.scalar(end), zero_dim=True)
     end = _number(ctx, end)
     step = _number(ctx, step)
     target = dtype_of_code(dtype) or _arange_dtype(ctx, start, end, step)

@@ -51,18 +51,31 @@ def loop(
         return nested.one_or_all(
             _looped(ctx, node, body, trip_count, condition, list(carried))
         )
-    values = list(carried)
+    return nested.one_or_all(
+        _unrolled(ctx, node, body, trip_count, condition, list(carried))
+    )
+
+
+def _unrolled(
+    ctx: ConversionContext,
+    node: Node,
+    body: Block,
+    trip_count: int,
+    condition: Any,
+    carried: list[Any],
+) -> list[Any]:
+    """The carried values after all iterations, one after another. If the condition becomes unknown,
+    an ILoop has the remaining ones.
+    """
     iteration = 0
-    while condition and iteration < trip_count:
-        condition, *values = _iteration(ctx, body, [iteration, *values])
+    while iteration < trip_count and condition:
+        condition, *carried = _iteration(ctx, body, [iteration, *carried])
         if condition is MISSING:
-            return nested.one_or_all([MISSING] * len(values))
+            return [MISSING] * len(carried)
         iteration += 1
-        if nested.is_unknown(condition):
-            return nested.one_or_all(
-                _rest(ctx, node, body, trip_count, iteration, condition, values)
-            )
-    return nested.one_or_all(values)
+        if iteration < trip_count and nested.is_unknown(condition):
+            return _rest(ctx, node, body, trip_count, iteration, condition, carried)
+    return carried
 
 
 def _rest(
@@ -389,7 +402,8 @@ class _Carried:
         if self.recurrence is None:
             return
         (following,) = nested.widened(self.ctx, self._tensor(value))
-        nested.agree(self.ctx, self.start, following, f"the loop carries %{self.name}")
+        described = nested.named(self.name, "a value")
+        nested.agree(self.ctx, self.start, following, f"the loop carries {described}")
         axes = self.ctx.ranges().keys()
         for axis in range(self.ctx.rank(self.start)):
             before = expression(self.ctx.expr(self.start, axis))
@@ -399,8 +413,8 @@ class _Carried:
                 and before.free_symbols | after.free_symbols <= axes
             ):
                 raise Unconvertible(
-                    f"axis {axis} of %{self.name} is {before} before an iteration of the loop and"
-                    f" {after} after"
+                    f"axis {axis} of {nested.named(self.name, 'a loop-carried value')} is"
+                    f" {before} before an iteration of the loop and {after} after"
                 )
         self.recurrence.set_input(1, following)
 

@@ -104,14 +104,13 @@ def unchanged(ctx: ConversionContext, value: object, *_: object) -> Any:
     return value
 
 
-_UNREAD: dict[str, Any] = {"TensorType": UNSET, "BoolType": False, "IntType": 0}
-_UNREAD["FloatType"] = 0.0
+_UNREAD: dict[str, Any] = {"BoolType": False, "IntType": 0, "FloatType": 0.0}
 
 
 @evaluator("prim::Uninitialized")
 def uninitialized(ctx: ConversionContext, node: Node) -> Any:
-    """A value that no reachable path reads: any number of its type, UNSET for a tensor."""
-    return _UNREAD.get(node.output().type().kind())
+    """A value that no reachable path reads: any number of its type, UNSET for other types."""
+    return _UNREAD.get(node.output().type().kind(), UNSET)
 
 
 @evaluator("prim::RaiseException")
