@@ -57,7 +57,7 @@ def slow(repository: Path, name: str, **section: Any) -> None:
     program = folder / "1/model.py"
     text, begin = (
         program.read_text(),
-        "def execute(self, requests: list[Any]) -> list[Any]:\n",
+        "def execute(self, requests: list[Any]) -> list[Any] | None:\n",
     )
     assert begin in text
     program.write_text(
