@@ -11,8 +11,6 @@ import triton_python_backend_utils as pb_utils
 
 from .errors import NoSenders
 
-FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-
 
 class Batch:
     """Requests that Triton passed in one call, and what sends their responses. `is_read` is set
@@ -35,14 +33,15 @@ class Batch:
 
     def send(self, responses: list[Any]) -> None:
         """Send the responses. Triton has copied them when this returns."""
+        final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         for sender, response in zip(self.senders, responses):
             if response.has_error():  # it would be lost if the end came by itself
-                self._try("an error", sender.send, response, flags=FINAL)
+                self._try("an error", sender.send, response, flags=final)
                 continue
             self._try("a response", sender.send, response)
             # By itself: a response that does not fit into shared memory counts as sent, and the
             # client of a request that is never complete waits forever.
-            self._try("the end of a response", sender.send, flags=FINAL)
+            self._try("the end of a response", sender.send, flags=final)
 
     def _try(self, sent: str, send: Any, *arguments: Any, **options: Any) -> None:
         try:
