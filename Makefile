@@ -25,7 +25,7 @@ export PIP_BUILD_CONSTRAINT := $(PIP_CONSTRAINT)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # One thread a process: the tests and the server's instances share the cores better than torch's pools do.
 export OMP_NUM_THREADS ?= 1
-# Large pages: a worker is forked from a process of 500 MB, and a quarter of a small build was spent on its small pages.
+# Use huge pages. With small ones, page faults after a fork took a quarter of the CPU time of a small build.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # Without cached bytecode, every process that a test starts compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE

@@ -8,10 +8,9 @@ engine alone in this process; both are medians of rounds that alternate. `memory
 GPU has less after a model is loaded and each instance may have answered, with 1 and 4 instances;
 nothing else may use the GPU meanwhile. "shared" is the Python runtime with `share_engine`.
 `requests_per_s` is measured with 8 clients that send the same batch through CUDA shared memory.
-With `--fixed N`, the plans have the batch size N only, and
-only the memory is measured: Triton's backend shares one engine between the instances of a plan
-without dynamic sizes. A GPU, full TensorRT and a tritonserver with the TensorRT
-backend (TRT_BUILD_TRITONSERVER) are required.
+With `--fixed N`, the plans have the batch size N only, and only the memory is measured: Triton's
+backend shares one engine between the instances of a plan without dynamic sizes. A GPU, full
+TensorRT and a tritonserver with the TensorRT backend (TRT_BUILD_TRITONSERVER) are required.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ def _variant(folder: Path, instances: int, shares: bool) -> str:
 
 
 def throughput(folder: Path, golden: Any, instances: int, shares: bool) -> float:
-    """Requests per second of CLIENTS clients. Every response is compared with the golden."""
+    """Requests per second of CLIENTS clients. The last response of each is compared."""
     name = _variant(folder, instances, shares)
     with (
         serve(

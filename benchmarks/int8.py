@@ -5,9 +5,9 @@
 Each network is calibrated on random inputs and built in fp16, mixed and int8, and in int8 without
 quantized residual operands where it has residual additions. In `int8, half stem`, the first
 convolution is not quantized. With `--static`, each plan has a static profile for each of these
-batches instead of one profile for all. The plans of a network share one
-timing cache, unless they are built `--apart`. They are kept in `--plans`. When all are built, they
-are timed alternately in the same run with CUDA graphs at batch 8 and 32; medians in milliseconds.
+batches instead of one profile for all. The plans of a network share one timing cache, unless they
+are built `--apart`. They are kept in `--plans`. When all are built, they are timed
+alternately in the same run with CUDA graphs at batch 8 and 32; medians in milliseconds.
 `sqnr` is each plan's signal to noise ratio in dB against float32 torch, `top1` the share of rows
 with the same largest output. `layers` are the slowest layers of each plan at batch 32 from
 TensorRT's profiler, in milliseconds. Weights and inputs are random. A GPU and full TensorRT are

@@ -30,6 +30,8 @@ MACHINES = {
 """File system errors whose cause is the machine, and their fixes. {name} is what the user can
 replace.
 """
+BLOCKING = frozenset((*MACHINES, errno.ENAMETOOLONG))
+"""File system errors that the user can fix without changing the model."""
 PIPES = os.path.join("multiprocessing", "connection.py")
 """The file of the connections between processes of trt-build."""
 ALLOCATORS = re.compile(
@@ -74,7 +76,7 @@ def _environment_problem(error: Exception) -> EnvironmentProblem | None:
             where=own_line(error),
             fix="check that the server runs, and its address",
         )
-    if isinstance(error, OSError) and error.errno in (*MACHINES, errno.ENAMETOOLONG):
+    if isinstance(error, OSError) and error.errno in BLOCKING:
         return _file_system_problem(error)
     if isinstance(error, ModuleNotFoundError):
         return _missing_package(error.name or "")

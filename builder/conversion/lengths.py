@@ -51,7 +51,8 @@ class Lengths(Constants):
         source = self._input_axis(self.expr(tensor, axis))
         if source is not None and source != (tensor.name, axis):
             # one shape layer for all tensors of a batch
-            size = self.size_of_input(tensor, axis)
+            input_name, input_axis = source
+            size = self.size(self._input(input_name), input_axis)
             assert isinstance(size, DynamicScalar)
             return size
         facts = self.facts(tensor)

@@ -12,10 +12,14 @@ import torch
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar
 from builder.conversion.facts import is_tensor
-from builder.conversion.packing import UNPACK, is_packed
-from builder.conversion.values import Operand
+from builder.conversion.lists import TensorList
+from builder.conversion.packing import UNPACK, Packed, is_packed
+from builder.conversion.values import Operand, Unset
 from builder.engine import ITensor
 from builder.graph_types import Block
+
+UNRETURNABLE = (list, dict, str, Packed, TensorList, Unset)
+"""Types of values that conditionals and loops cannot return."""
 
 
 def is_unknown(value: object) -> bool:

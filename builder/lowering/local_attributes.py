@@ -26,7 +26,7 @@ class Attribute(NamedTuple):
     name: str
 
 
-class _ReadFirst(Exception):
+class _ReadBeforeWrite(Exception):
     """A path may read the attribute before it writes it."""
 
 
@@ -54,7 +54,7 @@ def replace(graph: Graph, module: Any) -> None:
         local = _Local(graph, attribute, types[attribute], modules)
         try:
             local.check(graph, False)
-        except _ReadFirst:
+        except _ReadBeforeWrite:
             continue
         local.rewrite(graph, None)
 
@@ -129,8 +129,8 @@ class _Local:
         self.modules = modules
 
     def check(self, block: NodeList, written: bool) -> bool:
-        """Return whether every path has written the attribute by the end of the block. `written`
-        says so for its start. Raises _ReadFirst.
+        """Return whether every path to the end of the block writes the attribute. `written` is
+        whether every path to its start does. Raises _ReadBeforeWrite.
         """
         for node in block.nodes():
             if node.kind() == "prim::If":
@@ -142,10 +142,10 @@ class _Local:
                 self.check(ir.first_block(node), written)  # it may have no iteration
             elif _attribute(node, self.modules) == self.attribute:
                 if node.kind() == _READ and not written:
-                    raise _ReadFirst
+                    raise _ReadBeforeWrite
                 written = True
             elif any(map(self._accesses, node.blocks())):
-                raise _ReadFirst
+                raise _ReadBeforeWrite
         return written
 
     def _accesses(self, block: NodeList, *kinds: str) -> bool:

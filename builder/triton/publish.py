@@ -22,7 +22,7 @@ from builder.manifest import Versions
 from builder.store import published, retired, staging
 from builder.triton import bytecode, copying, layout, signatures, versions
 from builder.triton.artifact import EnsembleArtifact, ModelArtifact
-from builder.unforeseen import MACHINES, file_system_fix
+from builder.unforeseen import BLOCKING, file_system_fix
 
 SETTLE_SECONDS = 2.0
 """Seconds between new steps and the ensemble that names them. A poll that lists the folders before
@@ -165,8 +165,7 @@ def blocked(name: str, repository: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        is_blocked = error.errno in (*MACHINES, errno.ENAMETOOLONG)
-        kind = PublishBlocked if is_blocked else PublishError
+        kind = PublishBlocked if error.errno in BLOCKING else PublishError
         is_missing = error.errno == errno.ENOENT  # another process changed the folder
         raise kind(
             f"model {name!r} was not published: {error}",

@@ -67,7 +67,7 @@ def _equal_parts(
         return [0]
     count = _unpacked(node) or expected
     if count is None:
-        static_length(ctx, x, axis, f"{node.kind()}")
+        static_length(ctx, x, axis, node.kind())
         raise Unconvertible(
             "the size of the parts is dynamic, and so is the number of tensors"
         )

@@ -16,10 +16,9 @@ from builder.conversion.evaluators.creation import filled
 from builder.conversion.facts import is_tensor
 from builder.conversion.layers import alike
 from builder.conversion.lists import TensorList
-from builder.conversion.packing import Packed
 from builder.conversion.registry import evaluator
 from builder.conversion.scalars import unknown, vector
-from builder.conversion.values import UNSET, Operand, Scalar, Unset
+from builder.conversion.values import UNSET, Operand, Scalar
 from builder.conversion.walker import MISSING
 from builder.engine import ITensor, tensorrt8
 from builder.graph_types import Block, Node
@@ -173,9 +172,6 @@ def _gate(ctx: ConversionContext, conditional: Any) -> Callable[[Any], Any]:
     return enter
 
 
-_UNMERGED = (list, dict, str, Packed, TensorList, Unset)
-
-
 def _merge(
     ctx: ConversionContext, conditional: Any, yes: Any, no: Any, described: str
 ) -> Any:
@@ -186,9 +182,11 @@ def _merge(
         other = no if yes is UNSET else yes
         if _is_static(other):
             return other
-        unset = _in_place_of_unset(ctx, conditional, other)
+        unset = _zeros_for_unset(ctx, conditional, other)
         yes, no = (unset, no) if yes is UNSET else (yes, unset)
-    if any(value is None or isinstance(value, _UNMERGED) for value in (yes, no)):
+    if any(
+        value is None or isinstance(value, nested.UNRETURNABLE) for value in (yes, no)
+    ):
         raise _unmerged(yes, no, described)
     numbers = [
         isinstance(value, DynamicScalar | bool | int | float) for value in (yes, no)
@@ -209,7 +207,7 @@ def _merge(
 
 
 def _is_static(value: object) -> bool:
-    """Whether a value has no layers of a block."""
+    """Whether a value is known without running the network."""
     if isinstance(value, list):
         return all(map(_is_static, value))
     return value is None or isinstance(value, torch.Tensor | str | int | float)
@@ -234,7 +232,7 @@ def _unmerged(yes: object, no: object, described: str) -> Unconvertible:
     )
 
 
-def _in_place_of_unset(ctx: ConversionContext, conditional: Any, other: Any) -> Any:
+def _zeros_for_unset(ctx: ConversionContext, conditional: Any, other: Any) -> Any:
     """Zeros of the dtype and shape of `other`, a tensor of the other block, for a block that leaves
     its output unset. UNSET for other values, and if the shape is known in that block only.
     """

@@ -17,7 +17,6 @@ from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.facts import is_tensor
 from builder.conversion.layers import alike, computed_in
 from builder.conversion.lists import TensorList, cat
-from builder.conversion.packing import Packed
 from builder.conversion.registry import evaluator
 from builder.conversion.values import Scalar, Tensor, Unset
 from builder.conversion.walker import MISSING
@@ -347,9 +346,6 @@ class _Lengthening(_Growing):
         return cat(self.ctx, super().last(), self.axis)
 
 
-_UNCARRIED = (list, dict, str, Packed, TensorList, Unset)
-
-
 class _Carried:
     """One loop-carried value. A value that the body returns unchanged needs no recurrence."""
 
@@ -369,7 +365,7 @@ class _Carried:
         self.inside = value
         if output.debugName() == self.name:
             return
-        if value is None or isinstance(value, _UNCARRIED):
+        if value is None or isinstance(value, nested.UNRETURNABLE):
             raise _uncarried(value, self.name)
         # its value after an iteration may have either dtype
         (self.start,) = nested.widened(ctx, self._tensor(value))

@@ -63,7 +63,7 @@ class TritonPythonModel:
         facts = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
         config = json.loads(args["model_config"])
         self.name = args["model_name"]
-        self._read(facts, config, folder.parent)
+        self._configure(facts, config, folder.parent)
         for name in facts.get("libraries", ()):
             load_library(folder / "libraries" / name)
         confined = ", ".join(confine(folder.parent)) or "nothing"
@@ -83,8 +83,10 @@ class TritonPythonModel:
                 instance.executor.prepare()
             self.instances = Instances([self, *others])
 
-    def _read(self, facts: dict[str, Any], config: dict[str, Any], model: Path) -> None:
-        """Read plan.json and the config of the model in the folder `model`."""
+    def _configure(
+        self, facts: dict[str, Any], config: dict[str, Any], model: Path
+    ) -> None:
+        """Set the attributes from plan.json and the config. `model` is the model's folder."""
         self.batching = int(config.get("max_batch_size", 0)) > 0
         self.tensors = facts["serving"]
         self.profiles = Profiles(facts["serving"])
@@ -99,7 +101,9 @@ class TritonPythonModel:
         self.devices: list[torch.device] = []
 
     def _other(self, runs: Any) -> TritonPythonModel:
-        """Another instance of this model in this process. They share only what never changes."""
+        """Another instance of this model in this process, with `runs` as its executor. Both share
+        only objects that do not change.
+        """
         other = copy.copy(self)
         other.executor = runs
         other.parameters = _parameters(runs)

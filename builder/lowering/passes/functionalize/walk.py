@@ -75,9 +75,7 @@ class Walk:
             return self._loop(node)
         if kind in COUNTS and self._counted(node, COUNTS[kind]):
             return None
-        if (
-            kind == "aten::requires_grad_"
-        ):  # declared as a write, which changes no number
+        if kind == "aten::requires_grad_":  # declared as a write, but changes no number
             self.memory.same(node.output(), self.memory.alias(node.inputsAt(0)))
             self.dead.append(node)
             return None

@@ -34,7 +34,7 @@ class TorchExecutor:
             _allow_tf32(self.module.graph, tf32)
 
     def prepare(self) -> None:
-        """Nothing: torch reserves memory as it runs."""
+        """Do nothing: torch allocates memory while it runs."""
 
     def limits(self) -> dict[int, int]:
         """By position of an input: the number of rows of the embedding that it indexes."""

@@ -51,7 +51,7 @@ class SegmentsExecutor:
         )
 
     def prepare(self) -> None:
-        """Nothing: contexts are created by the first request that runs their segment."""
+        """Do nothing: the first request of each segment creates its execution context."""
 
     def by_torch(self, stem: str) -> TorchExecutor:
         """The graph of that name, run by torch on the device of all segments."""
