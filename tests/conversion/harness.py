@@ -26,7 +26,7 @@ from tests.conversion import compiling, old
 from tests.torchscript.saving import saved, traced
 
 QUICK = BuildOptions(optimization_level=0)
-"""Numbers are the question here, not speed: TensorRT times as few tactics as it can."""
+"""Lets TensorRT time as few tactics as possible: the harness checks outputs, not speed."""
 
 FLOAT_RTOL = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 """A few ulp of one operation: 2^-23 is 1.2e-7 (float32, with room for another order of summation in
@@ -35,9 +35,9 @@ a handful of terms), 2^-10 is 9.8e-4 (float16), 2^-7 is 7.8e-3 (bfloat16).
 FLOAT_ATOL = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 ENGINE_SLACK = 8
-"""How many times the tolerance an engine gets: its kernels use CUDA's fast intrinsics (a few ulp
+"""The factor on the tolerance for an engine. Its kernels use CUDA's fast intrinsics (a few ulp
 each, CUDA programming guide, "Intrinsic functions") and sum in another order. TensorRT documents no
-propagation of NaN, so it is not asked.
+propagation of NaN, so NaN is not compared.
 """
 
 Dynamic = Mapping[int, Mapping[int, str]]
@@ -49,7 +49,7 @@ def module_of(
     inputs: Sequence[Any],
     trace: bool = False,
 ) -> Any:
-    """A graph (IR text), or a scripted or traced module, as a file gives it."""
+    """A graph (IR text), or a scripted or traced module, as if loaded from a file."""
     if isinstance(source, str):
         return torch._C.parse_ir(textwrap.dedent(source))
     if isinstance(source, torch.jit.ScriptModule | torch._C.Graph):
@@ -121,10 +121,9 @@ def check(
     expected: Callable[..., Any] | None = None,
 ) -> builder.Conversion:
     """Convert `source`, evaluate it at `inputs` and at each of `more`, and compare with torch;
-    compile the plan.
-
-    `compile` allows the plan to be compiled; compiling.py says for which networks it is.
-    `expected` replaces the graph's own execution by torch as the truth. Returns the conversion.
+    compile the plan. `compile` allows the plan to be compiled; compiling.py decides for which
+    networks it is. `expected` replaces the graph's own execution by torch as the expected output.
+    Returns the conversion.
     """
     module = module_of(source, inputs, trace)
     conversion = _converted_or_skipped(module, inputs, params, dynamic, spans, trace)
@@ -153,8 +152,8 @@ def layer_kinds(conversion: builder.Conversion) -> Counter[str]:
 def _truth(
     source: Any, module: Any, trace: bool, conversion: builder.Conversion
 ) -> Callable[..., Any]:
-    """What gives the expected outputs: the module itself, not its lowered graph. A trace holds for
-    the sizes of its sample only, so the traced function or module is called instead.
+    """What computes the expected outputs: the module itself, not its lowered graph. A trace is
+    valid only for the sizes of its sample, so the traced function or module is called instead.
     """
     if isinstance(source, str | torch._C.Graph):
         return conversion.lowered.run
@@ -185,7 +184,7 @@ def _check_engine(
     with Engine(plan) as engine:
         for case in cases:
             if not any(t.is_floating_point() and t.isnan().any() for t in case):
-                # 8.6 lists them in its own order
+                # TensorRT 8.6 lists them in a different order
                 outputs = dict(zip(engine.outputs, engine(*case), strict=True))
                 got = [outputs[name] for name in conversion.outputs]
                 _compare(
@@ -206,8 +205,8 @@ def _flat(value: Any) -> list[torch.Tensor]:
 
 
 def carried(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which an output of torch's `dtype` comes (docs/engine.md): there is no float64
-    anywhere, and on 8.6 neither int64 nor small integers, which are int32 there.
+    """The dtype of an output that has torch's `dtype` in the module (docs/engine.md). No flavor has
+    float64, and TensorRT 8.6 has int32 instead of int64 and small integers.
     """
     return torch.float32 if dtype == torch.float64 else dtypes.endpoint(dtype, "OUTPUT")
 

@@ -1,9 +1,8 @@
-"""TensorRT 8.6's dialect played on the flavor at hand, so that what is written for 8.6 runs where
-there is no GPU.
+"""Simulate TensorRT 8.6 with the installed flavor, so that code for 8.6 is tested without a GPU.
 
-The network is the flavor's own; hidden are the layers, operations and types that 8.6 has not,
-refused is what builder.engine.tensorrt8 says, and shapes and indices come as INT32. Only an engine
-of 8.6 shows what its builder says.
+The network is the flavor's own. Layers, operations and types that 8.6 lacks are hidden, what
+builder.engine.tensorrt8 lists is refused, and shapes and indices are INT32. Only a real engine of
+8.6 shows what its builder accepts.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ LATER = (
     "add_squeeze add_unsqueeze add_cumulative add_attention add_dynamic_quantize"
     " add_rotary_embedding".split()
 )
-"""INetworkDefinition's methods that came after 8.6."""
+"""Methods of INetworkDefinition that are newer than 8.6."""
 HIDDEN = {
     "ActivationType": ("GELU_ERF", "GELU_TANH"),
     "UnaryOperation": ("ISNAN",),
     "DataType": ("BF16", "INT64"),
     "INetworkDefinition": tuple(LATER),
 }
-"""By enumeration or class, members that came after 8.6."""
+"""By enumeration or class, the members that are newer than 8.6."""
 
 
 class _Enumeration:
@@ -53,7 +52,7 @@ class _Enumeration:
 
 
 class _Flags:
-    """8.6 has no strongly typed network; a network of explicit batch is played by one."""
+    """8.6 has no strongly typed network; one simulates a network of explicit batch."""
 
     def __init__(self, own: Any) -> None:
         self.EXPLICIT_BATCH = own.STRONGLY_TYPED
@@ -71,8 +70,8 @@ class _Module:
 
 
 class _Late:
-    """A layer that is added when its output is asked for: 8.6 settles its type by what it is given
-    until then.
+    """A layer that is added when its output is requested, because 8.6 derives its type from the
+    inputs that are set until then.
     """
 
     def __init__(self, network: Any) -> None:
@@ -122,7 +121,9 @@ class IIdentityLayer(_Late):
 
 
 class IMatrixMultiplyLayer:
-    """A product of halves, whose output stays float32 whatever type is set (seen on 8.6.0)."""
+    """A product of float16 tensors, whose output stays float32 whatever type is set (observed on
+    8.6.0).
+    """
 
     precision = None
 
@@ -136,11 +137,11 @@ class IMatrixMultiplyLayer:
         return self._result.get_output(index)
 
     def set_output_type(self, index: int, dtype: Any) -> None:
-        """Heard, not obeyed."""
+        """Ignore the type."""
 
 
 class Old:
-    """The flavor's network behind the interface of 8.6."""
+    """The flavor's network with the interface of 8.6."""
 
     def __init__(self, network: Any, trt: Any) -> None:
         self._network, self._trt = network, trt
@@ -192,9 +193,7 @@ def _set_tensor_dtype(tensor: Any, dtype: Any) -> None:
 
 
 def play(patch: pytest.MonkeyPatch) -> None:
-    """Until `patch` is undone, conversion writes for 8.6; nothing happens where 8.6 itself is in
-    use.
-    """
+    """Convert for 8.6 until `patch` is undone. Does nothing if 8.6 itself is installed."""
     if not capabilities.current().strongly_typed:
         return
     own = flavor.load()
@@ -217,7 +216,7 @@ def play(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget() -> None:
-    """Drop what the tables of dtypes remember of another dialect."""
+    """Clear the caches of the dtype tables, which have the values of another version."""
     for table in (dtypes.carrier, dtypes.endpoint, dtypes.to_trt, dtypes._from_trt):
         table.cache_clear()
 
@@ -227,11 +226,11 @@ WANTS: dict[str, Callable[[Any], bool]] = {
     # "at least 1 dimensions are required for input"
     "PARAMETRIC_RELU": lambda node: len(node.inputs[0].shape) > 0,
 }
-"""By layer, what 8.6 wants beside a type."""
+"""By layer, a further condition of 8.6."""
 
 
 def refused(network: Any) -> list[str]:
-    """What 8.6 would not take of a network's layers, by REFUSED and WANTS."""
+    """The layers of a network that 8.6 would refuse, by REFUSED and WANTS."""
     from builder.reference.node import read_layers
 
     found = []

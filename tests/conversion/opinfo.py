@@ -1,12 +1,12 @@
-"""torch's own operator database as a source of samples that nobody here chose.
+"""Run the samples of torch's own operator database, which are independent of trt-build.
 
-    python -m tests.conversion.opinfo [--dynamic] [family or operator ...]      prints a line an
-    operator, and what failed
+    python -m tests.conversion.opinfo [--dynamic] [family or operator ...]
 
-Each operator of FAMILIES that `op_db` knows is run over its samples in float32, int64 and bool: the
-tensors of a sample become inputs, the rest constants; the traced function is converted and the
-network's reference compared with torch. With --dynamic the axes of two sizes are dynamic, and the
-network is also run at other sizes where the traced file runs.
+This prints a line for each operator, and the failures. Each operator of FAMILIES that `op_db` has
+is run on its samples in float32, int64 and bool. The tensors of a sample become inputs, everything
+else constants. The traced function is converted, and the network's reference is compared with
+torch. With --dynamic the axes of two sizes are dynamic, and the network is also run at other sizes
+for which the traced file runs.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ WIDER = {
     # divided by twice the distance.
     "cdist": 1e-4,
 }
-"""Operators whose samples need more, each with its reason."""
+"""Operators whose samples need a larger tolerance, with the reasons."""
 ANY_OF_EQUALS = ("kthvalue", "median", "mode", "nanmedian", "topk")
-"""torch documents no rule for which place it gives among equal values: the second output is not
+"""torch does not document which of several equal elements it returns, so the second output is not
 compared.
 """
 
 SORTED = ("bucketize", "searchsorted")
 """Operators that need a sorted sequence. `_resized` does not keep the order."""
 CHANGES = ((0, 0), (1, -1), (2, 0))
-"""What is added to the two dynamic sizes of a sample."""
+"""The changes of the two dynamic sizes of a sample."""
 
 FAMILIES: dict[str, str] = {
     "elementwise": (
@@ -156,12 +156,14 @@ FAMILIES: dict[str, str] = {
 }
 
 LATER = frozenset(["native_group_norm"])
-"""What torch's database has since 2.13, and not yet in 2.11, which the GPU host has."""
+"""Operators that are in the database of torch 2.13, and not in that of 2.11, which the GPU host
+has.
+"""
 
 
 @dataclass
 class Result:
-    """What became of an operator's samples: how many passed, why others are unsupported, how others
+    """The results of an operator's samples: how many passed, why others are unsupported, how others
     failed.
     """
 
@@ -199,8 +201,10 @@ def operators(family: str | None = None) -> tuple[str, ...]:
 
 @lru_cache
 def _database() -> dict[str, list[Any]]:
-    """The entries of op_db by name; an operator may have several (div has one a rounding mode)."""
-    # would freeze TF32's switch for all tests that follow
+    """The entries of op_db by name. An operator may have several: div has one for each rounding
+    mode.
+    """
+    # would make the TF32 setting of all later tests permanent
     with mock.patch("torch.backends.disable_global_flags"):
         from torch.testing._internal.common_methods_invocations import op_db
     entries: dict[str, list[Any]] = {}
@@ -215,8 +219,8 @@ def known(name: str) -> bool:
 
 
 def run(name: str, limit: int | None = None, dynamic: bool = False) -> Result:
-    """Run an operator over its samples; at most `limit` of each entry and dtype, evenly spread.
-    With `dynamic` the axes of two sizes are dynamic. KeyError: unknown.
+    """Run an operator on its samples; at most `limit` of each entry and dtype, evenly spread. With
+    `dynamic` the axes of two sizes are dynamic. Raises KeyError for an unknown operator.
     """
     result = Result(name)
     for entry in _database()[name]:
@@ -228,8 +232,8 @@ def run(name: str, limit: int | None = None, dynamic: bool = False) -> Result:
 
 
 def _samples(entry: Any, dtype: torch.dtype) -> list[Any]:
-    """The samples of torch's own generator. Its search for a unittest on the stack, and the stacks
-    that seeding other devices records for each sample, would cost more than all else.
+    """The samples of torch's own generator, without two expensive steps: its search for a unittest
+    on the stack, and the stacks that seeding other devices records for each sample.
     """
     with (
         mock.patch("torch.testing._internal.opinfo.core.extract_test_fn", lambda: None),
@@ -249,8 +253,8 @@ def _spread(samples: list[Any], limit: int | None) -> list[Any]:
 
 
 def _judge(result: Result, entry: Any, sample: Any, dynamic: bool) -> None:
-    """Count one sample. What torch itself cannot trace or run, and what no network can hold, is
-    skipped.
+    """Count one sample. A sample is skipped if torch cannot trace or run it, or no network can have
+    its tensors.
     """
     function, tensors = _as_function(entry, sample)
     try:
@@ -296,8 +300,8 @@ def _compare(
 
 
 def _compare_dynamic(name: str, module: Any, tensors: Sequence[torch.Tensor]) -> None:
-    """Axes of the two most frequent sizes get a name by their size; those of a convolution's weight
-    stay static. Sizes that the file itself does not run are left out.
+    """Names for axes of the two most frequent sizes; those of a convolution's weight stay static.
+    Sizes for which the file itself does not run are left out.
     """
     resized = tensors[:1] if name.startswith("nn.functional.conv") else tensors
     counts = Counter(size for tensor in resized for size in tensor.shape if size > 1)
@@ -326,7 +330,7 @@ def _compare_dynamic(name: str, module: Any, tensors: Sequence[torch.Tensor]) ->
 
 
 def _resized(tensor: torch.Tensor, sizes: Mapping[int, int]) -> torch.Tensor:
-    """The tensor with other sizes: cut, or repeated from the start."""
+    """The tensor with other sizes: cropped, or repeated from the start."""
     for axis, size in enumerate(tensor.shape):
         if size in sizes:
             tensor = tensor.index_select(axis, torch.arange(sizes[size]) % size)
@@ -339,7 +343,7 @@ def _evaluate(
     tensors: Sequence[torch.Tensor],
     wanted: Sequence[torch.Tensor],
 ) -> None:
-    """Raise AssertionError where the network's answers are not torch's."""
+    """Raise AssertionError if the network's outputs differ from torch's."""
     outputs = builder.reference.run(conversion, tensors)
     assert len(outputs) == len(wanted), f"{len(outputs)} outputs for {len(wanted)}"
     tolerance = WIDER.get(name, RTOL)
@@ -385,7 +389,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 def _unfit(
     tensors: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]
 ) -> str | None:
-    """Why a sample cannot be a network's at all, or None."""
+    """Why a sample cannot be a network's inputs or outputs; None if it can."""
     if not tensors:
         return "no tensor among the arguments"
     for t in tensors:
@@ -413,14 +417,14 @@ def _words(sample: Any) -> str:
 
 
 def table(names: Sequence[str] | None = None, limit: int | None = None) -> list[Result]:
-    """The results of many operators (all by default): what docs/operators.md shows; unknown names
-    are left out.
+    """The results of many operators (all by default), as docs/operators.md shows them. Unknown
+    names are left out.
     """
     return [run(name, limit) for name in names or operators() if name in _database()]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the results of the families or operators named; 1 where a sample failed."""
+    """Print the results of these families or operators. Returns 1 if a sample failed."""
     dynamic = "--dynamic" in arguments
     arguments = [word for word in arguments if word != "--dynamic"]
     names = [

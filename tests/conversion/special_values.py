@@ -364,7 +364,7 @@ DIFFERENT: dict[str, dict[str, str]] = {
     },
     "image": {"adaptive_avg_pool2d, uneven": "a matrix product: 0 * inf is NaN"},
 }
-"""The functions of each group whose answers differ by the reference, with the reason."""
+"""The functions of each group whose outputs differ by the reference, with the reason."""
 
 UNDEFINED: dict[str, dict[str, str]] = {
     "numbers": dict.fromkeys(
@@ -411,12 +411,12 @@ UNDEFINED: dict[str, dict[str, str]] = {
         UNCHECKED,
     ),
 }
-"""Those that differ also where layers treat NaN and ties otherwise (`nan_lost`)."""
+"""The functions that also differ if layers handle NaN and ties differently (`nan_lost`)."""
 
 
 def differences(group: str) -> dict[str, str]:
-    """The functions of a group whose converted network answers otherwise than PyTorch, with the
-    first element that differs.
+    """The functions of a group whose network has other outputs than PyTorch, with the first element
+    that differs.
     """
     functions, inputs = GROUPS[group]
     wanted = {name: opinfo._tensors(f(*inputs)) for name, f in functions.items()}
@@ -558,13 +558,13 @@ SAMPLES: dict[str, str] = {
     "trapezoid": "PyTorch subtracts the ends from the sum",
     "trapz": "PyTorch subtracts the ends from the sum",
 }
-"""The operators whose answers differ, with the reason."""
+"""The operators whose outputs differ, with the reason."""
 NO_SAMPLES = frozenset(opinfo.SORTED)
 """Their special values would not be sorted. GROUPS has them."""
 
 
 def sample_differences(name: str) -> list[str]:
-    """The samples of an operator whose network answers otherwise than PyTorch where special values
+    """The samples of an operator whose network has other outputs than PyTorch if special values
     replace elements. Samples that PyTorch or the conversion refuses are left out.
     """
     found = []
@@ -601,8 +601,8 @@ def _of_sample(name: str, entry: Any, sample: Any) -> Iterator[str]:
 def _with_special_values(
     tensors: Sequence[torch.Tensor],
 ) -> Iterator[tuple[str, list[torch.Tensor]]]:
-    """The tensors with special values in every third place and in every place, in one of them and
-    in all.
+    """The tensors with special values at every third position and at every position, in one of them
+    and in all.
     """
     for table, floating in ((SPECIAL, True), (ENDS, False)):
         places = [
@@ -625,7 +625,7 @@ def _replaced(t: torch.Tensor, values: Sequence[float], step: int) -> torch.Tens
     flat = t.flatten().clone()
     places = torch.arange(0, flat.numel(), step)
     dtype = t.dtype if t.is_floating_point() else torch.int64
-    # 64 bits wrap around in fewer
+    # 64-bit values overflow smaller dtypes
     special = torch.tensor(values, dtype=dtype)[places // step % len(values)]
     flat[places] = special.to(t.dtype)
     return flat.reshape(t.shape)

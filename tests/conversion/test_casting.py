@@ -54,7 +54,7 @@ def test_integers_wrap_around(source: torch.dtype, target: torch.dtype) -> None:
 
 
 def test_operands_that_promote_to_int16_are_refused() -> None:
-    """In int32 the result did not wrap around."""
+    """With int32 the result would not wrap around."""
     signed, unsigned = torch.ones(3, dtype=torch.int8), torch.ones(3, dtype=torch.uint8)
     with pytest.raises(UnsupportedOperators, match="operands promote to int16"):
         convert(lambda a, b: ((a + b) * 1000).float(), [signed, unsigned])

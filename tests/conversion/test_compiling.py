@@ -1,4 +1,4 @@
-"""Which networks are compiled, and all of the fast tests' that have a new setting."""
+"""Which networks are compiled. Of the fast tests, all with a new setting are."""
 
 from __future__ import annotations
 

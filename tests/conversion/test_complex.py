@@ -1,4 +1,4 @@
-"""What is written in complex numbers, as a network of real ones: rotary embeddings, and spectra."""
+"""Modules with complex numbers, as networks of real ones: rotary embeddings and spectra."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_spectrum(name: str, shape: tuple[int, ...]) -> None:
 
 
 class Mel(nn.Module):
-    """What speech models have in front: a power spectrum in bands, in logarithms."""
+    """The first layers of speech models: a power spectrum in bands, as logarithms."""
 
     def __init__(self) -> None:
         super().__init__()

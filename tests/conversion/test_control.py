@@ -1,4 +1,4 @@
-"""Branches and loops whose course only the engine knows, against torch."""
+"""Branches and loops that only the engine can resolve, compared with torch."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ class BranchInLoop(nn.Module):
 
 
 class WhileBelowSize(nn.Module):
-    """The condition of the first iteration is known at build time, that of others is not."""
+    """Only the condition of the first iteration is known at build time."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.zeros_like(x)
@@ -294,7 +294,7 @@ def test_loop_carried_value_with_swapped_axes_is_refused() -> None:
 
 
 class RowsWritten(nn.Module):
-    """Every row from the one before it, written where it stands, and columns from the end."""
+    """Every row is computed from the one before and written in its position; columns from the end."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         a, c = x.clone(), x.t().clone()
@@ -402,7 +402,9 @@ class Chosen(nn.Module):
 
 
 def test_number_from_branch_on_dynamic_size_is_a_size() -> None:
-    """What a conditional gives TensorRT takes for no size, and said so by a failed assertion."""
+    """TensorRT does not accept the output of a conditional as a size. It used to fail with an
+    assertion.
+    """
     cases = [(torch.randn(n),) for n in (1, 2, 3, 5, 6, 8)]
     conversion = check(Chosen(), torch.randn(4), dynamic={0: {0: "n"}}, more=cases)
     assert "CONDITION" not in layer_kinds(conversion)
@@ -416,7 +418,7 @@ class Divided(nn.Module):
 
 
 def test_dividing_branch_runs_only_when_taken() -> None:
-    """Where y has one row, what is not taken would divide by zero."""
+    """With one row in y, the branch that is not taken would divide by zero."""
     x, dynamic = torch.randn(4), {0: {0: "n"}, 1: {0: "m"}}
     more = [(torch.randn(6), torch.randn(1)), (torch.randn(6), torch.randn(3))]
     # "conditionally dependent shape tensors not supported"
@@ -453,7 +455,7 @@ _LATE = {
 @pytest.mark.parametrize("name", _LATE)
 @pytest.mark.parametrize("axes", [None, {0: {0: "n"}}])
 def test_data_dependent_size_is_refused_with_source_line(name: str, axes: Any) -> None:
-    """It was reported as a defect of trt-build, and the layers after it failed too."""
+    """This was reported as a defect of trt-build, and later layers failed, too."""
     line, value = _LATE[name]
     module = torch.jit.CompilationUnit(
         f"def forward(x):\n    {line}\n    return {value}, (x + 1).relu() @ x\n"
@@ -483,7 +485,7 @@ def test_error_of_static_number_names_no_axis(value: str) -> None:
 
 
 class Breaks(nn.Module):
-    """A number ends it, or else the data do."""
+    """A number or the data end the loop."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, int]:
         count = 0
@@ -496,8 +498,8 @@ class Breaks(nn.Module):
 
 
 def test_loop_with_data_dependent_break() -> None:
-    """Its condition is known for the first trip and not after it: it was written out until then,
-    and refused.
+    """The condition is known for the first iteration only. Such a loop used to be unrolled to that
+    point and refused.
     """
     cases = [(x,) for x in (torch.ones(3, 4) * 100, torch.ones(1, 4) * 0.01)]
     conversion = check(
@@ -516,8 +518,8 @@ def _counted(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Mixed(nn.Module):
-    """Where the precision makes one side of a branch, or of a trip, half: what it keeps in float32
-    is the other.
+    """The precision makes one side of a branch or iteration half; the other side is kept in
+    float32.
     """
 
     def __init__(self, kind: str) -> None:

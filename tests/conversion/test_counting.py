@@ -1,4 +1,4 @@
-"""one_hot, bucketize, searchsorted and operators whose size the data decides, against torch."""
+"""one_hot, bucketize, searchsorted and operators whose size depends on data, against torch."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Operators converted by a formula: at dynamic shapes, in half, with settings, and what a formula's
-walk leaves behind.
+"""Operators converted by decompositions: at dynamic shapes, in half precision, with settings, and
+the effects of a decomposition on the walker. torch's operator database (opinfo.py: `losses`,
+`composed`) runs their many samples; these are cases that it lacks.
 
-torch's operator database (opinfo.py: `losses`, `composed`) runs their many samples; here is what it
-has not. Tolerances: sums of up to 60 terms in another order, 60 * 2^-24 is 4e-6; half holds 2^-11
-of each of them.
+Tolerances: sums of up to 60 terms in another order, 60 * 2^-24 is 4e-6; half precision has 2^-11 of
+each of them.
 """
 
 from __future__ import annotations

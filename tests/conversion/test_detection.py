@@ -24,7 +24,7 @@ ROI_ALIGN = (
 
 
 def keep_best(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:
-    """nms as its documentation says: the best box, then the best that overlaps none kept by more
+    """nms as documented: the best box, then each next one that overlaps no selected box by more
     than the threshold.
     """
     kept: list[int] = []
@@ -85,8 +85,8 @@ def bilinear(image: Tensor, y: float, x: float) -> Tensor:
 
 
 ALIVE: list[object] = []
-"""torch.jit knows operators by their `id`, which one that is gone leaves to what is made next: a
-module's list of numbers was a function in another test then ("builtin cannot be used as a value").
+"""torch.jit identifies operators by `id`. The id of a deleted operator may be reused: in another
+test a list of numbers of a module was then a function ("builtin cannot be used as a value").
 """
 
 
@@ -110,7 +110,7 @@ def some_boxes(count: int) -> tuple[Tensor, Tensor]:
 
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if RTX had a kernel: the network can be made and evaluated, not compiled."""
+    """Simulate a kernel of RTX: the network can be created and evaluated, not compiled."""
     entry = CONVERTERS["torchvision::nms"]
     monkeypatch.setitem(
         CONVERTERS, "torchvision::nms", replace(entry, when=entry.when[1:])
@@ -160,7 +160,8 @@ def test_roi_align(size: tuple[int, int], ratio: int, aligned: bool) -> None:
 
     dynamic = {0: {0: "n", 2: "h", 3: "w"}, 1: {0: "k"}}
     more = [(torch.randn(3, 4, 12, 8), rois[:2])]
-    # places are computed as multiples of 2 / length and back: 20 ulp of a difference of neighbors
+    # positions are computed as multiples of 2 / length and back: 20 ulp of a difference of
+    # neighbors
     check(
         pool,
         torch.randn(2, 4, 10, 11),

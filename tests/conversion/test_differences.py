@@ -1,4 +1,4 @@
-"""torch.diff, along any axis, several times over, with what stands before and behind."""
+"""torch.diff along any axis, several times, with values before and after."""
 
 from __future__ import annotations
 

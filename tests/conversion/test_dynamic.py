@@ -1,4 +1,4 @@
-"""Bounds of sizes: what the ranges of the axes say of an expression, and never more than that."""
+"""Bounds of sizes: what the ranges of the axes prove of an expression, and nothing more."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_converter_arguments_match_torch_schema() -> None:
 
 
 def arguments(schema: Any) -> list[Any]:
-    """What a caller of the schema has to know of each argument."""
+    """What a caller of the schema must know of each argument."""
     return [
         (a.name, str(a.type), a.default_value, a.kwarg_only) for a in schema.arguments
     ]

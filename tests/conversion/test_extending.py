@@ -1,4 +1,6 @@
-"""What users add in plugins: the example of docs/extending.md, and one clear error a mistake."""
+"""What users add in plugins: the example of docs/extending.md, and one clear error for each
+mistake.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ COMMANDS = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 
 @pytest.fixture(autouse=True)
 def tables() -> Iterator[None]:
-    """What a test registers is taken back."""
+    """Undo what a test registers."""
     kept = [registry.CONVERTERS, registry.EVALUATORS, DECOMPOSITIONS, plugins._loaded]
     before = [dict(table) for table in kept]
     whole, with_node = set(ir.CONVERTED_WHOLE), set(registry.WITH_NODE)

@@ -1,5 +1,5 @@
-"""Batch normalization taken into the convolution before it: when it is, when not, and the same
-numbers either way.
+"""Batch normalization folded into the convolution before it: when it is, when not, and equal
+outputs either way.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def test_half_weights_are_rounded_once() -> None:
 
 
 class TwoReaders(nn.Module):
-    """A convolution that something besides the normalization reads."""
+    """A convolution with another user besides the normalization."""
 
     def __init__(self) -> None:
         super().__init__()

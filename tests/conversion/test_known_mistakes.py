@@ -1,5 +1,5 @@
-"""Numbers that older converters are known to get wrong, each a row, in the order of our list of
-operators.
+"""Outputs that older converters are known to get wrong, one for each row, in the order of
+docs/operators.md.
 """
 
 from __future__ import annotations
@@ -143,9 +143,7 @@ def test_recurrent_cells_with_a_dynamic_batch(cell: nn.Module) -> None:
 
 
 def test_a_dynamic_axis_of_one_broadcasts() -> None:
-    """Two axes of names of their own: where one of them is 1, the other one's size is the
-    result's.
-    """
+    """Two axes with different names: if one of them is 1, the result has the size of the other."""
     other = torch.tensor([[1.0, 2.0, 3.0]])
     more = [(REALS[:1], REALS), (REALS, REALS + 1), (REALS[:1], other)]
     check(

@@ -205,7 +205,7 @@ def test_comparisons(name: str) -> None:
 def test_nan_handling_without_native_operations(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TensorRT 8.6 has no ISNAN: NaN alone differs from itself."""
+    """TensorRT 8.6 has no ISNAN: only NaN differs from itself."""
     missing: list[str] = []
 
     def none(self: Capabilities, layer: str, operation: str) -> bool:

@@ -1,6 +1,6 @@
 """Lists whose length only the engine knows, against the scripted module.
 
-Tolerance: some steps of a cell, each off by some 1e-7 in other orders of sums.
+Tolerance: some steps of a cell, each off by about 1e-7 because of other orders of summation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MORE = [(torch.randn(1, 1, 3),), (torch.randn(9, 4, 3),)]
 
 
 class Recurrent(nn.Module):
-    """A cell by hand, forward and backward in time."""
+    """A handwritten cell, forward and backward in time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Recurrent(nn.Module):
 
 
 class Joined(nn.Module):
-    """Along an axis that the parts have, behind what the list began with."""
+    """Along an axis that the parts have, after the first elements of the list."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         parts, wide = [x[0], x[0] * 2], [x[0][:, :1]]
@@ -75,7 +75,7 @@ class Numbers(nn.Module):
 
 class Reversed(nn.Module):
     """As PyTorch's own scripted layers run backward in time (fastrnns/custom_lstms.py): both lists
-    turned.
+    are reversed.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Reversed(nn.Module):
 
 
 class Turned(nn.Module):
-    """The ways that Python has to build a list backwards."""
+    """The ways to build a list in reverse in Python."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         front: list[Tensor] = []
@@ -109,7 +109,7 @@ class Turned(nn.Module):
 
 
 class Parts(nn.Module):
-    """Of a list that a loop made, and of the slices of an axis."""
+    """Of a list that a loop builds, and of the slices of an axis."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         rows: list[Tensor] = []
@@ -125,7 +125,7 @@ class Parts(nn.Module):
 
 
 class Lengthened(nn.Module):
-    """By torch.cat in the loop, from nothing and from something."""
+    """By torch.cat in the loop, from an empty and from a filled tensor."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Logic of truths and of bits."""
+"""Logic of booleans and of bits."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_inversion(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int8, torch.uint8])
 @pytest.mark.parametrize("name", ["bitwise_left_shift", "bitwise_right_shift"])
 def test_shifts(name: str, dtype: torch.dtype) -> None:
-    """By no place, by all, by too many, and by a negative number of them, of which only the sign
-    remains.
+    """Shifts by zero, by all, by too many, and by a negative number of bits, after which only the
+    sign remains.
     """
     operation = getattr(torch, name)
     positions = [0, 1, 3, 7, torch.iinfo(dtype).bits - 1, torch.iinfo(dtype).bits]

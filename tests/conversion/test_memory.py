@@ -1,4 +1,6 @@
-"""A network converts within one and a half times its weights above the module's own memory."""
+"""The conversion of a network needs at most one and a half times its weights beyond the memory of
+the module.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def test_weights_are_copied_at_most_once(name: str, precision: str) -> None:
 
 
 def test_extra_weight_copy_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The measure itself: a module whose conversion is made to hold two copies."""
+    """Test the measurement: the conversion of a module is made to keep two copies."""
     import builder
     from benchmarks import memory
 

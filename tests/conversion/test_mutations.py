@@ -1,6 +1,4 @@
-"""The harness itself is tested: converters broken on purpose must be caught, each by an ordinary
-check.
-"""
+"""Test the harness: an ordinary check must detect converters that are broken on purpose."""
 
 from __future__ import annotations
 
@@ -56,7 +54,7 @@ other_axes = argument(1, lambda axes: [0 if axis in (1, -1) else 1 for axis in a
 
 @dataclass(frozen=True)
 class Mutation:
-    """A converter, how it is broken, and the check that must notice."""
+    """A converter, its mutation, and the check that must detect it."""
 
     key: str
     breaks: Callable[[Broken], Broken]
@@ -246,7 +244,7 @@ MUTATIONS = [
 def test_broken_converter_is_detected(
     mutation: Mutation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # whole, it passes
+    # unchanged, it passes
     check(mutation.function, *mutation.inputs, rtol=1e-5, atol=1e-5, compile=False)
     whole = CONVERTERS[mutation.key]
     calls: list[str] = []

@@ -1,6 +1,4 @@
-"""Layers are named after module and node, whatever way the module came; unique, with their place in
-the source.
-"""
+"""Layers are named after module and node in every format: unique, with their source location."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is written for TensorRT 8.6, played on the flavor at hand: nothing that 8.6 refuses, and
-torch's answers.
+"""Conversion for TensorRT 8.6, simulated with the installed flavor: nothing that 8.6 refuses, and
+outputs like those of torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.conversion.harness import check, convert
 INTEGERS = torch.tensor(
     [[2**31 - 1, 5, -(2**31), 5], [2**24 + 1, 2**24, 2**24 + 2, -1]], dtype=torch.int32
 )
-"""Neighbors that float32 does not tell apart, and equal ones."""
+"""Neighbors that are equal in float32, and equal values."""
 SMALL = torch.tensor([[-3, 100, 0, 7]], dtype=torch.int8)
 BOOLS = torch.tensor([[True, False], [False, True]])
 HALVES = torch.tensor([[0.5, -2.0, 3.0], [1.0, 0.0, -0.25]], dtype=torch.float16)
@@ -122,7 +122,7 @@ BEYOND = "has values beyond torch.float16's range"
 def test_a_weight_beyond_half_keeps_its_node_in_float32(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """8.6 would make it infinite where it chooses half."""
+    """8.6 would return an infinity if it chooses half precision."""
     pinned: list[str] = []
     monkeypatch.setattr(
         precision,
@@ -202,7 +202,7 @@ def test_a_dynamic_roll_does_not_wrap(shifts: Any, dims: Any) -> None:
 
 
 def test_nested_reshape_copies_no_axis() -> None:
-    """8.6 joins the two to one, whose copied axis is the first one's input's."""
+    """8.6 merges the two into one, whose copied axis has the size of the input of the first."""
     heads = lambda x: (  # noqa: E731
         x[2]
         .reshape(x.shape[1], x.shape[2] * 4, 2)
@@ -285,7 +285,7 @@ def test_sorting_too_many_integers_is_refused() -> None:
 
 
 def test_bfloat16_is_refused_with_a_reason() -> None:
-    """It would say nothing and compute in float32: only a strongly typed network has the casts."""
+    """8.6 would silently compute in float32: only a strongly typed network has the casts."""
     module = torch.jit.script(torch.nn.Linear(4, 4))
     with pytest.raises(
         UsageError, match=r"precision 'bf16': TensorRT .* has no bfloat16"
@@ -299,7 +299,7 @@ def test_bfloat16_is_refused_with_a_reason() -> None:
     not capabilities.current().strongly_typed, reason="8.6 itself refuses them"
 )
 def test_layer_refused_by_8_6_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check of all the others: without the composition, each of these is named."""
+    """Test the check of the other tests: without the composition, each of these is reported."""
     monkeypatch.setattr(
         Capabilities, "takes", lambda self, layer, dtype: layer != "UNARY.NEG"
     )

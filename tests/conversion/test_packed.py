@@ -1,7 +1,7 @@
-"""Packed sequences against torch: padded batches whose rows end where their lengths say.
+"""Packed sequences against torch: padded batches whose rows end at their lengths.
 
-Tolerance: as in test_recurrent.py, where each step's gates are sums of a dozen products in another
-order (1e-6) that are squashed and fed on.
+Tolerance: as in test_recurrent.py. The gates of each step are sums of a dozen products in another
+order (1e-6), pass an activation and are inputs of the next step.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def layer(kind: str, batch_first: bool = True, **settings: Any) -> nn.Module:
 
 
 def sample(*lengths: int, steps: int | None = None) -> tuple[Tensor, Tensor]:
-    """A padded batch of rows of these lengths; behind them is what must not be read as data."""
+    """A padded batch of rows of these lengths. The values after them must not be read as data."""
     x = torch.randn(len(lengths), steps or max(lengths), 5)
     for row, length in enumerate(lengths):
         x[row, length:] = 1e3
@@ -441,7 +441,7 @@ def test_missing_total_length_is_refused_on_rtx(
 
 
 class Between(nn.Module):
-    """What works on each row of packed data, and a PackedSequence made of it."""
+    """Operators on each row of packed data, and a PackedSequence built of the result."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -489,7 +489,7 @@ def test_unsupported_reads_of_packed_data_are_refused(what: str) -> None:
 
 
 class InABranch(nn.Module):
-    """The data decide whether the packed sequence is read, or where it is made."""
+    """The data decide whether the packed sequence is read, or where it is created."""
 
     def __init__(self, outside: bool) -> None:
         super().__init__()

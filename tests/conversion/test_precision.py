@@ -60,7 +60,7 @@ def test_products_are_half_and_softmax_is_not(precision: str, dtype: str) -> Non
 
 @pytest.mark.parametrize("name", ["log_softmax", "special.log_softmax"])
 def test_log_softmax_of_half_products_is_float32(name: str) -> None:
-    """Its difference and its maximum were computed in half."""
+    """The difference and the maximum used to be computed in half precision."""
 
     class Scores(torch.nn.Module):
         def __init__(self) -> None:
@@ -80,9 +80,7 @@ def test_log_softmax_of_half_products_is_float32(name: str) -> None:
 
 
 def test_half_results_are_within_half_rounding() -> None:
-    """Two products of up to 32 terms, each operand rounded to 2^-11 relative: 5e-3 leaves room for
-    both.
-    """
+    """Two products of up to 32 terms, each operand rounded to 2^-11 relative: within 5e-3."""
     module = torch.jit.script(Classifier().eval())
     conversion = builder.convert(module, [SPEC], precision="fp16")
     x = torch.randn(4, 16)
@@ -150,7 +148,7 @@ class Widened(nn.Module):
 
 
 def test_a_widened_half_tensor_is_not_narrowed_again() -> None:
-    """HALF -> FLOAT -> HALF in front of a product are two layers for nothing."""
+    """HALF -> FLOAT -> HALF before a product would be two unnecessary layers."""
     spec = builder.TensorSpec("float16", (8, 8))
     conversion = builder.convert(torch.jit.script(Widened()), [spec], precision="fp16")
     casts = [dtype for kind, dtype in layers(conversion) if kind == "CAST"]
@@ -177,7 +175,7 @@ def test_float32_output_beside_half_output_is_restored() -> None:
 
 
 class _Layers:
-    """As much of a weakly typed network (TensorRT 8.6) as `constrain` looks at."""
+    """The parts of a weakly typed network (TensorRT 8.6) that `constrain` reads."""
 
     def __init__(self, *kinds: str) -> None:
         dtypes = {
@@ -232,7 +230,7 @@ def test_fp8_is_refused_on_gpus_without_fp8() -> None:
 
 
 class Masked(nn.Module):
-    """A mask as attention has it: a number that float32 holds and half does not."""
+    """A mask of attention: a number that float32 can represent and half cannot."""
 
     def forward(self, x: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         return torch.matmul(x, x).masked_fill(hidden, -1e9)

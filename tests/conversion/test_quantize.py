@@ -1,7 +1,5 @@
-"""Fake quantization against torch: zero points, narrow ranges, one scale or one a channel, static
-or computed.
-
-The answers are multiples of the scale: equal to a few ulp, or off by a whole step.
+"""Fake quantization against torch: zero points, narrow ranges, one scale or one for each channel,
+static or computed. Outputs are multiples of the scale: equal to a few ulp, or off by a whole step.
 """
 
 from __future__ import annotations
@@ -91,7 +89,7 @@ SHIFTED = [(128, 0, 255), (5, 0, 127), (-3, -127, 120), (0, 0, 127)]
 
 @pytest.mark.parametrize(("zero", "low", "high"), SHIFTED)
 def test_shifted_int8_zero_point_is_quantized(zero: int, low: int, high: int) -> None:
-    """Only quant_min - zero_point and quant_max - zero_point say what is kept of x."""
+    """Only quant_min - zero_point and quant_max - zero_point determine the values that x keeps."""
     x = torch.randn(2, 3, 4) * 6
     conversion = check(
         lambda x: torch.fake_quantize_per_tensor_affine(x, 0.0375, zero, low, high), x
@@ -118,7 +116,7 @@ def test_a_quantized_constant_has_its_values() -> None:
 
 
 class Unsigned(torch.nn.Module):
-    """What torch's default observers make of a tensor behind a ReLU."""
+    """The quantization that the default observers of torch choose for the output of a ReLU."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.fake_quantize_per_tensor_affine(x, 0.0375, 0, 0, 255)
@@ -151,8 +149,8 @@ def convolution(
 
 
 def test_product_weight_keeps_its_quantize_layers() -> None:
-    """TensorRT computes in int8 only where it sees both operands quantized; the weight's channels
-    have their scales.
+    """TensorRT computes in int8 only if both operands are quantized; each channel of the weight has
+    a scale.
     """
     weight = torch.randn(8, 4, 3, 3)
     scale = weight.abs().amax((1, 2, 3)) / 127
@@ -215,8 +213,8 @@ graph(%x : Tensor, %scale : Tensor, %axis : int?):
 def test_fp8_rounds_to_even_and_saturates(
     axis: int | None, scale: torch.Tensor
 ) -> None:
-    """The numbers by hand: E4M3 has 3 bits of mantissa, so 17 lies between 16 and 18, 19 between 18
-    and 20.
+    """Numbers computed by hand: E4M3 has 3 bits of mantissa, so 17 is rounded to 16 or 18, and 19
+    to 18 or 20.
     """
     x = torch.tensor([17.0, 19.0, 1e4, -1e4, 0.0]).reshape(5, 1) * scale.reshape(1, -1)
     conversion = check(FP8_GRAPH, x, params=[scale, axis], dynamic={0: {0: "n"}})
@@ -274,7 +272,7 @@ def test_scale_beyond_half_range_is_reported_and_float32() -> None:
 
 
 MUTANTS = [(0.5, 0), (30.0, 0), (1.0, 1)]
-"""(factor on the scale, axis): each is wrong, and must show."""
+"""(factor on the scale, axis): each is wrong and must be detected."""
 
 
 @pytest.mark.parametrize(("factor", "axis"), MUTANTS)
@@ -295,7 +293,7 @@ def test_wrong_scale_or_axis_changes_result(factor: float, axis: int) -> None:
 
 
 def test_right_scale_and_axis_give_expected_result() -> None:
-    """The tolerance that the mutants break."""
+    """The tolerance that these mutations exceed."""
     weight = torch.randn(4, 4, 3, 3) * torch.tensor([0.1, 1.0, 5.0, 20.0]).reshape(
         4, 1, 1, 1
     )

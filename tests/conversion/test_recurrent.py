@@ -1,7 +1,7 @@
-"""LSTM, GRU and RNN against torch: unrolled and as loops, stacked, reversed, from given states.
+"""LSTM, GRU and RNN against torch: unrolled and as loops, stacked, reversed, from initial states.
 
-Tolerance: each step's gates are sums of a dozen products in another order (1e-6), squashed and fed
-on for ten steps.
+Tolerance: the gates of each step are sums of a dozen products in another order (1e-6), pass an
+activation and are inputs of the next of ten steps.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Reductions, softmax, norms and moments: ranks, axes, dtypes, empty lists, and where naive
-formulas lose all.
+"""Reductions, softmax, norms and moments: ranks, axes, dtypes, empty lists, and cases in which
+naive formulas lose all digits.
 """
 
 from __future__ import annotations

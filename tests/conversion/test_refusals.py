@@ -1,6 +1,4 @@
-"""Operators refused with their reason: none of them is converted after all, and the reason reaches
-the user.
-"""
+"""Operators that are refused with a reason: none of them is converted, and the reason is reported."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ def test_every_refused_name_is_a_torch_operator() -> None:
 
 
 def known(name: str) -> bool:
-    """Whether torch has the operator, and the overload where one is named."""
+    """Whether torch has the operator, with the overload if one is named."""
     operator, _, overload = name.partition(".")
     schemas = torch._C._jit_get_schemas_for_operator(f"aten::{operator}")
     return (
@@ -83,8 +81,8 @@ def item(y: Tensor) -> float:
 def test_tensor_read_as_number_is_refused_like_in_torch(
     function: Callable[[Tensor], object], y: Tensor
 ) -> None:
-    """It was our defect, in TensorRT's words; where there was one element, an engine answered what
-    torch does not.
+    """This was a defect of trt-build, with a message of TensorRT. With one element, an engine
+    returned other outputs than torch.
     """
     with pytest.raises(RuntimeError):
         function(y)

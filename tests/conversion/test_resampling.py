@@ -1,7 +1,6 @@
-"""Interpolation against torch: by size, by factor, and by factors that no length is a whole
-multiple of.
+"""Interpolation against torch: by size, by factor, and by factors that give no whole length.
 
-Tolerance: weights are computed in float32 from places up to 40, so each is off by up to 40 ulp,
+Tolerance: weights are computed in float32 from positions up to 40, so each is off by up to 40 ulp,
 5e-6 of values of size 1 to 4.
 """
 
@@ -205,8 +204,8 @@ def test_affine_grid(size: tuple[int, ...], align: bool) -> None:
 
 
 def test_integer_factor_needs_no_shape_layers() -> None:
-    """Sizes that have to be computed hide from TensorRT's fuser that the sum behind has operands of
-    one size.
+    """With computed sizes TensorRT does not recognize that the operands of the next sum have one
+    size.
     """
 
     class Pyramid(torch.nn.Module):

@@ -1,5 +1,5 @@
-"""Writes at places against torch: scatter, index_put, masks, and what adds up where several fall on
-one place.
+"""Writes at indices against torch: scatter, index_put, masks, and sums if several values have one
+index.
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ def test_reductions_with_and_without_include_self(
 @pytest.mark.parametrize("how", ["amax", "amin"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.int8])
 def test_rows_without_index_are_unchanged(dtype: torch.dtype, how: str) -> None:
-    """The index covers the first row alone."""
+    """The index selects only the first row."""
     x, src = sample(3, 4, dtype=dtype), sample(1, 3, dtype=dtype)
     check(lambda x, i, s: x.scatter_reduce(1, i, s, how), x, ids([[3, 3, 0]]), src)
 

@@ -227,7 +227,7 @@ def narrowed(x: torch.Tensor) -> torch.Tensor:
 
 
 def kept(x: torch.Tensor) -> torch.Tensor:
-    """As recurrent layers by hand read a step: its axis stays."""
+    """As handwritten recurrent layers read a step: its axis stays."""
     total = torch.zeros_like(x[:1])
     for t in range(x.size(0)):
         total = torch.tanh(total * 0.5 + x[t : t + 1])
@@ -260,7 +260,7 @@ def written(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("loop", [narrowed, kept, from_the_end, of_pairs, written])
 def test_slice_with_start_from_a_loop(loop: Callable[..., Any]) -> None:
     graph, more = torch.jit.script(loop).graph, [(sample(2, 3),), (sample(9, 3),)]
-    # as every loop that writes rows, there
+    # like every loop that writes rows
     if loop is written and not capabilities.current().strongly_typed:
         with pytest.raises(
             UnsupportedOperators, match=r"8\.6 crashes, or mixes rows up"

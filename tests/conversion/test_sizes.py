@@ -1,5 +1,5 @@
-"""What is known of dynamic sizes after a layer: what TensorRT documents, whatever object asks for
-the layer.
+"""The known sizes after a layer: those that TensorRT documents, for every object that adds the
+layer.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def test_sizes_propagate_through_layers_with_own_type(
         ctx.net.add_activation(image, trt.ActivationType.RELU),
         ctx.net.add_pooling_nd(image, trt.PoolingType.MAX, (2, 2)),
     ]
-    # held: TensorRT hands out these very objects, whose own `type` is the function
+    # keep them: TensorRT returns these very objects, whose own `type` is the function
     for layer in layers:
         propagate_sizes(ctx, layer)
         assert ctx.expr(layer.get_output(0), 0) == axis_symbol("n")

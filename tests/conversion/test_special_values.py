@@ -1,4 +1,6 @@
-"""NaN, infinities, ties and the ends of the ranges give PyTorch's answers, but for listed ones."""
+"""NaN, infinities, ties and the limits of the ranges give outputs like those of PyTorch, except for
+listed operators.
+"""
 
 from __future__ import annotations
 

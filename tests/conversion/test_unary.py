@@ -93,7 +93,7 @@ def test_every_rank(name: str) -> None:
 
 
 def test_log1p_and_expm1_keep_tiny_values() -> None:
-    """log(1 + 1e-7) by way of 1 + 1e-7 would be off by a fifth."""
+    """log(1 + 1e-7) computed from 1 + 1e-7 would be off by a fifth."""
     tiny = torch.tensor([1e-7, -3e-7, 1e-12, 4e-4])
     for name in ("log1p", "expm1"):
         check(function(name), tiny, atol=0)

@@ -1,8 +1,8 @@
-"""Uses of TensorRT's Python interface in the source of trt-build: names, members, calls.
+"""The uses of TensorRT's Python interface in the source of trt-build: names, members, calls.
 
 Types are followed as far as an expression shows them: `trt.X`, `ctx.net` and `network`
-(INetworkDefinition), `layer` where nothing better is known (any layer, loop or conditional), and
-what a call on a known class returns as TensorRT's own signature says.
+(INetworkDefinition), `layer` if nothing more is known (any layer, loop or conditional), and results
+of calls on known classes by TensorRT's own signatures.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ SPELLED = re.compile(r"[A-Z][A-Z0-9_]+")
 
 @dataclass(frozen=True)
 class Use:
-    """`owner` is a class, "" the module; `call` is (positional arguments, keywords), None where it
-    is no call.
+    """`owner` is a class, "" for the module; `call` is (positional arguments, keywords), None if it
+    is not called.
     """
 
     where: str
@@ -110,7 +110,7 @@ def attributes(root: Path) -> Iterator[str]:
 
 
 def _scopes(tree: ast.Module) -> Iterator[list[ast.stmt]]:
-    """The module's own statements, and those of each function, without the functions within."""
+    """The statements of the module, and of each function, without those of inner functions."""
     yield tree.body
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
@@ -151,9 +151,7 @@ class _Scope:
             self.types[name] = self.known.get(name, "?")
 
     def type(self, node: ast.expr) -> str | None:
-        """The class of an expression's value; "" for the module itself; None where it is not
-        known.
-        """
+        """The class of an expression's value; "" for the module itself; None if it is unknown."""
         if isinstance(node, ast.Name):
             known = self.types.get(node.id, self.known.get(node.id))
             return None if known == "?" else known

@@ -57,9 +57,7 @@ class Gpt(nn.Module):
 
 
 class GptWithCache(nn.Module):
-    """One token against the keys and values of those before, which it returns with its own
-    added.
-    """
+    """One token with the keys and values of earlier tokens. Returns them with its own added."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -189,9 +187,7 @@ class T5Encoder(nn.Module):
 
 
 class WindowBlock(nn.Module):
-    """Attention within windows of 4 x 4, which a shift moves across their borders (Liu et al.
-    2021).
-    """
+    """Attention within windows of 4 x 4, which a shift moves across their edges (Liu et al. 2021)."""
 
     def __init__(self, shift: int) -> None:
         super().__init__()
@@ -207,7 +203,7 @@ class WindowBlock(nn.Module):
         self.register_buffer("index", relative[0] * 7 + relative[1])
 
     def hidden(self, height: int, width: int) -> Tensor:
-        """Pairs that a shift brought into one window from opposite borders: [windows, 16, 16]."""
+        """Pairs that a shift moves into one window from opposite edges: [windows, 16, 16]."""
         rows, columns = torch.arange(height), torch.arange(width)
         rows = (rows >= height - 4).long() + (rows >= height - self.shift).long()
         columns = (columns >= width - 4).long() + (columns >= width - self.shift).long()
@@ -333,9 +329,8 @@ class DistilBert(nn.Module):
 
 class Translator(nn.Module):
     """torch.nn.Transformer, encoder and decoder, with a causal mask over the target.
-
-    That it is one has to be said: without tgt_is_causal a scripted nn.Transformer compares the
-    mask's values at run time, and what it then decides is whether an argument is None.
+    `tgt_is_causal` states that the mask is causal. Without it a scripted nn.Transformer compares
+    the mask's values at run time, and the result decides whether an argument is None.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
-"""A whole network, scripted, traced or exported, at several shapes: torch against the network's
-reference; the plan compiles.
+"""Compare a whole network, scripted, traced or exported, at several shapes: torch with the
+reference of the network, whose plan is also compiled.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Axes = Mapping[int, Mapping[int, str]]
 
 @dataclass(frozen=True)
 class Network:
-    """What to build, and at which sizes of its named axes to compare: the first is the sample that
-    traces it.
+    """A network, and the sizes of its named axes to compare at. The first case is the sample for
+    tracing.
     """
 
     make: Callable[[], torch.nn.Module]
@@ -34,13 +34,13 @@ class Network:
     prepare: Callable[[torch.nn.Module], torch.nn.Module] = field(
         default=lambda module: module
     )
-    """What torch.jit.script needs done to the module first."""
+    """A change of the module that torch.jit.script requires."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Layers, seconds of each part, and the greatest error relative to the greatest magnitude of
-    that output.
+    """Layers, the seconds of each step, and the largest error relative to the largest value of that
+    output.
     """
 
     layers: int
@@ -62,14 +62,14 @@ def eager_of(network: Network, shift: float = 0.0) -> torch.nn.Module:
 
 
 def module_of(network: Network, mode: str) -> torch.jit.ScriptModule:
-    """eager_of's module, scripted or traced."""
+    """The module of eager_of, scripted or traced."""
     return scripted_of(network, eager_of(network), mode)
 
 
 def scripted_of(
     network: Network, module: torch.nn.Module, mode: str
 ) -> torch.jit.ScriptModule:
-    """The module scripted (which changes it, where the network has to `prepare` it) or traced."""
+    """The module scripted (`prepare` may change it first) or traced."""
     if mode == "scripted":
         return torch.jit.script(network.prepare(module))  # type: ignore[no-any-return]
     with torch.no_grad():
@@ -84,7 +84,7 @@ def exported_of(
     """The module exported with its dynamic axes, each over the range of the cases. Axes of one name
     become one size where the program needs that.
     """
-    # torch takes a size of 1 in the sample for one that never varies
+    # torch treats a size of 1 in the sample as static
     sample = network.inputs(max(network.cases, key=lambda case: min(2, *case.values())))
     shapes: Any = tuple(_dims(network, index) for index in range(len(sample)))
     kinds = [p.kind for p in inspect.signature(module.forward).parameters.values()]
@@ -98,8 +98,8 @@ def exported_of(
 
 
 def _dims(network: Network, index: int) -> dict[int, Any]:
-    """The dynamic axes of one input. A range up to 2 is one size for torch, which takes 2 as the
-    least of every size that varies.
+    """The dynamic axes of one input. torch treats a range up to 2 as static, because 2 is its
+    smallest dynamic size.
     """
     dims = {}
     for axis, name in network.axes.get(index, {}).items():
@@ -123,11 +123,9 @@ def reason_of(error: Exception) -> str:
 def trained(
     module: torch.nn.Module, inputs: Sequence[torch.Tensor], shift: float = 0.0
 ) -> torch.nn.Module:
-    """The module with batch norms as training leaves them: statistics of a real batch, weights and
-    biases of their own, the latter around `shift`.
-
-    Fresh ones do nothing (mean 0, variance 1), and let the activations of a deep network grow until
-    rounding decides.
+    """The module with batch norms as after training: statistics of a real batch, and weights and
+    biases around 1 and `shift`. Fresh batch norms change nothing (mean 0, variance 1), so the
+    activations of a deep network would grow until rounding decides the output.
     """
     norms = [
         m
@@ -147,7 +145,7 @@ def trained(
 
 
 def specs_of(network: Network) -> list[builder.TensorSpec]:
-    """One spec an input; each named axis ranges over the cases."""
+    """One spec for each input; the range of each named axis is that of the cases."""
     names = network.cases[0]
     spans = {n: tuple(sorted(case[n] for case in network.cases)) for n in names}
     spans = {n: (s[0], s[len(s) // 2], s[-1]) for n, s in spans.items()}
@@ -159,7 +157,7 @@ def specs_of(network: Network) -> list[builder.TensorSpec]:
 
 
 def measure(network: Network, mode: str, compile: bool = True) -> Measured:
-    """Convert, compile and compare at every case. Raises what the parts raise."""
+    """Convert, compile and compare at every case. Raises the errors of these steps."""
     module: Any
     program: Any
     beside: dict[str, float] = {}
@@ -186,8 +184,8 @@ def measure(network: Network, mode: str, compile: bool = True) -> Measured:
 
 
 def inputs_of(network: Network, index: int) -> tuple[torch.Tensor, ...]:
-    """The inputs of one case, the same in all modes: near-equal scores of a topk are decided by
-    rounding.
+    """The inputs of one case, equal in all modes, because rounding may decide a topk of nearly
+    equal scores.
     """
     torch.manual_seed(1 + index)
     return network.inputs(network.cases[index])
@@ -198,8 +196,8 @@ CALLS = 10
 
 
 def conversion_times(network: Network, program: Any) -> dict[str, float]:
-    """Layers of the traced module, and CPU seconds of both formats, converted in turns: the least
-    of some calls after a first one.
+    """Layers of the traced module, and CPU seconds of both formats: the minimum of several
+    alternate calls after a warm-up.
     """
     traced, specs = module_of(network, "traced"), specs_of(network)
     found: dict[str, list[float]] = {"cpu": [], "traced_cpu": []}
@@ -224,8 +222,8 @@ def _error(conversion: Any, module: Any, inputs: Sequence[torch.Tensor]) -> floa
 
 
 def own_error(network: Network) -> float:
-    """How far torch in float32 is from torch in float64 at the worst case: what these weights make
-    of rounding.
+    """The largest error of torch in float32 compared with float64: how much these weights amplify
+    rounding.
     """
     largest = 0.0
     for index in range(len(network.cases)):
@@ -253,7 +251,7 @@ def flat(value: Any) -> list[torch.Tensor]:
 
 
 def relative(output: torch.Tensor, truth: torch.Tensor) -> float:
-    """The greatest difference over the greatest magnitude; infinite for another shape, other
+    """The largest difference relative to the largest value; infinite for another shape, different
     integers, and NaN.
     """
     if output.shape != truth.shape or not bool(

@@ -1,15 +1,14 @@
-"""Every network on engines of this machine's GPUs, in each precision, against torch in float32 on
-the CPU.
+"""Run every network on engines of this machine's GPUs, in each precision, and compare with torch in
+float32 on the CPU.
 
-    python -m tests.networks.engines                            all, the small ones first; goes on
-    where it was cut off python -m tests.networks.engines "ResNet-50" --precision fp16 --again all
-    python -m tests.networks.engines --by reference --out rows.jsonl "GRU (small)"      without a
-    GPU
+    python -m tests.networks.engines            all, the small ones first; continues an ended run
+    python -m tests.networks.engines "ResNet-50" --precision fp16 --again all
+    python -m tests.networks.engines --by reference --out rows.jsonl "GRU (small)"   without a GPU
 
-Rows are appended to benchmarks/results/networks.jsonl as they are measured (and to the file of that
-name in $OUT); then `python docs/generate.py networks-gpu` writes docs/networks-gpu.md. Each network
-has a process of its own: a crash, or a precision that hangs, costs its row only. Engines are built
-side by side on a GPU, since nothing is timed here.
+Rows are appended to benchmarks/results/networks.jsonl as they are measured, and to the file of that
+name in $OUT. Then `python docs/generate.py networks-gpu` writes docs/networks-gpu.md. Each network
+runs in a separate process, so a crash or a precision that hangs affects only its row. Several
+engines are built on a GPU at a time, because nothing is timed here.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ PRECISIONS = ("fp32", "tf32", "fp16")
 KEY = ("by", "gpu", "tensorrt", "network", "mode", "precision")
 MODULES = ("builder.conversion", "builder.parity", "builder.torchscript")
 LEAST_SECONDS = 5
-"""Less time than this is not worth a start."""
+"""A job is not started with less time than this."""
 Job = tuple[str, str, str]
 """Network, mode, precision."""
 
@@ -71,13 +70,13 @@ def newest(rows: Iterable[records.Row]) -> dict[tuple[Any, ...], records.Row]:
 
 
 def key(row: records.Row) -> tuple[Any, ...]:
-    """What a row is of; rows of one key supersede each other."""
+    """The identity of a row; rows of one key supersede each other."""
     return tuple(row.get(part) for part in KEY)
 
 
 def host(by: str) -> records.Row:
-    """What every row says of the machine that it is from; of the reference, which is torch's,
-    versions alone.
+    """The fields of every row that describe the machine. For the reference, which runs on torch,
+    only versions.
     """
     from builder.engine.flavor import trt
 
@@ -89,7 +88,7 @@ def host(by: str) -> records.Row:
 
 
 def head(job: Job, where: records.Row) -> records.Row:
-    """What stands in a row before anything is measured."""
+    """The fields of a row before anything is measured."""
     return {**dict(zip(("network", "mode", "precision"), job, strict=True)), **where}
 
 
@@ -102,14 +101,14 @@ def measure(
     threads: int,
     report: Any,
 ) -> list[Job]:
-    """In a process of its own: append the rows of the jobs, each reported as (job, whether it has
-    less than its limit) when it begins. Those for which no time is left.
+    """Run the jobs in this process and append their rows. When a job begins, report (job, whether
+    the run ends before its limit). Returns the jobs that were not started for lack of time.
     """
     import torch
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(threads)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, wherever it hangs
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process even if it hangs
     for index, job in enumerate(jobs):
         left = min(ends - time.time(), limit)
         if left < LEAST_SECONDS:
@@ -146,11 +145,11 @@ def run(
     budget: float,
     limit: float,
 ) -> list[Job]:
-    """Measure the jobs, `count` processes at a time over all GPUs; those for which no time was
-    left.
+    """Measure the jobs, `count` processes at a time over all GPUs. Returns the jobs for which no
+    time was left.
 
-    The precisions of a network share a process, since a start takes longer than most builds; what
-    stands behind one that crashed gets another.
+    The precisions of a network share a process, because a start takes longer than most builds. The
+    jobs after one that crashed get another process.
     """
     ends, threads = time.time() + budget, max(1, (os.cpu_count() or 1) // count)
     pending, left = (
@@ -174,7 +173,7 @@ def run(
                 continue
             job, hurried = begun.get(number, (group[0], False))
             behind, words = group[group.index(job) + 1 :], _words(result)
-            if hurried and words == CUT:  # what is cut off then has not failed
+            if hurried and words == CUT:  # the end of the run is no failure of the job
                 left += [job, *behind]
                 continue
             records.append(
@@ -192,7 +191,9 @@ def _words(crash: Exception) -> str:
 
 
 def environments(count: int) -> list[dict[str, str]]:
-    """One a slot: its GPU, and a cache of its own, so that builds on one GPU wait for no lock."""
+    """One for each process: its GPU, and a separate cache, so that builds on one GPU do not wait
+    for a lock.
+    """
     pins = [{"CUDA_VISIBLE_DEVICES": device.uuid} for device in gpu.devices()] or [{}]
     return [
         {"TRT_BUILD_CACHE": f"/tmp/trt-build-networks-{i}", **pins[i % len(pins)]}
@@ -201,7 +202,7 @@ def environments(count: int) -> list[dict[str, str]]:
 
 
 def main() -> None:
-    """Measure what has no row yet, and say what came of it."""
+    """Measure the jobs without a row, and print the results."""
     options = _options()
     if options.by == "engine" and not gpu.devices():
         raise SystemExit(

@@ -1,5 +1,5 @@
-"""One network in one precision: the engine's answers against torch's in float32 on the CPU, by
-parity's own rules.
+"""Compare one network in one precision with torch in float32 on the CPU, by the rules of
+builder.parity.
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ from tests.networks.comparing import (
 )
 
 FACTOR = 4
-"""How many times torch's own error (rivals.py) ours may be, where that is beyond the tolerance too.
-Both are the same roundings in another order, amplified by the same weights: their noise is alike,
-and the worst of some thousand elements of two such samples differs by a small factor.
+"""An output beyond the tolerance is excused if torch's own error (rivals.py) is, too, and the
+engine's error is at most this many times as large. Both errors are the same roundings in another
+order, amplified by the same weights. So their noise is similar, and the largest error of some
+thousand elements differs by a small factor.
 """
 SHIFT = 1.0
-"""What batch norms add, in standard deviations: five of six values pass the rectifier behind.
-Around 0, where one of two does, every block of random weights amplifies a perturbation by a fifth
-(Yang et al. 2019, "A Mean Field Theory of Batch Normalization"), in fifty blocks beyond what half
-can hold; trained networks do not.
+"""The shift of batch norms in standard deviations: five of six values pass the next rectifier.
+Around 0, where one of two passes, every block of random weights amplifies a perturbation by a fifth
+(Yang et al. 2019, "A Mean Field Theory of Batch Normalization"). After fifty blocks this exceeds
+what half precision can represent. Trained networks do not amplify like this.
 """
 
 
 @dataclass(frozen=True)
 class Error:
-    """The greatest share of the tolerance that an element uses (infinite for another integer, shape
-    or NaN), and the root mean square of the error, relative to the output's.
+    """The largest share of the tolerance of an element (infinite for another integer, shape or
+    NaN), and the root mean square of the error relative to that of the output.
     """
 
     share: float
@@ -63,11 +64,11 @@ class Error:
 def judge(
     network: Network, mode: str, precision: str, by: str = "engine", level: int = 0
 ) -> dict[str, Any]:
-    """The figures of a row: layers, seconds, `share` and `noise`, the worst over all shapes and
-    outputs, the `result`.
+    """The fields of a row: layers, seconds, the largest `share` and `noise` over all shapes and
+    outputs, and the `result`.
 
-    `level` is TensorRT's builder optimization level; `by` "reference" asks the network's reference
-    on the CPU in place of an engine. Raises what the parts raise.
+    `level` is TensorRT's builder optimization level. With `by` "reference" the reference runs on
+    the CPU instead of an engine. Raises the errors of conversion, build and run.
     """
     eager = eager_of(network, SHIFT)
     module = scripted_of(network, eager, mode)
@@ -100,7 +101,7 @@ def judge(
 
 
 def play_8_6() -> None:
-    """From now on this process converts for TensorRT 8.6 (tests/conversion/old.py)."""
+    """Convert for TensorRT 8.6 from now on in this process (tests/conversion/old.py)."""
     old.play(pytest.MonkeyPatch())
 
 
@@ -131,7 +132,7 @@ def _answers(
 def _ordered(
     conversion: Any, engine: Any, case: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """The inputs in the engine's order; 8.6 lists them in its own."""
+    """The inputs in the engine's order; TensorRT 8.6 lists them in a different order."""
     inputs = {
         spec.name: tensor for spec, tensor in zip(conversion.inputs, case, strict=True)
     }
@@ -157,7 +158,7 @@ def _named(conversion: Any, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
 def _errors(
     compared: Sequence[Comparison], results: Any, truth: Any
 ) -> dict[str, Error]:
-    """By output, the worst over the cases."""
+    """The largest error of each output over the cases."""
     errors: dict[str, Error] = {}
     for comparison, outputs, wanted in zip(compared, results, truth, strict=True):
         for output, got, want in zip(comparison.outputs, outputs, wanted, strict=True):
@@ -191,7 +192,7 @@ def _figures(errors: dict[str, Error], whose: str = "") -> dict[str, Any]:
 
 
 def _number(value: float) -> float | None:
-    """Three digits; None for an infinity, which JSON has not."""
+    """The value with three digits; None for an infinity, which JSON does not have."""
     return float(f"{value:.3g}") if math.isfinite(value) else None
 
 
@@ -203,8 +204,8 @@ def _excused(
     truth: Any,
     precision: str,
 ) -> dict[str, Any]:
-    """The verdict beyond the tolerance: "fp16 itself" where torch is there too, and every such
-    output of ours within FACTOR of torch's own.
+    """The verdict on errors beyond the tolerance: "fp16 itself" if torch exceeds it, too, and the
+    error of every such output is within FACTOR of torch's.
     """
     name, variants = rivals.variants(eager, cases, precision)
     own: dict[str, Error] = {}

@@ -167,7 +167,7 @@ class DeepLab(nn.Module):
 
 
 class CenterNet(nn.Module):
-    """Heat maps and offsets, decoded: local maxima, the best of them, and their places."""
+    """Heat maps and offsets, decoded: local maxima, the best of them, and their positions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ class Tagger(nn.Module):
 
 
 class Gru(nn.Module):
-    """A GRU that starts from the state it is given and returns the next."""
+    """A GRU that starts from the state that it receives and returns the next one."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""docs/networks-gpu.md, made of the measured rows: `python docs/generate.py networks-gpu`."""
+"""Write docs/networks-gpu.md from the measured rows: `python docs/generate.py networks-gpu`."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ def _machine(machine: tuple[str, str], rows: Sequence[Row]) -> Iterator[str]:
 
 
 def verdict(row: Row) -> str:
-    """The row's result; "stated" where it passes by the tolerance that is stated for it, and not by
-    the default.
+    """The result of the row; "stated" if it passes only by the tolerance that is stated for it, not
+    by the default.
     """
     most, _ = STATED.get((row["network"], row["precision"]), (1.0, ""))
     beyond = row["result"] == "another answer" and row["share"] is not None
@@ -130,7 +130,7 @@ def _place(row: Row) -> tuple[int, str, str]:
 
 
 def _counts(rows: Sequence[Row]) -> Iterator[str]:
-    """How many of each verdict, by precision."""
+    """The number of rows with each verdict, by precision."""
     yield "| precision | rows | passed | stated | the precision itself | another answer | failed |"
     yield "|---|---|---|---|---|---|---|"
     for precision in engines.PRECISIONS:

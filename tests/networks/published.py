@@ -1,9 +1,10 @@
-"""Published networks with random weights, from pytorchcv 0.0.67 and transformers (no test needs
-them).
+"""Published networks with random weights, from pytorchcv 0.0.67 and transformers. No test needs
+these packages.
 
-pytorchcv's are scripted too, with what scriptable.py does to them. transformers' are traced only:
-torch.jit.script refuses every model there for its configuration class (NotSupportedError:
-`**kwargs` in a compiled function); small.py has the same architectures in plain torch.nn, scripted.
+pytorchcv's networks are also scripted, after the changes of scriptable.py. transformers' are only
+traced: torch.jit.script refuses every model there because of its configuration class
+(NotSupportedError: `**kwargs` in a compiled function). small.py has the same architectures in plain
+torch.nn, scripted.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ CONFIGURED = (
 
 
 def _vision(name: str, *hw: tuple[int, int], **options: Any) -> Network:
-    """A pytorchcv model; one size of image is a static one, three are dynamic height and width."""
+    """A pytorchcv model. With one image size the size is static; with three, height and width are
+    dynamic.
+    """
 
     def make() -> nn.Module:
         import numpy as np
@@ -34,7 +37,7 @@ def _vision(name: str, *hw: tuple[int, int], **options: Any) -> Network:
         np.int = int  # type: ignore[attr-defined]  # pytorchcv is older than NumPy 1.24
         net = get_model(name, pretrained=False, **options)
         if len(hw) > 1 and hasattr(getattr(net, "features", None), "final_pool"):
-            # as everyone else ends; theirs is for 224 pixels
+            # the usual last layers; those of pytorchcv require 224 pixels
             net.features.final_pool = nn.AdaptiveAvgPool2d(1)
         return net  # type: ignore[no-any-return]
 
@@ -62,7 +65,7 @@ def _vision(name: str, *hw: tuple[int, int], **options: Any) -> Network:
 
 FREE = ((224, 224), (160, 192), (225, 257))
 EVEN = ((224, 224), (160, 192), (256, 288))
-"""Multiples of 32, where a skip connection must meet what was halved and doubled again."""
+"""Multiples of 32, because a skip connection joins tensors that were halved and doubled."""
 
 
 class First(nn.Module):
@@ -139,7 +142,9 @@ def _pictures(
 
 
 class Causal(nn.Module):
-    """A decoder; its causal mask is given, because transformers' own (a vmap) cannot be traced."""
+    """A decoder with an explicit causal mask, because transformers creates its mask with vmap,
+    which cannot be traced.
+    """
 
     def __init__(self, model: str, config: str, **options: Any) -> None:
         super().__init__()
@@ -150,7 +155,7 @@ class Causal(nn.Module):
         for norm in (
             module for module in self.modules() if isinstance(module, nn.LayerNorm)
         ):
-            # GPT-NeoX asks two norms of one value: fresh, they are one
+            # GPT-NeoX normalizes one value twice; with fresh weights both layers are equal
             nn.init.uniform_(norm.weight, 0.5, 1.5)
             nn.init.normal_(norm.bias, 0.0, 0.2)
 
@@ -163,8 +168,8 @@ class Causal(nn.Module):
 
 
 def _detr() -> dict[str, Any]:
-    """The configuration holds another one: made with the network, for transformers may not be
-    here.
+    """The configuration contains another one. It is created with the network, because transformers
+    may not be installed.
     """
     import transformers
 

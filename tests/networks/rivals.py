@@ -1,6 +1,4 @@
-"""What torch itself makes of a network in a reduced precision: the measure where a network
-amplifies every rounding.
-"""
+"""Torch's own outputs in a reduced precision: the measure for networks that amplify every rounding."""
 
 from __future__ import annotations
 
@@ -18,22 +16,24 @@ Answers = list[list[torch.Tensor]]
 
 
 UNITS = {"fp32": 2.0**-24, "tf32": 2.0**-11, "fp16": 2.0**-11}
-"""What one rounding to nearest may change a number by, relative to it."""
+"""The largest relative change of a number by one rounding to nearest."""
 DRAWS = 6
 
 
 def variants(
     module: torch.nn.Module, cases: Sequence[Inputs], precision: str
 ) -> tuple[str, list[Answers]]:
-    """(what computed them, the outputs at each of the cases, several times), in float32 where they
-    are floats.
+    """Return what computed the outputs, and several sets of outputs of the cases. Floats are
+    float32.
 
-    First torch in that precision: for fp32 in float64 on the CPU, since float32 there is the truth
-    that others are held against; for tf32 and fp16 eager on the GPU, with TF32 allowed, or all in
-    half (autocast where the module mixes float32 with half itself); without a GPU on the CPU, with
-    its arithmetic rounded as the precision rounds it. Then torch in float32 with every weight and
-    input off by up to one rounding of the precision: that no engine can avoid, and it shows which
-    decisions (a topk of nearly equal scores) are not settled in the precision.
+    The first set is torch in that precision. For fp32 it is float64 on the CPU, because torch in
+    float32 is the expected output. For tf32 and fp16 it is eager mode on the GPU, with TF32 allowed
+    or everything in half precision (autocast if the module mixes float32 and half). Without a GPU,
+    torch computes on the CPU and rounds its arithmetic like the precision.
+
+    The other sets are torch in float32 with every weight and input changed by up to one rounding of
+    the precision. No engine can avoid such changes. They show which decisions, such as a topk of
+    nearly equal scores, depend on rounding.
     """
     name, first = _computed(module, cases, precision)
     return name, [
@@ -91,7 +91,7 @@ def _jittered(tensor: torch.Tensor, unit: float) -> torch.Tensor:
 def _eager(
     module: torch.nn.Module, cases: Sequence[Inputs], dtype: torch.dtype, device: str
 ) -> Answers:
-    """All in `dtype`, the tensors too that the module makes itself."""
+    """Run everything in `dtype`, including tensors that the module creates."""
     moved = copy.deepcopy(module).to(device=device, dtype=dtype)
     return _asked(
         moved, [_moved(case, dtype, device) for case in cases], _default(dtype), device
@@ -136,7 +136,7 @@ def _default(dtype: torch.dtype) -> Any:
 
 @contextmanager
 def tf32() -> Any:
-    """torch's own products in TF32, which it rounds to by default in convolutions only."""
+    """Allow TF32 in torch's products. By default torch uses it only in convolutions."""
     backends = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [backend.allow_tf32 for backend in backends]
     with ExitStack() as stack:

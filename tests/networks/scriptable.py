@@ -1,9 +1,9 @@
-"""pytorchcv's modules made fit for torch.jit.script: the same weights and numbers, with forwards
-that it can compile.
+"""Change pytorchcv's modules so that torch.jit.script compiles them, with the same weights and
+outputs.
 
-Two things keep the compiler from them: branches never taken that name submodules which only other
-settings have (an `nn.Identity` stands in for those), and Python that TorchScript has not (a forward
-of ours for each such class).
+The compiler fails for two reasons. Branches that are never taken name submodules that only other
+settings have: an `nn.Identity` replaces these. Some code is Python that TorchScript does not
+support: each such class gets another forward here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 
 def prepare(module: nn.Module) -> nn.Module:
-    """The module itself, changed in place; its classes keep the forwards that they get here."""
+    """Change the module in place and return it. Its classes keep their new forwards."""
     for part in list(module.modules()):
         kind = type(part)
         if not kind.__module__.startswith("pytorchcv."):
@@ -47,8 +47,8 @@ def _named_in_forward(kind: type[nn.Module]) -> set[str]:
 
 
 def _hourglass(part: Any) -> None:
-    """The way up in the order it is walked: TorchScript indexes a list of modules by constants
-    only.
+    """The upsampling path in the order of execution: TorchScript indexes a list of modules only by
+    constants.
     """
     depth = part.depth
     part.ups = nn.ModuleList(part.up_seq[depth - 1 - i] for i in range(depth))

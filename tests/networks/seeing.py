@@ -1,4 +1,4 @@
-"""Small networks for images, points, graphs and tables, of kinds that nets.py has not."""
+"""Small networks for images, points, graphs and tables that nets.py does not have."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Yolo(nn.Module):
 
 
 class Pyramid(nn.Module):
-    """Features of three scales, each added to what the coarser one becomes at its size (Lin et al.
+    """Features of three scales, each added to the coarser one resized to its size (Lin et al.
     2017).
     """
 
@@ -125,8 +125,8 @@ class Pyramid(nn.Module):
 
 
 class PointNet(nn.Module):
-    """A transform that the points choose, a function of each point, the maximum over all (Qi et al.
-    2017).
+    """A transform computed from the points, a function of each point, the maximum over all (Qi et
+    al. 2017).
     """
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ class PointNet(nn.Module):
 
 
 class GraphNet(nn.Module):
-    """Messages along edges, summed at their ends and divided by how many came; then the mean of all
+    """Messages along edges, summed at their ends and divided by their number; then the mean of all
     nodes.
     """
 

@@ -48,9 +48,7 @@ def _masked(sizes: Sizes) -> tuple[torch.Tensor, ...]:
 
 
 def _uneven(sizes: Sizes) -> tuple[torch.Tensor, ...]:
-    """A padded batch, how long each row is (the longest first, and shorter than the padding where
-    it may), a state.
-    """
+    """A padded batch, the length of each row in decreasing order, and a state."""
     lengths = torch.linspace(max(sizes["t"] - 1, 1), 1, sizes["n"]).long()
     return (
         torch.randn(sizes["n"], sizes["t"], 10),

@@ -1,6 +1,4 @@
-"""The program that runs the networks on engines, here with the reference in place of engines, and
-its page.
-"""
+"""The program that runs the networks on engines, tested with the reference, and its page."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""docs/export-networks.md: exported programs beside traced TorchScript, made of the rows of
-tests.networks.zoo.
+"""Write docs/export-networks.md, which compares exported programs with traced TorchScript, from the
+rows of tests.networks.zoo.
 """
 
 from __future__ import annotations

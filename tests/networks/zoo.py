@@ -24,8 +24,8 @@ TABLE, STORE = ROOT / "docs/networks.md", ROOT / "docs/networks.json"
 WAYS = ROOT / "docs/export-networks.md"
 MODES = ["scripted", "traced", "exported"]
 LIMIT = 1e-4
-"""Of the output's greatest magnitude: errors of a hundred layers of sums of thousands of products
-(each a few ulp).
+"""The allowed error relative to the largest output: a hundred layers with sums of thousands of
+products, each off by a few ulp.
 """
 HEAD = """# Networks
 
@@ -57,7 +57,7 @@ def networks() -> dict[str, Any]:
 
 
 def _head(name: str, mode: str) -> dict[str, Any]:
-    """What stands in a row before anything is measured."""
+    """The fields of a row before anything is measured."""
     axes = sorted(
         {a for named in networks()[name].axes.values() for a in named.values()}
     )
@@ -65,7 +65,7 @@ def _head(name: str, mode: str) -> dict[str, Any]:
 
 
 def run_one(name: str, mode: str) -> dict[str, Any]:
-    """One row's facts; an exception becomes the row's result."""
+    """Measure one row. An exception becomes its result."""
     from tests.networks.comparing import NotExported, measure, own_error
 
     warnings.simplefilter("ignore")
@@ -124,7 +124,7 @@ def kept() -> dict[str, Any]:
 
 
 def write(rows: dict[str, Any]) -> None:
-    """The store and the pages."""
+    """Write the stored rows and the pages."""
     STORE.write_text(json.dumps(rows, indent=1) + "\n")
     ordered = sorted(rows.values(), key=_order)
     lines = [_line(row) for row in ordered]
@@ -133,7 +133,7 @@ def write(rows: dict[str, Any]) -> None:
 
 
 def ways_page(rows: list[dict[str, Any]]) -> str:
-    """docs/export-networks.md, made of these rows."""
+    """The page docs/export-networks.md from these rows."""
     unscriptable = frozenset(
         name for name, network in networks().items() if network.unscriptable
     )
@@ -227,8 +227,8 @@ def _measure_times(rows: dict[str, Any], names: list[str], timeout: float) -> No
 
 
 def _apart(name: str, mode: str, timeout: float, *options: str) -> dict[str, Any]:
-    """The row, measured in a process of its own: a crash or a hang is that network's result
-    only.
+    """Measure the row in a separate process: a crash or hang affects only the result of this
+    network.
     """
     command = [
         sys.executable,

@@ -1,7 +1,6 @@
-"""Modules that once ended without an endpoint, or with the wrong reason, though torch runs them.
-
-Each case has a manifest, and arguments for the original module whose tensors, in order, are those
-of the endpoint.
+"""Modules that used to fail, or were refused with a wrong reason, although torch runs them. Each
+case has a manifest, and arguments for the original module whose tensors, in order, are those of the
+endpoint.
 """
 
 from collections import OrderedDict
@@ -22,8 +21,8 @@ Inputs = Sequence[tuple[str, str, str]]
 
 @dataclass(frozen=True)
 class Case:
-    """One module: `inputs` are the manifest's (name, dtype, axes), `ask` gives the arguments of a
-    call. With `traced` the module is traced with those, otherwise scripted.
+    """One module: `inputs` are the (name, dtype, axes) of the manifest, `ask` returns the arguments
+    of a call. With `traced` the module is traced with those, otherwise scripted.
     """
 
     module: Callable[[], nn.Module]
@@ -136,7 +135,7 @@ class NestedIfs(nn.Module):
 
 
 class OneValueTwice(nn.Module):
-    """A branch inside a loop gives one carried value twice."""
+    """A branch inside a loop returns one loop-carried value twice."""
 
     def forward(self, x: Tensor) -> Tensor:
         a, b = x, x + 1
@@ -545,7 +544,7 @@ class Decoder(nn.Module):
 
 
 class Viterbi(nn.Module):
-    """The list of a loop in TensorRT is read by a loop in torch: the partition never ended."""
+    """A loop in torch reads the list of a loop in TensorRT: the partition did not terminate."""
 
     def forward(self, x: Tensor) -> Tensor:
         score = x[:, 0]
@@ -658,7 +657,7 @@ class Moved:
 
 
 class ObjectsInList(nn.Module):
-    """A write to an attribute of an object that a list holds is no state of the module."""
+    """A write to an attribute of an object in a list is not state of the module."""
 
     def forward(self, x: Tensor) -> Tensor:
         objects = [Moved(x), Moved(x * 2)]

@@ -33,7 +33,7 @@ class Weighted(nn.Module):
 
 
 class ShortenByData(nn.Module):
-    """TensorRT for RTX refuses to build the branch that conversion makes of it."""
+    """TensorRT for RTX refuses the branch that conversion creates for it."""
 
     def forward(self, x: Tensor) -> Tensor:
         if bool(x.sum() > 0):

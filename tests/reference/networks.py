@@ -1,8 +1,6 @@
-"""Small networks built with TensorRT's own API, for tests that compare the reference with
-written-out formulas.
-
-Where engines run (the tensorrt flavor on a GPU), each network is also run and must agree with the
-reference. What an older TensorRT lacks, a dtype or a layer, skips the test there.
+"""Small networks built with TensorRT's own API, for tests that compare the reference with formulas.
+If engines can run (the tensorrt flavor on a GPU), each network is also run and must agree with the
+reference. A test is skipped if this TensorRT lacks a dtype or layer.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from builder.engine.network import has_half, has_int8, new_network
 from builder.engine.tensorrt8.network import set_output_dtype, typed
 from tests.conversion import compiling
 
-# TensorRT reads weights when it compiles: what add_constant was given has to live until then
+# TensorRT reads weights when it compiles: arrays of add_constant must exist until then
 _KEPT: list[Any] = []
 
 DTYPES = {
@@ -38,7 +36,7 @@ DTYPES = {
 
 
 def trt_dtype(dtype: torch.dtype) -> Any:
-    """TensorRT's dtype of that name; skips the test where this TensorRT has none."""
+    """TensorRT's dtype with this name. Skips the test if this TensorRT lacks it."""
     if not hasattr(trt.DataType, DTYPES[dtype]):
         pytest.skip(f"this TensorRT has no {DTYPES[dtype]}")
     return getattr(trt.DataType, DTYPES[dtype])
@@ -53,7 +51,7 @@ def constant(network: Any, value: Any, dtype: torch.dtype | None = None) -> Any:
 
 
 def held(tensor: Tensor) -> Any:
-    """The values of a contiguous tensor as weights that outlive the network's compilation."""
+    """The values of a contiguous tensor as weights that exist until the network is compiled."""
     kind = trt_dtype(tensor.dtype)
     _KEPT.append(tensor)
     if capabilities.current().strongly_typed:
@@ -63,7 +61,7 @@ def held(tensor: Tensor) -> Any:
 
 
 def narrow(tensor: Tensor) -> Tensor:
-    """int64 as int32 where TensorRT has no wider integers; skips the test where they do not fit."""
+    """int64 as int32 if TensorRT has no wider integers. Skips the test if the values do not fit."""
     if tensor.dtype != torch.int64 or capabilities.current().has_int64:
         return tensor
     if not torch.equal(tensor.int().long(), tensor):
@@ -72,20 +70,20 @@ def narrow(tensor: Tensor) -> Tensor:
 
 
 def weights(value: Any) -> Any:
-    """A float32 numpy array that outlives the network's compilation."""
+    """A float32 numpy array that exists until the network is compiled."""
     array = np.ascontiguousarray(np.asarray(value, dtype=np.float32))
     _KEPT.append(array)
     return array
 
 
 TYPED_SINCE_10 = {"add_quantize": 2, "add_dequantize": 2, "add_fill": 2, "add_topk": 4}
-"""By method, how many arguments 8.6 takes; the next is the type of the output, for which it has a
-single one.
+"""By method, the number of arguments in 8.6. The next argument of later versions is the type of the
+output, of which 8.6 supports only one.
 """
 
 
 class _Untyped:
-    """8.6's network behind the newer signatures."""
+    """A network of 8.6 with the newer signatures."""
 
     def __init__(self, network: Any) -> None:
         self._network = network
@@ -134,7 +132,7 @@ def network_of(
 
 
 def plan_of(builder: Any, network: Any, inputs: Sequence[Tensor]) -> Any:
-    """The network compiled for the shapes of `inputs`; None where TensorRT does not."""
+    """The network compiled for the shapes of `inputs`; None if TensorRT does not compile it."""
     config = builder.create_builder_config()
     profile = builder.create_optimization_profile()
     for i, x in enumerate(inputs):
@@ -162,9 +160,9 @@ def evaluate(
     ran: bool = True,
     dynamic: bool = False,
 ) -> Any:
-    """The reference's outputs (one alone is not in a list) of a network that TensorRT runs, too,
-    and compiles if it has something new; not `ran` where the documentation leaves the answer open,
-    or TensorRT is known to give another one.
+    """The outputs of the reference (a single one is not in a list). TensorRT also runs the network,
+    and compiles it if it has a new feature. Without `ran` it does not: the documentation does not
+    define the output, or TensorRT is known to return another.
     """
     builder, network = network_of(build, inputs, dynamic)
     outputs = reference.run(network, inputs)
@@ -181,8 +179,8 @@ def evaluate(
 def agrees(
     plan: bytes, inputs: Sequence[Tensor], outputs: Mapping[str, Tensor]
 ) -> None:
-    """Assert that the engine's outputs match the reference by name (8.6 lists them in an order of
-    its own), floats within what other orders of summation cost.
+    """Assert that the outputs of the engine match the reference by name (8.6 lists them in another
+    order), floats up to the effect of another order of summation.
     """
     from builder.engine.run import Engine
 

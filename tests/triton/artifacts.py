@@ -93,7 +93,7 @@ def _output(name: str, array: Any, dynamic: Sequence[int]) -> IO:
 
 
 class Scorer(torch.nn.Module):
-    """Two inputs, an embedding that holds ids below 20 only, outputs of rank 2 and 1."""
+    """Two inputs, an embedding with ids below 20, outputs of rank 2 and 1."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class Raise(torch.nn.Module):
 
 
 class Lower(torch.nn.Module):
-    """The second step: takes the number off again, and says which generation it is of."""
+    """The second step: subtracts the number, and returns the generation to which it belongs."""
 
     def __init__(self, generation: int) -> None:
         super().__init__()
