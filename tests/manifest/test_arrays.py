@@ -19,7 +19,7 @@ from builder.triton import goldens
 
 
 def npy(shape: tuple[int, ...], data: bytes = b"") -> bytes:
-    """An .npy whose header says `shape` of float32."""
+    """An .npy whose header has `shape` and float32."""
     stream = io.BytesIO()
     header = {"descr": "<f4", "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(stream, header)

@@ -48,7 +48,7 @@ def mistakes(folder: Path, text: str) -> list[tuple[int, str]]:
 
 
 def test_all_mistakes_are_reported_with_their_lines(tmp_path: Path) -> None:
-    """A manifest with five mistakes gives five, not only the first."""
+    """All five mistakes of a manifest are reported, not only the first."""
     messages = mistakes(
         tmp_path,
         """\
@@ -374,7 +374,7 @@ def test_profile_without_an_axis_is_reported(tmp_path: Path) -> None:
 
 
 def test_exponential_aliases_are_refused(tmp_path: Path) -> None:
-    """Ten lines of YAML can stand for ten billion values; they are counted, not built."""
+    """Ten lines of YAML may represent ten billion values; they are counted, not built."""
     lines = ["a0: &a0 [x]"] + [
         f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 11)
     ]
@@ -433,7 +433,7 @@ def test_mistakes_of_all_manifests_are_reported_together(tmp_path: Path) -> None
 def test_arbitrary_documents_never_crash_the_checks(
     tmp_path_factory: pytest.TempPathFactory, data: object
 ) -> None:
-    """Any manifest gives a model or a list of mistakes, never another exception."""
+    """Any manifest results in a model or a list of mistakes, never in another exception."""
     import yaml
 
     folder = tmp_path_factory.mktemp("any")

@@ -144,7 +144,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "no total_length": (PadsToLongest, "torch"),
     "packed data as an output": (ReturnsPackedData, "torch"),
 }
-"""By what torch must run: the model, and which library runs its packed sequences."""
+"""By what torch must run: the model, and the library that runs its packed sequences."""
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -31,8 +31,8 @@ def graphs(draw: st.DrawFn, most: int = 40) -> Graph:
 
 
 def without_free(kinds: list[str], parents: list[list[int]]) -> Graph:
-    """The same graph of its work alone: what a node reads through free nodes are parents of its
-    own.
+    """The same graph with working nodes only: the parents of a node include what it reads through
+    free nodes.
     """
     behind: list[set[int]] = []
     for index, above in enumerate(parents):

@@ -67,8 +67,8 @@ libraries: [nms.py]
 
 @pytest.mark.slow
 def test_detectors_with_nms_are_served_in_segments(tmp_path: Path) -> None:
-    """In processes of their own, because the operator cannot be defined twice in one. `repo`
-    compares what it publishes with the module.
+    """In separate processes, because the operator cannot be defined twice in one. `repo` compares
+    what it publishes with the module.
     """
     models = tmp_path / "models"
     models.mkdir()

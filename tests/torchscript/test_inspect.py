@@ -268,8 +268,8 @@ def test_archive_with_second_root_is_refused(file: Path) -> None:
 
 
 def test_later_format_versions_are_accepted(tmp_path: Path) -> None:
-    """From version 6 on torch writes `.data/version` in place of `version`; attention and gelu ask
-    for it.
+    """From version 6 on, torch writes `.data/version` instead of `version`; attention and gelu
+    require it.
     """
 
     class Attends(torch.nn.Module):

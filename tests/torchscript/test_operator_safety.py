@@ -221,8 +221,8 @@ def test_members_with_equal_names_are_refused(file: Path) -> None:
 
 
 def test_all_operators_with_file_or_host_names_are_refused() -> None:
-    """An operator names a file, host or command by text; what these take as text is a mode, a
-    message, a key or the text that they work on.
+    """An operator names a file, host or command by text. The text arguments of these operators are
+    a mode, a message, a key or the text to compute with.
     """
     texts = {
         f"{schema.name}({argument.name})"

@@ -15,7 +15,7 @@ from builder.torchscript import inspect, load
 
 
 def rewritten(file: Path, change: Callable[[str, bytes], bytes | None]) -> None:
-    """Write each member anew, as `change` gives it; None leaves it out."""
+    """Write each member again as `change` returns it; None leaves it out."""
     with zipfile.ZipFile(file) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     with zipfile.ZipFile(file, "w") as archive:
@@ -80,7 +80,7 @@ def test_damaged_source_map_is_refused(file: Path) -> None:
 
 
 class Kinds(torch.nn.Module):
-    """Tensors of many kinds, and objects beside them."""
+    """Tensors of many kinds, and other objects."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ from tests.triton.artifacts import Raise, artifact, pair, tensor
 
 
 def blocks_pycache(model: Path) -> bool:
-    """Whether Python can make no `__pycache__` beside model.py and in the runtime."""
+    """Whether Python cannot create `__pycache__` beside model.py and in the runtime."""
     folders = (model / "1", model / "1/trt_build_runtime")
     return all((folder / "__pycache__").is_file() for folder in folders)
 

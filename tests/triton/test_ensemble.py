@@ -1,4 +1,6 @@
-"""The offline check of an ensemble's graph: what Triton would refuse, with its words."""
+"""The offline check of the graph of an ensemble refuses what Triton would refuse, with its
+messages.
+"""
 
 from __future__ import annotations
 

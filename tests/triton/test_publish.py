@@ -1,4 +1,4 @@
-"""Publication: whole or not at all, and nothing left behind."""
+"""Publication is complete or does nothing, and leaves no other files."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_runtime_options_are_passed_to_the_runtime(repository: Path) -> None:
 
 
 def test_plan_record_of_ensemble_step_names_its_ensemble(repository: Path) -> None:
-    """Then it leaves on the GPU what it hands on."""
+    """The step then leaves boundary tensors on the GPU."""
     folder = publish(
         replace(scorer(name="whole.0.tensorrt", serve_as="python"), step_of="whole"),
         repository,
@@ -239,7 +239,8 @@ def test_failed_first_publication_leaves_no_repository(
 def test_failed_first_publication_keeps_concurrent_model(
     repository: Path,
 ) -> None:
-    """The one that fails made the folder, and removes it while the other writes beside it."""
+    """The failing publication created the folder, and removes it while the other writes beside it.
+    """
     shutil.rmtree(repository, ignore_errors=True)
 
     def fail(folder: Path) -> None:
@@ -426,7 +427,7 @@ def test_modified_step_is_detected_and_repaired(
 
 
 def test_a_killed_publication_is_repaired_by_the_next_run(repository: Path) -> None:
-    """Killed between the two renames: the former model is in staging, and nothing in its place."""
+    """Killed between the two renames: the former model is in staging, and its folder is missing."""
     target = publish(scorer(serve_as="python"), repository)
     before = tree(repository)
     left = repository.parent / f".{repository.name}.staging-0123"

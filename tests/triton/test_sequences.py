@@ -1,5 +1,5 @@
-"""Sequence batching in a generated config: implicit state for plans, our runtime's for Python, and
-what is refused.
+"""Sequence batching in a generated config: implicit state for plans, the state of the Python
+runtime, and refusals.
 """
 
 from __future__ import annotations

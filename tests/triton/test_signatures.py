@@ -1,4 +1,4 @@
-"""Signatures of published models: what holds, and what does not any more."""
+"""Signatures of published models, valid and invalid ones."""
 
 from __future__ import annotations
 

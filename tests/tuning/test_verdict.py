@@ -1,4 +1,4 @@
-"""The configuration that tune chooses from given measurements, without a server."""
+"""The configuration that tune chooses from fixed measurements, without a server."""
 
 from __future__ import annotations
 
