@@ -25,7 +25,7 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
-def alike(ctx: ConversionContext, source: ITensor, target: ITensor) -> ITensor:
+def copy_facts(ctx: ConversionContext, source: ITensor, target: ITensor) -> ITensor:
     """Copy the facts of `source` to `target`: dtype and sizes."""
     ctx.remember_dtype(target, ctx.dtype(source))
     return ctx.copy_sizes(source, target)

@@ -24,7 +24,7 @@ from .network import MESSAGES as MESSAGES
 from .network import has_half as has_half
 from .network import layer_dtypes as layer_dtypes
 from .network import layer_type as layer_type
-from .network import made_by as made_by
+from .network import layers_by_tensor as layers_by_tensor
 from .network import named_values as named_values
 from .network import new_network as new_network
 from .network import output_layers as output_layers

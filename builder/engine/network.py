@@ -149,7 +149,7 @@ def output_layers(network: INetworkDefinition) -> Iterator[str]:
             yield name
 
 
-def made_by(network: INetworkDefinition) -> Iterator[tuple[str, str]]:
+def layers_by_tensor(network: INetworkDefinition) -> Iterator[tuple[str, str]]:
     """(tensor, layer) for the output tensors of each layer that is named as in keep_fp32."""
     for name, tensor in _named_layers(network):
         yield tensor.name, name

@@ -26,8 +26,8 @@ from .recordings import Recordings as Recordings
 from .recordings import same_bits as same_bits
 from .results import GoldenResult as GoldenResult
 from .results import ModelParity as ModelParity
-from .sequences import loose_axes as loose_axes
 from .sequences import sequence_axis as sequence_axis
+from .sequences import varying_axes as varying_axes
 from .served import PublishedModel as PublishedModel
 from .streams import recorded_streams as recorded_streams
 from .structure import length_of as length_of

@@ -51,7 +51,7 @@ def record(spec: ModelSpec, ask: Ask, style: Style) -> Iterator[Golden]:
     Raises UsageError, with the line of the manifest, if state has another dtype or shape in the
     output than in the input.
     """
-    if not spec.state or loose_axes(spec):
+    if not spec.state or varying_axes(spec):
         return
     for number, length in enumerate(LENGTHS):
         name = f"sequence-{number}"
@@ -140,7 +140,7 @@ def initial(spec: ModelSpec, state: State, sizes: Mapping[str, int]) -> torch.Te
     return to_torch(_read(spec, state, tensor)).expand(shape).contiguous()
 
 
-def loose_axes(spec: ModelSpec) -> dict[str, str]:
+def varying_axes(spec: ModelSpec) -> dict[str, str]:
     """By state input, a dynamic axis that is not the batch: a server cannot keep state of changing
     size.
     """

@@ -203,7 +203,7 @@ def _answered_by(
         }
     client = next(iter(clients.values()))
     if model.config.HasField("ensemble_scheduling"):
-        return _who_of_steps(model, clients)
+        return _answered_by_steps(model, clients)
     position = streams.alone() if model.keeps_state else None
     try:
         messages = client.infer(model.name, golden.inputs, position=position).parameters
@@ -214,7 +214,7 @@ def _answered_by(
         return {}
 
 
-def _who_of_steps(
+def _answered_by_steps(
     model: PublishedModel, clients: Mapping[str, Client]
 ) -> Mapping[str, Any]:
     """What ran an ensemble, from its steps: an ensemble's response does not contain it."""

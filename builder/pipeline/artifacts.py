@@ -80,7 +80,7 @@ def _ranges(specs: Sequence[TensorSpec], profile: Profile) -> dict[str, Any]:
     }
 
 
-def mixes(model: SplitModel, segments: Sequence[Segment]) -> str | None:
+def row_dependence(model: SplitModel, segments: Sequence[Segment]) -> str | None:
     """Why requests must not be batched, unless the manifest explicitly requests it."""
     if model.spec.batching.enabled:
         return None
@@ -210,19 +210,19 @@ def endpoint(
     spec: TensorSpec | None,
     name: str,
     goldens: Sequence[Golden],
-    alike: Collection[str] = (),
+    same_type: Collection[str] = (),
     rank_source: Callable[[], str | None] = lambda: None,
 ) -> IO:
     """The tensor as inferred; where its shape depends on data, of the goldens' rank and with every
-    axis dynamic. `alike` are the outputs of a list that have the same dtype and rank, itself
+    axis dynamic. `same_type` are the outputs of a list that have the same dtype and rank, itself
     included, `rank_source` returns the source line that decides the rank.
     """
     from builder.triton import IO, dtypes
 
-    if spec is not None and len(alike) <= 1:
+    if spec is not None and len(same_type) <= 1:
         shape = tuple(-1 if isinstance(axis, str) else axis for axis in spec.shape)
         return IO(name, spec.dtype, shape)
-    recorded = _recorded([name], goldens) or _recorded(alike, goldens)
+    recorded = _recorded([name], goldens) or _recorded(same_type, goldens)
     ranks = {array.ndim for array in recorded}
     known = dtypes.by_numpy(recorded[0].dtype)
     if np.iscomplexobj(recorded[0]):
@@ -232,7 +232,7 @@ def endpoint(
         )
     if len(ranks) != 1 or known is None:
         where = rank_source() if len(ranks) > 1 else None
-        raise _without_fixed_type(name, recorded, len(alike) > 1, where)
+        raise _without_fixed_type(name, recorded, len(same_type) > 1, where)
     return IO(name, known.name, (-1,) * ranks.pop())
 
 
@@ -281,7 +281,7 @@ def of_conversion(
         lowered=saved(conversion.lowered),
         goldens=goldens,
         serve_as=serve_as,
-        mixes=batching_safety.decision_on_data(graph)
+        row_dependence=batching_safety.decision_on_data(graph)
         or batching_safety.one_for_all(graph),
     )
 
@@ -334,7 +334,7 @@ def fused(model: SplitModel, serve_as: str) -> ModelArtifact:
         flags={name: flag for name, flag in flags.items() if name not in unknown},
         unknown=unknown,
         too_long=model.partitioned.partition.too_long,
-        mixes=mixes(model, model.segments),
+        row_dependence=row_dependence(model, model.segments),
     )
 
 

@@ -13,9 +13,9 @@ from builder.pipeline.artifacts import (
     SplitModel,
     endpoint,
     inputs_of,
-    mixes,
     named,
     outputs_of,
+    row_dependence,
     segment_files,
 )
 
@@ -42,7 +42,7 @@ def ensemble(
         model.spec.batching,
         {axis for profile in model.spec.profiles for axis in profile},
     )
-    native = natively(model, serve_as) and without_pytorch() is None
+    native = uses_tensorrt_backend(model, serve_as) and without_pytorch() is None
     steps = [
         _by_backend(model, step, number, torch_steps, native)
         for number, step in enumerate(steps)
@@ -58,7 +58,7 @@ def ensemble(
     return result
 
 
-def natively(model: SplitModel, serve_as: str) -> bool:
+def uses_tensorrt_backend(model: SplitModel, serve_as: str) -> bool:
     """Whether Triton's TensorRT backend serves an engine of the model."""
     return serve_as != "python" and any(
         plan and plan.facts.get("flavor") == "tensorrt" for plan in model.plans
@@ -102,7 +102,11 @@ def _step(model: SplitModel, number: int, serve_as: str) -> ModelArtifact:
         artifact = artifacts.of_conversion(
             spec, conversion, plan, model.segment_goldens[number], serve_as
         )
-        return replace(artifact, step_of=model.spec.name, mixes=mixes(model, [segment]))
+        return replace(
+            artifact,
+            step_of=model.spec.name,
+            row_dependence=row_dependence(model, [segment]),
+        )
     return _torch_step(model, number, spec)
 
 
@@ -150,7 +154,7 @@ def _torch_step(model: SplitModel, number: int, spec: ModelSpec) -> ModelArtifac
         serve_as="python",
         segments=(segment_files(segment, None, None),),
         step_of=model.spec.name,
-        mixes=mixes(model, [segment]),
+        row_dependence=row_dependence(model, [segment]),
     )
 
 

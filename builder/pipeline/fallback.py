@@ -87,23 +87,23 @@ def convert_or_partition(
     `fallback.require_full`.
     """
     lowered = lowered.named(names)
-    wishes = spec.fallback
-    if wishes.require_full and lowered.flags:
+    fallback = spec.fallback
+    if fallback.require_full and lowered.flags:
         raise _of_optional(lowered)
     if lowered.as_written:
         return _as_written(lowered, spec)
     nodes_in_torch = kept_nodes(lowered)
-    beyond = tuple(_unreadable_inputs(lowered, spec))
-    keeps_some = bool(wishes.ops or nodes_in_torch or beyond or earlier.reasons)
+    unreadable = tuple(_unreadable_inputs(lowered, spec))
+    keeps_nodes = bool(fallback.ops or nodes_in_torch or unreadable or earlier.reasons)
     if lowered.flags:
         defects = earlier.reasons
-    elif wishes.require_full or not keeps_some:
+    elif fallback.require_full or not keeps_nodes:
         whole = _convert_whole(lowered, spec)
         if not isinstance(whole, tuple):
             return whole
         defects = whole
     else:
-        defects = (*earlier.reasons, *beyond)
+        defects = (*earlier.reasons, *unreadable)
     in_torch = _with_list_reads(earlier, lowered)
     return _Partitioner(
         lowered, spec, nodes_in_torch, list(defects), earlier=in_torch
@@ -384,10 +384,11 @@ def _node_indices(segment: Segment, names: set[str]) -> set[int]:
     values.
     """
     nodes = zip(segment.indices, segment.lowered.graph.nodes(), strict=True)
-    return {index for index, node in nodes if names & made_by(node)}
+    return {index for index, node in nodes if names & computed_names(node)}
 
 
-def made_by(node: Any) -> set[str]:
+def computed_names(node: Any) -> set[str]:
+    """The names of the values that the node and the nodes in its blocks compute."""
     return {
         value.debugName() for inner in _with_inner(node) for value in inner.outputs()
     }

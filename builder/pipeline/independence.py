@@ -40,8 +40,8 @@ _ROUNDING = 2.0**-22
 def confirm(
     artifact: ModelArtifact | EnsembleArtifact, files: LoadedFiles
 ) -> ModelArtifact | EnsembleArtifact:
-    """The artifact with the reason not to batch it (`mixes`), if a row's answer depends on the
-    other rows. Each step of an ensemble is tested. `batching: {enabled: true}` in the manifest
+    """The artifact with the reason not to batch it (`row_dependence`), if a row's answer depends on
+    the other rows. Each step of an ensemble is tested. `batching: {enabled: true}` in the manifest
     leaves out the test.
     """
     from builder import triton
@@ -55,7 +55,7 @@ def confirm(
     steps = []
     for step in artifact.steps:
         confirmed = _confirmed(step, files)
-        if confirmed.mixes:
+        if confirmed.row_dependence:
             # With `preferred`, choosing a batch size for it would raise UsageError.
             unbatched = replace(confirmed.spec, batching=Batching(enabled=False))
             confirmed = replace(confirmed, spec=unbatched)
@@ -71,7 +71,9 @@ def _confirmed(artifact: ModelArtifact, files: LoadedFiles) -> ModelArtifact:
     most = triton.batching.choose(artifact).max_batch_size
     if most < 2:
         return artifact
-    return replace(artifact, mixes=_dependence(artifact, Runner(artifact, files), most))
+    return replace(
+        artifact, row_dependence=_dependence(artifact, Runner(artifact, files), most)
+    )
 
 
 def _dependence(artifact: ModelArtifact, run: Runner, most: int) -> str | None:

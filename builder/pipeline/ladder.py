@@ -29,7 +29,7 @@ from builder.errors import (
 )
 from builder.manifest import ModelSpec
 from builder.pipeline import faster, stages
-from builder.pipeline.fallback import KeptInTorch, made_by
+from builder.pipeline.fallback import KeptInTorch, computed_names
 from builder.pipeline.order import Ended
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def _culprits(failure: stages.NetworkFailure, in_torch: KeptInTorch) -> set[int]
     names = set(
         re.findall(r"%([\w.]+)", unforeseen.as_defect(failure.error).where or "")
     )
-    by_name = {index for index, node in nodes.items() if names & made_by(node)}
+    by_name = {index for index, node in nodes.items() if names & computed_names(node)}
     by_name -= in_torch.nodes
     if by_name:
         return by_name

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from builder.errors import PublishError, UsageError
 from builder.pipeline.artifacts import SplitModel, fused
-from builder.pipeline.ensembles import ensemble, natively, without_pytorch
+from builder.pipeline.ensembles import ensemble, uses_tensorrt_backend, without_pytorch
 
 if TYPE_CHECKING:
     from builder.manifest import TensorSpec
@@ -37,10 +37,10 @@ def artifact(
     if layout == "ensemble" and not reason:
         steps = torch_served(model, serve_as, torch_steps)
         return ensemble(model, serve_as, torch_steps), "; ".join(
-            ["as demanded", *steps]
+            ["as requested", *steps]
         )
     reason = reason or (
-        "as demanded" if layout == "fused" else why_fused(model, serve_as, torch_steps)
+        "as requested" if layout == "fused" else why_fused(model, serve_as, torch_steps)
     )
     if reason:
         return fused(model, serve_as), reason
@@ -54,7 +54,7 @@ def torch_served(model: SplitModel, serve_as: str, torch_steps: str) -> list[str
     no PyTorch backend.
     """
     requested = torch_steps == "pytorch" or (
-        torch_steps == "auto" and natively(model, serve_as)
+        torch_steps == "auto" and uses_tensorrt_backend(model, serve_as)
     )
     server = without_pytorch() if requested else None
     if server is None:
@@ -125,15 +125,15 @@ def _why_no_step(number: int, segment: Segment) -> str | None:
     """What keeps Triton from serving one segment as a model."""
     from builder.lowering import ir
 
-    loose = [
+    without_endpoint = [
         name
         for name, spec in zip(segment.inputs, segment.specs, strict=True)
         if spec is None
     ]
-    if loose:
+    if without_endpoint:
         return (
-            f"the shape of {', '.join(loose)}, which segment {number} reads, depends on data, "
-            "or no endpoint has its element type"
+            f"the shape of {', '.join(without_endpoint)}, which segment {number} reads, depends on"
+            " data, or no endpoint has its element type"
         )
     if random := ir.random_operator(segment.lowered.graph):
         return (
@@ -163,12 +163,12 @@ def why_fused(model: SplitModel, serve_as: str, torch_steps: str) -> str | None:
     if serve_as == "python" or "tensorrt" not in flavors:
         return "Triton's TensorRT backend would serve none of its steps"
     computes = cost.compute_seconds(sum(segment.flops for segment in model.segments))
-    hands_over = cost.step_seconds(
+    transfers = cost.step_seconds(
         len(model.segments), sum(segment.crossing_bytes for segment in model.segments)
     )
-    if hands_over > cost.STEP_SHARE * computes:
+    if transfers > cost.STEP_SHARE * computes:
         return (
-            f"{len(model.segments)} steps would cost {hands_over * 1e3:.2g} ms, its work"
+            f"{len(model.segments)} steps would cost {transfers * 1e3:.2g} ms, its work"
             f" {computes * 1e3:.2g} ms"
         )
     return _refused(model, serve_as, torch_steps)

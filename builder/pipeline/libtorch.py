@@ -45,9 +45,9 @@ def why_not(step: ModelArtifact, lowered: LoweredGraph) -> str | None:
             "it calls custom operators, whose libraries that backend does not load (LD_PRELOAD"
             " would)"
         )
-    loose = sorted({io.dtype for io in (*step.inputs, *step.outputs)} - TYPES)
-    if loose:
-        return f"the backend has no {', '.join(loose)}"
+    unsupported = sorted({io.dtype for io in (*step.inputs, *step.outputs)} - TYPES)
+    if unsupported:
+        return f"the backend has no {', '.join(unsupported)}"
     rounding = _rounding(lowered.graph)
     if rounding and step.spec.precision != "tf32":
         return (
@@ -59,10 +59,10 @@ def why_not(step: ModelArtifact, lowered: LoweredGraph) -> str | None:
     quantized = next((kind for kind in kinds if kind.startswith("quantized::")), None)
     if quantized:
         return f"{quantized} runs on the CPU only, and the backend may run it on a GPU"
-    maker = _maker(lowered.graph)
-    if maker:
+    creator = _creator(lowered.graph)
+    if creator:
         return (
-            f"{maker} creates tensors on the CPU, and the backend may run it on a GPU"
+            f"{creator} creates tensors on the CPU, and the backend may run it on a GPU"
         )
     return None
 
@@ -82,7 +82,7 @@ def _rounding(graph: Any) -> str | None:
     return None
 
 
-def _maker(block: Any) -> str | None:
+def _creator(block: Any) -> str | None:
     """The first operator that creates a tensor without a tensor input: its device is fixed in the
     file.
     """

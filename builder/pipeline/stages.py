@@ -3,7 +3,7 @@
 load       Loaded      the module of the file
 lower      Lowered     its graph after all passes
 record     Recorded    the original module's answers: the goldens
-prepare    Prepared    quantized, with float16 endpoints and the batch first, as the spec asks
+prepare    Prepared    quantized, with float16 endpoints and the batch first, as in the spec
 convert    Converted   one TensorRT network, or a partition with a network for each segment
 build      Built       the plan of each network
 assemble   Checked     what will be published
@@ -302,7 +302,7 @@ def _check_inputs(spec: ModelSpec, graph: LoweredGraph) -> None:
 
 
 def _example(loaded: Loaded) -> tuple[torch.Tensor, ...]:
-    """The inputs of the first golden, without names of outputs, which lowering gives."""
+    """The inputs of the first golden, without the output names, which come from lowering."""
     from builder import parity
 
     return parity.example(loaded.module, replace(loaded.spec, outputs=None))
@@ -622,11 +622,11 @@ def keep_in_float32(converted: Converted) -> Converted:
     networks = []
     warnings = list(converted.warnings)
     for part in converted.networks:
-        conversion, found_warnings = overflow.spare(
+        conversion, overflow_warnings = overflow.with_layers_in_float32(
             part.conversion, beyond[part.location], keep_fp32=spec.keep_fp32
         )
         networks.append(replace(part, conversion=conversion))
-        warnings += [f"{part.label}: {warning}" for warning in found_warnings]
+        warnings += [f"{part.label}: {warning}" for warning in overflow_warnings]
     return replace(converted, networks=tuple(networks), warnings=tuple(warnings))
 
 

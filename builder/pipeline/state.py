@@ -52,13 +52,13 @@ def check(spec: ModelSpec, names: Sequence[str]) -> None:
 
 
 def _of_one_size(spec: ModelSpec) -> None:
-    from builder.parity import loose_axes
+    from builder.parity import varying_axes
 
-    loose = loose_axes(spec)
+    varying = varying_axes(spec)
     for index, state in enumerate(spec.server_state):
-        if state.input in loose:
+        if state.input in varying:
             raise UsageError(
-                f"state {state.input!r} changes its size: axis {loose[state.input]!r} is"
+                f"state {state.input!r} changes its size: axis {varying[state.input]!r} is"
                 " dynamic, and only the batch axis may be. That is the first axis of every other"
                 " input",
                 where=manifest_location(spec, "state", index),

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from builder.conversion import Conversion, convert_again, precision
-from builder.engine import made_by, named_values
+from builder.engine import layers_by_tensor, named_values
 from builder.graph_types import Graph, Value
 from builder.lowering import LoweredGraph, ir
 from builder.quantization import observing
@@ -142,7 +142,7 @@ def _layer_of_value(conversion: Conversion) -> dict[str, str]:
     """The layer that computes each value. The tensors of outputs have the names of the outputs, and
     integer results, such as those of argmax, have no float layer.
     """
-    layer_of_tensor = dict(made_by(conversion.network))
+    layer_of_tensor = dict(layers_by_tensor(conversion.network))
     tensors = conversion.tensors.items()
     layer_of_value = {
         value: layer_of_tensor[tensor.name]
@@ -171,7 +171,7 @@ def has_half(conversion: Conversion) -> bool:
     )
 
 
-def spare(
+def with_layers_in_float32(
     conversion: Conversion, values: Sequence[Beyond], keep_fp32: Sequence[str] = ()
 ) -> tuple[Conversion, tuple[str, ...]]:
     """(the conversion with the layers of the values in float32, the warning about them).

@@ -267,8 +267,8 @@ def _segment_box(drawing: _Drawing, segment: Mapping[str, Any], top: float) -> N
         class_=f"box {kind}",
     )
     drawing.text(_LEFT + 8.0, top + 14.0, short(segment["label"], 38), "strong")
-    gives = f"gives {short(', '.join(segment['outputs']), 38)}"
-    drawing.text(_LEFT + 8.0, top + 28.0, gives, "soft")
+    outputs = f"outputs {short(', '.join(segment['outputs']), 38)}"
+    drawing.text(_LEFT + 8.0, top + 28.0, outputs, "soft")
 
 
 def _arrow(drawing: _Drawing, names: Sequence[str], begin: float, end: float) -> None:

@@ -131,7 +131,6 @@ def _plan(plan: Mapping[str, Any], plan_store: stores.Store | None) -> dict[str,
     stored = None
     # backends of fsspec raise different errors; `repo` warns and builds
     with contextlib.suppress(Exception):
-        stored = None
         if plan_store:
             stored = plan_store.get(plan["key"]) is not None
     return {

@@ -180,7 +180,7 @@ def perform(order: Order, progress: Progress) -> Search:
     return search
 
 
-class _Less(Exception):
+class _FewerNodes(Exception):
     """In this precision TensorRT would run fewer nodes than in float32."""
 
 
@@ -279,27 +279,27 @@ class _Trials:
 
     def _tried(self, spec: ModelSpec) -> str:
         try:
-            converted = self._as_much_as_in_float32(spec)
+            converted = self._convert_checked(spec)
             for part in converted.networks:
                 self._judge(part.conversion, part.goldens, converted.prepared.spec)
         except (ParityError, EngineError) as failure:
             return failure.message
-        except _Less as failure:
+        except _FewerNodes as failure:
             self._refused = True
             return str(failure)
         return ""
 
-    def _as_much_as_in_float32(self, spec: ModelSpec) -> Converted:
-        """The converted model. Raises _Less if TensorRT would run more of it in float32."""
+    def _convert_checked(self, spec: ModelSpec) -> Converted:
+        """The converted model. Raises _FewerNodes if TensorRT would run more of it in float32."""
         try:
             converted = self._convert(spec)
         except UnsupportedOperators as refusal:
             # raises the refusal again if float32 is also refused
             if self._nodes_in_float32:
-                raise _Less(refusal.message) from refusal
+                raise _FewerNodes(refusal.message) from refusal
             raise
         if converted.partitioned and _nodes(converted) < self._nodes_in_float32:
-            raise _Less(
+            raise _FewerNodes(
                 f"TensorRT runs fewer nodes of the model in {spec.precision} than in fp32"
             )
         return converted
@@ -380,10 +380,8 @@ def patterns(names_in_float32: Sequence[str], layers: Sequence[str]) -> list[str
         for scope, names in scopes.items()
         if scope and len(names) > 1 and set(names) <= set(names_in_float32)
     }
-    found_patterns = []
+    merged = []
     for name in names_in_float32:
         scope = name.rpartition("/")[0]
-        found_patterns.append(
-            f"{literal(scope)}/*" if scope in whole else literal(name)
-        )
-    return list(dict.fromkeys(found_patterns))
+        merged.append(f"{literal(scope)}/*" if scope in whole else literal(name))
+    return list(dict.fromkeys(merged))

@@ -108,18 +108,19 @@ class ModelResult:
 
 
 SHOWN = (
-    *(
-        "layers",
-        "plan_bytes",
-        "warnings",
-        "layout",
-        "layout_reason",
-        "segments",
-        "quantized",
-    ),
+    "layers",
+    "plan_bytes",
+    "warnings",
+    "layout",
+    "layout_reason",
+    "segments",
+    "quantized",
     "precision",
     "parity",
-    *("plan_executed", "lowering", "operators", "dtypes"),
+    "plan_executed",
+    "lowering",
+    "operators",
+    "dtypes",
 )
 """The recorded fields of a result, so that an unchanged model is reported like a built one."""
 RECORDED = (*SHOWN, "because", "state", "seconds")

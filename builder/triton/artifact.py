@@ -130,7 +130,7 @@ class ModelArtifact:
     """
     no_warmup: frozenset[str] = frozenset()
     """The names of warm-up requests that the model does not answer, which the config leaves out."""
-    mixes: str | None = None
+    row_dependence: str | None = None
     """Why requests must not be batched, if the model's graph shows a reason that the goldens may
     not.
     """

@@ -62,14 +62,16 @@ def _obstacle(artifact: ModelArtifact) -> tuple[str | None, int]:
             f"output {name!r} may be None for one request and a tensor for another",
             0,
         )
-    if artifact.mixes and not artifact.spec.batching.enabled:
-        return artifact.mixes, 0
+    if artifact.row_dependence and not artifact.spec.batching.enabled:
+        return artifact.row_dependence, 0
     if axis is None:
         return "the inputs do not share one dynamic, named first axis", 0
-    loose = [io.name for io in artifact.outputs if list(io.shape[:1]) != [-1]]
-    if loose:
+    fixed_first_axis = [
+        io.name for io in artifact.outputs if list(io.shape[:1]) != [-1]
+    ]
+    if fixed_first_axis:
         return (
-            f"the first axis of output {', '.join(map(repr, loose))} is not dynamic",
+            f"the first axis of output {', '.join(map(repr, fixed_first_axis))} is not dynamic",
             0,
         )
     size = _covered(artifact, axis)
@@ -272,7 +274,11 @@ def same_rows(left: NDArray[Any], right: NDArray[Any]) -> bool:
 
 
 def _check_preferred(preferred: tuple[int, ...], size: int) -> None:
-    bad = [wish for wish in preferred if not 1 <= wish <= size]
+    bad = [
+        size_requested
+        for size_requested in preferred
+        if not 1 <= size_requested <= size
+    ]
     if bad:
         raise UsageError(
             f"batching.preferred {bad} is outside 1 to {size}",

@@ -37,7 +37,7 @@ def ensemble_config(ensemble: EnsembleArtifact, steps: Configs) -> Any:
     message.name = ensemble.spec.name
     message.platform = "ensemble"
     message.max_batch_size = min(step.max_batch_size for step in steps.values())
-    _demanded(ensemble, steps, message.max_batch_size)
+    _check_batching(ensemble, steps, message.max_batch_size)
     called = {step.spec.name: step.ensemble_names for step in ensemble.steps}
     for names, field, side in (
         ([io.name for io in ensemble.inputs], message.input, "input"),
@@ -53,7 +53,7 @@ def ensemble_config(ensemble: EnsembleArtifact, steps: Configs) -> Any:
     return message
 
 
-def _demanded(ensemble: EnsembleArtifact, steps: Configs, batch: int) -> None:
+def _check_batching(ensemble: EnsembleArtifact, steps: Configs, batch: int) -> None:
     if ensemble.spec.batching.enabled and not batch:
         without = [name for name, step in steps.items() if not step.max_batch_size]
         raise UsageError(

@@ -287,7 +287,7 @@ class _Run:
         best = self.goal.best(levels) or (levels[0] if levels else None)
         score = self.goal.score(levels)
         if score is None and problem is None:
-            problem = self._why_none(levels)
+            problem = self._reason_without_score(levels)
         figures = _figures(best)
         seconds = self.seconds
         self.seconds = {}
@@ -352,7 +352,7 @@ class _Run:
     def _needs_latency(self) -> bool:
         return self.goal.ms is not None or self.goal.rate is not None
 
-    def _why_none(self, levels: Sequence[LevelResult]) -> str:
+    def _reason_without_score(self, levels: Sequence[LevelResult]) -> str:
         first = levels[0]
         for kind, count in first.errors.items():
             return f"{count} errors {kind}: {first.examples.get(kind, '')}"

@@ -58,9 +58,9 @@ def test_layers_with_large_values_stay_in_float32() -> None:
     )
     assert not torch.isfinite(wrong).all()
     torch.testing.assert_close(right, module(ONES), rtol=1e-3, atol=1e-3)
-    same, (warning,) = overflow.spare(plain, beyond)
+    same, (warning,) = overflow.with_layers_in_float32(plain, beyond)
     torch.testing.assert_close(builder.reference.run(same, [ONES]), [right])
-    assert overflow.spare(plain, ()) == (plain, ())
+    assert overflow.with_layers_in_float32(plain, ()) == (plain, ())
     assert (
         "keeps 3 layers in float32" in warning
         and "8e+04" in warning
@@ -202,7 +202,7 @@ def test_large_value_of_each_kind_is_found(
         builder.TensorSpec(str(x.dtype).split(".")[1], tuple(x.shape)) for x in batch
     ]
     plain = builder.convert(torch.jit.script(module), specs, precision="fp16")
-    fixed, warnings = overflow.spare(
+    fixed, warnings = overflow.with_layers_in_float32(
         plain, overflow.beyond_half(plain.lowered, [batch])
     )
     (wrong,), (right,) = (builder.reference.run(item, batch) for item in (plain, fixed))

@@ -1,5 +1,5 @@
-"""The generated ModelConfig: what becomes Triton's batch, what is stated, and what is refused
-before Triton would.
+"""The generated ModelConfig: the batch in Triton, stated fields, and refusals before Triton would
+refuse.
 """
 
 from __future__ import annotations
@@ -157,7 +157,9 @@ def test_lost_batches_of_profiles_are_reported(
     assert all(word in lost[0] for word in words)
     chosen = replace(model, spec=replace(model.spec, batching=Batching(enabled=False)))
     assert (
-        lost_batches(chosen) == lost_batches(replace(model, mixes="its rows mix")) == ()
+        lost_batches(chosen)
+        == lost_batches(replace(model, row_dependence="its rows depend on each other"))
+        == ()
     )
 
 
@@ -543,8 +545,8 @@ def test_warmup_uses_golden_inputs_and_optimum_batch_of_plan() -> None:
 
 
 def test_warmup_batch_is_limited_to_max_batch_size() -> None:
-    """Long inputs in small batches: what Triton may batch is 8, though the usual batch of the short
-    ones is 16.
+    """Long inputs in small batches: Triton may batch 8, although the optimum batch of short inputs
+    is 16.
     """
     spec = tensor("x", "float32", "batch", "length", length=(1, 8, 64))
     profiles = [

@@ -29,11 +29,11 @@ from builder.conversion.dynamic import Size, bounds
 from builder.conversion.evaluators.creation import filled
 from builder.conversion.layers import (
     NAN_UNDEFINED,
-    alike,
     as_index,
     choose,
     combine,
     computed_in,
+    copy_facts,
     less,
     reduce,
 )
@@ -91,7 +91,7 @@ def accumulated(
     result = _with_self(ctx, x, reduced, count, reduction, include_self)
     if computed != dtype:
         return ctx.cast(ctx.copy_sizes(x, result), dtype)
-    return ctx.wrapped(alike(ctx, x, result), dtype)
+    return ctx.wrapped(copy_facts(ctx, x, result), dtype)
 
 
 def _mask_sizes(

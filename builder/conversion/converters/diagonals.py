@@ -16,7 +16,7 @@ from builder.conversion.converters.select import sliced, static_length
 from builder.conversion.converters.shape import permuted
 from builder.conversion.dynamic import Size
 from builder.conversion.evaluators.creation import counted, indices
-from builder.conversion.layers import alike, gathered
+from builder.conversion.layers import copy_facts, gathered
 from builder.conversion.registry import converter
 from builder.engine import ITensor
 
@@ -152,7 +152,7 @@ def _selected(
         a = _splat(ctx, a)
         b = _splat(ctx, b)
     result = ctx.net.add_select(mask, a, b).get_output(0)
-    return alike(ctx, x, result)
+    return copy_facts(ctx, x, result)
 
 
 @converter(

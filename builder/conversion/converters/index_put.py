@@ -17,7 +17,7 @@ from builder.conversion.converters.scattering import along_axis, in_steps, splic
 from builder.conversion.converters.select import length_between, sliced_range
 from builder.conversion.converters.shape import broadcast_sizes, permuted
 from builder.conversion.dynamic import Size
-from builder.conversion.layers import alike, as_index, choose, comparison, gathered
+from builder.conversion.layers import as_index, choose, comparison, copy_facts, gathered
 from builder.conversion.registry import converter
 from builder.conversion.spatial import iota
 from builder.conversion.values import Tensor
@@ -188,7 +188,7 @@ def _rows_written(
     result = ctx.net.add_scatter(
         rows, positions, values, trt.ScatterMode.ND
     ).get_output(0)
-    return alike(ctx, rows, result)
+    return copy_facts(ctx, rows, result)
 
 
 @converter("aten::masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor")

@@ -14,7 +14,7 @@ import torch
 from builder.conversion import dtypes
 from builder.conversion.context import ConversionContext
 from builder.conversion.dynamic import Size
-from builder.conversion.layers import NAN_UNDEFINED, alike, choose, combine, less
+from builder.conversion.layers import NAN_UNDEFINED, choose, combine, copy_facts, less
 from builder.conversion.pools import Pool, output_length, pooled
 from builder.conversion.registry import converter
 from builder.conversion.spatial import as_image, iota
@@ -175,7 +175,7 @@ def _tapped(
             best = choose(ctx, better, value, best)
             position = choose(ctx, better, where, position)
         else:
-            best = alike(ctx, best, ctx.elementwise("MAX", best, value))
+            best = copy_facts(ctx, best, ctx.elementwise("MAX", best, value))
     if indices:
         # after the first comparison the positions differ between channels and images
         position = ctx.expand(position, ctx.sizes(best))

@@ -11,7 +11,7 @@ from builder.conversion.converters.indexing import from_the_front, slice_to
 from builder.conversion.converters.select import sliced
 from builder.conversion.dynamic import DynamicScalar, Size
 from builder.conversion.evaluators.creation import counted, filled, indices
-from builder.conversion.layers import alike, as_index, choose, reduce
+from builder.conversion.layers import as_index, choose, copy_facts, reduce
 from builder.conversion.registry import converter
 from builder.conversion.values import Operand, Scalar, Tensor
 from builder.engine import ITensor, trt
@@ -28,7 +28,7 @@ def scattered(
         trt.ScatterMode.ELEMENT,
     )
     layer.axis = axis
-    return alike(ctx, x, layer.get_output(0))
+    return copy_facts(ctx, x, layer.get_output(0))
 
 
 def ranked(ctx: ConversionContext, *values: Tensor) -> list[Any]:

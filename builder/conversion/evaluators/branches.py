@@ -14,7 +14,7 @@ from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, of_lengths
 from builder.conversion.evaluators.creation import filled
 from builder.conversion.facts import is_tensor
-from builder.conversion.layers import alike
+from builder.conversion.layers import copy_facts
 from builder.conversion.lists import TensorList
 from builder.conversion.registry import evaluator
 from builder.conversion.scalars import unknown, vector
@@ -167,7 +167,7 @@ def _conditional(
 
 def _gate(ctx: ConversionContext, conditional: Any) -> Callable[[Any], Any]:
     def enter(tensor: ITensor) -> ITensor:
-        return alike(ctx, tensor, conditional.add_input(tensor).get_output(0))
+        return copy_facts(ctx, tensor, conditional.add_input(tensor).get_output(0))
 
     return enter
 
@@ -252,7 +252,7 @@ def _owned(ctx: ConversionContext, tensor: ITensor) -> ITensor:
     """
     shared = ctx.is_constant(tensor)
     if shared:
-        return alike(ctx, tensor, ctx.net.add_identity(tensor).get_output(0))
+        return copy_facts(ctx, tensor, ctx.net.add_identity(tensor).get_output(0))
     return tensor
 
 

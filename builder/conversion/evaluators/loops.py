@@ -15,7 +15,7 @@ from builder.conversion.converters.arranging import flipped
 from builder.conversion.converters.sequences import course, scalar_tensor
 from builder.conversion.dynamic import DynamicScalar, Size, expression
 from builder.conversion.facts import is_tensor
-from builder.conversion.layers import alike, computed_in
+from builder.conversion.layers import computed_in, copy_facts
 from builder.conversion.lists import TensorList, cat
 from builder.conversion.registry import evaluator
 from builder.conversion.values import Scalar, Tensor, Unset
@@ -370,7 +370,9 @@ class _Carried:
         # its value after an iteration may have either dtype
         (self.start,) = nested.widened(ctx, self._tensor(value))
         self.recurrence = layer.add_recurrence(self.start)
-        self.inside = self._value(alike(ctx, self.start, self.recurrence.get_output(0)))
+        self.inside = self._value(
+            copy_facts(ctx, self.start, self.recurrence.get_output(0))
+        )
         if isinstance(self.inside, DynamicScalar):
             ctx.varying |= self.inside.expr.free_symbols
 
@@ -421,7 +423,7 @@ class _Carried:
         output = self.layer.add_loop_output(
             self.recurrence.get_output(0), trt.LoopOutput.LAST_VALUE, 0
         ).get_output(0)
-        return self._value(alike(self.ctx, self.start, output))
+        return self._value(copy_facts(self.ctx, self.start, output))
 
 
 def _uncarried(value: object, name: str) -> Unconvertible:

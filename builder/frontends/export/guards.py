@@ -144,15 +144,15 @@ def _asserted(
     text = str(expression)
     for symbol in expression.free_symbols:
         text = text.replace(str(symbol), str(axes.get(symbol, f"n_{symbol}")))
-    demanded = expression.subs(fixed)
-    code = _compiled(str(_printer().doprint(demanded)))
+    required = expression.subs(fixed)
+    code = _compiled(str(_printer().doprint(required)))
 
     def holds(values: Mapping[Any, int]) -> bool:
         return _evaluated(
             code, {str(symbol): value for symbol, value in values.items()}
         )
 
-    return Condition(text, frozenset(demanded.free_symbols), holds)
+    return Condition(text, frozenset(required.free_symbols), holds)
 
 
 def _guards_of(program: torch.export.ExportedProgram) -> list[Guard]:
