@@ -11,7 +11,7 @@ import click
 
 from builder.cli import options, paths
 from builder.cli.command import command, describe
-from builder.cli.repo import agreed
+from builder.cli.repo import common_exit_code
 from builder.cli.terminal import Progress, Terminal
 from builder.errors import EnvironmentProblem, ParityError, TrtBuildError, UsageError
 from builder.printable import counted
@@ -69,7 +69,7 @@ def bisect_command(
     if reduce_to is not None:
         paths.create_folder(reduce_to, "--reduce")
     results_by_name = _results(terminal, orders, reduce_to, isolate)
-    code = agreed(filter(None, map(_code, results_by_name.values())))
+    code = common_exit_code(filter(None, map(_code, results_by_name.values())))
     data = {
         "passed": code == 0,
         "models": [_data(*item) for item in results_by_name.items()],

@@ -9,7 +9,7 @@ import click
 
 from builder.cli import build_options, options
 from builder.cli.command import command, describe
-from builder.cli.repo import agreed
+from builder.cli.repo import common_exit_code
 from builder.cli.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -80,7 +80,9 @@ def _finish(
     """Show the reports and return the exit code."""
     for report in reports:
         terminal.trace(report["name"], (report["error"] or {}).get("traceback", ""))
-    code = agreed(report["error"]["exit_code"] for report in reports if report["error"])
+    code = common_exit_code(
+        report["error"]["exit_code"] for report in reports if report["error"]
+    )
     data = {"ok": code == 0, "models": reports}
     terminal.result(data, lambda: show(terminal, reports, with_config))
     return code
@@ -114,11 +116,11 @@ def _show_report(terminal: Terminal, report: dict[str, Any], with_config: bool) 
         )
         return
     for state in report.get("state", ()):
-        who = "the server" if state["kept"] == "implicit" else "the client"
+        keeper = "the server" if state["kept"] == "implicit" else "the client"
         shape = ", ".join(map(str, state["shape"]))
         terminal.line(
             f"{report['name']}: state {state['input']} <- {state['output']} [{shape}], kept by"
-            f" {who}"
+            f" {keeper}"
         )
     if report.get("quantized"):
         show_quantized(terminal, report["name"], report["quantized"])

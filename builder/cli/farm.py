@@ -31,11 +31,11 @@ def status_command(terminal: Terminal, /, farm_file: Path) -> None:
     """
     from builder.farm import board, cluster
 
-    described = _running(farm_file)
-    with cluster.connected(described) as library:
+    farm_config = _running(farm_file)
+    with cluster.connected(farm_config) as library:
         alive = cluster.nodes(library)
         targets = []
-        for target in described.targets:
+        for target in farm_config.targets:
             demand = cluster.demand(target)
             nodes = sum(cluster.fits(node, demand) for node in alive)
             targets.append({"target": target.name, "takes": demand, "nodes": nodes})
@@ -74,10 +74,10 @@ def _running(farm_file: Path) -> Any:
 
     from builder import farm
 
-    described = farm.read(farm_file)
-    if described.is_local:
-        return replace(described, address="auto")
-    return described
+    farm_config = farm.read(farm_file)
+    if farm_config.is_local:
+        return replace(farm_config, address="auto")
+    return farm_config
 
 
 def _show(terminal: Terminal, data: dict[str, Any]) -> None:

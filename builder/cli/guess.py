@@ -187,9 +187,9 @@ def _of_ranks(inputs: Sequence[Guess]) -> list[TensorSpec]:
     from builder.manifest import TensorSpec
 
     specs = []
-    for one in inputs:
-        axes = tuple(f"axis_{index}" for index in range(len(one.shape)))
-        specs.append(TensorSpec(one.dtype, axes, dict.fromkeys(axes, (1, 2, 8))))
+    for guess in inputs:
+        axes = tuple(f"axis_{index}" for index in range(len(guess.shape)))
+        specs.append(TensorSpec(guess.dtype, axes, dict.fromkeys(axes, (1, 2, 8))))
     return specs
 
 
@@ -299,7 +299,7 @@ def _of_example(name: str, example: Example, batch: int | None) -> Guess:
 def _of_uses(name: str, value: Any) -> Guess:
     """The guess from the first node that determines a dtype or shape of the input."""
     for use in value.uses():
-        rule = _TELLING.get(use.user.kind())
+        rule = _RULES.get(use.user.kind())
         guess = None
         if rule:
             guess = rule(name, use.user, use.offset)
@@ -311,7 +311,7 @@ def _of_uses(name: str, value: Any) -> Guess:
         name,
         "float32",
         ("batch",),
-        "? not stated in the file",
+        _UNKNOWN,
         "? unknown, also the number of axes",
     )
 
@@ -368,7 +368,7 @@ def _embedding(name: str, node: Any, offset: int) -> Guess | None:
         "int64",
         ("batch", "length"),
         f"ids below {weight.shape[0]}",
-        "? not stated in the file",
+        _UNKNOWN,
     )
 
 
@@ -397,7 +397,7 @@ _KEEPS_INTEGERS = {
         permute contiguous slice select where masked_fill remainder expand clone
     """.split()
 }
-_TELLING: dict[str, Callable[[str, Any, int], Guess | None]] = {
+_RULES: dict[str, Callable[[str, Any, int], Guess | None]] = {
     "aten::conv1d": _convolution(6),
     "aten::conv2d": _convolution(6),
     "aten::conv3d": _convolution(6),

@@ -19,14 +19,14 @@ RECURRENT = {"aten::lstm": 2, "aten::gru": 1, "aten::rnn_tanh": 1, "aten::rnn_re
 first.
 """
 PACK = "aten::_pack_padded_sequence"
-_HANDED_ON = {
+_AXES_ONLY = {
     f"aten::{name}"
     for name in """
         unsqueeze squeeze permute transpose contiguous clone to expand view reshape index_select
     """.split()
 }
 _AFFIX = re.compile(r"^(?:next|new|out|updated)_|_(?:next|new|out|in|n|0|prev)$")
-_WEIGHTS, _LAYERS, _BOTH_WAYS, _BATCH_FIRST = 2, 4, 7, 8
+_WEIGHTS, _LAYERS, _BIDIRECTIONAL, _BATCH_FIRST = 2, 4, 7, 8
 """Argument indices of params, num_layers, bidirectional and batch_first of a recurrent operator.
 For a packed sequence each index is one higher, and there is no batch_first.
 """
@@ -64,11 +64,11 @@ def lengths(lowered: Any) -> set[str]:
 def _by_name(
     inputs: Sequence[str], outputs: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    bare = {_AFFIX.sub("", name): name for name in outputs}
+    stems = {_AFFIX.sub("", name): name for name in outputs}
     for name in inputs:
         stem = _AFFIX.sub("", name)
-        if stem in bare and bare[stem] != name:
-            yield name, bare[stem]
+        if stem in stems and stems[stem] != name:
+            yield name, stems[stem]
 
 
 def _unsorted(value: Any) -> Any:
@@ -85,15 +85,15 @@ def _by_operator(lowered: LoweredGraph) -> Iterator[tuple[str, str]]:
     for node in _recurrent(lowered.graph):
         for number, initial in enumerate(_states(node)):
             state = node.outputsAt(number + 1).debugName()
-            giving = [output for output, names in origins.items() if state in names]
-            yield from itertools.product(_inputs_of(lowered, initial), giving)
+            matching = [output for output, names in origins.items() if state in names]
+            yield from itertools.product(_inputs_of(lowered, initial), matching)
 
 
 def _shapes(lowered: Any, node: Any) -> Iterator[tuple[str, tuple[int | str, ...]]]:
     later, (sequence, order) = _packed(node), _sequence(node)
     weights = _tensors(node.inputsAt(_WEIGHTS + later))
-    flags = node.inputsAt(_LAYERS + later), node.inputsAt(_BOTH_WAYS + later), order
-    layers, both, batch_first = (value.toIValue() for value in flags)
+    flags = node.inputsAt(_LAYERS + later), node.inputsAt(_BIDIRECTIONAL + later), order
+    layers, two_directions, batch_first = (value.toIValue() for value in flags)
     if len(weights) < 2 or not isinstance(layers, int):
         return
     axes = ("batch", "length") if batch_first else ("length", "batch")
@@ -101,7 +101,14 @@ def _shapes(lowered: Any, node: Any) -> Iterator[tuple[str, tuple[int | str, ...
         yield name, (*axes, int(weights[0].shape[1]))
     for initial in _states(node):
         for name in _inputs_of(lowered, initial):
-            yield name, (layers * (2 if both else 1), "batch", int(weights[1].shape[1]))
+            yield (
+                name,
+                (
+                    layers * (2 if two_directions else 1),
+                    "batch",
+                    int(weights[1].shape[1]),
+                ),
+            )
 
 
 def _recurrent(block: Block | Graph) -> Iterator[Any]:
@@ -120,9 +127,9 @@ def _sequence(node: Any) -> tuple[Any, Any]:
     """The sequence that the operator reads, and the flag `batch_first`. For a packed sequence,
     those of the call that packs it.
     """
-    maker = node.inputsAt(0).node()
-    if _packed(node) and maker.kind() == PACK:
-        return maker.inputsAt(0), maker.inputsAt(2)
+    packer = node.inputsAt(0).node()
+    if _packed(node) and packer.kind() == PACK:
+        return packer.inputsAt(0), packer.inputsAt(2)
     return node.inputsAt(0), node.inputsAt(_BATCH_FIRST)
 
 
@@ -160,6 +167,6 @@ def _origins(value: Value) -> set[str]:
         offset = value.offset()
         sides = [list(block.outputs())[offset] for block in node.blocks()]
         return {name for side in sides for name in _origins(side)}
-    if node.kind() in _HANDED_ON:
+    if node.kind() in _AXES_ONLY:
         return _origins(node.inputsAt(0))
     return {value.debugName()}

@@ -91,7 +91,7 @@ def _folder(
     isolate: bool,
 ) -> int:
     """Write every missing manifest of the folder, or with --force all. Returns the exit code."""
-    from builder.cli.repo import agreed
+    from builder.cli.repo import common_exit_code
 
     options.note_unread(terminal, folder)
     models = _models(folder, force)
@@ -104,7 +104,7 @@ def _folder(
     errors = [{"file": model, "error": describe(error)} for model, error in failed]
     data = {"manifests": manifests, "failed": errors}
     terminal.result(data, lambda: _show_folder(terminal, folder, written, failed))
-    return agreed(error.exit_code for _, error in failed)
+    return common_exit_code(error.exit_code for _, error in failed)
 
 
 def _write_all(

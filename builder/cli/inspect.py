@@ -159,7 +159,7 @@ def _show_network(terminal: Terminal, data: dict[str, Any]) -> None:
         [index, layer["type"], layer["name"], ", ".join(map(_shape, layer["outputs"]))]
         for index, layer in enumerate(data["layers"])
     ]
-    terminal.table(("#", "type", "layer", "gives"), rows, numbers=("#",))
+    terminal.table(("#", "type", "layer", "outputs"), rows, numbers=("#",))
 
 
 def _shape(tensor: dict[str, Any]) -> str:

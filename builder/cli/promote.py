@@ -47,7 +47,10 @@ def promote_command(
     folders = history.models(source, only)
     _prepare(source, target)
     with signatures.signing_with(sign):
-        promotions = _promoted(folders, target, accept_incompatible)
+        promotions = [
+            history.promote(folder, target, accept=accept_incompatible)
+            for folder in folders
+        ]
     names = [folder.name for folder in folders]
     terminal.note_if_any(records.carry(source, target, names))
     _note_unsigned(terminal, folders, target)
@@ -82,14 +85,6 @@ def _note_unsigned(terminal: Terminal, folders: Sequence[Path], target: Path) ->
         target / folder.name for folder in folders if signatures.is_signed(folder)
     ]
     options.note_unsigned(terminal, signed)
-
-
-def _promoted(
-    folders: Sequence[Path], target: Path, accept: bool
-) -> list[history.Promotion]:
-    from builder.triton import history
-
-    return [history.promote(folder, target, accept=accept) for folder in folders]
 
 
 def show(terminal: Terminal, promotions: Sequence[history.Promotion]) -> None:

@@ -123,17 +123,12 @@ def _with_control_token(access: Access, file: Path | None) -> Access:
 
 
 def _prepare(repository: Path, target: Target, only: tuple[str, ...]) -> None:
-    """Repair what interrupted commands left, and check that the server can serve the models."""
+    """Repair what interrupted commands left. Raises EnvironmentProblem where preflight finds that
+    the server cannot serve the models.
+    """
     from builder import deployment
 
     deployment.check_local(repository, target, only)
-    _refuse_unfit(repository, target, only)
-
-
-def _refuse_unfit(repository: Path, target: Target, only: tuple[str, ...]) -> None:
-    """Raise EnvironmentProblem where preflight finds that the server cannot serve the models."""
-    from builder import deployment
-
     deployment.require_fit(
         repository, deployment.of_endpoint(target.http, target.access), only
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from builder.deployment import Finding as Preflight
     from builder.repository import ModelResult, Search
 
-STANDING = ("unchanged", "edited")
+NOT_PUBLISHED = ("unchanged", "edited")
 """Results of models that this command did not publish."""
 COLUMNS = (
     "model",
@@ -138,14 +138,14 @@ def repo_command(
         raise click.UsageError("--require-all is for --farm", context)
     if require_sandbox:
         processes.require(settings["isolate"])
-    wanted = Wanted(log_level == "graph", sbom, record)
-    return _run(terminal, models, out, settings, wanted)
+    extra = ExtraFiles(log_level == "graph", sbom, record)
+    return _run(terminal, models, out, settings, extra)
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is written beside the repository: the graphs of each pass, a bill of materials, and the
-    results for a report.
+class ExtraFiles:
+    """What is also written beside the repository: the graphs of each pass, a bill of materials, and
+    the results for a report.
     """
 
     graphs: bool
@@ -158,13 +158,13 @@ def _run(
     models: Path,
     out: Path,
     settings: dict[str, Any],
-    wanted: Wanted,
+    extra: ExtraFiles,
 ) -> int:
     """Build the models and show the results. Returns the exit code."""
     options.note_unread(terminal, models)
     used = _used_flavor(terminal, settings["flavor"])
     search_precision = settings.pop("search_precision")
-    graphs = _sibling(out, "graphs") if wanted.graphs else None
+    graphs = _sibling(out, "graphs") if extra.graphs else None
     settings |= {
         "options": build_options.take(settings),
         "inputs": options.parsed(settings["inputs"]),
@@ -179,7 +179,7 @@ def _run(
     data["models"] = [as_dict(result) for result in results]
     if search_precision:
         data["search"] = [as_dict(model_search) for model_search in searches]
-    _report(terminal, out, results, data, wanted)
+    _report(terminal, out, results, data, extra)
     if graphs is not None:
         terminal.note(f"the graphs, pass by pass, are in {graphs}")
     return code
@@ -196,20 +196,20 @@ def _report(
     out: Path,
     results: list[ModelResult],
     data: dict[str, Any],
-    wanted: Wanted,
+    extra: ExtraFiles,
 ) -> None:
     """Show the results and the findings of preflight, which are added to `data`. Write the bill of
-    materials and keep the data beside the repository, if wanted.
+    materials and keep the data beside the repository, if requested.
     """
     from builder.cli.doctor import note_preflight
 
     for result in results:
         terminal.trace(result.name, result.error.traceback if result.error else "")
-    if wanted.sbom:
+    if extra.sbom:
         data["sbom"] = _write_sbom(out)
     unfit = _preflight(out, results)
     data["preflight"] = [vars(finding) for finding in unfit]
-    terminal.note_if_any(_update_records(out, data, results, wanted.record))
+    terminal.note_if_any(_update_records(out, data, results, extra.record))
     terminal.result(data, lambda: show(terminal, results, out))
     note_preflight(terminal, unfit)
 
@@ -217,7 +217,7 @@ def _report(
 def _update_records(
     out: Path, data: dict[str, Any], results: Sequence[ModelResult], record: bool
 ) -> str | None:
-    """Keep the results if requested, and remove the figures of versions that are gone. Returns a
+    """Keep the results if requested, and remove the figures of removed versions. Returns a
     warning if these cannot be removed.
     """
     from builder.report import records
@@ -282,7 +282,9 @@ def _preflight(out: Path, results: list[ModelResult]) -> list[Preflight]:
     Unchanged models are not checked again, because that imports numpy and protobuf.
     """
     built = [
-        result.name for result in results if result.ok and result.state not in STANDING
+        result.name
+        for result in results
+        if result.ok and result.state not in NOT_PUBLISHED
     ]
     if not built:
         return []
@@ -296,14 +298,14 @@ def _preflight(out: Path, results: list[ModelResult]) -> list[Preflight]:
 
 def exit_code(results: list[ModelResult]) -> int:
     """0 without failures, the exit code if all failures share one (3: all of parity), else 1."""
-    return agreed(
+    return common_exit_code(
         result.error.exit_code if result.error else 1
         for result in results
         if not result.ok
     )
 
 
-def agreed(failures: Iterable[int]) -> int:
+def common_exit_code(failures: Iterable[int]) -> int:
     """0 without failures, the exit code that all share, else 1."""
     codes = set(failures)
     if len(codes) > 1:
@@ -328,7 +330,7 @@ def show(terminal: Terminal, results: list[ModelResult], out: Path) -> None:
             terminal.note(f"{result.name}: {result.quantized['summary']}")
         if result.error and not terminal.as_json:
             terminal.failure(f"{result.name}: {result.error}", None)
-        published = result.ok and result.state not in STANDING
+        published = result.ok and result.state not in NOT_PUBLISHED
         if published and result.because not in ("", UNPUBLISHED):
             terminal.note(f"{result.name}: rebuilt because: {result.because}")
     built = [result for result in results if result.ok]

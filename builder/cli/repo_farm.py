@@ -17,7 +17,7 @@ import click
 
 from builder.cli import options
 from builder.cli.command import describe
-from builder.cli.repo import agreed
+from builder.cli.repo import common_exit_code
 from builder.cli.terminal import (
     FINISHED,
     Progress,
@@ -81,9 +81,9 @@ def run(context: click.Context) -> int:
     refuse(context)
     terminal: Terminal = context.obj
     params = context.params
-    described = farm.read(params["farm_file"])
+    farm_config = farm.read(params["farm_file"])
     options.note_unread(terminal, params["models"])
-    outcomes, dashboard = _built(terminal, params, described)
+    outcomes, dashboard = _built(terminal, params, farm_config)
     code = exit_code(outcomes)
     data = {
         "repository": params["out"],
@@ -97,7 +97,7 @@ def run(context: click.Context) -> int:
 
 
 def _built(
-    terminal: Terminal, params: dict[str, Any], described: Farm
+    terminal: Terminal, params: dict[str, Any], farm_config: Farm
 ) -> tuple[list[Outcome], str]:
     """The outcomes, and the URL of Ray's dashboard; it is empty where there is none."""
     from builder import farm
@@ -113,8 +113,8 @@ def _built(
         outcomes = farm.build_on_farm(
             params["models"],
             params["out"],
-            described,
-            _settings(params, described),
+            farm_config,
+            _settings(params, farm_config),
             rebuild=params["rebuild"],
             require_all=params["require_all"],
             require_sandbox=params["require_sandbox"],
@@ -124,7 +124,7 @@ def _built(
     return outcomes, "".join(dashboards)
 
 
-def _settings(params: dict[str, Any], described: Farm) -> Settings:
+def _settings(params: dict[str, Any], farm_config: Farm) -> Settings:
     from builder.cli import build_options
     from builder.repository import Settings
 
@@ -139,25 +139,27 @@ def _settings(params: dict[str, Any], described: Farm) -> Settings:
         "torch_steps",
     )
     shared = {name: params[name] for name in (*names, "accept_incompatible", "sign")}
-    return Settings(**shared, options=options, store=_store(params["store"], described))
+    return Settings(
+        **shared, options=options, store=_store(params["store"], farm_config)
+    )
 
 
-def _store(requested: str | None, described: Farm) -> str | None:
+def _store(requested: str | None, farm_config: Farm) -> str | None:
     """The store that all machines use.
 
     The local store is allowed only if no other machine builds.
     """
     from builder.store import default_url
 
-    url = requested or described.store or os.environ.get("TRT_BUILD_STORE")
-    return url or (default_url() if described.is_local else None)
+    url = requested or farm_config.store or os.environ.get("TRT_BUILD_STORE")
+    return url or (default_url() if farm_config.is_local else None)
 
 
 def exit_code(outcomes: Sequence[Outcome]) -> int:
     """0 without failures, the exit code if all failures share one, else 1. A combination that
     `--require-all` kept from publication has no exit code.
     """
-    return agreed(
+    return common_exit_code(
         outcome.error.exit_code for outcome in outcomes if outcome.error is not None
     )
 

@@ -39,7 +39,7 @@ def show(terminal: Terminal, models: Sequence[ModelParity]) -> None:
     """
     if terminal.verbose:
         for model in models:
-            terminal.line(f"{model.name}, answered by {who(model)}", bold=True)
+            terminal.line(f"{model.name}, answered by {runner(model)}", bold=True)
             rows = [row(result) for result in model.results]
             terminal.table(ROW_COLUMNS, rows, numbers=ROW_NUMBERS)
     terminal.table(COLUMNS, [_line(model) for model in models], numbers=NUMBERS)
@@ -90,17 +90,17 @@ def _line(model: ModelParity) -> list[str]:
         percent(model.share),
         number(model.percentile(50), ".2f"),
         number(model.percentile(99), ".2f"),
-        who(model),
+        runner(model),
     ]
 
 
 def _reasons(models: Sequence[ModelParity]) -> Iterator[str]:
-    """Print why torch ran, once for all models with the same reason."""
+    """Yield why torch ran, once for all models with the same reason."""
     groups: dict[tuple[bool, str, str], list[str]] = defaultdict(list)
     for model in models:
         by_plan = "plan" in (model.answered_by or "")
         if model.why and (model.plan_not_executed or not by_plan):
-            groups[model.plan_not_executed, who(model), model.why].append(model.name)
+            groups[model.plan_not_executed, runner(model), model.why].append(model.name)
     for (unexecuted, source, why), names in groups.items():
         plan = "plan not executed, " if unexecuted else ""
         yield f"{_names(names)}: {plan}answered by {source}: {why}"
@@ -131,7 +131,7 @@ def cause(problem: str) -> str:
 
 
 def _failures(models: Sequence[ModelParity]) -> Iterator[str]:
-    """Print for each cause the number of failures, the models, and one example."""
+    """Yield for each cause the number of failures, the models, and one example."""
     groups: dict[str, list[Failure]] = defaultdict(list)
     for failure in failures(models):
         groups[cause(failure.problem)].append(failure)
@@ -144,8 +144,8 @@ def _failures(models: Sequence[ModelParity]) -> Iterator[str]:
         yield f"FAILED {example}: {first.problem}"
 
 
-def who(model: ModelParity) -> str:
-    """`torch (cpu)`."""
+def runner(model: ModelParity) -> str:
+    """What answered for a model, with its device, such as `torch (cpu)`."""
     name = model.answered_by or "unknown"
     if model.device:
         return f"{name} ({model.device})"

@@ -218,7 +218,7 @@ class _Push:
         the live version.
         """
         if self.in_place:
-            problems += self._back_to_kept()
+            problems += self._roll_back()
         return Pushed(self.name, REJECTED, problems=problems)
 
     def _switched(self) -> Pushed:
@@ -259,14 +259,14 @@ class _Push:
             self._drop_former_steps()
             return Pushed(self.name, PUSHED)
         before = self._present_state()
-        rollback_problems = self._back_to_kept()
+        rollback_problems = self._roll_back()
         if rollback_problems:
             return Pushed(self.name, FAILED, problems=problems + rollback_problems)
         return Pushed(
             self.name, ROLLED_BACK, problems=problems + self._live_problems(before)
         )
 
-    def _back_to_kept(self) -> tuple[str, ...]:
+    def _roll_back(self) -> tuple[str, ...]:
         """Roll the repository back to the kept version before the current one. Returns why it
         cannot.
         """

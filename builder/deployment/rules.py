@@ -85,8 +85,8 @@ def _damaged(model: Model, models: Models, server: ServerFacts) -> Iterator[str]
         for name, digest in (model.record.get("files") or {}).items()
         if not name.startswith("goldens/")
     }
-    for name, is_there in damage.damaged(model.folder, recorded):
-        state = "is not the file that was published" if is_there else "is missing"
+    for name, exists in damage.damaged(model.folder, recorded):
+        state = "is not the file that was published" if exists else "is missing"
         yield f"{name} {state}"
 
 
@@ -352,17 +352,17 @@ def _vulnerabilities(repository: Path, models: Models, server: ServerFacts) -> P
     if release is None:
         return
     table = advisories()
-    open_ = [
+    unfixed = [
         advisory
         for advisory in table["advisories"]
         if release.tag < advisory["fixed_in"]
     ]
-    if open_:
-        names = ", ".join(advisory["id"] for advisory in open_)
+    if unfixed:
+        names = ", ".join(advisory["id"] for advisory in unfixed)
         yield (
             f"Triton {release.tag}",
-            f"{len(open_)} known advisories (table of {table['as_of']}), fixed in Triton"
-            f" {max(advisory['fixed_in'] for advisory in open_)}: {names}",
+            f"{len(unfixed)} known advisories (table of {table['as_of']}), fixed in Triton"
+            f" {max(advisory['fixed_in'] for advisory in unfixed)}: {names}",
         )
 
 

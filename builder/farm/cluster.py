@@ -59,7 +59,7 @@ def connected(farm: Farm) -> Iterator[Any]:
         }
     else:
         options |= {"address": farm.address}
-        _is_reachable(farm)
+        _require_reachable(farm)
     try:
         library.init(**options)
     except Exception as error:  # of many types: connection, version, protocol
@@ -70,7 +70,7 @@ def connected(farm: Farm) -> Iterator[Any]:
         library.shutdown()
 
 
-def _is_reachable(farm: Farm) -> None:
+def _require_reachable(farm: Farm) -> None:
     """Raise EnvironmentProblem if nothing listens at an address of the form host:port."""
     host, _, port = farm.address.rpartition(":")
     if not host or "/" in host or not port.isdigit():

@@ -26,7 +26,7 @@ def publish(store: Folders, key: str, repository: Path, *, accept: bool = False)
             f"the store lacks the files that a task published under the key {key}",
             fix="check that all machines use the same store and TRT_BUILD_STORE_KEY",
         )
-    if state := _standing(publication, repository):
+    if state := _published_state(publication, repository):
         return state
     with tempfile.TemporaryDirectory(prefix="trt-build-farm-") as scratch:
         folder = store.restore(publication, Path(scratch))
@@ -34,7 +34,7 @@ def publish(store: Folders, key: str, repository: Path, *, accept: bool = False)
     return "unchanged" if promotion.state == "unchanged" else "published"
 
 
-def _standing(publication: Publication, repository: Path) -> str:
+def _published_state(publication: Publication, repository: Path) -> str:
     """Return "unchanged" or "edited" (by hand) if the repository has all folders of the model; else
     empty.
     """

@@ -18,7 +18,7 @@ from typing import IO, Any
 from builder import processes
 from builder.farm import cluster
 
-PASSED = (
+PASSED_VARIABLES = (
     *("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH"),
     *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "SSL_CERT_FILE"),
     *("TRT_BUILD_CACHE", "TRT_BUILD_STORE_KEY", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"),
@@ -52,7 +52,7 @@ def variables(names: Sequence[str], threads: int) -> dict[str, str]:
     """Return the environment of a build on this machine. PYTHONPATH begins with this
     installation.
     """
-    passed = {*PASSED, *names}
+    passed = {*PASSED_VARIABLES, *names}
     values = {name: value for name, value in os.environ.items() if name in passed}
     here = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join([here, *filter(None, [values.get("PYTHONPATH")])])
@@ -71,7 +71,7 @@ def events(job: str, environment: dict[str, str]) -> Iterator[dict[str, Any]]:
             text=True,
         )
         try:
-            ended = yield from _passed_on(process, job)
+            ended = yield from _forwarded(process, job)
         finally:
             _end(process)
         if ended is None:
@@ -81,7 +81,7 @@ def events(job: str, environment: dict[str, str]) -> Iterator[dict[str, Any]]:
         yield {**ended, "log": _tail(log)}
 
 
-def _passed_on(
+def _forwarded(
     process: subprocess.Popen[str], job: str
 ) -> Iterator[dict[str, Any]] | Any:
     """Forward events. Returns the last one; None if the process ended without it."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from builder.errors import EnvironmentProblem
+from builder.errors import Defect, EnvironmentProblem
 from builder.farm import cluster
 from builder.farm.config import Retries
 from builder.farm.remote import JobLost
@@ -64,8 +64,8 @@ class Schedule:
     canceled: Callable[[], bool] = lambda: False
     waiting: dict[str, deque[Task]] = field(default_factory=dict)
     running: dict[Any, Task] = field(default_factory=dict)
-    _open: set[str] = field(default_factory=set)
-    _looked: float = 0.0
+    _unfinished: set[str] = field(default_factory=set)
+    _nodes_checked_at: float = 0.0
     _unserved: dict[str, float] = field(default_factory=dict)
 
     def run(self, tasks: Sequence[Task]) -> None:
@@ -75,13 +75,13 @@ class Schedule:
         """
         for task in tasks:
             self.waiting.setdefault(task.group, deque()).append(task)
-            self._open.add(task.name)
+            self._unfinished.add(task.name)
         function = self.library.remote(self.work)
         try:
             while self.running or any(self.waiting.values()):
                 self._submit(function)
                 self._read()
-                self._look_at_nodes()
+                self._check_nodes()
                 if self.canceled():
                     raise KeyboardInterrupt
         finally:
@@ -95,7 +95,7 @@ class Schedule:
             ready = (
                 queued
                 for queued in list(queue)
-                if queued.not_before <= now and queued.after not in self._open
+                if queued.not_before <= now and queued.after not in self._unfinished
             )
             for task in itertools.islice(ready, max(free, 0)):
                 queue.remove(task)
@@ -130,9 +130,9 @@ class Schedule:
                     ref, task, {"event": "ended", "ok": False, "error": _defect(error)}
                 )
         else:
-            self._happened(ref, task, event)
+            self._handle(ref, task, event)
 
-    def _happened(self, ref: Any, task: Task, event: Event) -> None:
+    def _handle(self, ref: Any, task: Task, event: Event) -> None:
         if event["event"] == "started":
             task.node = str(event["node"])
         if event["event"] != "ended":
@@ -180,16 +180,16 @@ class Schedule:
 
     def _end(self, ref: Any, task: Task, event: Event) -> None:
         self.running.pop(ref, None)
-        self._open.discard(task.name)
+        self._unfinished.discard(task.name)
         task.ended = event
         self.observe(task, event)
 
-    def _look_at_nodes(self) -> None:
+    def _check_nodes(self) -> None:
         """Fail the tasks that no node could run for `node_seconds`."""
         now = time.monotonic()
-        if now - self._looked < NODES_SECONDS:
+        if now - self._nodes_checked_at < NODES_SECONDS:
             return
-        self._looked = now
+        self._nodes_checked_at = now
         alive = cluster.nodes(self.library)
         waiting = [(None, task) for queue in self.waiting.values() for task in queue]
         here = [*self.running.items(), *waiting]
@@ -221,37 +221,40 @@ class Schedule:
         self.running.clear()
 
 
-def _lost_error(task: Task, reason: str) -> Event:
+def _environment_problem(message: str, fix: str) -> Event:
+    """The `error` of a task's last event: an EnvironmentProblem as JSON data."""
     return {
-        "kind": "EnvironmentProblem",
+        "kind": EnvironmentProblem.__name__,
         "exit_code": EnvironmentProblem.exit_code,
-        "message": f"the task was lost {task.attempts} times, the last time with: {reason}",
-        "fix": "see the log of the node; `retries: {max: N}` in the farm file allows more",
+        "message": message,
+        "fix": fix,
     }
+
+
+def _lost_error(task: Task, reason: str) -> Event:
+    return _environment_problem(
+        f"the task was lost {task.attempts} times, the last time with: {reason}",
+        "see the log of the node; `retries: {max: N}` in the farm file allows more",
+    )
 
 
 def _no_node(task: Task, seconds: float) -> Event:
     demand = ", ".join(f"{name}: {amount:g}" for name, amount in task.demand.items())
-    return {
-        "kind": "EnvironmentProblem",
-        "exit_code": EnvironmentProblem.exit_code,
-        "message": f"no node of the cluster has {demand}, for {seconds:g} s",
-        "fix": "add such a node, or reduce the target's resources in the farm file",
-    }
+    return _environment_problem(
+        f"no node of the cluster has {demand}, for {seconds:g} s",
+        "add such a node, or reduce the target's resources in the farm file",
+    )
 
 
 def _defect(error: Exception) -> Event:
     words = str(error).strip()
     if "No module named" in words:
-        return {
-            "kind": "EnvironmentProblem",
-            "exit_code": EnvironmentProblem.exit_code,
-            "message": words.splitlines()[-1],
-            "fix": "install trt-build[farm] on every node",
-        }
+        return _environment_problem(
+            words.splitlines()[-1], "install trt-build[farm] on every node"
+        )
     return {
         "kind": "Defect",
-        "exit_code": 70,
+        "exit_code": Defect.exit_code,
         "message": f"{type(error).__name__}: {words}",
         "fix": "report it",
     }

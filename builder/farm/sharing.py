@@ -47,12 +47,12 @@ def recordings(chosen: Chosen, farm: Farm, store: Folders) -> dict[str, Task]:
             )
     several = [group for group in groups.values() if len(group) > 1]
     with ThreadPoolExecutor(READERS) as pool, Hashes() as hashes:
-        are_wanted = list(
-            pool.map(lambda group: _is_wanted(group[0], store, hashes), several)
+        need_tasks = list(
+            pool.map(lambda group: _needs_task(group[0], store, hashes), several)
         )
     tasks: dict[str, Task] = {}
-    for group, is_wanted in zip(several, are_wanted, strict=True):
-        if is_wanted:
+    for group, needs_task in zip(several, need_tasks, strict=True):
+        if needs_task:
             task = _task(group, farm)
             tasks |= {
                 history_name(combination.spec.name, combination.target.name): task
@@ -61,7 +61,7 @@ def recordings(chosen: Chosen, farm: Farm, store: Folders) -> dict[str, Task]:
     return tasks
 
 
-def _is_wanted(
+def _needs_task(
     chosen: tuple[Combination, job.Job], store: Folders, hashes: Hashes
 ) -> bool:
     """Whether recording takes long enough and the store lacks the goldens."""

@@ -11,15 +11,18 @@ from typing import Any
 
 from builder import serving
 from builder.errors import EnvironmentProblem, ParityError, ServerError
-from builder.farm.remote import PASSED
+from builder.farm.remote import PASSED_VARIABLES
 from builder.parity import ModelParity, verify_served
 from builder.store import signing
 
 AUTO, SERVER, PLAN = "auto", "server", "plan"
 """The values of a target's `verify` (docs/farm.md)."""
-PASSED_TO_SERVER = {*PASSED, "PYTHONPATH", "PYTHONHOME", "OMP_NUM_THREADS"} - {
-    signing.KEY_VARIABLE
-}
+PASSED_TO_SERVER = {
+    *PASSED_VARIABLES,
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "OMP_NUM_THREADS",
+} - {signing.KEY_VARIABLE}
 """Variables that the build's server receives: no credentials, and not the store's key."""
 
 
