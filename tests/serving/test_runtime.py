@@ -241,7 +241,7 @@ def model(
     facts = {"serving": serving_facts(plan), "flavor": "tensorrt", "runtime": runtime}
     (folder / "plan.json").write_text(json.dumps(facts))
     executor = answering.PlanExecutor.__new__(answering.PlanExecutor)
-    executor.device, executor.engine, executor.stays, executor.landing = (
+    executor.device, executor.engine, executor.stays, executor.host_outputs = (
         "cpu",
         plan_engine,
         True,
@@ -397,9 +397,9 @@ class CopyRecorder(TorchDispatchMode):
         return operator(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("lends", [True, False])
+@pytest.mark.parametrize("returns_buffers", [True, False])
 def test_gpu_outputs_are_contiguous_before_synchronization(
-    modules: dict[str, Any], lends: bool
+    modules: dict[str, Any], returns_buffers: bool
 ) -> None:
     """Triton reads the memory on another stream after synchronization. A later copy may not be
     finished: on an H200, indices that CUDA's nonzero stores by columns were read as rows.
@@ -414,7 +414,7 @@ def test_gpu_outputs_are_contiguous_before_synchronization(
     )
     with recorder:
         kept = modules["output_transfer"].outputs_for_triton(
-            [transposed, view], stream, True, lends
+            [transposed, view], stream, True, returns_buffers
         )
         given = [modules["tensors"].from_torch("y", tensor) for tensor in kept]
     assert copies_at_synchronization == [len(recorder.seen)] == [2], recorder.seen

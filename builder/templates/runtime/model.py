@@ -77,7 +77,7 @@ class TritonPythonModel:
         self.instances: Any = None
         if count > 1:
             others = [
-                self._other(executor(folder, facts, args)) for _ in range(count - 1)
+                self._copy(executor(folder, facts, args)) for _ in range(count - 1)
             ]
             for instance in (self, *others):
                 instance.executor.prepare()
@@ -97,10 +97,10 @@ class TritonPythonModel:
         self.memory = Memory(model, self.tensors, self.batching)
         self.mapped: Any = deque(maxlen=options.keep_mapped(facts))
         self.thread = 0
-        self.says_parameters = True
+        self.sends_parameters = True
         self.devices: list[torch.device] = []
 
-    def _other(self, runs: Any) -> TritonPythonModel:
+    def _copy(self, runs: Any) -> TritonPythonModel:
         """Another instance of this model in this process, with `runs` as its executor. Both share
         only objects that do not change.
         """
@@ -135,7 +135,7 @@ class TritonPythonModel:
         """
         self._take_stream()
         self.after_reading = after_reading
-        self.executor.lends = len(requests) == 1
+        self.executor.returns_buffers = len(requests) == 1
         if len(requests) == 1:
             return [self._alone(requests[0])]
         return self._several(requests)
@@ -314,13 +314,13 @@ class TritonPythonModel:
         """The response, with parameters if the server's Python backend has them (25.02 and later).
         This is tried once, because pybind11 takes long to reject an argument.
         """
-        if self.says_parameters:
+        if self.sends_parameters:
             try:
                 return pb_utils.InferenceResponse(
                     output_tensors=tensors, parameters=self._facts()
                 )
             except TypeError:
-                self.says_parameters = False
+                self.sends_parameters = False
         return pb_utils.InferenceResponse(output_tensors=tensors)
 
     def failure(self, error: Exception) -> Any:

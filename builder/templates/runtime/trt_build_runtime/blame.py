@@ -17,7 +17,7 @@ _INDEX = re.compile(
     r"|index -?\d+ is out of range|out of bounds for dimension"
 )
 _SIZE = re.compile(r"index (-?\d+) is out of (?:bounds|range).* size (\d+)")
-_THROUGH = (
+_SAME_VALUES = (
     "aten::to",
     "aten::view",
     "aten::reshape",
@@ -146,7 +146,7 @@ def table_sizes(module: Any) -> dict[int, int]:
 
 
 def _origin(value: Any) -> Any:
-    while value.node().kind() in _THROUGH:
+    while value.node().kind() in _SAME_VALUES:
         value = value.node().inputsAt(0)
     return value
 

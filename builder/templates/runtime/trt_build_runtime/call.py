@@ -26,7 +26,7 @@ class Input:
         self.address = 0
         self.buffer: Any = None  # a tensor, once it is needed
 
-    def placed_input(
+    def engine_input(
         self, tensor: torch.Tensor, device: torch.device, copies: bool
     ) -> torch.Tensor:
         """The tensor itself if the engine can read it and `copies` is false, else a copy in the
@@ -114,8 +114,8 @@ class Call:
         self, engine: Any, context: Any, tensors: list[torch.Tensor], copies: bool
     ) -> None:
         for input_, tensor in zip(self.inputs, tensors):
-            placed = input_.placed_input(tensor, engine.device, copies)
-            address = placed.data_ptr() or engine.nothing.reserve(1)
+            readable = input_.engine_input(tensor, engine.device, copies)
+            address = readable.data_ptr() or engine.placeholder.reserve(1)
             if address != input_.address:
                 context.set_tensor_address(input_.name, address)
                 input_.address = address

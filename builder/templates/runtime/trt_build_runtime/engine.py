@@ -108,7 +108,7 @@ class Engine:
         self.allocators = {
             name: allocator(self.trt, buffer) for name, buffer in self.buffers.items()
         }
-        self.nothing = Storage(self.device)
+        self.placeholder = Storage(self.device)
         self.staging: dict[str, Staging] = {}
         if self.device.type == "cuda":
             self.staging = {name: Staging() for name in self.inputs}

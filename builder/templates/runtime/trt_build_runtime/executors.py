@@ -12,7 +12,7 @@ from .by_torch import TorchExecutor
 from .engine import MODULES, Engine
 from .errors import NoPlan
 from .options import graphs
-from .output_transfer import Landing, outputs_for_triton
+from .output_transfer import HostOutputs, outputs_for_triton
 from .segments import SegmentsExecutor
 
 COPYING = 4
@@ -29,7 +29,7 @@ class PlanExecutor:
 
     kind = "plan"
     why = "a GPU that the plan fits"
-    lends = False
+    returns_buffers = False
     checks = True
     """Shapes outside every profile are refused by the engine."""
 
@@ -47,7 +47,7 @@ class PlanExecutor:
             graphs(facts),
         )
         self.stays = bool(facts.get("step_of"))
-        self.landing = Landing()
+        self.host_outputs = HostOutputs()
 
     def prepare(self) -> None:
         """Reserve the memory of the first profile now, not in the first request."""
@@ -57,7 +57,11 @@ class PlanExecutor:
         """Run on tensors of any device; see outputs_for_triton for the outputs."""
         stays = self.stays or any(tensor.is_cuda for tensor in tensors)
         return outputs_for_triton(
-            self.engine.run(tensors), self.stream, stays, self.lends, self.landing
+            self.engine.run(tensors),
+            self.stream,
+            stays,
+            self.returns_buffers,
+            self.host_outputs,
         )
 
 

@@ -224,7 +224,7 @@ def refuse_calls(network: bool, local: bool) -> bool:
     if platform.machine() not in _SECCOMP_ARCHITECTURES:
         return False
     architecture, column = _SECCOMP_ARCHITECTURES[platform.machine()]
-    refused = {name: both[column] for name, both in _REFUSED_CALLS.items()}
+    refused = {name: numbers[column] for name, numbers in _REFUSED_CALLS.items()}
     socket = refused["socket"]
     if network or local:
         del refused["socket"]

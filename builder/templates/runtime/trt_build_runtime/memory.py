@@ -51,15 +51,15 @@ class Staging:
         """Enqueue the copy of a host's tensor of the same dtype and shape on the current stream.
         Both are contiguous.
         """
-        to, of = (  # reshape(-1) of one element keeps its stride
+        target_bytes, source_bytes = (  # reshape(-1) of one element keeps its stride
             tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
             for tensor in (target, source)
         )
-        staged = self.ready.view(tuple(of.shape), torch.uint8)
-        for begin in range(0, of.numel(), CHUNK):
+        staged = self.ready.view(tuple(source_bytes.shape), torch.uint8)
+        for begin in range(0, source_bytes.numel(), CHUNK):
             part = slice(begin, begin + CHUNK)
-            staged[part].copy_(of[part])
-            to[part].copy_(staged[part], non_blocking=True)
+            staged[part].copy_(source_bytes[part])
+            target_bytes[part].copy_(staged[part], non_blocking=True)
 
     def download(self, source: torch.Tensor) -> torch.Tensor:
         """The host tensor that has the GPU tensor's values once the stream reaches this point."""

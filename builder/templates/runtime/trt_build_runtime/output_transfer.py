@@ -9,28 +9,30 @@ import torch
 from .memory import Staging
 
 
-class Landing:
+class HostOutputs:
     """Page-locked memory of the host for each output of one model. The next request reuses it."""
 
     def __init__(self) -> None:
         self.staging: dict[int, Staging] = {}
 
-    def land(self, outputs: list[torch.Tensor], stream: Any) -> list[torch.Tensor]:
+    def download_all(
+        self, outputs: list[torch.Tensor], stream: Any
+    ) -> list[torch.Tensor]:
         """The outputs on the host, valid until the next call."""
-        landed = [
+        copied = [
             self.staging.setdefault(number, Staging()).download(output)
             for number, output in enumerate(outputs)
         ]
         stream.synchronize()
-        return landed
+        return copied
 
 
 def outputs_for_triton(
     outputs: list[torch.Tensor],
     stream: Any,
     stays: bool,
-    lends: bool,
-    landing: Landing | None = None,
+    returns_buffers: bool,
+    host_outputs: HostOutputs | None = None,
 ) -> list[torch.Tensor]:
     """The outputs after the stream has computed them.
 
@@ -44,12 +46,12 @@ def outputs_for_triton(
     may be read before it is written.
     """
     if not stays:
-        if landing and lends:
-            return landing.land(outputs, stream)
+        if host_outputs and returns_buffers:
+            return host_outputs.download_all(outputs, stream)
         return [output.cpu() for output in outputs]
     row = torch.contiguous_format
     contiguous = [
-        output.contiguous() if lends else output.clone(memory_format=row)
+        output.contiguous() if returns_buffers else output.clone(memory_format=row)
         for output in outputs
     ]
     stream.synchronize()

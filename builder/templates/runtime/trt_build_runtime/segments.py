@@ -47,7 +47,7 @@ class SegmentsExecutor:
         executors = dict(self.segments.executed_by(""))
         self.kind = "+".join(sorted(set(executors.values())))
         self.summary = " ".join(
-            f"{segment}:{who}" for segment, who in executors.items()
+            f"{segment}:{runner}" for segment, runner in executors.items()
         )
 
     def prepare(self) -> None:
@@ -97,7 +97,7 @@ class SegmentsExecutor:
         stays = self.stays or any(tensor.is_cuda for tensor in tensors)
         # a segment may return an input
         return self._present(
-            outputs_for_triton(outputs, self.stream, stays, lends=False)
+            outputs_for_triton(outputs, self.stream, stays, returns_buffers=False)
         )
 
     def _present(self, results: list[torch.Tensor]) -> list[Any]:
@@ -149,7 +149,7 @@ class Segments:
             for number, segment in enumerate(segments)
             for tensor in segment["inputs"]
         }
-        self.instead: dict[int, TorchExecutor] = {}
+        self.replacements: dict[int, TorchExecutor] = {}
 
     def executed_by(self, path: str) -> Any:
         """The name of each segment with "plan" or "torch", at any depth."""
@@ -168,7 +168,7 @@ class Segments:
         for number, (segment, runner) in enumerate(zip(self.segments, self.runners)):
             arguments = [values[tensor["name"]] for tensor in segment["inputs"]]
             if isinstance(runner, Engine) and runner.profiles.find(arguments) is None:
-                runner = self._instead(number)
+                runner = self._replacement(number)
             values.update(
                 zip(
                     (tensor["name"] for tensor in segment["outputs"]),
@@ -183,11 +183,11 @@ class Segments:
                 del values[name]
         return [values[name] for name in self.outputs]
 
-    def _instead(self, number: int) -> TorchExecutor:
-        """torch for a segment whose plan does not accept the shapes of this request."""
-        if number not in self.instead:
-            self.instead[number] = self.owner.by_torch(f"{self.stem}_{number}")
-        return self.instead[number]
+    def _replacement(self, number: int) -> TorchExecutor:
+        """The graph, run by torch, of a segment whose plan does not accept the request's shapes."""
+        if number not in self.replacements:
+            self.replacements[number] = self.owner.by_torch(f"{self.stem}_{number}")
+        return self.replacements[number]
 
 
 class Branch:

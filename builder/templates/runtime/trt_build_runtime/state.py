@@ -43,7 +43,7 @@ class Memory:
         if request.correlation_id() not in self.sequences:
             raise InvalidRequest(
                 f"sequence {request.correlation_id()} has no state: its start failed, so start it"
-                " anew"
+                " again"
             )
         return self.sequences[request.correlation_id()]
 
