@@ -337,7 +337,7 @@ def step_of_parity(name: str, model: ModelParity) -> Step:
         problem = f"golden {first.golden}, {first.protocol}: {first.problems[0]}"
     if problem is None and not model.results:
         problem = "it has no goldens"
-    who = (
+    note = (
         f"answered by {model.answered_by} ({model.device})" if model.answered_by else ""
     )
-    return Step(name, len(model.results), model.share, problem, who)
+    return Step(name, len(model.results), model.share, problem, note)

@@ -400,12 +400,12 @@ def _resolved(plugin: str) -> str:
     return plugin
 
 
-_TEST = '''"""{operator} gives other numbers than torch.
+_TEST = '''"""{operator} computes other numbers than torch.
 
 Source: {source}
 The {kind}: {function}
 
-Written by `trt-build bisect --reduce`. It fails while the difference is there.
+Written by `trt-build bisect --reduce`. It fails while the difference exists.
 """
 
 from pathlib import Path
@@ -422,26 +422,26 @@ SPECS = [
 {specs}]
 
 
-def given():
+def load_inputs():
     arrays = numpy.load(HERE / "inputs.npz")
     return [torch.from_numpy(arrays[s.name]).to(getattr(torch, s.dtype)) for s in SPECS]
 
 
 {check}'''
 
-_NETWORK_TEST = """def test_the_network_gives_the_numbers_of_torch():
+_NETWORK_TEST = """def test_the_network_computes_the_numbers_of_torch():
     plugins.load(PLUGINS)
-    module, inputs = torch.jit.load(HERE / "reduced.pt").eval(), given()
+    module, inputs = torch.jit.load(HERE / "reduced.pt").eval(), load_inputs()
     conversion = builder.convert(module, SPECS, precision={precision!r}, keep_fp32={keep_fp32!r})
-    answers = builder.reference.run(conversion, inputs)
-    for answer, wanted in zip(answers, module(*inputs), strict=True):
-        assert compare_value("output", answer, wanted, {precision!r}).problem is None
+    outputs = builder.reference.run(conversion, inputs)
+    for output, expected in zip(outputs, module(*inputs), strict=True):
+        assert compare_value("output", output, expected, {precision!r}).problem is None
 """
 
 _LOWERING_TEST = """def test_lowering_keeps_the_numbers():
     plugins.load(PLUGINS)
-    module, inputs = torch.jit.load(HERE / "reduced.pt").eval(), given()
-    answers = builder.lower(module, specs=SPECS).run(*inputs)
-    for answer, wanted in zip(answers, module(*inputs), strict=True):
-        assert compare_value("output", answer, wanted, "fp32").problem is None
+    module, inputs = torch.jit.load(HERE / "reduced.pt").eval(), load_inputs()
+    outputs = builder.lower(module, specs=SPECS).run(*inputs)
+    for output, expected in zip(outputs, module(*inputs), strict=True):
+        assert compare_value("output", output, expected, "fp32").problem is None
 """
