@@ -49,7 +49,7 @@ def take(
     """Compare after unloading has finished, or after at most `wait` seconds."""
     began = time.monotonic()
     while True:
-        comparison = compare(wanted(repository, mode), *_held(server))
+        comparison = compare(required(repository, mode), *_held(server))
         waited = time.monotonic() - began
         if (
             not (
@@ -68,7 +68,7 @@ def take(
     return comparison
 
 
-def wanted(repository: Path, mode: str) -> dict[str, int]:
+def required(repository: Path, mode: str) -> dict[str, int]:
     """The models that the server should hold, with the processes of each.
 
     In poll mode these are all folders, including former steps within their grace period.
@@ -92,15 +92,15 @@ def wanted(repository: Path, mode: str) -> dict[str, int]:
 
 
 def compare(
-    wanted: dict[str, int], models: Counter[str], stubs: Counter[str]
+    required: dict[str, int], models: Counter[str], stubs: Counter[str]
 ) -> Census:
     """Compare with the `models` that the server has not unloaded, and their processes (`stubs`)."""
     counts = Census()
-    counts.leaked_models = sorted(name for name in models if name not in wanted)
-    counts.missing = sorted(name for name in wanted if name not in models)
-    surplus = stubs - Counter(wanted)
+    counts.leaked_models = sorted(name for name in models if name not in required)
+    counts.missing = sorted(name for name in required if name not in models)
+    surplus = stubs - Counter(required)
     counts.leaked_processes = sorted(surplus.elements())
-    lacking = Counter(wanted) - stubs
+    lacking = Counter(required) - stubs
     counts.missing += [f"a process of {name}" for name in sorted(lacking.elements())]
     return counts
 
@@ -171,7 +171,7 @@ def memory(pid: int) -> Memory:
         raise ValueError(f"process {pid} has no {error}") from error
 
 
-def _weigh(server: int, found: Census) -> None:
+def _weigh(server: int, census: Census) -> None:
     """Attribute shared memory. A region shared by the server and a process counts for the process.
     Regions that no other process maps any more count for the server.
     """
@@ -180,13 +180,13 @@ def _weigh(server: int, found: Census) -> None:
         with contextlib.suppress(OSError, ValueError):
             part = memory(pid)
             shared += part.shared
-            found.processes += 1
-            found.stubs_mib += part.allocated + 2 * part.shared
+            census.processes += 1
+            census.stubs_mib += part.allocated + 2 * part.shared
     with contextlib.suppress(OSError, ValueError):
         own = memory(server)
-        found.processes += 1
-        found.server_mib = round(own.allocated + max(0.0, own.shared - shared), 1)
-    found.stubs_mib = round(found.stubs_mib, 1)
+        census.processes += 1
+        census.server_mib = round(own.allocated + max(0.0, own.shared - shared), 1)
+    census.stubs_mib = round(census.stubs_mib, 1)
 
 
 def _details(pid: int) -> dict[str, Any]:

@@ -141,7 +141,7 @@ def _pushed(
             if time.monotonic() - began > seconds:
                 break
             source = folder / str(generation)
-            (found,) = push(source, target)
+            (pushed,) = push(source, target)
             during = clients_running.taken()
             held = census.take(server, served, mode)
             shutil.rmtree(source)
@@ -149,7 +149,7 @@ def _pushed(
                 **head,
                 "generation": generation,
                 "at": round(time.monotonic() - began, 1),
-                "verdict": _verdict(found, generation),
+                "verdict": _verdict(pushed, generation),
                 "during": during.as_dict(),
                 "between": clients_running.taken().as_dict(),
                 **held.as_dict(),
@@ -158,14 +158,14 @@ def _pushed(
     yield {**head, "at": round(time.monotonic() - began, 1), **last}
 
 
-def _verdict(found: Pushed, generation: int) -> dict[str, Any]:
-    wanted = "rejected" if is_bad(generation) else "pushed"
+def _verdict(pushed: Pushed, generation: int) -> dict[str, Any]:
+    expected = "rejected" if is_bad(generation) else "pushed"
     return {
-        "model": found.name,
-        "state": found.state,
-        "right": found.state == wanted,
-        "problems": [problem[:200] for problem in found.problems[:3]],
-        "seconds": found.seconds,
+        "model": pushed.name,
+        "state": pushed.state,
+        "right": pushed.state == expected,
+        "problems": [problem[:200] for problem in pushed.problems[:3]],
+        "seconds": pushed.seconds,
     }
 
 
@@ -241,7 +241,7 @@ def _memory(counts: Counts, streams: Sequence[Sequence[dict[str, Any]]]) -> None
 
 
 def _larger(one: float | None, other: float | None) -> float | None:
-    return max((found for found in (one, other) if found is not None), default=None)
+    return max((value for value in (one, other) if value is not None), default=None)
 
 
 def spoil(model: Path) -> None:

@@ -145,11 +145,11 @@ def _await(is_done: Callable[[], bool]) -> None:
 
 
 def _sum(counts: Counts) -> None:
-    found, quarter = counts.server_mib, len(counts.server_mib) // 4
+    mib, quarter = counts.server_mib, len(counts.server_mib) // 4
     if counts.crashed_at is not None:
         counts.end_mib = counts.kib_per_load = None
         return
-    grown = median(found[-quarter:]) - median(found[quarter : 2 * quarter])
-    counts.end_mib = found[-1]
+    grown = median(mib[-quarter:]) - median(mib[quarter : 2 * quarter])
+    counts.end_mib = mib[-1]
     # the centers of the two quarters are half of the run apart
     counts.kib_per_load = round(grown * 1024 / (counts.loads / 2), 1)

@@ -30,7 +30,7 @@ NO_SETTINGS = {"name", "metadata", "num_inputs", "num_outputs"}
 VARIABLE = "TRT_BUILD_TEST_COMPILE"
 
 
-def wanted(network: Any) -> bool:
+def should_compile(network: Any) -> bool:
     """Whether `network` is to be compiled; an engine that can be run always is."""
     choice = os.environ.get(VARIABLE, "kinds")
     if choice in ("all", "0") or flavor.name() == "tensorrt":
@@ -94,10 +94,10 @@ def _edges(network: Any) -> frozenset[Any]:
     layers = read_layers(network)
     source = {output: layer.kind for layer in layers for output in layer.outputs}
     return frozenset(
-        (source.get(given, "input"), layer.kind, str(given.dtype))
+        (source.get(tensor, "input"), layer.kind, str(tensor.dtype))
         for layer in layers
-        for given in layer.inputs
-        if given is not None
+        for tensor in layer.inputs
+        if tensor is not None
     )
 
 

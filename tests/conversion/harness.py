@@ -129,12 +129,16 @@ def check(
     conversion = _converted_or_skipped(module, inputs, params, dynamic, spans, trace)
     truth = expected or _truth(source, module, trace, conversion)
     for case in (inputs, *more):
-        wanted = _flat(truth(*case))
+        expected_outputs = _flat(truth(*case))
         _compare(
-            builder.reference.run(conversion, case), wanted, conversion, rtol, atol
+            builder.reference.run(conversion, case),
+            expected_outputs,
+            conversion,
+            rtol,
+            atol,
         )
     assert capabilities.current().strongly_typed or not old.refused(conversion.network)
-    if compile and compiling.wanted(conversion.network):
+    if compile and compiling.should_compile(conversion.network):
         plan = builder.build_engine(conversion, QUICK)
         assert len(plan) > 1000
         compiling.done(conversion.network)
@@ -213,14 +217,14 @@ def carried(dtype: torch.dtype) -> torch.dtype:
 
 def _compare(
     got: Sequence[Any],
-    wanted: Sequence[Any],
+    expected_outputs: Sequence[Any],
     conversion: Any,
     rtol: Any,
     atol: Any,
     slack: float = 1,
 ) -> None:
-    assert len(got) == len(wanted)
-    for output, truth in zip(got, wanted, strict=True):
+    assert len(got) == len(expected_outputs)
+    for output, truth in zip(got, expected_outputs, strict=True):
         truth = truth.to(carried(truth.dtype))
         exact = not truth.dtype.is_floating_point
         torch.testing.assert_close(

@@ -261,11 +261,13 @@ def _judge(result: Result, entry: Any, sample: Any, dynamic: bool) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             # some samples move to a GPU
-            wanted = [
+            expected = [
                 t.cpu() for t in _tensors(function(*(t.clone() for t in tensors)))
             ]
-            module = traced(lambda *given: tuple(_tensors(function(*given))), tensors)
-        reason = _unfit(tensors, wanted)
+            module = traced(
+                lambda *arguments: tuple(_tensors(function(*arguments))), tensors
+            )
+        reason = _unfit(tensors, expected)
     except Exception as error:
         reason = f"torch: {str(error).splitlines()[0][:80]}"
     if reason:
@@ -275,7 +277,7 @@ def _judge(result: Result, entry: Any, sample: Any, dynamic: bool) -> None:
         if dynamic:
             _compare_dynamic(result.name, module, tensors)
         else:
-            _compare(result.name, module, tensors, wanted)
+            _compare(result.name, module, tensors, expected)
     except UnsupportedOperators as error:
         result.unsupported.update({o.reason for o in error.operators})
     except LoweringError as error:
@@ -292,11 +294,11 @@ def _compare(
     name: str,
     module: Any,
     tensors: Sequence[torch.Tensor],
-    wanted: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor],
 ) -> None:
     conversion = builder.convert(module, [spec_of(t, {}, {}) for t in tensors])
     assert capabilities.current().strongly_typed or not old.refused(conversion.network)
-    _evaluate(name, conversion, tensors, wanted)
+    _evaluate(name, conversion, tensors, expected)
 
 
 def _compare_dynamic(name: str, module: Any, tensors: Sequence[torch.Tensor]) -> None:
@@ -318,15 +320,17 @@ def _compare_dynamic(name: str, module: Any, tensors: Sequence[torch.Tensor]) ->
         sizes = {
             size: size + change for size, change in zip(named, changes, strict=False)
         }
-        given = [
+        arguments = [
             *(_resized(tensor, sizes) for tensor in resized),
             *tensors[len(resized) :],
         ]
         try:
-            wanted = [t.cpu() for t in _tensors(module(*(t.clone() for t in given)))]
+            expected = [
+                t.cpu() for t in _tensors(module(*(t.clone() for t in arguments)))
+            ]
         except RuntimeError:
             continue
-        _evaluate(name, conversion, given, wanted)
+        _evaluate(name, conversion, arguments, expected)
 
 
 def _resized(tensor: torch.Tensor, sizes: Mapping[int, int]) -> torch.Tensor:
@@ -341,14 +345,14 @@ def _evaluate(
     name: str,
     conversion: Any,
     tensors: Sequence[torch.Tensor],
-    wanted: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor],
 ) -> None:
     """Raise AssertionError if the network's outputs differ from torch's."""
     outputs = builder.reference.run(conversion, tensors)
-    assert len(outputs) == len(wanted), f"{len(outputs)} outputs for {len(wanted)}"
+    assert len(outputs) == len(expected), f"{len(outputs)} outputs for {len(expected)}"
     tolerance = WIDER.get(name, RTOL)
-    count = 1 if name in ANY_OF_EQUALS else len(wanted)
-    for output, truth in zip(outputs[:count], wanted[:count], strict=True):
+    count = 1 if name in ANY_OF_EQUALS else len(expected)
+    for output, truth in zip(outputs[:count], expected[:count], strict=True):
         truth = truth.to(carried(truth.dtype))
         exact = not truth.dtype.is_floating_point
         torch.testing.assert_close(
@@ -368,8 +372,8 @@ def _as_function(
     leaves = pytree.tree_leaves(tree)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
-    def function(*given: torch.Tensor) -> Any:
-        left = iter(given)
+    def function(*arguments: torch.Tensor) -> Any:
+        left = iter(arguments)
         first, args, kwargs = pytree.tree_map_only(
             torch.Tensor, lambda _: next(left), tree
         )
@@ -387,7 +391,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _unfit(
-    tensors: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]
+    tensors: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]
 ) -> str | None:
     """Why a sample cannot be a network's inputs or outputs; None if it can."""
     if not tensors:
@@ -401,9 +405,9 @@ def _unfit(
             and not torch.equal(t, t.int().long())
         ):
             return "8.6 has no int64"
-    if not wanted:
+    if not expected:
         return "no output at all"
-    return "an output is complex" if any(t.dtype.is_complex for t in wanted) else None
+    return "an output is complex" if any(t.dtype.is_complex for t in expected) else None
 
 
 def _words(sample: Any) -> str:

@@ -111,13 +111,13 @@ def _along(name: str) -> Function:
 
 
 def _of_numbers() -> dict[str, Function]:
-    found = {name: _named(name) for name in UNARY}
-    found |= {name: getattr(F, name) for name in ACTIVATIONS}
-    found |= {
+    functions = {name: _named(name) for name in UNARY}
+    functions |= {name: getattr(F, name) for name in ACTIVATIONS}
+    functions |= {
         f"to {dtype}": lambda x, dtype=dtype: x.to(dtype)
         for dtype in (torch.bool, torch.float16, torch.bfloat16)
     }
-    return found | {
+    return functions | {
         "gelu by tanh": lambda x: F.gelu(x, approximate="tanh"),
         "elu with alpha": lambda x: F.elu(x, 0.3),
         "celu with alpha": lambda x: F.celu(x, 0.3),
@@ -147,11 +147,11 @@ def _of_numbers() -> dict[str, Function]:
 
 
 def _by_numbers() -> dict[str, Function]:
-    found: dict[str, Function] = {}
+    functions: dict[str, Function] = {}
     for value in SCALARS:
         for name in BY_NUMBER:
-            found[f"{name} {value}"] = lambda x, n=name, v=value: _named(n)(x, v)
-        found |= {
+            functions[f"{name} {value}"] = lambda x, n=name, v=value: _named(n)(x, v)
+        functions |= {
             f"clamp from {value}": lambda x, v=value: x.clamp(v, 1.0),
             f"clamp to {value}": lambda x, v=value: x.clamp(-1.0, v),
             f"{value} / x": lambda x, v=value: v / x,
@@ -169,11 +169,11 @@ def _by_numbers() -> dict[str, Function]:
             ),
         }
     for value in (INF, 2.5):
-        found[f"hardtanh to {value}"] = lambda x, v=value: F.hardtanh(x, -1.0, v)
+        functions[f"hardtanh to {value}"] = lambda x, v=value: F.hardtanh(x, -1.0, v)
     for exponent in (2, 3, 0.5, -1, -2, -0.5, 0.3, 0, -3, 4, 5, -4):
-        found[f"pow {exponent}"] = lambda x, e=exponent: x**e
+        functions[f"pow {exponent}"] = lambda x, e=exponent: x**e
     for divisor in (2, -0.5, 0.3, -3):
-        found |= {
+        functions |= {
             f"floor_divide by {divisor}": lambda x, d=divisor: x // d,
             f"remainder by {divisor}": lambda x, d=divisor: x % d,
             f"fmod by {divisor}": lambda x, d=divisor: torch.fmod(x, d),
@@ -181,12 +181,12 @@ def _by_numbers() -> dict[str, Function]:
                 x, d, rounding_mode="trunc"
             ),
         }
-    return found
+    return functions
 
 
 def _of_pairs() -> dict[str, Function]:
-    found = {name: _named(name) for name in BINARY}
-    return found | {
+    functions = {name: _named(name) for name in BINARY}
+    return functions | {
         "div, trunc": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
         "clamp by tensors": lambda a, b: torch.clamp(a, min=b, max=b + 1),
         "isclose with NaN": lambda a, b: torch.isclose(a, b, equal_nan=True),
@@ -196,20 +196,22 @@ def _of_pairs() -> dict[str, Function]:
 
 
 def _of_rows() -> dict[str, Function]:
-    found = {f"{name} of rows": _along(name) for name in REDUCTIONS}
+    functions = {f"{name} of rows": _along(name) for name in REDUCTIONS}
     whole = "amax amin argmax argmin max mean median min std sum".split()
-    found |= {f"{name} of all": lambda x, n=name: getattr(x, n)() for name in whole}
+    functions |= {f"{name} of all": lambda x, n=name: getattr(x, n)() for name in whole}
     for order in (0, 1, 3, INF, -INF, 0.5):
-        found[f"norm {order}"] = lambda x, o=order: torch.linalg.vector_norm(x, o, 1)
-        found[f"normalize {order}"] = lambda x, o=order: F.normalize(x, o, 1)
+        functions[f"norm {order}"] = lambda x, o=order: torch.linalg.vector_norm(
+            x, o, 1
+        )
+        functions[f"normalize {order}"] = lambda x, o=order: F.normalize(x, o, 1)
     index = torch.tensor([[0, 2, 0]]).expand(7, 3)
     for reduction in ("sum", "amax", "amin", "mean", "prod"):
-        found[f"scatter_reduce {reduction}"] = lambda x, r=reduction: x.scatter_reduce(
-            1, index, x, r
+        functions[f"scatter_reduce {reduction}"] = lambda x, r=reduction: (
+            x.scatter_reduce(1, index, x, r)
         )
     for mode in PADDING:
-        found[f"pad, {mode}"] = lambda x, m=mode: F.pad(x[None], (2, 1), mode=m)
-    return found | {
+        functions[f"pad, {mode}"] = lambda x, m=mode: F.pad(x[None], (2, 1), mode=m)
+    return functions | {
         "layer_norm": lambda x: F.layer_norm(x, (3,)),
         "rms_norm": lambda x: F.rms_norm(x, (3,)),
         "safe softmax": lambda x: torch.ops.aten._safe_softmax(x, 1),
@@ -264,11 +266,11 @@ def _of_image() -> dict[str, Function]:
 
 
 def _of_integers() -> dict[str, Function]:
-    found: dict[str, Function] = {
+    functions: dict[str, Function] = {
         f"integers: {name}": lambda x, n=name: getattr(x, n)() for name in OF_INTEGERS
     }
     for n in (2, 3, -7, 2**31 - 1):
-        found |= {
+        functions |= {
             f"integers // {n}": lambda x, n=n: x // n,
             f"integers % {n}": lambda x, n=n: x % n,
             f"integers * {n}": lambda x, n=n: x * n,
@@ -280,11 +282,11 @@ def _of_integers() -> dict[str, Function]:
             ),
         }
     for n in (0, 1, 31, 32, 63):
-        found[f"integers << {n}"] = lambda x, n=n: x << n
-        found[f"integers >> {n}"] = lambda x, n=n: x >> n
+        functions[f"integers << {n}"] = lambda x, n=n: x << n
+        functions[f"integers >> {n}"] = lambda x, n=n: x >> n
     for n in (0, 2, 3, 31):
-        found[f"integers ** {n}"] = lambda x, n=n: x**n
-    return found | {
+        functions[f"integers ** {n}"] = lambda x, n=n: x**n
+    return functions | {
         "integers to uint8": lambda x: x.to(torch.uint8),
         "integers to int8": lambda x: x.to(torch.int8),
         "integers: cumsum": lambda x: x.cumsum(0),
@@ -419,15 +421,15 @@ def differences(group: str) -> dict[str, str]:
     that differs.
     """
     functions, inputs = GROUPS[group]
-    wanted = {name: opinfo._tensors(f(*inputs)) for name, f in functions.items()}
+    expected = {name: opinfo._tensors(f(*inputs)) for name, f in functions.items()}
     results = iter(builder.reference.run(_converted(group), inputs))
-    found: dict[str, str] = {}
-    for name, truths in wanted.items():
+    differences: dict[str, str] = {}
+    for name, truths in expected.items():
         for truth in truths:
             problem = difference(next(results), truth)
             if problem:
-                found.setdefault(name, problem)
-    return found
+                differences.setdefault(name, problem)
+    return differences
 
 
 @functools.cache
@@ -567,14 +569,16 @@ def sample_differences(name: str) -> list[str]:
     """The samples of an operator whose network has other outputs than PyTorch if special values
     replace elements. Samples that PyTorch or the conversion refuses are left out.
     """
-    found = []
+    differences = []
     for entry in opinfo._database()[name]:
         for dtype in opinfo.DTYPES[:2]:
             if dtype in entry.supported_dtypes("cpu"):
                 for sample in opinfo._spread(opinfo._samples(entry, dtype), 2):
                     problems = _of_sample(name, entry, sample)
-                    found += [f"{opinfo._words(sample)}: {line}" for line in problems]
-    return found
+                    differences += [
+                        f"{opinfo._words(sample)}: {line}" for line in problems
+                    ]
+    return differences
 
 
 def _of_sample(name: str, entry: Any, sample: Any) -> Iterator[str]:
@@ -585,13 +589,13 @@ def _of_sample(name: str, entry: Any, sample: Any) -> Iterator[str]:
             conversion = _convert(function, tensors)
         except (TrtBuildError, RuntimeError, ValueError, TypeError):
             return
-        for label, given in _with_special_values(tensors):
+        for label, changed in _with_special_values(tensors):
             try:
-                truths = opinfo._tensors(function(*(t.clone() for t in given)))
+                truths = opinfo._tensors(function(*(t.clone() for t in changed)))
             except (RuntimeError, IndexError, ValueError):
                 continue
             count = 1 if name in opinfo.ANY_OF_EQUALS else len(truths)
-            results = builder.reference.run(conversion, given)[:count]
+            results = builder.reference.run(conversion, changed)[:count]
             for got, truth in zip(results, truths[:count], strict=True):
                 problem = difference(got, truth)
                 if problem:
@@ -614,11 +618,11 @@ def _with_special_values(
         for label, values in table.items():
             for chosen in choices if places else ():
                 for step in (3, 1):
-                    given = [
+                    changed = [
                         _replaced(t, values, step) if at in chosen else t
                         for at, t in enumerate(tensors)
                     ]
-                    yield f"{label} in {chosen}", given
+                    yield f"{label} in {chosen}", changed
 
 
 def _replaced(t: torch.Tensor, values: Sequence[float], step: int) -> torch.Tensor:
@@ -638,9 +642,14 @@ def main(names: Sequence[str]) -> int:
     for family in names:
         for name in opinfo.operators(family) if family in opinfo.FAMILIES else [family]:
             if opinfo.known(name) and name not in NO_SAMPLES:
-                found = sample_differences(name)
-                unexpected |= bool(found) != (name in SAMPLES)
-                print(f"{name}: {len(found)}", *found[:6], sep="\n    ", flush=True)
+                differences = sample_differences(name)
+                unexpected |= bool(differences) != (name in SAMPLES)
+                print(
+                    f"{name}: {len(differences)}",
+                    *differences[:6],
+                    sep="\n    ",
+                    flush=True,
+                )
     return int(unexpected)
 
 

@@ -34,7 +34,7 @@ def only_rtx() -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "function", "x", "wanted"),
+    ("choice", "function", "x", "compiles"),
     [
         ("kinds", lambda x: hardtanh(x, -1, 0.5), X, False),
         ("settings", lambda x: hardtanh(x, -1, 0.5), X, True),
@@ -50,13 +50,13 @@ def test_networks_with_a_new_feature_are_compiled(
     choice: str,
     function: Callable[[torch.Tensor], torch.Tensor],
     x: torch.Tensor,
-    wanted: bool,
+    compiles: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(compiling, "COMPILED", set())
     monkeypatch.setenv(compiling.VARIABLE, choice)
     compiling.done(convert(lambda x: hardtanh(x, -1, 1), [X]).network)
-    assert compiling.wanted(convert(function, [x]).network) == wanted
+    assert compiling.should_compile(convert(function, [x]).network) == compiles
 
 
 @pytest.mark.parametrize("choice", ["kinds", "settings"])
@@ -68,9 +68,9 @@ def test_equal_loops_have_equal_features(
     first, second = (
         convert(Doubled(), [X], dynamic={0: {0: "n"}}).network for _ in range(2)
     )
-    assert compiling.wanted(first)
+    assert compiling.should_compile(first)
     compiling.done(first)
-    assert not compiling.wanted(second)
+    assert not compiling.should_compile(second)
 
 
 @pytest.mark.slow

@@ -294,7 +294,9 @@ def test_loop_carried_value_with_swapped_axes_is_refused() -> None:
 
 
 class RowsWritten(nn.Module):
-    """Every row is computed from the one before and written in its position; columns from the end."""
+    """Every row is computed from the one before and written in its position;
+    columns are from the end.
+    """
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         a, c = x.clone(), x.t().clone()

@@ -1,4 +1,4 @@
-"""Operators that are refused with a reason: none of them is converted, and the reason is reported."""
+"""Operators that are refused: none of them is converted, and the reason is reported."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ class T5Encoder(nn.Module):
 
 
 class WindowBlock(nn.Module):
-    """Attention within windows of 4 x 4, which a shift moves across their edges (Liu et al. 2021)."""
+    """Attention within windows of 4 x 4; a shift moves them across the edges (Liu et al., 2021)."""
 
     def __init__(self, shift: int) -> None:
         super().__init__()

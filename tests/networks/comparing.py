@@ -200,25 +200,25 @@ def conversion_times(network: Network, program: Any) -> dict[str, float]:
     alternate calls after a warm-up.
     """
     traced, specs = module_of(network, "traced"), specs_of(network)
-    found: dict[str, list[float]] = {"cpu": [], "traced_cpu": []}
+    seconds_by_format: dict[str, list[float]] = {"cpu": [], "traced_cpu": []}
     layers = 0
     for _ in range(CALLS + 1):
         for key, module in (("traced_cpu", traced), ("cpu", program)):
             start = time.process_time()
             conversion = builder.convert(module, specs)
-            found[key].append(time.process_time() - start)
+            seconds_by_format[key].append(time.process_time() - start)
             if module is traced:
                 layers = conversion.network.num_layers
-    least = {key: min(seconds[1:]) for key, seconds in found.items()}
+    least = {key: min(seconds[1:]) for key, seconds in seconds_by_format.items()}
     return least | {"traced_layers": layers, "calls": CALLS}
 
 
 def _error(conversion: Any, module: Any, inputs: Sequence[torch.Tensor]) -> float:
     with torch.no_grad():
-        wanted = flat(module(*inputs))
+        expected = flat(module(*inputs))
     got = builder.reference.run(conversion, list(inputs))
-    assert len(got) == len(wanted)
-    return max(relative(a, b) for a, b in zip(got, wanted, strict=True))
+    assert len(got) == len(expected)
+    return max(relative(a, b) for a, b in zip(got, expected, strict=True))
 
 
 def own_error(network: Network) -> float:

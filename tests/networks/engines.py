@@ -60,8 +60,8 @@ def in_order(names: Sequence[str], mode: str, precisions: Sequence[str]) -> list
     ]
 
 
-def _mode(name: str, wanted: str) -> str:
-    return "traced" if zoo.networks()[name].unscriptable else wanted
+def _mode(name: str, requested: str) -> str:
+    return "traced" if zoo.networks()[name].unscriptable else requested
 
 
 def newest(rows: Iterable[records.Row]) -> dict[tuple[Any, ...], records.Row]:
@@ -215,7 +215,7 @@ def main() -> None:
         for job in in_order(
             options.names, options.mode, options.precision or PRECISIONS
         )
-        if _wanted(before.get(key(head(job, where))), options.again)
+        if _is_pending(before.get(key(head(job, where))), options.again)
     ]
     left = run(
         jobs, where, options.out, options.workers, options.budget, options.timeout
@@ -231,7 +231,7 @@ def main() -> None:
     print(f"{len(jobs)} to do, {len(left)} left for want of time")
 
 
-def _wanted(row: records.Row | None, again: str) -> bool:
+def _is_pending(row: records.Row | None, again: str) -> bool:
     return (
         row is None
         or again == "all"

@@ -160,8 +160,10 @@ def _errors(
 ) -> dict[str, Error]:
     """The largest error of each output over the cases."""
     errors: dict[str, Error] = {}
-    for comparison, outputs, wanted in zip(compared, results, truth, strict=True):
-        for output, got, want in zip(comparison.outputs, outputs, wanted, strict=True):
+    for comparison, outputs, expected in zip(compared, results, truth, strict=True):
+        for output, got, want in zip(
+            comparison.outputs, outputs, expected, strict=True
+        ):
             errors[output.name] = errors.get(output.name, Error(0.0, 0.0)) | _error(
                 output, to_numpy(got), to_numpy(want)
             )
@@ -214,8 +216,8 @@ def _excused(
             _compared(conversion, a, t, precision)
             for a, t in zip(variant_errors, truth, strict=True)
         ]
-        found = _errors(compared, variant_errors, truth)
-        own = {n: own.get(n, error) | error for n, error in found.items()}
+        variant_error = _errors(compared, variant_errors, truth)
+        own = {n: own.get(n, error) | error for n, error in variant_error.items()}
     excused = all(
         e.share <= 1 or (own[n].share > 1 and e.within(own[n]))
         for n, e in errors.items()

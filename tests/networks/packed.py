@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 class PackedGru(nn.Module):
-    """Stacked GRUs in one direction, from the state of the last call, over rows sorted by length."""
+    """Stacked GRUs in one direction, from the last call's state, over rows sorted by length."""
 
     def __init__(self) -> None:
         super().__init__()

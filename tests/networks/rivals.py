@@ -1,4 +1,4 @@
-"""Torch's own outputs in a reduced precision: the measure for networks that amplify every rounding."""
+"""Torch's outputs in a reduced precision: the measure for networks that amplify roundings."""
 
 from __future__ import annotations
 

@@ -118,12 +118,12 @@ def test_small_networks_run_first_and_passed_rows_are_kept() -> None:
         "BERT-base": "traced",
         "ResNet-18": "scripted",
     }
-    assert engines._wanted(None, "none") and not engines._wanted(
+    assert engines._is_pending(None, "none") and not engines._is_pending(
         {"result": "failed"}, "none"
     )
-    assert engines._wanted({"result": "failed"}, "failed") and not engines._wanted(
-        {"result": "passed"}, "failed"
-    )
+    assert engines._is_pending(
+        {"result": "failed"}, "failed"
+    ) and not engines._is_pending({"result": "passed"}, "failed")
 
 
 @pytest.mark.skipif(

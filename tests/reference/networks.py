@@ -166,7 +166,7 @@ def evaluate(
     """
     builder, network = network_of(build, inputs, dynamic)
     outputs = reference.run(network, inputs)
-    if compiled and compiling.wanted(network):
+    if compiled and compiling.should_compile(network):
         plan = plan_of(builder, network, inputs)
         assert plan is not None, "TensorRT does not compile the network"
         compiling.done(network)

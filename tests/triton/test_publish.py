@@ -239,8 +239,7 @@ def test_failed_first_publication_leaves_no_repository(
 def test_failed_first_publication_keeps_concurrent_model(
     repository: Path,
 ) -> None:
-    """The failing publication created the folder, and removes it while the other writes beside it.
-    """
+    """The failing publication created the folder, and removes it while the other writes to it."""
     shutil.rmtree(repository, ignore_errors=True)
 
     def fail(folder: Path) -> None:

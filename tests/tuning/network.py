@@ -53,15 +53,15 @@ def write(
     return spec
 
 
-def options(given: argparse.Namespace) -> TuneOptions:
+def options(arguments: argparse.Namespace) -> TuneOptions:
     """Requests of one row, through CUDA shared memory if there is a GPU."""
     return TuneOptions(
-        Goal(ms=given.limit_ms),
-        Values(profiles=given.profiles, runtime=given.runtimes),
-        trials=given.trials,
-        confirmations=given.confirmations,
-        seconds=given.seconds,
-        concurrency=given.concurrency,
+        Goal(ms=arguments.limit_ms),
+        Values(profiles=arguments.profiles, runtime=arguments.runtimes),
+        trials=arguments.trials,
+        confirmations=arguments.confirmations,
+        seconds=arguments.seconds,
+        concurrency=arguments.concurrency,
         memory="cuda" if gpu.current() else "none",
         goldens=ONE_ROW,
     )
@@ -70,15 +70,15 @@ def options(given: argparse.Namespace) -> TuneOptions:
 class Record:
     """The record file: first the trials, at the end all results."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
-        self.file, self.began = given.out, time.monotonic()
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.file, self.began = arguments.out, time.monotonic()
         device = gpu.current()
         self.data: dict[str, Any] = {
-            "network": given.network,
-            "precision": given.precision,
+            "network": arguments.network,
+            "precision": arguments.precision,
             "gpu": device.name if device else None,
-            "level_seconds": given.seconds,
-            "concurrency": list(given.concurrency),
+            "level_seconds": arguments.seconds,
+            "concurrency": list(arguments.concurrency),
             "finished": False,
             "trials": [],
         }
@@ -96,11 +96,11 @@ class Record:
             flush=True,
         )
 
-    def finish(self, found: Tuned) -> None:
+    def finish(self, tuned: Tuned) -> None:
         """Write all results, with the trials of the confirmation separate from those of the
         search.
         """
-        self.data |= {**asdict(found), "finished": True}
+        self.data |= {**asdict(tuned), "finished": True}
         self._write()
 
     def _write(self) -> None:
