@@ -251,7 +251,9 @@ def work(jobs: list[fleet.Job], options: argparse.Namespace) -> int:
 
     def remaining(name: str, precision: str) -> Iterable[records.Row]:
         left = [
-            b for b in BATCHES if options.again or not _stands(host, name, precision, b)
+            b
+            for b in BATCHES
+            if options.again or not _is_recorded(host, name, precision, b)
         ]
         return rows(name, precision, options, left) if left else ()
 
@@ -259,16 +261,14 @@ def work(jobs: list[fleet.Job], options: argparse.Namespace) -> int:
     return fleet.measured(taken, remaining, records.ENGINES)
 
 
-def _stands(host: records.Row, name: str, precision: str, batch: int) -> bool:
-    wanted = records.key(
-        {**host, "network": name, "precision": precision, "batch": batch}
-    )
+def _is_recorded(host: records.Row, name: str, precision: str, batch: int) -> bool:
+    key = records.key({**host, "network": name, "precision": precision, "batch": batch})
     comparable = (
         row
         for row in records.read(records.ENGINES)
         if row.get("method") == records.METHOD
     )
-    return any(records.key(row) == wanted for row in comparable)
+    return any(records.key(row) == key for row in comparable)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

@@ -302,14 +302,14 @@ def _timed(
 
 
 def _verified(
-    repository: Path, url: str, model: str, wanted: Sequence[str]
+    repository: Path, url: str, model: str, memories: Sequence[str]
 ) -> dict[str, Any]:
     """Return the kinds of memory with which verify passes, each with the library that ran. The
     others are not timed, and the reason is printed.
     """
     answered_by = {}
     gpu = torch.cuda.is_available()
-    for memory in [memory for memory in wanted if gpu or memory != "cuda"]:
+    for memory in [memory for memory in memories if gpu or memory != "cuda"]:
         (verified,) = parity.verify(
             repository, None, url, [model], repeat=0, shared_memory=[memory]
         )
@@ -390,7 +390,7 @@ def measured_before(args: argparse.Namespace) -> IsMeasured:
     return lambda about: records.key({**host, **common, **about}) in known
 
 
-def wanted(
+def measurements(
     name: str, settings: Sequence[str], batches: Sequence[int], several: bool
 ) -> Iterator[dict[str, Any]]:
     """The measurements of the rows of a run."""
@@ -440,7 +440,8 @@ def _network(name: str, args: argparse.Namespace, gpu: bool) -> None:
     )
     is_measured = measured_before(args)
     if all(
-        is_measured(about) for about in wanted(name, settings, batches, args.concurrent)
+        is_measured(about)
+        for about in measurements(name, settings, batches, args.concurrent)
     ):
         print(f"{name}: measured before (--again)")
         return

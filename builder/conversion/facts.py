@@ -32,7 +32,7 @@ class TensorFacts:
     """Facts of an ITensor beyond TensorRT's: the symbolic size of each axis; torch's dtype if the
     carrier is wider; the 8-bit tensor that it is dequantized from (`quantized`); the half tensor
     that it is a cast of (`wide_of`); the element that it repeats (`splat`, all axes 1); whether it
-    is a reshape of another tensor (`reshaped`); its producer layer (`maker`); and whether its
+    is a reshape of another tensor (`reshaped`); its layer (`producer`); and whether its
     numbers are known to follow from shapes (`sized`).
     """
 
@@ -45,7 +45,7 @@ class TensorFacts:
     wide_of: ITensor | None = None
     splat: ITensor | None = None
     reshaped: bool = False
-    maker: ILayer | None = None
+    producer: ILayer | None = None
     sized: bool = False
 
 
@@ -76,7 +76,7 @@ class Facts:
         self.node: Any = None
         self.walker: Any = None
         self._facts: dict[str, TensorFacts] = {}
-        self._makers = 0  # the number of layers that are recorded as producers
+        self._recorded = 0  # the number of layers that are recorded as producers
         self._constants: dict[Any, ITensor] = {}
         self._shapes: dict[tuple[Any, ...], tuple[ITensor, list[Size]]] = {}
 
@@ -84,16 +84,16 @@ class Facts:
         """The facts of an ITensor, kept under its name."""
         return self._facts.setdefault(tensor.name, TensorFacts())
 
-    def maker(self, tensor: ITensor) -> ILayer | None:
+    def producer(self, tensor: ITensor) -> ILayer | None:
         """The producer layer of an ITensor; None for a network input."""
-        for index in range(self._makers, self.net.num_layers):
+        for index in range(self._recorded, self.net.num_layers):
             layer = self.net.get_layer(index)
             for output in filter(
                 is_tensor, map(layer.get_output, range(layer.num_outputs))
             ):
-                self.facts(output).maker = layer
-        self._makers = self.net.num_layers
-        return self.facts(tensor).maker
+                self.facts(output).producer = layer
+        self._recorded = self.net.num_layers
+        return self.facts(tensor).producer
 
     def rename(self, tensor: ITensor, name: str) -> None:
         """Rename an ITensor and its facts."""

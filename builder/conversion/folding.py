@@ -105,12 +105,12 @@ def reads_alone(node: Node) -> bool:
     user.
     """
     source = node.inputsAt(0)
-    maker = source.node()
-    if maker.kind() not in _CONVOLUTIONS or len(source.uses()) != 1:
+    producer = source.node()
+    if producer.kind() not in _CONVOLUTIONS or len(source.uses()) != 1:
         return False
     return (
-        maker.kind() != "aten::_convolution"
-        or maker.inputsAt(_TRANSPOSED).toIValue() is False
+        producer.kind() != "aten::_convolution"
+        or producer.inputsAt(_TRANSPOSED).toIValue() is False
     )
 
 

@@ -39,7 +39,7 @@ def from_data(ctx: Lengths, sizes: Sequence[Size]) -> bool:
         if tensor is None or tensor.name in visited or ctx.facts(tensor).sized:
             continue
         visited[tensor.name] = ctx.facts(tensor)
-        layer = ctx.maker(tensor)
+        layer = ctx.producer(tensor)
         if layer is None or kind_of(layer) in _UNKNOWN:
             if layer is not None or not _could_decide(tensor):
                 return True

@@ -160,7 +160,7 @@ def culprit_of(
 def _culprit(
     fault: FaultyPass, old: _Names, name: str, agreed: int
 ) -> tuple[Culprit, str] | None:
-    node = old.makers.get(name)
+    node = old.producers.get(name)
     if node is None:
         return None
     copy_name = old.own_name(name)
@@ -203,7 +203,7 @@ class _Names:
         self.copies = {name: copy_name for copy_name, name in self.of.items()}
         self.nodes = list(recorded.graph.nodes())
         self.result = recorded.graph.return_node()
-        self.makers = {
+        self.producers = {
             self.of[value.debugName()]: node
             for node in self.nodes
             for value in node.outputs()

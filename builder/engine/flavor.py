@@ -26,7 +26,7 @@ ENVIRONMENT_VARIABLE = "TRT_BUILD_FLAVOR"
 _FORMER_VARIABLE = "TRT_BUILD_FLAVOUR"
 
 _loaded: ModuleType | None = None
-_wanted: str | None = None
+_selected: str | None = None
 
 
 def installed() -> list[str]:
@@ -41,13 +41,13 @@ def select(name: str = "auto") -> str:
 
     Raises UsageError if another flavor is already loaded, EnvironmentProblem if none is installed.
     """
-    global _wanted
+    global _selected
     chosen = resolve(name)
     if _loaded is not None and _loaded.__name__ != MODULES[chosen]:
         raise UsageError(
             f"this process already uses {_loaded.__name__}; one process uses one flavor"
         )
-    _wanted = chosen
+    _selected = chosen
     return chosen
 
 
@@ -107,7 +107,7 @@ def has_gpu() -> bool:
 
 def chosen() -> str:
     """The flavor that this process uses or would use, without loading it."""
-    return _wanted or resolve()
+    return _selected or resolve()
 
 
 def needs_no_gpu() -> bool:

@@ -20,7 +20,10 @@ FP8_LIMIT = 448.0
 """The largest finite float8_e4m3fn. Beyond it, torch's cast returns NaN and TensorRT saturates."""
 
 
-def _formula(self: Tensor, scale: Tensor, axis: int | None) -> Tensor:
+def fake_quantize_fp8(self: Tensor, scale: Tensor, axis: int | None = None) -> Tensor:
+    """Round a tensor to multiples of float8_e4m3fn values by `scale` (float32: one element, or one
+    for each index of `axis`), ties to even, saturated. Returns the tensor's dtype.
+    """
     factor = scale
     if axis is not None:
         shape = [1] * self.dim()
@@ -30,27 +33,11 @@ def _formula(self: Tensor, scale: Tensor, axis: int | None) -> Tensor:
     return (steps.to(torch.float8_e4m3fn).to(torch.float) * factor).to(self.dtype)
 
 
-FORMULA = Decomposition(FP8_SCHEMA, _formula)
+FORMULA = Decomposition(FP8_SCHEMA, fake_quantize_fp8)
 """The decomposition of the operator in saved files.
 
 It is not in the table of decompositions, because conversion has a layer for the operator.
 """
-
-
-def fake_quantize_fp8(
-    x: torch.Tensor, scale: torch.Tensor, axis: int | None = None
-) -> torch.Tensor:
-    """Round x to multiples of float8_e4m3fn values by `scale` (float32: one element, or one for
-    each index of `axis`), ties to even, saturated. Returns the dtype of x.
-    """
-    if axis is None:
-        factor = scale
-    else:
-        shape = [1] * x.dim()
-        shape[axis % x.dim()] = -1
-        factor = scale.reshape(shape)
-    steps = (x.float() / factor).clamp(-FP8_LIMIT, FP8_LIMIT)
-    return (steps.to(torch.float8_e4m3fn).float() * factor).to(x.dtype)
 
 
 _TORCH: Any = torch.library  # without types

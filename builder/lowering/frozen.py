@@ -334,7 +334,7 @@ def _packed(graph: Graph, layer: str, packed: Any, node: Node) -> Value:
         return ir.insert(
             graph, f"quantized::{layer}_prepack_fp16", operands, node, types
         ).output()
-    kind, arguments = _maker(weight)
+    kind, arguments = _quantizing_call(weight)
     quantized = ir.insert(graph, kind, map(constant, arguments), node).output()
     operands = [quantized, constant(bias)]
     if layer != "linear":
@@ -345,7 +345,7 @@ def _packed(graph: Graph, layer: str, packed: Any, node: Node) -> Value:
     ).output()
 
 
-def _maker(weight: torch.Tensor) -> tuple[str, list[Any]]:
+def _quantizing_call(weight: torch.Tensor) -> tuple[str, list[Any]]:
     """The operator that makes a quantized tensor, and its arguments for this one."""
     if weight.qscheme() == torch.per_tensor_affine:
         return "aten::_make_per_tensor_quantized_tensor", [

@@ -65,7 +65,7 @@ def variants(
         yield golden, omitted, values
 
 
-def _gives(
+def _reproduces(
     module: Any, values: Mapping[str, Any], golden: Golden, spec: ModelSpec
 ) -> bool:
     """Whether forward gives the golden's outputs for the arguments `values`."""
@@ -99,7 +99,7 @@ def other_default(module: Any, spec: ModelSpec, golden: Golden) -> str | None:
     if name not in values or argument is None or not argument.has_default_value():
         return None
     del values[name]
-    if _gives(module, values, golden, spec):
+    if _reproduces(module, values, golden, spec):
         return None
     return (
         f"input {name!r} has default {spec.defaults[name]!r} in the manifest, and forward's own"

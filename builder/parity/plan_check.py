@@ -203,12 +203,14 @@ class _Check:
             if start == first:
                 break
             how = f"with the last {len(modules) - start} of {len(modules)} modules in float32"
-            found = self._with_patterns(conversion, patterns_from(modules, start), how)
-            if found is None:
+            corrected = self._with_patterns(
+                conversion, patterns_from(modules, start), how
+            )
+            if corrected is None:
                 end = start
             else:
                 first = start
-                correct = found
+                correct = corrected
         return correct and replace(correct, steps=tuple(self.steps))
 
     def _with_patterns(

@@ -140,16 +140,16 @@ def _stateful(
 
 def _parity(
     model: PublishedModel,
-    who: Mapping[str, Any],
+    parameters: Mapping[str, Any],
     results: Sequence[GoldenResult],
     problems: Sequence[str],
 ) -> ModelParity:
     return ModelParity(
         name=model.name,
         platform=str(model.sidecar["serve_as"]),
-        answered_by=who.get("trt_build.answered_by"),
-        device=who.get("trt_build.device"),
-        why=who.get("trt_build.why"),
+        answered_by=parameters.get("trt_build.answered_by"),
+        device=parameters.get("trt_build.device"),
+        why=parameters.get("trt_build.why"),
         results=tuple(results),
         problems=tuple(problems),
         has_plan=any(model.folder.glob("*/*.plan")),

@@ -73,11 +73,11 @@ def _is_reachable(graph_view: View, step: Step) -> bool:
 
 def _free_behind(graph_view: View, names: Collection[str]) -> list[int]:
     """The free nodes that compute these values, directly or indirectly."""
-    makers = {
+    producers = {
         graph_view.producer[name] for name in names if name in graph_view.producer
     }
     return closure(
-        graph_view, {index for index in makers if graph_view.steps[index].is_free}
+        graph_view, {index for index in producers if graph_view.steps[index].is_free}
     )
 
 

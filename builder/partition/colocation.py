@@ -20,50 +20,50 @@ def colocated(graph_view: View, kinds: Sequence[str]) -> list[str]:
     while pairs:
         segments = assign(kinds, graph_view.parents)
         separated = [
-            (maker, reader)
-            for maker, reader in pairs
-            if segments[maker] != segments[reader]
+            (producer, reader)
+            for producer, reader in pairs
+            if segments[producer] != segments[reader]
         ]
         if not separated:
             break
-        for maker, reader in separated:
+        for producer, reader in separated:
             later_dependencies = [
                 index
                 for index in _with_dependencies(graph_view, reader)
-                if kinds[index] == TENSORRT and segments[index] > segments[maker]
+                if kinds[index] == TENSORRT and segments[index] > segments[producer]
             ]
-            for index in later_dependencies or [maker]:
+            for index in later_dependencies or [producer]:
                 kinds[index] = TORCH
     return kinds
 
 
 def _pairs(graph_view: View) -> list[tuple[int, int]]:
     """(producer, user) of each such list, directly or through free nodes."""
-    makers = [
+    producers = [
         i
         for i, step in enumerate(graph_view.steps)
         if not step.is_free and not all(map(is_tensor, step.node.outputs()))
     ]
-    if not makers:
+    if not producers:
         return []
     list_names = {
         value.debugName()
-        for i in makers
+        for i in producers
         for value in graph_view.steps[i].node.outputs()
         if not is_tensor(value)
     }
-    makers_behind = _makers_behind(graph_view, list_names)
+    producers_behind = _producers_behind(graph_view, list_names)
     return [
-        (maker, reader)
+        (producer, reader)
         for reader, step in enumerate(graph_view.steps)
         if not step.is_free
-        for maker in sorted(makers_behind[reader])
+        for producer in sorted(producers_behind[reader])
     ]
 
 
-def _makers_behind(graph_view: View, list_names: set[str]) -> list[set[int]]:
+def _producers_behind(graph_view: View, list_names: set[str]) -> list[set[int]]:
     """For each step, the producers of the lists that it reads, directly or through free nodes."""
-    makers_behind: list[set[int]] = []
+    producers_behind: list[set[int]] = []
     for step, parents in zip(graph_view.steps, graph_view.parents, strict=True):
         direct = {
             graph_view.producer[name] for name in step.reads if name in list_names
@@ -71,10 +71,10 @@ def _makers_behind(graph_view: View, list_names: set[str]) -> list[set[int]]:
         free_parents = [
             parent for parent in parents if graph_view.steps[parent].is_free
         ]
-        makers_behind.append(
-            direct.union(*(makers_behind[parent] for parent in free_parents))
+        producers_behind.append(
+            direct.union(*(producers_behind[parent] for parent in free_parents))
         )
-    return makers_behind
+    return producers_behind
 
 
 def _with_dependencies(graph_view: View, index: int) -> set[int]:

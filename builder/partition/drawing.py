@@ -44,7 +44,7 @@ class Box:
     title: str
     lines: list[str]
     reads: tuple[str, ...]
-    makes: tuple[str, ...]
+    outputs: tuple[str, ...]
     y: int = 0
     name: str = ""
     side: int = 0
@@ -171,12 +171,14 @@ def _arrows(
     boxes: Sequence[Box], specs: dict[str, TensorSpec | None]
 ) -> Iterator[Arrow]:
     """Every arrow. Records the number of lines at the side of each box."""
-    maker = {name: number for number, box in enumerate(boxes) for name in box.makes}
+    producer = {
+        name: number for number, box in enumerate(boxes) for name in box.outputs
+    }
     lanes: list[int] = []
     for number, box in enumerate(boxes):
         groups: dict[int, list[str]] = {}
         for name in box.reads:
-            groups.setdefault(maker[name], []).append(_labels(name, specs))
+            groups.setdefault(producer[name], []).append(_labels(name, specs))
         for source, labels in sorted(groups.items(), reverse=True):
             lines = labels
             if len(labels) > 3:

@@ -31,7 +31,7 @@ GAIN = 0.98
 """The mixed plan must take at most this share of the time. The measurement noise is 2 %."""
 
 
-def wanted(checked: Checked) -> bool:
+def needs_half_plan(checked: Checked) -> bool:
     """Whether the fp16 plan is also built: the precision is `mixed` and plans can run."""
     from builder.parity import plan_check
 

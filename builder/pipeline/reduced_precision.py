@@ -62,7 +62,7 @@ def _unmatched_skips(spec: ModelSpec, quantization: Quantized) -> Iterator[str]:
         )
 
 
-def wanted(spec: ModelSpec) -> bool:
+def is_needed(spec: ModelSpec) -> bool:
     """Whether the spec needs quantization or casts."""
     from builder.conversion import SCHEMES
 

@@ -212,7 +212,7 @@ def publish(
     compiled = compiler(order.options, clock, plans)
     recorded = record(order, clock)
     checked = check_recorded(recorded, order, clock, compiled)
-    if faster.wanted(checked):
+    if faster.needs_half_plan(checked):
         checked = _faster(checked, recorded, order, clock, compiled, plans)
     clock.reached(checked)
     labels = {part.label for part in checked.built.converted.networks}

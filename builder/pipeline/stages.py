@@ -464,7 +464,7 @@ def prepare(recorded: Recorded, spec: ModelSpec | None = None) -> Prepared:
         own_half(spec or source.spec), graph, source.spec.inputs, source.outputs
     )
     warnings = (*recorded.warnings, *_bf16_of_float16(source.spec))
-    if reduced_precision.wanted(spec):
+    if reduced_precision.is_needed(spec):
         reduced = reduced_precision.reduced(spec, graph, source.outputs, goldens)
         spec = reduced.spec
         graph = reduced.lowered

@@ -63,16 +63,16 @@ def watch_value(graph: Graph, value: Value, observer: int) -> None:
     """Insert a node that passes a value of the graph to an observer whenever it is computed.
     Parameters of an empty block are not observed.
     """
-    maker = value.node()
-    following = next(iter(maker.owningBlock().nodes()), None)
+    producer = value.node()
+    following = next(iter(producer.owningBlock().nodes()), None)
     if following is None:
         return
     number = graph.insertConstant(observer)
     observed = graph.create("trt_build::observe", [value, number], 1)
-    if maker.kind() == "prim::Param":
+    if producer.kind() == "prim::Param":
         number.node().moveBefore(following)
     else:
-        number.node().moveAfter(maker)
+        number.node().moveAfter(producer)
     observed.insertAfter(number.node())
     value.replaceAllUsesAfterNodeWith(observed, observed.output())
 

@@ -35,11 +35,11 @@ def fold(
     }
     remaining = [*(step for step in steps if step not in folded), *if_steps]
     readers = readers_of(remaining)
-    maker = {tensor: step for step in remaining for tensor in step.outputs}
+    producer = {tensor: step for step in remaining for tensor in step.outputs}
     protected = set(targets)
     branches = {
         if_step: [
-            _exclusive(if_step, branch, readers, maker, protected)
+            _exclusive(if_step, branch, readers, producer, protected)
             for branch in BRANCHES
         ]
         for if_step in if_steps
@@ -55,7 +55,7 @@ def _exclusive(
     if_step: Conditional,
     branch: int,
     readers: Any,
-    maker: dict[ITensor, Node],
+    producer: dict[ITensor, Node],
     protected: set[ITensor],
 ) -> list[Any]:
     """The steps that only this branch of the conditional needs, searched backwards from its
@@ -63,7 +63,7 @@ def _exclusive(
     """
     feeds = set(if_step.results(branch))
     exclusive: dict[Any, None] = {}
-    pending = [maker[tensor] for tensor in feeds if tensor in maker]
+    pending = [producer[tensor] for tensor in feeds if tensor in producer]
     while pending:
         step = pending.pop()
         if step not in exclusive and all(
@@ -71,7 +71,9 @@ def _exclusive(
             for tensor in step.outputs
         ):
             exclusive[step] = None
-            pending.extend(maker[tensor] for tensor in step.inputs if tensor in maker)
+            pending.extend(
+                producer[tensor] for tensor in step.inputs if tensor in producer
+            )
     return list(exclusive)
 
 

@@ -125,9 +125,9 @@ class LoopStep:
         results = [node.inputs[1] for node in self.by_kind["RECURRENCE"]]
         results += [node.inputs[0] for node in ends]
         self.body = region(body, results)
-        self.goes_on = None
+        self.continues = None
         if self.condition is not None:
-            self.goes_on = region(body, [self.condition])
+            self.continues = region(body, [self.condition])
 
     def evaluate(self, values: Values) -> None:
         """Compute the loop's outputs in `values`. A recurrence's last value is that after the final
@@ -160,9 +160,9 @@ class LoopStep:
         return state
 
     def _continues(self, frame: Values) -> bool:
-        if self.goes_on is None:
+        if self.continues is None:
             return True
-        self.goes_on.evaluate(frame)
+        self.continues.evaluate(frame)
         return bool(frame[self.condition])
 
     def _iterate(self, frame: Values, iteration: int, limit: int | None) -> Values:

@@ -68,8 +68,8 @@ def ordered(steps: Sequence[Step], targets: Iterable[ITensor]) -> list[Step]:
 
     Raises NetworkEvaluationError if steps depend on each other.
     """
-    maker = {tensor: step for step in steps for tensor in step.outputs}
-    needed = {id(maker[tensor]) for tensor in targets if tensor in maker}
+    producer = {tensor: step for step in steps for tensor in step.outputs}
+    needed = {id(producer[tensor]) for tensor in targets if tensor in producer}
     order: dict[Any, None] = {}
     for root in steps:
         if not step_is_root(root, needed):
@@ -81,8 +81,8 @@ def ordered(steps: Sequence[Step], targets: Iterable[ITensor]) -> list[Step]:
         while path:
             waits_for = None
             for tensor in path[-1].inputs:
-                if tensor in maker and maker[tensor] not in order:
-                    waits_for = maker[tensor]
+                if tensor in producer and producer[tensor] not in order:
+                    waits_for = producer[tensor]
                     break
             if waits_for is None or path[-1] in order:
                 on_path.discard(path[-1])

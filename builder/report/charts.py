@@ -211,7 +211,7 @@ def _segments(graph: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
     segments = graph[:MOST_SEGMENTS]
     drawing = _Drawing()
     lanes = 0
-    makers = {
+    producers = {
         name: number
         for number, segment in enumerate(segments)
         for name in segment["outputs"]
@@ -219,7 +219,7 @@ def _segments(graph: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
     top = [number * (_BOX + _GAP) for number in range(len(segments))]
     for number, segment in enumerate(segments):
         _segment_box(drawing, segment, top[number])
-        for source, names in _sources(segment, number, makers):
+        for source, names in _sources(segment, number, producers):
             begin = top[source] + _BOX
             end = top[number]
             if source == number - 1:
@@ -243,13 +243,13 @@ def _segment_words(graph: Sequence[Mapping[str, Any]], left_out: int) -> str:
 
 
 def _sources(
-    segment: Mapping[str, Any], number: int, makers: Mapping[str, int]
+    segment: Mapping[str, Any], number: int, producers: Mapping[str, int]
 ) -> list[tuple[int, list[str]]]:
     """Return the earlier segments that segment `number` reads, the last first, with the tensors."""
     names_by_source: dict[int, list[str]] = {}
     for name in segment["inputs"]:
-        if name in makers and makers[name] < number:
-            names_by_source.setdefault(makers[name], []).append(name)
+        if name in producers and producers[name] < number:
+            names_by_source.setdefault(producers[name], []).append(name)
     return sorted(names_by_source.items(), reverse=True)
 
 

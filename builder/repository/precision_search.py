@@ -66,7 +66,7 @@ class Search:
     """For each trial the number of kept layers, and whether every golden passed."""
 
 
-def wanted(spec: ModelSpec, precision: str | None) -> ModelSpec:
+def first_trial(spec: ModelSpec, precision: str | None) -> ModelSpec:
     """The spec of the first trial. Raises UsageError if the model has no manifest."""
     if spec.manifest is None:
         raise UsageError(
@@ -104,7 +104,7 @@ def search_precision(
     """
     chosen = resolved(settings, keywords)
     specs = [
-        wanted(spec, chosen.precision)
+        first_trial(spec, chosen.precision)
         for spec in replace(chosen, precision=None).specs(models)
     ]
     for spec in specs:
@@ -151,7 +151,7 @@ def _sandbox(order: Order) -> processes.Sandbox:
 
 
 def _manifest(spec: ModelSpec) -> Path:
-    assert spec.manifest is not None  # ensured by wanted()
+    assert spec.manifest is not None  # ensured by first_trial()
     return spec.manifest
 
 

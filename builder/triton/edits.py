@@ -81,7 +81,7 @@ def adopt_edits(folder: Path, spec: ModelSpec) -> dict[str, Any]:
     versions.require_plain(folder)
     with published.shaped(folder):
         _only_own(folder)
-        values = wanted(folder, spec)
+        values = manifest_entries(folder, spec)
     if values:
         editing.edit(spec.manifest, values)
     return values
@@ -91,7 +91,7 @@ def edits_adopted(folder: Path, spec: ModelSpec) -> bool:
     """Whether the manifest of `spec` contains the manual edits of the published config."""
     try:
         _only_own(folder)
-        values = wanted(folder, spec)
+        values = manifest_entries(folder, spec)
     except (UsageError, OSError):
         return False
     parts: dict[str, Mapping[str, Any]] = {
@@ -123,7 +123,7 @@ def _only_own(folder: Path) -> None:
         )
 
 
-def wanted(folder: Path, spec: ModelSpec) -> dict[str, dict[str, Any]]:
+def manifest_entries(folder: Path, spec: ModelSpec) -> dict[str, dict[str, Any]]:
     """The manifest entries that produce the edited config: values by section and key, [] for a key
     to remove.
 

@@ -137,11 +137,11 @@ def _batching(part: pb.ModelConfig) -> Iterator[str]:
     level = batching.default_priority_level
     if levels and not 1 <= level <= levels:
         yield f"default_priority_level is {level}, and must be 1 to {levels} (priority_levels)"
-    beyond = sorted(
+    unknown = sorted(
         key for key in batching.priority_queue_policy if not 1 <= key <= levels
     )
-    if levels and beyond:
-        yield f"priority_queue_policy has {beyond}, and the levels are 1 to {levels}"
+    if levels and unknown:
+        yield f"priority_queue_policy has {unknown}, and the levels are 1 to {levels}"
     if not batching.preserve_ordering:
         return
     if levels > 1:

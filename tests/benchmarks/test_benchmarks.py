@@ -121,9 +121,9 @@ def test_rows_of_other_gpus_and_settings_are_not_reused(
         {"batch": 8},
     ):
         records.append(records.ENGINES, [{**row, **other}])
-    assert not engine._stands(host, "unet", "fp16", 1)
+    assert not engine._is_recorded(host, "unet", "fp16", 1)
     records.append(records.ENGINES, [row])
-    assert engine._stands(host, "unet", "fp16", 1)
+    assert engine._is_recorded(host, "unet", "fp16", 1)
 
 
 def test_only_existing_constants_can_be_changed(
@@ -314,7 +314,9 @@ def test_existing_serving_rows_are_not_measured_again(
     )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     args = argparse.Namespace(again=False, precision="fp16", optimization_level=None)
-    rows = list(serving.wanted("unet", ["default", "mapped"], [8, 32], several=False))
+    rows = list(
+        serving.measurements("unet", ["default", "mapped"], [8, 32], several=False)
+    )
     assert [(row["setting"], row["batch"], row["way"]) for row in rows[:3]] == [
         ("default", 8, "none"),
         ("default", 8, "system"),
@@ -329,7 +331,7 @@ def test_existing_serving_rows_are_not_measured_again(
     }
     records.append(records.SERVING, [{**common, **row} for row in rows])
     assert all(map(serving.measured_before(args), rows))
-    several = list(serving.wanted("unet", ["default"], [8], several=True))
+    several = list(serving.measurements("unet", ["default"], [8], several=True))
     assert not any(map(serving.measured_before(args), several))
 
 

@@ -116,7 +116,7 @@ def _is_repeated(ctx: ConversionContext, divisor: Tensor) -> bool:
     """
     if isinstance(divisor, torch.Tensor):
         return not any(divisor.stride())
-    layer = ctx.maker(divisor)
+    layer = ctx.producer(divisor)
     return (
         layer is not None
         and layer.type == trt.LayerType.SLICE

@@ -98,11 +98,11 @@ def _rest(
 
 def _long(ctx: ConversionContext, trip_count: Any, body: Block) -> bool:
     """Whether the trip count exceeds the unroll limit, or is known only at run time."""
-    goes_on = next(iter(body.outputs()))
-    constant = goes_on.node().kind() == "prim::Constant"
+    continues = next(iter(body.outputs()))
+    constant = continues.node().kind() == "prim::Constant"
     if constant:
         return bool(trip_count > ctx.unroll_limit)
-    return _depends_on_tensors(goes_on)
+    return _depends_on_tensors(continues)
 
 
 def _depends_on_tensors(value: Value) -> bool:
@@ -166,11 +166,11 @@ def _looped(
     counter = _counter(ctx, layer, trip_count) if inputs[0].uses() else 0
     while_condition = _while(ctx, layer, condition, outputs[0])
     inside = [counter, *(item.inside for item in state)]
-    goes_on, *following = _iteration_in_engine(ctx, body, inside)
-    if any(value is MISSING for value in (goes_on, *following)):
+    continues, *following = _iteration_in_engine(ctx, body, inside)
+    if any(value is MISSING for value in (continues, *following)):
         return [MISSING] * node.outputsSize()
     if while_condition is not None:
-        while_condition.set_input(1, nested.as_flag(ctx, goes_on))
+        while_condition.set_input(1, nested.as_flag(ctx, continues))
     for item, value in zip(state, following, strict=True):
         item.follow(value)
     return [item.last() for item in state]
@@ -182,20 +182,20 @@ def _limit(ctx: ConversionContext, layer: Any, trip_count: Size) -> None:
         layer.add_trip_limit(scalar_tensor(ctx, trip_count), trt.TripLimit.COUNT)
 
 
-def _only_counts(condition: Scalar, goes_on: Value) -> bool:
+def _only_counts(condition: Scalar, continues: Value) -> bool:
     """Whether only the trip count ends the loop."""
     return (
         condition is True
-        and goes_on.node().kind() == "prim::Constant"
-        and bool(goes_on.toIValue())
+        and continues.node().kind() == "prim::Constant"
+        and bool(continues.toIValue())
     )
 
 
 def _while(
-    ctx: ConversionContext, layer: Any, condition: Scalar, goes_on: Value
+    ctx: ConversionContext, layer: Any, condition: Scalar, continues: Value
 ) -> Any:
     """The recurrence of the condition; None for a loop that only counts."""
-    if _only_counts(condition, goes_on):
+    if _only_counts(condition, continues):
         return None
     if isinstance(condition, bool):
         flag = ctx.constant(torch.tensor(condition))

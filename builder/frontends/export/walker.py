@@ -739,8 +739,8 @@ class Walker:
             inner[-1].setType(value.type())
 
         def write() -> list[Result]:
-            goes_on, carried_on = body(number, inner)
-            return [goes_on, *carried_on]
+            continues, carried_on = body(number, inner)
+            return [continues, *carried_on]
 
         for output in self._within(block, write):
             block.registerOutput(output)

@@ -221,7 +221,7 @@ def _scale_of_operand(operand: Value) -> Any:
     """The node that scales an operand of the product by a number, if it has no other user;
     otherwise None.
     """
-    scale = _only_maker(_before_moves(operand), _SCALES)
+    scale = _only_producer(_before_moves(operand), _SCALES)
     if scale is not None and _is_number(scale.inputsAt(1)):
         return scale
     return None
@@ -247,8 +247,8 @@ def _is_number(factor: Value) -> bool:
 
 def _scale(scores: Value, masks: int = 3) -> Any:
     """The node that scales a product before softmax, through at most a few masks, or None."""
-    scale = _only_maker(scores, _SCALES)
-    if scale is not None and _only_maker(scale.inputsAt(0), _PRODUCTS) is not None:
+    scale = _only_producer(scores, _SCALES)
+    if scale is not None and _only_producer(scale.inputsAt(0), _PRODUCTS) is not None:
         return scale
     node = scores.node()
     is_plain_sum = node.kind() != "aten::add" or (
@@ -263,7 +263,7 @@ def _scale(scores: Value, masks: int = 3) -> Any:
     return None
 
 
-def _only_maker(value: Value, kinds: tuple[str, ...]) -> Any:
+def _only_producer(value: Value, kinds: tuple[str, ...]) -> Any:
     """The node of one of these kinds that computes the value, if it has no other user; otherwise
     None. A rounded quotient does not count.
     """

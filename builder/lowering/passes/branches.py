@@ -84,10 +84,10 @@ def _rewrite(graph: Graph, node: Node, facts: Facts) -> None:
         return
     merge = _Merge(Emit(graph, node), node.inputsAt(0), facts)
     pairs = list(zip(*(block.outputs() for block in blocks), strict=True))
-    makers = [merge.maker(yes, no, blocks) for yes, no in pairs]
-    if all(makers):
+    computations = [merge.computation(yes, no, blocks) for yes, no in pairs]
+    if all(computations):
         merge.hoist(blocks)
-        ir.replace(node, [maker() for maker in makers if maker])
+        ir.replace(node, [computation() for computation in computations if computation])
 
 
 def _is_safe(node: Node, facts: Facts) -> bool:
@@ -170,7 +170,7 @@ class _Merge:
     condition: Any
     facts: Facts
 
-    def maker(
+    def computation(
         self, yes: Value, no: Value, blocks: Sequence[Block]
     ) -> Callable[[], Any] | None:
         """A function that computes an output of the if from its values in both hoisted branches, or

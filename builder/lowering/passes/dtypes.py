@@ -251,8 +251,8 @@ def remove_casts(graph: Graph, context: Context) -> None:
 
 def _same(node: Node, facts: Facts) -> bool:
     requested = node.inputsAt(1)
-    maker = requested.node()
-    if maker.kind() == "prim::dtype" and maker.inputsAt(0) == node.inputsAt(0):
+    producer = requested.node()
+    if producer.kind() == "prim::dtype" and producer.inputsAt(0) == node.inputsAt(0):
         return True
     number = ir.constant(requested)
     dtype = facts.dtype(node.inputsAt(0))

@@ -133,13 +133,13 @@ def by_keys(graph: Any, value: Any, end: Any) -> list[Element] | None:
     if value.type().getValueType().kind() != "TensorType":
         return None
     nodes = list(ir.walk(graph))
-    makers = [
+    producers = [
         node
         for node in nodes
         if any(str(output.type()) == kind for output in node.outputs())
     ]
-    builders = [node for node in makers if node.kind() == "prim::DictConstruct"]
-    if not {node.kind() for node in makers} <= _PASSES_ON | {"prim::DictConstruct"}:
+    builders = [node for node in producers if node.kind() == "prim::DictConstruct"]
+    if not {node.kind() for node in producers} <= _PASSES_ON | {"prim::DictConstruct"}:
         return None
     writers = [node for node in nodes if _writes_to(node, value.type())]
     keys = dict.fromkeys(

@@ -464,13 +464,13 @@ def _projected(graph: Any, container: Any, index: int) -> Any:
     for block in node.blocks():
         returned = list(block.outputs())[offset]
         last = block.returnNode()
-        maker = returned.node().kind()
-        if maker == "prim::TupleConstruct":
+        kind_of_value = returned.node().kind()
+        if kind_of_value == "prim::TupleConstruct":
             element = returned.node().inputsAt(index)
-        elif maker == "prim::If":
+        elif kind_of_value == "prim::If":
             element = _projected(graph, returned, index)
-        elif maker == "prim::Uninitialized":
-            element = ir.insert(graph, maker, (), last, [kind]).output()
+        elif kind_of_value == "prim::Uninitialized":
+            element = ir.insert(graph, kind_of_value, (), last, [kind]).output()
         else:
             types = list(returned.type().elements())
             unpacked = ir.insert(graph, "prim::TupleUnpack", [returned], last, types)

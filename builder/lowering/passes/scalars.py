@@ -49,13 +49,15 @@ def fold_scalar_chains(graph: Graph, context: Context) -> None:
 
 def _direct(value: Value, node: Node) -> Any | None:
     """The number that a 0-d tensor was created from."""
-    maker = value.node()
-    if maker.kind() == "prim::NumToTensor" and maker.inputsAt(0).type().kind() in (
+    producer = value.node()
+    if producer.kind() == "prim::NumToTensor" and producer.inputsAt(
+        0
+    ).type().kind() in (
         "IntType",
         "FloatType",
         "BoolType",
     ):
-        return maker.inputsAt(0)
+        return producer.inputsAt(0)
     return None
 
 

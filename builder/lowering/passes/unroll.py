@@ -38,10 +38,10 @@ def trip_count(node: Node, limit: int) -> int | None:
     """
     count = ir.constant(node.inputsAt(0))
     start = ir.constant(node.inputsAt(1))
-    goes_on = ir.constant(next(iter(ir.first_block(node).outputs())))
+    continues = ir.constant(next(iter(ir.first_block(node).outputs())))
     if start is False:
         return 0
-    if count is None or start is not True or goes_on is not True or count > limit:
+    if count is None or start is not True or continues is not True or count > limit:
         return None
     return max(int(count), 0)
 
