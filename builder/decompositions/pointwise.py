@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -145,8 +143,8 @@ def hypot(self: Tensor, other: Tensor) -> Tensor:
     ratio = torch.where(smaller == larger, torch.ones_like(ratio), ratio)
     root = torch.where(larger == 0, larger, larger * torch.sqrt(1.0 + ratio * ratio))
     # inf if one of the two is infinite, even if the other is NaN
-    infinite = torch.logical_or(torch.isinf(self), torch.isinf(other))
-    return torch.where(infinite, torch.full_like(root, math.inf), root)
+    root = torch.where(torch.isinf(other), b, root)
+    return torch.where(torch.isinf(self), a, root)
 
 
 @decomposition("aten::signbit(Tensor self) -> Tensor")

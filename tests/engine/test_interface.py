@@ -49,6 +49,14 @@ ABSENT = {
     "trt.CumulativeOperation": TEN,
     "type CumulativeOperation.SUM": TEN,
     "ITopKLayer.indices_type": TEN,
+    # activations.py uses what the engine has
+    "trt.ExecutionContextAllocationStrategy": OLD,
+    "type ExecutionContextAllocationStrategy.USER_MANAGED": OLD,
+    "ICudaEngine.create_execution_context": OLD,
+    "ICudaEngine.create_execution_context_without_device_memory": NEW,
+    "ICudaEngine.device_memory_size": NEW,
+    "ICudaEngine.device_memory_size_v2": TEN,
+    "IExecutionContext.set_device_memory": TEN,
     # plan_check leaves out only the tactic sources that the library has
     "an enumeration's.CUBLAS": NEW,
     "an enumeration's.CUBLAS_LT": NEW,

@@ -50,6 +50,7 @@ HERE = {
     "conversion/convert.py": {"tensor": "ITensor"},
     "templates/runtime/trt_build_runtime/engine.py": RUNTIME,
     "templates/runtime/trt_build_runtime/call.py": {"context": "IExecutionContext"},
+    "templates/runtime/trt_build_runtime/activations.py": RUNTIME,
 }
 """The same for names that stand for a class of TensorRT's in these files only."""
 

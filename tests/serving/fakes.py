@@ -65,6 +65,7 @@ class Context:
         )
         self.allocators: dict[str, Any] = {}
         self.flushed = False
+        self.device_memory: int | None = None
 
     def set_optimization_profile_async(self, profile: int, stream: int) -> bool:
         return True
@@ -170,12 +171,29 @@ class Driver:
         return 0
 
 
+class NewContext(Context):
+    """An execution context of TensorRT 10.16 and later."""
+
+    def set_device_memory(self, memory: int, size: int) -> None:
+        assert size == DEVICE_MEMORY
+        self.device_memory = memory
+
+
+DEVICE_MEMORY = 64
+"""Bytes that a context needs for activations."""
+
+
 def tensorrt(driver: Driver) -> ModuleType:
     """A module `tensorrt` that deserializes the plans in PLAN."""
 
     class Engine:
+        device_memory_size = DEVICE_MEMORY
+
         def __init__(self, plan: Plan) -> None:
             self.plan = plan
+
+        def create_execution_context_without_device_memory(self) -> Context:
+            return Context(self.plan, driver)
 
         def create_execution_context(self) -> Context:
             return Context(self.plan, driver)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
@@ -204,6 +205,50 @@ def test_engines_of_one_plan_share_its_weights_until_the_last_is_released(
     engines.clear()
     gc.collect()
     assert modules["engine"].Engine(*arguments).engine is not shared
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["8.6", "11"])
+def test_engines_use_one_memory_one_at_a_time(
+    modules: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_new: bool,
+) -> None:
+    plan = doubling_plan()
+    fakes.PLAN.append(plan)
+    path = tmp_path / "model.plan"
+    path.write_bytes(b"plan")
+    stream = SimpleNamespace(cuda_stream=7)
+    arguments = (path, "tensorrt", serving_facts(plan), "cpu", stream, False, True)
+    engine = modules["engine"].Engine(*arguments)
+    if is_new:
+        strategies = SimpleNamespace(USER_MANAGED="user managed")
+        engine.trt.ExecutionContextAllocationStrategy = strategies
+        kind = type(engine.engine)
+        monkeypatch.setattr(kind, "device_memory_size_v2", 64, raising=False)
+        monkeypatch.delattr(kind, "device_memory_size")
+        monkeypatch.setattr(
+            kind,
+            "create_execution_context",
+            lambda self, strategy: {
+                "user managed": fakes.NewContext(plan, fakes.Driver())
+            }[strategy],
+        )
+    other = modules["engine"].Engine(*arguments)
+    x = torch.ones(2, 3)
+    assert torch.equal(engine.run([x])[0], 2 * x)
+    with engine.exclusive, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(other.run, [3 * x])
+        time.sleep(0.1)
+        executed = plan.calls["execute"]
+        engine.exclusive.lock.release()  # the other engine may run from here on
+        assert torch.equal(waiting.result(TIMEOUT)[0], 6 * x)
+        engine.exclusive.lock.acquire()
+    assert executed == 1
+    contexts = {context for one in (engine, other) for context in one.contexts.values()}
+    (address,) = {context.device_memory for context in contexts}
+    assert len(contexts) == 2
+    assert address
 
 
 def test_shared_instances_are_one_instance_for_triton(tmp_path: Path) -> None:

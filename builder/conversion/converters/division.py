@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.dynamic import DynamicScalar, bounds
+from builder.conversion.facts import is_tensor
 from builder.conversion.layers import (
     HALVES,
     arithmetic_dtype,
@@ -246,15 +248,19 @@ def floored(ctx: ConversionContext, x: Operand, other: Operand) -> tuple[Any, An
     The rounded 7 / -0.7 is -10, but the float -0.7 is slightly smaller in magnitude, so the floor
     is -11. The remainder x - q other, exact by `exact_rest`, then has the incorrect sign, and q is
     corrected. A quotient of 2^24 or more is rounded, and its remainder is divided once more.
+
+    Raises Unconvertible for half tensors where TensorRT computes the remainder incorrectly.
     """
+    _check_exact_remainder(ctx, x, other)
     a, b = ctx.operands(x, other, dtype=torch.float32)
+    parts = _parts(ctx, x, other, b)
     quotient = ctx.elementwise("FLOOR_DIV", a, b)
-    exact_remainder = exact_rest(ctx, a, quotient, b)
+    exact_remainder = exact_rest(ctx, a, quotient, parts)
     exact_remainder = choose(
         ctx,
         less(ctx, ctx.unary("ABS", quotient), 2.0**24),
         exact_remainder,
-        _rest_of_large_quotient(ctx, exact_remainder, quotient, b),
+        _rest_of_large_quotient(ctx, exact_remainder, quotient, b, parts),
     )
     if not isinstance(other, int | float) or math.isinf(other):
         exact_remainder = _past_infinity(ctx, a, b, exact_remainder)
@@ -271,8 +277,40 @@ def floored(ctx: ConversionContext, x: Operand, other: Operand) -> tuple[Any, An
     )
 
 
+def _check_exact_remainder(ctx: ConversionContext, *operands: Operand) -> None:
+    """Raise Unconvertible for tensors that are half, or were cast from half, in the module."""
+    if ctx.policy_half or ctx.capabilities.takes("ELEMENTWISE.EXACT_REMAINDER", "HALF"):
+        return
+    for operand in filter(is_tensor, operands):
+        if ctx.dtype(operand) in HALVES or ctx.facts(operand).wide_of is not None:
+            raise Unconvertible(
+                "this TensorRT computes floors and remainders of half tensors incorrectly where"
+                " the quotient is close to an integer",
+                "use TensorRT 10 or newer, or divide a float32 input",
+            )
+
+
+def _parts(
+    ctx: ConversionContext, x: Operand, other: Operand, b: ITensor
+) -> Sequence[ITensor]:
+    """The two parts of the divisor, which is `b` in float32. Those of a number are constants."""
+    if not isinstance(other, int | float):
+        return split_bits(ctx, b)
+    number = torch.tensor(other, dtype=torch.float32)
+    scaled = number * (2.0**12 + 1)
+    high = scaled - (scaled - number)
+    return [
+        ctx.operands(x, part.item(), dtype=torch.float32)[1]
+        for part in (high, number - high)
+    ]
+
+
 def _rest_of_large_quotient(
-    ctx: ConversionContext, rest: ITensor, quotient: ITensor, b: ITensor
+    ctx: ConversionContext,
+    rest: ITensor,
+    quotient: ITensor,
+    b: ITensor,
+    parts: Sequence[ITensor],
 ) -> ITensor:
     """The remainder of a quotient that was rounded to 24 bits: `rest` divided once more, which is
     exact for twice as many bits. NaN for larger quotients.
@@ -281,7 +319,7 @@ def _rest_of_large_quotient(
     return choose(
         ctx,
         less(ctx, ctx.unary("ABS", quotient), 2.0**48),
-        exact_rest(ctx, rest, second_quotient, b),
+        exact_rest(ctx, rest, second_quotient, parts),
         torch.nan,
     )
 
@@ -297,12 +335,11 @@ def _past_infinity(
 
 
 def exact_rest(
-    ctx: ConversionContext, a: ITensor, quotient: ITensor, b: ITensor
+    ctx: ConversionContext, a: ITensor, quotient: ITensor, b_parts: Sequence[ITensor]
 ) -> ITensor:
     """a - quotient b, each factor split into halves of 12 bits, whose products are exact (Veltkamp,
     Dekker).
     """
-    b_parts = split_bits(ctx, b)
     for part in split_bits(ctx, quotient):
         for b_part in b_parts:
             a = ctx.elementwise("SUB", a, ctx.elementwise("PROD", part, b_part))

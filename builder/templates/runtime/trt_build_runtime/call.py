@@ -92,7 +92,8 @@ class Call:
         if self.graph is not None:
             for input_, tensor in zip(self.inputs, tensors):
                 input_.fill(tensor)
-            self.graph.launch(engine.handle)
+            with engine.exclusive:
+                self.graph.launch(engine.handle)
         else:
             self.calls += 1
             captures = self.calls == engine.steady and all(
@@ -119,7 +120,9 @@ class Call:
             if address != input_.address:
                 context.set_tensor_address(input_.name, address)
                 input_.address = address
-        if not context.execute_async_v3(engine.handle):
+        with engine.exclusive:
+            enqueued = context.execute_async_v3(engine.handle)
+        if not enqueued:
             raise RuntimeError(FAILED)
 
     def _capture(self, engine: Any, context: Any) -> None:
@@ -136,7 +139,8 @@ class Call:
             graph = graphs.capture(
                 engine.handle, lambda: context.execute_async_v3(engine.handle)
             )
-            graph.launch(engine.handle)
+            with engine.exclusive:
+                graph.launch(engine.handle)
             if not all(torch.equal(*pair) for pair in zip(plain, views)):
                 graph.close()
                 raise graphs.CannotCapture("the captured graph gives another answer")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -11,6 +12,7 @@ from weakref import WeakValueDictionary
 import torch
 import triton_python_backend_utils as pb_utils
 
+from .activations import Activations
 from .call import Call, Input, Output
 from .errors import InvalidRequest, NoPlan
 from .memory import Staging, Storage, allocator
@@ -52,6 +54,14 @@ class Plan:
             raise NoPlan(
                 "TensorRT refused the plan; the reason is above in the server's log"
             )
+        self._activations: Any = None
+
+    def activations(self, device: torch.device) -> Activations:
+        """The memory for activations that the contexts of all instances share."""
+        if self._activations is None:
+            self._activations = Activations(self.trt, self.engine, device)
+        shared: Activations = self._activations
+        return shared
 
 
 _LOADED: WeakValueDictionary[tuple[Path, str], Plan] = WeakValueDictionary()
@@ -67,7 +77,8 @@ def _loaded(path: Path, flavor: str) -> Plan:
 
 class Engine:
     """Runs the plan on CUDA tensors. Each optimization profile has an execution context, created on
-    first use. Output buffers are reused by the next run.
+    first use. Output buffers are reused by the next run. With `shares_memory`, all engines of the
+    plan in this process have one memory for activations.
     """
 
     def __init__(
@@ -78,6 +89,7 @@ class Engine:
         device: str,
         stream: Any,
         graphs: bool = False,
+        shares_memory: bool = False,
     ) -> None:
         self.device = torch.device(device)
         self.tensors = tensors
@@ -86,6 +98,10 @@ class Engine:
         self.plan = _loaded(path, flavor)
         self.trt = self.plan.trt
         self.engine = self.plan.engine
+        self.shared: Any = None
+        if shares_memory:
+            self.shared = self.plan.activations(self.device)
+        self.exclusive: Any = nullcontext() if self.shared is None else self.shared
         # RTX compiles kernels for new shapes while it serves, and captures graphs by itself where
         # it is configured to.
         self.steady = STEADY if graphs and flavor == "tensorrt" else 0
@@ -202,7 +218,10 @@ class Engine:
 
     def _context(self, profile: int) -> Any:
         if profile not in self.contexts:
-            context = self.engine.create_execution_context()
+            if self.shared is not None:
+                context = self.shared.context()
+            else:
+                context = self.engine.create_execution_context()
             if context is None:
                 raise RuntimeError(
                     "TensorRT could not make an execution context (usually: not enough GPU memory)"

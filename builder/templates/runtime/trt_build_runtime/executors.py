@@ -11,7 +11,7 @@ import triton_python_backend_utils as pb_utils
 from .by_torch import TorchExecutor
 from .engine import MODULES, Engine
 from .errors import NoPlan
-from .options import graphs
+from .options import graphs, shares_engine
 from .output_transfer import HostOutputs, outputs_for_triton
 from .segments import SegmentsExecutor
 
@@ -33,7 +33,9 @@ class PlanExecutor:
     checks = True
     """Shapes outside every profile are refused by the engine."""
 
-    def __init__(self, folder: Path, facts: dict[str, Any], device: str) -> None:
+    def __init__(
+        self, folder: Path, facts: dict[str, Any], device: str, shares_memory: bool
+    ) -> None:
         self.device = device
         torch.cuda.set_device(device)
         torch.set_num_threads(min(COPYING, torch.get_num_threads()))
@@ -45,6 +47,7 @@ class PlanExecutor:
             device,
             self.stream,
             graphs(facts),
+            shares_memory,
         )
         self.stays = bool(facts.get("step_of"))
         self.host_outputs = HostOutputs()
@@ -72,7 +75,8 @@ def executor(folder: Path, facts: dict[str, Any], args: dict[str, str]) -> Any:
     if "segments" in facts:
         return SegmentsExecutor(folder, facts, args)
     try:
-        return PlanExecutor(folder, facts, _gpu_for(folder, facts, args))
+        device = _gpu_for(folder, facts, args)
+        return PlanExecutor(folder, facts, device, shares_engine(args))
     except Exception as error:
         why = str(error) or type(error).__name__
         if not isinstance(error, NoPlan):

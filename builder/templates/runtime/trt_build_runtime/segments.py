@@ -11,7 +11,7 @@ import triton_python_backend_utils as pb_utils
 
 from .by_torch import TorchExecutor
 from .engine import Engine
-from .options import graphs, tf32
+from .options import graphs, shares_engine, tf32
 from .output_transfer import outputs_for_triton
 
 
@@ -29,6 +29,7 @@ class SegmentsExecutor:
         self.device, self.why = _device(args)
         self.tf32 = tf32(facts)
         self.stream = _stream(self.device)
+        self.shares_memory = shares_engine(args)
         serving = facts["serving"]
         inputs = [tensor["name"] for tensor in serving["inputs"]]
         outputs = [tensor["name"] for tensor in serving["outputs"]]
@@ -79,6 +80,7 @@ class SegmentsExecutor:
                     self.device,
                     self.stream,
                     self.graphs,
+                    self.shares_memory,
                 )
             except Exception as error:
                 self.why = (
