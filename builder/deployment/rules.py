@@ -23,7 +23,7 @@ from builder.triton import AMPERE_PLUS, damage, dtypes, ensemble, section, versi
 
 ERROR, WARNING = "error", "warning"
 """Severities. ERROR: the server would not serve all of it. WARNING: it serves it, with a risk."""
-CLIENT_SHM_RELEASE = "26.05"
+CLIENT_SHM_RELEASE = "26.04"
 """From this release on, clients need --allow-client-shm=true to use shared memory."""
 UNREADABLE, DAMAGED = "P01", "P02"
 """The numbers for a folder that is not a model, and for the only check that reads every file."""

@@ -200,6 +200,15 @@ def test_config_field_of_a_newer_release_is_found(clean: Path, tmp_path: Path) -
     assert [one.subject for one in older if one.number == "P22"] == ["scorer"]
 
 
+@pytest.mark.parametrize(("tag", "refused"), [("26.03", False), ("26.04", True)])
+def test_clients_shared_memory_is_refused_from_26_04(
+    clean: Path, tag: str, refused: bool
+) -> None:
+    server = replace(of_image(tag), client_shared_memory=True)
+    numbers = {finding.number for finding in preflight(clean, server)}
+    assert ("P16" in numbers) is refused
+
+
 def test_disk_space_and_ports_are_checked(
     clean: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
