@@ -24,7 +24,7 @@ from builder.quantization.products import PRODUCTS
 from builder.quantization.statistics import FLOATS
 
 LIMIT = torch.finfo(torch.float16).max
-"""65504."""
+"""The largest finite float16, 65504."""
 SOFTMAX = frozenset({"aten::softmax", "aten::_softmax", "aten::log_softmax"})
 PROMOTING = frozenset(
     f"aten::{name}"

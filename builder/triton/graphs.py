@@ -2,7 +2,7 @@
 each profile.
 
 The backend captures a graph when an instance starts, and launches it for requests with exactly its
-shapes. If it cannot capture a graph, it logs this and runs without (../shared/triton.md, 2.9).
+shapes. If it cannot capture a graph, it logs this and runs without.
 Without a batch it captures a graph but never launches it (triton-inference-server/server issues
 6749 and 7150), so graphs are refused in that case. They are also refused for TensorRT versions
 whose graphs returned incorrect numbers.

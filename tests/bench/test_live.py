@@ -155,7 +155,7 @@ def test_high_latency_limit_is_met_at_some_rate(
 @pytest.mark.skipif(shutil.which("perf_analyzer") is None, reason="needs perf_analyzer")
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_throughput_agrees_with_perf_analyzer(
-    repository: Path, endpoint: Endpoint, tmp_path: Path, concurrency: int
+    repository: Path, endpoint: Endpoint, concurrency: int
 ) -> None:
     """Both tools send one size to a model whose time does not depend on the load of the host."""
     ratios = []

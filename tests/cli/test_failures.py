@@ -52,7 +52,7 @@ KINDS = {
 
 
 @pytest.fixture
-def models(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def models(small: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the models `bad` and `small`. The fixture undoes the change of the plugin."""
     save(Small(), small / "bad.pt")
     monkeypatch.setattr(fallback, "convert_or_partition", fallback.convert_or_partition)

@@ -63,9 +63,7 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def test_each_version_keeps_its_results(
-    run: Run, repository: Path, tmp_path: Path
-) -> None:
+def test_each_version_keeps_its_results(run: Run, repository: Path) -> None:
     assert rates(run, repository) == {3: [300.0], 2: [200.0], 1: [100.0]}
     record_rate(repository, 350.0)
     assert rates(run, repository) == {3: [350.0], 2: [200.0], 1: [100.0]}

@@ -83,7 +83,7 @@ def test_init_writes_names_that_check_accepts(
     assert shown.exit_code == 0, shown.output
 
 
-def test_compiled_module_returns_the_keys(tmp_path: Path) -> None:
+def test_compiled_module_returns_the_keys() -> None:
     compiled = builder.compile(Keys(), [TensorSpec("float32", (2, 4), name="x")])
     x = torch.randn(2, 4)
     for number, (key, tensor) in enumerate(compiled(x).items()):

@@ -118,7 +118,7 @@ def test_data_dependent_shapes_use_no_graph(tmp_path: Path) -> None:
     assert not any(call.graph for call in one.bound.values())
 
 
-def test_failed_capture_leaves_the_stream_usable(tmp_path: Path) -> None:
+def test_failed_capture_leaves_the_stream_usable() -> None:
     _, modules = fakes.runtime()
     graphs, stream = modules["graphs"], torch.cuda.Stream()
 

@@ -189,15 +189,19 @@ def test_server_without_senders_gets_its_responses_from_execute(
     assert len(fakes.LOG) == 1 and "one request at a time" in fakes.LOG[0]
 
 
-def test_engines_of_one_plan_share_its_weights_until_the_last_is_released(
-    modules: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = doubling_plan()
+def engine_arguments(plan: Any, folder: Path) -> tuple[Any, ...]:
+    """The required arguments of an Engine of this plan, which is written into the folder."""
     fakes.PLAN.append(plan)
-    path = tmp_path / "model.plan"
+    path = folder / "model.plan"
     path.write_bytes(b"plan")
     stream = SimpleNamespace(cuda_stream=7)
-    arguments = (path, "tensorrt", serving_facts(plan), "cpu", stream)
+    return path, "tensorrt", serving_facts(plan), "cpu", stream
+
+
+def test_engines_of_one_plan_share_its_weights_until_the_last_is_released(
+    modules: dict[str, Any], tmp_path: Path
+) -> None:
+    arguments = engine_arguments(doubling_plan(), tmp_path)
     engines = [modules["engine"].Engine(*arguments) for _ in range(2)]
     shared = engines[0].engine
     assert engines[1].engine is shared
@@ -215,11 +219,7 @@ def test_engines_use_one_memory_one_at_a_time(
     is_new: bool,
 ) -> None:
     plan = doubling_plan()
-    fakes.PLAN.append(plan)
-    path = tmp_path / "model.plan"
-    path.write_bytes(b"plan")
-    stream = SimpleNamespace(cuda_stream=7)
-    arguments = (path, "tensorrt", serving_facts(plan), "cpu", stream, False, True)
+    arguments = (*engine_arguments(plan, tmp_path), False, True)
     engine = modules["engine"].Engine(*arguments)
     if is_new:
         strategies = SimpleNamespace(USER_MANAGED="user managed")

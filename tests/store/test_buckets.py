@@ -133,7 +133,7 @@ def test_concurrent_change_is_not_overwritten(
     assert "net/2/model.plan" not in contents(url)
 
 
-def test_password_in_url_is_refused_and_not_shown(tmp_path: Path) -> None:
+def test_password_in_url_is_refused_and_not_shown() -> None:
     for use in (Store, lambda url: buckets.opened(url).__enter__()):
         with pytest.raises(UsageError, match="has a password") as raised:
             use("sftp://me:hunter22@host/plans")

@@ -105,7 +105,7 @@ def test_change_of_file_or_manifest_is_named(
 
 
 def test_goldens_are_keyed_by_content_not_location(
-    models: Path, tmp_path: Path, hashes: Hashes
+    models: Path, hashes: Hashes
 ) -> None:
     import dataclasses
 

@@ -262,9 +262,7 @@ def test_two_renames_replace_the_missing_atomic_exchange(
     assert (repository / "scorer" / "1" / "model.plan").read_bytes() == b"two"
 
 
-def test_failed_second_rename_restores_the_old_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_second_rename_restores_the_old_model(tmp_path: Path) -> None:
     target, new, old = tmp_path / "target", tmp_path / "new", tmp_path / "old"
     target.mkdir()
     (target / "file").write_text("before")
