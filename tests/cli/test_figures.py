@@ -111,8 +111,7 @@ def test_push_copies_results_of_the_models(
         return [deployment.Pushed("scorer", "pushed", 1)]
 
     monkeypatch.setattr(deployment, "push", fake_push)
-    monkeypatch.setattr(deployment, "check_local", lambda *_: [])
-    monkeypatch.setattr(push, "_refuse_unfit", lambda *_: None)
+    monkeypatch.setattr(push, "_prepare", lambda *_: None)
     result = run("push", repository, "--to", live, "--url", "localhost:1")
     assert result.exit_code == 0, result.output
     assert rates(run, live) == {1: [300.0]}
