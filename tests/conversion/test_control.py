@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import builder
 from builder.engine import capabilities
-from builder.errors import UnsupportedOperators
+from builder.errors import EngineError, UnsupportedOperators
 from tests.conversion.harness import QUICK, check, convert, layer_kinds
 from tests.pipeline.known_cases import FactorBySize, PadOrCut
 
@@ -117,7 +117,21 @@ class OneElementLess(nn.Module):
         return x + first
 
 
-@pytest.mark.parametrize("module", [PadOrCut, OneElementLess, FactorBySize])
+WITHOUT_HOST_BOOL = pytest.mark.xfail(
+    not capabilities.current().strongly_typed,
+    reason="8.6 cannot copy a bool that a shape needs to the GPU (ShapeHostToDeviceCopy)",
+    raises=EngineError,
+)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        pytest.param(PadOrCut, marks=WITHOUT_HOST_BOOL),
+        pytest.param(OneElementLess, marks=WITHOUT_HOST_BOOL),
+        FactorBySize,
+    ],
+)
 def test_branches_on_sizes_become_one_computation(module: type[nn.Module]) -> None:
     sent = [(torch.randn(batch, n),) for batch in (1, 3) for n in range(3, 9)]
     axes, spans = {0: {0: "batch", 1: "n"}}, {"batch": (1, 2, 3), "n": (3, 4, 8)}
@@ -193,7 +207,10 @@ class BranchInLoop(nn.Module):
 
 
 class WhileBelowSize(nn.Module):
-    """Only the condition of the first iteration is known at build time."""
+    """Only the condition of the first iteration is known at build time.
+
+    TensorRT 8.6 builds no loop that writes rows.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.zeros_like(x)
@@ -212,6 +229,8 @@ def rows(*counts: int) -> list[tuple[Tensor, ...]]:
     "module", [Counted(), Number2(), BranchInLoop(), WhileBelowSize()]
 )
 def test_loop_over_dynamic_axis(module: nn.Module) -> None:
+    if isinstance(module, WhileBelowSize) and not capabilities.current().strongly_typed:
+        pytest.skip("8.6 crashes, or mixes rows up: test_rows_written_in_a_loop")
     conversion = check(
         module,
         torch.randn(4, 3),

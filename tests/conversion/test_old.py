@@ -201,6 +201,23 @@ def test_a_dynamic_roll_does_not_wrap(shifts: Any, dims: Any) -> None:
     assert modes and "WRAP" not in modes
 
 
+@pytest.mark.parametrize(
+    "divided",
+    [
+        lambda x: x // 0.1,
+        lambda x: torch.fmod(x, 0.3),
+        lambda x: x.float() % 0.1,
+        lambda x: 1.5 // x,
+    ],
+)
+def test_exact_remainders_of_halves_are_refused(divided: Callable[..., Any]) -> None:
+    """8.6 returns 10 for 1.0 // 0.1, and PyTorch 9."""
+    with pytest.raises(UnsupportedOperators, match="half tensors incorrectly"):
+        convert(divided, (HALVES,))
+    check(lambda x: (x // 0.5, torch.div(x, 0.1)), HALVES)
+    check(divided, HALVES.float() + 0.1)
+
+
 def test_nested_reshape_copies_no_axis() -> None:
     """8.6 merges the two into one, whose copied axis has the size of the input of the first."""
     heads = lambda x: (  # noqa: E731

@@ -53,6 +53,8 @@ def test_quantization_per_channel(axis):
 
 
 def test_fp8_quantization_saturates_at_448():
+    if not capabilities.current().has_fp8:
+        pytest.skip("this TensorRT has no FP8")
     x = torch.tensor([1000.0, -1000.0, 1.06, 0.4, 448.0])
 
     def build(net, x):
@@ -61,8 +63,7 @@ def test_fp8_quantization_saturates_at_448():
             net.add_quantize(x, scale, trt.fp8).get_output(0), scale, trt.float32
         )
 
-    output = evaluate(build, x, compiled=capabilities.current().has_fp8)
-    exactly(output, [448.0, -448.0, 1.0, 0.40625, 448.0])
+    exactly(evaluate(build, x), [448.0, -448.0, 1.0, 0.40625, 448.0])
 
 
 def test_tensorrt_compiles_a_quantized_matrix_product():

@@ -173,6 +173,7 @@ def fmod(ctx: ConversionContext, x: Tensor, other: Operand) -> ITensor:
         x = ctx.cast(ctx.tensor(x), torch.float32)
         rest = remainder_of(ctx, x, other, truncated_quotient(ctx, x, other))
         return ctx.cast(rest, dtype)
+    _check_exact_remainder(ctx, x, other)
     a, b = ctx.operands(x, other, dtype=torch.float32)
     # the remainder of the absolute values, with the sign of self
     sizes = [ctx.unary("ABS", operand) for operand in (a, b)]
