@@ -15,6 +15,7 @@ from builder.manifest.spec import ModelSpec, TensorSpec
 from builder.parity import record, recording
 from builder.parity.inputs import odd
 from builder.triton import Golden
+from tests.torchscript.saving import traced
 from tests.triton.artifacts import Affine, Scorer, tensor
 
 
@@ -366,6 +367,18 @@ def test_in_place_module_does_not_change_the_recorded_input() -> None:
 
     golden = record(InPlace(), spec(X))[0]
     np.testing.assert_allclose(golden.outputs["output"], golden.inputs["x"] + 1)
+
+
+def test_number_times_byte_overflows_in_the_golden_of_a_trace() -> None:
+    """The trace has a comparison, so it is also run without torch's optimizer."""
+
+    def bytes_and_comparison(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x.argmax().to(torch.uint8) + 200) * 2 + x, (x > 0) * 3
+
+    module = traced(bytes_and_comparison, [torch.rand(1, 3)])
+    golden = record(module, spec(X))[0]
+    expected, _ = bytes_and_comparison(torch.from_numpy(golden.inputs["x"]))
+    np.testing.assert_allclose(golden.outputs["output_0"], expected, rtol=1e-6)
 
 
 def test_bfloat16_tensors_are_recorded_as_bfloat16() -> None:
