@@ -9,7 +9,7 @@ import torch
 
 from builder.conversion.context import ConversionContext, Unconvertible
 from builder.conversion.converters.linear import add, matmul, total
-from builder.conversion.layers import combine
+from builder.conversion.layers import combine, gathered
 from builder.conversion.registry import converter
 from builder.conversion.values import Tensor
 from builder.engine import ITensor
@@ -148,8 +148,7 @@ def cross(ctx: ConversionContext, x: Tensor, other: Tensor, dim: int | None) -> 
 def _rolled(
     ctx: ConversionContext, x: Tensor, axis: int, order: Sequence[int]
 ) -> ITensor:
-    index = ctx.constant(torch.tensor(order, dtype=torch.int32))
-    return ctx.net.add_gather(x, index, axis).get_output(0)
+    return gathered(ctx, ctx.tensor(x), torch.tensor(order), axis)
 
 
 @converter(
